@@ -1,0 +1,31 @@
+include_guard()
+
+# One library per folder of src/. Bits must not depend on flags: no contraction, no fast math.
+function(verbatim_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  verbatim_flags(${name})
+endfunction()
+
+function(verbatim_flags name)
+  target_compile_options(${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -ffp-contract=off -fvisibility=hidden>)
+  if(VERBATIM_SANITIZE)
+    target_compile_options(${name} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${VERBATIM_SANITIZE} -fno-omit-frame-pointer>)
+    target_link_options(${name} PRIVATE -fsanitize=${VERBATIM_SANITIZE})
+  endif()
+endfunction()
+
+# One GoogleTest executable, each of its tests a ctest test.
+function(verbatim_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  verbatim_flags(${name})
+  include(GoogleTest)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+endfunction()

@@ -1,0 +1,192 @@
+// Masks as sets of disjoint slices, and what tiling makes of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace verbatim {
+
+/// The visible positions of a rectangle cut by a diagonal band:
+///   q in [q_begin, q_end), k in [k_begin, k_end), lo <= k - q <= hi.
+struct Slice {
+  static constexpr int64_t kNoLow = INT64_MIN / 4;   // a band that is open below
+  static constexpr int64_t kNoHigh = INT64_MAX / 4;  // a band that is open above
+
+  int64_t q_begin, q_end;
+  int64_t k_begin, k_end;
+  int64_t lo = kNoLow, hi = kNoHigh;
+
+  bool contains(int64_t q, int64_t k) const {
+    return q_begin <= q && q < q_end && k_begin <= k && k < k_end && lo <= k - q && k - q <= hi;
+  }
+  /// Number of visible positions, exact, in O(1).
+  int64_t area() const;
+  bool operator==(const Slice&) const = default;
+};
+
+/// A half-open range of positions.
+struct Interval {
+  int64_t begin, end;
+  bool operator==(const Interval&) const = default;
+};
+
+/// The mask that one head sees: disjoint slices of a q_len x kv_len plane.
+/// Tile edges restart at every break, so a document has the same tiles alone and packed.
+struct HeadMask {
+  int64_t q_len = 0, kv_len = 0;
+  std::vector<Slice> slices;
+  std::vector<int64_t>
+      q_breaks;  // sorted, inside (0, q_len): document boundaries on the query axis
+  std::vector<int64_t> k_breaks;  // the same on the key axis
+
+  bool contains(int64_t q, int64_t k) const;
+  int64_t area() const;
+  /// Visible keys of row q as disjoint sorted intervals.
+  std::vector<Interval> row(int64_t q) const;
+  /// The part inside [q_begin, q_end) x [k_begin, k_end), in the rectangle's own coordinates.
+  HeadMask crop(int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t k_end) const;
+  HeadMask intersect(const HeadMask& other) const;
+  /// Throws Error naming two overlapping slices, or a slice or break outside the plane.
+  void validate() const;
+  bool operator==(const HeadMask&) const = default;
+};
+
+/// Which positions a problem computes: a name, its parameters, and one HeadMask per distinct
+/// (batch, KV head). Query heads of a group share their KV head's mask.
+class Mask {
+ public:
+  /// The same head mask for every batch entry and head.
+  Mask(std::string name, std::string params_json, HeadMask head);
+  /// `variant_of[b * kv_heads + h]` picks from `variants`; a dimension of size 1 is broadcast.
+  Mask(std::string name, std::string params_json, std::vector<HeadMask> variants,
+       std::vector<int32_t> variant_of, int64_t batch, int64_t kv_heads);
+
+  const std::string& name() const { return name_; }
+  const std::string& params_json() const { return params_json_; }
+  int64_t q_len() const { return variants_.front().q_len; }
+  int64_t kv_len() const { return variants_.front().kv_len; }
+
+  /// Distinct head masks; kernels and plans are built once for each.
+  const std::vector<HeadMask>& variants() const { return variants_; }
+  int32_t variant(int64_t b, int64_t kv_head) const;
+  const HeadMask& head(int64_t b, int64_t kv_head) const { return variants_[variant(b, kv_head)]; }
+
+  /// Visible positions summed over `batch` and `q_heads` (FLOPs = 4 * area * head dim forward).
+  int64_t area(int64_t batch, int64_t q_heads, int64_t kv_heads) const;
+
+  Mask intersect(const Mask& other) const;
+  /// Keys at or beyond key_lengths[b] are hidden (one length per batch entry).
+  Mask with_key_lengths(std::span<const int64_t> key_lengths) const;
+
+ private:
+  std::string name_, params_json_;
+  std::vector<HeadMask> variants_;
+  std::vector<int32_t> variant_of_;  // [batch, kv_heads]
+  int64_t batch_ = 1, kv_heads_ = 1;
+};
+
+/// The 14 patterns (predicates: docs/masks.md). Lengths are positions; causal masks are aligned
+/// bottom-right when q_len != kv_len; document lengths may be 0 and sum to the length.
+namespace masks {
+using Lengths = std::span<const int64_t>;
+
+Mask full(int64_t q_len, int64_t kv_len);
+Mask causal(int64_t q_len, int64_t kv_len);
+Mask full_sliding_window(int64_t q_len, int64_t kv_len, int64_t window);
+Mask causal_sliding_window(int64_t q_len, int64_t kv_len, int64_t window);
+Mask full_document(Lengths doc_lengths);
+Mask causal_document(Lengths doc_lengths);
+Mask share_question(Lengths doc_lengths);
+Mask causal_blockwise(Lengths doc_lengths);
+Mask global_sliding(int64_t len, int64_t global, int64_t window);
+Mask prefix_lm_causal(int64_t len, int64_t prefix);
+Mask prefix_lm_document(Lengths doc_lengths, Lengths prefix);  // one prefix, or one per document
+Mask block_causal_document(Lengths doc_lengths, int64_t block);
+
+/// A selected block (q_block, k_block) of one KV head.
+struct Block {
+  int64_t q_block, k_block;
+};
+Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
+                          double density, uint64_t seed, int64_t kv_heads);
+Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
+                          std::span<const std::vector<Block>> blocks_per_kv_head);
+/// Edges run from 0 to the length, strictly increasing.
+Mask variable_block_sparse(Lengths q_edges, Lengths k_edges, double density, uint64_t seed,
+                           int64_t kv_heads);
+Mask variable_block_sparse(Lengths q_edges, Lengths k_edges,
+                           std::span<const std::vector<Block>> blocks_per_kv_head);
+
+/// Packed sequences with their own query and key lengths: cu_seqlens run from 0 to the totals;
+/// a causal sequence is aligned bottom-right.
+Mask from_cu_seqlens(Lengths cu_seqlens_q, Lengths cu_seqlens_k, bool causal);
+/// Row-major q_len x kv_len, non-zero = visible.
+Mask from_dense(std::span<const uint8_t> dense, int64_t q_len, int64_t kv_len);
+/// FlashMask columns: key k is hidden from rows [lower_start[k], lower_end[k]) and
+/// [upper_start[k], upper_end[k]); each span holds kv_len row numbers.
+struct ColumnIntervals {
+  std::vector<int64_t> lower_start, lower_end, upper_start, upper_end;
+};
+Mask from_column_intervals(const ColumnIntervals& columns, int64_t q_len);
+
+/// Names accepted by `--mask`, in the order of the table in docs/masks.md.
+std::span<const char* const> names();
+}  // namespace masks
+
+/// Row-major 0/1 matrix; Error above 2^28 positions.
+std::vector<uint8_t> to_dense(const HeadMask& mask);
+/// nullopt when some column hides more than two row intervals.
+std::optional<masks::ColumnIntervals> to_column_intervals(const HeadMask& mask);
+/// nullopt unless the mask is a chain of full or bottom-right causal documents.
+struct CuSeqlens {
+  std::vector<int64_t> q, k;
+  bool causal;
+};
+std::optional<CuSeqlens> to_cu_seqlens(const HeadMask& mask);
+/// A Python function `def mask_mod(b, h, q_idx, kv_idx)` in FlexAttention's vocabulary.
+std::string to_mask_mod(const Mask& mask);
+std::string to_json(const Mask& mask);
+Mask mask_from_json(const std::string& text);
+
+/// Rows and columns of a tiling, cut anew at every break. Edges: 0 = first, length = last.
+struct TileShape {
+  int64_t q = 64, kv = 128;
+  bool operator==(const TileShape&) const = default;
+};
+
+/// Consecutive non-empty tiles of one tile column (or row) that are cut by the same slices.
+/// slice_count == 0: full, every position of every tile is visible; else partial.
+struct TileRun {
+  int32_t first, last;               // tiles [first, last)
+  int32_t slice_begin, slice_count;  // into TileMap::slice_ids
+
+  bool full() const { return slice_count == 0; }
+};
+
+/// Which tiles of a HeadMask hold work. Built in time proportional to slices and runs, not area.
+struct TileMap {
+  TileShape shape;
+  std::vector<int64_t> q_edges, kv_edges;  // tile t covers [edges[t], edges[t + 1])
+  std::vector<int32_t> column_begin;       // kv_tiles() + 1 offsets into `columns`
+  std::vector<TileRun> columns;            // per KV tile: runs of query tiles, ascending
+  std::vector<int32_t> row_begin;          // q_tiles() + 1 offsets into `rows`
+  std::vector<TileRun> rows;               // per query tile: runs of KV tiles, ascending
+  std::vector<int32_t> slice_ids;          // lists referenced by runs
+  std::vector<Slice> slices;               // the mask's slices
+
+  TileMap(const HeadMask& mask, TileShape shape);
+
+  int32_t q_tiles() const { return static_cast<int32_t>(q_edges.size()) - 1; }
+  int32_t kv_tiles() const { return static_cast<int32_t>(kv_edges.size()) - 1; }
+  std::span<const TileRun> column(int32_t kv_tile) const;
+  std::span<const TileRun> row(int32_t q_tile) const;
+  /// Non-empty tiles, and those that need no masking.
+  int64_t count() const;
+  int64_t count_full() const;
+};
+
+}  // namespace verbatim

@@ -1,0 +1,118 @@
+// The waist of the library: which worker does which tiles in which order, and where each tile
+// enters the sum of its row. Everything above produces plans, everything below consumes them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "verbatim/mask.h"
+#include "verbatim/problem.h"
+
+namespace verbatim {
+
+enum class Pass { forward, backward };
+
+/// What stays equal when the same problem runs again (docs/determinism.md), weakest first.
+enum class Level {
+  not_guaranteed,
+  run_to_run,  // same machine, same problem: same bits under any load
+  gpu_to_gpu,  // every sum's order is a function of the whole problem, never of the device
+  invariant,   // ... of one head's mask, tile shape, head dim, dtype and order name only
+};
+std::string_view to_string(Level level);
+Level level_from_string(std::string_view name);
+
+/// Consecutive visits of a chain: tiles first, first + step, ... of the streamed axis (query tiles
+/// in the backward, KV tiles in the forward), cut by the same slices.
+struct Run {
+  int32_t q_head = 0;  // query head inside the group whose rows are visited
+  int32_t first = 0, count = 0, step = 1;
+  int32_t addend = 0, addend_step = 0;  // backward: place of each visit in the sum of its dQ row
+  int32_t slice_begin = 0, slice_count = 0;  // as in TileRun; 0 slices: nothing to mask
+
+  int32_t tile(int32_t i) const { return first + i * step; }
+  int32_t addend_of(int32_t i) const { return addend + i * addend_step; }
+  bool operator==(const Run&) const = default;
+};
+
+/// Visits during which one tile stays in registers: a KV tile with dK and dV in the backward, the
+/// query tile of one head with its online softmax in the forward (visit order = order of the sum).
+/// Several chains may share a tile (a split group or a split row); their results then meet in the
+/// order of `addend`: partial dK and dV are added, partial (O, LSE) are merged.
+struct Chain {
+  int32_t tile = 0;
+  int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs
+  int32_t q_head = 0;                  // forward: the query head inside the group
+  int32_t addend = 0, addends = 1;     // this chain's place among those that share the tile
+  bool operator==(const Chain&) const = default;
+};
+
+/// Chains that one worker does back to back; the unit that a placement moves.
+struct Task {
+  int32_t chain_begin = 0, chain_end = 0;  // into HeadOrder::chains
+  bool operator==(const Task&) const = default;
+};
+
+/// The order of every sum of one KV head and its group of query heads: this fixes the bits.
+struct HeadOrder {
+  Pass pass = Pass::backward;
+  std::string name;  // "descending", "shift", ...
+  std::shared_ptr<const TileMap> tiles;
+  int32_t group = 1;  // query heads per KV head
+  std::vector<Run> runs;
+  std::vector<Chain> chains;
+  std::vector<Task> tasks;           // in the sequence in which they should be issued
+  std::vector<int32_t> row_addends;  // backward: addends of each dQ row, [q_tiles]
+
+  int64_t visits() const;
+  int64_t bytes() const;
+};
+
+/// A task of one head: entry of a placement.
+struct PlacedTask {
+  int32_t head;  // b * kv_heads + kv_head
+  int32_t task;  // into the head's HeadOrder::tasks
+  bool operator==(const PlacedTask&) const = default;
+};
+
+/// Who does what when: this fixes only the time. With a queue, a free worker takes the next task
+/// of the list; else worker w does tasks [worker_begin[w], worker_begin[w + 1]) in sequence.
+struct Placement {
+  std::string name;  // "queue", "longest_first", "head_swizzled", "static", ...
+  bool queue = true;
+  int32_t workers = 1;
+  std::vector<int32_t> worker_begin;  // workers + 1 offsets; empty for a queue
+  std::vector<PlacedTask> tasks;
+};
+
+/// Everything a backend needs besides tensors. Immutable once made; shared freely.
+struct Plan {
+  Pass pass = Pass::backward;
+  Problem problem;
+  Level level = Level::invariant;
+  std::vector<std::shared_ptr<const HeadOrder>> orders;  // distinct
+  std::vector<int32_t> order_of_head;                    // [batch * kv_heads] into `orders`
+  Placement placement;
+  /// Workers that must be running at once so that no wait can last forever; found by verify().
+  int32_t residency = 1;
+
+  const HeadOrder& order(int32_t head) const { return *orders[order_of_head[head]]; }
+  /// Bytes of runs, chains, tasks and placement: what a device must hold.
+  int64_t bytes() const;
+  /// 16 hex digits over everything that fixes the bits: orders, tiles, group, head dims, dtype.
+  std::string fingerprint() const;
+};
+
+/// Proves that every non-empty tile is visited exactly once, that the addends of every row and of
+/// every shared tile are 0..n-1, and that worker order + addend order has no cycle. Returns the
+/// residency that the proof needs. Throws Error(invalid_plan) naming the tile at fault.
+int32_t verify(const Plan& plan);
+
+std::string to_json(const Plan& plan);
+Plan plan_from_json(const std::string& text);
+
+}  // namespace verbatim

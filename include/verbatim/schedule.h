@@ -1,0 +1,118 @@
+// Where plans come from: orders, placements, machine models, simulation and search.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "verbatim/plan.h"
+#include "verbatim/timeline.h"
+
+namespace verbatim {
+
+/// A named way to order the sums of any head mask.
+struct OrderInfo {
+  const char* name;
+  const char* summary;  // one line, for help and reports
+  Pass pass;
+  Level level;  // the strongest level the order keeps
+};
+std::span<const OrderInfo> orders();
+
+/// The order `name` for one KV head whose group has `group` query heads. Throws Error naming the
+/// nearest order when the name is unknown.
+std::shared_ptr<const HeadOrder> make_order(std::string_view name,
+                                            std::shared_ptr<const TileMap> tiles, int32_t group);
+
+struct PlacementInfo {
+  const char* name;
+  const char* summary;
+};
+std::span<const PlacementInfo> placements();
+/// `heads[h]` is the order of head h = b * kv_heads + kv_head.
+Placement make_placement(std::string_view name,
+                         std::span<const std::shared_ptr<const HeadOrder>> heads, int32_t workers);
+
+/// A machine as the simulator sees it. Cycles, bytes per cycle and counts; JSON with these names.
+struct Machine {
+  std::string name;
+  int32_t workers = 1;  // resident workers by default
+  // The paper's model: every visit computes for `compute` cycles, then reduces for `reduce`.
+  // A calibrated machine leaves `overlap` true: the reduction of a visit runs behind the next
+  // visit's compute as long as one of `buffers` is free.
+  bool overlap = false;
+  double compute = 1;          // per full tile of the reference shape below
+  double reduce = 0;           // per tile whose dQ rows are in L2
+  double compute_partial = 1;  // factor for a tile that needs masking
+  TileShape reference_tile{64, 128};
+  int32_t buffers = 1;
+  double signal_latency = 0;  // from a complete reduction to the flag another worker sees
+  double task_start = 0;      // loading K and V, filling the pipeline
+  double task_end = 0;        // writing dK and dV
+  double launch = 0;          // before the first task
+  double jitter = 0;          // relative spread of a visit's compute time, from a fixed generator
+  double l2_bytes = 0;        // 0: no L2 model
+  double reduce_miss = 0;     // cycles of a reduction whose dQ rows are not in L2
+  double compute_miss = 1;    // factor when Q and dO tiles are not in L2
+  double clock_ghz = 1;
+
+  static Machine paper(double compute, double reduce, int32_t workers);
+};
+/// "h200", "cpu", "paper:C,R", or "@file.json".
+Machine make_machine(std::string_view spec);
+std::string to_json(const Machine& machine);
+Machine machine_from_json(const std::string& text);
+
+/// What simulate() found. Times are cycles of the machine.
+struct Simulation {
+  double makespan = 0;
+  double lower_bound = 0;  // max(work / workers, longest task)
+  double work = 0;         // sum of all busy time
+  double stall = 0;        // time spent waiting for addends, summed over workers
+  double idle = 0;         // time without a task before the makespan, summed over workers
+};
+/// Runs `plan` on `machine` with plan.placement.workers workers. Same plan, same answer. Fills
+/// `timeline` when given (large plans: megabytes). Throws Error(invalid_plan) on deadlock.
+Simulation simulate(const Plan& plan, const Machine& machine, Timeline* timeline = nullptr);
+
+/// The scheduling graph of DASH section 3.1: two edges (compute, reduce) per visit, zero-weight
+/// edges for worker sequence and addend order. Small plans only (1M nodes).
+struct Dag {
+  struct Edge {
+    int32_t from, to;
+    double weight;
+  };
+  int32_t nodes = 0;  // node 0 is the source, node 1 the sink
+  std::vector<Edge> edges;
+  double critical_path() const;  // throws Error(invalid_plan) on a cycle
+};
+Dag make_dag(const Plan& plan, const Machine& machine);
+
+/// How a plan is asked for. Empty or zero means: choose.
+struct PlanOptions {
+  Pass pass = Pass::backward;
+  std::string order = "auto";  // a name of orders(), or "auto": the fastest that keeps `level`
+  std::string placement = "auto";
+  Level level = Level::invariant;
+  TileShape tile{0, 0};  // 0: default_tile()
+  int32_t workers = 0;   // 0: the machine's
+  Machine machine;       // for `auto` placement and predictions
+};
+/// The tile shape of the contract: a function of head dims and dtype only.
+TileShape default_tile(const Problem& problem);
+/// Classify, order, place, verify. Throws Error when the level cannot be met, naming the nearest.
+Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
+
+/// One line of `verbatim plan --order all`: an order, its plan and what the machine makes of it.
+struct Candidate {
+  Plan plan;
+  Simulation simulation;
+  double plan_seconds = 0;  // time to build the plan, without the simulation
+};
+/// Every order that keeps options.level (placement: the best for each), fastest first.
+std::vector<Candidate> search(const Problem& problem, const Mask& mask, const PlanOptions& options);
+
+}  // namespace verbatim

@@ -1,0 +1,36 @@
+// What every backend does: run a plan on tensors. Backends register by name in backend.cpp.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "verbatim/verbatim.h"
+
+namespace verbatim {
+
+/// A compiled-in way to execute plans. Stateless: all state is in the plan and the workspace.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  /// Throws Error(unsupported) naming the nearest supported value when this backend cannot run it.
+  virtual void check(const Problem& problem) const = 0;
+  virtual int64_t workspace_bytes(const Plan& plan) const = 0;
+  virtual void forward(const Plan& plan, const ForwardTensors& tensors,
+                       const RunOptions& run) const = 0;
+  virtual void backward(const Plan& plan, const BackwardTensors& tensors,
+                        const RunOptions& run) const = 0;
+};
+
+/// The CPU executor: threads follow the plan (src/backend/cpu).
+std::unique_ptr<Backend> make_cpu_backend();
+/// The CUDA executor on device `index`; throws Error(unsupported) when built without CUDA.
+std::unique_ptr<Backend> make_cuda_backend(int index);
+/// "cpu", "cuda" or "cuda:N".
+std::unique_ptr<Backend> make_backend(std::string_view device);
+
+/// Throws Error naming the tensor, the shape it has and the shape it should have.
+void check_tensors(const Problem& problem, const ForwardTensors& tensors);
+void check_tensors(const Problem& problem, const BackwardTensors& tensors);
+
+}  // namespace verbatim
