@@ -1,0 +1,117 @@
+// Shapes, layouts, shared memory and barriers of the sm90 backward kernel.
+#pragma once
+
+#include <cute/tensor.hpp>
+
+#include <cstdint>
+
+namespace verbatim::cuda::sm90_bwd {
+
+using namespace cute;
+
+constexpr int kThreads = 384;  // one service warpgroup, two consumer warpgroups
+constexpr int kConsumerThreads = 256;
+constexpr int kVisitRing = 8;  // visits between the producer and the slowest reader
+constexpr int kChainRing = 4;
+
+/// Ids of bar.sync; 0 belongs to __syncthreads.
+enum class NamedBarrier : uint32_t { scores_stored = 1 };
+
+/// One (query tile, KV tile) pair, as the producer publishes it.
+struct Visit {
+  int32_t q_begin;      // first query row of the tile
+  int32_t q_head;       // query head of the problem
+  int32_t row;          // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile
+  int32_t addend;       // place in the sum of that row
+  int32_t slice_begin;  // slices that cut the tile; count 0: nothing to mask
+  int32_t slice_count;
+};
+
+/// One KV tile with its visits.
+struct Chain90 {
+  int32_t visits;  // negative: no more chains
+  int32_t kv_begin, kv_rows;
+  int32_t batch, kv_head;
+  int32_t order;
+};
+
+/// Everything the compiler must know. `Extra` adds softcap and dropout.
+template <class Element_, int kHeadDim_, bool kExtra_>
+struct Config {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kExtra = kExtra_;
+  static constexpr int kTileQ = kHeadDim == 64 ? 128 : 64;
+  static constexpr int kTileKv = 128;
+  static constexpr int kStages = 2;  // of Q, dO and dS
+  // dV(i) behind dS(i) takes registers that the larger score tile of head dim 64 does not leave.
+  static constexpr bool kEarlyDv = kHeadDim == 128;
+
+  // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64
+  // quarter or half of the dQ tile.
+  using Atom = GMMA::Layout_K_SW128_Atom<Element>;
+  using LayoutQ =
+      decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
+  using LayoutDo =
+      decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
+  using LayoutKv = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDim>>{}));
+  using LayoutDs =
+      decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>, Int<kStages>>{}));
+  // The same memory seen transposed.
+  template <class Layout, int kRows, int kCols, int kStages>
+  using Transposed =
+      decltype(composition(Layout{}, make_layout(Shape<Int<kCols>, Int<kRows>, Int<kStages>>{},
+                                                 Stride<Int<kRows>, _1, Int<kRows * kCols>>{})));
+  using LayoutQt = Transposed<LayoutQ, kTileQ, kHeadDim, kStages>;    // (HD, TQ, stages)
+  using LayoutDot = Transposed<LayoutDo, kTileQ, kHeadDim, kStages>;  // (HD, TQ, stages)
+  using LayoutKt = decltype(composition(
+      LayoutKv{}, make_layout(Shape<Int<kHeadDim>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
+  using LayoutDst = Transposed<LayoutDs, kTileKv, kTileQ, kStages>;  // (TQ, TKV, stages)
+
+  using MmaSdP = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, Int<kHeadDim>>,
+                           GMMA::Major::K, GMMA::Major::K>(),
+      Layout<Shape<_2, _1, _1>>{}));
+  using MmaDv = decltype(make_tiled_mma(
+      GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kHeadDim>, Int<kTileQ>>,
+                           GMMA::Major::K, GMMA::Major::MN>(),
+      Layout<Shape<_2, _1, _1>>{}));
+  using MmaDk = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kHeadDim>, Int<kTileQ>>,
+                           GMMA::Major::K, GMMA::Major::MN>(),
+      Layout<Shape<_2, _1, _1>>{}));
+  using MmaDq = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float, Shape<_64, _64, Int<kTileKv>>, GMMA::Major::MN,
+                           GMMA::Major::MN>(),
+      std::conditional_t<kHeadDim == 64, Layout<Shape<_2, _1, _1>>, Layout<Shape<_1, _2, _1>>>{}));
+
+  static constexpr int kDqFloats = kTileQ * kHeadDim;     // of a dQ tile in the workspace
+  static constexpr int kDqHalfBytes = kDqFloats / 2 * 4;  // what one consumer warpgroup makes
+  static constexpr uint32_t kStatBytes = kTileQ * 4;
+  static constexpr uint32_t kRowsBytes = kTileQ * kHeadDim * 2 + kStatBytes;
+  static constexpr uint32_t kKvBytes = 2 * kTileKv * kHeadDim * 2;
+
+  struct SharedStorage {
+    alignas(1024) Element k[cosize_v<LayoutKv>];
+    alignas(1024) Element v[cosize_v<LayoutKv>];
+    alignas(1024) Element q[cosize_v<LayoutQ>];
+    alignas(1024) Element dout[cosize_v<LayoutDo>];
+    alignas(1024) Element ds[cosize_v<LayoutDs>];
+    alignas(1024) float dq[2][kDqFloats / 2];  // fragment order: [warpgroup][i][thread][4]
+    alignas(128) float lse[kStages][kTileQ];
+    alignas(128) float delta[kStages][kTileQ];
+    Visit visit[kVisitRing];
+    Chain90 chain[kChainRing];
+    int32_t* signal_flag[2];  // hand-over from a dQ writer to its signaller
+    int32_t signal_value[2];
+    uint64_t kv_full, kv_empty;
+    uint64_t chain_empty[kChainRing];
+    uint64_t q_full[kStages], q_empty[kStages];
+    uint64_t do_full[kStages], do_empty[kStages];
+    uint64_t dq_full[2], dq_empty[2];  // per consumer warpgroup
+    uint64_t signal_full[2], signal_empty[2];
+  };
+  static_assert(sizeof(SharedStorage) <= 227 * 1024);
+};
+
+}  // namespace verbatim::cuda::sm90_bwd
