@@ -20,6 +20,7 @@ struct LaunchContext {
   Dtype dtype;
   TileShape tile;
   bool shared_tiles;  // some tile belongs to several chains (Chain::addends > 1)
+  bool ordered;       // backward: false for the ablation that adds dQ in any order
   bool empty_tiles;   // some output tile belongs to no chain: the launch fills it
 };
 

@@ -11,7 +11,7 @@ using namespace cute;
 
 constexpr int kThreads = 384;  // one service warpgroup, two consumer warpgroups
 constexpr int kConsumerThreads = 256;
-constexpr int kVisitRing = 8;  // visits between the producer and the slowest reader
+constexpr int kVisitRing = 64;  // two batches of the producer
 constexpr int kChainRing = 4;
 
 /// Ids of bar.sync; 0 belongs to __syncthreads.
@@ -43,7 +43,9 @@ struct Config {
   static constexpr bool kExtra = kExtra_;
   static constexpr int kTileQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kTileKv = 128;
-  static constexpr int kStages = 2;  // of Q, dO and dS
+  // S(i + 1) reads its Q while dK(i) still reads the last one: a third stage hides the load.
+  static constexpr int kStagesQ = 3;
+  static constexpr int kStages = 2;  // of dO and dS
   // dV(i) behind dS(i) takes registers that the larger score tile of head dim 64 does not leave.
   static constexpr bool kEarlyDv = kHeadDim == 128;
 
@@ -51,18 +53,18 @@ struct Config {
   // quarter or half of the dQ tile.
   using Atom = GMMA::Layout_K_SW128_Atom<Element>;
   using LayoutQ =
-      decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
+      decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStagesQ>>{}));
   using LayoutDo =
       decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
   using LayoutKv = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDim>>{}));
   using LayoutDs =
       decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>, Int<kStages>>{}));
   // The same memory seen transposed.
-  template <class Layout, int kRows, int kCols, int kStages>
+  template <class Layout, int kRows, int kCols, int kCount>
   using Transposed =
-      decltype(composition(Layout{}, make_layout(Shape<Int<kCols>, Int<kRows>, Int<kStages>>{},
+      decltype(composition(Layout{}, make_layout(Shape<Int<kCols>, Int<kRows>, Int<kCount>>{},
                                                  Stride<Int<kRows>, _1, Int<kRows * kCols>>{})));
-  using LayoutQt = Transposed<LayoutQ, kTileQ, kHeadDim, kStages>;    // (HD, TQ, stages)
+  using LayoutQt = Transposed<LayoutQ, kTileQ, kHeadDim, kStagesQ>;   // (HD, TQ, stages)
   using LayoutDot = Transposed<LayoutDo, kTileQ, kHeadDim, kStages>;  // (HD, TQ, stages)
   using LayoutKt = decltype(composition(
       LayoutKv{}, make_layout(Shape<Int<kHeadDim>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
@@ -98,15 +100,15 @@ struct Config {
     alignas(1024) Element dout[cosize_v<LayoutDo>];
     alignas(1024) Element ds[cosize_v<LayoutDs>];
     alignas(1024) float dq[2][kDqFloats / 2];  // fragment order: [warpgroup][i][thread][4]
-    alignas(128) float lse[kStages][kTileQ];
+    alignas(128) float lse[kStagesQ][kTileQ];
     alignas(128) float delta[kStages][kTileQ];
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
-    int32_t* signal_flag[2];  // hand-over from a dQ writer to its signaller
+    int32_t* signal_turn[2];  // from the dQ writers to the signaller; null: no more
     int32_t signal_value[2];
     uint64_t kv_full, kv_empty;
     uint64_t chain_empty[kChainRing];
-    uint64_t q_full[kStages], q_empty[kStages];
+    uint64_t q_full[kStagesQ], q_empty[kStagesQ];
     uint64_t do_full[kStages], do_empty[kStages];
     uint64_t dq_full[2], dq_empty[2];  // per consumer warpgroup
     uint64_t signal_full[2], signal_empty[2];

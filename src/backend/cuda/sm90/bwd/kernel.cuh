@@ -2,13 +2,13 @@
 //
 //   warp            role          waits for                      tells
 //   0               producer      q/do/kv_empty, chain_empty     q/do/kv_full
-//   1, 2            dQ writers    dq_full[w], flag of the row    dq_empty[w], signal_full[w]
-//   3 (lanes 0, 1)  signallers    signal_full[w]                 flag of the row, signal_empty[w]
+//   1, 2            dQ writers    dq_full[w], turn of the row    dq_empty[w], signal_full[w]
+//   3               signaller     signal_full[w]                 turn of the row, signal_empty[w]
 //   4-7, 8-11       consumers     q/do/kv_full, dq_empty[w]      q/do/kv_empty, dq_full[w]
 //
 //   plan -> producer -> TMA -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum (L2)
 //                                                   |                          ^          |
-//                                                   +-> dK, dV (registers)     +-- flag <-+
+//                                                   +-> dK, dV (registers)     +-- turn <-+
 //
 // A consumer's visit i keeps the tensor cores busy through its element-wise parts: dP(i) runs
 // behind P(i), dV(i) behind dS(i), and dK(i) and S(i + 1) behind the store of dQ(i).
@@ -16,29 +16,41 @@
 
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/ptx.cuh"
-#include "core/dropout.h"
 
 namespace verbatim::cuda::sm90_bwd {
 
 // --- producer: walks the plan, loads tiles, publishes chains and visits
 
+/// The last lane whose `value` (ascending over lanes) is at most `x`.
+__device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
+  int found = 0;
+  CUTE_UNROLL
+  for (int step = 16; step > 0; step /= 2) {
+    if (__shfl_sync(0xffffffff, value, found + step) <= x) found += step;
+  }
+  return found;
+}
+
+/// A whole warp: the lanes look up 32 visits at a time, for the plan's arrays are a trip to L2 away
+/// (every acquire of the dQ writers empties L1); lane 0 then waits, loads and publishes.
 template <class C>
 __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
+  const int lane = threadIdx.x % 32;
+  const PlanView& plan = p.common.plan;
   uint32_t chains = 0, n = 0;  // chains and visits so far
-  const PlanView& plan = p.plan;
 
   // Loads rows [q_begin, q_begin + tile_q) of Q or dO, and their LSE or delta.
   const auto load_rows = [&](const CUtensorMap& map, uint64_t* bar, typename C::Element* tile,
-                             float* stats, int which, const Chain90& chain, const Visit& visit) {
+                             float* stats, int which, int32_t batch, const Visit& visit) {
     ptx::mbarrier_arrive_expect(bar, C::kRowsBytes);
     CUTE_UNROLL
     for (int c = 0; c < C::kHeadDim; c += 64) {
-      ptx::tma_load_4d(&map, bar, tile + c * C::kTileQ, c, visit.q_begin, visit.q_head,
-                       chain.batch);
+      ptx::tma_load_4d(&map, bar, tile + c * C::kTileQ, c, visit.q_begin, visit.q_head, batch);
     }
     const int64_t at = static_cast<int64_t>(visit.row) * 2 + which;
-    ptx::bulk_load(bar, stats, p.stats + at * C::kTileQ, C::kStatBytes);
+    ptx::bulk_load(bar, stats, p.workspace.stats + at * C::kTileQ, C::kStatBytes);
   };
   // K and V come once the consumers have finished with those of the last chain.
   const auto load_kv = [&](const Chain90& chain) {
@@ -52,89 +64,131 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
                        chain.kv_head, chain.batch);
     }
   };
-  const auto next_slot = [&]() -> Chain90& {
-    ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
-    return smem.chain[chains % kChainRing];
-  };
-  const auto open_empty = [&] {  // a chain without visits, or the end
-    ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
-    ptx::mbarrier_arrive(&smem.kv_full);
-    ++chains;
+  const auto load_visit = [&](const Chain90& chain, bool first) {
+    const Visit& visit = smem.visit[n % kVisitRing];
+    const uint32_t q_stage = n % C::kStagesQ, stage = n % C::kStages;
+    ptx::mbarrier_wait(&smem.q_empty[q_stage], n / C::kStagesQ % 2 ^ 1);
+    load_rows(p.map_q, &smem.q_full[q_stage], smem.q + q_stage * C::kTileQ * C::kHeadDim,
+              smem.lse[q_stage], 0, chain.batch, visit);
+    if (first) load_kv(chain);  // the first Q travels while the last chain is being written
+    ptx::mbarrier_wait(&smem.do_empty[stage], n / C::kStages % 2 ^ 1);
+    load_rows(p.map_dout, &smem.do_full[stage], smem.dout + stage * C::kTileQ * C::kHeadDim,
+              smem.delta[stage], 1, chain.batch, visit);
   };
 
-  for (;;) {
-    const int32_t ticket = atomicAdd(p.ticket, 1);
-    if (ticket >= plan.placed_count) break;
-    const PlacedTask placed = plan.placed[ticket];
-    const int32_t order_index = plan.order_of_head[placed.head];
-    const OrderView& order = plan.orders[order_index];
-    const Task task = order.tasks[placed.task];
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& planned = order.chains[c];
-      Chain90& chain = next_slot();
+  // The visits of up to 32 runs; false for none.
+  const auto produce_runs = [&](const OrderView& order, int32_t run, int32_t run_end,
+                                const Chain90& chain, bool& first) {
+    const int32_t count = run + lane < run_end ? order.runs[run + lane].count : 0;
+    int32_t begin = count;  // becomes the visits before this lane's run
+    CUTE_UNROLL
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t below = __shfl_up_sync(0xffffffff, begin, step);
+      if (lane >= step) begin += below;
+    }
+    const int32_t total = __shfl_sync(0xffffffff, begin, 31);
+    begin = count > 0 ? begin - count : total;
+    for (int32_t base = 0; base < total; base += 32) {
+      const int32_t i = min(base + lane, total - 1);
+      const int j = last_at_most(begin, i);
+      const Run& source = order.runs[run + j];
+      const int32_t at = i - __shfl_sync(0xffffffff, begin, j);
+      const int32_t q_tile = source.tile(at);
+      Visit& visit = smem.visit[(n + lane) % kVisitRing];
+      visit.q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
+      visit.q_head = chain.kv_head * plan.group + source.q_head;
+      visit.row =
+          (chain.batch * p.common.sizes.q_heads + visit.q_head) * p.common.hand_off.max_q_tiles +
+          q_tile;
+      visit.addend = source.addend_of(at);
+      visit.slice_begin = source.slice_begin;
+      visit.slice_count = source.slice_count;
+      __syncwarp();
+      for (int32_t left = min(32, total - base); left > 0; --left, ++n) {
+        if (lane == 0) load_visit(chain, first);
+        first = false;
+      }
+      __syncwarp();
+    }
+  };
+
+  const auto produce_chain = [&](const PlacedTask& placed, const OrderView& order, int32_t index) {
+    const Chain& planned = order.chains[index];
+    const int32_t run_begin = planned.run_begin, run_end = planned.run_end;
+    int32_t visits = 0;
+    for (int32_t r = run_begin + lane; r < run_end; r += 32) visits += order.runs[r].count;
+    visits = __reduce_add_sync(0xffffffff, visits);
+    Chain90& chain = smem.chain[chains % kChainRing];
+    if (lane == 0) {
+      ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
+      chain.visits = visits;
       chain.kv_begin = static_cast<int32_t>(order.kv_edges[planned.tile]);
       chain.kv_rows = static_cast<int32_t>(order.kv_edges[planned.tile + 1]) - chain.kv_begin;
       chain.batch = placed.head / plan.kv_heads;
       chain.kv_head = placed.head % plan.kv_heads;
-      chain.order = order_index;
-      int32_t visits = 0;
-      for (int32_t r = planned.run_begin; r < planned.run_end; ++r) visits += order.runs[r].count;
-      chain.visits = visits;
+      chain.order = plan.order_of_head[placed.head];
       if (visits == 0) {
-        open_empty();
-        continue;
+        ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
+        ptx::mbarrier_arrive(&smem.kv_full);
       }
-      bool opened = false;
-      for (int32_t r = planned.run_begin; r < planned.run_end; ++r) {
-        const Run& run = order.runs[r];
-        for (int32_t i = 0; i < run.count; ++i, ++n) {
-          const uint32_t stage = n % C::kStages;
-          const uint32_t free = n / C::kStages % 2 ^ 1;
-          ptx::mbarrier_wait(&smem.q_empty[stage], free);
-          Visit& visit = smem.visit[n % kVisitRing];
-          const int32_t q_tile = run.tile(i);
-          visit.q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
-          visit.q_head = chain.kv_head * plan.group + run.q_head;
-          visit.row = (chain.batch * p.q_heads + visit.q_head) * p.max_q_tiles + q_tile;
-          visit.addend = run.addend_of(i);
-          visit.slice_begin = run.slice_begin;
-          visit.slice_count = run.slice_count;
-          load_rows(p.map_q, &smem.q_full[stage], smem.q + stage * C::kTileQ * C::kHeadDim,
-                    smem.lse[stage], 0, chain, visit);
-          // The first Q travels while the last chain is being written.
-          if (!opened) load_kv(chain);
-          opened = true;
-          ptx::mbarrier_wait(&smem.do_empty[stage], free);
-          load_rows(p.map_dout, &smem.do_full[stage], smem.dout + stage * C::kTileQ * C::kHeadDim,
-                    smem.delta[stage], 1, chain, visit);
-        }
-      }
-      ++chains;
+    }
+    __syncwarp();
+    bool first = true;
+    for (int32_t run = run_begin; run < run_end; run += 32) {
+      produce_runs(order, run, run_end, chain, first);
+    }
+    ++chains;
+  };
+
+  for (;;) {
+    int32_t unit = 0;
+    if (lane == 0) unit = atomicAdd(p.common.hand_off.ticket, 1);
+    unit = __shfl_sync(0xffffffff, unit, 0);
+    if (unit >= plan.unit_count) break;
+    const int32_t end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
+    for (int32_t t = plan.unit_begin ? plan.unit_begin[unit] : unit; t < end; ++t) {
+      const PlacedTask placed = plan.placed[t];
+      const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
+      const Task task = order.tasks[placed.task];
+      for (int32_t c = task.chain_begin; c < task.chain_end; ++c) produce_chain(placed, order, c);
     }
   }
-  next_slot().visits = -1;
-  open_empty();
+  if (lane == 0) {
+    ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
+    smem.chain[chains % kChainRing].visits = -1;
+    ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
+    ptx::mbarrier_arrive(&smem.kv_full);
+  }
 }
 
-// --- dQ writers and their signallers
+// --- dQ writers and their signaller
 
-/// Waits until `row` has `addend` complete addends. False: the wait expired here or elsewhere.
-__device__ __forceinline__ bool wait_for_turn(const Params& p, const int32_t* flag,
+/// Waits until `turn` reaches the visit's addend. Gives up when the wait expires, here or
+/// elsewhere: the sum is then wrong, and the report says so.
+__device__ __forceinline__ void wait_for_turn(const Params& p, const int32_t* turn,
                                               const Visit& visit) {
-  int32_t seen = ptx::load_acquire(flag);
-  if (seen >= visit.addend) return true;
-  const int64_t start = clock64();
-  while ((seen = ptx::load_acquire(flag)) < visit.addend) {
-    if (clock64() - start < p.spin_cycles && *static_cast<volatile int32_t*>(p.error) == 0)
-      continue;
-    if (atomicCAS(p.error, 0, 1) == 0) {
-      p.error[1] = visit.row;
-      p.error[2] = visit.addend;
-      p.error[3] = seen;
+  if (ptx::load_acquire(turn) >= visit.addend) return;
+  const HandOff& hand_off = p.common.hand_off;
+  const uint64_t start = ptx::global_timer_ns();
+  for (uint32_t polls = 1;; ++polls) {
+    const int32_t seen = ptx::load_acquire(turn);
+    if (seen >= visit.addend) return;
+    if (polls % 256 != 0) continue;
+    if (*static_cast<volatile int32_t*>(hand_off.aborted) != 0) return;
+    if (ptx::global_timer_ns() - start < static_cast<uint64_t>(hand_off.spin_limit_ns)) continue;
+    if (atomicCAS(hand_off.aborted, 0, 1) == 0) {
+      const int32_t group = p.common.plan.group, q_heads = p.common.sizes.q_heads;
+      const int32_t head = visit.row / hand_off.max_q_tiles;  // b * q_heads + q_head
+      *hand_off.report = {.expired = 1,
+                          .head = head / q_heads * (q_heads / group) + head % q_heads / group,
+                          .q_head = head % group,
+                          .tile = visit.row % hand_off.max_q_tiles,
+                          .addend = visit.addend,
+                          .seen = seen};
+      __threadfence_system();
     }
-    return false;
+    return;
   }
-  return true;
 }
 
 /// One thread per half of the dQ tiles: adds them to dq_sum in the order of their addends.
@@ -149,13 +203,13 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       const Visit& visit = smem.visit[n % kVisitRing];
       const int64_t row = visit.row;
       const int32_t addend = visit.addend;
-      float* sum = p.dq_sum + row * C::kDqFloats + half * (C::kDqFloats / 2);
-      int32_t* flag = p.flags + row * 2 + half;
+      float* sum = p.workspace.dq_sum + row * C::kDqFloats + half * (C::kDqFloats / 2);
+      int32_t* turn = p.workspace.turns + row * 2 + half;
       if (p.ordered && addend == 0) {
         ptx::bulk_store(sum, smem.dq[half], C::kDqHalfBytes);  // the first addend needs no zero
       } else {
         if (p.ordered) {
-          wait_for_turn(p, flag, visit);
+          wait_for_turn(p, turn, visit);
           ptx::fence_async_global();
         }
         ptx::bulk_add_f32(sum, smem.dq[half], C::kDqHalfBytes);
@@ -168,7 +222,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
         // Another thread signals, so that the release is off this thread's chain.
         ptx::fence_async_global();
         ptx::mbarrier_wait(&smem.signal_empty[half], n % 2 ^ 1);
-        smem.signal_flag[half] = flag;
+        smem.signal_turn[half] = turn;
         smem.signal_value[half] = addend + 1;
         ptx::mbarrier_arrive(&smem.signal_full[half]);
       }
@@ -178,20 +232,28 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
   }
   if (!p.ordered) return;
   ptx::mbarrier_wait(&smem.signal_empty[half], n % 2 ^ 1);
-  smem.signal_flag[half] = nullptr;
+  smem.signal_turn[half] = nullptr;
   ptx::mbarrier_arrive(&smem.signal_full[half]);
 }
 
-/// One thread per half: tells the world that an addend is complete.
+/// One thread: tells the world which addends are complete, whichever half comes first.
 template <class C>
-__device__ void signal_dq(typename C::SharedStorage& smem, int half) {
-  for (uint32_t phase = 0;; phase ^= 1) {
-    ptx::mbarrier_wait(&smem.signal_full[half], phase);
-    int32_t* flag = smem.signal_flag[half];
-    const int32_t value = smem.signal_value[half];
-    ptx::mbarrier_arrive(&smem.signal_empty[half]);
-    if (flag == nullptr) return;
-    ptx::store_release(flag, value);
+__device__ void signal_turns(typename C::SharedStorage& smem) {
+  uint32_t phases = 0, open = 3;  // bits: half
+  while (open != 0) {
+    for (int half = 0; half < 2; ++half) {
+      if (!(open >> half & 1)) continue;
+      if (!ptx::mbarrier_test(&smem.signal_full[half], phases >> half & 1)) continue;
+      phases ^= 1 << half;
+      int32_t* turn = smem.signal_turn[half];
+      const int32_t value = smem.signal_value[half];
+      ptx::mbarrier_arrive(&smem.signal_empty[half]);
+      if (turn == nullptr) {
+        open ^= 1 << half;
+      } else {
+        ptx::store_release(turn, value);
+      }
+    }
   }
 }
 
@@ -209,59 +271,6 @@ __device__ __forceinline__ void gemm(Mma& mma, const A& a, const B& b, Acc& c) {
     mma.accumulate_ = GMMA::ScaleOut::One;
   }
   warpgroup_commit_batch();
-}
-
-/// Two floats as a pair of T, rounded to nearest even.
-template <class T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t packed;
-  if constexpr (std::is_same_v<T, cutlass::bfloat16_t>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  }
-  return packed;
-}
-
-/// Transposes a 4 x 4 matrix of words held by the four lanes of a quad (lane l: column l).
-__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
-  const bool odd = lane & 1, high = lane & 2;
-  CUTE_UNROLL
-  for (int i = 0; i < 4; i += 2) {  // exchange with the neighbour inside each pair of words
-    const uint32_t got = __shfl_xor_sync(0xffffffff, odd ? w[i] : w[i + 1], 1);
-    (odd ? w[i] : w[i + 1]) = got;
-  }
-  CUTE_UNROLL
-  for (int i = 0; i < 2; ++i) {  // and the pairs with the other half of the quad
-    const uint32_t got = __shfl_xor_sync(0xffffffff, high ? w[i] : w[i + 2], 2);
-    (high ? w[i] : w[i + 2]) = got;
-  }
-}
-
-/// Writes rows `row` and `row + 8` of a wgmma accumulator of 8 * kBlocks columns, 16 bytes a lane.
-/// `base` is the first element of the tile's row 0; rows at or beyond `rows` are left alone.
-template <class T, int kBlocks, class Acc>
-__device__ __forceinline__ void store_rows(const Acc& acc, float scale, T* base, int64_t stride,
-                                           int row, int rows) {
-  const int lane = threadIdx.x % 4;
-  CUTE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + 8 * half;
-    CUTE_UNROLL
-    for (int block = 0; block < kBlocks; block += 4) {
-      uint32_t words[4];
-      CUTE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (block + i) + 2 * half;
-        words[i] = pack<T>(acc(at) * scale, acc(at + 1) * scale);
-      }
-      transpose_quad(words, lane);
-      if (r < rows) {
-        *reinterpret_cast<uint4*>(base + r * stride + 8 * (block + lane)) =
-            make_uint4(words[0], words[1], words[2], words[3]);
-      }
-    }
-  }
 }
 
 /// Bit i of the result: element i of this thread's S^T fragment is visible. Element i is at KV row
@@ -311,6 +320,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   const int tid = threadIdx.x - 128;                       // of the consumers
   const int half = __shfl_sync(0xffffffff, tid / 128, 0);  // warpgroup; uniform for descriptors
   const int lane = threadIdx.x % 32;
+  const float scale_log2 = p.common.scalars.scale_log2;
   const int k_row = tid / 32 * 16 + lane / 4;
 
   Tensor sK = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKv{});        // (TKV,HD)
@@ -361,9 +371,11 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // Two counters place this thread in every ring: visits and chains so far.
   constexpr auto stage = [](uint32_t n) { return n % C::kStages; };
   constexpr auto phase = [](uint32_t n) { return n / C::kStages % 2; };
+  constexpr auto q_stage = [](uint32_t n) { return n % C::kStagesQ; };
+  constexpr auto q_phase = [](uint32_t n) { return n / C::kStagesQ % 2; };
   const auto issue_scores = [&](uint32_t n) {
-    ptx::mbarrier_wait(&smem.q_full[stage(n)], phase(n));
-    gemm<true>(mma_sdp, tSrK, tSrQ(_, _, _, stage(n)), tS);
+    ptx::mbarrier_wait(&smem.q_full[q_stage(n)], q_phase(n));
+    gemm<true>(mma_sdp, tSrK, tSrQ(_, _, _, q_stage(n)), tS);
   };
 
   // On entry S(n) is in tS; on exit S(n + 1) is, if there is one.
@@ -372,18 +384,18 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_wait(&smem.do_full[stage(n)], phase(n));
     gemm<true>(mma_sdp, tPrV, tPrDo(_, _, _, stage(n)), tP);
 
-    const float2* lse = reinterpret_cast<const float2*>(smem.lse[stage(n)]) + lane % 4;
+    const float2* lse = reinterpret_cast<const float2*>(smem.lse[q_stage(n)]) + lane % 4;
     CUTE_UNROLL
     for (int j = 0; j < kScores; j += 4) {
       const float2 l = lse[j];
-      tS(j) = ptx::exp2_approx(fmaf(tS(j), p.scale_log2, -l.x));
-      tS(j + 1) = ptx::exp2_approx(fmaf(tS(j + 1), p.scale_log2, -l.y));
-      tS(j + 2) = ptx::exp2_approx(fmaf(tS(j + 2), p.scale_log2, -l.x));
-      tS(j + 3) = ptx::exp2_approx(fmaf(tS(j + 3), p.scale_log2, -l.y));
+      tS(j) = ptx::exp2_approx(fmaf(tS(j), scale_log2, -l.x));
+      tS(j + 1) = ptx::exp2_approx(fmaf(tS(j + 1), scale_log2, -l.y));
+      tS(j + 2) = ptx::exp2_approx(fmaf(tS(j + 2), scale_log2, -l.x));
+      tS(j + 3) = ptx::exp2_approx(fmaf(tS(j + 3), scale_log2, -l.y));
     }
     if (visit.slice_count > 0 || chain.kv_rows < C::kTileKv) {
       uint32_t bits[C::kTileQ / 64];
-      visible_bits(bits, p.plan.orders[chain.order], visit, chain, k_row);
+      visible_bits(bits, p.common.plan.orders[chain.order], visit, chain, k_row);
       CUTE_UNROLL
       for (int i = 0; i < kScores; ++i) {
         if (!(bits[i / 32] >> (i % 32) & 1)) tS(i) = 0;
@@ -417,7 +429,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     gemm<true>(mma_dq, tQrDs(_, _, _, stage(n)), tQrK, tQ);
     warpgroup_wait<1>();  // dV(n)
     release(&smem.do_empty[stage(n)]);
-    gemm<false>(mma_dk, tKrDs(_, _, _, stage(n)), tKrQ(_, _, _, stage(n)), tK);
+    gemm<false>(mma_dk, tKrDs(_, _, _, stage(n)), tKrQ(_, _, _, q_stage(n)), tK);
     if constexpr (has_next) issue_scores(n + 1);
     warpgroup_wait<has_next ? 2 : 1>();  // dQ(n)
     warpgroup_fence_operand(tQ);
@@ -432,7 +444,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     warpgroup_wait<0>();  // dK(n), S(n + 1)
     warpgroup_fence_operand(tS);
     warpgroup_fence_operand(tK);
-    release(&smem.q_empty[stage(n)]);
+    release(&smem.q_empty[q_stage(n)]);
   };
 
   uint32_t n = 0;  // visits so far
@@ -453,13 +465,12 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     }
     release(&smem.kv_empty);
 
-    const auto store = [&](const TensorArg& arg, const auto& acc, float scale) {
-      auto* base = static_cast<Element*>(arg.data) + chain.batch * arg.batch +
-                   chain.kv_begin * arg.length + chain.kv_head * arg.heads;
-      store_rows<Element, C::kHeadDim / 8>(acc, scale, base, arg.length, k_row, chain.kv_rows);
+    const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
+      Element* base = tensor.template at<Element>(chain.batch, chain.kv_begin, chain.kv_head);
+      store_rows<Element, C::kHeadDim / 8>(acc, scale, base, tensor.row, k_row, chain.kv_rows);
     };
-    store(p.dk, tK, p.scale);
-    store(p.dv, tV, 1.0f);
+    store(p.common.dk, tK, p.common.scalars.scale);
+    store(p.common.dv, tV, 1.0f);
     release(&smem.chain_empty[c % kChainRing]);
   }
 }
@@ -491,14 +502,14 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
   __syncthreads();
 
   if (warp < 4) {
-    ptx::registers_shrink<32>();
+    ptx::registers_shrink<24>();
     const int lane = threadIdx.x % 32;
     if (warp == 0) {
-      if (lane == 0) produce<C>(smem, p);
+      produce<C>(smem, p);
     } else if (warp < 3) {
       if (lane == 0) write_dq<C>(smem, p, warp - 1);
-    } else if (lane < 2 && p.ordered) {
-      signal_dq<C>(smem, lane);
+    } else if (lane == 0 && p.ordered) {
+      signal_turns<C>(smem);
     }
   } else {
     ptx::registers_grow<240>();

@@ -1,0 +1,106 @@
+// The kernels before and after the main one: the statistics of every row, and dQ from its sum.
+#pragma once
+
+#include "backend/cuda/sm90/bwd/config.h"
+#include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/fragment.cuh"
+
+namespace verbatim::cuda::sm90_bwd {
+
+/// The query tile that a CTA of the edge kernels works on: grid (max_q_tiles, batch * q_heads).
+struct RowTile {
+  int32_t b, q_head, q_tile;
+  int32_t begin, rows;  // rows 0: the order of this head has no such tile
+  int64_t index;
+  const OrderView* order;
+
+  __device__ explicit RowTile(const BackwardParams& p) {
+    q_tile = blockIdx.x;
+    b = blockIdx.y / p.sizes.q_heads;
+    q_head = blockIdx.y % p.sizes.q_heads;
+    const int32_t head = b * p.plan.kv_heads + q_head / p.plan.group;
+    order = &p.plan.orders[p.plan.order_of_head[head]];
+    index = static_cast<int64_t>(blockIdx.y) * gridDim.x + q_tile;
+    begin = rows = 0;
+    if (q_tile < order->q_tiles) {
+      begin = static_cast<int32_t>(order->q_edges[q_tile]);
+      rows = static_cast<int32_t>(order->q_edges[q_tile + 1]) - begin;
+    }
+  }
+};
+
+constexpr int kEdgeThreads = 256;
+
+/// stats: LSE in base 2, and delta = rowsum(dO * O). Rows beyond the tile and rows without a key
+/// get LSE = +inf, so that their P is 0.
+template <class C>
+__global__ void __launch_bounds__(kEdgeThreads) prepare(BackwardParams p, Workspace workspace) {
+  using Element = typename C::Element;
+  constexpr int kLanes = C::kHeadDim / 8;  // 16 bytes each
+  const RowTile tile(p);
+  if (tile.rows == 0) return;
+  float* stats = workspace.stats + tile.index * 2 * C::kTileQ;
+  const int lane = threadIdx.x % kLanes;
+  CUTE_UNROLL
+  for (int r = threadIdx.x / kLanes; r < C::kTileQ; r += kEdgeThreads / kLanes) {
+    float sum = 0;
+    if (r < tile.rows) {
+      const int64_t row = tile.begin + r;
+      const auto load = [&](const TensorRef& tensor) {
+        return *reinterpret_cast<const uint4*>(
+            tensor.template at<const Element>(tile.b, row, tile.q_head) + 8 * lane);
+      };
+      const uint4 o = load(p.o), dout = load(p.dout);
+      const auto* po = reinterpret_cast<const Element*>(&o);
+      const auto* pd = reinterpret_cast<const Element*>(&dout);
+      CUTE_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        sum = fmaf(static_cast<float>(po[i]), static_cast<float>(pd[i]), sum);
+      }
+    }
+    CUTE_UNROLL
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      sum += __shfl_xor_sync(0xffffffff, sum, step);
+    }
+    if (lane == 0) {
+      float lse = INFINITY;
+      if (r < tile.rows) {
+        lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.begin + r)];
+        lse = lse == -INFINITY ? INFINITY : lse * static_cast<float>(M_LOG2E);
+      }
+      stats[r] = lse;
+      stats[C::kTileQ + r] = sum;
+    }
+  }
+}
+
+/// dQ = scale * dq_sum in the storage type; zero where no addend was added.
+template <class C>
+__global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Workspace workspace) {
+  using Element = typename C::Element;
+  const RowTile tile(p);
+  if (tile.rows == 0) return;
+  const int half = threadIdx.x / 128;
+  const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  const auto* sum = reinterpret_cast<const float4*>(workspace.dq_sum + tile.index * C::kDqFloats) +
+                    half * (C::kDqFloats / 8) + threadIdx.x % 128;
+  const bool any = tile.order->row_addends[tile.q_tile] > 0;
+  float acc[32];
+  CUTE_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    const float4 part = any ? __ldcs(sum + 128 * i) : make_float4(0, 0, 0, 0);
+    acc[4 * i] = part.x;
+    acc[4 * i + 1] = part.y;
+    acc[4 * i + 2] = part.z;
+    acc[4 * i + 3] = part.w;
+  }
+  // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
+  const int first_row = C::kHeadDim == 64 ? 64 * half : 0;
+  const int first_col = C::kHeadDim == 64 ? 0 : 64 * half;
+  Element* base =
+      p.dq.template at<Element>(tile.b, tile.begin + first_row, tile.q_head) + first_col;
+  store_rows<Element, 8>([&](int i) { return acc[i]; }, p.scalars.scale, base, p.dq.row, row,
+                         tile.rows - first_row);
+}
+
+}  // namespace verbatim::cuda::sm90_bwd
