@@ -11,7 +11,8 @@ using namespace cute;
 
 constexpr int kThreads = 384;  // one service warpgroup, two consumer warpgroups
 constexpr int kConsumerThreads = 256;
-constexpr int kVisitRing = 64;  // two batches of the producer
+constexpr int kVisitRing = 32;          // visits between the producer and the slowest reader
+constexpr int kBatch = kVisitRing / 2;  // visits the producer looks up at once
 constexpr int kChainRing = 4;
 
 /// Ids of bar.sync; 0 belongs to __syncthreads.
@@ -45,7 +46,7 @@ struct Config {
   static constexpr int kTileKv = 128;
   // S(i + 1) reads its Q while dK(i) still reads the last one: a third stage hides the load.
   static constexpr int kStagesQ = 3;
-  static constexpr int kStages = 2;  // of dO and dS
+  static constexpr int kStages = 2;  // of dO and dQ
   // dV(i) behind dS(i) takes registers that the larger score tile of head dim 64 does not leave.
   static constexpr bool kEarlyDv = kHeadDim == 128;
 
@@ -57,8 +58,7 @@ struct Config {
   using LayoutDo =
       decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
   using LayoutKv = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDim>>{}));
-  using LayoutDs =
-      decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>, Int<kStages>>{}));
+  using LayoutDs = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>>{}));
   // The same memory seen transposed.
   template <class Layout, int kRows, int kCols, int kCount>
   using Transposed =
@@ -68,7 +68,8 @@ struct Config {
   using LayoutDot = Transposed<LayoutDo, kTileQ, kHeadDim, kStages>;  // (HD, TQ, stages)
   using LayoutKt = decltype(composition(
       LayoutKv{}, make_layout(Shape<Int<kHeadDim>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
-  using LayoutDst = Transposed<LayoutDs, kTileKv, kTileQ, kStages>;  // (TQ, TKV, stages)
+  using LayoutDst = decltype(composition(
+      LayoutDs{}, make_layout(Shape<Int<kTileQ>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
 
   using MmaSdP = decltype(make_tiled_mma(
       GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, Int<kHeadDim>>,
@@ -99,7 +100,8 @@ struct Config {
     alignas(1024) Element q[cosize_v<LayoutQ>];
     alignas(1024) Element dout[cosize_v<LayoutDo>];
     alignas(1024) Element ds[cosize_v<LayoutDs>];
-    alignas(1024) float dq[2][kDqFloats / 2];  // fragment order: [warpgroup][i][thread][4]
+    alignas(1024) float dq[kStages][2]
+                          [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
     alignas(128) float lse[kStagesQ][kTileQ];
     alignas(128) float delta[kStages][kTileQ];
     Visit visit[kVisitRing];
@@ -110,7 +112,8 @@ struct Config {
     uint64_t chain_empty[kChainRing];
     uint64_t q_full[kStagesQ], q_empty[kStagesQ];
     uint64_t do_full[kStages], do_empty[kStages];
-    uint64_t dq_full[2], dq_empty[2];  // per consumer warpgroup
+    uint64_t ds_empty;
+    uint64_t dq_full[2][kStages], dq_empty[2][kStages];  // per consumer warpgroup
     uint64_t signal_full[2], signal_empty[2];
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);

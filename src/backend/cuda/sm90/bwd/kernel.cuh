@@ -33,8 +33,8 @@ __device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
   return found;
 }
 
-/// A whole warp: the lanes look up 32 visits at a time, for the plan's arrays are a trip to L2 away
-/// (every acquire of the dQ writers empties L1); lane 0 then waits, loads and publishes.
+/// A whole warp: the lanes look up kBatch visits at a time, for the plan's arrays are a trip to L2
+/// away (every acquire of the dQ writers empties L1); lane 0 then waits, loads and publishes.
 template <class C>
 __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
@@ -88,23 +88,25 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
     }
     const int32_t total = __shfl_sync(0xffffffff, begin, 31);
     begin = count > 0 ? begin - count : total;
-    for (int32_t base = 0; base < total; base += 32) {
+    for (int32_t base = 0; base < total; base += kBatch) {
       const int32_t i = min(base + lane, total - 1);
       const int j = last_at_most(begin, i);
       const Run& source = order.runs[run + j];
       const int32_t at = i - __shfl_sync(0xffffffff, begin, j);
       const int32_t q_tile = source.tile(at);
-      Visit& visit = smem.visit[(n + lane) % kVisitRing];
-      visit.q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
-      visit.q_head = chain.kv_head * plan.group + source.q_head;
-      visit.row =
-          (chain.batch * p.common.sizes.q_heads + visit.q_head) * p.common.hand_off.max_q_tiles +
-          q_tile;
-      visit.addend = source.addend_of(at);
-      visit.slice_begin = source.slice_begin;
-      visit.slice_count = source.slice_count;
+      if (lane < kBatch) {
+        Visit& visit = smem.visit[(n + lane) % kVisitRing];
+        visit.q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
+        visit.q_head = chain.kv_head * plan.group + source.q_head;
+        visit.row =
+            (chain.batch * p.common.sizes.q_heads + visit.q_head) * p.common.hand_off.max_q_tiles +
+            q_tile;
+        visit.addend = source.addend_of(at);
+        visit.slice_begin = source.slice_begin;
+        visit.slice_count = source.slice_count;
+      }
       __syncwarp();
-      for (int32_t left = min(32, total - base); left > 0; --left, ++n) {
+      for (int32_t left = min(kBatch, total - base); left > 0; --left, ++n) {
         if (lane == 0) load_visit(chain, first);
         first = false;
       }
@@ -199,24 +201,27 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
     ptx::mbarrier_wait(&smem.kv_full, c % 2);
     const int32_t visits = smem.chain[c % kChainRing].visits;
     for (int32_t v = 0; v < visits; ++v, ++n) {
-      ptx::mbarrier_wait(&smem.dq_full[half], n % 2);
+      const uint32_t buffer = n % C::kStages;
+      ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+      ptx::fence_async_shared();
       const Visit& visit = smem.visit[n % kVisitRing];
       const int64_t row = visit.row;
       const int32_t addend = visit.addend;
       float* sum = p.workspace.dq_sum + row * C::kDqFloats + half * (C::kDqFloats / 2);
       int32_t* turn = p.workspace.turns + row * 2 + half;
       if (p.ordered && addend == 0) {
-        ptx::bulk_store(sum, smem.dq[half], C::kDqHalfBytes);  // the first addend needs no zero
+        ptx::bulk_store(sum, smem.dq[buffer][half],
+                        C::kDqHalfBytes);  // the first addend needs no zero
       } else {
         if (p.ordered) {
           wait_for_turn(p, turn, visit);
           ptx::fence_async_global();
         }
-        ptx::bulk_add_f32(sum, smem.dq[half], C::kDqHalfBytes);
+        ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
       }
       ptx::bulk_commit();
       ptx::bulk_wait_read();
-      ptx::mbarrier_arrive(&smem.dq_empty[half]);
+      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
       ptx::bulk_wait_complete();
       if (p.ordered) {
         // Another thread signals, so that the release is off this thread's chain.
@@ -330,8 +335,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   Tensor sQt = make_tensor(make_smem_ptr(smem.q), typename C::LayoutQt{});       // (HD,TQ,stages)
   Tensor sDo = make_tensor(make_smem_ptr(smem.dout), typename C::LayoutDo{});    // (TQ,HD,stages)
   Tensor sDot = make_tensor(make_smem_ptr(smem.dout), typename C::LayoutDot{});  // (HD,TQ,stages)
-  Tensor sDs = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDs{});      // (TKV,TQ,stages)
-  Tensor sDst = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDst{});    // (TQ,TKV,stages)
+  Tensor sDs = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDs{});      // (TKV,TQ)
+  Tensor sDst = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDst{});    // (TQ,TKV)
 
   typename C::MmaSdP mma_sdp;
   typename C::MmaDv mma_dv;
@@ -348,12 +353,12 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   Tensor tVrDo = thr_dv.partition_fragment_B(sDot);  // descriptors (MMA,1,TQ/16,stages)
   Tensor tKrQ = thr_dv.partition_fragment_B(sQt);    // descriptors (MMA,1,TQ/16,stages)
   Tensor tKrDs = thr_dk.partition_fragment_A(sDs);
-  Tensor tQrDs = thr_dq.partition_fragment_A(sDst);  // descriptors (MMA,1,TKV/16,stages)
+  Tensor tQrDs = thr_dq.partition_fragment_A(sDst);  // descriptors (MMA,1,TKV/16)
   Tensor tQrK = thr_dq.partition_fragment_B(sKt);    // descriptors (MMA,1,TKV/16)
 
   auto copy_ds = make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, Element>{}, mma_sdp);
   auto thr_copy_ds = copy_ds.get_thread_slice(tid);
-  Tensor tDsD = thr_copy_ds.partition_D(sDs);  // (CPY,1,TQ/16,stages)
+  Tensor tDsD = thr_copy_ds.partition_D(sDs);  // (CPY,1,TQ/16)
 
   Tensor tS = partition_fragment_C(mma_sdp, Shape<Int<C::kTileKv>, Int<C::kTileQ>>{});
   Tensor tP = partition_fragment_C(mma_sdp, Shape<Int<C::kTileKv>, Int<C::kTileQ>>{});
@@ -422,29 +427,30 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
           pack<Element>(tS(j + 2) * (tP(j + 2) - d.x), tS(j + 3) * (tP(j + 3) - d.y));
     }
     if constexpr (!C::kEarlyDv) issue_dv();
-    cute::copy(copy_ds, thr_copy_ds.retile_S(rDs), tDsD(_, _, _, stage(n)));
+    ptx::mbarrier_wait(&smem.ds_empty, n % 2 ^ 1);
+    cute::copy(copy_ds, thr_copy_ds.retile_S(rDs), tDsD);
     ptx::fence_async_shared();
     ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
 
-    gemm<true>(mma_dq, tQrDs(_, _, _, stage(n)), tQrK, tQ);
+    gemm<true>(mma_dq, tQrDs, tQrK, tQ);
     warpgroup_wait<1>();  // dV(n)
     release(&smem.do_empty[stage(n)]);
-    gemm<false>(mma_dk, tKrDs(_, _, _, stage(n)), tKrQ(_, _, _, q_stage(n)), tK);
+    gemm<false>(mma_dk, tKrDs, tKrQ(_, _, _, q_stage(n)), tK);
     if constexpr (has_next) issue_scores(n + 1);
     warpgroup_wait<has_next ? 2 : 1>();  // dQ(n)
     warpgroup_fence_operand(tQ);
-    ptx::mbarrier_wait(&smem.dq_empty[half], n % 2 ^ 1);
-    float4* dq = reinterpret_cast<float4*>(smem.dq[half]) + tid % 128;
+    ptx::mbarrier_wait(&smem.dq_empty[half][stage(n)], phase(n) ^ 1);
+    float4* dq = reinterpret_cast<float4*>(smem.dq[stage(n)][half]) + tid % 128;
     CUTE_UNROLL
     for (int i = 0; i < 8; ++i) {
       dq[128 * i] = make_float4(tQ(4 * i), tQ(4 * i + 1), tQ(4 * i + 2), tQ(4 * i + 3));
     }
-    ptx::fence_async_shared();
-    release(&smem.dq_full[half]);
-    warpgroup_wait<0>();  // dK(n), S(n + 1)
+    release(&smem.dq_full[half][stage(n)]);  // the proxy fence is the writer's: it costs less there
+    warpgroup_wait<0>();                     // dK(n), S(n + 1)
     warpgroup_fence_operand(tS);
     warpgroup_fence_operand(tK);
     release(&smem.q_empty[q_stage(n)]);
+    release(&smem.ds_empty);
   };
 
   uint32_t n = 0;  // visits so far
@@ -493,8 +499,11 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     init(smem.q_empty, kConsumerWarps);
     init(smem.do_full, 1);
     init(smem.do_empty, kConsumerWarps);
-    init(smem.dq_full, kConsumerWarps / 2);
-    init(smem.dq_empty, 1);
+    ptx::mbarrier_init(&smem.ds_empty, kConsumerWarps);
+    for (int half = 0; half < 2; ++half) {
+      init(smem.dq_full[half], kConsumerWarps / 2);
+      init(smem.dq_empty[half], 1);
+    }
     init(smem.signal_full, 1);
     init(smem.signal_empty, 1);
     ptx::fence_barrier_init();
