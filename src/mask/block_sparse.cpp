@@ -13,7 +13,7 @@
 namespace verbatim::masks {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 /// Key blocks of every query block, ascending: [q_blocks][selected].
 using Selection = std::vector<std::vector<int64_t>>;
 

@@ -23,7 +23,7 @@ std::string title(const Mask& mask) {
   };
   std::string text =
       fmt::format("# {}: {} queries x {} keys", quoted(mask.name()), mask.q_len(), mask.kv_len());
-  const auto params = nlohmann::ordered_json::parse(mask.params_json());
+  const auto params = nlohmann::json::parse(mask.params_json());
   const std::string shown = params.dump(-1, ' ', true);
   if (!params.empty() && shown.size() <= kMaxParams) text += ", " + shown;
   return text + "\n";

@@ -10,7 +10,7 @@
 namespace verbatim::masks {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr int64_t kOpenLow = Slice::kNoLow;
 constexpr int64_t kOpenHigh = Slice::kNoHigh;
