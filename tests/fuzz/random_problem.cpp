@@ -111,6 +111,10 @@ std::string random_order(Rng& rng, Pass pass) {
   return chance(rng, 3) ? name + "/split" : name;
 }
 
+std::string random_placement(Rng& rng) {
+  return placements()[uniform(rng, 0, std::ssize(placements()) - 1)].name;
+}
+
 }  // namespace
 
 RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
@@ -131,6 +135,8 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
                   .backward_tile = random_tile(rng),
                   .forward_order = random_order(rng, Pass::forward),
                   .backward_order = random_order(rng, Pass::backward),
+                  .forward_placement = random_placement(rng),
+                  .backward_placement = random_placement(rng),
                   .threads = static_cast<int>(uniform(rng, 1, 4)),
                   .fill_seed = rng(),
                   .poisoned = std::nullopt,
@@ -160,10 +166,10 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
 }
 
 std::string RandomProblem::text() const {
-  std::string line = fmt::format(
-      "{} {} forward {} {}x{} backward {} {}x{} threads {}", to_json(problem), mask.name(),
-      forward_order, forward_tile.q, forward_tile.kv, backward_order, backward_tile.q,
-      backward_tile.kv, threads);
+  std::string line =
+      fmt::format("{} {} forward {} {} {}x{} backward {} {} {}x{} threads {}", to_json(problem),
+                  mask.name(), forward_order, forward_placement, forward_tile.q, forward_tile.kv,
+                  backward_order, backward_placement, backward_tile.q, backward_tile.kv, threads);
   if (poisoned) line += fmt::format(" NaN in {} at {}", *poisoned, poison_at);
   return line;
 }
