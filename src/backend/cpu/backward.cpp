@@ -190,6 +190,8 @@ class BackwardWorker final : public Worker {
                 tiles_.s, tiles_.ld_n, rows, cols_,      head_dim()};
     Gemm d_probs{tiles_.dout, tiles_.ld_dv, 1,    tiles_.v_t, tiles_.ld_n,
                  tiles_.dp,   tiles_.ld_n,  rows, cols_,      head_dim_v()};
+    announce();
+    for (Gemm* gemm : {&scores, &d_probs}) gemm->upcoming = &upcoming_;
     scores.cols_of = d_probs.cols_of = cols_of_rows;
     kernels_.gemm(scores);
     kernels_.gemm(d_probs);
@@ -210,6 +212,7 @@ class BackwardWorker final : public Worker {
              tiles_.ld_d, cols_, head_dim(),  rows,     true};
     Gemm d_q{tiles_.dp, tiles_.ld_n, 1,    tiles_.k,   tiles_.ld_d,
              tiles_.dq, tiles_.ld_d, rows, head_dim(), cols_};
+    for (Gemm* gemm : {&d_v, &d_k, &d_q}) gemm->upcoming = &upcoming_;
     d_v.depth_of = d_k.depth_of = rows_of_cols;
     d_q.depth_of = cols_of_rows;
     if (masked && !finite_dout) skip_hidden_queries(d_v);
@@ -222,6 +225,27 @@ class BackwardWorker final : public Worker {
     kernels_.gemm(d_k);
     kernels_.gemm(d_q);
     record(TimelineEvent::Kind::compute, begin);
+  }
+
+  /// Lets the products of this visit fetch its dQ rows and the query tiles of the next one.
+  void announce() {
+    upcoming_.count = 0;
+    const bool last_of_run = visit_ + 1 == run().count;
+    if (!last_of_run || run_ + 1 < chain().run_end) {
+      const Run& next = last_of_run ? order_->runs[run_ + 1] : run();
+      const int32_t tile = last_of_run ? next.first : next.tile(visit_ + 1);
+      const BackwardTensors& t = call_.tensors;
+      for (const TensorView* view : {&t.o, &t.dout, &t.q}) push_upcoming(*view, next.q_head, tile);
+    }
+    if (call_.tensors.dq.dtype == Dtype::f32)
+      push_upcoming(call_.tensors.dq, run().q_head, at_.q_tile);
+  }
+
+  void push_upcoming(const TensorView& t, int32_t q_head, int32_t tile) {
+    const std::vector<int64_t>& edges = order_->tiles->q_edges;
+    const int64_t bytes = size_of(t.dtype), head = kv_head_ * order_->group + q_head;
+    upcoming_.push(row_address(t, b_, edges[tile], head), t.stride[1] * bytes,
+                   edges[tile + 1] - edges[tile], t.shape[3] * bytes);
   }
 
   void skip_hidden_queries(Gemm& gemm) const {
@@ -275,6 +299,7 @@ class BackwardWorker final : public Worker {
   Tiles tiles_;
   TileMask mask_;
   KeepMask keep_;
+  Upcoming upcoming_;
 
   const HeadOrder* order_ = nullptr;
   int64_t b_ = 0, kv_head_ = 0;

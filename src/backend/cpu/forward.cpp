@@ -112,8 +112,14 @@ class ForwardWorker final : public Worker {
   Turn compute() override {
     while (chain_ < chain_end_) {
       begin_chain();
-      for (int32_t r = chain().run_begin; r < chain().run_end; ++r)
-        for (int32_t i = 0; i < order_->runs[r].count; ++i) visit(order_->runs[r], i);
+      for (int32_t r = chain().run_begin; r < chain().run_end; ++r) {
+        const Run& run = order_->runs[r];
+        for (int32_t i = 0; i < run.count; ++i) {
+          const bool next_run = i + 1 == run.count && r + 1 < chain().run_end;
+          announce(next_run ? order_->runs[r + 1].first : run.tile(std::min(i + 1, run.count - 1)));
+          visit(run, i);
+        }
+      }
       if (chain().addends > 1)
         return {call_.layout.row_sum(at_.head, chain().q_head, chain().tile), chain().addend};
       add();
@@ -163,6 +169,17 @@ class ForwardWorker final : public Worker {
     record(TimelineEvent::Kind::start, begin);
   }
 
+  /// Lets the products of the coming visit fetch the KV tile of the one after it.
+  void announce(int32_t kv_tile) {
+    const std::vector<int64_t>& edges = order_->tiles->kv_edges;
+    upcoming_.count = 0;
+    for (const TensorView* t : {&call_.tensors.k, &call_.tensors.v}) {
+      const int64_t bytes = size_of(t->dtype), begin = edges[kv_tile];
+      upcoming_.push(row_address(*t, b_, begin, kv_head_), t->stride[1] * bytes,
+                     edges[kv_tile + 1] - begin, t->shape[3] * bytes);
+    }
+  }
+
   void visit(const Run& run, int32_t i) {
     at_.kv_tile = run.tile(i);
     const Clock::time_point begin = now();
@@ -182,6 +199,7 @@ class ForwardWorker final : public Worker {
     Gemm scores{tiles_.k, tiles_.ld_d, 1,     tiles_.q_t, tiles_.ld_m,
                 tiles_.s, tiles_.ld_m, count, rows_,      head_dim()};
     if (masked) scores.cols_of = mask_.cols_of_rows();
+    scores.upcoming = &upcoming_;
     kernels_.gemm(scores);
 
     const int64_t strips = round_up(rows_, kLanes) / kLanes;
@@ -203,6 +221,7 @@ class ForwardWorker final : public Worker {
       out.visible = mask_.data();
       out.visible_depth = mask_.strips();
     }
+    out.upcoming = &upcoming_;
     kernels_.gemm(out);
     record(TimelineEvent::Kind::compute, begin);
   }
@@ -257,6 +276,7 @@ class ForwardWorker final : public Worker {
   Tiles tiles_;
   TileMask mask_;
   KeepMask keep_;
+  Upcoming upcoming_;
 
   const HeadOrder* order_ = nullptr;
   int64_t b_ = 0, kv_head_ = 0;

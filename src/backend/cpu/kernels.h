@@ -29,6 +29,24 @@ struct Extent {
   int32_t begin, end;
 };
 
+/// Rows that a later step reads: products fetch them into the L2 cache between their blocks, since
+/// the rows of one head lie too far apart for the hardware to guess. Hints only.
+struct Upcoming {
+  struct Rows {
+    const char* next;
+    int64_t stride;  // bytes
+    int32_t left, bytes;
+  };
+  static constexpr int kPerBlock = 6;  // rows fetched after each register block
+  Rows streams[4];
+  int32_t count = 0;
+
+  void push(const void* first, int64_t stride, int64_t rows, int64_t bytes) {
+    streams[count++] = {static_cast<const char*>(first), stride, static_cast<int32_t>(rows),
+                        static_cast<int32_t>(bytes)};
+  }
+};
+
 /// C[rows x cols] = (accumulate ? C : 0) + A[rows x depth] B[depth x cols].
 /// A(i, k) = a[i * a_row + k * a_depth], one of the two strides is 1; B and C are row-major.
 struct Gemm {
@@ -40,6 +58,7 @@ struct Gemm {
   int64_t ldc;
   int32_t rows, cols, depth;
   bool accumulate = false;
+  Upcoming* upcoming = nullptr;
   const Extent* cols_of = nullptr;   // per row group: only these columns of C are wanted
   const Extent* depth_of = nullptr;  // per row group: A is zero outside these k
   // When set, products of hidden pairs are skipped, not multiplied by zero: B may hold Inf or NaN.
