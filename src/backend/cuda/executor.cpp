@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/staging.h"
 #include "core/dropout.h"
 
 namespace verbatim::cuda {
@@ -74,7 +75,6 @@ template <class Params>
 void run_plan(const Device& device, const Kernel& kernel,
               void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
               const RunOptions& run, int64_t spin_limit_ns, Params params) {
-  const DeviceGuard guard(device.index);
   const auto stream = static_cast<cudaStream_t>(run.stream);
   const auto held = device_plan(device, plan, is_capturing(stream));
   held->check_report();
@@ -142,30 +142,36 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
                           const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(Pass::forward, plan.problem, tile_of(plan));
+  const DeviceGuard guard(device_.index);
+  Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   ForwardParams params;
-  params.q = ref("q", tensors.q);
-  params.k = ref("k", tensors.k);
-  params.v = ref("v", tensors.v);
-  params.o = ref("o", tensors.o);
-  params.lse = tensors.lse.data;
+  params.q = ref("q", staging.input(tensors.q));
+  params.k = ref("k", staging.input(tensors.k));
+  params.v = ref("v", staging.input(tensors.v));
+  params.o = ref("o", staging.output(tensors.o));
+  params.lse = staging.output(tensors.lse).data;
   run_plan(device_, chosen, chosen.forward, plan, run, spin_limit_ns_, params);
+  if (staging.finish()) check_reports(device_);
 }
 
 void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
                            const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(Pass::backward, plan.problem, tile_of(plan));
+  const DeviceGuard guard(device_.index);
+  Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   BackwardParams params;
-  params.q = ref("q", tensors.q);
-  params.k = ref("k", tensors.k);
-  params.v = ref("v", tensors.v);
-  params.o = ref("o", tensors.o);
-  params.dout = ref("dout", tensors.dout);
-  params.lse = tensors.lse.data;
-  params.dq = ref("dq", tensors.dq);
-  params.dk = ref("dk", tensors.dk);
-  params.dv = ref("dv", tensors.dv);
+  params.q = ref("q", staging.input(tensors.q));
+  params.k = ref("k", staging.input(tensors.k));
+  params.v = ref("v", staging.input(tensors.v));
+  params.o = ref("o", staging.input(tensors.o));
+  params.dout = ref("dout", staging.input(tensors.dout));
+  params.lse = staging.input(tensors.lse).data;
+  params.dq = ref("dq", staging.output(tensors.dq));
+  params.dk = ref("dk", staging.output(tensors.dk));
+  params.dv = ref("dv", staging.output(tensors.dv));
   run_plan(device_, chosen, chosen.backward, plan, run, spin_limit_ns_, params);
+  if (staging.finish()) check_reports(device_);
 }
 
 void CudaBackend::synchronize(const RunOptions& run) const {

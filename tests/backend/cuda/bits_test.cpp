@@ -18,8 +18,6 @@ struct Named {
 /// All fourteen patterns at about `length` tokens.
 std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
   const std::vector<int64_t> docs{length / 8, 0, length / 3, 1, length / 4, 77, 300};
-  int64_t total = 0;
-  for (const int64_t d : docs) total += d;
   const std::vector<int64_t> prefix{100}, edges{0, 100, 101, 500, length};
   std::vector<Named> all{
       {"full", masks::full(length, length - 37)},

@@ -1,7 +1,9 @@
 // What a launch refuses, what it survives, and what planning costs.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <cmath>
 
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/gpu_case.h"
@@ -89,6 +91,46 @@ TEST(Launch, EmptyAndSingleRows) {
       double ratio = 0;
       EXPECT_EQ(c.examine(ratio), "")
           << mask.name() << " " << mask.q_len() << " x " << mask.kv_len();
+    }
+  }
+}
+
+TEST(Launch, HostTensorsGiveTheSameBits) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(300, 300);
+  GpuCase c(small(mask), mask, 4, 8);
+  const Plan forward = c.plan(Pass::forward, "ascending");
+  const Plan backward = c.plan(Pass::backward, "descending");
+  c.run(*gpu(), forward, backward);
+  const auto expected = c.bits();
+  for (GpuTensor* output : c.outputs()) output->host.poison();
+  gpu()->forward(
+      forward,
+      {c.q.host.view(), c.k.host.view(), c.v.host.view(), c.o.host.view(), c.lse.host.row_view()},
+      {});
+  gpu()->backward(
+      backward,
+      {c.q.host.view(), c.k.host.view(), c.v.host.view(), c.o.host.view(), c.dout.host.view(),
+       c.lse.host.row_view(), c.dq.host.view(), c.dk.host.view(), c.dv.host.view()},
+      {});
+  EXPECT_EQ(c.bits(), expected);
+}
+
+TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal_sliding_window(260, 260, 40);
+  for (const int64_t head_dim : {64, 128, 192}) {
+    Problem p = small(mask);
+    p.kv_heads = 2;
+    p.head_dim = p.head_dim_v = head_dim;
+    for (int which = 0; which < 4; ++which) {
+      GpuCase c(p, mask, 6);
+      GpuTensor& poisoned = *std::array{&c.q, &c.k, &c.v, &c.dout}[static_cast<size_t>(which)];
+      poisoned.host.set(0, 117, 1, 9, NAN);
+      poisoned.upload();
+      c.run(*gpu(), c.plan(Pass::forward, "descending"), c.plan(Pass::backward, "ascending"));
+      double ratio = 0;
+      EXPECT_EQ(c.examine(ratio), "") << "NaN in input " << which << ", head dim " << head_dim;
     }
   }
 }
