@@ -34,7 +34,7 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
       for (const TileRun& run : tiles.row(q)) visits += run.last - run.first;
       longest = std::max(longest, visits);
     }
-    const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kContractWorkers;
+    const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
     return idle && longest > order::kSplit ? "descending/split" : "descending";
   }
   const bool split = group > 1 && tiles.count() >= kSplitVisits * tiles.kv_tiles();

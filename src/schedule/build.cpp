@@ -101,7 +101,7 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   for (size_t h = variants.size(); h-- > 0;) {
     const HeadOrder& usual = orders.usual(variants[h]);
     const bool last =
-        tail_tasks < order::kContractWorkers && !order::last_heads(usual.name).empty();
+        tail_tasks < order::kWave && !order::last_heads(usual.name).empty();
     tail_tasks += usual.tasks.size();
     plan.order_of_head[h] = orders.index(variants[h], last);
   }
