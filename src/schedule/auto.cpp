@@ -8,8 +8,8 @@ namespace verbatim {
 namespace {
 
 // Constants of the contract: they choose orders, so they fix bits (docs/scheduling.md).
-constexpr int64_t kSplitVisits = 12;    // of a split chain, to be worth its ordered dK and dV
-constexpr int64_t kCanonicalHeads = 8;  // KV heads that a forward is assumed to have
+constexpr int64_t kCanonicalHeads = 8;  // KV heads that a problem is assumed to have
+constexpr double kSplitCost = 2.2;      // start and ordered end of one more chain, in visits
 
 /// Whether most KV tiles start at the row at which their left neighbour starts: their chains meet
 /// there, and only other heads can fill the time until the first has passed.
@@ -24,6 +24,30 @@ bool starts_together(const TileMap& tiles) {
   return 2 * together > columns;
 }
 
+/// Visits of one query head: all of them, and those of the fullest KV tile.
+struct Load {
+  int64_t visits = 0, longest = 0, columns = 0;
+
+  explicit Load(const TileMap& tiles) : visits(tiles.count()), columns(tiles.kv_tiles()) {
+    for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
+      int64_t column = 0;
+      for (const TileRun& run : tiles.column(j)) column += run.last - run.first;
+      longest = std::max(longest, column);
+    }
+  }
+  /// Whether the longest chain is at least half as long again as the mean.
+  bool unequal() const { return 2 * longest * columns >= 3 * visits; }
+  /// Whether a group's query heads are better split: walking them in one chain leaves a tail of
+  /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
+  /// the group.
+  bool better_split() const {
+    const double tail = static_cast<double>(longest * order::kWave) / (unequal() ? 2 : 4);
+    const auto work = static_cast<double>(visits * kCanonicalHeads);
+    const double walked = std::max(work + tail, static_cast<double>(longest * order::kWave));
+    return work + kSplitCost * static_cast<double>(columns * kCanonicalHeads) < walked;
+  }
+};
+
 }  // namespace
 
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level) {
@@ -37,9 +61,14 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
     const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
     return idle && longest > order::kSplit ? "descending/split" : "descending";
   }
-  const bool split = group > 1 && tiles.count() >= kSplitVisits * tiles.kv_tiles();
-  const bool tail = level <= Level::gpu_to_gpu && !starts_together(tiles);
-  return std::string(tail ? "right_to_left_tail" : "right_to_left") + (split ? "/split" : "");
+  const Load load(tiles);
+  if (load.visits == 0) return "right_to_left";
+  const std::string suffix = group > 1 && load.better_split() ? "/split" : "";
+  if (load.unequal() && !starts_together(tiles)) {
+    if (level <= Level::gpu_to_gpu) return "right_to_left_tail" + suffix;
+    if (suffix.empty()) return "descending";
+  }
+  return "right_to_left" + suffix;
 }
 
 std::string auto_placement(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
@@ -48,7 +77,13 @@ std::string auto_placement(const std::vector<std::shared_ptr<const HeadOrder>>& 
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
-  const size_t least = starts_together(*heads[0]->tiles) ? 4 : 1;
+  // Heads side by side fill the time in which chains that start at one row wait for each other;
+  // at least four workers a head keep its rows in L2.
+  size_t least = 1;
+  if (heads[0]->name.starts_with("descending"))
+    least = static_cast<size_t>(workers) / 4;
+  else if (starts_together(*heads[0]->tiles))
+    least = 4;
   return "head_swizzled:" + std::to_string(std::max(fill, least));
 }
 
