@@ -11,6 +11,9 @@ namespace {
 constexpr int64_t kCanonicalHeads = 8;  // KV heads that a problem is assumed to have
 constexpr double kSplitCost = 2.2;      // start and ordered end of one more chain, in visits
 
+// Visits of a head whose waits may be walked one by one while a plan is made.
+constexpr int64_t kProvableVisits = 1 << 14;
+
 /// Whether most KV tiles start at the row at which their left neighbour starts: their chains meet
 /// there, and only other heads can fill the time until the first has passed.
 bool starts_together(const TileMap& tiles) {
@@ -41,7 +44,7 @@ struct Load {
   /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
   /// the group.
   bool better_split() const {
-    const double tail = static_cast<double>(longest * order::kWave) / (unequal() ? 2 : 4);
+    const double tail = static_cast<double>(longest * order::kWave) / (unequal() ? 3 : 4);
     const auto work = static_cast<double>(visits * kCanonicalHeads);
     const double walked = std::max(work + tail, static_cast<double>(longest * order::kWave));
     return work + kSplitCost * static_cast<double>(columns * kCanonicalHeads) < walked;
@@ -71,20 +74,21 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
   return "right_to_left" + suffix;
 }
 
-std::string auto_placement(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                           const Machine& machine, int32_t workers) {
-  if (heads.empty() || machine.l2_bytes <= 0 || heads[0]->pass == Pass::forward) return "queue";
+std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
+                                         const Machine& machine, int32_t workers) {
+  if (heads.empty() || machine.l2_bytes <= 0 || heads[0]->pass == Pass::forward) return {"queue"};
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   // Heads side by side fill the time in which chains that start at one row wait for each other;
   // at least four workers a head keep its rows in L2.
-  size_t least = 1;
-  if (heads[0]->name.starts_with("descending"))
-    least = static_cast<size_t>(workers) / 4;
-  else if (starts_together(*heads[0]->tiles))
-    least = 4;
-  return "head_swizzled:" + std::to_string(std::max(fill, least));
+  const bool descends = heads[0]->name.starts_with("descending");
+  const size_t many = static_cast<size_t>(workers) / 4;
+  const size_t least = descends ? many : starts_together(*heads[0]->tiles) ? 4 : 1;
+  const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));
+  if (descends && heads.size() <= many && heads[0]->tiles->count() <= kProvableVisits)
+    return {"longest_first", sections};
+  return {sections};
 }
 
 }  // namespace verbatim
