@@ -86,7 +86,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const size_t many = static_cast<size_t>(workers) / 4;
   const size_t least = descends ? many : starts_together(*heads[0]->tiles) ? 4 : 1;
   const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));
-  if (descends && heads.size() <= many && heads[0]->tiles->count() <= kProvableVisits)
+  if (descends && heads[0]->group > 1 && heads.size() <= many &&
+      heads[0]->tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }
