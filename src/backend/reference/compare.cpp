@@ -84,10 +84,10 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
   const double root = std::sqrt(static_cast<double>(problem.head_dim));
   const double root_v = std::sqrt(static_cast<double>(problem.head_dim_v));
   const double q_norm = largest_norm(q), k_norm = largest_norm(k), v_norm = largest_norm(v);
-  const double s = u32 * scale * q_norm * k_norm;
+  const double s = u32 * (scale * q_norm * k_norm + largest(exact.lse));
   Floors floors;
   floors.o = 2 * u * largest(exact.o) + s * z * v_norm / root_v;
-  floors.lse = 2 * u32 * largest(exact.lse) + s;
+  floors.lse = u32 * largest(exact.lse) + s;
   if (dout.data == nullptr) return floors;
   const double w = exact.max_key_norm, dout_norm = largest_norm(dout);
   const double e = z * dout_norm * v_norm * ((s + 3 * u) / root_v + u32);

@@ -34,10 +34,10 @@ struct Comparison {
 /// key (whose dS is exactly 0 there) let its roundings cancel by luck. With u the half ulp of the
 /// dtype, u32 that of f32, |X| the largest row norm, z the dropout scale, w the largest norm of a
 /// column of P:
-///   s = u32 scale |Q||K|            error of S
-///   a = z |dO||V| / sqrt(dim_v)     size of dP
-///   e = (s + 3 u) a + u32 z |dO||V|   error of dP - delta: from P, from O in delta, from f32 sums
-///   O   2 u max|O|  + s z |V| / sqrt(dim_v)        LSE  2 u32 max|LSE| + s
+///   s = u32 (scale |Q||K| + max|LSE|)  error of S - LSE, LSE being stored in f32
+///   a = z |dO||V| / sqrt(dim_v)        size of dP
+///   e = (s + 3 u) a + u32 z |dO||V|    error of dS / P: from P, from O in delta, from f32 sums
+///   O   2 u max|O|  + s z |V| / sqrt(dim_v)        LSE  u32 max|LSE| + s
 ///   dV  2 u max|dV| + w s z |dO| / sqrt(dim_v)
 ///   dQ  2 u max|dQ| + scale e |K| / sqrt(dim)      dK   2 u max|dK| + w scale e |Q| / sqrt(dim)
 struct Floors {
