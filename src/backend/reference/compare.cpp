@@ -85,15 +85,19 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
   const double root_v = std::sqrt(static_cast<double>(problem.head_dim_v));
   const double q_norm = largest_norm(q), k_norm = largest_norm(k), v_norm = largest_norm(v);
   const double s = u32 * (scale * q_norm * k_norm + largest(exact.lse));
+  const auto result = [&](const std::vector<double>& values, int64_t terms) {
+    return (2 * u + u32 * std::sqrt(static_cast<double>(terms)) / 4) * largest(values);
+  };
+  const int64_t rows = problem.group() * problem.q_len;
   Floors floors;
-  floors.o = 2 * u * largest(exact.o) + s * z * v_norm / root_v;
+  floors.o = result(exact.o, problem.kv_len) + s * z * v_norm / root_v;
   floors.lse = u32 * largest(exact.lse) + s;
   if (dout.data == nullptr) return floors;
   const double w = exact.max_key_norm, dout_norm = largest_norm(dout);
   const double e = z * dout_norm * v_norm * ((s + 3 * u) / root_v + u32);
-  floors.dv = 2 * u * largest(exact.dv) + w * s * z * dout_norm / root_v;
-  floors.dq = 2 * u * largest(exact.dq) + scale * e * k_norm / root;
-  floors.dk = 2 * u * largest(exact.dk) + w * scale * e * q_norm / root;
+  floors.dv = result(exact.dv, rows) + w * s * z * dout_norm / root_v;
+  floors.dq = result(exact.dq, problem.kv_len) + scale * e * k_norm / root;
+  floors.dk = result(exact.dk, rows) + w * scale * e * q_norm / root;
   return floors;
 }
 

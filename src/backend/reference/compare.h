@@ -37,9 +37,10 @@ struct Comparison {
 ///   s = u32 (scale |Q||K| + max|LSE|)  error of S - LSE, LSE being stored in f32
 ///   a = z |dO||V| / sqrt(dim_v)        size of dP
 ///   e = (s + 3 u) a + u32 z |dO||V|    error of dS / P: from P, from O in delta, from f32 sums
-///   O   2 u max|O|  + s z |V| / sqrt(dim_v)        LSE  u32 max|LSE| + s
-///   dV  2 u max|dV| + w s z |dO| / sqrt(dim_v)
-///   dQ  2 u max|dQ| + scale e |K| / sqrt(dim)      dK   2 u max|dK| + w scale e |Q| / sqrt(dim)
+///   r(X) = (2 u + u32 sqrt(n) / 4) max|X|  storing X, and summing n terms of one sign
+///   O   r(O)  + s z |V| / sqrt(dim_v)        LSE  u32 max|LSE| + s
+///   dV  r(dV) + w s z |dO| / sqrt(dim_v)
+///   dQ  r(dQ) + scale e |K| / sqrt(dim)      dK   r(dK) + w scale e |Q| / sqrt(dim)
 struct Floors {
   double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
 };
