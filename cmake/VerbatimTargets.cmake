@@ -18,6 +18,8 @@ function(verbatim_flags name)
     target_compile_options(${name} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${VERBATIM_SANITIZE} -fno-omit-frame-pointer>)
     target_link_options(${name} PRIVATE -fsanitize=${VERBATIM_SANITIZE})
+  else()  # what is built on one Linux machine runs on another
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
   endif()
 endfunction()
 

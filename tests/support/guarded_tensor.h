@@ -45,6 +45,10 @@ class GuardedTensor {
   void set(int64_t b, int64_t l, int64_t h, int64_t d, float value) {
     dispatch_dtype(view_.dtype, [&]<class T>(T) { view_.row<T>(b, l, h)[d] = from_f32<T>(value); });
   }
+  /// All memory, guards included: elements start kGuard bytes in.
+  std::vector<uint8_t>& bytes() { return bytes_; }
+  static constexpr int64_t kGuard = 256;  // bytes on both sides
+
   /// Every byte 0xff again.
   void poison() { std::memset(bytes_.data(), 0xff, bytes_.size()); }
 
@@ -63,7 +67,6 @@ class GuardedTensor {
   }
 
  private:
-  static constexpr int64_t kGuard = 256;  // bytes on both sides
   TensorView view_;
   bool empty_ = false;
   std::vector<uint8_t> bytes_;

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/staging.h"
 #include "core/dropout.h"
 
 namespace verbatim::cuda {
@@ -69,11 +70,11 @@ struct Layout {
   }
 };
 
-/// What both passes do around their launch: launch(kernel, context, hand_off, workspace, view).
-template <class Launch>
-void run_plan(const Device& device, const Kernel& kernel, const Plan& plan, const RunOptions& run,
-              int64_t spin_limit_ns, Launch launch) {
-  const DeviceGuard guard(device.index);
+/// What both passes do: fill in the plan and the memory, and launch.
+template <class Params>
+void run_plan(const Device& device, const Kernel& kernel,
+              void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
+              const RunOptions& run, int64_t spin_limit_ns, Params params) {
   const auto stream = static_cast<cudaStream_t>(run.stream);
   const auto held = device_plan(device, plan, is_capturing(stream));
   held->check_report();
@@ -81,15 +82,18 @@ void run_plan(const Device& device, const Kernel& kernel, const Plan& plan, cons
                       kernel.workspace_bytes(plan.problem, held->shared_tiles()));
   const Scratch scratch(device, layout.end, stream);
   check(cudaMemsetAsync(scratch.data(), 0, layout.workspace, stream), kernel.name);
-  const LaunchContext context{.stream = stream,
-                              .multiprocessors = device.multiprocessors,
-                              .residency = plan.residency,
-                              .dtype = plan.problem.dtype,
-                              .tile = tile_of(plan),
-                              .shared_tiles = held->shared_tiles(),
-                              .empty_rows = held->empty_rows()};
-  launch(context, held->view(), layout.hand_off(scratch.data(), *held, spin_limit_ns),
-         static_cast<std::byte*>(scratch.data()) + layout.workspace);
+  params.sizes = sizes_of(plan.problem);
+  params.scalars = scalars_of(plan.problem);
+  params.plan = held->view();
+  params.hand_off = layout.hand_off(scratch.data(), *held, spin_limit_ns);
+  params.workspace = static_cast<std::byte*>(scratch.data()) + layout.workspace;
+  launch(params, {.stream = stream,
+                  .multiprocessors = device.multiprocessors,
+                  .residency = plan.residency,
+                  .dtype = plan.problem.dtype,
+                  .tile = tile_of(plan),
+                  .shared_tiles = held->shared_tiles(),
+                  .empty_rows = held->empty_rows()});
 }
 
 }  // namespace
@@ -138,46 +142,36 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
                           const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(Pass::forward, plan.problem, tile_of(plan));
-  ForwardParams params{.sizes = sizes_of(plan.problem),
-                       .scalars = scalars_of(plan.problem),
-                       .q = ref("q", tensors.q),
-                       .k = ref("k", tensors.k),
-                       .v = ref("v", tensors.v),
-                       .o = ref("o", tensors.o),
-                       .lse = tensors.lse.data};
-  run_plan(device_, chosen, plan, run, spin_limit_ns_,
-           [&](const LaunchContext& context, const PlanView& view, const HandOff& hand_off,
-               void* workspace) {
-             params.plan = view;
-             params.hand_off = hand_off;
-             params.workspace = workspace;
-             chosen.forward(params, context);
-           });
+  const DeviceGuard guard(device_.index);
+  Staging staging(device_, static_cast<cudaStream_t>(run.stream));
+  ForwardParams params;
+  params.q = ref("q", staging.input(tensors.q));
+  params.k = ref("k", staging.input(tensors.k));
+  params.v = ref("v", staging.input(tensors.v));
+  params.o = ref("o", staging.output(tensors.o));
+  params.lse = staging.output(tensors.lse).data;
+  run_plan(device_, chosen, chosen.forward, plan, run, spin_limit_ns_, params);
+  if (staging.finish()) check_reports(device_);
 }
 
 void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
                            const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(Pass::backward, plan.problem, tile_of(plan));
-  BackwardParams params{.sizes = sizes_of(plan.problem),
-                        .scalars = scalars_of(plan.problem),
-                        .q = ref("q", tensors.q),
-                        .k = ref("k", tensors.k),
-                        .v = ref("v", tensors.v),
-                        .o = ref("o", tensors.o),
-                        .dout = ref("dout", tensors.dout),
-                        .lse = tensors.lse.data,
-                        .dq = ref("dq", tensors.dq),
-                        .dk = ref("dk", tensors.dk),
-                        .dv = ref("dv", tensors.dv)};
-  run_plan(device_, chosen, plan, run, spin_limit_ns_,
-           [&](const LaunchContext& context, const PlanView& view, const HandOff& hand_off,
-               void* workspace) {
-             params.plan = view;
-             params.hand_off = hand_off;
-             params.workspace = workspace;
-             chosen.backward(params, context);
-           });
+  const DeviceGuard guard(device_.index);
+  Staging staging(device_, static_cast<cudaStream_t>(run.stream));
+  BackwardParams params;
+  params.q = ref("q", staging.input(tensors.q));
+  params.k = ref("k", staging.input(tensors.k));
+  params.v = ref("v", staging.input(tensors.v));
+  params.o = ref("o", staging.input(tensors.o));
+  params.dout = ref("dout", staging.input(tensors.dout));
+  params.lse = staging.input(tensors.lse).data;
+  params.dq = ref("dq", staging.output(tensors.dq));
+  params.dk = ref("dk", staging.output(tensors.dk));
+  params.dv = ref("dv", staging.output(tensors.dv));
+  run_plan(device_, chosen, chosen.backward, plan, run, spin_limit_ns_, params);
+  if (staging.finish()) check_reports(device_);
 }
 
 void CudaBackend::synchronize(const RunOptions& run) const {

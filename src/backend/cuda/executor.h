@@ -7,9 +7,10 @@
 
 namespace verbatim::cuda {
 
-/// Tensors live on the device. Calls only enqueue work on RunOptions::stream: they never wait for
+/// With tensors on the device, calls only enqueue work on RunOptions::stream: they never wait for
 /// the device, may be captured into a graph, and fail either at once or, when the work itself
-/// failed, at a later call or in synchronize().
+/// failed, at a later call or in synchronize(). Host tensors are copied there and back, and waited
+/// for.
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int index);

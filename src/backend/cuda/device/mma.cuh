@@ -45,6 +45,23 @@ __device__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Whether this thread's share of copy_async() holds a NaN or an infinity: after wait_copies(),
+/// also before the barrier.
+template <int kThreads, class Element, int kRows, int kCols>
+__device__ bool nonfinite_copied(SharedTile<Element, kRows, kCols>& tile) {
+  constexpr uint32_t kExponent = std::is_same_v<Element, __half> ? 0x7c00u : 0x7f80u;
+  constexpr int kChunks = kCols / 8;
+  bool found = false;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
+    const uint4 chunk = *reinterpret_cast<const uint4*>(tile.at(i / kChunks, i % kChunks * 8));
+    for (const uint32_t word : {chunk.x, chunk.y, chunk.z, chunk.w}) {
+      found |= (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
+    }
+  }
+  return found;
+}
+
 template <bool kTransposed>
 __device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
   if constexpr (kTransposed) {
@@ -136,6 +153,30 @@ __device__ void multiply(float (&acc)[kM][kN][4], TileA& a_tile, int m, TileB& b
       for (int i = 0; i < kM; ++i) {
         mma<Element>(acc[i][j], a[i], b[0], b[1]);
         mma<Element>(acc[i][j + 1], a[i], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// multiply() for a B that holds NaN or infinities: what a zero of A meets adds nothing, so that
+/// they reach only the rows that see them.
+template <int kK, Lies kA, Lies kB, int kM, int kN, class TileA, class TileB>
+__device__ void multiply_carefully(float (&acc)[kM][kN][4], TileA& a_tile, int m, TileB& b_tile,
+                                   int n) {
+  const int row = m + threadIdx.x % 32 / 4, col = n + threadIdx.x % 4 * 2;
+#pragma unroll 1
+  for (int k = 0; k < kK; ++k) {
+#pragma unroll
+    for (int i = 0; i < 2 * kM; ++i) {
+      const int r = row + 8 * i;
+      const float a = static_cast<float>(kA == Lies::along_k ? *a_tile.at(r, k) : *a_tile.at(k, r));
+      if (a == 0) continue;
+#pragma unroll
+      for (int j = 0; j < 2 * kN; ++j) {
+        const int c = col + j / 2 * 8 + j % 2;
+        const float b =
+            static_cast<float>(kB == Lies::along_k ? *b_tile.at(c, k) : *b_tile.at(k, c));
+        acc[i / 2][j / 2][i % 2 * 2 + j % 2] += a * b;
       }
     }
   }

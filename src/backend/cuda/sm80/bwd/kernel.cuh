@@ -53,16 +53,17 @@ class BackwardWorker {
     while (more) {
       const Step step = next;
       wait_copies<0>();
-      __syncthreads();  // K, V, Q, dO have arrived; the previous dS has been read
+      const bool careful = __syncthreads_or(must_take_care(step));
+      // K, V, Q, dO have arrived; the previous dS has been read
       score(order, step);
       __syncthreads();  // P and dS are written
       const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
-      multiply<Element, Config::kBlockQ, Lies::across_k, Lies::across_k>(dv, s_.p, m, s_.dout, n);
-      multiply<Element, Config::kBlockQ, Lies::across_k, Lies::across_k>(dk, s_.ds, m, s_.q, n);
+      product<Config::kBlockQ, Lies::across_k>(careful, dv, s_.p, m, s_.dout, n);
+      product<Config::kBlockQ, Lies::across_k>(careful, dk, s_.ds, m, s_.q, n);
       more = steps.next(next);
       __syncthreads();  // Q, dO and the rows' statistics have been read
       if (more) load_rows(next);
-      add_rows(order, step);
+      add_rows(order, step, careful);
     }
     add_keys(chain, dk, dv);
   }
@@ -70,6 +71,23 @@ class BackwardWorker {
  private:
   __device__ int64_t q_head(const Step& step) const {
     return kv_head_ * p_.plan.group + step.q_head;
+  }
+
+  /// In a partly masked tile a zero of P or dS may meet a NaN or an infinity that it does not see.
+  __device__ bool must_take_care(const Step& step) {
+    constexpr int kThreads = Config::kThreads;
+    return step.id_count > 0 &&
+           (nonfinite_copied<kThreads>(s_.q) || nonfinite_copied<kThreads>(s_.dout) ||
+            nonfinite_copied<kThreads>(s_.k));
+  }
+
+  template <int kK, Lies kA, class Acc, class TileA, class TileB>
+  static __device__ void product(bool careful, Acc& acc, TileA& a, int m, TileB& b, int n) {
+    if (careful) {
+      multiply_carefully<kK, kA, Lies::across_k>(acc, a, m, b, n);
+    } else {
+      multiply<Element, kK, kA, Lies::across_k>(acc, a, m, b, n);
+    }
   }
 
   __device__ void load_keys() {
@@ -136,12 +154,12 @@ class BackwardWorker {
   }
 
   /// dQ of the step as an addend of its rows: the first stores, the last converts.
-  __device__ void add_rows(const OrderView& order, const Step& step) {
+  __device__ void add_rows(const OrderView& order, const Step& step, bool careful) {
     RowGradient dq;  // (kBlockQ, kHeadDim)
     clear(dq);
     const int m = warp_ / Config::kWarpsK * 16;
     const int n = warp_ % Config::kWarpsK * Config::kDqColumns * 8;
-    multiply<Element, Config::kTileKv, Lies::along_k, Lies::across_k>(dq, s_.ds, m, s_.k, n);
+    product<Config::kTileKv, Lies::along_k>(careful, dq, s_.ds, m, s_.k, n);
 
     const int64_t h = q_head(step);
     int32_t* turn = p_.hand_off.row(b_ * p_.sizes.q_heads + h, step.tile);

@@ -69,8 +69,10 @@ class ForwardWorker {
       more ? load_k(next) : commit_copies();
       attend(order, step, s, softmax, o);
       wait_copies<1>();
-      __syncthreads();  // V has arrived
-      add_values(s, o);
+      // In a partly masked tile a zero of P may meet a NaN or an infinity that it does not see.
+      const bool careful = __syncthreads_or(
+          step.id_count > 0 && nonfinite_copied<Config::kThreads>(s_.v));  // V has arrived
+      careful ? add_values_carefully(s, o) : add_values(s, o);
       __syncthreads();  // V has been read
       more ? load_v(next) : commit_copies();
     }
@@ -150,6 +152,27 @@ class ForwardWorker {
         load_b<Lies::across_k>(b, s_.v, 8 * j, k);
         mma<Element>(o[0][j], a, b[0], b[1]);
         mma<Element>(o[0][j + 1], a, b[2], b[3]);
+      }
+    }
+  }
+  /// The same where a zero of P adds nothing, whatever V holds.
+  __device__ void add_values_carefully(const Scores& s, Out& o) {
+#pragma unroll
+    for (int j = 0; j < Config::kScoreColumns; ++j) {
+#pragma unroll 1
+      for (int t = 0; t < 4; ++t) {  // the lane of the quad that holds columns 2 t and 2 t + 1
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float p = static_cast<float>(
+              static_cast<Element>(__shfl_sync(~0u, s[0][j][e], lane_ / 4 * 4 + t)));
+          if (p == 0) continue;
+#pragma unroll
+          for (int n = 0; n < 2 * Config::kOutColumns; ++n) {
+            const int col = n / 2 * 8 + lane_ % 4 * 2 + n % 2;
+            o[0][n / 2][e / 2 * 2 + n % 2] +=
+                p * static_cast<float>(*s_.v.at(8 * j + 2 * t + e % 2, col));
+          }
+        }
       }
     }
   }
