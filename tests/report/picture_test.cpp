@@ -14,8 +14,8 @@ size_t occurrences(const std::string& text, const std::string& part) {
 
 TEST(MaskPicture, TextShowsTileClasses) {
   EXPECT_EQ(mask_ascii(masks::causal(4, 4).head(0, 0), 4),
-            "██··\n"
-            "████\n");
+            "█▒··\n"
+            "███▒\n");
   EXPECT_EQ(mask_ascii(masks::causal(8, 8).head(0, 0), 4),
             "▒▒··\n"
             "██▒▒\n");
