@@ -216,7 +216,7 @@ int RunCommand::run() const {
   result["device"] = device;
   result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
   result["level"] = planning.level;
-  result["problem"] = describe(sizes);
+  result["problem"] = app::describe(sizes);
   const auto plan_of = [&](Pass which) {
     const Plan& plan = attention.plan(which);
     return app::describe(plan, simulate(plan, options.plan.machine), options.plan.machine,

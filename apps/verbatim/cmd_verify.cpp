@@ -54,7 +54,7 @@ struct Row {
   int runs = 0;
   bool identical = true;
   bool promised = true;
-  std::string hash;  // of the first run that differs, else of the last
+  std::string hash{};  // of the first run that differs, else of the last
 };
 
 class Audit {
