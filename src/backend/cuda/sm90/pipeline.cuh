@@ -1,0 +1,42 @@
+// mbarriers and the rings of shared-memory slots that they guard.
+#pragma once
+
+#include <cstdint>
+#include <cutlass/arch/barrier.h>
+
+namespace verbatim::cuda::sm90 {
+
+using Mbarrier = cutlass::arch::ClusterTransactionBarrier;
+
+__device__ inline void wait(const uint64_t& barrier, uint32_t phase) {
+  Mbarrier::wait(&barrier, phase);
+}
+__device__ inline void arrive(const uint64_t& barrier) { Mbarrier::arrive(&barrier); }
+
+/// Every barrier of `barriers` completes a phase after `count` arrivals.
+template <int kSlots>
+__device__ void init(uint64_t (&barriers)[kSlots], uint32_t count) {
+  for (uint64_t& barrier : barriers) Mbarrier::init(&barrier, count);
+}
+
+/// A position in a ring of slots. Consumers wait for `full` with phase(), producers for `empty`
+/// with free(): the first round through the ring finds every slot free.
+template <int kSlots>
+class Ring {
+ public:
+  __device__ int slot() const { return slot_; }
+  __device__ uint32_t phase() const { return phase_; }
+  __device__ uint32_t free() const { return phase_ ^ 1; }
+  __device__ void advance() {
+    if (++slot_ == kSlots) {
+      slot_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  int slot_ = 0;
+  uint32_t phase_ = 0;
+};
+
+}  // namespace verbatim::cuda::sm90
