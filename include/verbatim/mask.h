@@ -69,6 +69,9 @@ class Mask {
   const std::string& params_json() const { return params_json_; }
   int64_t q_len() const { return variants_.front().q_len; }
   int64_t kv_len() const { return variants_.front().kv_len; }
+  /// Batch entries and KV heads that the mask tells apart; 1 fits any number.
+  int64_t batch() const { return batch_; }
+  int64_t kv_heads() const { return kv_heads_; }
 
   /// Distinct head masks; kernels and plans are built once for each.
   const std::vector<HeadMask>& variants() const { return variants_; }

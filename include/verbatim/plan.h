@@ -33,16 +33,18 @@ struct Run {
   int32_t first = 0, count = 0, step = 1;
   int32_t addend = 0, addend_step = 0;  // backward: place of each visit in the sum of its dQ row
   int32_t slice_begin = 0, slice_count = 0;  // as in TileRun; 0 slices: nothing to mask
+  int32_t addend_every = 1;  // visits that share an addend before it steps: KV tiles are wider
 
   int32_t tile(int32_t i) const { return first + i * step; }
-  int32_t addend_of(int32_t i) const { return addend + i * addend_step; }
+  int32_t addend_of(int32_t i) const { return addend + i / addend_every * addend_step; }
   bool operator==(const Run&) const = default;
 };
 
 /// Visits during which one tile stays in registers: a KV tile with dK and dV in the backward, the
 /// query tile of one head with its online softmax in the forward (visit order = order of the sum).
 /// Several chains may share a tile (a split group or a split row); their results then meet in the
-/// order of `addend`: partial dK and dV are added, partial (O, LSE) are merged.
+/// order of `addend`: partial dK and dV are added, partial (O, LSE) are merged. Every tile of the
+/// kept axis has a chain; one without runs writes the zeros (LSE: -inf) of a tile that sees nothing.
 struct Chain {
   int32_t tile = 0;
   int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs

@@ -22,9 +22,11 @@ struct OrderInfo {
 };
 std::span<const OrderInfo> orders();
 
-/// The order `name` for one KV head whose group has `group` query heads. Throws Error naming the
+/// The order `name` of `pass` for one KV head whose group has `group` query heads. The suffix
+/// "/split" makes more and shorter tasks: one chain per query head of the group in the backward,
+/// one per kSplit KV tiles of a row in the forward (docs/scheduling.md). Throws Error naming the
 /// nearest order when the name is unknown.
-std::shared_ptr<const HeadOrder> make_order(std::string_view name,
+std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group);
 
 struct PlacementInfo {

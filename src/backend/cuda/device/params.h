@@ -1,0 +1,98 @@
+// What a kernel is given besides its plan: tensors, scalars, and the memory of its hand-offs.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/plan_view.h"
+#include "core/dropout.h"
+
+namespace verbatim::cuda {
+
+/// A (batch, length, heads, dim) tensor on the device. Strides count elements; dim is contiguous.
+/// Rows start at multiples of 16 bytes: the executor has checked it.
+struct TensorRef {
+  void* data;
+  int64_t batch, row, head;  // strides
+
+  /// First element of row `l` of head `h` in batch entry `b`.
+  template <class T>
+  VERBATIM_HD T* at(int64_t b, int64_t l, int64_t h) const {
+    return static_cast<T*>(data) + b * batch + l * row + h * head;
+  }
+};
+
+/// The sizes of a Problem that kernels need.
+struct Sizes {
+  int32_t batch, q_heads, kv_heads;
+  int32_t q_len, kv_len;
+  int32_t head_dim, head_dim_v;
+
+  /// Dense [batch, q_heads, q_len] index of a row: LSE, delta, and f32 accumulators of rows.
+  VERBATIM_HD int64_t row_index(int64_t b, int64_t q_head, int64_t row) const {
+    return (b * q_heads + q_head) * q_len + row;
+  }
+  /// Dense [batch, kv_heads, kv_len] index of a key.
+  VERBATIM_HD int64_t key_index(int64_t b, int64_t kv_head, int64_t key) const {
+    return (b * kv_heads + kv_head) * kv_len + key;
+  }
+};
+
+/// The scalars of the softmax.
+struct Scalars {
+  float scale;       // S = scale * Q K^T
+  float scale_log2;  // scale * log2(e): P = exp2(scale_log2 * Q K^T - lse * log2(e))
+  float softcap;     // 0: none
+  Dropout dropout;
+};
+
+/// Where a wait expired: written once, by the first that gives up.
+struct WaitReport {
+  int32_t expired;  // 0: all is well
+  int32_t head;     // b * kv_heads + kv_head
+  int32_t q_head;   // inside the group; -1 in a wait for dK and dV
+  int32_t tile;     // query tile (dQ, O) or KV tile (dK, dV) whose sum was waited for
+  int32_t addend;   // whose turn it should have become
+  int32_t seen;     // the addend whose turn it was
+};
+
+/// Memory through which CTAs agree. All counters are zeroed in-stream before every launch.
+struct HandOff {
+  int32_t* ticket;        // next unit of the placement
+  int32_t* aborted;       // set with the report, so that every other wait ends too
+  int32_t* row_turn;      // [batch * q_heads * max_q_tiles]: addend whose turn it is
+  int32_t* key_turn;      // [batch * kv_heads * max_kv_tiles]
+  int32_t max_q_tiles;    // most q_tiles of any order: row_turn's last dimension
+  int32_t max_kv_tiles;   // the same for key_turn
+  WaitReport* report;     // pinned host memory, so that no launch has to be waited for
+  int64_t spin_limit_ns;  // longest wait for one turn
+
+  VERBATIM_HD int32_t* row(int64_t batch_q_head, int32_t q_tile) const {
+    return row_turn + batch_q_head * max_q_tiles + q_tile;
+  }
+  VERBATIM_HD int32_t* key(int64_t head, int32_t kv_tile) const {
+    return key_turn + head * max_kv_tiles + kv_tile;
+  }
+};
+
+struct ForwardParams {
+  PlanView plan;
+  Sizes sizes;
+  Scalars scalars;
+  TensorRef q, k, v, o;
+  float* lse;  // [batch, q_heads, q_len]
+  HandOff hand_off;
+  void* workspace;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
+};
+
+struct BackwardParams {
+  PlanView plan;
+  Sizes sizes;
+  Scalars scalars;
+  TensorRef q, k, v, o, dout;
+  const float* lse;  // [batch, q_heads, q_len]
+  TensorRef dq, dk, dv;
+  HandOff hand_off;
+  void* workspace;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
+};
+
+}  // namespace verbatim::cuda

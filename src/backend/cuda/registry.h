@@ -1,0 +1,46 @@
+// The table of compiled kernels: what each can do and how it is started.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "backend/cuda/device/params.h"
+#include "verbatim/plan.h"
+
+namespace verbatim::cuda {
+
+/// Where and how large a launch may be.
+struct LaunchContext {
+  cudaStream_t stream;
+  int32_t multiprocessors;
+  int32_t residency;  // CTAs that must run at once (Plan::residency)
+  Dtype dtype;
+  TileShape tile;
+  bool shared_tiles;  // some tile belongs to several chains (Chain::addends > 1)
+  bool empty_tiles;   // some output tile belongs to no chain: the launch fills it
+};
+
+/// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it
+/// needs on the stream, allocates nothing, waits for nothing and throws Error(device).
+struct Kernel {
+  const char* name;      // "sm80.backward"
+  const char* summary;   // one line for `verbatim info`
+  int32_t arch, family;  // least compute capability and first one too new: 80 and 1000
+  Pass pass;
+  /// Empty when it can run the problem in these tiles; else what would work, for the error.
+  std::string (*lacks)(const Problem& problem, const TileShape& tile);
+  /// Shared memory of one CTA: a device that has less cannot run it.
+  int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
+  /// Bytes of Params::workspace.
+  int64_t (*workspace_bytes)(const Plan& plan);
+  void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
+  void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
+};
+
+/// In order of preference: the first that suits the device and the problem runs.
+std::span<const Kernel> kernels();
+
+}  // namespace verbatim::cuda

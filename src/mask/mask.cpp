@@ -1,0 +1,162 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "mask/distinct.h"
+#include "mask/slice.h"
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+void require(bool ok, const char* operation, const char* message, Error::Details details) {
+  if (!ok) throw Error(ErrorCode::invalid_argument, operation, message, std::move(details));
+}
+
+nlohmann::ordered_json parse_params(const std::string& text) {
+  return nlohmann::ordered_json::parse(text.empty() ? "{}" : text, nullptr, false);
+}
+
+/// The size of a broadcast dimension.
+int64_t common(int64_t a, int64_t b, const char* argument) {
+  require(a == b || a == 1 || b == 1, "mask.intersect", "the masks differ in size",
+          {argument, fmt::to_string(b), fmt::format("1 or {}", a), "1"});
+  return std::max(a, b);
+}
+
+}  // namespace
+
+Mask::Mask(std::string name, std::string params_json, HeadMask head)
+    : Mask(std::move(name), std::move(params_json), std::vector<HeadMask>{std::move(head)}, {0}, 1,
+           1) {}
+
+Mask::Mask(std::string name, std::string params_json, std::vector<HeadMask> variants,
+           std::vector<int32_t> variant_of, int64_t batch, int64_t kv_heads)
+    : name_(std::move(name)),
+      params_json_(std::move(params_json)),
+      variants_(std::move(variants)),
+      variant_of_(std::move(variant_of)),
+      batch_(batch),
+      kv_heads_(kv_heads) {
+  require(parse_params(params_json_).is_object(), "mask", "the parameters are not a JSON object",
+          {"params_json", params_json_, "an object such as {\"window\":3}", "{}"});
+  require(!variants_.empty(), "mask", "a mask needs a head mask",
+          {"variants", "none", "at least 1", "1"});
+  require(batch >= 1 && batch <= kMaxLength && kv_heads >= 1 && kv_heads <= kMaxLength, "mask",
+          "a size is out of range",
+          {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads), "1 or more", "1"});
+  require(std::ssize(variant_of_) == batch * kv_heads, "mask",
+          "there must be one variant per batch entry and KV head",
+          {"variant_of", fmt::format("{} entries", variant_of_.size()),
+           fmt::format("{} x {} entries", batch, kv_heads), ""});
+  for (const int32_t v : variant_of_) {
+    require(v >= 0 && v < std::ssize(variants_), "mask", "no such variant",
+            {"variant_of", fmt::to_string(v), fmt::format("0 to {}", variants_.size() - 1), ""});
+  }
+  for (const HeadMask& head : variants_) {
+    require(head.q_len == q_len() && head.kv_len == kv_len(), "mask", "the variants differ in size",
+            {"variants", fmt::format("{} x {}", head.q_len, head.kv_len),
+             fmt::format("{} x {}", q_len(), kv_len()), ""});
+    head.validate();
+  }
+}
+
+int32_t Mask::variant(int64_t b, int64_t kv_head) const {
+  const int64_t row = batch_ == 1 ? 0 : b, column = kv_heads_ == 1 ? 0 : kv_head;
+  require(b >= 0 && row < batch_ && kv_head >= 0 && column < kv_heads_, "mask.variant",
+          "the mask has no such head",
+          {"b, kv_head", fmt::format("{}, {}", b, kv_head),
+           fmt::format("inside {} x {} (1 fits any number)", batch_, kv_heads_), ""});
+  return variant_of_[row * kv_heads_ + column];
+}
+
+int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {
+  require(batch >= 1 && kv_heads >= 1 && q_heads >= kv_heads && q_heads % kv_heads == 0,
+          "mask.area", "KV heads do not divide query heads",
+          {"batch, q_heads, kv_heads", fmt::format("{}, {}, {}", batch, q_heads, kv_heads),
+           "positive numbers, q_heads a multiple of kv_heads", ""});
+  require((batch_ == 1 || batch_ == batch) && (kv_heads_ == 1 || kv_heads_ == kv_heads),
+          "mask.area", "the mask was made for other sizes",
+          {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads),
+           fmt::format("{}, {} (1 fits any number)", batch_, kv_heads_), ""});
+  // Each entry stands for this many (batch, query head) pairs.
+  const int64_t copies = (batch / batch_) * (q_heads / kv_heads_);
+  std::vector<int64_t> areas;
+  for (const HeadMask& head : variants_) areas.push_back(head.area());
+  int64_t sum = 0;
+  for (const int32_t v : variant_of_) {
+    int64_t part = 0;
+    require(!__builtin_mul_overflow(areas[v], copies, &part) &&
+                !__builtin_add_overflow(sum, part, &sum),
+            "mask.area", "the area exceeds 63 bits",
+            {"batch, q_heads", fmt::format("{}, {}", batch, q_heads), "fewer heads", ""});
+  }
+  return sum;
+}
+
+Mask Mask::intersect(const Mask& other) const {
+  const int64_t batch = common(batch_, other.batch_, "batch");
+  const int64_t kv_heads = common(kv_heads_, other.kv_heads_, "kv_heads");
+  DistinctHeads heads;
+  std::map<std::pair<int32_t, int32_t>, int32_t> made;
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < kv_heads; ++h) {
+      const std::pair pair(variant(b, h), other.variant(b, h));
+      auto it = made.find(pair);
+      if (it == made.end()) {
+        const int32_t id =
+            heads.id_of(variants_[pair.first].intersect(other.variants_[pair.second]));
+        it = made.emplace(pair, id).first;
+      }
+      heads.variant_of.push_back(it->second);
+    }
+  }
+  const nlohmann::ordered_json params = {
+      {"masks",
+       {{{"name", name_}, {"params", parse_params(params_json_)}},
+        {{"name", other.name_}, {"params", parse_params(other.params_json_)}}}}};
+  return Mask(name_ + "&" + other.name_, params.dump(), std::move(heads.variants),
+              std::move(heads.variant_of), batch, kv_heads);
+}
+
+Mask Mask::with_key_lengths(std::span<const int64_t> key_lengths) const {
+  const int64_t batch = std::ssize(key_lengths);
+  require(batch >= 1 && (batch_ == 1 || batch_ == batch), "mask.with_key_lengths",
+          "there must be one key length per batch entry",
+          {"key_lengths", fmt::format("{} lengths", batch),
+           batch_ == 1 ? "1 or more" : fmt::to_string(batch_), ""});
+  DistinctHeads heads;
+  std::map<std::pair<int64_t, int32_t>, int32_t> made;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = key_lengths[b];
+    if (length < 0 || length > kv_len()) {
+      throw Error(ErrorCode::invalid_argument, "mask.with_key_lengths",
+                  "a key length is out of range",
+                  {fmt::format("key_lengths[{}]", b), fmt::to_string(length),
+                   fmt::format("0 to {}", kv_len()), length < 0 ? "0" : fmt::to_string(kv_len())});
+    }
+    for (int64_t h = 0; h < kv_heads_; ++h) {
+      const std::pair pair(length, variant(b, h));
+      auto it = made.find(pair);
+      if (it == made.end()) {
+        HeadMask head = variants_[pair.second];
+        std::vector<Slice> visible;
+        for (const Slice& s : head.slices) {
+          const auto inside = tighten(clip(s, {0, q_len(), 0, length}));
+          if (inside) visible.push_back(*inside);
+        }
+        head.slices = std::move(visible);
+        it = made.emplace(pair, heads.id_of(std::move(head))).first;
+      }
+      heads.variant_of.push_back(it->second);
+    }
+  }
+  auto params = parse_params(params_json_);
+  params["key_lengths"] = std::vector<int64_t>(key_lengths.begin(), key_lengths.end());
+  return Mask(name_, params.dump(), std::move(heads.variants), std::move(heads.variant_of), batch,
+              kv_heads_);
+}
+
+}  // namespace verbatim

@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "mask/slice.h"
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+std::vector<int64_t> cut(int64_t length, int64_t tile, std::span<const int64_t> breaks) {
+  std::vector<int64_t> edges{0};
+  const auto cut_until = [&](int64_t end) {
+    while (end - edges.back() > tile) edges.push_back(edges.back() + tile);
+    if (edges.back() < end) edges.push_back(end);
+  };
+  for (const int64_t edge : breaks) cut_until(edge);
+  cut_until(length);
+  return edges;
+}
+
+/// What one slice does to the tiles of one column. A convex slice touches an interval of them, and
+/// in an interval inside that one it is solid: it holds all rows of the tile at `width` keys.
+struct Piece {
+  int32_t first, last;              // tiles touched
+  int32_t solid_first, solid_last;  // empty: solid_first == solid_last == last
+  int32_t id;
+  int64_t width;
+
+  bool solid(int32_t tile) const { return solid_first <= tile && tile < solid_last; }
+  /// First tile after `tile` at which the piece changes.
+  int32_t next(int32_t tile) const {
+    if (tile < solid_first) return solid_first;
+    return tile < solid_last ? solid_last : last;
+  }
+};
+
+/// Finds the runs of all columns; on transposed slices, those of all rows.
+class RunBuilder {
+ public:
+  /// Slices are tightened; nullopt for those without a position.
+  RunBuilder(std::span<const std::optional<Slice>> slices, std::span<const int64_t> q_edges,
+             std::span<const int64_t> kv_edges, std::vector<int32_t>& slice_ids)
+      : slices_(slices), q_edges_(q_edges), kv_edges_(kv_edges), slice_ids_(slice_ids) {}
+
+  void build(std::vector<int32_t>& begin, std::vector<TileRun>& runs) {
+    std::vector<int32_t> starting;  // slices in the order of their first column
+    for (int32_t id = 0; id < static_cast<int32_t>(slices_.size()); ++id) {
+      if (slices_[id]) starting.push_back(id);
+    }
+    std::stable_sort(starting.begin(), starting.end(), [&](int32_t a, int32_t b) {
+      return slices_[a]->k_begin < slices_[b]->k_begin;
+    });
+
+    std::vector<int32_t> alive;
+    size_t next = 0;
+    begin.assign(1, 0);
+    for (size_t column = 0; column + 1 < kv_edges_.size(); ++column) {
+      const int64_t k_begin = kv_edges_[column], k_end = kv_edges_[column + 1];
+      std::erase_if(alive, [&](int32_t id) { return slices_[id]->k_end <= k_begin; });
+      while (next < starting.size() && slices_[starting[next]]->k_begin < k_end) {
+        alive.push_back(starting[next++]);
+      }
+      pieces_.clear();
+      for (const int32_t id : alive) add_piece(id, k_begin, k_end);
+      sweep(k_begin, k_end, runs, begin.back());
+      begin.push_back(static_cast<int32_t>(runs.size()));
+    }
+  }
+
+ private:
+  void add_piece(int32_t id, int64_t k_begin, int64_t k_end) {
+    const Slice& slice = *slices_[id];
+    const auto s = tighten(clip(slice, {slice.q_begin, slice.q_end, k_begin, k_end}));
+    if (!s) return;
+    const auto tile_of = [&](int64_t q) {
+      return static_cast<int32_t>(std::upper_bound(q_edges_.begin(), q_edges_.end(), q) -
+                                  q_edges_.begin()) -
+             1;
+    };
+    const int64_t solid_begin = std::max(s->q_begin, s->k_end - 1 - s->hi);
+    const int64_t solid_end = std::min(s->q_end, s->k_begin - s->lo + 1);
+    Piece piece{tile_of(s->q_begin), tile_of(s->q_end - 1) + 1, 0, 0, id, s->k_end - s->k_begin};
+    piece.solid_first = piece.solid_last = piece.last;
+    if (solid_begin < solid_end) {
+      const int32_t first = tile_of(solid_begin - 1) + 1, last = tile_of(solid_end);
+      if (first < last) {
+        piece.solid_first = first;
+        piece.solid_last = last;
+      }
+    }
+    pieces_.push_back(piece);
+  }
+
+  /// Splits the column wherever a piece changes and classifies each part at once.
+  void sweep(int64_t k_begin, int64_t k_end, std::vector<TileRun>& runs, int32_t column_begin) {
+    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+      return a.first != b.first ? a.first < b.first : a.id < b.id;
+    });
+    active_.clear();
+    size_t next = 0;
+    int32_t tile = 0;
+    while (next < pieces_.size() || !active_.empty()) {
+      if (active_.empty()) tile = pieces_[next].first;
+      while (next < pieces_.size() && pieces_[next].first <= tile) {
+        active_.push_back(pieces_[next++]);
+      }
+      int32_t end = next < pieces_.size() ? pieces_[next].first : INT32_MAX;
+      int64_t solid_width = 0;
+      bool all_solid = true;
+      for (const Piece& p : active_) {
+        end = std::min(end, p.next(tile));
+        solid_width += p.width;
+        all_solid = all_solid && p.solid(tile);
+      }
+      if (all_solid) {
+        append(runs, column_begin, tile, end, solid_width == k_end - k_begin);
+      } else if (active_.size() == 1) {
+        append(runs, column_begin, tile, end, false);
+      } else {  // few tiles: here a band or a slice's end crosses a tile that slices share
+        for (int32_t t = tile; t < end; ++t) {
+          append(runs, column_begin, t, t + 1, is_full(t, k_begin, k_end));
+        }
+      }
+      tile = end;
+      std::erase_if(active_, [&](const Piece& p) { return p.last <= tile; });
+    }
+  }
+
+  bool is_full(int32_t tile, int64_t k_begin, int64_t k_end) const {
+    const int64_t q_begin = q_edges_[tile], q_end = q_edges_[tile + 1];
+    int64_t area = 0;
+    for (const Piece& p : active_) {
+      area += clip(*slices_[p.id], {q_begin, q_end, k_begin, k_end}).area();
+    }
+    return area == (q_end - q_begin) * (k_end - k_begin);
+  }
+
+  void append(std::vector<TileRun>& runs, int32_t column_begin, int32_t first, int32_t last,
+              bool full) {
+    TileRun run{first, last, 0, 0};
+    if (!full) {
+      run.slice_begin = list_of_active();
+      run.slice_count = static_cast<int32_t>(active_.size());
+    }
+    if (static_cast<int32_t>(runs.size()) > column_begin) {
+      TileRun& previous = runs.back();
+      if (previous.last == first && previous.slice_begin == run.slice_begin &&
+          previous.slice_count == run.slice_count) {
+        previous.last = last;
+        return;
+      }
+    }
+    runs.push_back(run);
+  }
+
+  /// Where the ids of the active slices stand in `slice_ids`. Its start lists all slices, so that
+  /// neighbours need no list of their own; else the latest list is shared if it is the same.
+  int32_t list_of_active() {
+    ids_.clear();
+    for (const Piece& p : active_) ids_.push_back(p.id);
+    std::sort(ids_.begin(), ids_.end());
+    if (ids_.back() - ids_.front() + 1 == static_cast<int32_t>(ids_.size())) return ids_.front();
+    const std::span<const int32_t> latest(slice_ids_.data() + latest_, slice_ids_.size() - latest_);
+    if (latest_ < slices_.size() || !std::ranges::equal(latest, ids_)) {
+      latest_ = slice_ids_.size();
+      slice_ids_.insert(slice_ids_.end(), ids_.begin(), ids_.end());
+    }
+    return static_cast<int32_t>(latest_);
+  }
+
+  std::span<const std::optional<Slice>> slices_;
+  std::span<const int64_t> q_edges_, kv_edges_;
+  std::vector<int32_t>& slice_ids_;
+  std::vector<Piece> pieces_, active_;
+  std::vector<int32_t> ids_;
+  size_t latest_ = 0;
+};
+
+int64_t tiles_in(std::span<const TileRun> runs, bool only_full) {
+  int64_t sum = 0;
+  for (const TileRun& run : runs) {
+    if (run.full() || !only_full) sum += run.last - run.first;
+  }
+  return sum;
+}
+
+}  // namespace
+
+TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
+    : shape(tile_shape), slices(mask.slices) {
+  if (shape.q < 1 || shape.kv < 1) {
+    throw Error(ErrorCode::invalid_argument, "mask.tile", "a tile must not be empty",
+                {.argument = "tile",
+                 .got = fmt::format("{} x {}", shape.q, shape.kv),
+                 .expected = "1 or more queries and keys",
+                 .nearest = ""});
+  }
+  q_edges = cut(mask.q_len, shape.q, mask.q_breaks);
+  kv_edges = cut(mask.kv_len, shape.kv, mask.k_breaks);
+  slice_ids.resize(slices.size());
+  std::iota(slice_ids.begin(), slice_ids.end(), 0);
+
+  std::vector<std::optional<Slice>> tight;
+  for (const Slice& s : slices) tight.push_back(tighten(s));
+  RunBuilder(tight, q_edges, kv_edges, slice_ids).build(column_begin, columns);
+  for (auto& s : tight) {
+    if (s) s = transpose(*s);
+  }
+  RunBuilder(tight, kv_edges, q_edges, slice_ids).build(row_begin, rows);
+}
+
+std::span<const TileRun> TileMap::column(int32_t kv_tile) const {
+  return std::span(columns).subspan(column_begin[kv_tile],
+                                    column_begin[kv_tile + 1] - column_begin[kv_tile]);
+}
+
+std::span<const TileRun> TileMap::row(int32_t q_tile) const {
+  return std::span(rows).subspan(row_begin[q_tile], row_begin[q_tile + 1] - row_begin[q_tile]);
+}
+
+int64_t TileMap::count() const { return tiles_in(columns, false); }
+
+int64_t TileMap::count_full() const { return tiles_in(columns, true); }
+
+}  // namespace verbatim
