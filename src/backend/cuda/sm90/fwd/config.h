@@ -1,27 +1,11 @@
-// The sm90 forward kernel at a glance: tile shapes, shared memory, barriers, arguments.
+// The sm90 forward kernel at a glance: tile shapes, shared memory, barriers.
 #pragma once
 
-#include <cuda.h>
-
 #include <cute/tensor.hpp>
-#include <cutlass/arch/barrier.h>
 
-#include "backend/cuda/device/plan_view.h"
-#include "core/dropout.h"
+#include "backend/cuda/sm90/fwd/args.h"
 
 namespace verbatim::cuda::sm90 {
-
-// Tile shapes. `stages` K and V tiles and `q_stages` query tiles are in flight; every consumer
-// warpgroup owns 64 of the tile_q rows.
-struct Hd64Kv128 {
-  static constexpr int head_dim = 64, tile_q = 192, tile_kv = 128, stages = 4, q_stages = 2;
-};
-struct Hd128Kv128 {
-  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 128, stages = 2, q_stages = 2;
-};
-struct Hd128Kv176 {
-  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 176, stages = 2, q_stages = 1;
-};
 
 inline constexpr int kWarpgroup = 128;           // threads
 inline constexpr int kRows = 64;                 // query rows of a warpgroup
@@ -40,8 +24,8 @@ struct FwdConfig {
   static constexpr int consumers = tile_q / kRows;  // warpgroups
   static constexpr int consumer_warps = 4 * consumers;
   static constexpr int threads = kWarpgroup * (1 + consumers);
-  static constexpr int producer_registers = consumers == 2 ? 40 : 32;
-  static constexpr int consumer_registers = consumers == 2 ? 232 : 160;
+  static constexpr int producer_registers = consumers == 2 ? 56 : 32;
+  static constexpr int consumer_registers = consumers == 2 ? 224 : 160;
 
   static constexpr int q_bytes = tile_q * head_dim * 2;
   static constexpr int kv_bytes = tile_kv * head_dim * 2;
@@ -97,19 +81,5 @@ struct SharedStorage {
 /// Hardware barriers. A warpgroup issues its GEMMs only in its turn, so that the others' softmax
 /// runs under them; `tail` joins the threads of one warpgroup.
 enum class Barrier : uint32_t { turn = 1, tail = 4 };
-
-/// Arguments of the kernel; tensor maps must lie in kernel parameters or global memory.
-struct FwdArgs {
-  CUtensorMap q_map, k_map, v_map;  // (dim, length, heads, batch)
-  PlanView plan;
-  int32_t* ticket;  // 0 at the start
-  void* o;
-  int64_t o_batch, o_row, o_head;  // strides in elements
-  float* lse;                      // [batch, q_heads, q_len]
-  int32_t q_heads, q_len;
-  float scale_log2;   // softmax scale * log2(e); with a softcap: softcap * log2(e)
-  float softcap_log2;  // 2 * log2(e) * scale / softcap; 0: no softcap
-  Dropout dropout;
-};
 
 }  // namespace verbatim::cuda::sm90

@@ -3,10 +3,10 @@
 // warpgroup and between warpgroups, after FlashAttention-3 (Shah et al., 2024, section 3).
 //
 //   warp                      does                                    registers
-//   0                         loader: TMA of Q, K and V tiles         40 or 32
-//   1                         decoder: takes tickets, reads the plan  40 or 32
+//   0                         loader: TMA of Q, K and V tiles         56
+//   1                         decoder: takes tickets, reads the plan  56
 //   2, 3                      leave at once
-//   4 .. 3 + 4 * consumers    64 query rows each warpgroup            232 or 160
+//   4 .. 3 + 4 * consumers    64 query rows each warpgroup            224 or 152
 //
 //   decoder --visit_full--> loader --q_full, k_full, v_full (TMA bytes)--> consumers
 //      ^                      ^------q_empty, k_empty, v_empty---------------|
@@ -17,9 +17,9 @@
 // previous one, passes it on, and does its softmax while the others' GEMMs run.
 #pragma once
 
-#include <cute/tensor.hpp>
 #include <cutlass/arch/reg_reconfig.h>
-#include <cutlass/numeric_conversion.h>
+
+#include <cute/tensor.hpp>
 
 #include "backend/cuda/sm90/fwd/config.h"
 #include "backend/cuda/sm90/fwd/mask.cuh"
@@ -45,16 +45,11 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
     ring.advance();
   };
 
-  int32_t ticket = blockIdx.x;
-  while (ticket < plan.placed_count) {
-    // Asked for now, needed when this task has been decoded.
-    int32_t next = lane == 0 ? static_cast<int32_t>(gridDim.x) + atomicAdd(args.ticket, 1) : 0;
-    const PlacedTask placed = plan.placed[ticket];
+  const auto decode_task = [&](const PlacedTask& placed) {
     const int32_t batch = placed.head / plan.kv_heads;
     const int32_t kv_head = placed.head - batch * plan.kv_heads;
     const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
     const Task task = order.tasks[placed.task];
-
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain chain = order.chains[c];
       const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
@@ -81,20 +76,16 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
           const int32_t tile = run.first + i * run.step;
           const int32_t k_begin = static_cast<int32_t>(order.kv_edges[tile]);
           const int32_t k_width = static_cast<int32_t>(order.kv_edges[tile + 1]) - k_begin;
-          int32_t k_used = k_width;
-          if (run.slice_count > 0) {
-            int32_t end = 0;
+          publish([&](Record& visit) {
+            int32_t k_used = run.slice_count > 0 ? 0 : k_width;
+#pragma unroll 1
             for (int32_t s = lane; s < run.slice_count; s += 32) {
               const Slice& slice = order.slices[order.slice_ids[run.slice_begin + s]];
-              end = max(end, make_band(slice, q_begin, k_begin, k_width).k_end);
+              const Band band = make_band(slice, q_begin, k_begin, k_width);
+              if (s < Config::inline_bands) visit.bands[s] = band;
+              k_used = max(k_used, band.k_end);
             }
-            k_used = __reduce_max_sync(~0u, end);
-          }
-          publish([&](Record& visit) {
-            if (lane < Config::inline_bands && lane < run.slice_count) {
-              const Slice& slice = order.slices[order.slice_ids[run.slice_begin + lane]];
-              visit.bands[lane] = make_band(slice, q_begin, k_begin, k_width);
-            }
+            k_used = __reduce_max_sync(~0u, k_used);
             if (lane == 0) {
               place(visit, flags);
               visit.k_begin = k_begin;
@@ -114,6 +105,15 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         }
       }
     }
+  };
+
+  int32_t ticket = blockIdx.x;
+  while (ticket < plan.unit_count) {
+    // Asked for now, needed when this unit has been decoded.
+    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(args.ticket, 1) : 0;
+    const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
+    const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
+    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);
     ticket = __shfl_sync(~0u, next, 0);
   }
   publish([&](Record& visit) {
@@ -214,49 +214,49 @@ struct FwdMma {
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
 };
 
+/// Two floats rounded to nearest, `low` in the low half.
+template <class Element>
+__device__ uint32_t round_pair(float low, float high) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<Element, cute::bfloat16_t>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+
 /// Rounds a tile of P to the elements of the second GEMM's A operand: the same order of registers.
 template <class Element, class P, class Scores>
 __device__ void round_to(P& p, const Scores& scores) {
   static_assert(decltype(cute::size(p))::value == decltype(cute::size(scores))::value);
-  using Pair = cutlass::Array<Element, 2>;
-  const auto pairs = cute::recast<Pair>(p);
-  const cutlass::NumericArrayConverter<Element, float, 2> round;
+  auto pairs = cute::recast<uint32_t>(p);
 #pragma unroll
   for (int i = 0; i < cute::size(pairs); ++i) {
-    cutlass::Array<float, 2> two;
-    two[0] = scores(2 * i);
-    two[1] = scores(2 * i + 1);
-    pairs(i) = round(two);
+    pairs(i) = round_pair<Element>(scores(2 * i), scores(2 * i + 1));
   }
 }
 
-/// Writes the warpgroup's rows that belong to the tile. Four threads hold a row, 2 of every 8
-/// columns each; they trade registers so that every thread stores 16 bytes. No other row is touched.
+/// Writes the warpgroup's rows that belong to the tile. Four threads hold a row, 2 of
+/// every 8 columns each; they trade registers so that every thread stores 16 bytes.
 template <class Config, class Element, class Acc>
 __device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc& o,
                       const OnlineSoftmax& softmax, int32_t row) {
   const int t = threadIdx.x % 4;
-  float log2_scale = args.scale_log2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const bool inside = row + 8 * r < visit.q_rows;
     const int64_t q = visit.q_begin + row + 8 * r;
     const float sum = softmax.sum[r];
     const float inverse = args.dropout.scale / sum;
-    Element* to = static_cast<Element*>(args.o) + visit.batch * args.o_batch + q * args.o_row +
-                  visit.q_head * args.o_head;
+    Element* to = args.o.at<Element>(visit.batch, q, visit.q_head);
 #pragma unroll
     for (int part = 0; part < Config::head_dim / 32; ++part) {
       uint32_t word[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int i = 4 * (4 * part + j) + 2 * r;
-        const cutlass::NumericArrayConverter<Element, float, 2> round;
-        cutlass::Array<float, 2> two;
-        two[0] = sum == 0 ? 0.0f : o(i) * inverse;
-        two[1] = sum == 0 ? 0.0f : o(i + 1) * inverse;
-        const cutlass::Array<Element, 2> rounded = round(two);
-        word[j] = reinterpret_cast<const uint32_t&>(rounded);
+        word[j] = sum == 0 ? 0 : round_pair<Element>(o(i) * inverse, o(i + 1) * inverse);
       }
       // Transposes the 4 x 4 words of the four threads: distance 1, then distance 2.
 #pragma unroll
@@ -279,9 +279,8 @@ __device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc
     }
     if (inside && t == 0) {
       constexpr float kLn2 = 0.693147180559945309f;
-      const int64_t line = static_cast<int64_t>(visit.batch) * args.q_heads + visit.q_head;
-      args.lse[line * args.q_len + q] =
-          sum == 0 ? -INFINITY : kLn2 * (softmax.max[r] * log2_scale + log2f(sum));
+      args.lse[args.sizes.row_index(visit.batch, visit.q_head, q)] =
+          sum == 0 ? -INFINITY : kLn2 * (softmax.max[r] * args.scale_log2 + log2f(sum));
     }
   }
 }
