@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "mask/lines.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
 
@@ -99,17 +100,8 @@ std::vector<Interval> HeadMask::row(int64_t q) const {
     const Interval keys = keys_of_row(s, q);
     if (keys.begin < keys.end) found.push_back(keys);
   }
-  std::sort(found.begin(), found.end(),
-            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::vector<Interval> merged;
-  for (const Interval& keys : found) {
-    if (!merged.empty() && merged.back().end == keys.begin) {
-      merged.back().end = keys.end;
-    } else {
-      merged.push_back(keys);
-    }
-  }
-  return merged;
+  merge(found);
+  return found;
 }
 
 HeadMask HeadMask::crop(int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t k_end) const {

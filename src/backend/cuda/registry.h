@@ -20,7 +20,7 @@ struct LaunchContext {
   Dtype dtype;
   TileShape tile;
   bool shared_tiles;  // some tile belongs to several chains (Chain::addends > 1)
-  bool empty_tiles;   // some output tile belongs to no chain: the launch fills it
+  bool empty_rows;    // backward: some query tile has no addend: the launch zeroes its dQ
 };
 
 /// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it
@@ -34,11 +34,14 @@ struct Kernel {
   std::string (*lacks)(const Problem& problem, const TileShape& tile);
   /// Shared memory of one CTA: a device that has less cannot run it.
   int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
-  /// Bytes of Params::workspace.
-  int64_t (*workspace_bytes)(const Plan& plan);
+  /// Bytes of Params::workspace; `shared_tiles` as in LaunchContext.
+  int64_t (*workspace_bytes)(const Problem& problem, bool shared_tiles);
   void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
   void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
 };
+
+/// The sizes of a validated problem.
+Sizes sizes_of(const Problem& problem);
 
 /// In order of preference: the first that suits the device and the problem runs.
 std::span<const Kernel> kernels();

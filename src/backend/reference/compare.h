@@ -1,0 +1,81 @@
+// How far a result is from the reference, and whether two results are the same bits.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "backend/reference/reference.h"
+#include "verbatim/verbatim.h"
+
+namespace verbatim {
+
+/// One output against the reference, by the rule of FlashAttention's tests (flash-attention
+/// tests/test_flash_attn.py: "the maximum error is at most twice that of a PyTorch computation in
+/// the same dtype"):
+///   ratio = max |got - exact| / max(max |same_dtype - exact|, floor).
+/// The floor keeps small problems honest, whose same-dtype error may be 0 by luck; see Floors.
+struct Comparison {
+  double ratio = 0;
+  double error = 0;           // max |got - exact|
+  double baseline_error = 0;  // max |same_dtype - exact|
+  double floor = 0;
+  std::array<int64_t, 4> worst{};    // [b, l, h, d] of the largest error, or first mismatch
+  double got = 0, expected = 0;      // there
+  int64_t nonfinite_mismatches = 0;  // NaN or infinity where the other is not the same
+  int64_t elements = 0;              // compared
+
+  bool within(double limit) const { return nonfinite_mismatches == 0 && ratio <= limit; }
+};
+
+/// Errors that any computation with f32 sums and results in the problem's dtype may make. With u
+/// the half ulp of the dtype, u32 that of f32, and largest row norms |.|:
+///   O  2 u max|O| + u32 s max_v          LSE  2 u32 max|LSE| + u32 s
+///   dV 2 u max|dV| + w u32 (s + 2) max_do
+///   dQ 2 u max|dQ| + scale e max_k       dK  2 u max|dK| + scale w e max_q
+/// where s = 2 scale |Q||K| bounds the rounding of S, w = Reference::max_key_weight, max_x the
+/// largest |element|, z the dropout scale and e = z (u32 (s + 4) |dO||V| + u max_do |V|) the error
+/// of P (dP - delta): its terms cancel exactly when a row sees one key, its rounding does not.
+struct Floors {
+  double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
+};
+Floors rounding_floors(const Problem& problem, const TensorView& q, const TensorView& k,
+                       const TensorView& v, const TensorView& dout, const Reference& exact);
+
+/// `rows[i]` of `got` against row i of `exact` and of `same_dtype`, [rows, dim] both.
+Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype, double floor);
+Comparison compare(const RowView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype, double floor);
+
+/// All outputs of a pass, computed and compared on the rows of `selection`.
+struct Check {
+  Comparison o, lse;
+  std::optional<Comparison> dq, dk, dv;  // of a backward pass
+
+  double worst_ratio() const;
+  bool within(double limit) const;
+};
+Check check_forward(const Problem& problem, const Mask& mask, const ForwardTensors& tensors,
+                    const Selection& selection, int threads = 0);
+/// Compares tensors.o and tensors.lse too.
+Check check_backward(const Problem& problem, const Mask& mask, const BackwardTensors& tensors,
+                     const Selection& selection, int threads = 0);
+
+/// Elements whose bytes differ (+0 is not -0, NaNs are equal when their bits are).
+struct BitDifference {
+  int64_t count = 0;
+  std::array<int64_t, 4> first{};  // [b, l, h, d] of the first one in row-major order; rows: d = 0
+
+  explicit operator bool() const { return count != 0; }
+};
+/// Throws Error when the shapes or dtypes differ. Strides may differ.
+BitDifference compare_bits(const TensorView& a, const TensorView& b);
+BitDifference compare_bits(const RowView& a, const RowView& b);
+
+/// SHA-256 of the elements in row-major order, little-endian: strides do not matter.
+std::string sha256_of(const TensorView& tensor);
+std::string sha256_of(const RowView& rows);
+
+}  // namespace verbatim

@@ -1,0 +1,119 @@
+// Orders in which all dQ rows share one permutation of the KV tiles.
+#include <algorithm>
+#include <numeric>
+
+#include "plan/row_counters.h"
+#include "schedule/orders/orders.h"
+
+namespace verbatim::order {
+namespace {
+
+void add_up(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) {
+  runs.push_back({.first = stair.begin,
+                  .count = stair.size(),
+                  .step = 1,
+                  .addend = stair.value,
+                  .addend_step = stair.step,
+                  .slice_begin = tiles.full() ? 0 : tiles.slice_begin,
+                  .slice_count = tiles.slice_count,
+                  .addend_every = stair.every});
+}
+
+// The same visits from the last row to the first: a cut last plateau comes first, on its own.
+void add_down(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) {
+  const int32_t cut = stair.step == 0 ? 0 : stair.size() % stair.every;
+  if (cut != 0) add_down(runs, {stair.end - cut, stair.end, stair.at(stair.end - 1), 0, 1}, tiles);
+  add_up(runs, {stair.begin, stair.end - cut, stair.value, stair.step, stair.every}, tiles);
+  Run& run = runs.back();
+  run.addend = run.addend_of(run.count - 1);
+  run.addend_step = -run.addend_step;
+  run.first += run.count - 1;
+  run.step = -1;
+}
+
+// Appends the visits of one column by query head 0 and counts them.
+void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows rows,
+                  RowCounters& counters) {
+  std::vector<Stair> stairs;
+  for (size_t k = 0; k < column.size(); ++k) {
+    const TileRun& tiles = rows == Rows::up ? column[k] : column[column.size() - 1 - k];
+    stairs.clear();
+    counters.take(tiles.first, tiles.last, stairs);
+    if (rows == Rows::up) {
+      for (const Stair& stair : stairs) add_up(runs, stair, tiles);
+    } else {
+      for (auto stair = stairs.rbegin(); stair != stairs.rend(); ++stair)
+        add_down(runs, *stair, tiles);
+    }
+  }
+}
+
+}  // namespace
+
+HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
+                   std::span<const int32_t> kv_tiles) {
+  HeadOrder order;
+  order.tiles = tiles;
+  order.group = group;
+  RowCounters counters(tiles->q_tiles());
+  const auto runs = [&] { return static_cast<int32_t>(order.runs.size()); };
+  const auto end_chain = [&](Chain chain) {
+    chain.run_end = runs();
+    order.chains.push_back(chain);
+    const auto chains = static_cast<int32_t>(order.chains.size());
+    order.tasks.push_back({chains - 1, chains});
+  };
+  for (const int32_t kv_tile : kv_tiles) {
+    const int32_t begin = runs();
+    visit_column(order.runs, tiles->column(kv_tile), rows, counters);
+    const int32_t end = runs();
+    const bool split = mode == Group::split && begin != end;
+    Chain chain{.tile = kv_tile, .run_begin = begin, .addends = split ? group : 1};
+    for (int32_t q_head = 1; q_head < group; ++q_head) {
+      if (split) {
+        end_chain(chain);
+        ++chain.addend;
+        chain.run_begin = runs();
+      }
+      for (int32_t k = begin; k < end; ++k) {  // the group shares mask and numbering
+        order.runs.push_back(Run(order.runs[static_cast<size_t>(k)]));
+        order.runs.back().q_head = q_head;
+      }
+    }
+    end_chain(chain);
+  }
+  order.row_addends = counters.values();
+  return order;
+}
+
+std::vector<int32_t> left_to_right(const TileMap& tiles) {
+  std::vector<int32_t> kv_tiles(static_cast<size_t>(tiles.kv_tiles()));
+  std::iota(kv_tiles.begin(), kv_tiles.end(), 0);
+  return kv_tiles;
+}
+
+HeadOrder ascending(const Tiles& tiles, int32_t group, Group mode) {
+  return kv_major(tiles, group, mode, Rows::up, left_to_right(*tiles));
+}
+
+HeadOrder descending(const Tiles& tiles, int32_t group, Group mode) {
+  return kv_major(tiles, group, mode, Rows::down, left_to_right(*tiles));
+}
+
+HeadOrder right_to_left(const Tiles& tiles, int32_t group, Group mode) {
+  auto kv_tiles = left_to_right(*tiles);
+  std::reverse(kv_tiles.begin(), kv_tiles.end());
+  return kv_major(tiles, group, mode, Rows::up, kv_tiles);
+}
+
+HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Group mode) {
+  auto kv_tiles = left_to_right(*tiles);
+  for (auto chunk = kv_tiles.begin(); chunk != kv_tiles.end();) {
+    const auto end = chunk + std::min<ptrdiff_t>(kChunk, kv_tiles.end() - chunk);
+    std::reverse(chunk, end);
+    chunk = end;
+  }
+  return kv_major(tiles, group, mode, Rows::up, kv_tiles);
+}
+
+}  // namespace verbatim::order
