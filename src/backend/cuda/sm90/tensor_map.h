@@ -1,17 +1,16 @@
-// Tensor maps: how the TMA unit sees a (batch, length, heads, dim) tensor.
+// Descriptors of the copy engine for (batch, length, heads, dim) tensors.
 #pragma once
 
 #include <cuda.h>
 
 #include "backend/cuda/device/params.h"
-#include "verbatim/tensor.h"
 
-namespace verbatim::cuda::sm90 {
+namespace verbatim::cuda {
 
-/// Boxes of `rows` rows of one head by 64 elements, 128-byte swizzled; rows beyond `length` read as
-/// 0. Coordinates are (dim, row, head, batch). `dtype` is bf16 or f16. Throws Error(device) when
-/// the driver refuses the map.
-CUtensorMap make_row_map(const TensorRef& tensor, Dtype dtype, int64_t head_dim, int64_t length,
-                         int64_t heads, int64_t batch, int32_t rows);
+/// Boxes of `rows` x 64 elements of one head, swizzled over 128 bytes; coordinates are
+/// (dim, length, head, batch), rows beyond the length read 0. Throws Error(device) with all fields
+/// when the driver refuses.
+CUtensorMap make_tensor_map(const TensorRef& tensor, bool is_bf16, int64_t batch, int64_t length,
+                            int64_t heads, int64_t dim, int32_t rows);
 
-}  // namespace verbatim::cuda::sm90
+}  // namespace verbatim::cuda

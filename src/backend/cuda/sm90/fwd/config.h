@@ -36,10 +36,9 @@ struct FwdConfig {
 };
 
 /// A slice in a tile's own coordinates: row r sees columns [max(k_begin, r + lo), min(k_end,
-/// r + hi)) if q_begin <= r < q_end.
+/// r + hi)) if q_begin <= r < q_end. The fields of a Slice, in its order.
 struct alignas(16) Band {
-  int32_t q_begin, q_end, k_begin, k_end;
-  int32_t lo, hi, unused0, unused1;
+  int32_t q_begin, q_end, k_begin, k_end, lo, hi;
 };
 
 /// One visit of the plan, decoded: everything that loader and consumers must know about it.

@@ -1,13 +1,11 @@
 #include "backend/cuda/sm90/fwd/fwd.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numbers>
 
 #include "backend/cuda/sm90/fwd/launch.h"
 #include "backend/cuda/sm90/tensor_map.h"
-#include "verbatim/error.h"
+#include "backend/cuda/status.h"
 
 namespace verbatim::cuda::sm90 {
 namespace {
@@ -26,7 +24,7 @@ template <class Tile>
 constexpr Instance instance() {
   return {Tile::head_dim,
           {Tile::tile_q, Tile::tile_kv},
-          shared_bytes<Tile>,
+          shared_bytes<Tile, Dtype::f16, true>,
           {{launch<Tile, Dtype::f16, false>, launch<Tile, Dtype::f16, true>},
            {launch<Tile, Dtype::bf16, false>, launch<Tile, Dtype::bf16, true>}}};
 }
@@ -58,22 +56,27 @@ int64_t shared_bytes_of(const Problem& problem, const TileShape& tile) {
   return find(problem.head_dim, tile)->shared_bytes();
 }
 
-int64_t no_workspace(const Plan&) { return 0; }
+int64_t no_workspace(const Problem&, bool) { return 0; }
 
 void forward(const ForwardParams& params, const LaunchContext& context) {
   constexpr const char* kOperation = "cuda.sm90.forward";
   const Sizes& sizes = params.sizes;
   const Scalars& scalars = params.scalars;
   if (context.shared_tiles) {
-    throw Error(ErrorCode::unsupported, kOperation, "an order that splits rows is not supported",
-                {.argument = "order", .nearest = "an order without \"/split\""});
+    throw Error(ErrorCode::unsupported, kOperation, "partial results of split rows are not merged",
+                {.argument = "order",
+                 .got = "a split order",
+                 .expected = "one chain for every query tile",
+                 .nearest = "the same order without \"/split\""});
   }
+  const bool bf16 = context.dtype == Dtype::bf16;
   const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
-    return make_row_map(tensor, context.dtype, sizes.head_dim, length, heads, sizes.batch,
-                        static_cast<int32_t>(rows));
+    return make_tensor_map(tensor, bf16, sizes.batch, length, heads, sizes.head_dim,
+                           static_cast<int32_t>(rows));
   };
   constexpr float kLog2e = std::numbers::log2e_v<float>;
   const bool capped = scalars.softcap != 0;
+  if (params.plan.unit_count == 0) return;
   const FwdArgs args{
       .q_map = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
       .k_map = map(params.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
@@ -90,12 +93,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   const Instance& instance = *find(sizes.head_dim, context.tile);
   const bool extras = capped || scalars.dropout.enabled();
   const int32_t blocks = std::min(context.multiprocessors, params.plan.unit_count);
-  const cudaError_t status =
-      instance.launch[context.dtype == Dtype::bf16][extras](args, blocks, context.stream);
-  if (status != cudaSuccess) {
-    throw Error(ErrorCode::device, kOperation,
-                fmt::format("{} (may stem from earlier work)", cudaGetErrorString(status)));
-  }
+  check(instance.launch[bf16][extras](args, blocks, context.stream), kOperation);
 }
 
 }  // namespace

@@ -77,13 +77,16 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
           const int32_t k_begin = static_cast<int32_t>(order.kv_edges[tile]);
           const int32_t k_width = static_cast<int32_t>(order.kv_edges[tile + 1]) - k_begin;
           publish([&](Record& visit) {
+            // Lane 8 s + f makes field f of band s, and looks at field f of slices s + 4, s + 8 ...
             int32_t k_used = run.slice_count > 0 ? 0 : k_width;
+            const int field = lane % 8;
 #pragma unroll 1
-            for (int32_t s = lane; s < run.slice_count; s += 32) {
-              const Slice& slice = order.slices[order.slice_ids[run.slice_begin + s]];
-              const Band band = make_band(slice, q_begin, k_begin, k_width);
-              if (s < Config::inline_bands) visit.bands[s] = band;
-              k_used = max(k_used, band.k_end);
+            for (int32_t s = lane / 8; s < run.slice_count && field < 6; s += 4) {
+              const Slice* slice = order.slices + order.slice_ids[run.slice_begin + s];
+              const int32_t value = band_field(field, reinterpret_cast<const int64_t*>(slice)[field],
+                                               q_begin, k_begin, k_width);
+              if (s < Config::inline_bands) reinterpret_cast<int32_t*>(&visit.bands[s])[field] = value;
+              if (field == 3) k_used = max(k_used, value);
             }
             k_used = __reduce_max_sync(~0u, k_used);
             if (lane == 0) {
@@ -96,8 +99,7 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
               visit.order = &order;
               if (run.slice_count == 0 && k_width < Config::tile_kv) {
                 visit.band_count = 1;
-                visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q,
-                                  Config::tile_kv, 0, 0};
+                visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
               }
             }
           });

@@ -12,8 +12,8 @@ namespace verbatim::cuda::sm90 {
 template <class Tile, Dtype kDtype, bool kExtras>
 cudaError_t launch(const FwdArgs& args, int32_t blocks, cudaStream_t stream);
 
-/// Shared memory of one block, in bytes.
-template <class Tile>
+/// Shared memory of one of its blocks, in bytes.
+template <class Tile, Dtype kDtype, bool kExtras>
 int64_t shared_bytes();
 
 }  // namespace verbatim::cuda::sm90
