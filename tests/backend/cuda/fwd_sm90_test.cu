@@ -46,7 +46,8 @@ class Device {
     check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyDefault));
   }
   Device(const Device&) = delete;
-  Device(Device&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  Device(Device&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   ~Device() { cudaFree(data_); }
 
   T* get() const { return data_; }
@@ -82,7 +83,8 @@ class DevicePlan {
     }
     const int64_t head_bytes = 4 * std::max<int64_t>(problem.kv_len, 1) * problem.head_dim;
     const auto heads = static_cast<int32_t>(order_of_head.size());
-    const auto section = static_cast<int32_t>(std::clamp<int64_t>((24 << 20) / head_bytes, 1, heads));
+    const auto section =
+        static_cast<int32_t>(std::clamp<int64_t>((24 << 20) / head_bytes, 1, heads));
     std::vector<PlacedTask> placed;
     for (int32_t first = 0; first < heads; first += section) {
       const int32_t last = std::min(first + section, heads);
@@ -200,7 +202,8 @@ __global__ void naive(Sizes sizes, Scalars scalars, double scale, NaiveMask mask
   if (threadIdx.x == 0) {
     double top = -INFINITY, sum = 0;
     for (int64_t key = 0; key < sizes.kv_len; ++key) top = fmax(top, p[key]);
-    for (int64_t key = 0; key < sizes.kv_len; ++key) sum += p[key] == -INFINITY ? 0 : exp(p[key] - top);
+    for (int64_t key = 0; key < sizes.kv_len; ++key)
+      sum += p[key] == -INFINITY ? 0 : exp(p[key] - top);
     joined[0] = top;
     joined[1] = sum;
     lse[sizes.row_index(b, head, row)] = sum == 0 ? -INFINITY : top + log(sum);
@@ -333,7 +336,8 @@ std::string run_case(const Case& c, uint32_t seed, double& ratio) {
   Tensor v(p.batch, p.kv_len, p.kv_heads, p.head_dim, 2 * c.gap);
   Tensor o(p.batch, p.q_len, p.q_heads, p.head_dim, c.gap);
   const std::vector<int64_t> all_q(p.batch, p.q_len);
-  const auto all_k = c.key_lengths.empty() ? std::vector<int64_t>(p.batch, p.kv_len) : c.key_lengths;
+  const auto all_k =
+      c.key_lengths.empty() ? std::vector<int64_t>(p.batch, p.kv_len) : c.key_lengths;
   q.randomize(seed, c.spread, bf16, all_q);
   k.randomize(seed + 1, 1, bf16, all_k);
   v.randomize(seed + 2, 1, bf16, all_k);
@@ -376,9 +380,10 @@ std::string run_case(const Case& c, uint32_t seed, double& ratio) {
   const Device<int32_t> d_begin(begin), d_variant(variant_of);
   Device<double> exact(rows * p.head_dim), base(rows * p.head_dim), exact_lse(rows);
   const dim3 grid(p.q_len, p.q_heads, p.batch);
-  naive<<<grid, 128, p.kv_len * sizeof(double)>>>(
-      params.sizes, params.scalars, p.softmax_scale(), {d_slices.get(), d_begin.get(), d_variant.get()},
-      params.q, params.k, params.v, bf16, exact.get(), base.get(), exact_lse.get());
+  naive<<<grid, 128, p.kv_len * sizeof(double)>>>(params.sizes, params.scalars, p.softmax_scale(),
+                                                  {d_slices.get(), d_begin.get(), d_variant.get()},
+                                                  params.q, params.k, params.v, bf16, exact.get(),
+                                                  base.get(), exact_lse.get());
   check(cudaDeviceSynchronize());
   const auto want = exact.host(), coarse = base.host(), want_lse = exact_lse.host();
 
@@ -390,8 +395,10 @@ std::string run_case(const Case& c, uint32_t seed, double& ratio) {
       for (int64_t l = 0; l < p.q_len; ++l) {
         const int64_t row = params.sizes.row_index(b, h, l);
         const double seen = got_lse[1 + row], expected = want_lse[row];
-        if (!(seen == expected || std::abs(seen - expected) < 2e-5 * (1 + std::abs(expected)) + 2e-4 * c.spread)) {
-          std::snprintf(text, sizeof text, "LSE(%d,%d,%d) is %g, not %g", int(b), int(h), int(l), seen, expected);
+        if (!(seen == expected ||
+              std::abs(seen - expected) < 2e-5 * (1 + std::abs(expected)) + 2e-4 * c.spread)) {
+          std::snprintf(text, sizeof text, "LSE(%d,%d,%d) is %g, not %g", int(b), int(h), int(l),
+                        seen, expected);
           return text;
         }
         for (int64_t i = 0; i < p.head_dim; ++i) {
@@ -401,7 +408,8 @@ std::string run_case(const Case& c, uint32_t seed, double& ratio) {
           const int64_t at = row * p.head_dim + i;
           const double off = std::abs(x - want[at]);
           if (!(off <= 1e300)) {
-            std::snprintf(text, sizeof text, "O(%d,%d,%d,%d) is %g, not %g", int(b), int(l), int(h), int(i), x, want[at]);
+            std::snprintf(text, sizeof text, "O(%d,%d,%d,%d) is %g, not %g", int(b), int(l), int(h),
+                          int(i), x, want[at]);
             return text;
           }
           error = std::max(error, off);
@@ -420,7 +428,8 @@ std::string run_case(const Case& c, uint32_t seed, double& ratio) {
   if (guard[0] != ~0u || guard[1] != ~0u) return "wrote outside LSE";
   ratio = error / std::max(base_error, 1e-6 + 1e-5 * size);
   if (ratio > 2) {
-    std::snprintf(text, sizeof text, "error %g is %.2f times that of rounding, %g", error, ratio, base_error);
+    std::snprintf(text, sizeof text, "error %g is %.2f times that of rounding, %g", error, ratio,
+                  base_error);
     return text;
   }
   return {};
@@ -464,18 +473,34 @@ Case random_case(std::mt19937& random, int64_t head_dim, TileShape tile) {
       p.kv_len = pick(1, 700);
       c.mask = masks::causal(length, p.kv_len);
       break;
-    case 4: c.mask = masks::full_sliding_window(length, length, window); break;
+    case 4:
+      c.mask = masks::full_sliding_window(length, length, window);
+      break;
     case 5:
       p.kv_len = pick(1, 700);
       c.mask = masks::causal_sliding_window(length, p.kv_len, window);
       break;
-    case 6: c.mask = masks::full_document(lengths); break;
-    case 7: c.mask = masks::causal_document(lengths); break;
-    case 8: c.mask = masks::share_question(lengths); break;
-    case 9: c.mask = masks::causal_blockwise(lengths); break;
-    case 10: c.mask = masks::global_sliding(length, pick(0, length), window); break;
-    case 11: c.mask = masks::prefix_lm_causal(length, pick(0, length)); break;
-    case 12: c.mask = masks::block_causal_document(lengths, pick(1, 128)); break;
+    case 6:
+      c.mask = masks::full_document(lengths);
+      break;
+    case 7:
+      c.mask = masks::causal_document(lengths);
+      break;
+    case 8:
+      c.mask = masks::share_question(lengths);
+      break;
+    case 9:
+      c.mask = masks::causal_blockwise(lengths);
+      break;
+    case 10:
+      c.mask = masks::global_sliding(length, pick(0, length), window);
+      break;
+    case 11:
+      c.mask = masks::prefix_lm_causal(length, pick(0, length));
+      break;
+    case 12:
+      c.mask = masks::block_causal_document(lengths, pick(1, 128));
+      break;
   }
   if (pick(0, 3) == 0) {
     for (int64_t b = 0; b < p.batch; ++b) c.key_lengths.push_back(pick(0, p.kv_len));
@@ -494,8 +519,10 @@ Case random_case(std::mt19937& random, int64_t head_dim, TileShape tile) {
 double time_case(const Case& c, double& milliseconds) {
   const Problem& p = c.problem;
   const bool bf16 = p.dtype == Dtype::bf16;
-  Tensor q(p.batch, p.q_len, p.q_heads, p.head_dim, 0), k(p.batch, p.kv_len, p.kv_heads, p.head_dim, 0);
-  Tensor v(p.batch, p.kv_len, p.kv_heads, p.head_dim, 0), o(p.batch, p.q_len, p.q_heads, p.head_dim, 0);
+  Tensor q(p.batch, p.q_len, p.q_heads, p.head_dim, 0),
+      k(p.batch, p.kv_len, p.kv_heads, p.head_dim, 0);
+  Tensor v(p.batch, p.kv_len, p.kv_heads, p.head_dim, 0),
+      o(p.batch, p.q_len, p.q_heads, p.head_dim, 0);
   uint32_t seed = 1;
   for (Tensor* tensor : {&q, &k, &v}) {
     fill<<<1024, 256>>>(tensor->memory().get(), tensor->memory().size(), seed++, 1, bf16);
@@ -546,12 +573,14 @@ int check_shapes(std::span<const Shape> shapes, int cases) {
       const std::string wrong = run_case(c, 3 * i, ratio);
       ratios.push_back(ratio);
       if (wrong.empty()) continue;
-      if (++failures <= 20) std::printf("FAILED %d: %s\n  %s\n", i, describe(c).c_str(), wrong.c_str());
+      if (++failures <= 20)
+        std::printf("FAILED %d: %s\n  %s\n", i, describe(c).c_str(), wrong.c_str());
     }
     if (ratios.empty()) continue;
     std::sort(ratios.begin(), ratios.end());
-    std::printf("hd %d tile %dx%d: %d cases, error ratio median %.3f max %.3f\n", int(shape.head_dim),
-                int(shape.tile.q), int(shape.tile.kv), cases, ratios[ratios.size() / 2], ratios.back());
+    std::printf("hd %d tile %dx%d: %d cases, error ratio median %.3f max %.3f\n",
+                int(shape.head_dim), int(shape.tile.q), int(shape.tile.kv), cases,
+                ratios[ratios.size() / 2], ratios.back());
     std::fflush(stdout);
   }
   std::printf("%d failures\n", failures);
@@ -559,11 +588,12 @@ int check_shapes(std::span<const Shape> shapes, int cases) {
 }
 
 void time_shapes(std::span<const Shape> shapes) {
-  std::printf("\nTFLOP/s, bf16, 16384 tokens, hidden 2048   512     1k     2k     4k     8k    16k\n");
+  std::printf(
+      "\nTFLOP/s, bf16, 16384 tokens, hidden 2048   512     1k     2k     4k     8k    16k\n");
   for (const Shape& shape : shapes) {
     for (const bool causal : {false, true}) {
-      std::printf("hd %-3d tile %dx%d %-6s                  ", int(shape.head_dim), int(shape.tile.q),
-                  int(shape.tile.kv), causal ? "causal" : "full");
+      std::printf("hd %-3d tile %dx%d %-6s                  ", int(shape.head_dim),
+                  int(shape.tile.q), int(shape.tile.kv), causal ? "causal" : "full");
       for (int64_t length = 512; length <= 16384; length *= 2) {
         Case c;
         c.tile = shape.tile;

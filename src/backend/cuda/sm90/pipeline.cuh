@@ -1,8 +1,8 @@
 // mbarriers and the rings of shared-memory slots that they guard.
 #pragma once
 
-#include <cstdint>
 #include <cutlass/arch/barrier.h>
+#include <cstdint>
 
 namespace verbatim::cuda::sm90 {
 
@@ -23,20 +23,22 @@ __device__ void init(uint64_t (&barriers)[kSlots], uint32_t count) {
 /// with free(): the first round through the ring finds every slot free.
 template <int kSlots>
 class Ring {
+  static_assert((kSlots & (kSlots - 1)) == 0);
+
  public:
-  __device__ int slot() const { return slot_; }
-  __device__ uint32_t phase() const { return phase_; }
-  __device__ uint32_t free() const { return phase_ ^ 1; }
-  __device__ void advance() {
-    if (++slot_ == kSlots) {
-      slot_ = 0;
-      phase_ ^= 1;
-    }
-  }
+  __device__ int slot() const { return count_ % kSlots; }
+  __device__ uint32_t phase() const { return count_ / kSlots % 2; }
+  __device__ uint32_t free() const { return phase() ^ 1; }
+  __device__ void advance() { ++count_; }
+  /// The position before this one.
+  __device__ Ring previous() const { return Ring(count_ - 1); }
+
+  Ring() = default;
 
  private:
-  int slot_ = 0;
-  uint32_t phase_ = 0;
+  __device__ explicit Ring(uint32_t count) : count_(count) {}
+
+  uint32_t count_ = 0;
 };
 
 }  // namespace verbatim::cuda::sm90

@@ -41,17 +41,18 @@ CUtensorMap make_tensor_map(const TensorRef& tensor, bool is_bf16, int64_t batch
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encode(
-      &map, is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      tensor.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+             tensor.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    throw Error(ErrorCode::device, "cuda.tensor_map",
-                fmt::format("the driver refused a descriptor (code {}): data {}, shape [{}, {}, {}, "
-                            "{}], byte strides [{}, {}, {}], box [{}, 64]",
-                            static_cast<int>(result), tensor.data, batch, length, heads, dim,
-                            strides[2], strides[0], strides[1], rows));
+    throw Error(
+        ErrorCode::device, "cuda.tensor_map",
+        fmt::format("the driver refused a descriptor (code {}): data {}, shape [{}, {}, {}, "
+                    "{}], byte strides [{}, {}, {}], box [{}, 64]",
+                    static_cast<int>(result), tensor.data, batch, length, heads, dim, strides[2],
+                    strides[0], strides[1], rows));
   }
   return map;
 }

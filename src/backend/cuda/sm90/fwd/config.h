@@ -7,10 +7,10 @@
 
 namespace verbatim::cuda::sm90 {
 
-inline constexpr int kWarpgroup = 128;           // threads
-inline constexpr int kRows = 64;                 // query rows of a warpgroup
-inline constexpr int kSwizzleSpan = 64;          // 2-byte elements in a 128-byte swizzle span
-inline constexpr int kMaxShared = 227 * 1024;    // bytes a block may have
+inline constexpr int kWarpgroup = 128;         // threads
+inline constexpr int kRows = 64;               // query rows of a warpgroup
+inline constexpr int kSwizzleSpan = 64;        // 2-byte elements in a 128-byte swizzle span
+inline constexpr int kMaxShared = 227 * 1024;  // bytes a block may have
 
 /// Numbers that follow from a shape: warpgroups, threads and how the registers are shared out.
 template <class Tile>
@@ -27,9 +27,6 @@ struct FwdConfig {
   static constexpr int producer_registers = consumers == 2 ? 56 : 32;
   static constexpr int consumer_registers = consumers == 2 ? 224 : 160;
 
-  static constexpr int q_bytes = tile_q * head_dim * 2;
-  static constexpr int kv_bytes = tile_kv * head_dim * 2;
-
   static_assert(tile_q % kRows == 0 && (consumers == 2 || consumers == 3));
   static_assert(head_dim % kSwizzleSpan == 0 && tile_kv % 16 == 0 && tile_kv <= 256);
   static_assert(producer_registers + consumers * consumer_registers <= 65536 / kWarpgroup);
@@ -41,6 +38,12 @@ struct alignas(16) Band {
   int32_t q_begin, q_end, k_begin, k_end, lo, hi;
 };
 
+/// Where a chain's results go.
+struct Place {
+  int32_t q_begin, q_rows;  // first query of the tile, and how many belong to it
+  int32_t q_head, kv_head, batch;
+};
+
 /// One visit of the plan, decoded: everything that loader and consumers must know about it.
 template <class Config>
 struct alignas(16) Visit {
@@ -50,10 +53,7 @@ struct alignas(16) Visit {
   int32_t k_width;     // keys that belong to the tile
   int32_t k_used;      // keys from here on are seen by no row: their V rows count as 0
   int32_t band_count;  // 0: every row sees every key
-  // Where the chain is.
-  int32_t q_begin, q_rows;  // first query of the tile, and how many belong to it
-  int32_t q_head, kv_head;
-  int32_t batch;
+  Place place;
   // Bands beyond the inline ones are read from the plan.
   int32_t slice_begin;
   const OrderView* order;
@@ -70,6 +70,7 @@ struct SharedStorage {
   alignas(1024) Element k[Config::stages][Config::tile_kv * Config::head_dim];
   alignas(1024) Element v[Config::stages][Config::tile_kv * Config::head_dim];
   Visit<Config> visit[Config::visits];
+  Place place;  // the decoder's: of the chain it is at
 
   alignas(8) uint64_t visit_full[Config::visits], visit_empty[Config::visits];
   uint64_t q_full[Config::q_stages], q_empty[Config::q_stages];

@@ -3,14 +3,15 @@
 // warpgroup and between warpgroups, after FlashAttention-3 (Shah et al., 2024, section 3).
 //
 //   warp                      does                                    registers
-//   0                         loader: TMA of Q, K and V tiles         56
-//   1                         decoder: takes tickets, reads the plan  56
-//   2, 3                      leave at once
-//   4 .. 3 + 4 * consumers    64 query rows each warpgroup            224 or 152
+//   0                         decoder: takes tickets, reads the plan  56 or 32
+//   1                         loader: TMA of Q and K tiles            56 or 32
+//   2                         loader: TMA of V tiles                  56 or 32
+//   3                         leaves at once
+//   4 .. 3 + 4 * consumers    64 query rows each warpgroup            224 or 160
 //
-//   decoder --visit_full--> loader --q_full, k_full, v_full (TMA bytes)--> consumers
-//      ^                      ^------q_empty, k_empty, v_empty---------------|
-//      |---------------------------------visit_empty-----------------(and from the loader)
+//   decoder --visit_full--> loaders --q_full, k_full, v_full (TMA bytes)--> consumers
+//      ^                       ^------q_empty, k_empty, v_empty----------------|
+//      |---------------------------------visit_empty----------------(and from the loaders)
 //
 // All rings are in order, so a consumer that sees k_full of a visit may read its record. One turn
 // token walks round the consumers; whoever holds it issues Q K^T of this visit and P V of the
@@ -45,67 +46,77 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
     ring.advance();
   };
 
+  // Fills in what a visit sees: the KV tile between two edges, under the run's slices.
+  const auto describe = [&](Record& visit, const OrderView& order, const Run& run,
+                            const int64_t* edges) {
+    const int32_t k_begin = static_cast<int32_t>(edges[0]);
+    const int32_t k_width = static_cast<int32_t>(edges[1]) - k_begin;
+    // Lane 8 s + f makes field f of band s, and looks at field f of slices s + 4, s + 8 ...
+    int32_t k_used = run.slice_count > 0 ? 0 : k_width;
+    const int field = lane % 8;
+#pragma unroll 1
+    for (int32_t s = lane / 8; s < run.slice_count && field < 6; s += 4) {
+      const Slice* slice = order.slices + order.slice_ids[run.slice_begin + s];
+      const int32_t value = band_field(field, reinterpret_cast<const int64_t*>(slice)[field],
+                                       smem.place.q_begin, k_begin, k_width);
+      if (s < Config::inline_bands) reinterpret_cast<int32_t*>(&visit.bands[s])[field] = value;
+      if (field == 3) k_used = max(k_used, value);
+    }
+    k_used = __reduce_max_sync(~0u, k_used);
+    if (lane != 0) return;
+    visit.k_begin = k_begin;
+    visit.k_width = k_width;
+    visit.k_used = k_used;
+    visit.band_count = run.slice_count;
+    visit.slice_begin = run.slice_begin;
+    visit.order = &order;
+    if (run.slice_count == 0 && k_width < Config::tile_kv) {
+      visit.band_count = 1;
+      visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
+    }
+  };
+  const auto decode_chain = [&](const OrderView& order, const Chain& chain) {
+    const Run* const end = order.runs + chain.run_end;
+    const Run* run = order.runs + chain.run_begin;
+    // Fields are read again for every visit: the decoder has time, but few registers.
+    uint32_t flags = Record::first;
+    for (int32_t i = 0; run != end || (flags & Record::first);) {
+      publish([&](Record& visit) {
+        if (lane < static_cast<int>(sizeof(Place) / 4)) {
+          reinterpret_cast<int32_t*>(&visit.place)[lane] =
+              reinterpret_cast<const int32_t*>(&smem.place)[lane];
+        }
+        if (run == end) {
+          flags |= Record::last | Record::empty;
+        } else {
+          if (run + 1 == end && i + 1 == run->count) flags |= Record::last;
+          const int32_t tile = run->first + i * run->step;
+          describe(visit, order, *run, order.kv_edges + tile);
+        }
+        if (lane == 0) visit.flags = flags;
+      });
+      if (run == end) break;
+      flags = 0;
+      if (++i == run->count) {
+        i = 0;
+        ++run;
+      }
+    }
+  };
   const auto decode_task = [&](const PlacedTask& placed) {
-    const int32_t batch = placed.head / plan.kv_heads;
-    const int32_t kv_head = placed.head - batch * plan.kv_heads;
     const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
     const Task task = order.tasks[placed.task];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain chain = order.chains[c];
-      const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
-      const int32_t q_rows = static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin;
-
-      const auto place = [&](Record& visit, uint32_t flags) {
-        visit.flags = flags;
-        visit.q_begin = q_begin;
-        visit.q_rows = q_rows;
-        visit.q_head = kv_head * plan.group + chain.q_head;
-        visit.kv_head = kv_head;
-        visit.batch = batch;
-      };
-      if (chain.run_begin == chain.run_end) {
-        publish([&](Record& visit) {
-          if (lane == 0) place(visit, Record::first | Record::last | Record::empty);
-        });
+      const Chain& chain = order.chains[c];
+      if (lane == 0) {
+        const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
+        const int32_t batch = placed.head / plan.kv_heads;
+        const int32_t kv_head = placed.head - batch * plan.kv_heads;
+        smem.place = {q_begin, static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                      kv_head * plan.group + chain.q_head, kv_head, batch};
       }
-      uint32_t flags = Record::first;
-      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-        const Run run = order.runs[r];
-        for (int32_t i = 0; i < run.count; ++i) {
-          if (r + 1 == chain.run_end && i + 1 == run.count) flags |= Record::last;
-          const int32_t tile = run.first + i * run.step;
-          const int32_t k_begin = static_cast<int32_t>(order.kv_edges[tile]);
-          const int32_t k_width = static_cast<int32_t>(order.kv_edges[tile + 1]) - k_begin;
-          publish([&](Record& visit) {
-            // Lane 8 s + f makes field f of band s, and looks at field f of slices s + 4, s + 8 ...
-            int32_t k_used = run.slice_count > 0 ? 0 : k_width;
-            const int field = lane % 8;
-#pragma unroll 1
-            for (int32_t s = lane / 8; s < run.slice_count && field < 6; s += 4) {
-              const Slice* slice = order.slices + order.slice_ids[run.slice_begin + s];
-              const int32_t value = band_field(field, reinterpret_cast<const int64_t*>(slice)[field],
-                                               q_begin, k_begin, k_width);
-              if (s < Config::inline_bands) reinterpret_cast<int32_t*>(&visit.bands[s])[field] = value;
-              if (field == 3) k_used = max(k_used, value);
-            }
-            k_used = __reduce_max_sync(~0u, k_used);
-            if (lane == 0) {
-              place(visit, flags);
-              visit.k_begin = k_begin;
-              visit.k_width = k_width;
-              visit.k_used = k_used;
-              visit.band_count = run.slice_count;
-              visit.slice_begin = run.slice_begin;
-              visit.order = &order;
-              if (run.slice_count == 0 && k_width < Config::tile_kv) {
-                visit.band_count = 1;
-                visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
-              }
-            }
-          });
-          flags = 0;
-        }
-      }
+      __syncwarp();
+      decode_chain(order, chain);
     }
   };
 
@@ -123,58 +134,73 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
   });
 }
 
-/// Loader warp: one lane fills the rings of Q, K and V.
-template <class Tile, class Element>
-__device__ void load(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+/// Fetches head_dim / 64 boxes of (64, rows), one behind the other; completes on `full`.
+template <class Config, class Element>
+__device__ void fetch(const CUtensorMap& map, uint64_t& full, cute::TMA::CacheHintSm90 hint,
+                      Element* to, int32_t rows, int32_t begin, int32_t head, int32_t batch) {
+  Mbarrier::arrive_and_expect_tx(&full, rows * Config::head_dim * sizeof(Element));
+#pragma unroll
+  for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full, static_cast<uint64_t>(hint),
+                                 to + part * rows * kSwizzleSpan, part * kSwizzleSpan, begin, head,
+                                 batch);
+  }
+}
+
+/// Calls f(flags, place, k_begin) for every visit that has tiles. One lane of a loader warp.
+template <class Tile, class Element, class F>
+__device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
   using Config = FwdConfig<Tile>;
   using Record = Visit<Config>;
-  using Hint = cute::TMA::CacheHintSm90;
-  if (threadIdx.x % 32 != 0) return;
   Ring<Config::visits> visits;
-  Ring<Config::q_stages> queries;
-  Ring<Config::stages> tiles;
-
-  // A tile is head_dim / 64 boxes of (64, rows), one behind the other.
-  const auto fetch = [](const CUtensorMap& map, uint64_t& full, Hint hint, Element* to,
-                        int32_t rows, int32_t begin, int32_t head, int32_t batch) {
-#pragma unroll
-    for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
-      cute::SM90_TMA_LOAD_4D::copy(&map, &full, static_cast<uint64_t>(hint),
-                                   to + part * rows * kSwizzleSpan, part * kSwizzleSpan, begin,
-                                   head, batch);
-    }
-  };
-
   while (true) {
-    wait(smem.visit_full[visits.slot()], visits.phase());
-    const Record& visit = smem.visit[visits.slot()];
-    const uint32_t flags = visit.flags;
-    const int32_t q_begin = visit.q_begin, q_head = visit.q_head;
-    const int32_t k_begin = visit.k_begin, kv_head = visit.kv_head, batch = visit.batch;
-    arrive(smem.visit_empty[visits.slot()]);
+    const int slot = visits.slot();
+    wait(smem.visit_full[slot], visits.phase());
+    const uint32_t flags = smem.visit[slot].flags;
+    const Place place = smem.visit[slot].place;
+    const int32_t k_begin = smem.visit[slot].k_begin;
+    arrive(smem.visit_empty[slot]);
     visits.advance();
     if (flags & Record::stop) return;
-    if (flags & Record::empty) continue;
+    if (!(flags & Record::empty)) f(flags, place, k_begin);
+  }
+}
 
-    if (flags & Record::first) {
+/// Loader of Q and K. K and V have a warp each: a K slot is free half a visit before a V slot.
+template <class Tile, class Element>
+__device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+  using Config = FwdConfig<Tile>;
+  using Hint = cute::TMA::CacheHintSm90;
+  Ring<Config::q_stages> queries;
+  Ring<Config::stages> keys;
+  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
+    if (flags & Visit<Config>::first) {
       const int slot = queries.slot();
       wait(smem.q_empty[slot], queries.free());
-      Mbarrier::arrive_and_expect_tx(&smem.q_full[slot], Config::q_bytes);
-      fetch(args.q_map, smem.q_full[slot], Hint::EVICT_FIRST, smem.q[slot], Config::tile_q,
-            q_begin, q_head, batch);
+      fetch<Config>(args.q_map, smem.q_full[slot], Hint::EVICT_FIRST, smem.q[slot], Config::tile_q,
+                    place.q_begin, place.q_head, place.batch);
       queries.advance();
     }
-    const int slot = tiles.slot();
-    wait(smem.k_empty[slot], tiles.free());
-    Mbarrier::arrive_and_expect_tx(&smem.k_full[slot], Config::kv_bytes);
-    fetch(args.k_map, smem.k_full[slot], Hint::EVICT_LAST, smem.k[slot], Config::tile_kv, k_begin,
-          kv_head, batch);
-    wait(smem.v_empty[slot], tiles.free());
-    Mbarrier::arrive_and_expect_tx(&smem.v_full[slot], Config::kv_bytes);
-    fetch(args.v_map, smem.v_full[slot], Hint::EVICT_LAST, smem.v[slot], Config::tile_kv, k_begin,
-          kv_head, batch);
-    tiles.advance();
-  }
+    const int slot = keys.slot();
+    wait(smem.k_empty[slot], keys.free());
+    fetch<Config>(args.k_map, smem.k_full[slot], Hint::EVICT_LAST, smem.k[slot], Config::tile_kv,
+                  k_begin, place.kv_head, place.batch);
+    keys.advance();
+  });
+}
+
+/// Loader of V.
+template <class Tile, class Element>
+__device__ void load_values(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+  using Config = FwdConfig<Tile>;
+  Ring<Config::stages> values;
+  for_each_visit(smem, [&](uint32_t, const Place& place, int32_t k_begin) {
+    const int slot = values.slot();
+    wait(smem.v_empty[slot], values.free());
+    fetch<Config>(args.v_map, smem.v_full[slot], cute::TMA::CacheHintSm90::EVICT_LAST, smem.v[slot],
+                  Config::tile_kv, k_begin, place.kv_head, place.batch);
+    values.advance();
+  });
 }
 
 /// Issues C += A B as one wgmma group; kFresh: C = A B. The caller waits.
@@ -247,11 +273,11 @@ __device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool inside = row + 8 * r < visit.q_rows;
-    const int64_t q = visit.q_begin + row + 8 * r;
+    const bool inside = row + 8 * r < visit.place.q_rows;
+    const int64_t q = visit.place.q_begin + row + 8 * r;
     const float sum = softmax.sum[r];
     const float inverse = args.dropout.scale / sum;
-    Element* to = args.o.at<Element>(visit.batch, q, visit.q_head);
+    Element* to = args.o.at<Element>(visit.place.batch, q, visit.place.q_head);
 #pragma unroll
     for (int part = 0; part < Config::head_dim / 32; ++part) {
       uint32_t word[4];
@@ -269,8 +295,7 @@ __device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc
           const int low = distance == 1 ? 2 * pair : pair;
           uint32_t& keep_upper = word[low + distance];
           uint32_t& keep_lower = word[low];
-          const uint32_t got =
-              __shfl_xor_sync(~0u, upper ? keep_lower : keep_upper, distance);
+          const uint32_t got = __shfl_xor_sync(~0u, upper ? keep_lower : keep_upper, distance);
           (upper ? keep_lower : keep_upper) = got;
         }
       }
@@ -281,7 +306,7 @@ __device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc
     }
     if (inside && t == 0) {
       constexpr float kLn2 = 0.693147180559945309f;
-      args.lse[args.sizes.row_index(visit.batch, visit.q_head, q)] =
+      args.lse[args.sizes.row_index(visit.place.batch, visit.place.q_head, q)] =
           sum == 0 ? -INFINITY : kLn2 * (softmax.max[r] * args.scale_log2 + log2f(sum));
     }
   }
@@ -301,12 +326,12 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   typename Gemms::Scores mma_s;
   typename Gemms::Output mma_o;
   auto all_q = make_tensor(make_smem_ptr(smem.q[0]), typename Gemms::QLayout{});
-  auto q = local_tile(all_q, make_shape(Int<kRows>{}, typename Gemms::Dim{},
-                                        Int<Config::q_stages>{}),
-                      make_coord(group, 0, 0));                                   // (64,D,QSTAGE)
-  auto k = make_tensor(make_smem_ptr(smem.k[0]), typename Gemms::KLayout{});      // (N,D,STAGE)
-  auto v = make_tensor(make_smem_ptr(smem.v[0]), typename Gemms::VLayout{});      // (D,N,STAGE)
-  auto frag_q = mma_s.get_slice(0).partition_fragment_A(q);                       // descriptors
+  auto q =
+      local_tile(all_q, make_shape(Int<kRows>{}, typename Gemms::Dim{}, Int<Config::q_stages>{}),
+                 make_coord(group, 0, 0));                                    // (64,D,QSTAGE)
+  auto k = make_tensor(make_smem_ptr(smem.k[0]), typename Gemms::KLayout{});  // (N,D,STAGE)
+  auto v = make_tensor(make_smem_ptr(smem.v[0]), typename Gemms::VLayout{});  // (D,N,STAGE)
+  auto frag_q = mma_s.get_slice(0).partition_fragment_A(q);                   // descriptors
   auto frag_k = mma_s.get_slice(0).partition_fragment_B(k);
   auto frag_v = mma_o.get_slice(0).partition_fragment_B(v);
   auto o = partition_fragment_C(mma_o, make_shape(Int<kRows>{}, typename Gemms::Dim{}));
@@ -315,7 +340,7 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
 
   Ring<Config::visits> visits;
   Ring<Config::q_stages> queries;
-  Ring<Config::stages> keys, values;
+  Ring<Config::stages> keys;  // V follows one visit behind K
   OnlineSoftmax softmax;
 
   const auto release = [&](uint64_t& empty) {
@@ -327,10 +352,11 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   };
   const auto pass_turn = [&] {
     const int next = group + 1 == Config::consumers ? 0 : group + 1;
-    cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup, static_cast<uint32_t>(Barrier::turn) + next);
+    cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup,
+                                        static_cast<uint32_t>(Barrier::turn) + next);
   };
   // Hides, caps, exponentiates and drops the scores of a visit.
-  const auto weigh = [&](auto first, auto& s, const Record& visit, float (&rescale)[2]) {
+  const auto weigh = [&](auto first, auto& s, const Record& visit, float(&rescale)[2]) {
     if constexpr (kExtras) {
       if (args.softcap_log2 != 0) {
 #pragma unroll
@@ -341,8 +367,8 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     softmax.template step<decltype(first)::value, kScores>(s, args.scale_log2, rescale);
     if constexpr (kExtras) {
       if (args.dropout.enabled()) {
-        drop<Config::tile_kv>(s, args.dropout, visit.batch, visit.q_head, visit.q_begin + row,
-                              visit.k_begin, t);
+        drop<Config::tile_kv>(s, args.dropout, visit.place.batch, visit.place.q_head,
+                              visit.place.q_begin + row, visit.k_begin, t);
       }
     }
   };
@@ -392,6 +418,7 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
         wait(smem.k_full[keys.slot()], keys.phase());
         take_turn();
         issue<true>(mma_s, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, keys.slot()), s);
+        const auto values = keys.previous();
         wait(smem.v_full[values.slot()], values.phase());
         if (used < Config::tile_kv) clear_tail(values.slot(), used);
         issue<false>(mma_o, p, frag_v(_, _, _, values.slot()), o);
@@ -399,20 +426,26 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
         warpgroup_wait<1>();
         warpgroup_fence_operand(s);
         release(smem.k_empty[keys.slot()]);
-        keys.advance();
         flags = visit->flags;
         used = visit->k_used;
         weigh(std::false_type{}, s, *visit, rescale);
+        // A factor of 1 changes no bit. The branch also keeps ptxas from moving the wait for P V up
+        // in front of the softmax, which would undo the overlap.
+        if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
+          warpgroup_wait<0>();
+          warpgroup_fence_operand(o);
+#pragma unroll
+          for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
+        }
         warpgroup_wait<0>();
         warpgroup_fence_operand(o);
-        release(smem.v_empty[values.slot()]);
-        values.advance();
+        release(smem.v_empty[keys.previous().slot()]);
+        keys.advance();
         round_to<Element>(p, s);
-#pragma unroll
-        for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
       }
       release(smem.q_empty[queries.slot()]);
       queries.advance();
+      const auto values = keys.previous();
       wait(smem.v_full[values.slot()], values.phase());
       if (used < Config::tile_kv) clear_tail(values.slot(), used);
       issue<false>(mma_o, p, frag_v(_, _, _, values.slot()), o);
@@ -420,7 +453,6 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
       release(smem.v_empty[values.slot()]);
-      values.advance();
     }
     store<Config, Element>(args, *visit, o, softmax, row);
     release(smem.visit_empty[visits.slot()]);
@@ -438,7 +470,7 @@ __global__ void __launch_bounds__(FwdConfig<Tile>::threads, 1)
   auto& smem = *reinterpret_cast<SharedStorage<Tile, Element>*>(raw);
   if (threadIdx.x == 0) {
     init(smem.visit_full, 1);
-    init(smem.visit_empty, Config::consumer_warps + 1);
+    init(smem.visit_empty, Config::consumer_warps + 2);  // and the loaders
     init(smem.q_full, 1);
     init(smem.q_empty, Config::consumer_warps);
     init(smem.k_full, 1);
@@ -453,8 +485,10 @@ __global__ void __launch_bounds__(FwdConfig<Tile>::threads, 1)
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::producer_registers>();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    if (warp == 0) load<Tile, Element>(args, smem);
-    if (warp == 1) decode<Tile, Element>(args, smem);
+    const bool leader = threadIdx.x % 32 == 0;
+    if (warp == 0) decode<Tile, Element>(args, smem);
+    if (warp == 1 && leader) load_keys<Tile, Element>(args, smem);
+    if (warp == 2 && leader) load_values<Tile, Element>(args, smem);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::consumer_registers>();
     consume<Tile, Element, kExtras>(args, smem, warpgroup - 1);

@@ -9,8 +9,7 @@
 namespace verbatim::cuda::sm90 {
 
 template <Dtype kDtype>
-using ElementOf =
-    std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>;
+using ElementOf = std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>;
 
 template <class Tile, Dtype kDtype, bool kExtras>
 int64_t shared_bytes() {

@@ -15,7 +15,8 @@ __device__ inline int32_t band_field(int field, int64_t value, int32_t q0, int32
   constexpr int32_t kFar = 1024;
   const int32_t base = field < 2 ? q0 : field < 4 ? k0 : k0 - q0;
   const int32_t low = field < 4 ? 0 : -kFar, high = field == 2 || field == 3 ? width : kFar;
-  const int64_t near = min(max(value - base, static_cast<int64_t>(low)), static_cast<int64_t>(high));
+  const int64_t near =
+      min(max(value - base, static_cast<int64_t>(low)), static_cast<int64_t>(high));
   return static_cast<int32_t>(near) + (field == 5 ? 1 : 0);
 }
 
@@ -56,7 +57,7 @@ __device__ void hide(Scores& scores, const Visit<Config>& visit, int32_t row, in
       band = visit.bands[i];
     } else {
       const OrderView& order = *visit.order;
-      band = make_band(order.slices[order.slice_ids[visit.slice_begin + i]], visit.q_begin,
+      band = make_band(order.slices[order.slice_ids[visit.slice_begin + i]], visit.place.q_begin,
                        visit.k_begin, visit.k_width);
     }
     seen[0] |= Bits::of(band, row, t);

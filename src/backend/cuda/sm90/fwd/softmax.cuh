@@ -76,8 +76,8 @@ struct OnlineSoftmax {
 /// Sets the dropped elements of a 64 x kColumns tile of P to 0; `p` and `row` as in hide().
 /// Draws come in blocks of 8 keys: the four threads of a row draw 4 blocks and share the bits.
 template <int kColumns, class Scores>
-__device__ void drop(Scores& p, const Dropout& dropout, uint32_t batch, uint32_t q_head,
-                     uint32_t q, uint32_t k_begin, int t) {
+__device__ void drop(Scores& p, const Dropout& dropout, uint32_t batch, uint32_t q_head, uint32_t q,
+                     uint32_t k_begin, int t) {
   const uint32_t shift = k_begin % 8;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
