@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -12,16 +13,20 @@
 namespace verbatim::masks {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 /// Key blocks of every query block, ascending: [q_blocks][selected].
 using Selection = std::vector<std::vector<int64_t>>;
 
-void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
-             std::string nearest = "") {
-  if (ok) return;
+[[noreturn]] void fail(const char* mask, std::string argument, std::string got,
+                       std::string expected, std::string nearest = "") {
   throw Error(ErrorCode::invalid_argument, std::string("mask.") + mask,
               fmt::format("{} is out of range", argument),
               {argument, std::move(got), std::move(expected), std::move(nearest)});
+}
+
+void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
+             std::string nearest = "") {
+  if (!ok) fail(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
 }
 
 /// Steele, Lea and Flood's SplitMix64: the output for state `x`.
@@ -59,10 +64,11 @@ Selection listed(const char* mask, const std::vector<Block>& blocks, int64_t q_b
                  int64_t k_blocks) {
   Selection selection(q_blocks);
   for (const Block& block : blocks) {
-    require(0 <= block.q_block && block.q_block < q_blocks && 0 <= block.k_block &&
-                block.k_block < k_blocks,
-            mask, "blocks", fmt::format("({}, {})", block.q_block, block.k_block),
-            fmt::format("blocks of a {} x {} grid", q_blocks, k_blocks));
+    if (block.q_block < 0 || block.q_block >= q_blocks || block.k_block < 0 ||
+        block.k_block >= k_blocks) {
+      fail(mask, "blocks", fmt::format("({}, {})", block.q_block, block.k_block),
+           fmt::format("blocks of a {} x {} grid", q_blocks, k_blocks));
+    }
     selection[block.q_block].push_back(block.k_block);
   }
   for (int64_t q = 0; q < q_blocks; ++q) {
@@ -70,7 +76,7 @@ Selection listed(const char* mask, const std::vector<Block>& blocks, int64_t q_b
     std::sort(row.begin(), row.end());
     const auto twice = std::adjacent_find(row.begin(), row.end());
     if (twice != row.end()) {
-      require(false, mask, "blocks", fmt::format("({}, {}) twice", q, *twice), "every block once");
+      fail(mask, "blocks", fmt::format("({}, {}) twice", q, *twice), "every block once");
     }
   }
   return selection;
@@ -111,8 +117,8 @@ void check_edges(const char* mask, const char* argument, Lengths edges) {
           fmt::format("edges from 0 to a length of at most {}", kMaxLength));
   const auto stays = std::adjacent_find(edges.begin(), edges.end(), std::greater_equal<>());
   if (stays != edges.end()) {
-    require(false, mask, argument, fmt::format("{} before {}", stays[0], stays[1]),
-            "strictly increasing edges");
+    fail(mask, argument, fmt::format("{} before {}", stays[0], stays[1]),
+         "strictly increasing edges");
   }
 }
 

@@ -12,11 +12,15 @@ namespace {
 
 constexpr int64_t kMaxDense = int64_t{1} << 28;
 
-void require(bool ok, const char* operation, std::string argument, std::string got,
-             std::string expected) {
-  if (ok) return;
+[[noreturn]] void fail(const char* operation, std::string argument, std::string got,
+                       std::string expected) {
   throw Error(ErrorCode::invalid_argument, operation, fmt::format("{} is out of range", argument),
               {argument, std::move(got), std::move(expected), ""});
+}
+
+void require(bool ok, const char* operation, std::string argument, std::string got,
+             std::string expected) {
+  if (!ok) fail(operation, std::move(argument), std::move(got), std::move(expected));
 }
 
 void check_plane(const char* operation, int64_t q_len, int64_t kv_len) {
@@ -65,9 +69,9 @@ Mask from_column_intervals(const ColumnIntervals& columns, int64_t q_len) {
     Interval hidden[] = {{columns.lower_start[k], columns.lower_end[k]},
                          {columns.upper_start[k], columns.upper_end[k]}};
     for (const Interval& h : hidden) {
-      require(0 <= h.begin && h.begin <= h.end && h.end <= q_len, operation,
-              fmt::format("columns[{}]", k), fmt::format("rows [{}, {})", h.begin, h.end),
-              fmt::format("a part of [0, {})", q_len));
+      if (0 <= h.begin && h.begin <= h.end && h.end <= q_len) continue;
+      fail(operation, fmt::format("columns[{}]", k), fmt::format("rows [{}, {})", h.begin, h.end),
+           fmt::format("a part of [0, {})", q_len));
     }
     if (hidden[1].begin < hidden[0].begin) std::swap(hidden[0], hidden[1]);
     rows.clear();

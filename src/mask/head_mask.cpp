@@ -153,7 +153,9 @@ HeadMask HeadMask::intersect(const HeadMask& other) const {
     return a.slice->q_begin < b.slice->q_begin;
   });
   std::vector<const Slice*> alive[2];
-  for (const auto& [slice, side] : entries) {
+  for (const Entry& entry : entries) {
+    const Slice* slice = entry.slice;
+    const int side = entry.side;
     std::erase_if(alive[1 - side], [&](const Slice* s) { return s->q_end <= slice->q_begin; });
     for (const Slice* s : alive[1 - side]) {
       if (const auto common = tighten(clip(*slice, *s))) both.slices.push_back(*common);

@@ -5,71 +5,43 @@
 // An open band is null.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "core/json.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;  // writes keys in the order above
 
-constexpr size_t kMaxBytes = size_t{64} << 20;
-constexpr int kMaxDepth = 64;
 constexpr const char* kOperation = "mask.from_json";
 
-[[noreturn]] void fail(std::string argument, std::string message, std::string got,
-                       std::string expected) {
-  throw Error(ErrorCode::invalid_argument, kOperation, std::move(message),
-              {std::move(argument), std::move(got), std::move(expected), ""});
-}
-
-/// At most 80 bytes of a value, for messages.
-std::string excerpt(const Json& json) {
-  std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
-}
-
-const Json& field(const Json& object, const char* name) {
-  if (!object.is_object()) fail(name, "not an object", excerpt(object), "an object");
-  const auto found = object.find(name);
-  if (found == object.end()) fail(name, fmt::format("'{}' is missing", name), "", "");
-  return *found;
-}
-
-const Json& list(const Json& object, const char* name) {
-  const Json& value = field(object, name);
+const nlohmann::json& list(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& value = json_member(object, key, kOperation);
   if (!value.is_array()) {
-    fail(name, fmt::format("'{}' is not a list", name), excerpt(value), "a list");
+    throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is not a list", key),
+                {key, value.type_name(), "a list", ""});
   }
   return value;
 }
 
-/// An integer of magnitude below 2^61: such sums do not overflow.
-int64_t integer(const Json& json, const char* name) {
-  const bool fits = json.is_number_integer() &&
-                    (!json.is_number_unsigned() || json.get<uint64_t>() <= INT64_MAX) &&
-                    json.get<int64_t>() >= Slice::kNoLow && json.get<int64_t>() <= Slice::kNoHigh;
-  if (!fits) {
-    fail(name, fmt::format("'{}' is not a 61-bit integer", name), excerpt(json), "an integer");
-  }
-  return json.get<int64_t>();
+int64_t integer(const nlohmann::json& object, const char* key) {
+  return json_int(json_member(object, key, kOperation), key, kOperation);
 }
 
-std::vector<int64_t> integers(const Json& object, const char* name) {
+std::vector<int64_t> integers(const nlohmann::json& object, const char* key) {
   std::vector<int64_t> values;
-  for (const Json& value : list(object, name)) values.push_back(integer(value, name));
+  for (const auto& value : list(object, key)) values.push_back(json_int(value, key, kOperation));
   return values;
 }
 
-Slice slice(const Json& json) {
+Slice slice(const nlohmann::json& json) {
   if (!json.is_array() || json.size() != 6) {
-    fail("slices", "a slice is not a list of 6", excerpt(json),
-         "[q_begin, q_end, k_begin, k_end, lo or null, hi or null]");
+    throw Error(ErrorCode::invalid_argument, kOperation, "a slice is not a list of 6",
+                {"slices", fmt::format("{} of {}", json.type_name(), json.size()),
+                 "[q_begin, q_end, k_begin, k_end, lo or null, hi or null]", ""});
   }
-  const auto at = [&](size_t i) { return integer(json[i], "slices"); };
+  const auto at = [&](size_t i) { return json_int(json[i], "slices", kOperation); };
   return {at(0),
           at(1),
           at(2),
@@ -83,24 +55,6 @@ Json to_json(const Slice& s) {
   if (s.lo != Slice::kNoLow) json[4] = s.lo;
   if (s.hi != Slice::kNoHigh) json[5] = s.hi;
   return json;
-}
-
-Json parse(const std::string& text) {
-  if (text.size() > kMaxBytes) {
-    fail("text", "the text is too long", fmt::format("{} bytes", text.size()),
-         fmt::format("at most {} bytes", kMaxBytes));
-  }
-  const auto limit_depth = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) {
-      fail("text", "the text is nested too deeply", "", fmt::format("{} levels", kMaxDepth));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, limit_depth);
-  } catch (const Json::exception& e) {
-    fail("text", "not JSON", e.what(), "a mask as to_json writes it");
-  }
 }
 
 }  // namespace
@@ -125,31 +79,25 @@ std::string to_json(const Mask& mask) {
 }
 
 Mask mask_from_json(const std::string& text) {
-  const Json json = parse(text);
-  const Json& name = field(json, "name");
-  if (!name.is_string()) fail("name", "'name' is not a string", excerpt(name), "a string");
-  const Json& params = field(json, "params");
-  const int64_t q_len = integer(field(json, "q_len"), "q_len");
-  const int64_t kv_len = integer(field(json, "kv_len"), "kv_len");
-
+  const nlohmann::json json = parse_json(text, kOperation);
+  const int64_t q_len = integer(json, "q_len"), kv_len = integer(json, "kv_len");
   std::vector<HeadMask> variants;
-  for (const Json& variant : list(json, "variants")) {
-    HeadMask head{q_len, kv_len, {}, {}, {}};
-    for (const Json& s : list(variant, "slices")) head.slices.push_back(slice(s));
-    head.q_breaks = integers(variant, "q_breaks");
-    head.k_breaks = integers(variant, "k_breaks");
+  for (const auto& variant : list(json, "variants")) {
+    HeadMask head{q_len, kv_len, {}, integers(variant, "q_breaks"), integers(variant, "k_breaks")};
+    for (const auto& s : list(variant, "slices")) head.slices.push_back(slice(s));
     variants.push_back(std::move(head));
   }
   std::vector<int32_t> variant_of;
   for (const int64_t id : integers(json, "variant_of")) {
     if (id < 0 || id >= std::ssize(variants)) {
-      fail("variant_of", "no such variant", fmt::to_string(id),
-           fmt::format("below {}", variants.size()));
+      throw Error(ErrorCode::invalid_argument, kOperation, "no such variant",
+                  {"variant_of", fmt::to_string(id), fmt::format("below {}", variants.size()), ""});
     }
     variant_of.push_back(static_cast<int32_t>(id));
   }
-  return Mask(name.get<std::string>(), params.dump(), std::move(variants), std::move(variant_of),
-              integer(field(json, "batch"), "batch"), integer(field(json, "kv_heads"), "kv_heads"));
+  return Mask(json_text(json_member(json, "name", kOperation), "name", kOperation),
+              json_member(json, "params", kOperation).dump(), std::move(variants),
+              std::move(variant_of), integer(json, "batch"), integer(json, "kv_heads"));
 }
 
 }  // namespace verbatim

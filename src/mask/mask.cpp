@@ -15,12 +15,12 @@ void require(bool ok, const char* operation, const char* message, Error::Details
   if (!ok) throw Error(ErrorCode::invalid_argument, operation, message, std::move(details));
 }
 
-nlohmann::ordered_json parse_params(const std::string& text) {
-  return nlohmann::ordered_json::parse(text.empty() ? "{}" : text, nullptr, false);
+nlohmann::json parse_params(const std::string& text) {
+  return nlohmann::json::parse(text.empty() ? "{}" : text, nullptr, false);
 }
 
 /// Name and parameters of the masks that `mask` is the intersection of.
-nlohmann::ordered_json factors(const Mask& mask) {
+nlohmann::json factors(const Mask& mask) {
   auto params = parse_params(mask.params_json());
   if (params.size() == 1 && params.contains("masks")) return params["masks"];
   return {{{"name", mask.name()}, {"params", std::move(params)}}};
@@ -122,7 +122,7 @@ Mask Mask::intersect(const Mask& other) const {
   }
   auto all = factors(*this);
   for (auto& factor : factors(other)) all.push_back(std::move(factor));
-  const nlohmann::ordered_json params = {{"masks", std::move(all)}};
+  const nlohmann::json params = {{"masks", std::move(all)}};
   return Mask(name_ + "&" + other.name_, params.dump(), std::move(heads.variants),
               std::move(heads.variant_of), batch, kv_heads);
 }

@@ -23,7 +23,7 @@ std::string title(const Mask& mask) {
   };
   std::string text =
       fmt::format("# {}: {} queries x {} keys", quoted(mask.name()), mask.q_len(), mask.kv_len());
-  const auto params = nlohmann::ordered_json::parse(mask.params_json());
+  const auto params = nlohmann::json::parse(mask.params_json());
   const std::string shown = params.dump(-1, ' ', true);
   if (!params.empty() && shown.size() <= kMaxParams) text += ", " + shown;
   return text + "\n";
@@ -39,13 +39,13 @@ std::string condition(const Slice& s, int64_t q_len, int64_t kv_len) {
   if (s.lo != Slice::kNoLow) bounds.push_back(fmt::format("(kv_idx - q_idx >= {})", s.lo));
   if (s.hi != Slice::kNoHigh) bounds.push_back(fmt::format("(kv_idx - q_idx <= {})", s.hi));
   if (bounds.empty()) return "(q_idx >= 0)";
-  return fmt::format("{}", fmt::join(bounds, " & "));
+  const std::string all = fmt::format("{}", fmt::join(bounds, " & "));
+  return bounds.size() == 1 ? all : "(" + all + ")";
 }
 
 std::string any_of(const std::vector<std::string>& conditions) {
   if (conditions.empty()) return "    return q_idx < 0\n";
-  return fmt::format("    return (\n        ({})\n    )\n",
-                     fmt::join(conditions, ")\n        | ("));
+  return fmt::format("    return (\n        {}\n    )\n", fmt::join(conditions, "\n        | "));
 }
 
 std::string written_out(const HeadMask& head) {
@@ -119,10 +119,7 @@ std::string with_tables(const Mask& mask) {
   }
   std::vector<std::string> conditions;
   for (size_t i = 0; i < width; ++i) {
-    conditions.push_back(fmt::format(
-        "(kv_idx >= BOUNDS[s, {0}, 0]) & (kv_idx < BOUNDS[s, {0}, 1])"
-        " & (kv_idx - q_idx >= BOUNDS[s, {0}, 2]) & (kv_idx - q_idx <= BOUNDS[s, {0}, 3])",
-        i));
+    conditions.push_back(fmt::format("inside(BOUNDS[s, {}], kv_idx, kv_idx - q_idx)", i));
   }
   return fmt::format(
              "# The tables must be on the device of the attention: see torch.set_default_device.\n"
@@ -138,6 +135,9 @@ std::string with_tables(const Mask& mask) {
              "# kv_begin, kv_end and the least and greatest kv_idx - q_idx of every slice.\n"
              "BOUNDS = torch.tensor([  # [segment, slice, 4]\n{}])\n"
              "VARIANT = torch.tensor([  # [batch, KV head]\n{}])\n\n\n"
+             "def inside(bounds, k, d):\n"
+             "    return (k >= bounds[0]) & (k < bounds[1]) & (d >= bounds[2]) & (d <= "
+             "bounds[3])\n\n\n"
              "def mask_mod(b, h, q_idx, kv_idx):\n"
              "    s = SEGMENT[VARIANT[{}, {}], q_idx]\n",
              queries, bounds, variant_of, mask.batch() == 1 ? "0" : "b",

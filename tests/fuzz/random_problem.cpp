@@ -44,7 +44,7 @@ Mask block_sparse(Rng& rng, int64_t longest, int64_t kv_heads) {
 
 Mask random_mask(Rng& rng, const Problem& p) {
   // Most masks are small; some span many tiles.
-  const int64_t longest = pick<int64_t>(rng, {3, 20, 80, 80, 150, 300});
+  const int64_t longest = pick<int64_t>(rng, {3, 20, 80, 80, 150, 300, 600});
   const auto& patterns = static_patterns();
   Mask mask =
       chance(rng, 7)
@@ -111,6 +111,10 @@ std::string random_order(Rng& rng, Pass pass) {
   return chance(rng, 3) ? name + "/split" : name;
 }
 
+std::string random_placement(Rng& rng) {
+  return placements()[uniform(rng, 0, std::ssize(placements()) - 1)].name;
+}
+
 }  // namespace
 
 RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
@@ -131,7 +135,10 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
                   .backward_tile = random_tile(rng),
                   .forward_order = random_order(rng, Pass::forward),
                   .backward_order = random_order(rng, Pass::backward),
+                  .forward_placement = random_placement(rng),
+                  .backward_placement = random_placement(rng),
                   .threads = static_cast<int>(uniform(rng, 1, 4)),
+                  .workers = static_cast<int>(uniform(rng, 1, 12)),
                   .fill_seed = rng(),
                   .poisoned = std::nullopt,
                   .q = input(q_shape),
@@ -161,9 +168,9 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
 
 std::string RandomProblem::text() const {
   std::string line = fmt::format(
-      "{} {} forward {} {}x{} backward {} {}x{} threads {}", to_json(problem), mask.name(),
-      forward_order, forward_tile.q, forward_tile.kv, backward_order, backward_tile.q,
-      backward_tile.kv, threads);
+      "{} {} forward {} {} {}x{} backward {} {} {}x{} threads {} workers {}", to_json(problem),
+      mask.name(), forward_order, forward_placement, forward_tile.q, forward_tile.kv,
+      backward_order, backward_placement, backward_tile.q, backward_tile.kv, threads, workers);
   if (poisoned) line += fmt::format(" NaN in {} at {}", *poisoned, poison_at);
   return line;
 }

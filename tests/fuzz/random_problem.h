@@ -15,7 +15,8 @@ struct RandomProblem {
   Mask mask;
   TileShape forward_tile, backward_tile;
   std::string forward_order, backward_order;
-  int threads = 1;
+  std::string forward_placement, backward_placement;
+  int threads = 1, workers = 1;
   uint64_t fill_seed = 0;
   // A NaN in one row of one input; the others must not notice unless they attend to it.
   std::optional<std::string> poisoned;  // "q", "k", "v" or "dout"

@@ -68,9 +68,9 @@ TEST(MaskJson, NamesWhatIsWrong) {
   expect("overlap", [&](auto& json) { slices(json).push_back({1, 2, 0, 1, nullptr, nullptr}); });
   expect("slices is out of range", [&](auto& json) { slices(json)[0][1] = 5; });
   expect("a list of 6", [&](auto& json) { slices(json)[0].push_back(1); });
-  expect("61-bit", [&](auto& json) { slices(json)[0][1] = 1e300; });
-  expect("61-bit", [&](auto& json) { slices(json)[0][1] = UINT64_MAX; });
-  expect("61-bit", [&](auto& json) { slices(json)[0][4] = INT64_MIN; });
+  expect("wrong type or range", [&](auto& json) { slices(json)[0][1] = 1e300; });
+  expect("wrong type or range", [&](auto& json) { slices(json)[0][1] = UINT64_MAX; });
+  expect("a band", [&](auto& json) { slices(json)[0][4] = INT64_MIN; });
   expect("q_breaks", [&](auto& json) { json["variants"][0]["q_breaks"] = {4}; });
   expect("q_len", [&](auto& json) { json["q_len"] = -1; });
   expect("no such variant", [&](auto& json) { json["variant_of"] = {int64_t{1} << 32}; });

@@ -4,11 +4,14 @@
 #include <random>
 
 #include "plan/walk.h"
+#include "plans.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim {
 namespace {
+
+using test::plan_of;
 
 struct Case {
   std::string name;
@@ -36,17 +39,6 @@ std::vector<Case> cases() {
 }
 
 constexpr TileShape kShapes[] = {{16, 16}, {8, 16}, {16, 8}, {10, 32}};
-
-Plan plan_of(std::shared_ptr<const HeadOrder> order, int32_t heads, std::string_view placement,
-             int32_t workers) {
-  Plan plan;
-  plan.pass = order->pass;
-  plan.orders = {order};
-  plan.order_of_head.assign(static_cast<size_t>(heads), 0);
-  const std::vector<std::shared_ptr<const HeadOrder>> all(static_cast<size_t>(heads), order);
-  plan.placement = make_placement(placement, all, workers);
-  return plan;
-}
 
 // Every order of every pass, group 1 and 3, walked and split.
 template <class F>

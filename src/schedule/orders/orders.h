@@ -39,6 +39,14 @@ HeadOrder descending(const Tiles& tiles, int32_t group, Group mode);
 HeadOrder right_to_left(const Tiles& tiles, int32_t group, Group mode);
 HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Group mode);
 
+/// Sweeps rotated over the whole head (DASH figure 6) or inside chunks of kChunk KV tiles; pairs of
+/// KV tiles (figure 7) of the head or of a chunk. Tasks wait for later ones: as many workers must
+/// be resident as tasks rotate together.
+HeadOrder shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Group mode);
+
 /// One chain per query tile and query head; `split` cuts rows every kSplit KV tiles.
 HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Group mode);
 HeadOrder forward_descending(const Tiles& tiles, int32_t group, Group mode);

@@ -21,6 +21,14 @@ constexpr std::array kInfos{
               Level::invariant},
     OrderInfo{"chunked_descending", "chunks of 8 KV tiles left to right, right to left inside",
               Pass::backward, Level::invariant},
+    OrderInfo{"shift", "query tiles rotated over all KV tiles of a head (DASH figure 6)",
+              Pass::backward, Level::invariant},
+    OrderInfo{"symmetric_shift", "KV tiles i and n-1-i in one task, rotated (DASH figure 7)",
+              Pass::backward, Level::invariant},
+    OrderInfo{"chunked_shift", "shift inside chunks of 8 KV tiles, chunk after chunk",
+              Pass::backward, Level::invariant},
+    OrderInfo{"chunked_symmetric_shift", "symmetric shift inside chunks of 8 KV tiles",
+              Pass::backward, Level::invariant},
     OrderInfo{"ascending", "KV tiles enter the softmax left to right", Pass::forward,
               Level::invariant},
     OrderInfo{"descending", "KV tiles enter the softmax right to left, the diagonal first",
@@ -28,8 +36,16 @@ constexpr std::array kInfos{
 };
 
 constexpr std::array<Builder, kInfos.size()> kBuilders{
-    order::ascending,          order::descending,        order::right_to_left,
-    order::chunked_descending, order::forward_ascending, order::forward_descending,
+    order::ascending,
+    order::descending,
+    order::right_to_left,
+    order::chunked_descending,
+    order::shift,
+    order::symmetric_shift,
+    order::chunked_shift,
+    order::chunked_symmetric_shift,
+    order::forward_ascending,
+    order::forward_descending,
 };
 
 constexpr std::string_view kSplitSuffix = "/split";

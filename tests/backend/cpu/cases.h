@@ -1,4 +1,4 @@
-// Tensors of one problem, filled from a seed, and the naive double attention they are judged by.
+// The tensors of one problem, filled by position, and both passes over them.
 #pragma once
 
 #include <string>
@@ -6,41 +6,30 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/reference/compare.h"
+#include "support/guarded_tensor.h"
 
 namespace verbatim::test {
-
-/// A tensor that owns its memory: poisoned with NaN, optionally with gaps between heads.
-struct Tensor {
-  std::vector<char> memory;
-  TensorView view;
-  Tensor() = default;
-  Tensor(Dtype dtype, std::array<int64_t, 4> shape, int64_t gap = 0);
-  float get(int64_t b, int64_t l, int64_t h, int64_t d) const;
-  void set(int64_t b, int64_t l, int64_t h, int64_t d, float x);
-  void fill(uint32_t seed, float amplitude);
-};
 
 struct Case {
   Problem problem;
   Mask mask;
-  Tensor q, k, v, dout, o, dq, dk, dv;
-  std::vector<float> lse_memory;
-  RowView lse;
+  GuardedTensor q, k, v, dout, o, lse, dq, dk, dv;  // outputs hold NaN until run()
 
-  Case(const Problem& problem, Mask mask, uint32_t seed, int64_t gap = 0, float amplitude = 1);
+  /// Rows of every tensor are `gap` elements apart. Q and K are uniform in +-amplitude.
+  Case(const Problem& problem, Mask mask, uint64_t seed = 1, int64_t gap = 0, double amplitude = 1);
+
   ForwardTensors forward() const;
   BackwardTensors backward() const;
-  /// Runs both plans with the given kernels.
-  void run(const Plan& forward_plan, const Plan& backward_plan, int threads,
+  /// Runs both plans on poisoned outputs.
+  void run(const Plan& forward_plan, const Plan& backward_plan, int threads = 2,
            const cpu::KernelTable& kernels = cpu::kernels());
-  /// The bits of every output.
-  std::vector<uint64_t> bits() const;
+  /// SHA-256 of o, lse, dq, dk, dv.
+  std::vector<std::string> hashes() const;
+  /// Against the reference, every row.
+  Check check() const;
+  bool guards_intact() const;
+  std::string describe() const;
 };
-
-/// Largest |ours - exact| over the largest |exact| (at least 0.1: a gradient may be exactly zero)
-/// of each output, in the order o, lse, dq, dk, dv.
-/// Infinities and NaN must agree exactly, else the result is Inf.
-std::vector<double> errors(const Case& c);
-std::string describe(const Case& c);
 
 }  // namespace verbatim::test

@@ -114,6 +114,7 @@ Plan plan_of(Pass pass, const Problem& problem, const Mask& mask, TileShape tile
   for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head)
     for (int32_t t = 0; t < static_cast<int32_t>(plan.order(head).tasks.size()); ++t)
       plan.placement.tasks.push_back({head, t});
+  plan.residency = verify(plan);
   return plan;
 }
 
@@ -121,12 +122,8 @@ Plan plan_of(Pass pass, const Problem& problem, const Mask& mask, TileShape tile
 
 Plan backward_plan(const Problem& problem, const Mask& mask, TileShape tile, Order order) {
   const int32_t group = static_cast<int32_t>(problem.group());
-  Plan plan = plan_of(Pass::backward, problem, mask, tile,
-                      [&](auto tiles) { return backward_order(tiles, group, order); });
-  if (order == Order::rotating)
-    for (const auto& head : plan.orders)
-      plan.residency = std::max(plan.residency, head->tiles->kv_tiles());
-  return plan;
+  return plan_of(Pass::backward, problem, mask, tile,
+                 [&](auto tiles) { return backward_order(tiles, group, order); });
 }
 
 Plan forward_plan(const Problem& problem, const Mask& mask, TileShape tile, int splits) {
