@@ -71,6 +71,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   }
   const bool bf16 = context.dtype == Dtype::bf16;
   const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
+    if (length == 0) return CUtensorMap{};  // nothing is ever loaded through it
     return make_tensor_map(tensor, bf16, sizes.batch, length, heads, sizes.head_dim,
                            static_cast<int32_t>(rows));
   };
