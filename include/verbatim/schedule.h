@@ -38,27 +38,32 @@ std::span<const PlacementInfo> placements();
 Placement make_placement(std::string_view name,
                          std::span<const std::shared_ptr<const HeadOrder>> heads, int32_t workers);
 
-/// A machine as the simulator sees it. Cycles, bytes per cycle and counts; JSON with these names.
+/// A machine as the simulator sees it. Times are cycles; JSON with these names.
 struct Machine {
   std::string name;
   int32_t workers = 1;  // resident workers by default
   // The paper's model: every visit computes for `compute` cycles, then reduces for `reduce`.
   // A calibrated machine leaves `overlap` true: the reduction of a visit runs behind the next
-  // visit's compute as long as one of `buffers` is free.
+  // visits' compute as long as one of `buffers` is free.
   bool overlap = false;
-  double compute = 1;          // per full tile of the reference shape below
-  double reduce = 0;           // per tile whose dQ rows are in L2
+  bool ordered = true;         // false: addends enter as they come, as non-deterministic kernels do
+  double compute = 1;          // a full tile of the reference shape, backward
+  double forward = 1;          // the forward's share of `compute`
+  double reduce = 0;           // adding a tile of dQ whose rows are in L2
   double compute_partial = 1;  // factor for a tile that needs masking
-  TileShape reference_tile{64, 128};
+  TileShape reference_tile{0, 0};  // costs grow with tile area and head dim from here;
+  int64_t reference_dim = 0;       // 0: they are the same for every shape
   int32_t buffers = 1;
-  double signal_latency = 0;  // from a complete reduction to the flag another worker sees
-  double task_start = 0;      // loading K and V, filling the pipeline
-  double task_end = 0;        // writing dK and dV
+  double store = 0;           // end of `compute` during which a visit fills its buffer
+  double signal_latency = 0;  // from the end of a reduction to the flag another worker sees; below
+                              // 0 when the writer is busy for longer than the hand-off
+  double chain_start = 0;     // loading the kept tile, filling the pipeline
+  double chain_end = 0;       // writing the kept tile's results
+  double chain_share = 0;     // instead of chain_end: adding them to a shared tile
   double launch = 0;          // before the first task
   double jitter = 0;          // relative spread of a visit's compute time, from a fixed generator
   double l2_bytes = 0;        // 0: no L2 model
-  double reduce_miss = 0;     // cycles of a reduction whose dQ rows are not in L2
-  double compute_miss = 1;    // factor when Q and dO tiles are not in L2
+  double bandwidth = 0;  // bytes per cycle to memory, shared by all workers: rows not in L2 wait
   double clock_ghz = 1;
 
   static Machine paper(double compute, double reduce, int32_t workers);

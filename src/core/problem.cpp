@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -66,26 +66,28 @@ std::string to_json(const Problem& p) {
 }
 
 Problem problem_from_json(const std::string& text) {
-  try {
-    const auto json = nlohmann::json::parse(text);
-    Problem p;
-    p.batch = json.at("batch").get<int64_t>();
-    p.q_heads = json.at("q_heads").get<int64_t>();
-    p.kv_heads = json.at("kv_heads").get<int64_t>();
-    p.q_len = json.at("q_len").get<int64_t>();
-    p.kv_len = json.at("kv_len").get<int64_t>();
-    p.head_dim = json.at("head_dim").get<int64_t>();
-    p.head_dim_v = json.at("head_dim_v").get<int64_t>();
-    p.dtype = dtype_from_string(json.at("dtype").get<std::string>());
-    p.scale = json.at("scale").get<double>();
-    p.softcap = json.at("softcap").get<double>();
-    p.dropout = json.at("dropout").get<double>();
-    p.seed = json.at("seed").get<uint64_t>();
-    p.validate();
-    return p;
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::invalid_argument, "problem.from_json", e.what());
-  }
+  constexpr const char* kOperation = "problem.from_json";
+  const nlohmann::json json = parse_json(text, kOperation);
+  const auto member = [&](const char* key) -> const nlohmann::json& {
+    return json_member(json, key, kOperation);
+  };
+  const auto integer = [&](const char* key) { return json_int(member(key), key, kOperation); };
+  const auto number = [&](const char* key) { return json_number(member(key), key, kOperation); };
+  Problem p;
+  p.batch = integer("batch");
+  p.q_heads = integer("q_heads");
+  p.kv_heads = integer("kv_heads");
+  p.q_len = integer("q_len");
+  p.kv_len = integer("kv_len");
+  p.head_dim = integer("head_dim");
+  p.head_dim_v = integer("head_dim_v");
+  p.dtype = dtype_from_string(json_text(member("dtype"), "dtype", kOperation));
+  p.scale = number("scale");
+  p.softcap = number("softcap");
+  p.dropout = number("dropout");
+  p.seed = json_uint(member("seed"), "seed", kOperation);
+  p.validate();
+  return p;
 }
 
 }  // namespace verbatim

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "mask/lines.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
 
@@ -99,17 +100,8 @@ std::vector<Interval> HeadMask::row(int64_t q) const {
     const Interval keys = keys_of_row(s, q);
     if (keys.begin < keys.end) found.push_back(keys);
   }
-  std::sort(found.begin(), found.end(),
-            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::vector<Interval> merged;
-  for (const Interval& keys : found) {
-    if (!merged.empty() && merged.back().end == keys.begin) {
-      merged.back().end = keys.end;
-    } else {
-      merged.push_back(keys);
-    }
-  }
-  return merged;
+  merge(found);
+  return found;
 }
 
 HeadMask HeadMask::crop(int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t k_end) const {
@@ -161,7 +153,9 @@ HeadMask HeadMask::intersect(const HeadMask& other) const {
     return a.slice->q_begin < b.slice->q_begin;
   });
   std::vector<const Slice*> alive[2];
-  for (const auto& [slice, side] : entries) {
+  for (const Entry& entry : entries) {
+    const Slice* slice = entry.slice;
+    const int side = entry.side;
     std::erase_if(alive[1 - side], [&](const Slice* s) { return s->q_end <= slice->q_begin; });
     for (const Slice* s : alive[1 - side]) {
       if (const auto common = tighten(clip(*slice, *s))) both.slices.push_back(*common);

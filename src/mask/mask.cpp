@@ -15,8 +15,15 @@ void require(bool ok, const char* operation, const char* message, Error::Details
   if (!ok) throw Error(ErrorCode::invalid_argument, operation, message, std::move(details));
 }
 
-nlohmann::ordered_json parse_params(const std::string& text) {
-  return nlohmann::ordered_json::parse(text.empty() ? "{}" : text, nullptr, false);
+nlohmann::json parse_params(const std::string& text) {
+  return nlohmann::json::parse(text.empty() ? "{}" : text, nullptr, false);
+}
+
+/// Name and parameters of the masks that `mask` is the intersection of.
+nlohmann::json factors(const Mask& mask) {
+  auto params = parse_params(mask.params_json());
+  if (params.size() == 1 && params.contains("masks")) return params["masks"];
+  return {{{"name", mask.name()}, {"params", std::move(params)}}};
 }
 
 /// The size of a broadcast dimension.
@@ -44,9 +51,9 @@ Mask::Mask(std::string name, std::string params_json, std::vector<HeadMask> vari
           {"params_json", params_json_, "an object such as {\"window\":3}", "{}"});
   require(!variants_.empty(), "mask", "a mask needs a head mask",
           {"variants", "none", "at least 1", "1"});
-  require(batch >= 1 && batch <= kMaxLength && kv_heads >= 1 && kv_heads <= kMaxLength, "mask",
+  require(batch >= 1 && batch <= kMaxHeads && kv_heads >= 1 && kv_heads <= kMaxHeads, "mask",
           "a size is out of range",
-          {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads), "1 or more", "1"});
+          {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads), "1 to 2^24", "1"});
   require(std::ssize(variant_of_) == batch * kv_heads, "mask",
           "there must be one variant per batch entry and KV head",
           {"variant_of", fmt::format("{} entries", variant_of_.size()),
@@ -113,10 +120,9 @@ Mask Mask::intersect(const Mask& other) const {
       heads.variant_of.push_back(it->second);
     }
   }
-  const nlohmann::ordered_json params = {
-      {"masks",
-       {{{"name", name_}, {"params", parse_params(params_json_)}},
-        {{"name", other.name_}, {"params", parse_params(other.params_json_)}}}}};
+  auto all = factors(*this);
+  for (auto& factor : factors(other)) all.push_back(std::move(factor));
+  const nlohmann::json params = {{"masks", std::move(all)}};
   return Mask(name_ + "&" + other.name_, params.dump(), std::move(heads.variants),
               std::move(heads.variant_of), batch, kv_heads);
 }

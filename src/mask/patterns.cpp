@@ -10,28 +10,29 @@
 namespace verbatim::masks {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr int64_t kOpenLow = Slice::kNoLow;
 constexpr int64_t kOpenHigh = Slice::kNoHigh;
 
-void require(bool ok, const std::string& mask, const std::string& argument, int64_t got,
-             const std::string& expected, const std::string& nearest) {
-  if (ok) return;
-  throw Error(ErrorCode::invalid_argument, "mask." + mask,
+[[noreturn]] void fail(const char* mask, const std::string& argument, int64_t got,
+                       const std::string& expected, const std::string& nearest) {
+  throw Error(ErrorCode::invalid_argument, std::string("mask.") + mask,
               fmt::format("{} is out of range", argument),
               {argument, fmt::to_string(got), expected, nearest});
 }
 
 void check_length(const char* mask, const char* argument, int64_t length) {
-  require(length >= 0 && length <= kMaxLength, mask, argument, length,
-          fmt::format("0 to {}", kMaxLength), length < 0 ? "0" : fmt::to_string(kMaxLength));
+  if (length >= 0 && length <= kMaxLength) return;
+  fail(mask, argument, length, fmt::format("0 to {}", kMaxLength),
+       fmt::to_string(length < 0 ? 0 : kMaxLength));
 }
 
 /// A parameter that may be any number from `least`; beyond the plane it changes nothing.
 int64_t clamped(const char* mask, const char* argument, int64_t value, int64_t least) {
-  require(value >= least, mask, argument, value, fmt::format("{} or more", least),
-          fmt::to_string(least));
+  if (value < least) {
+    fail(mask, argument, value, fmt::format("{} or more", least), fmt::to_string(least));
+  }
   return std::min(value, kMaxLength);
 }
 
@@ -50,8 +51,10 @@ std::vector<int64_t> document_edges(const char* mask, Lengths lengths) {
   std::vector<int64_t> edges{0};
   for (size_t d = 0; d < lengths.size(); ++d) {
     const int64_t rest = kMaxLength - edges.back();
-    require(lengths[d] >= 0 && lengths[d] <= rest, mask, fmt::format("doc_lengths[{}]", d),
-            lengths[d], fmt::format("0 to {}", rest), lengths[d] < 0 ? "0" : fmt::to_string(rest));
+    if (lengths[d] < 0 || lengths[d] > rest) {
+      fail(mask, fmt::format("doc_lengths[{}]", d), lengths[d], fmt::format("0 to {}", rest),
+           fmt::to_string(lengths[d] < 0 ? 0 : rest));
+    }
     edges.push_back(edges.back() + lengths[d]);
   }
   return edges;
@@ -169,8 +172,10 @@ Mask prefix_lm_causal(int64_t len, int64_t prefix) {
 
 Mask prefix_lm_document(Lengths doc_lengths, Lengths prefix) {
   const char* name = "prefix_lm_document";
-  require(prefix.size() == 1 || prefix.size() == doc_lengths.size(), name, "prefix",
-          std::ssize(prefix), fmt::format("1 or {} numbers", doc_lengths.size()), "1");
+  if (prefix.size() != 1 && prefix.size() != doc_lengths.size()) {
+    fail(name, "prefix", std::ssize(prefix), fmt::format("1 or {} numbers", doc_lengths.size()),
+         "1");
+  }
   const Json params = {{"prefix", std::vector<int64_t>(prefix.begin(), prefix.end())}};
   for (const int64_t p : prefix) clamped(name, "prefix", p, 0);
   return documents(name, doc_lengths, params,
@@ -198,15 +203,18 @@ Mask block_causal_document(Lengths doc_lengths, int64_t block) {
 
 Mask from_cu_seqlens(Lengths cu_seqlens_q, Lengths cu_seqlens_k, bool causal) {
   const char* name = "cu_seqlens";
-  require(!cu_seqlens_q.empty() && cu_seqlens_q.size() == cu_seqlens_k.size(), name, "cu_seqlens_k",
-          std::ssize(cu_seqlens_k),
-          fmt::format("as many entries as cu_seqlens_q ({}), at least 1", cu_seqlens_q.size()), "");
+  if (cu_seqlens_q.empty() || cu_seqlens_q.size() != cu_seqlens_k.size()) {
+    fail(name, "cu_seqlens_k", std::ssize(cu_seqlens_k),
+         fmt::format("as many entries as cu_seqlens_q ({}), at least 1", cu_seqlens_q.size()), "");
+  }
   const auto check = [name](const char* argument, Lengths edges) {
     int64_t previous = 0;
     for (size_t i = 0; i < edges.size(); ++i) {
       const int64_t most = i == 0 ? 0 : kMaxLength;
-      require(edges[i] >= previous && edges[i] <= most, name, fmt::format("{}[{}]", argument, i),
-              edges[i], fmt::format("{} to {}", previous, most), fmt::to_string(previous));
+      if (edges[i] < previous || edges[i] > most) {
+        fail(name, fmt::format("{}[{}]", argument, i), edges[i],
+             fmt::format("{} to {}", previous, most), fmt::to_string(previous));
+      }
       previous = edges[i];
     }
   };

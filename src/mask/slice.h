@@ -11,6 +11,9 @@ namespace verbatim {
 /// Longest query or key axis: tile indices then fit 32 bits and areas 64.
 inline constexpr int64_t kMaxLength = int64_t{1} << 30;
 
+/// Most batch entries or heads.
+inline constexpr int64_t kMaxHeads = int64_t{1} << 24;
+
 /// The positions that both slices hold; may be empty.
 Slice clip(const Slice& a, const Slice& b);
 

@@ -20,8 +20,14 @@ struct LaunchContext {
   Dtype dtype;
   TileShape tile;
   bool shared_tiles;  // some tile belongs to several chains (Chain::addends > 1)
-  bool ordered;       // backward: false for the ablation that adds dQ in any order
-  bool empty_tiles;   // some output tile belongs to no chain: the launch fills it
+  bool empty_rows;    // backward: some query tile has no addend: the launch zeroes its dQ
+  bool ordered;       // backward: false adds to dQ in any order, the price list of determinism
+};
+
+/// What a plan's orders need of a kernel's workspace.
+struct PlanExtent {
+  int32_t max_q_tiles, max_kv_tiles;  // most of any order
+  bool shared_tiles;                  // as in LaunchContext
 };
 
 /// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it
@@ -36,10 +42,13 @@ struct Kernel {
   /// Shared memory of one CTA: a device that has less cannot run it.
   int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
   /// Bytes of Params::workspace.
-  int64_t (*workspace_bytes)(const Plan& plan);
+  int64_t (*workspace_bytes)(const Problem& problem, const PlanExtent& extent);
   void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
   void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
 };
+
+/// The sizes of a validated problem.
+Sizes sizes_of(const Problem& problem);
 
 /// In order of preference: the first that suits the device and the problem runs.
 std::span<const Kernel> kernels();

@@ -75,24 +75,24 @@ struct HandOff {
 };
 
 struct ForwardParams {
-  PlanView plan;
+  PlanView plan{};
   Sizes sizes;
   Scalars scalars;
   TensorRef q, k, v, o;
   float* lse;  // [batch, q_heads, q_len]
-  HandOff hand_off;
-  void* workspace;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
+  HandOff hand_off{};
+  void* workspace = nullptr;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
 };
 
 struct BackwardParams {
-  PlanView plan;
+  PlanView plan{};
   Sizes sizes;
   Scalars scalars;
   TensorRef q, k, v, o, dout;
   const float* lse;  // [batch, q_heads, q_len]
   TensorRef dq, dk, dv;
-  HandOff hand_off;
-  void* workspace;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
+  HandOff hand_off{};
+  void* workspace = nullptr;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
 };
 
 }  // namespace verbatim::cuda

@@ -13,7 +13,6 @@ struct OrderView {
   const Chain* chains;
   const Task* tasks;
   const int32_t* row_addends;  // backward: [q_tiles] addends of each dQ row; 0: dQ = 0
-  const int32_t* tile_chains;  // chains per tile: [kv_tiles] backward, [group * q_tiles] forward
   const int64_t* q_edges;      // [q_tiles + 1]
   const int64_t* kv_edges;     // [kv_tiles + 1]
   const int32_t* slice_ids;

@@ -1,15 +1,12 @@
-// The deterministic sm90 backward, for head dims 64 and 128 in bf16 and f16.
+// The Hopper backward as a row of the registry.
 #pragma once
-
-#include <cstdint>
 
 #include "backend/cuda/registry.h"
 
-namespace verbatim::cuda {
+namespace verbatim::cuda::sm90 {
 
-/// Bytes of BackwardParams::workspace for `row_tiles` query tiles (over batch and query heads).
-int64_t sm90_backward_workspace_bytes(int64_t head_dim, int64_t row_tiles);
+/// bf16 and f16, head dim = value head dim = 64 (tiles 128 x 128) or 128 (tiles 64 x 128), without
+/// softcap and dropout.
+Kernel backward_kernel();
 
-void sm90_backward(const BackwardParams& params, const LaunchContext& context);
-
-}  // namespace verbatim::cuda
+}  // namespace verbatim::cuda::sm90

@@ -16,7 +16,7 @@ constexpr int kBatch = kVisitRing / 2;  // visits the producer looks up at once
 constexpr int kChainRing = 4;
 
 /// Ids of bar.sync; 0 belongs to __syncthreads.
-enum class NamedBarrier : uint32_t { scores_stored = 1 };
+enum class NamedBarrier : uint32_t { scores_stored = 1, warpgroup_0 = 2, warpgroup_1 = 3 };
 
 /// One (query tile, KV tile) pair, as the producer publishes it.
 struct Visit {
@@ -34,14 +34,15 @@ struct Chain90 {
   int32_t kv_begin, kv_rows;
   int32_t batch, kv_head;
   int32_t order;
+  int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
+  int32_t addend, addends;  // of the chains that share it
 };
 
-/// Everything the compiler must know. `Extra` adds softcap and dropout.
-template <class Element_, int kHeadDim_, bool kExtra_>
+/// Everything the compiler must know.
+template <class Element_, int kHeadDim_>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kExtra = kExtra_;
   static constexpr int kTileQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kTileKv = 128;
   // S(i + 1) reads its Q while dK(i) still reads the last one: a third stage hides the load.

@@ -129,6 +129,9 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
       chain.batch = placed.head / plan.kv_heads;
       chain.kv_head = placed.head % plan.kv_heads;
       chain.order = plan.order_of_head[placed.head];
+      chain.key = placed.head * p.common.hand_off.max_kv_tiles + planned.tile;
+      chain.addend = planned.addend;
+      chain.addends = planned.addends;
       if (visits == 0) {
         ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
         ptx::mbarrier_arrive(&smem.kv_full);
@@ -165,27 +168,27 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
 
 // --- dQ writers and their signaller
 
-/// Waits until `turn` reaches the visit's addend. Gives up when the wait expires, here or
-/// elsewhere: the sum is then wrong, and the report says so.
-__device__ __forceinline__ void wait_for_turn(const Params& p, const int32_t* turn,
-                                              const Visit& visit) {
-  if (ptx::load_acquire(turn) >= visit.addend) return;
-  const HandOff& hand_off = p.common.hand_off;
+/// Waits until `turn` reaches `addend`. Gives up when the wait expires, here or elsewhere: the sum
+/// is then wrong, and the report says so. `tile` indexes row tiles, or with `of_keys` KV tiles.
+__device__ __noinline__ void wait_for_turn(const BackwardParams& p, const int32_t* turn,
+                                           int32_t addend, int32_t tile, bool of_keys) {
+  const HandOff& hand_off = p.hand_off;
   const uint64_t start = ptx::global_timer_ns();
   for (uint32_t polls = 1;; ++polls) {
     const int32_t seen = ptx::load_acquire(turn);
-    if (seen >= visit.addend) return;
+    if (seen >= addend) return;
     if (polls % 256 != 0) continue;
     if (*static_cast<volatile int32_t*>(hand_off.aborted) != 0) return;
     if (ptx::global_timer_ns() - start < static_cast<uint64_t>(hand_off.spin_limit_ns)) continue;
     if (atomicCAS(hand_off.aborted, 0, 1) == 0) {
-      const int32_t group = p.common.plan.group, q_heads = p.common.sizes.q_heads;
-      const int32_t head = visit.row / hand_off.max_q_tiles;  // b * q_heads + q_head
+      const int32_t tiles = of_keys ? hand_off.max_kv_tiles : hand_off.max_q_tiles;
+      const int32_t head = tile / tiles;  // b * kv_heads + kv_head, or b * q_heads + q_head
+      const int32_t group = p.plan.group;
       *hand_off.report = {.expired = 1,
-                          .head = head / q_heads * (q_heads / group) + head % q_heads / group,
-                          .q_head = head % group,
-                          .tile = visit.row % hand_off.max_q_tiles,
-                          .addend = visit.addend,
+                          .head = of_keys ? head : head / group,
+                          .q_head = of_keys ? -1 : head % group,
+                          .tile = tile % tiles,
+                          .addend = addend,
                           .seen = seen};
       __threadfence_system();
     }
@@ -214,7 +217,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
                         C::kDqHalfBytes);  // the first addend needs no zero
       } else {
         if (p.ordered) {
-          wait_for_turn(p, turn, visit);
+          wait_for_turn(p.common, turn, addend, visit.row, false);
           ptx::fence_async_global();
         }
         ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
@@ -316,6 +319,43 @@ __device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const Ord
       }
     }
   }
+}
+
+/// Adds a warpgroup's half of dK and dV to those of the chains before it on the same KV tile: on
+/// return the last chain holds the sum, and the others have left theirs for the next.
+template <class C, class Acc>
+__device__ void share_key_tile(const Params& p, const Chain90& chain, int half, Acc& dk, Acc& dv) {
+  constexpr int kFloats = size(Acc{});  // of one thread
+  const int thread = threadIdx.x % 128;
+  const auto barrier =
+      static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
+  int32_t* turn = p.workspace.key_turns + static_cast<int64_t>(chain.key) * 2 + half;
+  auto* sums = reinterpret_cast<float4*>(p.workspace.dkv_sum) +
+               (static_cast<int64_t>(chain.key) * 2 + half) * (2 * 128 * kFloats / 4) + thread;
+  const bool last = chain.addend + 1 == chain.addends;
+  if (chain.addend > 0) {
+    if (thread == 0) wait_for_turn(p.common, turn, chain.addend, chain.key, true);
+    ptx::named_barrier(barrier, 128);
+  }
+  const auto add = [&](Acc& acc, float4* sum) {
+    CUTE_UNROLL
+    for (int i = 0; i < kFloats; i += 4) {
+      if (chain.addend > 0) {
+        const float4 before = __ldcg(sum + 32 * i);
+        acc(i) += before.x;
+        acc(i + 1) += before.y;
+        acc(i + 2) += before.z;
+        acc(i + 3) += before.w;
+      }
+      if (!last) __stcg(sum + 32 * i, make_float4(acc(i), acc(i + 1), acc(i + 2), acc(i + 3)));
+    }
+  };
+  add(dk, sums);
+  add(dv, sums + 32 * kFloats);
+  if (last) return;
+  __threadfence();
+  ptx::named_barrier(barrier, 128);
+  if (thread == 0) ptx::store_release(turn, chain.addend + 1);
 }
 
 template <class C>
@@ -471,12 +511,15 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     }
     release(&smem.kv_empty);
 
-    const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
-      Element* base = tensor.template at<Element>(chain.batch, chain.kv_begin, chain.kv_head);
-      store_rows<Element, C::kHeadDim / 8>(acc, scale, base, tensor.row, k_row, chain.kv_rows);
-    };
-    store(p.common.dk, tK, p.common.scalars.scale);
-    store(p.common.dv, tV, 1.0f);
+    if (chain.addends > 1) share_key_tile<C>(p, chain, half, tK, tV);
+    if (chain.addend + 1 == chain.addends) {
+      const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
+        Element* base = tensor.template at<Element>(chain.batch, chain.kv_begin, chain.kv_head);
+        store_rows<Element, C::kHeadDim / 8>(acc, scale, base, tensor.row, k_row, chain.kv_rows);
+      };
+      store(p.common.dk, tK, p.common.scalars.scale);
+      store(p.common.dv, tV, 1.0f);
+    }
     release(&smem.chain_empty[c % kChainRing]);
   }
 }

@@ -12,9 +12,15 @@ namespace verbatim::cuda::sm90_bwd {
 /// Where the kernels of one backward meet. A row tile is one query tile of one query head:
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
-  float* stats;    // [row tiles][2][tile_q]: LSE * log2(e) (+inf: no such row), then delta
-  float* dq_sum;   // [row tiles][tile_q * head_dim] in fragment order
-  int32_t* turns;  // [row tiles][2]: addends complete of each half of the sum, zeroed in-stream
+  float* stats;   // [row tiles][2][tile_q]: LSE * log2(e) (+inf: no such row), then delta
+  float* dq_sum;  // [row tiles][tile_q * head_dim] in fragment order
+  // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
+  // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
+  float* dkv_sum;
+  // Addends that are complete, zeroed in-stream: of each half of a row tile, then of each
+  // warpgroup's half of a key tile.
+  int32_t* turns;      // [row tiles][2]
+  int32_t* key_turns;  // [key tiles][2]
 };
 
 /// Of the main kernel, passed by value.

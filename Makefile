@@ -1,0 +1,32 @@
+# Everything a fresh Debian or Ubuntu machine needs: `make run` and `make test`.
+BUILD ?= build
+PACKAGES := g++ cmake ninja-build pkg-config python3 libcli11-dev nlohmann-json3-dev libfmt-dev \
+            libgtest-dev libhwy-dev
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# About 8 documents of real lengths, 4 query heads per KV head, bf16: seconds on two cores.
+EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
+           --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
+
+.PHONY: run test build setup clean
+run: build
+	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
+	@echo "The page of this run: $(BUILD)/report.html"
+
+test: build
+	ctest --test-dir $(BUILD) --output-on-failure
+
+build: setup
+	cmake -S . -B $(BUILD) -G Ninja
+	cmake --build $(BUILD)
+
+# Asks the package manager only when something is missing.
+setup:
+	@dpkg-query -W -f '$${db:Status-Status}\n' $(PACKAGES) 2>/dev/null \
+	  | grep -c '^installed$$' | grep -qx '$(words $(PACKAGES))' \
+	  || { $(SUDO) apt-get update -q && \
+	       DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -q -y --no-install-recommends \
+	         $(PACKAGES); }
+
+clean:
+	cmake -E rm -rf $(BUILD)

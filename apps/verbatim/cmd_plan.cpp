@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+
+#include "core/file.h"
+#include "options.h"
+#include "report/format.h"
+#include "report/gantt.h"
+#include "report/timeline.h"
+#include "result.h"
+
+namespace verbatim::app {
+namespace {
+
+struct PlanCommand {
+  ProblemOptions problem;
+  MaskOptions mask;
+  PlanningOptions planning;
+  OutputOptions output;
+  std::string pass = "backward", gantt, perfetto, dump;
+
+  int run() const;
+  std::vector<Candidate> candidates(const Problem& sizes, const Mask& made,
+                                    const PlanOptions& options) const;
+};
+
+std::vector<Candidate> PlanCommand::candidates(const Problem& sizes, const Mask& made,
+                                               const PlanOptions& options) const {
+  if (options.order == "all") return search(sizes, made, options);
+  const auto start = std::chrono::steady_clock::now();
+  Candidate one{make_plan(sizes, made, options), {}, 0};
+  one.plan_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  one.simulation = simulate(one.plan, options.machine);
+  return {std::move(one)};
+}
+
+int PlanCommand::run() const {
+  if (pass != "backward" && pass != "forward") {
+    fail("a plan is of one pass", {"--pass", pass, "forward or backward", "backward"});
+  }
+  const bool backward = pass == "backward";
+  const Problem sizes = make_problem(problem, mask);
+  const Mask made = mask.make(sizes);
+  PlanOptions options = planning.make(sizes, backward ? Pass::backward : Pass::forward);
+  // Here --order speaks of the pass that is planned.
+  if (!backward && planning.order != "auto") options.order = planning.order;
+
+  Progress progress;
+  progress.say("planning and simulating ...");
+  const std::vector<Candidate> found = candidates(sizes, made, options);
+  if (found.empty()) fail("no order keeps this level", {"--level", planning.level, "", ""});
+
+  Json result = new_result("plan");
+  result["problem"] = describe(sizes);
+  result["mask"] = describe(made, sizes, options.tile);
+  Json plans = Json::array();
+  for (const Candidate& one : found) {
+    plans.push_back(describe(one.plan, one.simulation, options.machine, one.plan_seconds));
+  }
+  const bool all = options.order == "all";
+  result["level"] = planning.level;
+  result["plan"] = all ? plans : plans[0];
+
+  if (!gantt.empty() || !perfetto.empty() || !output.report.empty()) {
+    progress.say("drawing ...");
+    Timeline timeline;
+    simulate(found.front().plan, options.machine, &timeline);
+    const Timeline small = report::condense(timeline, backward);
+    result["timelines"] = Json::array({Json::parse(report::to_json(small))});
+    if (!gantt.empty()) {
+      write_file(gantt, report::gantt_picture({&small, 1}, backward)
+                            .document(headline(sizes, made) + ": " +
+                                      plans[0]["order"].get<std::string>()));
+    }
+    if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timeline));
+  }
+  if (!dump.empty()) write_file(dump, to_json(found.front().plan) + "\n");
+  save(output, result);
+  progress.say("");
+
+  using Align = report::Table::Align;
+  fmt::print("{}, {}, level {}, {} x {} workers\n\n", headline(sizes, made), pass, planning.level,
+             options.machine.name, found.front().plan.placement.workers);
+  report::Table table({{"order"},
+                       {"placement"},
+                       {"makespan", Align::right},
+                       {"bound", Align::right},
+                       {"ratio", Align::right},
+                       {"stall", Align::right},
+                       {"idle", Align::right},
+                       {"co-resident", Align::right},
+                       {"plan", Align::right},
+                       {"planned in", Align::right},
+                       {"fingerprint"}});
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Plan& plan = found[i].plan;
+    const Simulation& s = found[i].simulation;
+    const double time = s.makespan * plan.placement.workers;
+    table.row({plans[i]["order"], plan.placement.name, report::cycles(s.makespan),
+               report::cycles(s.lower_bound),
+               s.lower_bound > 0 ? fmt::format("{:.3f}", s.makespan / s.lower_bound) : "-",
+               time > 0 ? report::percent(s.stall / time) : "-",
+               time > 0 ? report::percent(s.idle / time) : "-", report::count(plan.residency),
+               report::bytes(plan.bytes()), report::milliseconds(found[i].plan_seconds * 1e3),
+               plan.fingerprint()});
+  }
+  fmt::print(
+      "{}\nbound: work / workers or the longest task; stall and idle: share of all workers' "
+      "time.\n",
+      table.str());
+  return 0;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& root, Action& action) {
+  auto command = std::make_shared<PlanCommand>();
+  CLI::App* sub =
+      root.add_subcommand("plan", "Plan and predict: orders side by side, Gantt charts");
+  sub->footer(
+      "Example: verbatim plan --mask causal --seqlen 8192 --q-heads 16 --head-dim 128 --order all\n"
+      "An order fixes the bits, a placement only the time. 'co-resident' is the number of workers\n"
+      "that must run at once so that no wait can last forever. With --order all, files show the\n"
+      "fastest.");
+  command->problem.add_to(*sub);
+  command->mask.add_to(*sub);
+  command->planning.add_to(*sub, "h200");
+  sub->add_option("--pass", command->pass, "Pass to plan: forward or backward")
+      ->group("Plan")
+      ->type_name("NAME")
+      ->capture_default_str();
+  sub->add_option("--gantt", command->gantt, "Write the simulated plan as a chart")
+      ->group("Output")
+      ->type_name("SVG");
+  sub->add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
+      ->group("Output")
+      ->type_name("JSON");
+  sub->add_option("--dump", command->dump, "Write the plan itself: runs, chains, tasks")
+      ->group("Output")
+      ->type_name("JSON");
+  command->output.add_to(*sub, true);
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+}  // namespace verbatim::app

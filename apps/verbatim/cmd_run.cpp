@@ -1,0 +1,312 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "backend/reference/compare.h"
+#include "input.h"
+#include "options.h"
+#include "report/format.h"
+#include "report/timeline.h"
+#include "result.h"
+#include "tensors.h"
+
+namespace verbatim::app {
+namespace {
+
+constexpr double kAllowedRatio = 2;      // FlashAttention's rule
+constexpr double kFullCheckFlops = 2e9;  // above this a check samples rows by default
+using Clock = std::chrono::steady_clock;
+
+struct RunCommand {
+  ProblemOptions problem;
+  MaskOptions mask;
+  PlanningOptions planning;
+  OutputOptions output;
+  std::string pass = "both", check, device = "cpu";
+  std::vector<std::string> input;
+  std::string output_file;
+  int repeats = 3, threads = 0;
+
+  int run() const;
+};
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Middle of the sorted values; of an even number, the lower one.
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Times and bits of the repeats.
+struct Repeats {
+  std::vector<double> forward_ms, backward_ms;
+  Hashes hashes;  // of the first
+  bool identical = true;
+};
+
+Repeats repeat(const Attention& attention, Tensors& tensors, Passes passes, int count,
+               const RunOptions& options, Progress& progress) {
+  Repeats result;
+  if (passes == Passes::backward) attention.forward(tensors.forward(), options);
+  for (int i = 0; i < count; ++i) {
+    progress.say(fmt::format("run {} of {} ...", i + 1, count));
+    tensors.poison_outputs(passes);
+    if (passes != Passes::backward) {
+      const auto start = Clock::now();
+      attention.forward(tensors.forward(), options);
+      result.forward_ms.push_back(milliseconds_since(start));
+    }
+    if (passes != Passes::forward) {
+      const auto start = Clock::now();
+      attention.backward(tensors.backward(), options);
+      result.backward_ms.push_back(milliseconds_since(start));
+    }
+    Hashes hashes = hash_outputs(tensors, passes);
+    if (i == 0) {
+      result.hashes = std::move(hashes);
+    } else if (hashes != result.hashes) {
+      result.identical = false;
+    }
+  }
+  return result;
+}
+
+Json describe(const Comparison& c) {
+  return {{"ratio", c.ratio},
+          {"error", c.error},
+          {"baseline_error", c.baseline_error},
+          {"floor", c.floor},
+          {"worst", c.worst},
+          {"got", c.got},
+          {"expected", c.expected},
+          {"nonfinite_mismatches", c.nonfinite_mismatches},
+          {"elements", c.elements}};
+}
+
+/// Compares the outputs with the reference; false when one is too far off.
+bool check_outputs(const std::string& mode, const Problem& sizes, const Mask& made,
+                   const Tensors& tensors, Passes passes, Json& json) {
+  json["mode"] = mode;
+  json["error_ratio"] = Json::object();
+  json["outputs"] = Json::object();
+  if (mode == "none") return true;
+  const Selection selection =
+      mode == "full" ? Selection::all(sizes) : Selection::sample(sizes, made, sizes.seed);
+  const Check found = passes == Passes::forward
+                          ? check_forward(sizes, made, tensors.forward(), selection)
+                          : check_backward(sizes, made, tensors.backward(), selection);
+  const auto add = [&](const char* name, const Comparison& c) {
+    json["error_ratio"][name] = c.ratio;
+    json["outputs"][name] = describe(c);
+  };
+  add("o", found.o);
+  add("lse", found.lse);
+  if (found.dq) add("dq", *found.dq);
+  if (found.dk) add("dk", *found.dk);
+  if (found.dv) add("dv", *found.dv);
+  return found.within(kAllowedRatio);
+}
+
+/// Runs each pass once more and keeps what each worker did, beside what the simulator predicts.
+Json record_timelines(const Attention& attention, Tensors& tensors, const Machine& machine,
+                      Passes passes, RunOptions options) {
+  const bool backward = passes != Passes::forward;
+  Timeline predicted, measured;
+  simulate(attention.plan(backward ? Pass::backward : Pass::forward), machine, &predicted);
+  options.timeline = &measured;
+  if (backward) {
+    attention.backward(tensors.backward(), options);
+  } else {
+    attention.forward(tensors.forward(), options);
+  }
+  Json list = Json::array();
+  for (const Timeline& timeline : {predicted, measured}) {
+    list.push_back(Json::parse(report::to_json(report::condense(timeline, backward))));
+  }
+  return list;
+}
+
+void print(const Json& result, const Repeats& repeats, bool correct) {
+  using Align = report::Table::Align;
+  report::Table facts({{""}, {"", Align::right}, {""}});
+  const Json& plan = result["plan"];
+  for (const auto& [name, ms] : result["time_ms"].items()) {
+    facts.row({name, report::milliseconds(ms),
+               fmt::format("{} GFLOP/s by exact area", report::number(result["gflops"][name]))});
+  }
+  facts.row({"workspace", report::bytes(result["workspace_bytes"]), "besides the tensors"});
+  facts.row({"order", plan["order"],
+             fmt::format("placement {}, {} workers, predicted {:.3f} of the lower bound",
+                         plan["placement"].get<std::string>(), plan["workers"].get<int>(),
+                         plan["lower_bound"] > 0.0
+                             ? plan["makespan"].get<double>() / plan["lower_bound"].get<double>()
+                             : 1.0)});
+  facts.row({"level", plan["level"], "plan " + plan["fingerprint"].get<std::string>()});
+  if (result["check"]["mode"] != "none") {
+    double worst = 0;
+    for (const auto& [name, ratio] : result["check"]["error_ratio"].items()) {
+      worst = std::max(worst, ratio.get<double>());
+    }
+    facts.row(
+        {"error ratio", fmt::format("{:.3f}", worst),
+         fmt::format("{}, {} check against double precision, 2 allowed",
+                     correct ? "correct" : "WRONG", result["check"]["mode"].get<std::string>())});
+  }
+  facts.row({"bits", repeats.identical ? "identical" : "DIFFER",
+             fmt::format("{} runs, outputs filled with NaN before each",
+                         result["bits"]["repeats"].get<int>())});
+  fmt::print("{}\n", facts.str());
+
+  report::Table outputs({{"output"}, {"error ratio", Align::right}, {"sha256"}});
+  const Json& ratios = result["check"]["error_ratio"];
+  for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
+    if (!repeats.hashes.contains(name)) continue;
+    outputs.row({name,
+                 ratios.contains(name) ? fmt::format("{:.3f}", ratios[name].get<double>()) : "-",
+                 repeats.hashes.at(name)});
+  }
+  fmt::print("{}", outputs.str());
+}
+
+int RunCommand::run() const {
+  const Passes passes = passes_from_string(pass);
+  if (repeats < 1)
+    fail("a run needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "1"});
+  if (threads < 0) {
+    fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
+  }
+  if (planning.order == "all" || planning.forward_order == "all") {
+    fail("a run follows one order", {"--order", "all", "a name or auto", "auto"});
+  }
+  InputFiles files(input);
+  const Problem sizes = make_problem(files.complete(problem), mask);
+  const Mask made = mask.make(sizes);
+  const std::string mode = !check.empty()                                          ? check
+                           : flops(sizes, made, Pass::backward) <= kFullCheckFlops ? "full"
+                                                                                   : "sampled";
+  if (mode != "full" && mode != "sampled" && mode != "none") {
+    fail("there is no such check", {"--check", check, "full, sampled or none", "sampled"});
+  }
+  check_output_file(output_file);
+
+  Progress progress;
+  progress.say("planning ...");
+  AttentionOptions options;
+  options.plan = planning.make(sizes, Pass::backward);
+  options.forward_order = planning.forward_order;
+  options.device = device;
+  const auto start = Clock::now();
+  const Attention attention(sizes, made, options);
+  const double plan_seconds = milliseconds_since(start) / 1e3;
+
+  Tensors tensors(sizes, sizes.seed);
+  files.load(tensors);
+  RunOptions run_options;
+  run_options.threads = threads;
+  Repeats results = repeat(attention, tensors, passes, repeats, run_options, progress);
+
+  Json result = new_result("run");
+  result["device"] = device;
+  result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
+  result["level"] = planning.level;
+  result["problem"] = app::describe(sizes);
+  const auto plan_of = [&](Pass which) {
+    const Plan& plan = attention.plan(which);
+    return app::describe(plan, simulate(plan, options.plan.machine), options.plan.machine,
+                         plan_seconds);
+  };
+  progress.say("simulating ...");
+  const Pass main_pass = passes == Passes::forward ? Pass::forward : Pass::backward;
+  result["mask"] = app::describe(made, sizes, options.plan.tile);
+  result["plan"] = plan_of(main_pass);
+  if (passes == Passes::both) result["forward_plan"] = plan_of(Pass::forward);
+
+  progress.say("comparing with the reference ...");
+  Json check_json;
+  const bool correct = check_outputs(mode, sizes, made, tensors, passes, check_json);
+  result["check"] = std::move(check_json);
+  result["bits"] = {
+      {"repeats", repeats}, {"identical", results.identical}, {"sha256", results.hashes}};
+  result["time_ms"] = Json::object();
+  result["gflops"] = Json::object();
+  int64_t workspace = 0;
+  const auto add_pass = [&](const char* name, Pass which, const std::vector<double>& times) {
+    if (times.empty()) return;
+    const double ms = median(times);
+    result["time_ms"][name] = ms;
+    result["gflops"][name] = ms > 0 ? flops(sizes, made, which) / ms / 1e6 : 0.0;
+    workspace = std::max(workspace, attention.workspace_bytes(which));
+  };
+  add_pass("forward", Pass::forward, results.forward_ms);
+  add_pass("backward", Pass::backward, results.backward_ms);
+  result["workspace_bytes"] = workspace;
+  if (!output_file.empty()) save_outputs(output_file, tensors, passes);
+  if (!output.report.empty()) {
+    progress.say("recording a timeline ...");
+    result["timelines"] =
+        record_timelines(attention, tensors, options.plan.machine, passes, run_options);
+  }
+  save(output, result);
+  progress.say("");
+  fmt::print("{}\n\n", headline(sizes, made));
+  print(result, results, correct);
+  return results.identical && correct ? 0 : 1;
+}
+
+}  // namespace
+
+void add_run(CLI::App& root, Action& action) {
+  auto command = std::make_shared<RunCommand>();
+  CLI::App* sub = root.add_subcommand("run", "Run a problem: time, check, compare bits, report");
+  sub->footer(
+      "Example: verbatim run --mask causal_document --doc-lengths 900,124,1024 --q-heads 8 \\\n"
+      "  --kv-heads 2 --dtype bf16 --report report.html\n"
+      "Times are medians of the repeats. The error ratio is the largest error over that of the\n"
+      "plain formula in the same dtype, both against double precision; more than 2 is wrong.\n"
+      "Exit code 1: bits differ between repeats, or a result is wrong.");
+  command->problem.add_to(*sub);
+  command->mask.add_to(*sub);
+  command->planning.add_to(*sub, "cpu");
+  const char* group = "Run";
+  sub->add_option("--pass", command->pass, "forward, backward or both")
+      ->group(group)
+      ->type_name("NAME")
+      ->capture_default_str();
+  sub->add_option("--repeats", command->repeats, "Runs whose bits are compared")
+      ->group(group)
+      ->type_name("N")
+      ->capture_default_str();
+  sub->add_option("--threads", command->threads, "CPU threads; 0: all cores. Changes no bit")
+      ->group(group)
+      ->type_name("N")
+      ->capture_default_str();
+  sub->add_option("--check", command->check,
+                  "Against the reference: full, sampled or none (default: full when it is quick)")
+      ->group(group)
+      ->type_name("NAME");
+  sub->add_option("--device", command->device, "cpu, cuda or cuda:N")
+      ->group(group)
+      ->type_name("NAME")
+      ->capture_default_str();
+  sub->add_option("--input", command->input,
+                  "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
+                  "files as q=FILE k=FILE ...; what is missing is random")
+      ->group(group)
+      ->type_name("FILE")
+      ->expected(1, 4);
+  sub->add_option("--output", command->output_file,
+                  "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
+      ->group("Output")
+      ->type_name("FILE");
+  command->output.add_to(*sub, true);
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+}  // namespace verbatim::app

@@ -1,0 +1,128 @@
+#include "input.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+namespace verbatim::app {
+namespace {
+
+const std::vector<std::string> kNames{"q", "k", "v", "do"};
+
+bool known(const std::string& name) {
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+/// Sets `option` to what a tensor says, or checks that both agree.
+void settle(std::optional<int64_t>& option, int64_t value, const std::string& argument,
+            const std::string& source) {
+  if (option && *option != value) {
+    fail(fmt::format("does not fit {}", source),
+         {argument, fmt::to_string(*option), fmt::to_string(value),
+          fmt::format("{} {}", argument, value)});
+  }
+  option = value;
+}
+
+}  // namespace
+
+InputFiles::InputFiles(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    const size_t equals = file.find('=');
+    const std::string path = equals == std::string::npos ? file : file.substr(equals + 1);
+    files_.push_back(read_tensor_file(path));
+    const bool npy = path.ends_with(".npy");
+    for (const TensorFile::Entry& entry : files_.back().tensors) {
+      const std::string name = equals != std::string::npos ? file.substr(0, equals)
+                               : npy ? std::filesystem::path(path).stem().string()
+                                     : entry.name;
+      if (!known(name)) {
+        // A file of everything may hold other tensors too; one .npy file is meant.
+        if (!npy) continue;
+        fail("the tensor has no role", {"--input", name, "q, k, v or do", "q=" + path});
+      }
+      for (const Source& other : sources_) {
+        if (other.name == name) {
+          fail("a tensor is given twice", {"--input", name, "each of q, k, v, do once", ""});
+        }
+      }
+      sources_.push_back(
+          {name, fmt::format("{} of {}", name, path), files_.size() - 1, entry.name});
+    }
+    if (sources_.empty()) {
+      fail("the file holds none of the inputs",
+           {"--input", path, fmt::format("tensors named {}", fmt::join(kNames, ", ")), ""});
+    }
+  }
+}
+
+ProblemOptions InputFiles::complete(ProblemOptions given) const {
+  for (const Source& source : sources_) {
+    const TensorFile::Entry& entry = files_[source.file].at(source.key);
+    if (entry.shape.size() != 4) {
+      fail(
+          "a tensor has four dimensions",
+          {"--input", fmt::format("{} with shape ({})", source.shown, fmt::join(entry.shape, ", ")),
+           "(batch, length, heads, dim)", ""});
+    }
+    const bool queries = source.name == "q" || source.name == "do";
+    const bool values = source.name == "v" || source.name == "do";
+    settle(given.batch, entry.shape[0], "--batch", source.shown);
+    if (given.seqlen) settle(given.seqlen, entry.shape[1], "--seqlen", source.shown);
+    settle(queries ? given.q_len : given.kv_len, entry.shape[1], queries ? "--q-len" : "--kv-len",
+           source.shown);
+    settle(queries ? given.q_heads : given.kv_heads, entry.shape[2],
+           queries ? "--q-heads" : "--kv-heads", source.shown);
+    settle(values ? given.head_dim_v : given.head_dim, entry.shape[3],
+           values ? "--head-dim-v" : "--head-dim", source.shown);
+    const std::string dtype(to_string(entry.dtype));
+    if (given.dtype && *given.dtype != dtype) {
+      fail(fmt::format("does not fit {}", source.shown),
+           {"--dtype", *given.dtype, dtype, "--dtype " + dtype});
+    }
+    given.dtype = dtype;
+  }
+  return given;
+}
+
+void InputFiles::load(Tensors& tensors) {
+  for (const Source& source : sources_) {
+    const Tensor& target = source.name == "q"   ? tensors.q
+                           : source.name == "k" ? tensors.k
+                           : source.name == "v" ? tensors.v
+                                                : tensors.dout;
+    const TensorView from = files_[source.file].view(source.key);
+    int64_t elements = 1;
+    for (const int64_t size : from.shape) elements *= size;
+    std::memcpy(target.view().data, from.data, static_cast<size_t>(elements * size_of(from.dtype)));
+  }
+}
+
+void check_output_file(const std::string& path) {
+  if (path.empty() || path.ends_with(".safetensors") || path.ends_with(".npy")) return;
+  fail("tensors are written by extension",
+       {"--output", path, "FILE.safetensors or FILE.npy", path + ".safetensors"});
+}
+
+void save_outputs(const std::string& path, const Tensors& t, Passes passes) {
+  std::vector<NamedTensor> outputs;
+  for (const std::string& name : output_names(passes)) {
+    if (name == "lse") {
+      outputs.emplace_back(name, t.lse_view);
+    } else {
+      const Tensor& tensor = name == "o" ? t.o : name == "dq" ? t.dq : name == "dk" ? t.dk : t.dv;
+      outputs.emplace_back(name, tensor.view());
+    }
+  }
+  if (path.ends_with(".safetensors")) return write_tensor_file(path, outputs);
+  const std::string stem = path.substr(0, path.size() - std::string(".npy").size());
+  for (const NamedTensor& output : outputs) {
+    write_tensor_file(stem + "." + output.name + ".npy", {&output, 1});
+  }
+}
+
+}  // namespace verbatim::app

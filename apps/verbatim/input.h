@@ -1,0 +1,42 @@
+// Tensors from and to files: q, k, v, do in; o, lse, dq, dk, dv out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/tensor_file.h"
+#include "options.h"
+#include "tensors.h"
+
+namespace verbatim::app {
+
+/// The files of --input, read whole.
+class InputFiles {
+ public:
+  /// Each is a .safetensors file, "name=file.npy", or a .npy file called like its tensor. Throws
+  /// Error naming the file, and the tensors it should hold, when one cannot be used.
+  explicit InputFiles(const std::vector<std::string>& files);
+
+  /// `given` with what the tensors say filled in. Throws Error naming the option or the other
+  /// tensor that says something else.
+  ProblemOptions complete(ProblemOptions given) const;
+  /// Copies the tensors over those of the same name.
+  void load(Tensors& tensors);
+
+ private:
+  struct Source {
+    std::string name;   // q, k, v or do
+    std::string shown;  // where it came from, for errors
+    size_t file;
+    std::string key;  // its name in that file
+  };
+  std::vector<TensorFile> files_;
+  std::vector<Source> sources_;
+};
+
+/// Throws Error unless `path` is "" or ends in .safetensors or .npy.
+void check_output_file(const std::string& path);
+/// One .safetensors file, or path "x.npy" as x.o.npy, x.lse.npy, ...
+void save_outputs(const std::string& path, const Tensors& tensors, Passes passes);
+
+}  // namespace verbatim::app

@@ -1,0 +1,79 @@
+// The tool: one command a file, one table a command. Only apps write to the terminal.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <vector>
+
+#include "options.h"
+#include "result.h"
+#include "schedule/names.h"
+
+namespace verbatim::app {
+namespace {
+
+constexpr int kBadInput = 2, kBroken = 3;
+
+/// The option that an unknown one was probably meant to be.
+std::string suggestion(const CLI::App& root, const std::string& word) {
+  std::vector<std::string> known;
+  const auto commands = root.get_subcommands({});
+  const CLI::App* chosen = nullptr;
+  for (const CLI::App* command : commands) {
+    known.push_back(command->get_name());
+    if (command->parsed()) chosen = command;
+  }
+  if (chosen && word.starts_with("-")) {
+    known.clear();
+    for (const CLI::Option* option : chosen->get_options()) known.push_back(option->get_name());
+  }
+  return nearest_name(word, known);
+}
+
+int usage_error(const CLI::App& root, const CLI::ParseError& error) {
+  fmt::print(stderr, "verbatim: {}", error.what());
+  for (const std::string& word : root.remaining(true)) {
+    fmt::print(stderr, " (nearest: {})", suggestion(root, word));
+    break;
+  }
+  fmt::print(stderr, "\n");
+  return kBadInput;
+}
+
+int main_program(int argc, const char* const* argv) {
+  CLI::App root("Exact attention whose gradients are the same bits every time");
+  root.name("verbatim");
+  root.set_version_flag("--version", std::string("verbatim ") + VERBATIM_VERSION);
+  root.require_subcommand(1);
+  root.footer(
+      "Exit codes: 0 done; 1 a bit differs or a result is wrong; 2 bad input, nothing was "
+      "written;\n"
+      "3 the device or the system failed.");
+  Action action;
+  add_info(root, action);
+  add_mask(root, action);
+  add_plan(root, action);
+  add_run(root, action);
+  add_verify(root, action);
+  add_report(root, action);
+  try {
+    root.parse(argc, argv);
+    remember_arguments(argc, argv);
+    return action();
+  } catch (const CLI::Success& help) {
+    return root.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return usage_error(root, error);
+  } catch (const Error& error) {
+    fmt::print(stderr, "verbatim: {}\n", error.what());
+    return error.code() == ErrorCode::device ? kBroken : kBadInput;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "verbatim: {}\n", error.what());
+    return kBroken;
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::app
+
+int main(int argc, char** argv) { return verbatim::app::main_program(argc, argv); }

@@ -1,0 +1,156 @@
+#include "options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <utility>
+
+#include "core/file.h"
+#include "core/json.h"
+
+namespace verbatim::app {
+namespace {
+
+constexpr int64_t kDefaultLength = 1024;
+
+}  // namespace
+
+void fail(std::string message, Error::Details details) {
+  const std::string argument = details.argument;
+  if (!argument.empty()) message = argument + ": " + message;
+  throw Error(ErrorCode::invalid_argument, "verbatim", std::move(message), std::move(details));
+}
+
+std::string read_text(const std::string& path) {
+  const std::vector<std::byte> bytes = read_file(path, int64_t{64} << 20);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::vector<int64_t> parse_list(const std::string& text, const std::string& argument) {
+  std::vector<int64_t> list;
+  if (text.starts_with('@')) {
+    const nlohmann::json value = parse_json(read_text(text.substr(1)), argument);
+    if (!value.is_array()) {
+      fail("the file holds no list",
+           {argument, value.type_name(), "a JSON array of integers", "[5, 9, 2]"});
+    }
+    for (const auto& entry : value) list.push_back(json_int(entry, argument, "verbatim"));
+    return list;
+  }
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int64_t value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc{} || (next != end && *next != ',')) {
+      fail("not a list of integers",
+           {argument, "'" + text + "'", "A,B,... or @file.json", "5,9,2"});
+    }
+    list.push_back(value);
+    if (next == end) return list;
+    at = next + 1;
+  }
+}
+
+void ProblemOptions::add_to(CLI::App& command) {
+  const char* group = "Problem";
+  const auto add = [&](const char* option, auto& value, const char* help, const char* type) {
+    return command.add_option(option, value, help)->group(group)->type_name(type);
+  };
+  add("--batch", batch, "Batch entries (default: 1)", "N");
+  add("--q-heads", q_heads, "Query heads (default: the KV heads, else 1)", "N");
+  add("--kv-heads", kv_heads, "KV heads; must divide the query heads (default: the query heads)",
+      "N");
+  add("--head-dim", head_dim, "Elements per head of Q and K, 1 to 256 (default: 64)", "N");
+  add("--head-dim-v", head_dim_v, "Elements per head of V and O (default: --head-dim)", "N");
+  auto* seqlen_option =
+      add("--seqlen", seqlen, "Queries and keys (default: the documents' sum, else 1024)", "N");
+  add("--q-len", q_len, "Queries, when they differ from keys", "N")->excludes(seqlen_option);
+  add("--kv-len", kv_len, "Keys, when they differ from queries", "N")->excludes(seqlen_option);
+  add("--dtype", dtype, "Type of tensors: f32, bf16 or f16; sums are f32 (default: f32)", "NAME");
+  add("--scale", scale, "Softmax scale (default: 1 / sqrt(head dim))", "X");
+  add("--softcap", softcap, "S = softcap * tanh(scale * QK / softcap); 0: none", "X");
+  add("--dropout", dropout, "Probability that an element of P is dropped", "X");
+  add("--seed", seed, "Of inputs, dropout and block-sparse selection", "N")->capture_default_str();
+}
+
+Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
+  Problem problem;
+  problem.batch = options.batch.value_or(1);
+  problem.kv_heads = options.kv_heads.value_or(options.q_heads.value_or(1));
+  problem.q_heads = options.q_heads.value_or(problem.kv_heads);
+  problem.head_dim = options.head_dim.value_or(64);
+  problem.head_dim_v = options.head_dim_v.value_or(problem.head_dim);
+  const int64_t base = options.seqlen.value_or(mask.implied_length().value_or(kDefaultLength));
+  problem.q_len = options.q_len.value_or(options.kv_len.value_or(base));
+  problem.kv_len = options.kv_len.value_or(options.q_len.value_or(base));
+  problem.dtype = dtype_from_string(options.dtype.value_or("f32"));
+  problem.scale = options.scale;
+  problem.softcap = options.softcap;
+  problem.dropout = options.dropout;
+  problem.seed = options.seed;
+  problem.validate();
+  return problem;
+}
+
+void PlanningOptions::add_to(CLI::App& command, const std::string& default_machine) {
+  const char* group = "Plan";
+  machine = default_machine;
+  std::string backward, forward, places = "auto";
+  for (const OrderInfo& info : orders()) {
+    std::string& names = info.pass == Pass::backward ? backward : forward;
+    names += ", " + std::string(info.name);
+  }
+  for (const PlacementInfo& info : placements()) places += ", " + std::string(info.name);
+  const auto add = [&](const char* option, auto& value, const std::string& help, const char* type) {
+    return command.add_option(option, value, help)->group(group)->type_name(type);
+  };
+  add("--order", order, "Order of the backward's sums: auto" + backward, "NAME")
+      ->capture_default_str();
+  add("--forward-order", forward_order, "Order of the forward's sums: auto" + forward, "NAME")
+      ->capture_default_str();
+  add("--placement", placement, "Who does what when: " + places, "NAME")->capture_default_str();
+  add("--level", level,
+      "What stays equal between runs: run_to_run, gpu_to_gpu (on every machine) or invariant (in "
+      "every batch and packing)",
+      "NAME")
+      ->capture_default_str();
+  add("--workers", workers, "Workers to plan for (default: the machine's)", "N");
+  add("--tile-q", tile_q, "Queries per tile (default: by head dim)", "N");
+  add("--tile-kv", tile_kv, "Keys per tile (default: by head dim)", "N");
+  add("--machine", machine, "Model for placement and prediction: h200, cpu, paper:C,R, @file.json",
+      "NAME")
+      ->capture_default_str();
+}
+
+PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
+  PlanOptions options;
+  options.pass = pass;
+  options.order = pass == Pass::backward ? order : forward_order;
+  options.placement = placement;
+  options.level = level_from_string(level);
+  options.workers = workers;
+  options.machine = make_machine(machine);
+  if (workers < 0)
+    fail("a count is negative", {"--workers", fmt::to_string(workers), "0 or more", "0"});
+  for (const auto& [name, value] :
+       {std::pair{"--tile-q", tile_q}, std::pair{"--tile-kv", tile_kv}}) {
+    if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
+  }
+  const TileShape usual = default_tile(problem);
+  options.tile = {tile_q ? tile_q : usual.q, tile_kv ? tile_kv : usual.kv};
+  return options;
+}
+
+void OutputOptions::add_to(CLI::App& command, bool with_report) {
+  command.add_option("--json", json, "Write the result as JSON (docs/schema.md)")
+      ->group("Output")
+      ->type_name("FILE");
+  if (with_report) {
+    command.add_option("--report", report, "Write the result as one HTML page")
+        ->group("Output")
+        ->type_name("FILE");
+  }
+}
+
+}  // namespace verbatim::app

@@ -1,0 +1,77 @@
+// The options that commands share: how they are spelled, what they mean, what they turn into.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verbatim/verbatim.h"
+
+namespace verbatim::app {
+
+/// What a command does once the whole line is parsed; returns the exit code.
+using Action = std::function<int()>;
+
+/// Sizes, types and scalars of a problem; what is not given follows from the rest.
+struct ProblemOptions {
+  std::optional<int64_t> batch, q_heads, kv_heads, head_dim, head_dim_v, seqlen, q_len, kv_len;
+  std::optional<std::string> dtype;
+  double scale = 0, softcap = 0, dropout = 0;
+  uint64_t seed = 0;
+
+  void add_to(CLI::App& command);
+};
+
+/// A mask by name; an empty string is a parameter that was not given.
+struct MaskOptions {
+  std::string name = "causal";
+  std::string window, doc_lengths, prefix, block, global, density, block_q, block_k, block_list,
+      key_lengths;
+
+  void add_to(CLI::App& command);
+  /// The length that the document lengths add up to, if there are any.
+  std::optional<int64_t> implied_length() const;
+  /// Throws Error naming the parameter that is missing, superfluous or does not fit `problem`.
+  Mask make(const Problem& problem) const;
+};
+
+/// Sizes not given follow from the mask (documents), else 1024 tokens; one head.
+Problem make_problem(const ProblemOptions& options, const MaskOptions& mask);
+
+/// How to order and place.
+struct PlanningOptions {
+  std::string order = "auto", forward_order = "auto", placement = "auto", level = "invariant";
+  std::string machine;  // empty: the command's default
+  int32_t workers = 0;
+  int64_t tile_q = 0, tile_kv = 0;
+
+  void add_to(CLI::App& command, const std::string& default_machine);
+  PlanOptions make(const Problem& problem, Pass pass) const;
+};
+
+/// Where results go besides the terminal.
+struct OutputOptions {
+  std::string json, report;
+
+  void add_to(CLI::App& command, bool with_report);
+};
+
+/// "5,9,2", or "@file.json" that holds an array of integers. `argument` is the option's spelling.
+std::vector<int64_t> parse_list(const std::string& text, const std::string& argument);
+/// The text of a file of at most 64 MiB.
+std::string read_text(const std::string& path);
+
+/// Throws Error(invalid_argument) in the tool's own name.
+[[noreturn]] void fail(std::string message, Error::Details details);
+
+void add_info(CLI::App& root, Action& action);
+void add_mask(CLI::App& root, Action& action);
+void add_plan(CLI::App& root, Action& action);
+void add_run(CLI::App& root, Action& action);
+void add_verify(CLI::App& root, Action& action);
+void add_report(CLI::App& root, Action& action);
+
+}  // namespace verbatim::app

@@ -1,0 +1,151 @@
+#include "tensors.h"
+
+#include <cstring>
+
+#include "backend/reference/compare.h"
+#include "core/random.h"
+#include "core/sha256.h"
+#include "options.h"
+
+namespace verbatim::app {
+
+Tensor::Tensor(Dtype dtype, std::array<int64_t, 4> shape) {
+  const int64_t elements = shape[0] * shape[1] * shape[2] * shape[3];
+  bytes_.resize(static_cast<size_t>(elements * size_of(dtype)));
+  view_ = TensorView::dense(bytes_.data(), dtype, shape);
+}
+
+void Tensor::poison() { std::memset(bytes_.data(), 0xFF, bytes_.size()); }
+
+Tensors::Tensors(const Problem& p, uint64_t seed)
+    : q(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}),
+      k(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}),
+      v(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}),
+      dout(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}),
+      o(p.dtype, dout.view().shape),
+      dq(p.dtype, q.view().shape),
+      dk(p.dtype, k.view().shape),
+      dv(p.dtype, v.view().shape),
+      lse(static_cast<size_t>(p.batch * p.q_heads * p.q_len)),
+      lse_view{lse.data(), {p.batch, p.q_heads, p.q_len}} {
+  uint64_t stream = 4 * seed;
+  for (const Tensor* input : {&q, &k, &v, &dout}) fill_normal(input->view(), stream++);
+  poison_outputs(Passes::both);
+}
+
+ForwardTensors Tensors::forward() const {
+  return {q.view(), k.view(), v.view(), o.view(), lse_view};
+}
+
+BackwardTensors Tensors::backward() const {
+  return {q.view(), k.view(),  v.view(),  o.view(), dout.view(),
+          lse_view, dq.view(), dk.view(), dv.view()};
+}
+
+void Tensors::poison_outputs(Passes passes) {
+  if (passes != Passes::backward) {
+    o.poison();
+    std::memset(lse.data(), 0xFF, lse.size() * sizeof(float));
+  }
+  if (passes == Passes::forward) return;
+  for (Tensor* output : {&dq, &dk, &dv}) output->poison();
+}
+
+Passes passes_from_string(const std::string& name) {
+  if (name == "forward") return Passes::forward;
+  if (name == "backward") return Passes::backward;
+  if (name == "both") return Passes::both;
+  fail("there is no such pass", {"--pass", name, "forward, backward or both", "both"});
+}
+
+std::vector<std::string> output_names(Passes passes) {
+  switch (passes) {
+    case Passes::forward:
+      return {"o", "lse"};
+    case Passes::backward:
+      return {"dq", "dk", "dv"};
+    default:
+      return {"o", "lse", "dq", "dk", "dv"};
+  }
+}
+
+Part Part::all(const Problem& p) { return {0, p.batch, 0, p.kv_heads, 0, p.q_len, 0, p.kv_len}; }
+
+namespace {
+
+/// The part of a tensor that belongs to `part`: `group` heads per KV head, its rows of one axis.
+TensorView cut(const TensorView& whole, const Part& part, int64_t group, bool queries) {
+  const int64_t begin = queries ? part.q_begin : part.k_begin;
+  const int64_t end = queries ? part.q_end : part.k_end;
+  TensorView view = whole;
+  view.shape = {part.batch_end - part.batch_begin, end - begin,
+                (part.head_end - part.head_begin) * group, whole.shape[3]};
+  view.data = static_cast<std::byte*>(whole.data) +
+              whole.offset(part.batch_begin, begin, part.head_begin * group) * size_of(whole.dtype);
+  return view;
+}
+
+std::string hash_lse(const Tensors& t, const Part& part, int64_t group) {
+  const int64_t batch = part.batch_end - part.batch_begin, rows = part.q_end - part.q_begin;
+  const int64_t heads = (part.head_end - part.head_begin) * group;
+  std::vector<float> cut;
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* row =
+          t.lse_view.row(part.batch_begin + b, part.head_begin * group + h) + part.q_begin;
+      cut.insert(cut.end(), row, row + rows);
+    }
+  }
+  return sha256_of(RowView{cut.data(), {batch, heads, rows}});
+}
+
+}  // namespace
+
+void copy_inputs(const Tensors& from, const Part& source, Tensors& to, const Part& target) {
+  const int64_t group = from.group();
+  const auto copy = [&](const Tensor& a, const Tensor& b, int64_t heads, bool queries) {
+    const TensorView in = cut(a.view(), source, heads, queries);
+    const TensorView out = cut(b.view(), target, heads, queries);
+    const int64_t size = size_of(in.dtype);
+    for (int64_t i = 0; i < in.shape[0]; ++i) {
+      for (int64_t l = 0; l < in.shape[1]; ++l) {
+        for (int64_t h = 0; h < in.shape[2]; ++h) {
+          std::memcpy(static_cast<std::byte*>(out.data) + out.offset(i, l, h) * size,
+                      static_cast<const std::byte*>(in.data) + in.offset(i, l, h) * size,
+                      static_cast<size_t>(in.shape[3] * size));
+        }
+      }
+    }
+  };
+  copy(from.q, to.q, group, true);
+  copy(from.dout, to.dout, group, true);
+  copy(from.k, to.k, 1, false);
+  copy(from.v, to.v, 1, false);
+}
+
+Hashes hash_outputs(const Tensors& t, const Part& part, Passes passes) {
+  const int64_t group = t.group();
+  Hashes hashes;
+  for (const std::string& name : output_names(passes)) {
+    hashes[name] = name == "lse"  ? hash_lse(t, part, group)
+                   : name == "o"  ? sha256_of(cut(t.o.view(), part, group, true))
+                   : name == "dq" ? sha256_of(cut(t.dq.view(), part, group, true))
+                   : name == "dk" ? sha256_of(cut(t.dk.view(), part, 1, false))
+                                  : sha256_of(cut(t.dv.view(), part, 1, false));
+  }
+  return hashes;
+}
+
+Hashes hash_outputs(const Tensors& t, Passes passes) {
+  const auto& q = t.q.view().shape;
+  const auto& k = t.k.view().shape;
+  return hash_outputs(t, {0, q[0], 0, k[2], 0, q[1], 0, k[1]}, passes);
+}
+
+std::string digest(const Hashes& hashes) {
+  std::string text;
+  for (const auto& [name, hash] : hashes) text += name + " " + hash + "\n";
+  return sha256(text);
+}
+
+}  // namespace verbatim::app

@@ -1,0 +1,83 @@
+# Sets VERBATIM_HAS_CUDA and, with it, the target verbatim::cutlass (headers only). AUTO goes on
+# without CUDA after one line; ON stops.
+include_guard()
+
+set(VERBATIM_CUTLASS_VERSION 4.2.0.0)
+set(VERBATIM_CUTLASS_SHA256 f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eecd37dd4a693f6)
+
+# Unpacks the headers of the pinned wheel into the build folder; sets `result` to where they lie.
+function(verbatim_fetch_cutlass result)
+  set(folder ${CMAKE_BINARY_DIR}/cutlass)
+  set(headers ${folder}/cutlass_library/source/include)
+  if(NOT EXISTS ${headers}/cute/tensor.hpp)
+    find_package(Python3 QUIET COMPONENTS Interpreter)
+    if(Python3_FOUND)
+      execute_process(
+        COMMAND ${Python3_EXECUTABLE} -m pip download --quiet --no-deps --only-binary=:all:
+                --dest ${folder} nvidia-cutlass==${VERBATIM_CUTLASS_VERSION}
+        OUTPUT_QUIET ERROR_QUIET)
+    endif()
+    file(GLOB wheel ${folder}/nvidia_cutlass-${VERBATIM_CUTLASS_VERSION}-*.whl)
+    if(wheel)
+      file(SHA256 ${wheel} hash)
+      if(NOT hash STREQUAL VERBATIM_CUTLASS_SHA256)
+        message(FATAL_ERROR "${wheel} has SHA-256 ${hash}, expected ${VERBATIM_CUTLASS_SHA256}")
+      endif()
+      file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${folder}
+           PATTERNS "cutlass_library/source/include/*")
+    endif()
+  endif()
+  if(EXISTS ${headers}/cute/tensor.hpp)
+    set(${result} ${headers} PARENT_SCOPE)
+  endif()
+endfunction()
+
+function(verbatim_find_cuda)
+  set(VERBATIM_HAS_CUDA OFF PARENT_SCOPE)
+  if(VERBATIM_CUDA STREQUAL "OFF")
+    message(STATUS "CUDA backend: off")
+    return()
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(missing "no nvcc")
+  else()
+    set(cutlass ${VERBATIM_CUTLASS_DIR})
+    if(NOT cutlass)
+      verbatim_fetch_cutlass(cutlass)
+    endif()
+    if(NOT EXISTS "${cutlass}/cute/tensor.hpp")
+      set(missing "no CUTLASS headers (set VERBATIM_CUTLASS_DIR)")
+    endif()
+  endif()
+  if(missing)
+    if(VERBATIM_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "CUDA backend: ${missing}")
+    endif()
+    message(STATUS "CUDA backend: ${missing}; building for the CPU")
+    return()
+  endif()
+  add_library(verbatim_cutlass INTERFACE)
+  add_library(verbatim::cutlass ALIAS verbatim_cutlass)
+  target_include_directories(verbatim_cutlass SYSTEM INTERFACE ${cutlass})
+  message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER}, CUTLASS in ${cutlass}")
+  set(VERBATIM_HAS_CUDA ON PARENT_SCOPE)
+endfunction()
+
+verbatim_find_cuda()
+if(VERBATIM_HAS_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES 90)  # targets name theirs
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 knows no C++20 for nvcc
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
+function(verbatim_cuda_flags name)
+  target_compile_options(${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-fvisibility=hidden>)
+endfunction()

@@ -1,0 +1,91 @@
+#include "backend/backend.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+
+namespace verbatim {
+namespace {
+
+using Shape = std::array<int64_t, 4>;
+
+[[noreturn]] void refuse(const char* tensor, std::string_view what, std::string got,
+                         std::string expected, std::string nearest = "") {
+  throw Error(ErrorCode::invalid_argument, "tensors", fmt::format("{} of {}", what, tensor),
+              {tensor, std::move(got), std::move(expected), std::move(nearest)});
+}
+
+/// Whether two elements of the view share memory.
+bool overlaps(const TensorView& t) {
+  std::array<int, 4> dims{0, 1, 2, 3};
+  std::sort(dims.begin(), dims.end(), [&](int a, int b) { return t.stride[a] < t.stride[b]; });
+  int64_t extent = 1;  // elements that the dims so far span
+  for (const int d : dims) {
+    if (t.shape[d] <= 1) continue;
+    if (t.stride[d] < extent) return true;
+    extent += (t.shape[d] - 1) * t.stride[d];
+  }
+  return false;
+}
+
+void check(const char* name, const TensorView& t, Dtype dtype, const Shape& shape, bool output) {
+  if (t.dtype != dtype)
+    refuse(name, "wrong dtype", std::string(to_string(t.dtype)), std::string(to_string(dtype)));
+  if (t.shape != shape)
+    refuse(name, "wrong shape", fmt::format("{}", t.shape), fmt::format("{}", shape));
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
+  if (t.data == nullptr) refuse(name, "no memory", "a null pointer", "an address");
+  if (t.stride[3] != 1 && shape[3] > 1)
+    refuse(name, "stride of the last dimension", fmt::to_string(t.stride[3]), "1", "a dense copy");
+  if (*std::min_element(t.stride.begin(), t.stride.end()) < 0)
+    refuse(name, "negative stride", fmt::format("{}", t.stride), "strides of at least 0");
+  if (output && overlaps(t))
+    refuse(name, "overlapping elements", fmt::format("strides {}", t.stride),
+           "an output whose elements are distinct", "a dense tensor");
+}
+
+void check(const char* name, const RowView& r, const Problem& p) {
+  const std::array<int64_t, 3> shape{p.batch, p.q_heads, p.q_len};
+  if (r.shape != shape)
+    refuse(name, "wrong shape", fmt::format("{}", r.shape), fmt::format("{}", shape));
+  if (r.data == nullptr && p.q_len > 0) refuse(name, "no memory", "a null pointer", "an address");
+}
+
+struct Shapes {
+  Shape q, k, v, o;
+  explicit Shapes(const Problem& p)
+      : q{p.batch, p.q_len, p.q_heads, p.head_dim},
+        k{p.batch, p.kv_len, p.kv_heads, p.head_dim},
+        v{p.batch, p.kv_len, p.kv_heads, p.head_dim_v},
+        o{p.batch, p.q_len, p.q_heads, p.head_dim_v} {}
+};
+
+}  // namespace
+
+void check_tensors(const Problem& problem, const ForwardTensors& t) {
+  problem.validate();
+  const Shapes shapes(problem);
+  check("q", t.q, problem.dtype, shapes.q, false);
+  check("k", t.k, problem.dtype, shapes.k, false);
+  check("v", t.v, problem.dtype, shapes.v, false);
+  check("o", t.o, problem.dtype, shapes.o, true);
+  check("lse", t.lse, problem);
+}
+
+void check_tensors(const Problem& problem, const BackwardTensors& t) {
+  problem.validate();
+  const Shapes shapes(problem);
+  check("q", t.q, problem.dtype, shapes.q, false);
+  check("k", t.k, problem.dtype, shapes.k, false);
+  check("v", t.v, problem.dtype, shapes.v, false);
+  check("o", t.o, problem.dtype, shapes.o, false);
+  check("dout", t.dout, problem.dtype, shapes.o, false);
+  check("lse", t.lse, problem);
+  check("dq", t.dq, problem.dtype, shapes.q, true);
+  check("dk", t.dk, problem.dtype, shapes.k, true);
+  check("dv", t.dv, problem.dtype, shapes.v, true);
+}
+
+}  // namespace verbatim

@@ -1,0 +1,345 @@
+// The backward pass of FlashAttention-2 (Dao 2023, algorithm 2) in the order of a plan: a chain
+// keeps one KV tile with its dK and dV and visits query tiles; each visit adds to one dQ row.
+//
+// Products keep P and dS in f32 for every dtype: only inputs and outputs are 16 bits wide.
+#include <cstring>
+
+#include "backend/cpu/executor.h"
+#include "backend/cpu/passes.h"
+#include "backend/cpu/tile_mask.h"
+#include "backend/cpu/workspace.h"
+
+namespace verbatim::cpu {
+namespace {
+
+/// Tiles of one worker. N keys x D dims are k, dk; M queries x N keys are s, dp; and so on.
+struct Tiles {
+  int64_t ld_d, ld_dv, ld_n;
+  float *q, *dout, *o, *s, *dp, *dq, *k, *k_t, *v, *v_t, *dk, *dv, *delta;
+
+  Tiles(Arena& arena, const TileLimits& limits)
+      : ld_d(leading_dim(limits.head_dim)),
+        ld_dv(leading_dim(limits.head_dim_v)),
+        ld_n(leading_dim(limits.kv)) {
+    const int64_t m = round_up(limits.q, kLanes), n = round_up(limits.kv, kLanes);
+    q = arena.take(m * ld_d);
+    dout = arena.take(m * ld_dv);
+    o = arena.take(m * ld_dv);
+    s = arena.take(m * ld_n);
+    dp = arena.take(m * ld_n);
+    dq = arena.take(m * ld_d);
+    k = arena.take(n * ld_d);
+    k_t = arena.take(limits.head_dim * ld_n);
+    v = arena.take(n * ld_dv);
+    v_t = arena.take(limits.head_dim_v * ld_n);
+    dk = arena.take(n * ld_d);
+    dv = arena.take(n * ld_dv);
+    delta = arena.take(m);
+  }
+
+  static int64_t floats(const TileLimits& limits) {
+    Arena counter;
+    Tiles tiles(counter, limits);
+    return counter.floats();
+  }
+};
+
+/// What all workers of one call share.
+struct Call {
+  const Plan& plan;
+  const BackwardTensors& tensors;
+  const KernelTable& kernels;
+  SumLayout layout;
+  TileLimits limits;
+  ScoreScalars scalars;
+  Dropout dropout;
+  Arena partial_sums;
+
+  Call(const Plan& plan, const BackwardTensors& tensors, const KernelTable& kernels)
+      : plan(plan),
+        tensors(tensors),
+        kernels(kernels),
+        layout(plan),
+        limits(plan),
+        scalars(score_scalars(plan.problem)),
+        dropout(Dropout::make(plan.problem.dropout, plan.problem.seed)),
+        partial_sums(layout.floats()) {
+    places = partial_sums.take(layout.floats());
+  }
+  float* places;
+};
+
+class BackwardWorker final : public Worker {
+ public:
+  explicit BackwardWorker(Call& call)
+      : call_(call),
+        kernels_(call.kernels),
+        arena_(Tiles::floats(call.limits)),
+        tiles_(arena_, call.limits),
+        mask_(call.limits.q, call.limits.kv),
+        keep_(call.limits.q, call.limits.kv) {}
+
+  void start(const PlacedTask& task) override {
+    at_.head = task.head;
+    const Problem& problem = call_.plan.problem;
+    b_ = task.head / problem.kv_heads;
+    kv_head_ = task.head % problem.kv_heads;
+    order_ = &call_.plan.order(task.head);
+    chain_ = order_->tasks[task.task].chain_begin;
+    chain_end_ = order_->tasks[task.task].chain_end;
+    step_ = Step::begin_chain;
+  }
+
+  Turn compute() override {
+    for (;;) {
+      switch (step_) {
+        case Step::begin_chain:
+          if (chain_ == chain_end_) return {};
+          begin_chain();
+          step_ = Step::visit;
+          break;
+        case Step::visit:
+          if (run_ == chain().run_end) {
+            step_ = Step::end_chain;
+          } else if (visit_ == run().count) {
+            ++run_;
+            visit_ = 0;
+          } else {
+            visit();
+            const int32_t row = run().tile(visit_);
+            if (order_->row_addends[row] > 1)
+              return {call_.layout.row_sum(at_.head, run().q_head, row), run().addend_of(visit_)};
+            add();
+          }
+          break;
+        case Step::end_chain:
+          if (chain().addends > 1)
+            return {call_.layout.kv_sum(at_.head, chain().tile), chain().addend};
+          add();
+          break;
+      }
+    }
+  }
+
+  void add() override {
+    if (step_ == Step::visit) {
+      add_row();
+      ++visit_;
+    } else {
+      add_tile();
+      ++chain_;
+      step_ = Step::begin_chain;
+    }
+  }
+
+ private:
+  enum class Step { begin_chain, visit, end_chain };
+
+  const Chain& chain() const { return order_->chains[chain_]; }
+  const Run& run() const { return order_->runs[run_]; }
+  int64_t q_head() const { return kv_head_ * order_->group + run().q_head; }
+
+  bool load(const TensorView& t, int64_t head, Interval rows, float* tile, int64_t ld) {
+    return kernels_.load_rows(row_address(t, b_, rows.begin, head), t.dtype, t.stride[1],
+                              static_cast<int32_t>(rows.end - rows.begin),
+                              static_cast<int32_t>(t.shape[3]), tile, ld);
+  }
+
+  void begin_chain() {
+    run_ = chain().run_begin;
+    visit_ = 0;
+    at_.kv_tile = chain().tile;
+    at_.q_tile = -1;
+    const Clock::time_point begin = now();
+    const std::vector<int64_t>& edges = order_->tiles->kv_edges;
+    keys_ = {edges[chain().tile], edges[chain().tile + 1]};
+    cols_ = static_cast<int32_t>(keys_.end - keys_.begin);
+    const BackwardTensors& t = call_.tensors;
+    finite_k_ = load(t.k, kv_head_, keys_, tiles_.k, tiles_.ld_d);
+    load(t.v, kv_head_, keys_, tiles_.v, tiles_.ld_dv);
+    kernels_.transpose(tiles_.k, tiles_.ld_d, cols_, head_dim(), tiles_.k_t, tiles_.ld_n);
+    kernels_.transpose(tiles_.v, tiles_.ld_dv, cols_, head_dim_v(), tiles_.v_t, tiles_.ld_n);
+    const size_t padded = static_cast<size_t>(round_up(cols_, kRowGroup));
+    std::memset(tiles_.dk, 0, padded * tiles_.ld_d * sizeof(float));
+    std::memset(tiles_.dv, 0, padded * tiles_.ld_dv * sizeof(float));
+    record(TimelineEvent::Kind::start, begin);
+  }
+
+  void visit() {
+    at_.q_head = run().q_head;
+    at_.q_tile = run().tile(visit_);
+    const Clock::time_point begin = now();
+    const BackwardTensors& t = call_.tensors;
+    const std::vector<int64_t>& edges = order_->tiles->q_edges;
+    const Interval queries{edges[at_.q_tile], edges[at_.q_tile + 1]};
+    const int32_t rows = static_cast<int32_t>(queries.end - queries.begin);
+    const bool finite_q = load(t.q, q_head(), queries, tiles_.q, tiles_.ld_d);
+    const bool finite_dout = load(t.dout, q_head(), queries, tiles_.dout, tiles_.ld_dv);
+    load(t.o, q_head(), queries, tiles_.o, tiles_.ld_dv);
+    kernels_.row_dots(tiles_.dout, tiles_.o, tiles_.ld_dv, rows, head_dim_v(), tiles_.delta);
+
+    const TileRect rect{queries, keys_};
+    const bool masked = run().slice_count > 0;
+    if (masked)
+      mask_.build(*order_->tiles, run().slice_begin, run().slice_count, rect, TileRows::queries);
+    const Extent* cols_of_rows = masked ? mask_.cols_of_rows() : nullptr;
+    const Extent* rows_of_cols = masked ? mask_.rows_of_cols() : nullptr;
+
+    // S = Q K^T and dP = dO V^T, then P and dS in their place.
+    Gemm scores{tiles_.q, tiles_.ld_d, 1,    tiles_.k_t, tiles_.ld_n,
+                tiles_.s, tiles_.ld_n, rows, cols_,      head_dim()};
+    Gemm d_probs{tiles_.dout, tiles_.ld_dv, 1,    tiles_.v_t, tiles_.ld_n,
+                 tiles_.dp,   tiles_.ld_n,  rows, cols_,      head_dim_v()};
+    announce();
+    for (Gemm* gemm : {&scores, &d_probs}) gemm->upcoming = &upcoming_;
+    scores.cols_of = d_probs.cols_of = cols_of_rows;
+    kernels_.gemm(scores);
+    kernels_.gemm(d_probs);
+    ScoreTile tile{
+        tiles_.s, tiles_.ld_n, rows, cols_, nullptr, nullptr, round_up(cols_, kLanes) / kLanes};
+    if (masked) tile.bits = mask_.data();
+    if (call_.dropout.enabled()) {
+      keep_.build(call_.dropout, b_, q_head(), rect, TileRows::queries);
+      tile.keep = keep_.data();
+    }
+    const float* lse = t.lse.row(b_, q_head()) + queries.begin;
+    kernels_.softmax_backward(tile, tiles_.dp, call_.scalars, lse, tiles_.delta);
+
+    // dV += P^T dO, dK += dS^T Q, dQ = dS K.
+    Gemm d_v{tiles_.s,     1,     tiles_.ld_n,  tiles_.dout, tiles_.ld_dv, tiles_.dv,
+             tiles_.ld_dv, cols_, head_dim_v(), rows,        true};
+    Gemm d_k{tiles_.dp,   1,     tiles_.ld_n, tiles_.q, tiles_.ld_d, tiles_.dk,
+             tiles_.ld_d, cols_, head_dim(),  rows,     true};
+    Gemm d_q{tiles_.dp, tiles_.ld_n, 1,    tiles_.k,   tiles_.ld_d,
+             tiles_.dq, tiles_.ld_d, rows, head_dim(), cols_};
+    for (Gemm* gemm : {&d_v, &d_k, &d_q}) gemm->upcoming = &upcoming_;
+    d_v.depth_of = d_k.depth_of = rows_of_cols;
+    d_q.depth_of = cols_of_rows;
+    if (masked && !finite_dout) skip_hidden_queries(d_v);
+    if (masked && !finite_q) skip_hidden_queries(d_k);
+    if (masked && !finite_k_) {
+      d_q.visible = mask_.data();
+      d_q.visible_row = mask_.strips();
+    }
+    kernels_.gemm(d_v);
+    kernels_.gemm(d_k);
+    kernels_.gemm(d_q);
+    record(TimelineEvent::Kind::compute, begin);
+  }
+
+  /// Lets the products of this visit fetch its dQ rows and the query tiles of the next one.
+  void announce() {
+    upcoming_.count = 0;
+    const bool last_of_run = visit_ + 1 == run().count;
+    if (!last_of_run || run_ + 1 < chain().run_end) {
+      const Run& next = last_of_run ? order_->runs[run_ + 1] : run();
+      const int32_t tile = last_of_run ? next.first : next.tile(visit_ + 1);
+      const BackwardTensors& t = call_.tensors;
+      for (const TensorView* view : {&t.o, &t.dout, &t.q}) push_upcoming(*view, next.q_head, tile);
+    }
+    if (call_.tensors.dq.dtype == Dtype::f32)
+      push_upcoming(call_.tensors.dq, run().q_head, at_.q_tile);
+  }
+
+  void push_upcoming(const TensorView& t, int32_t q_head, int32_t tile) {
+    const std::vector<int64_t>& edges = order_->tiles->q_edges;
+    const int64_t bytes = size_of(t.dtype), head = kv_head_ * order_->group + q_head;
+    upcoming_.push(row_address(t, b_, edges[tile], head), t.stride[1] * bytes,
+                   edges[tile + 1] - edges[tile], t.shape[3] * bytes);
+  }
+
+  void skip_hidden_queries(Gemm& gemm) const {
+    gemm.visible = mask_.data();
+    gemm.visible_depth = mask_.strips();
+  }
+
+  void add_row() {
+    const Clock::time_point begin = now();
+    const std::vector<int64_t>& edges = order_->tiles->q_edges;
+    const int64_t first = edges[at_.q_tile];
+    const int32_t rows = static_cast<int32_t>(edges[at_.q_tile + 1] - first);
+    const RowsOut out = rows_out(call_.tensors.dq, b_, first, q_head());
+    const int64_t place = call_.layout.row_place(at_.head, run().q_head, at_.q_tile);
+    add_partial(tiles_.dq, tiles_.ld_d, rows, head_dim(), run().addend_of(visit_),
+                order_->row_addends[at_.q_tile], call_.places + place, call_.scalars.scale, out);
+    record(TimelineEvent::Kind::reduce, begin);
+  }
+
+  void add_tile() {
+    at_.q_tile = -1;
+    const Clock::time_point begin = now();
+    const BackwardTensors& t = call_.tensors;
+    float* place = call_.places + call_.layout.kv_place(at_.head, chain().tile);
+    add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), chain().addend, chain().addends, place,
+                call_.scalars.scale, rows_out(t.dk, b_, keys_.begin, kv_head_));
+    add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), chain().addend, chain().addends,
+                place + cols_ * call_.limits.head_dim, call_.scalars.keep_scale,
+                rows_out(t.dv, b_, keys_.begin, kv_head_));
+    record(TimelineEvent::Kind::finish, begin);
+  }
+
+  /// Addend 0 stores, later ones add, the last one scales and rounds. The f32 sum between them
+  /// lies in the output itself when that is f32, else in `place`.
+  void add_partial(const float* x, int64_t ld, int32_t rows, int32_t dim, int32_t addend,
+                   int32_t addends, float* place, float scale, const RowsOut& out) {
+    const bool last = addend == addends - 1, in_output = out.dtype == Dtype::f32;
+    float* sum = in_output ? static_cast<float*>(out.data) : place;
+    const int64_t stride = in_output ? out.stride : dim;
+    const RowsOut between{sum, Dtype::f32, stride};
+    kernels_.add_rows(x, ld, rows, dim, addend == 0 ? nullptr : sum, stride, last ? scale : 1.0f,
+                      last ? out : between);
+  }
+
+  int32_t head_dim() const { return static_cast<int32_t>(call_.limits.head_dim); }
+  int32_t head_dim_v() const { return static_cast<int32_t>(call_.limits.head_dim_v); }
+
+  Call& call_;
+  const KernelTable& kernels_;
+  Arena arena_;
+  Tiles tiles_;
+  TileMask mask_;
+  KeepMask keep_;
+  Upcoming upcoming_;
+
+  const HeadOrder* order_ = nullptr;
+  int64_t b_ = 0, kv_head_ = 0;
+  int32_t chain_ = 0, chain_end_ = 0, run_ = 0, visit_ = 0;
+  Step step_ = Step::begin_chain;
+  Interval keys_{};
+  int32_t cols_ = 0;
+  bool finite_k_ = true;
+};
+
+/// dQ of the rows that no chain visits.
+void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
+  const size_t bytes = static_cast<size_t>(dq.shape[3] * size_of(dq.dtype));
+  for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head) {
+    const HeadOrder& order = plan.order(head);
+    const int64_t b = head / plan.problem.kv_heads, kv_head = head % plan.problem.kv_heads;
+    for (int32_t t = 0; t < order.tiles->q_tiles(); ++t) {
+      if (order.row_addends[t] > 0) continue;
+      for (int64_t h = kv_head * order.group; h < (kv_head + 1) * order.group; ++h)
+        for (int64_t q = order.tiles->q_edges[t]; q < order.tiles->q_edges[t + 1]; ++q)
+          std::memset(row_address(dq, b, q, h), 0, bytes);
+    }
+  }
+}
+
+}  // namespace
+
+void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
+                  const KernelTable& kernels) {
+  Call call(plan, tensors, kernels);
+  clear_unvisited_rows(plan, tensors.dq);
+  execute(
+      plan, call.layout.sums(), [&] { return std::make_unique<BackwardWorker>(call); }, run);
+}
+
+int64_t backward_workspace_bytes(const Plan& plan) {
+  const SumLayout layout(plan);
+  const int64_t workers = preferred_workers(plan, thread_count(plan, {}));
+  const int64_t floats = layout.floats() + workers * Tiles::floats(TileLimits(plan));
+  return floats * int64_t{sizeof(float)} + layout.sums() * int64_t{sizeof(int32_t)};
+}
+
+}  // namespace verbatim::cpu

@@ -1,0 +1,46 @@
+#include "backend/backend.h"
+#include "backend/cpu/passes.h"
+
+namespace verbatim {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+
+  void check(const Problem& problem) const override { problem.validate(); }
+
+  int64_t workspace_bytes(const Plan& plan) const override {
+    return plan.pass == Pass::forward ? cpu::forward_workspace_bytes(plan)
+                                      : cpu::backward_workspace_bytes(plan);
+  }
+
+  void forward(const Plan& plan, const ForwardTensors& tensors,
+               const RunOptions& run) const override {
+    require_pass(plan, Pass::forward, "cpu.forward");
+    check_tensors(plan.problem, tensors);
+    cpu::run_forward(plan, tensors, run, cpu::kernels());
+  }
+
+  void backward(const Plan& plan, const BackwardTensors& tensors,
+                const RunOptions& run) const override {
+    require_pass(plan, Pass::backward, "cpu.backward");
+    check_tensors(plan.problem, tensors);
+    cpu::run_backward(plan, tensors, run, cpu::kernels());
+  }
+
+ private:
+  static void require_pass(const Plan& plan, Pass pass, const char* operation) {
+    if (plan.pass == pass) return;
+    const auto word = [](Pass p) { return p == Pass::forward ? "forward" : "backward"; };
+    throw Error(
+        ErrorCode::invalid_argument, operation, "the plan is for the other pass",
+        {.argument = "plan.pass", .got = word(plan.pass), .expected = word(pass), .nearest = ""});
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
+
+}  // namespace verbatim

@@ -1,0 +1,304 @@
+// The forward pass of FlashAttention-2 (Dao 2023, algorithm 1) in the order of a plan: a chain
+// keeps one query tile with its running softmax and visits KV tiles. Scores are held transposed,
+// one column per query, so that maxima and sums need no horizontal step.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/executor.h"
+#include "backend/cpu/passes.h"
+#include "backend/cpu/tile_mask.h"
+#include "backend/cpu/workspace.h"
+
+namespace verbatim::cpu {
+namespace {
+
+/// Natural logarithm of a positive normal x by fixed operations: a C library may pick another
+/// instruction on another CPU. Relative error below 1e-11.
+double log_fixed(double x) {
+  const uint64_t bits = std::bit_cast<uint64_t>(x);
+  int64_t exponent = static_cast<int64_t>(bits >> 52) - 1023;
+  double m = std::bit_cast<double>((bits & 0xfffffffffffff) | 0x3ff0000000000000);
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    ++exponent;
+  }
+  const double s = (m - 1) / (m + 1), z = s * s;  // log m = 2 artanh s, |s| <= 0.172
+  double series = 1.0 / 13;
+  for (int odd = 11; odd >= 1; odd -= 2) series = series * z + 1.0 / odd;
+  return static_cast<double>(exponent) * 0.6931471805599453 + 2 * s * series;
+}
+
+/// Running softmax of the queries of one tile and their output so far.
+struct State {
+  float* o;  // rows x leading_dim(head_dim_v)
+  RowState rows;
+};
+
+/// Tiles of one worker: M queries, N keys.
+struct Tiles {
+  int64_t ld_d, ld_dv, ld_m;
+  float *q, *q_t, *k, *v, *s, *factor, *later_factor;
+  State state;
+
+  Tiles(Arena& arena, const TileLimits& limits)
+      : ld_d(leading_dim(limits.head_dim)),
+        ld_dv(leading_dim(limits.head_dim_v)),
+        ld_m(leading_dim(limits.q)) {
+    const int64_t m = round_up(limits.q, kLanes), n = round_up(limits.kv, kLanes);
+    q = arena.take(m * ld_d);
+    q_t = arena.take(limits.head_dim * ld_m);
+    k = arena.take(n * ld_d);
+    v = arena.take(n * ld_dv);
+    s = arena.take(n * ld_m);
+    factor = arena.take(m);
+    later_factor = arena.take(m);
+    state = {arena.take(m * ld_dv), {arena.take(m), arena.take(m), factor}};
+  }
+
+  static int64_t floats(const TileLimits& limits) {
+    Arena counter;
+    Tiles tiles(counter, limits);
+    return counter.floats();
+  }
+};
+
+/// What all workers of one call share.
+struct Call {
+  const Plan& plan;
+  const ForwardTensors& tensors;
+  const KernelTable& kernels;
+  SumLayout layout;
+  TileLimits limits;
+  ScoreScalars scalars;
+  Dropout dropout;
+  Arena states;  // of split rows
+  float* places;
+
+  Call(const Plan& plan, const ForwardTensors& tensors, const KernelTable& kernels)
+      : plan(plan),
+        tensors(tensors),
+        kernels(kernels),
+        layout(plan),
+        limits(plan),
+        scalars(score_scalars(plan.problem)),
+        dropout(Dropout::make(plan.problem.dropout, plan.problem.seed)),
+        states(layout.floats()),
+        places(states.take(layout.floats())) {}
+};
+
+class ForwardWorker final : public Worker {
+ public:
+  explicit ForwardWorker(Call& call)
+      : call_(call),
+        kernels_(call.kernels),
+        arena_(Tiles::floats(call.limits)),
+        tiles_(arena_, call.limits),
+        mask_(call.limits.kv, call.limits.q),
+        keep_(call.limits.kv, call.limits.q) {}
+
+  void start(const PlacedTask& task) override {
+    at_.head = task.head;
+    const Problem& problem = call_.plan.problem;
+    b_ = task.head / problem.kv_heads;
+    kv_head_ = task.head % problem.kv_heads;
+    order_ = &call_.plan.order(task.head);
+    chain_ = order_->tasks[task.task].chain_begin;
+    chain_end_ = order_->tasks[task.task].chain_end;
+  }
+
+  Turn compute() override {
+    while (chain_ < chain_end_) {
+      begin_chain();
+      for (int32_t r = chain().run_begin; r < chain().run_end; ++r) {
+        const Run& run = order_->runs[r];
+        for (int32_t i = 0; i < run.count; ++i) {
+          const bool next_run = i + 1 == run.count && r + 1 < chain().run_end;
+          announce(next_run ? order_->runs[r + 1].first : run.tile(std::min(i + 1, run.count - 1)));
+          visit(run, i);
+        }
+      }
+      if (chain().addends > 1)
+        return {call_.layout.row_sum(at_.head, chain().q_head, chain().tile), chain().addend};
+      add();
+    }
+    return {};
+  }
+
+  void add() override {
+    at_.kv_tile = -1;
+    const Clock::time_point begin = now();
+    if (chain().addends > 1) {
+      const State shared = shared_state();
+      if (chain().addend > 0) merge_into_own(shared);
+      if (chain().addend < chain().addends - 1) {
+        copy(tiles_.state, shared);
+      } else {
+        finish_rows();
+      }
+    } else {
+      finish_rows();
+    }
+    record(TimelineEvent::Kind::finish, begin);
+    ++chain_;
+  }
+
+ private:
+  const Chain& chain() const { return order_->chains[chain_]; }
+  int64_t q_head() const { return kv_head_ * order_->group + chain().q_head; }
+
+  void begin_chain() {
+    at_.q_head = chain().q_head;
+    at_.q_tile = chain().tile;
+    at_.kv_tile = -1;
+    const Clock::time_point begin = now();
+    const std::vector<int64_t>& edges = order_->tiles->q_edges;
+    queries_ = {edges[chain().tile], edges[chain().tile + 1]};
+    rows_ = static_cast<int32_t>(queries_.end - queries_.begin);
+    const TensorView& q = call_.tensors.q;
+    kernels_.load_rows(row_address(q, b_, queries_.begin, q_head()), q.dtype, q.stride[1], rows_,
+                       head_dim(), tiles_.q, tiles_.ld_d);
+    kernels_.transpose(tiles_.q, tiles_.ld_d, rows_, head_dim(), tiles_.q_t, tiles_.ld_m);
+    const int64_t padded = round_up(rows_, kLanes);
+    const RowState& state = tiles_.state.rows;
+    std::fill_n(tiles_.state.o, padded * tiles_.ld_dv, 0.0f);
+    std::fill_n(state.max, padded, -std::numeric_limits<float>::infinity());
+    std::fill_n(state.sum, padded, 0.0f);
+    record(TimelineEvent::Kind::start, begin);
+  }
+
+  /// Lets the products of the coming visit fetch the KV tile of the one after it.
+  void announce(int32_t kv_tile) {
+    const std::vector<int64_t>& edges = order_->tiles->kv_edges;
+    upcoming_.count = 0;
+    for (const TensorView* t : {&call_.tensors.k, &call_.tensors.v}) {
+      const int64_t bytes = size_of(t->dtype), begin = edges[kv_tile];
+      upcoming_.push(row_address(*t, b_, begin, kv_head_), t->stride[1] * bytes,
+                     edges[kv_tile + 1] - begin, t->shape[3] * bytes);
+    }
+  }
+
+  void visit(const Run& run, int32_t i) {
+    at_.kv_tile = run.tile(i);
+    const Clock::time_point begin = now();
+    const std::vector<int64_t>& edges = order_->tiles->kv_edges;
+    const Interval keys{edges[at_.kv_tile], edges[at_.kv_tile + 1]};
+    const int32_t count = static_cast<int32_t>(keys.end - keys.begin);
+    const TensorView &k = call_.tensors.k, &v = call_.tensors.v;
+    kernels_.load_rows(row_address(k, b_, keys.begin, kv_head_), k.dtype, k.stride[1], count,
+                       head_dim(), tiles_.k, tiles_.ld_d);
+    const bool finite_v =
+        kernels_.load_rows(row_address(v, b_, keys.begin, kv_head_), v.dtype, v.stride[1], count,
+                           head_dim_v(), tiles_.v, tiles_.ld_dv);
+    const TileRect rect{queries_, keys};
+    const bool masked = run.slice_count > 0;
+    if (masked) mask_.build(*order_->tiles, run.slice_begin, run.slice_count, rect, TileRows::keys);
+
+    Gemm scores{tiles_.k, tiles_.ld_d, 1,     tiles_.q_t, tiles_.ld_m,
+                tiles_.s, tiles_.ld_m, count, rows_,      head_dim()};
+    if (masked) scores.cols_of = mask_.cols_of_rows();
+    scores.upcoming = &upcoming_;
+    kernels_.gemm(scores);
+
+    const int64_t strips = round_up(rows_, kLanes) / kLanes;
+    ScoreTile tile{tiles_.s, tiles_.ld_m, count, rows_, nullptr, nullptr, strips};
+    if (masked) tile.bits = mask_.data();
+    if (call_.dropout.enabled()) {
+      keep_.build(call_.dropout, b_, q_head(), rect, TileRows::keys);
+      tile.keep = keep_.data();
+    }
+    const Extent* hulls = masked ? mask_.rows_of_cols() : nullptr;
+    State& state = tiles_.state;
+    if (kernels_.softmax_forward(tile, call_.scalars, hulls, state.rows))
+      kernels_.scale_rows(state.o, tiles_.ld_dv, rows_, head_dim_v(), state.rows.factor);
+
+    Gemm out{tiles_.s,     1,     tiles_.ld_m,  tiles_.v, tiles_.ld_dv, state.o,
+             tiles_.ld_dv, rows_, head_dim_v(), count,    true};
+    out.depth_of = hulls;
+    if (masked && !finite_v) {
+      out.visible = mask_.data();
+      out.visible_depth = mask_.strips();
+    }
+    out.upcoming = &upcoming_;
+    kernels_.gemm(out);
+    record(TimelineEvent::Kind::compute, begin);
+  }
+
+  /// O / sum and log-sum-exp of the finished rows; 0 and -inf for rows without a key.
+  void finish_rows() {
+    const RowState& state = tiles_.state.rows;
+    float* lse = call_.tensors.lse.row(b_, q_head()) + queries_.begin;
+    for (int32_t r = 0; r < rows_; ++r) {
+      const bool empty = state.sum[r] == 0;
+      state.factor[r] = empty ? 0.0f : call_.scalars.keep_scale / state.sum[r];
+      if (empty) {
+        lse[r] = -std::numeric_limits<float>::infinity();
+      } else if (std::isfinite(state.sum[r])) {
+        lse[r] = static_cast<float>(static_cast<double>(state.max[r]) + log_fixed(state.sum[r]));
+      } else {
+        lse[r] = state.sum[r];
+      }
+    }
+    float* o = tiles_.state.o;
+    kernels_.scale_rows(o, tiles_.ld_dv, rows_, head_dim_v(), state.factor);
+    kernels_.add_rows(o, tiles_.ld_dv, rows_, head_dim_v(), nullptr, 0, 1.0f,
+                      rows_out(call_.tensors.o, b_, queries_.begin, q_head()));
+  }
+
+  /// Where the chains of a split tile meet.
+  State shared_state() const {
+    float* place = call_.places + call_.layout.row_place(at_.head, chain().q_head, chain().tile);
+    float* max = place + round_up(rows_, kRowGroup) * tiles_.ld_dv;
+    return {place, {max, max + round_up(rows_, kLanes), tiles_.later_factor}};
+  }
+
+  /// The earlier addends come first in the merge; the result lands in our own state.
+  void merge_into_own(const State& earlier) {
+    kernels_.merge_rows(earlier.o, tiles_.ld_dv, earlier.rows, tiles_.state.o, tiles_.ld_dv,
+                        tiles_.state.rows, rows_, head_dim_v());
+    copy(earlier, tiles_.state);
+  }
+
+  void copy(const State& from, const State& to) const {
+    std::copy_n(from.o, rows_ * tiles_.ld_dv, to.o);
+    std::copy_n(from.rows.max, round_up(rows_, kLanes), to.rows.max);
+    std::copy_n(from.rows.sum, round_up(rows_, kLanes), to.rows.sum);
+  }
+
+  int32_t head_dim() const { return static_cast<int32_t>(call_.limits.head_dim); }
+  int32_t head_dim_v() const { return static_cast<int32_t>(call_.limits.head_dim_v); }
+
+  Call& call_;
+  const KernelTable& kernels_;
+  Arena arena_;
+  Tiles tiles_;
+  TileMask mask_;
+  KeepMask keep_;
+  Upcoming upcoming_;
+
+  const HeadOrder* order_ = nullptr;
+  int64_t b_ = 0, kv_head_ = 0;
+  int32_t chain_ = 0, chain_end_ = 0;
+  Interval queries_{};
+  int32_t rows_ = 0;
+};
+
+}  // namespace
+
+void run_forward(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
+                 const KernelTable& kernels) {
+  Call call(plan, tensors, kernels);
+  execute(
+      plan, call.layout.sums(), [&] { return std::make_unique<ForwardWorker>(call); }, run);
+}
+
+int64_t forward_workspace_bytes(const Plan& plan) {
+  const SumLayout layout(plan);
+  const int64_t workers = preferred_workers(plan, thread_count(plan, {}));
+  const int64_t floats = layout.floats() + workers * Tiles::floats(TileLimits(plan));
+  return floats * int64_t{sizeof(float)} + layout.sums() * int64_t{sizeof(int32_t)};
+}
+
+}  // namespace verbatim::cpu

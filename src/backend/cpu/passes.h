@@ -1,0 +1,34 @@
+// The two passes as virtual workers, and the small things they share.
+#pragma once
+
+#include "backend/cpu/kernels.h"
+#include "core/dropout.h"
+#include "verbatim/verbatim.h"
+
+namespace verbatim::cpu {
+
+void run_forward(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
+                 const KernelTable& kernels);
+void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
+                  const KernelTable& kernels);
+/// Bytes that a run with all cores allocates: partial sums, turns, and the tiles of its workers.
+int64_t forward_workspace_bytes(const Plan& plan);
+int64_t backward_workspace_bytes(const Plan& plan);
+
+inline ScoreScalars score_scalars(const Problem& problem) {
+  return {static_cast<float>(problem.softmax_scale()), static_cast<float>(problem.softcap),
+          problem.softcap == 0 ? 0.0f : static_cast<float>(1 / problem.softcap),
+          Dropout::make(problem.dropout, problem.seed).scale};
+}
+
+/// Address of row (b, l, h).
+inline void* row_address(const TensorView& t, int64_t b, int64_t l, int64_t h) {
+  return static_cast<char*>(t.data) + t.offset(b, l, h) * size_of(t.dtype);
+}
+
+/// Rows l, l + 1, ... of head h as a destination.
+inline RowsOut rows_out(const TensorView& t, int64_t b, int64_t l, int64_t h) {
+  return {row_address(t, b, l, h), t.dtype, t.stride[1]};
+}
+
+}  // namespace verbatim::cpu

@@ -1,0 +1,11 @@
+// Stands in for the CUDA backend where there was no CUDA compiler.
+#include "backend/backend.h"
+
+namespace verbatim {
+
+std::unique_ptr<Backend> make_cuda_backend(int index) {
+  throw Error(ErrorCode::unsupported, "backend", "this build has no CUDA backend",
+              {"device", "cuda:" + std::to_string(index), "cpu", "cpu"});
+}
+
+}  // namespace verbatim

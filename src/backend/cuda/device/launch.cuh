@@ -1,0 +1,47 @@
+// Starting kernels whose CTAs draw tickets and may wait for one another.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cuda/registry.h"
+#include "backend/cuda/status.h"
+
+namespace verbatim::cuda {
+
+/// Starts kernel(args...) with as many CTAs as fit on the device at once, at most `units`. Throws
+/// Error(unsupported) when the plan needs more of them at once than the device proves to hold.
+template <class... Args>
+void launch_workers(const char* name, void (*kernel)(Args...), int threads, int64_t shared_bytes,
+                    const LaunchContext& context, int32_t units,
+                    const std::type_identity_t<Args>&... args) {
+  if (units == 0) return;
+  const int bytes = static_cast<int>(shared_bytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+  int per_multiprocessor = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, threads, bytes),
+        name);
+  const int64_t resident = int64_t{per_multiprocessor} * context.multiprocessors;
+  check_residency(context.residency, resident, name);
+  cudaLaunchAttribute cooperative{};  // all CTAs start together, or none
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(resident, units)));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = context.stream;
+  config.attrs = &cooperative;
+  config.numAttrs = context.residency > 1 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, args...), name);
+}
+
+/// Starts kernel(args...) with one CTA of `threads` threads for every `threads` of `total` threads.
+template <class... Args>
+void launch_threads(const char* name, void (*kernel)(Args...), int threads, int64_t total,
+                    cudaStream_t stream, const std::type_identity_t<Args>&... args) {
+  if (total == 0) return;
+  kernel<<<static_cast<unsigned>((total + threads - 1) / threads), threads, 0, stream>>>(args...);
+  check(cudaGetLastError(), name);
+}
+
+}  // namespace verbatim::cuda

@@ -1,0 +1,190 @@
+#include "backend/cuda/device_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <span>
+
+namespace verbatim::cuda {
+namespace {
+
+/// Arrays gathered for one copy. Offsets become addresses when the device memory is known.
+class Blob {
+ public:
+  template <class T>
+  int64_t add(const std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const int64_t begin = (static_cast<int64_t>(bytes_.size()) + 15) / 16 * 16;
+    bytes_.resize(begin + values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(&bytes_[begin], values.data(), values.size() * sizeof(T));
+    return begin;
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+template <class T>
+const T* at(const void* base, int64_t offset) {
+  return reinterpret_cast<const T*>(static_cast<const std::byte*>(base) + offset);
+}
+
+/// Offsets of one order's arrays.
+struct OrderOffsets {
+  int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, slice_ids, slices;
+};
+
+OrderOffsets add_order(Blob& blob, const HeadOrder& order) {
+  const TileMap& tiles = *order.tiles;
+  return {blob.add(order.runs),        blob.add(order.chains),  blob.add(order.tasks),
+          blob.add(order.row_addends), blob.add(tiles.q_edges), blob.add(tiles.kv_edges),
+          blob.add(tiles.slice_ids),   blob.add(tiles.slices)};
+}
+
+}  // namespace
+
+DevicePlan::DevicePlan(const Device& device, const Plan& plan)
+    : device_(device.index),
+      pass_(plan.pass),
+      orders_(plan.orders),
+      order_of_head_(plan.order_of_head),
+      placement_(plan.placement),
+      kv_heads_(static_cast<int32_t>(plan.problem.kv_heads)),
+      group_(static_cast<int32_t>(plan.problem.group())) {
+  const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
+  Blob blob;
+  std::vector<OrderOffsets> offsets;
+  for (const auto& order : orders_) {
+    offsets.push_back(add_order(blob, *order));
+    max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
+    max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
+    shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
+    empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
+  }
+  const int64_t heads = blob.add(order_of_head_);
+  const int64_t placed = blob.add(placement_.tasks);
+  const int64_t units = blob.add(placement_.worker_begin);
+  const int64_t views = blob.add(std::vector<OrderView>(orders_.size()));
+
+  std::vector<std::byte> bytes(blob.bytes().begin(), blob.bytes().end());
+  const DeviceGuard guard(device.index);
+  const RelaxedCapture relaxed;
+  check(cudaMalloc(&memory_, bytes.size()), "cuda.plan");
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    const OrderOffsets& o = offsets[i];
+    const OrderView view{.runs = at<Run>(memory_, o.runs),
+                         .chains = at<Chain>(memory_, o.chains),
+                         .tasks = at<Task>(memory_, o.tasks),
+                         .row_addends = at<int32_t>(memory_, o.row_addends),
+                         .q_edges = at<int64_t>(memory_, o.q_edges),
+                         .kv_edges = at<int64_t>(memory_, o.kv_edges),
+                         .slice_ids = at<int32_t>(memory_, o.slice_ids),
+                         .slices = at<Slice>(memory_, o.slices),
+                         .q_tiles = orders_[i]->tiles->q_tiles(),
+                         .kv_tiles = orders_[i]->tiles->kv_tiles()};
+    std::memcpy(&bytes[views + i * sizeof(OrderView)], &view, sizeof(OrderView));
+  }
+  const bool queue = placement_.queue;
+  view_ = {.orders = at<OrderView>(memory_, views),
+           .order_of_head = at<int32_t>(memory_, heads),
+           .placed = at<PlacedTask>(memory_, placed),
+           .unit_begin = queue ? nullptr : at<int32_t>(memory_, units),
+           .unit_count = static_cast<int32_t>(queue ? placement_.tasks.size()
+                                                    : placement_.worker_begin.size() - 1),
+           .group = group_,
+           .kv_heads = kv_heads_};
+
+  check(
+      cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, device.uploads),
+      "cuda.plan");
+  check(cudaStreamSynchronize(device.uploads), "cuda.plan");
+  check(cudaHostAlloc(reinterpret_cast<void**>(&report_), sizeof(WaitReport),
+                      cudaHostAllocPortable | cudaHostAllocMapped),
+        "cuda.plan");
+  *report_ = {};
+}
+
+DevicePlan::~DevicePlan() {
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(device_);
+  cudaFree(memory_);
+  cudaFreeHost(report_);
+  cudaSetDevice(previous);
+}
+
+bool DevicePlan::holds(const Device& device, const Plan& plan) const {
+  const Placement& other = plan.placement;
+  return device_ == device.index && pass_ == plan.pass && orders_ == plan.orders &&
+         kv_heads_ == plan.problem.kv_heads && group_ == plan.problem.group() &&
+         order_of_head_ == plan.order_of_head && placement_.queue == other.queue &&
+         placement_.worker_begin == other.worker_begin && placement_.tasks == other.tasks;
+}
+
+void DevicePlan::check_report() const {
+  if (static_cast<volatile WaitReport*>(report_)->expired == 0) return;
+  const WaitReport where = *report_;
+  *report_ = {};
+  const char* sum = pass_ == Pass::forward ? "O" : where.q_head >= 0 ? "dQ" : "dK and dV";
+  throw Error(ErrorCode::device, pass_ == Pass::forward ? "cuda.forward" : "cuda.backward",
+              fmt::format("a wait expired: {} of tile {} (batch {}, KV head {}, query head {} of "
+                          "its group) was due for addend {}, and addend {} never came; detected "
+                          "here, it stems from an earlier launch, whose results are undefined",
+                          sum, where.tile, where.head / kv_heads_, where.head % kv_heads_,
+                          where.q_head, where.addend, where.seen));
+}
+
+namespace {
+
+struct Cache {
+  static constexpr size_t kKept = 64;
+
+  struct Entry {
+    std::shared_ptr<const DevicePlan> plan;
+    bool captured;
+  };
+  std::mutex mutex;
+  std::list<Entry> entries;  // last used first
+
+  static Cache& instance() {
+    static Cache* cache = new Cache;  // never destroyed: the driver may be gone before us
+    return *cache;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan,
+                                              bool capturing) {
+  Cache& cache = Cache::instance();
+  const std::lock_guard lock(cache.mutex);
+  auto& entries = cache.entries;
+  auto found =
+      std::ranges::find_if(entries, [&](const auto& e) { return e.plan->holds(device, plan); });
+  if (found == entries.end()) {
+    entries.push_front({std::make_shared<DevicePlan>(device, plan), false});
+    found = entries.begin();
+    const auto spare = [](const auto& e) { return !e.captured; };
+    if (!capturing && std::ranges::count_if(entries, spare) > int64_t{Cache::kKept}) {
+      entries.erase(
+          std::prev(std::ranges::find_if(entries.rbegin(), entries.rend(), spare).base()));
+    }
+  }
+  found->captured |= capturing;
+  entries.splice(entries.begin(), entries, found);
+  return entries.front().plan;
+}
+
+void check_reports(const Device& device) {
+  Cache& cache = Cache::instance();
+  const std::lock_guard lock(cache.mutex);
+  for (const auto& entry : cache.entries) {
+    if (entry.plan->device_index() == device.index) entry.plan->check_report();
+  }
+}
+
+}  // namespace verbatim::cuda

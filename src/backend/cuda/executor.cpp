@@ -1,0 +1,195 @@
+#include "backend/cuda/executor.h"
+
+#include <fmt/format.h>
+
+#include <numbers>
+
+#include "backend/cuda/device_plan.h"
+#include "backend/cuda/staging.h"
+#include "core/dropout.h"
+
+namespace verbatim::cuda {
+namespace {
+
+Scalars scalars_of(const Problem& problem) {
+  const double scale = problem.softmax_scale();
+  return {.scale = static_cast<float>(scale),
+          .scale_log2 = static_cast<float>(scale * std::numbers::log2e),
+          .softcap = static_cast<float>(problem.softcap),
+          .dropout = Dropout::make(problem.dropout, problem.seed)};
+}
+
+/// Kernels move 16 bytes at a time: every row has to start at a multiple of them.
+TensorRef ref(const char* name, const TensorView& view) {
+  constexpr int64_t kBytes = 16;
+  const int64_t size = size_of(view.dtype);
+  if (reinterpret_cast<uintptr_t>(view.data) % kBytes != 0) {
+    throw Error(ErrorCode::unsupported, "cuda", "a tensor does not start at a multiple of 16 bytes",
+                {name, fmt::format("{}", view.data), "an address divisible by 16", ""});
+  }
+  for (int d = 0; d < 3; ++d) {
+    if (view.shape[d] > 1 && view.stride[d] * size % kBytes != 0) {
+      throw Error(ErrorCode::unsupported, "cuda", "rows do not start at multiples of 16 bytes",
+                  {fmt::format("{}.stride[{}]", name, d), fmt::to_string(view.stride[d]),
+                   fmt::format("a multiple of {}", kBytes / size), "a dense copy"});
+    }
+  }
+  return {view.data, view.stride[0], view.stride[1], view.stride[2]};
+}
+
+/// The tile shape of a plan's orders, which is one.
+TileShape tile_of(const Plan& plan) {
+  return plan.orders.empty() ? TileShape{} : plan.orders.front()->tiles->shape;
+}
+
+/// Byte offsets of one launch's memory: counters, zeroed in-stream, then the kernel's workspace.
+struct Layout {
+  int64_t row_turns, key_turns, workspace, end;
+
+  Layout(const Problem& problem, int32_t max_q_tiles, int32_t max_kv_tiles, int64_t kernel_bytes) {
+    const auto aligned = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+    constexpr int64_t kCounter = sizeof(int32_t);
+    row_turns = aligned(2 * kCounter);  // behind ticket and aborted
+    key_turns = row_turns + aligned(problem.batch * problem.q_heads * max_q_tiles * kCounter);
+    workspace = key_turns + aligned(problem.batch * problem.kv_heads * max_kv_tiles * kCounter);
+    end = workspace + aligned(kernel_bytes);
+  }
+
+  HandOff hand_off(void* memory, const DevicePlan& plan, int64_t spin_limit_ns) const {
+    const auto at = [&](int64_t offset) {
+      return reinterpret_cast<int32_t*>(static_cast<std::byte*>(memory) + offset);
+    };
+    return {.ticket = at(0),
+            .aborted = at(sizeof(int32_t)),
+            .row_turn = at(row_turns),
+            .key_turn = at(key_turns),
+            .max_q_tiles = plan.max_q_tiles(),
+            .max_kv_tiles = plan.max_kv_tiles(),
+            .report = plan.report(),
+            .spin_limit_ns = spin_limit_ns};
+  }
+};
+
+/// What both passes do: fill in the plan and the memory, and launch.
+template <class Params>
+void run_plan(const Device& device, const Kernel& kernel,
+              void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
+              const RunOptions& run, int64_t spin_limit_ns, Params params) {
+  const auto stream = static_cast<cudaStream_t>(run.stream);
+  const auto held = device_plan(device, plan, is_capturing(stream));
+  held->check_report();
+  const Layout layout(plan.problem, held->max_q_tiles(), held->max_kv_tiles(),
+                      kernel.workspace_bytes(plan.problem, {.max_q_tiles = held->max_q_tiles(),
+                                                            .max_kv_tiles = held->max_kv_tiles(),
+                                                            .shared_tiles = held->shared_tiles()}));
+  const Scratch scratch(device, layout.end, stream);
+  check(cudaMemsetAsync(scratch.data(), 0, layout.workspace, stream), kernel.name);
+  params.sizes = sizes_of(plan.problem);
+  params.scalars = scalars_of(plan.problem);
+  params.plan = held->view();
+  params.hand_off = layout.hand_off(scratch.data(), *held, spin_limit_ns);
+  params.workspace = static_cast<std::byte*>(scratch.data()) + layout.workspace;
+  launch(params, {.stream = stream,
+                  .multiprocessors = device.multiprocessors,
+                  .residency = plan.residency,
+                  .dtype = plan.problem.dtype,
+                  .tile = tile_of(plan),
+                  .shared_tiles = held->shared_tiles(),
+                  .empty_rows = held->empty_rows(),
+                  .ordered = plan.level != Level::not_guaranteed});
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(int index) : device_(device(index)), arch_(device_.arch) {}
+
+const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileShape& tile) const {
+  std::string expected = "a GPU of compute capability 8.0 or more";
+  for (const Kernel& kernel : kernels()) {
+    if (kernel.pass != pass || arch_ < kernel.arch || arch_ >= kernel.family) continue;
+    expected = kernel.lacks(problem, tile);
+    if (!expected.empty()) continue;
+    const int64_t bytes = kernel.shared_bytes(problem, tile);
+    if (bytes <= device_.shared_bytes) return kernel;
+    expected = fmt::format("at most {} bytes of shared memory per CTA, where {} takes {}",
+                           device_.shared_bytes, kernel.name, bytes);
+  }
+  throw Error(ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
+              {"problem",
+               fmt::format("dtype {}, head dims {} and {}, tiles of {} x {}, compute capability {}",
+                           to_string(problem.dtype), problem.head_dim, problem.head_dim_v, tile.q,
+                           tile.kv, arch_),
+               expected, expected});
+}
+
+void CudaBackend::check(const Problem& problem) const {
+  const TileShape smallest{64, 64};
+  kernel(Pass::forward, problem, smallest);
+  kernel(Pass::backward, problem, smallest);
+}
+
+int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
+  int32_t q_tiles = 0, kv_tiles = 0;
+  bool shared = false;
+  for (const auto& order : plan.orders) {
+    q_tiles = std::max(q_tiles, order->tiles->q_tiles());
+    kv_tiles = std::max(kv_tiles, order->tiles->kv_tiles());
+    for (const Chain& chain : order->chains) shared |= chain.addends > 1;
+  }
+  const Kernel& chosen = kernel(plan.pass, plan.problem, tile_of(plan));
+  return Layout(plan.problem, q_tiles, kv_tiles,
+                chosen.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shared}))
+      .end;
+}
+
+void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
+                          const RunOptions& run) const {
+  check_tensors(plan.problem, tensors);
+  const Kernel& chosen = kernel(Pass::forward, plan.problem, tile_of(plan));
+  const DeviceGuard guard(device_.index);
+  Staging staging(device_, static_cast<cudaStream_t>(run.stream));
+  ForwardParams params;
+  params.q = ref("q", staging.input(tensors.q));
+  params.k = ref("k", staging.input(tensors.k));
+  params.v = ref("v", staging.input(tensors.v));
+  params.o = ref("o", staging.output(tensors.o));
+  params.lse = staging.output(tensors.lse).data;
+  run_plan(device_, chosen, chosen.forward, plan, run, spin_limit_ns_, params);
+  if (staging.finish()) check_reports(device_);
+}
+
+void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
+                           const RunOptions& run) const {
+  check_tensors(plan.problem, tensors);
+  const Kernel& chosen = kernel(Pass::backward, plan.problem, tile_of(plan));
+  const DeviceGuard guard(device_.index);
+  Staging staging(device_, static_cast<cudaStream_t>(run.stream));
+  BackwardParams params;
+  params.q = ref("q", staging.input(tensors.q));
+  params.k = ref("k", staging.input(tensors.k));
+  params.v = ref("v", staging.input(tensors.v));
+  params.o = ref("o", staging.input(tensors.o));
+  params.dout = ref("dout", staging.input(tensors.dout));
+  params.lse = staging.input(tensors.lse).data;
+  params.dq = ref("dq", staging.output(tensors.dq));
+  params.dk = ref("dk", staging.output(tensors.dk));
+  params.dv = ref("dv", staging.output(tensors.dv));
+  run_plan(device_, chosen, chosen.backward, plan, run, spin_limit_ns_, params);
+  if (staging.finish()) check_reports(device_);
+}
+
+void CudaBackend::synchronize(const RunOptions& run) const {
+  const DeviceGuard guard(device_.index);
+  cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(run.stream)), "cuda.synchronize");
+  check_reports(device_);
+}
+
+}  // namespace verbatim::cuda
+
+namespace verbatim {
+
+std::unique_ptr<Backend> make_cuda_backend(int index) {
+  return std::make_unique<cuda::CudaBackend>(index);
+}
+
+}  // namespace verbatim

@@ -1,0 +1,46 @@
+// Runs plans on a GPU: picks a kernel, lays out its memory, launches it.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/backend.h"
+#include "backend/cuda/registry.h"
+#include "backend/cuda/runtime.h"
+
+namespace verbatim::cuda {
+
+/// With tensors on the device, calls only enqueue work on RunOptions::stream: they never wait for
+/// the device, may be captured into a graph, and fail either at once or, when the work itself
+/// failed, at a later call or in synchronize(). Host tensors are copied there and back, and waited
+/// for.
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(int index);
+
+  std::string_view name() const override { return "cuda"; }
+  void check(const Problem& problem) const override;
+  int64_t workspace_bytes(const Plan& plan) const override;
+  void forward(const Plan& plan, const ForwardTensors& tensors,
+               const RunOptions& run) const override;
+  void backward(const Plan& plan, const BackwardTensors& tensors,
+                const RunOptions& run) const override;
+
+  /// Waits for all work on run.stream; throws Error(device) for what it or earlier work met.
+  void synchronize(const RunOptions& run) const;
+
+  /// Longest wait for one addend before a launch is given up; 10 seconds at first.
+  void set_spin_limit(double seconds) { spin_limit_ns_ = static_cast<int64_t>(seconds * 1e9); }
+
+  /// Chooses kernels as on a device of at most this compute capability: 80 runs the portable ones.
+  void limit_arch(int arch) { arch_ = std::min(arch_, arch); }
+
+  /// The first kernel of the registry that suits the device, the problem and the tiles.
+  const Kernel& kernel(Pass pass, const Problem& problem, const TileShape& tile) const;
+
+ private:
+  const Device& device_;
+  int arch_;
+  int64_t spin_limit_ns_ = 10'000'000'000;
+};
+
+}  // namespace verbatim::cuda

@@ -1,0 +1,66 @@
+// Devices, scratch memory and stream capture: what the executor needs of the CUDA runtime.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "backend/cuda/status.h"
+
+namespace verbatim::cuda {
+
+/// Makes `device` current in this thread, and the previous one again at the end.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+/// What is known of a device; found once per process.
+struct Device {
+  int index;
+  int arch;  // compute capability: 90 for 9.0
+  int multiprocessors;
+  int64_t shared_bytes;  // shared memory that one CTA can have
+  cudaMemPool_t pool;    // keeps what was freed: allocation costs microseconds and never waits
+  cudaStream_t uploads;  // of plans
+};
+/// Throws Error(device) when there is no device `index`.
+const Device& device(int index);
+
+/// Stream-ordered memory, 256-byte aligned: usable by work enqueued between here and the end of
+/// the object's life, whenever that runs; also inside a stream capture.
+class Scratch {
+ public:
+  Scratch(const Device& device, int64_t bytes, cudaStream_t stream);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+  cudaStream_t stream_;
+};
+
+/// Whether `stream` is being captured into a graph.
+bool is_capturing(cudaStream_t stream);
+
+/// Lets this thread allocate and copy on its own streams while another stream is being captured.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace verbatim::cuda

@@ -1,0 +1,59 @@
+// Sizes of the sm80 backward: one CTA of 8 warps keeps a KV tile, with dK and dV in registers, and
+// streams the query tiles of its visits in blocks of kBlockQ rows.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/device/params.h"
+
+namespace verbatim::cuda::sm80 {
+
+/// kHeadDim: head dim of Q, K and of V, O, padded with zeros. kTileKv: keys of a KV tile.
+template <class Element_, int kHeadDim_, int kTileKv_>
+struct Backward {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kTileKv = kTileKv_;
+  static constexpr int kBlockQ = kHeadDim == 64 ? 64 : 32;  // fits 99 KiB up to head dim 128
+  static constexpr int kThreads = 256;
+
+  // S, dP and dQ: warps along queries times warps along keys (dQ: head dim).
+  static constexpr int kWarpsQ = kBlockQ / 16, kWarpsK = 8 / kWarpsQ;
+  static constexpr int kScoreColumns = kTileKv / kWarpsK / 8;
+  static constexpr int kDqColumns = kHeadDim / kWarpsK / 8;
+  // dK and dV: four warps along keys, two along the head dim.
+  static constexpr int kKeyRows = kTileKv / 4 / 16;
+  static constexpr int kKeyColumns = kHeadDim / 2 / 8;
+
+  struct SharedStorage {
+    SharedTile<Element, kTileKv, kHeadDim> k, v;
+    SharedTile<Element, kBlockQ, kHeadDim> q, dout;
+    SharedTile<Element, kBlockQ, kTileKv> p, ds;
+    float lse_log2[kBlockQ];  // +inf in rows without a key: P = 0
+    float delta[kBlockQ];
+    int32_t ticket;
+  };
+  static_assert(sizeof(SharedStorage) <= 113 * 1024);
+};
+
+/// Parts of BackwardParams::workspace, in floats.
+struct BackwardWorkspace {
+  int64_t delta;   // [batch, q_heads, q_len]
+  int64_t dq;      // [batch, q_heads, q_len, head_dim]: sums in progress
+  int64_t dk, dv;  // [batch, kv_heads, kv_len, head_dim (_v)], when KV tiles are shared
+  int64_t end;
+
+  VERBATIM_HD static BackwardWorkspace of(const Sizes& s, bool shared_tiles) {
+    const int64_t rows = int64_t{s.batch} * s.q_heads * s.q_len;
+    const int64_t keys = shared_tiles ? int64_t{s.batch} * s.kv_heads * s.kv_len : 0;
+    BackwardWorkspace w{};
+    w.dq = (rows + 63) / 64 * 64;  // keeps pairs of floats aligned
+    w.dk = w.dq + rows * s.head_dim;
+    w.dv = w.dk + keys * s.head_dim;
+    w.end = w.dv + keys * s.head_dim_v;
+    return w;
+  }
+};
+
+}  // namespace verbatim::cuda::sm80

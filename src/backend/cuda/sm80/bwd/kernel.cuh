@@ -1,0 +1,263 @@
+// The backward of one KV tile after another, in the order of the plan (FlashAttention-2,
+// algorithm 2; dQ in a fixed order as in DASH, but any order):
+//
+//   for each chain:  K, V -> shared memory; dK = dV = 0
+//     for each step: Q, dO of the next block arrive by cp.async while dQ of this one is added
+//       S = Q K^T, dP = dO V^T      registers
+//       P, dS -> shared memory      ------------------ barrier
+//       dV += P^T dO, dK += dS^T Q  registers
+//       dQ = dS K                   ------------------ wait for the row's turn, add, pass it on
+//     dK, dV -> global memory
+#pragma once
+
+#include "backend/cuda/device/hand_off.cuh"
+#include "backend/cuda/device/score.cuh"
+#include "backend/cuda/device/steps.cuh"
+#include "backend/cuda/sm80/bwd/config.h"
+
+namespace verbatim::cuda::sm80 {
+
+template <class Config>
+class BackwardWorker {
+  using Element = typename Config::Element;
+  using Storage = typename Config::SharedStorage;
+  using KeyGradient = Accumulator<Config::kKeyRows, Config::kKeyColumns>;
+  using Scores = Accumulator<1, Config::kScoreColumns>;
+  using RowGradient = Accumulator<1, Config::kDqColumns>;
+
+ public:
+  __device__ BackwardWorker(const BackwardParams& params, bool shared_tiles, Storage& storage)
+      : p_(params),
+        s_(storage),
+        space_(static_cast<float*>(params.workspace)),
+        at_(BackwardWorkspace::of(params.sizes, shared_tiles)) {}
+
+  __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) {
+    head_ = head;
+    b_ = head / p_.sizes.kv_heads;
+    kv_head_ = head % p_.sizes.kv_heads;
+    key_ = order.kv_edges[chain.tile];
+    keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1] - key_);
+
+    KeyGradient dk, dv;
+    clear(dk);
+    clear(dv);
+    Steps<Config::kBlockQ> steps(order, chain, order.q_edges);
+    Step next;
+    bool more = steps.next(next);
+    __syncthreads();  // the previous chain has read its K
+    if (more) {
+      load_keys();
+      load_rows(next);
+    }
+    while (more) {
+      const Step step = next;
+      wait_copies<0>();
+      const bool careful = __syncthreads_or(must_take_care(step));
+      // K, V, Q, dO have arrived; the previous dS has been read
+      score(order, step);
+      __syncthreads();  // P and dS are written
+      const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
+      product<Config::kBlockQ, Lies::across_k>(careful, dv, s_.p, m, s_.dout, n);
+      product<Config::kBlockQ, Lies::across_k>(careful, dk, s_.ds, m, s_.q, n);
+      more = steps.next(next);
+      __syncthreads();  // Q, dO and the rows' statistics have been read
+      if (more) load_rows(next);
+      add_rows(order, step, careful);
+    }
+    add_keys(chain, dk, dv);
+  }
+
+ private:
+  __device__ int64_t q_head(const Step& step) const {
+    return kv_head_ * p_.plan.group + step.q_head;
+  }
+
+  /// In a partly masked tile a zero of P or dS may meet a NaN or an infinity that it does not see.
+  __device__ bool must_take_care(const Step& step) {
+    constexpr int kThreads = Config::kThreads;
+    return step.id_count > 0 &&
+           (nonfinite_copied<kThreads>(s_.q) || nonfinite_copied<kThreads>(s_.dout) ||
+            nonfinite_copied<kThreads>(s_.k));
+  }
+
+  template <int kK, Lies kA, class Acc, class TileA, class TileB>
+  static __device__ void product(bool careful, Acc& acc, TileA& a, int m, TileB& b, int n) {
+    if (careful) {
+      multiply_carefully<kK, kA, Lies::across_k>(acc, a, m, b, n);
+    } else {
+      multiply<Element, kK, kA, Lies::across_k>(acc, a, m, b, n);
+    }
+  }
+
+  __device__ void load_keys() {
+    constexpr int kThreads = Config::kThreads;
+    copy_async<kThreads>(s_.k, p_.k.at<const Element>(b_, key_, kv_head_), p_.k.row, keys_,
+                         p_.sizes.head_dim);
+    copy_async<kThreads>(s_.v, p_.v.at<const Element>(b_, key_, kv_head_), p_.v.row, keys_,
+                         p_.sizes.head_dim_v);
+    commit_copies();
+  }
+
+  __device__ void load_rows(const Step& step) {
+    constexpr int kThreads = Config::kThreads;
+    const int64_t h = q_head(step);
+    copy_async<kThreads>(s_.q, p_.q.at<const Element>(b_, step.row, h), p_.q.row, step.rows,
+                         p_.sizes.head_dim);
+    copy_async<kThreads>(s_.dout, p_.dout.at<const Element>(b_, step.row, h), p_.dout.row,
+                         step.rows, p_.sizes.head_dim_v);
+    commit_copies();
+    const int row = threadIdx.x;
+    if (row >= Config::kBlockQ) return;
+    const int64_t i = p_.sizes.row_index(b_, h, step.row + row);
+    const float lse = row < step.rows ? p_.lse[i] : -INFINITY;
+    s_.lse_log2[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+    s_.delta[row] = row < step.rows ? space_[at_.delta + i] : 0;
+  }
+
+  /// S and dP, then P (with dropout) and dS to shared memory.
+  __device__ void score(const OrderView& order, const Step& step) {
+    Scores s, dp;  // (kBlockQ, kTileKv)
+    clear(s);
+    clear(dp);
+    const int m = warp_ / Config::kWarpsK * 16;
+    const int n = warp_ % Config::kWarpsK * Config::kScoreColumns * 8;
+    multiply<Element, Config::kHeadDim, Lies::along_k, Lies::along_k>(s, s_.q, m, s_.k, n);
+    multiply<Element, Config::kHeadDim, Lies::along_k, Lies::along_k>(dp, s_.dout, m, s_.v, n);
+
+    const int row = m + lane_ / 4, col = n + lane_ % 4 * 2;
+    const Block block{step.row, key_, step.rows, keys_};
+    const uint32_t seen = visible<Config::kScoreColumns>(order, step, block, row, col);
+    const Dropout& dropout = p_.scalars.dropout;
+    const uint32_t keep =
+        kept<Config::kScoreColumns>(dropout, b_, q_head(step), step.row + row, key_ + col);
+#pragma unroll
+    for (int j = 0; j < Config::kScoreColumns; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = row + 8 * i;
+        float probability[2], gradient[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const uint32_t bit = 1u << (4 * j + 2 * i + e);
+          const float x = score_log2(p_.scalars, s[0][j][2 * i + e]);
+          const float full = seen & bit ? exp2f(x - s_.lse_log2[r]) : 0;
+          const float weight = keep & bit ? dropout.scale : 0;
+          probability[e] = full * weight;
+          const float change = dp[0][j][2 * i + e] * weight - s_.delta[r];
+          gradient[e] = seen & bit ? full * change * softcap_slope(p_.scalars, x) : 0;
+        }
+        store_pair(s_.p.at(r, col + 8 * j), probability[0], probability[1]);
+        store_pair(s_.ds.at(r, col + 8 * j), gradient[0], gradient[1]);
+      }
+    }
+  }
+
+  /// dQ of the step as an addend of its rows: the first stores, the last converts.
+  __device__ void add_rows(const OrderView& order, const Step& step, bool careful) {
+    RowGradient dq;  // (kBlockQ, kHeadDim)
+    clear(dq);
+    const int m = warp_ / Config::kWarpsK * 16;
+    const int n = warp_ % Config::kWarpsK * Config::kDqColumns * 8;
+    product<Config::kTileKv, Lies::along_k>(careful, dq, s_.ds, m, s_.k, n);
+
+    const int64_t h = q_head(step);
+    int32_t* turn = p_.hand_off.row(b_ * p_.sizes.q_heads + h, step.tile);
+    const bool first = step.addend == 0;
+    const bool last = step.addend == order.row_addends[step.tile] - 1;
+    if (!first && step.first) {
+      if (threadIdx.x == 0) {
+        wait_turn(p_.hand_off, turn, {0, head_, step.q_head, step.tile, step.addend, 0});
+      }
+      __syncthreads();
+    }
+    float* sums = space_ + at_.dq;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = m + lane_ / 4 + 8 * i;
+      if (r >= step.rows) continue;
+      float* sum = sums + p_.sizes.row_index(b_, h, step.row + r) * p_.sizes.head_dim;
+      add_row<Config::kDqColumns>(dq[0], i, n, p_.sizes.head_dim, sum, first, last,
+                                  p_.dq.at<Element>(b_, step.row + r, h), p_.scalars.scale);
+    }
+    if (!last && step.last) {
+      __syncthreads();
+      if (threadIdx.x == 0) pass_turn(turn, step.addend + 1);
+    }
+  }
+
+  /// dK and dV of a chain: written, or added in turn when chains share the KV tile.
+  __device__ void add_keys(const Chain& chain, KeyGradient& dk, KeyGradient& dv) {
+    int32_t* turn = p_.hand_off.key(head_, chain.tile);
+    const bool first = chain.addend == 0, last = chain.addend == chain.addends - 1;
+    if (!first) {
+      if (threadIdx.x == 0) {
+        wait_turn(p_.hand_off, turn, {0, head_, -1, chain.tile, chain.addend, 0});
+      }
+      __syncthreads();
+    }
+    const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
+#pragma unroll
+    for (int j = 0; j < Config::kKeyRows; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = m + 16 * j + lane_ / 4 + 8 * i;
+        if (r >= keys_) continue;
+        const int64_t index = p_.sizes.key_index(b_, kv_head_, key_ + r);
+        add_row<Config::kKeyColumns>(dk[j], i, n, p_.sizes.head_dim,
+                                     space_ + at_.dk + index * p_.sizes.head_dim, first, last,
+                                     p_.dk.at<Element>(b_, key_ + r, kv_head_), p_.scalars.scale);
+        add_row<Config::kKeyColumns>(dv[j], i, n, p_.sizes.head_dim_v,
+                                     space_ + at_.dv + index * p_.sizes.head_dim_v, first, last,
+                                     p_.dv.at<Element>(b_, key_ + r, kv_head_), 1);
+      }
+    }
+    if (!last) {
+      __syncthreads();
+      if (threadIdx.x == 0) pass_turn(turn, chain.addend + 1);
+    }
+  }
+
+  /// Adds this lane's elements of row half `i` to the sum of one row, or ends the sum. Sums pass
+  /// between SMs, so they bypass L1.
+  template <int kColumns>
+  __device__ void add_row(float (&acc)[kColumns][4], int i, int n, int cols, float* sum, bool first,
+                          bool last, Element* out, float scale) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int col = n + 8 * j + lane_ % 4 * 2;
+      if (col >= cols) continue;
+      float2 value = make_float2(acc[j][2 * i], acc[j][2 * i + 1]);
+      float2* at = reinterpret_cast<float2*>(sum + col);
+      if (!first) {
+        const float2 before = __ldcg(at);
+        value = make_float2(before.x + value.x, before.y + value.y);
+      }
+      if (last) {
+        store_pair(out + col, value.x * scale, value.y * scale);
+      } else {
+        __stcg(at, value);
+      }
+    }
+  }
+
+  const BackwardParams& p_;
+  Storage& s_;
+  float* space_;
+  BackwardWorkspace at_;
+  const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
+  int32_t head_ = 0, keys_ = 0;
+  int64_t b_ = 0, kv_head_ = 0, key_ = 0;
+};
+
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads,
+                             1) void backward(const __grid_constant__ BackwardParams params,
+                                              bool shared_tiles) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto& storage = *reinterpret_cast<typename Config::SharedStorage*>(memory);
+  BackwardWorker<Config> worker(params, shared_tiles, storage);
+  for_each_chain(params.plan, params.hand_off, storage.ticket, worker);
+}
+
+}  // namespace verbatim::cuda::sm80

@@ -1,0 +1,112 @@
+#include "backend/cuda/sm90/bwd/bwd.h"
+
+#include <algorithm>
+
+#include "backend/cuda/sm90/bwd/launch.h"
+#include "backend/cuda/sm90/tensor_map.h"
+#include "backend/cuda/status.h"
+
+namespace verbatim::cuda::sm90 {
+namespace {
+
+constexpr const char* kOperation = "cuda.sm90.backward";
+constexpr int64_t kTileKv = 128;
+
+int64_t tile_q(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
+
+/// Floats and counters of a Workspace, one behind the other.
+struct Extent {
+  int64_t dq_sum, stats, dkv_sum, turns, key_turns, end;  // offsets in 4-byte words
+
+  Extent(int64_t head_dim, int64_t row_tiles, int64_t key_tiles, bool shared_tiles) {
+    dq_sum = 0;
+    stats = dq_sum + row_tiles * tile_q(head_dim) * head_dim;
+    dkv_sum = stats + row_tiles * 2 * tile_q(head_dim);
+    turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
+    key_turns = turns + 2 * row_tiles;
+    end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
+  }
+};
+
+std::string lacks(const Problem& problem, const TileShape& tile) {
+  if (problem.dtype == Dtype::f32) return "dtype bf16 or f16";
+  if (problem.head_dim != problem.head_dim_v ||
+      (problem.head_dim != 64 && problem.head_dim != 128)) {
+    return "equal head dims of 64 or 128";
+  }
+  if (problem.softcap != 0 || problem.dropout != 0) return "no softcap and no dropout";
+  if (problem.q_len == 0 || problem.kv_len == 0) return "at least one query and one key";
+  if (tile != TileShape{tile_q(problem.head_dim), kTileKv}) {
+    return problem.head_dim == 64 ? "tiles of 128 x 128" : "tiles of 64 x 128";
+  }
+  return {};
+}
+
+int64_t shared_bytes(const Problem& problem, const TileShape&) {
+  return problem.head_dim == 64 ? sm90_bwd::shared_bytes<64, Dtype::bf16>()
+                                : sm90_bwd::shared_bytes<128, Dtype::bf16>();
+}
+
+int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
+  return Extent(problem.head_dim, problem.batch * problem.q_heads * plan.max_q_tiles,
+                problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
+             .end *
+         int64_t{sizeof(float)};
+}
+
+void backward(const BackwardParams& common, const LaunchContext& context) {
+  const Sizes& sizes = common.sizes;
+  const int64_t head_dim = sizes.head_dim;
+  const bool bf16 = context.dtype == Dtype::bf16;
+  const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
+    return make_tensor_map(tensor, bf16, sizes.batch, length, heads, head_dim,
+                           static_cast<int32_t>(rows));
+  };
+  const Extent at(head_dim, int64_t{sizes.batch} * sizes.q_heads * common.hand_off.max_q_tiles,
+                  int64_t{sizes.batch} * sizes.kv_heads * common.hand_off.max_kv_tiles,
+                  context.shared_tiles);
+  auto* words = static_cast<float*>(common.workspace);
+  const auto counters = [&](int64_t offset) { return reinterpret_cast<int32_t*>(words + offset); };
+  const sm90_bwd::Params params{
+      .map_q = map(common.q, sizes.q_len, sizes.q_heads, context.tile.q),
+      .map_dout = map(common.dout, sizes.q_len, sizes.q_heads, context.tile.q),
+      .map_k = map(common.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .map_v = map(common.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .common = common,
+      .workspace = {.stats = words + at.stats,
+                    .dq_sum = words + at.dq_sum,
+                    .dkv_sum = words + at.dkv_sum,
+                    .turns = counters(at.turns),
+                    .key_turns = counters(at.key_turns)},
+      .ordered = context.ordered,
+  };
+  check(cudaMemsetAsync(words + at.turns, 0, (at.end - at.turns) * sizeof(float), context.stream),
+        kOperation);
+  if (!context.ordered) {
+    check(cudaMemsetAsync(words, 0, at.stats * sizeof(float), context.stream), kOperation);
+  }
+  const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
+  check_residency(context.residency, blocks, kOperation);  // one CTA fills a multiprocessor
+  const auto launch =
+      head_dim == 64
+          ? (bf16 ? sm90_bwd::launch<64, Dtype::bf16> : sm90_bwd::launch<64, Dtype::f16>)
+          : (bf16 ? sm90_bwd::launch<128, Dtype::bf16> : sm90_bwd::launch<128, Dtype::f16>);
+  check(launch(params, blocks, context.stream), kOperation);
+}
+
+}  // namespace
+
+Kernel backward_kernel() {
+  return {.name = "sm90.backward",
+          .summary = "TMA and wgmma, dQ handed from tile to tile in L2; head dim 64 and 128",
+          .arch = 90,
+          .family = 100,
+          .pass = Pass::backward,
+          .lacks = lacks,
+          .shared_bytes = shared_bytes,
+          .workspace_bytes = workspace_bytes,
+          .forward = nullptr,
+          .backward = backward};
+}
+
+}  // namespace verbatim::cuda::sm90

@@ -1,0 +1,39 @@
+// Tensors in host memory, copied to the device for one call and back.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/runtime.h"
+#include "verbatim/tensor.h"
+
+namespace verbatim::cuda {
+
+/// Views of one call's tensors as kernels can use them. Device tensors pass through untouched, and
+/// the call stays asynchronous; host tensors get a copy on the device, gaps included.
+class Staging {
+ public:
+  Staging(const Device& device, cudaStream_t stream) : device_(device), stream_(stream) {}
+
+  TensorView input(const TensorView& view);
+  TensorView output(const TensorView& view);
+  RowView input(const RowView& rows);
+  RowView output(const RowView& rows);
+  /// Copies outputs back to the host and waits for it. False when there were none there.
+  bool finish();
+
+ private:
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
+  void* stage(void* data, int64_t bytes, bool is_output);
+
+  const Device& device_;
+  cudaStream_t stream_;
+  std::vector<std::unique_ptr<Scratch>> memory_;
+  std::vector<Copy> outputs_;
+};
+
+}  // namespace verbatim::cuda

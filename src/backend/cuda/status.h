@@ -1,0 +1,20 @@
+// CUDA status codes as verbatim::Error.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "verbatim/error.h"
+
+namespace verbatim::cuda {
+
+/// Throws Error(device) unless `status` is success. CUDA reports late: the fault may stem from
+/// work that was started before `operation`, and the message says so.
+void check(cudaError_t status, const char* operation);
+
+/// Throws Error(unsupported) when a plan that needs `needed` workers at once meets a device that
+/// holds only `resident` of the kernel's CTAs.
+void check_residency(int64_t needed, int64_t resident, const char* operation);
+
+}  // namespace verbatim::cuda

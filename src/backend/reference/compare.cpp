@@ -1,0 +1,221 @@
+#include "backend/reference/compare.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/dropout.h"
+#include "core/dtype.h"
+#include "core/sha256.h"
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+// RowView as a tensor [batch, length, heads, 1] over the same memory.
+TensorView as_tensor(const RowView& rows) {
+  const int64_t heads = rows.shape[1], length = rows.shape[2];
+  return {rows.data, Dtype::f32, {rows.shape[0], length, heads, 1}, {heads * length, 1, length, 1}};
+}
+
+// f(b, l, h) for every row, in row-major order.
+template <class F>
+void for_each_row(const std::array<int64_t, 4>& shape, F&& f) {
+  for (int64_t b = 0; b < shape[0]; ++b)
+    for (int64_t l = 0; l < shape[1]; ++l)
+      for (int64_t h = 0; h < shape[2]; ++h) f(b, l, h);
+}
+
+// Largest norm of a row; rows with a NaN or infinity do not count.
+double largest_norm(const TensorView& tensor) {
+  double largest = 0;
+  dispatch_dtype(tensor.dtype, [&]<class T>(T) {
+    for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
+      const T* row = tensor.row<T>(b, l, h);
+      double squares = 0;
+      for (int64_t d = 0; d < tensor.shape[3]; ++d) squares += std::pow(to_f32(row[d]), 2.0);
+      if (std::isfinite(squares)) largest = std::max(largest, std::sqrt(squares));
+    });
+  });
+  return largest;
+}
+
+double largest(const std::vector<double>& values) {
+  double largest = 0;
+  for (double x : values)
+    if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+  return largest;
+}
+
+Check check(const Problem& problem, const Mask& mask, const BackwardTensors& t,
+            const Selection& selection, int threads) {
+  const auto reference = [&](Arithmetic arithmetic) {
+    return reference_attention(problem, mask, t.q, t.k, t.v, t.dout, arithmetic, selection,
+                               threads);
+  };
+  const Reference exact = reference(Arithmetic::exact);
+  const Reference same = reference(Arithmetic::same_dtype);
+  const Floors floors = rounding_floors(problem, t.q, t.k, t.v, t.dout, exact);
+  Check result;
+  result.o = compare(t.o, selection.queries, exact.o, same.o, floors.o);
+  result.lse = compare(t.lse, selection.queries, exact.lse, same.lse, floors.lse);
+  if (t.dout.data != nullptr) {
+    result.dq = compare(t.dq, selection.queries, exact.dq, same.dq, floors.dq);
+    result.dk = compare(t.dk, selection.keys, exact.dk, same.dk, floors.dk);
+    result.dv = compare(t.dv, selection.keys, exact.dv, same.dv, floors.dv);
+  }
+  return result;
+}
+
+}  // namespace
+
+Floors rounding_floors(const Problem& problem, const TensorView& q, const TensorView& k,
+                       const TensorView& v, const TensorView& dout, const Reference& exact) {
+  const double u32 = 0x1p-24;
+  const double u = problem.dtype == Dtype::f32   ? u32
+                   : problem.dtype == Dtype::f16 ? 0x1p-11
+                                                 : 0x1p-8;
+  const double scale = std::abs(problem.softmax_scale());
+  const double z = Dropout::make(problem.dropout, problem.seed).scale;
+  const double root = std::sqrt(static_cast<double>(problem.head_dim));
+  const double root_v = std::sqrt(static_cast<double>(problem.head_dim_v));
+  const double q_norm = largest_norm(q), k_norm = largest_norm(k), v_norm = largest_norm(v);
+  const double s = u32 * (scale * q_norm * k_norm + largest(exact.lse));
+  const auto result = [&](const std::vector<double>& values, int64_t terms) {
+    return (2 * u + u32 * std::sqrt(static_cast<double>(terms)) / 4) * largest(values);
+  };
+  const int64_t rows = problem.group() * problem.q_len;
+  Floors floors;
+  floors.o = result(exact.o, problem.kv_len) + s * z * v_norm / root_v;
+  floors.lse = u32 * largest(exact.lse) + s;
+  if (dout.data == nullptr) return floors;
+  const double w = exact.max_key_norm, dout_norm = largest_norm(dout);
+  const double e = z * dout_norm * v_norm * ((s + 3 * u) / root_v + u32);
+  floors.dv = result(exact.dv, rows) + w * s * z * dout_norm / root_v;
+  floors.dq = result(exact.dq, problem.kv_len) + scale * e * k_norm / root;
+  floors.dk = result(exact.dk, rows) + w * scale * e * q_norm / root;
+  return floors;
+}
+
+Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype,
+                   double floor) {
+  Comparison result;
+  result.floor = floor;
+  const int64_t dim = got.shape[3];
+  result.elements = std::ssize(rows) * dim;
+  dispatch_dtype(got.dtype, [&]<class T>(T) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const T* row = got.row<T>(rows[i].b, rows[i].l, rows[i].h);
+      for (int64_t d = 0; d < dim; ++d) {
+        const double x = to_f32(row[d]), expected = exact[i * dim + d];
+        const double baseline = same_dtype[i * dim + d];
+        const bool finite = std::isfinite(x) && std::isfinite(expected);
+        const bool same = x == expected || (std::isnan(x) && std::isnan(expected));
+        if (finite && std::isfinite(baseline))
+          result.baseline_error = std::max(result.baseline_error, std::abs(baseline - expected));
+        const bool mismatch = !finite && !same;
+        const double error = finite ? std::abs(x - expected) : 0;
+        const bool worse = mismatch ? result.nonfinite_mismatches == 0
+                                    : result.nonfinite_mismatches == 0 && error > result.error;
+        if (worse) {
+          result.worst = {rows[i].b, rows[i].l, rows[i].h, d};
+          result.got = x;
+          result.expected = expected;
+        }
+        result.error = std::max(result.error, error);
+        result.nonfinite_mismatches += mismatch;
+      }
+    }
+  });
+  // Equal bits are no error even where the floor is 0.
+  const double allowed = std::max(result.baseline_error, floor);
+  if (result.error > 0)
+    result.ratio = allowed > 0 ? result.error / allowed : std::numeric_limits<double>::infinity();
+  return result;
+}
+
+Comparison compare(const RowView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype,
+                   double floor) {
+  return compare(as_tensor(got), rows, exact, same_dtype, floor);
+}
+
+double Check::worst_ratio() const {
+  double worst = std::max(o.ratio, lse.ratio);
+  for (const auto* gradient : {&dq, &dk, &dv})
+    if (*gradient) worst = std::max(worst, (*gradient)->ratio);
+  return worst;
+}
+
+bool Check::within(double limit) const {
+  bool ok = o.within(limit) && lse.within(limit);
+  for (const auto* gradient : {&dq, &dk, &dv})
+    ok = ok && (!*gradient || (*gradient)->within(limit));
+  return ok;
+}
+
+Check check_forward(const Problem& problem, const Mask& mask, const ForwardTensors& t,
+                    const Selection& selection, int threads) {
+  return check(problem, mask,
+               {.q = t.q,
+                .k = t.k,
+                .v = t.v,
+                .o = t.o,
+                .dout = {},
+                .lse = t.lse,
+                .dq = {},
+                .dk = {},
+                .dv = {}},
+               selection, threads);
+}
+
+Check check_backward(const Problem& problem, const Mask& mask, const BackwardTensors& tensors,
+                     const Selection& selection, int threads) {
+  return check(problem, mask, tensors, selection, threads);
+}
+
+BitDifference compare_bits(const TensorView& a, const TensorView& b) {
+  if (a.shape != b.shape || a.dtype != b.dtype)
+    throw Error(ErrorCode::invalid_argument, "compare_bits", "the tensors differ in shape or dtype",
+                {"b", fmt::format("{} [{}]", to_string(b.dtype), fmt::join(b.shape, ", ")),
+                 fmt::format("{} [{}]", to_string(a.dtype), fmt::join(a.shape, ", ")), ""});
+  BitDifference difference;
+  dispatch_dtype(a.dtype, [&]<class T>(T) {
+    for_each_row(a.shape, [&](int64_t batch, int64_t l, int64_t h) {
+      const T *x = a.row<T>(batch, l, h), *y = b.row<T>(batch, l, h);
+      if (std::memcmp(x, y, a.shape[3] * sizeof(T)) == 0) return;
+      for (int64_t d = 0; d < a.shape[3]; ++d) {
+        if (std::memcmp(x + d, y + d, sizeof(T)) == 0) continue;
+        if (difference.count++ == 0) difference.first = {batch, l, h, d};
+      }
+    });
+  });
+  return difference;
+}
+
+BitDifference compare_bits(const RowView& a, const RowView& b) {
+  return compare_bits(as_tensor(a), as_tensor(b));
+}
+
+std::string sha256_of(const TensorView& tensor) {
+  Sha256 hash;
+  dispatch_dtype(tensor.dtype, [&]<class T>(T) {
+    for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
+      hash.update(std::as_bytes(
+          std::span<const T>(tensor.row<T>(b, l, h), static_cast<size_t>(tensor.shape[3]))));
+    });
+  });
+  return hash.hex();
+}
+
+std::string sha256_of(const RowView& rows) {
+  const size_t count = static_cast<size_t>(rows.shape[0] * rows.shape[1] * rows.shape[2]);
+  return sha256(std::as_bytes(std::span<const float>(rows.data, count)));
+}
+
+}  // namespace verbatim

@@ -1,0 +1,85 @@
+// How far a result is from the reference, and whether two results are the same bits.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "backend/reference/reference.h"
+#include "verbatim/verbatim.h"
+
+namespace verbatim {
+
+/// One output against the reference, by the rule of FlashAttention's tests (flash-attention
+/// tests/test_flash_attn.py: "the maximum error is at most twice that of a PyTorch computation in
+/// the same dtype"):
+///   ratio = max |got - exact| / max(max |same_dtype - exact|, floor).
+/// The floor keeps small problems honest, whose same-dtype error may be 0 by luck; see Floors.
+struct Comparison {
+  double ratio = 0;
+  double error = 0;           // max |got - exact|
+  double baseline_error = 0;  // max |same_dtype - exact|
+  double floor = 0;
+  std::array<int64_t, 4> worst{};    // [b, l, h, d] of the largest error, or first mismatch
+  double got = 0, expected = 0;      // there
+  int64_t nonfinite_mismatches = 0;  // NaN or infinity where the other is not the same
+  int64_t elements = 0;              // compared
+
+  bool within(double limit) const { return nonfinite_mismatches == 0 && ratio <= limit; }
+};
+
+/// Errors that any computation with f32 sums and results in the problem's dtype may make, as large
+/// as they typically are: what the same-dtype computation lacks when few elements or a row of one
+/// key (whose dS is exactly 0 there) let its roundings cancel by luck. With u the half ulp of the
+/// dtype, u32 that of f32, |X| the largest row norm, z the dropout scale, w the largest norm of a
+/// column of P:
+///   s = u32 (scale |Q||K| + max|LSE|)  error of S - LSE, LSE being stored in f32
+///   a = z |dO||V| / sqrt(dim_v)        size of dP
+///   e = (s + 3 u) a + u32 z |dO||V|    error of dS / P: from P, from O in delta, from f32 sums
+///   r(X) = (2 u + u32 sqrt(n) / 4) max|X|  storing X, and summing n terms of one sign
+///   O   r(O)  + s z |V| / sqrt(dim_v)        LSE  u32 max|LSE| + s
+///   dV  r(dV) + w s z |dO| / sqrt(dim_v)
+///   dQ  r(dQ) + scale e |K| / sqrt(dim)      dK   r(dK) + w scale e |Q| / sqrt(dim)
+struct Floors {
+  double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
+};
+Floors rounding_floors(const Problem& problem, const TensorView& q, const TensorView& k,
+                       const TensorView& v, const TensorView& dout, const Reference& exact);
+
+/// `rows[i]` of `got` against row i of `exact` and of `same_dtype`, [rows, dim] both.
+Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype, double floor);
+Comparison compare(const RowView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype, double floor);
+
+/// All outputs of a pass, computed and compared on the rows of `selection`.
+struct Check {
+  Comparison o, lse;
+  std::optional<Comparison> dq, dk, dv;  // of a backward pass
+
+  double worst_ratio() const;
+  bool within(double limit) const;
+};
+Check check_forward(const Problem& problem, const Mask& mask, const ForwardTensors& tensors,
+                    const Selection& selection, int threads = 0);
+/// Compares tensors.o and tensors.lse too.
+Check check_backward(const Problem& problem, const Mask& mask, const BackwardTensors& tensors,
+                     const Selection& selection, int threads = 0);
+
+/// Elements whose bytes differ (+0 is not -0, NaNs are equal when their bits are).
+struct BitDifference {
+  int64_t count = 0;
+  std::array<int64_t, 4> first{};  // [b, l, h, d] of the first one in row-major order; rows: d = 0
+
+  explicit operator bool() const { return count != 0; }
+};
+/// Throws Error when the shapes or dtypes differ. Strides may differ.
+BitDifference compare_bits(const TensorView& a, const TensorView& b);
+BitDifference compare_bits(const RowView& a, const RowView& b);
+
+/// SHA-256 of the elements in row-major order, little-endian: strides do not matter.
+std::string sha256_of(const TensorView& tensor);
+std::string sha256_of(const RowView& rows);
+
+}  // namespace verbatim

@@ -1,0 +1,83 @@
+#include "core/file.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const char* operation, const fs::path& path, std::string why) {
+  throw Error(ErrorCode::io, operation, fmt::format("'{}': {}", path.string(), why),
+              {.argument = path.string(), .got = "", .expected = "", .nearest = ""});
+}
+
+// A file of a name nobody has; removed again unless it was renamed away.
+struct TemporaryFile {
+  explicit TemporaryFile(const fs::path& beside) : name(beside.string() + ".XXXXXX") {
+    const int fd = mkstemp(name.data());
+    if (fd < 0) fail("file.write", beside, std::strerror(errno));
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(fd, 0666 & ~mask);  // as any other new file: mkstemp grants the owner only
+    close(fd);
+  }
+  ~TemporaryFile() {
+    if (!renamed) unlink(name.c_str());
+  }
+  std::string name;
+  bool renamed = false;
+};
+
+void write_stream(const std::string& target, const fs::path& path,
+                  const std::function<void(std::ostream&)>& write) {
+  std::ofstream stream(target, std::ios::binary | std::ios::trunc);
+  if (!stream) fail("file.write", path, std::strerror(errno));
+  write(stream);
+  stream.close();
+  if (!stream) fail("file.write", path, "could not write all of it (is the disk full?)");
+}
+
+}  // namespace
+
+std::vector<std::byte> read_file(const fs::path& path, int64_t max_bytes) {
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  if (!stream) fail("file.read", path, std::strerror(errno));
+  const int64_t size = stream.tellg();
+  if (size < 0 || fs::is_directory(path)) fail("file.read", path, "not a regular file");
+  if (size > max_bytes)
+    fail("file.read", path, fmt::format("{} bytes are more than the limit of {}", size, max_bytes));
+  std::vector<std::byte> bytes(static_cast<size_t>(size));
+  stream.seekg(0);
+  if (!stream.read(reinterpret_cast<char*>(bytes.data()), size))
+    fail("file.read", path, "ended early");
+  return bytes;
+}
+
+void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
+  const fs::file_status status = fs::status(path);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    if (fs::is_directory(status)) fail("file.write", path, "is a directory");
+    return write_stream(path.string(), path, write);
+  }
+  TemporaryFile temporary(path);
+  write_stream(temporary.name, path, write);
+  if (std::rename(temporary.name.c_str(), path.c_str()) != 0)
+    fail("file.write", path, std::strerror(errno));
+  temporary.renamed = true;
+}
+
+void write_file(const fs::path& path, std::string_view text) {
+  write_file(path, [&](std::ostream& out) { out.write(text.data(), std::ssize(text)); });
+}
+
+}  // namespace verbatim

@@ -1,0 +1,24 @@
+// Whole files, read with a bound and written all or not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <ostream>
+#include <string_view>
+#include <vector>
+
+namespace verbatim {
+
+/// The bytes of `path`. Throws Error(io) when it cannot be read or holds more than `max_bytes`.
+std::vector<std::byte> read_file(const std::filesystem::path& path,
+                                 int64_t max_bytes = int64_t{1} << 40);
+
+/// Calls `write` with a stream to a new file beside `path`, then renames it to `path`. When `write`
+/// throws or the disk is full, `path` keeps what it held and Error(io) says why. A path that exists
+/// and is no regular file (a pipe, a terminal) is written directly.
+void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
+void write_file(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace verbatim

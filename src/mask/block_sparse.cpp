@@ -1,0 +1,213 @@
+// Block-sparse patterns: blocks picked by a counter-based generator, or given.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "mask/distinct.h"
+#include "mask/slice.h"
+#include "verbatim/error.h"
+
+namespace verbatim::masks {
+namespace {
+
+using Json = nlohmann::json;
+/// Key blocks of every query block, ascending: [q_blocks][selected].
+using Selection = std::vector<std::vector<int64_t>>;
+
+[[noreturn]] void fail(const char* mask, std::string argument, std::string got,
+                       std::string expected, std::string nearest = "") {
+  throw Error(ErrorCode::invalid_argument, std::string("mask.") + mask,
+              fmt::format("{} is out of range", argument),
+              {argument, std::move(got), std::move(expected), std::move(nearest)});
+}
+
+void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
+             std::string nearest = "") {
+  if (!ok) fail(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
+}
+
+/// Steele, Lea and Flood's SplitMix64: the output for state `x`.
+uint64_t splitmix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+Selection pick(int64_t q_blocks, int64_t k_blocks, double density, uint64_t seed, int64_t head) {
+  if (k_blocks == 0) return Selection(q_blocks);
+  const auto wanted = static_cast<int64_t>(density * static_cast<double>(k_blocks));
+  const int64_t count = std::clamp<int64_t>(wanted, 1, k_blocks);
+  const uint64_t head_key = splitmix64(splitmix64(seed) + static_cast<uint64_t>(head));
+  std::vector<uint64_t> score(k_blocks);
+  Selection selection(q_blocks);
+  for (int64_t q = 0; q < q_blocks; ++q) {
+    const uint64_t row_key = splitmix64(head_key + static_cast<uint64_t>(q));
+    for (int64_t k = 0; k < k_blocks; ++k)
+      score[k] = splitmix64(row_key + static_cast<uint64_t>(k));
+    std::vector<int64_t> order(k_blocks);
+    std::iota(order.begin(), order.end(), 0);
+    std::nth_element(
+        order.begin(), order.begin() + (count - 1), order.end(),
+        [&](int64_t a, int64_t b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
+    order.resize(count);
+    std::sort(order.begin(), order.end());
+    selection[q].assign(order.begin(), order.end());
+  }
+  return selection;
+}
+
+Selection listed(const char* mask, const std::vector<Block>& blocks, int64_t q_blocks,
+                 int64_t k_blocks) {
+  Selection selection(q_blocks);
+  for (const Block& block : blocks) {
+    if (block.q_block < 0 || block.q_block >= q_blocks || block.k_block < 0 ||
+        block.k_block >= k_blocks) {
+      fail(mask, "blocks", fmt::format("({}, {})", block.q_block, block.k_block),
+           fmt::format("blocks of a {} x {} grid", q_blocks, k_blocks));
+    }
+    selection[block.q_block].push_back(block.k_block);
+  }
+  for (int64_t q = 0; q < q_blocks; ++q) {
+    auto& row = selection[q];
+    std::sort(row.begin(), row.end());
+    const auto twice = std::adjacent_find(row.begin(), row.end());
+    if (twice != row.end()) {
+      fail(mask, "blocks", fmt::format("({}, {}) twice", q, *twice), "every block once");
+    }
+  }
+  return selection;
+}
+
+/// One slice for each stretch of neighbouring blocks of a row.
+HeadMask assemble(Lengths q_edges, Lengths k_edges, const Selection& selection) {
+  HeadMask head{q_edges.back(), k_edges.back(), {}, {}, {}};
+  for (size_t q = 0; q < selection.size(); ++q) {
+    bool extends = false;
+    for (const int64_t k : selection[q]) {
+      extends = extends && head.slices.back().k_end == k_edges[k];
+      if (extends) {
+        head.slices.back().k_end = k_edges[k + 1];
+      } else {
+        head.slices.push_back({q_edges[q], q_edges[q + 1], k_edges[k], k_edges[k + 1]});
+      }
+      extends = true;
+    }
+  }
+  return head;
+}
+
+std::vector<int64_t> uniform_edges(const char* mask, const char* length_name, int64_t length,
+                                   const char* block_name, int64_t block) {
+  require(0 <= length && length <= kMaxLength, mask, length_name, fmt::to_string(length),
+          fmt::format("0 to {}", kMaxLength), length < 0 ? "0" : fmt::to_string(kMaxLength));
+  require(block >= 1, mask, block_name, fmt::to_string(block), "1 or more", "1");
+  std::vector<int64_t> edges{0};
+  while (edges.back() < length)
+    edges.push_back(std::min(length, edges.back() + std::min(block, kMaxLength)));
+  return edges;
+}
+
+void check_edges(const char* mask, const char* argument, Lengths edges) {
+  require(!edges.empty() && edges[0] == 0 && edges.back() <= kMaxLength, mask, argument,
+          edges.empty() ? "none" : fmt::format("{} to {}", edges[0], edges.back()),
+          fmt::format("edges from 0 to a length of at most {}", kMaxLength));
+  const auto stays = std::adjacent_find(edges.begin(), edges.end(), std::greater_equal<>());
+  if (stays != edges.end()) {
+    fail(mask, argument, fmt::format("{} before {}", stays[0], stays[1]),
+         "strictly increasing edges");
+  }
+}
+
+Mask from_density(const char* name, Json params, Lengths q_edges, Lengths k_edges, double density,
+                  uint64_t seed, int64_t kv_heads) {
+  require(density >= 0 && density <= 1, name, "density", fmt::to_string(density), "0 to 1",
+          density > 1 ? "1" : "0");
+  require(kv_heads >= 1 && kv_heads <= kMaxHeads, name, "kv_heads", fmt::to_string(kv_heads),
+          fmt::format("1 to {}", kMaxHeads), "1");
+  params["density"] = density;
+  params["seed"] = seed;
+  DistinctHeads heads;
+  for (int64_t h = 0; h < kv_heads; ++h) {
+    const Selection selection =
+        pick(std::ssize(q_edges) - 1, std::ssize(k_edges) - 1, density, seed, h);
+    heads.variant_of.push_back(heads.id_of(assemble(q_edges, k_edges, selection)));
+  }
+  return Mask(name, params.dump(), std::move(heads.variants), std::move(heads.variant_of), 1,
+              kv_heads);
+}
+
+Mask from_lists(const char* name, Json params, Lengths q_edges, Lengths k_edges,
+                std::span<const std::vector<Block>> blocks_per_kv_head) {
+  const int64_t kv_heads = std::ssize(blocks_per_kv_head);
+  require(kv_heads >= 1 && kv_heads <= kMaxHeads, name, "blocks_per_kv_head",
+          fmt::format("{} lists", kv_heads), "one list of blocks per KV head");
+  DistinctHeads heads;
+  Json lists = Json::array();
+  for (const std::vector<Block>& blocks : blocks_per_kv_head) {
+    const Selection selection =
+        listed(name, blocks, std::ssize(q_edges) - 1, std::ssize(k_edges) - 1);
+    heads.variant_of.push_back(heads.id_of(assemble(q_edges, k_edges, selection)));
+    Json& list = lists.emplace_back(Json::array());
+    for (const Block& block : blocks) list.push_back({block.q_block, block.k_block});
+  }
+  params["blocks"] = std::move(lists);
+  return Mask(name, params.dump(), std::move(heads.variants), std::move(heads.variant_of), 1,
+              kv_heads);
+}
+
+constexpr const char* kUniform = "uniform_block_sparse";
+constexpr const char* kVariable = "variable_block_sparse";
+
+struct Edges {
+  std::vector<int64_t> q, k;
+};
+
+Edges uniform_grid(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k) {
+  return {uniform_edges(kUniform, "q_len", q_len, "block_q", block_q),
+          uniform_edges(kUniform, "kv_len", kv_len, "block_k", block_k)};
+}
+
+Json uniform_params(int64_t block_q, int64_t block_k) {
+  return {{"block_q", block_q}, {"block_k", block_k}};
+}
+
+Json variable_params(Lengths q_edges, Lengths k_edges) {
+  check_edges(kVariable, "q_edges", q_edges);
+  check_edges(kVariable, "k_edges", k_edges);
+  return {{"q_edges", std::vector<int64_t>(q_edges.begin(), q_edges.end())},
+          {"k_edges", std::vector<int64_t>(k_edges.begin(), k_edges.end())}};
+}
+
+}  // namespace
+
+Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
+                          double density, uint64_t seed, int64_t kv_heads) {
+  const Edges edges = uniform_grid(q_len, kv_len, block_q, block_k);
+  return from_density(kUniform, uniform_params(block_q, block_k), edges.q, edges.k, density, seed,
+                      kv_heads);
+}
+
+Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
+                          std::span<const std::vector<Block>> blocks_per_kv_head) {
+  const Edges edges = uniform_grid(q_len, kv_len, block_q, block_k);
+  return from_lists(kUniform, uniform_params(block_q, block_k), edges.q, edges.k,
+                    blocks_per_kv_head);
+}
+
+Mask variable_block_sparse(Lengths q_edges, Lengths k_edges, double density, uint64_t seed,
+                           int64_t kv_heads) {
+  return from_density(kVariable, variable_params(q_edges, k_edges), q_edges, k_edges, density, seed,
+                      kv_heads);
+}
+
+Mask variable_block_sparse(Lengths q_edges, Lengths k_edges,
+                           std::span<const std::vector<Block>> blocks_per_kv_head) {
+  return from_lists(kVariable, variable_params(q_edges, k_edges), q_edges, k_edges,
+                    blocks_per_kv_head);
+}
+
+}  // namespace verbatim::masks

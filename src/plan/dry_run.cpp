@@ -1,0 +1,117 @@
+#include "plan/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+/// A sum that grows in a fixed order: a dQ row of a query head, or a tile that chains share.
+struct Sum {
+  int32_t next = 0;   // addend that may enter
+  int32_t owner = 0;  // task of the addend before
+};
+
+class DryRun {
+ public:
+  DryRun(const Plan& plan, const OnWait& on_wait)
+      : on_wait_(on_wait), heads_(plan.order_of_head.size()) {}
+
+  void run(std::vector<Walker> sequences) {
+    std::vector<int32_t> ready(sequences.size());
+    std::iota(ready.rbegin(), ready.rend(), 0);
+    while (!ready.empty()) {
+      const int32_t index = ready.back();
+      ready.pop_back();
+      go_on(sequences[static_cast<size_t>(index)], index, ready);
+    }
+    for (const Walker& walker : sequences)
+      if (!walker.done()) report(walker);
+  }
+
+ private:
+  void go_on(Walker& walker, int32_t index, std::vector<int32_t>& ready) {
+    for (; !walker.done(); walker.advance()) {
+      const bool forward = walker.order().pass == Pass::forward;
+      if (forward && !walker.at_chain_end()) continue;  // rows of the forward have one chain each
+      const int32_t addend = walker.at_chain_end() ? walker.chain().addend : walker.addend();
+      Sum& sum = sum_of(walker);
+      if (sum.next != addend) {
+        parked_[{&sum, addend}] = index;
+        return;
+      }
+      const int32_t task = walker.placed().task;
+      if (addend > 0 && sum.owner != task && on_wait_) on_wait_(walker.placed(), sum.owner);
+      sum = {addend + 1, task};
+      const auto waiting = parked_.find({&sum, addend + 1});
+      if (waiting == parked_.end()) continue;
+      ready.push_back(waiting->second);
+      parked_.erase(waiting);
+    }
+  }
+
+  Sum& sum_of(const Walker& walker) {
+    Head& head = heads_[static_cast<size_t>(walker.placed().head)];
+    const HeadOrder& order = walker.order();
+    const auto group = static_cast<size_t>(order.group);
+    if (head.tiles.empty()) {
+      const int32_t more = std::max(order.tiles->q_tiles(), order.tiles->kv_tiles());
+      head.rows.resize(static_cast<size_t>(order.tiles->q_tiles()) * group);
+      head.tiles.resize(static_cast<size_t>(more) * group);
+    }
+    const auto place = [&](int32_t tile, int32_t q_head) {
+      return static_cast<size_t>(tile) * group + static_cast<size_t>(q_head);
+    };
+    if (walker.at_chain_end()) return head.tiles[place(walker.chain().tile, walker.chain().q_head)];
+    return head.rows[place(walker.tile(), walker.run().q_head)];
+  }
+
+  [[noreturn]] void report(const Walker& walker) const {
+    const bool end = walker.at_chain_end();
+    const Chain& chain = walker.chain();
+    throw Error(ErrorCode::invalid_plan, "plan.verify",
+                fmt::format("{} waits in a cycle for addend {}",
+                            name_tile(walker.order().pass, walker.placed().head,
+                                      end ? chain.q_head : walker.run().q_head, chain.tile,
+                                      end ? -1 : walker.tile()),
+                            (end ? chain.addend : walker.addend()) - 1));
+  }
+
+  struct Head {
+    std::vector<Sum> rows;   // [q_tiles, group]
+    std::vector<Sum> tiles;  // of the kept axis, [tiles, group]
+  };
+  struct Key {
+    const Sum* sum;
+    int32_t addend;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return std::hash<const void*>()(key.sum) * 31 + static_cast<size_t>(key.addend);
+    }
+  };
+
+  const OnWait& on_wait_;
+  std::vector<Head> heads_;
+  std::unordered_map<Key, int32_t, KeyHash> parked_;  // sequences by what they wait for
+};
+
+}  // namespace
+
+std::string name_tile(Pass pass, int32_t head, int32_t q_head, int32_t kept, int32_t streamed) {
+  const bool backward = pass == Pass::backward;
+  return fmt::format("tile (head {}, q_head {}, q_tile {}, kv_tile {})", head, q_head,
+                     backward ? streamed : kept, backward ? kept : streamed);
+}
+
+void dry_run(const Plan& plan, std::vector<Walker> sequences, const OnWait& on_wait) {
+  DryRun(plan, on_wait).run(std::move(sequences));
+}
+
+}  // namespace verbatim

@@ -1,0 +1,97 @@
+#include "verbatim/plan.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <string_view>
+
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+constexpr std::array<std::string_view, 4> kLevels{"not_guaranteed", "run_to_run", "gpu_to_gpu",
+                                                  "invariant"};
+
+// FNV-1a over 64-bit words: stable across platforms, and collisions only mislabel a report.
+class Hash {
+ public:
+  void add(int64_t value) {
+    const auto bits = static_cast<uint64_t>(value);
+    for (int shift = 0; shift < 64; shift += 8) add_byte(static_cast<uint8_t>(bits >> shift));
+  }
+  void add(std::span<const int64_t> values) {
+    add(static_cast<int64_t>(values.size()));
+    for (const int64_t value : values) add(value);
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void add_byte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+void add_tiles(Hash& hash, const TileMap& tiles) {
+  hash.add(tiles.q_edges);
+  hash.add(tiles.kv_edges);
+  hash.add(static_cast<int64_t>(tiles.slices.size()));
+  for (const Slice& s : tiles.slices)
+    hash.add(std::array{s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi});
+}
+
+// Tasks only fix the time; the slices of a run follow from mask and tiles.
+void add_order(Hash& hash, const HeadOrder& order) {
+  add_tiles(hash, *order.tiles);
+  hash.add(order.group);
+  for (const Chain& chain : order.chains) {
+    hash.add(std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends});
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order.runs[static_cast<size_t>(r)];
+      hash.add(std::array<int64_t, 7>{run.q_head, run.first, run.count, run.step, run.addend,
+                                      run.addend_step, run.addend_every});
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Level level) { return kLevels[static_cast<size_t>(level)]; }
+
+Level level_from_string(std::string_view name) {
+  for (size_t k = 0; k < kLevels.size(); ++k)
+    if (name == kLevels[k]) return static_cast<Level>(k);
+  throw Error(ErrorCode::invalid_argument, "plan", "no such level",
+              {"level", std::string(name), "not_guaranteed, run_to_run, gpu_to_gpu or invariant",
+               "invariant"});
+}
+
+int64_t HeadOrder::visits() const {
+  int64_t visits = 0;
+  for (const Run& run : runs) visits += run.count;
+  return visits;
+}
+
+int64_t HeadOrder::bytes() const {
+  return static_cast<int64_t>(runs.size() * sizeof(Run) + chains.size() * sizeof(Chain) +
+                              tasks.size() * sizeof(Task) + row_addends.size() * sizeof(int32_t));
+}
+
+int64_t Plan::bytes() const {
+  auto bytes = static_cast<int64_t>(order_of_head.size() * sizeof(int32_t) +
+                                    placement.worker_begin.size() * sizeof(int32_t) +
+                                    placement.tasks.size() * sizeof(PlacedTask));
+  for (const auto& order : orders) bytes += order->bytes();
+  return bytes;
+}
+
+std::string Plan::fingerprint() const {
+  Hash hash;
+  hash.add(static_cast<int64_t>(pass));
+  hash.add(std::array<int64_t, 3>{problem.head_dim, problem.head_dim_v,
+                                  static_cast<int64_t>(problem.dtype)});
+  for (const auto& order : orders) add_order(hash, *order);
+  return fmt::format("{:016x}", hash.value());
+}
+
+}  // namespace verbatim

@@ -1,0 +1,39 @@
+// Counts how many addends each dQ row has received, for sweeps that visit whole ranges of rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace verbatim {
+
+/// Counters of the rows [begin, end): value, then `step` more after every `every` rows.
+struct Stair {
+  int32_t begin, end;
+  int32_t value, step, every;
+
+  int32_t size() const { return end - begin; }
+  int32_t at(int32_t row) const { return value + (row - begin) / every * step; }
+  bool operator==(const Stair&) const = default;
+};
+
+/// One counter per row, kept as stairs: on regular masks a few records stand for all rows, so a
+/// column of any height is numbered in constant time.
+class RowCounters {
+ public:
+  explicit RowCounters(int32_t rows);
+
+  /// Appends the stairs that cover [first, last) to `out`, then adds one to each counter there.
+  void take(int32_t first, int32_t last, std::vector<Stair>& out);
+  /// All counters, [rows].
+  std::vector<int32_t> values() const;
+
+ private:
+  size_t split(int32_t row);
+  void join(size_t first, size_t last);
+
+  int32_t rows_;
+  std::vector<Stair> stairs_;  // ascending, covering [0, rows)
+};
+
+}  // namespace verbatim

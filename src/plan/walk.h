@@ -1,0 +1,70 @@
+// A step-by-step walk through the visits of a sequence of tasks.
+#pragma once
+
+#include <span>
+
+#include "verbatim/plan.h"
+
+namespace verbatim {
+
+/// Calls f(chain, run, i) for every visit of a task in sequence, i counting inside the run.
+template <class F>
+void for_each_visit(const HeadOrder& order, const Task& task, F&& f) {
+  for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+    const Chain& chain = order.chains[static_cast<size_t>(c)];
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order.runs[static_cast<size_t>(r)];
+      for (int32_t i = 0; i < run.count; ++i) f(chain, run, i);
+    }
+  }
+}
+
+/// Where a worker stands in its sequence of placed tasks. After the last visit of a chain comes
+/// one more stop, `at_chain_end()`: there the chain hands over its share of a shared tile.
+class Walker {
+ public:
+  Walker() = default;
+  Walker(const Plan& plan, std::span<const PlacedTask> tasks) : plan_(&plan), tasks_(tasks) {
+    open_task();
+  }
+
+  bool done() const { return task_ == tasks_.size(); }
+  bool at_chain_end() const { return run_ == chain().run_end; }
+
+  const PlacedTask& placed() const { return tasks_[task_]; }
+  size_t task_index() const { return task_; }
+  const HeadOrder& order() const { return plan_->order(placed().head); }
+  const Chain& chain() const { return order().chains[static_cast<size_t>(chain_)]; }
+  const Run& run() const { return order().runs[static_cast<size_t>(run_)]; }
+  int32_t tile() const { return run().tile(visit_); }
+  int32_t addend() const { return run().addend_of(visit_); }
+
+  void advance() {
+    if (!at_chain_end()) {
+      if (++visit_ == run().count) visit_ = 0, ++run_;
+      return;
+    }
+    const Task& task = order().tasks[static_cast<size_t>(placed().task)];
+    if (++chain_ < task.chain_end) return open_chain();
+    ++task_;
+    open_task();
+  }
+
+ private:
+  void open_task() {
+    if (done()) return;
+    chain_ = order().tasks[static_cast<size_t>(placed().task)].chain_begin;
+    open_chain();
+  }
+  void open_chain() {
+    run_ = chain().run_begin;
+    visit_ = 0;
+  }
+
+  const Plan* plan_ = nullptr;
+  std::span<const PlacedTask> tasks_;
+  size_t task_ = 0;
+  int32_t chain_ = 0, run_ = 0, visit_ = 0;
+};
+
+}  // namespace verbatim

@@ -1,0 +1,69 @@
+#include "report/table.h"
+
+#include <algorithm>
+
+namespace verbatim::report {
+namespace {
+
+constexpr const char* kGap = "  ";
+constexpr const char* kDash = "─";
+
+/// Code points, which is the width of everything this library prints.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+void Table::row(std::vector<std::string> cells) {
+  cells.resize(columns_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::str() const {
+  std::vector<size_t> widths;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    size_t widest = width(columns_[c].title);
+    for (const auto& row : rows_) {
+      if (!row.empty()) widest = std::max(widest, width(row[c]));
+    }
+    widths.push_back(widest);
+  }
+
+  std::string text;
+  const auto end_line = [&] {
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += '\n';
+  };
+  const auto add_rule = [&] {
+    size_t total = 0;
+    for (const size_t w : widths) total += w + 2;
+    for (size_t i = 2; i < total; ++i) text += kDash;
+    text += '\n';
+  };
+  const auto add_row = [&](const auto& cell_of) {
+    for (size_t c = 0; c < columns_.size(); ++c) {
+      const std::string& cell = cell_of(c);
+      const std::string padding(widths[c] - width(cell), ' ');
+      if (c) text += kGap;
+      text += columns_[c].align == Align::right ? padding + cell : cell + padding;
+    }
+    end_line();
+  };
+
+  if (std::any_of(columns_.begin(), columns_.end(), [](auto& c) { return !c.title.empty(); })) {
+    add_row([&](size_t c) -> const std::string& { return columns_[c].title; });
+    add_rule();
+  }
+  for (const auto& row : rows_) {
+    if (row.empty()) {
+      add_rule();
+    } else {
+      add_row([&](size_t c) -> const std::string& { return row[c]; });
+    }
+  }
+  return text;
+}
+
+}  // namespace verbatim::report

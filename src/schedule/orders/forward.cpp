@@ -1,0 +1,67 @@
+// Orders of the forward: how KV tiles enter the online softmax of a query tile.
+#include <algorithm>
+
+#include "schedule/orders/orders.h"
+
+namespace verbatim::order {
+namespace {
+
+enum class Columns { rightwards, leftwards };
+
+// The visits [begin, end) of one row, counted over its non-empty tiles in walking direction.
+void visit_row(std::vector<Run>& runs, std::span<const TileRun> row, Columns columns,
+               int32_t q_head, int32_t begin, int32_t end) {
+  const bool left = columns == Columns::leftwards;
+  int32_t seen = 0;
+  for (size_t k = 0; k < row.size() && seen < end; ++k) {
+    const TileRun& tiles = left ? row[row.size() - 1 - k] : row[k];
+    const int32_t size = tiles.last - tiles.first;
+    const int32_t from = std::max(begin - seen, 0), to = std::min(end - seen, size);
+    seen += size;
+    if (from >= to) continue;
+    runs.push_back({.q_head = q_head,
+                    .first = left ? tiles.last - 1 - from : tiles.first + from,
+                    .count = to - from,
+                    .step = left ? -1 : 1,
+                    .slice_begin = tiles.full() ? 0 : tiles.slice_begin,
+                    .slice_count = tiles.slice_count});
+  }
+}
+
+HeadOrder forward(const Tiles& tiles, int32_t group, Group mode, Columns columns) {
+  HeadOrder order;
+  order.pass = Pass::forward;
+  order.tiles = tiles;
+  order.group = group;
+  // Causal rows grow downwards: the last rows are issued first, so that no long one ends alone.
+  for (int32_t q_tile = tiles->q_tiles() - 1; q_tile >= 0; --q_tile) {
+    const auto row = tiles->row(q_tile);
+    int32_t visits = 0;
+    for (const TileRun& run : row) visits += run.last - run.first;
+    const int32_t piece = mode == Group::split ? kSplit : std::max(visits, 1);
+    const int32_t pieces = std::max((visits + piece - 1) / piece, 1);
+    for (int32_t q_head = 0; q_head < group; ++q_head) {
+      for (int32_t p = 0; p < pieces; ++p) {
+        const auto begin = static_cast<int32_t>(order.runs.size());
+        visit_row(order.runs, row, columns, q_head, p * piece, std::min((p + 1) * piece, visits));
+        const auto end = static_cast<int32_t>(order.runs.size());
+        const auto chains = static_cast<int32_t>(order.chains.size());
+        order.chains.push_back({q_tile, begin, end, q_head, p, pieces});
+        order.tasks.push_back({chains, chains + 1});
+      }
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Group mode) {
+  return forward(tiles, group, mode, Columns::rightwards);
+}
+
+HeadOrder forward_descending(const Tiles& tiles, int32_t group, Group mode) {
+  return forward(tiles, group, mode, Columns::leftwards);
+}
+
+}  // namespace verbatim::order

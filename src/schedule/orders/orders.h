@@ -1,0 +1,63 @@
+// The ways to order sums; one idea a file, one table (registry.cpp) of their names.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "verbatim/schedule.h"
+
+namespace verbatim::order {
+
+using Tiles = std::shared_ptr<const TileMap>;
+
+/// How a KV head's group of query heads shares its tiles.
+enum class Group {
+  walked,  // one chain visits all query heads: dK and dV never leave registers
+  split,   // one chain per query head: their partial dK and dV are added in head order
+};
+
+/// KV tiles that rotate or turn together in the chunked orders. A constant of the contract: it
+/// fixes bits, so it may never depend on a device.
+inline constexpr int32_t kChunk = 8;
+/// KV tiles that one chain of a "/split" forward order visits at most; fixes bits like kChunk.
+inline constexpr int32_t kSplit = 32;
+
+/// Tasks that run at once, as far as orders may know: the last heads of a tail order fill a wave.
+inline constexpr int32_t kWave = 128;
+
+/// From the first query tile of a column to the last, or back.
+enum class Rows { up, down };
+
+/// One permutation of the KV tiles for every dQ row: tasks are issued and addends numbered in the
+/// sequence of `kv_tiles`. No task waits for a later one, so any number of workers can run it.
+HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
+                   std::span<const int32_t> kv_tiles);
+/// 0, 1, ..., tiles.kv_tiles() - 1.
+std::vector<int32_t> left_to_right(const TileMap& tiles);
+
+HeadOrder ascending(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder descending(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder right_to_left(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Group mode);
+
+/// Sweeps rotated over the whole head (DASH figure 6) or inside chunks of kChunk KV tiles; pairs of
+/// KV tiles (figure 7) of the head or of a chunk. Tasks wait for later ones: as many workers must
+/// be resident as tasks rotate together.
+HeadOrder shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Group mode);
+
+/// One chain per query tile and query head; `split` cuts rows every kSplit KV tiles.
+HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder forward_descending(const Tiles& tiles, int32_t group, Group mode);
+
+/// The entry of orders() that `name` means, "/split" or not; Error naming the nearest.
+const OrderInfo& find(Pass pass, std::string_view name);
+/// The order of the last heads of a plan that follows `name`; empty when all heads are alike.
+std::string last_heads(std::string_view name);
+
+}  // namespace verbatim::order

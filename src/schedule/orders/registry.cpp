@@ -1,0 +1,85 @@
+// The names of the orders.
+#include <array>
+#include <string>
+
+#include "schedule/names.h"
+#include "schedule/orders/orders.h"
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+using Builder = HeadOrder (*)(const order::Tiles&, int32_t, order::Group);
+
+constexpr std::array kInfos{
+    OrderInfo{"ascending", "KV tiles left to right, query tiles top down (FlashAttention-3)",
+              Pass::backward, Level::invariant},
+    OrderInfo{"descending", "KV tiles left to right, query tiles bottom up (DASH section 3.3)",
+              Pass::backward, Level::invariant},
+    OrderInfo{"right_to_left", "KV tiles right to left, query tiles top down (SPT)", Pass::backward,
+              Level::invariant},
+    OrderInfo{"right_to_left_tail", "right_to_left, but the heads that fill the last wave descend",
+              Pass::backward, Level::gpu_to_gpu},
+    OrderInfo{"chunked_descending", "chunks of 8 KV tiles left to right, right to left inside",
+              Pass::backward, Level::invariant},
+    OrderInfo{"shift", "query tiles rotated over all KV tiles of a head (DASH figure 6)",
+              Pass::backward, Level::invariant},
+    OrderInfo{"symmetric_shift", "KV tiles i and n-1-i in one task, rotated (DASH figure 7)",
+              Pass::backward, Level::invariant},
+    OrderInfo{"chunked_shift", "shift inside chunks of 8 KV tiles, chunk after chunk",
+              Pass::backward, Level::invariant},
+    OrderInfo{"chunked_symmetric_shift", "symmetric shift inside chunks of 8 KV tiles",
+              Pass::backward, Level::invariant},
+    OrderInfo{"ascending", "KV tiles enter the softmax left to right", Pass::forward,
+              Level::invariant},
+    OrderInfo{"descending", "KV tiles enter the softmax right to left, the diagonal first",
+              Pass::forward, Level::invariant},
+};
+
+// As kInfos.
+constexpr std::array<Builder, kInfos.size()> kBuilders{
+    order::ascending,         order::descending,         order::right_to_left,
+    order::right_to_left,     order::chunked_descending, order::shift,
+    order::symmetric_shift,   order::chunked_shift,      order::chunked_symmetric_shift,
+    order::forward_ascending, order::forward_descending,
+};
+
+constexpr std::string_view kSplitSuffix = "/split";
+
+std::string_view without_suffix(std::string_view name) {
+  if (name.ends_with(kSplitSuffix)) name.remove_suffix(kSplitSuffix.size());
+  return name;
+}
+
+}  // namespace
+
+const OrderInfo& order::find(Pass pass, std::string_view name) {
+  std::vector<std::string> known;
+  for (const OrderInfo& info : kInfos) {
+    if (info.pass != pass) continue;
+    if (without_suffix(name) == info.name) return info;
+    known.emplace_back(info.name);
+  }
+  throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
+              {"order", std::string(name), "one of orders(), with or without /split",
+               nearest_name(without_suffix(name), known)});
+}
+
+std::string order::last_heads(std::string_view name) {
+  if (without_suffix(name) != "right_to_left_tail") return "";
+  return name.ends_with(kSplitSuffix) ? "descending/split" : "descending";
+}
+
+std::span<const OrderInfo> orders() { return kInfos; }
+
+std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
+                                            std::shared_ptr<const TileMap> tiles, int32_t group) {
+  const auto mode = name.ends_with(kSplitSuffix) ? order::Group::split : order::Group::walked;
+  const auto index = static_cast<size_t>(&order::find(pass, name) - kInfos.data());
+  HeadOrder order = kBuilders[index](tiles, group, mode);
+  order.name = name;
+  return std::make_shared<const HeadOrder>(std::move(order));
+}
+
+}  // namespace verbatim

@@ -1,0 +1,43 @@
+// Rotated sweeps: every chain starts at another row, so that no two add to one row at once.
+#include "schedule/orders/timed.h"
+
+namespace verbatim::order {
+namespace {
+
+/// Rows [first, last) from `start` to the end, then from the beginning to `start`.
+std::vector<Sweep> rotated(int32_t first, int32_t last, int32_t start) {
+  return {{start, last}, {first, start}};
+}
+
+struct Extent {
+  int32_t first, last;
+};
+Extent extent(const TileMap& tiles, int32_t kv_tile) {
+  const auto column = tiles.column(kv_tile);
+  return column.empty() ? Extent{0, 0} : Extent{column.front().first, column.back().last};
+}
+
+}  // namespace
+
+HeadOrder shift(const Tiles& tiles, int32_t group, Group mode) {
+  const int64_t rows = tiles->q_tiles(), columns = tiles->kv_tiles();
+  std::vector<std::vector<Walk>> tasks;
+  for (int32_t j = 0; j < columns; ++j) {
+    const auto start = static_cast<int32_t>(j * rows / columns);
+    tasks.push_back({{j, 0, rotated(0, static_cast<int32_t>(rows), start)}});
+  }
+  return timed(tiles, group, mode, tasks);
+}
+
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Group mode) {
+  std::vector<std::vector<Walk>> tasks;
+  for (int32_t j = 0; j < tiles->kv_tiles(); ++j) {
+    const auto [first, last] = extent(*tiles, j);
+    const int32_t start =
+        first + static_cast<int32_t>(int64_t{last - first} * (j % kChunk) / kChunk);
+    tasks.push_back({{j, j / kChunk, rotated(first, last, start)}});
+  }
+  return timed(tiles, group, mode, tasks);
+}
+
+}  // namespace verbatim::order

@@ -1,0 +1,133 @@
+#include "schedule/orders/timed.h"
+
+#include <algorithm>
+
+namespace verbatim::order {
+namespace {
+
+struct Visit {
+  int32_t q_tile;
+  int32_t slice_begin, slice_count;
+  int32_t addend;
+};
+
+/// The visits of one chain by one query head, and the time of the first.
+struct Trail {
+  int32_t kv_tile, phase, start;
+  std::vector<Visit> visits;
+};
+
+std::vector<Visit> visits_of(const TileMap& tiles, const Walk& walk) {
+  std::vector<Visit> visits;
+  for (const Sweep& sweep : walk.sweeps) {
+    const auto begin = static_cast<ptrdiff_t>(visits.size());
+    for (const TileRun& run : tiles.column(walk.kv_tile))
+      for (int32_t q = std::max(run.first, sweep.first); q < std::min(run.last, sweep.last); ++q)
+        visits.push_back({q, run.full() ? 0 : run.slice_begin, run.slice_count, 0});
+    if (sweep.rows == Rows::down) std::reverse(visits.begin() + begin, visits.end());
+  }
+  return visits;
+}
+
+/// Numbers the addends of every row by (phase, time, KV tile); returns how many each row has.
+std::vector<int32_t> number(std::vector<Trail>& trails, int32_t q_tiles) {
+  std::vector<Trail*> sorted;
+  for (Trail& trail : trails) sorted.push_back(&trail);
+  std::sort(sorted.begin(), sorted.end(), [](const Trail* a, const Trail* b) {
+    return a->phase != b->phase ? a->phase < b->phase : a->kv_tile < b->kv_tile;
+  });
+  std::vector<int32_t> next(static_cast<size_t>(q_tiles));
+  for (auto begin = sorted.begin(); begin != sorted.end();) {
+    const auto end = std::find_if(begin, sorted.end(),
+                                  [&](const Trail* t) { return t->phase != (*begin)->phase; });
+    std::vector<std::vector<Visit*>> at_time;
+    for (auto trail = begin; trail != end; ++trail) {
+      const auto start = static_cast<size_t>((*trail)->start);
+      at_time.resize(std::max(at_time.size(), start + (*trail)->visits.size()));
+      for (size_t k = 0; k < (*trail)->visits.size(); ++k)
+        at_time[start + k].push_back(&(*trail)->visits[k]);
+    }
+    for (const auto& visits : at_time)
+      for (Visit* visit : visits) visit->addend = next[static_cast<size_t>(visit->q_tile)]++;
+    begin = end;
+  }
+  return next;
+}
+
+/// The longest run that starts at visits[0].
+Run longest_run(std::span<const Visit> visits, int32_t q_head) {
+  const Visit& head = visits[0];
+  Run run{.q_head = q_head,
+          .first = head.q_tile,
+          .count = 1,
+          .addend = head.addend,
+          .slice_begin = head.slice_begin,
+          .slice_count = head.slice_count};
+  const auto size = static_cast<int32_t>(visits.size());
+  const auto at = [&](int32_t k) -> const Visit& { return visits[static_cast<size_t>(k)]; };
+  if (size == 1 || std::abs(at(1).q_tile - head.q_tile) != 1) return run;
+  run.step = at(1).q_tile - head.q_tile;
+  const auto same_walk = [&](int32_t k) {
+    return k < size && at(k).q_tile == run.tile(k) && at(k).slice_begin == head.slice_begin &&
+           at(k).slice_count == head.slice_count;
+  };
+  // The end of the plateau of equal addends that begins at k.
+  const auto plateau = [&](int32_t k) {
+    const int32_t addend = at(k).addend;
+    while (same_walk(k) && at(k).addend == addend) ++k;
+    return k;
+  };
+  const int32_t first = plateau(0);
+  run.count = first;
+  if (!same_walk(first) || plateau(first) > 2 * first) return run;  // the first one was cut short
+  run.addend_every = first;
+  run.addend_step = at(first).addend - head.addend;
+  while (same_walk(run.count) && at(run.count).addend == run.addend_of(run.count)) ++run.count;
+  return run;
+}
+
+void compress(std::vector<Run>& runs, std::span<const Visit> visits, int32_t q_head) {
+  while (!visits.empty()) {
+    runs.push_back(longest_run(visits, q_head));
+    visits = visits.subspan(static_cast<size_t>(runs.back().count));
+  }
+}
+
+}  // namespace
+
+HeadOrder timed(const Tiles& tiles, int32_t group, Group mode,
+                const std::vector<std::vector<Walk>>& tasks) {
+  HeadOrder order;
+  order.tiles = tiles;
+  order.group = group;
+  std::vector<Trail> trails;  // of query head 0: the group shares mask and numbering
+  for (const auto& walks : tasks) {
+    int32_t time = 0;
+    for (const Walk& walk : walks) {
+      trails.push_back({walk.kv_tile, walk.phase, time, visits_of(*tiles, walk)});
+      time += static_cast<int32_t>(trails.back().visits.size());
+    }
+  }
+  order.row_addends = number(trails, tiles->q_tiles());
+
+  const bool split = mode == Group::split;
+  const auto add_chain = [&](const Trail& trail, int32_t first_head, int32_t last_head) {
+    Chain chain{.tile = trail.kv_tile, .run_begin = static_cast<int32_t>(order.runs.size())};
+    if (split) chain.addend = first_head, chain.addends = group;
+    for (int32_t q_head = first_head; q_head < last_head; ++q_head)
+      compress(order.runs, trail.visits, q_head);
+    chain.run_end = static_cast<int32_t>(order.runs.size());
+    order.chains.push_back(chain);
+  };
+  for (int32_t part = 0; part < (split ? group : 1); ++part) {
+    auto trail = trails.begin();
+    for (const auto& walks : tasks) {
+      const auto chains = static_cast<int32_t>(order.chains.size());
+      for (size_t k = 0; k < walks.size(); ++k) add_chain(*trail++, part, split ? part + 1 : group);
+      order.tasks.push_back({chains, static_cast<int32_t>(order.chains.size())});
+    }
+  }
+  return order;
+}
+
+}  // namespace verbatim::order

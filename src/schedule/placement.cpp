@@ -1,0 +1,192 @@
+// Who does which task when. Nothing here changes a bit of the result.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+
+#include "schedule/names.h"
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+using Heads = std::span<const std::shared_ptr<const HeadOrder>>;
+
+constexpr std::array kInfos{
+    PlacementInfo{"queue", "free workers take head after head, in the order's own sequence"},
+    PlacementInfo{"longest_first", "free workers take the task with the most visits of all heads"},
+    PlacementInfo{"head_swizzled",
+                  "sections of heads side by side, task by task; head_swizzled:N sets N heads"},
+    PlacementInfo{"static", "tasks are dealt to workers in turn, head after head (DASH's figures)"},
+    PlacementInfo{"alternating", "as static, every second round dealt backwards: long meets short"},
+    PlacementInfo{"persistent", "each worker has a contiguous share of equal work"},
+};
+
+std::vector<PlacedTask> head_after_head(Heads heads) {
+  std::vector<PlacedTask> tasks;
+  for (size_t h = 0; h < heads.size(); ++h)
+    for (size_t t = 0; t < heads[h]->tasks.size(); ++t)
+      tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
+  return tasks;
+}
+
+int64_t visits(const HeadOrder& order, const Task& task) {
+  int64_t visits = 0;
+  for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+    const Chain& chain = order.chains[static_cast<size_t>(c)];
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
+      visits += order.runs[static_cast<size_t>(r)].count;
+  }
+  return visits;
+}
+
+/// Visits of each of `tasks`; heads that share an order are counted once.
+std::vector<int64_t> work_of(Heads heads, std::span<const PlacedTask> tasks) {
+  std::vector<std::pair<const HeadOrder*, std::vector<int64_t>>> known;
+  std::vector<size_t> known_of_head;
+  for (const auto& order : heads) {
+    size_t k = 0;
+    while (k < known.size() && known[k].first != order.get()) ++k;
+    if (k == known.size()) {
+      known.push_back({order.get(), {}});
+      for (const Task& task : order->tasks) known[k].second.push_back(visits(*order, task));
+    }
+    known_of_head.push_back(k);
+  }
+  std::vector<int64_t> work;
+  for (const PlacedTask& task : tasks)
+    work.push_back(known[known_of_head[static_cast<size_t>(task.head)]]
+                       .second[static_cast<size_t>(task.task)]);
+  return work;
+}
+
+std::vector<PlacedTask> longest_first(Heads heads) {
+  const auto tasks = head_after_head(heads);
+  const auto work = work_of(heads, tasks);
+  std::vector<int32_t> by_work(tasks.size());
+  std::iota(by_work.begin(), by_work.end(), 0);
+  std::stable_sort(by_work.begin(), by_work.end(), [&](int32_t a, int32_t b) {
+    return work[static_cast<size_t>(a)] > work[static_cast<size_t>(b)];
+  });
+  std::vector<PlacedTask> sorted;
+  for (const int32_t index : by_work) sorted.push_back(tasks[static_cast<size_t>(index)]);
+  return sorted;
+}
+
+std::vector<PlacedTask> swizzled(Heads heads, size_t section) {
+  std::vector<PlacedTask> tasks;
+  for (size_t begin = 0; begin < heads.size(); begin += section) {
+    const size_t end = std::min(begin + section, heads.size());
+    size_t longest = 0;
+    for (size_t h = begin; h < end; ++h) longest = std::max(longest, heads[h]->tasks.size());
+    for (size_t t = 0; t < longest; ++t)
+      for (size_t h = begin; h < end; ++h)
+        if (t < heads[h]->tasks.size())
+          tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
+  }
+  return tasks;
+}
+
+/// As many heads as it takes to give every worker a task: more would only crowd the L2 cache.
+size_t default_section(Heads heads, int32_t workers) {
+  size_t tasks = 1;
+  for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
+  return std::max<size_t>(1, (static_cast<size_t>(workers) + tasks / 2) / tasks);
+}
+
+Placement fixed(int32_t workers) {
+  Placement placement;
+  placement.queue = false;
+  placement.workers = workers;
+  placement.worker_begin = {0};
+  return placement;
+}
+
+enum class Deal { same, alternating };
+
+Placement deal(Heads heads, int32_t workers, Deal how) {
+  const auto tasks = head_after_head(heads);
+  const auto count = static_cast<size_t>(workers);
+  std::vector<std::vector<PlacedTask>> hands(count);
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const size_t seat = t % count;
+    const bool backwards = how == Deal::alternating && t / count % 2 == 1;
+    hands[backwards ? count - 1 - seat : seat].push_back(tasks[t]);
+  }
+  Placement placement = fixed(workers);
+  for (const auto& hand : hands) {
+    placement.tasks.insert(placement.tasks.end(), hand.begin(), hand.end());
+    placement.worker_begin.push_back(static_cast<int32_t>(placement.tasks.size()));
+  }
+  return placement;
+}
+
+Placement persistent(Heads heads, int32_t workers) {
+  Placement placement = fixed(workers);
+  placement.tasks = head_after_head(heads);
+  const auto work = work_of(heads, placement.tasks);
+  const int64_t total = std::accumulate(work.begin(), work.end(), int64_t{0});
+  int64_t before = 0;
+  for (size_t t = 0; t < work.size(); ++t) {
+    // A task belongs to the share in which its middle lies.
+    const auto share = total == 0 ? 0 : (2 * before + work[t]) * workers / (2 * total);
+    while (static_cast<int64_t>(placement.worker_begin.size()) <=
+           std::min<int64_t>(share, workers - 1))
+      placement.worker_begin.push_back(static_cast<int32_t>(t));
+    before += work[t];
+  }
+  placement.worker_begin.resize(static_cast<size_t>(workers) + 1,
+                                static_cast<int32_t>(work.size()));
+  return placement;
+}
+
+[[noreturn]] void unknown(std::string_view name) {
+  std::vector<std::string> known;
+  for (const PlacementInfo& info : kInfos) known.emplace_back(info.name);
+  throw Error(ErrorCode::invalid_argument, "schedule.make_placement", "no such placement",
+              {"placement", std::string(name), fmt::format("{}", fmt::join(known, ", ")),
+               nearest_name(name, known)});
+}
+
+}  // namespace
+
+std::span<const PlacementInfo> placements() { return kInfos; }
+
+Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
+  if (workers < 1)
+    throw Error(ErrorCode::invalid_argument, "schedule.make_placement", "no worker",
+                {"workers", fmt::to_string(workers), "1 or more", "1"});
+  const auto queue = [&](std::vector<PlacedTask> tasks) {
+    Placement placement;
+    placement.workers = workers;
+    placement.tasks = std::move(tasks);
+    return placement;
+  };
+  const auto make = [&]() -> Placement {
+    constexpr std::string_view kSwizzled = "head_swizzled";
+    if (name == "queue") return queue(head_after_head(heads));
+    if (name == "longest_first") return queue(longest_first(heads));
+    if (name == kSwizzled) return queue(swizzled(heads, default_section(heads, workers)));
+    if (name == "static") return deal(heads, workers, Deal::same);
+    if (name == "alternating") return deal(heads, workers, Deal::alternating);
+    if (name == "persistent") return persistent(heads, workers);
+    if (name.starts_with(kSwizzled) && name.size() > kSwizzled.size() + 1 &&
+        name[kSwizzled.size()] == ':') {
+      const std::string_view number = name.substr(kSwizzled.size() + 1);
+      int32_t section = 0;
+      const auto [end, error] =
+          std::from_chars(number.data(), number.data() + number.size(), section);
+      if (error == std::errc() && end == number.data() + number.size() && section >= 1)
+        return queue(swizzled(heads, static_cast<size_t>(section)));
+    }
+    unknown(name);
+  };
+  Placement placement = make();
+  placement.name = name;
+  return placement;
+}
+
+}  // namespace verbatim

@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""Drives the built tool as a script would: python3 cli_test.py TOOL [CLASS]."""
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+import schema  # noqa: E402
+import write_cli_docs  # noqa: E402
+
+TOOL = "build/verbatim"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMANDS = ["info", "mask", "plan", "run", "verify", "report"]
+DOCUMENTS = ["--mask", "causal_document", "--doc-lengths", "70,0,90,33", "--q-heads", "4",
+             "--kv-heads", "2", "--head-dim", "32", "--dtype", "bf16"]
+
+
+class Tool(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def call(self, *words, code=0):
+        done = subprocess.run([TOOL, *map(str, words)], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def result(self, *words, code=0):
+        file = self.path / "result.json"
+        self.call(*words, "--json", file, code=code)
+        result = json.loads(file.read_text())
+        self.assertEqual(schema.check(result), [])
+        return result
+
+    def refused(self, *words):
+        """Bad input: exit code 2, a message on stderr, nothing on stdout, no file touched."""
+        (self.path / "old.json").write_text("kept")
+        before = {p: p.read_bytes() for p in self.path.iterdir()}
+        done = self.call(*words, "--json", self.path / "old.json", code=2)
+        self.assertEqual(done.stdout, "")
+        self.assertTrue(done.stderr.startswith("verbatim: "), done.stderr)
+        self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)
+        return done.stderr
+
+
+class Help(Tool):
+    def test_document_is_the_help(self):
+        self.assertEqual(write_cli_docs.page(TOOL), (ROOT / "docs" / "cli.md").read_text())
+
+    def test_every_command_has_an_example_that_works(self):
+        for command in COMMANDS:
+            text = self.call(command, "--help").stdout
+            example = re.search(r"Example: verbatim ((?:.*\\\n)*.*)", text).group(1)
+            self.assertTrue(example.startswith(command))
+            if command not in ("report", "plan"):
+                words = example.replace("\\\n", " ").split()
+                self.call(*[str(self.path / w) if w.endswith(".html") else w for w in words])
+
+    def test_version(self):
+        self.assertRegex(self.call("--version").stdout, r"^verbatim \d+\.\d+\.\d+\n$")
+
+
+class Info(Tool):
+    def test_lists_what_is_here(self):
+        result = self.result("info")
+        self.assertEqual(len(result["masks"]), 14)
+        self.assertIn("ascending", [o["name"] for o in result["orders"]])
+        self.assertEqual(result["devices"][0], {"name": "cpu", "state": "ready"})
+        taken = {row["dtype"]: row["head_dims"] for row in result["support"]
+                 if row["device"] == "cpu"}
+        self.assertEqual(taken["bf16"], [64, 96, 128, 192, 256])
+
+
+class Mask(Tool):
+    def test_area_and_tiles(self):
+        mask = self.result("mask", "--mask", "causal", "--seqlen", 1000)["mask"]
+        self.assertEqual(mask["area"], 1000 * 1001 // 2)
+        tiles = mask["tiles"]
+        rows = -(-1000 // tiles["q"]) * -(-1000 // tiles["kv"])
+        self.assertEqual(tiles["full"] + tiles["partial"] + tiles["empty"], rows)
+
+    def test_every_mask_by_its_parameters(self):
+        documents = ["--doc-lengths", "20,0,44"]
+        parameters = {
+            "full": [], "causal": [], "full_sliding_window": ["--window", 9],
+            "causal_sliding_window": ["--window", 9], "full_document": documents,
+            "causal_document": documents, "share_question": documents,
+            "causal_blockwise": documents, "global_sliding": ["--global", 3, "--window", 5],
+            "prefix_lm_causal": ["--prefix", 7],
+            "prefix_lm_document": [*documents, "--prefix", "3,0,9"],
+            "block_causal_document": [*documents, "--block", 8],
+            "uniform_block_sparse": ["--block-q", 8, "--block-k", 16, "--density", 0.5],
+            "variable_block_sparse": ["--block-q", "30,34", "--block-k", "10,54",
+                                      "--density", 0.5],
+        }
+        self.assertEqual(list(parameters), self.result("info")["masks"])
+        for name, words in parameters.items():
+            mask = self.result("mask", "--mask", name, "--seqlen", 64, *words)["mask"]
+            dense = self.call("mask", "--mask", name, "--seqlen", 64, *words, "--to",
+                              "dense").stdout
+            self.assertEqual(mask["name"], name)
+            self.assertEqual(mask["area"], dense.count("1"), name)
+
+    def test_round_trip_through_a_file(self):
+        file = self.path / "mask.json"
+        self.call("mask", *DOCUMENTS, "--to", "json", "--to-file", file)
+        sizes = ["--seqlen", 193, "--q-heads", 4, "--kv-heads", 2]
+        again = self.result("mask", "--mask", f"@{file}", *sizes)["mask"]
+        self.assertEqual(again["area"], self.result("mask", *DOCUMENTS)["mask"]["area"])
+
+    def test_lists_from_files(self):
+        lengths = self.path / "lengths.json"
+        lengths.write_text("[70, 0, 90, 33]")
+        a = self.result("mask", "--mask", "full_document", "--doc-lengths", f"@{lengths}")
+        b = self.result("mask", "--mask", "full_document", "--doc-lengths", "70,0,90,33")
+        self.assertEqual(a["mask"], b["mask"])
+        blocks = self.path / "blocks.json"
+        blocks.write_text("[[0, 0], [1, 1], [1, 0]]")
+        mask = self.result("mask", "--mask", "uniform_block_sparse", "--seqlen", 32, "--block-q",
+                           16, "--block-k", 16, "--block-list", f"@{blocks}")["mask"]
+        self.assertEqual(mask["area"], 3 * 256)
+
+    def test_key_lengths(self):
+        mask = self.result("mask", "--mask", "full", "--seqlen", 10, "--batch", 2,
+                           "--key-lengths", "4,10")["mask"]
+        self.assertEqual(mask["total_area"], 10 * 4 + 10 * 10)
+
+    def test_other_forms(self):
+        form = json.loads(self.call("mask", *DOCUMENTS, "--to", "cu_seqlens").stdout)
+        self.assertEqual(form["cu_seqlens_q"][-1], 193)
+        self.assertIn("def mask_mod(b, h, q_idx, kv_idx)",
+                      self.call("mask", *DOCUMENTS, "--to", "mask_mod").stdout)
+        picture = self.path / "mask.svg"
+        self.call("mask", *DOCUMENTS, "--svg", picture)
+        self.assertTrue(picture.read_text().startswith("<svg xmlns"))
+
+
+class Plan(Tool):
+    words = ["plan", "--mask", "causal", "--seqlen", 1024, "--q-heads", 4, "--head-dim", 64]
+
+    def test_one_order(self):
+        plan = self.result(*self.words, "--order", "descending")["plan"]
+        self.assertEqual(plan["order"], "descending")
+        self.assertGreaterEqual(plan["makespan"], plan["lower_bound"])
+        self.assertRegex(plan["fingerprint"], r"^[0-9a-f]{16}$")
+
+    def test_all_orders_are_sorted_and_described_alike(self):
+        plans = self.result(*self.words, "--order", "all")["plan"]
+        self.assertGreater(len(plans), 2)
+        times = [plan["makespan"] for plan in plans]
+        self.assertEqual(times, sorted(times))
+        one = self.result(*self.words, "--order", plans[0]["order"])["plan"]
+        self.assertEqual(one["fingerprint"], plans[0]["fingerprint"])
+
+    def test_the_papers_numbers(self):
+        # DASH, full mask, shift: m heads of n tiles take m * n * (c + r) on n workers.
+        plan = self.result("plan", "--mask", "full", "--seqlen", 512, "--tile-q", 64, "--tile-kv",
+                           64, "--q-heads", 2, "--order", "shift", "--placement", "static",
+                           "--workers", 8, "--machine", "paper:3,1", "--level", "run_to_run")["plan"]
+        self.assertEqual(plan["makespan"], 2 * 8 * (3 + 1))
+
+    def test_files(self):
+        gantt, trace, dump = (self.path / n for n in ("g.svg", "t.json", "p.json"))
+        self.call(*self.words, "--gantt", gantt, "--perfetto", trace, "--dump", dump, "--report",
+                  self.path / "plan.html")
+        self.assertTrue(gantt.read_text().startswith("<svg xmlns"))
+        events = json.loads(trace.read_text())["traceEvents"]
+        self.assertTrue(any(event["ph"] == "X" for event in events))
+        json.loads(dump.read_text())
+
+    def test_forward(self):
+        plan = self.result(*self.words, "--pass", "forward")["plan"]
+        self.assertEqual(plan["pass"], "forward")
+
+    def test_equal_fingerprints_for_other_placements(self):
+        plans = [self.result(*self.words, "--order", "ascending", "--placement", name)["plan"]
+                 for name in ("queue", "longest_first")]
+        self.assertEqual(plans[0]["fingerprint"], plans[1]["fingerprint"])
+
+
+class Run(Tool):
+    def test_result(self):
+        result = self.result("run", *DOCUMENTS, "--repeats", 4, "--check", "full")
+        self.assertTrue(result["bits"]["identical"])
+        self.assertEqual(result["bits"]["repeats"], 4)
+        self.assertEqual(set(result["bits"]["sha256"]), {"o", "lse", "dq", "dk", "dv"})
+        for name, ratio in result["check"]["error_ratio"].items():
+            self.assertLessEqual(ratio, 2, name)
+        self.assertEqual(result["plan"]["level"], "invariant")
+        self.assertGreater(result["time_ms"]["backward"], 0)
+        plan = self.result("plan", *DOCUMENTS, "--machine", "cpu")["plan"]
+        self.assertEqual(plan["fingerprint"], result["plan"]["fingerprint"])
+
+    def test_bits_do_not_depend_on_threads_placement_or_workers(self):
+        hashes = [self.result("run", *DOCUMENTS, *words)["bits"]["sha256"]
+                  for words in ([], ["--threads", 1], ["--threads", 5], ["--workers", 7],
+                                ["--placement", "longest_first"])]
+        self.assertEqual(len({json.dumps(h, sort_keys=True) for h in hashes}), 1)
+
+    def test_seed_changes_bits(self):
+        a, b = (self.result("run", *DOCUMENTS, "--seed", s)["bits"]["sha256"] for s in (1, 2))
+        self.assertNotEqual(a["dq"], b["dq"])
+
+    def test_passes(self):
+        forward = self.result("run", *DOCUMENTS, "--pass", "forward")
+        self.assertEqual(set(forward["bits"]["sha256"]), {"o", "lse"})
+        self.assertEqual(forward["plan"]["pass"], "forward")
+        backward = self.result("run", *DOCUMENTS, "--pass", "backward")
+        self.assertEqual(set(backward["bits"]["sha256"]), {"dq", "dk", "dv"})
+        self.assertNotIn("forward", backward["time_ms"])
+
+    def test_tensors_from_and_to_files(self):
+        """What one run reads, another makes from its own output: o is not among the inputs."""
+        sizes = ["--seqlen", 20, "--head-dim", 8, "--mask", "causal"]
+        values = struct.pack("<160f", *[((7 * i) % 23 - 11) / 8 for i in range(160)])
+        header = ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 20, 1, 8), }"
+                  .ljust(117) + "\n").encode()
+        for name in ("q", "k", "v", "do"):
+            (self.path / f"{name}.npy").write_bytes(
+                b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + values)
+        inputs = [str(self.path / f"{name}.npy") for name in ("q", "k", "v", "do")]
+        a = self.result("run", "--mask", "causal", "--input", *inputs, "--output",
+                        self.path / "out.safetensors", "--check", "full")
+        self.assertEqual(a["problem"]["q_len"], 20)
+        self.assertEqual(a["problem"]["head_dim"], 8)
+        self.result("run", *sizes, "--input", *inputs, "--output", self.path / "out.npy")
+        raw = (self.path / "out.safetensors").read_bytes()
+        size = struct.unpack("<Q", raw[:8])[0]
+        entries = json.loads(raw[8:8 + size])
+        begin, end = entries["dq"]["data_offsets"]
+        self.assertEqual((self.path / "out.dq.npy").read_bytes()[-(end - begin):],
+                         raw[8 + size + begin:8 + size + end])
+        # The first row of a causal mask sees one key: its output is that value row.
+        begin, _ = entries["o"]["data_offsets"]
+        self.assertEqual(raw[8 + size + begin:][:32], values[:32])
+
+    def test_empty_and_tiny(self):
+        for length in (0, 1):
+            result = self.result("run", "--seqlen", length, "--mask", "full", "--head-dim", 16)
+            self.assertTrue(result["bits"]["identical"])
+
+    def test_quiet_when_nobody_watches(self):
+        self.assertEqual(self.call("run", *DOCUMENTS).stderr, "")
+
+    def test_report(self):
+        page, saved = self.path / "a.html", self.path / "run.json"
+        words = ["run", *DOCUMENTS, "--report", page, "--json", saved]
+        self.call(*words)
+        text = page.read_text()
+        self.assertIn("default-src 'none'", text)
+        self.assertNotRegex(text, r"<script|\ssrc=|https?://(?!www\.w3\.org/2000/svg)")
+        self.assertEqual(text.count("<svg"), 2)
+        self.assertIn("measured cpu", text)
+        # The page follows from the saved result alone.
+        self.call("report", saved, "--output", self.path / "b.html")
+        self.assertEqual((self.path / "b.html").read_text(), text)
+
+
+class Verify(Tool):
+    def test_audit(self):
+        result = self.result("verify", *DOCUMENTS, "--repeats", 3)
+        self.assertTrue(result["identical"])
+        checks = [row["check"] for row in result["audit"]]
+        self.assertEqual(set(checks), {"repeats", "threads", "load", "workers", "batch", "heads",
+                                       "packing"})
+        self.assertEqual(checks.count("threads"), 4)
+        packing = [row for row in result["audit"] if row["check"] == "packing"][0]
+        self.assertEqual(packing["runs"], 3 + 1)  # the empty document is a problem too
+        self.assertTrue(all(row["identical"] for row in result["audit"]))
+
+    def test_report(self):
+        self.result("verify", *DOCUMENTS, "--repeats", 1, "--report", self.path / "v.html")
+        self.assertIn("audit passed", (self.path / "v.html").read_text())
+
+
+class BadInput(Tool):
+    def test_nearest_names(self):
+        for words, nearest in ((["--mask", "casual"], "causal"),
+                               (["--order", "ascendng"], "ascending"),
+                               (["--placement", "que"], "queue"),
+                               (["--dtype", "bf61"], "bf16"),
+                               (["--level", "invarient"], "invariant"),
+                               (["--seqlem", "7"], "--seqlen")):
+            message = self.refused("run", "--seqlen", 64, *words)
+            self.assertIn(f"(nearest: {nearest})", message)
+
+    def test_refused(self):
+        documents = ["--mask", "causal_document"]
+        for words, part in (
+                (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
+                (["run", "--head-dim", 257], "head_dim"),
+                (["run", "--seqlen", -1], "-1"),
+                (["run", "--seqlen", "many"], "--seqlen"),
+                (["run", "--seqlen", 8, "--q-len", 8], "--q-len"),
+                (["run", *documents], "--doc-lengths"),
+                (["run", *documents, "--doc-lengths", "3,4", "--seqlen", 8], "sum of 7"),
+                (["run", *documents, "--doc-lengths", "3,x"], "'3,x'"),
+                (["run", *documents, "--doc-lengths", "3,-4"], "-"),
+                (["run", *documents, "--doc-lengths", "@/nowhere.json"], "/nowhere.json"),
+                (["run", "--mask", "causal", "--window", 3], "--window"),
+                (["run", "--mask", "causal_sliding_window", "--window", -3], "-3"),
+                (["run", "--key-lengths", "5,6"], "--key-lengths"),
+                (["run", "--order", "all"], "all"),
+                (["run", "--check", "some"], "--check"),
+                (["run", "--repeats", 0], "--repeats"),
+                (["run", "--device", "tpu"], "tpu"),
+                (["run", "--pass", "sideways"], "--pass"),
+                (["run", "--output", "out.txt"], "--output"),
+                (["run", "--input", "/nowhere.npy"], "/nowhere.npy"),
+                (["plan", "--machine", "abacus"], "abacus"),
+                (["plan", "--workers", -1], "--workers"),
+                (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
+                (["verify", "--repeats", 0], "--repeats"),
+                (["nonsense"], "nonsense")):
+            self.assertIn(part, self.refused(*words), words)
+
+    def test_files_are_not_trusted(self):
+        for name, text in (("deep.json", "[" * 100000), ("cut.json", '{"a": '),
+                           ("wrong.json", '{"slices": 3}'), ("text.json", "hello")):
+            file = self.path / name
+            file.write_text(text)
+            self.refused("mask", "--mask", f"@{file}", "--seqlen", 8)
+            self.refused("mask", "--mask", "full_document", "--doc-lengths", f"@{file}")
+            self.refused("plan", "--machine", f"@{file}", "--seqlen", 64)
+            done = self.call("report", file, "--output", self.path / "x.html", code=2)
+            self.assertTrue(done.stderr.startswith("verbatim: "))
+            self.assertFalse((self.path / "x.html").exists())
+        safetensors = self.path / "t.safetensors"
+        safetensors.write_bytes(struct.pack("<Q", 2**40) + b"{}")
+        self.refused("run", "--input", safetensors)
+
+    def test_a_file_that_cannot_be_written_is_bad_input(self):
+        self.call("run", "--seqlen", 8, "--json", "/nowhere/x.json", code=2)
+
+    def test_results_cannot_smuggle_markup(self):
+        saved = self.path / "r.json"
+        self.call("mask", "--mask", "causal", "--seqlen", 8, "--json", saved)
+        result = json.loads(saved.read_text())
+        evil = "<script>alert('x')</script>"
+        result["arguments"] = [evil]
+        result["version"] = evil
+        result["mask"]["name"] = evil
+        result["mask"]["params"] = {evil: evil}
+        saved.write_text(json.dumps(result))
+        self.call("report", saved, "--output", self.path / "r.html")
+        self.assertNotIn("<script", (self.path / "r.html").read_text())
+
+
+if __name__ == "__main__":
+    TOOL = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,205 @@
+// Equal bits: for every thread count, instruction set, order of execution, batch and packing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "backend/cpu/cases.h"
+#include "backend/cpu/plans.h"
+
+namespace verbatim::test {
+namespace {
+
+constexpr TileShape kTile{16, 32};
+constexpr int64_t kDocs[] = {70, 1, 0, 129};
+constexpr int64_t kLength = 200;
+
+std::vector<Mask> every_kind_of_mask() {
+  return {masks::full(kLength, kLength),
+          masks::causal(kLength, kLength),
+          masks::causal_sliding_window(kLength, kLength, 40),
+          masks::causal_document(kDocs),
+          masks::share_question(kDocs),
+          masks::global_sliding(kLength, 20, 30)};
+}
+
+Problem problem_of(int64_t length, Dtype dtype = Dtype::f32) {
+  return {.batch = 2,
+          .q_heads = 4,
+          .kv_heads = 2,
+          .q_len = length,
+          .kv_len = length,
+          .head_dim = 32,
+          .head_dim_v = 16,
+          .dtype = dtype};
+}
+
+void expect_equal_for_threads(Case& c, const Plan& forward, const Plan& backward) {
+  c.run(forward, backward, 1);
+  const std::vector<std::string> expected = c.hashes();
+  for (const int threads : {2, 3, 8}) {
+    c.run(forward, backward, threads);
+    EXPECT_EQ(c.hashes(), expected)
+        << threads << " threads, " << backward.orders[0]->name << ", " << c.describe();
+  }
+}
+
+TEST(Bits, EqualForEveryThreadCount) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (const Mask& mask : every_kind_of_mask()) {
+      const Problem p = problem_of(kLength, dtype);
+      Case c(p, mask);
+      const Plan forward = forward_plan(p, mask, kTile, 2);
+      for (const Order order : {Order::rotating, Order::split_group})
+        expect_equal_for_threads(c, forward, backward_plan(p, mask, kTile, order));
+      for (const OrderInfo& info : orders()) {
+        PlanOptions options;
+        options.pass = info.pass;
+        options.order = info.name;
+        options.level = info.level;
+        options.tile = kTile;
+        const Plan plan = make_plan(p, mask, options);
+        const bool is_forward = info.pass == Pass::forward;
+        expect_equal_for_threads(
+            c, is_forward ? plan : forward,
+            is_forward ? backward_plan(p, mask, kTile, Order::descending) : plan);
+      }
+    }
+  }
+}
+
+TEST(Bits, EqualForEveryInstructionSet) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    for (const double softcap : {0.0, 2.0}) {
+      Problem p = problem_of(kLength, dtype);
+      p.batch = p.kv_heads = 1;
+      p.q_heads = 2;
+      p.head_dim = 20;
+      p.softcap = softcap;
+      p.dropout = softcap / 10;
+      for (const Mask& mask : every_kind_of_mask()) {
+        Case c(p, mask, 3, 5, 2);
+        const Plan forward = forward_plan(p, mask, {24, 40}, 2);
+        const Plan backward = backward_plan(p, mask, {24, 40}, Order::ascending);
+        std::vector<std::string> expected;
+        for (const cpu::KernelTable* kernels : cpu::available_kernels()) {
+          c.run(forward, backward, 2, *kernels);
+          if (expected.empty()) expected = c.hashes();
+          EXPECT_EQ(c.hashes(), expected) << kernels->name << ", " << c.describe();
+        }
+      }
+    }
+  }
+}
+
+TEST(Bits, EqualOverRepeatsUnderLoad) {
+  const Problem p = problem_of(kLength, Dtype::bf16);
+  const Mask mask = masks::causal(kLength, kLength);
+  Case c(p, mask);
+  const Plan forward = forward_plan(p, mask, kTile, 2);
+  const Plan backward = backward_plan(p, mask, kTile, Order::rotating);
+  c.run(forward, backward, 1);
+  const std::vector<std::string> expected = c.hashes();
+  std::atomic<bool> stop = false;
+  std::vector<std::jthread> load;
+  for (int i = 0; i < 2; ++i)
+    load.emplace_back([&] {
+      while (!stop) std::this_thread::yield();
+    });
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    c.run(forward, backward, 1 + repeat % 5);
+    ASSERT_EQ(c.hashes(), expected) << "repeat " << repeat;
+  }
+  stop = true;
+}
+
+/// Copies rows [from, from + length) of (b, h) onto the rows of another tensor.
+void copy_rows(const TensorView& source, int64_t b, int64_t h, int64_t from, const TensorView& to,
+               int64_t to_b, int64_t to_h) {
+  for (int64_t l = 0; l < to.shape[1]; ++l)
+    std::memcpy(to.row<float>(to_b, l, to_h), source.row<float>(b, from + l, h),
+                source.shape[3] * sizeof(float));
+}
+
+/// Whether one head of `part` holds the bits of rows from .. of a head of `whole`.
+void expect_same_rows(const TensorView& whole, int64_t b, int64_t h, int64_t from,
+                      const TensorView& part, int64_t part_b, int64_t part_h, const char* name) {
+  for (int64_t l = 0; l < part.shape[1]; ++l)
+    ASSERT_EQ(0, std::memcmp(whole.row<float>(b, from + l, h), part.row<float>(part_b, l, part_h),
+                             part.shape[3] * sizeof(float)))
+        << name << " row " << l;
+}
+
+void run_both(Case& c, Order order) {
+  c.run(forward_plan(c.problem, c.mask, kTile, 1), backward_plan(c.problem, c.mask, kTile, order));
+}
+
+TEST(Bits, EqualAloneAndInAPermutedBatch) {
+  const Problem batch = problem_of(150);
+  Problem single = batch;
+  single.batch = single.q_heads = single.kv_heads = 1;
+  for (const Order order : {Order::ascending, Order::descending, Order::rotating}) {
+    Case all(batch, masks::causal(150, 150));
+    run_both(all, order);
+    for (int64_t b = 0; b < 2; ++b) {
+      // Query heads 1 and 3 see KV heads 0 and 1; alone their group is 1, so dK is not compared.
+      const int64_t q_head = 2 * b + 1, kv_head = b;
+      Case one(single, masks::causal(150, 150));
+      copy_rows(all.q.view(), b, q_head, 0, one.q.view(), 0, 0);
+      copy_rows(all.dout.view(), b, q_head, 0, one.dout.view(), 0, 0);
+      copy_rows(all.k.view(), b, kv_head, 0, one.k.view(), 0, 0);
+      copy_rows(all.v.view(), b, kv_head, 0, one.v.view(), 0, 0);
+      run_both(one, order);
+      expect_same_rows(all.o.view(), b, q_head, 0, one.o.view(), 0, 0, "o");
+      expect_same_rows(all.dq.view(), b, q_head, 0, one.dq.view(), 0, 0, "dq");
+    }
+  }
+}
+
+TEST(Bits, EqualForADocumentAloneAndPacked) {
+  Problem packed = problem_of(kLength);
+  packed.batch = 1;
+  for (const Order order : {Order::ascending, Order::descending}) {
+    Case all(packed, masks::causal_document(kDocs));
+    run_both(all, order);
+    int64_t begin = 0;
+    for (const int64_t length : kDocs) {
+      Problem alone = packed;
+      alone.q_len = alone.kv_len = length;
+      Case one(alone, masks::causal(length, length));
+      for (int64_t h = 0; h < packed.q_heads; ++h) {
+        copy_rows(all.q.view(), 0, h, begin, one.q.view(), 0, h);
+        copy_rows(all.dout.view(), 0, h, begin, one.dout.view(), 0, h);
+      }
+      for (int64_t h = 0; h < packed.kv_heads; ++h) {
+        copy_rows(all.k.view(), 0, h, begin, one.k.view(), 0, h);
+        copy_rows(all.v.view(), 0, h, begin, one.v.view(), 0, h);
+      }
+      run_both(one, order);
+      for (int64_t h = 0; h < packed.q_heads; ++h) {
+        expect_same_rows(all.o.view(), 0, h, begin, one.o.view(), 0, h, "o");
+        expect_same_rows(all.dq.view(), 0, h, begin, one.dq.view(), 0, h, "dq");
+      }
+      for (int64_t h = 0; h < packed.kv_heads; ++h) {
+        expect_same_rows(all.dk.view(), 0, h, begin, one.dk.view(), 0, h, "dk");
+        expect_same_rows(all.dv.view(), 0, h, begin, one.dv.view(), 0, h, "dv");
+      }
+      begin += length;
+    }
+  }
+}
+
+TEST(Bits, DropoutDoesNotDependOnTiles) {
+  Problem p = problem_of(90);
+  p.dropout = 0.5;
+  p.seed = 5;
+  Case c(p, masks::full(90, 90));
+  for (const TileShape tile : {TileShape{90, 90}, TileShape{13, 21}}) {
+    c.run(forward_plan(p, c.mask, tile), backward_plan(p, c.mask, tile, Order::ascending));
+    EXPECT_TRUE(c.check().within(2)) << tile.q << " x " << tile.kv;
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test

@@ -1,0 +1,71 @@
+#include "backend/cpu/cases.h"
+
+#include "backend/cpu/passes.h"
+#include "core/random.h"
+
+namespace verbatim::test {
+namespace {
+
+GuardedTensor spaced(Dtype dtype, std::array<int64_t, 4> shape, int64_t gap) {
+  const int64_t head = shape[3] + gap, row = shape[2] * head;
+  return GuardedTensor(dtype, shape, {shape[1] * row, row, head, 1});
+}
+
+}  // namespace
+
+Case::Case(const Problem& p, Mask m, uint64_t seed, int64_t gap, double amplitude)
+    : problem(p),
+      mask(std::move(m)),
+      q(spaced(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}, gap)),
+      k(spaced(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}, gap)),
+      v(spaced(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}, gap)),
+      dout(spaced(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap)),
+      o(spaced(p.dtype, dout.view().shape, gap)),
+      lse(GuardedTensor::rows({p.batch, p.q_heads, p.q_len})),
+      dq(spaced(p.dtype, q.view().shape, gap)),
+      dk(spaced(p.dtype, k.view().shape, gap)),
+      dv(spaced(p.dtype, v.view().shape, gap)) {
+  fill_uniform(q.view(), seed, -amplitude, amplitude);
+  fill_uniform(k.view(), seed + 1, -amplitude, amplitude);
+  fill_uniform(v.view(), seed + 2, -1, 1);
+  fill_uniform(dout.view(), seed + 3, -1, 1);
+}
+
+ForwardTensors Case::forward() const {
+  return {q.view(), k.view(), v.view(), o.view(), lse.row_view()};
+}
+
+BackwardTensors Case::backward() const {
+  return {q.view(),       k.view(),  v.view(),  o.view(), dout.view(),
+          lse.row_view(), dq.view(), dk.view(), dv.view()};
+}
+
+void Case::run(const Plan& forward_plan, const Plan& backward_plan, int threads,
+               const cpu::KernelTable& kernels) {
+  for (GuardedTensor* t : {&o, &lse, &dq, &dk, &dv}) t->poison();
+  RunOptions options;
+  options.threads = threads;
+  cpu::run_forward(forward_plan, forward(), options, kernels);
+  cpu::run_backward(backward_plan, backward(), options, kernels);
+}
+
+std::vector<std::string> Case::hashes() const {
+  return {sha256_of(o.view()), sha256_of(lse.row_view()), sha256_of(dq.view()),
+          sha256_of(dk.view()), sha256_of(dv.view())};
+}
+
+Check Case::check() const {
+  return check_backward(problem, mask, backward(), Selection::all(problem));
+}
+
+bool Case::guards_intact() const {
+  for (const GuardedTensor* t : {&o, &lse, &dq, &dk, &dv})
+    if (!t->guards_intact()) return false;
+  return true;
+}
+
+std::string Case::describe() const {
+  return to_json(problem) + " mask " + mask.name() + " " + mask.params_json();
+}
+
+}  // namespace verbatim::test

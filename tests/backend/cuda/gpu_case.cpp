@@ -1,0 +1,150 @@
+#include "backend/cuda/gpu_case.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "backend/reference/compare.h"
+#include "core/random.h"
+
+namespace verbatim::test {
+namespace {
+
+constexpr double kLimit = 2;  // of the error ratio: FlashAttention's factor
+
+std::array<int64_t, 4> strides(std::array<int64_t, 4> shape, int64_t gap) {
+  if (gap == 0) return TensorView::dense(nullptr, Dtype::f32, shape).stride;
+  const int64_t row = shape[3] + gap, head = row * std::max<int64_t>(shape[1], 1);
+  return {head * shape[2] + gap, row, head, 1};
+}
+
+std::string describe(const char* name, const Comparison& c) {
+  if (c.within(kLimit)) return "";
+  const auto [b, l, h, d] = c.worst;
+  return fmt::format("{}: ratio {:.3g}, {} non-finite, worst [{}, {}, {}, {}] got {} expected {}; ",
+                     name, c.ratio, c.nonfinite_mismatches, b, l, h, d, c.got, c.expected);
+}
+
+}  // namespace
+
+const cuda::CudaBackend* gpu() {
+  static const std::unique_ptr<cuda::CudaBackend> backend = [] {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      return std::unique_ptr<cuda::CudaBackend>();
+    }
+    auto made = std::make_unique<cuda::CudaBackend>(0);
+    made->set_spin_limit(2);
+    if (const char* arch = std::getenv("VERBATIM_GPU_ARCH")) made->limit_arch(std::atoi(arch));
+    return made;
+  }();
+  return backend.get();
+}
+
+GpuTensor::GpuTensor(Dtype dtype, std::array<int64_t, 4> shape, int64_t gap)
+    : host(dtype, shape, strides(shape, gap)) {
+  cuda::check(cudaMalloc(&device_, host.bytes().size()), "test");
+  upload();
+}
+GpuTensor::GpuTensor(GpuTensor&& other) noexcept
+    : host(std::move(other.host)), device_(std::exchange(other.device_, nullptr)) {}
+GpuTensor::~GpuTensor() { cudaFree(device_); }
+
+TensorView GpuTensor::view() const {
+  TensorView view = host.view();
+  view.data = static_cast<uint8_t*>(device_) + GuardedTensor::kGuard;
+  return view;
+}
+RowView GpuTensor::row_view() const {
+  RowView rows = host.row_view();
+  rows.data = static_cast<float*>(view().data);
+  return rows;
+}
+void GpuTensor::upload() {
+  auto& bytes = host.bytes();
+  cuda::check(cudaMemcpy(device_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "test");
+}
+void GpuTensor::download() {
+  auto& bytes = host.bytes();
+  cuda::check(cudaMemcpy(bytes.data(), device_, bytes.size(), cudaMemcpyDeviceToHost), "test");
+}
+
+GpuCase::GpuCase(const Problem& p, Mask m, uint64_t seed, int64_t gap)
+    : problem(p),
+      mask(std::move(m)),
+      q(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}, gap),
+      k(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}, gap),
+      v(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}),
+      dout(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap),
+      o(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap),
+      lse(GpuTensor::rows({p.batch, p.q_heads, p.q_len})),
+      dq(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}, gap),
+      dk(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}),
+      dv(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}, gap) {
+  for (GpuTensor* input : {&q, &k, &v, &dout}) {
+    fill_normal(input->host.view(), seed++);
+    input->upload();
+  }
+}
+
+ForwardTensors GpuCase::forward() const {
+  return {q.view(), k.view(), v.view(), o.view(), lse.row_view()};
+}
+BackwardTensors GpuCase::backward() const {
+  return {q.view(),       k.view(),  v.view(),  o.view(), dout.view(),
+          lse.row_view(), dq.view(), dk.view(), dv.view()};
+}
+
+Plan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
+                   const std::string& placement) const {
+  PlanOptions options;
+  options.pass = pass;
+  options.order = order;
+  options.level = Level::run_to_run;
+  options.tile = tile;
+  options.workers = 132;
+  options.placement = placement;
+  return make_plan(problem, mask, options);
+}
+
+void GpuCase::poison() {
+  for (GpuTensor* output : outputs()) {
+    output->host.poison();
+    output->upload();
+  }
+}
+
+void GpuCase::run(const cuda::CudaBackend& backend, const Plan& forward_plan,
+                  const Plan& backward_plan, void* stream) {
+  poison();
+  const RunOptions options{.stream = stream};
+  backend.forward(forward_plan, forward(), options);
+  backend.backward(backward_plan, backward(), options);
+  backend.synchronize(options);
+  for (GpuTensor* output : outputs()) output->download();
+}
+
+std::vector<std::vector<uint8_t>> GpuCase::bits() {
+  std::vector<std::vector<uint8_t>> all;
+  for (GpuTensor* output : outputs()) all.push_back(output->host.bytes());
+  return all;
+}
+
+std::string GpuCase::examine(double& worst_ratio) {
+  const Check check =
+      check_backward(problem, mask,
+                     {q.host.view(), k.host.view(), v.host.view(), o.host.view(), dout.host.view(),
+                      lse.host.row_view(), dq.host.view(), dk.host.view(), dv.host.view()},
+                     Selection::all(problem), 1);
+  worst_ratio = check.worst_ratio();
+  std::string wrong = describe("o", check.o) + describe("lse", check.lse) +
+                      describe("dq", *check.dq) + describe("dk", *check.dk) +
+                      describe("dv", *check.dv);
+  for (GpuTensor* output : outputs()) {
+    if (!output->host.guards_intact()) wrong += "a write outside an output; ";
+  }
+  return wrong;
+}
+
+}  // namespace verbatim::test

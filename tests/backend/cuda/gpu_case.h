@@ -1,0 +1,64 @@
+// A problem on the GPU: guarded tensors here, their copies there.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/executor.h"
+#include "support/guarded_tensor.h"
+#include "verbatim/mask.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim::test {
+
+/// The device to test on; null without one, for GTEST_SKIP. VERBATIM_GPU_ARCH=80 in the environment
+/// makes it choose the portable kernels.
+const cuda::CudaBackend* gpu();
+
+/// A tensor and its copy on the device, guards and gaps included.
+class GpuTensor {
+ public:
+  /// A dense layout, or one with `gap` elements between rows and the heads outside the rows.
+  GpuTensor(Dtype dtype, std::array<int64_t, 4> shape, int64_t gap = 0);
+  static GpuTensor rows(std::array<int64_t, 3> shape) {
+    return GpuTensor(Dtype::f32, {1, shape[0], shape[1], shape[2]});
+  }
+  GpuTensor(GpuTensor&& other) noexcept;
+  ~GpuTensor();
+
+  GuardedTensor host;
+  TensorView view() const;
+  RowView row_view() const;
+  void upload();
+  void download();
+
+ private:
+  void* device_ = nullptr;
+};
+
+/// Sizes, mask and the tensors of both passes, filled from a seed. Outputs hold NaN.
+struct GpuCase {
+  GpuCase(const Problem& problem, Mask mask, uint64_t seed, int64_t gap = 0);
+
+  Problem problem;
+  Mask mask;
+  GpuTensor q, k, v, dout, o, lse, dq, dk, dv;
+
+  ForwardTensors forward() const;
+  BackwardTensors backward() const;
+  Plan plan(Pass pass, const std::string& order, TileShape tile = {0, 0},
+            const std::string& placement = "auto") const;
+
+  std::vector<GpuTensor*> outputs() { return {&o, &lse, &dq, &dk, &dv}; }
+  /// NaN into all outputs on the device, both passes, outputs back.
+  void run(const cuda::CudaBackend& backend, const Plan& forward, const Plan& backward,
+           void* stream = nullptr);
+  void poison();
+  /// Bytes of all outputs, as they came back.
+  std::vector<std::vector<uint8_t>> bits();
+  /// What is wrong with the outputs against the reference; empty when nothing is.
+  std::string examine(double& worst_ratio);
+};
+
+}  // namespace verbatim::test

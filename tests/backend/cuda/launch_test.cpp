@@ -1,0 +1,153 @@
+// What a launch refuses, what it survives, and what planning costs.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cmath>
+
+#include "backend/cuda/device_plan.h"
+#include "backend/cuda/gpu_case.h"
+
+namespace verbatim::test {
+namespace {
+
+Problem small(const Mask& mask) {
+  Problem p;
+  p.q_heads = 2;
+  p.q_len = mask.q_len();
+  p.kv_len = mask.kv_len();
+  p.head_dim = p.head_dim_v = 128;
+  p.dtype = Dtype::bf16;
+  return p;
+}
+
+/// The message of the Error that `body` throws; "" when it throws none.
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Launch, AnAddendThatNeverComesIsReportedWithItsTile) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::full(512, 512);
+  GpuCase c(small(mask), mask, 1);
+  const Plan good = c.plan(Pass::backward, "ascending");
+  c.run(*gpu(), c.plan(Pass::forward, "ascending"), good);
+  const auto expected = c.bits();
+
+  // KV tile 1 believes to be addend 2 of its rows: nobody ever is addend 1.
+  Plan bad = good;
+  auto order = std::make_shared<HeadOrder>(*good.orders.front());
+  for (const Chain& chain : order->chains) {
+    if (chain.tile != 1) continue;
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++order->runs[r].addend;
+  }
+  bad.orders = {order};
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string message = error_of([&] {
+    gpu()->backward(bad, c.backward(), {});
+    gpu()->synchronize({});
+  });
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_NE(message.find("a wait expired: dQ of tile"), std::string::npos) << message;
+  EXPECT_LT(waited.count(), 10);
+
+  c.run(*gpu(), c.plan(Pass::forward, "ascending"), good);
+  EXPECT_EQ(c.bits(), expected) << "after a launch that was given up";
+}
+
+TEST(Launch, NoWaitNeedsMoreThanTheDeviceHolds) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::full(256, 256);
+  GpuCase c(small(mask), mask, 1);
+  Plan plan = c.plan(Pass::backward, "ascending");
+  plan.residency = 1 << 20;
+  const std::string message = error_of([&] { gpu()->backward(plan, c.backward(), {}); });
+  EXPECT_NE(message.find("needs more workers at once than fit"), std::string::npos) << message;
+}
+
+TEST(Launch, RefusesWhatNoKernelCan) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  Problem p = small(masks::full(64, 64));
+  p.head_dim = 36;
+  const std::string message = error_of([&] { gpu()->check(p); });
+  EXPECT_NE(message.find("multiples of 8"), std::string::npos) << message;
+}
+
+TEST(Launch, EmptyAndSingleRows) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const std::vector<int64_t> none{0}, some{0, 5, 0, 1, 70, 0};
+  for (const Mask& mask : {masks::full(0, 0), masks::full(0, 70), masks::full(70, 0),
+                           masks::causal(1, 1), masks::causal(130, 1), masks::causal(1, 130),
+                           masks::causal_document(some), masks::causal(100, 30)}) {
+    for (const std::string order : {"ascending", "descending/split"}) {
+      GpuCase c(small(mask), mask, 9);
+      c.run(*gpu(), c.plan(Pass::forward, "ascending/split"), c.plan(Pass::backward, order));
+      double ratio = 0;
+      EXPECT_EQ(c.examine(ratio), "")
+          << mask.name() << " " << mask.q_len() << " x " << mask.kv_len();
+    }
+  }
+}
+
+TEST(Launch, HostTensorsGiveTheSameBits) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(300, 300);
+  GpuCase c(small(mask), mask, 4, 8);
+  const Plan forward = c.plan(Pass::forward, "ascending");
+  const Plan backward = c.plan(Pass::backward, "descending");
+  c.run(*gpu(), forward, backward);
+  const auto expected = c.bits();
+  for (GpuTensor* output : c.outputs()) output->host.poison();
+  gpu()->forward(
+      forward,
+      {c.q.host.view(), c.k.host.view(), c.v.host.view(), c.o.host.view(), c.lse.host.row_view()},
+      {});
+  gpu()->backward(
+      backward,
+      {c.q.host.view(), c.k.host.view(), c.v.host.view(), c.o.host.view(), c.dout.host.view(),
+       c.lse.host.row_view(), c.dq.host.view(), c.dk.host.view(), c.dv.host.view()},
+      {});
+  EXPECT_EQ(c.bits(), expected);
+}
+
+TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal_sliding_window(260, 260, 40);
+  for (const int64_t head_dim : {64, 128, 192}) {
+    Problem p = small(mask);
+    p.kv_heads = 2;
+    p.head_dim = p.head_dim_v = head_dim;
+    for (int which = 0; which < 4; ++which) {
+      GpuCase c(p, mask, 6);
+      GpuTensor& poisoned = *std::array{&c.q, &c.k, &c.v, &c.dout}[static_cast<size_t>(which)];
+      poisoned.host.set(0, 117, 1, 9, NAN);
+      poisoned.upload();
+      c.run(*gpu(), c.plan(Pass::forward, "descending"), c.plan(Pass::backward, "ascending"));
+      double ratio = 0;
+      EXPECT_EQ(c.examine(ratio), "") << "NaN in input " << which << ", head dim " << head_dim;
+    }
+  }
+}
+
+TEST(Launch, AKnownPlanIsFoundAgain) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(8192, 8192);
+  Problem p = small(mask);
+  p.q_heads = p.kv_heads = 16;
+  PlanOptions options;
+  options.workers = 132;
+  const Plan plan = make_plan(p, mask, options);
+  const cuda::Device& device = cuda::device(0);
+  const auto first = cuda::device_plan(device, plan, false);
+  EXPECT_EQ(cuda::device_plan(device, plan, false), first);
+  EXPECT_EQ(cuda::device_plan(device, Plan(plan), false), first) << "a copy is the same plan";
+}
+
+}  // namespace
+}  // namespace verbatim::test

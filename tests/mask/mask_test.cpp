@@ -1,0 +1,182 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "random_mask.h"
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+    return e.what();
+  }
+  return "";
+}
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Mask, KeyLengthsHideKeysPerBatchEntry) {
+  const int64_t lengths[] = {5, 0, 8, 5};
+  const Mask mask = masks::causal(8, 8).with_key_lengths(lengths);
+  EXPECT_EQ(mask.batch(), 4);
+  EXPECT_EQ(mask.kv_heads(), 1);
+  EXPECT_EQ(mask.variants().size(), 3u);
+  EXPECT_EQ(mask.variant(0, 7), mask.variant(3, 0));
+  for (int64_t b = 0; b < 4; ++b) {
+    for (int64_t q = 0; q < 8; ++q) {
+      for (int64_t k = 0; k < 8; ++k) {
+        EXPECT_EQ(mask.head(b, 0).contains(q, k), k <= q && k < lengths[b]);
+      }
+    }
+  }
+  EXPECT_EQ(mask.area(4, 6, 2), 6 * (30 + 0 + 36 + 30));
+  const auto params = nlohmann::json::parse(mask.params_json());
+  EXPECT_EQ(params, nlohmann::json::parse(R"({"key_lengths":[5,0,8,5]})"));
+}
+
+TEST(Mask, KeyLengthsNameTheBadEntry) {
+  const Mask mask = masks::full(4, 6);
+  const auto with = [&](std::vector<int64_t> lengths) {
+    return message_of([&] { mask.with_key_lengths(lengths); });
+  };
+  EXPECT_TRUE(holds(with({3, 7}), "got 7, expected 0 to 6 (nearest: 6)"));
+  EXPECT_TRUE(holds(with({-1}), "(nearest: 0)"));
+  EXPECT_NE(with({}), "");
+  EXPECT_NE(message_of([&] {
+              const int64_t two[] = {1, 2}, three[] = {1, 2, 3};
+              mask.with_key_lengths(two).with_key_lengths(three);
+            }),
+            "");
+}
+
+TEST(Mask, IntersectBroadcastsAndKeepsDistinctVariants) {
+  const int64_t lengths[] = {5, 8, 8};
+  const Mask padded = masks::full(8, 8).with_key_lengths(lengths);
+  const std::vector<std::vector<masks::Block>> lists = {{{0, 0}}, {{0, 1}, {1, 1}}};
+  const Mask sparse = masks::uniform_block_sparse(8, 8, 4, 4, lists);
+  const Mask both = padded.intersect(sparse);
+  EXPECT_EQ(both.batch(), 3);
+  EXPECT_EQ(both.kv_heads(), 2);
+  // Key block 0 lies below both lengths, so its head has one variant for all entries.
+  EXPECT_EQ(both.variants().size(), 3u);
+  EXPECT_EQ(both.variant(0, 0), both.variant(1, 0));
+  for (int64_t b = 0; b < 3; ++b) {
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t q = 0; q < 8; ++q) {
+        for (int64_t k = 0; k < 8; ++k) {
+          EXPECT_EQ(both.head(b, h).contains(q, k),
+                    padded.head(b, h).contains(q, k) && sparse.head(b, h).contains(q, k));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(both.name(), "full&uniform_block_sparse");
+  const auto params = nlohmann::json::parse(both.intersect(masks::causal(8, 8)).params_json());
+  ASSERT_EQ(params["masks"].size(), 3u);
+  EXPECT_EQ(params["masks"][0]["params"]["key_lengths"].size(), 3u);
+  EXPECT_EQ(params["masks"][2]["name"], "causal");
+
+  const int64_t two[] = {1, 2};
+  EXPECT_NE(message_of([&] { padded.intersect(masks::full(8, 8).with_key_lengths(two)); }), "");
+}
+
+TEST(Mask, AreaCountsBatchAndHeads) {
+  EXPECT_EQ(masks::causal(4, 4).area(3, 8, 2), 3 * 8 * 10);
+  const std::vector<std::vector<masks::Block>> lists = {{{0, 0}}, {{0, 0}, {1, 0}}};
+  const Mask sparse = masks::uniform_block_sparse(8, 8, 4, 4, lists);
+  EXPECT_EQ(sparse.area(2, 6, 2), 2 * 3 * (16 + 32));
+  EXPECT_NE(message_of([&] { sparse.area(2, 6, 3); }), "");
+  EXPECT_NE(message_of([&] { sparse.area(2, 5, 2); }), "");
+  const int64_t n = int64_t{1} << 30;
+  EXPECT_TRUE(holds(message_of([&] { masks::full(n, n).area(8, 1, 1); }), "63 bits"));
+}
+
+TEST(Mask, ConstructionRefusesWhatDoesNotFit) {
+  const HeadMask head{4, 4, {{0, 4, 0, 4}}, {}, {}};
+  const HeadMask other{4, 5, {}, {}, {}};
+  const HeadMask overlapping{4, 4, {{0, 4, 0, 4}, {3, 4, 0, 4}}, {}, {}};
+  EXPECT_EQ(message_of([&] { Mask("m", "{}", {head}, {0, 0}, 1, 2); }), "");
+  EXPECT_TRUE(holds(message_of([&] { Mask("m", "{}", overlapping); }), "overlap"));
+  EXPECT_TRUE(holds(message_of([&] { Mask("m", "[1]", head); }), "JSON object"));
+  EXPECT_TRUE(holds(message_of([&] { Mask("m", "{", head); }), "JSON object"));
+  EXPECT_NE(message_of([&] { Mask("m", "{}", {head, other}, {0, 1}, 1, 2); }), "");
+  EXPECT_NE(message_of([&] { Mask("m", "{}", {head}, {1}, 1, 1); }), "");
+  EXPECT_NE(message_of([&] { Mask("m", "{}", {head}, {-1}, 1, 1); }), "");
+  EXPECT_NE(message_of([&] { Mask("m", "{}", {head}, {0, 0}, 1, 1); }), "");
+  EXPECT_NE(message_of([&] { Mask("m", "{}", {}, {}, 0, 1); }), "");
+  EXPECT_NE(message_of([&] { masks::full(2, 2).variant(-1, 0); }), "");
+  EXPECT_NE(message_of([&] { Mask("m", "{}", {head}, {0, 0}, 1, 2).variant(0, 2); }), "");
+}
+
+TEST(Masks, RefuseParametersOutOfRange) {
+  using namespace masks;
+  const int64_t docs[] = {3, 4}, negative[] = {3, -4}, huge[] = {int64_t{1} << 30, 1};
+  const int64_t one[] = {2}, three[] = {1, 1, 1}, bad[] = {1, -1};
+  const auto window = message_of([&] { causal_sliding_window(4, 4, -1); });
+  EXPECT_TRUE(holds(window, "[mask.causal_sliding_window] window is out of range; got -1"));
+  EXPECT_TRUE(holds(window, "(nearest: 0)"));
+  EXPECT_NE(message_of([&] { full_sliding_window(4, 4, -1); }), "");
+  EXPECT_TRUE(holds(message_of([&] { full(-1, 4); }), "q_len"));
+  EXPECT_TRUE(holds(message_of([&] { causal(4, INT64_MIN); }), "kv_len"));
+  EXPECT_NE(message_of([&] { causal((int64_t{1} << 30) + 1, 4); }), "");
+  EXPECT_TRUE(holds(message_of([&] { full_document(negative); }), "doc_lengths[1]"));
+  EXPECT_TRUE(holds(message_of([&] { causal_document(huge); }), "doc_lengths[1]"));
+  EXPECT_NE(message_of([&] { global_sliding(4, -1, 1); }), "");
+  EXPECT_NE(message_of([&] { global_sliding(4, 1, -1); }), "");
+  EXPECT_NE(message_of([&] { prefix_lm_causal(4, -1); }), "");
+  EXPECT_EQ(message_of([&] { prefix_lm_document(docs, one); }), "");
+  EXPECT_TRUE(holds(message_of([&] { prefix_lm_document(docs, three); }), "1 or 2 numbers"));
+  EXPECT_NE(message_of([&] { prefix_lm_document(docs, bad); }), "");
+  EXPECT_TRUE(holds(message_of([&] { block_causal_document(docs, 0); }), "(nearest: 1)"));
+  const int64_t cu[] = {0, 3, 7}, falling[] = {0, 3, 2}, late[] = {1, 3, 7};
+  EXPECT_EQ(message_of([&] { from_cu_seqlens(cu, cu, true); }), "");
+  EXPECT_TRUE(holds(message_of([&] { from_cu_seqlens(falling, cu, true); }), "cu_seqlens_q[2]"));
+  EXPECT_TRUE(holds(message_of([&] { from_cu_seqlens(cu, late, true); }), "cu_seqlens_k[0]"));
+  EXPECT_NE(message_of([&] { from_cu_seqlens(cu, docs, true); }), "");
+  EXPECT_NE(message_of([&] { from_cu_seqlens({}, {}, true); }), "");
+}
+
+TEST(Masks, TakeParametersBeyondThePlane) {
+  EXPECT_EQ(masks::causal_sliding_window(9, 9, INT64_MAX).head(0, 0),
+            masks::causal(9, 9).head(0, 0));
+  EXPECT_EQ(masks::prefix_lm_causal(9, INT64_MAX).head(0, 0), masks::full(9, 9).head(0, 0));
+  const int64_t docs[] = {9};
+  EXPECT_EQ(masks::block_causal_document(docs, INT64_MAX).area(1, 1, 1), 81);
+}
+
+TEST(Masks, BreakOnceAtEveryDocument) {
+  const int64_t docs[] = {0, 3, 0, 0, 4, 2, 0};
+  const std::vector<int64_t> breaks{3, 7};
+  const int64_t prefix[] = {1};
+  for (const Mask& mask :
+       {masks::full_document(docs), masks::causal_document(docs), masks::share_question(docs),
+        masks::causal_blockwise(docs), masks::prefix_lm_document(docs, prefix),
+        masks::block_causal_document(docs, 2)}) {
+    EXPECT_EQ(mask.head(0, 0).q_breaks, breaks) << mask.name();
+    EXPECT_EQ(mask.head(0, 0).k_breaks, breaks) << mask.name();
+    const auto params = nlohmann::json::parse(mask.params_json());
+    EXPECT_EQ(params["doc_lengths"].get<std::vector<int64_t>>(),
+              std::vector<int64_t>(std::begin(docs), std::end(docs)));
+  }
+  const int64_t cu_q[] = {0, 0, 5, 9}, cu_k[] = {0, 2, 2, 6};
+  const HeadMask packed = masks::from_cu_seqlens(cu_q, cu_k, true).head(0, 0);
+  EXPECT_EQ(packed.q_breaks, (std::vector<int64_t>{5}));
+  EXPECT_EQ(packed.k_breaks, (std::vector<int64_t>{2}));
+}
+
+TEST(Masks, AreNamedInTheOrderOfTheDocumentation) {
+  ASSERT_EQ(masks::names().size(), 14u);
+  for (size_t i = 0; i < 12; ++i) EXPECT_EQ(masks::names()[i], test::static_patterns()[i]);
+  EXPECT_STREQ(masks::names()[13], "variable_block_sparse");
+}
+
+}  // namespace
+}  // namespace verbatim

@@ -1,0 +1,197 @@
+#include "verbatim/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+// Two KV tiles by two query tiles, all visible, ascending: written by hand, then broken by hand.
+Plan two_by_two() {
+  const HeadMask mask{4, 4, {{0, 4, 0, 4}}, {}, {}};
+  HeadOrder order;
+  order.name = "by hand";
+  order.tiles = std::make_shared<const TileMap>(mask, TileShape{2, 2});
+  order.runs = {{.first = 0, .count = 2, .addend = 0}, {.first = 0, .count = 2, .addend = 1}};
+  order.chains = {{.tile = 0, .run_begin = 0, .run_end = 1},
+                  {.tile = 1, .run_begin = 1, .run_end = 2}};
+  order.tasks = {{0, 1}, {1, 2}};
+  order.row_addends = {2, 2};
+  Plan plan;
+  plan.problem = {.q_len = 4, .kv_len = 4};
+  plan.orders = {std::make_shared<const HeadOrder>(order)};
+  plan.order_of_head = {0};
+  plan.placement = {.name = "queue", .workers = 2, .worker_begin = {}, .tasks = {{0, 0}, {0, 1}}};
+  return plan;
+}
+
+Plan broken(const std::function<void(HeadOrder&)>& breaks) {
+  Plan plan = two_by_two();
+  HeadOrder order = *plan.orders[0];
+  breaks(order);
+  plan.orders[0] = std::make_shared<const HeadOrder>(order);
+  return plan;
+}
+
+void expect_fault(const Plan& plan, const std::string& text) {
+  try {
+    verify(plan);
+    ADD_FAILURE() << "accepted, expected: " << text;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::invalid_plan);
+    EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+  }
+}
+
+TEST(Verify, AcceptsAnOrderThatCountsUp) {
+  const Plan plan = two_by_two();
+  EXPECT_EQ(verify(plan), 1);
+  EXPECT_EQ(plan.orders[0]->visits(), 4);
+}
+
+TEST(Verify, NamesATileVisitedTwice) {
+  expect_fault(broken([](HeadOrder& o) {
+                 o.runs.push_back({.first = 1, .count = 1, .addend = 2});
+                 o.chains[1].run_end = 3;
+               }),
+               "tile (head 0, q_head 0, q_tile 1, kv_tile 1) is visited twice");
+}
+
+TEST(Verify, NamesATileNeverVisited) {
+  expect_fault(broken([](HeadOrder& o) { o.runs[1].count = 1; }),
+               "tile (head 0, q_head 0, q_tile 1, kv_tile 1) is never visited");
+}
+
+TEST(Verify, NamesAnEmptyTile) {
+  Plan plan = two_by_two();
+  HeadOrder order = *plan.orders[0];
+  const HeadMask lower{4, 4, {{0, 4, 0, 4, Slice::kNoLow, 0}}, {}, {}};
+  order.tiles = std::make_shared<const TileMap>(lower, TileShape{2, 2});
+  // The diagonal tile is cut by the slice, the one below it is full; column 1 has row 1 only.
+  const TileRun diagonal = order.tiles->column(0)[0];
+  order.runs = {{.first = 0,
+                 .count = 1,
+                 .slice_begin = diagonal.slice_begin,
+                 .slice_count = diagonal.slice_count},
+                {.first = 1, .count = 1},
+                {.first = 0, .count = 1, .addend = 1}};
+  order.chains[0].run_end = 2;
+  order.chains[1] = {.tile = 1, .run_begin = 2, .run_end = 3};
+  plan.orders[0] = std::make_shared<const HeadOrder>(order);
+  expect_fault(plan, "tile (head 0, q_head 0, q_tile 0, kv_tile 1) is empty but visited");
+}
+
+TEST(Verify, NamesATileWithForeignSlices) {
+  expect_fault(broken([](HeadOrder& o) { o.runs[0].slice_count = 1; }),
+               "tile (head 0, q_head 0, q_tile 0, kv_tile 0) is masked by other slices");
+}
+
+TEST(Verify, NamesATileWithASecondEqualAddend) {
+  expect_fault(broken([](HeadOrder& o) { o.runs[1].addend = 0; }),
+               "tile (head 0, q_head 0, q_tile 0, kv_tile 1) has addend 0, which its row gave");
+  expect_fault(broken([](HeadOrder& o) { o.runs[1].addend = 2; }), "expected 0 to 1");
+  expect_fault(broken([](HeadOrder& o) { o.row_addends[1] = 3; }),
+               "row (head 0, q_tile 1) promises 3 addends, its mask has 2");
+}
+
+TEST(Verify, NamesATileInACycle) {
+  // Chain 0 walks down and waits for chain 1 in row 0; chain 1 walks up and waits in row 1.
+  expect_fault(broken([](HeadOrder& o) {
+                 o.runs[0] = {.first = 0, .count = 2, .addend = 1, .addend_step = -1};
+                 o.runs[1] = {.first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1};
+               }),
+               "tile (head 0, q_head 0, q_tile 0, kv_tile 0) waits in a cycle");
+}
+
+TEST(Verify, FindsTheResidencyOfWaitsForLaterTasks) {
+  // Addends against the issue order: task 0 waits for task 1 in both rows.
+  Plan plan = broken([](HeadOrder& o) { std::swap(o.runs[0].addend, o.runs[1].addend); });
+  EXPECT_EQ(verify(plan), 2);
+  std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
+  EXPECT_EQ(verify(plan), 1);
+}
+
+TEST(Verify, RefusesAStaticSequenceThatCannotEnd) {
+  Plan plan = two_by_two();
+  plan.placement = {.name = "static",
+                    .queue = false,
+                    .workers = 1,
+                    .worker_begin = {0, 2},
+                    .tasks = {{0, 1}, {0, 0}}};
+  expect_fault(plan, "tile (head 0, q_head 0, q_tile 0, kv_tile 1) waits in a cycle for addend 0");
+  std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
+  EXPECT_EQ(verify(plan), 1);
+}
+
+TEST(Verify, ChecksThePlacement) {
+  Plan plan = two_by_two();
+  plan.placement.tasks.pop_back();
+  expect_fault(plan, "task 1 of head 0 is not placed");
+  plan.placement.tasks = {{0, 0}, {0, 0}};
+  expect_fault(plan, "task 0 of head 0 is placed twice");
+  plan.placement.tasks = {{0, 0}, {0, 2}};
+  expect_fault(plan, "task 2 of head 0 does not exist");
+}
+
+TEST(Verify, ChecksChainsThatShareATile) {
+  // Query heads of a group in chains of their own.
+  const auto split = [](int32_t second_addend) {
+    return broken([&](HeadOrder& o) {
+      o.group = 2;
+      o.runs.push_back(o.runs[0]);
+      o.runs.push_back(o.runs[1]);
+      o.runs[2].q_head = o.runs[3].q_head = 1;
+      o.chains = {{.tile = 0, .run_begin = 0, .run_end = 1, .addend = 0, .addends = 2},
+                  {.tile = 0, .run_begin = 2, .run_end = 3, .addend = second_addend, .addends = 2},
+                  {.tile = 1, .run_begin = 1, .run_end = 2, .addend = 0, .addends = 2},
+                  {.tile = 1, .run_begin = 3, .run_end = 4, .addend = 1, .addends = 2}};
+      o.tasks = {{0, 1}, {1, 2}, {2, 3}, {3, 4}};
+    });
+  };
+  Plan plan = split(1);
+  plan.placement.tasks = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
+  EXPECT_EQ(verify(plan), 1);
+  plan = split(0);
+  plan.placement.tasks = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
+  expect_fault(plan, "its chain has addend 0 of 2, out of range or given twice");
+}
+
+TEST(Fingerprint, ChangesWithTheBitsOnly) {
+  const Plan plan = two_by_two();
+  Plan other = plan;
+  std::swap(other.placement.tasks[0], other.placement.tasks[1]);
+  other.problem.batch = 7;
+  EXPECT_EQ(other.fingerprint(), plan.fingerprint());
+  EXPECT_EQ(plan.fingerprint().size(), 16u);
+  other.problem.dtype = Dtype::bf16;
+  EXPECT_NE(other.fingerprint(), plan.fingerprint());
+  EXPECT_NE(
+      broken([](HeadOrder& o) { std::swap(o.runs[0].addend, o.runs[1].addend); }).fingerprint(),
+      plan.fingerprint());
+}
+
+TEST(PlanJson, ComesBackEqual) {
+  Plan plan = two_by_two();
+  plan.residency = verify(plan);
+  const Plan again = plan_from_json(to_json(plan));
+  EXPECT_EQ(to_json(again), to_json(plan));
+  EXPECT_EQ(again.fingerprint(), plan.fingerprint());
+  EXPECT_EQ(again.orders[0]->runs, plan.orders[0]->runs);
+}
+
+TEST(PlanJson, RefusesWhatVerifyRefuses) {
+  EXPECT_THROW(plan_from_json("{"), Error);
+  EXPECT_THROW(plan_from_json("{}"), Error);
+  EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.runs[1].addend = 0; }))), Error);
+}
+
+TEST(Level, NamesComeBack) {
+  for (const Level level :
+       {Level::not_guaranteed, Level::run_to_run, Level::gpu_to_gpu, Level::invariant})
+    EXPECT_EQ(level_from_string(to_string(level)), level);
+  EXPECT_THROW(level_from_string("bitwise"), Error);
+}
+
+}  // namespace
+}  // namespace verbatim

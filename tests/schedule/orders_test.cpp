@@ -1,0 +1,207 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "plan/walk.h"
+#include "plans.h"
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+using test::plan_of;
+
+struct Case {
+  std::string name;
+  HeadMask mask;
+};
+
+std::vector<Case> cases() {
+  const auto head = [](const Mask& mask) { return mask.variants().front(); };
+  const std::vector<int64_t> docs{5, 0, 33, 1, 64, 17, 80};
+  return {{"full", head(masks::full(200, 200))},
+          {"full, long keys", head(masks::full(70, 500))},
+          {"causal", head(masks::causal(200, 200))},
+          {"causal, more keys", head(masks::causal(90, 250))},
+          {"causal, more queries", head(masks::causal(250, 90))},
+          {"window", head(masks::causal_sliding_window(300, 300, 40))},
+          {"two-sided window", head(masks::full_sliding_window(300, 300, 33))},
+          {"documents", head(masks::causal_document(docs))},
+          {"full documents", head(masks::full_document(docs))},
+          {"share_question", head(masks::share_question(docs))},
+          {"causal_blockwise", head(masks::causal_blockwise(docs))},
+          {"global", head(masks::global_sliding(200, 20, 30))},
+          {"no query", head(masks::full(0, 100))},
+          {"no key", head(masks::full(100, 0))},
+          {"one", head(masks::causal(1, 1))}};
+}
+
+constexpr TileShape kShapes[] = {{16, 16}, {8, 16}, {16, 8}, {10, 32}};
+
+// Every order of every pass, group 1 and 3, walked and split.
+template <class F>
+void for_each_order(F&& f) {
+  for (const OrderInfo& info : orders()) {
+    for (const char* suffix : {"", "/split"}) {
+      for (const int32_t group : {1, 3}) f(info.pass, std::string(info.name) + suffix, group);
+    }
+  }
+}
+
+TEST(Orders, VisitEveryTileOnceInAProvableOrder) {
+  for (const Case& c : cases()) {
+    for (const TileShape shape : kShapes) {
+      const auto tiles = std::make_shared<const TileMap>(c.mask, shape);
+      for_each_order([&](Pass pass, const std::string& name, int32_t group) {
+        SCOPED_TRACE(c.name + ", " + name);
+        const auto order = make_order(pass, name, tiles, group);
+        EXPECT_EQ(order->name, name);
+        EXPECT_EQ(order->visits(), tiles->count() * group);
+        ASSERT_NO_THROW(verify(plan_of(order, 2, "queue", 4)));
+      });
+    }
+  }
+}
+
+// One field of one run or chain of a good order changed: no such order may pass.
+TEST(Orders, AreRefusedOnceAnyFieldIsWrong) {
+  std::mt19937 rng(3);
+  int refused = 0;
+  for (const Case& c : cases()) {
+    const auto tiles = std::make_shared<const TileMap>(c.mask, TileShape{8, 16});
+    for_each_order([&](Pass pass, const std::string& name, int32_t group) {
+      const auto good = make_order(pass, name, tiles, group);
+      if (good->runs.empty()) return;
+      for (int fault = 0; fault < 6; ++fault) {
+        HeadOrder order = *good;
+        verbatim::Run& run = order.runs[rng() % order.runs.size()];
+        switch (fault) {
+          case 0:
+            ++run.first;
+            break;
+          case 1:
+            ++run.count;
+            break;
+          case 2:
+            --run.count;
+            break;
+          case 3:
+            run.slice_count = run.slice_count == 0 ? 1 : 0;
+            break;
+          case 4:
+            run.q_head = run.q_head == 0 ? group - 1 : run.q_head - 1;
+            break;
+          default:
+            ++run.addend;
+            break;
+        }
+        if (fault == 4 && group == 1) continue;
+        if (fault == 5 && pass == Pass::forward) continue;  // its visit order is the sum's order
+        SCOPED_TRACE(c.name + ", " + name + ", fault " + std::to_string(fault));
+        const auto bad = std::make_shared<const HeadOrder>(order);
+        EXPECT_THROW(verify(plan_of(bad, 1, "queue", 4)), Error);
+        ++refused;
+      }
+    });
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(Orders, NumberAddendsByTheirPermutation) {
+  // The addend of a tile, found the slow way: how many tiles of its row come before it.
+  const auto position = [](const std::string& name, int32_t kv_tile, int32_t kv_tiles) {
+    if (name == "right_to_left") return kv_tiles - kv_tile;
+    if (name == "chunked_descending") return kv_tile / 8 * 8 + 7 - kv_tile % 8;
+    return kv_tile;
+  };
+  for (const Case& c : cases()) {
+    const auto tiles = std::make_shared<const TileMap>(c.mask, TileShape{8, 16});
+    for (const std::string name :
+         {"ascending", "descending", "right_to_left", "chunked_descending"}) {
+      SCOPED_TRACE(c.name + ", " + name);
+      std::map<int32_t, std::map<int32_t, int32_t>> rows;  // q_tile -> position -> addend
+      const auto order = make_order(Pass::backward, name, tiles, 1);
+      for (const Task& task : order->tasks) {
+        int32_t last = -1;
+        for_each_visit(*order, task, [&](const Chain& chain, const verbatim::Run& run, int32_t i) {
+          const int32_t row = run.tile(i);
+          rows[row][position(name, chain.tile, tiles->kv_tiles())] = run.addend_of(i);
+          if (last >= 0) {
+            EXPECT_EQ(row > last, name != "descending");
+          }
+          last = row;
+        });
+      }
+      for (const auto& [row, addends] : rows) {
+        int32_t expected = 0;
+        for (const auto& [where, addend] : addends) EXPECT_EQ(addend, expected++) << row;
+      }
+    }
+  }
+}
+
+TEST(Orders, NeedOneWorkerWhenKvMajor) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::causal(500, 500).variants().front(), TileShape{8, 16});
+  for (const char* name : {"ascending", "descending", "right_to_left", "chunked_descending"})
+    for (const char* placement : {"queue", "head_swizzled", "head_swizzled:2"})
+      EXPECT_EQ(verify(plan_of(make_order(Pass::backward, name, tiles, 2), 3, placement, 7)), 1)
+          << name << ", " << placement;
+}
+
+TEST(Orders, EncodeRegularMasksInAFewRunsPerChain) {
+  const std::map<std::string, HeadMask> regular = {
+      {"full", masks::full(8192, 8192).variants().front()},
+      {"causal", masks::causal(8192, 8192).variants().front()},
+      {"causal, odd offset", masks::causal(8192 - 64, 8192).variants().front()},
+      {"window", masks::causal_sliding_window(8192, 8192, 1024).variants().front()}};
+  for (const auto& [mask_name, mask] : regular) {
+    for (const TileShape shape : {TileShape{64, 128}, TileShape{128, 128}}) {
+      const auto tiles = std::make_shared<const TileMap>(mask, shape);
+      for (const char* name : {"ascending", "descending", "right_to_left"}) {
+        const auto order = make_order(Pass::backward, name, tiles, 1);
+        EXPECT_LE(order->runs.size(), 6 * order->chains.size()) << mask_name << ", " << name;
+      }
+    }
+  }
+}
+
+TEST(Orders, ForwardSplitCutsLongRows) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::full(8, 1000).variants().front(), TileShape{8, 10});
+  const auto order = make_order(Pass::forward, "descending/split", tiles, 2);
+  ASSERT_EQ(order->chains.size(), 8u);  // 100 KV tiles in pieces of 32, for two query heads
+  EXPECT_EQ(order->chains[0].addends, 4);
+  EXPECT_EQ(order->runs[0].first, 99);
+  EXPECT_EQ(order->runs[0].step, -1);
+  EXPECT_EQ(order->runs[3].count, 4);
+  EXPECT_EQ(order->chains[3].addend, 3);
+  EXPECT_EQ(order->chains[4].q_head, 1);
+}
+
+TEST(Orders, NameTheNearestOfAnUnknownOne) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::full(8, 8).variants().front(), TileShape{8, 8});
+  try {
+    make_order(Pass::backward, "decsending", tiles, 1);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.details().nearest, "descending");
+  }
+}
+
+TEST(MakePlan, GivesHeadsWithOneMaskOneOrder) {
+  const Problem problem{.batch = 2, .q_heads = 6, .kv_heads = 3, .q_len = 300, .kv_len = 300};
+  PlanOptions options;
+  options.order = "descending";
+  const Plan plan = make_plan(problem, masks::causal(300, 300), options);
+  EXPECT_EQ(plan.orders.size(), 1u);
+  EXPECT_EQ(plan.order_of_head.size(), 6u);
+  EXPECT_EQ(plan.orders[0]->group, 2);
+  EXPECT_THROW(make_plan(problem, masks::causal(300, 200), {}), Error);
+}
+
+}  // namespace
+}  // namespace verbatim

@@ -1,0 +1,36 @@
+// Small plans for tests.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "verbatim/schedule.h"
+
+namespace verbatim::test {
+
+/// A plan that gives `heads` heads the same order.
+inline Plan plan_of(std::shared_ptr<const HeadOrder> order, int32_t heads,
+                    std::string_view placement, int32_t workers) {
+  Plan plan;
+  plan.pass = order->pass;
+  plan.orders = {order};
+  plan.order_of_head.assign(static_cast<size_t>(heads), 0);
+  const std::vector<std::shared_ptr<const HeadOrder>> all(static_cast<size_t>(heads), order);
+  plan.placement = make_placement(placement, all, workers);
+  return plan;
+}
+
+inline std::shared_ptr<const TileMap> square_tiles(bool causal, int32_t n) {
+  const Mask mask = causal ? masks::causal(16 * n, 16 * n) : masks::full(16 * n, 16 * n);
+  return std::make_shared<const TileMap>(mask.variants().front(), TileShape{16, 16});
+}
+
+/// m heads of n x n tiles by an order of the backward.
+inline Plan square_plan(bool causal, int32_t heads, int32_t n, std::string_view order,
+                        std::string_view placement, int32_t workers) {
+  return plan_of(make_order(Pass::backward, order, square_tiles(causal, n), 1), heads, placement,
+                 workers);
+}
+
+}  // namespace verbatim::test
