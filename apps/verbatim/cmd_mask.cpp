@@ -83,7 +83,7 @@ int MaskCommand::run() const {
     return 0;
   }
   const HeadMask& shown = made.head(batch_entry, head);
-  const TileShape usual = default_tile(sizes);
+  const TileShape usual = default_tile(sizes, Pass::backward);
   const TileShape tile{tile_q ? tile_q : usual.q, tile_kv ? tile_kv : usual.kv};
   const report::TileClasses classes = report::tile_classes(TileMap(shown, tile));
   const double positions = static_cast<double>(shown.q_len) * static_cast<double>(shown.kv_len);

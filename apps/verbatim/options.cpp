@@ -137,8 +137,7 @@ PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
        {std::pair{"--tile-q", tile_q}, std::pair{"--tile-kv", tile_kv}}) {
     if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
   }
-  const TileShape usual = default_tile(problem);
-  options.tile = {tile_q ? tile_q : usual.q, tile_kv ? tile_kv : usual.kv};
+  options.tile = {tile_q, tile_kv};
   return options;
 }
 

@@ -60,8 +60,8 @@ Json describe(const Mask& mask, const Problem& problem, TileShape tile) {
 Json describe(const Plan& plan, const Simulation& simulation, const Machine& machine,
               double plan_seconds) {
   const std::string order = plan.orders.empty() ? "none" : plan.orders.front()->name;
-  const TileShape tile =
-      plan.orders.empty() ? default_tile(plan.problem) : plan.orders.front()->tiles->shape;
+  const TileShape tile = plan.orders.empty() ? default_tile(plan.problem, plan.pass)
+                                             : plan.orders.front()->tiles->shape;
   return {{"pass", plan.pass == Pass::forward ? "forward" : "backward"},
           {"order", order},
           {"placement", plan.placement.name},

@@ -104,12 +104,12 @@ struct PlanOptions {
   std::string order = "auto";  // a name of orders(), or "auto": the fastest that keeps `level`
   std::string placement = "auto";
   Level level = Level::invariant;
-  TileShape tile{0, 0};  // 0: default_tile()
+  TileShape tile{0, 0};  // a 0: that of default_tile()
   int32_t workers = 0;   // 0: the machine's
   Machine machine;       // for `auto` placement and predictions
 };
-/// The tile shape of the contract: a function of head dims and dtype only.
-TileShape default_tile(const Problem& problem);
+/// The tile shape of the contract: a function of pass and head dims only.
+TileShape default_tile(const Problem& problem, Pass pass);
 /// Classify, order, place, verify. Throws Error when the level cannot be met, naming the nearest.
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
 

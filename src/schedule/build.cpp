@@ -75,18 +75,20 @@ class Orders {
 
 }  // namespace
 
-TileShape default_tile(const Problem& problem) {
+TileShape default_tile(const Problem& problem, Pass pass) {
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
-  if (dim <= 64) return {128, 128};
-  return dim <= 128 ? TileShape{64, 128} : TileShape{64, 64};
+  if (dim > 128) return {64, 64};
+  return pass == Pass::forward || dim <= 64 ? TileShape{128, 128} : TileShape{64, 128};
 }
 
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {
   problem.validate();
   check_lengths(problem, mask);
   check_level(options);
-  const bool tile_given = options.tile.q > 0 && options.tile.kv > 0;
-  Orders orders(problem, mask, options, tile_given ? options.tile : default_tile(problem));
+  const TileShape usual = default_tile(problem, options.pass);
+  const TileShape tile{options.tile.q > 0 ? options.tile.q : usual.q,
+                       options.tile.kv > 0 ? options.tile.kv : usual.kv};
+  Orders orders(problem, mask, options, tile);
 
   Plan plan;
   plan.pass = options.pass;

@@ -10,13 +10,10 @@ namespace verbatim::cuda::sm90 {
 // Tile shapes. `stages` K and V tiles and `q_stages` query tiles are in flight; every consumer
 // warpgroup owns 64 of the tile_q rows.
 struct Hd64Kv128 {
-  static constexpr int head_dim = 64, tile_q = 192, tile_kv = 128, stages = 4, q_stages = 2;
+  static constexpr int head_dim = 64, tile_q = 128, tile_kv = 128, stages = 4, q_stages = 2;
 };
 struct Hd128Kv128 {
   static constexpr int head_dim = 128, tile_q = 128, tile_kv = 128, stages = 2, q_stages = 2;
-};
-struct Hd128Kv176 {
-  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 176, stages = 2, q_stages = 1;
 };
 
 /// Arguments of the kernel.

@@ -29,8 +29,7 @@ constexpr Instance instance() {
            {launch<Tile, Dtype::bf16, false>, launch<Tile, Dtype::bf16, true>}}};
 }
 
-constexpr Instance kInstances[] = {instance<Hd64Kv128>(), instance<Hd128Kv128>(),
-                                   instance<Hd128Kv176>()};
+constexpr Instance kInstances[] = {instance<Hd64Kv128>(), instance<Hd128Kv128>()};
 
 const Instance* find(int64_t head_dim, const TileShape& tile) {
   for (const Instance& instance : kInstances) {
@@ -47,7 +46,7 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
   }
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
   if (find(problem.head_dim, tile) == nullptr) {
-    return problem.head_dim == 64 ? "tiles of 192 x 128" : "tiles of 128 x 128 or 128 x 176";
+    return "tiles of 128 x 128";
   }
   return {};
 }
@@ -101,7 +100,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
 
 Kernel forward_kernel() {
   return {.name = "sm90.forward",
-          .summary = "TMA and wgmma, two or three warpgroups in turns; head dim 64 and 128",
+          .summary = "TMA and wgmma, two warpgroups in turns; head dim 64 and 128",
           .arch = 90,
           .family = 100,
           .pass = Pass::forward,
