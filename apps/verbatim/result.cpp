@@ -35,6 +35,9 @@ Json describe(const Problem& problem) { return Json::parse(to_json(problem)); }
 
 Json describe(const Mask& mask, const Problem& problem, TileShape tile) {
   const HeadMask& first = mask.head(0, 0);
+  const TileShape usual = default_tile(problem, Pass::backward);
+  if (tile.q == 0) tile.q = usual.q;
+  if (tile.kv == 0) tile.kv = usual.kv;
   const report::TileClasses classes = report::tile_classes(TileMap(first, tile));
   const int64_t total = mask.area(problem.batch, problem.q_heads, problem.kv_heads);
   const double positions = static_cast<double>(problem.batch * problem.q_heads) *
