@@ -55,15 +55,15 @@ struct Machine {
   int64_t reference_dim = 0;       // 0: they are the same for every shape
   int32_t buffers = 1;
   double store = 0;           // end of `compute` during which a visit fills its buffer
-  double signal_latency = 0;  // from a complete reduction to the flag another worker sees
+  double signal_latency = 0;  // from the end of a reduction to the flag another worker sees; below
+                              // 0 when the writer is busy for longer than the hand-off
   double chain_start = 0;     // loading the kept tile, filling the pipeline
   double chain_end = 0;       // writing the kept tile's results
   double chain_share = 0;     // instead of chain_end: adding them to a shared tile
   double launch = 0;          // before the first task
   double jitter = 0;          // relative spread of a visit's compute time, from a fixed generator
   double l2_bytes = 0;        // 0: no L2 model
-  double reduce_miss = 0;     // cycles of a reduction whose dQ rows are not in L2
-  double compute_miss = 1;    // factor when Q and dO tiles are not in L2
+  double bandwidth = 0;  // bytes per cycle to memory, shared by all workers: rows not in L2 wait
   double clock_ghz = 1;
 
   static Machine paper(double compute, double reduce, int32_t workers);

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
+#include "schedule/auto.h"
+#include "schedule/orders/orders.h"
 #include "verbatim/error.h"
-#include "verbatim/schedule.h"
 
 namespace verbatim {
 namespace {
@@ -15,6 +17,61 @@ void check_lengths(const Problem& problem, const Mask& mask) {
               {"mask", fmt::format("{} queries, {} keys", mask.q_len(), mask.kv_len()),
                fmt::format("{} queries, {} keys", problem.q_len, problem.kv_len), ""});
 }
+
+void check_level(const PlanOptions& options) {
+  if (options.order == "auto") return;
+  const Level kept = order::find(options.pass, options.order).level;
+  if (kept >= options.level) return;
+  throw Error(ErrorCode::unsupported, "make_plan", "the order cannot keep the level",
+              {"order", fmt::format("{} at level {}", options.order, to_string(options.level)),
+               fmt::format("at most level {}", to_string(kept)), "right_to_left"});
+}
+
+/// The distinct orders of a plan, each built when a head first asks for it.
+class Orders {
+ public:
+  Orders(const Problem& problem, const Mask& mask, const PlanOptions& options, TileShape tile)
+      : mask_(mask),
+        options_(options),
+        tile_(tile),
+        group_(static_cast<int32_t>(problem.group())),
+        variants_(mask.variants().size()) {}
+
+  const HeadOrder& usual(int32_t variant) {
+    return *orders[static_cast<size_t>(index(variant, 0))];
+  }
+
+  int32_t index(int32_t variant, size_t last) {
+    Variant& v = variants_[static_cast<size_t>(variant)];
+    if (!v.tiles) {
+      v.tiles =
+          std::make_shared<const TileMap>(mask_.variants()[static_cast<size_t>(variant)], tile_);
+      v.name = options_.order == "auto"
+                   ? auto_order(options_.pass, *v.tiles, group_, options_.level)
+                   : options_.order;
+    }
+    if (v.index[last] < 0) {
+      v.index[last] = static_cast<int32_t>(orders.size());
+      const std::string name = last ? order::last_heads(v.name) : v.name;
+      orders.push_back(make_order(options_.pass, name, v.tiles, group_));
+    }
+    return v.index[last];
+  }
+
+  std::vector<std::shared_ptr<const HeadOrder>> orders;
+
+ private:
+  struct Variant {
+    std::shared_ptr<const TileMap> tiles;
+    std::string name;
+    std::array<int32_t, 2> index{-1, -1};  // into `orders`: of most heads, of the last ones
+  };
+  const Mask& mask_;
+  const PlanOptions& options_;
+  TileShape tile_;
+  int32_t group_;
+  std::vector<Variant> variants_;
+};
 
 }  // namespace
 
@@ -27,35 +84,49 @@ TileShape default_tile(const Problem& problem) {
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {
   problem.validate();
   check_lengths(problem, mask);
-  const TileShape tile =
-      options.tile.q > 0 && options.tile.kv > 0 ? options.tile : default_tile(problem);
-  const int32_t workers =
-      options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
+  check_level(options);
+  TileShape tile = default_tile(problem);
+  if (options.tile.q > 0) tile.q = options.tile.q;
+  if (options.tile.kv > 0) tile.kv = options.tile.kv;
+  Orders orders(problem, mask, options, tile);
 
   Plan plan;
   plan.pass = options.pass;
   plan.problem = problem;
   plan.level = options.level;
-  std::vector<int32_t> order_of_variant(mask.variants().size(), -1);
-  for (int64_t b = 0; b < problem.batch; ++b) {
-    for (int64_t h = 0; h < problem.kv_heads; ++h) {
-      const auto variant = static_cast<size_t>(mask.variant(b, h));
-      if (order_of_variant[variant] < 0) {
-        const auto tiles = std::make_shared<const TileMap>(mask.variants()[variant], tile);
-        order_of_variant[variant] = static_cast<int32_t>(plan.orders.size());
-        const std::string name = options.order == "auto" ? "ascending" : options.order;
-        plan.orders.push_back(
-            make_order(plan.pass, name, tiles, static_cast<int32_t>(problem.group())));
-      }
-      plan.order_of_head.push_back(order_of_variant[variant]);
-    }
+  std::vector<int32_t> variants;
+  for (int64_t b = 0; b < problem.batch; ++b)
+    for (int64_t h = 0; h < problem.kv_heads; ++h) variants.push_back(mask.variant(b, h));
+  // From the last head back: heads of another order in the tail, until it fills the workers.
+  plan.order_of_head.resize(variants.size());
+  size_t tail_tasks = 0;
+  for (size_t h = variants.size(); h-- > 0;) {
+    const HeadOrder& usual = orders.usual(variants[h]);
+    const bool last = tail_tasks < order::kWave && !order::last_heads(usual.name).empty();
+    tail_tasks += usual.tasks.size();
+    plan.order_of_head[h] = orders.index(variants[h], last);
   }
+  plan.orders = orders.orders;
+
   std::vector<std::shared_ptr<const HeadOrder>> heads;
   for (const int32_t order : plan.order_of_head)
     heads.push_back(plan.orders[static_cast<size_t>(order)]);
-  plan.placement =
-      make_placement(options.placement == "auto" ? "queue" : options.placement, heads, workers);
-  plan.residency = verify(plan);
+  const int32_t workers =
+      options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
+  const auto names = options.placement == "auto" ? auto_placements(heads, options.machine, workers)
+                                                 : std::vector{options.placement};
+  for (const std::string& name : names) {
+    plan.placement = make_placement(name, heads, workers);
+    plan.residency = verify(plan);
+    if (plan.residency == 1) break;
+  }
+  if (plan.residency > workers) {
+    if (options.workers > 0)
+      throw Error(ErrorCode::unsupported, "make_plan", "too few workers for the waits of the order",
+                  {"workers", fmt::to_string(workers), fmt::format("{} or more", plan.residency),
+                   options.order == "auto" ? fmt::to_string(plan.residency) : "right_to_left"});
+    plan.placement.workers = plan.residency;
+  }
   return plan;
 }
 

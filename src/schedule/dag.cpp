@@ -44,7 +44,7 @@ Dag make_dag(const Plan& plan, const Machine& machine) {
       } else {
         const int32_t computed = edge_to_new(costs.compute(walker.run()));
         if (plan.pass == Pass::forward) continue;
-        const int32_t reduced = edge_to_new(costs.reduce(false));
+        const int32_t reduced = edge_to_new(costs.reduce());
         rows[{head, walker.tile(), walker.run().q_head, walker.addend()}] = {computed, reduced};
       }
     }

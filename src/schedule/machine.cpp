@@ -40,8 +40,7 @@ void for_each_field(M& m, F&& f) {
   f("launch", m.launch);
   f("jitter", m.jitter);
   f("l2_bytes", m.l2_bytes);
-  f("reduce_miss", m.reduce_miss);
-  f("compute_miss", m.compute_miss);
+  f("bandwidth", m.bandwidth);
   f("clock_ghz", m.clock_ghz);
 }
 

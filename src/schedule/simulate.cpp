@@ -2,6 +2,7 @@
 #include "schedule/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -28,24 +29,30 @@ struct Sum {
   double ready = 0;  // when the last addend is visible to others
 };
 
-/// What the L2 cache holds, by age: rows whose last use lies less than its size of fills back.
-class Cache {
+/// L2 with random replacement, and the path to memory that all workers share.
+class Memory {
  public:
-  Cache(double capacity, double row_bytes) : capacity_(capacity), row_bytes_(row_bytes) {}
+  /// A fill moves one row tile: dQ in and out, Q and dO in.
+  Memory(const Machine& machine, double row_bytes, double fill_bytes)
+      : capacity_(machine.l2_bytes),
+        row_bytes_(row_bytes),
+        fill_cycles_(machine.bandwidth > 0 ? fill_bytes / machine.bandwidth : 0) {}
 
-  /// Uses a row that was last used at `mark` (negative: never); returns whether it had to come
-  /// back from memory.
-  bool use(double& mark) {
-    if (capacity_ <= 0) return false;
-    const bool first = mark < 0, miss = !first && filled_ - mark > capacity_;
-    if (first || miss) filled_ += row_bytes_;
+  /// When a row last used at `mark` (negative: never) and wanted at `time` is in L2.
+  double use(double& mark, double time) {
+    if (capacity_ <= 0) return time;
+    // The part of the row that the bytes filled since then have pushed out.
+    const double missing = mark < 0 ? 1 : 1 - std::exp((mark - filled_) / capacity_);
+    filled_ += missing * row_bytes_;
     mark = filled_;
-    return miss;
+    free_ = std::max(free_, time) + missing * fill_cycles_;
+    return free_;
   }
 
  private:
-  double capacity_, row_bytes_;
-  double filled_ = 0;
+  double capacity_, row_bytes_, fill_cycles_;
+  double filled_ = 0;  // bytes so far
+  double free_ = 0;    // when the path to memory is free
 };
 
 struct Worker {
@@ -65,7 +72,7 @@ class Simulator {
         machine_(machine),
         timeline_(timeline),
         costs_(plan, machine),
-        cache_(plan.pass == Pass::backward ? machine.l2_bytes : 0, row_bytes(plan)),
+        memory_(machine, row_bytes(plan, 1), row_bytes(plan, 2)),
         heads_(plan.order_of_head.size()) {}
 
   SimulatedRun run() {
@@ -105,17 +112,18 @@ class Simulator {
  private:
   struct Head {
     std::vector<Sum> rows, tiles;
-    std::vector<double> marks;  // of the cache, as rows
+    std::vector<double> marks;  // last use, as rows
   };
   using Ready = std::pair<double, int32_t>;
 
-  static double row_bytes(const Plan& plan) {
+  /// Of `plan` the tiles of dQ, Q and dO of one row; dQ counts `dq_moves` times.
+  static double row_bytes(const Plan& plan, double dq_moves) {
+    if (plan.orders.empty() || plan.pass == Pass::forward) return 0;
     const Problem& p = plan.problem;
     const auto size = static_cast<double>(size_of(p.dtype));
-    const double rows =
-        plan.orders.empty() ? 0 : static_cast<double>(plan.orders[0]->tiles->shape.q);
-    return rows * (static_cast<double>(p.head_dim) * (4 + size) +
-                   static_cast<double>(p.head_dim_v) * size);
+    const auto dim = static_cast<double>(p.head_dim), dim_v = static_cast<double>(p.head_dim_v);
+    return static_cast<double>(plan.orders[0]->tiles->shape.q) *
+           (dim * (4 * dq_moves + size) + dim_v * size);
   }
 
   void give(int32_t w, std::span<const PlacedTask> tasks) {
@@ -195,23 +203,23 @@ class Simulator {
     Head& head = head_of(walker);
     Sum& row = head.rows[place];
     if (!may_enter(row, walker.addend(), w)) return false;
-    const bool miss = cache_.use(head.marks[place]);
-    double compute = costs_.compute(walker.run()) * (miss ? machine_.compute_miss : 1);
-    compute *= 1 + machine_.jitter * noise(w, worker.steps++);
+    const double in_cache = memory_.use(head.marks[place], worker.time);
+    const double compute =
+        costs_.compute(walker.run()) * (1 + machine_.jitter * noise(w, worker.steps++));
     double& released = worker.released[worker.buffer];
     worker.buffer = (worker.buffer + 1) % worker.released.size();
     advance_compute(w, worker, compute, machine_.overlap ? released + costs_.store() : 0);
     const double begin = std::max({worker.time, worker.writer, waits_until(row)});
-    const double reduce = costs_.reduce(miss);
+    const double reduced = std::max(begin + costs_.reduce(), in_cache);
     record(TimelineEvent::Kind::wait, w, worker, worker.time, begin);
-    record(TimelineEvent::Kind::reduce, w, worker, begin, begin + reduce);
-    worker.writer = released = begin + reduce;
+    record(TimelineEvent::Kind::reduce, w, worker, begin, reduced);
+    worker.writer = released = reduced;
     if (!machine_.overlap) {
       result_.totals.stall += begin - worker.time;
-      result_.totals.work += reduce;
-      worker.time = begin + reduce;
+      result_.totals.work += reduced - begin;
+      worker.time = reduced;
     }
-    enter(row, begin + reduce + machine_.signal_latency);
+    enter(row, reduced + machine_.signal_latency);
     return true;
   }
 
@@ -278,7 +286,7 @@ class Simulator {
   const Machine& machine_;
   Timeline* timeline_;
   Costs costs_;
-  Cache cache_;
+  Memory memory_;
   std::vector<Head> heads_;
   std::vector<Worker> workers_;
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
@@ -305,7 +313,6 @@ Costs::Costs(const Plan& plan, const Machine& machine) : plan_(plan), machine_(m
   compute_ = machine.compute * area * both_dims;
   if (plan.pass == Pass::forward) compute_ *= machine.forward;
   reduce_ = machine.reduce * rows * dim;
-  reduce_miss_ = machine.reduce_miss * rows * dim;
   store_ = machine.store * rows * dim;
 }
 

@@ -15,7 +15,7 @@ class Costs {
   double compute(const Run& run) const {
     return run.slice_count > 0 ? compute_ * machine_.compute_partial : compute_;
   }
-  double reduce(bool miss) const { return miss ? reduce_miss_ : reduce_; }
+  double reduce() const { return reduce_; }
   double store() const { return store_; }
   double task(const HeadOrder& order, const Task& task) const;
   double longest_task() const;
@@ -23,7 +23,7 @@ class Costs {
  private:
   const Plan& plan_;
   const Machine& machine_;
-  double compute_, reduce_, reduce_miss_, store_;
+  double compute_, reduce_, store_;
 };
 
 struct SimulatedRun {

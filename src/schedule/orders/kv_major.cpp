@@ -55,34 +55,35 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
   HeadOrder order;
   order.tiles = tiles;
   order.group = group;
+  // The group shares mask and numbering, so one query head's runs do for all.
   RowCounters counters(tiles->q_tiles());
-  const auto runs = [&] { return static_cast<int32_t>(order.runs.size()); };
-  const auto end_chain = [&](Chain chain) {
-    chain.run_end = runs();
-    order.chains.push_back(chain);
-    const auto chains = static_cast<int32_t>(order.chains.size());
-    order.tasks.push_back({chains - 1, chains});
-  };
+  std::vector<Run> runs;
+  std::vector<size_t> ends;  // of each column in `runs`
   for (const int32_t kv_tile : kv_tiles) {
-    const int32_t begin = runs();
-    visit_column(order.runs, tiles->column(kv_tile), rows, counters);
-    const int32_t end = runs();
-    const bool split = mode == Group::split && begin != end;
-    Chain chain{.tile = kv_tile, .run_begin = begin, .addends = split ? group : 1};
-    for (int32_t q_head = 1; q_head < group; ++q_head) {
-      if (split) {
-        end_chain(chain);
-        ++chain.addend;
-        chain.run_begin = runs();
-      }
-      for (int32_t k = begin; k < end; ++k) {  // the group shares mask and numbering
-        order.runs.push_back(Run(order.runs[static_cast<size_t>(k)]));
+    visit_column(runs, tiles->column(kv_tile), rows, counters);
+    ends.push_back(runs.size());
+  }
+  order.row_addends = counters.values();
+
+  const auto add_chain = [&](size_t column, int32_t first_head, int32_t last_head) {
+    const size_t begin = column == 0 ? 0 : ends[column - 1], end = ends[column];
+    Chain chain{.tile = kv_tiles[column], .run_begin = static_cast<int32_t>(order.runs.size())};
+    if (mode == Group::split) chain.addend = first_head, chain.addends = group;
+    for (int32_t q_head = first_head; q_head < last_head; ++q_head) {
+      for (size_t k = begin; k < end; ++k) {
+        order.runs.push_back(runs[k]);
         order.runs.back().q_head = q_head;
       }
     }
-    end_chain(chain);
-  }
-  order.row_addends = counters.values();
+    chain.run_end = static_cast<int32_t>(order.runs.size());
+    const auto chains = static_cast<int32_t>(order.chains.size());
+    order.chains.push_back(chain);
+    order.tasks.push_back({chains, chains + 1});
+  };
+  // Split: one query head after another, so that chains that share a tile are far apart in time.
+  for (int32_t part = 0; part < (mode == Group::split ? group : 1); ++part)
+    for (size_t column = 0; column < kv_tiles.size(); ++column)
+      add_chain(column, part, mode == Group::split ? part + 1 : group);
   return order;
 }
 

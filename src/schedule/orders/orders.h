@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "verbatim/plan.h"
+#include "verbatim/schedule.h"
 
 namespace verbatim::order {
 
@@ -23,6 +24,9 @@ enum class Group {
 inline constexpr int32_t kChunk = 8;
 /// KV tiles that one chain of a "/split" forward order visits at most; fixes bits like kChunk.
 inline constexpr int32_t kSplit = 32;
+
+/// Tasks that run at once, as far as orders may know: the last heads of a tail order fill a wave.
+inline constexpr int32_t kWave = 128;
 
 /// From the first query tile of a column to the last, or back.
 enum class Rows { up, down };
@@ -50,5 +54,10 @@ HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Group mode)
 /// One chain per query tile and query head; `split` cuts rows every kSplit KV tiles.
 HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Group mode);
 HeadOrder forward_descending(const Tiles& tiles, int32_t group, Group mode);
+
+/// The entry of orders() that `name` means, "/split" or not; Error naming the nearest.
+const OrderInfo& find(Pass pass, std::string_view name);
+/// The order of the last heads of a plan that follows `name`; empty when all heads are alike.
+std::string last_heads(std::string_view name);
 
 }  // namespace verbatim::order

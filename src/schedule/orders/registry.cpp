@@ -19,6 +19,8 @@ constexpr std::array kInfos{
               Pass::backward, Level::invariant},
     OrderInfo{"right_to_left", "KV tiles right to left, query tiles top down (SPT)", Pass::backward,
               Level::invariant},
+    OrderInfo{"right_to_left_tail", "right_to_left, but the heads that fill the last wave descend",
+              Pass::backward, Level::gpu_to_gpu},
     OrderInfo{"chunked_descending", "chunks of 8 KV tiles left to right, right to left inside",
               Pass::backward, Level::invariant},
     OrderInfo{"shift", "query tiles rotated over all KV tiles of a head (DASH figure 6)",
@@ -35,42 +37,49 @@ constexpr std::array kInfos{
               Pass::forward, Level::invariant},
 };
 
+// As kInfos.
 constexpr std::array<Builder, kInfos.size()> kBuilders{
-    order::ascending,
-    order::descending,
-    order::right_to_left,
-    order::chunked_descending,
-    order::shift,
-    order::symmetric_shift,
-    order::chunked_shift,
-    order::chunked_symmetric_shift,
-    order::forward_ascending,
-    order::forward_descending,
+    order::ascending,         order::descending,         order::right_to_left,
+    order::right_to_left,     order::chunked_descending, order::shift,
+    order::symmetric_shift,   order::chunked_shift,      order::chunked_symmetric_shift,
+    order::forward_ascending, order::forward_descending,
 };
 
 constexpr std::string_view kSplitSuffix = "/split";
 
+std::string_view without_suffix(std::string_view name) {
+  if (name.ends_with(kSplitSuffix)) name.remove_suffix(kSplitSuffix.size());
+  return name;
+}
+
 }  // namespace
+
+const OrderInfo& order::find(Pass pass, std::string_view name) {
+  std::vector<std::string> known;
+  for (const OrderInfo& info : kInfos) {
+    if (info.pass != pass) continue;
+    if (without_suffix(name) == info.name) return info;
+    known.emplace_back(info.name);
+  }
+  throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
+              {"order", std::string(name), "one of orders(), with or without /split",
+               nearest_name(without_suffix(name), known)});
+}
+
+std::string order::last_heads(std::string_view name) {
+  if (without_suffix(name) != "right_to_left_tail") return "";
+  return name.ends_with(kSplitSuffix) ? "descending/split" : "descending";
+}
 
 std::span<const OrderInfo> orders() { return kInfos; }
 
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group) {
-  std::string_view base = name;
-  const bool split = base.ends_with(kSplitSuffix);
-  if (split) base.remove_suffix(kSplitSuffix.size());
-  std::vector<std::string> known;
-  for (size_t k = 0; k < kInfos.size(); ++k) {
-    if (kInfos[k].pass != pass) continue;
-    known.emplace_back(kInfos[k].name);
-    if (base != kInfos[k].name) continue;
-    auto order = kBuilders[k](tiles, group, split ? order::Group::split : order::Group::walked);
-    order.name = name;
-    return std::make_shared<const HeadOrder>(std::move(order));
-  }
-  throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
-              {"order", std::string(name), "one of orders(), with or without /split",
-               nearest_name(base, known)});
+  const auto mode = name.ends_with(kSplitSuffix) ? order::Group::split : order::Group::walked;
+  const auto index = static_cast<size_t>(&order::find(pass, name) - kInfos.data());
+  HeadOrder order = kBuilders[index](tiles, group, mode);
+  order.name = name;
+  return std::make_shared<const HeadOrder>(std::move(order));
 }
 
 }  // namespace verbatim

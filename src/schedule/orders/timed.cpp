@@ -119,15 +119,13 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Group mode,
     chain.run_end = static_cast<int32_t>(order.runs.size());
     order.chains.push_back(chain);
   };
-  size_t first_trail = 0;
-  for (const auto& walks : tasks) {
-    for (int32_t part = 0; part < (split ? group : 1); ++part) {
+  for (int32_t part = 0; part < (split ? group : 1); ++part) {
+    auto trail = trails.begin();
+    for (const auto& walks : tasks) {
       const auto chains = static_cast<int32_t>(order.chains.size());
-      for (size_t k = first_trail; k < first_trail + walks.size(); ++k)
-        add_chain(trails[k], part, split ? part + 1 : group);
+      for (size_t k = 0; k < walks.size(); ++k) add_chain(*trail++, part, split ? part + 1 : group);
       order.tasks.push_back({chains, static_cast<int32_t>(order.chains.size())});
     }
-    first_trail += walks.size();
   }
   return order;
 }

@@ -1,0 +1,73 @@
+// Every order on the simulator, the fastest first.
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "schedule/orders/orders.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "longest_first"};
+
+/// Whether "/split" makes another plan than the plain order.
+bool splits(const Plan& plain) {
+  if (plain.pass == Pass::backward) return plain.problem.group() > 1;
+  for (const auto& order : plain.orders)
+    for (const Chain& chain : order->chains) {
+      int32_t visits = 0;
+      for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
+        visits += order->runs[static_cast<size_t>(r)].count;
+      if (visits > order::kSplit) return true;
+    }
+  return false;
+}
+
+/// The order under its best placement.
+Candidate best_of(const Problem& problem, const Mask& mask, PlanOptions options) {
+  const bool choose = options.placement == "auto";
+  if (choose) options.placement = kPlacements[0];
+  const auto begin = std::chrono::steady_clock::now();
+  Candidate best{.plan = make_plan(problem, mask, options), .simulation = {}};
+  best.plan_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  best.simulation = simulate(best.plan, options.machine);
+  if (!choose) return best;
+  std::vector<std::shared_ptr<const HeadOrder>> heads;
+  for (const int32_t order : best.plan.order_of_head)
+    heads.push_back(best.plan.orders[static_cast<size_t>(order)]);
+  for (size_t k = 1; k < kPlacements.size(); ++k) {
+    Plan plan = best.plan;
+    plan.placement = make_placement(kPlacements[k], heads, best.plan.placement.workers);
+    plan.residency = verify(plan);
+    if (plan.residency > plan.placement.workers) continue;
+    const Simulation simulation = simulate(plan, options.machine);
+    if (simulation.makespan >= best.simulation.makespan) continue;
+    best.plan = std::move(plan);
+    best.simulation = simulation;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<Candidate> search(const Problem& problem, const Mask& mask,
+                              const PlanOptions& options) {
+  std::vector<Candidate> found;
+  for (const OrderInfo& info : orders()) {
+    if (info.pass != options.pass || info.level < options.level) continue;
+    PlanOptions named = options;
+    named.order = info.name;
+    found.push_back(best_of(problem, mask, named));
+    if (!splits(found.back().plan)) continue;
+    named.order += "/split";
+    found.push_back(best_of(problem, mask, named));
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+    return a.simulation.makespan < b.simulation.makespan;
+  });
+  return found;
+}
+
+}  // namespace verbatim
