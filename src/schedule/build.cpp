@@ -85,8 +85,10 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   problem.validate();
   check_lengths(problem, mask);
   check_level(options);
-  const bool tile_given = options.tile.q > 0 && options.tile.kv > 0;
-  Orders orders(problem, mask, options, tile_given ? options.tile : default_tile(problem));
+  TileShape tile = default_tile(problem);
+  if (options.tile.q > 0) tile.q = options.tile.q;
+  if (options.tile.kv > 0) tile.kv = options.tile.kv;
+  Orders orders(problem, mask, options, tile);
 
   Plan plan;
   plan.pass = options.pass;
