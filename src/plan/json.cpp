@@ -90,8 +90,11 @@ std::shared_ptr<const TileMap> tiles_from_json(const Json& json) {
   const HeadMask mask{q_edges.back(), kv_edges.back(), from_arrays<Slice>(json.at("slices")),
                       inner(q_edges), inner(kv_edges)};
   mask.validate();
-  return std::make_shared<const TileMap>(mask,
-                                         TileShape{json.at("tile").at(0), json.at("tile").at(1)});
+  const TileShape shape{json.at("tile").at(0), json.at("tile").at(1)};
+  if (shape.q < 1 || shape.kv < 1)
+    throw Error(ErrorCode::invalid_plan, "plan.from_json", "a tile has at least one position",
+                {"tile", fmt::format("{} x {}", shape.q, shape.kv), "1 x 1 or more", "1 x 1"});
+  return std::make_shared<const TileMap>(mask, shape);
 }
 
 HeadOrder order_from_json(const Json& json, Pass pass) {
@@ -105,6 +108,17 @@ HeadOrder order_from_json(const Json& json, Pass pass) {
   order.tasks = from_arrays<Task>(json.at("tasks"));
   order.row_addends = json.at("row_addends").get<std::vector<int32_t>>();
   return order;
+}
+
+void check_sizes(const Plan& plan) {
+  const Problem& p = plan.problem;
+  bool fits = static_cast<int64_t>(plan.order_of_head.size()) == p.batch * p.kv_heads;
+  for (const auto& order : plan.orders)
+    fits = fits && order->group == p.group() && order->tiles->q_edges.back() == p.q_len &&
+           order->tiles->kv_edges.back() == p.kv_len;
+  if (!fits)
+    throw Error(ErrorCode::invalid_plan, "plan.from_json",
+                "heads, group or lengths are not those of the problem");
 }
 
 }  // namespace
@@ -146,6 +160,7 @@ Plan plan_from_json(const std::string& text) {
     const Json& placement = json.at("placement");
     plan.placement = {placement.at("name"), placement.at("queue"), placement.at("workers"),
                       placement.at("worker_begin"), from_arrays<PlacedTask>(placement.at("tasks"))};
+    check_sizes(plan);
     plan.residency = verify(plan);
     return plan;
   } catch (const nlohmann::json::exception& e) {

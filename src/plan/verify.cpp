@@ -47,6 +47,7 @@ void check_ranges(const Subject& subject) {
     return 0 <= begin && begin <= end && static_cast<size_t>(end) <= size;
   };
   const auto group = order.group;
+  if (group < 1) fail(fmt::format("head {} has a group of {} query heads", subject.head, group));
   int32_t chains = 0;
   for (size_t k = 0; k < order.tasks.size(); ++k) {
     const Task& task = order.tasks[k];
@@ -59,16 +60,20 @@ void check_ranges(const Subject& subject) {
   for (size_t k = 0; k < order.chains.size(); ++k) {
     const Chain& chain = order.chains[k];
     require(inside(chain.run_begin, chain.run_end, order.runs.size()) && 0 <= chain.tile &&
-                chain.tile < subject.kept_tiles() && 0 <= chain.q_head &&
-                chain.q_head < (subject.backward() ? 1 : group),
+                chain.tile < subject.kept_tiles() &&
+                static_cast<size_t>(std::max(chain.addends, 0)) <= order.chains.size() &&
+                0 <= chain.q_head && chain.q_head < (subject.backward() ? 1 : group),
             "chain", k);
   }
   for (size_t k = 0; k < order.runs.size(); ++k) {
     const Run& run = order.runs[k];
-    const int64_t last = run.first + int64_t{run.count - 1} * run.step;
+    const int64_t last = run.first + (int64_t{run.count} - 1) * run.step;
+    const int64_t steps = (int64_t{run.count} - 1) / std::max(run.addend_every, 1);
+    const int64_t last_addend = run.addend + steps * run.addend_step;
     require(run.count > 0 && run.step != 0 && run.addend_every > 0 && 0 <= run.first &&
                 run.first < subject.streamed_tiles() && 0 <= last &&
-                last < subject.streamed_tiles() && 0 <= run.q_head && run.q_head < group,
+                last < subject.streamed_tiles() && 0 <= run.q_head && run.q_head < group &&
+                0 <= run.addend && 0 <= last_addend && last_addend <= INT32_MAX,
             "run", k);
   }
 }

@@ -95,6 +95,16 @@ TEST(Verify, NamesATileWithASecondEqualAddend) {
                "row (head 0, q_tile 1) promises 3 addends, its mask has 2");
 }
 
+TEST(Verify, RefusesIndicesOutOfRange) {
+  expect_fault(broken([](HeadOrder& o) { o.group = 0; }), "a group of 0 query heads");
+  expect_fault(broken([](HeadOrder& o) { o.runs[1].addend_step = INT32_MAX; }), "run 1 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs[1].addend = -1; }), "run 1 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs[0].addend_every = 0; }), "run 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.chains[1].tile = 2; }), "chain 1 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.chains[0].addends = INT32_MAX; }), "chain 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.tasks[1].chain_end = 9; }), "task 1 of head 0");
+}
+
 TEST(Verify, NamesATileInACycle) {
   // Chain 0 walks down and waits for chain 1 in row 0; chain 1 walks up and waits in row 1.
   expect_fault(broken([](HeadOrder& o) {
@@ -183,6 +193,10 @@ TEST(PlanJson, ComesBackEqual) {
 TEST(PlanJson, RefusesWhatVerifyRefuses) {
   EXPECT_THROW(plan_from_json("{"), Error);
   EXPECT_THROW(plan_from_json("{}"), Error);
+  Plan longer = two_by_two();
+  longer.problem.kv_len = 5;
+  EXPECT_THROW(plan_from_json(to_json(longer)), Error);
+  EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.group = 0; }))), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.runs[1].addend = 0; }))), Error);
 }
 

@@ -104,7 +104,9 @@ class Head {
       for (int64_t d = 0; d < p_.head_dim_v; ++d)
         result_.dv[keys[i] * p_.head_dim_v + d] = round(dv_[i * p_.head_dim_v + d]);
     }
-    return squares_.empty() ? 0 : std::sqrt(static_cast<double>(std::ranges::max(squares_)));
+    double largest = 0;  // a NaN is no norm and loses every comparison
+    for (Real squares : squares_) largest = std::max(largest, static_cast<double>(squares));
+    return std::sqrt(largest);
   }
 
  private:
