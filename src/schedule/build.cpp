@@ -85,15 +85,9 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   problem.validate();
   check_lengths(problem, mask);
   check_level(options);
-<<<<<<< HEAD
-  const TileShape usual = default_tile(problem, options.pass);
-  const TileShape tile{options.tile.q > 0 ? options.tile.q : usual.q,
-                       options.tile.kv > 0 ? options.tile.kv : usual.kv};
-=======
-  TileShape tile = default_tile(problem);
+  TileShape tile = default_tile(problem, options.pass);
   if (options.tile.q > 0) tile.q = options.tile.q;
   if (options.tile.kv > 0) tile.kv = options.tile.kv;
->>>>>>> main
   Orders orders(problem, mask, options, tile);
 
   Plan plan;
