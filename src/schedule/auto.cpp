@@ -8,8 +8,11 @@ namespace verbatim {
 namespace {
 
 // Constants of the contract: they choose orders, so they fix bits (docs/scheduling.md).
-constexpr int64_t kSplitVisits = 12;    // of a split chain, to be worth its ordered dK and dV
-constexpr int64_t kCanonicalHeads = 8;  // KV heads that a forward is assumed to have
+constexpr int64_t kCanonicalHeads = 8;  // KV heads that a problem is assumed to have
+constexpr double kSplitCost = 2.2;      // start and ordered end of one more chain, in visits
+
+// Visits of a head whose waits may be walked one by one while a plan is made.
+constexpr int64_t kProvableVisits = 1 << 14;
 
 /// Whether most KV tiles start at the row at which their left neighbour starts: their chains meet
 /// there, and only other heads can fill the time until the first has passed.
@@ -24,6 +27,30 @@ bool starts_together(const TileMap& tiles) {
   return 2 * together > columns;
 }
 
+/// Visits of one query head: all of them, and those of the fullest KV tile.
+struct Load {
+  int64_t visits = 0, longest = 0, columns = 0;
+
+  explicit Load(const TileMap& tiles) : visits(tiles.count()), columns(tiles.kv_tiles()) {
+    for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
+      int64_t column = 0;
+      for (const TileRun& run : tiles.column(j)) column += run.last - run.first;
+      longest = std::max(longest, column);
+    }
+  }
+  /// Whether the longest chain is at least half as long again as the mean.
+  bool unequal() const { return 2 * longest * columns >= 3 * visits; }
+  /// Whether a group's query heads are better split: walking them in one chain leaves a tail of
+  /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
+  /// the group.
+  bool better_split() const {
+    const double tail = static_cast<double>(longest * order::kWave) / (unequal() ? 3 : 4);
+    const auto work = static_cast<double>(visits * kCanonicalHeads);
+    const double walked = std::max(work + tail, static_cast<double>(longest * order::kWave));
+    return work + kSplitCost * static_cast<double>(columns * kCanonicalHeads) < walked;
+  }
+};
+
 }  // namespace
 
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level) {
@@ -34,22 +61,35 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
       for (const TileRun& run : tiles.row(q)) visits += run.last - run.first;
       longest = std::max(longest, visits);
     }
-    const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kContractWorkers;
+    const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
     return idle && longest > order::kSplit ? "descending/split" : "descending";
   }
-  const bool split = group > 1 && tiles.count() >= kSplitVisits * tiles.kv_tiles();
-  const bool tail = level <= Level::gpu_to_gpu && !starts_together(tiles);
-  return std::string(tail ? "right_to_left_tail" : "right_to_left") + (split ? "/split" : "");
+  const Load load(tiles);
+  if (load.visits == 0) return "right_to_left";
+  const std::string suffix = group > 1 && load.better_split() ? "/split" : "";
+  if (load.unequal() && !starts_together(tiles)) {
+    if (level <= Level::gpu_to_gpu) return "right_to_left_tail" + suffix;
+    if (suffix.empty()) return "descending";
+  }
+  return "right_to_left" + suffix;
 }
 
-std::string auto_placement(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                           const Machine& machine, int32_t workers) {
-  if (heads.empty() || machine.l2_bytes <= 0 || heads[0]->pass == Pass::forward) return "queue";
+std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
+                                         const Machine& machine, int32_t workers) {
+  if (heads.empty() || machine.l2_bytes <= 0 || heads[0]->pass == Pass::forward) return {"queue"};
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
-  const size_t least = starts_together(*heads[0]->tiles) ? 4 : 1;
-  return "head_swizzled:" + std::to_string(std::max(fill, least));
+  // Heads side by side fill the time in which chains that start at one row wait for each other;
+  // at least four workers a head keep its rows in L2.
+  const bool descends = heads[0]->name.starts_with("descending");
+  const size_t many = static_cast<size_t>(workers) / 4;
+  const size_t least = descends ? many : starts_together(*heads[0]->tiles) ? 4 : 1;
+  const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));
+  if (descends && heads[0]->group > 1 && heads.size() <= many &&
+      heads[0]->tiles->count() <= kProvableVisits)
+    return {"longest_first", sections};
+  return {sections};
 }
 
 }  // namespace verbatim

@@ -1,7 +1,9 @@
 // The rules behind "auto": cheap, and checked against search() by the tests.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "verbatim/schedule.h"
 
@@ -11,8 +13,9 @@ namespace verbatim {
 /// at `invariant` and `gpu_to_gpu` nothing of the device or of the other heads may enter.
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level);
 
-/// The placement that `auto` stands for; may look at everything, since it fixes no bit.
-std::string auto_placement(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                           const Machine& machine, int32_t workers);
+/// The placements that `auto` tries: the first that needs one resident worker, else the last. May
+/// look at everything, since placements fix no bit.
+std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
+                                         const Machine& machine, int32_t workers);
 
 }  // namespace verbatim

@@ -100,8 +100,7 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   size_t tail_tasks = 0;
   for (size_t h = variants.size(); h-- > 0;) {
     const HeadOrder& usual = orders.usual(variants[h]);
-    const bool last =
-        tail_tasks < order::kContractWorkers && !order::last_heads(usual.name).empty();
+    const bool last = tail_tasks < order::kWave && !order::last_heads(usual.name).empty();
     tail_tasks += usual.tasks.size();
     plan.order_of_head[h] = orders.index(variants[h], last);
   }
@@ -112,11 +111,13 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
     heads.push_back(plan.orders[static_cast<size_t>(order)]);
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
-  plan.placement =
-      make_placement(options.placement == "auto" ? auto_placement(heads, options.machine, workers)
-                                                 : options.placement,
-                     heads, workers);
-  plan.residency = verify(plan);
+  const auto names = options.placement == "auto" ? auto_placements(heads, options.machine, workers)
+                                                 : std::vector{options.placement};
+  for (const std::string& name : names) {
+    plan.placement = make_placement(name, heads, workers);
+    plan.residency = verify(plan);
+    if (plan.residency == 1) break;
+  }
   if (plan.residency > workers) {
     if (options.workers > 0)
       throw Error(ErrorCode::unsupported, "make_plan", "too few workers for the waits of the order",

@@ -65,6 +65,50 @@ TEST(Orders, VisitEveryTileOnceInAProvableOrder) {
   }
 }
 
+// One field of one run or chain of a good order changed: no such order may pass.
+TEST(Orders, AreRefusedOnceAnyFieldIsWrong) {
+  std::mt19937 rng(3);
+  int refused = 0;
+  for (const Case& c : cases()) {
+    const auto tiles = std::make_shared<const TileMap>(c.mask, TileShape{8, 16});
+    for_each_order([&](Pass pass, const std::string& name, int32_t group) {
+      const auto good = make_order(pass, name, tiles, group);
+      if (good->runs.empty()) return;
+      for (int fault = 0; fault < 6; ++fault) {
+        HeadOrder order = *good;
+        verbatim::Run& run = order.runs[rng() % order.runs.size()];
+        switch (fault) {
+          case 0:
+            ++run.first;
+            break;
+          case 1:
+            ++run.count;
+            break;
+          case 2:
+            --run.count;
+            break;
+          case 3:
+            run.slice_count = run.slice_count == 0 ? 1 : 0;
+            break;
+          case 4:
+            run.q_head = run.q_head == 0 ? group - 1 : run.q_head - 1;
+            break;
+          default:
+            ++run.addend;
+            break;
+        }
+        if (fault == 4 && group == 1) continue;
+        if (fault == 5 && pass == Pass::forward) continue;  // its visit order is the sum's order
+        SCOPED_TRACE(c.name + ", " + name + ", fault " + std::to_string(fault));
+        const auto bad = std::make_shared<const HeadOrder>(order);
+        EXPECT_THROW(verify(plan_of(bad, 1, "queue", 4)), Error);
+        ++refused;
+      }
+    });
+  }
+  EXPECT_GT(refused, 1000);
+}
+
 TEST(Orders, NumberAddendsByTheirPermutation) {
   // The addend of a tile, found the slow way: how many tiles of its row come before it.
   const auto position = [](const std::string& name, int32_t kv_tile, int32_t kv_tiles) {

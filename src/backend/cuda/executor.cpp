@@ -98,13 +98,12 @@ void run_plan(const Device& device, const Kernel& kernel,
 
 }  // namespace
 
-CudaBackend::CudaBackend(int index) : device_(device(index)) {}
+CudaBackend::CudaBackend(int index) : device_(device(index)), arch_(device_.arch) {}
 
 const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileShape& tile) const {
   std::string expected = "a GPU of compute capability 8.0 or more";
   for (const Kernel& kernel : kernels()) {
-    if (kernel.pass != pass || device_.arch < kernel.arch || device_.arch >= kernel.family)
-      continue;
+    if (kernel.pass != pass || arch_ < kernel.arch || arch_ >= kernel.family) continue;
     expected = kernel.lacks(problem, tile);
     if (!expected.empty()) continue;
     const int64_t bytes = kernel.shared_bytes(problem, tile);
@@ -116,7 +115,7 @@ const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileS
               {"problem",
                fmt::format("dtype {}, head dims {} and {}, tiles of {} x {}, compute capability {}",
                            to_string(problem.dtype), problem.head_dim, problem.head_dim_v, tile.q,
-                           tile.kv, device_.arch),
+                           tile.kv, arch_),
                expected, expected});
 }
 

@@ -1,6 +1,8 @@
 // Runs plans on a GPU: picks a kernel, lays out its memory, launches it.
 #pragma once
 
+#include <algorithm>
+
 #include "backend/backend.h"
 #include "backend/cuda/registry.h"
 #include "backend/cuda/runtime.h"
@@ -29,11 +31,15 @@ class CudaBackend : public Backend {
   /// Longest wait for one addend before a launch is given up; 10 seconds at first.
   void set_spin_limit(double seconds) { spin_limit_ns_ = static_cast<int64_t>(seconds * 1e9); }
 
+  /// Chooses kernels as on a device of at most this compute capability: 80 runs the portable ones.
+  void limit_arch(int arch) { arch_ = std::min(arch_, arch); }
+
   /// The first kernel of the registry that suits the device, the problem and the tiles.
   const Kernel& kernel(Pass pass, const Problem& problem, const TileShape& tile) const;
 
  private:
   const Device& device_;
+  int arch_;
   int64_t spin_limit_ns_ = 10'000'000'000;
 };
 

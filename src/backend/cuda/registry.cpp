@@ -2,11 +2,13 @@
 
 #include "backend/cuda/sm80/bwd/bwd.h"
 #include "backend/cuda/sm80/fwd/fwd.h"
+#include "backend/cuda/sm90/fwd/fwd.h"
 
 namespace verbatim::cuda {
 
 std::span<const Kernel> kernels() {
-  static const Kernel table[] = {sm80::forward_kernel(), sm80::backward_kernel()};
+  static const Kernel table[] = {sm90::forward_kernel(), sm80::forward_kernel(),
+                                 sm80::backward_kernel()};
   return table;
 }
 

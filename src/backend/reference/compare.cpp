@@ -30,26 +30,19 @@ void for_each_row(const std::array<int64_t, 4>& shape, F&& f) {
       for (int64_t h = 0; h < shape[2]; ++h) f(b, l, h);
 }
 
-// Largest |element| and largest row norm; NaNs and infinities do not count.
-struct Magnitude {
-  double element = 0, norm = 0;
-
-  explicit Magnitude(const TensorView& tensor) {
-    dispatch_dtype(tensor.dtype, [&]<class T>(T) {
-      for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
-        const T* row = tensor.row<T>(b, l, h);
-        double squares = 0;
-        for (int64_t d = 0; d < tensor.shape[3]; ++d) {
-          const double x = to_f32(row[d]);
-          if (!std::isfinite(x)) return;
-          element = std::max(element, std::abs(x));
-          squares += x * x;
-        }
-        norm = std::max(norm, std::sqrt(squares));
-      });
+// Largest norm of a row; rows with a NaN or infinity do not count.
+double largest_norm(const TensorView& tensor) {
+  double largest = 0;
+  dispatch_dtype(tensor.dtype, [&]<class T>(T) {
+    for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
+      const T* row = tensor.row<T>(b, l, h);
+      double squares = 0;
+      for (int64_t d = 0; d < tensor.shape[3]; ++d) squares += std::pow(to_f32(row[d]), 2.0);
+      if (std::isfinite(squares)) largest = std::max(largest, std::sqrt(squares));
     });
-  }
-};
+  });
+  return largest;
+}
 
 double largest(const std::vector<double>& values) {
   double largest = 0;
@@ -87,19 +80,24 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
                    : problem.dtype == Dtype::f16 ? 0x1p-11
                                                  : 0x1p-8;
   const double scale = std::abs(problem.softmax_scale());
-  const double drop = Dropout::make(problem.dropout, problem.seed).scale;
-  const double weight = exact.max_key_weight;
-  const Magnitude mq(q), mk(k), mv(v);
-  const double s = 2 * scale * mq.norm * mk.norm;
+  const double z = Dropout::make(problem.dropout, problem.seed).scale;
+  const double root = std::sqrt(static_cast<double>(problem.head_dim));
+  const double root_v = std::sqrt(static_cast<double>(problem.head_dim_v));
+  const double q_norm = largest_norm(q), k_norm = largest_norm(k), v_norm = largest_norm(v);
+  const double s = u32 * (scale * q_norm * k_norm + largest(exact.lse));
+  const auto result = [&](const std::vector<double>& values, int64_t terms) {
+    return (2 * u + u32 * std::sqrt(static_cast<double>(terms)) / 4) * largest(values);
+  };
+  const int64_t rows = problem.group() * problem.q_len;
   Floors floors;
-  floors.o = 2 * u * largest(exact.o) + u32 * s * mv.element * drop;
-  floors.lse = 2 * u32 * largest(exact.lse) + u32 * s;
+  floors.o = result(exact.o, problem.kv_len) + s * z * v_norm / root_v;
+  floors.lse = u32 * largest(exact.lse) + s;
   if (dout.data == nullptr) return floors;
-  const Magnitude mdo(dout);
-  const double e = drop * (u32 * (s + 4) * mdo.norm * mv.norm + u * mdo.element * mv.norm);
-  floors.dv = 2 * u * largest(exact.dv) + weight * u32 * (s + 2) * mdo.element * drop;
-  floors.dq = 2 * u * largest(exact.dq) + scale * e * mk.element;
-  floors.dk = 2 * u * largest(exact.dk) + scale * weight * e * mq.element;
+  const double w = exact.max_key_norm, dout_norm = largest_norm(dout);
+  const double e = z * dout_norm * v_norm * ((s + 3 * u) / root_v + u32);
+  floors.dv = result(exact.dv, rows) + w * s * z * dout_norm / root_v;
+  floors.dq = result(exact.dq, problem.kv_len) + scale * e * k_norm / root;
+  floors.dk = result(exact.dk, rows) + w * scale * e * q_norm / root;
   return floors;
 }
 

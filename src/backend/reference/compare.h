@@ -29,14 +29,18 @@ struct Comparison {
   bool within(double limit) const { return nonfinite_mismatches == 0 && ratio <= limit; }
 };
 
-/// Errors that any computation with f32 sums and results in the problem's dtype may make. With u
-/// the half ulp of the dtype, u32 that of f32, and largest row norms |.|:
-///   O  2 u max|O| + u32 s max_v          LSE  2 u32 max|LSE| + u32 s
-///   dV 2 u max|dV| + w u32 (s + 2) max_do
-///   dQ 2 u max|dQ| + scale e max_k       dK  2 u max|dK| + scale w e max_q
-/// where s = 2 scale |Q||K| bounds the rounding of S, w = Reference::max_key_weight, max_x the
-/// largest |element|, z the dropout scale and e = z (u32 (s + 4) |dO||V| + u max_do |V|) the error
-/// of P (dP - delta): its terms cancel exactly when a row sees one key, its rounding does not.
+/// Errors that any computation with f32 sums and results in the problem's dtype may make, as large
+/// as they typically are: what the same-dtype computation lacks when few elements or a row of one
+/// key (whose dS is exactly 0 there) let its roundings cancel by luck. With u the half ulp of the
+/// dtype, u32 that of f32, |X| the largest row norm, z the dropout scale, w the largest norm of a
+/// column of P:
+///   s = u32 (scale |Q||K| + max|LSE|)  error of S - LSE, LSE being stored in f32
+///   a = z |dO||V| / sqrt(dim_v)        size of dP
+///   e = (s + 3 u) a + u32 z |dO||V|    error of dS / P: from P, from O in delta, from f32 sums
+///   r(X) = (2 u + u32 sqrt(n) / 4) max|X|  storing X, and summing n terms of one sign
+///   O   r(O)  + s z |V| / sqrt(dim_v)        LSE  u32 max|LSE| + s
+///   dV  r(dV) + w s z |dO| / sqrt(dim_v)
+///   dQ  r(dQ) + scale e |K| / sqrt(dim)      dK   r(dK) + w scale e |Q| / sqrt(dim)
 struct Floors {
   double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
 };

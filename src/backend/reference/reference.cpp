@@ -75,14 +75,15 @@ class Head {
         k_(k, b, kv_head),
         v_(v, b, kv_head) {}
 
-  /// `queries` and `keys` are this head's places in the selection. Returns the largest key weight.
+  /// `queries` and `keys` are this head's places in the selection. Returns the largest norm of a
+  /// key's column.
   double run(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
     key_slot_.assign(static_cast<size_t>(p_.kv_len), -1);
     for (size_t i = 0; i < keys.size(); ++i)
       key_slot_[selection_.keys[keys[i]].l] = static_cast<int64_t>(i);
     dk_.assign(keys.size() * p_.head_dim, 0);
     dv_.assign(keys.size() * p_.head_dim_v, 0);
-    weight_.assign(keys.size(), 0);
+    squares_.assign(keys.size(), 0);
 
     for (int64_t h = kv_head_ * p_.group(); h < (kv_head_ + 1) * p_.group(); ++h) {
       const Rows<Real> q_rows(q_, b_, h), dout_rows(dout_, b_, h);
@@ -103,7 +104,7 @@ class Head {
       for (int64_t d = 0; d < p_.head_dim_v; ++d)
         result_.dv[keys[i] * p_.head_dim_v + d] = round(dv_[i * p_.head_dim_v + d]);
     }
-    return weight_.empty() ? 0 : static_cast<double>(*std::ranges::max_element(weight_));
+    return squares_.empty() ? 0 : std::sqrt(static_cast<double>(std::ranges::max(squares_)));
   }
 
  private:
@@ -179,7 +180,7 @@ class Head {
       if (key < 0) continue;
       add_scaled(dk_, key, ds, q_row, p_.head_dim);
       add_scaled(dv_, key, round(factor_[j] * prob_[j]), dout_row, p_.head_dim_v);
-      weight_[key] += prob_[j];
+      squares_[key] += prob_[j] * prob_[j];
     }
     const Real scale = static_cast<Real>(p_.softmax_scale());
     for (int64_t d = 0; d < p_.head_dim && slot >= 0; ++d)
@@ -204,7 +205,7 @@ class Head {
   const Dropout dropout_;
   const Rows<Real> k_, v_;
   std::vector<int64_t> key_slot_;                      // [kv_len], -1: not selected
-  std::vector<Real> dk_, dv_, weight_;                 // of the selected keys
+  std::vector<Real> dk_, dv_, squares_;                // of the selected keys
   std::vector<int64_t> keys_;                          // visible keys of the row at hand ...
   std::vector<Real> prob_, factor_, slope_, exact_s_;  // ... and what belongs to each
 };
@@ -234,7 +235,7 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
     result.dv.resize(selection.keys.size() * problem.head_dim_v);
   }
 
-  std::vector<double> weights(heads, 0);
+  std::vector<double> norms(heads, 0);
   std::atomic<int64_t> next = 0;
   std::exception_ptr failure;
   std::once_flag failed;
@@ -242,7 +243,7 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
     if (queries[head].empty() && keys[head].empty()) return;
     Head<Real, Storage> one(problem, mask, q, k, v, dout, selection, result,
                             head / problem.kv_heads, head % problem.kv_heads);
-    weights[head] = one.run(queries[head], keys[head]);
+    norms[head] = one.run(queries[head], keys[head]);
   };
   const auto work = [&] {
     try {
@@ -264,7 +265,7 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
     work();
   }
   if (failure) std::rethrow_exception(failure);
-  for (double weight : weights) result.max_key_weight = std::max(result.max_key_weight, weight);
+  for (double norm : norms) result.max_key_norm = std::max(result.max_key_norm, norm);
   return result;
 }
 

@@ -19,12 +19,12 @@ enum class Arithmetic {
 
 /// Results of the selected rows, in the order of the selection.
 struct Reference {
-  std::vector<double> o;      // [queries, head_dim_v]
-  std::vector<double> lse;    // [queries]
-  std::vector<double> dq;     // [queries, head_dim]
-  std::vector<double> dk;     // [keys, head_dim]
-  std::vector<double> dv;     // [keys, head_dim_v]
-  double max_key_weight = 0;  // max over selected keys of the sum of their column of P
+  std::vector<double> o;    // [queries, head_dim_v]
+  std::vector<double> lse;  // [queries]
+  std::vector<double> dq;   // [queries, head_dim]
+  std::vector<double> dk;   // [keys, head_dim]
+  std::vector<double> dv;   // [keys, head_dim_v]
+  double max_key_norm = 0;  // max over selected keys of the norm of their column of P
 };
 
 /// For batch b, query head h, its KV head g and every visible (i, j):

@@ -25,8 +25,8 @@ inline constexpr int32_t kChunk = 8;
 /// KV tiles that one chain of a "/split" forward order visits at most; fixes bits like kChunk.
 inline constexpr int32_t kSplit = 32;
 
-/// Workers that the last heads of a tail order fill; what the device has is another matter.
-inline constexpr int32_t kContractWorkers = 132;
+/// Tasks that run at once, as far as orders may know: the last heads of a tail order fill a wave.
+inline constexpr int32_t kWave = 128;
 
 /// From the first query tile of a column to the last, or back.
 enum class Rows { up, down };

@@ -35,21 +35,35 @@ Problem problem_of(int64_t length, Dtype dtype = Dtype::f32) {
           .dtype = dtype};
 }
 
+void expect_equal_for_threads(Case& c, const Plan& forward, const Plan& backward) {
+  c.run(forward, backward, 1);
+  const std::vector<std::string> expected = c.hashes();
+  for (const int threads : {2, 3, 8}) {
+    c.run(forward, backward, threads);
+    EXPECT_EQ(c.hashes(), expected)
+        << threads << " threads, " << backward.orders[0]->name << ", " << c.describe();
+  }
+}
+
 TEST(Bits, EqualForEveryThreadCount) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     for (const Mask& mask : every_kind_of_mask()) {
       const Problem p = problem_of(kLength, dtype);
       Case c(p, mask);
-      for (const Order order :
-           {Order::ascending, Order::descending, Order::rotating, Order::split_group}) {
-        const Plan forward = forward_plan(p, mask, kTile, 2);
-        const Plan backward = backward_plan(p, mask, kTile, order);
-        c.run(forward, backward, 1);
-        const std::vector<std::string> expected = c.hashes();
-        for (const int threads : {2, 3, 8}) {
-          c.run(forward, backward, threads);
-          EXPECT_EQ(c.hashes(), expected) << threads << " threads, " << c.describe();
-        }
+      const Plan forward = forward_plan(p, mask, kTile, 2);
+      for (const Order order : {Order::rotating, Order::split_group})
+        expect_equal_for_threads(c, forward, backward_plan(p, mask, kTile, order));
+      for (const OrderInfo& info : orders()) {
+        PlanOptions options;
+        options.pass = info.pass;
+        options.order = info.name;
+        options.level = info.level;
+        options.tile = kTile;
+        const Plan plan = make_plan(p, mask, options);
+        const bool is_forward = info.pass == Pass::forward;
+        expect_equal_for_threads(
+            c, is_forward ? plan : forward,
+            is_forward ? backward_plan(p, mask, kTile, Order::descending) : plan);
       }
     }
   }
@@ -59,7 +73,9 @@ TEST(Bits, EqualForEveryInstructionSet) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
     for (const double softcap : {0.0, 2.0}) {
       Problem p = problem_of(kLength, dtype);
-      p.head_dim = 40;
+      p.batch = p.kv_heads = 1;
+      p.q_heads = 2;
+      p.head_dim = 20;
       p.softcap = softcap;
       p.dropout = softcap / 10;
       for (const Mask& mask : every_kind_of_mask()) {

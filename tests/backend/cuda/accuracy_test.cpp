@@ -56,7 +56,7 @@ Outcome run_case(uint64_t number, void* stream) {
 
   const auto& patterns = static_patterns();
   const auto last = static_cast<int64_t>(patterns.size()) - 1;
-  const int64_t longest = pick(random, {3, 70, 150, 300, 400});
+  const int64_t longest = pick(random, {3, 70, 150, 300, 600});
   Mask mask = masks::full(1, 1);
   if (random.chance(0.15)) {
     mask = masks::uniform_block_sparse(random.between(1, longest), random.between(1, longest),
@@ -86,7 +86,8 @@ Outcome run_case(uint64_t number, void* stream) {
   try {
     GpuCase c(p, mask, number, random.chance(0.3) ? 8 * random.between(1, 3) : 0);
     const Plan forward = c.plan(Pass::forward, forward_order, forward_tile);
-    const Plan backward = c.plan(Pass::backward, backward_order, backward_tile, placement);
+    Plan backward = c.plan(Pass::backward, backward_order, backward_tile, placement);
+    if (backward.residency > 64) backward = c.plan(Pass::backward, backward_order, backward_tile);
     c.run(*gpu(), forward, backward, stream);
     const auto first = c.bits();
     outcome.wrong = c.examine(outcome.ratio);

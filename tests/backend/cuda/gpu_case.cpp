@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "backend/reference/compare.h"
@@ -35,6 +36,7 @@ const cuda::CudaBackend* gpu() {
     }
     auto made = std::make_unique<cuda::CudaBackend>(0);
     made->set_spin_limit(2);
+    if (const char* arch = std::getenv("VERBATIM_GPU_ARCH")) made->limit_arch(std::atoi(arch));
     return made;
   }();
   return backend.get();

@@ -12,7 +12,8 @@
 
 namespace verbatim::test {
 
-/// The device to test on; null without one, for GTEST_SKIP.
+/// The device to test on; null without one, for GTEST_SKIP. VERBATIM_GPU_ARCH=80 in the environment
+/// makes it choose the portable kernels.
 const cuda::CudaBackend* gpu();
 
 /// A tensor and its copy on the device, guards and gaps included.

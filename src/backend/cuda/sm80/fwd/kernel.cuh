@@ -236,7 +236,7 @@ class ForwardWorker {
   }
 
   __device__ void write(int64_t row, int64_t index, int i, const Softmax& softmax, Out& o) {
-    const bool empty = softmax.maximum[i] == -INFINITY;
+    const bool empty = softmax.sum[i] == 0;  // no key was seen; NaN is not empty
     const float inverse = empty ? 0 : 1 / softmax.sum[i];
     if (lane_ % 4 == 0) {
       p_.lse[index] = empty ? -INFINITY : softmax.maximum[i] / kLog2e + logf(softmax.sum[i]);

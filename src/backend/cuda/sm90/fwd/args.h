@@ -1,0 +1,35 @@
+// What host and kernel of the sm90 forward share: tile shapes and arguments.
+#pragma once
+
+#include <cuda.h>
+
+#include "backend/cuda/device/params.h"
+
+namespace verbatim::cuda::sm90 {
+
+// Tile shapes. `stages` K and V tiles and `q_stages` query tiles are in flight; every consumer
+// warpgroup owns 64 of the tile_q rows.
+struct Hd64Kv128 {
+  static constexpr int head_dim = 64, tile_q = 192, tile_kv = 128, stages = 4, q_stages = 2;
+};
+struct Hd128Kv128 {
+  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 128, stages = 2, q_stages = 2;
+};
+struct Hd128Kv176 {
+  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 176, stages = 2, q_stages = 1;
+};
+
+/// Arguments of the kernel.
+struct FwdArgs {
+  CUtensorMap q_map, k_map, v_map;  // (dim, length, heads, batch)
+  PlanView plan;
+  int32_t* ticket;  // 0 at the start
+  TensorRef o;
+  float* lse;  // [batch, q_heads, q_len]
+  Sizes sizes;
+  float scale_log2;    // of the scores as they enter the softmax, times log2(e)
+  float softcap_log2;  // 2 * log2(e) * scale / softcap: tanh's argument; 0: no softcap
+  Dropout dropout;
+};
+
+}  // namespace verbatim::cuda::sm90

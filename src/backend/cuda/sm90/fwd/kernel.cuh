@@ -1,0 +1,498 @@
+// Forward attention for Hopper: O = softmax(S) V and LSE, visit by visit as the plan says.
+// Online softmax after Milakov and Gimelshein (2018); the overlap of softmax and GEMMs, inside a
+// warpgroup and between warpgroups, after FlashAttention-3 (Shah et al., 2024, section 3).
+//
+//   warp                      does                                    registers
+//   0                         decoder: takes tickets, reads the plan  56 or 32
+//   1                         loader: TMA of Q and K tiles            56 or 32
+//   2                         loader: TMA of V tiles                  56 or 32
+//   3                         leaves at once
+//   4 .. 3 + 4 * consumers    64 query rows each warpgroup            224 or 160
+//
+//   decoder --visit_full--> loaders --q_full, k_full, v_full (TMA bytes)--> consumers
+//      ^                       ^------q_empty, k_empty, v_empty----------------|
+//      |---------------------------------visit_empty----------------(and from the loaders)
+//
+// All rings are in order, so a consumer that sees k_full of a visit may read its record. One turn
+// token walks round the consumers; whoever holds it issues Q K^T of this visit and P V of the
+// previous one, passes it on, and does its softmax while the others' GEMMs run.
+#pragma once
+
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <cute/tensor.hpp>
+
+#include "backend/cuda/sm90/fwd/config.h"
+#include "backend/cuda/sm90/fwd/mask.cuh"
+#include "backend/cuda/sm90/fwd/softmax.cuh"
+#include "backend/cuda/sm90/pipeline.cuh"
+
+namespace verbatim::cuda::sm90 {
+
+/// Decoder warp: turns tickets into visits.
+template <class Tile, class Element>
+__device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+  using Config = FwdConfig<Tile>;
+  using Record = Visit<Config>;
+  const int lane = threadIdx.x % 32;
+  const PlanView& plan = args.plan;
+  Ring<Config::visits> ring;
+
+  const auto publish = [&](auto&& fill) {
+    wait(smem.visit_empty[ring.slot()], ring.free());
+    fill(smem.visit[ring.slot()]);
+    __syncwarp();
+    if (lane == 0) arrive(smem.visit_full[ring.slot()]);
+    ring.advance();
+  };
+
+  // Fills in what a visit sees: the KV tile between two edges, under the run's slices.
+  const auto describe = [&](Record& visit, const OrderView& order, const Run& run,
+                            const int64_t* edges) {
+    const int32_t k_begin = static_cast<int32_t>(edges[0]);
+    const int32_t k_width = static_cast<int32_t>(edges[1]) - k_begin;
+    // Lane 8 s + f makes field f of band s, and looks at field f of slices s + 4, s + 8 ...
+    int32_t k_used = run.slice_count > 0 ? 0 : k_width;
+    const int field = lane % 8;
+#pragma unroll 1
+    for (int32_t s = lane / 8; s < run.slice_count && field < 6; s += 4) {
+      const Slice* slice = order.slices + order.slice_ids[run.slice_begin + s];
+      const int32_t value = band_field(field, reinterpret_cast<const int64_t*>(slice)[field],
+                                       smem.place.q_begin, k_begin, k_width);
+      if (s < Config::inline_bands) reinterpret_cast<int32_t*>(&visit.bands[s])[field] = value;
+      if (field == 3) k_used = max(k_used, value);
+    }
+    k_used = __reduce_max_sync(~0u, k_used);
+    if (lane != 0) return;
+    visit.k_begin = k_begin;
+    visit.k_width = k_width;
+    visit.k_used = k_used;
+    visit.band_count = run.slice_count;
+    visit.slice_begin = run.slice_begin;
+    visit.order = &order;
+    if (run.slice_count == 0 && k_width < Config::tile_kv) {
+      visit.band_count = 1;
+      visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
+    }
+  };
+  const auto decode_chain = [&](const OrderView& order, const Chain& chain) {
+    const Run* const end = order.runs + chain.run_end;
+    const Run* run = order.runs + chain.run_begin;
+    // Fields are read again for every visit: the decoder has time, but few registers.
+    uint32_t flags = Record::first;
+    for (int32_t i = 0; run != end || (flags & Record::first);) {
+      publish([&](Record& visit) {
+        if (lane < static_cast<int>(sizeof(Place) / 4)) {
+          reinterpret_cast<int32_t*>(&visit.place)[lane] =
+              reinterpret_cast<const int32_t*>(&smem.place)[lane];
+        }
+        if (run == end) {
+          flags |= Record::last | Record::empty;
+        } else {
+          if (run + 1 == end && i + 1 == run->count) flags |= Record::last;
+          const int32_t tile = run->first + i * run->step;
+          describe(visit, order, *run, order.kv_edges + tile);
+        }
+        if (lane == 0) visit.flags = flags;
+      });
+      if (run == end) break;
+      flags = 0;
+      if (++i == run->count) {
+        i = 0;
+        ++run;
+      }
+    }
+  };
+  const auto decode_task = [&](const PlacedTask& placed) {
+    const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
+    const Task task = order.tasks[placed.task];
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      const Chain& chain = order.chains[c];
+      if (lane == 0) {
+        const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
+        const int32_t batch = placed.head / plan.kv_heads;
+        const int32_t kv_head = placed.head - batch * plan.kv_heads;
+        smem.place = {q_begin, static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                      kv_head * plan.group + chain.q_head, kv_head, batch};
+      }
+      __syncwarp();
+      decode_chain(order, chain);
+    }
+  };
+
+  int32_t ticket = blockIdx.x;
+  while (ticket < plan.unit_count) {
+    // Asked for now, needed when this unit has been decoded.
+    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(args.ticket, 1) : 0;
+    const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
+    const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
+    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);
+    ticket = __shfl_sync(~0u, next, 0);
+  }
+  publish([&](Record& visit) {
+    if (lane == 0) visit.flags = Record::stop;
+  });
+}
+
+/// Fetches head_dim / 64 boxes of (64, rows), one behind the other; completes on `full`.
+template <class Config, class Element>
+__device__ void fetch(const CUtensorMap& map, uint64_t& full, cute::TMA::CacheHintSm90 hint,
+                      Element* to, int32_t rows, int32_t begin, int32_t head, int32_t batch) {
+  Mbarrier::arrive_and_expect_tx(&full, rows * Config::head_dim * sizeof(Element));
+#pragma unroll
+  for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full, static_cast<uint64_t>(hint),
+                                 to + part * rows * kSwizzleSpan, part * kSwizzleSpan, begin, head,
+                                 batch);
+  }
+}
+
+/// Calls f(flags, place, k_begin) for every visit that has tiles. One lane of a loader warp.
+template <class Tile, class Element, class F>
+__device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
+  using Config = FwdConfig<Tile>;
+  using Record = Visit<Config>;
+  Ring<Config::visits> visits;
+  while (true) {
+    const int slot = visits.slot();
+    wait(smem.visit_full[slot], visits.phase());
+    const uint32_t flags = smem.visit[slot].flags;
+    const Place place = smem.visit[slot].place;
+    const int32_t k_begin = smem.visit[slot].k_begin;
+    arrive(smem.visit_empty[slot]);
+    visits.advance();
+    if (flags & Record::stop) return;
+    if (!(flags & Record::empty)) f(flags, place, k_begin);
+  }
+}
+
+/// Loader of Q and K. K and V have a warp each: a K slot is free half a visit before a V slot.
+template <class Tile, class Element>
+__device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+  using Config = FwdConfig<Tile>;
+  using Hint = cute::TMA::CacheHintSm90;
+  Ring<Config::q_stages> queries;
+  Ring<Config::stages> keys;
+  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
+    if (flags & Visit<Config>::first) {
+      const int slot = queries.slot();
+      wait(smem.q_empty[slot], queries.free());
+      fetch<Config>(args.q_map, smem.q_full[slot], Hint::EVICT_FIRST, smem.q[slot], Config::tile_q,
+                    place.q_begin, place.q_head, place.batch);
+      queries.advance();
+    }
+    const int slot = keys.slot();
+    wait(smem.k_empty[slot], keys.free());
+    fetch<Config>(args.k_map, smem.k_full[slot], Hint::EVICT_LAST, smem.k[slot], Config::tile_kv,
+                  k_begin, place.kv_head, place.batch);
+    keys.advance();
+  });
+}
+
+/// Loader of V.
+template <class Tile, class Element>
+__device__ void load_values(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+  using Config = FwdConfig<Tile>;
+  Ring<Config::stages> values;
+  for_each_visit(smem, [&](uint32_t, const Place& place, int32_t k_begin) {
+    const int slot = values.slot();
+    wait(smem.v_empty[slot], values.free());
+    fetch<Config>(args.v_map, smem.v_full[slot], cute::TMA::CacheHintSm90::EVICT_LAST, smem.v[slot],
+                  Config::tile_kv, k_begin, place.kv_head, place.batch);
+    values.advance();
+  });
+}
+
+/// Issues C += A B as one wgmma group; kFresh: C = A B. The caller waits.
+template <bool kFresh, class Mma, class A, class B, class C>
+__device__ void issue(Mma& mma, const A& a, const B& b, C& c) {
+  cute::warpgroup_fence_operand(c);
+  cute::warpgroup_arrive();
+  mma.accumulate_ = kFresh ? cute::GMMA::ScaleOut::Zero : cute::GMMA::ScaleOut::One;
+#pragma unroll
+  for (int k = 0; k < cute::size<2>(a); ++k) {
+    cute::gemm(mma, a(cute::_, cute::_, k), b(cute::_, cute::_, k), c);
+    mma.accumulate_ = cute::GMMA::ScaleOut::One;
+  }
+  cute::warpgroup_commit_batch();
+}
+
+/// The GEMMs, fragments and shared-memory layouts of one warpgroup.
+template <class Tile, class Element>
+struct FwdMma {
+  using Config = FwdConfig<Tile>;
+  using Rows = cute::Int<kRows>;
+  using Dim = cute::Int<Config::head_dim>;
+  using Keys = cute::Int<Config::tile_kv>;
+  using Stages = cute::Int<Config::stages>;
+  using KMajor = cute::GMMA::Layout_K_SW128_Atom<Element>;
+  using MnMajor = cute::GMMA::Layout_MN_SW128_Atom<Element>;
+
+  using QLayout = decltype(cute::tile_to_shape(
+      KMajor{}, cute::Shape<cute::Int<Config::tile_q>, Dim, cute::Int<Config::q_stages>>{}));
+  using KLayout = decltype(cute::tile_to_shape(KMajor{}, cute::Shape<Keys, Dim, Stages>{}));
+  // V as (dim, key): the same bytes as K's layout, read across.
+  using VLayout = decltype(cute::tile_to_shape(MnMajor{}, cute::Shape<Dim, Keys, Stages>{},
+                                               cute::Step<cute::_2, cute::_1, cute::_3>{}));
+
+  using Scores = decltype(cute::make_tiled_mma(
+      cute::GMMA::ss_op_selector<Element, Element, float, cute::Shape<Rows, Keys, Dim>>()));
+  using Output = decltype(cute::make_tiled_mma(
+      cute::GMMA::rs_op_selector<Element, Element, float, cute::Shape<Rows, Dim, Keys>,
+                                 cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
+};
+
+/// Two floats rounded to nearest, `low` in the low half.
+template <class Element>
+__device__ uint32_t round_pair(float low, float high) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<Element, cute::bfloat16_t>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+
+/// Rounds a tile of P to the elements of the second GEMM's A operand: the same order of registers.
+template <class Element, class P, class Scores>
+__device__ void round_to(P& p, const Scores& scores) {
+  static_assert(decltype(cute::size(p))::value == decltype(cute::size(scores))::value);
+  auto pairs = cute::recast<uint32_t>(p);
+#pragma unroll
+  for (int i = 0; i < cute::size(pairs); ++i) {
+    pairs(i) = round_pair<Element>(scores(2 * i), scores(2 * i + 1));
+  }
+}
+
+/// Writes the warpgroup's rows that belong to the tile. Four threads hold a row, 2 of
+/// every 8 columns each; they trade registers so that every thread stores 16 bytes.
+template <class Config, class Element, class Acc>
+__device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc& o,
+                      const OnlineSoftmax& softmax, int32_t row) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool inside = row + 8 * r < visit.place.q_rows;
+    const int64_t q = visit.place.q_begin + row + 8 * r;
+    const float sum = softmax.sum[r];
+    const float inverse = args.dropout.scale / sum;
+    Element* to = args.o.at<Element>(visit.place.batch, q, visit.place.q_head);
+#pragma unroll
+    for (int part = 0; part < Config::head_dim / 32; ++part) {
+      uint32_t word[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = 4 * (4 * part + j) + 2 * r;
+        word[j] = sum == 0 ? 0 : round_pair<Element>(o(i) * inverse, o(i + 1) * inverse);
+      }
+      // Transposes the 4 x 4 words of the four threads: distance 1, then distance 2.
+#pragma unroll
+      for (int distance = 1; distance <= 2; ++distance) {
+        const bool upper = t & distance;
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          const int low = distance == 1 ? 2 * pair : pair;
+          uint32_t& keep_upper = word[low + distance];
+          uint32_t& keep_lower = word[low];
+          const uint32_t got = __shfl_xor_sync(~0u, upper ? keep_lower : keep_upper, distance);
+          (upper ? keep_lower : keep_upper) = got;
+        }
+      }
+      if (inside) {
+        *reinterpret_cast<uint4*>(to + 32 * part + 8 * t) =
+            make_uint4(word[0], word[1], word[2], word[3]);
+      }
+    }
+    if (inside && t == 0) {
+      constexpr float kLn2 = 0.693147180559945309f;
+      args.lse[args.sizes.row_index(visit.place.batch, visit.place.q_head, q)] =
+          sum == 0 ? -INFINITY : kLn2 * (softmax.max[r] * args.scale_log2 + log2f(sum));
+    }
+  }
+}
+
+/// A consumer warpgroup: rows 64 * group .. of every query tile.
+template <class Tile, class Element, bool kExtras>
+__device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem, int group) {
+  using namespace cute;
+  using Config = FwdConfig<Tile>;
+  using Record = Visit<Config>;
+  using Gemms = FwdMma<Tile, Element>;
+  constexpr int kScores = Config::tile_kv / 2;  // per thread
+  const int thread = threadIdx.x % kWarpgroup, lane = threadIdx.x % 32, t = lane % 4;
+  const int32_t row = kRows * group + thread / 32 * 16 + lane / 4;
+
+  typename Gemms::Scores mma_s;
+  typename Gemms::Output mma_o;
+  auto all_q = make_tensor(make_smem_ptr(smem.q[0]), typename Gemms::QLayout{});
+  auto q =
+      local_tile(all_q, make_shape(Int<kRows>{}, typename Gemms::Dim{}, Int<Config::q_stages>{}),
+                 make_coord(group, 0, 0));                                    // (64,D,QSTAGE)
+  auto k = make_tensor(make_smem_ptr(smem.k[0]), typename Gemms::KLayout{});  // (N,D,STAGE)
+  auto v = make_tensor(make_smem_ptr(smem.v[0]), typename Gemms::VLayout{});  // (D,N,STAGE)
+  auto frag_q = mma_s.get_slice(0).partition_fragment_A(q);                   // descriptors
+  auto frag_k = mma_s.get_slice(0).partition_fragment_B(k);
+  auto frag_v = mma_o.get_slice(0).partition_fragment_B(v);
+  auto o = partition_fragment_C(mma_o, make_shape(Int<kRows>{}, typename Gemms::Dim{}));
+  auto p = make_tensor<Element>(
+      partition_shape_A(mma_o, make_shape(Int<kRows>{}, typename Gemms::Keys{})));
+
+  Ring<Config::visits> visits;
+  Ring<Config::q_stages> queries;
+  Ring<Config::stages> keys;  // V follows one visit behind K
+  OnlineSoftmax softmax;
+
+  const auto release = [&](uint64_t& empty) {
+    __syncwarp();
+    if (lane == 0) arrive(empty);
+  };
+  const auto take_turn = [&] {
+    cutlass::arch::NamedBarrier::sync(2 * kWarpgroup, static_cast<uint32_t>(Barrier::turn) + group);
+  };
+  const auto pass_turn = [&] {
+    const int next = group + 1 == Config::consumers ? 0 : group + 1;
+    cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup,
+                                        static_cast<uint32_t>(Barrier::turn) + next);
+  };
+  // Hides, caps, exponentiates and drops the scores of a visit.
+  const auto weigh = [&](auto first, auto& s, const Record& visit, float(&rescale)[2]) {
+    if constexpr (kExtras) {
+      if (args.softcap_log2 != 0) {
+#pragma unroll
+        for (int i = 0; i < kScores; ++i) s(i) = tanh_from_log2(s(i) * args.softcap_log2);
+      }
+    }
+    if (visit.band_count > 0) hide<Config>(s, visit, row, t);
+    softmax.template step<decltype(first)::value, kScores>(s, args.scale_log2, rescale);
+    if constexpr (kExtras) {
+      if (args.dropout.enabled()) {
+        drop<Config::tile_kv>(s, args.dropout, visit.place.batch, visit.place.q_head,
+                              visit.place.q_begin + row, visit.k_begin, t);
+      }
+    }
+  };
+  // 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
+  // Every warpgroup clears for itself; writing zeros twice is harmless.
+  const auto clear_tail = [&](int slot, int32_t used) {
+    constexpr int kLine = kSwizzleSpan * 2;
+    for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
+      auto* lines = reinterpret_cast<uint8_t*>(smem.v[slot]) + part * Config::tile_kv * kLine;
+      for (int at = used * kLine + thread * 16; at < Config::tile_kv * kLine; at += kWarpgroup * 16)
+        *reinterpret_cast<uint4*>(lines + at) = make_uint4(0, 0, 0, 0);
+    }
+    cutlass::arch::fence_view_async_shared();
+    cutlass::arch::NamedBarrier::sync(kWarpgroup, static_cast<uint32_t>(Barrier::tail) + group);
+  };
+
+  if (group + 1 == Config::consumers) pass_turn();
+  while (true) {
+    wait(smem.visit_full[visits.slot()], visits.phase());
+    const Record* visit = &smem.visit[visits.slot()];
+    uint32_t flags = visit->flags;
+    if (flags & Record::stop) break;
+
+    clear(o);
+    if (flags & Record::empty) {
+      softmax.sum[0] = softmax.sum[1] = 0;
+    } else {
+      float rescale[2];
+      int32_t used = visit->k_used;
+      {
+        auto s = partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
+        wait(smem.q_full[queries.slot()], queries.phase());
+        wait(smem.k_full[keys.slot()], keys.phase());
+        issue<true>(mma_s, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, keys.slot()), s);
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(s);
+        release(smem.k_empty[keys.slot()]);
+        keys.advance();
+        weigh(std::true_type{}, s, *visit, rescale);
+        round_to<Element>(p, s);
+      }
+      while (!(flags & Record::last)) {
+        release(smem.visit_empty[visits.slot()]);
+        visits.advance();
+        visit = &smem.visit[visits.slot()];
+        auto s = partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
+        wait(smem.k_full[keys.slot()], keys.phase());
+        take_turn();
+        issue<true>(mma_s, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, keys.slot()), s);
+        const auto values = keys.previous();
+        wait(smem.v_full[values.slot()], values.phase());
+        if (used < Config::tile_kv) clear_tail(values.slot(), used);
+        issue<false>(mma_o, p, frag_v(_, _, _, values.slot()), o);
+        pass_turn();
+        warpgroup_wait<1>();
+        warpgroup_fence_operand(s);
+        release(smem.k_empty[keys.slot()]);
+        flags = visit->flags;
+        used = visit->k_used;
+        weigh(std::false_type{}, s, *visit, rescale);
+        // A factor of 1 changes no bit. The branch also keeps ptxas from moving the wait for P V up
+        // in front of the softmax, which would undo the overlap.
+        if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
+          warpgroup_wait<0>();
+          warpgroup_fence_operand(o);
+#pragma unroll
+          for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
+        }
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(o);
+        release(smem.v_empty[keys.previous().slot()]);
+        keys.advance();
+        round_to<Element>(p, s);
+      }
+      release(smem.q_empty[queries.slot()]);
+      queries.advance();
+      const auto values = keys.previous();
+      wait(smem.v_full[values.slot()], values.phase());
+      if (used < Config::tile_kv) clear_tail(values.slot(), used);
+      issue<false>(mma_o, p, frag_v(_, _, _, values.slot()), o);
+      softmax.finish();
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(o);
+      release(smem.v_empty[values.slot()]);
+    }
+    store<Config, Element>(args, *visit, o, softmax, row);
+    release(smem.visit_empty[visits.slot()]);
+    visits.advance();
+  }
+  if (group == 0) take_turn();  // the token that is still on its way
+}
+
+/// One block per multiprocessor, FwdConfig<Tile>::threads threads.
+template <class Tile, class Element, bool kExtras>
+__global__ void __launch_bounds__(FwdConfig<Tile>::threads, 1)
+    forward_kernel(const __grid_constant__ FwdArgs args) {
+  using Config = FwdConfig<Tile>;
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& smem = *reinterpret_cast<SharedStorage<Tile, Element>*>(raw);
+  if (threadIdx.x == 0) {
+    init(smem.visit_full, 1);
+    init(smem.visit_empty, Config::consumer_warps + 2);  // and the loaders
+    init(smem.q_full, 1);
+    init(smem.q_empty, Config::consumer_warps);
+    init(smem.k_full, 1);
+    init(smem.k_empty, Config::consumer_warps);
+    init(smem.v_full, 1);
+    init(smem.v_empty, Config::consumer_warps);
+    cutlass::arch::fence_barrier_init();
+  }
+  __syncthreads();
+
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<Config::producer_registers>();
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    const bool leader = threadIdx.x % 32 == 0;
+    if (warp == 0) decode<Tile, Element>(args, smem);
+    if (warp == 1 && leader) load_keys<Tile, Element>(args, smem);
+    if (warp == 2 && leader) load_values<Tile, Element>(args, smem);
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<Config::consumer_registers>();
+    consume<Tile, Element, kExtras>(args, smem, warpgroup - 1);
+  }
+}
+
+}  // namespace verbatim::cuda::sm90

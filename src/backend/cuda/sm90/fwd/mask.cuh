@@ -1,0 +1,73 @@
+// Masks of one tile: bands in the tile's coordinates, and the bits they leave to a thread.
+#pragma once
+
+#include <type_traits>
+
+#include "backend/cuda/sm90/fwd/config.h"
+
+namespace verbatim::cuda::sm90 {
+
+/// Field `field` of a slice relative to the tile whose first query and key are q0 and k0 and that
+/// has `width` keys: fields as in Band, values as in Slice.
+__device__ inline int32_t band_field(int field, int64_t value, int32_t q0, int32_t k0,
+                                     int32_t width) {
+  // Rows and columns of a tile are at most 256: beyond +-1024 a bound no longer matters.
+  constexpr int32_t kFar = 1024;
+  const int32_t base = field < 2 ? q0 : field < 4 ? k0 : k0 - q0;
+  const int32_t low = field < 4 ? 0 : -kFar, high = field == 2 || field == 3 ? width : kFar;
+  const int64_t near =
+      min(max(value - base, static_cast<int64_t>(low)), static_cast<int64_t>(high));
+  return static_cast<int32_t>(near) + (field == 5 ? 1 : 0);
+}
+
+__device__ inline Band make_band(const Slice& slice, int32_t q0, int32_t k0, int32_t width) {
+  const auto field = [&](int i, int64_t value) { return band_field(i, value, q0, k0, width); };
+  return {field(0, slice.q_begin), field(1, slice.q_end), field(2, slice.k_begin),
+          field(3, slice.k_end),   field(4, slice.lo),    field(5, slice.hi)};
+}
+
+/// Which of a thread's scores are visible. A thread of a warpgroup's 64 x kColumns accumulator
+/// holds, of each of its rows, columns 8 j + 2 t + e (t = lane % 4, e = 0 or 1): bit 2 j + e.
+template <int kColumns>
+struct ColumnBits {
+  using Word = std::conditional_t<(kColumns <= 128), uint32_t, uint64_t>;
+
+  /// Bits of the columns before `column`.
+  __device__ static Word before(int32_t column, int t) {
+    const int32_t bits = 2 * (column >> 3) + min(max((column & 7) - 2 * t, 0), 2);
+    return bits >= 8 * static_cast<int>(sizeof(Word)) ? ~Word{0} : (Word{1} << bits) - 1;
+  }
+  __device__ static Word of(const Band& band, int32_t row, int t) {
+    const int32_t begin = max(band.k_begin, row + band.lo);
+    const int32_t end = min(band.k_end, row + band.hi);
+    const bool seen = band.q_begin <= row && row < band.q_end && begin < end;
+    return seen ? before(end, t) & ~before(begin, t) : Word{0};
+  }
+};
+
+/// Hides what no band of the visit shows: scores become -inf. `scores` is the thread's part of the
+/// accumulator, ((e, row 0 or 1, j)); `row` its first row in the tile, the second is 8 below.
+template <class Config, class Scores>
+__device__ void hide(Scores& scores, const Visit<Config>& visit, int32_t row, int t) {
+  using Bits = ColumnBits<Config::tile_kv>;
+  typename Bits::Word seen[2] = {0, 0};
+  for (int32_t i = 0; i < visit.band_count; ++i) {
+    Band band;
+    if (i < Config::inline_bands) {
+      band = visit.bands[i];
+    } else {
+      const OrderView& order = *visit.order;
+      band = make_band(order.slices[order.slice_ids[visit.slice_begin + i]], visit.place.q_begin,
+                       visit.k_begin, visit.k_width);
+    }
+    seen[0] |= Bits::of(band, row, t);
+    seen[1] |= Bits::of(band, row + 8, t);
+  }
+#pragma unroll
+  for (int i = 0; i < Config::tile_kv / 2; ++i) {
+    const int bit = i / 4 * 2 + i % 2;
+    if (!(seen[i / 2 % 2] >> bit & 1)) scores(i) = -INFINITY;
+  }
+}
+
+}  // namespace verbatim::cuda::sm90

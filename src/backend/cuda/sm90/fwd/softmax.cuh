@@ -1,0 +1,108 @@
+// Online softmax of a warpgroup's accumulator, and what may happen to scores around it.
+#pragma once
+
+#include "core/dropout.h"
+
+namespace verbatim::cuda::sm90 {
+
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// tanh(x) with x given as 2 log2(e) x: absolute error about 1e-7, where tanh.approx has 5e-4.
+__device__ inline float tanh_from_log2(float twice_x) {
+  return 1.0f - __fdividef(2.0f, exp2_fast(twice_x) + 1.0f);
+}
+
+/// Running maximum and sum of a thread's two rows (row r and row r + 8 of the accumulator). The
+/// maximum is the row's; the sum is the thread's share, joined over the four threads in finish().
+struct OnlineSoftmax {
+  float max[2], sum[2];
+
+  /// Turns kCount scores, ((e, row, j)), into exp2(scale_log2 * (score - maximum)) and takes them
+  /// into the sum. `rescale` is what earlier results must be multiplied with; 1 when kFirst.
+  template <bool kFirst, int kCount, class Scores>
+  __device__ void step(Scores& scores, float scale_log2, float (&rescale)[2]) {
+    float base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Two chains a row, even and odd columns: a single one would wait for its own latency.
+      float even = scores(2 * r), odd = scores(2 * r + 1);
+#pragma unroll
+      for (int i = 2 * r + 4; i < kCount; i += 4) {
+        even = fmaxf(even, scores(i));
+        odd = fmaxf(odd, scores(i + 1));
+      }
+      float top = fmaxf(even, odd);
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      if (!kFirst) top = fmaxf(top, max[r]);
+      // A row without a key so far keeps its maximum of -inf, which must not meet itself.
+      base[r] = top == -INFINITY ? 0.0f : top * scale_log2;
+      if (!kFirst) {
+        rescale[r] = exp2_fast(max[r] * scale_log2 - base[r]);
+        sum[r] *= rescale[r];
+      }
+      max[r] = top;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      scores(i) = exp2_fast(fmaf(scores(i), scale_log2, -base[i / 2 % 2]));
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float even = scores(2 * r), odd = scores(2 * r + 1);
+#pragma unroll
+      for (int i = 2 * r + 4; i < kCount; i += 4) {
+        even += scores(i);
+        odd += scores(i + 1);
+      }
+      sum[r] = kFirst ? even + odd : sum[r] + (even + odd);
+    }
+  }
+
+  /// Joins the sums of the four threads of a row.
+  __device__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    }
+  }
+};
+
+/// Sets the dropped elements of a 64 x kColumns tile of P to 0; `p` and `row` as in hide().
+/// Draws come in blocks of 8 keys: the four threads of a row draw 4 blocks and share the bits.
+template <int kColumns, class Scores>
+__device__ void drop(Scores& p, const Dropout& dropout, uint32_t batch, uint32_t q_head, uint32_t q,
+                     uint32_t k_begin, int t) {
+  const uint32_t shift = k_begin % 8;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    // Bits of the 32 keys that start at a multiple of 8.
+    const auto keep32 = [&](uint32_t k_block) {
+      uint32_t bits = dropout.keep8(batch, q_head, q + 8 * r, k_block + t) << (8 * t);
+      bits |= __shfl_xor_sync(~0u, bits, 1);
+      bits |= __shfl_xor_sync(~0u, bits, 2);
+      return bits;
+    };
+    uint32_t bits = keep32(k_begin / 8);
+#pragma unroll
+    for (int group = 0; group < (kColumns + 31) / 32; ++group) {
+      const uint32_t next = keep32(k_begin / 8 + 4 * (group + 1));
+      const uint32_t keep = __funnelshift_r(bits, next, shift);
+      bits = next;
+#pragma unroll
+      for (int j = 4 * group; j < 4 * group + 4 && j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (!(keep >> (8 * (j % 4) + 2 * t + e) & 1)) p(4 * j + 2 * r + e) = 0;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace verbatim::cuda::sm90

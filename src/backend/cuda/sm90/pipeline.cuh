@@ -1,0 +1,44 @@
+// mbarriers and the rings of shared-memory slots that they guard.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+#include <cstdint>
+
+namespace verbatim::cuda::sm90 {
+
+using Mbarrier = cutlass::arch::ClusterTransactionBarrier;
+
+__device__ inline void wait(const uint64_t& barrier, uint32_t phase) {
+  Mbarrier::wait(&barrier, phase);
+}
+__device__ inline void arrive(const uint64_t& barrier) { Mbarrier::arrive(&barrier); }
+
+/// Every barrier of `barriers` completes a phase after `count` arrivals.
+template <int kSlots>
+__device__ void init(uint64_t (&barriers)[kSlots], uint32_t count) {
+  for (uint64_t& barrier : barriers) Mbarrier::init(&barrier, count);
+}
+
+/// A position in a ring of slots. Consumers wait for `full` with phase(), producers for `empty`
+/// with free(): the first round through the ring finds every slot free.
+template <int kSlots>
+class Ring {
+  static_assert((kSlots & (kSlots - 1)) == 0);
+
+ public:
+  __device__ int slot() const { return count_ % kSlots; }
+  __device__ uint32_t phase() const { return count_ / kSlots % 2; }
+  __device__ uint32_t free() const { return phase() ^ 1; }
+  __device__ void advance() { ++count_; }
+  /// The position before this one.
+  __device__ Ring previous() const { return Ring(count_ - 1); }
+
+  Ring() = default;
+
+ private:
+  __device__ explicit Ring(uint32_t count) : count_(count) {}
+
+  uint32_t count_ = 0;
+};
+
+}  // namespace verbatim::cuda::sm90

@@ -1,0 +1,132 @@
+// What `auto` picks, against the search and against the lower bound.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+const std::vector<int64_t> kDocuments{380, 18,  147, 124, 561, 433, 1606, 59,  216,
+                                      21,  122, 260, 19,  114, 394, 287,  123, 322,
+                                      825, 4,   801, 466, 177, 90,  623};
+
+std::vector<Mask> dense_and_sparse(int64_t length) {
+  return {masks::full(length, length), masks::causal(length, length),
+          masks::causal_document(kDocuments), masks::causal_sliding_window(length, length, 1024)};
+}
+
+Problem problem_of(int64_t q_heads, int64_t kv_heads, int64_t length) {
+  return {.q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .q_len = length,
+          .kv_len = length,
+          .head_dim = 128,
+          .head_dim_v = 128,
+          .dtype = Dtype::bf16};
+}
+
+PlanOptions h200_options() {
+  PlanOptions options;
+  options.machine = make_machine("h200");
+  return options;
+}
+
+TEST(Auto, IsNearTheLowerBoundOrTheBestOrderThatNeedsNoResidency) {
+  const PlanOptions options = h200_options();
+  const Problem problem = problem_of(16, 16, 8192);
+  for (const Mask& mask : dense_and_sparse(8192)) {
+    const Plan plan = make_plan(problem, mask, options);
+    EXPECT_EQ(plan.residency, 1);
+    const Simulation found = simulate(plan, options.machine);
+    double best = found.makespan;
+    for (const Candidate& candidate : search(problem, mask, options))
+      if (candidate.plan.residency == 1) best = std::min(best, candidate.simulation.makespan);
+    EXPECT_LE(found.makespan, std::max(1.05 * found.lower_bound, 1.03 * best)) << mask.name();
+  }
+}
+
+TEST(Auto, KeepsGroupsBusy) {
+  const PlanOptions options = h200_options();
+  for (const Mask& mask : dense_and_sparse(8192)) {
+    const Problem problem = problem_of(64, 8, 8192);
+    const double found = simulate(make_plan(problem, mask, options), options.machine).makespan;
+    for (const char* order : {"right_to_left", "right_to_left/split"}) {
+      PlanOptions named = options;
+      named.order = order;
+      EXPECT_LE(found, 1.05 * simulate(make_plan(problem, mask, named), options.machine).makespan)
+          << mask.name() << ", " << order;
+    }
+  }
+}
+
+// The contract: at `invariant` the order is a function of one head alone.
+TEST(Auto, ChoosesTheSameBitsForAnyBatchHeadCountAndMachine) {
+  for (const Mask& mask : dense_and_sparse(8192)) {
+    PlanOptions options = h200_options();
+    const std::string bits = make_plan(problem_of(4, 2, 8192), mask, options).fingerprint();
+    Problem larger = problem_of(64, 32, 8192);
+    larger.batch = 3;
+    EXPECT_EQ(make_plan(larger, mask, options).fingerprint(), bits) << mask.name();
+    for (const char* machine : {"cpu", "paper:1,1"}) {
+      options.machine = make_machine(machine);
+      EXPECT_EQ(make_plan(larger, mask, options).fingerprint(), bits) << mask.name();
+    }
+    options.workers = 7;
+    EXPECT_EQ(make_plan(larger, mask, options).fingerprint(), bits) << mask.name();
+  }
+}
+
+TEST(MakePlan, RefusesAnOrderThatCannotKeepTheLevel) {
+  PlanOptions options = h200_options();
+  options.order = "right_to_left_tail";
+  const Problem problem = problem_of(4, 4, 1024);
+  const Mask mask = masks::causal(1024, 1024);
+  try {
+    make_plan(problem, mask, options);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::unsupported);
+    EXPECT_EQ(e.details().nearest, "right_to_left");
+    EXPECT_NE(e.details().expected.find("gpu_to_gpu"), std::string::npos);
+  }
+  options.level = Level::gpu_to_gpu;
+  const Plan plan = make_plan(problem_of(32, 32, 1024), mask, options);
+  // Eight KV tiles a head: the last 16 heads fill a wave of 128 tasks.
+  for (int32_t h = 0; h < 32; ++h)
+    EXPECT_EQ(plan.order(h).name, h < 16 ? "right_to_left_tail" : "descending") << h;
+}
+
+TEST(MakePlan, AsksForTheWorkersThatAnOrderNeeds) {
+  PlanOptions options;
+  options.order = "shift";
+  const Problem problem = problem_of(1, 1, 1024);
+  const Mask mask = masks::full(1024, 1024);
+  EXPECT_EQ(make_plan(problem, mask, options).placement.workers, 8);
+  options.workers = 3;
+  EXPECT_THROW(make_plan(problem, mask, options), Error);
+}
+
+TEST(MakePlan, StaysSmallForLongSequences) {
+  for (const auto& [length, bytes] : {std::pair(131072, 1 << 20), std::pair(1048576, 16 << 20)}) {
+    const Plan plan =
+        make_plan(problem_of(1, 1, length), masks::causal(length, length), h200_options());
+    EXPECT_LE(plan.bytes(), bytes);
+    EXPECT_EQ(plan.residency, 1);
+  }
+}
+
+TEST(Search, SortsEveryOrderOfTheLevel) {
+  PlanOptions options = h200_options();
+  const auto found = search(problem_of(8, 2, 1024), masks::causal(1024, 1024), options);
+  EXPECT_EQ(found.size(), 16u);  // eight orders, walked and split
+  for (size_t k = 1; k < found.size(); ++k)
+    EXPECT_LE(found[k - 1].simulation.makespan, found[k].simulation.makespan);
+  options.pass = Pass::forward;
+  EXPECT_EQ(search(problem_of(2, 2, 1024), masks::causal(1024, 1024), options).size(), 2u);
+}
+
+}  // namespace
+}  // namespace verbatim
