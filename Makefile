@@ -1,7 +1,7 @@
 # Everything a fresh Debian or Ubuntu machine needs: `make run` and `make test`.
 BUILD ?= build
-PACKAGES := g++ cmake ninja-build pkg-config python3 libcli11-dev nlohmann-json3-dev libfmt-dev \
-            libgtest-dev libhwy-dev
+PACKAGES := g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libfmt-dev \
+            libgtest-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # About 8 documents of real lengths, 4 query heads per KV head, bf16: seconds on two cores.

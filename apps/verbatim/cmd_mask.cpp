@@ -23,7 +23,20 @@ struct MaskCommand {
   std::string convert(const Mask& made) const;
 };
 
+std::string text_of_dense(const HeadMask& mask) {
+  const std::vector<uint8_t> dense = to_dense(mask);
+  std::string text;
+  for (int64_t q = 0; q < mask.q_len; ++q) {
+    for (int64_t k = 0; k < mask.kv_len; ++k) {
+      text += dense[static_cast<size_t>(q * mask.kv_len + k)] ? '1' : '0';
+    }
+    text += '\n';
+  }
+  return text;
+}
+
 std::string MaskCommand::convert(const Mask& made) const {
+  require_one_of(to, "--to", {"json", "mask_mod", "cu_seqlens", "columns", "dense"});
   const HeadMask& first = made.head(batch_entry, head);
   const auto impossible = [&](const char* why) {
     fail("this mask has no such form",
@@ -50,19 +63,7 @@ std::string MaskCommand::convert(const Mask& made) const {
                .dump() +
            "\n";
   }
-  if (to == "dense") {
-    const std::vector<uint8_t> dense = to_dense(first);
-    std::string text;
-    for (int64_t q = 0; q < first.q_len; ++q) {
-      for (int64_t k = 0; k < first.kv_len; ++k) {
-        text += dense[static_cast<size_t>(q * first.kv_len + k)] ? '1' : '0';
-      }
-      text += '\n';
-    }
-    return text;
-  }
-  fail("there is no such form",
-       {"--to", to, "json, mask_mod, cu_seqlens, columns or dense", "json"});
+  return text_of_dense(first);
 }
 
 int MaskCommand::run() const {

@@ -37,9 +37,7 @@ std::vector<Candidate> PlanCommand::candidates(const Problem& sizes, const Mask&
 }
 
 int PlanCommand::run() const {
-  if (pass != "backward" && pass != "forward") {
-    fail("a plan is of one pass", {"--pass", pass, "forward or backward", "backward"});
-  }
+  require_one_of(pass, "--pass", {"forward", "backward"});
   const bool backward = pass == "backward";
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);

@@ -191,9 +191,7 @@ int RunCommand::run() const {
   const std::string mode = !check.empty()                                          ? check
                            : flops(sizes, made, Pass::backward) <= kFullCheckFlops ? "full"
                                                                                    : "sampled";
-  if (mode != "full" && mode != "sampled" && mode != "none") {
-    fail("there is no such check", {"--check", check, "full, sampled or none", "sampled"});
-  }
+  require_one_of(mode, "--check", {"full", "sampled", "none"});
   check_output_file(output_file);
 
   Progress progress;

@@ -14,30 +14,27 @@ namespace {
 
 constexpr int kBadInput = 2, kBroken = 3;
 
-/// The option that an unknown one was probably meant to be.
-std::string suggestion(const CLI::App& root, const std::string& word) {
-  std::vector<std::string> known;
-  const auto commands = root.get_subcommands({});
-  const CLI::App* chosen = nullptr;
-  for (const CLI::App* command : commands) {
-    known.push_back(command->get_name());
-    if (command->parsed()) chosen = command;
-  }
-  if (chosen && word.starts_with("-")) {
-    known.clear();
-    for (const CLI::Option* option : chosen->get_options()) known.push_back(option->get_name());
-  }
-  return nearest_name(word, known);
-}
-
+/// The parser's message, and for an unknown option the one that was probably meant.
 int usage_error(const CLI::App& root, const CLI::ParseError& error) {
   fmt::print(stderr, "verbatim: {}", error.what());
-  for (const std::string& word : root.remaining(true)) {
-    fmt::print(stderr, " (nearest: {})", suggestion(root, word));
-    break;
+  const std::vector<std::string> unknown = root.remaining(true);
+  if (!unknown.empty()) {
+    std::vector<std::string> known;
+    for (const CLI::App* command : root.get_subcommands()) {
+      for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
+    }
+    fmt::print(stderr, " (nearest: {})", nearest_name(unknown.front(), known));
   }
   fmt::print(stderr, "\n");
   return kBadInput;
+}
+
+/// An unknown command is named with the nearest one; the parser would only miss a command.
+void require_command(const CLI::App& root, int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> known;
+  for (const CLI::App* command : root.get_subcommands({})) known.push_back(command->get_name());
+  require_one_of(argv[1], "command", known);
 }
 
 int main_program(int argc, const char* const* argv) {
@@ -57,6 +54,7 @@ int main_program(int argc, const char* const* argv) {
   add_verify(root, action);
   add_report(root, action);
   try {
+    require_command(root, argc, argv);
     root.parse(argc, argv);
     remember_arguments(argc, argv);
     return action();

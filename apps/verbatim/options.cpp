@@ -1,12 +1,15 @@
 #include "options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 #include "core/file.h"
 #include "core/json.h"
+#include "schedule/names.h"
 
 namespace verbatim::app {
 namespace {
@@ -19,6 +22,13 @@ void fail(std::string message, Error::Details details) {
   const std::string argument = details.argument;
   if (!argument.empty()) message = argument + ": " + message;
   throw Error(ErrorCode::invalid_argument, "verbatim", std::move(message), std::move(details));
+}
+
+void require_one_of(const std::string& value, const std::string& argument,
+                    const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return;
+  fail("there is no such name",
+       {argument, value, fmt::format("{}", fmt::join(known, ", ")), nearest_name(value, known)});
 }
 
 std::string read_text(const std::string& path) {
@@ -84,7 +94,9 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
   const int64_t base = options.seqlen.value_or(mask.implied_length().value_or(kDefaultLength));
   problem.q_len = options.q_len.value_or(options.kv_len.value_or(base));
   problem.kv_len = options.kv_len.value_or(options.q_len.value_or(base));
-  problem.dtype = dtype_from_string(options.dtype.value_or("f32"));
+  const std::string dtype = options.dtype.value_or("f32");
+  require_one_of(dtype, "--dtype", {"f32", "bf16", "f16"});
+  problem.dtype = dtype_from_string(dtype);
   problem.scale = options.scale;
   problem.softcap = options.softcap;
   problem.dropout = options.dropout;
@@ -128,6 +140,7 @@ PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
   options.pass = pass;
   options.order = pass == Pass::backward ? order : forward_order;
   options.placement = placement;
+  require_one_of(level, "--level", {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
   options.level = level_from_string(level);
   options.workers = workers;
   options.machine = make_machine(machine);

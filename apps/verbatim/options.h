@@ -64,6 +64,10 @@ std::vector<int64_t> parse_list(const std::string& text, const std::string& argu
 /// The text of a file of at most 64 MiB.
 std::string read_text(const std::string& path);
 
+/// Throws Error naming the nearest of `known` unless `value` is one of them.
+void require_one_of(const std::string& value, const std::string& argument,
+                    const std::vector<std::string>& known);
+
 /// Throws Error(invalid_argument) in the tool's own name.
 [[noreturn]] void fail(std::string message, Error::Details details);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "core/file.h"
@@ -65,6 +66,8 @@ Json describe(const Plan& plan, const Simulation& simulation, const Machine& mac
   const std::string order = plan.orders.empty() ? "none" : plan.orders.front()->name;
   const TileShape tile = plan.orders.empty() ? default_tile(plan.problem, plan.pass)
                                              : plan.orders.front()->tiles->shape;
+  // Sums of rounded differences: what is left of nothing is nothing.
+  const auto time = [&](double t) { return std::abs(t) < 1e-9 * simulation.work ? 0.0 : t; };
   return {{"pass", plan.pass == Pass::forward ? "forward" : "backward"},
           {"order", order},
           {"placement", plan.placement.name},
@@ -77,8 +80,8 @@ Json describe(const Plan& plan, const Simulation& simulation, const Machine& mac
           {"makespan", simulation.makespan},
           {"lower_bound", simulation.lower_bound},
           {"work", simulation.work},
-          {"stall", simulation.stall},
-          {"idle", simulation.idle},
+          {"stall", time(simulation.stall)},
+          {"idle", time(simulation.idle)},
           {"bytes", plan.bytes()},
           {"planning_ms", plan_seconds * 1e3}};
 }

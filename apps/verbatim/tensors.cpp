@@ -52,10 +52,8 @@ void Tensors::poison_outputs(Passes passes) {
 }
 
 Passes passes_from_string(const std::string& name) {
-  if (name == "forward") return Passes::forward;
-  if (name == "backward") return Passes::backward;
-  if (name == "both") return Passes::both;
-  fail("there is no such pass", {"--pass", name, "forward, backward or both", "both"});
+  require_one_of(name, "--pass", {"forward", "backward", "both"});
+  return name == "forward" ? Passes::forward : name == "backward" ? Passes::backward : Passes::both;
 }
 
 std::vector<std::string> output_names(Passes passes) {

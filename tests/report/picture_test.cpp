@@ -23,8 +23,8 @@ TEST(MaskPicture, TextShowsTileClasses) {
 }
 
 TEST(MaskPicture, CountsEveryTile) {
-  const HeadMask& mask = masks::causal(256, 256).variants().front();
-  const TileClasses classes = tile_classes(TileMap(mask, {64, 64}));
+  const Mask mask = masks::causal(256, 256);
+  const TileClasses classes = tile_classes(TileMap(mask.head(0, 0), {64, 64}));
   EXPECT_EQ(classes.full, 6);
   EXPECT_EQ(classes.partial, 4);
   EXPECT_EQ(classes.empty, 6);
