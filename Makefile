@@ -8,13 +8,18 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test build setup clean
+.PHONY: run test test-gpu build setup clean
 run: build
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
 	@echo "The page of this run: $(BUILD)/report.html"
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure
+
+# Skips, and says so, where there is no GPU.
+test-gpu: build
+	@if [ -x $(BUILD)/tests/gpu_test ]; then $(BUILD)/tests/gpu_test; \
+	 else echo "skipped: built without nvcc, so there are no GPU tests"; fi
 
 build: setup
 	cmake -S . -B $(BUILD) -G Ninja

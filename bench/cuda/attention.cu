@@ -107,7 +107,7 @@ Timing time_calls(const std::string& protocol, const std::function<void()>& call
 
 struct Options {
   std::string sets = "dense,gqa,masks", match = ".*", protocol = "rested", order = "auto";
-  std::string placement = "auto", json;
+  std::string placement = "auto", json, commit = "unknown";
   int repeats = 10;
 };
 
@@ -254,6 +254,7 @@ int run(const Options& options) {
   const auto backend = make_backend("cuda");
   Json out = {{"schema", "verbatim.bench_cuda.v1"},
               {"device", describe_device()},
+              {"commit", options.commit},
               {"protocol", options.protocol}};
   const Matmul matmul;
   constexpr int kSize = 8192;
@@ -309,6 +310,7 @@ int main(int argc, char** argv) {
   app.add_option("--order", options.order, "Backward order");
   app.add_option("--placement", options.placement, "Backward placement");
   app.add_option("--repeats", options.repeats, "Runs whose bits are compared before timing");
+  app.add_option("--commit", options.commit, "Recorded in the results: what was built");
   app.add_option("--json", options.json, "Write the results here");
   CLI11_PARSE(app, argc, argv);
   try {

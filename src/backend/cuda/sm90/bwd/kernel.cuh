@@ -170,8 +170,8 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
 
 /// Waits until `turn` reaches `addend`. Gives up when the wait expires, here or elsewhere: the sum
 /// is then wrong, and the report says so. `tile` indexes row tiles, or with `of_keys` KV tiles.
-__device__ __noinline__ void wait_for_turn(const BackwardParams& p, const int32_t* turn,
-                                           int32_t addend, int32_t tile, bool of_keys) {
+__device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int32_t* turn,
+                                              int32_t addend, int32_t tile, bool of_keys) {
   const HandOff& hand_off = p.hand_off;
   const uint64_t start = ptx::global_timer_ns();
   for (uint32_t polls = 1;; ++polls) {

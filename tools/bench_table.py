@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""Renders results of bench_cuda (bench/results/*.json) as the Markdown table of docs/benchmarks.md."""
+import json
+import sys
+
+
+def table(path):
+    run = json.load(open(path))
+    matmul = run["matmul_tflops"]
+    yardstick = (matmul["before"] + matmul["after"]) / 2
+    device = run["device"]
+    print(f"`{path}`: {device['name']}, {device['multiprocessors']} multiprocessors, commit"
+          f" {run['commit']}, {run['protocol']} protocol, 8192^3 bf16 matmul"
+          f" {matmul['before']:.0f} TFLOP/s before and {matmul['after']:.0f} after.\n")
+    print("| case | forward TFLOP/s | backward ms | backward TFLOP/s | of the matmul |"
+          " without order ms | ratio | order | noise |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for r in run["results"]:
+        back, none = r["backward"], r["unordered"]
+        print(f"| {r['name']} | {r['forward']['tflops']:.0f} | {back['ms']:.3f} |"
+              f" {back['tflops']:.0f} | {back['tflops'] / yardstick:.2f} | {none['ms']:.3f} |"
+              f" {none['ms'] / back['ms']:.2f} | {r['plan']['order']} | {back['noise']:.1%} |")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        table(name)
