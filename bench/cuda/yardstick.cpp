@@ -10,6 +10,11 @@
 namespace verbatim::bench {
 namespace {
 
+using Gemm = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
+                                const void*, const void*, cudaDataType, int, const void*,
+                                cudaDataType, int, const void*, void*, cudaDataType, int,
+                                cublasComputeType_t, cublasGemmAlgo_t);
+
 void* open_cublas() {
   std::string names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
   for (const std::string& name : names) {
@@ -35,7 +40,7 @@ Matmul::Matmul() {
 
 void Matmul::run(const void* a, const void* b, void* c, int n, cudaStream_t stream) const {
   const auto handle = static_cast<cublasHandle_t>(handle_);
-  const auto gemm = reinterpret_cast<decltype(&cublasGemmEx)>(gemm_);
+  const auto gemm = reinterpret_cast<Gemm>(gemm_);
   reinterpret_cast<decltype(&cublasSetStream_v2)>(set_stream_)(handle, stream);
   const float one = 1, zero = 0;
   if (gemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, CUDA_R_16BF, n, b, CUDA_R_16BF, n,

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/status.h"
 #include "bench/cuda/cases.h"
+#include "bench/cuda/kernels.h"
 #include "bench/cuda/yardstick.h"
 #include "core/sha256.h"
 #include "verbatim/schedule.h"
@@ -37,33 +38,6 @@ struct Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { cudaFree(data); }
 };
-
-/// N(0, 1) in bf16 from a counter (SplitMix64, Box-Muller).
-__global__ void fill_normal(uint16_t* out, size_t count, uint64_t seed) {
-  const auto mix = [](uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-    return x ^ (x >> 31);
-  };
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    const uint64_t bits = mix(seed * 0x9E3779B97F4A7C15ull + i);
-    const float u = ((bits >> 40) + 1) * 0x1p-24f, v = (bits & 0xffffff) * 0x1p-24f;
-    const float x = sqrtf(-2 * logf(u)) * cospif(2 * v);
-    out[i] = static_cast<uint16_t>((__float_as_uint(x) + 0x8000) >> 16);
-  }
-}
-
-/// Counts words that differ.
-__global__ void count_differences(const uint32_t* a, const uint32_t* b, size_t words,
-                                  unsigned long long* count) {
-  unsigned long long mine = 0;
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < words;
-       i += size_t{gridDim.x} * blockDim.x) {
-    mine += a[i] != b[i];
-  }
-  if (mine > 0) atomicAdd(count, mine);
-}
 
 struct Timing {
   double ms, noise;  // median, and the middle half's spread over it
@@ -129,9 +103,8 @@ struct Tensors {
         lse(4 * p.batch * p.q_heads * p.q_len) {
     uint64_t seed = 1;
     for (const Buffer* input : {&q, &k, &v, &dout}) {
-      fill_normal<<<1024, 256>>>(static_cast<uint16_t*>(input->data), input->bytes / 2, seed++);
+      fill_normal(input->data, input->bytes / 2, seed++);
     }
-    check(cudaGetLastError());
     const auto view = [&](const Buffer& buffer, int64_t len, int64_t heads, int64_t dim) {
       return TensorView::dense(buffer.data, p.dtype, {p.batch, len, heads, dim});
     };
@@ -192,9 +165,7 @@ Json run_case(const Backend& backend, const Case& c, const Options& options) {
   const auto compare = [&] {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Buffer& now = *outputs[i].second;
-      count_differences<<<512, 256>>>(static_cast<uint32_t*>(now.data),
-                                      static_cast<uint32_t*>(first[i]->data), now.bytes / 4,
-                                      static_cast<unsigned long long*>(differences.data));
+      count_differences(now.data, first[i]->data, now.bytes / 4, differences.data);
     }
   };
   for (int i = 0; i < options.repeats; ++i) {
@@ -261,8 +232,8 @@ int run(const Options& options) {
   const auto measure_matmul = [&] {
     if (!matmul.available()) return 0.0;
     Buffer a(2ull * kSize * kSize), b(a.bytes), c(a.bytes);
-    fill_normal<<<1024, 256>>>(static_cast<uint16_t*>(a.data), a.bytes / 2, 7);
-    fill_normal<<<1024, 256>>>(static_cast<uint16_t*>(b.data), b.bytes / 2, 8);
+    fill_normal(a.data, a.bytes / 2, 7);
+    fill_normal(b.data, b.bytes / 2, 8);
     const Timing timing =
         time_calls(options.protocol, [&] { matmul.run(a.data, b.data, c.data, kSize, nullptr); });
     return 2.0 * kSize * kSize * kSize / timing.ms * 1e-9;
