@@ -31,9 +31,10 @@ Plan plan_of(const RandomProblem& r, Pass pass) {
   try {
     return make_plan(r.problem, r.mask, options);
   } catch (const Error& e) {
-    // A fixed placement on too few workers would hang under a rotating order: refused, rightly.
-    if (e.code() != ErrorCode::invalid_plan || options.placement == "queue") throw;
+    // A rotating order waits for more workers than these or would hang on them: refused, rightly.
+    if (e.code() != ErrorCode::invalid_plan && e.code() != ErrorCode::unsupported) throw;
     options.placement = "queue";
+    options.workers = 0;
     return make_plan(r.problem, r.mask, options);
   }
 }

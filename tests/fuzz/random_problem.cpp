@@ -83,8 +83,14 @@ Problem random_sizes(Rng& rng) {
   return p;
 }
 
-// Any order of the first three dimensions, with gaps; inputs may be expanded.
-GuardedTensor random_layout(Rng& rng, Dtype dtype, std::array<int64_t, 4> shape, bool input) {
+enum class Role {
+  input,    // may be expanded
+  queries,  // ... but not over the length: equal rows add up one rounding, not many
+  output,
+};
+
+// Any order of the first three dimensions, with gaps.
+GuardedTensor random_layout(Rng& rng, Dtype dtype, std::array<int64_t, 4> shape, Role role) {
   std::array<int, 3> axes{2, 1, 0};  // innermost first
   if (chance(rng, 3)) std::swap(axes[uniform(rng, 0, 1)], axes[uniform(rng, 1, 2)]);
   std::array<int64_t, 4> stride{0, 0, 0, 1};
@@ -94,7 +100,10 @@ GuardedTensor random_layout(Rng& rng, Dtype dtype, std::array<int64_t, 4> shape,
     stride[axis] = next;
     next *= std::max<int64_t>(1, shape[axis]);
   }
-  if (input && chance(rng, 8)) stride[uniform(rng, 0, 2)] = 0;
+  if (role != Role::output && chance(rng, 8)) {
+    const int64_t axis = uniform(rng, 0, 2);
+    stride[role == Role::queries && axis == 1 ? 0 : axis] = 0;
+  }
   return GuardedTensor(dtype, shape, stride);
 }
 
@@ -127,8 +136,8 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
       k_shape{p.batch, p.kv_len, p.kv_heads, p.head_dim},
       v_shape{p.batch, p.kv_len, p.kv_heads, p.head_dim_v},
       o_shape{p.batch, p.q_len, p.q_heads, p.head_dim_v};
-  const auto input = [&](auto shape) { return random_layout(rng, p.dtype, shape, true); };
-  const auto output = [&](auto shape) { return random_layout(rng, p.dtype, shape, false); };
+  const auto input = [&](auto shape) { return random_layout(rng, p.dtype, shape, Role::input); };
+  const auto output = [&](auto shape) { return random_layout(rng, p.dtype, shape, Role::output); };
   RandomProblem r{.problem = p,
                   .mask = std::move(mask),
                   .forward_tile = random_tile(rng),
@@ -141,7 +150,7 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
                   .workers = static_cast<int>(uniform(rng, 1, 12)),
                   .fill_seed = rng(),
                   .poisoned = std::nullopt,
-                  .q = input(q_shape),
+                  .q = random_layout(rng, p.dtype, q_shape, Role::queries),
                   .k = input(k_shape),
                   .v = input(v_shape),
                   .dout = input(o_shape),
