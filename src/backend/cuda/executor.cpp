@@ -42,6 +42,15 @@ TileShape tile_of(const Plan& plan) {
   return plan.orders.empty() ? TileShape{} : plan.orders.front()->tiles->shape;
 }
 
+bool shares_tiles(const Plan& plan) {
+  for (const auto& order : plan.orders) {
+    for (const Chain& chain : order->chains) {
+      if (chain.addends > 1) return true;
+    }
+  }
+  return false;
+}
+
 /// Byte offsets of one launch's memory: counters, zeroed in-stream, then the kernel's workspace.
 struct Layout {
   int64_t row_turns, key_turns, workspace, end;
@@ -103,10 +112,12 @@ void run_plan(const Device& device, const Kernel& kernel,
 
 CudaBackend::CudaBackend(int index) : device_(device(index)), arch_(device_.arch) {}
 
-const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileShape& tile) const {
+const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileShape& tile,
+                                  bool shared_tiles) const {
   std::string expected = "a GPU of compute capability 8.0 or more";
   for (const Kernel& kernel : kernels()) {
     if (kernel.pass != pass || arch_ < kernel.arch || arch_ >= kernel.family) continue;
+    if (shared_tiles && !kernel.shared_tiles) continue;
     expected = kernel.lacks(problem, tile);
     if (!expected.empty()) continue;
     const int64_t bytes = kernel.shared_bytes(problem, tile);
@@ -124,19 +135,18 @@ const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileS
 
 void CudaBackend::check(const Problem& problem) const {
   const TileShape smallest{64, 64};
-  kernel(Pass::forward, problem, smallest);
-  kernel(Pass::backward, problem, smallest);
+  kernel(Pass::forward, problem, smallest, false);
+  kernel(Pass::backward, problem, smallest, false);
 }
 
 int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
   int32_t q_tiles = 0, kv_tiles = 0;
-  bool shared = false;
+  const bool shared = shares_tiles(plan);
   for (const auto& order : plan.orders) {
     q_tiles = std::max(q_tiles, order->tiles->q_tiles());
     kv_tiles = std::max(kv_tiles, order->tiles->kv_tiles());
-    for (const Chain& chain : order->chains) shared |= chain.addends > 1;
   }
-  const Kernel& chosen = kernel(plan.pass, plan.problem, tile_of(plan));
+  const Kernel& chosen = kernel(plan.pass, plan.problem, tile_of(plan), shared);
   return Layout(plan.problem, q_tiles, kv_tiles,
                 chosen.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shared}))
       .end;
@@ -145,7 +155,7 @@ int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
 void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
                           const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
-  const Kernel& chosen = kernel(Pass::forward, plan.problem, tile_of(plan));
+  const Kernel& chosen = kernel(Pass::forward, plan.problem, tile_of(plan), shares_tiles(plan));
   const DeviceGuard guard(device_.index);
   Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   ForwardParams params;
@@ -161,7 +171,7 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
 void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
                            const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
-  const Kernel& chosen = kernel(Pass::backward, plan.problem, tile_of(plan));
+  const Kernel& chosen = kernel(Pass::backward, plan.problem, tile_of(plan), shares_tiles(plan));
   const DeviceGuard guard(device_.index);
   Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   BackwardParams params;

@@ -34,8 +34,10 @@ class CudaBackend : public Backend {
   /// Chooses kernels as on a device of at most this compute capability: 80 runs the portable ones.
   void limit_arch(int arch) { arch_ = std::min(arch_, arch); }
 
-  /// The first kernel of the registry that suits the device, the problem and the tiles.
-  const Kernel& kernel(Pass pass, const Problem& problem, const TileShape& tile) const;
+  /// The first kernel of the registry that suits the device, the problem, the tiles, and, with
+  /// `shared_tiles`, plans in which several chains share a tile.
+  const Kernel& kernel(Pass pass, const Problem& problem, const TileShape& tile,
+                       bool shared_tiles) const;
 
  private:
   const Device& device_;

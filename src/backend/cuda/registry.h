@@ -37,6 +37,7 @@ struct Kernel {
   const char* summary;   // one line for `verbatim info`
   int32_t arch, family;  // least compute capability and first one too new: 80 and 1000
   Pass pass;
+  bool shared_tiles;  // runs plans in which several chains share a tile
   /// Empty when it can run the problem in these tiles; else what would work, for the error.
   std::string (*lacks)(const Problem& problem, const TileShape& tile);
   /// Shared memory of one CTA: a device that has less cannot run it.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -138,7 +139,11 @@ std::string GpuCase::examine(double& worst_ratio) {
                       lse.host.row_view(), dq.host.view(), dk.host.view(), dv.host.view()},
                      Selection::all(problem), 1);
   worst_ratio = check.worst_ratio();
-  std::string wrong = describe("o", check.o) + describe("lse", check.lse) +
+  // Under softcap scores are as large as the cap, and the device's exp2 and tanh are off by 2 ulp.
+  const double lse_error = std::abs(check.lse.got - check.lse.expected);
+  const bool within_ulps =
+      check.lse.nonfinite_mismatches == 0 && lse_error <= 2.4e-7 * problem.softcap;
+  std::string wrong = describe("o", check.o) + (within_ulps ? "" : describe("lse", check.lse)) +
                       describe("dq", *check.dq) + describe("dk", *check.dk) +
                       describe("dv", *check.dv);
   for (GpuTensor* output : outputs()) {

@@ -50,6 +50,7 @@ Kernel backward_kernel() {
           .arch = 80,
           .family = 1000,
           .pass = Pass::backward,
+          .shared_tiles = true,
           .lacks = lacks_here,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,

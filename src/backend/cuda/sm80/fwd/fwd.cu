@@ -29,7 +29,8 @@ int64_t shared_bytes(const Problem& p, const TileShape& tile) {
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& extent) {
-  return extent.shared_tiles ? ForwardWorkspace::of(sizes_of(problem)).end * int64_t{sizeof(float)} : 0;
+  return extent.shared_tiles ? ForwardWorkspace::of(sizes_of(problem)).end * int64_t{sizeof(float)}
+                             : 0;
 }
 
 void launch(const ForwardParams& params, const LaunchContext& context) {
@@ -47,6 +48,7 @@ Kernel forward_kernel() {
           .arch = 80,
           .family = 1000,
           .pass = Pass::forward,
+          .shared_tiles = true,
           .lacks = lacks_here,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,

@@ -102,6 +102,7 @@ Kernel backward_kernel() {
           .arch = 90,
           .family = 100,
           .pass = Pass::backward,
+          .shared_tiles = true,
           .lacks = lacks,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,

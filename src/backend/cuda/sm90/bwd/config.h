@@ -110,7 +110,7 @@ struct Config {
     int32_t* signal_turn[2];  // from the dQ writers to the signaller; null: no more
     int32_t signal_value[2];
     uint64_t kv_full, kv_empty;
-    uint64_t chain_empty[kChainRing];
+    uint64_t chain_full[kChainRing], chain_empty[kChainRing];
     uint64_t q_full[kStagesQ], q_empty[kStagesQ];
     uint64_t do_full[kStages], do_empty[kStages];
     uint64_t ds_empty;

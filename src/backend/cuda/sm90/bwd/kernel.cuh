@@ -1,7 +1,7 @@
 // The deterministic backward on Hopper: one resident CTA per SM walks the chains of a plan.
 //
 //   warp            role          waits for                      tells
-//   0               producer      q/do/kv_empty, chain_empty     q/do/kv_full
+//   0               producer      q/do/kv_empty, chain_empty     chain_full, q/do/kv_full
 //   1, 2            dQ writers    dq_full[w], turn of the row    dq_empty[w], signal_full[w]
 //   3               signaller     signal_full[w]                 turn of the row, signal_empty[w]
 //   4-7, 8-11       consumers     q/do/kv_full, dq_empty[w]      q/do/kv_empty, dq_full[w]
@@ -132,6 +132,7 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
       chain.key = placed.head * p.common.hand_off.max_kv_tiles + planned.tile;
       chain.addend = planned.addend;
       chain.addends = planned.addends;
+      ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
       if (visits == 0) {
         ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
         ptx::mbarrier_arrive(&smem.kv_full);
@@ -161,6 +162,7 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
   if (lane == 0) {
     ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
     smem.chain[chains % kChainRing].visits = -1;
+    ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
     ptx::mbarrier_arrive(&smem.kv_full);
   }
@@ -201,7 +203,8 @@ template <class C>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
   uint32_t n = 0;  // visits so far
   for (uint32_t c = 0;; ++c) {
-    ptx::mbarrier_wait(&smem.kv_full, c % 2);
+    // Not kv_full: its phases alternate, and a writer may be two short chains behind.
+    ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
     const int32_t visits = smem.chain[c % kChainRing].visits;
     for (int32_t v = 0; v < visits; ++v, ++n) {
       const uint32_t buffer = n % C::kStages;
@@ -537,6 +540,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     };
     ptx::mbarrier_init(&smem.kv_full, 1);
     ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
+    init(smem.chain_full, 1);
     init(smem.chain_empty, kConsumerWarps + 2);
     init(smem.q_full, 1);
     init(smem.q_empty, kConsumerWarps);

@@ -104,6 +104,7 @@ Kernel forward_kernel() {
           .arch = 90,
           .family = 100,
           .pass = Pass::forward,
+          .shared_tiles = false,
           .lacks = lacks,
           .shared_bytes = shared_bytes_of,
           .workspace_bytes = no_workspace,
