@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -139,10 +140,11 @@ std::string GpuCase::examine(double& worst_ratio) {
                       lse.host.row_view(), dq.host.view(), dk.host.view(), dv.host.view()},
                      Selection::all(problem), 1);
   worst_ratio = check.worst_ratio();
-  // Under softcap scores are as large as the cap, and the device's exp2 and tanh are off by 2 ulp.
+  // LSE comes from scores as large as it or the cap, which tensor cores add with truncation: 16 ulp
+  // of that (2e-6 of it) are rounding. The largest seen is 12.
   const double lse_error = std::abs(check.lse.got - check.lse.expected);
-  const bool within_ulps =
-      check.lse.nonfinite_mismatches == 0 && lse_error <= 2.4e-7 * problem.softcap;
+  const double ulp = 1.2e-7 * std::max(std::abs(check.lse.expected), problem.softcap);
+  const bool within_ulps = check.lse.nonfinite_mismatches == 0 && lse_error <= 16 * ulp;
   std::string wrong = describe("o", check.o) + (within_ulps ? "" : describe("lse", check.lse)) +
                       describe("dq", *check.dq) + describe("dk", *check.dk) +
                       describe("dv", *check.dv);
