@@ -70,6 +70,18 @@ const json& json_member(const json& value, const char* key, std::string_view ope
   return *found;
 }
 
+const json& json_list(const json& value, std::string_view argument, std::string_view operation) {
+  if (!value.is_array()) wrong_type(value, argument, operation, "a list");
+  return value;
+}
+
+int32_t json_int32(const json& value, std::string_view argument, std::string_view operation) {
+  const int64_t wide = json_int(value, argument, operation);
+  if (wide < INT32_MIN || wide > INT32_MAX)
+    wrong_type(value, argument, operation, "an integer of 32 bits");
+  return static_cast<int32_t>(wide);
+}
+
 int64_t json_int(const json& value, std::string_view argument, std::string_view operation) {
   if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})
     wrong_type(value, argument, operation, "an integer below 2^63");
@@ -91,6 +103,11 @@ double json_number(const json& value, std::string_view argument, std::string_vie
 std::string json_text(const json& value, std::string_view argument, std::string_view operation) {
   if (!value.is_string()) wrong_type(value, argument, operation, "a string");
   return value.get<std::string>();
+}
+
+bool json_bool(const json& value, std::string_view argument, std::string_view operation) {
+  if (!value.is_boolean()) wrong_type(value, argument, operation, "true or false");
+  return value.get<bool>();
 }
 
 }  // namespace verbatim

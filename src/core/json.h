@@ -22,8 +22,12 @@ nlohmann::json parse_json(std::string_view text, std::string_view operation,
 const nlohmann::json& json_member(const nlohmann::json& value, const char* key,
                                   std::string_view operation);
 
-/// A value as an integer, a number, text. `argument` names it in the Error that another type, or an
-/// integer outside the result's range, raises; 1.5 is no integer.
+/// A value as a list, an integer, a number, text, true or false. `argument` names it in the Error
+/// that another type, or an integer outside the result's range, raises; 1.5 is no integer.
+const nlohmann::json& json_list(const nlohmann::json& value, std::string_view argument,
+                                std::string_view operation);
+int32_t json_int32(const nlohmann::json& value, std::string_view argument,
+                   std::string_view operation);
 int64_t json_int(const nlohmann::json& value, std::string_view argument,
                  std::string_view operation);
 uint64_t json_uint(const nlohmann::json& value, std::string_view argument,
@@ -32,5 +36,6 @@ double json_number(const nlohmann::json& value, std::string_view argument,
                    std::string_view operation);
 std::string json_text(const nlohmann::json& value, std::string_view argument,
                       std::string_view operation);
+bool json_bool(const nlohmann::json& value, std::string_view argument, std::string_view operation);
 
 }  // namespace verbatim

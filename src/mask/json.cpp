@@ -17,12 +17,7 @@ using Json = nlohmann::ordered_json;  // writes keys in the order above
 constexpr const char* kOperation = "mask.from_json";
 
 const nlohmann::json& list(const nlohmann::json& object, const char* key) {
-  const nlohmann::json& value = json_member(object, key, kOperation);
-  if (!value.is_array()) {
-    throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is not a list", key),
-                {key, value.type_name(), "a list", ""});
-  }
-  return value;
+  return json_list(json_member(object, key, kOperation), key, kOperation);
 }
 
 int64_t integer(const nlohmann::json& object, const char* key) {

@@ -58,17 +58,18 @@ class DryRun {
   Sum& sum_of(const Walker& walker) {
     Head& head = heads_[static_cast<size_t>(walker.placed().head)];
     const HeadOrder& order = walker.order();
-    const auto group = static_cast<size_t>(order.group);
-    if (head.tiles.empty()) {
-      const int32_t more = std::max(order.tiles->q_tiles(), order.tiles->kv_tiles());
-      head.rows.resize(static_cast<size_t>(order.tiles->q_tiles()) * group);
-      head.tiles.resize(static_cast<size_t>(more) * group);
-    }
-    const auto place = [&](int32_t tile, int32_t q_head) {
-      return static_cast<size_t>(tile) * group + static_cast<size_t>(q_head);
+    const TileMap& tiles = *order.tiles;
+    const auto place = [](std::vector<Sum>& sums, int32_t size, int32_t width, int32_t tile,
+                          int32_t q_head) -> Sum& {
+      const auto heads = static_cast<size_t>(width);
+      if (sums.empty()) sums.resize(static_cast<size_t>(size) * heads);
+      return sums[static_cast<size_t>(tile) * heads + static_cast<size_t>(q_head)];
     };
-    if (walker.at_chain_end()) return head.tiles[place(walker.chain().tile, walker.chain().q_head)];
-    return head.rows[place(walker.tile(), walker.run().q_head)];
+    if (!walker.at_chain_end())
+      return place(head.rows, tiles.q_tiles(), order.group, walker.tile(), walker.run().q_head);
+    const bool forward = order.pass == Pass::forward;
+    return place(head.tiles, forward ? tiles.q_tiles() : tiles.kv_tiles(),
+                 forward ? order.group : 1, walker.chain().tile, walker.chain().q_head);
   }
 
   [[noreturn]] void report(const Walker& walker) const {
@@ -83,8 +84,9 @@ class DryRun {
   }
 
   struct Head {
+    // Sized when first met: a head without visits has no rows, whatever its group.
     std::vector<Sum> rows;   // [q_tiles, group]
-    std::vector<Sum> tiles;  // of the kept axis, [tiles, group]
+    std::vector<Sum> tiles;  // of the kept axis, [tiles, chains' query heads]
   };
   struct Key {
     const Sum* sum;

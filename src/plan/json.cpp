@@ -1,7 +1,11 @@
+// The JSON form of a plan (docs/schema.md). Reading proves what it reads: every member has its type
+// and range, the tiles are those of the mask, and verify() accepts the rest.
+#include "core/json.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
 
 #include "verbatim/error.h"
 #include "verbatim/plan.h"
@@ -9,7 +13,9 @@
 namespace verbatim {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;  // writes keys in the order below
+
+constexpr const char* kOperation = "plan.from_json";
 
 // Records are arrays of their fields in declaration order: plans stay small on disk.
 Json to_array(const Slice& s) { return {s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi}; }
@@ -24,39 +30,10 @@ Json to_array(const Run& r) {
 }
 
 template <class T>
-T from_array(const Json& a);
-template <>
-Slice from_array<Slice>(const Json& a) {
-  return {a.at(0), a.at(1), a.at(2), a.at(3), a.at(4), a.at(5)};
-}
-template <>
-Task from_array<Task>(const Json& a) {
-  return {a.at(0), a.at(1)};
-}
-template <>
-PlacedTask from_array<PlacedTask>(const Json& a) {
-  return {a.at(0), a.at(1)};
-}
-template <>
-Chain from_array<Chain>(const Json& a) {
-  return {a.at(0), a.at(1), a.at(2), a.at(3), a.at(4), a.at(5)};
-}
-template <>
-Run from_array<Run>(const Json& a) {
-  return {a.at(0), a.at(1), a.at(2), a.at(3), a.at(4), a.at(5), a.at(6), a.at(7), a.at(8)};
-}
-
-template <class T>
 Json to_arrays(const std::vector<T>& records) {
   Json list = Json::array();
   for (const T& record : records) list.push_back(to_array(record));
   return list;
-}
-template <class T>
-std::vector<T> from_arrays(const Json& list) {
-  std::vector<T> records;
-  for (const Json& record : list) records.push_back(from_array<T>(record));
-  return records;
 }
 
 Json order_to_json(const HeadOrder& order) {
@@ -73,52 +50,148 @@ Json order_to_json(const HeadOrder& order) {
           {"row_addends", order.row_addends}};
 }
 
-// Every inner edge is given as a break: the tiles come out as they were, whatever cut them.
-std::shared_ptr<const TileMap> tiles_from_json(const Json& json) {
-  const auto edges = [&](const char* key) {
-    auto values = json.at(key).get<std::vector<int64_t>>();
-    if (values.empty() || values.front() != 0 || !std::is_sorted(values.begin(), values.end()))
-      throw Error(ErrorCode::invalid_plan, "plan.from_json", "edges run from 0 upwards",
-                  {key, values.empty() ? "none" : fmt::to_string(values.front()), "0", ""});
-    return values;
+/// A value that is being read, and what errors call it: "orders[0].runs[3]".
+struct Node {
+  const nlohmann::json& value;
+  std::string name;
+
+  Node member(const char* key) const {
+    return {json_member(value, key, kOperation), name.empty() ? key : name + "." + key};
+  }
+  Node item(size_t i) const { return {value[i], fmt::format("{}[{}]", name, i)}; }
+  size_t size() const { return json_list(value, name, kOperation).size(); }
+  std::string text() const { return json_text(value, name, kOperation); }
+};
+
+template <class T>
+T read(const Node& node);
+template <>
+int32_t read<int32_t>(const Node& node) {
+  return json_int32(node.value, node.name, kOperation);
+}
+template <>
+int64_t read<int64_t>(const Node& node) {
+  return json_int(node.value, node.name, kOperation);
+}
+
+/// A record: a list of N integers.
+template <class T, size_t N>
+std::array<T, N> fields(const Node& node) {
+  if (node.size() != N)
+    throw Error(ErrorCode::invalid_argument, kOperation,
+                fmt::format("'{}' has the wrong length", node.name),
+                {node.name, fmt::format("a list of {}", node.size()), fmt::format("of {}", N), ""});
+  std::array<T, N> values;
+  for (size_t i = 0; i < N; ++i) values[i] = read<T>(node.item(i));
+  return values;
+}
+
+template <>
+Slice read<Slice>(const Node& node) {
+  const auto f = fields<int64_t, 6>(node);
+  return {f[0], f[1], f[2], f[3], f[4], f[5]};
+}
+template <>
+Task read<Task>(const Node& node) {
+  const auto f = fields<int32_t, 2>(node);
+  return {f[0], f[1]};
+}
+template <>
+PlacedTask read<PlacedTask>(const Node& node) {
+  const auto f = fields<int32_t, 2>(node);
+  return {f[0], f[1]};
+}
+template <>
+Chain read<Chain>(const Node& node) {
+  const auto f = fields<int32_t, 6>(node);
+  return {f[0], f[1], f[2], f[3], f[4], f[5]};
+}
+template <>
+Run read<Run>(const Node& node) {
+  const auto f = fields<int32_t, 9>(node);
+  return {f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8]};
+}
+
+template <class T>
+std::vector<T> list(const Node& node) {
+  std::vector<T> values;
+  for (size_t i = 0; i < node.size(); ++i) values.push_back(read<T>(node.item(i)));
+  return values;
+}
+
+/// Edges of the tiles of an axis: 0, then steps of 1 to `tile`. So every one comes out again when
+/// all inner ones are given as breaks, and the text bounds their number.
+std::vector<int64_t> edges(const Node& node, int64_t tile) {
+  const auto values = list<int64_t>(node);
+  const auto fail = [&](const std::string& name, std::string got, std::string expected) {
+    throw Error(ErrorCode::invalid_plan, kOperation, "edges are no tiling",
+                {name, std::move(got), std::move(expected), ""});
   };
+  if (values.empty() || values[0] != 0)
+    fail(node.name, values.empty() ? "an empty list" : fmt::to_string(values[0]), "0 first");
+  for (size_t i = 1; i < values.size(); ++i) {
+    const int64_t before = values[i - 1];
+    if (values[i] <= before || values[i] - before > tile)
+      fail(node.item(i).name, fmt::to_string(values[i]),
+           fmt::format("{} to {}", before + 1, before + tile));
+  }
+  return values;
+}
+
+std::shared_ptr<const TileMap> read_tiles(const Node& node) {
+  const auto [q_tile, kv_tile] = fields<int64_t, 2>(node.member("tile"));
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (std::min(q_tile, kv_tile) < 1 || std::max(q_tile, kv_tile) > kMost)
+    throw Error(ErrorCode::invalid_plan, kOperation, "no such tile",
+                {node.name + ".tile", fmt::format("{} x {}", q_tile, kv_tile),
+                 "1 to 2^30 positions a side", ""});
   const auto inner = [](const std::vector<int64_t>& values) {
     return values.size() < 3 ? std::vector<int64_t>{}
                              : std::vector<int64_t>(values.begin() + 1, values.end() - 1);
   };
-  const auto q_edges = edges("q_edges"), kv_edges = edges("kv_edges");
-  const HeadMask mask{q_edges.back(), kv_edges.back(), from_arrays<Slice>(json.at("slices")),
+  const auto q_edges = edges(node.member("q_edges"), q_tile);
+  const auto kv_edges = edges(node.member("kv_edges"), kv_tile);
+  const HeadMask mask{q_edges.back(), kv_edges.back(), list<Slice>(node.member("slices")),
                       inner(q_edges), inner(kv_edges)};
   mask.validate();
-  const TileShape shape{json.at("tile").at(0), json.at("tile").at(1)};
-  if (shape.q < 1 || shape.kv < 1)
-    throw Error(ErrorCode::invalid_plan, "plan.from_json", "a tile has at least one position",
-                {"tile", fmt::format("{} x {}", shape.q, shape.kv), "1 x 1 or more", "1 x 1"});
-  return std::make_shared<const TileMap>(mask, shape);
+  return std::make_shared<const TileMap>(mask, TileShape{q_tile, kv_tile});
 }
 
-HeadOrder order_from_json(const Json& json, Pass pass) {
+HeadOrder read_order(const Node& node, Pass pass) {
   HeadOrder order;
   order.pass = pass;
-  order.name = json.at("name").get<std::string>();
-  order.tiles = tiles_from_json(json);
-  order.group = json.at("group").get<int32_t>();
-  order.runs = from_arrays<Run>(json.at("runs"));
-  order.chains = from_arrays<Chain>(json.at("chains"));
-  order.tasks = from_arrays<Task>(json.at("tasks"));
-  order.row_addends = json.at("row_addends").get<std::vector<int32_t>>();
+  order.name = node.member("name").text();
+  order.tiles = read_tiles(node);
+  order.group = read<int32_t>(node.member("group"));
+  order.runs = list<Run>(node.member("runs"));
+  order.chains = list<Chain>(node.member("chains"));
+  order.tasks = list<Task>(node.member("tasks"));
+  order.row_addends = list<int32_t>(node.member("row_addends"));
   return order;
+}
+
+Placement read_placement(const Node& node) {
+  const Node queue = node.member("queue");
+  return {node.member("name").text(), json_bool(queue.value, queue.name, kOperation),
+          read<int32_t>(node.member("workers")), list<int32_t>(node.member("worker_begin")),
+          list<PlacedTask>(node.member("tasks"))};
 }
 
 void check_sizes(const Plan& plan) {
   const Problem& p = plan.problem;
-  bool fits = static_cast<int64_t>(plan.order_of_head.size()) == p.batch * p.kv_heads;
-  for (const auto& order : plan.orders)
-    fits = fits && order->group == p.group() && order->tiles->q_edges.back() == p.q_len &&
-           order->tiles->kv_edges.back() == p.kv_len;
-  if (!fits)
-    throw Error(ErrorCode::invalid_plan, "plan.from_json",
-                "heads, group or lengths are not those of the problem");
+  const auto require = [](const std::string& name, int64_t got, int64_t expected) {
+    if (got != expected)
+      throw Error(ErrorCode::invalid_plan, kOperation, "an order is not one of the problem",
+                  {name, fmt::to_string(got), fmt::to_string(expected), ""});
+  };
+  require("heads of order_of_head", std::ssize(plan.order_of_head), p.batch * p.kv_heads);
+  for (size_t i = 0; i < plan.orders.size(); ++i) {
+    const HeadOrder& order = *plan.orders[i];
+    const auto name = [&](const char* member) { return fmt::format("orders[{}].{}", i, member); };
+    require(name("group"), order.group, p.group());
+    require(name("q_edges, the last"), order.tiles->q_edges.back(), p.q_len);
+    require(name("kv_edges, the last"), order.tiles->kv_edges.back(), p.kv_len);
+  }
 }
 
 }  // namespace
@@ -144,28 +217,28 @@ std::string to_json(const Plan& plan) {
 }
 
 Plan plan_from_json(const std::string& text) {
-  try {
-    const auto json = Json::parse(text);
-    Plan plan;
-    const auto pass = json.at("pass").get<std::string>();
-    if (pass != "forward" && pass != "backward")
-      throw Error(ErrorCode::invalid_argument, "plan.from_json", "no such pass",
-                  {"pass", pass, "forward or backward", "backward"});
-    plan.pass = pass == "forward" ? Pass::forward : Pass::backward;
-    plan.problem = problem_from_json(json.at("problem").dump());
-    plan.level = level_from_string(json.at("level").get<std::string>());
-    for (const Json& order : json.at("orders"))
-      plan.orders.push_back(std::make_shared<const HeadOrder>(order_from_json(order, plan.pass)));
-    plan.order_of_head = json.at("order_of_head").get<std::vector<int32_t>>();
-    const Json& placement = json.at("placement");
-    plan.placement = {placement.at("name"), placement.at("queue"), placement.at("workers"),
-                      placement.at("worker_begin"), from_arrays<PlacedTask>(placement.at("tasks"))};
-    check_sizes(plan);
-    plan.residency = verify(plan);
-    return plan;
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::invalid_argument, "plan.from_json", e.what());
-  }
+  const nlohmann::json json = parse_json(text, kOperation);
+  const Node root{json, ""};
+  Plan plan;
+  const std::string pass = root.member("pass").text();
+  if (pass != "forward" && pass != "backward")
+    throw Error(ErrorCode::invalid_argument, kOperation, "no such pass",
+                {"pass", pass, "forward or backward", "backward"});
+  plan.pass = pass == "forward" ? Pass::forward : Pass::backward;
+  plan.problem = problem_from_json(root.member("problem").value.dump());
+  plan.level = level_from_string(root.member("level").text());
+  const Node orders = root.member("orders");
+  for (size_t i = 0; i < orders.size(); ++i)
+    plan.orders.push_back(std::make_shared<const HeadOrder>(read_order(orders.item(i), plan.pass)));
+  plan.order_of_head = list<int32_t>(root.member("order_of_head"));
+  plan.placement = read_placement(root.member("placement"));
+  check_sizes(plan);
+  plan.residency = verify(plan);
+  const std::string fingerprint = root.member("fingerprint").text();
+  if (fingerprint != plan.fingerprint())
+    throw Error(ErrorCode::invalid_plan, kOperation, "the fingerprint is that of another plan",
+                {"fingerprint", fingerprint, plan.fingerprint(), ""});
+  return plan;
 }
 
 }  // namespace verbatim

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -30,6 +31,8 @@ struct Subject {
   int32_t streamed_tiles() const {
     return backward() ? order.tiles->q_tiles() : order.tiles->kv_tiles();
   }
+  /// Query heads that chains tell apart: in the backward a chain may walk all of the group.
+  size_t chain_heads() const { return backward() ? 1 : static_cast<size_t>(order.group); }
   std::span<const TileRun> expected(int32_t kept) const {
     return backward() ? order.tiles->column(kept) : order.tiles->row(kept);
   }
@@ -120,6 +123,11 @@ void check_complete(const Subject& subject) {
   const std::vector<Visited> visits = sorted_visits(order);
   auto visit = visits.begin();
   for (int32_t kept = 0; kept < subject.kept_tiles(); ++kept) {
+    if (subject.expected(kept).empty()) {
+      if (visit != visits.end() && visit->kept == kept)
+        fail(subject.name(kept, visit->q_head, visit->first) + " is empty but visited");
+      continue;
+    }
     for (int32_t q_head = 0; q_head < order.group; ++q_head) {
       const auto here = [&] {
         return visit != visits.end() && visit->kept == kept && visit->q_head == q_head;
@@ -155,10 +163,11 @@ void check_complete(const Subject& subject) {
 /// Chains that share a tile carry the addends 0..n-1; a tile without work has a chain of its own.
 void check_shared_tiles(const Subject& subject) {
   const HeadOrder& order = subject.order;
-  const int32_t heads = subject.backward() ? 1 : order.group;
-  std::vector<std::vector<bool>> seen(static_cast<size_t>(subject.kept_tiles() * heads));
+  const size_t heads = subject.chain_heads();
+  std::map<size_t, std::vector<bool>> seen;  // by tile and query head
   for (const Chain& chain : order.chains) {
-    auto& addends = seen[static_cast<size_t>(chain.tile * heads + chain.q_head)];
+    auto& addends =
+        seen[static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head)];
     addends.resize(
         std::max<size_t>(addends.size(), static_cast<size_t>(std::max(chain.addends, 1))));
     const auto tile = [&] {
@@ -177,13 +186,16 @@ void check_shared_tiles(const Subject& subject) {
       if (order.runs[static_cast<size_t>(r)].q_head != chain.q_head)
         fail(tile() + ": a run visits another query head than its chain");
   }
-  for (size_t k = 0; k < seen.size(); ++k) {
-    const auto missing = std::find(seen[k].begin(), seen[k].end(), false);
-    if (seen[k].empty() || missing != seen[k].end())
+  for (size_t k = 0; k < static_cast<size_t>(subject.kept_tiles()) * heads; ++k) {
+    const auto addends = seen.find(k);
+    const auto missing = addends == seen.end()
+                             ? 0
+                             : std::ranges::find(addends->second, false) - addends->second.begin();
+    if (addends == seen.end() || missing < std::ssize(addends->second))
       fail(fmt::format(
           "{}: chain {} of its tile is missing",
-          subject.name(static_cast<int32_t>(k) / heads, static_cast<int32_t>(k) % heads, -1),
-          missing - seen[k].begin()));
+          subject.name(static_cast<int32_t>(k / heads), static_cast<int32_t>(k % heads), -1),
+          missing));
   }
 }
 
@@ -223,12 +235,12 @@ bool matches(const Run& run, const Stair& stair) {
 /// runs, not visits.
 bool counts_up_as_issued(const Subject& subject) {
   const HeadOrder& order = subject.order;
-  const auto group = static_cast<size_t>(order.group);
-  std::vector<RowCounters> rows(group, RowCounters(order.tiles->q_tiles()));
-  std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * group);
+  const size_t heads = subject.chain_heads();
+  std::map<int32_t, RowCounters> rows;  // of each query head that has visits
+  std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * heads);
   std::vector<Stair> stairs;
   for (const Chain& chain : order.chains) {
-    const auto tile = static_cast<size_t>(chain.tile) * group + static_cast<size_t>(chain.q_head);
+    const auto tile = static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head);
     if (shared[tile]++ != chain.addend) return false;
     if (!subject.backward()) continue;
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
@@ -236,8 +248,8 @@ bool counts_up_as_issued(const Subject& subject) {
       if (std::abs(run.step) != 1) return false;
       const int32_t last = run.tile(run.count - 1);
       stairs.clear();
-      rows[static_cast<size_t>(run.q_head)].take(std::min(run.first, last),
-                                                 std::max(run.first, last) + 1, stairs);
+      auto& counters = rows.try_emplace(run.q_head, order.tiles->q_tiles()).first->second;
+      counters.take(std::min(run.first, last), std::max(run.first, last) + 1, stairs);
       for (const Stair& stair : stairs)
         if (!matches(run, stair)) return false;
     }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <nlohmann/json.hpp>
+
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -198,6 +201,86 @@ TEST(PlanJson, RefusesWhatVerifyRefuses) {
   EXPECT_THROW(plan_from_json(to_json(longer)), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.group = 0; }))), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.runs[1].addend = 0; }))), Error);
+}
+
+TEST(PlanJson, NamesWhatIsWrong) {
+  const auto good = nlohmann::json::parse(to_json(two_by_two()));
+  // The details of the Error that the plan raises once `change` has been made to its JSON.
+  const auto refused = [&](const std::function<void(nlohmann::json&)>& change) {
+    nlohmann::json json = good;
+    change(json);
+    try {
+      plan_from_json(json.dump());
+    } catch (const Error& e) {
+      return e.details();
+    }
+    return Error::Details{"nothing", "", "", ""};
+  };
+  EXPECT_EQ(refused([](auto&) {}).argument, "nothing");
+  const auto expect = [&](const std::string& argument, const std::string& got,
+                          const std::string& expected, const auto& change) {
+    const Error::Details details = refused(change);
+    EXPECT_EQ(details.argument, argument);
+    EXPECT_EQ(details.got, got);
+    EXPECT_EQ(details.expected, expected);
+  };
+  for (const auto& [key, value] : good.items())
+    if (key != "residency")  // is found again, not read
+      expect(key, "nothing", "a member", [&](auto& json) { json.erase(key); });
+  const auto order = [](auto& json) -> auto& { return json["orders"][0]; };
+  expect("orders[0].runs[1]", "a list of 8", "of 9",
+         [&](auto& json) { order(json)["runs"][1].erase(8); });
+  expect("orders[0].runs[1][2]", "4294967298", "an integer of 32 bits",
+         [&](auto& json) { order(json)["runs"][1][2] = (int64_t{1} << 32) + 2; });
+  expect("orders[0].chains[0][1]", "0.5", "an integer",
+         [&](auto& json) { order(json)["chains"][0][1] = 0.5; });
+  expect("orders[0].tile[0]", "18446744073709551615", "an integer below 2^63",
+         [&](auto& json) { order(json)["tile"][0] = UINT64_MAX; });
+  expect("orders[0].tasks", "an object", "a list",
+         [&](auto& json) { order(json)["tasks"] = nlohmann::json::object(); });
+  expect("orders[0].q_edges[1]", "3", "1 to 2", [&](auto& json) {
+    order(json)["q_edges"] = {0, 3, 4};
+  });
+  expect("orders[0].kv_edges", "an empty list", "0 first",
+         [&](auto& json) { order(json)["kv_edges"] = nlohmann::json::array(); });
+  expect("orders[0].group", "2", "1", [&](auto& json) { order(json)["group"] = 2; });
+  expect("order_of_head[0]", "4294967296", "an integer of 32 bits",
+         [](auto& json) { json["order_of_head"] = {int64_t{1} << 32}; });
+  expect("heads of order_of_head", "2", "1",
+         [](auto& json) { json["order_of_head"].push_back(0); });
+  expect("placement.queue", "1", "true or false",
+         [](auto& json) { json["placement"]["queue"] = 1; });
+  expect("placement.workers", "null", "an integer",
+         [](auto& json) { json["placement"]["workers"] = nullptr; });
+  expect("pass", "sideways", "forward or backward", [](auto& json) { json["pass"] = "sideways"; });
+  expect("fingerprint", "0123", two_by_two().fingerprint(),
+         [](auto& json) { json["fingerprint"] = "0123"; });
+}
+
+TEST(PlanJson, LimitsDepthAndMemory) {
+  EXPECT_THROW(plan_from_json(std::string(1 << 20, '[')), Error);
+  EXPECT_THROW(plan_from_json(R"({"pass":"forward","pass":"forward"})"), Error);
+  // Short texts that stand for 2^30 tiles, and for chains of 2^24 query heads.
+  auto json = nlohmann::json::parse(to_json(two_by_two()));
+  json["orders"][0]["q_edges"] = {0, 1 << 30};
+  EXPECT_THROW(plan_from_json(json.dump()), Error);
+  Plan wide = broken([](HeadOrder& o) {
+    const HeadMask nothing{4, 4, {}, {}, {}};
+    o.pass = Pass::forward;
+    o.tiles = std::make_shared<const TileMap>(nothing, TileShape{2, 2});
+    o.runs.clear();
+    o.group = 1 << 24;
+    o.chains = {{.tile = 0}, {.tile = 1}};
+    o.row_addends.clear();
+  });
+  wide.pass = Pass::forward;
+  wide.problem.q_heads = 1 << 24;
+  try {
+    plan_from_json(to_json(wide));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("q_head 1, q_tile 0"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Level, NamesComeBack) {
