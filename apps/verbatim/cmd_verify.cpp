@@ -92,7 +92,8 @@ class Audit {
     return plan.orders.empty() ? "auto" : plan.orders.front()->name;
   }
   bool invariant() const { return options_.plan.level == Level::invariant; }
-  /// Dropout is keyed by batch entry, head and position, so moving a part changes what it drops.
+  /// Dropout is keyed by the number of a sequence and the head: a part at another place drops other
+  /// elements. Positions count from the start of a document, so packing alone changes nothing.
   bool movable() const { return problem_.dropout == 0; }
 
   void run(const Attention& attention, Tensors& tensors, const RunOptions& options) const {
@@ -215,32 +216,39 @@ void Audit::heads() {
 
 void Audit::documents() {
   const HeadMask& first = mask_.head(0, 0);
-  if (!movable() || first.q_breaks.empty() || first.q_breaks != first.k_breaks) return;
+  if (first.q_breaks.empty() || first.q_breaks != first.k_breaks) return;
   std::vector<int64_t> edges{0};
   edges.insert(edges.end(), first.q_breaks.begin(), first.q_breaks.end());
   edges.push_back(first.q_len);
+  if (!movable() && sequences(first).size() + 1 != edges.size()) return;
   Row row{"packing", ""};
   row.promised = invariant();
   for (size_t d = 0; d + 1 < edges.size(); ++d) {
     const int64_t begin = edges[d], end = edges[d + 1];
+    if (begin == end) continue;
     // A document that sees others, or is seen, is not the same problem alone.
     const HeadMask crop = first.crop(begin, end, begin, end);
     const bool closed = crop.area() == first.crop(begin, end, 0, first.kv_len).area() &&
                         crop.area() == first.crop(0, first.q_len, begin, end).area();
     if (!closed) continue;
+    // Dropout numbers sequences, so it wants the document in the slot of its number.
+    const int64_t slot = movable() ? 0 : static_cast<int64_t>(d);
     Problem alone = problem_;
-    alone.batch = 1;
+    alone.batch = slot + 1;
     alone.q_len = alone.kv_len = end - begin;
     std::vector<HeadMask> heads;
-    std::vector<int32_t> variant_of;
-    for (int64_t h = 0; h < problem_.kv_heads; ++h) {
+    for (int64_t h = 0; h < problem_.kv_heads; ++h)
       heads.push_back(mask_.head(0, h).crop(begin, end, begin, end));
-      variant_of.push_back(static_cast<int32_t>(h));
-    }
-    const Part part{0, 1, 0, problem_.kv_heads, begin, end, begin, end};
-    elsewhere(part, alone,
-              Mask(mask_.name(), mask_.params_json(), heads, variant_of, 1, problem_.kv_heads),
-              Part::all(alone), problem_.seed, row);
+    heads.push_back({end - begin, end - begin, {}, {}, {}});  // of the other slots: nothing to do
+    std::vector<int32_t> variant_of(static_cast<size_t>(slot * problem_.kv_heads),
+                                    static_cast<int32_t>(problem_.kv_heads));
+    for (int32_t h = 0; h < problem_.kv_heads; ++h) variant_of.push_back(h);
+    Part place = Part::all(alone);
+    place.batch_begin = slot;
+    elsewhere(
+        {0, 1, 0, problem_.kv_heads, begin, end, begin, end}, alone,
+        Mask(mask_.name(), mask_.params_json(), heads, variant_of, alone.batch, problem_.kv_heads),
+        place, problem_.seed, row);
   }
   if (row.runs == 0) return;
   row.detail = fmt::format("{} documents, each alone", row.runs);
@@ -321,7 +329,8 @@ void add_verify(CLI::App& root, Action& action) {
       "threads,\n"
       "load, planned workers, place in a batch, a head alone, each document alone. Parts are\n"
       "compared with the same part of the first run. What the level does not promise may differ.\n"
-      "With dropout, which depends on the position, the last three are left out.\n"
+      "With dropout, which numbers sequences and heads, the place in a batch and a head alone are\n"
+      "left out.\n"
       "Exit code 1: a promised bit differs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);

@@ -39,9 +39,9 @@ struct Interval {
 struct HeadMask {
   int64_t q_len = 0, kv_len = 0;
   std::vector<Slice> slices;
-  std::vector<int64_t>
-      q_breaks;  // sorted, inside (0, q_len): document boundaries on the query axis
-  std::vector<int64_t> k_breaks;  // the same on the key axis
+  // Document boundaries on each axis, ascending; one comes twice, or stands at an end of the axis,
+  // where a document is empty. n documents have n - 1.
+  std::vector<int64_t> q_breaks, k_breaks;
 
   bool contains(int64_t q, int64_t k) const;
   int64_t area() const;
@@ -54,6 +54,17 @@ struct HeadMask {
   void validate() const;
   bool operator==(const HeadMask&) const = default;
 };
+
+/// Where a sequence starts.
+struct Sequence {
+  int64_t q_begin, k_begin;
+  bool operator==(const Sequence&) const = default;
+};
+
+/// The sequences of a head: its documents, empty ones too, when both axes have as many and no slice
+/// joins two of them; else the whole plane is one. Dropout counts from their starts, and numbers
+/// them through the batch, so that a document draws the same alone and packed.
+std::vector<Sequence> sequences(const HeadMask& mask);
 
 /// Which positions a problem computes: a name, its parameters, and one HeadMask per distinct
 /// (batch, KV head). Query heads of a group share their KV head's mask.
@@ -180,6 +191,7 @@ struct TileMap {
   std::vector<TileRun> rows;               // per query tile: runs of KV tiles, ascending
   std::vector<int32_t> slice_ids;          // lists referenced by runs
   std::vector<Slice> slices;               // the mask's slices
+  std::vector<Sequence> sequences;         // the mask's, so that a plan knows them
 
   TileMap(const HeadMask& mask, TileShape shape);
 

@@ -1,5 +1,6 @@
-// Which elements of P are dropped: a function of (seed, batch, query head, query, key) alone, so
-// that tiling, threads and devices agree. Host and kernels include this file; it needs nothing.
+// Which elements of P are dropped: a function of (seed, sequence, query head, query, key) alone,
+// positions counted from the start of their sequence, so that tiling, packing, threads and devices
+// agree. Host and kernels include this file; it needs nothing.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,16 @@ VERBATIM_HD constexpr PhiloxBlock philox4x32_10(PhiloxBlock counter, uint64_t ke
   return counter;
 }
 
-/// Dropout of one problem. Element (b, h, q, k), h the query head, draws 16 bits: half k % 2 of
-/// word (k % 8) / 2 of the block with key = seed and counter = (q, k / 8, h, b). It is kept iff
-/// draw >= threshold, and then scaled by `scale`, so that its expectation is unchanged.
+/// Where dropout counts from: the number of a sequence in its problem, its first query and key.
+/// Sequences are numbered through the batch: an entry without documents is one, a packed entry as
+/// many as it has documents (sequences(), verbatim/mask.h).
+struct DropoutOrigin {
+  int64_t sequence = 0, q = 0, k = 0;
+};
+
+/// Dropout of one problem. Element (s, h, q, k) of sequence s and query head h draws 16 bits: half
+/// k % 2 of word (k % 8) / 2 of the block with key = seed and counter = (q, k / 8, h, s). It is
+/// kept iff draw >= threshold, and then scaled by `scale`, so that its expectation is unchanged.
 struct Dropout {
   uint64_t seed = 0;
   uint32_t threshold = 0;  // round(probability * 2^16), at most 2^16 - 1; 0: nothing is dropped
@@ -48,14 +56,14 @@ struct Dropout {
   VERBATIM_HD constexpr bool enabled() const { return threshold != 0; }
 
   /// The eight draws of keys 8 * k_block .. 8 * k_block + 7, in words of two.
-  VERBATIM_HD constexpr PhiloxBlock block(uint32_t b, uint32_t h, uint32_t q,
+  VERBATIM_HD constexpr PhiloxBlock block(uint32_t s, uint32_t h, uint32_t q,
                                           uint32_t k_block) const {
-    return philox4x32_10({{q, k_block, h, b}}, seed);
+    return philox4x32_10({{q, k_block, h, s}}, seed);
   }
 
   /// Bit i is set iff key 8 * k_block + i is kept.
-  VERBATIM_HD constexpr uint32_t keep8(uint32_t b, uint32_t h, uint32_t q, uint32_t k_block) const {
-    const PhiloxBlock draws = block(b, h, q, k_block);
+  VERBATIM_HD constexpr uint32_t keep8(uint32_t s, uint32_t h, uint32_t q, uint32_t k_block) const {
+    const PhiloxBlock draws = block(s, h, q, k_block);
     uint32_t bits = 0;
     for (int i = 0; i < 8; ++i) {
       const uint32_t draw = draws.word[i / 2] >> (16 * (i % 2)) & 0xffff;
@@ -64,8 +72,8 @@ struct Dropout {
     return bits;
   }
 
-  VERBATIM_HD constexpr bool keep(uint32_t b, uint32_t h, uint32_t q, uint32_t k) const {
-    return keep8(b, h, q, k / 8) >> (k % 8) & 1;
+  VERBATIM_HD constexpr bool keep(uint32_t s, uint32_t h, uint32_t q, uint32_t k) const {
+    return keep8(s, h, q, k / 8) >> (k % 8) & 1;
   }
 };
 

@@ -22,8 +22,8 @@ void require(bool ok, const char* argument, std::string got, std::string expecte
 void check_breaks(const std::vector<int64_t>& breaks, int64_t length, const char* argument) {
   int64_t previous = 0;
   for (const int64_t edge : breaks) {
-    require(previous < edge && edge < length, argument, fmt::to_string(edge),
-            fmt::format("ascending positions inside (0, {})", length));
+    require(previous <= edge && edge <= length, argument, fmt::to_string(edge),
+            fmt::format("{} to {}", previous, length));
     previous = edge;
   }
 }
@@ -166,6 +166,24 @@ HeadMask HeadMask::intersect(const HeadMask& other) const {
     return std::tie(a.q_begin, a.k_begin, a.lo) < std::tie(b.q_begin, b.k_begin, b.lo);
   });
   return both;
+}
+
+std::vector<Sequence> sequences(const HeadMask& mask) {
+  const std::vector<Sequence> whole{{0, 0}};
+  if (mask.q_breaks.size() != mask.k_breaks.size()) return whole;
+  std::vector<Sequence> found = whole;
+  for (size_t i = 0; i < mask.q_breaks.size(); ++i)
+    found.push_back({mask.q_breaks[i], mask.k_breaks[i]});
+  for (const Slice& slice : mask.slices) {
+    const auto s = tighten(slice);
+    if (!s) continue;
+    const auto next = std::ranges::upper_bound(found, s->q_begin, {}, &Sequence::q_begin);
+    const bool last = next == found.end();
+    if (s->k_begin < std::prev(next)->k_begin || s->q_end > (last ? mask.q_len : next->q_begin) ||
+        s->k_end > (last ? mask.kv_len : next->k_begin))
+      return whole;
+  }
+  return found;
 }
 
 void HeadMask::validate() const {

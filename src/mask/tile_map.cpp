@@ -189,7 +189,7 @@ int64_t tiles_in(std::span<const TileRun> runs, bool only_full) {
 }  // namespace
 
 TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
-    : shape(tile_shape), slices(mask.slices) {
+    : shape(tile_shape), slices(mask.slices), sequences(verbatim::sequences(mask)) {
   if (shape.q < 1 || shape.kv < 1) {
     throw Error(ErrorCode::invalid_argument, "mask.tile", "a tile must not be empty",
                 {.argument = "tile",

@@ -19,6 +19,7 @@ constexpr const char* kOperation = "plan.from_json";
 
 // Records are arrays of their fields in declaration order: plans stay small on disk.
 Json to_array(const Slice& s) { return {s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi}; }
+Json to_array(const Sequence& s) { return {s.q_begin, s.k_begin}; }
 Json to_array(const Task& t) { return {t.chain_begin, t.chain_end}; }
 Json to_array(const PlacedTask& t) { return {t.head, t.task}; }
 Json to_array(const Chain& c) {
@@ -44,6 +45,7 @@ Json order_to_json(const HeadOrder& order) {
           {"q_edges", tiles.q_edges},
           {"kv_edges", tiles.kv_edges},
           {"slices", to_arrays(tiles.slices)},
+          {"sequences", to_arrays(tiles.sequences)},
           {"runs", to_arrays(order.runs)},
           {"chains", to_arrays(order.chains)},
           {"tasks", to_arrays(order.tasks)},
@@ -90,6 +92,11 @@ template <>
 Slice read<Slice>(const Node& node) {
   const auto f = fields<int64_t, 6>(node);
   return {f[0], f[1], f[2], f[3], f[4], f[5]};
+}
+template <>
+Sequence read<Sequence>(const Node& node) {
+  const auto f = fields<int64_t, 2>(node);
+  return {f[0], f[1]};
 }
 template <>
 Task read<Task>(const Node& node) {
@@ -151,10 +158,26 @@ std::shared_ptr<const TileMap> read_tiles(const Node& node) {
   };
   const auto q_edges = edges(node.member("q_edges"), q_tile);
   const auto kv_edges = edges(node.member("kv_edges"), kv_tile);
-  const HeadMask mask{q_edges.back(), kv_edges.back(), list<Slice>(node.member("slices")),
-                      inner(q_edges), inner(kv_edges)};
+  HeadMask mask{q_edges.back(), kv_edges.back(), list<Slice>(node.member("slices")), {}, {}};
+  const Node starts = node.member("sequences");
+  const auto sequences = list<Sequence>(starts);
+  bool known = !sequences.empty();
+  for (size_t i = 1; i < sequences.size(); ++i) {
+    mask.q_breaks.push_back(sequences[i].q_begin);
+    mask.k_breaks.push_back(sequences[i].k_begin);
+    known = known && std::ranges::binary_search(q_edges, sequences[i].q_begin) &&
+            std::ranges::binary_search(kv_edges, sequences[i].k_begin);
+  }
   mask.validate();
-  return std::make_shared<const TileMap>(mask, TileShape{q_tile, kv_tile});
+  if (!known || verbatim::sequences(mask) != sequences)
+    throw Error(ErrorCode::invalid_plan, kOperation, "the sequences are not those of the mask",
+                {starts.name, fmt::format("{} starts", sequences.size()),
+                 "[0, 0], then edges between which every slice lies", "[[0, 0]]"});
+  mask.q_breaks = inner(q_edges);
+  mask.k_breaks = inner(kv_edges);
+  auto tiles = std::make_shared<TileMap>(mask, TileShape{q_tile, kv_tile});
+  tiles->sequences = sequences;
+  return tiles;
 }
 
 HeadOrder read_order(const Node& node, Pass pass) {

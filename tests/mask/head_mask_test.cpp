@@ -154,9 +154,10 @@ TEST(HeadMask, ValidateNamesTheFault) {
   EXPECT_NE(message({4, 4, {{2, 1, 0, 4}}, {}, {}}), "");
   EXPECT_NE(message({4, 4, {{0, 4, 0, 4, 1, 0}}, {}, {}}), "");
   EXPECT_NE(message({4, 4, {{0, 4, 0, 4, INT64_MIN}}, {}, {}}), "");
-  EXPECT_NE(message({4, 4, {}, {0}, {}}).find("q_breaks"), std::string::npos);
-  EXPECT_NE(message({4, 4, {}, {}, {4}}).find("k_breaks"), std::string::npos);
-  EXPECT_NE(message({4, 4, {}, {2, 2}, {}}).find("q_breaks"), std::string::npos);
+  EXPECT_NE(message({4, 4, {}, {-1}, {}}).find("q_breaks"), std::string::npos);
+  EXPECT_NE(message({4, 4, {}, {}, {5}}).find("k_breaks"), std::string::npos);
+  EXPECT_NE(message({4, 4, {}, {2, 1}, {}}).find("q_breaks"), std::string::npos);
+  EXPECT_EQ(message({4, 4, {}, {0, 2, 2, 4}, {}}), "");  // around empty documents
   EXPECT_NE(message({-1, 4, {}, {}, {}}).find("q_len"), std::string::npos);
   EXPECT_NE(message({4, (int64_t{1} << 30) + 1, {}, {}, {}}).find("kv_len"), std::string::npos);
   EXPECT_EQ(message({4, 4, {{0, 4, 0, 4, Slice::kNoLow, 0}, {0, 4, 0, 4, 1}}, {1, 3}, {2}}), "");

@@ -71,7 +71,7 @@ TEST(MaskJson, NamesWhatIsWrong) {
   expect("wrong type or range", [&](auto& json) { slices(json)[0][1] = 1e300; });
   expect("wrong type or range", [&](auto& json) { slices(json)[0][1] = UINT64_MAX; });
   expect("a band", [&](auto& json) { slices(json)[0][4] = INT64_MIN; });
-  expect("q_breaks", [&](auto& json) { json["variants"][0]["q_breaks"] = {4}; });
+  expect("q_breaks", [&](auto& json) { json["variants"][0]["q_breaks"] = {5}; });
   expect("q_len", [&](auto& json) { json["q_len"] = -1; });
   expect("no such variant", [&](auto& json) { json["variant_of"] = {int64_t{1} << 32}; });
   expect("one variant per", [&](auto& json) { json["batch"] = 2; });

@@ -243,6 +243,10 @@ TEST(PlanJson, NamesWhatIsWrong) {
   });
   expect("orders[0].kv_edges", "an empty list", "0 first",
          [&](auto& json) { order(json)["kv_edges"] = nlohmann::json::array(); });
+  expect("orders[0].sequences", "2 starts", "[0, 0], then edges between which every slice lies",
+         [&](auto& json) {
+           order(json)["sequences"] = {{0, 0}, {2, 2}};
+         });
   expect("orders[0].group", "2", "1", [&](auto& json) { order(json)["group"] = 2; });
   expect("order_of_head[0]", "4294967296", "an integer of 32 bits",
          [](auto& json) { json["order_of_head"] = {int64_t{1} << 32}; });

@@ -8,6 +8,7 @@
 #include "backend/cpu/passes.h"
 #include "backend/cpu/tile_mask.h"
 #include "backend/cpu/workspace.h"
+#include "plan/dropout_origins.h"
 
 namespace verbatim::cpu {
 namespace {
@@ -53,6 +54,7 @@ struct Call {
   TileLimits limits;
   ScoreScalars scalars;
   Dropout dropout;
+  DropoutOrigins origins;
   Arena partial_sums;
 
   Call(const Plan& plan, const BackwardTensors& tensors, const KernelTable& kernels)
@@ -63,6 +65,7 @@ struct Call {
         limits(plan),
         scalars(score_scalars(plan.problem)),
         dropout(Dropout::make(plan.problem.dropout, plan.problem.seed)),
+        origins(plan),
         partial_sums(layout.floats()) {
     places = partial_sums.take(layout.floats());
   }
@@ -199,7 +202,8 @@ class BackwardWorker final : public Worker {
         tiles_.s, tiles_.ld_n, rows, cols_, nullptr, nullptr, round_up(cols_, kLanes) / kLanes};
     if (masked) tile.bits = mask_.data();
     if (call_.dropout.enabled()) {
-      keep_.build(call_.dropout, b_, q_head(), rect, TileRows::queries);
+      const DropoutOrigin origin = call_.origins.at(at_.head, at_.q_tile);
+      keep_.build(call_.dropout, origin, q_head(), rect, TileRows::queries);
       tile.keep = keep_.data();
     }
     const float* lse = t.lse.row(b_, q_head()) + queries.begin;

@@ -11,6 +11,7 @@
 #include "backend/cpu/passes.h"
 #include "backend/cpu/tile_mask.h"
 #include "backend/cpu/workspace.h"
+#include "plan/dropout_origins.h"
 
 namespace verbatim::cpu {
 namespace {
@@ -74,6 +75,7 @@ struct Call {
   TileLimits limits;
   ScoreScalars scalars;
   Dropout dropout;
+  DropoutOrigins origins;
   Arena states;  // of split rows
   float* places;
 
@@ -85,6 +87,7 @@ struct Call {
         limits(plan),
         scalars(score_scalars(plan.problem)),
         dropout(Dropout::make(plan.problem.dropout, plan.problem.seed)),
+        origins(plan),
         states(layout.floats()),
         places(states.take(layout.floats())) {}
 };
@@ -206,7 +209,8 @@ class ForwardWorker final : public Worker {
     ScoreTile tile{tiles_.s, tiles_.ld_m, count, rows_, nullptr, nullptr, strips};
     if (masked) tile.bits = mask_.data();
     if (call_.dropout.enabled()) {
-      keep_.build(call_.dropout, b_, q_head(), rect, TileRows::keys);
+      const DropoutOrigin origin = call_.origins.at(at_.head, at_.q_tile);
+      keep_.build(call_.dropout, origin, q_head(), rect, TileRows::keys);
       tile.keep = keep_.data();
     }
     const Extent* hulls = masked ? mask_.rows_of_cols() : nullptr;

@@ -70,19 +70,20 @@ void TileMask::build(const TileMap& map, int32_t slice_begin, int32_t slice_coun
   }
 }
 
-void KeepMask::build(const Dropout& dropout, int64_t b, int64_t q_head, const TileRect& rect,
-                     TileRows axis) {
+void KeepMask::build(const Dropout& dropout, const DropoutOrigin& origin, int64_t q_head,
+                     const TileRect& rect, TileRows axis) {
   const bool query_rows = axis == TileRows::queries;
   const int64_t queries = rect.q.end - rect.q.begin, keys = rect.k.end - rect.k.begin;
   clear(query_rows ? queries : keys, query_rows ? keys : queries);
+  const auto sequence = static_cast<uint32_t>(origin.sequence);
+  const auto head = static_cast<uint32_t>(q_head);
   for (int64_t q = 0; q < queries; ++q) {
+    const auto query = static_cast<uint32_t>(rect.q.begin - origin.q + q);
     uint32_t keep = 0;
     for (int64_t k = 0; k < keys; ++k) {
-      const int64_t key = rect.k.begin + k;
+      const int64_t key = rect.k.begin - origin.k + k;
       if (k == 0 || key % 8 == 0)
-        keep =
-            dropout.keep8(static_cast<uint32_t>(b), static_cast<uint32_t>(q_head),
-                          static_cast<uint32_t>(rect.q.begin + q), static_cast<uint32_t>(key / 8));
+        keep = dropout.keep8(sequence, head, query, static_cast<uint32_t>(key / 8));
       if (keep >> key % 8 & 1) query_rows ? set(q, k) : set(k, q);
     }
   }

@@ -53,12 +53,12 @@ class TileMask : public TileBits {
   std::vector<Extent> cols_of_rows_, rows_of_cols_;
 };
 
-/// The pairs of a tile that dropout keeps.
+/// The pairs of a tile, which lies in one sequence, that dropout keeps.
 class KeepMask : public TileBits {
  public:
   using TileBits::TileBits;
-  void build(const Dropout& dropout, int64_t b, int64_t q_head, const TileRect& rect,
-             TileRows axis);
+  void build(const Dropout& dropout, const DropoutOrigin& origin, int64_t q_head,
+             const TileRect& rect, TileRows axis);
 };
 
 }  // namespace verbatim::cpu

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <span>
 
+#include "plan/dropout_origins.h"
+
 namespace verbatim::cuda {
 namespace {
 
@@ -35,14 +37,15 @@ const T* at(const void* base, int64_t offset) {
 
 /// Offsets of one order's arrays.
 struct OrderOffsets {
-  int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, slice_ids, slices;
+  int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, slice_ids, slices, dropout_origins;
 };
 
-OrderOffsets add_order(Blob& blob, const HeadOrder& order) {
+OrderOffsets add_order(Blob& blob, const HeadOrder& order,
+                       const std::vector<DropoutOrigin>& dropout_origins) {
   const TileMap& tiles = *order.tiles;
   return {blob.add(order.runs),        blob.add(order.chains),  blob.add(order.tasks),
           blob.add(order.row_addends), blob.add(tiles.q_edges), blob.add(tiles.kv_edges),
-          blob.add(tiles.slice_ids),   blob.add(tiles.slices)};
+          blob.add(tiles.slice_ids),   blob.add(tiles.slices),  blob.add(dropout_origins)};
 }
 
 }  // namespace
@@ -57,15 +60,17 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
       group_(static_cast<int32_t>(plan.problem.group())) {
   const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
+  const DropoutOrigins dropout(plan);
   std::vector<OrderOffsets> offsets;
   for (const auto& order : orders_) {
-    offsets.push_back(add_order(blob, *order));
+    offsets.push_back(add_order(blob, *order, dropout.of_order[offsets.size()]));
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
     shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
   const int64_t heads = blob.add(order_of_head_);
+  const int64_t sequences = blob.add(dropout.first_sequence);
   const int64_t placed = blob.add(placement_.tasks);
   const int64_t units = blob.add(placement_.worker_begin);
   const int64_t views = blob.add(std::vector<OrderView>(orders_.size()));
@@ -84,6 +89,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
                          .kv_edges = at<int64_t>(memory_, o.kv_edges),
                          .slice_ids = at<int32_t>(memory_, o.slice_ids),
                          .slices = at<Slice>(memory_, o.slices),
+                         .dropout_origins = at<DropoutOrigin>(memory_, o.dropout_origins),
                          .q_tiles = orders_[i]->tiles->q_tiles(),
                          .kv_tiles = orders_[i]->tiles->kv_tiles()};
     std::memcpy(&bytes[views + i * sizeof(OrderView)], &view, sizeof(OrderView));
@@ -91,6 +97,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
   const bool queue = placement_.queue;
   view_ = {.orders = at<OrderView>(memory_, views),
            .order_of_head = at<int32_t>(memory_, heads),
+           .first_sequence = at<int64_t>(memory_, sequences),
            .placed = at<PlacedTask>(memory_, placed),
            .unit_begin = queue ? nullptr : at<int32_t>(memory_, units),
            .unit_count = static_cast<int32_t>(queue ? placement_.tasks.size()

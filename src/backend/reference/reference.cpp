@@ -61,7 +61,7 @@ class Head {
  public:
   Head(const Problem& problem, const Mask& mask, const TensorView& q, const TensorView& k,
        const TensorView& v, const TensorView& dout, const Selection& selection, Reference& result,
-       int64_t b, int64_t kv_head)
+       int64_t b, int64_t kv_head, int64_t first_sequence)
       : p_(problem),
         mask_(mask.head(b, kv_head)),
         q_(q),
@@ -72,6 +72,8 @@ class Head {
         kv_head_(kv_head),
         backward_(dout.data != nullptr),
         dropout_(Dropout::make(problem.dropout, problem.seed)),
+        sequences_(sequences(mask_)),
+        first_sequence_(first_sequence),
         k_(k, b, kv_head),
         v_(v, b, kv_head) {}
 
@@ -155,7 +157,7 @@ class Head {
     for (size_t j = 0; j < n; ++j) {
       prob_[j] = round(std::exp(prob_[j] - rounded_lse));
       if (dropout_.enabled())
-        factor_[j] = dropout_.keep(b_, h, q, keys_[j]) ? static_cast<Real>(dropout_.scale) : 0;
+        factor_[j] = keeps(h, q, keys_[j]) ? static_cast<Real>(dropout_.scale) : 0;
     }
     if (slot < 0) return;
     result_.lse[slot] = lse;
@@ -163,6 +165,13 @@ class Head {
     for (size_t j = 0; j < n; ++j)
       add_scaled(o, 0, round(factor_[j] * prob_[j]), v_.row(keys_[j]), p_.head_dim_v);
     for (int64_t d = 0; d < p_.head_dim_v; ++d) result_.o[slot * p_.head_dim_v + d] = round(o[d]);
+  }
+
+  bool keeps(int64_t h, int64_t q, int64_t k) const {
+    size_t i = sequences_.size() - 1;
+    while (sequences_[i].q_begin > q) --i;
+    return dropout_.keep(first_sequence_ + i, h, q - sequences_[i].q_begin,
+                         k - sequences_[i].k_begin);
   }
 
   // dQ when the row is selected; its share of the selected dK and dV.
@@ -205,6 +214,8 @@ class Head {
   const int64_t b_, kv_head_;
   const bool backward_;
   const Dropout dropout_;
+  const std::vector<Sequence> sequences_;
+  const int64_t first_sequence_;  // in the whole problem
   const Rows<Real> k_, v_;
   std::vector<int64_t> key_slot_;                      // [kv_len], -1: not selected
   std::vector<Real> dk_, dv_, squares_;                // of the selected keys
@@ -237,6 +248,13 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
     result.dv.resize(selection.keys.size() * problem.head_dim_v);
   }
 
+  std::vector<int64_t> first_sequence(heads, 0);
+  for (int64_t head = problem.kv_heads; head < heads; ++head) {
+    const int64_t before = head - problem.kv_heads;
+    const HeadMask& mask_before = mask.head(before / problem.kv_heads, before % problem.kv_heads);
+    first_sequence[head] = first_sequence[before] + std::ssize(sequences(mask_before));
+  }
+
   std::vector<double> norms(heads, 0);
   std::atomic<int64_t> next = 0;
   std::exception_ptr failure;
@@ -244,7 +262,7 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
   const auto run = [&]<class Real, class Storage>(int64_t head, Real, Storage) {
     if (queries[head].empty() && keys[head].empty()) return;
     Head<Real, Storage> one(problem, mask, q, k, v, dout, selection, result,
-                            head / problem.kv_heads, head % problem.kv_heads);
+                            head / problem.kv_heads, head % problem.kv_heads, first_sequence[head]);
     norms[head] = one.run(queries[head], keys[head]);
   };
   const auto work = [&] {

@@ -190,6 +190,47 @@ TEST(Bits, EqualForADocumentAloneAndPacked) {
   }
 }
 
+/// Document i of a packed problem against the same document in slot i of a batch.
+TEST(Bits, DropoutIsEqualAloneAndPacked) {
+  Problem packed = problem_of(2 * kLength);
+  packed.batch = 1;
+  packed.dropout = 0.3;
+  packed.seed = 11;
+  const int64_t prefix[] = {13};
+  const std::vector<int64_t> docs = {70, 1, 0, 129, 61, 139};
+  for (const auto& mask : {masks::causal_document(docs), masks::prefix_lm_document(docs, prefix)}) {
+    Case all(packed, mask);
+    run_both(all, Order::descending);
+    EXPECT_TRUE(all.check().within(2)) << all.describe();
+    int64_t begin = 0;
+    for (size_t d = 0; d < docs.size(); begin += docs[d++]) {
+      const auto slot = static_cast<int64_t>(d);
+      const HeadMask alone = mask.head(0, 0).crop(begin, begin + docs[d], begin, begin + docs[d]);
+      Problem batch = packed;
+      batch.batch = slot + 1;
+      batch.q_len = batch.kv_len = docs[d];
+      Case one(batch, Mask("document", "{}", alone));
+      for (int64_t h = 0; h < packed.q_heads; ++h) {
+        copy_rows(all.q.view(), 0, h, begin, one.q.view(), slot, h);
+        copy_rows(all.dout.view(), 0, h, begin, one.dout.view(), slot, h);
+      }
+      for (int64_t h = 0; h < packed.kv_heads; ++h) {
+        copy_rows(all.k.view(), 0, h, begin, one.k.view(), slot, h);
+        copy_rows(all.v.view(), 0, h, begin, one.v.view(), slot, h);
+      }
+      run_both(one, Order::descending);
+      for (int64_t h = 0; h < packed.q_heads; ++h) {
+        expect_same_rows(all.o.view(), 0, h, begin, one.o.view(), slot, h, "o");
+        expect_same_rows(all.dq.view(), 0, h, begin, one.dq.view(), slot, h, "dq");
+      }
+      for (int64_t h = 0; h < packed.kv_heads; ++h) {
+        expect_same_rows(all.dk.view(), 0, h, begin, one.dk.view(), slot, h, "dk");
+        expect_same_rows(all.dv.view(), 0, h, begin, one.dv.view(), slot, h, "dv");
+      }
+    }
+  }
+}
+
 TEST(Bits, DropoutDoesNotDependOnTiles) {
   Problem p = problem_of(90);
   p.dropout = 0.5;

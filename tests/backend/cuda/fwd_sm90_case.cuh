@@ -68,8 +68,12 @@ class DevicePlan {
       variant_tasks.push_back(tasks_);
     }
     std::vector<int32_t> order_of_head;
+    std::vector<int64_t> first_sequence;  // dropout takes every batch entry for one sequence
     for (int64_t b = 0; b < problem.batch; ++b) {
-      for (int64_t h = 0; h < problem.kv_heads; ++h) order_of_head.push_back(mask.variant(b, h));
+      for (int64_t h = 0; h < problem.kv_heads; ++h) {
+        order_of_head.push_back(mask.variant(b, h));
+        first_sequence.push_back(b);
+      }
     }
     const int64_t head_bytes = 4 * std::max<int64_t>(problem.kv_len, 1) * problem.head_dim;
     const auto heads = static_cast<int32_t>(order_of_head.size());
@@ -87,6 +91,7 @@ class DevicePlan {
     }
     view_ = {.orders = keep(views),
              .order_of_head = keep(order_of_head),
+             .first_sequence = keep(first_sequence),
              .placed = keep(placed),
              .unit_begin = nullptr,
              .unit_count = static_cast<int32_t>(placed.size()),
@@ -136,6 +141,7 @@ class DevicePlan {
     view.kv_edges = keep(map.kv_edges);
     view.slice_ids = keep(map.slice_ids);
     view.slices = keep(map.slices);
+    view.dropout_origins = keep(std::vector<DropoutOrigin>(map.q_tiles()));
     view.q_tiles = map.q_tiles();
     view.kv_tiles = map.kv_tiles();
     return view;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/dropout.h"
 #include "verbatim/plan.h"
 
 namespace verbatim::cuda {
@@ -17,6 +18,7 @@ struct OrderView {
   const int64_t* kv_edges;     // [kv_tiles + 1]
   const int32_t* slice_ids;
   const Slice* slices;
+  const DropoutOrigin* dropout_origins;  // [q_tiles]; sequences counted inside the head
   int32_t q_tiles;
   int32_t kv_tiles;
 };
@@ -25,12 +27,20 @@ struct OrderView {
 /// placed[unit_begin[u]] ... placed[unit_begin[u + 1] - 1]; without unit_begin (a queue) placed[u].
 struct PlanView {
   const OrderView* orders;
-  const int32_t* order_of_head;  // [batch * kv_heads]
-  const PlacedTask* placed;      // in issue order
-  const int32_t* unit_begin;     // [unit_count + 1], or null
+  const int32_t* order_of_head;   // [batch * kv_heads]
+  const int64_t* first_sequence;  // [batch * kv_heads]: sequences of the batch entries before
+  const PlacedTask* placed;       // in issue order
+  const int32_t* unit_begin;      // [unit_count + 1], or null
   int32_t unit_count;
   int32_t group;  // query heads per KV head
   int32_t kv_heads;
+
+  /// Where dropout counts from in query tile `q_tile` of `head`.
+  VERBATIM_HD DropoutOrigin dropout_origin(int32_t head, int32_t q_tile) const {
+    DropoutOrigin origin = orders[order_of_head[head]].dropout_origins[q_tile];
+    origin.sequence += first_sequence[head];
+    return origin;
+  }
 };
 
 }  // namespace verbatim::cuda

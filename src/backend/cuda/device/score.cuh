@@ -20,20 +20,25 @@ __device__ inline float softcap_slope(const Scalars& scalars, float score) {
   return 1 - tanh * tanh;
 }
 
-/// Elements that dropout keeps: bit 4 n + 2 i + j stands for (q + 8 i, k + 8 n + j).
+/// Elements that dropout keeps: bit 4 n + 2 i + j stands for (q + 8 i, k + 8 n + j), which lie in
+/// query tile `q_tile` of `head`; h is the query head.
 template <int kColumns>
-__device__ uint32_t kept(const Dropout& dropout, int64_t b, int64_t h, int64_t q, int64_t k) {
+__device__ uint32_t kept(const Dropout& dropout, const PlanView& plan, int32_t head, int32_t q_tile,
+                         int64_t h, int64_t q, int64_t k) {
   if (!dropout.enabled()) return ~0u;
+  const DropoutOrigin origin = plan.dropout_origin(head, q_tile);
+  q -= origin.q;
+  k -= origin.k;
   uint32_t bits = 0;
 #pragma unroll 1
   for (int n = 0; n < kColumns; ++n) {
 #pragma unroll 1
     for (int i = 0; i < 2; ++i) {
       const uint32_t key = static_cast<uint32_t>(k) + 8 * n, row = static_cast<uint32_t>(q) + 8 * i;
-      const uint32_t draws = dropout.keep8(b, h, row, key / 8);
+      const uint32_t draws = dropout.keep8(origin.sequence, h, row, key / 8);
       const bool crosses = key % 8 == 7;
       const uint32_t next =
-          crosses ? dropout.keep8(b, h, row, key / 8 + 1) : draws >> (key % 8 + 1);
+          crosses ? dropout.keep8(origin.sequence, h, row, key / 8 + 1) : draws >> (key % 8 + 1);
       bits |= (draws >> (key % 8) & 1 | (next & 1) << 1) << (4 * n + 2 * i);
     }
   }

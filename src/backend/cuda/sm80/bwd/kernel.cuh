@@ -130,7 +130,8 @@ class BackwardWorker {
     const uint32_t seen = visible<Config::kScoreColumns>(order, step, block, row, col);
     const Dropout& dropout = p_.scalars.dropout;
     const uint32_t keep =
-        kept<Config::kScoreColumns>(dropout, b_, q_head(step), step.row + row, key_ + col);
+        kept<Config::kScoreColumns>(dropout, p_.plan, head_, step.tile, q_head(step),
+                                    step.row + row, key_ + col);
 #pragma unroll
     for (int j = 0; j < Config::kScoreColumns; ++j) {
 #pragma unroll

@@ -40,6 +40,7 @@ class ForwardWorker {
     b_ = head / p_.sizes.kv_heads;
     kv_head_ = head % p_.sizes.kv_heads;
     h_ = kv_head_ * p_.plan.group + chain.q_head;
+    q_tile_ = chain.tile;
     row_ = order.q_edges[chain.tile];
     rows_ = static_cast<int32_t>(order.q_edges[chain.tile + 1] - row_);
 
@@ -98,7 +99,8 @@ class ForwardWorker {
     const Block block{row_, step.row, rows_, step.rows};
     const uint32_t seen = visible<Config::kScoreColumns>(order, step, block, row, col);
     const Dropout& dropout = p_.scalars.dropout;
-    const uint32_t keep = kept<Config::kScoreColumns>(dropout, b_, h_, row_ + row, step.row + col);
+    const uint32_t keep = kept<Config::kScoreColumns>(dropout, p_.plan, head_, q_tile_, h_,
+                                                      row_ + row, step.row + col);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float maximum = softmax.maximum[i];
@@ -262,7 +264,7 @@ class ForwardWorker {
   float* space_;
   ForwardWorkspace at_;
   const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
-  int32_t head_ = 0, rows_ = 0;
+  int32_t head_ = 0, q_tile_ = 0, rows_ = 0;
   int64_t b_ = 0, kv_head_ = 0, h_ = 0, row_ = 0;
 };
 

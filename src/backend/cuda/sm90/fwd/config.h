@@ -42,6 +42,7 @@ struct alignas(16) Band {
 struct Place {
   int32_t q_begin, q_rows;  // first query of the tile, and how many belong to it
   int32_t q_head, kv_head, batch;
+  int32_t head, q_tile;  // of the plan: batch * kv_heads + kv_head
 };
 
 /// One visit of the plan, decoded: everything that loader and consumers must know about it.

@@ -113,7 +113,7 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         const int32_t batch = placed.head / plan.kv_heads;
         const int32_t kv_head = placed.head - batch * plan.kv_heads;
         smem.place = {q_begin, static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
-                      kv_head * plan.group + chain.q_head, kv_head, batch};
+                      kv_head * plan.group + chain.q_head, kv_head, batch, placed.head, chain.tile};
       }
       __syncwarp();
       decode_chain(order, chain);
@@ -367,8 +367,10 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     softmax.template step<decltype(first)::value, kScores>(s, args.scale_log2, rescale);
     if constexpr (kExtras) {
       if (args.dropout.enabled()) {
-        drop<Config::tile_kv>(s, args.dropout, visit.place.batch, visit.place.q_head,
-                              visit.place.q_begin + row, visit.k_begin, t);
+        const Place& place = visit.place;
+        const DropoutOrigin origin = args.plan.dropout_origin(place.head, place.q_tile);
+        drop<Config::tile_kv>(s, args.dropout, origin.sequence, place.q_head,
+                              place.q_begin - origin.q + row, visit.k_begin - origin.k, t);
       }
     }
   };

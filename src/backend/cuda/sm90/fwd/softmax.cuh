@@ -73,17 +73,18 @@ struct OnlineSoftmax {
   }
 };
 
-/// Sets the dropped elements of a 64 x kColumns tile of P to 0; `p` and `row` as in hide().
+/// Sets the dropped elements of a 64 x kColumns tile of P to 0; `p` as in hide(), `q` and `k_begin`
+/// the positions of the thread's first row and of the tile's first key in their sequence.
 /// Draws come in blocks of 8 keys: the four threads of a row draw 4 blocks and share the bits.
 template <int kColumns, class Scores>
-__device__ void drop(Scores& p, const Dropout& dropout, uint32_t batch, uint32_t q_head, uint32_t q,
+__device__ void drop(Scores& p, const Dropout& dropout, uint32_t sequence, uint32_t q_head, uint32_t q,
                      uint32_t k_begin, int t) {
   const uint32_t shift = k_begin % 8;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     // Bits of the 32 keys that start at a multiple of 8.
     const auto keep32 = [&](uint32_t k_block) {
-      uint32_t bits = dropout.keep8(batch, q_head, q + 8 * r, k_block + t) << (8 * t);
+      uint32_t bits = dropout.keep8(sequence, q_head, q + 8 * r, k_block + t) << (8 * t);
       bits |= __shfl_xor_sync(~0u, bits, 1);
       bits |= __shfl_xor_sync(~0u, bits, 2);
       return bits;
