@@ -194,6 +194,9 @@ struct TileMap {
   std::vector<Sequence> sequences;         // the mask's, so that a plan knows them
 
   TileMap(const HeadMask& mask, TileShape shape);
+  /// The tiles of sequences[i], counted from its start. Their runs refer to the slice lists of the
+  /// whole map, which are left out.
+  TileMap sequence(size_t i) const;
 
   int32_t q_tiles() const { return static_cast<int32_t>(q_edges.size()) - 1; }
   int32_t kv_tiles() const { return static_cast<int32_t>(kv_edges.size()) - 1; }
@@ -202,6 +205,9 @@ struct TileMap {
   /// Non-empty tiles, and those that need no masking.
   int64_t count() const;
   int64_t count_full() const;
+
+ private:
+  TileMap() = default;
 };
 
 }  // namespace verbatim

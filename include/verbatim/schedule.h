@@ -24,8 +24,9 @@ std::span<const OrderInfo> orders();
 
 /// The order `name` of `pass` for one KV head whose group has `group` query heads. The suffix
 /// "/split" makes more and shorter tasks: one chain per query head of the group in the backward,
-/// one per kSplit KV tiles of a row in the forward (docs/scheduling.md). Throws Error naming the
-/// nearest order when the name is unknown.
+/// one per kSplit KV tiles of a row in the forward (docs/scheduling.md). "auto" chooses for each
+/// sequence of the mask by rule. Every sequence is ordered as if it were alone. Throws Error naming
+/// the nearest order when the name is unknown.
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group);
 

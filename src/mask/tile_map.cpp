@@ -211,6 +211,38 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
   RunBuilder(tight, kv_edges, q_edges, slice_ids).build(row_begin, rows);
 }
 
+TileMap TileMap::sequence(size_t i) const {
+  const auto part_of = [&](const std::vector<int64_t>& edges, int64_t Sequence::*begin,
+                           std::vector<int64_t>& part) {
+    const auto first = std::ranges::lower_bound(edges, sequences[i].*begin);
+    const auto last = i + 1 < sequences.size()
+                          ? std::ranges::lower_bound(edges, sequences[i + 1].*begin)
+                          : std::prev(edges.end());
+    for (auto edge = first; edge <= last; ++edge) part.push_back(*edge - *first);
+    return static_cast<int32_t>(first - edges.begin());
+  };
+  TileMap part;
+  part.shape = shape;
+  const int32_t q_first = part_of(q_edges, &Sequence::q_begin, part.q_edges);
+  const int32_t kv_first = part_of(kv_edges, &Sequence::k_begin, part.kv_edges);
+  const auto copy = [](std::span<const TileRun> runs, int32_t shift, std::vector<int32_t>& begin,
+                       std::vector<TileRun>& to) {
+    for (TileRun run : runs) {
+      run.first -= shift;
+      run.last -= shift;
+      to.push_back(run);
+    }
+    begin.push_back(static_cast<int32_t>(to.size()));
+  };
+  part.column_begin = part.row_begin = {0};
+  for (int32_t t = 0; t < part.kv_tiles(); ++t)
+    copy(column(kv_first + t), q_first, part.column_begin, part.columns);
+  for (int32_t t = 0; t < part.q_tiles(); ++t)
+    copy(row(q_first + t), kv_first, part.row_begin, part.rows);
+  part.sequences = {{0, 0}};
+  return part;
+}
+
 std::span<const TileRun> TileMap::column(int32_t kv_tile) const {
   return std::span(columns).subspan(column_begin[kv_tile],
                                     column_begin[kv_tile + 1] - column_begin[kv_tile]);

@@ -8,8 +8,9 @@ namespace verbatim {
 namespace {
 
 // Constants of the contract: they choose orders, so they fix bits (docs/scheduling.md).
-constexpr int64_t kCanonicalHeads = 8;  // KV heads that a problem is assumed to have
-constexpr double kSplitCost = 2.2;      // start and ordered end of one more chain, in visits
+constexpr int64_t kCanonicalHeads = 8;      // KV heads that a problem is assumed to have, and ...
+constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences come several at once
+constexpr double kSplitCost = 2.2;          // start and ordered end of one more chain, in visits
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 14;
@@ -30,24 +31,29 @@ bool starts_together(const TileMap& tiles) {
 /// Visits of one query head: all of them, and those of the fullest KV tile.
 struct Load {
   int64_t visits = 0, longest = 0, columns = 0;
+  int64_t copies = 1;  // of the sequence that are assumed to run together
 
-  explicit Load(const TileMap& tiles) : visits(tiles.count()), columns(tiles.kv_tiles()) {
+  explicit Load(const TileMap& tiles)
+      : visits(tiles.count()),
+        columns(tiles.kv_tiles()),
+        copies(kCanonicalTokens / std::clamp<int64_t>(tiles.q_edges.back(), 1, kCanonicalTokens)) {
     for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
       int64_t column = 0;
       for (const TileRun& run : tiles.column(j)) column += run.last - run.first;
       longest = std::max(longest, column);
     }
   }
-  /// Whether the longest chain is at least half as long again as the mean.
-  bool unequal() const { return 2 * longest * columns >= 3 * visits; }
+  /// Whether the longest chain is at least a quarter longer than the mean.
+  bool unequal() const { return 4 * longest * columns >= 5 * visits; }
   /// Whether a group's query heads are better split: walking them in one chain leaves a tail of
   /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
   /// the group.
   bool better_split() const {
     const double tail = static_cast<double>(longest * order::kWave) / (unequal() ? 3 : 4);
-    const auto work = static_cast<double>(visits * kCanonicalHeads);
+    const int64_t heads = kCanonicalHeads * copies;
+    const auto work = static_cast<double>(visits * heads);
     const double walked = std::max(work + tail, static_cast<double>(longest * order::kWave));
-    return work + kSplitCost * static_cast<double>(columns * kCanonicalHeads) < walked;
+    return work + kSplitCost * static_cast<double>(columns * heads) < walked;
   }
 };
 
@@ -82,7 +88,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   // Heads side by side fill the time in which chains that start at one row wait for each other;
   // at least four workers a head keep its rows in L2.
-  const bool descends = heads[0]->name.starts_with("descending");
+  // Where documents have different orders, the long ones descend.
+  const bool descends = heads[0]->name.starts_with("descending") || heads[0]->name == "auto";
   const size_t many = static_cast<size_t>(workers) / 4;
   const size_t least = descends ? many : starts_together(*heads[0]->tiles) ? 4 : 1;
   const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));

@@ -9,8 +9,9 @@
 
 namespace verbatim {
 
-/// The order that `auto` stands for. A pure function of one head's tiles, its group and the level:
-/// at `invariant` and `gpu_to_gpu` nothing of the device or of the other heads may enter.
+/// The order that `auto` stands for. A pure function of one sequence's tiles (below `invariant`: of
+/// one head's), its group and the level: nothing of the device, of other heads or of what else is
+/// packed may enter.
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level);
 
 /// The placements that `auto` tries: the first that needs one resident worker, else the last. May

@@ -46,7 +46,8 @@ class Orders {
     if (!v.tiles) {
       v.tiles =
           std::make_shared<const TileMap>(mask_.variants()[static_cast<size_t>(variant)], tile_);
-      v.name = options_.order == "auto"
+      // Below `invariant` packing may enter, so one rule over the whole head may choose.
+      v.name = options_.order == "auto" && options_.level < Level::invariant
                    ? auto_order(options_.pass, *v.tiles, group_, options_.level)
                    : options_.order;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,11 @@ HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Group mode)
 /// One chain per query tile and query head; `split` cuts rows every kSplit KV tiles.
 HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Group mode);
 HeadOrder forward_descending(const Tiles& tiles, int32_t group, Group mode);
+
+/// The orders that `build` makes of each sequence's tiles, one sequence after another. So the order
+/// of a document's sums is the same alone and packed, whatever `build` does. The name is that of
+/// the parts, or "auto" where they differ.
+HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build);
 
 /// The entry of orders() that `name` means, "/split" or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);

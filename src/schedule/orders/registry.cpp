@@ -2,6 +2,7 @@
 #include <array>
 #include <string>
 
+#include "schedule/auto.h"
 #include "schedule/names.h"
 #include "schedule/orders/orders.h"
 #include "verbatim/error.h"
@@ -75,11 +76,18 @@ std::span<const OrderInfo> orders() { return kInfos; }
 
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group) {
-  const auto mode = name.ends_with(kSplitSuffix) ? order::Group::split : order::Group::walked;
-  const auto index = static_cast<size_t>(&order::find(pass, name) - kInfos.data());
-  HeadOrder order = kBuilders[index](tiles, group, mode);
-  order.name = name;
-  return std::make_shared<const HeadOrder>(std::move(order));
+  return std::make_shared<const HeadOrder>(
+      order::per_sequence(tiles, [&](const order::Tiles& sequence) {
+        const std::string own = name == "auto"
+                                    ? auto_order(pass, *sequence, group, Level::invariant)
+                                    : std::string(name);
+        const bool split = own.ends_with(kSplitSuffix);
+        const auto index = static_cast<size_t>(&order::find(pass, own) - kInfos.data());
+        HeadOrder order =
+            kBuilders[index](sequence, group, split ? order::Group::split : order::Group::walked);
+        order.name = own;
+        return order;
+      }));
 }
 
 }  // namespace verbatim

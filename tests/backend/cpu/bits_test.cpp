@@ -135,6 +135,17 @@ void run_both(Case& c, Order order) {
   c.run(forward_plan(c.problem, c.mask, kTile, 1), backward_plan(c.problem, c.mask, kTile, order));
 }
 
+/// Both passes by the names of their orders.
+void run_both(Case& c, const std::string& forward, const std::string& backward) {
+  PlanOptions options;
+  options.tile = kTile;
+  options.order = backward;
+  const Plan second = make_plan(c.problem, c.mask, options);
+  options.pass = Pass::forward;
+  options.order = forward;
+  c.run(make_plan(c.problem, c.mask, options), second);
+}
+
 TEST(Bits, EqualAloneAndInAPermutedBatch) {
   const Problem batch = problem_of(150);
   Problem single = batch;
@@ -160,9 +171,14 @@ TEST(Bits, EqualAloneAndInAPermutedBatch) {
 TEST(Bits, EqualForADocumentAloneAndPacked) {
   Problem packed = problem_of(kLength);
   packed.batch = 1;
-  for (const Order order : {Order::ascending, Order::descending}) {
+  std::vector<std::string> names{"auto"};
+  for (const OrderInfo& info : orders())
+    if (info.pass == Pass::backward && info.level == Level::invariant)
+      names.insert(names.end(), {info.name, std::string(info.name) + "/split"});
+  for (const std::string& order : names) {
+    const std::string forward = order == "auto" ? order : "descending/split";
     Case all(packed, masks::causal_document(kDocs));
-    run_both(all, order);
+    run_both(all, forward, order);
     int64_t begin = 0;
     for (const int64_t length : kDocs) {
       Problem alone = packed;
@@ -176,7 +192,8 @@ TEST(Bits, EqualForADocumentAloneAndPacked) {
         copy_rows(all.k.view(), 0, h, begin, one.k.view(), 0, h);
         copy_rows(all.v.view(), 0, h, begin, one.v.view(), 0, h);
       }
-      run_both(one, order);
+      run_both(one, forward, order);
+      SCOPED_TRACE(order);
       for (int64_t h = 0; h < packed.q_heads; ++h) {
         expect_same_rows(all.o.view(), 0, h, begin, one.o.view(), 0, h, "o");
         expect_same_rows(all.dq.view(), 0, h, begin, one.dq.view(), 0, h, "dq");
