@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "core/json.h"
 #include "options.h"
 #include "report/format.h"
 #include "result.h"
@@ -19,7 +20,7 @@ struct VerifyCommand {
   MaskOptions mask;
   PlanningOptions planning;
   OutputOptions output;
-  std::string device = "cpu", pass = "both";
+  std::string device = "cpu", pass = "both", against;
   int repeats = 20;
 
   int run() const;
@@ -57,6 +58,29 @@ struct Row {
   std::string hash{};  // of the first run that differs, else of the last
 };
 
+/// The hashes that an earlier verify saved. Throws Error unless it had this problem, mask and
+/// outputs: what then differs is the order, the machine or the version.
+Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& mask,
+                    const Hashes& ours) {
+  const nlohmann::json saved = parse_json(read_text(path), path);
+  const auto require = [&](const char* key, const nlohmann::json& got,
+                           const nlohmann::json& expected) {
+    if (got != expected)
+      fail(fmt::format("the saved {} is another", key),
+           {"--against", got.dump(), expected.dump(), ""});
+  };
+  require("command", json_member(saved, "command", path), "verify");
+  require("problem", json_member(saved, "problem", path), problem);
+  const nlohmann::json& saved_mask = json_member(saved, "mask", path);
+  require("mask", json_member(saved_mask, "name", path), mask.name());
+  require("mask", json_member(saved_mask, "params", path), Json::parse(mask.params_json()));
+  Hashes found;
+  for (const auto& [output, hash] : ours)
+    found[output] = json_text(json_member(json_member(saved, "sha256", path), output.c_str(), path),
+                              output, path);
+  return found;
+}
+
 class Audit {
  public:
   Audit(Problem problem, Mask mask, AttentionOptions options, Passes passes, int repeats)
@@ -67,9 +91,6 @@ class Audit {
         repeats_(repeats),
         attention_(problem_, mask_, options_),
         tensors_(problem_, problem_.seed) {
-    // What follows asks for the orders that were chosen here, by name.
-    options_.plan.order = order_name(Pass::backward);
-    options_.forward_order = order_name(Pass::forward);
     run(attention_, tensors_, {});
     expected_ = hash_outputs(tensors_, passes_);
   }
@@ -81,16 +102,13 @@ class Audit {
   void batch();
   void heads();
   void documents();
+  void against(const std::string& path, const Hashes& saved);
 
   const std::vector<Row>& rows() const { return rows_; }
   const Attention& attention() const { return attention_; }
   const Hashes& expected() const { return expected_; }
 
  private:
-  std::string order_name(Pass pass) const {
-    const Plan& plan = attention_.plan(pass);
-    return plan.orders.empty() ? "auto" : plan.orders.front()->name;
-  }
   bool invariant() const { return options_.plan.level == Level::invariant; }
   /// Dropout is keyed by the number of a sequence and the head: a part at another place drops other
   /// elements. Positions count from the start of a document, so packing alone changes nothing.
@@ -255,6 +273,12 @@ void Audit::documents() {
   rows_.push_back(row);
 }
 
+void Audit::against(const std::string& path, const Hashes& saved) {
+  Row row{"saved", path};
+  note(expected_, saved, row);
+  rows_.push_back(row);
+}
+
 int VerifyCommand::run() const {
   const Passes passes = passes_from_string(pass);
   if (repeats < 1) {
@@ -279,6 +303,8 @@ int VerifyCommand::run() const {
     (audit.*check)();
   }
   progress.say("");
+  if (!against.empty())
+    audit.against(against, saved_hashes(against, describe(sizes), made, audit.expected()));
 
   const Plan& plan = audit.attention().plan(Pass::backward);
   const bool good = std::all_of(audit.rows().begin(), audit.rows().end(),
@@ -331,6 +357,7 @@ void add_verify(CLI::App& root, Action& action) {
       "compared with the same part of the first run. What the level does not promise may differ.\n"
       "With dropout, which numbers sequences and heads, the place in a batch and a head alone are\n"
       "left out.\n"
+      "--against compares the first run with one of another process, machine or version as well.\n"
       "Exit code 1: a promised bit differs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
@@ -348,6 +375,9 @@ void add_verify(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
+  sub->add_option("--against", command->against, "What an earlier verify saved with --json")
+      ->group(group)
+      ->type_name("FILE");
   command->output.add_to(*sub, true);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }

@@ -276,6 +276,35 @@ class Verify(Tool):
         self.assertEqual(packing["runs"], 3)  # the empty document has no bits
         self.assertTrue(all(row["identical"] for row in result["audit"]))
 
+    def test_dropout_counts_in_documents(self):
+        result = self.result("verify", *DOCUMENTS, "--dropout", 0.3, "--repeats", 1)
+        checks = [row["check"] for row in result["audit"]]
+        self.assertIn("packing", checks)
+        self.assertNotIn("batch", checks)  # another slot is another key
+        self.assertTrue(all(row["identical"] for row in result["audit"]))
+
+    def test_against_saved_bits(self):
+        saved = self.path / "saved.json"
+        words = ["verify", *DOCUMENTS, "--tile-q", 16, "--tile-kv", 32, "--repeats", 1]
+        self.call(*words, "--json", saved)
+        result = self.result(*words, "--against", saved)
+        self.assertEqual(result["audit"][-1]["check"], "saved")
+        self.assertTrue(result["identical"])
+        # Another order adds in another order: the audit must find it and say so.
+        result = self.result(*words, "--order", "ascending", "--against", saved, code=1)
+        self.assertFalse(result["identical"])
+        self.assertEqual([row["check"] for row in result["audit"] if not row["identical"]],
+                         ["saved"])
+        # One digit of one hash.
+        text = json.loads(saved.read_text())
+        digit = text["sha256"]["dk"][0]
+        text["sha256"]["dk"] = ("1" if digit == "0" else "0") + text["sha256"]["dk"][1:]
+        saved.write_text(json.dumps(text))
+        done = self.call(*words, "--against", saved, code=1)
+        self.assertIn("DIFFERS", done.stdout)
+        self.assertIn("NOT identical", done.stdout)
+        self.refused("verify", "--seqlen", 64, "--repeats", 1, "--against", saved)
+
     def test_report(self):
         self.result("verify", *DOCUMENTS, "--repeats", 1, "--report", self.path / "v.html")
         self.assertIn("audit passed", (self.path / "v.html").read_text())
