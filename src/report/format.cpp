@@ -41,7 +41,10 @@ std::string cycles(double value) {
   return std::abs(value) < 1000 ? fmt::format("{:.4g}", value) : count(std::llround(value));
 }
 
-std::string percent(double fraction) { return fmt::format("{:.1f} %", fraction * 100); }
+std::string percent(double fraction) {
+  const double tenths = std::round(fraction * 1000);
+  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : tenths / 10);  // never "-0.0 %"
+}
 
 std::string escape(std::string_view text) {
   std::string safe;

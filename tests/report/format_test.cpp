@@ -20,6 +20,8 @@ TEST(Format, NumbersAsPeopleReadThem) {
   EXPECT_EQ(milliseconds(12345), "12.3 s");
   EXPECT_EQ(number(1234.5), "1,235");
   EXPECT_EQ(percent(0.4137), "41.4 %");
+  EXPECT_EQ(percent(-0.0004), "0.0 %");
+  EXPECT_EQ(percent(-0.0006), "-0.1 %");
 }
 
 TEST(Format, EscapesMarkupAndDropsControlCharacters) {
