@@ -131,7 +131,8 @@ std::vector<T> list(const Node& node) {
 std::vector<int64_t> edges(const Node& node, int64_t tile) {
   const auto values = list<int64_t>(node);
   const auto fail = [&](const std::string& name, std::string got, std::string expected) {
-    throw Error(ErrorCode::invalid_plan, kOperation, "edges are no tiling",
+    throw Error(ErrorCode::invalid_plan, kOperation,
+                fmt::format("'{}' is no edge of a tiling", name),
                 {name, std::move(got), std::move(expected), ""});
   };
   if (values.empty() || values[0] != 0)
@@ -149,7 +150,7 @@ std::shared_ptr<const TileMap> read_tiles(const Node& node) {
   const auto [q_tile, kv_tile] = fields<int64_t, 2>(node.member("tile"));
   constexpr int64_t kMost = int64_t{1} << 30;
   if (std::min(q_tile, kv_tile) < 1 || std::max(q_tile, kv_tile) > kMost)
-    throw Error(ErrorCode::invalid_plan, kOperation, "no such tile",
+    throw Error(ErrorCode::invalid_plan, kOperation, fmt::format("'{}.tile' is no tile", node.name),
                 {node.name + ".tile", fmt::format("{} x {}", q_tile, kv_tile),
                  "1 to 2^30 positions a side", ""});
   const auto inner = [](const std::vector<int64_t>& values) {
@@ -170,7 +171,8 @@ std::shared_ptr<const TileMap> read_tiles(const Node& node) {
   }
   mask.validate();
   if (!known || verbatim::sequences(mask) != sequences)
-    throw Error(ErrorCode::invalid_plan, kOperation, "the sequences are not those of the mask",
+    throw Error(ErrorCode::invalid_plan, kOperation,
+                fmt::format("'{}' are not those of the mask", starts.name),
                 {starts.name, fmt::format("{} starts", sequences.size()),
                  "[0, 0], then edges between which every slice lies", "[[0, 0]]"});
   mask.q_breaks = inner(q_edges);
@@ -204,7 +206,8 @@ void check_sizes(const Plan& plan) {
   const Problem& p = plan.problem;
   const auto require = [](const std::string& name, int64_t got, int64_t expected) {
     if (got != expected)
-      throw Error(ErrorCode::invalid_plan, kOperation, "an order is not one of the problem",
+      throw Error(ErrorCode::invalid_plan, kOperation,
+                  fmt::format("{} is that of another problem", name),
                   {name, fmt::to_string(got), fmt::to_string(expected), ""});
   };
   require("heads of order_of_head", std::ssize(plan.order_of_head), p.batch * p.kv_heads);

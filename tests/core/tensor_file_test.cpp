@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "core/sha256.h"
+#include "support/corpus.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -307,25 +308,10 @@ TEST_F(TensorFiles, WriteAllOrNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "a failure left a file";
 }
 
-// Files kept in fuzz/corpus: what the fuzzers start from, and what they once broke.
 TEST(Corpus, ParsesOrRaisesError) {
-  const auto run = [](const char* folder,
-                      const std::function<void(std::vector<std::byte>)>& parse) {
-    int good = 0;
-    for (const auto& entry : fs::directory_iterator(fs::path(VERBATIM_CORPUS) / folder)) {
-      const bool expected = entry.path().filename().string().starts_with("good_");
-      try {
-        parse(read_file(entry.path()));
-        EXPECT_TRUE(expected) << entry.path() << " was accepted";
-        ++good;
-      } catch (const Error& e) {
-        EXPECT_FALSE(expected) << entry.path() << ": " << e.what();
-      }
-    }
-    EXPECT_GE(good, 2) << folder;
-  };
-  run("npy", [](std::vector<std::byte> file) { parse_npy(std::move(file)); });
-  run("safetensors", [](std::vector<std::byte> file) { parse_safetensors(std::move(file)); });
+  test::check_corpus("npy", [](const std::string& text) { parse_npy(bytes_of(text)); });
+  test::check_corpus("safetensors",
+                     [](const std::string& text) { parse_safetensors(bytes_of(text)); });
 }
 
 }  // namespace

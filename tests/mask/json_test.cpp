@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "random_mask.h"
+#include "support/corpus.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -76,6 +77,10 @@ TEST(MaskJson, NamesWhatIsWrong) {
   expect("no such variant", [&](auto& json) { json["variant_of"] = {int64_t{1} << 32}; });
   expect("one variant per", [&](auto& json) { json["batch"] = 2; });
   EXPECT_NE(message([&](auto& json) { json["variants"] = nlohmann::json::array(); }), "");
+}
+
+TEST(MaskJson, ReadsTheCorpus) {
+  test::check_corpus("mask_json", [](const std::string& text) { mask_from_json(text); });
 }
 
 TEST(MaskJson, LimitsSizeAndDepth) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "support/corpus.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -259,6 +260,10 @@ TEST(PlanJson, NamesWhatIsWrong) {
   expect("pass", "sideways", "forward or backward", [](auto& json) { json["pass"] = "sideways"; });
   expect("fingerprint", "0123", two_by_two().fingerprint(),
          [](auto& json) { json["fingerprint"] = "0123"; });
+}
+
+TEST(PlanJson, ReadsTheCorpus) {
+  test::check_corpus("plan_json", [](const std::string& text) { plan_from_json(text); });
 }
 
 TEST(PlanJson, LimitsDepthAndMemory) {
