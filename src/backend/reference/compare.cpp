@@ -30,15 +30,24 @@ void for_each_row(const std::array<int64_t, 4>& shape, F&& f) {
       for (int64_t h = 0; h < shape[2]; ++h) f(b, l, h);
 }
 
-// Largest norm of a row; rows with a NaN or infinity do not count.
-double largest_norm(const TensorView& tensor) {
-  double largest = 0;
+// Largest norm of a row and largest element; rows with a NaN or infinity do not count.
+struct Largest {
+  double norm = 0, element = 0;
+};
+Largest largest(const TensorView& tensor) {
+  Largest largest;
   dispatch_dtype(tensor.dtype, [&]<class T>(T) {
     for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
       const T* row = tensor.row<T>(b, l, h);
-      double squares = 0;
-      for (int64_t d = 0; d < tensor.shape[3]; ++d) squares += std::pow(to_f32(row[d]), 2.0);
-      if (std::isfinite(squares)) largest = std::max(largest, std::sqrt(squares));
+      double squares = 0, element = 0;
+      for (int64_t d = 0; d < tensor.shape[3]; ++d) {
+        const double x = to_f32(row[d]);
+        squares += x * x;
+        element = std::max(element, std::abs(x));
+      }
+      if (!std::isfinite(squares)) return;
+      largest.norm = std::max(largest.norm, std::sqrt(squares));
+      largest.element = std::max(largest.element, element);
     });
   });
   return largest;
@@ -81,23 +90,24 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
                                                  : 0x1p-8;
   const double scale = std::abs(problem.softmax_scale());
   const double z = Dropout::make(problem.dropout, problem.seed).scale;
-  const double root = std::sqrt(static_cast<double>(problem.head_dim));
   const double root_v = std::sqrt(static_cast<double>(problem.head_dim_v));
-  const double q_norm = largest_norm(q), k_norm = largest_norm(k), v_norm = largest_norm(v);
-  const double s = u32 * (scale * q_norm * k_norm + largest(exact.lse));
+  const Largest q_most = largest(q), k_most = largest(k), v_most = largest(v);
+  const double x = scale * q_most.norm * k_most.norm;
+  const double s = u32 * (x + largest(exact.lse) + 3 * std::min(problem.softcap, x));
   const auto result = [&](const std::vector<double>& values, int64_t terms) {
     return (2 * u + u32 * std::sqrt(static_cast<double>(terms)) / 4) * largest(values);
   };
   const int64_t rows = problem.group() * problem.q_len;
   Floors floors;
-  floors.o = result(exact.o, problem.kv_len) + s * z * v_norm / root_v;
+  floors.o = result(exact.o, problem.kv_len) + s * z * v_most.element;
   floors.lse = u32 * largest(exact.lse) + s;
   if (dout.data == nullptr) return floors;
-  const double w = exact.max_key_norm, dout_norm = largest_norm(dout);
-  const double e = z * dout_norm * v_norm * ((s + 3 * u) / root_v + u32);
-  floors.dv = result(exact.dv, rows) + w * s * z * dout_norm / root_v;
-  floors.dq = result(exact.dq, problem.kv_len) + scale * e * k_norm / root;
-  floors.dk = result(exact.dk, rows) + w * scale * e * q_norm / root;
+  const double w = exact.max_key_norm;
+  const Largest dout_most = largest(dout);
+  const double e = z * dout_most.norm * v_most.norm * ((s + 3 * u) / root_v + u32);
+  floors.dv = result(exact.dv, rows) + w * s * z * dout_most.element;
+  floors.dq = result(exact.dq, problem.kv_len) + scale * e * k_most.element;
+  floors.dk = result(exact.dk, rows) + w * scale * e * q_most.element;
   return floors;
 }
 

@@ -31,16 +31,18 @@ struct Comparison {
 
 /// Errors that any computation with f32 sums and results in the problem's dtype may make, as large
 /// as they typically are: what the same-dtype computation lacks when few elements or a row of one
-/// key (whose dS is exactly 0 there) let its roundings cancel by luck. With u the half ulp of the
-/// dtype, u32 that of f32, |X| the largest row norm, z the dropout scale, w the largest norm of a
-/// column of P:
-///   s = u32 (scale |Q||K| + max|LSE|)  error of S - LSE, LSE being stored in f32
+/// key (whose dS is exactly 0 there) let its roundings cancel by luck. An output's largest error
+/// meets the largest elements of what P or dS is multiplied with. With u the half ulp of the dtype,
+/// u32 that of f32, |X| the largest row norm, max|X| the largest element, z the dropout scale, w
+/// the largest norm of a column of P, x = scale |Q||K|:
+///   s = u32 (x + max|LSE|)             error of S - LSE, LSE being stored in f32
+///       + 3 u32 min(softcap, x)        a softcap rounds S three times more
 ///   a = z |dO||V| / sqrt(dim_v)        size of dP
 ///   e = (s + 3 u) a + u32 z |dO||V|    error of dS / P: from P, from O in delta, from f32 sums
 ///   r(X) = (2 u + u32 sqrt(n) / 4) max|X|  storing X, and summing n terms of one sign
-///   O   r(O)  + s z |V| / sqrt(dim_v)        LSE  u32 max|LSE| + s
-///   dV  r(dV) + w s z |dO| / sqrt(dim_v)
-///   dQ  r(dQ) + scale e |K| / sqrt(dim)      dK   r(dK) + w scale e |Q| / sqrt(dim)
+///   O   r(O)  + s z max|V|           LSE  u32 max|LSE| + s
+///   dV  r(dV) + w s z max|dO|
+///   dQ  r(dQ) + scale e max|K|       dK   r(dK) + w scale e max|Q|
 struct Floors {
   double o = 0, lse = 0, dq = 0, dk = 0, dv = 0;
 };
