@@ -10,7 +10,7 @@ namespace {
 // Constants of the contract: they choose orders, so they fix bits (docs/scheduling.md).
 constexpr int64_t kCanonicalHeads = 8;      // KV heads that a problem is assumed to have, and ...
 constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences come several at once
-constexpr double kSplitCost = 2.2;          // start and ordered end of one more chain, in visits
+constexpr double kSplitCost = 4;            // start and ordered end of one more chain, in visits
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 14;
@@ -81,17 +81,26 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                                         const Machine& machine, int32_t workers) {
+                                         const Machine& machine, int32_t workers,
+                                         int64_t head_bytes) {
   if (heads.empty() || machine.l2_bytes <= 0 || heads[0]->pass == Pass::forward) return {"queue"};
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
-  // Heads side by side fill the time in which chains that start at one row wait for each other;
-  // at least four workers a head keep its rows in L2.
+  const size_t many = static_cast<size_t>(workers) / 4;  // four workers a head keep its rows in L2
+  const auto fitting = [&](double share_of_l2) {
+    return static_cast<size_t>(share_of_l2 * machine.l2_bytes / static_cast<double>(head_bytes));
+  };
+  // Heads side by side fill the time in which chains wait for each other, until their rows leave
+  // L2; both bounds were measured on an H200 (docs/benchmarks.md).
   // Where documents have different orders, the long ones descend.
   const bool descends = heads[0]->name.starts_with("descending") || heads[0]->name == "auto";
-  const size_t many = static_cast<size_t>(workers) / 4;
-  const size_t least = descends ? many : starts_together(*heads[0]->tiles) ? 4 : 1;
+  size_t least = 1;
+  if (descends) {
+    least = std::clamp(fitting(2), std::max<size_t>(many / 2, 1), std::max<size_t>(many, 1));
+  } else if (starts_together(*heads[0]->tiles)) {
+    least = std::clamp<size_t>(fitting(.5), 4, std::max<size_t>(many, 4));
+  }
   const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));
   if (descends && heads[0]->group > 1 && heads.size() <= many &&
       heads[0]->tiles->count() <= kProvableVisits)

@@ -114,8 +114,12 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
     heads.push_back(plan.orders[static_cast<size_t>(order)]);
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
-  const auto names = options.placement == "auto" ? auto_placements(heads, options.machine, workers)
-                                                 : std::vector{options.placement};
+  const int64_t row_bytes = problem.head_dim * (size_of(problem.dtype) + int64_t{sizeof(float)}) +
+                            problem.head_dim_v * size_of(problem.dtype);
+  const int64_t head_bytes = std::max<int64_t>(problem.group() * problem.q_len * row_bytes, 1);
+  const auto names = options.placement == "auto"
+                         ? auto_placements(heads, options.machine, workers, head_bytes)
+                         : std::vector{options.placement};
   for (const std::string& name : names) {
     plan.placement = make_placement(name, heads, workers);
     plan.residency = verify(plan);

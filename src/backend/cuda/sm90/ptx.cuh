@@ -138,6 +138,14 @@ template <int kRegisters>
 __device__ __forceinline__ void registers_shrink() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
+/// Stores four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix
+/// l / 8, word i holds two elements of matrix i.
+__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t w0, uint32_t w1, uint32_t w2,
+                                               uint32_t w3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(w0), "r"(w1), "r"(w2), "r"(w3)
+               : "memory");
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

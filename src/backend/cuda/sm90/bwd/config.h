@@ -11,7 +11,7 @@ using namespace cute;
 
 constexpr int kThreads = 384;  // one service warpgroup, two consumer warpgroups
 constexpr int kConsumerThreads = 256;
-constexpr int kVisitRing = 32;          // visits between the producer and the slowest reader
+constexpr int kVisitRing = 16;          // visits between the producer and the slowest reader
 constexpr int kBatch = kVisitRing / 2;  // visits the producer looks up at once
 constexpr int kChainRing = 4;
 
@@ -45,43 +45,32 @@ struct Config {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kTileQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kTileKv = 128;
-  // S(i + 1) reads its Q while dK(i) still reads the last one: a third stage hides the load.
-  static constexpr int kStagesQ = 3;
-  static constexpr int kStages = 2;  // of dO and dQ
-  // dV(i) behind dS(i) takes registers that the larger score tile of head dim 64 does not leave.
-  static constexpr bool kEarlyDv = kHeadDim == 128;
+  static constexpr int kStages = 2;  // of Q, dO, dS and dQ
 
   // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64
   // quarter or half of the dQ tile.
   using Atom = GMMA::Layout_K_SW128_Atom<Element>;
-  using LayoutQ =
-      decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStagesQ>>{}));
-  using LayoutDo =
+  using LayoutRows =  // of Q and dO
       decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
   using LayoutKv = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDim>>{}));
-  using LayoutDs = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>>{}));
+  using LayoutDs =
+      decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>, Int<kStages>>{}));
   // The same memory seen transposed.
   template <class Layout, int kRows, int kCols, int kCount>
   using Transposed =
       decltype(composition(Layout{}, make_layout(Shape<Int<kCols>, Int<kRows>, Int<kCount>>{},
                                                  Stride<Int<kRows>, _1, Int<kRows * kCols>>{})));
-  using LayoutQt = Transposed<LayoutQ, kTileQ, kHeadDim, kStagesQ>;   // (HD, TQ, stages)
-  using LayoutDot = Transposed<LayoutDo, kTileQ, kHeadDim, kStages>;  // (HD, TQ, stages)
+  using LayoutRowsT = Transposed<LayoutRows, kTileQ, kHeadDim, kStages>;  // (HD, TQ, stages)
   using LayoutKt = decltype(composition(
       LayoutKv{}, make_layout(Shape<Int<kHeadDim>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
-  using LayoutDst = decltype(composition(
-      LayoutDs{}, make_layout(Shape<Int<kTileQ>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
+  using LayoutDst = Transposed<LayoutDs, kTileKv, kTileQ, kStages>;  // (TQ, TKV, stages)
 
   using MmaSdP = decltype(make_tiled_mma(
       GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, Int<kHeadDim>>,
                            GMMA::Major::K, GMMA::Major::K>(),
       Layout<Shape<_2, _1, _1>>{}));
-  using MmaDv = decltype(make_tiled_mma(
+  using MmaDkv = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kHeadDim>, Int<kTileQ>>,
-                           GMMA::Major::K, GMMA::Major::MN>(),
-      Layout<Shape<_2, _1, _1>>{}));
-  using MmaDk = decltype(make_tiled_mma(
-      GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kHeadDim>, Int<kTileQ>>,
                            GMMA::Major::K, GMMA::Major::MN>(),
       Layout<Shape<_2, _1, _1>>{}));
   using MmaDq = decltype(make_tiled_mma(
@@ -91,29 +80,30 @@ struct Config {
 
   static constexpr int kDqFloats = kTileQ * kHeadDim;     // of a dQ tile in the workspace
   static constexpr int kDqHalfBytes = kDqFloats / 2 * 4;  // what one consumer warpgroup makes
+  static constexpr uint32_t kDsBytes = kTileKv * kTileQ * 2;
   static constexpr uint32_t kStatBytes = kTileQ * 4;
   static constexpr uint32_t kRowsBytes = kTileQ * kHeadDim * 2 + kStatBytes;
-  static constexpr uint32_t kKvBytes = 2 * kTileKv * kHeadDim * 2;
+  static constexpr uint32_t kKvBytes = kTileKv * kHeadDim * 2;  // of K or V
 
   struct SharedStorage {
     alignas(1024) Element k[cosize_v<LayoutKv>];
     alignas(1024) Element v[cosize_v<LayoutKv>];
-    alignas(1024) Element q[cosize_v<LayoutQ>];
-    alignas(1024) Element dout[cosize_v<LayoutDo>];
+    alignas(1024) Element q[cosize_v<LayoutRows>];
+    alignas(1024) Element dout[cosize_v<LayoutRows>];
     alignas(1024) Element ds[cosize_v<LayoutDs>];
     alignas(1024) float dq[kStages][2]
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
-    alignas(128) float lse[kStagesQ][kTileQ];
+    alignas(128) float lse[kStages][kTileQ];
     alignas(128) float delta[kStages][kTileQ];
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
     int32_t* signal_turn[2];  // from the dQ writers to the signaller; null: no more
     int32_t signal_value[2];
-    uint64_t kv_full, kv_empty;
+    uint64_t k_full, k_empty, v_full, v_empty;
     uint64_t chain_full[kChainRing], chain_empty[kChainRing];
-    uint64_t q_full[kStagesQ], q_empty[kStagesQ];
+    uint64_t visit_full[kVisitRing];
+    uint64_t q_full[kStages], q_empty[kStages];
     uint64_t do_full[kStages], do_empty[kStages];
-    uint64_t ds_empty;
     uint64_t dq_full[2][kStages], dq_empty[2][kStages];  // per consumer warpgroup
     uint64_t signal_full[2], signal_empty[2];
   };

@@ -1,17 +1,17 @@
 // The deterministic backward on Hopper: one resident CTA per SM walks the chains of a plan.
 //
 //   warp            role          waits for                      tells
-//   0               producer      q/do/kv_empty, chain_empty     chain_full, q/do/kv_full
-//   1, 2            dQ writers    dq_full[w], turn of the row    dq_empty[w], signal_full[w]
+//   0               producer      {q,do,k,v,chain}_empty         {q,do,k,v,chain,visit}_full
+//   1, 2            dQ writers    turn of the row, dq_full[w]    dq_empty[w], signal_full[w]
 //   3               signaller     signal_full[w]                 turn of the row, signal_empty[w]
-//   4-7, 8-11       consumers     q/do/kv_full, dq_empty[w]      q/do/kv_empty, dq_full[w]
+//   4-7, 8-11       consumers     {q,do,k,v}_full, dq_empty[w]   {q,do,k,v}_empty, dq_full[w]
 //
 //   plan -> producer -> TMA -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum (L2)
 //                                                   |                          ^          |
 //                                                   +-> dK, dV (registers)     +-- turn <-+
 //
-// A consumer's visit i keeps the tensor cores busy through its element-wise parts: dP(i) runs
-// behind P(i), dV(i) behind dS(i), and dK(i) and S(i + 1) behind the store of dQ(i).
+// In a visit dP runs behind the exponentials of P, and dK behind the store of dQ. Shared memory is
+// the limit (docs/kernels/backward-sm90.md), so dV and dK take P^T and dS^T from registers.
 #pragma once
 
 #include "backend/cuda/sm90/bwd/config.h"
@@ -39,7 +39,7 @@ template <class C>
 __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
   const PlanView& plan = p.common.plan;
-  uint32_t chains = 0, n = 0;  // chains and visits so far
+  uint32_t chains = 0, loads = 0, n = 0;  // chains, those with visits, and visits so far
 
   // Loads rows [q_begin, q_begin + tile_q) of Q or dO, and their LSE or delta.
   const auto load_rows = [&](const CUtensorMap& map, uint64_t* bar, typename C::Element* tile,
@@ -52,24 +52,28 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
     const int64_t at = static_cast<int64_t>(visit.row) * 2 + which;
     ptx::bulk_load(bar, stats, p.workspace.stats + at * C::kTileQ, C::kStatBytes);
   };
-  // K and V come once the consumers have finished with those of the last chain.
+  // V is free before K: the last visit needs it for its second product only.
   const auto load_kv = [&](const Chain90& chain) {
-    ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
-    ptx::mbarrier_arrive_expect(&smem.kv_full, C::kKvBytes);
-    CUTE_UNROLL
-    for (int c = 0; c < C::kHeadDim; c += 64) {
-      ptx::tma_load_4d(&p.map_k, &smem.kv_full, smem.k + c * C::kTileKv, c, chain.kv_begin,
-                       chain.kv_head, chain.batch);
-      ptx::tma_load_4d(&p.map_v, &smem.kv_full, smem.v + c * C::kTileKv, c, chain.kv_begin,
-                       chain.kv_head, chain.batch);
-    }
+    const auto load = [&](const CUtensorMap& map, uint64_t* empty, uint64_t* full,
+                          typename C::Element* tile) {
+      ptx::mbarrier_wait(empty, loads % 2 ^ 1);
+      ptx::mbarrier_arrive_expect(full, C::kKvBytes);
+      CUTE_UNROLL
+      for (int c = 0; c < C::kHeadDim; c += 64) {
+        ptx::tma_load_4d(&map, full, tile + c * C::kTileKv, c, chain.kv_begin, chain.kv_head,
+                         chain.batch);
+      }
+    };
+    load(p.map_v, &smem.v_empty, &smem.v_full, smem.v);
+    load(p.map_k, &smem.k_empty, &smem.k_full, smem.k);
+    ++loads;
   };
   const auto load_visit = [&](const Chain90& chain, bool first) {
     const Visit& visit = smem.visit[n % kVisitRing];
-    const uint32_t q_stage = n % C::kStagesQ, stage = n % C::kStages;
-    ptx::mbarrier_wait(&smem.q_empty[q_stage], n / C::kStagesQ % 2 ^ 1);
-    load_rows(p.map_q, &smem.q_full[q_stage], smem.q + q_stage * C::kTileQ * C::kHeadDim,
-              smem.lse[q_stage], 0, chain.batch, visit);
+    const uint32_t stage = n % C::kStages;
+    ptx::mbarrier_wait(&smem.q_empty[stage], n / C::kStages % 2 ^ 1);
+    load_rows(p.map_q, &smem.q_full[stage], smem.q + stage * C::kTileQ * C::kHeadDim,
+              smem.lse[stage], 0, chain.batch, visit);
     if (first) load_kv(chain);  // the first Q travels while the last chain is being written
     ptx::mbarrier_wait(&smem.do_empty[stage], n / C::kStages % 2 ^ 1);
     load_rows(p.map_dout, &smem.do_full[stage], smem.dout + stage * C::kTileQ * C::kHeadDim,
@@ -104,6 +108,7 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
         visit.addend = source.addend_of(at);
         visit.slice_begin = source.slice_begin;
         visit.slice_count = source.slice_count;
+        if (base + lane < total) ptx::mbarrier_arrive(&smem.visit_full[(n + lane) % kVisitRing]);
       }
       __syncwarp();
       for (int32_t left = min(kBatch, total - base); left > 0; --left, ++n) {
@@ -133,10 +138,6 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
-      if (visits == 0) {
-        ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
-        ptx::mbarrier_arrive(&smem.kv_full);
-      }
     }
     __syncwarp();
     bool first = true;
@@ -163,8 +164,6 @@ __device__ void produce(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
     smem.chain[chains % kChainRing].visits = -1;
     ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
-    ptx::mbarrier_wait(&smem.kv_empty, chains % 2 ^ 1);
-    ptx::mbarrier_arrive(&smem.kv_full);
   }
 }
 
@@ -203,26 +202,27 @@ template <class C>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
   uint32_t n = 0;  // visits so far
   for (uint32_t c = 0;; ++c) {
-    // Not kv_full: its phases alternate, and a writer may be two short chains behind.
     ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
     const int32_t visits = smem.chain[c % kChainRing].visits;
     for (int32_t v = 0; v < visits; ++v, ++n) {
       const uint32_t buffer = n % C::kStages;
-      ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
-      ptx::fence_async_shared();
+      ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
       const Visit& visit = smem.visit[n % kVisitRing];
       const int64_t row = visit.row;
       const int32_t addend = visit.addend;
       float* sum = p.workspace.dq_sum + row * C::kDqFloats + half * (C::kDqFloats / 2);
       int32_t* turn = p.workspace.turns + row * 2 + half;
-      if (p.ordered && addend == 0) {
-        ptx::bulk_store(sum, smem.dq[buffer][half],
-                        C::kDqHalfBytes);  // the first addend needs no zero
+      const bool stores = p.ordered && addend == 0;  // the first addend needs no zero
+      // Before the tile is there: a look at the flag costs a sixth of a visit.
+      if (p.ordered && addend > 0) {
+        wait_for_turn(p.common, turn, addend, visit.row, false);
+        ptx::fence_async_global();
+      }
+      ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+      ptx::fence_async_shared();
+      if (stores) {
+        ptx::bulk_store(sum, smem.dq[buffer][half], C::kDqHalfBytes);
       } else {
-        if (p.ordered) {
-          wait_for_turn(p.common, turn, addend, visit.row, false);
-          ptx::fence_async_global();
-        }
         ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
       }
       ptx::bulk_commit();
@@ -247,22 +247,20 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
   ptx::mbarrier_arrive(&smem.signal_full[half]);
 }
 
-/// One thread: tells the world which addends are complete, whichever half comes first.
+/// One thread: tells the world which addends are complete. It waits for the halves in turn, for
+/// they finish together, and a poll of both would take the bandwidth of shared memory.
 template <class C>
 __device__ void signal_turns(typename C::SharedStorage& smem) {
-  uint32_t phases = 0, open = 3;  // bits: half
-  while (open != 0) {
+  for (uint32_t n = 0;; ++n) {
     for (int half = 0; half < 2; ++half) {
-      if (!(open >> half & 1)) continue;
-      if (!ptx::mbarrier_test(&smem.signal_full[half], phases >> half & 1)) continue;
-      phases ^= 1 << half;
+      ptx::mbarrier_wait(&smem.signal_full[half], n % 2);
       int32_t* turn = smem.signal_turn[half];
       const int32_t value = smem.signal_value[half];
       ptx::mbarrier_arrive(&smem.signal_empty[half]);
-      if (turn == nullptr) {
-        open ^= 1 << half;
-      } else {
+      if (turn != nullptr) {
         ptx::store_release(turn, value);
+      } else if (half == 1) {
+        return;
       }
     }
   }
@@ -364,49 +362,47 @@ __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, 
 template <class C>
 __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   using Element = typename C::Element;
-  constexpr int kScores = C::kTileQ / 2;                   // elements of S^T a thread holds
-  const int tid = threadIdx.x - 128;                       // of the consumers
+  constexpr int kScores = C::kTileQ / 2;  // elements of S^T a thread holds
+  // Of the consumers; through a shuffle, so that the compiler keeps it and does not ask again.
+  const int tid = __shfl_sync(0xffffffff, threadIdx.x - 128, threadIdx.x % 32);
   const int half = __shfl_sync(0xffffffff, tid / 128, 0);  // warpgroup; uniform for descriptors
-  const int lane = threadIdx.x % 32;
+  const int lane = tid % 32;
   const float scale_log2 = p.common.scalars.scale_log2;
   const int k_row = tid / 32 * 16 + lane / 4;
 
-  Tensor sK = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKv{});        // (TKV,HD)
-  Tensor sV = make_tensor(make_smem_ptr(smem.v), typename C::LayoutKv{});        // (TKV,HD)
-  Tensor sKt = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKt{});       // (HD,TKV)
-  Tensor sQ = make_tensor(make_smem_ptr(smem.q), typename C::LayoutQ{});         // (TQ,HD,stages)
-  Tensor sQt = make_tensor(make_smem_ptr(smem.q), typename C::LayoutQt{});       // (HD,TQ,stages)
-  Tensor sDo = make_tensor(make_smem_ptr(smem.dout), typename C::LayoutDo{});    // (TQ,HD,stages)
-  Tensor sDot = make_tensor(make_smem_ptr(smem.dout), typename C::LayoutDot{});  // (HD,TQ,stages)
-  Tensor sDs = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDs{});      // (TKV,TQ)
-  Tensor sDst = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDst{});    // (TQ,TKV)
+  Tensor sK = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKv{});          // (TKV,HD)
+  Tensor sV = make_tensor(make_smem_ptr(smem.v), typename C::LayoutKv{});          // (TKV,HD)
+  Tensor sKt = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKt{});         // (HD,TKV)
+  Tensor sQ = make_tensor(make_smem_ptr(smem.q), typename C::LayoutRows{});        // (TQ,HD,stages)
+  Tensor sQt = make_tensor(make_smem_ptr(smem.q), typename C::LayoutRowsT{});      // (HD,TQ,stages)
+  Tensor sDo = make_tensor(make_smem_ptr(smem.dout), typename C::LayoutRows{});    // (TQ,HD,stages)
+  Tensor sDot = make_tensor(make_smem_ptr(smem.dout), typename C::LayoutRowsT{});  // (HD,TQ,stages)
+  Tensor sDst = make_tensor(make_smem_ptr(smem.ds), typename C::LayoutDst{});  // (TQ,TKV,stages)
 
   typename C::MmaSdP mma_sdp;
-  typename C::MmaDv mma_dv;
-  typename C::MmaDk mma_dk;
+  typename C::MmaDkv mma_dkv;
   typename C::MmaDq mma_dq;
   auto thr_sdp = mma_sdp.get_thread_slice(half * 128);
-  auto thr_dv = mma_dv.get_thread_slice(half * 128);
-  auto thr_dk = mma_dk.get_thread_slice(half * 128);
+  auto thr_dkv = mma_dkv.get_thread_slice(half * 128);
   auto thr_dq = mma_dq.get_thread_slice(half * 128);
-  Tensor tSrK = thr_sdp.partition_fragment_A(sK);    // descriptors (MMA,1,HD/16)
-  Tensor tPrV = thr_sdp.partition_fragment_A(sV);    // descriptors (MMA,1,HD/16)
-  Tensor tSrQ = thr_sdp.partition_fragment_B(sQ);    // descriptors (MMA,1,HD/16,stages)
-  Tensor tPrDo = thr_sdp.partition_fragment_B(sDo);  // descriptors (MMA,1,HD/16,stages)
-  Tensor tVrDo = thr_dv.partition_fragment_B(sDot);  // descriptors (MMA,1,TQ/16,stages)
-  Tensor tKrQ = thr_dv.partition_fragment_B(sQt);    // descriptors (MMA,1,TQ/16,stages)
-  Tensor tKrDs = thr_dk.partition_fragment_A(sDs);
-  Tensor tQrDs = thr_dq.partition_fragment_A(sDst);  // descriptors (MMA,1,TKV/16)
-  Tensor tQrK = thr_dq.partition_fragment_B(sKt);    // descriptors (MMA,1,TKV/16)
+  Tensor tSrK = thr_sdp.partition_fragment_A(sK);     // descriptors (MMA,1,HD/16)
+  Tensor tPrV = thr_sdp.partition_fragment_A(sV);     // descriptors (MMA,1,HD/16)
+  Tensor tSrQ = thr_sdp.partition_fragment_B(sQ);     // descriptors (MMA,1,HD/16,stages)
+  Tensor tPrDo = thr_sdp.partition_fragment_B(sDo);   // descriptors (MMA,1,HD/16,stages)
+  Tensor tVrDo = thr_dkv.partition_fragment_B(sDot);  // descriptors (MMA,1,TQ/16,stages)
+  Tensor tKrQ = thr_dkv.partition_fragment_B(sQt);    // descriptors (MMA,1,TQ/16,stages)
+  Tensor tQrDs = thr_dq.partition_fragment_A(sDst);   // descriptors (MMA,1,TKV/16,stages)
+  Tensor tQrK = thr_dq.partition_fragment_B(sKt);     // descriptors (MMA,1,TKV/16)
 
-  auto copy_ds = make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, Element>{}, mma_sdp);
-  auto thr_copy_ds = copy_ds.get_thread_slice(tid);
-  Tensor tDsD = thr_copy_ds.partition_D(sDs);  // (CPY,1,TQ/16)
+  // Where this lane's row of dS^T starts; 16-byte piece i of the row lies at `^ 16 * i`, blocks of
+  // 64 columns lie behind each other (the layout that LayoutDs describes).
+  const uint32_t ds_row = ptx::smem_address(smem.ds) + (tid / 32 * 16 + lane % 16) * 128 +
+                          ((lane / 16 ^ lane % 8) * 16);
 
   Tensor tS = partition_fragment_C(mma_sdp, Shape<Int<C::kTileKv>, Int<C::kTileQ>>{});
   Tensor tP = partition_fragment_C(mma_sdp, Shape<Int<C::kTileKv>, Int<C::kTileQ>>{});
-  Tensor tK = partition_fragment_C(mma_dk, Shape<Int<C::kTileKv>, Int<C::kHeadDim>>{});
-  Tensor tV = partition_fragment_C(mma_dv, Shape<Int<C::kTileKv>, Int<C::kHeadDim>>{});
+  Tensor tK = partition_fragment_C(mma_dkv, Shape<Int<C::kTileKv>, Int<C::kHeadDim>>{});
+  Tensor tV = partition_fragment_C(mma_dkv, Shape<Int<C::kTileKv>, Int<C::kHeadDim>>{});
   Tensor tQ = partition_fragment_C(mma_dq, Shape<Int<C::kTileQ>, Int<C::kHeadDim>>{});
   static_assert(size(tS) == kScores && size(tQ) == 32);
   // P^T in 16 bits is the A operand of dV, register by register.
@@ -419,100 +415,106 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // Two counters place this thread in every ring: visits and chains so far.
   constexpr auto stage = [](uint32_t n) { return n % C::kStages; };
   constexpr auto phase = [](uint32_t n) { return n / C::kStages % 2; };
-  constexpr auto q_stage = [](uint32_t n) { return n % C::kStagesQ; };
-  constexpr auto q_phase = [](uint32_t n) { return n / C::kStagesQ % 2; };
-  const auto issue_scores = [&](uint32_t n) {
-    ptx::mbarrier_wait(&smem.q_full[q_stage(n)], q_phase(n));
-    gemm<true>(mma_sdp, tSrK, tSrQ(_, _, _, q_stage(n)), tS);
+  const auto load_stats = [&](const float* from, float2(&to)[kScores / 4]) {
+    CUTE_UNROLL
+    for (int j = 0; j < kScores / 4; ++j) {
+      to[j] = reinterpret_cast<const float2*>(from)[4 * j + lane % 4];
+    }
   };
-
-  // On entry S(n) is in tS; on exit S(n + 1) is, if there is one.
-  const auto do_visit = [&](const Chain90& chain, uint32_t n, auto has_next) {
+  const auto do_visit = [&](const Chain90& chain, uint32_t n, auto last) {
     const Visit& visit = smem.visit[n % kVisitRing];
-    ptx::mbarrier_wait(&smem.do_full[stage(n)], phase(n));
-    gemm<true>(mma_sdp, tPrV, tPrDo(_, _, _, stage(n)), tP);
-
-    const float2* lse = reinterpret_cast<const float2*>(smem.lse[q_stage(n)]) + lane % 4;
+    const int s = stage(n);
+    ptx::mbarrier_wait(&smem.q_full[s], phase(n));
+    float2 lse[kScores / 4], delta[kScores / 4];
+    const bool masked = visit.slice_count > 0 || chain.kv_rows < C::kTileKv;
+    load_stats(smem.lse[s], lse);
+    gemm<true>(mma_sdp, tSrK, tSrQ(_, _, _, s), tS);
+    ptx::mbarrier_wait(&smem.do_full[s], phase(n));
+    gemm<true>(mma_sdp, tPrV, tPrDo(_, _, _, s), tP);
+    warpgroup_wait<1>();  // S(n)
+    warpgroup_fence_operand(tS);
     CUTE_UNROLL
     for (int j = 0; j < kScores; j += 4) {
-      const float2 l = lse[j];
-      tS(j) = ptx::exp2_approx(fmaf(tS(j), scale_log2, -l.x));
-      tS(j + 1) = ptx::exp2_approx(fmaf(tS(j + 1), scale_log2, -l.y));
-      tS(j + 2) = ptx::exp2_approx(fmaf(tS(j + 2), scale_log2, -l.x));
-      tS(j + 3) = ptx::exp2_approx(fmaf(tS(j + 3), scale_log2, -l.y));
+      const float2 l = lse[j / 4];
+      tS(j) = fmaf(tS(j), scale_log2, -l.x);
+      tS(j + 1) = fmaf(tS(j + 1), scale_log2, -l.y);
+      tS(j + 2) = fmaf(tS(j + 2), scale_log2, -l.x);
+      tS(j + 3) = fmaf(tS(j + 3), scale_log2, -l.y);
     }
-    if (visit.slice_count > 0 || chain.kv_rows < C::kTileKv) {
+    if (masked) {
       uint32_t bits[C::kTileQ / 64];
       visible_bits(bits, p.common.plan.orders[chain.order], visit, chain, k_row);
       CUTE_UNROLL
       for (int i = 0; i < kScores; ++i) {
-        if (!(bits[i / 32] >> (i % 32) & 1)) tS(i) = 0;
+        if (!(bits[i / 32] >> (i % 32) & 1)) tS(i) = -INFINITY;
       }
     }
-    Tensor rP = make_tensor<Element>(operand);  // (MMA,1,TQ/16)
-    const auto issue_dv = [&] {
-      Tensor words = recast<uint32_t>(rP);
-      CUTE_UNROLL
-      for (int i = 0; i < kScores / 2; ++i) words(i) = pack<Element>(tS(2 * i), tS(2 * i + 1));
-      gemm<false>(mma_dv, rP, tVrDo(_, _, _, stage(n)), tV);
-    };
-    if constexpr (C::kEarlyDv) issue_dv();
-    warpgroup_wait<C::kEarlyDv ? 1 : 0>();  // dP(n)
+    // No branch from here to dS, so that the compiler mixes exponentials and arithmetic.
+    load_stats(smem.delta[s], delta);
+    CUTE_UNROLL
+    for (int i = 0; i < kScores; ++i) tS(i) = ptx::exp2_approx(tS(i));
+    warpgroup_wait<0>();  // dP(n)
     warpgroup_fence_operand(tP);
-    const float2* delta = reinterpret_cast<const float2*>(smem.delta[stage(n)]) + lane % 4;
-    Tensor rDs = make_tensor<Element>(tS.layout());  // (MMA,1,1)
-    Tensor rDs_words = recast<uint32_t>(rDs);
+    if constexpr (last) release(&smem.v_empty);
+    Tensor rP = make_tensor<Element>(operand);   // (MMA,1,TQ/16)
+    Tensor rDs = make_tensor<Element>(operand);  // (MMA,1,TQ/16)
+    Tensor p_words = recast<uint32_t>(rP);
+    Tensor ds_words = recast<uint32_t>(rDs);
     CUTE_UNROLL
     for (int j = 0; j < kScores; j += 4) {
-      const float2 d = delta[j];
-      rDs_words(j / 2) = pack<Element>(tS(j) * (tP(j) - d.x), tS(j + 1) * (tP(j + 1) - d.y));
-      rDs_words(j / 2 + 1) =
+      const float2 d = delta[j / 4];
+      ds_words(j / 2) = pack<Element>(tS(j) * (tP(j) - d.x), tS(j + 1) * (tP(j + 1) - d.y));
+      ds_words(j / 2 + 1) =
           pack<Element>(tS(j + 2) * (tP(j + 2) - d.x), tS(j + 3) * (tP(j + 3) - d.y));
     }
-    if constexpr (!C::kEarlyDv) issue_dv();
-    ptx::mbarrier_wait(&smem.ds_empty, n % 2 ^ 1);
-    cute::copy(copy_ds, thr_copy_ds.retile_S(rDs), tDsD);
+    CUTE_UNROLL
+    for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(tS(2 * i), tS(2 * i + 1));
+    // One of two buffers: who passed the last barrier has finished with the dS before it.
+    CUTE_UNROLL
+    for (int i = 0; i < kScores / 8; ++i) {
+      const uint32_t row = ds_row + s * C::kDsBytes + i / 4 * (C::kTileKv * 128);
+      ptx::store_matrices(row ^ (i % 4 * 32), ds_words(4 * i), ds_words(4 * i + 1),
+                          ds_words(4 * i + 2), ds_words(4 * i + 3));
+    }
+    gemm<false>(mma_dkv, rP, tVrDo(_, _, _, s), tV);
     ptx::fence_async_shared();
     ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
 
-    gemm<true>(mma_dq, tQrDs, tQrK, tQ);
+    gemm<true>(mma_dq, tQrDs(_, _, _, s), tQrK, tQ);
     warpgroup_wait<1>();  // dV(n)
-    release(&smem.do_empty[stage(n)]);
-    gemm<false>(mma_dk, tKrDs, tKrQ(_, _, _, q_stage(n)), tK);
-    if constexpr (has_next) issue_scores(n + 1);
-    warpgroup_wait<has_next ? 2 : 1>();  // dQ(n)
+    release(&smem.do_empty[s]);
+    gemm<false>(mma_dkv, rDs, tKrQ(_, _, _, s), tK);
+    warpgroup_wait<1>();  // dQ(n)
     warpgroup_fence_operand(tQ);
-    ptx::mbarrier_wait(&smem.dq_empty[half][stage(n)], phase(n) ^ 1);
-    float4* dq = reinterpret_cast<float4*>(smem.dq[stage(n)][half]) + tid % 128;
+    if constexpr (last) release(&smem.k_empty);
+    ptx::mbarrier_wait(&smem.dq_empty[half][s], phase(n) ^ 1);
+    float4* dq = reinterpret_cast<float4*>(smem.dq[s][half]) + tid % 128;
     CUTE_UNROLL
     for (int i = 0; i < 8; ++i) {
       dq[128 * i] = make_float4(tQ(4 * i), tQ(4 * i + 1), tQ(4 * i + 2), tQ(4 * i + 3));
     }
-    release(&smem.dq_full[half][stage(n)]);  // the proxy fence is the writer's: it costs less there
-    warpgroup_wait<0>();                     // dK(n), S(n + 1)
-    warpgroup_fence_operand(tS);
+    release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
+    warpgroup_wait<0>();              // dK(n)
     warpgroup_fence_operand(tK);
-    release(&smem.q_empty[q_stage(n)]);
-    release(&smem.ds_empty);
+    release(&smem.q_empty[s]);
   };
 
-  uint32_t n = 0;  // visits so far
+  uint32_t n = 0, loads = 0;  // visits and chains with visits so far
   for (uint32_t c = 0;; ++c) {
-    ptx::mbarrier_wait(&smem.kv_full, c % 2);
+    ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
     const Chain90& chain = smem.chain[c % kChainRing];
     const int32_t visits = chain.visits;
     if (visits < 0) break;
     clear(tK);
     clear(tV);
     if (visits > 0) {
-      issue_scores(n);
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(tS);
-      for (int32_t v = 1; v < visits; ++v) do_visit(chain, n++, std::true_type{});
-      do_visit(chain, n++, std::false_type{});
+      ptx::mbarrier_wait(&smem.k_full, loads % 2);
+      ptx::mbarrier_wait(&smem.v_full, loads % 2);
+      ++loads;
+      for (int32_t v = 1; v < visits; ++v) do_visit(chain, n++, std::false_type{});
+      do_visit(chain, n++, std::true_type{});
       warpgroup_fence_operand(tV);
     }
-    release(&smem.kv_empty);
 
     if (chain.addends > 1) share_key_tile<C>(p, chain, half, tK, tV);
     if (chain.addend + 1 == chain.addends) {
@@ -538,15 +540,17 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     const auto init = [](auto& bars, uint32_t arrivals) {
       for (auto& bar : bars) ptx::mbarrier_init(&bar, arrivals);
     };
-    ptx::mbarrier_init(&smem.kv_full, 1);
-    ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
+    ptx::mbarrier_init(&smem.k_full, 1);
+    ptx::mbarrier_init(&smem.v_full, 1);
+    ptx::mbarrier_init(&smem.k_empty, kConsumerWarps);
+    ptx::mbarrier_init(&smem.v_empty, kConsumerWarps);
     init(smem.chain_full, 1);
     init(smem.chain_empty, kConsumerWarps + 2);
+    init(smem.visit_full, 1);
     init(smem.q_full, 1);
     init(smem.q_empty, kConsumerWarps);
     init(smem.do_full, 1);
     init(smem.do_empty, kConsumerWarps);
-    ptx::mbarrier_init(&smem.ds_empty, kConsumerWarps);
     for (int half = 0; half < 2; ++half) {
       init(smem.dq_full[half], kConsumerWarps / 2);
       init(smem.dq_empty[half], 1);
