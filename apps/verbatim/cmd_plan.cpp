@@ -48,7 +48,7 @@ int PlanCommand::run() const {
   Progress progress;
   progress.say("planning and simulating ...");
   const std::vector<Candidate> found = candidates(sizes, made, options);
-  if (found.empty()) fail("no order keeps this level", {"--level", planning.level, "", ""});
+  if (found.empty()) fail("no order keeps this level", {"--level", planning.level_name(), "", ""});
 
   Json result = new_result("plan");
   result["problem"] = describe(sizes);
@@ -58,7 +58,7 @@ int PlanCommand::run() const {
     plans.push_back(describe(one.plan, one.simulation, options.machine, one.plan_seconds));
   }
   const bool all = options.order == "all";
-  result["level"] = planning.level;
+  result["level"] = planning.level_name();
   result["plan"] = all ? plans : plans[0];
 
   if (!gantt.empty() || !perfetto.empty() || !output.report.empty()) {
@@ -79,8 +79,8 @@ int PlanCommand::run() const {
   progress.say("");
 
   using Align = report::Table::Align;
-  fmt::print("{}, {}, level {}, {} x {} workers\n\n", headline(sizes, made), pass, planning.level,
-             options.machine.name, found.front().plan.placement.workers);
+  fmt::print("{}, {}, level {}, {} x {} workers\n\n", headline(sizes, made), pass,
+             planning.level_name(), options.machine.name, found.front().plan.placement.workers);
   report::Table table({{"order"},
                        {"placement"},
                        {"makespan", Align::right},

@@ -213,7 +213,7 @@ int RunCommand::run() const {
   Json result = new_result("run");
   result["device"] = device;
   result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
-  result["level"] = planning.level;
+  result["level"] = planning.level_name();
   result["problem"] = app::describe(sizes);
   const auto plan_of = [&](Pass which) {
     const Plan& plan = attention.plan(which);

@@ -311,7 +311,7 @@ int VerifyCommand::run() const {
                                 [](const Row& row) { return row.identical || !row.promised; });
   Json result = new_result("verify");
   result["device"] = device;
-  result["level"] = planning.level;
+  result["level"] = planning.level_name();
   result["problem"] = describe(sizes);
   result["mask"] = describe(made, sizes, options.plan.tile);
   result["order"] = plan.orders.empty() ? "none" : plan.orders.front()->name;
@@ -336,8 +336,9 @@ int VerifyCommand::run() const {
                               : "differs, not promised"});
   }
   save(output, result);
-  fmt::print("{}\nlevel {}, order {}, plan {}\n\n{}\n{}\n", headline(sizes, made), planning.level,
-             result["order"].get<std::string>(), plan.fingerprint(), table.str(),
+  fmt::print("{}\nlevel {}, order {}, plan {}\n\n{}\n{}\n", headline(sizes, made),
+             planning.level_name(), result["order"].get<std::string>(), plan.fingerprint(),
+             table.str(),
              good ? "identical: not one bit depends on any of this"
                   : "NOT identical: a promised bit differs");
   return good ? 0 : 1;
@@ -358,6 +359,9 @@ void add_verify(CLI::App& root, Action& action) {
       "With dropout, which numbers sequences and heads, the place in a batch and a head alone are\n"
       "left out.\n"
       "--against compares the first run with one of another process, machine or version as well.\n"
+      "--order none runs the backward without turns on a GPU, where repeats then differ: the "
+      "audit\n"
+      "holds it to run_to_run all the same. On a CPU every plan takes its turns, and repeats.\n"
       "Exit code 1: a promised bit differs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);

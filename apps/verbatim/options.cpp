@@ -123,10 +123,9 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
       ->capture_default_str();
   add("--placement", placement, "Who does what when: " + places, "NAME")->capture_default_str();
   add("--level", level,
-      "What stays equal between runs: run_to_run, gpu_to_gpu (on every machine) or invariant (in "
-      "every batch and packing)",
-      "NAME")
-      ->capture_default_str();
+      "What stays equal between runs: not_guaranteed, run_to_run, gpu_to_gpu (on every machine) or "
+      "invariant (in every batch and packing; the default unless --order none)",
+      "NAME");
   add("--workers", workers, "Workers to plan for (default: the machine's)", "N");
   add("--tile-q", tile_q, "Queries per tile (default: by head dim)", "N");
   add("--tile-kv", tile_kv, "Keys per tile (default: by head dim)", "N");
@@ -140,8 +139,9 @@ PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
   options.pass = pass;
   options.order = pass == Pass::backward ? order : forward_order;
   options.placement = placement;
-  require_one_of(level, "--level", {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
-  options.level = level_from_string(level);
+  require_one_of(level_name(), "--level",
+                 {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
+  options.level = level_from_string(level_name());
   options.workers = workers;
   options.machine = make_machine(machine);
   if (workers < 0)
@@ -152,6 +152,10 @@ PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
   }
   options.tile = {tile_q, tile_kv};
   return options;
+}
+
+std::string PlanningOptions::level_name() const {
+  return !level.empty() ? level : order == "none" ? "not_guaranteed" : "invariant";
 }
 
 void OutputOptions::add_to(CLI::App& command, bool with_report) {

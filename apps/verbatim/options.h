@@ -43,13 +43,16 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask);
 
 /// How to order and place.
 struct PlanningOptions {
-  std::string order = "auto", forward_order = "auto", placement = "auto", level = "invariant";
+  std::string order = "auto", forward_order = "auto", placement = "auto";
+  std::string level;    // empty: invariant, or what the order "none" keeps
   std::string machine;  // empty: the command's default
   int32_t workers = 0;
   int64_t tile_q = 0, tile_kv = 0;
 
   void add_to(CLI::App& command, const std::string& default_machine);
   PlanOptions make(const Problem& problem, Pass pass) const;
+  /// The level that was asked for, or follows from the order.
+  std::string level_name() const;
 };
 
 /// Where results go besides the terminal.

@@ -94,7 +94,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; both bounds were measured on an H200 (docs/benchmarks.md).
   // Where documents have different orders, the long ones descend.
-  const bool descends = heads[0]->name.starts_with("descending") || heads[0]->name == "auto";
+  const std::string order = heads[0]->name == "none" ? auto_order(Pass::backward, *heads[0]->tiles,
+                                                                  heads[0]->group, Level::invariant)
+                                                     : heads[0]->name;
+  const bool descends = order.starts_with("descending") || order == "auto";
   size_t least = 1;
   if (descends) {
     least = std::clamp(fitting(2), std::max<size_t>(many / 2, 1), std::max<size_t>(many, 1));

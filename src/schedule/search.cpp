@@ -60,7 +60,7 @@ std::vector<Candidate> search(const Problem& problem, const Mask& mask,
     PlanOptions named = options;
     named.order = info.name;
     found.push_back(best_of(problem, mask, named));
-    if (!splits(found.back().plan)) continue;
+    if (info.level == Level::not_guaranteed || !splits(found.back().plan)) continue;
     named.order += "/split";
     found.push_back(best_of(problem, mask, named));
   }

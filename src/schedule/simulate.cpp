@@ -71,6 +71,7 @@ class Simulator {
       : plan_(plan),
         machine_(machine),
         timeline_(timeline),
+        ordered_(machine.ordered && plan.level > Level::not_guaranteed),
         costs_(plan, machine),
         memory_(machine, row_bytes(plan, 1), row_bytes(plan, 2)),
         heads_(plan.order_of_head.size()) {}
@@ -161,7 +162,7 @@ class Simulator {
 
   /// Whether `addend` may enter; else parks the worker until it may.
   bool may_enter(const Sum& sum, int32_t addend, int32_t w) {
-    if (!machine_.ordered || sum.next == addend) return true;
+    if (!ordered_ || sum.next == addend) return true;
     parked_[&sum].emplace_back(addend, w);
     return false;
   }
@@ -180,7 +181,7 @@ class Simulator {
     if (list.empty()) parked_.erase(waiting);
   }
 
-  double waits_until(const Sum& sum) const { return machine_.ordered ? sum.ready : 0; }
+  double waits_until(const Sum& sum) const { return ordered_ ? sum.ready : 0; }
 
   void open_chain(int32_t w, Worker& worker) {
     if (worker.chain_open) return;
@@ -285,6 +286,7 @@ class Simulator {
   const Plan& plan_;
   const Machine& machine_;
   Timeline* timeline_;
+  bool ordered_;
   Costs costs_;
   Memory memory_;
   std::vector<Head> heads_;

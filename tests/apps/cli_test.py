@@ -180,6 +180,15 @@ class Plan(Tool):
         plan = self.result(*self.words, "--pass", "forward")["plan"]
         self.assertEqual(plan["pass"], "forward")
 
+    def test_without_order_nothing_waits_and_nothing_is_promised(self):
+        words = ["plan", "--mask", "full", "--seqlen", 2048, "--head-dim", 128]
+        ordered, free = (self.result(*words, "--order", name)["plan"] for name in ("auto", "none"))
+        self.assertEqual((ordered["level"], free["level"]), ("invariant", "not_guaranteed"))
+        self.assertEqual(free["fingerprint"], ordered["fingerprint"])
+        self.assertLess(free["stall"], ordered["stall"])
+        self.assertIn("at most level not_guaranteed",
+                      self.refused(*words, "--order", "none", "--level", "run_to_run"))
+
     def test_equal_fingerprints_for_other_placements(self):
         plans = [self.result(*self.words, "--order", "ascending", "--placement", name)["plan"]
                  for name in ("queue", "longest_first")]
@@ -305,9 +314,31 @@ class Verify(Tool):
         self.assertIn("NOT identical", done.stdout)
         self.refused("verify", "--seqlen", 64, "--repeats", 1, "--against", saved)
 
+    def test_on_a_cpu_even_no_order_repeats(self):
+        result = self.result("verify", *DOCUMENTS, "--order", "none", "--repeats", 2)
+        self.assertEqual((result["level"], result["identical"]), ("not_guaranteed", True))
+
     def test_report(self):
         self.result("verify", *DOCUMENTS, "--repeats", 1, "--report", self.path / "v.html")
         self.assertIn("audit passed", (self.path / "v.html").read_text())
+
+
+class Gpu(Tool):
+    """What only a GPU can show; skipped where there is none."""
+
+    def setUp(self):
+        super().setUp()
+        state = {d["name"]: d["state"] for d in self.result("info")["devices"]}["cuda"]
+        if state != "ready":
+            self.skipTest(state)
+
+    def test_verify_sees_bits_that_differ(self):
+        words = ["verify", "--device", "cuda", "--mask", "full", "--seqlen", 4096, "--q-heads", 8,
+                 "--head-dim", 128, "--dtype", "bf16", "--repeats", 5]
+        result = self.result(*words, "--order", "none", code=1)
+        repeats = [row for row in result["audit"] if row["check"] == "repeats"][0]
+        self.assertFalse(repeats["identical"])
+        self.assertTrue(self.result(*words)["identical"])
 
 
 class BadInput(Tool):

@@ -115,7 +115,7 @@ TileShape random_tile(Rng& rng) {
 std::string random_order(Rng& rng, Pass pass) {
   std::vector<std::string> names;
   for (const OrderInfo& info : orders())
-    if (info.pass == pass) names.push_back(info.name);
+    if (info.pass == pass && info.level > Level::not_guaranteed) names.push_back(info.name);
   std::string name = names[uniform(rng, 0, std::ssize(names) - 1)];
   return chance(rng, 3) ? name + "/split" : name;
 }

@@ -50,7 +50,7 @@ Plan plan_of(const Problem& problem, const Mask& mask, const std::string& order,
   PlanOptions options;
   options.order = order;
   options.placement = placement;
-  options.level = Level::not_guaranteed;
+  options.level = Level::run_to_run;
   options.tile = kTile;
   options.machine = make_machine("h200");
   return make_plan(problem, mask, options);

@@ -32,18 +32,35 @@ constexpr std::array kInfos{
               Pass::backward, Level::invariant},
     OrderInfo{"chunked_symmetric_shift", "symmetric shift inside chunks of 8 KV tiles",
               Pass::backward, Level::invariant},
+    OrderInfo{"none", "the chains of auto, added as they come: what determinism costs",
+              Pass::backward, Level::not_guaranteed},
     OrderInfo{"ascending", "KV tiles enter the softmax left to right", Pass::forward,
               Level::invariant},
     OrderInfo{"descending", "KV tiles enter the softmax right to left, the diagonal first",
               Pass::forward, Level::invariant},
 };
 
+/// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
+/// says whether to split the group.
+HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Group) {
+  const std::string name = auto_order(Pass::backward, *tiles, group, Level::invariant);
+  return *make_order(Pass::backward, name, tiles, group);
+}
+
 // As kInfos.
 constexpr std::array<Builder, kInfos.size()> kBuilders{
-    order::ascending,         order::descending,         order::right_to_left,
-    order::right_to_left,     order::chunked_descending, order::shift,
-    order::symmetric_shift,   order::chunked_shift,      order::chunked_symmetric_shift,
-    order::forward_ascending, order::forward_descending,
+    order::ascending,
+    order::descending,
+    order::right_to_left,
+    order::right_to_left,
+    order::chunked_descending,
+    order::shift,
+    order::symmetric_shift,
+    order::chunked_shift,
+    order::chunked_symmetric_shift,
+    unordered,
+    order::forward_ascending,
+    order::forward_descending,
 };
 
 constexpr std::string_view kSplitSuffix = "/split";

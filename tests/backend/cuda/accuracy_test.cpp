@@ -27,7 +27,7 @@ int64_t pick(Random& random, std::initializer_list<int64_t> values) {
 std::string random_order(Random& random, Pass pass) {
   std::vector<std::string> names;
   for (const OrderInfo& info : orders()) {
-    if (info.pass == pass) names.emplace_back(info.name);
+    if (info.pass == pass && info.level > Level::not_guaranteed) names.emplace_back(info.name);
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
   return names[static_cast<size_t>(random.between(0, last))] + (random.chance(0.3) ? "/split" : "");
