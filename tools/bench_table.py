@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders results of bench_cuda (bench/results/*.json) as the Markdown table of docs/benchmarks.md."""
+"""Renders GPU results of `verbatim bench` (bench/results/*.json) as the tables of docs/benchmarks.md."""
 import json
 import sys
 

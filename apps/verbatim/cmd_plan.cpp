@@ -41,7 +41,7 @@ int PlanCommand::run() const {
   const bool backward = pass == "backward";
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  PlanOptions options = planning.make(sizes, backward ? Pass::backward : Pass::forward);
+  PlanOptions options = planning.make(backward ? Pass::backward : Pass::forward);
   // Here --order speaks of the pass that is planned.
   if (!backward && planning.order != "auto") options.order = planning.order;
 

@@ -197,7 +197,7 @@ int RunCommand::run() const {
   Progress progress;
   progress.say("planning ...");
   AttentionOptions options;
-  options.plan = planning.make(sizes, Pass::backward);
+  options.plan = planning.make(Pass::backward, device);
   options.forward_order = planning.forward_order;
   options.device = device;
   const auto start = Clock::now();
@@ -271,7 +271,7 @@ void add_run(CLI::App& root, Action& action) {
       "Exit code 1: bits differ between repeats, or a result is wrong.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
-  command->planning.add_to(*sub, "cpu");
+  command->planning.add_to(*sub);
   const char* group = "Run";
   sub->add_option("--pass", command->pass, "forward, backward or both")
       ->group(group)

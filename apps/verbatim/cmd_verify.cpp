@@ -287,7 +287,7 @@ int VerifyCommand::run() const {
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
   AttentionOptions options;
-  options.plan = planning.make(sizes, Pass::backward);
+  options.plan = planning.make(Pass::backward, device);
   options.forward_order = planning.forward_order;
   options.device = device;
 
@@ -365,7 +365,7 @@ void add_verify(CLI::App& root, Action& action) {
       "Exit code 1: a promised bit differs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
-  command->planning.add_to(*sub, "cpu");
+  command->planning.add_to(*sub);
   const char* group = "Audit";
   sub->add_option("--pass", command->pass, "forward, backward or both")
       ->group(group)

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "backend/backend.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "schedule/names.h"
@@ -129,12 +130,15 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
   add("--workers", workers, "Workers to plan for (default: the machine's)", "N");
   add("--tile-q", tile_q, "Queries per tile (default: by head dim)", "N");
   add("--tile-kv", tile_kv, "Keys per tile (default: by head dim)", "N");
-  add("--machine", machine, "Model for placement and prediction: h200, cpu, paper:C,R, @file.json",
-      "NAME")
-      ->capture_default_str();
+  auto* machine_option =
+      add("--machine", machine,
+          std::string("Model for placement and prediction: h200, cpu, paper:C,R, @file.json") +
+              (machine.empty() ? " (default: by device)" : ""),
+          "NAME");
+  if (!machine.empty()) machine_option->capture_default_str();
 }
 
-PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
+PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
   PlanOptions options;
   options.pass = pass;
   options.order = pass == Pass::backward ? order : forward_order;
@@ -143,7 +147,9 @@ PlanOptions PlanningOptions::make(const Problem& problem, Pass pass) const {
                  {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
   options.level = level_from_string(level_name());
   options.workers = workers;
-  options.machine = make_machine(machine);
+  options.machine = make_machine(!machine.empty()           ? machine
+                                 : device_index(device) < 0 ? "cpu"
+                                                            : "h200");
   if (workers < 0)
     fail("a count is negative", {"--workers", fmt::to_string(workers), "0 or more", "0"});
   for (const auto& [name, value] :

@@ -45,12 +45,13 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask);
 struct PlanningOptions {
   std::string order = "auto", forward_order = "auto", placement = "auto";
   std::string level;    // empty: invariant, or what the order "none" keeps
-  std::string machine;  // empty: the command's default
+  std::string machine;  // empty: the device's
   int32_t workers = 0;
   int64_t tile_q = 0, tile_kv = 0;
 
-  void add_to(CLI::App& command, const std::string& default_machine);
-  PlanOptions make(const Problem& problem, Pass pass) const;
+  /// `default_machine` as the field `machine`.
+  void add_to(CLI::App& command, const std::string& default_machine = "");
+  PlanOptions make(Pass pass, const std::string& device = "cpu") const;
   /// The level that was asked for, or follows from the order.
   std::string level_name() const;
 };
@@ -79,6 +80,7 @@ void add_mask(CLI::App& root, Action& action);
 void add_plan(CLI::App& root, Action& action);
 void add_run(CLI::App& root, Action& action);
 void add_verify(CLI::App& root, Action& action);
+void add_bench(CLI::App& root, Action& action);
 void add_report(CLI::App& root, Action& action);
 
 }  // namespace verbatim::app

@@ -5,21 +5,26 @@
 
 namespace verbatim {
 
-std::unique_ptr<Backend> make_backend(std::string_view device) {
-  if (device == "cpu") return make_cpu_backend();
-  if (device == "cuda") return make_cuda_backend(0);
+int device_index(std::string_view device) {
+  if (device == "cpu") return -1;
+  if (device == "cuda") return 0;
   constexpr std::string_view kPrefix = "cuda:";
   if (device.substr(0, kPrefix.size()) == kPrefix) {
     const std::string_view digits = device.substr(kPrefix.size());
     int index = -1;
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), index);
-    if (error == std::errc() && end == digits.end() && index >= 0) return make_cuda_backend(index);
+    if (error == std::errc() && end == digits.end() && index >= 0) return index;
   }
   throw Error(ErrorCode::invalid_argument, "device", "unknown device",
               {.argument = "device",
                .got = "'" + std::string(device) + "'",
                .expected = "cpu, cuda or cuda:N",
                .nearest = device.substr(0, 4) == "cuda" ? "cuda:0" : "cpu"});
+}
+
+std::unique_ptr<Backend> make_backend(std::string_view device) {
+  const int index = device_index(device);
+  return index < 0 ? make_cpu_backend() : make_cuda_backend(index);
 }
 
 }  // namespace verbatim

@@ -26,7 +26,9 @@ class Backend {
 std::unique_ptr<Backend> make_cpu_backend();
 /// The CUDA executor on device `index`; throws Error(unsupported) when built without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(int index);
-/// "cpu", "cuda" or "cuda:N".
+/// -1 of "cpu", 0 of "cuda", N of "cuda:N"; throws Error(invalid_argument) for any other name.
+int device_index(std::string_view device);
+/// The backend of such a name.
 std::unique_ptr<Backend> make_backend(std::string_view device);
 
 /// Throws Error naming the tensor, the shape it has and the shape it should have.

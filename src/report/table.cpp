@@ -66,4 +66,40 @@ std::string Table::str() const {
   return text;
 }
 
+std::string Table::csv() const {
+  std::string text;
+  const auto add = [&](const std::string& cell, bool last) {
+    const bool plain = cell.find_first_of("\",\n") == std::string::npos;
+    std::string quoted;
+    for (const char c : cell) quoted += c == '"' ? std::string(2, c) : std::string(1, c);
+    text += (plain ? cell : '"' + quoted + '"') + (last ? "\n" : ",");
+  };
+  const size_t last = columns_.size() - 1;
+  for (size_t c = 0; c <= last; ++c) add(columns_[c].title, c == last);
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < row.size(); ++c) add(row[c], c == last);
+  }
+  return text;
+}
+
+std::string Table::markdown() const {
+  std::string text = "|", dashes = "|";
+  for (const Column& column : columns_) {
+    text += " " + column.title + " |";
+    dashes += column.align == Align::right ? "---:|" : "---|";
+  }
+  text += "\n" + dashes + "\n";
+  for (const auto& row : rows_) {
+    if (row.empty()) continue;
+    text += "|";
+    for (const std::string& cell : row) {
+      text += " ";
+      for (const char c : cell) text += c == '|' ? std::string("\\|") : std::string(1, c);
+      text += " |";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 }  // namespace verbatim::report

@@ -21,6 +21,9 @@ class Table {
   /// Adds a horizontal rule.
   void rule() { rows_.emplace_back(); }
   std::string str() const;
+  /// The header and the lines in other forms; rules are left out.
+  std::string csv() const;
+  std::string markdown() const;
 
  private:
   std::vector<Column> columns_;

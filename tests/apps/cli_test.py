@@ -17,7 +17,7 @@ import write_cli_docs  # noqa: E402
 
 TOOL = "build/verbatim"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COMMANDS = ["info", "mask", "plan", "run", "verify", "report"]
+COMMANDS = ["info", "mask", "plan", "run", "verify", "bench", "report"]
 DOCUMENTS = ["--mask", "causal_document", "--doc-lengths", "70,0,90,33", "--q-heads", "4",
              "--kv-heads", "2", "--head-dim", "32", "--dtype", "bf16"]
 
@@ -321,6 +321,39 @@ class Verify(Tool):
     def test_report(self):
         self.result("verify", *DOCUMENTS, "--repeats", 1, "--report", self.path / "v.html")
         self.assertIn("audit passed", (self.path / "v.html").read_text())
+
+
+class Bench(Tool):
+    def test_a_given_problem(self):
+        csv, markdown = self.path / "b.csv", self.path / "b.md"
+        result = self.result("bench", *DOCUMENTS, "--repeats", 3, "--csv", csv, "--markdown",
+                             markdown)
+        row, = result["results"]
+        self.assertEqual(row["bits"]["differing_words"], 0)
+        self.assertTrue(row["check"]["correct"])
+        self.assertGreater(row["check"]["error_ratio"], 0)
+        self.assertGreater(row["backward"]["tflops"], 0)
+        # Outputs of the backward: dQ of four heads, dK and dV of two, in two bytes.
+        outputs = 193 * 32 * 2 * (4 + 2 + 2)
+        self.assertEqual(row["memory_bytes"]["backward"], row["workspace_bytes"] + outputs)
+        header, line = csv.read_text().splitlines()
+        self.assertEqual(len(header.split(",")), len(line.split(",")))
+        self.assertTrue(line.startswith("causal_document,"))
+        self.assertIn("| causal_document |", markdown.read_text())
+        # The row's own line names the same problem and settings.
+        words = row["repro"].split()[1:]
+        again, = self.result(*words)["results"]
+        self.assertEqual(again["bits"], row["bits"])
+        self.assertEqual(again["repro"], row["repro"])
+
+    def test_bad_input(self):
+        for words, part in ((["--set", "desne"], "(nearest: dense)"),
+                            (["--set", "gqa", "--seqlen", 4], "no problem beside it"),
+                            (["--set", "gqa", "--match", "("], "--match"),
+                            (["--set", "gqa", "--match", "nothing"], "no case"),
+                            (["--protocol", "tired"], "(nearest: rested)"),
+                            (["--order", "all"], "--order")):
+            self.assertIn(part, self.refused("bench", *words), words)
 
 
 class Gpu(Tool):

@@ -4,7 +4,7 @@ import pathlib
 import re
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "schema.md"
-KINDS = {"object": dict, "array": list, "string": str, "boolean": bool}
+KINDS = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
 
 
 def load():
@@ -32,7 +32,7 @@ def problems(value, schema, defs, where="result"):
         for i, item in enumerate(value):
             yield from problems(item, schema.get("items", {}), defs, f"{where}[{i}]")
         return
-    if "$ref" in schema:
+    if "$ref" in schema and value is not None:
         yield from problems(value, defs[schema["$ref"]], defs, where)
     if not isinstance(value, dict):
         return

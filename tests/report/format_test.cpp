@@ -40,5 +40,14 @@ TEST(Table, AlignsByCodePointsAndRulesOffTheHeader) {
             "longer  1,234\n");
 }
 
+TEST(Table, QuotesCellsOfOtherForms) {
+  Table table({{"name"}, {"n", Table::Align::right}});
+  table.row({"a|b", "1,234"});
+  table.rule();
+  table.row({"say \"x\"", "7"});
+  EXPECT_EQ(table.csv(), "name,n\na|b,\"1,234\"\n\"say \"\"x\"\"\",7\n");
+  EXPECT_EQ(table.markdown(), "| name | n |\n|---|---:|\n| a\\|b | 1,234 |\n| say \"x\" | 7 |\n");
+}
+
 }  // namespace
 }  // namespace verbatim::report

@@ -1,0 +1,31 @@
+// Named lists of problems: shapes and masks that others have published numbers for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "options.h"
+
+namespace verbatim::app {
+
+/// One problem, written as the options that mean it.
+struct Case {
+  std::string set, name, words;
+};
+
+/// Comma-separated names of sets. "dense": the 24 shapes of FlashAttention and DASH (16384 tokens,
+/// hidden size 2048). "gqa": 64:8 heads, 8192 tokens. "masks": the 12 static masks, 64:8 heads,
+/// 8192 tokens. bf16 all. Throws Error naming the nearest set.
+std::vector<Case> cases_of(const std::string& sets);
+
+/// The options of `command` that were given and belong to one of `groups`, as they would be typed.
+std::string words_of(const CLI::App& command, const std::vector<std::string>& groups);
+
+/// The problem and mask that `words` mean; throws Error when they are none.
+struct CaseProblem {
+  Problem problem;
+  Mask mask;
+};
+CaseProblem parse_case(const std::string& words);
+
+}  // namespace verbatim::app

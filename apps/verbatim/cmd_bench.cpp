@@ -1,0 +1,262 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <regex>
+
+#include "bench/attention.h"
+#include "cases.h"
+#include "core/file.h"
+#include "options.h"
+#include "report/format.h"
+#include "report/table.h"
+#include "result.h"
+
+namespace verbatim::app {
+namespace {
+
+struct BenchCommand {
+  ProblemOptions problem;
+  MaskOptions mask;
+  PlanningOptions planning;
+  OutputOptions output;
+  std::string set, match = ".*", device = "cpu", protocol = "rested", check = "sampled", commit;
+  std::string csv, markdown;
+  int repeats = 10, threads = 0;
+  bool repro = false;
+  std::string given, settings;  // options of the problem and of this command, as typed
+
+  int run() const;
+  std::vector<Case> cases() const;
+  Json run_case(const Backend& backend, const bench::Device& on, const Case& one) const;
+  bench::Protocol timing() const {
+    return protocol == "rested" ? bench::Protocol::rested : bench::Protocol::sustained;
+  }
+};
+
+std::vector<Case> BenchCommand::cases() const {
+  if (set.empty()) return {{"given", mask.name, given}};
+  if (!given.empty()) fail("a set says what to run", {"--set", given, "no problem beside it", ""});
+  std::vector<Case> chosen;
+  try {
+    const std::regex pattern(match);
+    for (const Case& one : cases_of(set)) {
+      if (std::regex_search(one.name, pattern)) chosen.push_back(one);
+    }
+  } catch (const std::regex_error& error) {
+    fail(error.what(), {"--match", match, "a regular expression", "causal"});
+  }
+  return chosen;
+}
+
+Json describe(const bench::Timing& timing, double flops) {
+  return {{"ms", timing.ms},
+          {"noise", timing.noise},
+          {"tflops", timing.ms > 0 ? flops / timing.ms * 1e-9 : 0.0},
+          {"clock_mhz", timing.clock_mhz}};
+}
+
+Json describe(const bench::Facts& facts) {
+  return {{"name", facts.name},
+          {"multiprocessors", facts.workers},
+          {"l2_bytes", facts.l2_bytes},
+          {"max_clock_mhz", facts.max_clock_mhz},
+          {"driver", facts.driver}};
+}
+
+Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
+                            const Case& one) const {
+  const auto [sizes, made] = parse_case(one.words);
+  backend.check(sizes);
+  const auto start = std::chrono::steady_clock::now();
+  const Plan backward = make_plan(sizes, made, planning.make(Pass::backward, device));
+  const std::chrono::duration<double, std::milli> planned =
+      std::chrono::steady_clock::now() - start;
+  const Plan forward = make_plan(sizes, made, planning.make(Pass::forward, device));
+  const bench::Result found = bench::run_case(backend, on, made, forward, backward,
+                                              {.protocol = timing(),
+                                               .repeats = repeats,
+                                               .check = check == "sampled",
+                                               .run = {.threads = threads}});
+  const double work = flops(sizes, made, Pass::backward);
+  const int64_t area = made.area(sizes.batch, sizes.q_heads, sizes.kv_heads);
+  return {{"set", one.set},
+          {"name", one.name},
+          {"repro", "verbatim bench" + settings + " " + one.words},
+          {"problem", app::describe(sizes)},
+          {"mask",
+           {{"name", made.name()},
+            {"params", Json::parse(made.params_json().empty() ? "{}" : made.params_json())},
+            {"area", area}}},
+          {"plan",
+           {{"order", backward.orders.empty() ? "none" : backward.orders.front()->name},
+            {"placement", backward.placement.name},
+            {"level", to_string(backward.level)},
+            {"fingerprint", backward.fingerprint()},
+            {"residency", backward.residency},
+            {"bytes", backward.bytes()},
+            {"ms", planned.count()}}},
+          {"forward", describe(found.forward, flops(sizes, made, Pass::forward))},
+          {"unordered", found.unordered ? describe(*found.unordered, work) : Json(nullptr)},
+          {"backward", describe(found.backward, work)},
+          {"check", {{"correct", found.correct}, {"error_ratio", found.error_ratio}}},
+          {"bits",
+           {{"repeats", repeats},
+            {"differing_words", found.differing_words},
+            {"sha256", found.sha256}}},
+          {"workspace_bytes", backend.workspace_bytes(backward)},
+          {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}};
+}
+
+report::Table table_of(const Json& result) {
+  using Align = report::Table::Align;
+  const Json& matmul = result["matmul_tflops"];
+  const double yardstick =
+      matmul.is_null() ? 0 : (matmul["before"].get<double>() + matmul["after"].get<double>()) / 2;
+  report::Table table({{"case"},
+                       {"forward TFLOP/s", Align::right},
+                       {"backward ms", Align::right},
+                       {"TFLOP/s", Align::right},
+                       {"of matmul", Align::right},
+                       {"without order ms", Align::right},
+                       {"ratio", Align::right},
+                       {"order"},
+                       {"noise", Align::right},
+                       {"MHz", Align::right},
+                       {"memory", Align::right},
+                       {"bits"}});
+  for (const Json& row : result["results"]) {
+    const Json& backward = row["backward"];
+    const double ms = backward["ms"], rate = backward["tflops"];
+    const Json& free = row["unordered"];
+    const bool equal = row["bits"]["differing_words"] == 0;
+    table.row({row["name"], report::number(row["forward"]["tflops"]), fmt::format("{:.3f}", ms),
+               report::number(rate), yardstick > 0 ? fmt::format("{:.2f}", rate / yardstick) : "-",
+               free.is_null() ? "-" : fmt::format("{:.3f}", free["ms"].get<double>()),
+               free.is_null() ? "-" : fmt::format("{:.2f}", free["ms"].get<double>() / ms),
+               row["plan"]["order"], fmt::format("{:.1f}%", backward["noise"].get<double>() * 100),
+               backward["clock_mhz"] > 0.0
+                   ? fmt::format("{:.0f}", backward["clock_mhz"].get<double>())
+                   : "-",
+               report::bytes(row["memory_bytes"]["backward"]),
+               !row["check"]["correct"] ? "WRONG"
+               : equal                  ? "equal"
+                                        : "DIFFER"});
+  }
+  return table;
+}
+
+int BenchCommand::run() const {
+  require_one_of(protocol, "--protocol", {"rested", "sustained"});
+  require_one_of(check, "--check", {"sampled", "none"});
+  if (planning.order == "all" || planning.forward_order == "all")
+    fail("a benchmark follows one order", {"--order", "all", "a name or auto", "auto"});
+  if (repeats < 1)
+    fail("bits are compared with a repeat",
+         {"--repeats", fmt::to_string(repeats), "1 or more", "10"});
+  if (threads < 0)
+    fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
+  const std::vector<Case> chosen = cases();
+  if (chosen.empty()) fail("no case has such a name", {"--match", match, "part of a name", ".*"});
+  const auto backend = make_backend(device);
+  const auto on = bench::make_device(device);
+
+  Json result = new_result("bench");
+  result["device"] = describe(on->facts());
+  result["commit"] = commit;
+  result["protocol"] = protocol;
+  Progress progress;
+  progress.say("measuring what the device can do ...");
+  const std::pair<const char*, std::optional<bench::Yardstick>> yardsticks[] = {
+      {"matmul_tflops", on->matmul()}, {"copy_tb_per_s", on->large_copy()}};
+  const auto note_rates = [&](const char* when) {  // 10^12 per second, in the heat of this run
+    for (const auto& [name, yardstick] : yardsticks) {
+      if (!yardstick) continue;
+      result[name][when] =
+          yardstick->amount / bench::measure(*on, timing(), yardstick->call).ms * 1e-9;
+    }
+  };
+  for (const auto& [name, yardstick] : yardsticks) {
+    result[name] = yardstick ? Json{{"before", nullptr}, {"after", nullptr}} : Json(nullptr);
+  }
+  note_rates("before");
+  result["results"] = Json::array();
+  bool good = true;
+  for (const Case& one : chosen) {
+    progress.say(
+        fmt::format("{} ({} of {}) ...", one.name, result["results"].size() + 1, chosen.size()));
+    Json row = run_case(*backend, *on, one);
+    good &= row["bits"]["differing_words"] == 0 && row["check"]["correct"].get<bool>();
+    result["results"].push_back(std::move(row));
+    save(output, result);
+  }
+  note_rates("after");
+  progress.say("");
+
+  const report::Table table = table_of(result);
+  save(output, result);
+  if (!csv.empty()) write_file(csv, table.csv());
+  if (!markdown.empty()) write_file(markdown, table.markdown());
+  fmt::print("{}, {} protocol\n\n{}", result["device"]["name"].get<std::string>(), protocol,
+             table.str());
+  for (const auto& [name, what] :
+       {std::pair{"matmul_tflops", "bf16 matmul, TFLOP/s"}, {"copy_tb_per_s", "copy, TB/s"}}) {
+    const Json& value = result[name];
+    if (value.is_null()) continue;
+    fmt::print("{}: {} before, {} after\n", what, report::number(value["before"]),
+               report::number(value["after"]));
+  }
+  if (repro) {
+    for (const Json& row : result["results"]) fmt::print("{}\n", row["repro"].get<std::string>());
+  }
+  return good ? 0 : 1;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& root, Action& action) {
+  auto command = std::make_shared<BenchCommand>();
+  CLI::App* sub = root.add_subcommand("bench", "Time both passes beside what the device can do");
+  sub->footer(
+      "Example: verbatim bench --mask causal --seqlen 256 --dtype bf16 --repeats 2\n"
+      "On a GPU: verbatim bench --device cuda --set dense --json dense.json --markdown dense.md\n"
+      "Nothing is timed before samples agree with the reference and repeats, on outputs filled\n"
+      "with NaN, have equal bits; the last timed call is compared again. 'without order' is the\n"
+      "same backward without turns; the ratio says what order costs (GPU only). rested: 0.5 s\n"
+      "idle, 3 calls to warm up, the median of 10. sustained: 0.6 s of the same work, then the\n"
+      "median over 0.3 s. noise: the spread of the middle half. MHz: right after the last call.\n"
+      "memory: outputs and workspace of the backward. Exit code 1: bits differ or are wrong.");
+  command->problem.add_to(*sub);
+  command->mask.add_to(*sub);
+  command->planning.add_to(*sub);
+  const auto add = [&](const char* group, const char* option, auto& value, const char* help,
+                       const char* type) {
+    return sub->add_option(option, value, help)->group(group)->type_name(type);
+  };
+  add("Cases", "--set", command->set, "Instead of one problem: of dense, gqa, masks", "A,B,...");
+  add("Cases", "--match", command->match, "Of the set, names that match a regular expression",
+      "REGEX");
+  const char* group = "Bench";
+  add(group, "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
+  add(group, "--protocol", command->protocol, "rested or sustained", "NAME")->capture_default_str();
+  add(group, "--repeats", command->repeats, "Runs whose bits are compared before timing", "N")
+      ->capture_default_str();
+  add(group, "--check", command->check, "Against the reference: sampled or none", "NAME")
+      ->capture_default_str();
+  add(group, "--threads", command->threads, "CPU threads; 0: all cores", "N")
+      ->capture_default_str();
+  add("Output", "--commit", command->commit, "Recorded in the result: what was built", "TEXT");
+  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE");
+  add("Output", "--markdown", command->markdown, "Write the table as Markdown", "FILE");
+  sub->add_flag("--repro", command->repro, "Print the line that runs each row alone")
+      ->group("Output");
+  command->output.add_to(*sub, false);
+  sub->callback([command, sub, &action] {
+    command->given = words_of(*sub, {"Problem", "Mask"});
+    const std::string settings = words_of(*sub, {"Plan", "Bench"});
+    command->settings = settings.empty() ? "" : " " + settings;
+    action = [command] { return command->run(); };
+  });
+}
+
+}  // namespace verbatim::app

@@ -1,0 +1,134 @@
+#include "bench/attention.h"
+
+#include "backend/reference/compare.h"
+#include "core/sha256.h"
+
+namespace verbatim::bench {
+namespace {
+
+constexpr double kAllowedRatio = 2;
+constexpr int64_t kCheckedPositions = 1 << 20;  // seconds of the reference at most
+
+int64_t bytes_of(const TensorView& v) {
+  return v.shape[0] * v.shape[1] * v.shape[2] * v.shape[3] * size_of(v.dtype);
+}
+
+/// Copies of dense tensors in host memory.
+class HostCopies {
+ public:
+  explicit HostCopies(const Device& device) : device_(device) {}
+
+  TensorView of(TensorView view) {
+    view.data = copy(view.data, bytes_of(view));
+    return view;
+  }
+  RowView of(RowView rows) {
+    rows.data = static_cast<float*>(
+        copy(rows.data, rows.shape[0] * rows.shape[1] * rows.shape[2] * int64_t{sizeof(float)}));
+    return rows;
+  }
+
+ private:
+  void* copy(const void* from, int64_t bytes) {
+    void* to = copies_.emplace_back(new std::byte[static_cast<size_t>(bytes)]).get();
+    device_.copy(to, from, bytes);
+    return to;
+  }
+  const Device& device_;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
+};
+
+/// Compares sampled rows with the reference.
+Check check(const Device& device, const Problem& problem, const Mask& mask,
+            const BackwardTensors& t) {
+  HostCopies host(device);
+  const BackwardTensors copies{host.of(t.q),  host.of(t.k),    host.of(t.v),
+                               host.of(t.o),  host.of(t.dout), host.of(t.lse),
+                               host.of(t.dq), host.of(t.dk),   host.of(t.dv)};
+  const Selection rows = Selection::sample(problem, mask, problem.seed, kCheckedPositions);
+  return check_backward(problem, mask, copies, rows);
+}
+
+}  // namespace
+
+TensorView Tensors::add(const Device& device, Dtype dtype, std::array<int64_t, 4> shape) {
+  const int64_t bytes = bytes_of(TensorView::dense(nullptr, dtype, shape));
+  return TensorView::dense(memory_.emplace_back(device.allocate(bytes)).get(), dtype, shape);
+}
+
+Tensors::Tensors(const Device& device, const Problem& p) {
+  const TensorView q = add(device, p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim});
+  const TensorView k = add(device, p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim});
+  const TensorView v = add(device, p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v});
+  const TensorView o = add(device, p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v});
+  const TensorView dout = add(device, p.dtype, o.shape);
+  const TensorView dq = add(device, p.dtype, q.shape);
+  const TensorView dk = add(device, p.dtype, k.shape);
+  const TensorView dv = add(device, p.dtype, v.shape);
+  const TensorView rows = add(device, Dtype::f32, {p.batch, p.q_heads, p.q_len, 1});
+  const RowView lse{static_cast<float*>(rows.data), {p.batch, p.q_heads, p.q_len}};
+  uint64_t stream = 4 * p.seed;
+  for (const TensorView& input : {q, k, v, dout}) device.fill_normal(input, stream++);
+  forward = {q, k, v, o, lse};
+  backward = {q, k, v, o, dout, lse, dq, dk, dv};
+  outputs = {{"o", o.data, bytes_of(o)},
+             {"lse", rows.data, bytes_of(rows)},
+             {"dq", dq.data, bytes_of(dq)},
+             {"dk", dk.data, bytes_of(dk)},
+             {"dv", dv.data, bytes_of(dv)}};
+}
+
+Result run_case(const Backend& backend, const Device& device, const Mask& mask, const Plan& forward,
+                const Plan& backward, const Settings& settings) {
+  const Tensors tensors(device, backward.problem);
+  const auto run_forward = [&] { backend.forward(forward, tensors.forward, settings.run); };
+  const auto run_backward = [&] { backend.backward(backward, tensors.backward, settings.run); };
+  Result result;
+  run_forward();
+  run_backward();
+  if (settings.check) {
+    const Check found = check(device, backward.problem, mask, tensors.backward);
+    result.error_ratio = found.worst_ratio();
+    result.correct = found.within(kAllowedRatio);
+    if (!result.correct) return result;
+  }
+
+  std::vector<std::shared_ptr<void>> first;
+  for (const auto& [name, data, bytes] : tensors.outputs) {
+    first.push_back(device.allocate(bytes));
+    device.copy(first.back().get(), data, bytes);
+    std::vector<std::byte> host(static_cast<size_t>(bytes));
+    device.copy(host.data(), data, bytes);
+    result.sha256[name] = sha256(host);
+  }
+  const auto compare = [&] {
+    for (size_t i = 0; i < first.size(); ++i) {
+      const auto& output = tensors.outputs[i];
+      result.differing_words += device.count_differences(output.data, first[i].get(), output.bytes);
+    }
+  };
+  for (int i = 0; i < settings.repeats; ++i) {
+    for (const auto& output : tensors.outputs) device.poison(output.data, output.bytes);
+    run_forward();
+    run_backward();
+    compare();
+  }
+
+  const auto timed = [&](const auto& call) { return measure(device, settings.protocol, call); };
+  result.forward = timed(run_forward);
+  if (backend.name() == "cuda" && backward.level > Level::not_guaranteed) {
+    Plan unordered = backward;
+    unordered.level = Level::not_guaranteed;
+    result.unordered = timed([&] { backend.backward(unordered, tensors.backward, settings.run); });
+  }
+  result.backward = timed(run_backward);
+  compare();
+
+  const auto& out = tensors.outputs;
+  result.forward_bytes = backend.workspace_bytes(forward) + out[0].bytes + out[1].bytes;
+  result.backward_bytes =
+      backend.workspace_bytes(backward) + out[2].bytes + out[3].bytes + out[4].bytes;
+  return result;
+}
+
+}  // namespace verbatim::bench

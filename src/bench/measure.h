@@ -1,0 +1,24 @@
+// How work is timed: two protocols that are never mixed, since heat decides a device's clock.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "bench/device.h"
+
+namespace verbatim::bench {
+
+enum class Protocol {
+  rested,     // 0.5 s idle, 3 calls to warm up, the median of 10 calls
+  sustained,  // 0.6 s of the same work, then the median over 0.3 s
+};
+std::string_view to_string(Protocol protocol);
+
+struct Timing {
+  double ms = 0;         // median
+  double noise = 0;      // spread of the middle half of the calls, over the median
+  double clock_mhz = 0;  // right after the last call; 0: unknown
+};
+Timing measure(const Device& device, Protocol protocol, const std::function<void()>& call);
+
+}  // namespace verbatim::bench
