@@ -10,7 +10,7 @@ struct Attention::Impl {
   Problem problem;
   Mask mask;
   std::unique_ptr<Backend> backend;
-  Plan forward, backward;
+  std::shared_ptr<const Plan> forward, backward;
 };
 
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
@@ -22,12 +22,12 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
     plan.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
   }
   plan.pass = Pass::backward;
-  Plan backward = make_plan(problem, mask, plan);
+  const auto backward = cached_plan(problem, mask, plan);
   plan.pass = Pass::forward;
   plan.order = options.forward_order;
-  Plan forward = make_plan(problem, mask, plan);
-  impl_ = std::make_unique<Impl>(Impl{problem, std::move(mask), std::move(backend),
-                                      std::move(forward), std::move(backward)});
+  const auto forward = cached_plan(problem, mask, plan);
+  impl_ =
+      std::make_unique<Impl>(Impl{problem, std::move(mask), std::move(backend), forward, backward});
 }
 
 Attention::~Attention() = default;
@@ -36,18 +36,18 @@ Attention& Attention::operator=(Attention&&) noexcept = default;
 
 void Attention::forward(const ForwardTensors& tensors, const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  impl_->backend->forward(impl_->forward, tensors, run);
+  impl_->backend->forward(*impl_->forward, tensors, run);
 }
 
 void Attention::backward(const BackwardTensors& tensors, const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  impl_->backend->backward(impl_->backward, tensors, run);
+  impl_->backend->backward(*impl_->backward, tensors, run);
 }
 
 const Problem& Attention::problem() const { return impl_->problem; }
 const Mask& Attention::mask() const { return impl_->mask; }
 const Plan& Attention::plan(Pass pass) const {
-  return pass == Pass::forward ? impl_->forward : impl_->backward;
+  return pass == Pass::forward ? *impl_->forward : *impl_->backward;
 }
 int64_t Attention::workspace_bytes(Pass pass) const {
   return impl_->backend->workspace_bytes(plan(pass));

@@ -95,6 +95,7 @@ class Mask {
   Mask intersect(const Mask& other) const;
   /// Keys at or beyond key_lengths[b] are hidden (one length per batch entry).
   Mask with_key_lengths(std::span<const int64_t> key_lengths) const;
+  bool operator==(const Mask&) const = default;
 
  private:
   std::string name_, params_json_;

@@ -28,6 +28,7 @@ struct Problem {
   double softmax_scale() const;
   /// Throws Error naming the first field that is out of range or does not divide.
   void validate() const;
+  bool operator==(const Problem&) const = default;
 };
 
 std::string to_json(const Problem& problem);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,6 +69,7 @@ struct Machine {
   double clock_ghz = 1;
 
   static Machine paper(double compute, double reduce, int32_t workers);
+  bool operator==(const Machine&) const = default;
 };
 /// "h200", "cpu", "paper:C,R", or "@file.json".
 Machine make_machine(std::string_view spec);
@@ -99,20 +101,40 @@ struct Dag {
 };
 Dag make_dag(const Plan& plan, const Machine& machine);
 
+/// Placements that `verbatim tune` measured to be the fastest on one device, by memo_key(). Reading
+/// one is a pure function of the problem, and changes no bit.
+struct PlacementMemo {
+  std::string device;  // where they were measured
+  std::map<std::string, std::string> placements;
+  bool operator==(const PlacementMemo&) const = default;
+};
+/// What a placement was measured for: pass, fingerprint, number of heads and of workers.
+std::string memo_key(const Plan& plan, int32_t workers);
+std::string to_json(const PlacementMemo& memo);
+/// Throws Error naming the member that is missing or has another type.
+PlacementMemo memo_from_json(const std::string& text);
+
 /// How a plan is asked for. Empty or zero means: choose.
 struct PlanOptions {
   Pass pass = Pass::backward;
   std::string order = "auto";  // a name of orders(), or "auto": the fastest that keeps `level`
   std::string placement = "auto";
   Level level = Level::invariant;
-  TileShape tile{0, 0};  // a 0: that of default_tile()
-  int32_t workers = 0;   // 0: the machine's
-  Machine machine;       // for `auto` placement and predictions
+  TileShape tile{0, 0};                       // a 0: that of default_tile()
+  int32_t workers = 0;                        // 0: the machine's
+  Machine machine;                            // for `auto` placement and predictions
+  std::shared_ptr<const PlacementMemo> memo;  // asked first for `auto` placement, or null
+  bool operator==(const PlanOptions&) const = default;
 };
 /// The tile shape of the contract: a function of pass and head dims only.
 TileShape default_tile(const Problem& problem, Pass pass);
 /// Classify, order, place, verify. Throws Error when the level cannot be met, naming the nearest.
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
+
+/// make_plan() remembered: equal arguments get the plan made for them before, one object, so that
+/// a device finds it again too. The 64 last used are kept. Safe to call from several threads.
+std::shared_ptr<const Plan> cached_plan(const Problem& problem, const Mask& mask,
+                                        const PlanOptions& options);
 
 /// One line of `verbatim plan --order all`: an order, its plan and what the machine makes of it.
 struct Candidate {

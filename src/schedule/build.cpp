@@ -74,6 +74,22 @@ class Orders {
   std::vector<Variant> variants_;
 };
 
+/// The placements to try, as auto_placements().
+std::vector<std::string> placement_names(const Plan& plan,
+                                         const std::vector<std::shared_ptr<const HeadOrder>>& heads,
+                                         const PlanOptions& options, int32_t workers) {
+  if (options.placement != "auto") return {options.placement};
+  if (options.memo) {
+    const auto known = options.memo->placements.find(memo_key(plan, workers));
+    if (known != options.memo->placements.end()) return {known->second};
+  }
+  const Problem& problem = plan.problem;
+  const int64_t row_bytes = problem.head_dim * (size_of(problem.dtype) + int64_t{sizeof(float)}) +
+                            problem.head_dim_v * size_of(problem.dtype);
+  const int64_t head_bytes = std::max<int64_t>(problem.group() * problem.q_len * row_bytes, 1);
+  return auto_placements(heads, options.machine, workers, head_bytes);
+}
+
 }  // namespace
 
 TileShape default_tile(const Problem& problem, Pass pass) {
@@ -114,13 +130,7 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
     heads.push_back(plan.orders[static_cast<size_t>(order)]);
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
-  const int64_t row_bytes = problem.head_dim * (size_of(problem.dtype) + int64_t{sizeof(float)}) +
-                            problem.head_dim_v * size_of(problem.dtype);
-  const int64_t head_bytes = std::max<int64_t>(problem.group() * problem.q_len * row_bytes, 1);
-  const auto names = options.placement == "auto"
-                         ? auto_placements(heads, options.machine, workers, head_bytes)
-                         : std::vector{options.placement};
-  for (const std::string& name : names) {
+  for (const std::string& name : placement_names(plan, heads, options, workers)) {
     plan.placement = make_placement(name, heads, workers);
     plan.residency = verify(plan);
     if (plan.residency == 1) break;

@@ -79,8 +79,10 @@ Machine Machine::paper(double compute, double reduce, int32_t workers) {
 
 Machine make_machine(std::string_view spec) {
   constexpr std::string_view kPaper = "paper:";
-  if (spec == "h200") return machine_from_json(machines::kH200);
-  if (spec == "cpu") return machine_from_json(machines::kCpu);
+  static const Machine h200 = machine_from_json(machines::kH200);
+  static const Machine cpu = machine_from_json(machines::kCpu);
+  if (spec == "h200") return h200;
+  if (spec == "cpu") return cpu;
   if (spec.starts_with('@')) return machine_from_json(read(std::string(spec.substr(1))));
   if (spec.starts_with(kPaper)) {
     const std::string_view costs = spec.substr(kPaper.size());

@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "verbatim/verbatim.h"
+
+namespace verbatim {
+namespace {
+
+Problem problem_of(int64_t length) {
+  Problem p;
+  p.q_heads = p.kv_heads = 2;
+  p.q_len = p.kv_len = length;
+  return p;
+}
+
+std::shared_ptr<const Plan> plan_of(std::vector<int64_t> documents,
+                                    const PlanOptions& options = {}) {
+  const Mask mask = masks::causal_document(documents);
+  return cached_plan(problem_of(mask.q_len()), mask, options);
+}
+
+TEST(PlanCache, OnePlanForEqualProblemsAndNoOther) {
+  const auto plan = plan_of({100, 200, 300});
+  EXPECT_EQ(plan_of({100, 200, 300}), plan);
+  EXPECT_NE(plan_of({200, 100, 300}), plan);  // the same sizes, other documents
+  PlanOptions options;
+  options.pass = Pass::forward;
+  EXPECT_EQ(plan_of({100, 200, 300}, options)->pass, Pass::forward);
+  options = {};
+  options.order = "ascending";
+  EXPECT_EQ(plan_of({100, 200, 300}, options)->orders[0]->name, "ascending");
+  options = {};
+  options.machine = make_machine("h200");
+  EXPECT_EQ(plan_of({100, 200, 300}, options)->placement.workers, 132);
+  const Attention a(problem_of(600), masks::causal_document(std::vector<int64_t>{100, 200, 300}));
+  const Attention b(problem_of(600), masks::causal_document(std::vector<int64_t>{100, 200, 300}));
+  EXPECT_EQ(&a.plan(Pass::backward), &b.plan(Pass::backward));
+}
+
+TEST(PlanCache, KeepsTheLastUsed) {
+  const auto used = plan_of({1, 1000}), idle = plan_of({2, 1000});
+  for (int64_t i = 0; i < 63; ++i) {
+    plan_of({500 + i, 1000});
+    EXPECT_EQ(plan_of({1, 1000}), used);
+  }
+  const auto again = plan_of({2, 1000});
+  EXPECT_NE(again, idle);
+  EXPECT_EQ(again->fingerprint(), idle->fingerprint());
+}
+
+TEST(PlanCache, ThreadsAgree) {
+  std::vector<std::shared_ptr<const Plan>> plans(8);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& plan : plans) threads.emplace_back([&plan] { plan = plan_of({77, 3000}); });
+  }
+  for (const auto& plan : plans) EXPECT_EQ(plan, plans[0]);
+}
+
+}  // namespace
+}  // namespace verbatim
