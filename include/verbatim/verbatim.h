@@ -33,7 +33,8 @@ struct BackwardTensors {
 
 struct RunOptions {
   int threads = 0;               // CPU: 0 = all cores; never changes the result
-  Timeline* timeline = nullptr;  // filled with what each worker did when
+  Timeline* timeline = nullptr;  // filled with what each worker did when; stays empty where the
+                                 // device's kernel cannot record
   void* stream = nullptr;        // CUDA: the cudaStream_t to run on; null = the default stream
 };
 
@@ -43,8 +44,9 @@ struct AttentionOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
 };
 
-/// Forward and backward of one problem under one mask. Planning happens here, once; forward() and
-/// backward() allocate only their workspace and may be called from several threads.
+/// Forward and backward of one problem under one mask. Planning happens here, once
+/// (cached_plan: making one again for an equal problem is cheap); forward() and backward() allocate
+/// only their workspace and may be called from several threads.
 class Attention {
  public:
   Attention(const Problem& problem, Mask mask, const AttentionOptions& options = {});

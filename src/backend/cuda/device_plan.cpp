@@ -40,6 +40,40 @@ struct OrderOffsets {
   int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, slice_ids, slices, dropout_origins;
 };
 
+/// Pinned memory for the reports of plans: allocated many at a time, used again and again.
+class Reports {
+ public:
+  static Reports& instance() {
+    static Reports* reports = new Reports;  // never destroyed: the driver may be gone before us
+    return *reports;
+  }
+
+  WaitReport* take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      constexpr size_t kBlock = 256;
+      WaitReport* block = nullptr;
+      check(cudaHostAlloc(reinterpret_cast<void**>(&block), kBlock * sizeof(WaitReport),
+                          cudaHostAllocPortable | cudaHostAllocMapped),
+            "cuda.plan");
+      for (size_t i = 0; i < kBlock; ++i) free_.push_back(block + i);
+    }
+    WaitReport* report = free_.back();
+    free_.pop_back();
+    *report = {};
+    return report;
+  }
+
+  void give(WaitReport* report) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(report);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<WaitReport*> free_;
+};
+
 OrderOffsets add_order(Blob& blob, const HeadOrder& order,
                        const std::vector<DropoutOrigin>& dropout_origins) {
   const TileMap& tiles = *order.tiles;
@@ -57,7 +91,8 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
       order_of_head_(plan.order_of_head),
       placement_(plan.placement),
       kv_heads_(static_cast<int32_t>(plan.problem.kv_heads)),
-      group_(static_cast<int32_t>(plan.problem.group())) {
+      group_(static_cast<int32_t>(plan.problem.group())),
+      uploads_(device.uploads) {
   const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
   const DropoutOrigins dropout(plan);
@@ -78,7 +113,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
   std::vector<std::byte> bytes(blob.bytes().begin(), blob.bytes().end());
   const DeviceGuard guard(device.index);
   const RelaxedCapture relaxed;
-  check(cudaMalloc(&memory_, bytes.size()), "cuda.plan");
+  check(cudaMallocFromPoolAsync(&memory_, bytes.size(), device.plans, uploads_), "cuda.plan");
   for (size_t i = 0; i < orders_.size(); ++i) {
     const OrderOffsets& o = offsets[i];
     const OrderView view{.runs = at<Run>(memory_, o.runs),
@@ -105,23 +140,53 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
            .group = group_,
            .kv_heads = kv_heads_};
 
-  check(
-      cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, device.uploads),
-      "cuda.plan");
-  check(cudaStreamSynchronize(device.uploads), "cuda.plan");
-  check(cudaHostAlloc(reinterpret_cast<void**>(&report_), sizeof(WaitReport),
-                      cudaHostAllocPortable | cudaHostAllocMapped),
+  // The runtime has copied `bytes` when this returns; the device need not have.
+  check(cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, uploads_),
         "cuda.plan");
-  *report_ = {};
+  check(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cuda.plan");
+  check(cudaEventRecord(uploaded_, uploads_), "cuda.plan");
+  report_ = Reports::instance().take();
 }
 
 DevicePlan::~DevicePlan() {
   int previous = 0;
   cudaGetDevice(&previous);
   cudaSetDevice(device_);
-  cudaFree(memory_);
-  cudaFreeHost(report_);
+  cudaFreeAsync(memory_, uploads_);
+  cudaEventDestroy(uploaded_);
+  for (const Use& use : uses_) cudaEventDestroy(use.ended);
   cudaSetDevice(previous);
+  Reports::instance().give(report_);
+}
+
+void DevicePlan::before_launch(cudaStream_t stream, bool capturing) const {
+  if (capturing) {  // a graph cannot wait for an event from outside it
+    const RelaxedCapture relaxed;
+    check(cudaEventSynchronize(uploaded_), "cuda.plan");
+  } else {
+    check(cudaStreamWaitEvent(stream, uploaded_), "cuda.plan");
+  }
+}
+
+void DevicePlan::after_launch(cudaStream_t stream) const {
+  const std::lock_guard lock(mutex_);
+  auto use = std::ranges::find(uses_, stream, &Use::stream);
+  if (use == uses_.end()) {
+    cudaEvent_t ended = nullptr;
+    check(cudaEventCreateWithFlags(&ended, cudaEventDisableTiming), "cuda.plan");
+    use = uses_.insert(use, {stream, ended});
+  }
+  check(cudaEventRecord(use->ended, stream), "cuda.plan");
+}
+
+bool DevicePlan::idle() const {
+  const std::lock_guard lock(mutex_);
+  for (const Use& use : uses_) {
+    if (cudaEventQuery(use.ended) != cudaErrorNotReady) continue;
+    (void)cudaGetLastError();  // which the next launch would take for its own
+    return false;
+  }
+  return true;
 }
 
 bool DevicePlan::holds(const Device& device, const Plan& plan) const {
@@ -156,10 +221,27 @@ struct Cache {
   };
   std::mutex mutex;
   std::list<Entry> entries;  // last used first
+  std::list<Entry> retired;  // no longer kept, perhaps still in use
 
   static Cache& instance() {
-    static Cache* cache = new Cache;  // never destroyed: the driver may be gone before us
+    static Cache* cache = new Cache;  // as Reports
     return *cache;
+  }
+
+  /// Retires the plan that was not used for longest when too many are kept, and frees those that
+  /// no launch and no thread uses any more.
+  void trim() {
+    const auto spare = [](const Entry& e) { return !e.captured; };
+    if (std::ranges::count_if(entries, spare) >= int64_t{kKept}) {
+      const auto last =
+          std::prev(std::ranges::find_if(entries.rbegin(), entries.rend(), spare).base());
+      retired.splice(retired.end(), entries, last);
+    }
+    for (auto entry = retired.begin(); entry != retired.end();) {
+      const bool done = entry->plan.use_count() == 1 && entry->plan->idle();
+      if (done) entry->plan->check_report();
+      entry = done ? retired.erase(entry) : std::next(entry);
+    }
   }
 };
 
@@ -173,13 +255,10 @@ std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& 
   auto found =
       std::ranges::find_if(entries, [&](const auto& e) { return e.plan->holds(device, plan); });
   if (found == entries.end()) {
+    const RelaxedCapture relaxed;  // another thread may be capturing
+    if (!capturing) cache.trim();
     entries.push_front({std::make_shared<DevicePlan>(device, plan), false});
     found = entries.begin();
-    const auto spare = [](const auto& e) { return !e.captured; };
-    if (!capturing && std::ranges::count_if(entries, spare) > int64_t{Cache::kKept}) {
-      entries.erase(
-          std::prev(std::ranges::find_if(entries.rbegin(), entries.rend(), spare).base()));
-    }
   }
   found->captured |= capturing;
   entries.splice(entries.begin(), entries, found);
@@ -189,8 +268,10 @@ std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& 
 void check_reports(const Device& device) {
   Cache& cache = Cache::instance();
   const std::lock_guard lock(cache.mutex);
-  for (const auto& entry : cache.entries) {
-    if (entry.plan->device_index() == device.index) entry.plan->check_report();
+  for (const auto* list : {&cache.entries, &cache.retired}) {
+    for (const auto& entry : *list) {
+      if (entry.plan->device_index() == device.index) entry.plan->check_report();
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "backend/cuda/device/params.h"
@@ -14,7 +15,7 @@ namespace verbatim::cuda {
 class DevicePlan {
  public:
   DevicePlan(const Device& device, const Plan& plan);
-  ~DevicePlan();
+  ~DevicePlan();  // idle()
   DevicePlan(const DevicePlan&) = delete;
   DevicePlan& operator=(const DevicePlan&) = delete;
 
@@ -27,6 +28,13 @@ class DevicePlan {
   WaitReport* report() const { return report_; }
 
   bool holds(const Device& device, const Plan& plan) const;
+
+  /// Before a launch on `stream`: it will start after the upload.
+  void before_launch(cudaStream_t stream, bool capturing) const;
+  /// After a launch on `stream`: the plan is in use until it has ended.
+  void after_launch(cudaStream_t stream) const;
+  /// Whether all launches have ended.
+  bool idle() const;
   /// Throws Error(device) with tile coordinates when a wait of an earlier launch has expired.
   void check_report() const;
 
@@ -39,6 +47,15 @@ class DevicePlan {
   Placement placement_;
   int32_t kv_heads_ = 1, group_ = 1;
 
+  struct Use {
+    cudaStream_t stream;
+    cudaEvent_t ended;  // the last launch on it
+  };
+  mutable std::mutex mutex_;
+  mutable std::vector<Use> uses_;  // one a stream
+
+  cudaStream_t uploads_;
+  cudaEvent_t uploaded_ = nullptr;
   void* memory_ = nullptr;
   WaitReport* report_ = nullptr;
   PlanView view_{};
@@ -46,9 +63,9 @@ class DevicePlan {
   bool shared_tiles_ = false, empty_rows_ = false;
 };
 
-/// The plan on the device: uploaded at its first use, then found in microseconds without any call
-/// of CUDA. Plans used in a stream capture stay for good, since a graph refers to them; of the
-/// others the 64 last used stay.
+/// The plan on the device: uploaded at its first use without waiting for anything, then found in
+/// microseconds without any call of CUDA. Plans used in a stream capture stay for good, since a
+/// graph refers to them; of the others the 64 last used stay, and what a launch still uses.
 std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan,
                                               bool capturing);
 

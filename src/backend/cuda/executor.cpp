@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <numbers>
+#include <optional>
 
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/recording.h"
 #include "backend/cuda/staging.h"
 #include "core/dropout.h"
 
@@ -51,6 +53,16 @@ bool shares_tiles(const Plan& plan) {
   return false;
 }
 
+/// Most query and KV tiles of any order.
+std::pair<int32_t, int32_t> extent_of(const Plan& plan) {
+  int32_t q_tiles = 0, kv_tiles = 0;
+  for (const auto& order : plan.orders) {
+    q_tiles = std::max(q_tiles, order->tiles->q_tiles());
+    kv_tiles = std::max(kv_tiles, order->tiles->kv_tiles());
+  }
+  return {q_tiles, kv_tiles};
+}
+
 /// Byte offsets of one launch's memory: counters, zeroed in-stream, then the kernel's workspace.
 struct Layout {
   int64_t row_turns, key_turns, workspace, end;
@@ -83,10 +95,13 @@ struct Layout {
 template <class Params>
 void run_plan(const Device& device, const Kernel& kernel,
               void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
-              const RunOptions& run, int64_t spin_limit_ns, Params params) {
+              const RunOptions& run, int64_t spin_limit_ns, Params params,
+              const RecordView& record = {}) {
   const auto stream = static_cast<cudaStream_t>(run.stream);
-  const auto held = device_plan(device, plan, is_capturing(stream));
+  const bool capturing = is_capturing(stream);
+  const auto held = device_plan(device, plan, capturing);
   held->check_report();
+  held->before_launch(stream, capturing);
   const Layout layout(plan.problem, held->max_q_tiles(), held->max_kv_tiles(),
                       kernel.workspace_bytes(plan.problem, {.max_q_tiles = held->max_q_tiles(),
                                                             .max_kv_tiles = held->max_kv_tiles(),
@@ -105,7 +120,9 @@ void run_plan(const Device& device, const Kernel& kernel,
                   .tile = tile_of(plan),
                   .shared_tiles = held->shared_tiles(),
                   .empty_rows = held->empty_rows(),
-                  .ordered = plan.level != Level::not_guaranteed});
+                  .ordered = plan.level != Level::not_guaranteed,
+                  .record = record});
+  if (!capturing) held->after_launch(stream);  // a captured plan stays for good
 }
 
 }  // namespace
@@ -140,12 +157,8 @@ void CudaBackend::check(const Problem& problem) const {
 }
 
 int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
-  int32_t q_tiles = 0, kv_tiles = 0;
   const bool shared = shares_tiles(plan);
-  for (const auto& order : plan.orders) {
-    q_tiles = std::max(q_tiles, order->tiles->q_tiles());
-    kv_tiles = std::max(kv_tiles, order->tiles->kv_tiles());
-  }
+  const auto [q_tiles, kv_tiles] = extent_of(plan);
   const Kernel& chosen = kernel(plan.pass, plan.problem, tile_of(plan), shared);
   return Layout(plan.problem, q_tiles, kv_tiles,
                 chosen.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shared}))
@@ -184,7 +197,16 @@ void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
   params.dq = ref("dq", staging.output(tensors.dq));
   params.dk = ref("dk", staging.output(tensors.dk));
   params.dv = ref("dv", staging.output(tensors.dv));
-  run_plan(device_, chosen, chosen.backward, plan, run, spin_limit_ns_, params);
+  std::optional<Recording> recording;
+  if (run.timeline && chosen.records && chosen.records(plan.problem)) {
+    recording.emplace(device_, plan, static_cast<cudaStream_t>(run.stream));
+  }
+  run_plan(device_, chosen, chosen.backward, plan, run, spin_limit_ns_, params,
+           recording ? recording->view() : RecordView{});
+  if (recording) {
+    const auto [q_tiles, kv_tiles] = extent_of(plan);
+    recording->collect(plan, q_tiles, kv_tiles, *run.timeline);
+  }
   if (staging.finish()) check_reports(device_);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/cuda/device/params.h"
+#include "backend/cuda/device/record.h"
 #include "verbatim/plan.h"
 
 namespace verbatim::cuda {
@@ -19,9 +20,10 @@ struct LaunchContext {
   int32_t residency;  // CTAs that must run at once (Plan::residency)
   Dtype dtype;
   TileShape tile;
-  bool shared_tiles;  // some tile belongs to several chains (Chain::addends > 1)
-  bool empty_rows;    // backward: some query tile has no addend: the launch zeroes its dQ
-  bool ordered;       // backward: false adds to dQ in any order, the price list of determinism
+  bool shared_tiles;    // some tile belongs to several chains (Chain::addends > 1)
+  bool empty_rows;      // backward: some query tile has no addend: the launch zeroes its dQ
+  bool ordered;         // backward: false adds to dQ in any order, the price list of determinism
+  RecordView record{};  // without memory: nothing is recorded
 };
 
 /// What a plan's orders need of a kernel's workspace.
@@ -44,6 +46,8 @@ struct Kernel {
   int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
   /// Bytes of Params::workspace.
   int64_t (*workspace_bytes)(const Problem& problem, const PlanExtent& extent);
+  /// Whether it fills LaunchContext::record when that has memory; null: never.
+  bool (*records)(const Problem& problem) = nullptr;
   void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
   void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
 };

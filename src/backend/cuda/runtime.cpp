@@ -20,7 +20,9 @@ Device open(int index) {
   if (index < 0 || index >= count) {
     (void)cudaGetLastError();  // a missing driver must not spoil the next call
     throw Error(ErrorCode::device, "cuda.device", "there is no such device",
-                {"device", fmt::format("cuda:{}", index), fmt::format("0 to {}", count - 1),
+                {"device", fmt::format("cuda:{}", index),
+                 count > 0 ? fmt::format("cuda:0 to cuda:{}", count - 1)
+                           : "a machine with an NVIDIA GPU and its driver",
                  count > 0 ? "cuda:0" : "cpu"});
   }
   const DeviceGuard guard(index);
@@ -36,10 +38,11 @@ Device open(int index) {
   props.allocType = cudaMemAllocationTypePinned;
   props.location.type = cudaMemLocationTypeDevice;
   props.location.id = index;
-  check(cudaMemPoolCreate(&device.pool, &props), "cuda.device");
-  uint64_t keep = UINT64_MAX;
-  check(cudaMemPoolSetAttribute(device.pool, cudaMemPoolAttrReleaseThreshold, &keep),
-        "cuda.device");
+  for (cudaMemPool_t* pool : {&device.pool, &device.plans}) {
+    check(cudaMemPoolCreate(pool, &props), "cuda.device");
+    uint64_t keep = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(*pool, cudaMemPoolAttrReleaseThreshold, &keep), "cuda.device");
+  }
   check(cudaStreamCreateWithFlags(&device.uploads, cudaStreamNonBlocking), "cuda.device");
   return device;
 }

@@ -28,6 +28,7 @@ struct Device {
   int multiprocessors;
   int64_t shared_bytes;  // shared memory that one CTA can have
   cudaMemPool_t pool;    // keeps what was freed: allocation costs microseconds and never waits
+  cudaMemPool_t plans;   // the same for plans, used on `uploads` only, so never tied to a launch
   cudaStream_t uploads;  // of plans
 };
 /// Throws Error(device) when there is no device `index`.

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/gpu_case.h"
@@ -151,6 +152,61 @@ TEST(Launch, AKnownPlanIsFoundAgain) {
   const auto first = cuda::device_plan(device, plan, false);
   EXPECT_EQ(cuda::device_plan(device, plan, false), first);
   EXPECT_EQ(cuda::device_plan(device, Plan(plan), false), first) << "a copy is the same plan";
+}
+
+TEST(Launch, PlansThatChangeWithEveryCallStayWholeWhileInUse) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(2048, 2048);
+  GpuCase c(small(mask), mask, 3);
+  const Plan backward = c.plan(Pass::backward, "descending");
+  c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
+  const auto expected = c.bits();
+  for (GpuTensor* output : {&c.dq, &c.dk, &c.dv}) {
+    output->host.poison();
+    output->upload();
+  }
+  // More plans than a device keeps, and none is waited for: each is uploaded while others run.
+  cudaStream_t streams[2];
+  for (cudaStream_t& stream : streams) cuda::check(cudaStreamCreate(&stream), "test");
+  for (int i = 0; i < 300; ++i) {
+    Plan fresh = backward;
+    fresh.orders = {std::make_shared<const HeadOrder>(*backward.orders.front())};
+    gpu()->backward(fresh, c.backward(), {.stream = streams[i % 2]});
+  }
+  for (cudaStream_t stream : streams) {
+    gpu()->synchronize({.stream = stream});
+    cudaStreamDestroy(stream);
+  }
+  for (GpuTensor* output : c.outputs()) output->download();
+  EXPECT_EQ(c.bits(), expected);
+}
+
+TEST(Launch, ARecordedBackwardTellsOfEveryVisitAndHasTheSameBits) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(1024, 1024);
+  GpuCase c(small(mask), mask, 5);
+  const Plan backward = c.plan(Pass::backward, "descending");
+  const cuda::Kernel& kernel = gpu()->kernel(Pass::backward, c.problem, {64, 128}, false);
+  if (!kernel.records) GTEST_SKIP() << kernel.name << " keeps no record";
+  c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
+  const auto expected = c.bits();
+  Timeline timeline;
+  gpu()->backward(backward, c.backward(), {.timeline = &timeline});
+  for (GpuTensor* output : c.outputs()) output->download();
+  EXPECT_EQ(c.bits(), expected);
+
+  std::map<std::array<int32_t, 3>, int> visits;  // (q_head, q_tile, kv_tile)
+  int reductions = 0;
+  for (const TimelineEvent& e : timeline.events) {
+    EXPECT_GE(e.begin, 0);
+    EXPECT_GE(e.end, e.begin);
+    reductions += e.kind == TimelineEvent::Kind::reduce;
+    if (e.kind == TimelineEvent::Kind::compute) ++visits[{e.q_head, e.q_tile, e.kv_tile}];
+  }
+  const int64_t planned = backward.orders.front()->visits();
+  EXPECT_EQ(std::ssize(visits), planned);
+  EXPECT_EQ(reductions, planned);
+  for (const auto& [where, times] : visits) EXPECT_EQ(times, 1);
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ struct Extent {
   }
 };
 
+bool records(const Problem& problem) { return problem.dtype == Dtype::bf16; }
+
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype == Dtype::f32) return "dtype bf16 or f16";
   if (problem.head_dim != problem.head_dim_v ||
@@ -79,6 +81,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
                     .turns = counters(at.turns),
                     .key_turns = counters(at.key_turns)},
       .ordered = context.ordered,
+      .record = context.record,
   };
   check(cudaMemsetAsync(words + at.turns, 0, (at.end - at.turns) * sizeof(float), context.stream),
         kOperation);
@@ -87,11 +90,14 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   }
   const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
   check_residency(context.residency, blocks, kOperation);  // one CTA fills a multiprocessor
-  const auto launch =
-      head_dim == 64
-          ? (bf16 ? sm90_bwd::launch<64, Dtype::bf16> : sm90_bwd::launch<64, Dtype::f16>)
-          : (bf16 ? sm90_bwd::launch<128, Dtype::bf16> : sm90_bwd::launch<128, Dtype::f16>);
-  check(launch(params, blocks, context.stream), kOperation);
+  using namespace sm90_bwd;
+  const bool hd64 = head_dim == 64;
+  const auto start =
+      context.record.records != nullptr
+          ? (hd64 ? launch<64, Dtype::bf16, Recorder> : launch<128, Dtype::bf16, Recorder>)
+      : bf16 ? (hd64 ? launch<64, Dtype::bf16, NoRecorder> : launch<128, Dtype::bf16, NoRecorder>)
+             : (hd64 ? launch<64, Dtype::f16, NoRecorder> : launch<128, Dtype::f16, NoRecorder>);
+  check(start(params, blocks, context.stream), kOperation);
 }
 
 }  // namespace
@@ -106,6 +112,7 @@ Kernel backward_kernel() {
           .lacks = lacks,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,
+          .records = records,
           .forward = nullptr,
           .backward = backward};
 }

@@ -14,6 +14,7 @@
 // the limit (docs/kernels/backward-sm90.md), so dV and dK take P^T and dS^T from registers.
 #pragma once
 
+#include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/fragment.cuh"
@@ -198,8 +199,9 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int
 }
 
 /// One thread per half of the dQ tiles: adds them to dq_sum in the order of their addends.
-template <class C>
+template <class C, class Recorder>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
+  Recorder recorder(p.record, 1, half == 0);
   uint32_t n = 0;  // visits so far
   for (uint32_t c = 0;; ++c) {
     ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
@@ -215,10 +217,13 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       const bool stores = p.ordered && addend == 0;  // the first addend needs no zero
       // Before the tile is there: a look at the flag costs a sixth of a visit.
       if (p.ordered && addend > 0) {
+        const int64_t ready = recorder.now();
         wait_for_turn(p.common, turn, addend, visit.row, false);
         ptx::fence_async_global();
+        recorder.note(RecordKind::wait, ready, visit.row, smem.chain[c % kChainRing].key);
       }
       ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+      const int64_t begin = recorder.now();
       ptx::fence_async_shared();
       if (stores) {
         ptx::bulk_store(sum, smem.dq[buffer][half], C::kDqHalfBytes);
@@ -229,6 +234,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       ptx::bulk_wait_read();
       ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
       ptx::bulk_wait_complete();
+      recorder.note(RecordKind::reduce, begin, visit.row, smem.chain[c % kChainRing].key);
       if (p.ordered) {
         // Another thread signals, so that the release is off this thread's chain.
         ptx::fence_async_global();
@@ -359,7 +365,7 @@ __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, 
   if (thread == 0) ptx::store_release(turn, chain.addend + 1);
 }
 
-template <class C>
+template <class C, class Recorder>
 __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   using Element = typename C::Element;
   constexpr int kScores = C::kTileQ / 2;  // elements of S^T a thread holds
@@ -408,6 +414,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // P^T in 16 bits is the A operand of dV, register by register.
   auto operand = Layout<Shape<Shape<_2, _2, _2>, _1, Int<C::kTileQ / 16>>>{};
 
+  Recorder recorder(p.record, 0, tid == 0);
   const auto release = [&](uint64_t* bar) {  // one arrival a warp
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(bar);
@@ -422,6 +429,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     }
   };
   const auto do_visit = [&](const Chain90& chain, uint32_t n, auto last) {
+    const int64_t begin = recorder.now();
     const Visit& visit = smem.visit[n % kVisitRing];
     const int s = stage(n);
     ptx::mbarrier_wait(&smem.q_full[s], phase(n));
@@ -496,12 +504,14 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
     warpgroup_wait<0>();              // dK(n)
     warpgroup_fence_operand(tK);
+    recorder.note(RecordKind::compute, begin, visit.row, chain.key);
     release(&smem.q_empty[s]);
   };
 
   uint32_t n = 0, loads = 0;  // visits and chains with visits so far
   for (uint32_t c = 0;; ++c) {
     ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
+    const int64_t started = recorder.now();
     const Chain90& chain = smem.chain[c % kChainRing];
     const int32_t visits = chain.visits;
     if (visits < 0) break;
@@ -511,11 +521,13 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       ptx::mbarrier_wait(&smem.k_full, loads % 2);
       ptx::mbarrier_wait(&smem.v_full, loads % 2);
       ++loads;
+      recorder.note(RecordKind::start, started, -1, chain.key);
       for (int32_t v = 1; v < visits; ++v) do_visit(chain, n++, std::false_type{});
       do_visit(chain, n++, std::true_type{});
       warpgroup_fence_operand(tV);
     }
 
+    const int64_t ended = recorder.now();
     if (chain.addends > 1) share_key_tile<C>(p, chain, half, tK, tV);
     if (chain.addend + 1 == chain.addends) {
       const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
@@ -525,17 +537,19 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       store(p.common.dk, tK, p.common.scalars.scale);
       store(p.common.dv, tV, 1.0f);
     }
+    recorder.note(RecordKind::finish, ended, -1, chain.key);
     release(&smem.chain_empty[c % kChainRing]);
   }
 }
 
-template <class C>
+template <class C, class Recorder>
 __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char shared[];
   auto& smem = *reinterpret_cast<typename C::SharedStorage*>(shared);
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
 
   if (threadIdx.x == 0) {
+    Recorder::start_clock(p.record);
     constexpr uint32_t kConsumerWarps = kConsumerThreads / 32;
     const auto init = [](auto& bars, uint32_t arrivals) {
       for (auto& bar : bars) ptx::mbarrier_init(&bar, arrivals);
@@ -567,13 +581,14 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     if (warp == 0) {
       produce<C>(smem, p);
     } else if (warp < 3) {
-      if (lane == 0) write_dq<C>(smem, p, warp - 1);
+      if (lane == 0) write_dq<C, Recorder>(smem, p, warp - 1);
     } else if (lane == 0 && p.ordered) {
       signal_turns<C>(smem);
     }
   } else {
     ptx::registers_grow<240>();
-    consume<C>(smem, p);
+    consume<C, Recorder>(smem, p);
+    if (threadIdx.x == 128) Recorder::stop_clock(p.record);
   }
 }
 

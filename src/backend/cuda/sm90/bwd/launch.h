@@ -5,10 +5,16 @@
 
 #include "backend/cuda/sm90/bwd/params.h"
 
+namespace verbatim::cuda {
+struct NoRecorder;
+class Recorder;
+}  // namespace verbatim::cuda
+
 namespace verbatim::cuda::sm90_bwd {
 
-/// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum.
-template <int kHeadDim, Dtype kDtype>
+/// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. The main kernel with
+/// Recorder, which bf16 only has, fills Params::record.
+template <int kHeadDim, Dtype kDtype, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream);
 
 template <int kHeadDim, Dtype kDtype>

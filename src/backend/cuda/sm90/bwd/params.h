@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cuda/device/params.h"
+#include "backend/cuda/device/record.h"
 
 namespace verbatim::cuda::sm90_bwd {
 
@@ -28,7 +29,8 @@ struct Params {
   CUtensorMap map_q, map_dout, map_k, map_v;
   BackwardParams common;
   Workspace workspace;
-  bool ordered;  // false: the ablation without turns, on a zeroed dq_sum
+  bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
+  RecordView record;  // of the kernel with Recorder
 };
 
 }  // namespace verbatim::cuda::sm90_bwd
