@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import sys
 
-COMMANDS = ["run", "verify", "plan", "mask", "bench", "report", "info"]
+COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "report", "info"]
 INTRODUCTION = """# The command line
 
 `verbatim COMMAND --help` is the document; this page is its text, written by `tools/write_cli_docs.py` and compared by the tests.

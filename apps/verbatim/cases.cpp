@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
 
 namespace verbatim::app {
 namespace {
@@ -72,6 +73,34 @@ std::vector<Case> cases_of(const std::string& sets) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;
+}
+
+void add_case_options(CLI::App& command, std::string& sets, std::string& match) {
+  command.add_option("--set", sets, "Instead of one problem: of dense, gqa, masks")
+      ->group("Cases")
+      ->type_name("A,B,...");
+  command.add_option("--match", match, "Of the set, names that match a regular expression")
+      ->group("Cases")
+      ->type_name("REGEX");
+}
+
+std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,
+                               const Case& given) {
+  if (sets.empty()) return {given};
+  if (!given.words.empty()) {
+    fail("a set says what to run", {"--set", given.words, "no problem beside it", ""});
+  }
+  std::vector<Case> chosen;
+  try {
+    const std::regex pattern(match);
+    for (const Case& one : cases_of(sets)) {
+      if (std::regex_search(one.name, pattern)) chosen.push_back(one);
+    }
+  } catch (const std::regex_error& error) {
+    fail(error.what(), {"--match", match, "a regular expression", "causal"});
+  }
+  if (chosen.empty()) fail("no case has such a name", {"--match", match, "part of a name", ".*"});
+  return chosen;
 }
 
 std::string words_of(const CLI::App& command, const std::vector<std::string>& groups) {

@@ -13,6 +13,12 @@ struct Case {
   std::string set, name, words;
 };
 
+/// --set and --match.
+void add_case_options(CLI::App& command, std::string& sets, std::string& match);
+/// `given` without sets, else their cases whose names match. Throws Error when there is none, or
+/// when `given` says something beside a set.
+std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,
+                               const Case& given);
 /// Comma-separated names of sets. "dense": the 24 shapes of FlashAttention and DASH (16384 tokens,
 /// hidden size 2048). "gqa": 64:8 heads, 8192 tokens. "masks": the 12 static masks, 64:8 heads,
 /// 8192 tokens. bf16 all. Throws Error naming the nearest set.

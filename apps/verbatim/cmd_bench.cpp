@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <memory>
-#include <regex>
 
 #include "bench/attention.h"
 #include "cases.h"
@@ -27,41 +26,17 @@ struct BenchCommand {
   std::string given, settings;  // options of the problem and of this command, as typed
 
   int run() const;
-  std::vector<Case> cases() const;
   Json run_case(const Backend& backend, const bench::Device& on, const Case& one) const;
   bench::Protocol timing() const {
     return protocol == "rested" ? bench::Protocol::rested : bench::Protocol::sustained;
   }
 };
 
-std::vector<Case> BenchCommand::cases() const {
-  if (set.empty()) return {{"given", mask.name, given}};
-  if (!given.empty()) fail("a set says what to run", {"--set", given, "no problem beside it", ""});
-  std::vector<Case> chosen;
-  try {
-    const std::regex pattern(match);
-    for (const Case& one : cases_of(set)) {
-      if (std::regex_search(one.name, pattern)) chosen.push_back(one);
-    }
-  } catch (const std::regex_error& error) {
-    fail(error.what(), {"--match", match, "a regular expression", "causal"});
-  }
-  return chosen;
-}
-
 Json describe(const bench::Timing& timing, double flops) {
   return {{"ms", timing.ms},
           {"noise", timing.noise},
           {"tflops", timing.ms > 0 ? flops / timing.ms * 1e-9 : 0.0},
           {"clock_mhz", timing.clock_mhz}};
-}
-
-Json describe(const bench::Facts& facts) {
-  return {{"name", facts.name},
-          {"multiprocessors", facts.workers},
-          {"l2_bytes", facts.l2_bytes},
-          {"max_clock_mhz", facts.max_clock_mhz},
-          {"driver", facts.driver}};
 }
 
 Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
@@ -73,6 +48,12 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
   const std::chrono::duration<double, std::milli> planned =
       std::chrono::steady_clock::now() - start;
   const Plan forward = make_plan(sizes, made, planning.make(Pass::forward, device));
+  const PlanOptions again = planning.make(Pass::backward, device);
+  cached_plan(sizes, made, again);
+  const auto asked = std::chrono::steady_clock::now();
+  cached_plan(sizes, made, again);
+  const std::chrono::duration<double, std::micro> found_again =
+      std::chrono::steady_clock::now() - asked;
   const bench::Result found = bench::run_case(backend, on, made, forward, backward,
                                               {.protocol = timing(),
                                                .repeats = repeats,
@@ -95,7 +76,10 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
             {"fingerprint", backward.fingerprint()},
             {"residency", backward.residency},
             {"bytes", backward.bytes()},
-            {"ms", planned.count()}}},
+            {"ms", planned.count()},
+            {"cached_us", found_again.count()},
+            {"new_call_us", found.new_plan_us},
+            {"known_call_us", found.known_plan_us}}},
           {"forward", describe(found.forward, flops(sizes, made, Pass::forward))},
           {"unordered", found.unordered ? describe(*found.unordered, work) : Json(nullptr)},
           {"backward", describe(found.backward, work)},
@@ -156,13 +140,12 @@ int BenchCommand::run() const {
          {"--repeats", fmt::to_string(repeats), "1 or more", "10"});
   if (threads < 0)
     fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
-  const std::vector<Case> chosen = cases();
-  if (chosen.empty()) fail("no case has such a name", {"--match", match, "part of a name", ".*"});
+  const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
   const auto backend = make_backend(device);
   const auto on = bench::make_device(device);
 
   Json result = new_result("bench");
-  result["device"] = describe(on->facts());
+  result["device"] = app::describe(on->facts());
   result["commit"] = commit;
   result["protocol"] = protocol;
   Progress progress;
@@ -220,12 +203,12 @@ void add_bench(CLI::App& root, Action& action) {
   sub->footer(
       "Example: verbatim bench --mask causal --seqlen 256 --dtype bf16 --repeats 2\n"
       "On a GPU: verbatim bench --device cuda --set dense --json dense.json --markdown dense.md\n"
-      "Nothing is timed before samples agree with the reference and repeats, on outputs filled\n"
-      "with NaN, have equal bits; the last timed call is compared again. 'without order' is the\n"
-      "same backward without turns; the ratio says what order costs (GPU only). rested: 0.5 s\n"
-      "idle, 3 calls to warm up, the median of 10. sustained: 0.6 s of the same work, then the\n"
-      "median over 0.3 s. noise: the spread of the middle half. MHz: right after the last call.\n"
-      "memory: outputs and workspace of the backward. Exit code 1: bits differ or are wrong.");
+      "Nothing is timed before samples agree with the reference. Repeats, on outputs filled with\n"
+      "NaN, and the last timed call are compared bit by bit. 'without order' is the same backward\n"
+      "without turns; the ratio says what order costs (GPU only). rested: 0.5 s idle, 3 calls to\n"
+      "warm up, the median of 10. sustained: 0.6 s of the same work, then the median over 0.3 s.\n"
+      "noise: the spread of the middle half. MHz: right after the last call. memory: outputs and\n"
+      "workspace of the backward. Exit code 1: bits differ or are wrong.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
@@ -233,9 +216,7 @@ void add_bench(CLI::App& root, Action& action) {
                        const char* type) {
     return sub->add_option(option, value, help)->group(group)->type_name(type);
   };
-  add("Cases", "--set", command->set, "Instead of one problem: of dense, gqa, masks", "A,B,...");
-  add("Cases", "--match", command->match, "Of the set, names that match a regular expression",
-      "REGEX");
+  add_case_options(*sub, command->set, command->match);
   const char* group = "Bench";
   add(group, "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
   add(group, "--protocol", command->protocol, "rested or sustained", "NAME")->capture_default_str();

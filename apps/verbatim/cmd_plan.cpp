@@ -72,7 +72,7 @@ int PlanCommand::run() const {
                             .document(headline(sizes, made) + ": " +
                                       plans[0]["order"].get<std::string>()));
     }
-    if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timeline));
+    if (!perfetto.empty()) write_file(perfetto, to_perfetto_json({&timeline, 1}));
   }
   if (!dump.empty()) write_file(dump, to_json(found.front().plan) + "\n");
   save(output, result);

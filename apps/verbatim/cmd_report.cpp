@@ -32,7 +32,7 @@ void add_report(CLI::App& root, Action& action) {
   CLI::App* sub = root.add_subcommand("report", "Turn a saved result into one HTML page");
   sub->footer(
       "Example: verbatim report run.json --output run.html\n"
-      "Reads what run, plan, mask or verify wrote with --json. The page needs no network.");
+      "Reads what run, plan, trace, mask or verify wrote with --json. The page needs no network.");
   sub->add_option("result", command->result, "The JSON of a command")
       ->required()
       ->type_name("FILE");

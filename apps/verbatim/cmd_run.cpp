@@ -114,25 +114,6 @@ bool check_outputs(const std::string& mode, const Problem& sizes, const Mask& ma
   return found.within(kAllowedRatio);
 }
 
-/// Runs each pass once more and keeps what each worker did, beside what the simulator predicts.
-Json record_timelines(const Attention& attention, Tensors& tensors, const Machine& machine,
-                      Passes passes, RunOptions options) {
-  const bool backward = passes != Passes::forward;
-  Timeline predicted, measured;
-  simulate(attention.plan(backward ? Pass::backward : Pass::forward), machine, &predicted);
-  options.timeline = &measured;
-  if (backward) {
-    attention.backward(tensors.backward(), options);
-  } else {
-    attention.forward(tensors.forward(), options);
-  }
-  Json list = Json::array();
-  for (const Timeline& timeline : {predicted, measured}) {
-    list.push_back(Json::parse(report::to_json(report::condense(timeline, backward))));
-  }
-  return list;
-}
-
 void print(const Json& result, const Repeats& repeats, bool correct) {
   using Align = report::Table::Align;
   report::Table facts({{""}, {"", Align::right}, {""}});
@@ -248,8 +229,13 @@ int RunCommand::run() const {
   if (!output_file.empty()) save_outputs(output_file, tensors, passes);
   if (!output.report.empty()) {
     progress.say("recording a timeline ...");
-    result["timelines"] =
-        record_timelines(attention, tensors, options.plan.machine, passes, run_options);
+    result["timelines"] = Json::array();
+    for (const Timeline& timeline :
+         record(attention, tensors, options.plan.machine, main_pass, run_options)) {
+      const bool backward = main_pass == Pass::backward;
+      result["timelines"].push_back(
+          Json::parse(report::to_json(report::condense(timeline, backward))));
+    }
   }
   save(output, result);
   progress.say("");

@@ -52,7 +52,10 @@ int main_program(int argc, const char* const* argv) {
   add_plan(root, action);
   add_run(root, action);
   add_verify(root, action);
+  add_trace(root, action);
   add_bench(root, action);
+  add_calibrate(root, action);
+  add_tune(root, action);
   add_report(root, action);
   try {
     require_command(root, argc, argv);

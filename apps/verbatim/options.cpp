@@ -37,6 +37,10 @@ std::string read_text(const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::shared_ptr<const PlacementMemo> read_memo(const std::string& path) {
+  return std::make_shared<const PlacementMemo>(memo_from_json(read_text(path)));
+}
+
 std::vector<int64_t> parse_list(const std::string& text, const std::string& argument) {
   std::vector<int64_t> list;
   if (text.starts_with('@')) {
@@ -136,6 +140,12 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
               (machine.empty() ? " (default: by device)" : ""),
           "NAME");
   if (!machine.empty()) machine_option->capture_default_str();
+  add("--memo", memo, "Placements that tune measured, for --placement auto; changes no bit",
+      "FILE");
+}
+
+std::string machine_of(const std::string& device) {
+  return device_index(device) < 0 ? "cpu" : "h200";
 }
 
 PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
@@ -147,9 +157,7 @@ PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
                  {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
   options.level = level_from_string(level_name());
   options.workers = workers;
-  options.machine = make_machine(!machine.empty()           ? machine
-                                 : device_index(device) < 0 ? "cpu"
-                                                            : "h200");
+  options.machine = make_machine(machine.empty() ? machine_of(device) : machine);
   if (workers < 0)
     fail("a count is negative", {"--workers", fmt::to_string(workers), "0 or more", "0"});
   for (const auto& [name, value] :
@@ -157,6 +165,7 @@ PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
     if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
   }
   options.tile = {tile_q, tile_kv};
+  if (!memo.empty()) options.memo = read_memo(memo);
   return options;
 }
 

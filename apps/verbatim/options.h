@@ -41,11 +41,15 @@ struct MaskOptions {
 /// Sizes not given follow from the mask (documents), else 1024 tokens; one head.
 Problem make_problem(const ProblemOptions& options, const MaskOptions& mask);
 
+/// The built-in machine that stands for a device.
+std::string machine_of(const std::string& device);
+
 /// How to order and place.
 struct PlanningOptions {
   std::string order = "auto", forward_order = "auto", placement = "auto";
   std::string level;    // empty: invariant, or what the order "none" keeps
   std::string machine;  // empty: the device's
+  std::string memo;     // a file that tune wrote, or empty
   int32_t workers = 0;
   int64_t tile_q = 0, tile_kv = 0;
 
@@ -65,6 +69,8 @@ struct OutputOptions {
 
 /// "5,9,2", or "@file.json" that holds an array of integers. `argument` is the option's spelling.
 std::vector<int64_t> parse_list(const std::string& text, const std::string& argument);
+/// The memo that tune wrote.
+std::shared_ptr<const PlacementMemo> read_memo(const std::string& path);
 /// The text of a file of at most 64 MiB.
 std::string read_text(const std::string& path);
 
@@ -81,6 +87,9 @@ void add_plan(CLI::App& root, Action& action);
 void add_run(CLI::App& root, Action& action);
 void add_verify(CLI::App& root, Action& action);
 void add_bench(CLI::App& root, Action& action);
+void add_calibrate(CLI::App& root, Action& action);
+void add_tune(CLI::App& root, Action& action);
+void add_trace(CLI::App& root, Action& action);
 void add_report(CLI::App& root, Action& action);
 
 }  // namespace verbatim::app

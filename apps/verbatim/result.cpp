@@ -86,6 +86,14 @@ Json describe(const Plan& plan, const Simulation& simulation, const Machine& mac
           {"planning_ms", plan_seconds * 1e3}};
 }
 
+Json describe(const bench::Facts& facts) {
+  return {{"name", facts.name},
+          {"multiprocessors", facts.workers},
+          {"l2_bytes", facts.l2_bytes},
+          {"max_clock_mhz", facts.max_clock_mhz},
+          {"driver", facts.driver}};
+}
+
 double flops(const Problem& problem, const Mask& mask, Pass pass) {
   const auto area =
       static_cast<double>(mask.area(problem.batch, problem.q_heads, problem.kv_heads));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bench/device.h"
 #include "options.h"
 #include "report/table.h"
 #include "verbatim/verbatim.h"
@@ -22,6 +23,8 @@ Json describe(const Problem& problem);
 Json describe(const Mask& mask, const Problem& problem, TileShape tile);
 Json describe(const Plan& plan, const Simulation& simulation, const Machine& machine,
               double plan_seconds);
+
+Json describe(const bench::Facts& facts);
 
 /// Floating-point operations of a pass by the mask's exact area: 4 * area * head dim forward (2 for
 /// each of QK^T and PV), 2.5 times that backward.

@@ -99,6 +99,21 @@ std::string hash_lse(const Tensors& t, const Part& part, int64_t group) {
 
 }  // namespace
 
+std::vector<Timeline> record(const Attention& attention, const Tensors& tensors,
+                             const Machine& machine, Pass pass, RunOptions options) {
+  Timeline predicted, measured;
+  simulate(attention.plan(pass), machine, &predicted);
+  options.timeline = &measured;
+  if (pass == Pass::backward) {
+    attention.backward(tensors.backward(), options);
+  } else {
+    attention.forward(tensors.forward(), options);
+  }
+  std::vector<Timeline> timelines{std::move(predicted)};
+  if (!measured.events.empty()) timelines.push_back(std::move(measured));
+  return timelines;
+}
+
 void copy_inputs(const Tensors& from, const Part& source, Tensors& to, const Part& target) {
   const int64_t group = from.group();
   const auto copy = [&](const Tensor& a, const Tensor& b, int64_t heads, bool queries) {

@@ -56,6 +56,10 @@ struct Tensors {
   void poison_outputs(Passes passes);
 };
 
+/// What the simulator predicts of a pass, and, where the device can tell, what one more run did.
+std::vector<Timeline> record(const Attention& attention, const Tensors& tensors,
+                             const Machine& machine, Pass pass, RunOptions options);
+
 /// Copies the inputs of a part of `from` over a part of `to` of the same size.
 void copy_inputs(const Tensors& from, const Part& source, Tensors& to, const Part& target);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct Timeline {
   std::vector<TimelineEvent> events;
 };
 
-/// Chrome Trace Event JSON (ui.perfetto.dev opens it), one track per worker.
-std::string to_perfetto_json(const Timeline& timeline);
+/// Chrome Trace Event JSON (ui.perfetto.dev opens it): one process a timeline, one track a worker.
+std::string to_perfetto_json(std::span<const Timeline> timelines);
 
 }  // namespace verbatim

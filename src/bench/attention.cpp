@@ -1,5 +1,8 @@
 #include "bench/attention.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "backend/reference/compare.h"
 #include "core/sha256.h"
 
@@ -47,6 +50,35 @@ Check check(const Device& device, const Problem& problem, const Mask& mask,
                                host.of(t.dq), host.of(t.dk),   host.of(t.dv)};
   const Selection rows = Selection::sample(problem, mask, problem.seed, kCheckedPositions);
   return check_backward(problem, mask, copies, rows);
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Fills in what calls cost the host, with more new plans than a device keeps.
+void time_calls(const Device& device, const Plan& plan,
+                const std::function<void(const Plan&)>& enqueue, Result& result) {
+  constexpr int kPlans = 80;
+  std::vector<double> first, second;
+  const auto microseconds = [&](const Plan& fresh) {
+    const auto start = std::chrono::steady_clock::now();
+    enqueue(fresh);
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+        .count();
+  };
+  for (int i = 0; i < kPlans; ++i) {
+    Plan fresh = plan;  // a device knows a plan by its orders
+    for (auto& order : fresh.orders) order = std::make_shared<const HeadOrder>(*order);
+    first.push_back(microseconds(fresh));
+    second.push_back(microseconds(fresh));
+    // So that no call waits for room in the queue of launches.
+    if (i % 8 == 7) device.time([] {});
+  }
+  result.new_plan_us = median(first);
+  result.known_plan_us = median(second);
 }
 
 }  // namespace
@@ -114,6 +146,11 @@ Result run_case(const Backend& backend, const Device& device, const Mask& mask, 
     compare();
   }
 
+  if (backend.name() == "cuda") {
+    time_calls(
+        device, backward,
+        [&](const Plan& plan) { backend.backward(plan, tensors.backward, settings.run); }, result);
+  }
   const auto timed = [&](const auto& call) { return measure(device, settings.protocol, call); };
   result.forward = timed(run_forward);
   if (backend.name() == "cuda" && backward.level > Level::not_guaranteed) {

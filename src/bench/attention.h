@@ -48,6 +48,9 @@ struct Result {
   double error_ratio = 0;       // largest of the sampled check; 0 without
   int64_t differing_words = 0;  // of all repeats and of the last timed call
   std::map<std::string, std::string> sha256;  // of each output's bytes
+  /// Host time of enqueuing a backward whose plan the device has not seen, and of the same again:
+  /// medians in microseconds; 0 where a call runs the work itself.
+  double new_plan_us = 0, known_plan_us = 0;
   /// Bytes that a call needs besides its inputs: its outputs and its workspace.
   int64_t forward_bytes = 0, backward_bytes = 0;
 };

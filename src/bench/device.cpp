@@ -67,6 +67,7 @@ class CpuDevice : public Device {
 
   double clock_mhz() const override { return 0; }
   std::optional<Yardstick> matmul() const override { return std::nullopt; }
+  std::optional<HandOff> hand_off(int64_t) const override { return std::nullopt; }
 
   std::optional<Yardstick> large_copy() const override {
     constexpr int64_t kBytes = int64_t{64} << 20;

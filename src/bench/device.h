@@ -27,6 +27,14 @@ struct Yardstick {
   std::function<void()> call;
 };
 
+/// How ordered sums travel between workers, with all of them busy.
+struct HandOff {
+  double reduce;     // cycles of adding a tile whose rows are in L2
+  double signal;     // cycles from a flag's release to its acquisition by another worker
+  double l2_bytes;   // of rows in turn, above which additions cost more than halfway to memory's
+  double bandwidth;  // bytes a cycle, of all workers, when rows come from memory and go back
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -49,6 +57,8 @@ class Device {
   /// where the device has no library for it. They own their memory.
   virtual std::optional<Yardstick> matmul() const = 0;
   virtual std::optional<Yardstick> large_copy() const = 0;
+  /// Of f32 tiles of `tile_bytes`; nullopt where there are no kernels to measure it with.
+  virtual std::optional<HandOff> hand_off(int64_t tile_bytes) const = 0;
 };
 
 /// "cpu", "cuda" or "cuda:N"; throws what make_backend() throws.

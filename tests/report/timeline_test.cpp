@@ -58,7 +58,8 @@ TEST(Timeline, RefusesWhatIsNone) {
 }
 
 TEST(Timeline, PerfettoTracesAreJsonWithOneTrackPerWorker) {
-  const auto trace = nlohmann::json::parse(to_perfetto_json(busy(3, 5)));
+  const Timeline timelines[] = {busy(3, 5)};
+  const auto trace = nlohmann::json::parse(to_perfetto_json(timelines));
   int names = 0, spans = 0;
   for (const auto& event : trace.at("traceEvents")) {
     names += event.at("name") == "thread_name";

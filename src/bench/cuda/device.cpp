@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 #include "backend/cuda/runtime.h"
 #include "backend/cuda/status.h"
+#include "bench/cuda/hand_off.h"
 #include "bench/cuda/kernels.h"
 #include "bench/cuda/matmul.h"
 #include "bench/device.h"
@@ -110,6 +111,45 @@ class CudaDevice : public Device {
     return Yardstick{2.0 * kBytes, [from = allocate(kBytes), to = allocate(kBytes)] {
                        check(cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyDefault));
                      }};
+  }
+
+  std::optional<HandOff> hand_off(int64_t tile_bytes) const override {
+    if (cuda::device(index_).arch / 10 != 9) return std::nullopt;
+    const int32_t blocks = cuda::device(index_).multiprocessors / 2 * 2;
+    const auto times = allocate(blocks * int64_t{sizeof(long long)});
+    const auto median = [&] {  // over the CTAs, of the last launch
+      std::vector<long long> host(static_cast<size_t>(blocks));
+      copy(host.data(), times.get(), blocks * int64_t{sizeof(long long)});
+      std::ranges::nth_element(host, host.begin() + blocks / 2);
+      return static_cast<double>(host[static_cast<size_t>(blocks / 2)]);
+    };
+    auto* const cycles = static_cast<long long*>(times.get());
+    constexpr int32_t kCount = 400;
+
+    constexpr int64_t kLarge = int64_t{1} << 30, kSmall = int64_t{16} << 20;
+    const auto memory = allocate(kLarge);
+    check(cudaMemset(memory.get(), 0, kLarge));
+    const auto reduce = [&](int64_t footprint) {
+      check(reduce_tiles(static_cast<float*>(memory.get()), footprint / tile_bytes,
+                         static_cast<int32_t>(tile_bytes), kCount, blocks, cycles));
+      return median() / kCount;
+    };
+    reduce(kSmall);  // brings the rows into L2
+    const double inside = reduce(kSmall), outside = reduce(kLarge);
+    int64_t fits = kSmall;
+    for (int64_t next = fits; next < kLarge; next += next / 8) {
+      reduce(next);
+      if (reduce(next) > (inside + outside) / 2) break;
+      fits = next;
+    }
+
+    const auto flags = allocate(blocks * 128);
+    check(cudaMemset(flags.get(), 0, static_cast<size_t>(blocks) * 128));
+    check(pass_flags(static_cast<int32_t*>(flags.get()), kCount, blocks, cycles));
+    return HandOff{.reduce = inside,
+                   .signal = median() / (2 * kCount),
+                   .l2_bytes = static_cast<double>(fits),
+                   .bandwidth = 2.0 * static_cast<double>(tile_bytes * blocks) / outside};
   }
 
  private:

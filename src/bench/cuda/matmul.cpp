@@ -24,9 +24,10 @@ Matmul::Matmul(std::unique_ptr<Library> library) : library_(std::move(library)) 
 Matmul::~Matmul() { library_->destroy(library_->handle); }
 
 std::unique_ptr<Matmul> Matmul::open() {
+  const char* const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so",
+                               std::getenv("VERBATIM_CUBLAS")};
   void* file = nullptr;
-  for (const char* name :
-       {"libcublas.so.13", "libcublas.so.12", "libcublas.so", std::getenv("VERBATIM_CUBLAS")}) {
+  for (const char* name : names) {
     if (file == nullptr && name != nullptr) file = dlopen(name, RTLD_NOW);
   }
   if (file == nullptr) return nullptr;

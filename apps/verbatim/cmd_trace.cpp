@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+
+#include "core/file.h"
+#include "options.h"
+#include "report/format.h"
+#include "report/gantt.h"
+#include "report/table.h"
+#include "report/timeline.h"
+#include "result.h"
+#include "tensors.h"
+
+namespace verbatim::app {
+namespace {
+
+struct TraceCommand {
+  ProblemOptions problem;
+  MaskOptions mask;
+  PlanningOptions planning;
+  OutputOptions output;
+  std::string pass = "backward", device = "cpu", gantt, perfetto;
+  int threads = 0;
+
+  int run() const;
+};
+
+constexpr std::array kKinds{"compute", "wait", "reduce", "start", "finish"};
+
+/// When it ended, and the shares of all workers' time until then by kind.
+Json summary(const Timeline& timeline) {
+  double end = 0;
+  std::array<double, kKinds.size()> time{};
+  for (const TimelineEvent& event : timeline.events) {
+    end = std::max(end, event.end);
+    time[static_cast<size_t>(event.kind)] += event.end - event.begin;
+  }
+  Json json = {{"source", timeline.source},
+               {"unit", timeline.unit},
+               {"workers", timeline.workers},
+               {"end", end},
+               {"shares", Json::object()}};
+  for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+    json["shares"][kKinds[kind]] = end > 0 ? time[kind] / (end * timeline.workers) : 0.0;
+  }
+  return json;
+}
+
+int TraceCommand::run() const {
+  require_one_of(pass, "--pass", {"forward", "backward"});
+  const bool backward = pass == "backward";
+  const Problem sizes = make_problem(problem, mask);
+  const Mask made = mask.make(sizes);
+  AttentionOptions options;
+  options.plan = planning.make(Pass::backward, device);
+  options.forward_order = planning.forward_order;
+  options.device = device;
+  Progress progress;
+  progress.say("running ...");
+  const auto start = std::chrono::steady_clock::now();
+  const Attention attention(sizes, made, options);
+  const std::chrono::duration<double> plan_seconds = std::chrono::steady_clock::now() - start;
+  const Tensors tensors(sizes, sizes.seed);
+  RunOptions run_options;
+  run_options.threads = threads;
+  attention.forward(tensors.forward(), run_options);
+  if (backward) attention.backward(tensors.backward(), run_options);  // warm, and not recorded
+  const std::vector<Timeline> timelines =
+      record(attention, tensors, options.plan.machine, backward ? Pass::backward : Pass::forward,
+             run_options);
+  if (timelines.size() < 2) {
+    fail("the kernel of this problem keeps no timeline",
+         {"--device", device, "cpu, or a Hopper GPU's backward in bf16", "cpu"});
+  }
+
+  Json result = new_result("trace");
+  result["device"] = device;
+  result["problem"] = describe(sizes);
+  result["mask"] = describe(made, sizes, options.plan.tile);
+  const Plan& plan = attention.plan(backward ? Pass::backward : Pass::forward);
+  const Machine& machine = options.plan.machine;
+  result["plan"] = describe(plan, simulate(plan, machine), machine, plan_seconds.count());
+  result["summary"] = Json::array();
+  result["timelines"] = Json::array();
+  std::vector<Timeline> small;
+  for (const Timeline& timeline : timelines) {
+    result["summary"].push_back(summary(timeline));
+    small.push_back(report::condense(timeline, backward));
+    result["timelines"].push_back(Json::parse(report::to_json(small.back())));
+  }
+  const std::string title = headline(sizes, made) + ": " + pass;
+  if (!gantt.empty()) write_file(gantt, report::gantt_picture(small, backward).document(title));
+  if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timelines));
+  save(output, result);
+  progress.say("");
+
+  using Align = report::Table::Align;
+  report::Table table({{"timeline"},
+                       {"workers", Align::right},
+                       {"end", Align::right},
+                       {"compute", Align::right},
+                       {"wait", Align::right},
+                       {"reduce", Align::right},
+                       {"start", Align::right},
+                       {"finish", Align::right}});
+  for (const Json& one : result["summary"]) {
+    std::vector<std::string> cells{
+        one["source"], one["workers"].dump(),
+        report::cycles(one["end"]) + " " + one["unit"].get<std::string>()};
+    for (const auto& [kind, share] : one["shares"].items()) {
+      cells.push_back(report::percent(share));
+    }
+    table.row(std::move(cells));
+  }
+  fmt::print("{}\n\n{}\nShares of all workers' time; a reduction may run behind the compute.\n",
+             title, table.str());
+  return 0;
+}
+
+}  // namespace
+
+void add_trace(CLI::App& root, Action& action) {
+  auto command = std::make_shared<TraceCommand>();
+  CLI::App* sub = root.add_subcommand("trace", "What each worker did when, beside the prediction");
+  sub->footer(
+      "Example: verbatim trace --mask causal --seqlen 512 --dtype bf16\n"
+      "Runs a pass once with the recorder on and draws it below what the simulator says of the\n"
+      "same plan. On a GPU the backward of the Hopper kernels records itself, in bf16.");
+  command->problem.add_to(*sub);
+  command->mask.add_to(*sub);
+  command->planning.add_to(*sub);
+  const auto add = [&](const char* group, const char* option, auto& value, const char* help,
+                       const char* type) {
+    return sub->add_option(option, value, help)->group(group)->type_name(type);
+  };
+  add("Trace", "--pass", command->pass, "forward or backward", "NAME")->capture_default_str();
+  add("Trace", "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
+  add("Trace", "--threads", command->threads, "CPU threads; 0: all cores", "N")
+      ->capture_default_str();
+  add("Output", "--gantt", command->gantt, "Write both timelines as a chart", "SVG");
+  add("Output", "--perfetto", command->perfetto, "Write both as a trace for ui.perfetto.dev",
+      "JSON");
+  command->output.add_to(*sub, true);
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+}  // namespace verbatim::app

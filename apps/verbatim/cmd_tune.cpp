@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "bench/attention.h"
+#include "cases.h"
+#include "core/file.h"
+#include "options.h"
+#include "report/table.h"
+#include "result.h"
+
+namespace verbatim::app {
+namespace {
+
+constexpr double kWorthwhile = 0.99;  // of the time of auto: less than that is noise
+
+struct TuneCommand {
+  ProblemOptions problem;
+  MaskOptions mask;
+  PlanningOptions planning;
+  OutputOptions output;
+  std::string set, match = ".*", device = "cpu", memo, given;
+
+  int run() const;
+  Json tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
+            PlacementMemo& memo) const;
+};
+
+/// Placements that any device can run: free workers take tasks from a list.
+std::vector<std::string> candidates(const Problem& problem) {
+  std::vector<std::string> names{"queue", "longest_first"};
+  for (int64_t heads = 1; heads <= std::min<int64_t>(problem.batch * problem.kv_heads, 64);
+       heads *= 2) {
+    names.push_back(fmt::format("head_swizzled:{}", heads));
+  }
+  return names;
+}
+
+Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
+                       PlacementMemo& known) const {
+  const auto [sizes, made] = parse_case(one.words);
+  backend.check(sizes);
+  PlanOptions options = planning.make(pass, device);
+  if (options.workers == 0) options.workers = on.facts().workers;
+  const bench::Tensors tensors(on, sizes);
+  const auto time = [&](const Plan& plan) {
+    return bench::measure(on, bench::Protocol::rested,
+                          [&] {
+                            if (pass == Pass::forward) {
+                              backend.forward(plan, tensors.forward, {});
+                            } else {
+                              backend.backward(plan, tensors.backward, {});
+                            }
+                          })
+        .ms;
+  };
+  if (pass == Pass::backward) {  // which reads what the forward wrote
+    backend.forward(make_plan(sizes, made, planning.make(Pass::forward, device)), tensors.forward,
+                    {});
+  }
+  const Plan chosen = make_plan(sizes, made, options);
+  const double auto_ms = time(chosen);
+  std::string best = chosen.placement.name;
+  double best_ms = auto_ms * kWorthwhile;
+  Json tried = {{best, auto_ms}};
+  for (const std::string& name : candidates(sizes)) {
+    if (tried.contains(name)) continue;
+    options.placement = name;
+    const Plan plan = make_plan(sizes, made, options);
+    if (plan.residency > 1) continue;  // might not fit beside another program's kernel
+    const double ms = tried[name] = time(plan);
+    if (ms >= best_ms) continue;
+    best = name;
+    best_ms = ms;
+  }
+  known.placements[memo_key(chosen, options.workers)] = best;
+  return {{"name", one.name},
+          {"pass", pass == Pass::forward ? "forward" : "backward"},
+          {"order", chosen.orders.empty() ? "none" : chosen.orders.front()->name},
+          {"fingerprint", chosen.fingerprint()},
+          {"auto", chosen.placement.name},
+          {"best", best},
+          {"ms", tried}};
+}
+
+int TuneCommand::run() const {
+  if (planning.order == "all" || planning.forward_order == "all")
+    fail("placements are tuned for one order", {"--order", "all", "a name or auto", "auto"});
+  if (memo.empty()) fail("answers need a file", {"--memo", "nothing", "FILE", "memo.json"});
+  const std::vector<Case> cases = chosen_cases(set, match, {"given", mask.name, given});
+  const auto backend = make_backend(device);
+  const auto on = bench::make_device(device);
+  PlacementMemo known;
+  if (std::filesystem::exists(memo)) known = *read_memo(memo);
+  known.device = on->facts().name;
+
+  Progress progress;
+  Json result = new_result("tune");
+  result["device"] = describe(on->facts());
+  result["results"] = Json::array();
+  using Align = report::Table::Align;
+  report::Table table({{"case"},
+                       {"pass"},
+                       {"order"},
+                       {"auto"},
+                       {"ms", Align::right},
+                       {"best"},
+                       {"ms", Align::right}});
+  for (const Case& one : cases) {
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      progress.say(fmt::format("{} ...", one.name));
+      Json row = tune(*backend, *on, one, pass, known);
+      const std::string usual = row["auto"], best = row["best"];
+      table.row({one.name, row["pass"], row["order"], usual,
+                 fmt::format("{:.3f}", row["ms"][usual].get<double>()), best,
+                 fmt::format("{:.3f}", row["ms"][best].get<double>())});
+      result["results"].push_back(std::move(row));
+      write_file(memo, to_json(known) + "\n");
+      save(output, result);
+    }
+  }
+  progress.say("");
+  fmt::print("{}", table.str());
+  return 0;
+}
+
+}  // namespace
+
+void add_tune(CLI::App& root, Action& action) {
+  auto command = std::make_shared<TuneCommand>();
+  CLI::App* sub = root.add_subcommand("tune", "Measure placements, keep the fastest in a memo");
+  sub->footer(
+      "Example: verbatim tune --mask causal --seqlen 256 --memo memo.json\n"
+      "Placements change no bit, orders do: tune keeps the order (and the tiles) that is asked "
+      "for\n"
+      "and measures where its tasks go. Other commands read the memo with --memo: what it says is\n"
+      "a function of the problem and the number of workers alone. auto keeps its place unless\n"
+      "another placement is 1 % faster. A memo that exists is added to.");
+  command->problem.add_to(*sub);
+  command->mask.add_to(*sub);
+  command->planning.add_to(*sub);
+  add_case_options(*sub, command->set, command->match);
+  sub->add_option("--device", command->device, "cpu, cuda or cuda:N")
+      ->group("Tune")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->output.add_to(*sub, false);
+  sub->callback([command, sub, &action] {
+    command->given = words_of(*sub, {"Problem", "Mask"});
+    command->memo = std::exchange(command->planning.memo, "");  // written, not followed
+    action = [command] { return command->run(); };
+  });
+}
+
+}  // namespace verbatim::app
