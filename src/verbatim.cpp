@@ -52,5 +52,6 @@ const Plan& Attention::plan(Pass pass) const {
 int64_t Attention::workspace_bytes(Pass pass) const {
   return impl_->backend->workspace_bytes(plan(pass));
 }
+std::string Attention::kernel(Pass pass) const { return impl_->backend->kernel_name(plan(pass)); }
 
 }  // namespace verbatim

@@ -148,6 +148,11 @@ struct ColumnIntervals {
 };
 Mask from_column_intervals(const ColumnIntervals& columns, int64_t q_len);
 
+/// The mask that JSON describes: whole, as to_json() writes it, or by "name" and "params" alone,
+/// which are those of Mask::name() and params_json(). Sizes that the parameters leave open are
+/// the problem's; other sizes than the problem's are found when a plan is made.
+Mask make(const std::string& json, int64_t q_len, int64_t kv_len, int64_t kv_heads);
+
 /// Names accepted by `--mask`, in the order of the table in docs/masks.md.
 std::span<const char* const> names();
 }  // namespace masks

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "verbatim/error.h"
@@ -36,6 +37,7 @@ struct RunOptions {
   Timeline* timeline = nullptr;  // filled with what each worker did when; stays empty where the
                                  // device's kernel cannot record
   void* stream = nullptr;        // CUDA: the cudaStream_t to run on; null = the default stream
+  std::optional<uint64_t> seed;  // of the dropout, when it is not the problem's
 };
 
 struct AttentionOptions {
@@ -62,6 +64,8 @@ class Attention {
   const Plan& plan(Pass pass) const;
   /// Bytes that one call of forward() or backward() allocates besides the caller's tensors.
   int64_t workspace_bytes(Pass pass) const;
+  /// The compiled code that runs a pass: "cpu.avx2", "sm90.backward".
+  std::string kernel(Pass pass) const;
 
  private:
   struct Impl;

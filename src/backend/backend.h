@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "core/dropout.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim {
@@ -16,6 +17,8 @@ class Backend {
   /// Throws Error(unsupported) naming the nearest supported value when this backend cannot run it.
   virtual void check(const Problem& problem) const = 0;
   virtual int64_t workspace_bytes(const Plan& plan) const = 0;
+  /// The compiled code that runs `plan`, "backend.what".
+  virtual std::string kernel_name(const Plan& plan) const = 0;
   virtual void forward(const Plan& plan, const ForwardTensors& tensors,
                        const RunOptions& run) const = 0;
   virtual void backward(const Plan& plan, const BackwardTensors& tensors,
@@ -30,6 +33,11 @@ std::unique_ptr<Backend> make_cuda_backend(int index);
 int device_index(std::string_view device);
 /// The backend of such a name.
 std::unique_ptr<Backend> make_backend(std::string_view device);
+
+/// The dropout of one run: the plan is the same for every seed.
+inline Dropout dropout_of(const Problem& problem, const RunOptions& run) {
+  return Dropout::make(problem.dropout, run.seed.value_or(problem.seed));
+}
 
 /// Throws Error naming the tensor, the shape it has and the shape it should have.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);

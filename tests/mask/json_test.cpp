@@ -42,6 +42,52 @@ TEST(MaskJson, RoundTrips) {
   expect_equal(mask_from_json(to_json(rich)), rich);
 }
 
+TEST(MaskJson, NameAndParametersMakeTheMaskAgain) {
+  const auto remade = [](const Mask& mask) {
+    const nlohmann::json json = {{"name", mask.name()},
+                                 {"params", nlohmann::json::parse(mask.params_json())}};
+    return masks::make(json.dump(), mask.q_len(), mask.kv_len(), mask.kv_heads());
+  };
+  for (const std::string& pattern : test::static_patterns()) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      Rng rng(seed);
+      const test::MaskCase c = test::random_case(pattern, rng, 60);
+      SCOPED_TRACE(fmt::format("seed {}: {}", seed, c.text));
+      expect_equal(remade(c.mask), c.mask);
+    }
+  }
+  const int64_t lengths[] = {30, 40}, edges[] = {0, 10, 40};
+  const std::vector<masks::Block> blocks[] = {{{0, 0}, {1, 1}}, {{1, 0}}};
+  for (const Mask& mask : {masks::uniform_block_sparse(40, 40, 8, 8, 0.5, 7, 4),
+                           masks::uniform_block_sparse(40, 40, 20, 20, blocks),
+                           masks::variable_block_sparse(edges, edges, 0.5, 7, 2),
+                           masks::variable_block_sparse(edges, edges, blocks)}) {
+    expect_equal(remade(mask), mask);
+    expect_equal(remade(mask.intersect(masks::causal(40, 40).with_key_lengths(lengths))),
+                 mask.intersect(masks::causal(40, 40).with_key_lengths(lengths)));
+  }
+}
+
+TEST(MaskJson, UnknownNamesAndParametersAreRefused) {
+  const auto message = [](const char* text) -> std::string {
+    try {
+      masks::make(text, 4, 4, 1);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message(R"({"name": "cuasal", "params": {}})").find("got 'cuasal'"), std::string::npos);
+  EXPECT_NE(message(R"({"name": "causal", "params": {"window": 3}})").find("got window"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"name": "full_sliding_window", "params": {}})").find("'window' is missing"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"name": "uniform_block_sparse",
+                        "params": {"block_q": 2, "block_k": 2, "blocks": [[[0, 0, 0]]]}})")
+                .find("[q_block, k_block]"),
+            std::string::npos);
+}
+
 TEST(MaskJson, NamesWhatIsWrong) {
   const auto good = nlohmann::json::parse(to_json(masks::causal(4, 4)));
   const auto message = [&](auto change) -> std::string {

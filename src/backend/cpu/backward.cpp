@@ -57,14 +57,15 @@ struct Call {
   DropoutOrigins origins;
   Arena partial_sums;
 
-  Call(const Plan& plan, const BackwardTensors& tensors, const KernelTable& kernels)
+  Call(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
+       const KernelTable& kernels)
       : plan(plan),
         tensors(tensors),
         kernels(kernels),
         layout(plan),
         limits(plan),
         scalars(score_scalars(plan.problem)),
-        dropout(Dropout::make(plan.problem.dropout, plan.problem.seed)),
+        dropout(dropout_of(plan.problem, run)),
         origins(plan),
         partial_sums(layout.floats()) {
     places = partial_sums.take(layout.floats());
@@ -333,7 +334,7 @@ void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
 
 void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
                   const KernelTable& kernels) {
-  Call call(plan, tensors, kernels);
+  Call call(plan, tensors, run, kernels);
   clear_unvisited_rows(plan, tensors.dq);
   execute(
       plan, call.layout.sums(), [&] { return std::make_unique<BackwardWorker>(call); }, run);

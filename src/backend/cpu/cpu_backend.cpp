@@ -15,6 +15,10 @@ class CpuBackend final : public Backend {
                                       : cpu::backward_workspace_bytes(plan);
   }
 
+  std::string kernel_name(const Plan&) const override {
+    return std::string("cpu.") + cpu::kernels().name;
+  }
+
   void forward(const Plan& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override {
     require_pass(plan, Pass::forward, "cpu.forward");

@@ -79,14 +79,15 @@ struct Call {
   Arena states;  // of split rows
   float* places;
 
-  Call(const Plan& plan, const ForwardTensors& tensors, const KernelTable& kernels)
+  Call(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
+       const KernelTable& kernels)
       : plan(plan),
         tensors(tensors),
         kernels(kernels),
         layout(plan),
         limits(plan),
         scalars(score_scalars(plan.problem)),
-        dropout(Dropout::make(plan.problem.dropout, plan.problem.seed)),
+        dropout(dropout_of(plan.problem, run)),
         origins(plan),
         states(layout.floats()),
         places(states.take(layout.floats())) {}
@@ -293,7 +294,7 @@ class ForwardWorker final : public Worker {
 
 void run_forward(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
                  const KernelTable& kernels) {
-  Call call(plan, tensors, kernels);
+  Call call(plan, tensors, run, kernels);
   execute(
       plan, call.layout.sums(), [&] { return std::make_unique<ForwardWorker>(call); }, run);
 }

@@ -1,9 +1,8 @@
 // The two passes as virtual workers, and the small things they share.
 #pragma once
 
+#include "backend/backend.h"
 #include "backend/cpu/kernels.h"
-#include "core/dropout.h"
-#include "verbatim/verbatim.h"
 
 namespace verbatim::cpu {
 

@@ -8,17 +8,16 @@
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/recording.h"
 #include "backend/cuda/staging.h"
-#include "core/dropout.h"
 
 namespace verbatim::cuda {
 namespace {
 
-Scalars scalars_of(const Problem& problem) {
+Scalars scalars_of(const Problem& problem, const RunOptions& run) {
   const double scale = problem.softmax_scale();
   return {.scale = static_cast<float>(scale),
           .scale_log2 = static_cast<float>(scale * std::numbers::log2e),
           .softcap = static_cast<float>(problem.softcap),
-          .dropout = Dropout::make(problem.dropout, problem.seed)};
+          .dropout = dropout_of(problem, run)};
 }
 
 /// Kernels move 16 bytes at a time: every row has to start at a multiple of them.
@@ -109,7 +108,7 @@ void run_plan(const Device& device, const Kernel& kernel,
   const Scratch scratch(device, layout.end, stream);
   check(cudaMemsetAsync(scratch.data(), 0, layout.workspace, stream), kernel.name);
   params.sizes = sizes_of(plan.problem);
-  params.scalars = scalars_of(plan.problem);
+  params.scalars = scalars_of(plan.problem, run);
   params.plan = held->view();
   params.hand_off = layout.hand_off(scratch.data(), *held, spin_limit_ns);
   params.workspace = static_cast<std::byte*>(scratch.data()) + layout.workspace;
@@ -163,6 +162,10 @@ int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
   return Layout(plan.problem, q_tiles, kv_tiles,
                 chosen.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shared}))
       .end;
+}
+
+std::string CudaBackend::kernel_name(const Plan& plan) const {
+  return kernel(plan.pass, plan.problem, tile_of(plan), shares_tiles(plan)).name;
 }
 
 void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,

@@ -20,6 +20,7 @@ class CudaBackend : public Backend {
   std::string_view name() const override { return "cuda"; }
   void check(const Problem& problem) const override;
   int64_t workspace_bytes(const Plan& plan) const override;
+  std::string kernel_name(const Plan& plan) const override;
   void forward(const Plan& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override;
   void backward(const Plan& plan, const BackwardTensors& tensors,

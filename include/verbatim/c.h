@@ -1,0 +1,103 @@
+/* The C interface, for bindings of other languages: C99, and no type of CUDA.
+ *
+ * Functions that return a verbatim_status write their results only when it is verbatim_ok; else
+ * verbatim_last_error() says what was wrong. Text that comes back belongs to the library and lasts
+ * until this thread calls it again. Handles may be used by several threads at once. */
+#ifndef VERBATIM_C_H
+#define VERBATIM_C_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* The kinds of verbatim/error.h, and whatever else went wrong. */
+typedef enum verbatim_status {
+  verbatim_ok,
+  verbatim_invalid_argument,
+  verbatim_unsupported,
+  verbatim_invalid_plan,
+  verbatim_device_error,
+  verbatim_io_error,
+  verbatim_internal_error
+} verbatim_status;
+
+typedef enum verbatim_dtype { verbatim_f32, verbatim_bf16, verbatim_f16 } verbatim_dtype;
+
+/* A strided tensor in (batch, length, heads, dim) layout, in host memory or on the plan's device:
+ * TensorView of verbatim/tensor.h. Strides count elements. */
+typedef struct verbatim_tensor {
+  void* data;
+  verbatim_dtype dtype;
+  int64_t shape[4];
+  int64_t stride[4];
+} verbatim_tensor;
+
+/* ForwardTensors and BackwardTensors of verbatim/verbatim.h. */
+typedef struct verbatim_forward_tensors {
+  verbatim_tensor q, k, v; /* in */
+  verbatim_tensor o;       /* out */
+  float* lse;              /* out (batch, q_heads, q_len), dense */
+} verbatim_forward_tensors;
+
+typedef struct verbatim_backward_tensors {
+  verbatim_tensor q, k, v, o, dout; /* in */
+  const float* lse;                 /* in, as the forward wrote it */
+  verbatim_tensor dq, dk, dv;       /* out */
+} verbatim_backward_tensors;
+
+typedef struct verbatim_run_options {
+  void* stream;         /* CUDA: the cudaStream_t; NULL: the default stream */
+  int threads;          /* CPU: 0: all cores; changes no bit */
+  const uint64_t* seed; /* of the dropout; NULL: the problem's */
+} verbatim_run_options;
+
+/* What went wrong in this thread's last failed call; never NULL. */
+const char* verbatim_last_error(void);
+
+/* JSON: version, and names and summaries of the masks, orders and placements. */
+verbatim_status verbatim_info(const char** json);
+
+/* A problem under a mask on a device, planned once for both passes. */
+typedef struct verbatim_attention verbatim_attention;
+
+/* `spec` is JSON with the members "problem" (as problem_from_json), "mask" (as masks::make) and
+ * "options", an object with any of the members device, level, order, forward_order, placement,
+ * tile ([q, kv], 0: the usual one) and workers. */
+verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention);
+void verbatim_attention_destroy(verbatim_attention* attention);
+
+/* With device memory these only enqueue work on the stream; with host memory they wait for it.
+ * `run` may be NULL. */
+verbatim_status verbatim_attention_forward(const verbatim_attention* attention,
+                                           const verbatim_forward_tensors* tensors,
+                                           const verbatim_run_options* run);
+verbatim_status verbatim_attention_backward(const verbatim_attention* attention,
+                                            const verbatim_backward_tensors* tensors,
+                                            const verbatim_run_options* run);
+
+/* JSON: device, level, problem, mask, and for each pass its order, tile, placement, fingerprint,
+ * kernel and bytes of workspace. */
+verbatim_status verbatim_attention_describe(const verbatim_attention* attention, const char** json);
+
+/* The whole JSON of the mask that `mask` describes for these sizes (masks::make). */
+verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
+                                   int64_t kv_heads, const char** json);
+/* The same as a Python function in FlexAttention's vocabulary. */
+verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_len, int64_t kv_heads,
+                                  const char** python);
+/* The same as bytes of 0 and 1: (batch, kv_heads, q_len, kv_len), at most 2^28 of them a head. */
+verbatim_status verbatim_mask_to_dense(const char* mask, int64_t batch, int64_t kv_heads,
+                                       int64_t q_len, int64_t kv_len, uint8_t* dense);
+/* JSON of the mask whose visible positions are the bytes of `dense` that are not 0. */
+verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
+                                         int64_t q_len, int64_t kv_len, const char** json);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

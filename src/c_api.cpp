@@ -1,0 +1,278 @@
+// The C interface: the facade without exceptions or templates.
+#include "verbatim/c.h"
+
+#include <set>
+#include <utility>
+
+#include "core/json.h"
+#include "mask/distinct.h"
+#include "verbatim/verbatim.h"
+
+struct verbatim_attention {
+  verbatim::Attention attention;
+  std::string device;
+};
+
+namespace {
+
+using namespace verbatim;
+using Json = nlohmann::ordered_json;
+
+thread_local std::string last_error, last_text;
+
+verbatim_status status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+      return verbatim_invalid_argument;
+    case ErrorCode::unsupported:
+      return verbatim_unsupported;
+    case ErrorCode::invalid_plan:
+      return verbatim_invalid_plan;
+    case ErrorCode::device:
+      return verbatim_device_error;
+    case ErrorCode::io:
+      return verbatim_io_error;
+  }
+  return verbatim_internal_error;
+}
+
+/// Runs `action`; an exception becomes a status and a message.
+template <class Action>
+verbatim_status guarded(Action action) {
+  try {
+    action();
+    return verbatim_ok;
+  } catch (const Error& error) {
+    last_error = error.what();
+    return status_of(error.code());
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return verbatim_internal_error;
+  }
+}
+
+/// The same for actions that make a text.
+template <class Action>
+verbatim_status answered(const char** text, Action action) {
+  return guarded([&] {
+    last_text = action();
+    *text = last_text.c_str();
+  });
+}
+
+Dtype dtype_of(verbatim_dtype dtype) {
+  switch (dtype) {
+    case verbatim_f32:
+      return Dtype::f32;
+    case verbatim_bf16:
+      return Dtype::bf16;
+    case verbatim_f16:
+      return Dtype::f16;
+  }
+  throw Error(ErrorCode::invalid_argument, "c", "there is no such dtype",
+              {"dtype", std::to_string(dtype), "a verbatim_dtype", "verbatim_f32"});
+}
+
+TensorView view_of(const verbatim_tensor& t) {
+  TensorView view{t.data, dtype_of(t.dtype), {}, {}};
+  std::copy(t.shape, t.shape + 4, view.shape.begin());
+  std::copy(t.stride, t.stride + 4, view.stride.begin());
+  return view;
+}
+
+RowView rows_of(const Problem& p, const float* lse) {
+  return {const_cast<float*>(lse), {p.batch, p.q_heads, p.q_len}};
+}
+
+RunOptions run_of(const verbatim_run_options* run) {
+  RunOptions options;
+  if (!run) return options;
+  options.stream = run->stream;
+  options.threads = run->threads;
+  if (run->seed) options.seed = *run->seed;
+  return options;
+}
+
+AttentionOptions options_of(const nlohmann::json& json) {
+  constexpr const char* kOperation = "options";
+  static const std::set<std::string> kKnown{"device",    "level", "order",  "forward_order",
+                                            "placement", "tile",  "workers"};
+  for (const auto& [key, value] : json.items()) {
+    if (kKnown.contains(key)) continue;
+    throw Error(ErrorCode::invalid_argument, kOperation, "there is no such option",
+                {key, key, "device, level, order, forward_order, placement, tile or workers", ""});
+  }
+  const auto text = [&](const char* key, const char* otherwise) -> std::string {
+    return json.contains(key) ? json_text(json[key], key, kOperation) : otherwise;
+  };
+  AttentionOptions options;
+  options.device = text("device", "cpu");
+  options.forward_order = text("forward_order", "auto");
+  options.plan.level = level_from_string(text("level", "invariant"));
+  options.plan.order = text("order", "auto");
+  options.plan.placement = text("placement", "auto");
+  if (json.contains("tile")) {
+    const nlohmann::json& tile = json["tile"];
+    if (!tile.is_array() || tile.size() != 2) {
+      throw Error(ErrorCode::invalid_argument, kOperation, "a tile is two numbers",
+                  {"tile", tile.type_name(), "[q, kv]", "[0, 0]"});
+    }
+    options.plan.tile = {json_int(tile[0], "tile", kOperation),
+                         json_int(tile[1], "tile", kOperation)};
+  }
+  if (json.contains("workers")) {
+    options.plan.workers = static_cast<int32_t>(json_int(json["workers"], "workers", kOperation));
+  }
+  return options;
+}
+
+verbatim_attention make_attention(const char* text) {
+  constexpr const char* kOperation = "attention.create";
+  const nlohmann::json spec = parse_json(text, kOperation);
+  const Problem problem = problem_from_json(json_member(spec, "problem", kOperation).dump());
+  const Mask mask = masks::make(json_member(spec, "mask", kOperation).dump(), problem.q_len,
+                                problem.kv_len, problem.kv_heads);
+  const AttentionOptions options = options_of(json_member(spec, "options", kOperation));
+  return {Attention(problem, mask, options), options.device};
+}
+
+/// Distinct order names of a plan, in the sequence of its heads.
+Json order_names(const Plan& plan) {
+  std::set<std::string> seen;
+  Json names = Json::array();
+  for (const auto& order : plan.orders) {
+    if (seen.insert(order->name).second) names.push_back(order->name);
+  }
+  return names;
+}
+
+Json describe(const Attention& attention, Pass pass) {
+  const Plan& plan = attention.plan(pass);
+  const TileShape tile =
+      plan.orders.empty() ? default_tile(plan.problem, pass) : plan.orders.front()->tiles->shape;
+  return {{"orders", order_names(plan)},      {"tile", {tile.q, tile.kv}},
+          {"placement", plan.placement.name}, {"workers", plan.placement.workers},
+          {"residency", plan.residency},      {"fingerprint", plan.fingerprint()},
+          {"kernel", attention.kernel(pass)}, {"workspace_bytes", attention.workspace_bytes(pass)}};
+}
+
+std::string describe(const verbatim_attention& handle) {
+  const Attention& attention = handle.attention;
+  const Problem& p = attention.problem();
+  const Mask& mask = attention.mask();
+  return Json{{"device", handle.device},
+              {"level", to_string(attention.plan(Pass::backward).level)},
+              {"problem", Json::parse(to_json(p))},
+              {"mask",
+               {{"name", mask.name()},
+                {"params", Json::parse(mask.params_json())},
+                {"area", mask.area(p.batch, p.q_heads, p.kv_heads)}}},
+              {"forward", describe(attention, Pass::forward)},
+              {"backward", describe(attention, Pass::backward)}}
+      .dump();
+}
+
+Json describe(const OrderInfo& order) {
+  return {{"name", order.name},
+          {"pass", order.pass == Pass::forward ? "forward" : "backward"},
+          {"level", to_string(order.level)},
+          {"summary", order.summary}};
+}
+
+std::string info() {
+  Json json = {{"version", VERBATIM_VERSION}, {"masks", masks::names()}};
+  for (const OrderInfo& order : orders()) json["orders"].push_back(describe(order));
+  for (const PlacementInfo& placement : placements()) {
+    json["placements"].push_back({{"name", placement.name}, {"summary", placement.summary}});
+  }
+  return json.dump();
+}
+
+/// One mask a head, each kept once.
+Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q_len,
+                int64_t kv_len) {
+  DistinctHeads heads;
+  const int64_t positions = q_len * kv_len;
+  for (int64_t head = 0; head < batch * kv_heads; ++head) {
+    const auto plane = std::span(dense + head * positions, static_cast<size_t>(positions));
+    heads.variant_of.push_back(
+        heads.id_of(masks::from_dense(plane, q_len, kv_len).variants().front()));
+  }
+  return Mask("dense", "{}", std::move(heads.variants), std::move(heads.variant_of), batch,
+              kv_heads);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* verbatim_last_error() { return last_error.c_str(); }
+
+verbatim_status verbatim_info(const char** json) { return answered(json, info); }
+
+verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention) {
+  return guarded([&] { *attention = new verbatim_attention(make_attention(spec)); });
+}
+
+void verbatim_attention_destroy(verbatim_attention* attention) { delete attention; }
+
+verbatim_status verbatim_attention_forward(const verbatim_attention* handle,
+                                           const verbatim_forward_tensors* t,
+                                           const verbatim_run_options* run) {
+  return guarded([&] {
+    handle->attention.forward({view_of(t->q), view_of(t->k), view_of(t->v), view_of(t->o),
+                               rows_of(handle->attention.problem(), t->lse)},
+                              run_of(run));
+  });
+}
+
+verbatim_status verbatim_attention_backward(const verbatim_attention* handle,
+                                            const verbatim_backward_tensors* t,
+                                            const verbatim_run_options* run) {
+  return guarded([&] {
+    handle->attention.backward({view_of(t->q), view_of(t->k), view_of(t->v), view_of(t->o),
+                                view_of(t->dout), rows_of(handle->attention.problem(), t->lse),
+                                view_of(t->dq), view_of(t->dk), view_of(t->dv)},
+                               run_of(run));
+  });
+}
+
+verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
+                                            const char** json) {
+  return answered(json, [&] { return describe(*attention); });
+}
+
+verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
+                                   int64_t kv_heads, const char** json) {
+  return answered(json, [&] { return to_json(masks::make(mask, q_len, kv_len, kv_heads)); });
+}
+
+verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_len, int64_t kv_heads,
+                                  const char** python) {
+  return answered(python, [&] { return to_mask_mod(masks::make(mask, q_len, kv_len, kv_heads)); });
+}
+
+verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t kv_heads,
+                                       int64_t q_len, int64_t kv_len, uint8_t* dense) {
+  return guarded([&] {
+    const Mask mask = masks::make(text, q_len, kv_len, kv_heads);
+    if (mask.q_len() != q_len || mask.kv_len() != kv_len) {
+      throw Error(ErrorCode::invalid_argument, "mask.to_dense", "the mask has other lengths",
+                  {"q_len, kv_len", std::to_string(q_len) + ", " + std::to_string(kv_len),
+                   std::to_string(mask.q_len()) + ", " + std::to_string(mask.kv_len()), ""});
+    }
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < kv_heads; ++h) {
+        const std::vector<uint8_t> plane = to_dense(mask.head(b, h));
+        dense = std::copy(plane.begin(), plane.end(), dense);
+      }
+    }
+  });
+}
+
+verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
+                                         int64_t q_len, int64_t kv_len, const char** json) {
+  return answered(json, [&] { return to_json(from_dense(dense, batch, kv_heads, q_len, kv_len)); });
+}
+
+}  // extern "C"

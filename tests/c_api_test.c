@@ -1,0 +1,59 @@
+/* The C interface from C: one head attends to two keys, and what is wrong is said. */
+#include "verbatim/c.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char* kSpec =
+    "{\"problem\": {\"batch\": 1, \"q_heads\": 1, \"kv_heads\": 1, \"q_len\": 2, \"kv_len\": 2,"
+    " \"head_dim\": 1, \"head_dim_v\": 1, \"dtype\": \"f32\", \"scale\": 1, \"softcap\": 0,"
+    " \"dropout\": 0, \"seed\": 0},"
+    " \"mask\": {\"name\": \"causal\", \"params\": {}}, \"options\": {\"order\": \"descending\"}}";
+
+static verbatim_tensor tensor(float* data) {
+  const verbatim_tensor t = {data, verbatim_f32, {1, 2, 1, 1}, {2, 1, 1, 1}};
+  return t;
+}
+
+static int failures = 0;
+static void expect(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "failed: %s; last error: %s\n", what, verbatim_last_error());
+  ++failures;
+}
+
+int main(void) {
+  float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
+  float dout[] = {1, 1}, dq[2], dk[2], dv[2];
+  verbatim_attention* attention = NULL;
+  expect(verbatim_attention_create(kSpec, &attention) == verbatim_ok, "create");
+
+  const verbatim_forward_tensors forward = {tensor(q), tensor(k), tensor(v), tensor(o), lse};
+  expect(verbatim_attention_forward(attention, &forward, NULL) == verbatim_ok, "forward");
+  expect(o[0] == 8 && fabs(o[1] - 5) < 1e-5, "the second query weighs 8 and 4 as 1 to 3");
+  expect(fabs(lse[1] - log(4)) < 1e-6, "its LSE is log(1 + 3)");
+
+  const verbatim_backward_tensors backward = {tensor(q),  tensor(k),    tensor(v),
+                                              tensor(o),  tensor(dout), lse,
+                                              tensor(dq), tensor(dk),   tensor(dv)};
+  expect(verbatim_attention_backward(attention, &backward, NULL) == verbatim_ok, "backward");
+  expect(fabs(dv[0] - 1.25) < 1e-6 && fabs(dv[1] - 0.75) < 1e-6, "dV sums the weights");
+
+  const char* json = NULL;
+  expect(verbatim_attention_describe(attention, &json) == verbatim_ok, "describe");
+  expect(strstr(json, "\"orders\":[\"descending\"]") != NULL, "the order that was asked for");
+
+  verbatim_forward_tensors wrong = forward;
+  wrong.k.shape[1] = 3;
+  expect(verbatim_attention_forward(attention, &wrong, NULL) == verbatim_invalid_argument,
+         "a wrong shape is an invalid argument");
+  expect(strstr(verbatim_last_error(), "shape of k") != NULL, "which names the tensor");
+  verbatim_attention_destroy(attention);
+
+  expect(verbatim_mask_json("{\"name\": \"cuasal\", \"params\": {}}", 2, 2, 1, &json) ==
+             verbatim_invalid_argument,
+         "an unknown mask is an invalid argument");
+  expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
+  return failures != 0;
+}
