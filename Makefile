@@ -1,7 +1,7 @@
 # Everything a fresh Debian or Ubuntu machine needs: `make run` and `make test`.
 BUILD ?= build
 PACKAGES := g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libfmt-dev \
-            libgtest-dev
+            libgtest-dev python3-numpy python3-pytest
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # About 8 documents of real lengths, 4 query heads per KV head, bf16: seconds on two cores.
@@ -22,7 +22,7 @@ test-gpu: build
 	 else echo "skipped: built without nvcc, so there are no GPU tests"; fi
 
 build: setup
-	cmake -S . -B $(BUILD) -G Ninja
+	cmake -S . -B $(BUILD) -G Ninja -DPython3_EXECUTABLE=/usr/bin/python3
 	cmake --build $(BUILD)
 
 # Asks the package manager only when something is missing.

@@ -1,0 +1,111 @@
+"""Every mask against its predicate of docs/masks.md, and what is made of masks."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from verbatim_attn import Plan, Problem, masks
+
+N = 13
+DOCS = (3, 0, 6, 4)
+START = np.repeat(np.cumsum((0, *DOCS[:-1])), DOCS)  # of the document that holds a position
+DOC = np.repeat(range(4), DOCS)
+Q, K = np.arange(N)[:, None], np.arange(N)[None, :]
+SAME = DOC[Q] == DOC[K]
+
+PREDICATES = [
+    (masks.Full(), Q >= 0 * K),
+    (masks.Causal(), K <= Q),
+    (masks.FullSlidingWindow(3), abs(Q - K) <= 3),
+    (masks.CausalSlidingWindow(3), (Q - 3 <= K) & (K <= Q)),
+    (masks.FullDocument(DOCS), SAME),
+    (masks.CausalDocument(np.array(DOCS)), SAME & (K <= Q)),
+    (masks.ShareQuestion(list(DOCS)), (K <= Q) & (SAME | (DOC[K] == 0))),
+    (masks.CausalBlockwise(DOCS), (K <= Q) & (SAME | (DOC[Q] == 3))),
+    (masks.GlobalSliding(2, 1), (Q < 2) | (K < 2) | (abs(Q - K) <= 1)),
+    (masks.PrefixLmCausal(4), (K < 4) | (K <= Q)),
+    (masks.PrefixLmDocument(DOCS, 2), SAME & ((K - START[K] < 2) | (K <= Q))),
+    (masks.PrefixLmDocument(DOCS, (1, 0, 5, 2)),
+     SAME & ((K - START[K] < np.array((1, 0, 5, 2))[DOC[K]]) | (K <= Q))),
+    (masks.BlockCausalDocument(DOCS, 2), SAME & ((K - START[K]) // 2 <= (Q - START[Q]) // 2)),
+    (masks.UniformBlockSparse(5, 4, blocks=(((0, 1), (2, 0)),)),
+     ((Q // 5 == 0) & (K // 4 == 1)) | ((Q // 5 == 2) & (K // 4 == 0))),
+    (masks.VariableBlockSparse((0, 6, N), (0, 1, N), blocks=[[(0, 0), (1, 1)]]),
+     ((Q < 6) & (K < 1)) | ((Q >= 6) & (K >= 1))),
+    (masks.from_cu_seqlens((0, 3, 9, N)), SAME),
+    (masks.from_cu_seqlens((0, 3, 9, N), causal=True), SAME & (K <= Q)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mask, visible", PREDICATES, ids=lambda x: getattr(x, "name", ""))
+def test_shows_what_its_predicate_says(mask, visible):
+    assert (mask.dense(N)[0, 0] == visible).all()
+
+
+@pytest.mark.parametrize("mask, visible", PREDICATES, ids=lambda x: getattr(x, "name", ""))
+def test_mask_mod_says_the_same(mask, visible):
+    if "import torch" in masks._library.mask_mod(mask.spec, N, N, 1):
+        pytest.importorskip("torch")
+    mask_mod = mask.to_mask_mod(N)
+    assert all(bool(mask_mod(0, 0, q, k)) == visible[q, k] for q in range(N) for k in range(N))
+
+
+def test_every_pattern_of_the_library_has_a_class():
+    from verbatim_attn import _library
+
+    classes = {cls.name for cls in masks.Mask.__subclasses__()}
+    assert set(_library.info()["masks"]) <= classes
+
+
+def test_masks_are_values():
+    assert masks.CausalDocument([1, 2]) == masks.CausalDocument(np.array([1, 2]))
+    assert len({masks.CausalDocument([1, 2]), masks.CausalDocument((1, 2))}) == 1
+    assert masks.Causal() != masks.Full()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        masks.FullSlidingWindow(3).window = 4
+
+
+def test_causal_is_aligned_bottom_right():
+    assert (masks.Causal().dense(2, 4)[0, 0] == [[1, 1, 1, 0], [1, 1, 1, 1]]).all()
+
+
+def test_intersection_and_key_lengths():
+    both = masks.Causal() & masks.FullSlidingWindow(2)
+    assert (both.dense(N)[0, 0] == ((K <= Q) & (abs(Q - K) <= 2))).all()
+    padded = (both & masks.from_dense((K != 5) & (Q >= 0))).with_key_lengths([N, 4]).dense(N, batch=2)
+    assert (padded[0, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K != 5))).all()
+    assert (padded[1, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K < 4))).all()
+
+
+def test_dense_masks_survive_the_round_trip():
+    shown = np.random.default_rng(0).random((2, 3, 7, 9)) < 0.4
+    assert (masks.from_dense(shown).dense(7, 9, batch=2, kv_heads=3) == shown).all()
+    assert json.loads(masks.from_dense(shown[0, 0]).to_json(7, 9))["q_len"] == 7
+
+
+def test_random_blocks_depend_on_the_seed_and_head_only():
+    one, same, other = (masks.UniformBlockSparse(2, 2, density=0.3, seed=s) for s in (0, 0, 1))
+    assert (one.dense(64, kv_heads=2) == same.dense(64, kv_heads=2)).all()
+    assert (one.dense(64) != other.dense(64)).any()
+    heads = one.dense(64, kv_heads=2)[0]
+    assert (heads[0] != heads[1]).any() and (heads[0] == one.dense(64)[0, 0]).all()
+
+
+@pytest.mark.parametrize(
+    "make, part",
+    [
+        (lambda: masks.CausalDocument((3, 4)).dense(9), "expected 7, 7"),
+        (lambda: masks.FullSlidingWindow(-1).dense(4), "window is out of range; got -1"),
+        (lambda: masks.UniformBlockSparse(2, 2), "expected density= or blocks="),
+        (lambda: masks.from_cu_seqlens((0, 5, 3)).dense(3), "cu_seqlens_q[2]"),
+        (lambda: masks.from_dense(np.ones(3)), "expected (batch, kv_heads, q_len, kv_len)"),
+        (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), masks.FullDocument((3, 4))),
+         "expected 9 queries, 9 keys"),
+    ],
+)  # fmt: skip
+def test_errors_name_what_is_wrong(make, part):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert part in str(error.value)

@@ -1,0 +1,186 @@
+"""attention(), attention_backward() and Plan on NumPy arrays."""
+
+import hashlib
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+import reference
+import verbatim_attn as va
+from verbatim_attn import masks
+
+
+PROBLEM = va.Problem(2, 4, 2, 70, 90, 24, 24, "f32")
+
+
+class Tensor:
+    """Of a library that nobody knows."""
+
+
+def inputs(rng, batch=2, q_len=70, kv_len=90, q_heads=4, kv_heads=2, dim=24, dim_v=24, dtype="f4"):
+    def normal(*shape):
+        return rng.standard_normal(shape).astype(dtype)
+
+    q, k = normal(batch, q_len, q_heads, dim), normal(batch, kv_len, kv_heads, dim)
+    return q, k, normal(batch, kv_len, kv_heads, dim_v), normal(batch, q_len, q_heads, dim_v)
+
+
+def run(q, k, v, dout, **how):
+    o, lse = va.attention(q, k, v, return_lse=True, **how)
+    return o, lse, *va.attention_backward(dout, q, k, v, o, lse, **how)
+
+
+def same_bits(a, b):
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("how", [{}, {"scale": 0.3}, {"softcap": 2.0}], ids=str)
+@pytest.mark.parametrize(
+    "mask", [None, masks.Causal(), masks.CausalSlidingWindow(9), masks.Full().with_key_lengths([0, 50])],
+    ids=lambda m: getattr(m, "name", "none"),
+)  # fmt: skip
+def test_agrees_with_double_precision(mask, how):
+    q, k, v, dout = inputs(np.random.default_rng(1), dim_v=40)
+    visible = (mask or masks.Full()).dense(70, 90, batch=2)
+    got = run(q, k, v, dout, mask=mask, **how)
+    o, lse, _ = reference.forward(q, k, v, visible, **how)
+    expected = (o, lse, *reference.backward(dout, q, k, v, visible, **how))
+    for name, x, y in zip(("o", "lse", "dq", "dk", "dv"), got, expected, strict=True):
+        reference.assert_close(name, x, y)
+
+
+def test_half_precision():
+    q, k, v, dout = inputs(np.random.default_rng(2), dtype="f2")
+    got = run(q, k, v, dout, mask=masks.Causal())
+    assert {x.dtype.name for x in got} == {"float16", "float32"}
+    expected = reference.backward(dout, q, k, v, masks.Causal().dense(70, 90))
+    for name, x, y in zip(("dq", "dk", "dv"), got[2:], expected, strict=True):
+        reference.assert_close(name, x, y, eps=4e-3)
+
+
+def test_strides_do_not_matter():
+    rng = np.random.default_rng(3)
+    q, k, v, dout = inputs(rng)
+    dense = run(q, k, v, dout, mask=masks.Causal())
+    gapped = np.zeros((2, 70, 4, 30), "f4")
+    gapped[..., :24] = q
+    heads_first = np.ascontiguousarray(k.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    reversed_twice = np.ascontiguousarray(v[::-1])[::-1]
+    dims_last = np.ascontiguousarray(dout.transpose(3, 0, 1, 2)).transpose(1, 2, 3, 0)
+    strided = (gapped[..., :24], heads_first, reversed_twice, dims_last)
+    assert not any(x.flags.c_contiguous for x in strided)
+    assert same_bits(run(*strided, mask=masks.Causal()), dense)
+    expanded = np.broadcast_to(q[:1], q.shape)
+    assert same_bits(
+        run(expanded, k, v, dout), run(np.ascontiguousarray(expanded), k, v, dout)
+    )
+
+
+def test_bits_are_invariant():
+    rng = np.random.default_rng(4)
+    q, k, v, dout = inputs(rng, batch=1, q_len=300, kv_len=300)
+    docs = (100, 37, 163)
+    packed = run(q, k, v, dout, mask=masks.CausalDocument(docs))
+    assert same_bits(run(q, k, v, dout, mask=masks.CausalDocument(docs)), packed)
+    edges = np.cumsum((0, *docs))
+    for begin, end in zip(edges, edges[1:]):
+        part = slice(begin, end)
+        alone = run(q[:, part], k[:, part], v[:, part], dout[:, part], mask=masks.Causal())
+        o, lse, dq, dk, dv = packed
+        cut = (o[:, part], lse[..., part], dq[:, part], dk[:, part], dv[:, part])
+        assert same_bits(alone, cut)
+
+
+def test_dropout_follows_its_seed():
+    q, k, v, dout = inputs(np.random.default_rng(5))
+    first, again, other = (run(q, k, v, dout, dropout=0.4, seed=s) for s in (7, 7, 2**63 + 8))
+    assert same_bits(first, again) and not same_bits(first[:1], other[:1])
+    ones = np.ones_like(v)  # the row sums of the weights that stay, scaled: 1 on average
+    kept = va.attention(q, k, ones, dropout=0.4, seed=1)
+    assert abs(kept.mean() - 1) < 0.02 and kept.std() > 0.01
+    plan = va.Plan(PROBLEM._replace(dropout=0.4, seed=7))
+    assert same_bits(plan.forward(q, k, v), first[:2])
+
+
+@pytest.mark.parametrize("order", ["ascending", "shift", "chunked_descending/split"])
+def test_orders_are_honoured(order):
+    q, k, v, _ = inputs(np.random.default_rng(6))
+    plan = va.Plan(PROBLEM, order=order, tile=(16, 16))
+    assert plan.backward_pass.orders == [order] and plan.backward_pass.tile == [16, 16]
+    assert plan.level == "invariant" and order in plan.explain()
+    o, lse = plan.forward(q, k, v, threads=1)
+    assert same_bits(plan.forward(q, k, v, threads=3), (o, lse))
+
+
+def test_fingerprints_tell_bits_apart():
+    def fingerprint(**how):
+        return va.Plan(PROBLEM, masks.Causal(), **how).backward_pass.fingerprint
+
+    assert fingerprint() == fingerprint(workers=3)
+    assert fingerprint(order="ascending") != fingerprint(order="descending")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_the_tool_gets_the_same_bits(tmp_path, dtype):
+    tool = os.environ.get("VERBATIM_TOOL")
+    if not tool:
+        pytest.skip("VERBATIM_TOOL does not name the command-line tool")
+    tensors = dict(zip(("q", "k", "v", "do"), inputs(np.random.default_rng(8), dtype=dtype)))
+    for name, x in tensors.items():
+        np.save(tmp_path / f"{name}.npy", x)
+    command = [tool, "run", "--mask", "causal_sliding_window", "--window", "20", "--check", "none",
+               "--repeats", "1", "--json", tmp_path / "run.json", "--input"]  # fmt: skip
+    subprocess.run([*command, *(f"{n}={tmp_path / n}.npy" for n in tensors)], check=True)
+    saved = json.loads((tmp_path / "run.json").read_text())
+    got = run(*tensors.values(), mask=masks.CausalSlidingWindow(20))
+    for name, x in zip(("o", "lse", "dq", "dk", "dv"), got, strict=True):
+        assert hashlib.sha256(x.tobytes()).hexdigest() == saved["bits"]["sha256"][name], name
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1)])
+def test_lengths_of_zero_and_one(shape):
+    q, k, v, dout = inputs(np.random.default_rng(9), q_len=shape[0], kv_len=shape[1])
+    o, lse, dq, dk, dv = run(q, k, v, dout)
+    if shape[1] == 0:
+        assert (o == 0).all() and (lse == -np.inf).all()
+    assert (dq == 0).all() or shape == (1, 1)
+    assert dk.shape == k.shape
+
+
+def test_errors_name_what_is_wrong():
+    q, k, v, dout = inputs(np.random.default_rng(10))
+    o, lse = va.attention(q, k, v, return_lse=True)
+
+    def refused(kind, part, call):
+        with pytest.raises(kind) as error:
+            call()
+        assert part in str(error.value)
+
+    refused(ValueError, "wrong shape of v", lambda: va.attention(q, k, v[:, 1:]))
+    refused(ValueError, "wrong dtype of k", lambda: va.attention(q, k.astype("f2"), v))
+    refused(ValueError, "nearest: float32", lambda: va.attention(q.astype("f8"), k, v))
+    refused(ValueError, "got >f4", lambda: va.attention(q.astype(">f4"), k, v))
+    refused(ValueError, "(batch, length, heads, dim)", lambda: va.attention(q[0], k, v))
+    refused(ValueError, "a divisor of q_heads", lambda: va.attention(q[:, :, :3], k, v))
+    refused(ValueError, "nearest: shift", lambda: va.attention(q, k, v, order="shfit"))
+    refused(ValueError, "deterministic=False", lambda: va.attention(q, k, v, order="none"))
+    refused(ValueError, "nearest: seed=0", lambda: va.attention(q, k, v, dropout=0.1))
+    refused(TypeError, "got list", lambda: va.attention(q.tolist(), k, v))
+    refused(ValueError, "shape of lse", lambda: va.attention_backward(dout, q, k, v, o, lse.T))
+    refused(TypeError, "k is no ndarray; got Tensor", lambda: va.attention(q, Tensor(), v))
+    refused(ValueError, "head_dim_v is out of range", lambda: va.Plan(PROBLEM._replace(head_dim_v=0)))
+    refused(ValueError, "unknown device; got 'gpu'", lambda: va.Plan(PROBLEM, device="gpu"))
+
+
+def test_none_is_a_level_without_promise():
+    q, k, v, dout = inputs(np.random.default_rng(11))
+    for order in ("none", "auto"):
+        o, lse = va.attention(q, k, v, order=order, deterministic=False, return_lse=True)
+        va.attention_backward(dout, q, k, v, o, lse, order=order, deterministic=False)
+    from verbatim_attn.attention import resolve_order
+
+    assert resolve_order("none", "invariant", False) == ("auto", "not_guaranteed")
+    assert resolve_order("auto", "invariant", False) == ("auto", "not_guaranteed")
+    assert resolve_order("shift", "run_to_run", False) == ("shift", "run_to_run")

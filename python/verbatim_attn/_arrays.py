@@ -1,0 +1,177 @@
+"""NumPy arrays and PyTorch tensors as the library sees them: an address, a dtype, strides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ._library import DTYPES
+
+View = tuple[int, ...]  # address, dtype, 4 lengths, 4 strides in elements: _library._TENSOR
+
+
+class Arrays:
+    """What both kinds share."""
+
+    kind: type
+    device: str
+
+    def _code(self, dtype: Any) -> int | None:
+        raise NotImplementedError
+
+    def dtype(self, x: Any) -> int:
+        """Into DTYPES."""
+        code = self._code(x.dtype)
+        if code is None:
+            raise ValueError(
+                f"[tensors] no kernel for this dtype; got {x.dtype}, expected float32, bfloat16 or "
+                "float16 (nearest: float32)"
+            )
+        return code
+
+    def dtype_name(self, x: Any) -> str:
+        return DTYPES[self.dtype(x)]
+
+    def check(self, name: str, x: Any) -> None:
+        """That x is of this kind and has four dimensions; the library checks the rest."""
+        if not isinstance(x, self.kind):
+            raise TypeError(
+                f"[tensors] {name} is no {self.kind.__name__}; got {type(x).__name__}, expected "
+                "q, k and v of one kind"
+            )
+        if x.ndim != 4:
+            raise ValueError(
+                f"[tensors] wrong number of dimensions of {name}; got shape {list(x.shape)}, "
+                "expected (batch, length, heads, dim)"
+            )
+
+
+class NumpyArrays(Arrays):
+    """f32 and f16, and bf16 where a package (ml_dtypes) gives NumPy one."""
+
+    kind = np.ndarray
+    device = "cpu"
+    _codes = {"float32": 0, "bfloat16": 1, "float16": 2}
+
+    def _code(self, dtype: np.dtype) -> int | None:
+        return self._codes.get(dtype.name) if dtype.isnative else None
+
+    def ready(self, x: np.ndarray) -> np.ndarray:
+        """The array itself when the library can read it, else a dense copy."""
+        if x.flags.c_contiguous:
+            return x
+        size = x.itemsize
+        good = x.strides[-1] == size and all(s >= 0 and s % size == 0 for s in x.strides)
+        return x if good else np.ascontiguousarray(x)
+
+    def ready_rows(self, lse: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        _check_lse(lse, shape)
+        return np.ascontiguousarray(lse, np.float32)
+
+    def empty(self, like: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        return np.empty(shape, like.dtype)
+
+    def empty_rows(self, like: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        return np.empty(shape, np.float32)
+
+    def address(self, x: np.ndarray) -> int:
+        return x.ctypes.data
+
+    def stream(self, x: np.ndarray) -> int:
+        return 0
+
+    def view(self, x: np.ndarray) -> View:
+        size = x.itemsize
+        return (x.ctypes.data, self.dtype(x), *x.shape, *(s // size for s in x.strides))
+
+
+class TorchTensors(Arrays):
+    """f32, bf16 and f16 on the CPU and on CUDA devices."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self.device = str(device)
+        self._torch = torch
+        self._device = device
+        self._is_cuda = device.type == "cuda"
+        self._codes = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+        self.kind = torch.Tensor
+
+    def _code(self, dtype: Any) -> int | None:
+        return self._codes.get(dtype)
+
+    def ready(self, x: Any) -> Any:
+        """The tensor itself when the library can read it, else a dense copy. Kernels move 16 bytes
+        at a time: on a GPU every row starts at a multiple of them."""
+        if x.device != self._device:
+            raise ValueError(
+                f"[tensors] the tensors are on different devices; got {x.device}, "
+                f"expected {self.device} as q"
+            )
+        if x.stride(-1) != 1 and x.shape[-1] > 1:
+            return x.contiguous()
+        if self._is_cuda:
+            size = x.element_size()
+            if x.data_ptr() % 16 or any(
+                n > 1 and s * size % 16 for n, s in zip(x.shape[:-1], x.stride()[:-1])
+            ):
+                return x.clone(memory_format=self._torch.contiguous_format)
+        return x
+
+    def ready_rows(self, lse: Any, shape: Sequence[int]) -> Any:
+        _check_lse(lse, shape)
+        return lse.to(self._device, self._torch.float32).contiguous()
+
+    def empty(self, like: Any, shape: Sequence[int]) -> Any:
+        return like.new_empty(shape)
+
+    def empty_rows(self, like: Any, shape: Sequence[int]) -> Any:
+        return like.new_empty(shape, dtype=self._torch.float32)
+
+    def address(self, x: Any) -> int:
+        return x.data_ptr()
+
+    def stream(self, x: Any) -> int:
+        if not self._is_cuda:
+            return 0
+        return self._torch.cuda.current_stream(self._device).cuda_stream
+
+    def view(self, x: Any) -> View:
+        return (x.data_ptr(), self.dtype(x), *x.shape, *x.stride())
+
+
+_numpy = NumpyArrays()
+_torch: dict[Any, TorchTensors] = {}  # by device
+
+
+def arrays_of(x: Any) -> NumpyArrays | TorchTensors:
+    """How to look at arrays of x's kind, on x's device."""
+    if isinstance(x, np.ndarray):
+        return _numpy
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        raise TypeError(
+            f"[tensors] q is neither a NumPy array nor a PyTorch tensor; got {type(x).__name__}, "
+            "expected one of them (nearest: numpy.asarray(q))"
+        )
+    found = _torch.get(x.device)
+    if found is None:
+        found = _torch.setdefault(x.device, TorchTensors(x.device))
+    return found
+
+
+def _check_lse(lse: Any, shape: Sequence[int]) -> None:
+    if lse.shape != shape:
+        raise ValueError(
+            f"[tensors] wrong shape of lse; got {list(lse.shape)}, expected {list(shape)}"
+        )
+
+
+def _wrong_dtype(got: Any) -> ValueError:
+    names = "float32, bfloat16 or float16"
+    return ValueError(f"[tensors] no kernel for this dtype; got {got}, expected {names} (nearest: float32)")
+

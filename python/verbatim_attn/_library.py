@@ -1,0 +1,102 @@
+"""The C interface (include/verbatim/c.h) through ctypes; its statuses become exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+# In the order of verbatim_status.
+_EXCEPTIONS: tuple[type[Exception], ...] = (
+    ValueError,
+    NotImplementedError,
+    RuntimeError,  # an invalid plan
+    RuntimeError,  # the device
+    OSError,
+    RuntimeError,
+)
+
+_TENSOR = "Pi4q4q"  # verbatim_tensor: data, dtype, shape, stride
+FORWARD = struct.Struct("@" + 4 * _TENSOR + "P")
+BACKWARD = struct.Struct("@" + 5 * _TENSOR + "P" + 3 * _TENSOR)
+RUN = struct.Struct("@PiP")
+
+DTYPES = ("f32", "bf16", "f16")  # in the order of verbatim_dtype
+
+
+def _load() -> ctypes.CDLL:
+    """The library beside this file, or the one that VERBATIM_LIBRARY names."""
+    beside = Path(__file__).with_name("libverbatim_c.so")
+    return ctypes.CDLL(os.environ.get("VERBATIM_LIBRARY", str(beside)))
+
+
+def _function(name: str, *arguments: type) -> Callable[..., int]:
+    function = getattr(_library, name)
+    function.argtypes = arguments
+    return function
+
+
+_library = _load()
+_library.verbatim_last_error.restype = ctypes.c_char_p
+
+_text, _int = ctypes.c_char_p, ctypes.c_int64
+_text_out = ctypes.POINTER(ctypes.c_char_p)
+_sizes = (_int, _int, _int)
+
+create = _function("verbatim_attention_create", _text, ctypes.POINTER(ctypes.c_void_p))
+destroy = _function("verbatim_attention_destroy", ctypes.c_void_p)
+destroy.restype = None  # type: ignore[attr-defined]
+forward = _function("verbatim_attention_forward", ctypes.c_void_p, _text, _text)
+backward = _function("verbatim_attention_backward", ctypes.c_void_p, _text, _text)
+_describe = _function("verbatim_attention_describe", ctypes.c_void_p, _text_out)
+_info = _function("verbatim_info", _text_out)
+_mask_json = _function("verbatim_mask_json", _text, *_sizes, _text_out)
+_mask_mod = _function("verbatim_mask_mod", _text, *_sizes, _text_out)
+_mask_to_dense = _function("verbatim_mask_to_dense", _text, _int, *_sizes, ctypes.c_void_p)
+_mask_from_dense = _function("verbatim_mask_from_dense", ctypes.c_void_p, _int, *_sizes, _text_out)
+
+
+def _fail(status: int) -> NoReturn:
+    raise _EXCEPTIONS[status - 1](_library.verbatim_last_error().decode())
+
+
+def check(status: int) -> None:
+    if status:
+        _fail(status)
+
+
+def _answer(function: Callable[..., int], *arguments: Any) -> str:
+    text = ctypes.c_char_p()
+    check(function(*arguments, ctypes.byref(text)))
+    assert text.value is not None
+    return text.value.decode()
+
+
+def info() -> dict[str, Any]:
+    return json.loads(_answer(_info))
+
+
+def describe(handle: ctypes.c_void_p) -> dict[str, Any]:
+    return json.loads(_answer(_describe, handle))
+
+
+def mask_json(spec: str, q_len: int, kv_len: int, kv_heads: int) -> str:
+    return _answer(_mask_json, spec.encode(), q_len, kv_len, kv_heads)
+
+
+def mask_mod(spec: str, q_len: int, kv_len: int, kv_heads: int) -> str:
+    return _answer(_mask_mod, spec.encode(), q_len, kv_len, kv_heads)
+
+
+def mask_to_dense(
+    spec: str, batch: int, kv_heads: int, q_len: int, kv_len: int, address: int
+) -> None:
+    check(_mask_to_dense(spec.encode(), batch, kv_heads, q_len, kv_len, address))
+
+
+def mask_from_dense(address: int, batch: int, kv_heads: int, q_len: int, kv_len: int) -> str:
+    return _answer(_mask_from_dense, address, batch, kv_heads, q_len, kv_len)

@@ -1,0 +1,98 @@
+"""The PyTorch operators verbatim::forward and verbatim::backward.
+
+All that fixes the bits is in their schema, so that no entry point (eager, autograd, torch.compile,
+checkpointing) can lose it: the order, the level and `deterministic` are arguments of both, and
+autograd hands the forward's to the backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention import plan_of
+
+_SETTINGS = (
+    "str mask, float? scale, float softcap, float dropout, str order, str forward_order, "
+    "str level, bool deterministic"
+)
+_library = torch.library.Library("verbatim", "DEF")
+_library.define(f"forward(Tensor q, Tensor k, Tensor v, Tensor? seed, {_SETTINGS}) -> (Tensor o, Tensor lse)")
+_library.define(
+    "backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? seed, "
+    f"{_SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv)"
+)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: tuple) -> Any:
+    dropout = settings[2]
+    if not dropout:
+        seed = None
+    elif seed is None:
+        # A tensor of the CPU, so that neither a graph break nor a wait for the GPU is needed.
+        seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
+    elif not isinstance(seed, Tensor):
+        seed = torch.tensor(seed, dtype=torch.int64, device="cpu")
+    return torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
+
+
+def _seed(seed: Tensor | None) -> int | None:
+    return None if seed is None else int(seed) % 2**64
+
+
+def _threads(q: Tensor) -> int:
+    return 0 if q.is_cuda else torch.get_num_threads()
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None, *settings: Any) -> Any:
+    plan = plan_of(q, k, v, *settings)
+    return plan.forward(q, k, v, seed=_seed(seed), threads=_threads(q))
+
+
+def _backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, seed: Tensor | None, *settings: Any
+) -> Any:
+    plan = plan_of(q, k, v, *settings)
+    return plan.backward(dout, q, k, v, o, lse, seed=_seed(seed), threads=_threads(q))
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
+    batch, length, heads, _dim = q.shape
+    o = q.new_empty((batch, length, heads, v.shape[-1]))
+    return o, q.new_empty((batch, heads, length), dtype=torch.float32)
+
+
+def _backward_fake(_dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    q, k, v, seed, *ctx.settings = inputs
+    o, lse = output
+    ctx.save_for_backward(q, k, v, o, lse, seed)
+    ctx.mark_non_differentiable(lse)
+
+
+def _gradients(ctx: Any, dout: Tensor, _dlse: Any) -> tuple:
+    gradients = torch.ops.verbatim.backward(dout, *ctx.saved_tensors, *ctx.settings)
+    return (*gradients, None, *[None] * len(ctx.settings))
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+    """Inputs in autocast's dtype, as for matrix products."""
+    kind = q.device.type
+    dtype = torch.get_autocast_dtype(kind)
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    with torch.autocast(kind, enabled=False):
+        return torch.ops.verbatim.forward(q, k, v, *rest)
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("forward", _forward, _device)
+    _library.impl("backward", _backward, _device)
+    _library.impl("forward", _autocast, f"Autocast{_device}")
+torch.library.register_fake("verbatim::forward", _forward_fake, lib=_library)
+torch.library.register_fake("verbatim::backward", _backward_fake, lib=_library)
+torch.library.register_autograd("verbatim::forward", _gradients, setup_context=_save, lib=_library)

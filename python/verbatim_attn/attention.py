@@ -1,0 +1,158 @@
+"""attention() and attention_backward(): one call, plans kept by problem."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from ._arrays import arrays_of
+from .masks import Full, Mask
+from .plan import Plan, Problem
+
+_FULL = Full()
+
+
+class _Text(Mask):
+    """A mask whose JSON is at hand."""
+
+    def __init__(self, spec: str) -> None:
+        object.__setattr__(self, "spec", spec)
+
+
+@functools.lru_cache(maxsize=256)
+def cached_plan(
+    problem: Problem, mask: str, order: str, forward_order: str, level: str, device: str
+) -> Plan:
+    """The plan of a problem; `mask` is Mask.spec."""
+    return Plan(
+        problem, _Text(mask), order=order, forward_order=forward_order, level=level, device=device
+    )
+
+
+def plan_of(
+    q: Any, k: Any, v: Any, mask: str, scale: float | None, softcap: float, dropout: float,
+    order: str, forward_order: str, level: str, deterministic: bool,
+) -> Plan:  # fmt: skip
+    """The plan for these tensors, from the cache when there has been one like it."""
+    arrays = arrays_of(q)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        arrays.check(name, x)
+    order, level = resolve_order(order, level, deterministic)
+    problem = Problem(
+        q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3],
+        arrays.dtype_name(q), 0.0 if scale is None else float(scale), softcap, dropout,
+    )  # fmt: skip
+    return cached_plan(problem, mask, order, forward_order, level, arrays.device)
+
+
+def resolve_order(order: str, level: str, deterministic: bool) -> tuple[str, str]:
+    """Order and level of a plan. Order "none" adds in any order, at level not_guaranteed; it is
+    what "auto" means when nobody asks for determinism."""
+    torch = sys.modules.get("torch")
+    forbidden = torch is not None and torch.are_deterministic_algorithms_enabled()
+    if order == "none" and deterministic:
+        raise ValueError(
+            "[attention] order 'none' adds in any order; got deterministic=True, expected "
+            "deterministic=False (nearest: order='auto')"
+        )
+    if order == "none" and forbidden:
+        raise RuntimeError(
+            "[attention] torch.use_deterministic_algorithms(True) forbids adding in any order; got "
+            "order='none', expected the name of an order (nearest: order='auto')"
+        )
+    if order == "none" or (order == "auto" and not deterministic and not forbidden):
+        return "auto", "not_guaranteed"
+    return order, level
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: Any = None,
+    order: str = "auto",
+    forward_order: str = "auto",
+    level: str = "invariant",
+    deterministic: bool = True,
+    return_lse: bool = False,
+) -> Any:
+    """Exact attention whose gradients are the same bits every time.
+
+    Args:
+        q: (batch, q_len, q_heads, head_dim), a NumPy array or a PyTorch tensor on the CPU or a
+            CUDA device; float32 (CPU), bfloat16 or float16. Any strides.
+        k: (batch, kv_len, kv_heads, head_dim); kv_heads divides q_heads.
+        v: (batch, kv_len, kv_heads, head_dim_v).
+        mask: one of verbatim_attn.masks; None: every query sees every key.
+        scale: of the scores; None: 1 / sqrt(head_dim).
+        softcap: scores become softcap * tanh(score / softcap); 0: they stay.
+        dropout: probability that a weight is dropped; the others grow by 1 / (1 - dropout).
+        seed: of the dropout, an integer or an int64 CPU tensor. The same seed drops the same
+            weights, whatever the tiling or device. None: the next of PyTorch's CPU generator.
+        order: of the sums of the backward: a name of verbatim_attn.orders(), "auto": the fastest
+            that keeps `level`, or "none": any, which needs deterministic=False.
+        forward_order: of the forward's sums.
+        level: "invariant", "gpu_to_gpu" or "run_to_run": what stays equal (docs/determinism.md).
+        deterministic: False lets "auto" give up the order. Ignored while
+            torch.use_deterministic_algorithms(True) holds, which also forbids order "none".
+        return_lse: also return the row logarithms of the softmax sums.
+
+    Returns:
+        o (batch, q_len, q_heads, head_dim_v), or (o, lse) with lse f32 (batch, q_heads, q_len),
+        which carries no gradient. A query without a visible key: o = 0, lse = -inf.
+
+    Raises:
+        ValueError, NotImplementedError: name the argument, what was passed and what would do.
+    """
+    spec = (mask or _FULL).spec
+    settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
+    if hasattr(q, "requires_grad"):
+        from . import _torch
+
+        o, lse = _torch.attention(q, k, v, spec, seed, settings)
+    else:
+        plan = plan_of(q, k, v, spec, *settings)
+        o, lse = plan.forward(q, k, v, seed=_numpy_seed(dropout, seed))
+    return (o, lse) if return_lse else o
+
+
+def attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    order: str = "auto",
+    forward_order: str = "auto",
+    level: str = "invariant",
+    deterministic: bool = True,
+) -> tuple[Any, Any, Any]:
+    """(dQ, dK, dV) for dout, like o, given what attention(..., return_lse=True) took and returned.
+
+    For NumPy, and for tensors outside autograd; tensors that require gradients get the same from
+    o.backward(dout).
+    """
+    spec = (mask or _FULL).spec
+    plan = plan_of(
+        q, k, v, spec, scale, softcap, dropout, order, forward_order, level, deterministic
+    )
+    return plan.backward(dout, q, k, v, o, lse, seed=_numpy_seed(dropout, seed))
+
+
+def _numpy_seed(dropout: float, seed: int | None) -> int | None:
+    if dropout and seed is None:
+        raise ValueError("[attention] dropout needs a seed; got None, expected an integer (nearest: seed=0)")
+    return None if seed is None else int(seed)

@@ -1,0 +1,287 @@
+"""Which keys every query sees: the fourteen patterns of docs/masks.md, and how to combine them.
+
+A mask is a small value without sizes of its own; those that the parameters leave open are the
+tensors'. Causal masks and windows are aligned bottom-right when the lengths differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from . import _library
+
+Ints = tuple[int, ...]
+Blocks = tuple[tuple[tuple[int, int], ...], ...]
+
+
+def _plain(value: Any) -> Any:
+    """Lists, arrays and tensors as nested tuples of Python numbers."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    is_list = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(map(_plain, value)) if is_list else value
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Base of all masks. `a & b` keeps what both show."""
+
+    name: ClassVar[str]
+    spec: str = dataclasses.field(init=False, repr=False, compare=False)  # JSON for the library
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.init:
+                object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+        object.__setattr__(self, "spec", self._spec())
+
+    def _spec(self) -> str:
+        values = {f.name.rstrip("_"): getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+        return self._described({k: v for k, v in values.items() if v is not None})
+
+    def _described(self, params: dict[str, Any]) -> str:
+        return json.dumps({"name": self.name, "params": params})
+
+    def __and__(self, other: Mask) -> Mask:
+        return Intersection((self, other))
+
+    def with_key_lengths(self, key_lengths: Any) -> Mask:
+        """Hides the keys from `key_lengths[b]` on in batch entry b (padding)."""
+        return KeyLengths(self, key_lengths)
+
+    def dense(
+        self, q_len: int, kv_len: int | None = None, *, batch: int = 1, kv_heads: int = 1
+    ) -> np.ndarray:
+        """True where visible: bool (batch, kv_heads, q_len, kv_len)."""
+        kv_len = q_len if kv_len is None else kv_len
+        shown = np.empty((batch, kv_heads, q_len, kv_len), np.uint8)
+        _library.mask_to_dense(self.spec, *shown.shape, shown.ctypes.data)
+        return shown.view(np.bool_)
+
+    def to_json(self, q_len: int, kv_len: int | None = None, *, kv_heads: int = 1) -> str:
+        """The whole mask as the tool reads it: `verbatim run --mask @file.json`."""
+        return _library.mask_json(self.spec, q_len, q_len if kv_len is None else kv_len, kv_heads)
+
+    def to_mask_mod(
+        self,
+        q_len: int,
+        kv_len: int | None = None,
+        *,
+        kv_heads: int = 1,
+        group: int = 1,
+        device: Any = "cpu",
+    ) -> Callable[[Any, Any, Any, Any], Any]:
+        """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`, h a query head, `group` of which share
+        a KV head. A mask of many slices looks its bounds up in tensors on `device`."""
+        source = _library.mask_mod(self.spec, q_len, q_len if kv_len is None else kv_len, kv_heads)
+        names: dict[str, Any] = {}
+        if "import torch" in source:
+            import torch
+
+            with torch.device(device):
+                exec(source, names)
+        else:
+            exec(source, names)
+        names["GROUP"] = group
+        return names["mask_mod"]
+
+
+@dataclass(frozen=True)
+class Full(Mask):
+    """Every query sees every key."""
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Query q sees keys k <= q + kv_len - q_len."""
+
+
+@dataclass(frozen=True)
+class FullSlidingWindow(Mask):
+    """Keys at most `window` positions away, on both sides; 0 is the diagonal."""
+
+    window: int
+
+
+@dataclass(frozen=True)
+class CausalSlidingWindow(Mask):
+    """The key at the query's own position and `window` before it."""
+
+    window: int
+
+
+@dataclass(frozen=True)
+class FullDocument(Mask):
+    """Packed documents; every query sees its own. Lengths sum to the sequence length."""
+
+    doc_lengths: Ints
+
+
+@dataclass(frozen=True)
+class CausalDocument(Mask):
+    """Packed documents, causal inside each."""
+
+    doc_lengths: Ints
+
+
+@dataclass(frozen=True)
+class ShareQuestion(Mask):
+    """Causal documents that all see document 0, the question."""
+
+    doc_lengths: Ints
+
+
+@dataclass(frozen=True)
+class CausalBlockwise(Mask):
+    """Causal documents; the last one, the test example, sees all before it."""
+
+    doc_lengths: Ints
+
+
+@dataclass(frozen=True)
+class GlobalSliding(Mask):
+    """A window, and `global_` first tokens that see all and are seen by all."""
+
+    global_: int
+    window: int
+
+
+@dataclass(frozen=True)
+class PrefixLmCausal(Mask):
+    """Causal, and everybody sees the first `prefix` keys."""
+
+    prefix: int
+
+
+@dataclass(frozen=True)
+class PrefixLmDocument(Mask):
+    """PrefixLmCausal inside each document; one prefix, or one per document."""
+
+    doc_lengths: Ints
+    prefix: Ints
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prefix, int):
+            object.__setattr__(self, "prefix", (self.prefix,))
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class BlockCausalDocument(Mask):
+    """Causal between blocks of `block` tokens of a document, full inside a block."""
+
+    doc_lengths: Ints
+    block: int
+
+
+@dataclass(frozen=True)
+class UniformBlockSparse(Mask):
+    """Blocks of block_q x block_k positions: those listed per KV head as (q_block, k_block), or the
+    share `density` of each row's key blocks, picked by `seed`."""
+
+    block_q: int
+    block_k: int
+    density: float | None = None
+    seed: int | None = None
+    blocks: Blocks | None = None
+
+    def __post_init__(self) -> None:
+        _one_selection(self)
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class VariableBlockSparse(Mask):
+    """The same with unequal blocks: edges run from 0 to the length."""
+
+    q_edges: Ints
+    k_edges: Ints
+    density: float | None = None
+    seed: int | None = None
+    blocks: Blocks | None = None
+
+    def __post_init__(self) -> None:
+        _one_selection(self)
+        super().__post_init__()
+
+
+def _one_selection(mask: UniformBlockSparse | VariableBlockSparse) -> None:
+    if (mask.density is None) == (mask.blocks is None):
+        got = "neither" if mask.blocks is None else "both"
+        raise ValueError(
+            f"[mask.{mask.name}] blocks are selected by a density or by a list; got {got}, "
+            "expected density= or blocks= (nearest: density=0.5)"
+        )
+    if mask.density is not None and mask.seed is None:
+        object.__setattr__(mask, "seed", 0)
+
+
+@dataclass(frozen=True)
+class CuSeqlens(Mask):
+    """Packed sequences with their own query and key lengths: entries run from 0 to the totals."""
+
+    cu_seqlens_q: Ints
+    cu_seqlens_k: Ints
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class Explicit(Mask):
+    """A mask as slices, in the JSON of docs/masks.md; from_dense() makes them."""
+
+    json: str
+
+    def _spec(self) -> str:
+        return self.json
+
+
+@dataclass(frozen=True)
+class Intersection(Mask):
+    """What all of `masks` show."""
+
+    masks: tuple[Mask, ...]
+
+    def _spec(self) -> str:
+        return self._described({"masks": [json.loads(mask.spec) for mask in self.masks]})
+
+
+@dataclass(frozen=True)
+class KeyLengths(Mask):
+    """`mask` without the keys from `key_lengths[b]` on in batch entry b."""
+
+    mask: Mask
+    key_lengths: Ints
+
+    def _spec(self) -> str:
+        masks = [json.loads(self.mask.spec)]
+        return self._described({"masks": masks, "key_lengths": self.key_lengths})
+
+
+def from_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False) -> CuSeqlens:
+    """Packed sequences from cumulative lengths, (sequences + 1); a tensor on a GPU is waited for."""
+    cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    return CuSeqlens(cu_seqlens_q, cu_seqlens_k, causal)
+
+
+def from_dense(visible: Any) -> Explicit:
+    """A mask from visible positions: (q_len, kv_len), (batch, ...) or (batch, kv_heads, q_len,
+    kv_len), at most 2^28 positions a head."""
+    plane = np.ascontiguousarray(visible, np.bool_)
+    if not 2 <= plane.ndim <= 4:
+        raise ValueError(
+            f"[mask.from_dense] wrong number of dimensions; got {plane.ndim}, expected "
+            "(batch, kv_heads, q_len, kv_len), the first two optional"
+        )
+    batch, kv_heads = (*plane.shape[:-2], 1, 1)[:2]
+    q_len, kv_len = plane.shape[-2:]
+    return Explicit(_library.mask_from_dense(plane.ctypes.data, batch, kv_heads, q_len, kv_len))
