@@ -7,7 +7,6 @@ tensors'. Causal masks and windows are aligned bottom-right when the lengths dif
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,6 +28,17 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if is_list else value
 
 
+def _json(value: Any) -> str:
+    """json.dumps of what masks hold, which torch.compile can follow."""
+    if isinstance(value, Mask):
+        return value.spec
+    if isinstance(value, tuple):
+        return "[" + ", ".join([_json(entry) for entry in value]) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value)
+
+
 @dataclass(frozen=True)
 class Mask:
     """Base of all masks. `a & b` keeps what both show."""
@@ -46,11 +56,13 @@ class Mask:
         object.__setattr__(self, "spec", self._spec())
 
     def _spec(self) -> str:
-        values = {f.name.rstrip("_"): getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+        names = [field.name for field in dataclasses.fields(self) if field.init]
+        values = {name.rstrip("_"): getattr(self, name) for name in names}
         return self._described({k: v for k, v in values.items() if v is not None})
 
     def _described(self, params: dict[str, Any]) -> str:
-        return json.dumps({"name": self.name, "params": params})
+        members = ", ".join([f'"{name}": {_json(value)}' for name, value in params.items()])
+        return f'{{"name": "{self.name}", "params": {{{members}}}}}'
 
     def __and__(self, other: Mask) -> Mask:
         return Intersection((self, other))
@@ -251,9 +263,6 @@ class Intersection(Mask):
 
     masks: tuple[Mask, ...]
 
-    def _spec(self) -> str:
-        return self._described({"masks": [json.loads(mask.spec) for mask in self.masks]})
-
 
 @dataclass(frozen=True)
 class KeyLengths(Mask):
@@ -263,14 +272,13 @@ class KeyLengths(Mask):
     key_lengths: Ints
 
     def _spec(self) -> str:
-        masks = [json.loads(self.mask.spec)]
-        return self._described({"masks": masks, "key_lengths": self.key_lengths})
+        return self._described({"masks": (self.mask,), "key_lengths": self.key_lengths})
 
 
 def from_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False) -> CuSeqlens:
     """Packed sequences from cumulative lengths, (sequences + 1); a tensor on a GPU is waited for."""
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
-    return CuSeqlens(cu_seqlens_q, cu_seqlens_k, causal)
+    return CuSeqlens(cu_seqlens_q, cu_seqlens_k, causal=causal)
 
 
 def from_dense(visible: Any) -> Explicit:

@@ -1,0 +1,277 @@
+"""The PyTorch operators: against SDPA's formula in double precision, and in every way they are used.
+
+VERBATIM_PROBLEMS says how many random problems are compared (100 by default).
+"""
+
+import os
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+import verbatim_attn as va  # noqa: E402
+from verbatim_attn import masks  # noqa: E402
+
+PROBLEMS = int(os.environ.get("VERBATIM_PROBLEMS", "100"))
+UNITS = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+def inputs(seed=0, batch=2, q_len=40, kv_len=56, q_heads=4, kv_heads=2, dim=16, dim_v=16,
+           dtype=torch.float32, grad=True):  # fmt: skip
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=g).to(dtype).requires_grad_(grad)
+
+    q, k = normal(batch, q_len, q_heads, dim), normal(batch, kv_len, kv_heads, dim)
+    return q, k, normal(batch, kv_len, kv_heads, dim_v)
+
+
+def gradients(o, *inputs, seed=9):
+    dout = torch.randn(o.shape, generator=torch.Generator().manual_seed(seed)).to(o.dtype)
+    return torch.autograd.grad(o, inputs, dout)
+
+
+def same_bits(a, b):
+    return all(x.dtype == y.dtype and torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+               for x, y in zip(a, b, strict=True))  # fmt: skip
+
+
+def random_mask(rng, q_len, kv_len):
+    square = [
+        lambda: masks.CausalDocument(documents(rng, q_len)),
+        lambda: masks.FullDocument(documents(rng, q_len)),
+        lambda: masks.ShareQuestion(documents(rng, q_len)),
+        lambda: masks.CausalBlockwise(documents(rng, q_len)),
+        lambda: masks.GlobalSliding(rng.randrange(5), rng.randrange(20)),
+        lambda: masks.PrefixLmCausal(rng.randrange(q_len + 2)),
+        lambda: masks.PrefixLmDocument(documents(rng, q_len), rng.randrange(9)),
+        lambda: masks.BlockCausalDocument(documents(rng, q_len), rng.randrange(1, 20)),
+    ]
+    any_shape = [
+        masks.Full,
+        masks.Causal,
+        lambda: masks.FullSlidingWindow(rng.randrange(30)),
+        lambda: masks.CausalSlidingWindow(rng.randrange(30)),
+        lambda: masks.UniformBlockSparse(rng.randrange(1, 20), 16, density=0.5, seed=rng.randrange(9)),
+    ]
+    return rng.choice(any_shape + (square if q_len == kv_len else []))()
+
+
+def documents(rng, length):
+    cuts = sorted(rng.randrange(length + 1) for _ in range(rng.randrange(4)))
+    return [b - a for a, b in zip([0, *cuts], [*cuts, length], strict=True)]
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_problems_agree_with_sdpa_in_double_precision(part):
+    for seed in range(part, PROBLEMS, 10):
+        rng = random.Random(seed)
+        kv_heads, group = rng.choice([(1, 1), (2, 1), (1, 3), (2, 2)])
+        q_len = rng.randrange(1, 200)
+        kv_len = q_len if rng.random() < 0.6 else rng.randrange(1, 200)
+        batch, dtype = rng.randrange(1, 4), rng.choice(list(UNITS))
+        mask, scale = random_mask(rng, q_len, kv_len), rng.choice([None, 0.25])
+        q, k, v = inputs(seed, batch, q_len, kv_len, kv_heads * group, kv_heads,
+                         rng.randrange(1, 80), rng.randrange(1, 80), dtype)  # fmt: skip
+        o = va.attention(q, k, v, mask=mask, scale=scale)
+
+        wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        visible = torch.from_numpy(mask.dense(q_len, kv_len, kv_heads=kv_heads))
+        visible = visible.repeat_interleave(group, 1)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            heads_first = [x.transpose(1, 2) for x in wide]
+            expected = F.scaled_dot_product_attention(
+                *heads_first, attn_mask=visible, scale=scale, enable_gqa=True
+            ).transpose(1, 2)
+        got = (o, *gradients(o, q, k, v))
+        want = (expected, *gradients(expected, *wide))
+        for name, got, want in zip(("o", "dq", "dk", "dv"), got, want, strict=True):
+            assert got.dtype == dtype
+            error = (got.double() - want).abs().max().item()
+            allowed = UNITS[dtype] * max(1, want.abs().max().item())
+            assert error <= allowed, f"problem {seed}, {mask}: {name} is {error:.3g} off"
+
+
+CASES = {
+    "causal": {"mask": masks.Causal()},
+    "softcap": {"softcap": 3.0, "scale": 0.5},
+    "order": {"mask": masks.CausalSlidingWindow(9), "order": "descending", "level": "run_to_run"},
+    "dropout": {"dropout": 0.2, "seed": 5},
+}
+
+
+def op_arguments(how):
+    seed = torch.tensor(how["seed"]) if "seed" in how else None
+    spec = how.get("mask", masks.Full()).spec
+    return (seed, spec, how.get("scale"), how.get("softcap", 0.0), how.get("dropout", 0.0),
+            how.get("order", "auto"), "auto", how.get("level", "invariant"), True)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", CASES.values(), ids=CASES)
+def test_opcheck(how):
+    q, k, v = inputs(q_len=12, kv_len=20)
+    arguments = op_arguments(how)
+    torch.library.opcheck(torch.ops.verbatim.forward, (q, k, v, *arguments))
+    q, k, v = (x.detach() for x in (q, k, v))
+    o, lse = torch.ops.verbatim.forward(q, k, v, *arguments)
+    torch.library.opcheck(torch.ops.verbatim.backward, (o, q, k, v, o, lse, *arguments))
+
+
+@pytest.mark.parametrize("how", CASES.values(), ids=CASES)
+def test_gradcheck(how):
+    """In f32, which is what the kernels compute in: double inputs would be refused. Steps are
+    therefore large and errors compared at f32's noise; the backward must not vary at all."""
+    q, k, v = inputs(q_len=5, kv_len=7, q_heads=2, kv_heads=1, dim=4, dim_v=3)
+    assert torch.autograd.gradcheck(
+        lambda *x: va.attention(*x, **how), (q, k, v), eps=1e-2, atol=2e-3, rtol=2e-2, nondet_tol=0.0
+    )
+
+
+@pytest.mark.parametrize("how", CASES.values(), ids=CASES)
+def test_autograd_gives_the_bits_of_the_explicit_backward(how):
+    q, k, v = inputs()
+    o, lse = va.attention(q, k, v, return_lse=True, **how)
+    assert o.requires_grad and not lse.requires_grad
+    dout = torch.randn(o.shape, generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        explicit = va.attention_backward(dout, q, k, v, o, lse, **how)
+    assert same_bits(gradients(o, q, k, v), explicit)
+    arrays = [x.detach().numpy() for x in (dout, q, k, v, o, lse)]
+    assert same_bits([torch.from_numpy(x) for x in va.attention_backward(*arrays, **how)], explicit)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("how", CASES.values(), ids=CASES)
+def test_compile_keeps_the_bits(how, backend):
+    if backend == "inductor" and how is not CASES["order"]:
+        pytest.skip("one case is enough for the slow compiler")
+
+    def block(q, k, v):
+        return va.attention(q * 2, k, v, **how).relu()
+
+    q, k, v = inputs()
+    eager = block(q, k, v)
+    compiled = torch.compile(block, fullgraph=True, backend=backend)(q, k, v)
+    assert same_bits((compiled, *gradients(compiled, q, k, v)), (eager, *gradients(eager, q, k, v)))
+
+
+MADE_INSIDE = [
+    masks.Causal,
+    lambda: masks.Causal() & masks.FullSlidingWindow(3),
+    lambda: masks.CausalDocument((7, 33)).with_key_lengths([15, 40]),
+    lambda: masks.UniformBlockSparse(5, 5, density=0.5),
+    lambda: masks.from_cu_seqlens((0, 5, 40), causal=True),
+]
+
+
+@pytest.mark.parametrize("make", MADE_INSIDE, ids=lambda make: make().name)
+def test_compile_with_masks_made_inside(make):
+    def block(q, k, v):
+        return va.attention(q, k, v, mask=make())
+
+    q, k, v = inputs(kv_len=40)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    assert same_bits([compiled(q, k, v)], [block(q, k, v)])
+
+
+def test_compile_with_dynamic_lengths():
+    def block(q, k, v):
+        return va.attention(q, k, v, mask=masks.Causal())
+
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length in (20, 33, 48):
+        q, k, v = inputs(q_len=length, kv_len=length)
+        assert same_bits([compiled(q, k, v)], [block(q, k, v)])
+
+
+def test_the_order_survives_every_entry_point(monkeypatch):
+    """A flag that autograd or the compiler drops would show in the plans that are asked for."""
+    asked = []
+    import verbatim_attn._torch as ops
+
+    real = ops.plan_of
+    monkeypatch.setattr(ops, "plan_of", lambda *a: asked.append(a[7:]) or real(*a))
+    how = {"order": "shift", "level": "run_to_run", "deterministic": False}
+    q, k, v = inputs()
+
+    def call(q, k, v):
+        return va.attention(q, k, v, **how)
+
+    checkpointed = torch.utils.checkpoint.checkpoint(call, q, k, v, use_reentrant=False)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")(q, k, v)
+    for o in (call(q, k, v), compiled, checkpointed):
+        gradients(o, q, k, v)
+    assert len(asked) >= 6
+    assert set(asked) == {("shift", "auto", "run_to_run", False)}
+
+
+def test_checkpointing_draws_the_same_dropout():
+    q, k, v = inputs()
+
+    def call(q, k, v):
+        return va.attention(q, k, v, dropout=0.3)
+
+    torch.manual_seed(0)
+    plain = gradients(call(q, k, v), q, k, v)
+    torch.manual_seed(0)
+    o = torch.utils.checkpoint.checkpoint(call, q, k, v, use_reentrant=False)
+    assert same_bits(gradients(o, q, k, v), plain)
+    assert not torch.equal(call(q, k, v), call(q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    q, k, v = inputs()
+    with torch.autocast("cpu", dtype=dtype):
+        o = va.attention(q, k, v, mask=masks.Causal())
+        grads = gradients(o, q, k, v)
+    assert o.dtype == dtype and grads[0].dtype == torch.float32
+    narrow = va.attention(*(x.to(dtype) for x in (q, k, v)), mask=masks.Causal())
+    assert same_bits([o], [narrow])
+
+
+def test_strides_and_expanded_gradients():
+    q, k, v = inputs(grad=False)
+    dense = [x.clone().requires_grad_() for x in (q, k, v)]
+    strided = [q.transpose(0, 3).contiguous().transpose(0, 3), k.transpose(1, 2).contiguous().transpose(1, 2),
+               torch.cat([v, v], 3)[..., :16]]  # fmt: skip
+    strided = [x.requires_grad_() for x in strided]
+    for sum_of in (torch.sum, lambda o: (o * o).sum()):  # the first gradient is expanded from one
+        a, b = (torch.autograd.grad(sum_of(va.attention(*x)), x) for x in (dense, strided))
+        assert same_bits(a, b)
+    shared = k[:1, :, :1].expand(2, -1, 2, -1)
+    assert same_bits([va.attention(q, shared, v)], [va.attention(q, shared.contiguous(), v)])
+
+
+def test_deterministic_algorithms_forbid_any_order():
+    q, k, v = inputs()
+    unordered = {"order": "none", "deterministic": False}
+    o = va.attention(q, k, v, **unordered)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="forbids adding in any order.*nearest: order='auto'"):
+            va.attention(q, k, v, **unordered)
+        with pytest.raises(RuntimeError, match="forbids"):  # also when only the backward is inside
+            gradients(o, q, k, v)
+        from verbatim_attn.attention import resolve_order
+
+        assert resolve_order("auto", "invariant", False) == ("auto", "invariant")
+        va.attention(q, k, v, deterministic=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_errors_name_what_is_wrong():
+    q, k, v = inputs(grad=False)
+    with pytest.raises(ValueError, match="got torch.float64.*nearest: float32"):
+        va.attention(q.double(), k.double(), v.double())
+    with pytest.raises(ValueError, match="wrong dtype of k"):
+        va.attention(q, k.half(), v)
+    with pytest.raises(TypeError, match="k is no Tensor; got ndarray"):
+        va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32")) and va.attention_backward(
+            q, q, k.numpy(), v, q, q
+        )
+    with pytest.raises(ValueError, match="different devices; got meta, expected cpu"):
+        va.attention_backward(q, q, k.to("meta"), v, q, q)
