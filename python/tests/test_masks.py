@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-
 from verbatim_attn import Plan, Problem, masks
 
 N = 13
@@ -74,7 +73,9 @@ def test_causal_is_aligned_bottom_right():
 def test_intersection_and_key_lengths():
     both = masks.Causal() & masks.FullSlidingWindow(2)
     assert (both.dense(N)[0, 0] == ((K <= Q) & (abs(Q - K) <= 2))).all()
-    padded = (both & masks.from_dense((K != 5) & (Q >= 0))).with_key_lengths([N, 4]).dense(N, batch=2)
+    padded = (
+        (both & masks.from_dense((K != 5) & (Q >= 0))).with_key_lengths([N, 4]).dense(N, batch=2)
+    )
     assert (padded[0, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K != 5))).all()
     assert (padded[1, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K < 4))).all()
 

@@ -11,7 +11,6 @@ import reference
 import verbatim_attn as va
 from verbatim_attn import masks
 
-
 PROBLEM = va.Problem(2, 4, 2, 70, 90, 24, 24, "f32")
 
 
@@ -38,7 +37,8 @@ def same_bits(a, b):
 
 @pytest.mark.parametrize("how", [{}, {"scale": 0.3}, {"softcap": 2.0}], ids=str)
 @pytest.mark.parametrize(
-    "mask", [None, masks.Causal(), masks.CausalSlidingWindow(9), masks.Full().with_key_lengths([0, 50])],
+    "mask",
+    [None, masks.Causal(), masks.CausalSlidingWindow(9), masks.Full().with_key_lengths([0, 50])],
     ids=lambda m: getattr(m, "name", "none"),
 )  # fmt: skip
 def test_agrees_with_double_precision(mask, how):
@@ -73,9 +73,7 @@ def test_strides_do_not_matter():
     assert not any(x.flags.c_contiguous for x in strided)
     assert same_bits(run(*strided, mask=masks.Causal()), dense)
     expanded = np.broadcast_to(q[:1], q.shape)
-    assert same_bits(
-        run(expanded, k, v, dout), run(np.ascontiguousarray(expanded), k, v, dout)
-    )
+    assert same_bits(run(expanded, k, v, dout), run(np.ascontiguousarray(expanded), k, v, dout))
 
 
 def test_bits_are_invariant():
@@ -85,7 +83,7 @@ def test_bits_are_invariant():
     packed = run(q, k, v, dout, mask=masks.CausalDocument(docs))
     assert same_bits(run(q, k, v, dout, mask=masks.CausalDocument(docs)), packed)
     edges = np.cumsum((0, *docs))
-    for begin, end in zip(edges, edges[1:]):
+    for begin, end in zip(edges, edges[1:], strict=False):
         part = slice(begin, end)
         alone = run(q[:, part], k[:, part], v[:, part], dout[:, part], mask=masks.Causal())
         o, lse, dq, dk, dv = packed
@@ -127,7 +125,9 @@ def test_the_tool_gets_the_same_bits(tmp_path, dtype):
     tool = os.environ.get("VERBATIM_TOOL")
     if not tool:
         pytest.skip("VERBATIM_TOOL does not name the command-line tool")
-    tensors = dict(zip(("q", "k", "v", "do"), inputs(np.random.default_rng(8), dtype=dtype)))
+    tensors = dict(
+        zip(("q", "k", "v", "do"), inputs(np.random.default_rng(8), dtype=dtype), strict=True)
+    )
     for name, x in tensors.items():
         np.save(tmp_path / f"{name}.npy", x)
     command = [tool, "run", "--mask", "causal_sliding_window", "--window", "20", "--check", "none",
@@ -170,7 +170,9 @@ def test_errors_name_what_is_wrong():
     refused(TypeError, "got list", lambda: va.attention(q.tolist(), k, v))
     refused(ValueError, "shape of lse", lambda: va.attention_backward(dout, q, k, v, o, lse.T))
     refused(TypeError, "k is no ndarray; got Tensor", lambda: va.attention(q, Tensor(), v))
-    refused(ValueError, "head_dim_v is out of range", lambda: va.Plan(PROBLEM._replace(head_dim_v=0)))
+    refused(
+        ValueError, "head_dim_v is out of range", lambda: va.Plan(PROBLEM._replace(head_dim_v=0))
+    )
     refused(ValueError, "unknown device; got 'gpu'", lambda: va.Plan(PROBLEM, device="gpu"))
 
 

@@ -1,4 +1,4 @@
-"""The PyTorch operators: against SDPA's formula in double precision, and in every way they are used.
+"""The PyTorch operators against SDPA's formula in double precision, and in every way of use.
 
 VERBATIM_PROBLEMS says how many random problems are compared (100 by default).
 """
@@ -54,7 +54,9 @@ def random_mask(rng, q_len, kv_len):
         masks.Causal,
         lambda: masks.FullSlidingWindow(rng.randrange(30)),
         lambda: masks.CausalSlidingWindow(rng.randrange(30)),
-        lambda: masks.UniformBlockSparse(rng.randrange(1, 20), 16, density=0.5, seed=rng.randrange(9)),
+        lambda: masks.UniformBlockSparse(
+            rng.randrange(1, 20), 16, density=0.5, seed=rng.randrange(9)
+        ),
     ]
     return rng.choice(any_shape + (square if q_len == kv_len else []))()
 
@@ -85,9 +87,9 @@ def test_random_problems_agree_with_sdpa_in_double_precision(part):
             expected = F.scaled_dot_product_attention(
                 *heads_first, attn_mask=visible, scale=scale, enable_gqa=True
             ).transpose(1, 2)
-        got = (o, *gradients(o, q, k, v))
-        want = (expected, *gradients(expected, *wide))
-        for name, got, want in zip(("o", "dq", "dk", "dv"), got, want, strict=True):
+        outputs = (o, *gradients(o, q, k, v))
+        exact = (expected, *gradients(expected, *wide))
+        for name, got, want in zip(("o", "dq", "dk", "dv"), outputs, exact, strict=True):
             assert got.dtype == dtype
             error = (got.double() - want).abs().max().item()
             allowed = UNITS[dtype] * max(1, want.abs().max().item())
@@ -125,7 +127,12 @@ def test_gradcheck(how):
     therefore large and errors compared at f32's noise; the backward must not vary at all."""
     q, k, v = inputs(q_len=5, kv_len=7, q_heads=2, kv_heads=1, dim=4, dim_v=3)
     assert torch.autograd.gradcheck(
-        lambda *x: va.attention(*x, **how), (q, k, v), eps=1e-2, atol=2e-3, rtol=2e-2, nondet_tol=0.0
+        lambda *x: va.attention(*x, **how),
+        (q, k, v),
+        eps=1e-2,
+        atol=2e-3,
+        rtol=2e-2,
+        nondet_tol=0.0,
     )
 
 
@@ -235,8 +242,11 @@ def test_autocast(dtype):
 def test_strides_and_expanded_gradients():
     q, k, v = inputs(grad=False)
     dense = [x.clone().requires_grad_() for x in (q, k, v)]
-    strided = [q.transpose(0, 3).contiguous().transpose(0, 3), k.transpose(1, 2).contiguous().transpose(1, 2),
-               torch.cat([v, v], 3)[..., :16]]  # fmt: skip
+    strided = [
+        q.transpose(0, 3).contiguous().transpose(0, 3),
+        k.transpose(1, 2).contiguous().transpose(1, 2),
+        torch.cat([v, v], 3)[..., :16],
+    ]
     strided = [x.requires_grad_() for x in strided]
     for sum_of in (torch.sum, lambda o: (o * o).sum()):  # the first gradient is expanded from one
         a, b = (torch.autograd.grad(sum_of(va.attention(*x)), x) for x in (dense, strided))
@@ -245,13 +255,26 @@ def test_strides_and_expanded_gradients():
     assert same_bits([va.attention(q, shared, v)], [va.attention(q, shared.contiguous(), v)])
 
 
+def test_only_rows_that_a_gpu_cannot_read_are_copied():
+    from verbatim_attn._arrays import rows_are_aligned
+
+    x = torch.empty(2, 3, 4, 64, dtype=torch.bfloat16)
+    assert rows_are_aligned(x) and rows_are_aligned(x.transpose(1, 2))
+    assert rows_are_aligned(x[..., 8:40]) and rows_are_aligned(x[:, :1, :, :].expand(2, 5, 4, 64))
+    assert not rows_are_aligned(x[..., 4:40])  # starts between
+    assert not rows_are_aligned(x.flatten()[: 2 * 3 * 4 * 36].view(2, 3, 4, 36))  # 72-byte rows
+    assert rows_are_aligned(torch.empty(1, 1, 1, 3))  # one row
+
+
 def test_deterministic_algorithms_forbid_any_order():
     q, k, v = inputs()
     unordered = {"order": "none", "deterministic": False}
     o = va.attention(q, k, v, **unordered)
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(RuntimeError, match="forbids adding in any order.*nearest: order='auto'"):
+        with pytest.raises(
+            RuntimeError, match="forbids adding in any order.*nearest: order='auto'"
+        ):
             va.attention(q, k, v, **unordered)
         with pytest.raises(RuntimeError, match="forbids"):  # also when only the backward is inside
             gradients(o, q, k, v)

@@ -2,26 +2,51 @@
 
     import verbatim_attn as va
     o = va.attention(q, k, v, mask=va.masks.Causal())     # (batch, length, heads, dim)
+
+NumPy arrays on the CPU, PyTorch tensors on the CPU and on NVIDIA GPUs. Importing changes nothing
+elsewhere: activate() and register_huggingface() do, when they are called.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _library, masks
 from .attention import attention, attention_backward
+from .flash import flash_attn_func, flash_attn_varlen_func
+from .flex import from_block_mask
+from .huggingface import register as register_huggingface
+from .masks import from_cu_seqlens
 from .plan import PassPlan, Plan, Problem
+
+if TYPE_CHECKING:
+    from .activation import Activation
 
 __version__: str = _library.info()["version"]
 __all__ = [
     "PassPlan",
     "Plan",
     "Problem",
+    "activate",
     "attention",
     "attention_backward",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "from_block_mask",
+    "from_cu_seqlens",
     "masks",
     "orders",
+    "register_huggingface",
 ]
 
 
 def orders() -> list[dict[str, Any]]:
     """The orders of both passes: name, pass, strongest level kept, summary."""
     return _library.info()["orders"]
+
+
+def activate() -> "Activation":
+    """Makes Verbatim PyTorch's flash attention until .remove(), or inside a `with` block: calls of
+    torch.nn.functional.scaled_dot_product_attention and varlen_attn that reach flash attention, on
+    CUDA and on the CPU. PyTorch 2.11 or newer. What is not supported raises; nothing falls back."""
+    from .activation import activate as activate_torch
+
+    return activate_torch()

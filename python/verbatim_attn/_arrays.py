@@ -16,7 +16,7 @@ View = tuple[int, ...]  # address, dtype, 4 lengths, 4 strides in elements: _lib
 class Arrays:
     """What both kinds share."""
 
-    kind: type
+    kind: type[Any]
     device: str
 
     def _code(self, dtype: Any) -> int | None:
@@ -114,12 +114,8 @@ class TorchTensors(Arrays):
             )
         if x.stride(-1) != 1 and x.shape[-1] > 1:
             return x.contiguous()
-        if self._is_cuda:
-            size = x.element_size()
-            if x.data_ptr() % 16 or any(
-                n > 1 and s * size % 16 for n, s in zip(x.shape[:-1], x.stride()[:-1])
-            ):
-                return x.clone(memory_format=self._torch.contiguous_format)
+        if self._is_cuda and not rows_are_aligned(x):
+            return x.clone(memory_format=self._torch.contiguous_format)
         return x
 
     def ready_rows(self, lse: Any, shape: Sequence[int]) -> Any:
@@ -164,14 +160,15 @@ def arrays_of(x: Any) -> NumpyArrays | TorchTensors:
     return found
 
 
+def rows_are_aligned(x: Any) -> bool:
+    """Whether every row of a tensor starts at a multiple of 16 bytes."""
+    size = x.element_size()
+    steps = zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    return x.data_ptr() % 16 == 0 and all(n == 1 or s * size % 16 == 0 for n, s in steps)
+
+
 def _check_lse(lse: Any, shape: Sequence[int]) -> None:
     if lse.shape != shape:
         raise ValueError(
             f"[tensors] wrong shape of lse; got {list(lse.shape)}, expected {list(shape)}"
         )
-
-
-def _wrong_dtype(got: Any) -> ValueError:
-    names = "float32, bfloat16 or float16"
-    return ValueError(f"[tensors] no kernel for this dtype; got {got}, expected {names} (nearest: float32)")
-

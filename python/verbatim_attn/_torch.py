@@ -19,7 +19,9 @@ _SETTINGS = (
     "str level, bool deterministic"
 )
 _library = torch.library.Library("verbatim", "DEF")
-_library.define(f"forward(Tensor q, Tensor k, Tensor v, Tensor? seed, {_SETTINGS}) -> (Tensor o, Tensor lse)")
+_library.define(
+    f"forward(Tensor q, Tensor k, Tensor v, Tensor? seed, {_SETTINGS}) -> (Tensor o, Tensor lse)"
+)
 _library.define(
     "backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? seed, "
     f"{_SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv)"
@@ -34,7 +36,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: t
         # A tensor of the CPU, so that neither a graph break nor a wait for the GPU is needed.
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
     elif not isinstance(seed, Tensor):
-        seed = torch.tensor(seed, dtype=torch.int64, device="cpu")
+        seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
     return torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
 
 
@@ -52,7 +54,14 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None, *settings: An
 
 
 def _backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, seed: Tensor | None, *settings: Any
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    seed: Tensor | None,
+    *settings: Any,
 ) -> Any:
     plan = plan_of(q, k, v, *settings)
     return plan.backward(dout, q, k, v, o, lse, seed=_seed(seed), threads=_threads(q))

@@ -154,5 +154,7 @@ def attention_backward(
 
 def _numpy_seed(dropout: float, seed: int | None) -> int | None:
     if dropout and seed is None:
-        raise ValueError("[attention] dropout needs a seed; got None, expected an integer (nearest: seed=0)")
+        raise ValueError(
+            "[attention] dropout needs a seed; got None, expected an integer (nearest: seed=0)"
+        )
     return None if seed is None else int(seed)

@@ -249,7 +249,7 @@ class CuSeqlens(Mask):
 
 @dataclass(frozen=True)
 class Explicit(Mask):
-    """A mask as slices, in the JSON of docs/masks.md; from_dense() makes them."""
+    """A mask as slices, in the JSON of docs/masks.md; from_dense() and windows() make them."""
 
     json: str
 
@@ -275,10 +275,72 @@ class KeyLengths(Mask):
         return self._described({"masks": (self.mask,), "key_lengths": self.key_lengths})
 
 
-def from_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False) -> CuSeqlens:
-    """Packed sequences from cumulative lengths, (sequences + 1); a tensor on a GPU is waited for."""
+def from_cu_seqlens(
+    cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False
+) -> CuSeqlens:
+    """Packed sequences from cumulative lengths, (sequences + 1); GPU tensors are waited for."""
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     return CuSeqlens(cu_seqlens_q, cu_seqlens_k, causal=causal)
+
+
+def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int | None) -> Mask:
+    """Packed sequences in which every query sees `left` keys before and `right` keys after its own
+    position, None: all, aligned bottom-right in each sequence. A negative number hides the nearest
+    keys too. (0, length) is one sequence."""
+    edges_q, edges_k = _plain(cu_seqlens_q), _plain(cu_seqlens_k)
+    if left is None and right in (None, 0):
+        return from_cu_seqlens(edges_q, edges_k, causal=right == 0)
+    slices = []
+    for q, q_end, k, k_end in zip(edges_q, edges_q[1:], edges_k, edges_k[1:], strict=False):
+        offset = k_end - q_end
+        low = "null" if left is None else str(offset - left)
+        high = "null" if right is None else str(offset + right)
+        if q < q_end and k < k_end:
+            slices.append(f"[{q}, {q_end}, {k}, {k_end}, {low}, {high}]")
+    breaks = [
+        _json(tuple(sorted({edge for edge in edges if 0 < edge < edges[-1]})))
+        for edges in (edges_q, edges_k)
+    ]
+    return Explicit(
+        f'{{"name": "windows", "params": {{}}, "q_len": {edges_q[-1]}, "kv_len": {edges_k[-1]}, '
+        '"batch": 1, "kv_heads": 1, "variant_of": [0], "variants": [{"slices": '
+        f'[{", ".join(slices)}], "q_breaks": {breaks[0]}, "k_breaks": {breaks[1]}}}]}}'
+    )
+
+
+def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | None]:
+    """FlashAttention's (left, right), where -1 and None mean all, as arguments of windows()."""
+    left, right = (None if side is None or side < 0 else int(side) for side in window_size)
+    return left, 0 if causal else right
+
+
+def from_additive(mask: Any, q_len: int, kv_len: int, *, group: int = 1) -> Explicit:
+    """The mask of a PyTorch tensor that broadcasts to (batch, q_heads, q_len, kv_len): bool, or
+    numbers that are 0 where visible and lower than -10^4 (half precision's least is -65504) where
+    hidden. `group` query heads share a KV head and must share its mask."""
+    visible = mask if mask.dtype.is_floating_point is False else mask == 0
+    if mask.dtype.is_floating_point and not ((mask == 0) | (mask < -1e4)).all():
+        raise NotImplementedError(
+            "[masks] scores take no bias; got a mask with other numbers than 0 and very negative "
+            "ones, expected a bool mask (nearest: softcap)"
+        )
+    visible = visible.expand(*visible.shape[:-2], q_len, kv_len)
+    visible = visible.reshape((1,) * (4 - visible.dim()) + tuple(visible.shape))
+    return from_dense(_of_kv_heads(visible, group).cpu().numpy())
+
+
+def _of_kv_heads(visible: Any, group: int) -> Any:
+    """(batch, q_heads or 1, q, k) with one entry for each group of query heads."""
+    heads = visible.shape[1]
+    if heads == 1 or group == 1:
+        return visible
+    grouped = visible.unflatten(1, (heads // group, group))
+    if not (grouped == grouped[:, :, :1]).all():
+        raise NotImplementedError(
+            f"[masks] query heads of a group have different masks; got {heads} heads in groups of "
+            f"{group}, expected one mask a group (nearest: k and v repeated for every query head)"
+        )
+    return grouped[:, :, 0]
 
 
 def from_dense(visible: Any) -> Explicit:

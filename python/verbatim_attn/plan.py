@@ -108,8 +108,16 @@ class Plan:
         return o, lse
 
     def backward(
-        self, dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any,
-        *, seed: int | None = None, threads: int = 0,
+        self,
+        dout: Any,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        lse: Any,
+        *,
+        seed: int | None = None,
+        threads: int = 0,
     ) -> tuple[Any, Any, Any]:
         """(dQ, dK, dV), shaped like q, k and v, from the forward's tensors and dout, like o."""
         arrays = arrays_of(q)

@@ -1,0 +1,85 @@
+"""flash_attn_func, flash_attn_varlen_func and FlexAttention's masks."""
+
+import numpy as np
+import pytest
+from verbatim_attn import attention, flash_attn_func, flash_attn_varlen_func, masks
+
+Q_LEN, KV_LEN = 20, 26
+# FlashAttention: key k is visible when p - left <= k <= p + right, p = q + kv_len - q_len.
+P, K = np.arange(Q_LEN)[:, None] + KV_LEN - Q_LEN, np.arange(KV_LEN)[None, :]
+
+
+def inputs(*lengths, heads=(4, 2), dim=16):
+    rng = np.random.default_rng(0)
+    q_len, kv_len = lengths
+    return [rng.standard_normal((2, n, h, dim)).astype("f4")
+            for n, h in ((q_len, heads[0]), (kv_len, heads[1]), (kv_len, heads[1]))]  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [(-1, -1), (3, 3), (3, 0), (None, 5), (4, -1), (2, 7), (0, 0)])
+def test_windows_mean_what_flash_attention_means(causal, window):
+    left, right = (10**6 if side in (None, -1) else side for side in window)
+    visible = (P - left <= K) & (K <= P + (0 if causal else right))
+    q, k, v = inputs(Q_LEN, KV_LEN)
+    got, lse = flash_attn_func(q, k, v, causal=causal, window_size=window, return_lse=True)
+    expected, expected_lse = attention(q, k, v, mask=masks.from_dense(visible), return_lse=True)
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+    np.testing.assert_allclose(lse, expected_lse, atol=2e-6)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (3, 1), (2, -1)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_are_sequences(causal, window):
+    edges_q, edges_k = (0, 7, 7, 20), (0, 5, 9, 26)
+    q, k, v = (x[0] for x in inputs(Q_LEN, KV_LEN))
+    how = {"causal": causal, "window_size": window, "return_lse": True, "softmax_scale": 0.3}
+    o, lse = flash_attn_varlen_func(q, k, v, np.array(edges_q), edges_k, 13, 17, **how)
+    assert o.shape == q.shape and lse.shape == (4, Q_LEN)
+    for i in (0, 2):
+        mine, keys = slice(*edges_q[i : i + 2]), slice(*edges_k[i : i + 2])
+        alone, alone_lse = flash_attn_func(q[None, mine], k[None, keys], v[None, keys], **how)
+        assert o[mine].tobytes() == alone[0].tobytes()  # the bits of packing and alone are equal
+        assert lse[:, mine].tobytes() == alone_lse[0].tobytes()
+
+
+def test_positions_of_arguments_are_flash_attentions():
+    q, k, v = inputs(Q_LEN, Q_LEN)
+    named = flash_attn_func(
+        q, k, v, softmax_scale=0.2, causal=True, window_size=(5, 0), softcap=2.0
+    )
+    assert flash_attn_func(q, k, v, 0.0, 0.2, True, (5, 0), 2.0).tobytes() == named.tobytes()
+
+
+def test_what_is_missing_says_so():
+    q, k, v = inputs(Q_LEN, KV_LEN)
+    for how in ({"alibi_slopes": np.ones(4)}, {"return_attn_probs": True}):
+        with pytest.raises(NotImplementedError, match="nearest"):
+            flash_attn_func(q, k, v, **how)
+    with pytest.raises(NotImplementedError, match="paged"):
+        flash_attn_varlen_func(q[0], k[0], v[0], (0, 20), (0, 26), block_table=np.ones(1))
+
+
+def test_masks_to_and_from_flex_attention():
+    pytest.importorskip("torch")
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+    from verbatim_attn import from_block_mask
+
+    for mask in (masks.Causal(), masks.CausalDocument((50, 90, 60)), masks.GlobalSliding(3, 9)):
+        mask_mod = mask.to_mask_mod(200)
+        block_mask = create_block_mask(mask_mod, 1, 1, 200, 200, device="cpu", BLOCK_SIZE=32)
+        assert (from_block_mask(block_mask).dense(200) == mask.dense(200)).all()
+    by_head = masks.UniformBlockSparse(16, 16, density=0.4, seed=1)
+    mask_mod = by_head.to_mask_mod(96, kv_heads=2, group=2)
+    block_mask = create_block_mask(mask_mod, 1, 4, 96, 96, device="cpu", BLOCK_SIZE=32)
+    got = from_block_mask(block_mask, group=2).dense(96, kv_heads=2)
+    assert (got == by_head.dense(96, kv_heads=2)).all()
+    with pytest.raises(NotImplementedError, match="different masks"):
+        from_block_mask(block_mask, group=4)
+    # Blocks that were never listed are hidden, whatever mask_mod says.
+    part = block_mask.kv_num_blocks.clone()
+    part[:, :, 1] = 0
+    listed = BlockMask.from_kv_blocks(
+        part, block_mask.kv_indices, BLOCK_SIZE=32, mask_mod=lambda b, h, q, k: q >= 0
+    )
+    assert not from_block_mask(listed).dense(96, kv_heads=4)[:, :, 32:64].any()

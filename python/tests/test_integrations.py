@@ -1,0 +1,160 @@
+"""activate() and Hugging Face, on the CPU."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+import verbatim_attn as va  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from verbatim_attn import masks  # noqa: E402
+
+needs_registry = pytest.mark.skipif(
+    not hasattr(torch.nn.attention, "register_flash_attention_impl"), reason="PyTorch before 2.11"
+)
+
+
+def inputs(q_len=40, kv_len=40, heads=3, dim=16):
+    g = torch.Generator().manual_seed(0)
+    lengths = (q_len, kv_len, kv_len)
+    return [torch.randn(2, heads, n, dim, generator=g, requires_grad=True) for n in lengths]
+
+
+def with_gradients(o, *inputs):
+    return (o, *torch.autograd.grad(o.sin().sum(), inputs))
+
+
+def same_bits(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def ours(q, k, v, **how):
+    return va.attention(*(x.transpose(1, 2) for x in (q, k, v)), **how).transpose(1, 2)
+
+
+@needs_registry
+@pytest.mark.parametrize(
+    "how, mask",
+    [({}, masks.Full()), ({"is_causal": True}, masks.Causal()), ({"scale": 0.4}, masks.Full())],
+)
+def test_activate_replaces_sdpa_until_it_is_removed(how, mask):
+    q, k, v = inputs()
+    before = F.scaled_dot_product_attention(q, k, v, **how)
+    expected = with_gradients(ours(q, k, v, mask=mask, scale=how.get("scale")), q, k, v)
+    with va.activate():
+        assert torch.nn.attention.current_flash_attention_impl() == "VERBATIM"
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            inside = F.scaled_dot_product_attention(q, k, v, **how)
+            assert same_bits(with_gradients(inside, q, k, v), expected)
+    after = F.scaled_dot_product_attention(q, k, v, **how)
+    assert torch.nn.attention.current_flash_attention_impl() is None
+    assert torch.equal(after, before) and not torch.equal(after, inside)
+    torch.testing.assert_close(after, inside)
+    active = va.activate()
+    assert torch.equal(F.scaled_dot_product_attention(q, k, v, **how), inside)
+    active.remove()
+    active.remove()
+    assert torch.equal(F.scaled_dot_product_attention(q, k, v, **how), before)
+
+
+@needs_registry
+def test_activate_with_masks_and_unequal_lengths():
+    q, k, v = inputs(q_len=24)
+    visible = torch.rand(2, 1, 24, 40) < 0.7
+    additive = torch.zeros(24, 40).masked_fill_(visible[0, 0].logical_not(), -torch.inf)
+    plain = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+    top_left = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with va.activate(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        got = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        torch.testing.assert_close(got, plain)
+        torch.testing.assert_close(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True), top_left
+        )
+        first = F.scaled_dot_product_attention(q, k, v, attn_mask=additive)
+        assert torch.equal(first[0], got[0])
+        with pytest.raises(NotImplementedError, match="scores take no bias"):
+            F.scaled_dot_product_attention(q, k, v, attn_mask=additive.clamp(min=-1.0))
+
+
+@needs_registry
+def test_activate_under_compile():
+    q, k, v = inputs()
+    with va.activate(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        compiled = torch.compile(
+            F.scaled_dot_product_attention, fullgraph=True, backend="aot_eager"
+        )
+        got = with_gradients(compiled(q, k, v, is_causal=True), q, k, v)
+        assert same_bits(got, with_gradients(ours(q, k, v, mask=masks.Causal()), q, k, v))
+
+
+def llama(implementation):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, attn_implementation=implementation,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(config)
+
+
+def step(implementation, **batch):
+    """Loss and gradients of one training step of a small random Llama."""
+    model = llama(implementation)
+    batch = {"labels": batch["input_ids"], **batch}
+    loss = model(**batch).loss
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+TOKENS = torch.randint(97, (2, 50), generator=torch.Generator().manual_seed(1))
+PADDED = torch.ones(2, 50, dtype=torch.long)
+PADDED[1, 30:] = 0
+LEFT = PADDED.flip(1)
+
+
+def padded(mask):  # no label is predicted by padding: eager makes up its rows
+    labels = TOKENS.masked_fill(mask.cumsum(1) * mask <= 1, -100)
+    return {"input_ids": TOKENS, "attention_mask": mask, "labels": labels}
+
+
+BATCHES = {
+    "causal": {"input_ids": TOKENS},
+    "padded right": padded(PADDED),
+    "padded left": padded(LEFT),
+    "packed": {
+        "input_ids": TOKENS[:1],
+        "position_ids": torch.cat([torch.arange(20), torch.arange(30)])[None],
+    },
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_llama_trains_as_with_eager_attention(batch):
+    pytest.importorskip("transformers")
+    va.register_huggingface()
+    eager, first, second = (step(name, **batch) for name in ("eager", "verbatim", "verbatim"))
+    assert same_bits(first, second)
+    for got, expected in zip(first, eager, strict=True):
+        torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
+    if batch is BATCHES["padded left"]:  # the mask was not dropped
+        unmasked = step("verbatim", input_ids=TOKENS, labels=batch["labels"])
+        assert abs(first[0] - unmasked[0]) > 1e-4
+
+
+@needs_registry
+def test_llama_on_activated_sdpa():
+    eager = step("eager", **BATCHES["causal"])
+    with va.activate():
+        first, second = (step("sdpa", **BATCHES["causal"]) for _ in range(2))
+    assert same_bits(first, second) and not same_bits(first, step("sdpa", **BATCHES["causal"]))
+    for got, expected in zip(first, eager, strict=True):
+        torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
+
+
+def test_generation_equals_eager():
+    pytest.importorskip("transformers")
+    va.register_huggingface()
+    outputs = []
+    for name in ("eager", "verbatim"):
+        model = llama(name).eval()
+        outputs.append(model.generate(TOKENS[:, :9], max_new_tokens=8, do_sample=False))
+    assert torch.equal(*outputs)

@@ -1,0 +1,106 @@
+"""FlashAttention's functions by name and meaning: `from verbatim_attn import flash_attn_func`.
+
+One default differs: deterministic=True. False lets "auto" give up the order of the sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import masks
+from .attention import attention
+
+Window = tuple["int | None", "int | None"]
+
+
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = True,
+    return_attn_probs: bool = False,
+    *,
+    return_lse: bool = False,
+) -> Any:
+    """Attention of q (batch, q_len, heads, dim) over k, v (batch, kv_len, kv_heads, dim).
+
+    window_size counts the visible keys to the left and right of the query's position, which is
+    aligned bottom-right; -1 or None: all. Returns o, or (o, lse f32 (batch, heads, q_len)).
+    """
+    _refuse(alibi_slopes, return_attn_probs)
+    left, right = masks.window_bounds(window_size, causal)
+    return attention(
+        q, k, v, mask=_mask(q.shape[1], k.shape[1], left, right), scale=softmax_scale,
+        softcap=softcap, dropout=dropout_p, deterministic=deterministic, return_lse=return_lse,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = True,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+    *,
+    return_lse: bool = False,
+) -> Any:
+    """The same for packed sequences: q (total_q, heads, dim), k, v (total_k, kv_heads, dim),
+    cumulative lengths (sequences + 1). Returns o, or (o, lse f32 (heads, total_q)).
+
+    Plans are made on the host, so cumulative lengths on a GPU are waited for: keep them on the CPU,
+    or call attention() with a mask made once. The longest lengths are not needed.
+    """
+    _refuse(alibi_slopes, return_attn_probs)
+    if block_table is not None:
+        raise NotImplementedError(
+            "[flash_attn_varlen_func] there is no paged KV cache; got block_table, expected None "
+            "(nearest: k and v gathered from their pages)"
+        )
+    left, right = masks.window_bounds(window_size, causal)
+    mask = masks.windows(cu_seqlens_q, cu_seqlens_k, left, right)
+    o, lse = attention(
+        q[None], k[None], v[None], mask=mask, scale=softmax_scale, softcap=softcap,
+        dropout=dropout_p, deterministic=deterministic, return_lse=True,
+    )  # fmt: skip
+    return (o[0], lse[0]) if return_lse else o[0]
+
+
+def _mask(q_len: int, kv_len: int, left: int | None, right: int | None) -> masks.Mask:
+    if left is None and right is None:
+        return masks.Full()
+    if left is None and right == 0:
+        return masks.Causal()
+    if left is not None and right == 0:
+        return masks.CausalSlidingWindow(left)
+    if left is not None and left == right:
+        return masks.FullSlidingWindow(left)
+    return masks.windows((0, q_len), (0, kv_len), left, right)
+
+
+def _refuse(alibi_slopes: Any, return_attn_probs: bool) -> None:
+    if alibi_slopes is not None:
+        raise NotImplementedError(
+            "[flash_attn] scores take no bias; got alibi_slopes, expected None (nearest: softcap)"
+        )
+    if return_attn_probs:
+        raise NotImplementedError(
+            "[flash_attn] the weights are never stored; got return_attn_probs=True, expected False "
+            "(nearest: return_lse=True)"
+        )

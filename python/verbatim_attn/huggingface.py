@@ -1,0 +1,63 @@
+"""Hugging Face transformers: attn_implementation="verbatim" after register()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import masks
+from .attention import attention
+
+_NAME = "verbatim"
+
+
+def register() -> None:
+    """Makes attn_implementation="verbatim" known to transformers, with the masks it needs."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(_NAME, _attention)
+    AttentionMaskInterface.register(_NAME, _mask)
+
+
+def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **how: Any) -> Any:
+    """A mask of ours, made once for all layers; None: the layer says whether it is causal."""
+    from transformers.masking_utils import sdpa_mask
+
+    # transformers aligns skipped causal masks top-left: the same as ours for equal lengths only.
+    visible = sdpa_mask(
+        q_length=q_length, kv_length=kv_length,
+        allow_is_causal_skip=allow_is_causal_skip and q_length == kv_length, **how,
+    )  # fmt: skip
+    return None if visible is None else masks.from_additive(visible, q_length, kv_length)
+
+
+def _attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[Any, None]:
+    """query (batch, q_heads, q_len, dim), key and value (batch, kv_heads, kv_len, dim) to
+    (batch, q_len, q_heads, dim)."""
+    for name in ("position_bias", "s_aux", "head_mask", "cache"):
+        if others.get(name) is not None:
+            raise NotImplementedError(
+                f"[huggingface] attention takes no {name}; got a {type(others[name]).__name__}, "
+                'expected None (nearest: attn_implementation="eager")'
+            )
+    q_len, kv_len = query.shape[2], key.shape[2]
+    mask = attention_mask
+    if mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        mask = masks.Causal() if causal else masks.Full()
+    elif not isinstance(mask, masks.Mask):
+        group = query.shape[1] // key.shape[1]
+        mask = masks.from_additive(mask, q_len, kv_len, group=group)
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    o = attention(q, k, v, mask=mask, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    return o, None
