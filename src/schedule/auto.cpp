@@ -1,6 +1,9 @@
 #include "schedule/auto.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "schedule/orders/orders.h"
 
@@ -26,6 +29,17 @@ bool starts_together(const TileMap& tiles) {
     together += left.front().first == column.front().first;
   }
   return 2 * together > columns;
+}
+
+/// Whether the longest row of visits is at least half as long again as the mean.
+bool unequal_rows(const TileMap& tiles) {
+  int64_t longest = 0;
+  for (int32_t q = 0; q < tiles.q_tiles(); ++q) {
+    int64_t visits = 0;
+    for (const TileRun& run : tiles.row(q)) visits += run.last - run.first;
+    longest = std::max(longest, visits);
+  }
+  return 2 * longest * tiles.q_tiles() >= 3 * tiles.count();
 }
 
 /// Visits of one query head: all of them, and those of the fullest KV tile.
@@ -83,7 +97,16 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
                                          const Machine& machine, int32_t workers,
                                          int64_t head_bytes) {
-  if (heads.empty() || machine.l2_bytes <= 0 || heads[0]->pass == Pass::forward) return {"queue"};
+  if (heads.empty() || machine.l2_bytes <= 0) return {"queue"};
+  if (heads[0]->pass == Pass::forward) {
+    if (!unequal_rows(*heads[0]->tiles)) return {"queue"};
+    // As many heads side by side as keep their K and V in L2, so that long tasks start before short
+    // ones; in equal sections, for the tasks of a small last one would end late.
+    const auto count = static_cast<double>(heads.size());
+    const double bytes = count * static_cast<double>(head_bytes);
+    return {fmt::format("head_swizzled:{:.0f}",
+                        std::ceil(count / std::ceil(bytes / machine.l2_bytes)))};
+  }
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;

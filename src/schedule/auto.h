@@ -15,8 +15,8 @@ namespace verbatim {
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level);
 
 /// The placements that `auto` tries: the first that needs one resident worker, else the last. May
-/// look at everything, since placements fix no bit. `head_bytes`: what a KV head's query heads keep
-/// in L2, their Q, dO and sums of dQ.
+/// look at everything, since placements fix no bit. `head_bytes`: what a KV head should find in L2:
+/// backward, the Q, dO and sums of dQ of its query heads; forward, its K and V.
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
                                          const Machine& machine, int32_t workers,
                                          int64_t head_bytes);

@@ -84,10 +84,13 @@ std::vector<std::string> placement_names(const Plan& plan,
     if (known != options.memo->placements.end()) return {known->second};
   }
   const Problem& problem = plan.problem;
-  const int64_t row_bytes = problem.head_dim * (size_of(problem.dtype) + int64_t{sizeof(float)}) +
-                            problem.head_dim_v * size_of(problem.dtype);
-  const int64_t head_bytes = std::max<int64_t>(problem.group() * problem.q_len * row_bytes, 1);
-  return auto_placements(heads, options.machine, workers, head_bytes);
+  const int64_t dims = problem.head_dim + problem.head_dim_v, size = size_of(problem.dtype);
+  const int64_t head_bytes =
+      plan.pass == Pass::forward
+          ? problem.kv_len * dims * size
+          : problem.group() * problem.q_len *
+                (dims * size + problem.head_dim * static_cast<int64_t>(sizeof(float)));
+  return auto_placements(heads, options.machine, workers, std::max<int64_t>(head_bytes, 1));
 }
 
 }  // namespace
@@ -95,7 +98,8 @@ std::vector<std::string> placement_names(const Plan& plan,
 TileShape default_tile(const Problem& problem, Pass pass) {
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
   if (dim > 128) return {64, 64};
-  return pass == Pass::forward || dim <= 64 ? TileShape{128, 128} : TileShape{64, 128};
+  if (pass == Pass::forward) return dim <= 64 ? TileShape{192, 128} : TileShape{128, 128};
+  return dim <= 64 ? TileShape{128, 128} : TileShape{64, 128};
 }
 
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {

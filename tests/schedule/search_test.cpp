@@ -62,6 +62,19 @@ TEST(Auto, KeepsGroupsBusy) {
   }
 }
 
+// 16 heads of 8192 keys take 67 MB, an h200's L2 holds 36 MB of them: two equal sections.
+TEST(Auto, PutsForwardHeadsSideBySideWhereRowsAreUnequal) {
+  PlanOptions options = h200_options();
+  options.pass = Pass::forward;
+  const Problem problem = problem_of(16, 16, 8192);
+  const auto placement = [&](const Mask& mask) {
+    return make_plan(problem, mask, options).placement.name;
+  };
+  EXPECT_EQ(placement(masks::full(8192, 8192)), "queue");
+  EXPECT_EQ(placement(masks::causal_sliding_window(8192, 8192, 1024)), "queue");
+  EXPECT_EQ(placement(masks::causal(8192, 8192)), "head_swizzled:8");
+}
+
 // The contract: at `invariant` the order is a function of one head alone.
 TEST(Auto, ChoosesTheSameBitsForAnyBatchHeadCountAndMachine) {
   for (const Mask& mask : dense_and_sparse(8192)) {

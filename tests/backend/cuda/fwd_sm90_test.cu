@@ -307,7 +307,7 @@ struct Shape {
   int64_t head_dim;
   TileShape tile;
 };
-constexpr Shape kShapes[] = {{64, {128, 128}}, {128, {128, 128}}};
+constexpr Shape kShapes[] = {{64, {192, 128}}, {128, {128, 128}}};
 
 int check_shapes(std::span<const Shape> shapes, int cases) {
   int failures = 0;

@@ -23,22 +23,16 @@ __device__ void init(uint64_t (&barriers)[kSlots], uint32_t count) {
 /// with free(): the first round through the ring finds every slot free.
 template <int kSlots>
 class Ring {
-  static_assert((kSlots & (kSlots - 1)) == 0);
-
  public:
   __device__ int slot() const { return count_ % kSlots; }
   __device__ uint32_t phase() const { return count_ / kSlots % 2; }
   __device__ uint32_t free() const { return phase() ^ 1; }
   __device__ void advance() { ++count_; }
-  /// The position before this one.
-  __device__ Ring previous() const { return Ring(count_ - 1); }
 
-  Ring() = default;
+  __device__ explicit Ring(uint32_t count = 0) : count_(count) {}
 
  private:
-  __device__ explicit Ring(uint32_t count) : count_(count) {}
-
-  uint32_t count_ = 0;
+  uint32_t count_;
 };
 
 }  // namespace verbatim::cuda::sm90

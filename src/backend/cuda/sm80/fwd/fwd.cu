@@ -12,6 +12,9 @@ decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, in
                            F&& f) {
   return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim) {
     using Element = decltype(element);
+    if constexpr (dim() <= 64) {
+      if (tile_q > 128) return f(std::type_identity<Forward<Element, dim(), 192>>{});
+    }
     if (tile_q > 64) return f(std::type_identity<Forward<Element, dim(), 128>>{});
     return f(std::type_identity<Forward<Element, dim(), 64>>{});
   });
@@ -19,7 +22,9 @@ decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, in
 
 std::string lacks_here(const Problem& problem, const TileShape& tile) {
   if (std::string missing = lacks(problem); !missing.empty()) return missing;
-  return tile.q <= 128 ? "" : "query tiles of at most 128 rows";
+  const bool narrow = std::max(problem.head_dim, problem.head_dim_v) <= 64;
+  if (tile.q <= (narrow ? 192 : 128)) return "";
+  return narrow ? "query tiles of at most 192 rows" : "query tiles of at most 128 rows";
 }
 
 int64_t shared_bytes(const Problem& p, const TileShape& tile) {

@@ -7,13 +7,15 @@
 
 namespace verbatim::cuda::sm90 {
 
-// Tile shapes. `stages` K and V tiles and `q_stages` query tiles are in flight; every consumer
+// Tile shapes. Tiles in flight: `q_stages` of Q, `k_stages` of K, `v_stages` of V. Every consumer
 // warpgroup owns 64 of the tile_q rows.
-struct Hd64Kv128 {
-  static constexpr int head_dim = 64, tile_q = 128, tile_kv = 128, stages = 4, q_stages = 2;
+struct Hd64 {
+  static constexpr int head_dim = 64, tile_q = 192, tile_kv = 128;
+  static constexpr int q_stages = 2, k_stages = 4, v_stages = 4;
 };
-struct Hd128Kv128 {
-  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 128, stages = 2, q_stages = 2;
+struct Hd128 {
+  static constexpr int head_dim = 128, tile_q = 128, tile_kv = 128;
+  static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;
 };
 
 /// Arguments of the kernel.

@@ -16,8 +16,9 @@ inline constexpr int kMaxShared = 227 * 1024;  // bytes a block may have
 template <class Tile>
 struct FwdConfig {
   static constexpr int head_dim = Tile::head_dim, tile_q = Tile::tile_q;
-  static constexpr int tile_kv = Tile::tile_kv, stages = Tile::stages;
-  static constexpr int q_stages = Tile::q_stages;
+  static constexpr int tile_kv = Tile::tile_kv;
+  static constexpr int q_stages = Tile::q_stages, k_stages = Tile::k_stages;
+  static constexpr int v_stages = Tile::v_stages;
   static constexpr int visits = 8;  // decoded visits in flight
   static constexpr int inline_bands = 4;
 
@@ -48,12 +49,19 @@ struct Place {
 /// One visit of the plan, decoded: everything that loader and consumers must know about it.
 template <class Config>
 struct alignas(16) Visit {
-  enum Flag : uint32_t { first = 1, last = 2, empty = 4, stop = 8 };
+  enum Flag : uint32_t {
+    first = 1,   // of its chain
+    last = 2,    // of its chain
+    empty = 4,   // no tile: the chain has no visit, its rows see nothing
+    masked = 8,  // some row does not see some key
+    tail = 16,   // k_used is less than tile_kv
+    stop = 32,   // no visit: the end
+  };
   uint32_t flags;
-  int32_t k_begin;     // first key
-  int32_t k_width;     // keys that belong to the tile
-  int32_t k_used;      // keys from here on are seen by no row: their V rows count as 0
-  int32_t band_count;  // 0: every row sees every key
+  int32_t k_begin;  // first key
+  int32_t k_width;  // keys that belong to the tile
+  int32_t k_used;   // keys from here on are seen by no row: their V rows count as 0
+  int32_t band_count;
   Place place;
   // Bands beyond the inline ones are read from the plan.
   int32_t slice_begin;
@@ -68,15 +76,15 @@ struct SharedStorage {
   using Config = FwdConfig<Tile>;
 
   alignas(1024) Element q[Config::q_stages][Config::tile_q * Config::head_dim];
-  alignas(1024) Element k[Config::stages][Config::tile_kv * Config::head_dim];
-  alignas(1024) Element v[Config::stages][Config::tile_kv * Config::head_dim];
+  alignas(1024) Element k[Config::k_stages][Config::tile_kv * Config::head_dim];
+  alignas(1024) Element v[Config::v_stages][Config::tile_kv * Config::head_dim];
   Visit<Config> visit[Config::visits];
   Place place;  // the decoder's: of the chain it is at
 
   alignas(8) uint64_t visit_full[Config::visits], visit_empty[Config::visits];
   uint64_t q_full[Config::q_stages], q_empty[Config::q_stages];
-  uint64_t k_full[Config::stages], k_empty[Config::stages];
-  uint64_t v_full[Config::stages], v_empty[Config::stages];
+  uint64_t k_full[Config::k_stages], k_empty[Config::k_stages];
+  uint64_t v_full[Config::v_stages], v_empty[Config::v_stages];
 };
 
 /// Hardware barriers. A warpgroup issues its GEMMs only in its turn, so that the others' softmax

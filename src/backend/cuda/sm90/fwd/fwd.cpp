@@ -29,7 +29,7 @@ constexpr Instance instance() {
            {launch<Tile, Dtype::bf16, false>, launch<Tile, Dtype::bf16, true>}}};
 }
 
-constexpr Instance kInstances[] = {instance<Hd64Kv128>(), instance<Hd128Kv128>()};
+constexpr Instance kInstances[] = {instance<Hd64>(), instance<Hd128>()};
 
 const Instance* find(int64_t head_dim, const TileShape& tile) {
   for (const Instance& instance : kInstances) {
@@ -46,7 +46,7 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
   }
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
   if (find(problem.head_dim, tile) == nullptr) {
-    return "tiles of 128 x 128";
+    return problem.head_dim == 64 ? "tiles of 192 x 128" : "tiles of 128 x 128";
   }
   return {};
 }
@@ -100,7 +100,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
 
 Kernel forward_kernel() {
   return {.name = "sm90.forward",
-          .summary = "TMA and wgmma, two warpgroups in turns; head dim 64 and 128",
+          .summary = "TMA and wgmma, warpgroups in turns; head dim 64 and 128",
           .arch = 90,
           .family = 100,
           .pass = Pass::forward,

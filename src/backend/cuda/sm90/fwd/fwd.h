@@ -5,8 +5,8 @@
 
 namespace verbatim::cuda::sm90 {
 
-/// bf16 and f16, head dim = value head dim = 64 or 128, tiles of 128 x 128. Every query tile belongs
-/// to one chain: orders that split rows need another kernel.
+/// bf16 and f16, head dim = value head dim = 64 (tiles of 192 x 128) or 128 (128 x 128). Every
+/// query tile belongs to one chain: orders that split rows need another kernel.
 Kernel forward_kernel();
 
 }  // namespace verbatim::cuda::sm90

@@ -22,6 +22,7 @@
 
 #include <cute/tensor.hpp>
 
+#include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/fwd/config.h"
 #include "backend/cuda/sm90/fwd/mask.cuh"
 #include "backend/cuda/sm90/fwd/softmax.cuh"
@@ -46,9 +47,9 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
     ring.advance();
   };
 
-  // Fills in what a visit sees: the KV tile between two edges, under the run's slices.
-  const auto describe = [&](Record& visit, const OrderView& order, const Run& run,
-                            const int64_t* edges) {
+  // Fills in what visit i of a run sees: a KV tile, under the run's slices.
+  const auto describe = [&](Record& visit, const OrderView& order, const Run& run, int32_t i) {
+    const int64_t* edges = order.kv_edges + run.first + i * run.step;
     const int32_t k_begin = static_cast<int32_t>(edges[0]);
     const int32_t k_width = static_cast<int32_t>(edges[1]) - k_begin;
     // Lane 8 s + f makes field f of band s, and looks at field f of slices s + 4, s + 8 ...
@@ -63,7 +64,9 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
       if (field == 3) k_used = max(k_used, value);
     }
     k_used = __reduce_max_sync(~0u, k_used);
-    if (lane != 0) return;
+    const uint32_t flags = (run.slice_count > 0 || k_width < Config::tile_kv ? Record::masked : 0) |
+                           (k_used < Config::tile_kv ? Record::tail : 0);
+    if (lane != 0) return flags;
     visit.k_begin = k_begin;
     visit.k_width = k_width;
     visit.k_used = k_used;
@@ -74,10 +77,11 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
       visit.band_count = 1;
       visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
     }
+    return flags;
   };
   const auto decode_chain = [&](const OrderView& order, const Chain& chain) {
-    const Run* const end = order.runs + chain.run_end;
-    const Run* run = order.runs + chain.run_begin;
+    const int32_t end = chain.run_end;
+    int32_t run = chain.run_begin;
     // Fields are read again for every visit: the decoder has time, but few registers.
     uint32_t flags = Record::first;
     for (int32_t i = 0; run != end || (flags & Record::first);) {
@@ -86,18 +90,19 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
           reinterpret_cast<int32_t*>(&visit.place)[lane] =
               reinterpret_cast<const int32_t*>(&smem.place)[lane];
         }
-        if (run == end) {
-          flags |= Record::last | Record::empty;
+        if (run == end) {  // a visit that sees nothing: O = 0, LSE = -inf follow by themselves
+          flags |= Record::last | Record::empty | Record::masked | Record::tail;
+          if (lane < 6) reinterpret_cast<int32_t*>(&visit.bands[0])[lane] = 0;
+          if (lane == 0) visit.k_used = 0, visit.band_count = 1;
         } else {
-          if (run + 1 == end && i + 1 == run->count) flags |= Record::last;
-          const int32_t tile = run->first + i * run->step;
-          describe(visit, order, *run, order.kv_edges + tile);
+          if (run + 1 == end && i + 1 == order.runs[run].count) flags |= Record::last;
+          flags |= describe(visit, order, order.runs[run], i);
         }
         if (lane == 0) visit.flags = flags;
       });
       if (run == end) break;
       flags = 0;
-      if (++i == run->count) {
+      if (++i == order.runs[run].count) {
         i = 0;
         ++run;
       }
@@ -147,22 +152,19 @@ __device__ void fetch(const CUtensorMap& map, uint64_t& full, cute::TMA::CacheHi
   }
 }
 
-/// Calls f(flags, place, k_begin) for every visit that has tiles. One lane of a loader warp.
+/// Calls f(flags, place, k_begin) for every visit, and for the stop. One lane of a loader warp.
 template <class Tile, class Element, class F>
 __device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
   using Config = FwdConfig<Tile>;
-  using Record = Visit<Config>;
-  Ring<Config::visits> visits;
-  while (true) {
+  uint32_t flags = 0;
+  for (Ring<Config::visits> visits; !(flags & Visit<Config>::stop); visits.advance()) {
     const int slot = visits.slot();
     wait(smem.visit_full[slot], visits.phase());
-    const uint32_t flags = smem.visit[slot].flags;
+    flags = smem.visit[slot].flags;
     const Place place = smem.visit[slot].place;
     const int32_t k_begin = smem.visit[slot].k_begin;
     arrive(smem.visit_empty[slot]);
-    visits.advance();
-    if (flags & Record::stop) return;
-    if (!(flags & Record::empty)) f(flags, place, k_begin);
+    f(flags, place, k_begin);
   }
 }
 
@@ -170,11 +172,12 @@ __device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
 template <class Tile, class Element>
 __device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
   using Config = FwdConfig<Tile>;
+  using Record = Visit<Config>;
   using Hint = cute::TMA::CacheHintSm90;
   Ring<Config::q_stages> queries;
-  Ring<Config::stages> keys;
+  Ring<Config::k_stages> keys;
   for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
-    if (flags & Visit<Config>::first) {
+    if (flags & Record::first) {
       const int slot = queries.slot();
       wait(smem.q_empty[slot], queries.free());
       fetch<Config>(args.q_map, smem.q_full[slot], Hint::EVICT_FIRST, smem.q[slot], Config::tile_q,
@@ -183,8 +186,12 @@ __device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& sme
     }
     const int slot = keys.slot();
     wait(smem.k_empty[slot], keys.free());
-    fetch<Config>(args.k_map, smem.k_full[slot], Hint::EVICT_LAST, smem.k[slot], Config::tile_kv,
-                  k_begin, place.kv_head, place.batch);
+    if (flags & (Record::empty | Record::stop)) {
+      arrive(smem.k_full[slot]);
+    } else {
+      fetch<Config>(args.k_map, smem.k_full[slot], Hint::EVICT_LAST, smem.k[slot], Config::tile_kv,
+                    k_begin, place.kv_head, place.batch);
+    }
     keys.advance();
   });
 }
@@ -193,22 +200,28 @@ __device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& sme
 template <class Tile, class Element>
 __device__ void load_values(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
   using Config = FwdConfig<Tile>;
-  Ring<Config::stages> values;
-  for_each_visit(smem, [&](uint32_t, const Place& place, int32_t k_begin) {
+  using Record = Visit<Config>;
+  Ring<Config::v_stages> values;
+  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
+    if (flags & Record::stop) return;
     const int slot = values.slot();
     wait(smem.v_empty[slot], values.free());
-    fetch<Config>(args.v_map, smem.v_full[slot], cute::TMA::CacheHintSm90::EVICT_LAST, smem.v[slot],
-                  Config::tile_kv, k_begin, place.kv_head, place.batch);
+    if (flags & Record::empty) {
+      arrive(smem.v_full[slot]);
+    } else {
+      fetch<Config>(args.v_map, smem.v_full[slot], cute::TMA::CacheHintSm90::EVICT_LAST,
+                    smem.v[slot], Config::tile_kv, k_begin, place.kv_head, place.batch);
+    }
     values.advance();
   });
 }
 
-/// Issues C += A B as one wgmma group; kFresh: C = A B. The caller waits.
-template <bool kFresh, class Mma, class A, class B, class C>
-__device__ void issue(Mma& mma, const A& a, const B& b, C& c) {
+/// Issues C = A B, or C += A B with `add`, as one wgmma group. The caller waits.
+template <class Mma, class A, class B, class C>
+__device__ void issue(Mma& mma, bool add, const A& a, const B& b, C& c) {
   cute::warpgroup_fence_operand(c);
   cute::warpgroup_arrive();
-  mma.accumulate_ = kFresh ? cute::GMMA::ScaleOut::Zero : cute::GMMA::ScaleOut::One;
+  mma.accumulate_ = add ? cute::GMMA::ScaleOut::One : cute::GMMA::ScaleOut::Zero;
 #pragma unroll
   for (int k = 0; k < cute::size<2>(a); ++k) {
     cute::gemm(mma, a(cute::_, cute::_, k), b(cute::_, cute::_, k), c);
@@ -224,15 +237,16 @@ struct FwdMma {
   using Rows = cute::Int<kRows>;
   using Dim = cute::Int<Config::head_dim>;
   using Keys = cute::Int<Config::tile_kv>;
-  using Stages = cute::Int<Config::stages>;
+  using KStages = cute::Int<Config::k_stages>;
+  using VStages = cute::Int<Config::v_stages>;
   using KMajor = cute::GMMA::Layout_K_SW128_Atom<Element>;
   using MnMajor = cute::GMMA::Layout_MN_SW128_Atom<Element>;
 
   using QLayout = decltype(cute::tile_to_shape(
       KMajor{}, cute::Shape<cute::Int<Config::tile_q>, Dim, cute::Int<Config::q_stages>>{}));
-  using KLayout = decltype(cute::tile_to_shape(KMajor{}, cute::Shape<Keys, Dim, Stages>{}));
+  using KLayout = decltype(cute::tile_to_shape(KMajor{}, cute::Shape<Keys, Dim, KStages>{}));
   // V as (dim, key): the same bytes as K's layout, read across.
-  using VLayout = decltype(cute::tile_to_shape(MnMajor{}, cute::Shape<Dim, Keys, Stages>{},
+  using VLayout = decltype(cute::tile_to_shape(MnMajor{}, cute::Shape<Dim, Keys, VStages>{},
                                                cute::Step<cute::_2, cute::_1, cute::_3>{}));
 
   using Scores = decltype(cute::make_tiled_mma(
@@ -242,18 +256,6 @@ struct FwdMma {
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
 };
 
-/// Two floats rounded to nearest, `low` in the low half.
-template <class Element>
-__device__ uint32_t round_pair(float low, float high) {
-  uint32_t pair;
-  if constexpr (std::is_same_v<Element, cute::bfloat16_t>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
-}
-
 /// Rounds a tile of P to the elements of the second GEMM's A operand: the same order of registers.
 template <class Element, class P, class Scores>
 __device__ void round_to(P& p, const Scores& scores) {
@@ -261,55 +263,39 @@ __device__ void round_to(P& p, const Scores& scores) {
   auto pairs = cute::recast<uint32_t>(p);
 #pragma unroll
   for (int i = 0; i < cute::size(pairs); ++i) {
-    pairs(i) = round_pair<Element>(scores(2 * i), scores(2 * i + 1));
+    pairs(i) = pack<Element>(scores(2 * i), scores(2 * i + 1));
   }
 }
 
-/// Writes the warpgroup's rows that belong to the tile. Four threads hold a row, 2 of
-/// every 8 columns each; they trade registers so that every thread stores 16 bytes.
-template <class Config, class Element, class Acc>
-__device__ void store(const FwdArgs& args, const Visit<Config>& visit, const Acc& o,
-                      const OnlineSoftmax& softmax, int32_t row) {
-  const int t = threadIdx.x % 4;
+/// Writes the LSE of a chain's rows `row` and `row` + 8; returns in `factor` what O is still to be
+/// multiplied with.
+template <class Config>
+__device__ void finish(const FwdArgs& args, const Visit<Config>& visit,
+                       const OnlineSoftmax& softmax, int32_t row, float (&factor)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool inside = row + 8 * r < visit.place.q_rows;
-    const int64_t q = visit.place.q_begin + row + 8 * r;
-    const float sum = softmax.sum[r];
-    const float inverse = args.dropout.scale / sum;
-    Element* to = args.o.at<Element>(visit.place.batch, q, visit.place.q_head);
-#pragma unroll
-    for (int part = 0; part < Config::head_dim / 32; ++part) {
-      uint32_t word[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = 4 * (4 * part + j) + 2 * r;
-        word[j] = sum == 0 ? 0 : round_pair<Element>(o(i) * inverse, o(i + 1) * inverse);
-      }
-      // Transposes the 4 x 4 words of the four threads: distance 1, then distance 2.
-#pragma unroll
-      for (int distance = 1; distance <= 2; ++distance) {
-        const bool upper = t & distance;
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          const int low = distance == 1 ? 2 * pair : pair;
-          uint32_t& keep_upper = word[low + distance];
-          uint32_t& keep_lower = word[low];
-          const uint32_t got = __shfl_xor_sync(~0u, upper ? keep_lower : keep_upper, distance);
-          (upper ? keep_lower : keep_upper) = got;
-        }
-      }
-      if (inside) {
-        *reinterpret_cast<uint4*>(to + 32 * part + 8 * t) =
-            make_uint4(word[0], word[1], word[2], word[3]);
-      }
-    }
-    if (inside && t == 0) {
+    const float sum = softmax.row_sum(r);
+    factor[r] = sum == 0 ? 0 : __fdividef(args.dropout.scale, sum);
+    if (threadIdx.x % 4 == 0 && row + 8 * r < visit.place.q_rows) {
       constexpr float kLn2 = 0.693147180559945309f;
+      const int64_t q = visit.place.q_begin + row + 8 * r;
       args.lse[args.sizes.row_index(visit.place.batch, visit.place.q_head, q)] =
-          sum == 0 ? -INFINITY : kLn2 * (softmax.max[r] * args.scale_log2 + log2f(sum));
+          sum == 0 ? -INFINITY : kLn2 * (softmax.base[r] + log2f(sum));
     }
   }
+}
+
+/// Writes rows `row` and `row` + 8 of O, if they belong to the tile; a row without a key is 0.
+template <class Config, class Element, class Acc>
+__device__ void store(const FwdArgs& args, const Place& place, Acc& o, const float (&factor)[2],
+                      int32_t row) {
+#pragma unroll
+  for (int i = 0; i < cute::size(o); ++i) {
+    const float f = factor[i / 2 % 2];
+    o(i) = f == 0 ? 0 : o(i) * f;
+  }
+  Element* to = args.o.at<Element>(place.batch, place.q_begin, place.q_head);
+  store_rows<Element, Config::head_dim / 8>(o, 1.0f, to, args.o.row, row, place.q_rows);
 }
 
 /// A consumer warpgroup: rows 64 * group .. of every query tile.
@@ -338,11 +324,14 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   auto p = make_tensor<Element>(
       partition_shape_A(mma_o, make_shape(Int<kRows>{}, typename Gemms::Keys{})));
 
-  Ring<Config::visits> visits;
+  uint32_t n = 0;      // visits so far: a visit has one tile of K and one of V
+  uint32_t flags = 0;  // of visit n
   Ring<Config::q_stages> queries;
-  Ring<Config::stages> keys;  // V follows one visit behind K
   OnlineSoftmax softmax;
+  softmax.reset();
+  clear(o);
 
+  const auto record = [&](uint32_t i) -> const Record& { return smem.visit[i % Config::visits]; };
   const auto release = [&](uint64_t& empty) {
     __syncwarp();
     if (lane == 0) arrive(empty);
@@ -355,16 +344,56 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup,
                                         static_cast<uint32_t>(Barrier::turn) + next);
   };
-  // Hides, caps, exponentiates and drops the scores of a visit.
-  const auto weigh = [&](auto first, auto& s, const Record& visit, float(&rescale)[2]) {
+  // Whether there is a visit n. Its record comes before its K.
+  const auto more = [&] {
+    const Ring<Config::k_stages> keys(n);
+    wait(smem.k_full[keys.slot()], keys.phase());
+    flags = record(n).flags;
+    return !(flags & Record::stop);
+  };
+  const auto issue_scores = [&](auto& s) {
+    issue(mma_s, false, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, n % Config::k_stages), s);
+  };
+  // 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
+  // Every warpgroup clears for itself; writing zeros twice is harmless.
+  const auto clear_tail = [&](Element* tile, int32_t used) {
+    constexpr int kLine = kSwizzleSpan * 2;
+#pragma unroll 1
+    for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
+      auto* lines = reinterpret_cast<uint8_t*>(tile) + part * Config::tile_kv * kLine;
+#pragma unroll 1
+      for (int at = used * kLine + thread * 16; at < Config::tile_kv * kLine; at += kWarpgroup * 16)
+        *reinterpret_cast<uint4*>(lines + at) = make_uint4(0, 0, 0, 0);
+    }
+    cutlass::arch::fence_view_async_shared();
+    cutlass::arch::NamedBarrier::sync(kWarpgroup, static_cast<uint32_t>(Barrier::tail) + group);
+  };
+  // Of visit n - 1, whose flags are `done`.
+  const auto issue_output = [&](uint32_t done) {
+    const Ring<Config::v_stages> values(n - 1);
+    wait(smem.v_full[values.slot()], values.phase());
+    if (done & Record::tail) clear_tail(smem.v[values.slot()], record(n - 1).k_used);
+    issue(mma_o, !(done & Record::first), p, frag_v(_, _, _, values.slot()), o);
+  };
+  // Visit n has read its Q and K.
+  const auto release_keys = [&] {
+    release(smem.k_empty[n % Config::k_stages]);
+    if (!(flags & Record::last)) return;
+    release(smem.q_empty[queries.slot()]);
+    queries.advance();
+  };
+  // Hides, caps, exponentiates and drops the scores of visit n; returns what O must be multiplied
+  // with before P V is added.
+  const auto weigh = [&](auto& s, float(&rescale)[2]) {
+    const Record& visit = record(n);
     if constexpr (kExtras) {
       if (args.softcap_log2 != 0) {
 #pragma unroll
         for (int i = 0; i < kScores; ++i) s(i) = tanh_from_log2(s(i) * args.softcap_log2);
       }
     }
-    if (visit.band_count > 0) hide<Config>(s, visit, row, t);
-    softmax.template step<decltype(first)::value, kScores>(s, args.scale_log2, rescale);
+    if (flags & Record::masked) hide<Config>(s, visit, row, t);
+    softmax.template step<kScores>(s, args.scale_log2, rescale);
     if constexpr (kExtras) {
       if (args.dropout.enabled()) {
         const Place& place = visit.place;
@@ -374,91 +403,67 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
       }
     }
   };
-  // 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
-  // Every warpgroup clears for itself; writing zeros twice is harmless.
-  const auto clear_tail = [&](int slot, int32_t used) {
-    constexpr int kLine = kSwizzleSpan * 2;
-    for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
-      auto* lines = reinterpret_cast<uint8_t*>(smem.v[slot]) + part * Config::tile_kv * kLine;
-      for (int at = used * kLine + thread * 16; at < Config::tile_kv * kLine; at += kWarpgroup * 16)
-        *reinterpret_cast<uint4*>(lines + at) = make_uint4(0, 0, 0, 0);
-    }
-    cutlass::arch::fence_view_async_shared();
-    cutlass::arch::NamedBarrier::sync(kWarpgroup, static_cast<uint32_t>(Barrier::tail) + group);
+  const auto make_scores = [&] {
+    return partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
   };
 
   if (group + 1 == Config::consumers) pass_turn();
-  while (true) {
-    wait(smem.visit_full[visits.slot()], visits.phase());
-    const Record* visit = &smem.visit[visits.slot()];
-    uint32_t flags = visit->flags;
-    if (flags & Record::stop) break;
-
-    clear(o);
-    if (flags & Record::empty) {
-      softmax.sum[0] = softmax.sum[1] = 0;
-    } else {
-      float rescale[2];
-      int32_t used = visit->k_used;
-      {
-        auto s = partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
-        wait(smem.q_full[queries.slot()], queries.phase());
-        wait(smem.k_full[keys.slot()], keys.phase());
-        issue<true>(mma_s, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, keys.slot()), s);
-        warpgroup_wait<0>();
-        warpgroup_fence_operand(s);
-        release(smem.k_empty[keys.slot()]);
-        keys.advance();
-        weigh(std::true_type{}, s, *visit, rescale);
-        round_to<Element>(p, s);
-      }
-      while (!(flags & Record::last)) {
-        release(smem.visit_empty[visits.slot()]);
-        visits.advance();
-        visit = &smem.visit[visits.slot()];
-        auto s = partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
-        wait(smem.k_full[keys.slot()], keys.phase());
-        take_turn();
-        issue<true>(mma_s, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, keys.slot()), s);
-        const auto values = keys.previous();
-        wait(smem.v_full[values.slot()], values.phase());
-        if (used < Config::tile_kv) clear_tail(values.slot(), used);
-        issue<false>(mma_o, p, frag_v(_, _, _, values.slot()), o);
-        pass_turn();
-        warpgroup_wait<1>();
-        warpgroup_fence_operand(s);
-        release(smem.k_empty[keys.slot()]);
-        flags = visit->flags;
-        used = visit->k_used;
-        weigh(std::false_type{}, s, *visit, rescale);
-        // A factor of 1 changes no bit. The branch also keeps ptxas from moving the wait for P V up
-        // in front of the softmax, which would undo the overlap.
-        if (__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) {
-          warpgroup_wait<0>();
-          warpgroup_fence_operand(o);
-#pragma unroll
-          for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
-        }
-        warpgroup_wait<0>();
-        warpgroup_fence_operand(o);
-        release(smem.v_empty[keys.previous().slot()]);
-        keys.advance();
-        round_to<Element>(p, s);
-      }
-      release(smem.q_empty[queries.slot()]);
-      queries.advance();
-      const auto values = keys.previous();
-      wait(smem.v_full[values.slot()], values.phase());
-      if (used < Config::tile_kv) clear_tail(values.slot(), used);
-      issue<false>(mma_o, p, frag_v(_, _, _, values.slot()), o);
-      softmax.finish();
+  if (more()) {
+    auto s = make_scores();
+    wait(smem.q_full[queries.slot()], queries.phase());
+    issue_scores(s);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(s);
+    release_keys();
+    float unused[2];
+    weigh(s, unused);
+    round_to<Element>(p, s);
+    ++n;
+  }
+  // Scores of visit n, and the output of visit n - 1 behind its softmax.
+  for (uint32_t done = flags; more(); done = flags, ++n) {
+    const bool first = flags & Record::first;
+    if (first) wait(smem.q_full[queries.slot()], queries.phase());
+    auto s = make_scores();
+    take_turn();
+    issue_scores(s);
+    issue_output(done);
+    pass_turn();
+    if (first) {  // the chain of visit n - 1 is complete
+      float factor[2];
+      finish(args, record(n - 1), softmax, row, factor);
+      softmax.reset();
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
-      release(smem.v_empty[values.slot()]);
+      store<Config, Element>(args, record(n - 1).place, o, factor, row);
     }
-    store<Config, Element>(args, *visit, o, softmax, row);
-    release(smem.visit_empty[visits.slot()]);
-    visits.advance();
+    warpgroup_wait<1>();
+    warpgroup_fence_operand(s);
+    release_keys();
+    float rescale[2];
+    weigh(s, rescale);
+    // The sum is never negative: asking for it keeps ptxas from moving the softmax behind the wait
+    // for P V, which would undo the overlap.
+    const bool rescales = rescale[0] < 1 || rescale[1] < 1;
+    if (__any_sync(~0u, rescales || fminf(softmax.sum[0], softmax.sum[1]) < 0)) {
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(o);
+#pragma unroll
+      for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
+    }
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(o);
+    release(smem.v_empty[(n - 1) % Config::v_stages]);
+    release(smem.visit_empty[(n - 1) % Config::visits]);
+    round_to<Element>(p, s);
+  }
+  if (n > 0) {
+    float factor[2];
+    finish(args, record(n - 1), softmax, row, factor);
+    issue_output(record(n - 1).flags);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(o);
+    store<Config, Element>(args, record(n - 1).place, o, factor, row);
   }
   if (group == 0) take_turn();  // the token that is still on its way
 }

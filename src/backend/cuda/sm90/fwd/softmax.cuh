@@ -16,16 +16,25 @@ __device__ inline float tanh_from_log2(float twice_x) {
   return 1.0f - __fdividef(2.0f, exp2_fast(twice_x) + 1.0f);
 }
 
-/// Running maximum and sum of a thread's two rows (row r and row r + 8 of the accumulator). The
-/// maximum is the row's; the sum is the thread's share, joined over the four threads in finish().
+/// Online softmax of a thread's two rows (row r and row r + 8 of the accumulator). `base` is what
+/// is subtracted from the row's scores: a maximum of its first scores, replaced only when later
+/// ones are beyond it by kSlack, so that O is seldom rescaled. `sum` is the thread's share of the
+/// row's sum, which row_sum() joins over the four threads.
 struct OnlineSoftmax {
-  float max[2], sum[2];
+  static constexpr float kSlack = 8;  // in powers of two: P stays below 256
 
-  /// Turns kCount scores, ((e, row, j)), into exp2(scale_log2 * (score - maximum)) and takes them
-  /// into the sum. `rescale` is what earlier results must be multiplied with; 1 when kFirst.
-  template <bool kFirst, int kCount, class Scores>
+  float base[2], sum[2];  // base times scale_log2; -inf: no key so far
+
+  __device__ void reset() {
+    base[0] = base[1] = -INFINITY;
+    sum[0] = sum[1] = 0;
+  }
+
+  /// Turns kCount scores, ((e, row, j)), into exp2(scale_log2 * score - base) and takes them into
+  /// the sum. `rescale` is what earlier results must be multiplied with: 1 or at most 2^-kSlack.
+  template <int kCount, class Scores>
   __device__ void step(Scores& scores, float scale_log2, float (&rescale)[2]) {
-    float base[2];
+    float minus[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       // Two chains a row, even and odd columns: a single one would wait for its own latency.
@@ -37,19 +46,16 @@ struct OnlineSoftmax {
       }
       float top = fmaxf(even, odd);
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      if (!kFirst) top = fmaxf(top, max[r]);
-      // A row without a key so far keeps its maximum of -inf, which must not meet itself.
-      base[r] = top == -INFINITY ? 0.0f : top * scale_log2;
-      if (!kFirst) {
-        rescale[r] = exp2_fast(max[r] * scale_log2 - base[r]);
-        sum[r] *= rescale[r];
-      }
-      max[r] = top;
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2)) * scale_log2;
+      const bool grows = top > base[r] + kSlack;
+      rescale[r] = grows ? exp2_fast(base[r] - top) : 1.0f;
+      base[r] = grows ? top : base[r];
+      // A row without a key so far keeps its -inf, which must not meet itself.
+      minus[r] = base[r] == -INFINITY ? 0.0f : -base[r];
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      scores(i) = exp2_fast(fmaf(scores(i), scale_log2, -base[i / 2 % 2]));
+      scores(i) = exp2_fast(fmaf(scores(i), scale_log2, minus[i / 2 % 2]));
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -59,17 +65,14 @@ struct OnlineSoftmax {
         even += scores(i);
         odd += scores(i + 1);
       }
-      sum[r] = kFirst ? even + odd : sum[r] + (even + odd);
+      sum[r] = sum[r] * rescale[r] + (even + odd);
     }
   }
 
-  /// Joins the sums of the four threads of a row.
-  __device__ void finish() {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-    }
+  /// The sum of row r, joined over its four threads.
+  __device__ float row_sum(int r) const {
+    const float pair = sum[r] + __shfl_xor_sync(~0u, sum[r], 1);
+    return pair + __shfl_xor_sync(~0u, pair, 2);
   }
 };
 
