@@ -37,7 +37,7 @@ struct RunOptions {
   Timeline* timeline = nullptr;  // filled with what each worker did when; stays empty where the
                                  // device's kernel cannot record
   void* stream = nullptr;        // CUDA: the cudaStream_t to run on; null = the default stream
-  std::optional<uint64_t> seed;  // of the dropout, when it is not the problem's
+  std::optional<uint64_t> seed{};  // of the dropout, when it is not the problem's
 };
 
 struct AttentionOptions {
