@@ -115,7 +115,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     return static_cast<size_t>(share_of_l2 * machine.l2_bytes / static_cast<double>(head_bytes));
   };
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
-  // L2; both bounds were measured on an H200 (docs/benchmarks.md).
+  // L2; both bounds were measured on an H200 (docs/kernels/backward-sm90.md).
   // Where documents have different orders, the long ones descend.
   const std::string order = heads[0]->name == "none" ? auto_order(Pass::backward, *heads[0]->tiles,
                                                                   heads[0]->group, Level::invariant)

@@ -215,7 +215,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       float* sum = p.workspace.dq_sum + row * C::kDqFloats + half * (C::kDqFloats / 2);
       int32_t* turn = p.workspace.turns + row * 2 + half;
       const bool stores = p.ordered && addend == 0;  // the first addend needs no zero
-      // Before the tile is there: a look at the flag costs a sixth of a visit.
+      // Before the tile is there: a look at the flag is a trip to L2.
       if (p.ordered && addend > 0) {
         const int64_t ready = recorder.now();
         wait_for_turn(p.common, turn, addend, visit.row, false);
