@@ -1,8 +1,11 @@
 #include "bench/calibrate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "bench/attention.h"
+#include "verbatim/error.h"
 
 namespace verbatim::bench {
 namespace {
@@ -21,6 +24,14 @@ HeadMask partial_everywhere(int64_t q_len, int64_t kv_len, int64_t tile_kv) {
     mask.slices.push_back({.q_begin = 0, .q_end = q_len, .k_begin = k, .k_end = k + tile_kv - 1});
   }
   return mask;
+}
+
+/// A difference of two measurements that has to be a time. Throws when noise ate it.
+double positive(double cycles, const char* what) {
+  if (cycles > 0) return cycles;
+  throw Error(ErrorCode::device, "calibrate", "the measurements contradict each other",
+              {what, fmt::format("{:.0f} cycles", cycles), "more than 0",
+               "the same command when nothing else uses the device"});
 }
 
 class Calibrator {
@@ -80,7 +91,7 @@ class Calibrator {
     });
     // A device that does not tell its clock is said to have 1 GHz: cycles are nanoseconds.
     clock_mhz_ = timing.clock_mhz > 0 ? timing.clock_mhz : 1000;
-    return timing.ms * clock_mhz_ * 1e3;
+    return timing.least * clock_mhz_ * 1e3;
   }
 
   const Backend& backend_;
@@ -109,7 +120,7 @@ Calibration calibrate(const Backend& backend, const Device& device, int64_t head
   say("steps of the backward");
   const double short_chain = on.chain(Pass::backward, kShort);
   const double long_chain = on.chain(Pass::backward, kLong);
-  const double step = (long_chain - short_chain) / (kLong - kShort);
+  const double step = positive((long_chain - short_chain) / (kLong - kShort), "backward step");
   const double around = std::max(short_chain - kShort * step, 0.0);
   if (machine.overlap) {
     set("compute", machine.compute, step);
@@ -127,8 +138,9 @@ Calibration calibrate(const Backend& backend, const Device& device, int64_t head
       std::max((partial - around) / (kLong * step), 1.0));
 
   say("steps of the forward");
-  const double forward_step =
-      (on.chain(Pass::forward, kLong) - on.chain(Pass::forward, kShort)) / (kLong - kShort);
+  const double forward_step = positive(
+      (on.chain(Pass::forward, kLong) - on.chain(Pass::forward, kShort)) / (kLong - kShort),
+      "forward step");
   const double area =
       static_cast<double>(forward_tile.q * forward_tile.kv) / static_cast<double>(tile.q * tile.kv);
   set("forward", machine.forward, forward_step / (area * machine.compute));

@@ -20,7 +20,8 @@ struct Calibration {
 /// kernels themselves: more tiles in a chain give the time of a step, more chains the time around
 /// it, one tile the start-up. Reductions, the memory behind L2 and the way of a flag come from
 /// Device::hand_off(). Fields that cannot be seen from outside a kernel keep the value of `base`.
-/// `say` is told what is being measured. Seconds.
+/// `say` is told what is being measured. Takes seconds. Throws Error (device) when other work
+/// disturbed the measurements so much that a longer chain seems to take no longer.
 Calibration calibrate(const Backend& backend, const Device& device, int64_t head_dim, Dtype dtype,
                       const Machine& base, const std::function<void(const std::string&)>& say);
 

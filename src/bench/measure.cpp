@@ -30,7 +30,7 @@ Timing measure(const Device& device, Protocol protocol, const std::function<void
   std::sort(times.begin(), times.end());
   const size_t n = times.size();
   const double median = (times[(n - 1) / 2] + times[n / 2]) / 2;
-  return {median, (times[n * 3 / 4] - times[n / 4]) / median, clock};
+  return {median, times.front(), (times[n * 3 / 4] - times[n / 4]) / median, clock};
 }
 
 }  // namespace verbatim::bench

@@ -16,6 +16,7 @@ std::string_view to_string(Protocol protocol);
 
 struct Timing {
   double ms = 0;         // median
+  double least = 0;      // ms of the fastest call: what other work on the device disturbs least
   double noise = 0;      // spread of the middle half of the calls, over the median
   double clock_mhz = 0;  // right after the last call; 0: unknown
 };

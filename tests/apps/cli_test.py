@@ -1,54 +1,17 @@
 #!/usr/bin/env python3
 """Drives the built tool as a script would: python3 cli_test.py TOOL [CLASS]."""
 import json
-import os
-import pathlib
 import re
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
-import schema  # noqa: E402
+from cli_tool import DOCUMENTS, ROOT, TOOL, Tool
+
+sys.path.insert(1, str(ROOT / "tools"))
 import write_cli_docs  # noqa: E402
 
-TOOL = "build/verbatim"
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMANDS = ["info", "mask", "plan", "run", "verify", "trace", "bench", "calibrate", "tune", "report"]
-DOCUMENTS = ["--mask", "causal_document", "--doc-lengths", "70,0,90,33", "--q-heads", "4",
-             "--kv-heads", "2", "--head-dim", "32", "--dtype", "bf16"]
-
-
-class Tool(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = pathlib.Path(self.folder.name)
-
-    def call(self, *words, code=0):
-        done = subprocess.run([TOOL, *map(str, words)], capture_output=True, text=True, timeout=300)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done
-
-    def result(self, *words, code=0):
-        file = self.path / "result.json"
-        self.call(*words, "--json", file, code=code)
-        result = json.loads(file.read_text())
-        self.assertEqual(schema.check(result), [])
-        return result
-
-    def refused(self, *words):
-        """Bad input: exit code 2, a message on stderr, nothing on stdout, no file touched."""
-        (self.path / "old.json").write_text("kept")
-        before = {p: p.read_bytes() for p in self.path.iterdir()}
-        done = self.call(*words, "--json", self.path / "old.json", code=2)
-        self.assertEqual(done.stdout, "")
-        self.assertTrue(done.stderr.startswith("verbatim: "), done.stderr)
-        self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)
-        return done.stderr
 
 
 class Help(Tool):
@@ -323,143 +286,6 @@ class Verify(Tool):
         self.assertIn("audit passed", (self.path / "v.html").read_text())
 
 
-class Bench(Tool):
-    def test_a_given_problem(self):
-        csv, markdown = self.path / "b.csv", self.path / "b.md"
-        result = self.result("bench", *DOCUMENTS, "--repeats", 3, "--csv", csv, "--markdown",
-                             markdown)
-        row, = result["results"]
-        self.assertEqual(row["bits"]["differing_words"], 0)
-        self.assertTrue(row["check"]["correct"])
-        self.assertGreater(row["check"]["error_ratio"], 0)
-        self.assertGreater(row["backward"]["tflops"], 0)
-        # Outputs of the backward: dQ of four heads, dK and dV of two, in two bytes.
-        outputs = 193 * 32 * 2 * (4 + 2 + 2)
-        self.assertEqual(row["memory_bytes"]["backward"], row["workspace_bytes"] + outputs)
-        header, line = csv.read_text().splitlines()
-        self.assertEqual(len(header.split(",")), len(line.split(",")))
-        self.assertTrue(line.startswith("causal_document,"))
-        self.assertIn("| causal_document |", markdown.read_text())
-        # The row's own line names the same problem and settings.
-        words = row["repro"].split()[1:]
-        again, = self.result(*words)["results"]
-        self.assertEqual(again["bits"], row["bits"])
-        self.assertEqual(again["repro"], row["repro"])
-
-    def test_bad_input(self):
-        for words, part in ((["--set", "desne"], "(nearest: dense)"),
-                            (["--set", "gqa", "--seqlen", 4], "no problem beside it"),
-                            (["--set", "gqa", "--match", "("], "--match"),
-                            (["--set", "gqa", "--match", "nothing"], "no case"),
-                            (["--protocol", "tired"], "(nearest: rested)"),
-                            (["--order", "all"], "--order")):
-            self.assertIn(part, self.refused("bench", *words), words)
-
-
-class Trace(Tool):
-    def test_predicted_and_measured_side_by_side(self):
-        gantt, trace = self.path / "t.svg", self.path / "t.json"
-        for name in ("forward", "backward"):
-            result = self.result("trace", *DOCUMENTS, "--pass", name, "--gantt", gantt,
-                                 "--perfetto", trace, "--report", self.path / "t.html")
-            self.assertEqual([s["source"] for s in result["summary"]],
-                             ["simulated cpu", "measured cpu"])
-            for summary in result["summary"]:
-                self.assertGreater(summary["shares"]["compute"], 0)
-                self.assertLessEqual(sum(summary["shares"].values()), 1.001)
-            events = json.loads(trace.read_text())["traceEvents"]
-            self.assertEqual({event["pid"] for event in events}, {0, 1})
-            for source in ("simulated cpu", "measured cpu"):
-                self.assertIn(source, gantt.read_text())
-
-
-class Calibrate(Tool):
-    def test_writes_a_machine_that_plans_are_made_for(self):
-        file = self.path / "machine.json"
-        result = self.result("calibrate", "--head-dim", 16, "--dtype", "f32", "--name", "here",
-                             "--machine", file)
-        machine = json.loads(file.read_text())
-        self.assertEqual(machine, result["machine"])
-        self.assertEqual((machine["name"], machine["reference_dim"]), ("here", 16))
-        for field in ("compute", "reduce", "forward"):
-            self.assertIn(field, result["measured"])
-            self.assertGreater(machine[field], 0, field)
-        self.assertGreaterEqual(machine["compute_partial"], 1)
-        plan = self.result("plan", *DOCUMENTS, "--machine", f"@{file}")["plan"]
-        self.assertEqual(plan["machine"], "here")
-
-    def test_bad_input(self):
-        for words, part in ((["--dtype", "f8"], "(nearest: f32)"), (["--head-dim", 0], "1 to 256"),
-                            (["--base", "abacus"], "abacus")):
-            self.assertIn(part, self.refused("calibrate", *words), words)
-
-
-class Tune(Tool):
-    def test_a_memo_decides_the_placement_and_no_bit(self):
-        memo = self.path / "memo.json"
-        result = self.result("tune", *DOCUMENTS, "--memo", memo, "--order", "descending")
-        self.assertEqual([row["pass"] for row in result["results"]], ["forward", "backward"])
-        for row in result["results"]:
-            self.assertIn(row["best"], row["ms"])
-            self.assertIn("head_swizzled:2", row["ms"])
-        # A memo is followed: whatever it says for this problem is what plans get.
-        saved = json.loads(memo.read_text())
-        self.assertEqual(len(saved["placements"]), 2)
-        saved["placements"] = {key: "longest_first" for key in saved["placements"]}
-        memo.write_text(json.dumps(saved))
-        words = ["run", *DOCUMENTS, "--order", "descending"]
-        free, told = self.result(*words), self.result(*words, "--memo", memo)
-        self.assertEqual((free["plan"]["placement"], told["plan"]["placement"]),
-                         ("queue", "longest_first"))
-        self.assertEqual(told["bits"]["sha256"], free["bits"]["sha256"])
-        other = self.result("run", "--seqlen", 64, "--memo", memo)  # a problem it does not know
-        self.assertEqual(other["plan"]["placement"], "queue")
-
-    def test_bad_input(self):
-        memo = self.path / "bad.json"
-        for text in ("[]", "{}", '{"device": "a", "placements": []}',
-                     '{"device": "a", "placements": {"k": 1}}'):
-            memo.write_text(text)
-            self.refused("run", "--seqlen", 64, "--memo", memo)
-            self.refused("tune", "--seqlen", 64, "--memo", memo)
-        self.assertIn("--memo", self.refused("tune", "--seqlen", 64))
-
-
-class Gpu(Tool):
-    """What only a GPU can show; skipped where there is none."""
-
-    def setUp(self):
-        super().setUp()
-        state = {d["name"]: d["state"] for d in self.result("info")["devices"]}["cuda"]
-        if state != "ready":
-            self.skipTest(state)
-
-    words = ["--device", "cuda", "--mask", "full", "--seqlen", 4096, "--q-heads", 8, "--head-dim",
-             128, "--dtype", "bf16"]
-
-    def test_verify_sees_bits_that_differ(self):
-        words = ["verify", *self.words, "--repeats", 5]
-        result = self.result(*words, "--order", "none", code=1)
-        repeats = [row for row in result["audit"] if row["check"] == "repeats"][0]
-        self.assertFalse(repeats["identical"])
-        self.assertTrue(self.result(*words)["identical"])
-
-    def test_bench_sees_bits_that_differ(self):
-        for order, code in (("auto", 0), ("none", 1)):
-            row, = self.result("bench", *self.words, "--order", order, code=code)["results"]
-            self.assertTrue(row["check"]["correct"])
-            self.assertEqual(row["bits"]["differing_words"] > 0, order == "none")
-            self.assertEqual(row["unordered"] is None, order == "none")
-
-    def test_trace_tells_of_every_visit(self):
-        trace = self.path / "t.json"
-        self.result("trace", *self.words, "--perfetto", trace)
-        events = json.loads(trace.read_text())["traceEvents"]
-        visits = {(e["args"]["head"], e["args"]["q_tile"], e["args"]["kv_tile"])
-                  for e in events if e["pid"] == 1 and e["ph"] == "X" and e["name"] == "compute"}
-        self.assertEqual(len(visits), 8 * (4096 // 64) * (4096 // 128))
-
-
 class BadInput(Tool):
     def test_nearest_names(self):
         for words, nearest in ((["--mask", "casual"], "causal"),
@@ -534,5 +360,4 @@ class BadInput(Tool):
 
 
 if __name__ == "__main__":
-    TOOL = os.path.abspath(sys.argv.pop(1))
     unittest.main()

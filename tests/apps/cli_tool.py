@@ -1,0 +1,45 @@
+"""What the tests of the built tool share: python3 FILE_test.py TOOL [CLASS]."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import schema
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+DOCUMENTS = ["--mask", "causal_document", "--doc-lengths", "70,0,90,33", "--q-heads", "4",
+             "--kv-heads", "2", "--head-dim", "32", "--dtype", "bf16"]
+TOOL = os.path.abspath(sys.argv.pop(1))
+
+
+class Tool(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def call(self, *words, code=0):
+        done = subprocess.run([TOOL, *map(str, words)], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def result(self, *words, code=0):
+        file = self.path / "result.json"
+        self.call(*words, "--json", file, code=code)
+        result = json.loads(file.read_text())
+        self.assertEqual(schema.check(result), [])
+        return result
+
+    def refused(self, *words):
+        """Bad input: exit code 2, a message on stderr, nothing on stdout, no file touched."""
+        (self.path / "old.json").write_text("kept")
+        before = {p: p.read_bytes() for p in self.path.iterdir()}
+        done = self.call(*words, "--json", self.path / "old.json", code=2)
+        self.assertEqual(done.stdout, "")
+        self.assertTrue(done.stderr.startswith("verbatim: "), done.stderr)
+        self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)
+        return done.stderr
