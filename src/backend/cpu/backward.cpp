@@ -2,6 +2,7 @@
 // keeps one KV tile with its dK and dV and visits query tiles; each visit adds to one dQ row.
 //
 // Products keep P and dS in f32 for every dtype: only inputs and outputs are 16 bits wide.
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/executor.h"
@@ -13,7 +14,8 @@
 namespace verbatim::cpu {
 namespace {
 
-/// Tiles of one worker. N keys x D dims are k, dk; M queries x N keys are s, dp; and so on.
+/// Tiles of one worker. N keys x D dims are k, dk; a block of queries x N keys are s, dp; and so
+/// on. Only dq holds all queries of a tile.
 struct Tiles {
   int64_t ld_d, ld_dv, ld_n;
   float *q, *dout, *o, *s, *dp, *dq, *k, *k_t, *v, *v_t, *dk, *dv, *delta;
@@ -22,13 +24,14 @@ struct Tiles {
       : ld_d(leading_dim(limits.head_dim)),
         ld_dv(leading_dim(limits.head_dim_v)),
         ld_n(leading_dim(limits.kv)) {
-    const int64_t m = round_up(limits.q, kLanes), n = round_up(limits.kv, kLanes);
+    const int64_t m = round_up(std::min(limits.q, kQueryBlock), kLanes);
+    const int64_t n = round_up(limits.kv, kLanes);
     q = arena.take(m * ld_d);
     dout = arena.take(m * ld_dv);
     o = arena.take(m * ld_dv);
     s = arena.take(m * ld_n);
     dp = arena.take(m * ld_n);
-    dq = arena.take(m * ld_d);
+    dq = arena.take(round_up(limits.q, kLanes) * ld_d);
     k = arena.take(n * ld_d);
     k_t = arena.take(limits.head_dim * ld_n);
     v = arena.take(n * ld_dv);
@@ -80,8 +83,8 @@ class BackwardWorker final : public Worker {
         kernels_(call.kernels),
         arena_(Tiles::floats(call.limits)),
         tiles_(arena_, call.limits),
-        mask_(call.limits.q, call.limits.kv),
-        keep_(call.limits.q, call.limits.kv) {}
+        mask_(kQueryBlock, call.limits.kv),
+        keep_(kQueryBlock, call.limits.kv) {}
 
   void start(const PlacedTask& task) override {
     at_.head = task.head;
@@ -173,9 +176,17 @@ class BackwardWorker final : public Worker {
     at_.q_head = run().q_head;
     at_.q_tile = run().tile(visit_);
     const Clock::time_point begin = now();
+    announce();
+    const int64_t first = order_->tiles->q_edges[at_.q_tile];
+    const int64_t end = order_->tiles->q_edges[at_.q_tile + 1];
+    for (int64_t q = first; q < end; q += kQueryBlock)
+      visit_block({q, std::min(q + kQueryBlock, end)}, tiles_.dq + (q - first) * tiles_.ld_d);
+    record(TimelineEvent::Kind::compute, begin);
+  }
+
+  /// What the visit computes for some queries of its tile; their rows of this tile's dQ.
+  void visit_block(Interval queries, float* dq) {
     const BackwardTensors& t = call_.tensors;
-    const std::vector<int64_t>& edges = order_->tiles->q_edges;
-    const Interval queries{edges[at_.q_tile], edges[at_.q_tile + 1]};
     const int32_t rows = static_cast<int32_t>(queries.end - queries.begin);
     const bool finite_q = load(t.q, q_head(), queries, tiles_.q, tiles_.ld_d);
     const bool finite_dout = load(t.dout, q_head(), queries, tiles_.dout, tiles_.ld_dv);
@@ -194,7 +205,6 @@ class BackwardWorker final : public Worker {
                 tiles_.s, tiles_.ld_n, rows, cols_,      head_dim()};
     Gemm d_probs{tiles_.dout, tiles_.ld_dv, 1,    tiles_.v_t, tiles_.ld_n,
                  tiles_.dp,   tiles_.ld_n,  rows, cols_,      head_dim_v()};
-    announce();
     for (Gemm* gemm : {&scores, &d_probs}) gemm->upcoming = &upcoming_;
     scores.cols_of = d_probs.cols_of = cols_of_rows;
     kernels_.gemm(scores);
@@ -216,7 +226,7 @@ class BackwardWorker final : public Worker {
     Gemm d_k{tiles_.dp,   1,     tiles_.ld_n, tiles_.q, tiles_.ld_d, tiles_.dk,
              tiles_.ld_d, cols_, head_dim(),  rows,     true};
     Gemm d_q{tiles_.dp, tiles_.ld_n, 1,    tiles_.k,   tiles_.ld_d,
-             tiles_.dq, tiles_.ld_d, rows, head_dim(), cols_};
+             dq,        tiles_.ld_d, rows, head_dim(), cols_};
     for (Gemm* gemm : {&d_v, &d_k, &d_q}) gemm->upcoming = &upcoming_;
     d_v.depth_of = d_k.depth_of = rows_of_cols;
     d_q.depth_of = cols_of_rows;
@@ -229,7 +239,6 @@ class BackwardWorker final : public Worker {
     kernels_.gemm(d_v);
     kernels_.gemm(d_k);
     kernels_.gemm(d_q);
-    record(TimelineEvent::Kind::compute, begin);
   }
 
   /// Lets the products of this visit fetch its dQ rows and the query tiles of the next one.

@@ -38,22 +38,23 @@ struct State {
   RowState rows;
 };
 
-/// Tiles of one worker: M queries, N keys.
+/// Tiles of one worker: M queries, N keys; s holds N keys x a block of queries.
 struct Tiles {
-  int64_t ld_d, ld_dv, ld_m;
+  int64_t ld_d, ld_dv, ld_m, ld_s;
   float *q, *q_t, *k, *v, *s, *factor, *later_factor;
   State state;
 
   Tiles(Arena& arena, const TileLimits& limits)
       : ld_d(leading_dim(limits.head_dim)),
         ld_dv(leading_dim(limits.head_dim_v)),
-        ld_m(leading_dim(limits.q)) {
+        ld_m(leading_dim(limits.q)),
+        ld_s(leading_dim(std::min(limits.q, kQueryBlock))) {
     const int64_t m = round_up(limits.q, kLanes), n = round_up(limits.kv, kLanes);
     q = arena.take(m * ld_d);
     q_t = arena.take(limits.head_dim * ld_m);
     k = arena.take(n * ld_d);
     v = arena.take(n * ld_dv);
-    s = arena.take(n * ld_m);
+    s = arena.take(n * ld_s);
     factor = arena.take(m);
     later_factor = arena.take(m);
     state = {arena.take(m * ld_dv), {arena.take(m), arena.take(m), factor}};
@@ -100,8 +101,8 @@ class ForwardWorker final : public Worker {
         kernels_(call.kernels),
         arena_(Tiles::floats(call.limits)),
         tiles_(arena_, call.limits),
-        mask_(call.limits.kv, call.limits.q),
-        keep_(call.limits.kv, call.limits.q) {}
+        mask_(call.limits.kv, kQueryBlock),
+        keep_(call.limits.kv, kQueryBlock) {}
 
   void start(const PlacedTask& task) override {
     at_.head = task.head;
@@ -196,18 +197,27 @@ class ForwardWorker final : public Worker {
     const bool finite_v =
         kernels_.load_rows(row_address(v, b_, keys.begin, kv_head_), v.dtype, v.stride[1], count,
                            head_dim_v(), tiles_.v, tiles_.ld_dv);
-    const TileRect rect{queries_, keys};
+    for (int64_t q = queries_.begin; q < queries_.end; q += kQueryBlock)
+      visit_block(run, {{q, std::min(q + kQueryBlock, queries_.end)}, keys}, finite_v);
+    record(TimelineEvent::Kind::compute, begin);
+  }
+
+  /// What the visit computes for some queries of the chain's tile.
+  void visit_block(const Run& run, const TileRect& rect, bool finite_v) {
+    const int64_t first = rect.q.begin - queries_.begin;
+    const int32_t rows = static_cast<int32_t>(rect.q.end - rect.q.begin);
+    const int32_t count = static_cast<int32_t>(rect.k.end - rect.k.begin);
     const bool masked = run.slice_count > 0;
     if (masked) mask_.build(*order_->tiles, run.slice_begin, run.slice_count, rect, TileRows::keys);
 
-    Gemm scores{tiles_.k, tiles_.ld_d, 1,     tiles_.q_t, tiles_.ld_m,
-                tiles_.s, tiles_.ld_m, count, rows_,      head_dim()};
+    Gemm scores{tiles_.k,    tiles_.ld_d, 1,    tiles_.q_t + first, tiles_.ld_m, tiles_.s,
+                tiles_.ld_s, count,       rows, head_dim()};
     if (masked) scores.cols_of = mask_.cols_of_rows();
     scores.upcoming = &upcoming_;
     kernels_.gemm(scores);
 
-    const int64_t strips = round_up(rows_, kLanes) / kLanes;
-    ScoreTile tile{tiles_.s, tiles_.ld_m, count, rows_, nullptr, nullptr, strips};
+    const int64_t strips = round_up(rows, kLanes) / kLanes;
+    ScoreTile tile{tiles_.s, tiles_.ld_s, count, rows, nullptr, nullptr, strips};
     if (masked) tile.bits = mask_.data();
     if (call_.dropout.enabled()) {
       const DropoutOrigin origin = call_.origins.at(at_.head, at_.q_tile);
@@ -215,12 +225,14 @@ class ForwardWorker final : public Worker {
       tile.keep = keep_.data();
     }
     const Extent* hulls = masked ? mask_.rows_of_cols() : nullptr;
-    State& state = tiles_.state;
-    if (kernels_.softmax_forward(tile, call_.scalars, hulls, state.rows))
-      kernels_.scale_rows(state.o, tiles_.ld_dv, rows_, head_dim_v(), state.rows.factor);
+    const RowState& all = tiles_.state.rows;
+    const RowState state{all.max + first, all.sum + first, all.factor + first};
+    float* o = tiles_.state.o + first * tiles_.ld_dv;
+    if (kernels_.softmax_forward(tile, call_.scalars, hulls, state))
+      kernels_.scale_rows(o, tiles_.ld_dv, rows, head_dim_v(), state.factor);
 
-    Gemm out{tiles_.s,     1,     tiles_.ld_m,  tiles_.v, tiles_.ld_dv, state.o,
-             tiles_.ld_dv, rows_, head_dim_v(), count,    true};
+    Gemm out{tiles_.s,     1,    tiles_.ld_s,  tiles_.v, tiles_.ld_dv, o,
+             tiles_.ld_dv, rows, head_dim_v(), count,    true};
     out.depth_of = hulls;
     if (masked && !finite_v) {
       out.visible = mask_.data();
@@ -228,7 +240,6 @@ class ForwardWorker final : public Worker {
     }
     out.upcoming = &upcoming_;
     kernels_.gemm(out);
-    record(TimelineEvent::Kind::compute, begin);
   }
 
   /// O / sum and log-sum-exp of the finished rows; 0 and -inf for rows without a key.

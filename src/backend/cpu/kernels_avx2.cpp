@@ -7,7 +7,7 @@
 namespace verbatim::cpu::avx2 {
 namespace {
 
-constexpr int kBlockRows = 4, kBlockVectors = 1;  // of the GEMM's register block
+constexpr int kBlockRows = 4, kBlockRegisters = 3;  // of the GEMM: 12 sums, 3 columns, 1 row
 
 struct Vec {
   __m256 lo, hi;
@@ -20,6 +20,14 @@ inline void store(float* p, Vec x) {
   _mm256_storeu_ps(p, x.lo);
   _mm256_storeu_ps(p + 8, x.hi);
 }
+
+constexpr int kRegisterLanes = 8;
+using Register = __m256;
+inline Register load_register(const float* p) { return _mm256_loadu_ps(p); }
+inline Register set1_register(float x) { return _mm256_set1_ps(x); }
+inline Register fma(Register a, Register b, Register c) { return _mm256_fmadd_ps(a, b, c); }
+inline void store(float* p, Register x) { _mm256_storeu_ps(p, x); }
+
 inline Vec gather(const float* p, int64_t stride) {
   const __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
   const __m256i index = _mm256_mullo_epi32(lane, _mm256_set1_epi32(static_cast<int>(stride)));

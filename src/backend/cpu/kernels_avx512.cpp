@@ -7,7 +7,7 @@
 namespace verbatim::cpu::avx512 {
 namespace {
 
-constexpr int kBlockRows = 8, kBlockVectors = 2;  // of the GEMM's register block
+constexpr int kBlockRows = 8, kBlockRegisters = 2;  // of the GEMM's register block
 
 struct Vec {
   __m512 v;
@@ -17,6 +17,12 @@ inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
+
+constexpr int kRegisterLanes = kLanes;
+using Register = Vec;
+inline Register load_register(const float* p) { return load(p); }
+inline Register set1_register(float x) { return set1(x); }
+
 inline Vec gather(const float* p, int64_t stride) {
   const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i index = _mm512_mullo_epi32(lane, _mm512_set1_epi32(static_cast<int>(stride)));

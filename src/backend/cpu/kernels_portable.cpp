@@ -9,7 +9,7 @@
 namespace verbatim::cpu::portable {
 namespace {
 
-constexpr int kBlockRows = 2, kBlockVectors = 1;  // of the GEMM's register block
+constexpr int kBlockRows = 2, kBlockRegisters = 1;  // of the GEMM's register block
 
 struct Vec {
   float v[kLanes];
@@ -33,6 +33,12 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec x) {
   for (int i = 0; i < kLanes; ++i) p[i] = x.v[i];
 }
+
+constexpr int kRegisterLanes = kLanes;
+using Register = Vec;
+inline Register load_register(const float* p) { return load(p); }
+inline Register set1_register(float x) { return set1(x); }
+
 inline Vec gather(const float* p, int64_t stride) {
   return lanes([&](int i) { return p[i * stride]; });
 }

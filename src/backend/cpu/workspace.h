@@ -27,6 +27,11 @@ class Arena {
   int64_t used_ = 0;
 };
 
+/// A visit goes through its queries in blocks of this many, so that their scores stay in the L2
+/// cache beside the tiles of K and V. No result depends on it: every element of an output is one
+/// chain of additions in the order of its tile. A multiple of kLanes.
+inline constexpr int64_t kQueryBlock = 64;
+
 /// Largest tiles and dims of a plan.
 struct TileLimits {
   int64_t q = 0, kv = 0;
