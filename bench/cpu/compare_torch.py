@@ -1,72 +1,122 @@
 #!/usr/bin/env python3
-"""Our CPU attention and PyTorch's, in turns over the same shapes. Prints one line per shape.
+"""Our CPU attention, PyTorch's and oneDNN's sgemm, in turns in one process.
 
-Needs torch and the built bench_cpu; layout bhld, which is PyTorch's own memory order.
+A round is one call of each, so that the clock and the neighbours of a shared machine are the same
+for all three. Rates are of the fastest call, ratios the median over the rounds. FLOPs count the
+exact area. Needs torch, libdnnl and VERBATIM_LIBRARY=build/libverbatim_c.so PYTHONPATH=python.
 """
 import argparse
+import ctypes
 import json
-import subprocess
+import statistics
 import sys
 import time
 
 import torch
 import torch.nn.functional as F
+import verbatim_attn as va
+
+HEADS = 8
+GEMM_SIZE = 1024
 
 
-def torch_cost(length, dim, causal, dtype, seconds):
-    """Fewest CPU seconds and wall seconds of one forward plus one backward."""
-    shape = (1, 8, length, dim)
-    q, k, v = (torch.rand(shape, dtype=dtype).mul_(2).sub_(1).requires_grad_() for _ in range(3))
-    dout = torch.rand(shape, dtype=dtype)
-    best_cpu = best_wall = float("inf")
-    end, rounds = time.monotonic() + seconds, 0
-    while rounds < 3 or time.monotonic() < end:
-        rounds += 1
-        wall, cpu = time.monotonic(), time.process_time()
+def gemm_call():
+    """oneDNN's sgemm of square matrices."""
+    dnnl = ctypes.CDLL("libdnnl.so.2")
+    matrices = [torch.rand(GEMM_SIZE, GEMM_SIZE) for _ in range(3)]
+    a, b, c = (ctypes.c_void_p(x.data_ptr()) for x in matrices)
+    as_is, size = ctypes.c_char(b"N"), ctypes.c_int64(GEMM_SIZE)
+    one, zero = ctypes.c_float(1), ctypes.c_float(0)
+
+    def call():
+        status = dnnl.dnnl_sgemm(as_is, as_is, size, size, size, one, a, size, b, size, zero, c,
+                                 size)
+        assert status == 0 and matrices
+    return call
+
+
+def attention_calls(length, dim, causal, dtype_name, threads):
+    """One forward plus one backward: of ours and of PyTorch's, on the same tensors."""
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype_name]
+    q, k, v = (torch.rand(1, HEADS, length, dim, dtype=dtype).mul_(2).sub_(1).requires_grad_()
+               for _ in range(3))
+    dout = torch.rand_like(q)
+    problem = va.Problem(1, HEADS, HEADS, length, length, dim, dim, dtype_name)
+    plan = va.Plan(problem, va.masks.Causal() if causal else va.masks.Full())
+    ours_in = [x.detach().transpose(1, 2) for x in (q, k, v)]
+    ours_dout = dout.transpose(1, 2)
+
+    def ours():
+        o, lse = plan.forward(*ours_in, threads=threads)
+        plan.backward(ours_dout, *ours_in, o, lse, threads=threads)
+
+    def theirs():
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         torch.autograd.grad(out, (q, k, v), dout)
-        best_cpu = min(best_cpu, time.process_time() - cpu)
-        best_wall = min(best_wall, time.monotonic() - wall)
-    return best_cpu, best_wall
+    return ours, theirs
+
+
+def cost(call):
+    """CPU and wall seconds of one call."""
+    wall, cpu = time.monotonic(), time.process_time()
+    call()
+    cost_cpu, cost_wall = time.process_time() - cpu, time.monotonic() - wall
+    time.sleep(0.01)  # OpenMP's threads spin on for a while
+    return cost_cpu, cost_wall
+
+
+def run_case(mask, length, dim, dtype_name, threads, seconds):
+    torch.set_num_threads(threads)
+    calls = [*attention_calls(length, dim, mask == "causal", dtype_name, threads), gemm_call()]
+    for call in calls:
+        call()
+    rounds, end = [], time.monotonic() + seconds
+    while len(rounds) < 5 or time.monotonic() < end:
+        rounds.append([cost(call) for call in calls])
+    area = length * (length + 1) // 2 if mask == "causal" else length * length
+    flops = [3.5 * 4 * area * HEADS * dim] * 2 + [2 * GEMM_SIZE**3]
+    row = {"mask": mask, "length": length, "head_dim": dim, "dtype": dtype_name,
+           "threads": threads, "rounds": len(rounds)}
+    for clock, name in enumerate(("cpu", "wall")):
+        rates = [[amount / each[clock] * 1e-9 for each, amount in zip(turn, flops)]
+                 for turn in rounds]
+        best = [max(column) for column in zip(*rates)]
+        row[name] = {
+            "ours": best[0], "torch": best[1], "gemm": best[2],
+            "over_torch": statistics.median(r[0] / r[1] for r in rates),
+            "over_gemm": statistics.median(r[0] / r[2] for r in rates),
+        }
+    return row
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", default="build/bench_cpu")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seqlen", default="512,2048,8192")
     parser.add_argument("--head-dim", default="64,128")
     parser.add_argument("--mask", default="causal,full")
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1)
-    parser.add_argument("--rounds", type=int, default=2, help="turns that the two take")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--seconds", type=float, default=10, help="per case; at least 5 rounds")
+    parser.add_argument("--json", metavar="FILE", help="append a line per case")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
-    print("GFLOP/s of forward + backward by exact area, best of all turns")
-    print(f"{'mask':7} {'length':>6} {'hd':>4}  {'ours':>11} {'torch':>11} {'ours/torch':>11}"
-          "   (CPU time / wall time)")
-    for mask in args.mask.split(","):
-        for length in map(int, args.seqlen.split(",")):
-            for dim in map(int, args.head_dim.split(",")):
-                area = length * (length + 1) / 2 if mask == "causal" else length * length
-                flops = 3.5 * 4 * area * 8 * dim * 1e-9
-                ours, theirs = [0, 0], [0, 0]
-                for _ in range(args.rounds):
-                    text = subprocess.run(
-                        [args.bench, "--json", "--layout", "bhld", "--seqlen", str(length),
-                         "--head-dim", str(dim), "--mask", mask, "--dtype", args.dtype,
-                         "--threads", str(args.threads), "--seconds", str(args.seconds)],
-                        check=True, capture_output=True, text=True).stdout
-                    row = json.loads(text)
-                    cpu, wall = torch_cost(length, dim, mask == "causal", dtype, args.seconds)
-                    ours = [max(ours[0], row["cpu_gflops"]["both"]),
-                            max(ours[1], row["wall_gflops"]["both"])]
-                    theirs = [max(theirs[0], flops / cpu), max(theirs[1], flops / wall)]
-                ratio = [a / b for a, b in zip(ours, theirs)]
-                print(f"{mask:7} {length:6} {dim:4}  {ours[0]:5.0f} {ours[1]:5.0f} "
-                      f"{theirs[0]:5.0f} {theirs[1]:5.0f} {ratio[0]:5.2f} {ratio[1]:5.2f}")
-                sys.stdout.flush()
+    print("GFLOP/s of forward + backward, and ratios, by CPU time | by wall time")
+    columns = f"{'ours':>6} {'torch':>6} {'gemm':>6} {'/torch':>6} {'/gemm':>6}"
+    print(f"{'mask':7} {'length':>6} {'hd':>4} {'dtype':5} th  {columns} | {columns}")
+    for threads in map(int, args.threads.split(",")):
+        for mask in args.mask.split(","):
+            for length in map(int, args.seqlen.split(",")):
+                for dim in map(int, args.head_dim.split(",")):
+                    row = run_case(mask, length, dim, args.dtype, threads, args.seconds)
+                    cells = " | ".join(
+                        f"{c['ours']:6.1f} {c['torch']:6.1f} {c['gemm']:6.1f} "
+                        f"{c['over_torch']:6.2f} {c['over_gemm']:6.2f}"
+                        for c in (row["cpu"], row["wall"]))
+                    print(f"{mask:7} {length:6} {dim:4} {args.dtype:5} {threads:2}  {cells}")
+                    sys.stdout.flush()
+                    if args.json:
+                        with open(args.json, "a") as out:
+                            out.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
