@@ -2,8 +2,9 @@
 """Our CPU attention, PyTorch's and oneDNN's sgemm, in turns in one process.
 
 A round is one call of each, so that the clock and the neighbours of a shared machine are the same
-for all three. Rates are of the fastest call, ratios the median over the rounds. FLOPs count the
-exact area. Needs torch, libdnnl and VERBATIM_LIBRARY=build/libverbatim_c.so PYTHONPATH=python.
+for all three. GFLOP/s of a forward and a backward are of the fastest call and count the exact area;
+ratios are the median over the rounds. Prints a Markdown table. Needs torch, libdnnl,
+VERBATIM_LIBRARY=build/libverbatim_c.so and PYTHONPATH=python.
 """
 import argparse
 import ctypes
@@ -98,21 +99,20 @@ def main():
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=10, help="per case; at least 5 rounds")
+    parser.add_argument("--clock", default="cpu", choices=["cpu", "wall"], help="of the table")
     parser.add_argument("--json", metavar="FILE", help="append a line per case")
     args = parser.parse_args()
-    print("GFLOP/s of forward + backward, and ratios, by CPU time | by wall time")
-    columns = f"{'ours':>6} {'torch':>6} {'gemm':>6} {'/torch':>6} {'/gemm':>6}"
-    print(f"{'mask':7} {'length':>6} {'hd':>4} {'dtype':5} th  {columns} | {columns}")
+    print("| mask | length | hd | dtype | threads | ours | PyTorch | sgemm | over PyTorch | "
+          "over sgemm |\n" + "|---" * 10 + "|")
     for threads in map(int, args.threads.split(",")):
         for mask in args.mask.split(","):
             for length in map(int, args.seqlen.split(",")):
                 for dim in map(int, args.head_dim.split(",")):
                     row = run_case(mask, length, dim, args.dtype, threads, args.seconds)
-                    cells = " | ".join(
-                        f"{c['ours']:6.1f} {c['torch']:6.1f} {c['gemm']:6.1f} "
-                        f"{c['over_torch']:6.2f} {c['over_gemm']:6.2f}"
-                        for c in (row["cpu"], row["wall"]))
-                    print(f"{mask:7} {length:6} {dim:4} {args.dtype:5} {threads:2}  {cells}")
+                    got = row[args.clock]
+                    print(f"| {mask} | {length} | {dim} | {args.dtype} | {threads} "
+                          f"| {got['ours']:.0f} | {got['torch']:.0f} | {got['gemm']:.0f} "
+                          f"| {got['over_torch']:.2f} | {got['over_gemm']:.2f} |")
                     sys.stdout.flush()
                     if args.json:
                         with open(args.json, "a") as out:
