@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _library, masks
 from .attention import attention, attention_backward
+from .audit import audit
 from .flash import flash_attn_func, flash_attn_varlen_func
 from .flex import from_block_mask
 from .huggingface import register as register_huggingface
@@ -28,6 +29,7 @@ __all__ = [
     "activate",
     "attention",
     "attention_backward",
+    "audit",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "from_block_mask",
