@@ -218,6 +218,7 @@ TileMap TileMap::sequence(size_t i) const {
     const auto last = i + 1 < sequences.size()
                           ? std::ranges::lower_bound(edges, sequences[i + 1].*begin)
                           : std::prev(edges.end());
+    part.reserve(static_cast<size_t>(last - first) + 1);
     for (auto edge = first; edge <= last; ++edge) part.push_back(*edge - *first);
     return static_cast<int32_t>(first - edges.begin());
   };
@@ -225,20 +226,18 @@ TileMap TileMap::sequence(size_t i) const {
   part.shape = shape;
   const int32_t q_first = part_of(q_edges, &Sequence::q_begin, part.q_edges);
   const int32_t kv_first = part_of(kv_edges, &Sequence::k_begin, part.kv_edges);
-  const auto copy = [](std::span<const TileRun> runs, int32_t shift, std::vector<int32_t>& begin,
-                       std::vector<TileRun>& to) {
-    for (TileRun run : runs) {
-      run.first -= shift;
-      run.last -= shift;
-      to.push_back(run);
-    }
-    begin.push_back(static_cast<int32_t>(to.size()));
+  // Lines [first, first + count), whose runs start `shift` tiles earlier in the part.
+  const auto copy = [](const std::vector<int32_t>& begin, const std::vector<TileRun>& runs,
+                       int32_t first, int32_t count, int32_t shift,
+                       std::vector<int32_t>& part_begin, std::vector<TileRun>& part_runs) {
+    const auto from = begin.begin() + first;
+    part_begin.assign(from, from + count + 1);
+    part_runs.assign(runs.begin() + from[0], runs.begin() + from[count]);
+    for (int32_t& offset : part_begin) offset -= from[0];
+    for (TileRun& run : part_runs) run.first -= shift, run.last -= shift;
   };
-  part.column_begin = part.row_begin = {0};
-  for (int32_t t = 0; t < part.kv_tiles(); ++t)
-    copy(column(kv_first + t), q_first, part.column_begin, part.columns);
-  for (int32_t t = 0; t < part.q_tiles(); ++t)
-    copy(row(q_first + t), kv_first, part.row_begin, part.rows);
+  copy(column_begin, columns, kv_first, part.kv_tiles(), q_first, part.column_begin, part.columns);
+  copy(row_begin, rows, q_first, part.q_tiles(), kv_first, part.row_begin, part.rows);
   part.sequences = {{0, 0}};
   return part;
 }

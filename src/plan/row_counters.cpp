@@ -56,17 +56,18 @@ size_t RowCounters::split(int32_t row) {
   const int32_t plateau_end =
       std::min(whole.end, whole.begin + ((row - whole.begin) / whole.every + 1) * whole.every);
   const bool on_edge = whole.step == 0 || (row - whole.begin) % whole.every == 0;
-  std::vector<Stair> parts;
-  if (on_edge) {
-    parts.push_back(canonical({row, whole.end, whole.at(row), whole.step, whole.every}));
-  } else {
-    parts.push_back({row, plateau_end, whole.at(row), 0, 1});
-    if (plateau_end < whole.end)
-      parts.push_back(
-          canonical({plateau_end, whole.end, whole.at(plateau_end), whole.step, whole.every}));
-  }
+  const auto rest_from = [&](int32_t begin) {
+    return canonical({begin, whole.end, whole.at(begin), whole.step, whole.every});
+  };
   stairs_[index] = canonical({whole.begin, row, whole.value, whole.step, whole.every});
-  stairs_.insert(stairs_.begin() + static_cast<ptrdiff_t>(index) + 1, parts.begin(), parts.end());
+  const auto next = stairs_.begin() + static_cast<ptrdiff_t>(index) + 1;
+  if (on_edge) {
+    stairs_.insert(next, rest_from(row));
+  } else if (plateau_end == whole.end) {
+    stairs_.insert(next, {row, plateau_end, whole.at(row), 0, 1});
+  } else {
+    stairs_.insert(next, {{row, plateau_end, whole.at(row), 0, 1}, rest_from(plateau_end)});
+  }
   return index + 1;
 }
 

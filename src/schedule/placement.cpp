@@ -25,8 +25,15 @@ constexpr std::array kInfos{
     PlacementInfo{"persistent", "each worker has a contiguous share of equal work"},
 };
 
+size_t count_tasks(Heads heads) {
+  size_t count = 0;
+  for (const auto& order : heads) count += order->tasks.size();
+  return count;
+}
+
 std::vector<PlacedTask> head_after_head(Heads heads) {
   std::vector<PlacedTask> tasks;
+  tasks.reserve(count_tasks(heads));
   for (size_t h = 0; h < heads.size(); ++h)
     for (size_t t = 0; t < heads[h]->tasks.size(); ++t)
       tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
@@ -57,6 +64,7 @@ std::vector<int64_t> work_of(Heads heads, std::span<const PlacedTask> tasks) {
     known_of_head.push_back(k);
   }
   std::vector<int64_t> work;
+  work.reserve(tasks.size());
   for (const PlacedTask& task : tasks)
     work.push_back(known[known_of_head[static_cast<size_t>(task.head)]]
                        .second[static_cast<size_t>(task.task)]);
@@ -72,20 +80,23 @@ std::vector<PlacedTask> longest_first(Heads heads) {
     return work[static_cast<size_t>(a)] > work[static_cast<size_t>(b)];
   });
   std::vector<PlacedTask> sorted;
+  sorted.reserve(tasks.size());
   for (const int32_t index : by_work) sorted.push_back(tasks[static_cast<size_t>(index)]);
   return sorted;
 }
 
 std::vector<PlacedTask> swizzled(Heads heads, size_t section) {
+  std::vector<size_t> sizes;
+  for (const auto& order : heads) sizes.push_back(order->tasks.size());
   std::vector<PlacedTask> tasks;
+  tasks.reserve(count_tasks(heads));
   for (size_t begin = 0; begin < heads.size(); begin += section) {
     const size_t end = std::min(begin + section, heads.size());
     size_t longest = 0;
-    for (size_t h = begin; h < end; ++h) longest = std::max(longest, heads[h]->tasks.size());
+    for (size_t h = begin; h < end; ++h) longest = std::max(longest, sizes[h]);
     for (size_t t = 0; t < longest; ++t)
       for (size_t h = begin; h < end; ++h)
-        if (t < heads[h]->tasks.size())
-          tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
+        if (t < sizes[h]) tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
   }
   return tasks;
 }

@@ -171,6 +171,55 @@ TEST(Verify, ChecksChainsThatShareATile) {
   expect_fault(plan, "its chain has addend 0 of 2, out of range or given twice");
 }
 
+// Both query heads of a group in every chain: the second is proved by repeating the first, and on
+// its own where it does not.
+TEST(Verify, FindsFaultsOfTheSecondQueryHeadAlone) {
+  const auto walked = [](const std::function<void(HeadOrder&)>& breaks) {
+    return broken([&](HeadOrder& o) {
+      o.group = 2;
+      o.runs = {{.first = 0, .count = 2, .addend = 0},
+                {.q_head = 1, .first = 0, .count = 2, .addend = 0},
+                {.first = 0, .count = 2, .addend = 1},
+                {.q_head = 1, .first = 0, .count = 2, .addend = 1}};
+      o.chains = {{.tile = 0, .run_begin = 0, .run_end = 2},
+                  {.tile = 1, .run_begin = 2, .run_end = 4}};
+      breaks(o);
+    });
+  };
+  EXPECT_EQ(verify(walked([](HeadOrder&) {})), 1);
+  expect_fault(walked([](HeadOrder& o) { o.runs[3].addend = 0; }),
+               "tile (head 0, q_head 1, q_tile 0, kv_tile 1) has addend 0, which its row gave");
+  expect_fault(walked([](HeadOrder& o) { o.runs[1].count = 1; }),
+               "tile (head 0, q_head 1, q_tile 1, kv_tile 0) is never visited");
+  expect_fault(walked([](HeadOrder& o) { o.chains[1].run_end = 3; }),
+               "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is never visited");
+  expect_fault(walked([](HeadOrder& o) { o.runs[3].slice_count = 1; }),
+               "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is masked by other slices");
+  // The second head adds right to left, so each task waits for the other: a cycle.
+  expect_fault(walked([](HeadOrder& o) {
+                 std::swap(o.runs[1].addend, o.runs[3].addend);
+                 std::swap(o.runs[0], o.runs[1]);
+               }),
+               "waits in a cycle");
+  // Without the cycle, the first task waits for the second in one head.
+  EXPECT_EQ(verify(walked([](HeadOrder& o) {
+              for (auto& run : o.runs) run.addend = 1 - run.addend;
+            })),
+            2);
+}
+
+TEST(Verify, FindsTheResidencyOfTasksPlacedBackwards) {
+  Plan plan = two_by_two();
+  std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
+  EXPECT_EQ(verify(plan), 2);
+  // Two heads, one of them backwards.
+  plan.order_of_head = {0, 0};
+  plan.placement.tasks = {{0, 0}, {1, 1}, {0, 1}, {1, 0}};
+  EXPECT_EQ(verify(plan), 3);
+  plan.placement.tasks = {{0, 0}, {1, 0}, {0, 1}, {1, 1}};
+  EXPECT_EQ(verify(plan), 1);
+}
+
 TEST(Fingerprint, ChangesWithTheBitsOnly) {
   const Plan plan = two_by_two();
   Plan other = plan;

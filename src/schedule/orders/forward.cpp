@@ -33,6 +33,11 @@ HeadOrder forward(const Tiles& tiles, int32_t group, Group mode, Columns columns
   order.pass = Pass::forward;
   order.tiles = tiles;
   order.group = group;
+  // Enough but for rows that are cut.
+  const size_t rows = static_cast<size_t>(tiles->q_tiles()) * static_cast<size_t>(group);
+  order.runs.reserve(tiles->rows.size() * static_cast<size_t>(group));
+  order.chains.reserve(rows);
+  order.tasks.reserve(rows);
   // Causal rows grow downwards: the last rows are issued first, so that no long one ends alone.
   for (int32_t q_tile = tiles->q_tiles() - 1; q_tile >= 0; --q_tile) {
     const auto row = tiles->row(q_tile);

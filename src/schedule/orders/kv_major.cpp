@@ -31,10 +31,9 @@ void add_down(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) 
   run.step = -1;
 }
 
-// Appends the visits of one column by query head 0 and counts them.
+// Appends the visits of one column by query head 0 and counts them; `stairs` is scratch.
 void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows rows,
-                  RowCounters& counters) {
-  std::vector<Stair> stairs;
+                  RowCounters& counters, std::vector<Stair>& stairs) {
   for (size_t k = 0; k < column.size(); ++k) {
     const TileRun& tiles = rows == Rows::up ? column[k] : column[column.size() - 1 - k];
     stairs.clear();
@@ -59,11 +58,16 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
   RowCounters counters(tiles->q_tiles());
   std::vector<Run> runs;
   std::vector<size_t> ends;  // of each column in `runs`
+  std::vector<Stair> stairs;
   for (const int32_t kv_tile : kv_tiles) {
-    visit_column(runs, tiles->column(kv_tile), rows, counters);
+    visit_column(runs, tiles->column(kv_tile), rows, counters, stairs);
     ends.push_back(runs.size());
   }
   order.row_addends = counters.values();
+  const size_t parts = mode == Group::split ? static_cast<size_t>(group) : 1;
+  order.runs.reserve(runs.size() * static_cast<size_t>(group));
+  order.chains.reserve(kv_tiles.size() * parts);
+  order.tasks.reserve(kv_tiles.size() * parts);
 
   const auto add_chain = [&](size_t column, int32_t first_head, int32_t last_head) {
     const size_t begin = column == 0 ? 0 : ends[column - 1], end = ends[column];

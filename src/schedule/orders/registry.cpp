@@ -73,12 +73,11 @@ std::string_view without_suffix(std::string_view name) {
 }  // namespace
 
 const OrderInfo& order::find(Pass pass, std::string_view name) {
+  for (const OrderInfo& info : kInfos)
+    if (info.pass == pass && without_suffix(name) == info.name) return info;
   std::vector<std::string> known;
-  for (const OrderInfo& info : kInfos) {
-    if (info.pass != pass) continue;
-    if (without_suffix(name) == info.name) return info;
-    known.emplace_back(info.name);
-  }
+  for (const OrderInfo& info : kInfos)
+    if (info.pass == pass) known.emplace_back(info.name);
   throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
               {"order", std::string(name), "one of orders(), with or without /split",
                nearest_name(without_suffix(name), known)});

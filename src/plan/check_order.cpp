@@ -1,0 +1,331 @@
+#include "plan/check_order.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "plan/row_counters.h"
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+[[noreturn]] void fail(std::string message) {
+  throw Error(ErrorCode::invalid_plan, "plan.verify", std::move(message));
+}
+
+void check_ranges(const Subject& subject) {
+  const HeadOrder& order = subject.order;
+  const auto require = [&](bool ok, const char* what, size_t index) {
+    if (!ok) fail(fmt::format("{} {} of head {} is out of range", what, index, subject.head));
+  };
+  const auto inside = [](int32_t begin, int32_t end, size_t size) {
+    return 0 <= begin && begin <= end && static_cast<size_t>(end) <= size;
+  };
+  const auto group = order.group;
+  if (group < 1) fail(fmt::format("head {} has a group of {} query heads", subject.head, group));
+  int32_t chains = 0;
+  for (size_t k = 0; k < order.tasks.size(); ++k) {
+    const Task& task = order.tasks[k];
+    require(task.chain_begin == chains && task.chain_begin < task.chain_end &&
+                inside(task.chain_begin, task.chain_end, order.chains.size()),
+            "task", k);
+    chains = task.chain_end;
+  }
+  require(static_cast<size_t>(chains) == order.chains.size(), "chain", order.chains.size());
+  for (size_t k = 0; k < order.chains.size(); ++k) {
+    const Chain& chain = order.chains[k];
+    require(inside(chain.run_begin, chain.run_end, order.runs.size()) && 0 <= chain.tile &&
+                chain.tile < subject.kept_tiles() &&
+                static_cast<size_t>(std::max(chain.addends, 0)) <= order.chains.size() &&
+                0 <= chain.q_head && chain.q_head < (subject.backward() ? 1 : group),
+            "chain", k);
+  }
+  for (size_t k = 0; k < order.runs.size(); ++k) {
+    const Run& run = order.runs[k];
+    const int64_t last = run.first + (int64_t{run.count} - 1) * run.step;
+    const int64_t steps = (int64_t{run.count} - 1) / std::max(run.addend_every, 1);
+    const int64_t last_addend = run.addend + steps * run.addend_step;
+    require(run.count > 0 && run.step != 0 && run.addend_every > 0 && 0 <= run.first &&
+                run.first < subject.streamed_tiles() && 0 <= last &&
+                last < subject.streamed_tiles() && 0 <= run.q_head && run.q_head < group &&
+                0 <= run.addend && 0 <= last_addend && last_addend <= INT32_MAX,
+            "run", k);
+  }
+}
+
+/// The visits of one run, by the tile that its chain keeps.
+struct Step {
+  int32_t kept;
+  const Run* run;
+};
+
+/// What one query head does, in sequence.
+struct Trail {
+  int32_t q_head = 0;
+  std::vector<Step> steps;
+};
+
+bool repeats(const Trail& trail, const Trail& other) {
+  return std::ranges::equal(trail.steps, other.steps, [](const Step& a, const Step& b) {
+    Run run = *b.run;
+    run.q_head = a.run->q_head;
+    return a.kept == b.kept && *a.run == run;
+  });
+}
+
+/// The trails of the query heads when the tasks run in `sequence`. Those that repeat the first, as
+/// in a group all do, are left out: what is proved of the first holds for them.
+std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> sequence) {
+  // Of more query heads than there are runs, the first without any stands for all such.
+  const size_t heads = std::min(static_cast<size_t>(order.group), order.runs.size() + 1);
+  std::vector<Trail> trails(heads);
+  for (size_t h = 0; h < heads; ++h) {
+    trails[h].q_head = static_cast<int32_t>(h);
+    trails[h].steps.reserve(order.runs.size() / heads);
+  }
+  for (const int32_t t : sequence) {
+    const Task& task = order.tasks[static_cast<size_t>(t)];
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      const Chain& chain = order.chains[static_cast<size_t>(c)];
+      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+        const Run& run = order.runs[static_cast<size_t>(r)];
+        trails[std::min(static_cast<size_t>(run.q_head), heads - 1)].steps.push_back(
+            {chain.tile, &run});
+      }
+    }
+  }
+  trails.erase(std::remove_if(trails.begin() + 1, trails.end(),
+                              [&](const Trail& trail) { return repeats(trail, trails.front()); }),
+               trails.end());
+  return trails;
+}
+
+std::vector<int32_t> issue_sequence(const HeadOrder& order) {
+  std::vector<int32_t> sequence(order.tasks.size());
+  std::iota(sequence.begin(), sequence.end(), 0);
+  return sequence;
+}
+
+/// Visits [first, last) of one kept tile, with their slices.
+struct Visited {
+  int32_t kept, first, last, slice_begin, slice_count;
+};
+
+std::vector<Visited> sorted_visits(const Trail& trail) {
+  std::vector<Visited> visits;
+  visits.reserve(trail.steps.size());
+  for (const auto& [kept, run] : trail.steps) {
+    const auto add = [&](int32_t first, int32_t last) {
+      visits.push_back({kept, first, last, run->slice_begin, run->slice_count});
+    };
+    if (run->step == 1) {
+      add(run->first, run->first + run->count);
+    } else if (run->step == -1) {
+      add(run->first - run->count + 1, run->first + 1);
+    } else {
+      for (int32_t i = 0; i < run->count; ++i) add(run->tile(i), run->tile(i) + 1);
+    }
+  }
+  std::sort(visits.begin(), visits.end(), [](const Visited& a, const Visited& b) {
+    return std::tie(a.kept, a.first) < std::tie(b.kept, b.first);
+  });
+  return visits;
+}
+
+bool same_slices(const TileMap& tiles, const Visited& visit, const TileRun& run) {
+  if (visit.slice_count != run.slice_count) return false;
+  const auto size = static_cast<int64_t>(tiles.slice_ids.size());
+  if (visit.slice_begin < 0 || int64_t{visit.slice_begin} + visit.slice_count > size) return false;
+  const auto ids = tiles.slice_ids.begin();
+  return visit.slice_begin == run.slice_begin ||
+         std::equal(ids + run.slice_begin, ids + run.slice_begin + run.slice_count,
+                    ids + visit.slice_begin);
+}
+
+void check_complete(const Subject& subject, const Trail& trail) {
+  const std::vector<Visited> visits = sorted_visits(trail);
+  auto visit = visits.begin();
+  for (int32_t kept = 0; kept < subject.kept_tiles(); ++kept) {
+    const auto here = [&] { return visit != visits.end() && visit->kept == kept; };
+    const auto name = [&](int32_t streamed) { return subject.name(kept, trail.q_head, streamed); };
+    const auto fail_unexpected = [&] {
+      const bool twice =
+          visit != visits.begin() && (visit - 1)->kept == kept && (visit - 1)->last > visit->first;
+      fail(name(visit->first) + (twice ? " is visited twice" : " is empty but visited"));
+    };
+    int32_t next = 0;  // tiles below are settled
+    for (const TileRun& run : subject.expected(kept)) {
+      next = std::max(next, run.first);
+      while (next < run.last) {
+        if (here() && visit->first < next) fail_unexpected();
+        if (!here() || visit->first > next) fail(name(next) + " is never visited");
+        if (!same_slices(*subject.order.tiles, *visit, run))
+          fail(name(next) + " is masked by other slices than its own");
+        if (visit->last > run.last) fail(name(run.last) + " is not visited like its mask");
+        next = visit->last;
+        ++visit;
+      }
+    }
+    if (here()) fail_unexpected();
+  }
+}
+
+/// Chains that share a tile carry the addends 0..n-1; a tile without work has a chain of its own.
+void check_shared_tiles(const Subject& subject) {
+  const HeadOrder& order = subject.order;
+  const size_t heads = subject.chain_heads();
+  // Of more tiles than there are chains, one of the first has none.
+  const size_t places =
+      std::min(static_cast<size_t>(subject.kept_tiles()) * heads, order.chains.size() + 1);
+  const auto place_of = [&](const Chain& chain) {
+    return std::min(static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head),
+                    places - 1);
+  };
+  const auto fail_missing = [&](size_t place, int32_t addend) {
+    fail(fmt::format(
+        "{}: chain {} of its tile is missing",
+        subject.name(static_cast<int32_t>(place / heads), static_cast<int32_t>(place % heads), -1),
+        addend));
+  };
+  std::vector<int32_t> begin(places + 1);  // of each tile's chains in `seen`
+  for (const Chain& chain : order.chains) ++begin[place_of(chain) + 1];
+  for (size_t place = 0; place < places; ++place) {
+    if (begin[place + 1] == 0) fail_missing(place, 0);
+    begin[place + 1] += begin[place];
+  }
+  std::vector<bool> seen(order.chains.size());
+  for (const Chain& chain : order.chains) {
+    const size_t place = place_of(chain);
+    const int32_t chains = begin[place + 1] - begin[place];
+    const auto tile = [&] {
+      return subject.name(chain.tile, chain.q_head,
+                          chain.run_begin < chain.run_end
+                              ? order.runs[static_cast<size_t>(chain.run_begin)].first
+                              : -1);
+    };
+    const auto slot = static_cast<size_t>(begin[place] + chain.addend);
+    if (chain.addend < 0 || chain.addend >= chain.addends || chain.addends < chains ||
+        (chain.addend < chains && seen[slot]))
+      fail(fmt::format("{}: its chain has addend {} of {}, out of range or given twice", tile(),
+                       chain.addend, chain.addends));
+    if (chain.addend < chains) seen[slot] = true;
+    for (int32_t r = chain.run_begin; !subject.backward() && r < chain.run_end; ++r)
+      if (order.runs[static_cast<size_t>(r)].q_head != chain.q_head)
+        fail(tile() + ": a run visits another query head than its chain");
+  }
+  for (const Chain& chain : order.chains) {
+    const size_t place = place_of(chain);
+    if (chain.addends == begin[place + 1] - begin[place]) continue;
+    const auto first = seen.begin() + begin[place], last = seen.begin() + begin[place + 1];
+    fail_missing(place, static_cast<int32_t>(std::find(first, last, false) - first));
+  }
+}
+
+void check_row_totals(const Subject& subject) {
+  const HeadOrder& order = subject.order;
+  if (order.row_addends.size() != static_cast<size_t>(order.tiles->q_tiles()))
+    fail(fmt::format("head {} counts the addends of {} rows, expected {}", subject.head,
+                     order.row_addends.size(), order.tiles->q_tiles()));
+  for (int32_t row = 0; row < order.tiles->q_tiles(); ++row) {
+    int32_t addends = 0;
+    for (const TileRun& run : order.tiles->row(row)) addends += run.last - run.first;
+    if (order.row_addends[static_cast<size_t>(row)] != addends)
+      fail(fmt::format("row (head {}, q_tile {}) promises {} addends, its mask has {}",
+                       subject.head, row, order.row_addends[static_cast<size_t>(row)], addends));
+  }
+}
+
+/// Whether the visits of `run` carry exactly the numbers of `stair`, a part of its rows.
+bool matches(const Run& run, const Stair& stair) {
+  const auto index = [&](int32_t row) { return (row - run.first) / run.step; };
+  const int32_t every = run.addend_every;
+  const bool flat = run.addend_step == 0 || run.count <= every;
+  if (flat && stair.step == 0) return run.addend == stair.value;
+  const bool up = run.step > 0;
+  // Equal stairs in phase are compared by their ends, others row by row.
+  if (every == stair.every && run.addend_step * run.step == stair.step &&
+      index(up ? stair.begin : stair.end - 1) % every == 0 &&
+      (up || stair.size() % stair.every == 0))
+    return run.addend_of(index(stair.begin)) == stair.value;
+  for (int32_t row = stair.begin; row < stair.end; ++row)
+    if (run.addend_of(index(row)) != stair.at(row)) return false;
+  return true;
+}
+
+/// As counts_up() below; `trails` are those of `sequence`.
+bool counts_up(const Subject& subject, std::span<const int32_t> sequence,
+               const std::vector<Trail>& trails) {
+  const HeadOrder& order = subject.order;
+  const size_t heads = subject.chain_heads();
+  std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * heads);
+  for (const int32_t t : sequence) {
+    const Task& task = order.tasks[static_cast<size_t>(t)];
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      const Chain& chain = order.chains[static_cast<size_t>(c)];
+      const auto tile = static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head);
+      if (shared[tile]++ != chain.addend) return false;
+    }
+  }
+  if (!subject.backward()) return true;
+  std::vector<Stair> stairs;
+  for (const Trail& trail : trails) {
+    RowCounters counters(order.tiles->q_tiles());
+    for (const Step& step : trail.steps) {
+      const Run& run = *step.run;
+      if (std::abs(run.step) != 1) return false;
+      const int32_t last = run.tile(run.count - 1);
+      stairs.clear();
+      counters.take(std::min(run.first, last), std::max(run.first, last) + 1, stairs);
+      for (const Stair& stair : stairs)
+        if (!matches(run, stair)) return false;
+    }
+  }
+  return true;
+}
+
+/// The addends of every row are 0..n-1, found visit by visit.
+void check_addends(const Subject& subject, const Trail& trail) {
+  const HeadOrder& order = subject.order;
+  std::vector<int64_t> begin{0};  // of each row in `seen`
+  for (const int32_t addends : order.row_addends) begin.push_back(begin.back() + addends);
+  std::vector<bool> seen(static_cast<size_t>(begin.back()));
+  for (const auto& [kept, run] : trail.steps) {
+    for (int32_t i = 0; i < run->count; ++i) {
+      const int32_t row = run->tile(i), addend = run->addend_of(i);
+      const int32_t addends = order.row_addends[static_cast<size_t>(row)];
+      if (addend < 0 || addend >= addends)
+        fail(fmt::format("{} has addend {}, expected 0 to {}",
+                         subject.name(kept, trail.q_head, row), addend, addends - 1));
+      const auto place = static_cast<size_t>(begin[static_cast<size_t>(row)] + addend);
+      if (seen[place])
+        fail(fmt::format("{} has addend {}, which its row gave before",
+                         subject.name(kept, trail.q_head, row), addend));
+      seen[place] = true;
+    }
+  }
+}
+
+}  // namespace
+
+bool check_order(const Subject& subject) {
+  check_ranges(subject);
+  const std::vector<int32_t> sequence = issue_sequence(subject.order);
+  const std::vector<Trail> trails = trails_of(subject.order, sequence);
+  for (const Trail& trail : trails) check_complete(subject, trail);
+  check_shared_tiles(subject);
+  if (subject.backward()) check_row_totals(subject);
+  if (counts_up(subject, sequence, trails)) return true;
+  if (subject.backward())
+    for (const Trail& trail : trails) check_addends(subject, trail);
+  return false;
+}
+
+bool counts_up(const Subject& subject, std::span<const int32_t> sequence) {
+  return counts_up(subject, sequence, trails_of(subject.order, sequence));
+}
+
+}  // namespace verbatim
