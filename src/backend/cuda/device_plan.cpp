@@ -6,7 +6,7 @@
 #include <cstring>
 #include <list>
 #include <mutex>
-#include <span>
+#include <utility>
 
 #include "plan/dropout_origins.h"
 
@@ -24,7 +24,7 @@ class Blob {
     if (!values.empty()) std::memcpy(&bytes_[begin], values.data(), values.size() * sizeof(T));
     return begin;
   }
-  std::span<const std::byte> bytes() const { return bytes_; }
+  std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
   std::vector<std::byte> bytes_;
@@ -110,7 +110,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
   const int64_t units = blob.add(placement_.worker_begin);
   const int64_t views = blob.add(std::vector<OrderView>(orders_.size()));
 
-  std::vector<std::byte> bytes(blob.bytes().begin(), blob.bytes().end());
+  std::vector<std::byte> bytes = blob.take();
   const DeviceGuard guard(device.index);
   const RelaxedCapture relaxed;
   check(cudaMallocFromPoolAsync(&memory_, bytes.size(), device.plans, uploads_), "cuda.plan");
