@@ -179,6 +179,18 @@ Json describe(const OrderInfo& order) {
           {"summary", order.summary}};
 }
 
+/// masks::make(), refused when a mask that knows its lengths has others.
+Mask mask_of_lengths(const char* operation, const char* text, int64_t q_len, int64_t kv_len,
+                     int64_t kv_heads) {
+  Mask mask = masks::make(text, q_len, kv_len, kv_heads);
+  if (mask.q_len() != q_len || mask.kv_len() != kv_len) {
+    throw Error(ErrorCode::invalid_argument, operation, "the mask has other lengths",
+                {"q_len, kv_len", std::to_string(q_len) + ", " + std::to_string(kv_len),
+                 std::to_string(mask.q_len()) + ", " + std::to_string(mask.kv_len()), ""});
+  }
+  return mask;
+}
+
 std::string info() {
   Json json = {{"version", VERBATIM_VERSION}, {"masks", masks::names()}};
   for (const OrderInfo& order : orders()) json["orders"].push_back(describe(order));
@@ -255,18 +267,21 @@ verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_le
 verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t kv_heads,
                                        int64_t q_len, int64_t kv_len, uint8_t* dense) {
   return guarded([&] {
-    const Mask mask = masks::make(text, q_len, kv_len, kv_heads);
-    if (mask.q_len() != q_len || mask.kv_len() != kv_len) {
-      throw Error(ErrorCode::invalid_argument, "mask.to_dense", "the mask has other lengths",
-                  {"q_len, kv_len", std::to_string(q_len) + ", " + std::to_string(kv_len),
-                   std::to_string(mask.q_len()) + ", " + std::to_string(mask.kv_len()), ""});
-    }
+    const Mask mask = mask_of_lengths("mask.to_dense", text, q_len, kv_len, kv_heads);
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < kv_heads; ++h) {
         const std::vector<uint8_t> plane = to_dense(mask.head(b, h));
         dense = std::copy(plane.begin(), plane.end(), dense);
       }
     }
+  });
+}
+
+verbatim_status verbatim_mask_area(const char* text, int64_t batch, int64_t q_heads,
+                                   int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t* area) {
+  return guarded([&] {
+    *area =
+        mask_of_lengths("mask.area", text, q_len, kv_len, kv_heads).area(batch, q_heads, kv_heads);
   });
 }
 

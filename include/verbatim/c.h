@@ -91,6 +91,10 @@ verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_le
 /* The same as bytes of 0 and 1: (batch, kv_heads, q_len, kv_len), at most 2^28 of them a head. */
 verbatim_status verbatim_mask_to_dense(const char* mask, int64_t batch, int64_t kv_heads,
                                        int64_t q_len, int64_t kv_len, uint8_t* dense);
+/* Its visible positions summed over `batch` entries and `q_heads` query heads: FLOPs of a forward are
+ * 2 * area * (head_dim + head_dim_v), of a backward 2.5 times that. */
+verbatim_status verbatim_mask_area(const char* mask, int64_t batch, int64_t q_heads,
+                                   int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t* area);
 /* JSON of the mask whose visible positions are the bytes of `dense` that are not 0. */
 verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
                                          int64_t q_len, int64_t kv_len, const char** json);

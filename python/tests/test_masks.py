@@ -41,6 +41,7 @@ PREDICATES = [
 @pytest.mark.parametrize("mask, visible", PREDICATES, ids=lambda x: getattr(x, "name", ""))
 def test_shows_what_its_predicate_says(mask, visible):
     assert (mask.dense(N)[0, 0] == visible).all()
+    assert mask.area(N) == visible.sum()
 
 
 @pytest.mark.parametrize("mask, visible", PREDICATES, ids=lambda x: getattr(x, "name", ""))
@@ -78,6 +79,14 @@ def test_intersection_and_key_lengths():
     )
     assert (padded[0, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K != 5))).all()
     assert (padded[1, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K < 4))).all()
+
+
+def test_area_counts_every_query_head():
+    mask = masks.UniformBlockSparse(2, 2, density=0.3).with_key_lengths((N, 4))
+    shown = mask.dense(N, batch=2, kv_heads=3)
+    assert mask.area(N, batch=2, q_heads=6, kv_heads=3) == 2 * shown.sum()
+    with pytest.raises(ValueError, match="KV heads do not divide query heads; got 1, 4, 3"):
+        mask.area(N, q_heads=4, kv_heads=3)
 
 
 def test_dense_masks_survive_the_round_trip():

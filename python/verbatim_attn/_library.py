@@ -57,6 +57,7 @@ _info = _function("verbatim_info", _text_out)
 _mask_json = _function("verbatim_mask_json", _text, *_sizes, _text_out)
 _mask_mod = _function("verbatim_mask_mod", _text, *_sizes, _text_out)
 _mask_to_dense = _function("verbatim_mask_to_dense", _text, _int, *_sizes, ctypes.c_void_p)
+_mask_area = _function("verbatim_mask_area", _text, _int, _int, *_sizes, ctypes.POINTER(_int))
 _mask_from_dense = _function("verbatim_mask_from_dense", ctypes.c_void_p, _int, *_sizes, _text_out)
 
 
@@ -96,6 +97,12 @@ def mask_to_dense(
     spec: str, batch: int, kv_heads: int, q_len: int, kv_len: int, address: int
 ) -> None:
     check(_mask_to_dense(spec.encode(), batch, kv_heads, q_len, kv_len, address))
+
+
+def mask_area(spec: str, batch: int, q_heads: int, kv_heads: int, q_len: int, kv_len: int) -> int:
+    area = ctypes.c_int64()
+    check(_mask_area(spec.encode(), batch, q_heads, kv_heads, q_len, kv_len, ctypes.byref(area)))
+    return area.value
 
 
 def mask_from_dense(address: int, batch: int, kv_heads: int, q_len: int, kv_len: int) -> str:

@@ -80,6 +80,19 @@ class Mask:
         _library.mask_to_dense(self.spec, *shown.shape, shown.ctypes.data)
         return shown.view(np.bool_)
 
+    def area(
+        self,
+        q_len: int,
+        kv_len: int | None = None,
+        *,
+        batch: int = 1,
+        q_heads: int = 1,
+        kv_heads: int = 1,
+    ) -> int:
+        """Visible positions, summed over batch entries and query heads."""
+        kv_len = q_len if kv_len is None else kv_len
+        return _library.mask_area(self.spec, batch, q_heads, kv_heads, q_len, kv_len)
+
     def to_json(self, q_len: int, kv_len: int | None = None, *, kv_heads: int = 1) -> str:
         """The whole mask as the tool reads it: `verbatim run --mask @file.json`."""
         return _library.mask_json(self.spec, q_len, q_len if kv_len is None else kv_len, kv_heads)
