@@ -1,0 +1,267 @@
+"""The benchmark with peers. Sampling, workloads and reports run without PyTorch."""
+
+import importlib.util
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from verbatim_attn import masks
+from verbatim_attn.bench import __main__ as command
+from verbatim_attn.bench import page, peers, providers, report, results, sampling, workloads
+from verbatim_attn.bench.errors import Refused
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+torch = importlib.util.find_spec("torch")
+sys.path.append(str(ROOT / "tests" / "apps"))
+import schema
+
+TINY = ["--mask", "causal", "--seqlen", "48", "--heads", "4:2", "--head-dim", "16",
+        "--dtype", "f32", "--repeats", "2"]  # fmt: skip
+
+
+def bench(*words, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "verbatim_attn.bench", *map(str, words)],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def row(provider="verbatim", ms=2.0, **more):
+    problem = workloads.Problem(1, 2, 1, 64, 64, 16, 16, "f32")._asdict()
+    timing = {"ms": ms, "noise": 0.01, "tflops": 1 / ms, "clock_mhz": 0.0}
+    return {"set": "given", "name": "case", "provider": provider, "status": "ok", "reason": "",
+            "problem": problem, "mask": {"name": "full", "params": {}, "area": 8192},
+            "plan": None, "forward": timing, "backward": timing, "unordered": None, "check": None,
+            "bits": None, "workspace_bytes": None, "memory_bytes": None,
+            "repro": f"run {provider}", **more}  # fmt: skip
+
+
+def result(*rows):
+    device = {"name": "device", "multiprocessors": 1, "l2_bytes": 0, "max_clock_mhz": 0,
+              "driver": ""}  # fmt: skip
+    rates = {"before": 1.0, "after": 1.0}
+    return {"command": "bench", "schema": results.SCHEMA, "version": "0", "arguments": [],
+            "device": device, "commit": "", "protocol": "rested", "software": {},
+            "matmul_tflops": dict(rates), "copy_tb_per_s": dict(rates), "results": list(rows)}  # fmt: skip
+
+
+def test_lengths_are_a_pure_function_of_their_seed():
+    assert sampling.document_lengths(8192, seed=0) == (1237, 2307, 4034, 235, 212, 167)
+    assert sampling.document_lengths(1024, seed=1) == (159, 314, 101, 180, 270)
+    assert sampling.document_lengths(50, lengths=(7, 9), seed=1) == sampling.document_lengths(
+        50, lengths=(7, 9), seed=1
+    )
+    assert set(sampling.document_lengths(1000, lengths=(7, 9))[:-1]) == {7, 9}
+
+
+@pytest.mark.parametrize("source", sampling.SOURCES)
+@pytest.mark.parametrize("total", [1, 1000, 8192, 16384, 100000])
+def test_lengths_fill_the_total(source, total):
+    drawn = sampling.document_lengths(total, source, seed=3)
+    assert sum(drawn) == total and min(drawn) > 0
+
+
+def test_quantiles_are_the_table_s():
+    for name, known in sampling.DISTRIBUTIONS.items():
+        assert [sampling.quantile(name, s / 100) for s in sampling.SHARES] == list(known)
+    assert 206 < sampling.quantile("pile", 0.45) < 257
+
+
+def test_sixty_percent_of_mixed_tokens_are_in_long_documents():
+    shares = []
+    for seed in range(20):
+        drawn = sampling.document_lengths(2**20, "mixed", seed)
+        shares.append(sum(n for n in drawn if sampling.LONG[0] <= n <= sampling.LONG[1]) / 2**20)
+    assert 0.58 < sum(shares) / len(shares) < 0.66
+
+
+def test_sets_have_unique_names_and_masks_of_their_length():
+    for name in ("dense", "longca", "sparse", "mqa", "models"):
+        cases = workloads.cases(name, workloads.Choice(seqlens=(256, 512)))
+        assert len({case.name for case in cases}) == len(cases)
+        for case in cases[:60]:
+            p = case.problem
+            shown = case.mask.dense(p.q_len, kv_heads=p.kv_heads).sum()
+            assert case.area == shown * p.batch * p.q_heads // p.kv_heads, case.name
+    assert len(workloads.cases("dense", workloads.Choice())) == 24
+    names = {case.mask.name for case in workloads.cases("longca", workloads.Choice())}
+    assert len(names) == 12
+
+
+def test_nominal_areas_are_those_of_published_tables():
+    choice = workloads.Choice(seqlens=(2048,), heads=((2, 1),))
+    by_mask = {case.mask.name: case for case in workloads.cases("longca", choice)}
+    assert by_mask["causal"].nominal_area == 2 * 2048**2 / 2
+    window = by_mask["full_sliding_window"]
+    assert window.nominal_area == by_mask["causal_sliding_window"].area < window.area
+    assert by_mask["share_question"].nominal_area == by_mask["share_question"].area
+    assert by_mask["full"].flops("backward", 10) == 2.5 * 4 * 10 * 128
+
+
+def test_corner_pieces_cover_every_mask_once():
+    np = pytest.importorskip("numpy")
+    documents = (5, 0, 9, 10)
+    for mask in (masks.Full(), masks.Causal(), masks.FullSlidingWindow(3), masks.FullSlidingWindow(0),
+                 masks.CausalSlidingWindow(7), masks.GlobalSliding(3, 2), masks.PrefixLmCausal(6),
+                 masks.ShareQuestion(documents), masks.PrefixLmDocument(documents, 2),
+                 masks.BlockCausalDocument(documents, 4)):  # fmt: skip
+        count = np.zeros((24, 24), int)
+        for q0, q1, k0, k1, kind in peers.corner_pieces(mask, 24, 24):
+            q, k = np.arange(q0, q1)[:, None], np.arange(k0, k1)[None]
+            shown = (q >= 0) & (k >= 0)
+            shown &= (k - k1 <= q - q1) if kind & 1 else True
+            shown &= (k - k0 >= q - q0) if kind & 2 else True
+            count[q0:q1, k0:k1] += shown
+        assert (count == mask.dense(24)[0, 0]).all(), mask
+
+
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        (["--set", "dens", "--dry-run"], ["--set got dens", "nearest: dense"]),
+        (["--set", "dense", "--match", "(", "--dry-run"], ["--match got ("]),
+        (["--set", "dense", "--match", "zzz", "--dry-run"], ["no case has such a name"]),
+        (["--mask", "causl", "--dry-run"], ["nearest: causal"]),
+        (["--mask", "causal", "--heads", "3:2", "--dry-run"], ["--heads got 3:2"]),
+        (["--mask", "causal", "--seqlen", "0", "--dry-run"], ["--seqlen got 0"]),
+        (["--dry-run"], ["--mask got nothing"]),
+        (["block", "--preset", "lama", "--dry-run"], ["nearest: llama3-8b"]),
+        (["--mask", "causal", "--providers", "torch:flsh"], ["nearest: torch:flash"]),
+        (["--mask", "causal", "--device", "nowhere"], ["nowhere"] if torch else ["PyTorch"]),
+        (["--from", "/no/such.json"], ["/no/such.json"]),
+        (["--no-such-option"], ["unrecognized arguments"]),
+    ],
+)
+def test_bad_input_is_refused(words, parts):
+    message = bench(*words, code=2).stderr
+    assert message.startswith("verbatim_attn.bench: ") and all(part in message for part in parts)
+
+
+def test_list_names_every_provider():
+    listed = bench("--list").stdout
+    assert all(f"  {name}" in listed for name in providers.known())
+    assert re.search(r"flash_attn_3 +(not installed|available)", listed)
+
+
+def test_repro_names_the_same_problem():
+    words = ["--set", "longca", "--seqlen", "512,600", "--seed", "4", "--samples", "2"]
+    a = command.parser().parse_args(words)
+    for case in command.chosen_cases(a)[::5]:
+        line = shlex.split(command.repro(a, case, "verbatim"))
+        again = command.chosen_cases(command.parser().parse_args(line[3:]))
+        assert [(c.problem, c.mask) for c in again] == [(case.problem, case.mask)]
+
+
+def test_reports_compare_and_escape():
+    evil = "<script>alert(1)</script>"
+    found = [result(row(), row("torch:flash", 4.0), row("flex", name=evil, ms=1.0),
+                    row("verbatim:unordered", 1.0),
+                    row("magi", status="unsupported", reason=evil, forward=None, backward=None))]  # fmt: skip
+    text, shown = report.text(found), page.html(found)
+    assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +2\.00", text)
+    assert re.search(r"time with determinism over without\n.*\ncase +2\.00", text)
+    assert evil not in shown and "&lt;script&gt;" in shown and "<svg" in shown
+    assert "http" not in shown and "<script" not in shown
+    assert "<script>" not in report.markdown(found)
+    assert len(report.csv_text(found).splitlines()) == 6
+
+
+def test_reports_read_the_tool_s_results():
+    old = results.read(str(ROOT / "bench" / "results" / "h200_rested.json"))
+    assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
+
+
+def test_a_cut_log_goes_on(tmp_path):
+    path = str(tmp_path / "log.jsonl")
+    header = result()
+    del header["results"]
+    results.Log(path, dict(header)).add(row())
+    whole = pathlib.Path(path).read_text()
+    pathlib.Path(path).write_text(whole + '{"provider": "fle')
+    log = results.Log(path, dict(header))
+    assert list(log.done) == [("run verbatim",)]
+    log.add(row("flex", status="error"))
+    assert pathlib.Path(path).read_text().startswith(whole + '{"set"')
+    assert len(results.read(path)["results"]) == 2
+    assert list(results.Log(path, dict(header)).done) == [("run verbatim",)]  # errors run again
+    with pytest.raises(Refused, match="its protocol is 'rested'"):
+        results.Log(path, {**header, "protocol": "sustained"})
+
+
+def test_a_tiny_run(tmp_path):
+    pytest.importorskip("torch")
+    json_file, log = tmp_path / "r.json", tmp_path / "r.jsonl"
+    words = [*TINY, "--providers", "verbatim,torch:math,torch:cudnn,flash_attn_3",
+             "--resume", log, "--json", json_file, "--html", tmp_path / "r.html"]  # fmt: skip
+    bench(*words)
+    found = json.loads(json_file.read_text())
+    assert schema.check(found) == []
+    by_name = {r["provider"]: r for r in found["results"]}
+    ours = by_name["verbatim"]
+    assert ours["status"] == "ok" and ours["bits"]["differing_words"] == 0
+    assert ours["forward"]["ms"] > 0 and ours["check"]["error_ratio"] <= 2
+    assert by_name["torch:math"]["status"] == "ok"
+    assert by_name["torch:cudnn"]["status"] == "unsupported"
+    if by_name["flash_attn_3"]["status"] == "not installed":
+        assert by_name["flash_attn_3"]["forward"] is None
+    again = bench(*words)
+    assert json.loads(json_file.read_text())["results"][0] == ours  # not measured twice
+    assert "verbatim" not in again.stderr.replace("verbatim_attn", "")
+
+
+def test_what_is_wrong_or_differs_gets_no_time():
+    torch = pytest.importorskip("torch")
+    from verbatim_attn.bench import run
+    from verbatim_attn.bench.measure import Device
+
+    class Fake(providers.Verbatim):
+        noise = 0.0
+
+        def make(self, case, device):
+            attend = super().make(case, device)
+            return lambda q, k, v: attend(q, k, v) + self.noise * torch.rand(())
+
+    a = command.parser().parse_args(TINY)
+    one = run.Bench(command.chosen_cases(a)[0], Device("cpu"), run.Settings(repeats=2))
+    for noise, status in ((0.0, "ok"), (1.0, "wrong"), (1e-7, "differs"), (float("nan"), "wrong")):
+        fake = Fake("verbatim")
+        fake.noise = noise
+        found = one.row(fake)
+        assert found["status"] == status, found
+        assert (found["backward"] is not None) == (status == "ok")
+    assert run.explain(RuntimeError("CUDA out of memory. Tried"))[0] == "out of memory"
+    assert run.explain(RuntimeError("No available kernel. Aborting"))[0] == "unsupported"
+
+
+def test_every_static_mask_passes_the_check():
+    pytest.importorskip("torch")
+    from verbatim_attn.bench import run
+    from verbatim_attn.bench.measure import Device
+
+    choice = workloads.Choice(
+        seqlens=(96,), heads=((4, 2),), head_dims=(16,), lengths=(11, 30), dtype="f32"
+    )
+    settings = run.Settings(repeats=1)
+    for case in workloads.cases("longca", choice)[4:]:
+        bench_of = run.Bench(case, Device("cpu"), settings)
+        bench_of._timed = lambda call, which: {"ms": 1.0}  # the check, not the clock
+        for name in ("verbatim", "torch:math"):
+            found = bench_of.row(providers.known()[name])
+            assert found["status"] == "ok", (case.name, found["reason"])
+
+
+def test_a_tiny_block(tmp_path):
+    pytest.importorskip("torch")
+    file = tmp_path / "b.json"
+    bench("block", "--preset", "sam-vit-h", "--seqlen", 16, "--batch", 1, "--dtype", "f32",
+          "--providers", "verbatim,torch:flash", "--repeats", 1, "--json", file)  # fmt: skip
+    found = json.loads(file.read_text())
+    assert schema.check(found) == []
+    for one in found["results"]:
+        assert one["status"] == "ok" and one["block"]["ms"] > 0, one

@@ -1,0 +1,162 @@
+"""What is compared before anything is timed: results with double precision, repeats bit by bit."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .workloads import Case
+
+OUTPUTS = ("o", "dq", "dk", "dv")
+ALLOWED_RATIO = 2.0
+_WHOLE = 2**24  # positions of a problem that is compared whole
+_CHUNK = 2**25  # positions of a step
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v and dout: N(0, 1) from the problem's seed, the same each time on one kind of device."""
+    p = case.problem
+    generator = torch.Generator(device).manual_seed(p.seed)
+
+    def normal(*shape: int) -> Tensor:
+        values = torch.randn(shape, generator=generator, device=device)
+        return values.to(_DTYPES[p.dtype])
+
+    q = normal(p.batch, p.q_len, p.q_heads, p.head_dim)
+    k = normal(p.batch, p.kv_len, p.kv_heads, p.head_dim)
+    v = normal(p.batch, p.kv_len, p.kv_heads, p.head_dim_v)
+    dout = normal(p.batch, p.q_len, p.q_heads, p.head_dim_v)
+    for x in (q, k, v):
+        x.requires_grad_()
+    return q, k, v, dout
+
+
+class Expected(NamedTuple):
+    """Of one (batch entry, KV head): exact results, and the error that is allowed of each."""
+
+    entry: int
+    kv_head: int
+    exact: dict[str, Tensor]  # o, dq (group, q_len, dim); dk, dv (kv_len, dim); double
+    error: dict[str, float]  # of the same formula in the problem's dtype, or the floor below
+
+
+def expectations(case: Case, tensors: tuple[Tensor, ...]) -> list[Expected]:
+    """For every group of heads of a small problem; for the first and the last of a large one."""
+    p = case.problem
+    every = [(b, h) for b in range(p.batch) for h in range(p.kv_heads)]
+    small = p.batch * p.q_heads * p.q_len * p.kv_len <= _WHOLE
+    return [_expected(case, tensors, *one) for one in (every if small else {every[0], every[-1]})]
+
+
+def _expected(case: Case, tensors: tuple[Tensor, ...], entry: int, kv_head: int) -> Expected:
+    p = case.problem
+    group = p.q_heads // p.kv_heads
+    heads = slice(kv_head * group, (kv_head + 1) * group)
+    q, k, v, dout = (x.detach()[entry] for x in tensors)
+    parts = (q[:, heads].transpose(0, 1), k[:, kv_head], v[:, kv_head],
+             dout[:, heads].transpose(0, 1))  # fmt: skip
+    shown = _visible(case, kv_head, q.device)
+    exact = _formula(parts, shown, torch.float64, torch.float64, p)
+    same = _formula(parts, shown, torch.float32, q.dtype, p)
+    u32 = 2.0**-24
+    u = {torch.float32: u32, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[q.dtype]
+    terms = {"o": p.kv_len, "dq": p.kv_len, "dk": group * p.q_len, "dv": group * p.q_len}
+    # What storing a result and summing it in f32 may cost, with the size of S in f32 units: keeps
+    # small problems honest, whose same-dtype error may be 0 by luck.
+    scores = (
+        u32
+        * p.head_dim**-0.5
+        * float(parts[0].float().norm(dim=-1).max() * parts[1].float().norm(dim=-1).max())
+    )
+    error = {
+        name: max(
+            float((same[name].double() - exact[name]).abs().max()),
+            (2 * u + u32 * math.sqrt(terms[name]) / 4 + scores) * float(exact[name].abs().max()),
+        )
+        for name in OUTPUTS
+    }
+    return Expected(entry, kv_head, exact, error)
+
+
+def _visible(case: Case, kv_head: int, device: Any) -> Any:
+    """(first row, last row) -> bool (rows, kv_len) of one head's mask."""
+    p = case.problem
+    mod = case.mask.to_mask_mod(p.q_len, p.kv_len, kv_heads=p.kv_heads, device=device)
+    keys = torch.arange(p.kv_len, device=device)[None, :]
+    head = torch.tensor(kv_head, device=device)
+
+    def rows(begin: int, end: int) -> Tensor:
+        queries = torch.arange(begin, end, device=device)[:, None]
+        shown = torch.as_tensor(mod(torch.zeros_like(head), head, queries, keys), device=device)
+        return shown.expand(end - begin, p.kv_len)
+
+    return rows
+
+
+def _formula(parts: Any, shown: Any, sums: Any, stored: Any, p: Any) -> dict[str, Tensor]:
+    """Forward and backward untiled in the keys: sums in `sums`, matrices rounded to `stored`."""
+    q, k, v, dout = (x.to(sums) for x in parts)  # q, dout (group, q_len, dim); k, v (kv_len, dim)
+
+    def rounded(x: Tensor) -> Tensor:
+        return x.to(stored).to(sums)
+
+    o, dq = torch.empty_like(dout), torch.empty_like(q)
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    scale = p.head_dim**-0.5
+    step = max(1, _CHUNK // (p.kv_len * q.shape[0]))
+    for begin in range(0, p.q_len, step):
+        rows = slice(begin, min(begin + step, p.q_len))
+        visible = shown(rows.start, rows.stop)
+        s = rounded(q[:, rows] @ k.T * scale).masked_fill(~visible, -torch.inf)
+        weights = rounded(torch.softmax(s, -1).nan_to_num(0.0))  # a row without a key: 0
+        o[:, rows] = rounded(weights @ v)
+        dp = rounded(dout[:, rows] @ v.T)
+        delta = (dout[:, rows] * o[:, rows]).sum(-1, keepdim=True)
+        ds = rounded(weights * (dp - delta))
+        dq[:, rows] = ds @ k * scale
+        dk += (ds.mT @ q[:, rows]).sum(0) * scale
+        dv += (weights.mT @ dout[:, rows]).sum(0)
+    return {"o": o, "dq": rounded(dq), "dk": rounded(dk), "dv": rounded(dv)}
+
+
+def error_ratio(found: dict[str, Tensor], expected: list[Expected]) -> float:
+    """max |found - exact| over the allowed error, FlashAttention's rule: up to 2 is right."""
+    worst = 0.0
+    for one in expected:
+        for name, x in found.items():
+            got = x.detach()[one.entry]
+            if name in ("o", "dq"):
+                group = one.exact[name].shape[0]
+                got = got[:, one.kv_head * group : (one.kv_head + 1) * group].transpose(0, 1)
+            else:
+                got = got[:, one.kv_head]
+            error = (got.double() - one.exact[name]).abs().max().item()
+            # A result that is not finite is as wrong as can be written in JSON.
+            ratio = error / one.error[name] if one.error[name] else float(error > 0) * 1e300
+            worst = max(worst, ratio if math.isfinite(ratio) else 1e300)
+    return worst
+
+
+def differing_words(a: dict[str, Tensor], b: dict[str, Tensor]) -> int:
+    """32-bit words that differ, over all outputs."""
+    return sum(int((_words(a[name]) != _words(b[name])).sum()) for name in a)
+
+
+def _words(x: Tensor) -> Tensor:
+    raw = x.detach().contiguous().view(-1).view(torch.uint8)
+    return torch.nn.functional.pad(raw, (0, -raw.numel() % 4)).view(torch.int32)
+
+
+def sha256(found: dict[str, Tensor]) -> dict[str, str]:
+    """Of the elements in row-major order, as the tool hashes them."""
+    return {
+        name: hashlib.sha256(
+            x.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
+        ).hexdigest()
+        for name, x in found.items()
+    }

@@ -1,0 +1,23 @@
+"""Bad input on the command line: what was given, what would do, and the nearest of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class Refused(Exception):
+    """Ends the command with exit code 2."""
+
+    def __init__(self, what: str, argument: str, got: object, expected: str, nearest: object = ""):
+        text = f"{what}; {argument} got {got}, expected {expected}"
+        super().__init__(text + (f" (nearest: {nearest})" if nearest != "" else ""))
+
+
+def one_of(argument: str, got: str, known: Iterable[str]) -> str:
+    """`got`, refused when it is none of `known`."""
+    names = list(known)
+    if got not in names:
+        nearest = difflib.get_close_matches(got, names, 1, cutoff=0) or names[:1]
+        raise Refused("there is no such name", argument, got, ", ".join(names), *nearest)
+    return got

@@ -1,0 +1,199 @@
+"""Providers outside PyTorch, each used when it is installed: FlashAttention 2, 3 and 4,
+MagiAttention, FlashInfer. None of them has been run in this repository's tests."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from typing import Any, ClassVar, NamedTuple
+
+from .. import masks
+from .providers import Attend, Provider, missing, too_large
+from .workloads import Case
+
+
+def every() -> list[Provider]:
+    flash = [
+        FlashAttention(number, deterministic)
+        for number in FlashAttention.MODULES
+        for deterministic in (False, True)
+    ]
+    return [*flash, Magi(False), Magi(True), FlashInfer()]
+
+
+class Packed(NamedTuple):
+    """A mask in FlashAttention's terms: packed documents, each causal or not, and a window."""
+
+    documents: tuple[int, ...]  # empty: one, of the tensors' lengths
+    causal: bool
+    window: int  # -1: none
+
+
+def packed(mask: masks.Mask) -> Packed | None:
+    """None when those terms do not reach."""
+    match mask:
+        case masks.Full():
+            return Packed((), False, -1)
+        case masks.Causal():
+            return Packed((), True, -1)
+        case masks.FullSlidingWindow():
+            return Packed((), False, mask.window)
+        case masks.CausalSlidingWindow():
+            return Packed((), True, mask.window)
+        case masks.FullDocument() | masks.CausalDocument():
+            documents = tuple(length for length in mask.doc_lengths if length)
+            return Packed(documents, isinstance(mask, masks.CausalDocument), -1)
+    return None
+
+
+class FlashAttention(Provider):
+    """flash_attn_func and flash_attn_varlen_func of one generation."""
+
+    MODULES: ClassVar = {2: "flash_attn", 3: "flash_attn_interface", 4: "flash_attn.cute"}
+
+    def __init__(self, number: int, deterministic: bool):
+        self.name = f"flash_attn_{number}" + (":deterministic" if deterministic else "")
+        self.number, self.deterministic = number, deterministic
+
+    def available(self) -> str | None:
+        return missing("torch") or missing(self.MODULES[self.number])
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        terms = packed(case.mask)
+        if terms is None:
+            return "takes no mask but causal, windows and packed documents"
+        if terms.documents and case.problem.batch > 1:
+            return "packed documents are one batch entry"
+        return None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+
+        module = importlib.import_module(self.MODULES[self.number])
+        terms = packed(case.mask)
+        assert terms is not None
+        none = None if self.number == 4 else -1
+        left = none if terms.window < 0 else terms.window
+        settings: dict[str, Any] = {
+            "causal": terms.causal,
+            "window_size": (left, 0 if terms.causal and left is not none else left),
+            "deterministic": self.deterministic,
+        }
+
+        def first(result: Any) -> Any:  # some return (o, lse)
+            return result[0] if isinstance(result, tuple) else result
+
+        if not terms.documents:
+            return lambda q, k, v: first(module.flash_attn_func(q, k, v, **settings))
+        edges = list(itertools.accumulate(terms.documents, initial=0))
+        cu_seqlens = torch.tensor(edges, dtype=torch.int32, device=device)
+        longest = max(terms.documents)
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            o = module.flash_attn_varlen_func(
+                q[0], k[0], v[0], cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens,
+                max_seqlen_q=longest, max_seqlen_k=longest, **settings,
+            )  # fmt: skip
+            return first(o)[None]
+
+        return attend
+
+
+class Magi(Provider):
+    """MagiAttention's flex_flash_attn_func: rectangles with causal corners."""
+
+    def __init__(self, deterministic: bool):
+        self.name = "magi" + (":deterministic" if deterministic else "")
+        self.deterministic = deterministic
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("magi_attention.api")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        return "has one mask for all heads" if case.masks_differ_by_head else None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from magi_attention.api import flex_flash_attn_func
+
+        p = case.problem
+        pieces = [
+            (q0 + b * p.q_len, q1 + b * p.q_len, k0 + b * p.kv_len, k1 + b * p.kv_len, kind)
+            for b in range(p.batch)
+            for q0, q1, k0, k1, kind in corner_pieces(case.mask, p.q_len, p.kv_len)
+        ]
+        table = torch.tensor(pieces, dtype=torch.int32, device=device)
+        settings = {
+            "q_ranges": table[:, 0:2].contiguous(),
+            "k_ranges": table[:, 2:4].contiguous(),
+            "attn_type_map": table[:, 4].contiguous(),
+            "deterministic": self.deterministic,
+        }
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            tokens = (x.flatten(0, 1) for x in (q, k, v))
+            return flex_flash_attn_func(*tokens, **settings)[0].unflatten(0, q.shape[:2])
+
+        return attend
+
+
+def corner_pieces(
+    mask: masks.Mask, q_len: int, kv_len: int
+) -> list[tuple[int, int, int, int, int]]:
+    """The mask as MagiAttention's (q_begin, q_end, k_begin, k_end, kind): 0 full, 1 causal (the
+    diagonal ends in the bottom right corner), 2 inverse causal (it starts in the top left one),
+    3 both. Rows of a slice are split where a side of its band enters or leaves the rectangle."""
+    slices = json.loads(mask.to_json(q_len, kv_len))["variants"][0]["slices"]
+    pieces = []
+    for q0, q1, k0, k1, low, high in slices:
+        first = q0 if high is None else max(q0, k0 - high)
+        last = q1 if low is None else min(q1, k1 - low)
+        right = first if high is None else k1 - 1 - high  # rows before it end at the band
+        left = last if low is None else k0 - low + 1  # rows from it on begin at the band
+        cuts = sorted({first, last, *(cut for cut in (left, right) if first < cut < last)})
+        for begin, end in itertools.pairwise(cuts):
+            cut_right, cut_left = begin < right, low is not None and begin >= left
+            k_begin = begin + low if cut_left else k0
+            k_end = end + high if cut_right else k1
+            pieces.append((begin, end, k_begin, k_end, int(cut_right) + 2 * int(cut_left)))
+    return pieces
+
+
+class FlashInfer(Provider):
+    """FlashInfer's prefill: forward only."""
+
+    name = "flashinfer"
+    has_backward = False
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("flashinfer")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        if case.problem.batch > 1:
+            return "takes one batch entry"
+        if case.masks_differ_by_head:
+            return "has one mask for all heads"
+        named = isinstance(case.mask, (masks.Full, masks.Causal, masks.CausalSlidingWindow))
+        return None if named else too_large(case, 1, "mask", device)
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from flashinfer import single_prefill_with_kv_cache
+
+        p, mask = case.problem, case.mask
+        settings: dict[str, Any]
+        if isinstance(mask, (masks.Full, masks.Causal)):
+            settings = {"causal": isinstance(mask, masks.Causal)}
+        elif isinstance(mask, masks.CausalSlidingWindow):
+            settings = {"causal": True, "window_left": mask.window}
+        else:
+            shown = mask.dense(p.q_len, p.kv_len)[0, 0]
+            settings = {"custom_mask": torch.from_numpy(shown).to(device)}
+        return lambda q, k, v: single_prefill_with_kv_cache(q[0], k[0], v[0], **settings)[None]

@@ -1,0 +1,284 @@
+"""Who computes attention. A provider makes a function (q, k, v) -> o of PyTorch tensors, shaped
+(batch, length, heads, dim), that autograd can follow; what it cannot do it says in words."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from .. import masks
+from .errors import one_of
+from .workloads import Case
+
+Attend = Callable[[Any, Any, Any], Any]
+
+
+class Provider:
+    """One implementation in one mode."""
+
+    name: str
+    deterministic = False  # in its deterministic mode
+    ours = False  # its promise is ours: a differing bit is a failure, not a fact
+    has_backward = True
+
+    def available(self) -> str | None:
+        """None, or why nothing can run."""
+        return missing("torch")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        """None, or why this case cannot run on a device of kind "cpu" or "cuda"."""
+        return None
+
+    def mode(self) -> AbstractContextManager[None]:
+        """Holds around every forward and backward of this provider."""
+        return contextlib.nullcontext()
+
+    def make(self, case: Case, device: str) -> Attend:
+        raise NotImplementedError
+
+    def plan(self, case: Case, device: str) -> dict[str, Any] | None:
+        """Of a provider that plans: its backward's plan, as docs/schema.md describes it."""
+        return None
+
+    def workspace_bytes(self, case: Case, device: str) -> int | None:
+        """Memory of a backward that PyTorch's allocator does not see; None: unknown."""
+        return None
+
+
+def missing(module: str) -> str | None:
+    """None when `module` can be imported; else why not, in words."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        mine = error.name and module.startswith(error.name)
+        return f"not installed: {error.name}" if mine else str(error)
+    except Exception as error:  # a broken installation must not end a benchmark
+        return f"cannot be imported: {error}"
+    return None
+
+
+class Verbatim(Provider):
+    """This package, at a level of docs/determinism.md or without order."""
+
+    def __init__(self, name: str, level: str = "invariant"):
+        self.name, self.level, self.ours = name, level, True
+        self.deterministic = level != "not_guaranteed"
+
+    def make(self, case: Case, device: str) -> Attend:
+        from ..attention import attention
+
+        settings: dict[str, Any] = (
+            {"level": self.level}
+            if self.deterministic
+            else {"order": "none", "deterministic": False}
+        )
+        return lambda q, k, v: attention(q, k, v, mask=case.mask, **settings)
+
+    def _plan(self, case: Case, device: str) -> Any:
+        from ..attention import cached_plan
+
+        problem = case.problem._replace(seed=0)  # as attention() asks for it
+        return cached_plan(problem, case.mask.spec, "auto", "auto", self.level, device)
+
+    def plan(self, case: Case, device: str) -> dict[str, Any]:
+        plan = self._plan(case, device)
+        backward = plan.backward_pass
+        return {
+            "order": "/".join(backward.orders) or "none",
+            "placement": backward.placement,
+            "level": plan.level,
+            "fingerprint": backward.fingerprint,
+            "residency": backward.residency,
+        }
+
+    def workspace_bytes(self, case: Case, device: str) -> int:
+        return self._plan(case, device).backward_pass.workspace_bytes
+
+
+class Sdpa(Provider):
+    """torch.nn.functional.scaled_dot_product_attention, held to one backend."""
+
+    BACKENDS: ClassVar = {
+        "flash": "FLASH_ATTENTION",
+        "cudnn": "CUDNN_ATTENTION",
+        "efficient": "EFFICIENT_ATTENTION",
+        "math": "MATH",
+    }
+
+    def __init__(self, backend: str, deterministic: bool = False):
+        self.name = f"torch:{backend}" + (":deterministic" if deterministic else "")
+        self.backend, self.deterministic = backend, deterministic
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu" and self.backend in ("cudnn", "efficient"):
+            return "runs on CUDA devices only"
+        if self.backend == "flash" and device == "cuda" and not self._named(case):
+            return "takes no mask but causal"
+        if self.backend == "math":
+            return too_large(case, 4, "scores", device)
+        return None if self._named(case) else too_large(case, 1, "mask", device)
+
+    @contextlib.contextmanager
+    def mode(self) -> Iterator[None]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        held = deterministic_algorithms() if self.deterministic else contextlib.nullcontext()
+        with sdpa_kernel(SDPBackend.__members__[self.BACKENDS[self.backend]]), held:
+            yield
+
+    def make(self, case: Case, device: str) -> Attend:
+        from torch.nn.functional import scaled_dot_product_attention
+
+        group = case.problem.q_heads // case.problem.kv_heads
+        # These two take as many KV heads as query heads; the copies are part of their cost.
+        repeated = group if self.backend in ("cudnn", "efficient") else 1
+        settings: dict[str, Any] = {"enable_gqa": group > repeated}
+        if self._named(case):
+            settings["is_causal"] = isinstance(case.mask, masks.Causal)
+        else:
+            settings["attn_mask"] = dense_mask(case, device, group)
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            if repeated > 1:
+                k, v = (x.repeat_interleave(repeated, dim=2) for x in (k, v))
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            return scaled_dot_product_attention(q, k, v, **settings).transpose(1, 2)
+
+        return attend
+
+    @staticmethod
+    def _named(case: Case) -> bool:
+        """Whether a flag says it; SDPA aligns causal top-left, we bottom-right."""
+        p = case.problem
+        return isinstance(case.mask, masks.Full) or (
+            isinstance(case.mask, masks.Causal) and p.q_len == p.kv_len
+        )
+
+
+class Flex(Provider):
+    """FlexAttention: compiled on CUDA; eager on the CPU, where it has no backward."""
+
+    name = "flex"
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("torch.nn.attention.flex_attention")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu" and case.area > 2**22:
+            return "the eager form on a CPU is for small problems"
+        return None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        p, on_cuda = case.problem, device != "cpu"
+        self.has_backward = on_cuda
+        group = p.q_heads // p.kv_heads
+        mask_mod = case.mask.to_mask_mod(
+            p.q_len, p.kv_len, kv_heads=p.kv_heads, group=group, device=device
+        )
+        heads = p.q_heads if case.masks_differ_by_head else None
+        block_mask = create_block_mask(
+            mask_mod, None, heads, p.q_len, p.kv_len, device=device, _compile=on_cuda
+        )
+        torch._dynamo.reset()  # a case of its own, not a recompilation of the last one
+        compute: Any = torch.compile(flex_attention, dynamic=False) if on_cuda else flex_attention
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            return compute(q, k, v, block_mask=block_mask, enable_gqa=group > 1).transpose(1, 2)
+
+        return attend
+
+
+def too_large(case: Case, entry_bytes: int, what: str, device: str) -> str | None:
+    """Why a matrix of query by key positions cannot be held; None when it can."""
+    import torch
+
+    p = case.problem
+    rows = p.batch * p.q_heads * p.q_len if what == "scores" else p.q_len
+    if what == "mask" and case.masks_differ_by_head:
+        rows *= p.q_heads
+    needed = rows * p.kv_len * entry_bytes
+    if what == "mask" and p.q_len * p.kv_len > 2**28:
+        return f"its mask of {p.q_len} x {p.kv_len} positions cannot be made dense"
+    if device == "cpu":  # Linux promises memory that is not there: refuse before it is touched
+        free = available_memory() // 4
+    else:
+        free = torch.cuda.mem_get_info()[1]
+    if needed > free:
+        return f"its {what} take {needed / 2**30:.1f} GiB, more than {free / 2**30:.1f} GiB"
+    return None
+
+
+def available_memory() -> int:
+    """Bytes of host memory that programs may still take."""
+    with open("/proc/meminfo") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def dense_mask(case: Case, device: str, group: int) -> Any:
+    """bool (1, heads or 1, q_len, kv_len)."""
+    import torch
+
+    p = case.problem
+    heads = p.kv_heads if case.masks_differ_by_head else 1
+    shown = torch.from_numpy(case.mask.dense(p.q_len, p.kv_len, kv_heads=heads)).to(device)
+    return shown.repeat_interleave(group, dim=1) if heads > 1 else shown
+
+
+@contextlib.contextmanager
+def deterministic_algorithms(fill: bool = False) -> Iterator[None]:
+    """torch.use_deterministic_algorithms(True); `fill` also fills new memory with NaN, which must
+    not be part of what is timed."""
+    import torch
+
+    was = torch.are_deterministic_algorithms_enabled()
+    switch: Any = torch.utils.deterministic
+    filled = switch.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    switch.fill_uninitialized_memory = fill
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was)
+        switch.fill_uninitialized_memory = filled
+
+
+def known() -> dict[str, Provider]:
+    """Every provider by name, ours first."""
+    from . import peers
+
+    every: list[Provider] = [
+        Verbatim("verbatim"),
+        Verbatim("verbatim:gpu_to_gpu", "gpu_to_gpu"),
+        Verbatim("verbatim:unordered", "not_guaranteed"),
+        *(Sdpa(backend, mode) for backend in Sdpa.BACKENDS for mode in (False, True)),
+        Flex(),
+        *peers.every(),
+    ]
+    return {provider.name: provider for provider in every}
+
+
+def chosen(names: str) -> list[Provider]:
+    """The providers that a comma separates; "all" are all."""
+    every = known()
+    if names == "all":
+        return list(every.values())
+    return [every[one_of("--providers", name, every)] for name in names.split(",")]
+
+
+def unordered_twin(name: str) -> str | None:
+    """The provider that does the same without determinism, when `name` promises it."""
+    if name == "verbatim":
+        return "verbatim:unordered"
+    base, _, mode = name.rpartition(":")
+    return base if mode == "deterministic" else None
