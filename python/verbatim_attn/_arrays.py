@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -54,10 +55,12 @@ class NumpyArrays(Arrays):
 
     kind = np.ndarray
     device = "cpu"
-    _codes = {"float32": 0, "bfloat16": 1, "float16": 2}
 
-    def _code(self, dtype: np.dtype) -> int | None:
-        return self._codes.get(dtype.name) if dtype.isnative else None
+    @staticmethod
+    @functools.cache  # NumPy takes microseconds to make a name
+    def _code(dtype: np.dtype) -> int | None:
+        codes = {"float32": 0, "bfloat16": 1, "float16": 2}
+        return codes.get(dtype.name) if dtype.isnative else None
 
     def ready(self, x: np.ndarray) -> np.ndarray:
         """The array itself when the library can read it, else a dense copy."""
@@ -85,7 +88,7 @@ class NumpyArrays(Arrays):
 
     def view(self, x: np.ndarray) -> View:
         size = x.itemsize
-        return (x.ctypes.data, self.dtype(x), *x.shape, *(s // size for s in x.strides))
+        return (x.ctypes.data, self.dtype(x), *x.shape, *[s // size for s in x.strides])
 
 
 class TorchTensors(Arrays):

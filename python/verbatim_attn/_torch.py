@@ -14,17 +14,17 @@ from torch import Tensor
 
 from .attention import plan_of
 
-_SETTINGS = (
+SETTINGS = (
     "str mask, float? scale, float softcap, float dropout, str order, str forward_order, "
     "str level, bool deterministic"
 )
 _library = torch.library.Library("verbatim", "DEF")
 _library.define(
-    f"forward(Tensor q, Tensor k, Tensor v, Tensor? seed, {_SETTINGS}) -> (Tensor o, Tensor lse)"
+    f"forward(Tensor q, Tensor k, Tensor v, Tensor? seed, {SETTINGS}) -> (Tensor o, Tensor lse)"
 )
 _library.define(
     "backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? seed, "
-    f"{_SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv)"
+    f"{SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv)"
 )
 
 

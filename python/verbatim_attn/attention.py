@@ -21,10 +21,15 @@ class _Text(Mask):
 
 
 @functools.lru_cache(maxsize=256)
-def cached_plan(
-    problem: Problem, mask: str, order: str, forward_order: str, level: str, device: str
-) -> Plan:
-    """The plan of a problem; `mask` is Mask.spec."""
+def _cached_plan(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], dtype: str, scale: float,
+    softcap: float, dropout: float, mask: str, order: str, forward_order: str, level: str,
+    device: str,
+) -> Plan:  # fmt: skip
+    """By the shapes as they come: a Problem is made only for a new plan. `mask` is Mask.spec."""
+    problem = Problem(
+        q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
+    )  # fmt: skip
     return Plan(
         problem, _Text(mask), order=order, forward_order=forward_order, level=level, device=device
     )
@@ -39,11 +44,10 @@ def plan_of(
     for name, x in (("q", q), ("k", k), ("v", v)):
         arrays.check(name, x)
     order, level = resolve_order(order, level, deterministic)
-    problem = Problem(
-        q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3],
-        arrays.dtype_name(q), 0.0 if scale is None else float(scale), softcap, dropout,
+    return _cached_plan(
+        q.shape, k.shape, v.shape, arrays.dtype_name(q), 0.0 if scale is None else float(scale),
+        softcap, dropout, mask, order, forward_order, level, arrays.device,
     )  # fmt: skip
-    return cached_plan(problem, mask, order, forward_order, level, arrays.device)
 
 
 def resolve_order(order: str, level: str, deterministic: bool) -> tuple[str, str]:

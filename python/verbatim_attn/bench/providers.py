@@ -79,10 +79,10 @@ class Verbatim(Provider):
         return lambda q, k, v: attention(q, k, v, mask=case.mask, **settings)
 
     def _plan(self, case: Case, device: str) -> Any:
-        from ..attention import cached_plan
+        from ..plan import Plan  # whose making again is cheap: the library keeps plans
 
         problem = case.problem._replace(seed=0)  # as attention() asks for it
-        return cached_plan(problem, case.mask.spec, "auto", "auto", self.level, device)
+        return Plan(problem, case.mask, level=self.level, device=device)
 
     def plan(self, case: Case, device: str) -> dict[str, Any]:
         plan = self._plan(case, device)
