@@ -151,11 +151,11 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
 DevicePlan::~DevicePlan() {
   int previous = 0;
   cudaGetDevice(&previous);
-  cudaSetDevice(device_);
+  if (previous != device_) cudaSetDevice(device_);  // as DeviceGuard
   cudaFreeAsync(memory_, uploads_);
   cudaEventDestroy(uploaded_);
   for (const Use& use : uses_) cudaEventDestroy(use.ended);
-  cudaSetDevice(previous);
+  if (previous != device_) cudaSetDevice(previous);
   Reports::instance().give(report_);
 }
 

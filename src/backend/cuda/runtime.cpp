@@ -49,11 +49,13 @@ Device open(int index) {
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int device) {
+DeviceGuard::DeviceGuard(int device) : device_(device) {
   check(cudaGetDevice(&previous_), "cuda.device");
-  if (device != previous_) check(cudaSetDevice(device), "cuda.device");
+  if (device_ != previous_) check(cudaSetDevice(device_), "cuda.device");
 }
-DeviceGuard::~DeviceGuard() { cudaSetDevice(previous_); }
+DeviceGuard::~DeviceGuard() {
+  if (device_ != previous_) cudaSetDevice(previous_);
+}
 
 const Device& device(int index) {
   static std::mutex mutex;

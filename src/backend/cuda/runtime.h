@@ -9,7 +9,9 @@
 
 namespace verbatim::cuda {
 
-/// Makes `device` current in this thread, and the previous one again at the end.
+/// Makes `device` current in this thread, and the previous one again at the end. When it is current
+/// already, nothing is set: cudaSetDevice would leave the caller's context (a green one) for the
+/// device's own.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -18,6 +20,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
+  int device_;
   int previous_ = 0;
 };
 
