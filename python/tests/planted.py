@@ -1,6 +1,8 @@
 """Functions with one planted fault each, for test_audit.py. New processes import them from here."""
 
+import sys
 import threading
+import time
 
 import numpy as np
 
@@ -86,6 +88,13 @@ def torch_by_threads(q, k, v):
     import torch
 
     return q + k + v * (1 + (torch.get_num_threads() > 2))
+
+
+def hangs_elsewhere(x):
+    """In a new process, which runs audit/process.py."""
+    if sys.argv[0].endswith("process.py"):
+        time.sleep(60)
+    return x
 
 
 def fails(q, k, v):

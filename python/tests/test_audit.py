@@ -85,6 +85,9 @@ def test_what_cannot_be_checked_says_why():
     assert by_status(result, "not checked") == {"processes", "heads"} and not result.passed
     assert "cannot import" in result.findings[0].reason and "'h'" in result.findings[1].reason
 
+    result = va.audit(planted.hangs_elsewhere, (x_of(4),), checks=["processes"], timeout=1)
+    assert result.findings[0].reason == "the new process was stopped after 1 s"
+
     def only_whole(x):
         assert len(x) == 4, "four, please"
         return x

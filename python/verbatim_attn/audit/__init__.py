@@ -31,6 +31,7 @@ def audit(
     grad: bool = True,
     repeats: int = 20,
     processes: int = 3,
+    timeout: float = 300.0,
     checks: Sequence[str] | None = None,
     dout_seed: int = 0,
     packed: Callable[..., Any] | None = None,
@@ -52,6 +53,7 @@ def audit(
         grad: also compare the gradients of all input tensors that require them, named d + name.
         repeats: runs of the checks repeats, load and graph, each.
         processes: new processes to start.
+        timeout: seconds after which a new process is stopped, and `processes` not checked.
         checks: names of those to make, see docs/audit.md; None: all.
         dout_seed: of the normal deviates that serve as gradients of the outputs.
         packed: fn for several documents laid one after another along the axis l: takes the inputs
@@ -67,7 +69,7 @@ def audit(
         called in the same way again.
     """
     chosen = _chosen(checks)
-    for argument, value in (("repeats", repeats), ("processes", processes)):
+    for argument, value in (("repeats", repeats), ("processes", processes), ("timeout", timeout)):
         if value < 1:
             raise ValueError(f"[audit] {argument} is too small; got {value}, expected 1 or more")
     if (packed is None) != (doc_lengths is None):
@@ -78,7 +80,7 @@ def audit(
     subject = make_subject(fn, inputs, layout=layout, grad=grad, dout_seed=dout_seed)
     arrays = {n: x for n, x in subject.inputs.items() if hasattr(x, "shape")}
     before = {n: _facts(x) for n, x in arrays.items()}
-    case = Case(subject, subject.run(), repeats, processes, packed, doc_lengths)
+    case = Case(subject, subject.run(), repeats, processes, timeout, packed, doc_lengths)
     for n, x in arrays.items():
         if _facts(x) != before[n]:
             raise ValueError(

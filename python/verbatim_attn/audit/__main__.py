@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -62,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add("--forward", action="store_true", help="compare no gradients")
     add("--repeats", type=int, default=20, metavar="N", help="runs idle and loaded (default: 20)")
     add("--processes", type=int, default=3, metavar="N", help="new processes (default: 3)")
+    add("--timeout", type=float, default=300, metavar="S", help="seconds of each (default: 300)")
     add("--checks", metavar="A,B,..", help=f"of {', '.join(c.name for c in CHECKS)} (default: all)")
     add("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     add("--json", metavar="FILE", help="write the certificate as JSON (docs/schema.md)")
@@ -182,7 +184,8 @@ def make_target(options: argparse.Namespace, device: str) -> Any:
 def check_options(options: argparse.Namespace) -> None:
     if options.target is None:
         raise bad("--target", "nothing to audit", "none", "a name", "--list")
-    for name in ("batch", "q_heads", "kv_heads", "head_dim", "seqlen", "repeats", "processes"):
+    for name in ("batch", "q_heads", "kv_heads", "head_dim", "seqlen", "repeats", "processes",
+                 "timeout"):  # fmt: skip
         if getattr(options, name) < 1:
             argument = "--" + name.replace("_", "-")
             raise bad(argument, "too small", getattr(options, name), "1 or more", "1")
@@ -223,6 +226,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     doc_lengths = document_lengths(options)
     target = make_target(options, device)
     if options.deterministic and installed("torch"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else matrix products refuse
         import torch
 
         torch.use_deterministic_algorithms(True)
@@ -238,6 +242,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         layout=LAYOUT,
         repeats=options.repeats,
         processes=options.processes,
+        timeout=options.timeout,
         checks=options.checks,
         dout_seed=options.seed,
         packed=target.packed if ours else None,

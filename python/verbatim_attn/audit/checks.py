@@ -34,6 +34,7 @@ class Case:
     expected: Outputs  # of the first run
     repeats: int
     processes: int
+    timeout: float  # seconds of each
     packed: Callable[..., Any] | None
     doc_lengths: Sequence[int] | None
 
@@ -104,7 +105,9 @@ def sms(case: Case) -> Runs:
             context: Any = GreenContext.create(count, device.index or 0)
             context.set_context()
             try:
-                got = case.subject.run()
+                # Autograd's own threads would run the backward outside the context.
+                with torch.autograd.set_multithreading_enabled(False):
+                    got = case.subject.run()
                 torch.cuda.synchronize(device)
             finally:
                 context.pop_context()
@@ -147,14 +150,18 @@ def processes(case: Case) -> Runs:
         question, answer = Path(folder, "call"), Path(folder, "outputs")
         question.write_bytes(call)
         for _ in range(case.processes):
-            done = subprocess.run(
-                [sys.executable, "-m", f"{__package__}.process", question, answer],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                check=False,
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
+            try:
+                done = subprocess.run(
+                    [sys.executable, "-m", f"{__package__}.process", question, answer],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    check=False,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=case.timeout,
+                )
+            except subprocess.TimeoutExpired:
+                raise NotChecked(f"the new process was stopped after {case.timeout:g} s") from None
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
                 raise NotChecked(f"the new process failed: {last}")

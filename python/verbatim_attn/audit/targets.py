@@ -133,19 +133,23 @@ class Flex(Target):
         return device != "cpu"
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        from torch.nn.attention.flex_attention import flex_attention
 
-        lengths = (q.shape[1], k.shape[1])
-        block_mask = create_block_mask(
-            self.mask.to_mask_mod(*lengths, device=q.device), None, None, *lengths, device=q.device
-        )
         run: Callable[..., Any] = _compiled_flex() if q.is_cuda else flex_attention
         o = run(
             *(x.transpose(1, 2) for x in (q, k, v)),
-            block_mask=block_mask,
+            block_mask=_block_mask(self.mask, q.shape[1], k.shape[1], q.device),
             enable_gqa=q.shape[2] != k.shape[2],
         )
         return {"o": o.transpose(1, 2)}
+
+
+@functools.lru_cache(maxsize=16)  # another mask_mod, though an equal one, is compiled again
+def _block_mask(mask: Mask, q_len: int, kv_len: int, device: Any) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    mask_mod = mask.to_mask_mod(q_len, kv_len, device=device)
+    return create_block_mask(mask_mod, None, None, q_len, kv_len, device=device)
 
 
 @functools.cache
@@ -153,7 +157,10 @@ def _compiled_flex() -> Callable[..., Any]:
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    # Batches, heads and documents are each a shape of their own: eight are not enough, and past the
+    # limit another kernel would answer.
+    torch.compiler.config.recompile_limit = 64
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 @dataclass
