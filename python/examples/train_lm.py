@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 import verbatim_attn as va
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BYTES = 256
 
@@ -34,15 +35,21 @@ def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """On the kernel that PyTorch prefers; sdpa_flash on its FlashAttention."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+def sdpa_flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return sdpa(q, k, v)
 
 
 def verbatim(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return va.attention(q, k, v, mask=va.masks.Causal())
 
 
-ATTENTIONS = {"naive": naive, "sdpa": sdpa, "verbatim": verbatim}
+ATTENTIONS = {"naive": naive, "sdpa": sdpa, "sdpa_flash": sdpa_flash, "verbatim": verbatim}
 
 
 class Block(nn.Module):
@@ -168,7 +175,7 @@ def table(runs: dict[str, list[dict]]) -> str:
     return "\n".join(lines)
 
 
-COLORS = {"naive": "#666666", "sdpa": "#d9730d", "verbatim": "#0b6bcb"}
+COLORS = {"naive": "#666666", "sdpa": "#d9730d", "sdpa_flash": "#b3261e", "verbatim": "#0b6bcb"}
 WIDTH, HEIGHT, LEFT, TOP = 640, 220, 70, 40  # of one panel's axes, and around them
 
 

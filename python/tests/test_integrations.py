@@ -1,10 +1,11 @@
-"""activate() and Hugging Face, on the CPU."""
+"""activate() and Hugging Face."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 import verbatim_attn as va  # noqa: E402
+from places import PLACES  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from verbatim_attn import masks  # noqa: E402
 
@@ -13,10 +14,13 @@ needs_registry = pytest.mark.skipif(
 )
 
 
-def inputs(q_len=40, kv_len=40, heads=3, dim=16):
+CPU = PLACES["cpu"]
+
+
+def inputs(place=CPU, q_len=40, kv_len=40, heads=3, dim=16):
     g = torch.Generator().manual_seed(0)
-    lengths = (q_len, kv_len, kv_len)
-    return [torch.randn(2, heads, n, dim, generator=g, requires_grad=True) for n in lengths]
+    normal = [torch.randn(2, heads, n, dim, generator=g) for n in (q_len, kv_len, kv_len)]
+    return [x.to(place.device, place.dtypes[0]).requires_grad_() for x in normal]
 
 
 def with_gradients(o, *inputs):
@@ -36,8 +40,12 @@ def ours(q, k, v, **how):
     "how, mask",
     [({}, masks.Full()), ({"is_causal": True}, masks.Causal()), ({"scale": 0.4}, masks.Full())],
 )
-def test_activate_replaces_sdpa_until_it_is_removed(how, mask):
-    q, k, v = inputs()
+def test_activate_replaces_sdpa_until_it_is_removed(how, mask, place, monkeypatch):
+    from verbatim_attn import activation
+
+    asked, plan_of = [], activation.plan_of
+    monkeypatch.setattr(activation, "plan_of", lambda *a, **b: asked.append(a) or plan_of(*a, **b))
+    q, k, v = inputs(place)
     before = F.scaled_dot_product_attention(q, k, v, **how)
     expected = with_gradients(ours(q, k, v, mask=mask, scale=how.get("scale")), q, k, v)
     with va.activate():
@@ -45,15 +53,18 @@ def test_activate_replaces_sdpa_until_it_is_removed(how, mask):
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             inside = F.scaled_dot_product_attention(q, k, v, **how)
             assert same_bits(with_gradients(inside, q, k, v), expected)
+    assert len(asked) == 2
     after = F.scaled_dot_product_attention(q, k, v, **how)
     assert torch.nn.attention.current_flash_attention_impl() is None
-    assert torch.equal(after, before) and not torch.equal(after, inside)
+    assert torch.equal(after, before)
     torch.testing.assert_close(after, inside)
     active = va.activate()
-    assert torch.equal(F.scaled_dot_product_attention(q, k, v, **how), inside)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert torch.equal(F.scaled_dot_product_attention(q, k, v, **how), inside)
     active.remove()
     active.remove()
     assert torch.equal(F.scaled_dot_product_attention(q, k, v, **how), before)
+    assert len(asked) == 3
 
 
 @needs_registry
@@ -76,8 +87,8 @@ def test_activate_with_masks_and_unequal_lengths():
 
 
 @needs_registry
-def test_activate_under_compile():
-    q, k, v = inputs()
+def test_activate_under_compile(place):
+    q, k, v = inputs(place)
     with va.activate(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         compiled = torch.compile(
             F.scaled_dot_product_attention, fullgraph=True, backend="aot_eager"
@@ -96,10 +107,11 @@ def llama(implementation):
     return transformers.LlamaForCausalLM(config)
 
 
-def step(implementation, **batch):
+def step(implementation, place=CPU, **batch):
     """Loss and gradients of one training step of a small random Llama."""
-    model = llama(implementation)
+    model = llama(implementation).to(place.device, place.dtypes[0])
     batch = {"labels": batch["input_ids"], **batch}
+    batch = {name: x.to(place.device) for name, x in batch.items()}
     loss = model(**batch).loss
     loss.backward()
     return [loss.detach(), *(p.grad for p in model.parameters())]
@@ -127,27 +139,34 @@ BATCHES = {
 }
 
 
+def assert_close(found, expected, place):
+    """By the norm of each: a model in bf16 rounds after every layer."""
+    allowed = 1e-5 if place is CPU else 0.05
+    for x, want in zip(found, expected, strict=True):
+        assert (x - want).float().norm() <= allowed * want.float().norm()
+
+
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
-def test_llama_trains_as_with_eager_attention(batch):
+def test_llama_trains_as_with_eager_attention(batch, place):
     pytest.importorskip("transformers")
     va.register_huggingface()
-    eager, first, second = (step(name, **batch) for name in ("eager", "verbatim", "verbatim"))
+    names = ("eager", "verbatim", "verbatim")
+    eager, first, second = (step(name, place, **batch) for name in names)
     assert same_bits(first, second)
-    for got, expected in zip(first, eager, strict=True):
-        torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
-    if batch is BATCHES["padded left"]:  # the mask was not dropped
+    assert_close(first, eager, place)
+    if batch is BATCHES["padded left"] and place is CPU:  # the mask was not dropped
         unmasked = step("verbatim", input_ids=TOKENS, labels=batch["labels"])
         assert abs(first[0] - unmasked[0]) > 1e-4
 
 
 @needs_registry
-def test_llama_on_activated_sdpa():
-    eager = step("eager", **BATCHES["causal"])
-    with va.activate():
-        first, second = (step("sdpa", **BATCHES["causal"]) for _ in range(2))
-    assert same_bits(first, second) and not same_bits(first, step("sdpa", **BATCHES["causal"]))
-    for got, expected in zip(first, eager, strict=True):
-        torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
+def test_llama_on_activated_sdpa(place):
+    batch = BATCHES["causal"]
+    eager, before = (step(name, place, **batch) for name in ("eager", "sdpa"))
+    with va.activate(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        first, second = (step("sdpa", place, **batch) for _ in range(2))
+    assert same_bits(first, second) and not same_bits(first, before)
+    assert_close(first, eager, place)
 
 
 def test_generation_equals_eager():

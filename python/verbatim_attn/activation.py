@@ -109,6 +109,11 @@ def _draw(dropout: float) -> tuple[int, Tensor]:
     return seed, torch.tensor([seed, 0], dtype=torch.uint64)
 
 
+def _drawn(state: Tensor, dropout: float) -> int:
+    """The seed of _draw(); not looked at without dropout, since varlen_attn passes a GPU's zeros."""
+    return int(state[0]) if dropout else 0
+
+
 # PyTorch 2.11's signatures (native_functions.yaml) from here on.
 
 
@@ -159,7 +164,7 @@ def _sdpa_backward(
 ):  # fmt: skip
     mask = _top_left(q.shape[2], k.shape[2], is_causal)
     plan = _plan(*_swapped(q, k, v), mask, scale, dropout_p)
-    gradients = plan.backward(*_swapped(dout, q, k, v, o), lse, seed=int(rng_state[0]))
+    gradients = plan.backward(*_swapped(dout, q, k, v, o), lse, seed=_drawn(rng_state, dropout_p))
     return tuple(_swapped(*gradients))
 
 
@@ -190,7 +195,7 @@ def _flash_backward(
     mask = _flash_mask(q, k, cum_seq_q, cum_seq_k, is_causal, window_size_left, window_size_right)
     dout, q, k, v, o, lse = _batched(cum_seq_q, dout, q, k, v, o, lse)
     plan = _plan(q, k, v, mask, scale, dropout_p)
-    gradients = plan.backward(dout, q, k, v, o, lse, seed=int(rng_state[0]))
+    gradients = plan.backward(dout, q, k, v, o, lse, seed=_drawn(rng_state, dropout_p))
     return gradients if cum_seq_q is None else tuple(x[0] for x in gradients)
 
 
