@@ -50,7 +50,7 @@ def c_calls(plan: va.Plan, dout: Any, q: Any, k: Any, v: Any) -> dict[str, Calla
         *view(q), *view(k), *view(v), *view(o), *view(dout), address(lse),
         *view(dq), *view(dk), *view(dv),
     )  # fmt: skip
-    run = _library.RUN.pack(arrays.stream(q), 1, 0)
+    run = _library.RUN.pack(arrays.stream(q), 1, 0, 0)
     handle = plan._handle
     return {
         "forward": lambda: _library.forward(handle, forward, run),

@@ -90,6 +90,7 @@ RunOptions run_of(const verbatim_run_options* run) {
   options.stream = run->stream;
   options.threads = run->threads;
   if (run->seed) options.seed = *run->seed;
+  options.seed_at = run->seed_at;
   return options;
 }
 

@@ -49,9 +49,10 @@ typedef struct verbatim_backward_tensors {
 } verbatim_backward_tensors;
 
 typedef struct verbatim_run_options {
-  void* stream;         /* CUDA: the cudaStream_t; NULL: the default stream */
-  int threads;          /* CPU: 0: all cores; changes no bit */
-  const uint64_t* seed; /* of the dropout; NULL: the problem's */
+  void* stream;            /* CUDA: the cudaStream_t; NULL: the default stream */
+  int threads;             /* CPU: 0: all cores; changes no bit */
+  const uint64_t* seed;    /* of the dropout; NULL: the problem's */
+  const uint64_t* seed_at; /* instead: its address on the device, read when the work runs */
 } verbatim_run_options;
 
 /* What went wrong in this thread's last failed call; never NULL. */
@@ -91,8 +92,8 @@ verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_le
 /* The same as bytes of 0 and 1: (batch, kv_heads, q_len, kv_len), at most 2^28 of them a head. */
 verbatim_status verbatim_mask_to_dense(const char* mask, int64_t batch, int64_t kv_heads,
                                        int64_t q_len, int64_t kv_len, uint8_t* dense);
-/* Its visible positions summed over `batch` entries and `q_heads` query heads: FLOPs of a forward are
- * 2 * area * (head_dim + head_dim_v), of a backward 2.5 times that. */
+/* Its visible positions summed over `batch` entries and `q_heads` query heads: FLOPs of a forward
+ * are 2 * area * (head_dim + head_dim_v), of a backward 2.5 times that. */
 verbatim_status verbatim_mask_area(const char* mask, int64_t batch, int64_t q_heads,
                                    int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t* area);
 /* JSON of the mask whose visible positions are the bytes of `dense` that are not 0. */

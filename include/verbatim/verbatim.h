@@ -33,11 +33,13 @@ struct BackwardTensors {
 };
 
 struct RunOptions {
-  int threads = 0;               // CPU: 0 = all cores; never changes the result
-  Timeline* timeline = nullptr;  // filled with what each worker did when; stays empty where the
-                                 // device's kernel cannot record
-  void* stream = nullptr;        // CUDA: the cudaStream_t to run on; null = the default stream
+  int threads = 0;                 // CPU: 0 = all cores; never changes the result
+  Timeline* timeline = nullptr;    // filled with what each worker did when; stays empty where the
+                                   // device's kernel cannot record
+  void* stream = nullptr;          // CUDA: the cudaStream_t to run on; null = the default stream
   std::optional<uint64_t> seed{};  // of the dropout, when it is not the problem's
+  const uint64_t* seed_at = nullptr;  // instead: its address on the device, read when the work
+                                      // runs, so that a CUDA graph replays with what is there then
 };
 
 struct AttentionOptions {

@@ -96,6 +96,19 @@ def test_work_is_enqueued_on_the_current_stream():
     assert same_bits(got, expected)
 
 
+def captured(call):
+    """The graph of a call, and what it returns."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    return graph, found
+
+
 @pytest.mark.parametrize("how", [{}, {"dropout": 0.2, "seed": 3}], ids=["plain", "dropout"])
 def test_a_graph_replays_both_passes(how):
     q, k, v = made()
@@ -105,22 +118,37 @@ def test_a_graph_replays_both_passes(how):
         o = va.attention(q, k, v, mask=masks.CausalDocument(DOCUMENTS), **how)
         return (o, *torch.autograd.grad(o, (q, k, v), dout))
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        both()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = both()
+    graph, found = captured(both)
     for _ in range(3):
         with torch.no_grad():
             for x in (q, k, v, dout):
                 x.copy_(torch.randn_like(x))
-            for x in captured:
+            for x in found:
                 x.fill_(torch.nan)
         graph.replay()
-        assert same_bits(captured, both())
+        assert same_bits(found, both())
+
+
+@pytest.mark.parametrize("dim", [32, 128])  # other kernels
+def test_a_graph_drops_by_the_seed_of_the_replay(dim):
+    q, k, v = made(dim, length=300)
+    dout, seed = torch.randn_like(q), torch.tensor(0, device="cuda")
+
+    def both(seed):
+        o = va.attention(q, k, v, dropout=0.2, seed=seed)
+        return (o, *torch.autograd.grad(o, (q, k, v), dout))
+
+    graph, found = captured(lambda: both(seed))
+    for value in (7, 8):
+        seed.fill_(value)
+        graph.replay()
+        assert same_bits(found, both(value))
+    graph, found = captured(lambda: both(None))
+    drawn = []
+    for _ in range(2):
+        graph.replay()
+        drawn.append([x.clone() for x in found])
+    assert not same_bits(*drawn)
 
 
 def test_inductor_with_its_own_graphs():

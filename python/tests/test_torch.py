@@ -241,6 +241,21 @@ def test_checkpointing_draws_the_same_dropout(place):
     assert not torch.equal(call(q, k, v), call(q, k, v))
 
 
+def test_a_seed_may_be_a_tensor(place):
+    q, k, v = inputs(place)
+
+    def call(seed):
+        o = va.attention(q, k, v, dropout=0.3, seed=seed)
+        return (o, *gradients(o, q, k, v))
+
+    expected = call(2**63 + 5)
+    seed = torch.tensor(5 - 2**63)
+    assert same_bits(call(seed), expected) and same_bits(call(seed.to(place.device)), expected)
+    assert not same_bits(call(seed + 1), expected)
+    with pytest.raises(ValueError, match=r"no seed; got torch.int32 \[2\]"):
+        call(torch.zeros(2, dtype=torch.int32, device=place.device))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype, place):
     q, k, v = inputs(place, dtype=torch.float32)

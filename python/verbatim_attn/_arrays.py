@@ -170,6 +170,16 @@ def rows_are_aligned(x: Any) -> bool:
     return x.data_ptr() % 16 == 0 and all(n == 1 or s * size % 16 == 0 for n, s in steps)
 
 
+def seed_address(seed: Any, device: str) -> int:
+    """Of a tensor that holds a seed on the plan's device."""
+    if seed.numel() != 1 or seed.element_size() != 8 or str(seed.device) != device:
+        raise ValueError(
+            f"[tensors] no seed; got {seed.dtype} {list(seed.shape)} on {seed.device}, expected one "
+            f"int64 on {device} (nearest: int(seed))"
+        )
+    return seed.data_ptr()
+
+
 def _check_lse(lse: Any, shape: Sequence[int]) -> None:
     if lse.shape != shape:
         raise ValueError(

@@ -23,7 +23,7 @@ _EXCEPTIONS: tuple[type[Exception], ...] = (
 _TENSOR = "Pi4q4q"  # verbatim_tensor: data, dtype, shape, stride
 FORWARD = struct.Struct("@" + 4 * _TENSOR + "P")
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + "P" + 3 * _TENSOR)
-RUN = struct.Struct("@PiP")
+RUN = struct.Struct("@PiPP")
 
 DTYPES = ("f32", "bf16", "f16")  # in the order of verbatim_dtype
 

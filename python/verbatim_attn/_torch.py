@@ -33,15 +33,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: t
     if not dropout:
         seed = None
     elif seed is None:
-        # A tensor of the CPU, so that neither a graph break nor a wait for the GPU is needed.
-        seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
+        # A tensor, so that neither a graph break nor a wait for the GPU is needed.
+        seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
     elif not isinstance(seed, Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
     return torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
 
 
-def _seed(seed: Tensor | None) -> int | None:
-    return None if seed is None else int(seed) % 2**64
+def _seed(seed: Tensor | None, q: Tensor) -> Any:
+    """As a Plan takes it: the GPU reads a seed of its own when it runs."""
+    return seed if seed is None or seed.device == q.device else int(seed) % 2**64
 
 
 def _threads(q: Tensor) -> int:
@@ -50,7 +51,7 @@ def _threads(q: Tensor) -> int:
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None, *settings: Any) -> Any:
     plan = plan_of(q, k, v, *settings)
-    return plan.forward(q, k, v, seed=_seed(seed), threads=_threads(q))
+    return plan.forward(q, k, v, seed=_seed(seed, q), threads=_threads(q))
 
 
 def _backward(
@@ -64,7 +65,7 @@ def _backward(
     *settings: Any,
 ) -> Any:
     plan = plan_of(q, k, v, *settings)
-    return plan.backward(dout, q, k, v, o, lse, seed=_seed(seed), threads=_threads(q))
+    return plan.backward(dout, q, k, v, o, lse, seed=_seed(seed, q), threads=_threads(q))
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:

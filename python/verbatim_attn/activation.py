@@ -103,15 +103,11 @@ def _like(x: Tensor, layout: Tensor) -> Tensor:
     return x if x.stride() == expected.stride() else expected.copy_(x)
 
 
-def _draw(dropout: float) -> tuple[int, Tensor]:
-    """A dropout seed of the CPU's generator, also as PyTorch saves it for the backward."""
-    seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
-    return seed, torch.tensor([seed, 0], dtype=torch.uint64)
-
-
-def _drawn(state: Tensor, dropout: float) -> int:
-    """The seed of _draw(); not looked at without dropout, since varlen_attn passes a GPU's zeros."""
-    return int(state[0]) if dropout else 0
+def _draw(q: Tensor, dropout: float) -> Tensor:
+    """What PyTorch saves for the backward, shaped as its own: a dropout seed of q's generator."""
+    if not dropout:
+        return torch.zeros(2, dtype=torch.uint64, device=q.device)
+    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device).view(torch.uint64)
 
 
 # PyTorch 2.11's signatures (native_functions.yaml) from here on.
@@ -150,10 +146,10 @@ def _sdpa_forward(
     q, k, v, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
 ):  # fmt: skip
     _no_debug_mask(return_debug_mask)
-    seed, state = _draw(dropout_p)
+    state = _draw(q, dropout_p)
     mask = _top_left(q.shape[2], k.shape[2], is_causal)
     plan = _plan(*_swapped(q, k, v), mask, scale, dropout_p)
-    o, lse = plan.forward(*_swapped(q, k, v), seed=seed)
+    o, lse = plan.forward(*_swapped(q, k, v), seed=state[0])
     o = _like(o.transpose(1, 2), q)
     return o, lse, None, None, q.shape[2], k.shape[2], state, state[1], q.new_empty(0)
 
@@ -164,7 +160,7 @@ def _sdpa_backward(
 ):  # fmt: skip
     mask = _top_left(q.shape[2], k.shape[2], is_causal)
     plan = _plan(*_swapped(q, k, v), mask, scale, dropout_p)
-    gradients = plan.backward(*_swapped(dout, q, k, v, o), lse, seed=_drawn(rng_state, dropout_p))
+    gradients = plan.backward(*_swapped(dout, q, k, v, o), lse, seed=rng_state[0])
     return tuple(_swapped(*gradients))
 
 
@@ -179,10 +175,10 @@ def _flash_forward(
                 f"[activate] {name} is not supported; got a tensor, expected None "
                 "(nearest: verbatim_attn.attention with a mask)"
             )
-    seed, state = _draw(dropout_p)
+    state = _draw(q, dropout_p)
     mask = _flash_mask(q, k, cum_seq_q, cum_seq_k, is_causal, window_size_left, window_size_right)
     q, k, v = _batched(cum_seq_q, q, k, v)
-    o, lse = _plan(q, k, v, mask, scale, dropout_p).forward(q, k, v, seed=seed)
+    o, lse = _plan(q, k, v, mask, scale, dropout_p).forward(q, k, v, seed=state[0])
     if cum_seq_q is not None:
         o, lse = o[0], lse[0]
     return o, lse, state, state[1], q.new_empty(0)
@@ -195,7 +191,7 @@ def _flash_backward(
     mask = _flash_mask(q, k, cum_seq_q, cum_seq_k, is_causal, window_size_left, window_size_right)
     dout, q, k, v, o, lse = _batched(cum_seq_q, dout, q, k, v, o, lse)
     plan = _plan(q, k, v, mask, scale, dropout_p)
-    gradients = plan.backward(dout, q, k, v, o, lse, seed=_drawn(rng_state, dropout_p))
+    gradients = plan.backward(dout, q, k, v, o, lse, seed=rng_state[0])
     return gradients if cum_seq_q is None else tuple(x[0] for x in gradients)
 
 

@@ -97,8 +97,10 @@ def attention(
         scale: of the scores; None: 1 / sqrt(head_dim).
         softcap: scores become softcap * tanh(score / softcap); 0: they stay.
         dropout: probability that a weight is dropped; the others grow by 1 / (1 - dropout).
-        seed: of the dropout, an integer or an int64 CPU tensor. The same seed drops the same
-            weights, whatever the tiling or device. None: the next of PyTorch's CPU generator.
+        seed: of the dropout, an integer or a tensor of one int64. The same seed drops the same
+            weights, whatever the tiling or device. A tensor on q's device is read when the work
+            runs, so that a CUDA graph replays with what it holds then. None: the next of PyTorch's
+            generator of that device.
         order: of the sums of the backward: a name of verbatim_attn.orders(), "auto": the fastest
             that keeps `level`, or "none": any, which needs deterministic=False.
         forward_order: of the forward's sums.

@@ -8,7 +8,7 @@ import json
 from typing import Any, NamedTuple
 
 from . import _library
-from ._arrays import arrays_of
+from ._arrays import arrays_of, seed_address
 from .masks import Full, Mask
 
 
@@ -91,20 +91,22 @@ class Plan:
             _library.destroy(handle)
 
     def forward(
-        self, q: Any, k: Any, v: Any, *, seed: int | None = None, threads: int = 0
+        self, q: Any, k: Any, v: Any, *, seed: Any = None, threads: int = 0
     ) -> tuple[Any, Any]:
         """(O, LSE) of arrays or tensors on the plan's device, in the current stream.
 
         q (batch, q_len, q_heads, head_dim), k (batch, kv_len, kv_heads, head_dim),
         v (batch, kv_len, kv_heads, head_dim_v); o (batch, q_len, q_heads, head_dim_v),
         lse f32 (batch, q_heads, q_len). Rows without a visible key: o = 0, lse = -inf.
+        `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
+        read when the work runs; None: the problem's.
         """
         arrays = arrays_of(q)
         q, k, v = arrays.ready(q), arrays.ready(k), arrays.ready(v)
         o, lse = arrays.empty(q, self._o_shape), arrays.empty_rows(q, self._lse_shape)
         view = arrays.view
         tensors = _library.FORWARD.pack(*view(q), *view(k), *view(v), *view(o), arrays.address(lse))
-        self._run(_library.forward, tensors, arrays.stream(q), threads, seed)
+        self._run(_library.forward, arrays, q, tensors, threads, seed)
         return o, lse
 
     def backward(
@@ -116,7 +118,7 @@ class Plan:
         o: Any,
         lse: Any,
         *,
-        seed: int | None = None,
+        seed: Any = None,
         threads: int = 0,
     ) -> tuple[Any, Any, Any]:
         """(dQ, dK, dV), shaped like q, k and v, from the forward's tensors and dout, like o."""
@@ -130,14 +132,19 @@ class Plan:
             *view(q), *view(k), *view(v), *view(o), *view(dout), arrays.address(lse),
             *view(dq), *view(dk), *view(dv),
         )  # fmt: skip
-        self._run(_library.backward, tensors, arrays.stream(q), threads, seed)
+        self._run(_library.backward, arrays, q, tensors, threads, seed)
         return dq, dk, dv
 
     def _run(
-        self, function: Any, tensors: bytes, stream: int, threads: int, seed: int | None
+        self, function: Any, arrays: Any, q: Any, tensors: bytes, threads: int, seed: Any
     ) -> None:
-        own = None if seed is None else ctypes.c_uint64(seed)
-        run = _library.RUN.pack(stream, threads, 0 if own is None else ctypes.addressof(own))
+        value = at = 0
+        if hasattr(seed, "data_ptr"):
+            at = seed_address(seed, arrays.device)
+        elif seed is not None:
+            own = ctypes.c_uint64(seed)  # kept until the call has read it
+            value = ctypes.addressof(own)
+        run = _library.RUN.pack(arrays.stream(q), threads, value, at)
         _library.check(function(self._handle, tensors, run))
 
     @functools.cached_property

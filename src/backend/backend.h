@@ -36,7 +36,9 @@ std::unique_ptr<Backend> make_backend(std::string_view device);
 
 /// The dropout of one run: the plan is the same for every seed.
 inline Dropout dropout_of(const Problem& problem, const RunOptions& run) {
-  return Dropout::make(problem.dropout, run.seed.value_or(problem.seed));
+  Dropout dropout = Dropout::make(problem.dropout, run.seed.value_or(problem.seed));
+  dropout.seed_at = run.seed_at;
+  return dropout;
 }
 
 /// Throws Error naming the tensor, the shape it has and the shape it should have.

@@ -45,6 +45,7 @@ struct Dropout {
   uint64_t seed = 0;
   uint32_t threshold = 0;  // round(probability * 2^16), at most 2^16 - 1; 0: nothing is dropped
   float scale = 1;         // 2^16 / (2^16 - threshold)
+  const uint64_t* seed_at = nullptr;  // where the seed lies instead of in `seed`
 
   /// `probability` is in [0, 1).
   VERBATIM_HD static constexpr Dropout make(double probability, uint64_t seed) {
@@ -58,7 +59,7 @@ struct Dropout {
   /// The eight draws of keys 8 * k_block .. 8 * k_block + 7, in words of two.
   VERBATIM_HD constexpr PhiloxBlock block(uint32_t s, uint32_t h, uint32_t q,
                                           uint32_t k_block) const {
-    return philox4x32_10({{q, k_block, h, s}}, seed);
+    return philox4x32_10({{q, k_block, h, s}}, seed_at ? *seed_at : seed);
   }
 
   /// Bit i is set iff key 8 * k_block + i is kept.
