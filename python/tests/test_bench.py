@@ -177,6 +177,16 @@ def test_reports_read_the_tool_s_results():
     assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
 
 
+def test_charts_are_lines_over_lengths_and_dots_of_cases():
+    one = [row(name=name) for name in ("full", "causal")]
+    longer = row(name="long")
+    longer["problem"] = {**longer["problem"], "q_len": 128, "kv_len": 128}
+    dots, lines = (page.html([result(*rows)]) for rows in (one, [*one, longer]))
+    assert "<polyline" not in dots and dots.count("<circle") == 2 * len(one)  # both passes
+    assert all(f'text-anchor="end">{name}</text>' in dots for name in ("full", "causal"))
+    assert lines.count("<polyline") == 2 and lines.count("<circle") == 4  # the median of a length
+
+
 def test_a_cut_log_goes_on(tmp_path):
     path = str(tmp_path / "log.jsonl")
     header = result()

@@ -64,25 +64,32 @@ def html(results: report.Results) -> str:
 
 
 def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
-    """TFLOP/s and memory by length per set, mask and heads, then what determinism costs."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    """TFLOP/s and memory: by length per set, mask and heads, or by case where a set has one length;
+    then what determinism costs."""
+    lengths: dict[str, set[int]] = {}
     for row in rows:
-        p = row["problem"]
-        kind = (row["set"], row["mask"]["name"], p["q_heads"], p["kv_heads"], p["head_dim"])
-        groups.setdefault(kind, []).append(row)
+        lengths.setdefault(row["set"], set()).add(row["problem"]["q_len"])
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        p, title = row["problem"], row["set"]
+        if len(lengths[title]) > 1:
+            title += f": {row['mask']['name']}, {p['q_heads']}:{p['kv_heads']} heads"
+            title += f" of {p['head_dim']}"
+        groups.setdefault(title, []).append(row)
     parts = []
-    for (set_, mask, q_heads, kv_heads, dim), members in groups.items():
-        title = f"{set_}: {mask}, {q_heads}:{kv_heads} heads of {dim}"
+    for title, members in groups.items():
+        draw = _chart if len(lengths[members[0]["set"]]) > 1 else _dots
         charts = [
-            _chart(f"{which}, TFLOP/s", members, colours, lambda r, w=which: _rate(r, w))
+            draw(f"{which}, TFLOP/s", members, colours, lambda r, w=which: _rate(r, w))
             for which in ("forward", "backward")
         ]
-        charts.append(_chart("backward, GiB besides its inputs", members, colours, _gibibytes))
+        charts.append(draw("backward, GiB besides its inputs", members, colours, _gibibytes))
         if any(charts):
             parts += [f"<h2>{escape(title)}</h2>", *charts]
     overhead = _overhead(rows)
-    if chart := _chart("backward, time with determinism over without", overhead, colours,
-                       lambda r: r["ratio"]):  # fmt: skip
+    draw = _dots if len({row["problem"]["q_len"] for row in overhead}) == 1 else _chart
+    if chart := draw("backward, time with determinism over without", overhead, colours,
+                     lambda r: r["ratio"]):  # fmt: skip
         parts += ["<h2>What determinism costs</h2>", chart]
     return parts
 
@@ -151,4 +158,39 @@ def _chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], valu
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg width="{_WIDTH}" height="{_HEIGHT}" '
         f'font-size="11" role="img">{"".join(marks)}</svg></figure>'
+    )
+
+
+def _dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:
+    """A line a case, a dot a provider, values from 0 to the right. Empty without values."""
+    known = [(row, y) for row in rows if not math.isnan(y := value(row))]
+    if not known:
+        return ""
+    cases = list(dict.fromkeys(row["name"] for row, _ in known))
+    top = max(y for _, y in known) * 1.08 or 1.0
+    left, step, height = 8 + 6.2 * max(map(len, cases)), 22, 22 * len(cases) + 34
+
+    def x_of(y: float) -> float:
+        return left + y / top * (_WIDTH - 24)
+
+    marks = []
+    for i in range(5):
+        x = x_of(top * i / 4)
+        marks.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 24}" stroke="#eceae2"/>'
+            f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle">{top * i / 4:.3g}</text>'
+        )
+    for i, name in enumerate(cases):
+        marks.append(
+            f'<text x="{left - 8:.1f}" y="{step * i + 20}" text-anchor="end">{escape(name)}</text>'
+        )
+    for row, y in known:
+        marks.append(
+            f'<circle cx="{x_of(y):.1f}" cy="{step * cases.index(row["name"]) + 16}" r="4.5" '
+            f'fill="{colours[row["provider"]]}"><title>{escape(row["provider"])} {y:.4g}</title>'
+            "</circle>"
+        )
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg width="{left + _WIDTH:.0f}" '
+        f'height="{height}" font-size="11" role="img">{"".join(marks)}</svg></figure>'
     )
