@@ -109,18 +109,37 @@ def torch_rows(device: str) -> dict[str, dict[str, Callable[[], Any]]]:
         "verbatim_overhead::differentiable", lambda ctx, *_: (None,) * 11, lib=library
     )
     ops = torch.ops.verbatim_overhead
+
+    class Ready(torch.autograd.Function):
+        """What PyTorch asks for a formula in Python that saves six tensors and only allocates."""
+
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            ctx.save_for_backward(q, k, v, o, lse, None)
+            return q.new_empty(o.shape), q.new_empty(lse.shape)
+
+        @staticmethod
+        def backward(ctx: Any, dout: Any, _dlse: Any) -> Any:
+            q, k, v, *_ = ctx.saved_tensors
+            return q.new_empty(q.shape), q.new_empty(k.shape), q.new_empty(v.shape)
+
+    ready = Ready.apply(*leaves)[0]
     arguments = (mask.spec, None, 0.0, 0.0, "auto", "auto", "invariant", True)
     return {
         "forward": {
             "C call": c["forward"],
             "PyTorch: operator that only allocates": lambda: ops.plain(q, k, v),
             "PyTorch: with settings and a formula": lambda: ops.differentiable(q, k, v, *arguments),
+            "PyTorch: Function that only allocates": lambda: Ready.apply(*leaves),
             "Plan.forward": lambda: plan.forward(q, k, v, threads=1),
             "attention": lambda: va.attention(q, k, v, mask=mask),
             "attention, with graph": lambda: va.attention(*leaves, mask=mask),
         },
         "backward": {
             "C call": c["backward"],
+            "PyTorch: Function that only allocates": lambda: torch.autograd.grad(
+                ready, leaves, dout, retain_graph=True
+            ),
             "Plan.backward": lambda: plan.backward(dout, q, k, v, o, lse, threads=1),
             "autograd": lambda: torch.autograd.grad(graph, leaves, dout, retain_graph=True),
         },
@@ -155,7 +174,8 @@ def main() -> None:
         print("no PyTorch: its rows are left out")
         return
     wait = idle if args.device == "cpu" else torch.cuda.synchronize
-    measure(f"PyTorch, {args.device}", torch_rows(args.device), args.calls, wait)
+    with torch.autograd.set_multithreading_enabled(False):  # this thread's time is all of it
+        measure(f"PyTorch, {args.device}", torch_rows(args.device), args.calls, wait)
 
 
 if __name__ == "__main__":

@@ -286,12 +286,49 @@ def test_strides_and_expanded_gradients(place):
 def test_only_rows_that_a_gpu_cannot_read_are_copied():
     from verbatim_attn._arrays import rows_are_aligned
 
+    def aligned(x):
+        return rows_are_aligned(x.shape, x.stride(), x.element_size())
+
     x = torch.empty(2, 3, 4, 64, dtype=torch.bfloat16)
-    assert rows_are_aligned(x) and rows_are_aligned(x.transpose(1, 2))
-    assert rows_are_aligned(x[..., 8:40]) and rows_are_aligned(x[:, :1, :, :].expand(2, 5, 4, 64))
-    assert not rows_are_aligned(x[..., 4:40])  # starts between
-    assert not rows_are_aligned(x.flatten()[: 2 * 3 * 4 * 36].view(2, 3, 4, 36))  # 72-byte rows
-    assert rows_are_aligned(torch.empty(1, 1, 1, 3))  # one row
+    assert aligned(x) and aligned(x.transpose(1, 2)) and aligned(x[..., 8:40])
+    assert aligned(x[:, :1, :, :].expand(2, 5, 4, 64))
+    assert not aligned(x.flatten()[: 2 * 3 * 4 * 36].view(2, 3, 4, 36))  # 72-byte rows
+    assert aligned(torch.empty(1, 1, 1, 3))  # one row
+
+
+@pytest.mark.parametrize("how", CASES.values(), ids=CASES)
+def test_who_observes_sees_the_operators_and_the_same_bits(how, place):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    q, k, v = inputs(place)
+    o = va.attention(q, k, v, **how)
+    direct = (o, *gradients(o, q, k, v))
+    with Log():
+        o = va.attention(q, k, v, **how)
+        observed = (o, *gradients(o, q, k, v))
+    ops = torch.ops.verbatim
+    assert {ops.forward.default, ops.backward.default} <= set(seen)
+    assert same_bits(direct, observed)
+    assert va.attention(*(x.to("meta") for x in (q, k, v)), **how).is_meta
+
+
+@pytest.mark.parametrize("operator", [False, True])
+def test_who_wants_second_derivatives_is_told(operator):
+    q, k, v = inputs()
+    ops = torch.ops.verbatim
+    o = ops.forward(q, k, v, *op_arguments({}))[0] if operator else va.attention(q, k, v)
+    first = torch.autograd.grad(o.sum(), q, retain_graph=True)
+    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)
+    assert same_bits([dq], first)
+    with pytest.raises(NotImplementedError, match="there are no second derivatives"):
+        (o.sum() + dq.sum()).backward()
 
 
 def test_deterministic_algorithms_forbid_any_order(place):

@@ -27,14 +27,16 @@ class Arrays:
         """Into DTYPES."""
         code = self._code(x.dtype)
         if code is None:
-            raise ValueError(
-                f"[tensors] no kernel for this dtype; got {x.dtype}, expected float32, bfloat16 or "
-                "float16 (nearest: float32)"
-            )
+            raise unknown_dtype(x.dtype)
         return code
 
     def dtype_name(self, x: Any) -> str:
         return DTYPES[self.dtype(x)]
+
+    def read(self, x: Any) -> tuple[Any, View]:
+        """The array or tensor itself when the library can read it, else a dense copy; and its
+        view."""
+        raise NotImplementedError
 
     def check(self, name: str, x: Any) -> None:
         """That x is of this kind and has four dimensions; the library checks the rest."""
@@ -62,13 +64,12 @@ class NumpyArrays(Arrays):
         codes = {"float32": 0, "bfloat16": 1, "float16": 2}
         return codes.get(dtype.name) if dtype.isnative else None
 
-    def ready(self, x: np.ndarray) -> np.ndarray:
-        """The array itself when the library can read it, else a dense copy."""
-        if x.flags.c_contiguous:
-            return x
-        size = x.itemsize
-        good = x.strides[-1] == size and all(s >= 0 and s % size == 0 for s in x.strides)
-        return x if good else np.ascontiguousarray(x)
+    def read(self, x: np.ndarray) -> tuple[np.ndarray, View]:
+        if not x.flags.c_contiguous:
+            size = x.itemsize
+            if x.strides[-1] != size or any(s < 0 or s % size for s in x.strides):
+                x = np.ascontiguousarray(x)
+        return x, self.view(x)
 
     def ready_rows(self, lse: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         _check_lse(lse, shape)
@@ -101,25 +102,37 @@ class TorchTensors(Arrays):
         self._torch = torch
         self._device = device
         self._is_cuda = device.type == "cuda"
+        self._layout = functools.lru_cache(maxsize=1024)(self._find_layout)
         self._codes = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
         self.kind = torch.Tensor
 
     def _code(self, dtype: Any) -> int | None:
         return self._codes.get(dtype)
 
-    def ready(self, x: Any) -> Any:
-        """The tensor itself when the library can read it, else a dense copy. Kernels move 16 bytes
-        at a time: on a GPU every row starts at a multiple of them."""
+    def _find_layout(self, dtype: Any, shape: Any, stride: Any) -> tuple[int, ...] | None:
+        """A View without its address; None when the library cannot read such rows. Kernels move 16
+        bytes at a time: on a GPU every row starts at a multiple of them."""
+        code = self._codes.get(dtype)
+        if code is None:
+            raise unknown_dtype(dtype)
+        if stride[-1] != 1 and shape[-1] > 1:
+            return None
+        if self._is_cuda and not rows_are_aligned(shape, stride, dtype.itemsize):
+            return None
+        return (code, *shape, *stride)
+
+    def read(self, x: Any) -> tuple[Any, View]:
         if x.device != self._device:
             raise ValueError(
                 f"[tensors] the tensors are on different devices; got {x.device}, "
                 f"expected {self.device} as q"
             )
-        if x.stride(-1) != 1 and x.shape[-1] > 1:
-            return x.contiguous()
-        if self._is_cuda and not rows_are_aligned(x):
-            return x.clone(memory_format=self._torch.contiguous_format)
-        return x
+        layout = self._layout(x.dtype, x.shape, x.stride())
+        address = x.data_ptr()
+        if layout is None or (self._is_cuda and address % 16):
+            x = x.clone(memory_format=self._torch.contiguous_format)
+            return x, self.view(x)
+        return x, (address, *layout)
 
     def ready_rows(self, lse: Any, shape: Sequence[int]) -> Any:
         _check_lse(lse, shape)
@@ -137,7 +150,8 @@ class TorchTensors(Arrays):
     def stream(self, x: Any) -> int:
         if not self._is_cuda:
             return 0
-        return self._torch.cuda.current_stream(self._device).cuda_stream
+        # torch.cuda.current_stream(device).cuda_stream, without making the object
+        return self._torch._C._cuda_getCurrentRawStream(self._device.index)
 
     def view(self, x: Any) -> View:
         return (x.data_ptr(), self.dtype(x), *x.shape, *x.stride())
@@ -163,11 +177,17 @@ def arrays_of(x: Any) -> NumpyArrays | TorchTensors:
     return found
 
 
-def rows_are_aligned(x: Any) -> bool:
-    """Whether every row of a tensor starts at a multiple of 16 bytes."""
-    size = x.element_size()
-    steps = zip(x.shape[:-1], x.stride()[:-1], strict=True)
-    return x.data_ptr() % 16 == 0 and all(n == 1 or s * size % 16 == 0 for n, s in steps)
+def rows_are_aligned(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
+    """Whether rows of elements of `size` bytes lie multiples of 16 bytes apart."""
+    steps = zip(shape[:-1], stride[:-1], strict=True)
+    return all(n == 1 or s * size % 16 == 0 for n, s in steps)
+
+
+def unknown_dtype(dtype: Any) -> ValueError:
+    return ValueError(
+        f"[tensors] no kernel for this dtype; got {dtype}, expected float32, bfloat16 or float16 "
+        "(nearest: float32)"
+    )
 
 
 def seed_address(seed: Any, device: str) -> int:

@@ -37,7 +37,70 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: t
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
     elif not isinstance(seed, Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
-    return torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
+    if _is_observed(q, k, v):
+        return torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
+    kind = "cuda" if q.is_cuda else "cpu"  # q.device.type takes microseconds
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Attention.apply(q, k, v, seed, mask, settings)
+    return _forward(q, k, v, seed, mask, *settings)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _is_observed(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether somebody between Python and the kernels (a compiler, a mode, a transform, a tensor of
+    another class or device) has to see an operator. The way through PyTorch's dispatcher to a
+    formula in Python costs more than all the rest of a call."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+        or not (q.is_cuda or q.is_cpu)
+        or not (type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN)
+    )
+
+
+class _Attention(torch.autograd.Function):
+    """The operator's formula, for calls that nobody observes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, seed: Any, mask: str, settings: Any
+    ) -> Any:
+        o, lse = _forward(q, k, v, seed, mask, *settings)
+        ctx.save_for_backward(q, k, v, o, lse, seed)
+        ctx.settings = (mask, *settings)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)  # no zeros for the LSE
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any, _dlse: Any) -> tuple:
+        if dout is None:
+            return (None,) * 6
+        run = _Gradients.apply if torch.is_grad_enabled() else _backward  # create_graph=True
+        return *run(dout, *ctx.saved_tensors, *ctx.settings), None, None, None
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward where somebody may differentiate it: who does is told."""
+
+    @staticmethod
+    def forward(_ctx: Any, *arguments: Any) -> Any:
+        return _backward(*arguments)
+
+    @staticmethod
+    def backward(_ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            "[attention] there are no second derivatives; got a gradient of dq, dk or dv, expected "
+            "gradients of o alone (nearest: torch.nn.functional.scaled_dot_product_attention on "
+            "SDPBackend.MATH)"
+        )
 
 
 def _seed(seed: Tensor | None, q: Tensor) -> Any:
@@ -106,3 +169,4 @@ for _device in ("CPU", "CUDA"):
 torch.library.register_fake("verbatim::forward", _forward_fake, lib=_library)
 torch.library.register_fake("verbatim::backward", _backward_fake, lib=_library)
 torch.library.register_autograd("verbatim::forward", _gradients, setup_context=_save, lib=_library)
+torch.library.register_autograd("verbatim::backward", _Gradients.backward, lib=_library)

@@ -102,10 +102,10 @@ class Plan:
         read when the work runs; None: the problem's.
         """
         arrays = arrays_of(q)
-        q, k, v = arrays.ready(q), arrays.ready(k), arrays.ready(v)
-        o, lse = arrays.empty(q, self._o_shape), arrays.empty_rows(q, self._lse_shape)
-        view = arrays.view
-        tensors = _library.FORWARD.pack(*view(q), *view(k), *view(v), *view(o), arrays.address(lse))
+        (q, q_view), (k, k_view), (v, v_view) = arrays.read(q), arrays.read(k), arrays.read(v)
+        o, o_view = arrays.read(arrays.empty(q, self._o_shape))
+        lse = arrays.empty_rows(q, self._lse_shape)
+        tensors = _library.FORWARD.pack(*q_view, *k_view, *v_view, *o_view, arrays.address(lse))
         self._run(_library.forward, arrays, q, tensors, threads, seed)
         return o, lse
 
@@ -123,14 +123,16 @@ class Plan:
     ) -> tuple[Any, Any, Any]:
         """(dQ, dK, dV), shaped like q, k and v, from the forward's tensors and dout, like o."""
         arrays = arrays_of(q)
-        q, k, v, o, dout = map(arrays.ready, (q, k, v, o, dout))
+        read, empty = arrays.read, arrays.empty
+        (q, q_view), (k, k_view), (v, v_view) = read(q), read(k), read(v)
+        (o, o_view), (dout, dout_view) = read(o), read(dout)
         lse = arrays.ready_rows(lse, self._lse_shape)
-        shapes = (self._q_shape, self._k_shape, self._v_shape)
-        dq, dk, dv = (arrays.empty(q, shape) for shape in shapes)
-        view = arrays.view
+        dq, dq_view = read(empty(q, self._q_shape))
+        dk, dk_view = read(empty(q, self._k_shape))
+        dv, dv_view = read(empty(q, self._v_shape))
         tensors = _library.BACKWARD.pack(
-            *view(q), *view(k), *view(v), *view(o), *view(dout), arrays.address(lse),
-            *view(dq), *view(dk), *view(dv),
+            *q_view, *k_view, *v_view, *o_view, *dout_view, arrays.address(lse),
+            *dq_view, *dk_view, *dv_view,
         )  # fmt: skip
         self._run(_library.backward, arrays, q, tensors, threads, seed)
         return dq, dk, dv
