@@ -237,14 +237,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--context", type=int, help="default: 1024 on a GPU, 64 on a CPU")
     parser.add_argument("--batch", type=int, help="default: 16 on a GPU, 4 on a CPU")
     parser.add_argument("--steps", type=int, help="default: 500 on a GPU, 25 on a CPU")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, help="default: 3e-4 on a GPU, 1e-3 on a CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="what to learn; default: a generated grammar")
     parser.add_argument("--json", type=Path, help="write every loss here")
     parser.add_argument("--svg", type=Path, help="draw the curves here")
     args = parser.parse_args()
     sizes = {"dim": (512, 64), "context": (1024, 64), "batch": (16, 4), "steps": (500, 25),
-             "dtype": ("bfloat16", "float32")}  # fmt: skip
+             "dtype": ("bfloat16", "float32"), "learning_rate": (3e-4, 1e-3)}  # fmt: skip
     for name, (gpu, cpu) in sizes.items():
         if getattr(args, name) is None:
             setattr(args, name, cpu if args.device.type == "cpu" else gpu)
