@@ -110,7 +110,10 @@ def sms(case: Case) -> Runs:
                     got = case.subject.run()
                 torch.cuda.synchronize(device)
             finally:
-                context.pop_context()
+                try:
+                    context.pop_context()
+                except RuntimeError:  # it was not the current one
+                    raise NotChecked("fn makes another CUDA context current") from None
         yield got, case.expected
 
 
@@ -223,6 +226,8 @@ def _refusal_is_no_check() -> Iterator[None]:
     """For calls of another kind than the first, which a function may rightly refuse."""
     try:
         yield
+    except NotChecked:
+        raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise NotChecked(f"refused: {type(error).__name__}: {first}") from error
