@@ -1,6 +1,7 @@
 #include "backend/cuda/sm90/bwd/bwd.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cuda/sm90/bwd/launch.h"
 #include "backend/cuda/sm90/tensor_map.h"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kTileKv = 128;
+constexpr double kLeastScale = 1e-6;  // LSE / scale must fit into the statistics
 
 int64_t tile_q(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
 
@@ -21,12 +23,17 @@ struct Extent {
   Extent(int64_t head_dim, int64_t row_tiles, int64_t key_tiles, bool shared_tiles) {
     dq_sum = 0;
     stats = dq_sum + row_tiles * tile_q(head_dim) * head_dim;
-    dkv_sum = stats + row_tiles * 2 * tile_q(head_dim);
+    dkv_sum = stats + row_tiles * tile_q(head_dim) * sm90_bwd::kStatBytes / 4;
     turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
     key_turns = turns + 2 * row_tiles;
     end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
   }
 };
+
+/// A power of two of at least 1 / scale, as far as the weights of the statistics can be.
+float lse_unit(float scale) {
+  return std::clamp(std::exp2(std::ceil(-std::log2(std::abs(scale)))), 1.0f, 32.0f);
+}
 
 bool records(const Problem& problem) { return problem.dtype == Dtype::bf16; }
 
@@ -37,6 +44,7 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
     return "equal head dims of 64 or 128";
   }
   if (problem.softcap != 0 || problem.dropout != 0) return "no softcap and no dropout";
+  if (std::abs(problem.softmax_scale()) < kLeastScale) return "a softmax scale of at least 1e-6";
   if (problem.q_len == 0 || problem.kv_len == 0) return "at least one query and one key";
   if (tile != TileShape{tile_q(problem.head_dim), kTileKv}) {
     return problem.head_dim == 64 ? "tiles of 128 x 128" : "tiles of 64 x 128";
@@ -80,6 +88,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
                     .dkv_sum = words + at.dkv_sum,
                     .turns = counters(at.turns),
                     .key_turns = counters(at.key_turns)},
+      .unit = lse_unit(common.scalars.scale),
       .ordered = context.ordered,
       .record = context.record,
   };

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/sm90/bwd/stats.cuh"
+
 namespace verbatim::cuda::sm90_bwd {
 
 using namespace cute;
@@ -21,8 +23,11 @@ enum class NamedBarrier : uint32_t { scores_stored = 1, warpgroup_0 = 2, warpgro
 /// One (query tile, KV tile) pair, as the producer publishes it.
 struct Visit {
   int32_t q_begin;      // first query row of the tile
-  int32_t q_head;       // query head of the problem
-  int32_t row;          // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile
+  uint16_t q_head;      // query head of the problem
+  uint16_t last_rows;   // rows of the tile if this is the last addend of its dQ, else 0
+  int32_t row;          // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile;
+                        // negative: no more visits
+  int32_t key;          // index of the KV tile, as in Chain90
   int32_t addend;       // place in the sum of that row
   int32_t slice_begin;  // slices that cut the tile; count 0: nothing to mask
   int32_t slice_count;
@@ -32,7 +37,7 @@ struct Visit {
 struct Chain90 {
   int32_t visits;  // negative: no more chains
   int32_t kv_begin, kv_rows;
-  int32_t batch, kv_head;
+  uint16_t batch, kv_head;
   int32_t order;
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
   int32_t addend, addends;  // of the chains that share it
@@ -47,8 +52,8 @@ struct Config {
   static constexpr int kTileKv = 128;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ
 
-  // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64
-  // quarter or half of the dQ tile.
+  // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64 half
+  // of the dQ tile: of its rows for head dim 64, of its columns for 128.
   using Atom = GMMA::Layout_K_SW128_Atom<Element>;
   using LayoutRows =  // of Q and dO
       decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
@@ -69,6 +74,13 @@ struct Config {
       GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, Int<kHeadDim>>,
                            GMMA::Major::K, GMMA::Major::K>(),
       Layout<Shape<_2, _1, _1>>{}));
+  // The k step that subtracts the statistics; its second half of k reads the same elements again.
+  using LayoutStats = Layout<Shape<Shape<_8, Int<kTileQ / 8>>, Shape<_8, _2>>,
+                             Stride<Stride<_8, _64>, Stride<_1, _0>>>;
+  using MmaStats = decltype(make_tiled_mma(
+      GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, _16>, GMMA::Major::K,
+                           GMMA::Major::K>(),
+      Layout<Shape<_2, _1, _1>>{}));
   using MmaDkv = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kHeadDim>, Int<kTileQ>>,
                            GMMA::Major::K, GMMA::Major::MN>(),
@@ -78,14 +90,15 @@ struct Config {
                            GMMA::Major::MN>(),
       std::conditional_t<kHeadDim == 64, Layout<Shape<_2, _1, _1>>, Layout<Shape<_1, _2, _1>>>{}));
 
-  static constexpr int kDqFloats = kTileQ * kHeadDim;     // of a dQ tile in the workspace
-  static constexpr int kDqHalfBytes = kDqFloats / 2 * 4;  // what one consumer warpgroup makes
+  static constexpr int kDqFloats = kTileQ * kHeadDim;  // of a dQ tile in the workspace
+  static constexpr int kDqHalfBytes = kDqFloats / 2 * 4;
   static constexpr uint32_t kDsBytes = kTileKv * kTileQ * 2;
-  static constexpr uint32_t kStatBytes = kTileQ * 4;
-  static constexpr uint32_t kRowsBytes = kTileQ * kHeadDim * 2 + kStatBytes;
-  static constexpr uint32_t kKvBytes = kTileKv * kHeadDim * 2;  // of K or V
+  static constexpr uint32_t kStatsBytes = kTileQ * kStatBytes;
+  static constexpr uint32_t kRowsBytes = 2 * kTileQ * kHeadDim * 2 + kStatsBytes;  // of Q and dO
+  static constexpr uint32_t kKvBytes = kTileKv * kHeadDim * 2;                     // of K or V
 
   struct SharedStorage {
+    alignas(1024) Element stats[kTileQ * kStatElements];  // as StatCode encodes them
     alignas(1024) Element k[cosize_v<LayoutKv>];
     alignas(1024) Element v[cosize_v<LayoutKv>];
     alignas(1024) Element q[cosize_v<LayoutRows>];
@@ -93,8 +106,6 @@ struct Config {
     alignas(1024) Element ds[cosize_v<LayoutDs>];
     alignas(1024) float dq[kStages][2]
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
-    alignas(128) float lse[kStages][kTileQ];
-    alignas(128) float delta[kStages][kTileQ];
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
     int32_t* signal_turn[2];  // from the dQ writers to the signaller; null: no more
@@ -102,9 +113,10 @@ struct Config {
     uint64_t k_full, k_empty, v_full, v_empty;
     uint64_t chain_full[kChainRing], chain_empty[kChainRing];
     uint64_t visit_full[kVisitRing];
-    uint64_t q_full[kStages], q_empty[kStages];
-    uint64_t do_full[kStages], do_empty[kStages];
+    uint64_t rows_full[kStages], rows_empty[kStages];  // of Q, dO; full: and the statistics
+    uint64_t stats_empty;
     uint64_t dq_full[2][kStages], dq_empty[2][kStages];  // per consumer warpgroup
+    uint64_t sum_full[2][kStages];  // in a last visit: dq holds the sum of the addends before
     uint64_t signal_full[2], signal_empty[2];
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);

@@ -1,4 +1,5 @@
-// The kernels before and after the main one: the statistics of every row, and dQ from its sum.
+// The kernels before and after the main one: the statistics of every row, and, for a backward
+// without order, dQ from its sum.
 #pragma once
 
 #include "backend/cuda/sm90/bwd/config.h"
@@ -31,16 +32,22 @@ struct RowTile {
 
 constexpr int kEdgeThreads = 256;
 
-/// stats: LSE in base 2, and delta = rowsum(dO * O). Rows beyond the tile and rows without a key
-/// get LSE = +inf, so that their P is 0.
+/// The statistics of every row, LSE and delta = rowsum(dO * O), as StatCode encodes them: rows
+/// beyond the tile and rows without a key are hidden, so that their P is 0. dQ = 0 where no addend
+/// will come.
 template <class C>
-__global__ void __launch_bounds__(kEdgeThreads) prepare(BackwardParams p, Workspace workspace) {
+__global__ void __launch_bounds__(kEdgeThreads)
+    prepare(BackwardParams p, Workspace workspace, float unit) {
   using Element = typename C::Element;
   constexpr int kLanes = C::kHeadDim / 8;  // 16 bytes each
   const RowTile tile(p);
   if (tile.rows == 0) return;
-  float* stats = workspace.stats + tile.index * 2 * C::kTileQ;
+  __shared__ float delta[C::kTileQ];
+  const int mine = threadIdx.x;  // the row whose statistics this thread writes
+  float lse = -INFINITY;
+  if (mine < tile.rows) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.begin + mine)];
   const int lane = threadIdx.x % kLanes;
+  const bool any = tile.order->row_addends[tile.q_tile] > 0;
   CUTE_UNROLL
   for (int r = threadIdx.x / kLanes; r < C::kTileQ; r += kEdgeThreads / kLanes) {
     float sum = 0;
@@ -51,6 +58,10 @@ __global__ void __launch_bounds__(kEdgeThreads) prepare(BackwardParams p, Worksp
             tensor.template at<const Element>(tile.b, row, tile.q_head) + 8 * lane);
       };
       const uint4 o = load(p.o), dout = load(p.dout);
+      if (!any) {
+        Element* dq = p.dq.template at<Element>(tile.b, row, tile.q_head) + 8 * lane;
+        *reinterpret_cast<uint4*>(dq) = make_uint4(0, 0, 0, 0);
+      }
       const auto* po = reinterpret_cast<const Element*>(&o);
       const auto* pd = reinterpret_cast<const Element*>(&dout);
       CUTE_UNROLL
@@ -62,19 +73,15 @@ __global__ void __launch_bounds__(kEdgeThreads) prepare(BackwardParams p, Worksp
     for (int step = kLanes / 2; step > 0; step /= 2) {
       sum += __shfl_xor_sync(0xffffffff, sum, step);
     }
-    if (lane == 0) {
-      float lse = INFINITY;
-      if (r < tile.rows) {
-        lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.begin + r)];
-        lse = lse == -INFINITY ? INFINITY : lse * static_cast<float>(M_LOG2E);
-      }
-      stats[r] = lse;
-      stats[C::kTileQ + r] = sum;
-    }
+    if (lane == 0) delta[r] = sum;
   }
+  __syncthreads();
+  if (mine >= C::kTileQ) return;
+  auto* stats = static_cast<uint4*>(workspace.stats) + tile.index * C::kTileQ;
+  stats[mine] = StatCode<Element>::encode(lse, delta[mine], p.scalars.scale, unit);
 }
 
-/// dQ = scale * dq_sum in the storage type; zero where no addend was added.
+/// dQ = scale * dq_sum in the storage type, where nobody knows which addend was the last.
 template <class C>
 __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Workspace workspace) {
   using Element = typename C::Element;
@@ -84,11 +91,10 @@ __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Worksp
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const auto* sum = reinterpret_cast<const float4*>(workspace.dq_sum + tile.index * C::kDqFloats) +
                     half * (C::kDqFloats / 8) + threadIdx.x % 128;
-  const bool any = tile.order->row_addends[tile.q_tile] > 0;
   float acc[32];
   CUTE_UNROLL
   for (int i = 0; i < 8; ++i) {
-    const float4 part = any ? __ldcs(sum + 128 * i) : make_float4(0, 0, 0, 0);
+    const float4 part = __ldcs(sum + 128 * i);
     acc[4 * i] = part.x;
     acc[4 * i + 1] = part.y;
     acc[4 * i + 2] = part.z;

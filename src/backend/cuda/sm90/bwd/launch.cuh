@@ -23,14 +23,16 @@ template <int kHeadDim, Dtype kDtype, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream) {
   using C = ConfigOf<kHeadDim, kDtype>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
-  const cudaError_t status =
-      cudaFuncSetAttribute(backward<C, Recorder>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  const cudaError_t status = cudaFuncSetAttribute(
+      backward<C, Recorder>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
   const BackwardParams& common = params.common;
   const dim3 edge_grid(common.hand_off.max_q_tiles, common.sizes.batch * common.sizes.q_heads);
-  prepare<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace);
+  prepare<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace, params.unit);
   if (blocks > 0) backward<C, Recorder><<<blocks, kThreads, kShared, stream>>>(params);
-  convert<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace);
+  if (!params.ordered) {
+    convert<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace);
+  }
   return cudaGetLastError();
 }
 

@@ -10,10 +10,13 @@
 
 namespace verbatim::cuda::sm90_bwd {
 
+inline constexpr int kStatElements = 8;  // of a row's statistics: stats.cuh
+inline constexpr int kStatBytes = 2 * kStatElements;
+
 /// Where the kernels of one backward meet. A row tile is one query tile of one query head:
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
-  float* stats;   // [row tiles][2][tile_q]: LSE * log2(e) (+inf: no such row), then delta
+  void* stats;    // [row tiles][tile_q][kStatElements] of the storage type, StatCode
   float* dq_sum;  // [row tiles][tile_q * head_dim] in fragment order
   // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
   // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
@@ -29,6 +32,7 @@ struct Params {
   CUtensorMap map_q, map_dout, map_k, map_v;
   BackwardParams common;
   Workspace workspace;
+  float unit;         // of LSE / scale in the statistics
   bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
   RecordView record;  // of the kernel with Recorder
 };

@@ -1,0 +1,143 @@
+// The way of dQ in the sm90 backward: a warpgroup makes it of dS and K, two writers add it in
+// order.
+#pragma once
+
+#include "backend/cuda/device/recorder.cuh"
+#include "backend/cuda/sm90/bwd/config.h"
+#include "backend/cuda/sm90/bwd/gemm.cuh"
+#include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/fragment.cuh"
+#include "backend/cuda/sm90/ptx.cuh"
+
+namespace verbatim::cuda::sm90_bwd {
+
+/// Waits until `turn` reaches `addend`. Gives up when the wait expires, here or elsewhere: the sum
+/// is then wrong, and the report says so. `tile` indexes row tiles, or with `of_keys` KV tiles.
+__device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int32_t* turn,
+                                              int32_t addend, int32_t tile, bool of_keys) {
+  const HandOff& hand_off = p.hand_off;
+  const uint64_t start = ptx::global_timer_ns();
+  for (uint32_t polls = 1;; ++polls) {
+    const int32_t seen = ptx::load_acquire(turn);
+    if (seen >= addend) return;
+    if (polls % 256 != 0) continue;
+    if (*static_cast<volatile int32_t*>(hand_off.aborted) != 0) return;
+    if (ptx::global_timer_ns() - start < static_cast<uint64_t>(hand_off.spin_limit_ns)) continue;
+    if (atomicCAS(hand_off.aborted, 0, 1) == 0) {
+      const int32_t tiles = of_keys ? hand_off.max_kv_tiles : hand_off.max_q_tiles;
+      const int32_t head = tile / tiles;  // b * kv_heads + kv_head, or b * q_heads + q_head
+      const int32_t group = p.plan.group;
+      *hand_off.report = {.expired = 1,
+                          .head = of_keys ? head : head / group,
+                          .q_head = of_keys ? -1 : head % group,
+                          .tile = tile % tiles,
+                          .addend = addend,
+                          .seen = seen};
+      __threadfence_system();
+    }
+    return;
+  }
+}
+
+/// One thread per half of the dQ tiles: adds them to dq_sum in the order of their addends. For the
+/// last addend of a row it fetches the sum instead, and dQ is written from there. What the next
+/// visit needs to know is looked up while this one's addition is under way: behind wgmma a look
+/// into shared memory takes hundreds of cycles, and one at a turn is a trip to L2.
+template <class C, class Recorder>
+__device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
+  struct Next {
+    int32_t row, addend, key;
+    bool last, ready;  // ready: the turn has been seen
+  };
+  Recorder recorder(p.record, 1, half == 0);
+  const auto turn_of = [&](int32_t row) { return p.workspace.turns + int64_t{row} * 2 + half; };
+  const auto look = [&](uint32_t n) {
+    ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
+    const Visit& visit = smem.visit[n % kVisitRing];
+    Next next{visit.row, visit.addend, visit.key, visit.last_rows > 0, true};
+    if (p.ordered && next.row >= 0 && next.addend > 0) {
+      next.ready = ptx::load_acquire(turn_of(next.row)) >= next.addend;
+    }
+    return next;
+  };
+
+  uint32_t n = 0, signals = 0;  // visits so far, and those whose end others wait for
+  Next next = look(0);
+  for (; next.row >= 0; ++n) {
+    const Next visit = next;
+    const uint32_t buffer = n % C::kStages;
+    float* sum = p.workspace.dq_sum + int64_t{visit.row} * C::kDqFloats + half * (C::kDqFloats / 2);
+    if (p.ordered && visit.addend > 0) {
+      const int64_t begin = recorder.now();
+      if (!visit.ready) {
+        wait_for_turn(p.common, turn_of(visit.row), visit.addend, visit.row, false);
+      }
+      ptx::fence_async_global();
+      recorder.note(RecordKind::wait, begin, visit.row, visit.key);
+    }
+    if (visit.last) {
+      const int64_t begin = recorder.now();
+      uint64_t* sum_full = &smem.sum_full[half][buffer];
+      if (visit.addend > 0) {
+        ptx::mbarrier_arrive_expect(sum_full, C::kDqHalfBytes);
+        ptx::bulk_load(sum_full, smem.dq[buffer][half], sum, C::kDqHalfBytes);
+      } else {
+        ptx::mbarrier_arrive(sum_full);
+      }
+      next = look(n + 1);
+      ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
+      recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
+      continue;
+    }
+    ptx::mbarrier_arrive(&smem.sum_full[half][buffer]);  // keeps the phase
+    ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+    const int64_t begin = recorder.now();
+    ptx::fence_async_shared();
+    if (p.ordered && visit.addend == 0) {  // the first addend needs no zero
+      ptx::bulk_store(sum, smem.dq[buffer][half], C::kDqHalfBytes);
+    } else {
+      ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
+    }
+    ptx::bulk_commit();
+    next = look(n + 1);
+    if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
+    ptx::bulk_wait_read();
+    ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
+    ptx::bulk_wait_complete();
+    recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
+    if (p.ordered) {
+      // Another thread signals, so that the release is off this thread's chain.
+      ptx::fence_async_global();
+      smem.signal_turn[half] = turn_of(visit.row);
+      smem.signal_value[half] = visit.addend + 1;
+      ptx::mbarrier_arrive(&smem.signal_full[half]);
+      ++signals;
+    }
+  }
+  if (!p.ordered) return;
+  ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
+  smem.signal_turn[half] = nullptr;
+  ptx::mbarrier_arrive(&smem.signal_full[half]);
+}
+
+/// One thread: tells the world which addends are complete. It waits for the halves in turn, for
+/// they finish together, and a poll of both would take the bandwidth of shared memory.
+template <class C>
+__device__ void signal_turns(typename C::SharedStorage& smem) {
+  for (uint32_t n = 0;; ++n) {
+    for (int half = 0; half < 2; ++half) {
+      ptx::mbarrier_wait(&smem.signal_full[half], n % 2);
+      int32_t* turn = smem.signal_turn[half];
+      const int32_t value = smem.signal_value[half];
+      ptx::mbarrier_arrive(&smem.signal_empty[half]);
+      if (turn != nullptr) {
+        ptx::store_release(turn, value);
+      } else if (half == 1) {
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace verbatim::cuda::sm90_bwd
