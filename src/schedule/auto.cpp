@@ -125,7 +125,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   if (descends) {
     least = std::clamp(fitting(2), std::max<size_t>(many / 2, 1), std::max<size_t>(many, 1));
   } else if (starts_together(*heads[0]->tiles)) {
-    least = std::clamp<size_t>(fitting(.5), 4, std::max<size_t>(many, 4));
+    least = std::clamp<size_t>(fitting(1), 4, std::max<size_t>(many, 4));
   }
   const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));
   if (descends && heads[0]->group > 1 && heads.size() <= many &&
