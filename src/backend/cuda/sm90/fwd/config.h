@@ -88,7 +88,7 @@ struct SharedStorage {
 };
 
 /// Hardware barriers. A warpgroup issues its GEMMs only in its turn, so that the others' softmax
-/// runs under them; `tail` and `vote` join the threads of one warpgroup.
-enum class Barrier : uint32_t { turn = 1, tail = 4, vote = 7 };
+/// runs under them; `tail` joins the threads of one warpgroup.
+enum class Barrier : uint32_t { turn = 1, tail = 4 };
 
 }  // namespace verbatim::cuda::sm90

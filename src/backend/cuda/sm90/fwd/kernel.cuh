@@ -27,7 +27,6 @@
 #include "backend/cuda/sm90/fwd/mask.cuh"
 #include "backend/cuda/sm90/fwd/softmax.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
-#include "backend/cuda/sm90/ptx.cuh"
 
 namespace verbatim::cuda::sm90 {
 
@@ -118,13 +117,8 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
         const int32_t batch = placed.head / plan.kv_heads;
         const int32_t kv_head = placed.head - batch * plan.kv_heads;
-        smem.place = {q_begin,
-                      static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
-                      kv_head * plan.group + chain.q_head,
-                      kv_head,
-                      batch,
-                      placed.head,
-                      chain.tile};
+        smem.place = {q_begin, static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                      kv_head * plan.group + chain.q_head, kv_head, batch, placed.head, chain.tile};
       }
       __syncwarp();
       decode_chain(order, chain);
@@ -449,10 +443,9 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     float rescale[2];
     weigh(s, rescale);
     // The sum is never negative: asking for it keeps ptxas from moving the softmax behind the wait
-    // for P V, which would undo the overlap. A warpgroup decides as one, for it waits as one.
+    // for P V, which would undo the overlap.
     const bool rescales = rescale[0] < 1 || rescale[1] < 1;
-    if (ptx::any_of(static_cast<uint32_t>(Barrier::vote) + group, kWarpgroup,
-                    rescales || fminf(softmax.sum[0], softmax.sum[1]) < 0)) {
+    if (__any_sync(~0u, rescales || fminf(softmax.sum[0], softmax.sum[1]) < 0)) {
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
 #pragma unroll
