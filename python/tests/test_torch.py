@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 import verbatim_attn as va  # noqa: E402
+import verbatim_attn._torch  # noqa: E402, F401  (registers torch.ops.verbatim)
 from places import PLACES  # noqa: E402
 from verbatim_attn import masks  # noqa: E402
 
