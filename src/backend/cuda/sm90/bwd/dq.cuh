@@ -1,12 +1,10 @@
-// The way of dQ in the sm90 backward: a warpgroup makes it of dS and K, two writers add it in
-// order.
+// The way of dQ from shared memory to L2 in the sm90 backward: two writers add it in order, and a
+// signaller hands on the turns.
 #pragma once
 
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
-#include "backend/cuda/sm90/bwd/gemm.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/ptx.cuh"
 
 namespace verbatim::cuda::sm90_bwd {

@@ -1,4 +1,4 @@
-// Asynchronous products of warpgroups, for all roles of the sm90 backward.
+// Asynchronous products of the sm90 backward's consumers.
 #pragma once
 
 #include <cute/tensor.hpp>
@@ -7,22 +7,21 @@ namespace verbatim::cuda::sm90_bwd {
 
 using namespace cute;
 
-/// C (+)= A B over the K blocks of A, (MMA,K) or (MMA,M,K), and those of B from `from` on,
-/// asynchronously, as one wgmma group.
+/// C (+)= A B over the K blocks of the operands, asynchronously, as one wgmma group.
 template <bool kClear, class Mma, class A, class B, class Acc>
-__device__ __forceinline__ void gemm(Mma& mma, const A& a, const B& b, Acc& c, int from = 0) {
+__device__ __forceinline__ void gemm(Mma& mma, const A& a, const B& b, Acc& c) {
   warpgroup_fence_operand(c);
   warpgroup_arrive();
   mma.accumulate_ = kClear ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
   CUTE_UNROLL
   for (int k = 0; k < size<2>(a); ++k) {
-    cute::gemm(mma, a(_, _, k), b(_, _, from + k), c);
+    cute::gemm(mma, a(_, _, k), b(_, _, k), c);
     mma.accumulate_ = GMMA::ScaleOut::One;
   }
   warpgroup_commit_batch();
 }
 
-/// The same with one more k step first, of the operands `a0`, (MMA,1,1), and `b0`, (MMA,1,1).
+/// C = A0 B0 + A B, with one K block of A0 and B0.
 template <class Mma0, class A0, class B0, class Mma, class A, class B, class Acc>
 __device__ __forceinline__ void gemm(Mma0& mma0, const A0& a0, const B0& b0, Mma& mma, const A& a,
                                      const B& b, Acc& c) {
