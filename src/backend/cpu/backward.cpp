@@ -3,7 +3,10 @@
 //
 // Products keep P and dS in f32 for every dtype: only inputs and outputs are 16 bits wide.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
@@ -48,6 +51,41 @@ struct Tiles {
   }
 };
 
+/// delta = rowsum(dO * O) of all queries. The first visit of a row tile makes it for the others;
+/// those that come before it is done make their own, which is the same.
+class Deltas {
+ public:
+  Deltas(const Plan& plan, int64_t tiles)
+      : q_heads_(plan.problem.q_heads),
+        q_len_(plan.problem.q_len),
+        values_(new float[floats(plan)]),
+        states_(tiles) {}
+
+  static int64_t floats(const Plan& plan) {
+    return plan.problem.batch * plan.problem.q_heads * plan.problem.q_len;
+  }
+  float* at(int64_t b, int64_t q_head, int64_t q) {
+    return values_.get() + (b * q_heads_ + q_head) * q_len_ + q;
+  }
+
+  bool known(int64_t tile) const {
+    return states_[tile].load(std::memory_order_acquire) == State::known;
+  }
+  /// Whether the caller is the one to fill in the values of `tile`, and then to publish() them.
+  bool claim(int64_t tile) {
+    State expected = State::unknown;
+    return states_[tile].compare_exchange_strong(expected, State::claimed);
+  }
+  void publish(int64_t tile) { states_[tile].store(State::known, std::memory_order_release); }
+
+ private:
+  enum class State : uint8_t { unknown, claimed, known };
+
+  int64_t q_heads_, q_len_;
+  std::unique_ptr<float[]> values_;
+  std::vector<std::atomic<State>> states_;  // by the number of the row's sum
+};
+
 /// What all workers of one call share.
 struct Call {
   const Plan& plan;
@@ -59,6 +97,7 @@ struct Call {
   Dropout dropout;
   DropoutOrigins origins;
   Arena partial_sums;
+  Deltas deltas;
 
   Call(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
        const KernelTable& kernels)
@@ -70,7 +109,8 @@ struct Call {
         scalars(score_scalars(plan.problem)),
         dropout(dropout_of(plan.problem, run)),
         origins(plan),
-        partial_sums(layout.floats()) {
+        partial_sums(layout.floats()),
+        deltas(plan, layout.sums()) {
     places = partial_sums.take(layout.floats());
   }
   float* places;
@@ -115,7 +155,7 @@ class BackwardWorker final : public Worker {
             visit();
             const int32_t row = run().tile(visit_);
             if (order_->row_addends[row] > 1)
-              return {call_.layout.row_sum(at_.head, run().q_head, row), run().addend_of(visit_)};
+              return {row_tile(run().q_head, row), run().addend_of(visit_)};
             add();
           }
           break;
@@ -179,19 +219,41 @@ class BackwardWorker final : public Worker {
     announce();
     const int64_t first = order_->tiles->q_edges[at_.q_tile];
     const int64_t end = order_->tiles->q_edges[at_.q_tile + 1];
-    for (int64_t q = first; q < end; q += kQueryBlock)
-      visit_block({q, std::min(q + kQueryBlock, end)}, tiles_.dq + (q - first) * tiles_.ld_d);
+    const int64_t tile = row_tile(run().q_head, at_.q_tile);
+    const bool known = call_.deltas.known(tile), mine = !known && call_.deltas.claim(tile);
+    for (int64_t q = first; q < end; q += kQueryBlock) {
+      const Interval queries{q, std::min(q + kQueryBlock, end)};
+      float* delta = call_.deltas.at(b_, q_head(), q);
+      if (!known) {
+        make_delta(queries);
+        if (mine) std::copy_n(tiles_.delta, queries.end - queries.begin, delta);
+      }
+      visit_block(queries, known ? delta : tiles_.delta, tiles_.dq + (q - first) * tiles_.ld_d);
+    }
+    if (mine) call_.deltas.publish(tile);
     record(TimelineEvent::Kind::compute, begin);
   }
 
+  int64_t row_tile(int32_t q_head, int32_t q_tile) const {
+    return call_.layout.row_sum(at_.head, q_head, q_tile);
+  }
+
+  /// Of some queries, into the worker's own tile.
+  void make_delta(Interval queries) {
+    const BackwardTensors& t = call_.tensors;
+    load(t.dout, q_head(), queries, tiles_.dout, tiles_.ld_dv);
+    load(t.o, q_head(), queries, tiles_.o, tiles_.ld_dv);
+    kernels_.row_dots(tiles_.dout, tiles_.o, tiles_.ld_dv,
+                      static_cast<int32_t>(queries.end - queries.begin), head_dim_v(),
+                      tiles_.delta);
+  }
+
   /// What the visit computes for some queries of its tile; their rows of this tile's dQ.
-  void visit_block(Interval queries, float* dq) {
+  void visit_block(Interval queries, const float* delta, float* dq) {
     const BackwardTensors& t = call_.tensors;
     const int32_t rows = static_cast<int32_t>(queries.end - queries.begin);
     const bool finite_q = load(t.q, q_head(), queries, tiles_.q, tiles_.ld_d);
     const bool finite_dout = load(t.dout, q_head(), queries, tiles_.dout, tiles_.ld_dv);
-    load(t.o, q_head(), queries, tiles_.o, tiles_.ld_dv);
-    kernels_.row_dots(tiles_.dout, tiles_.o, tiles_.ld_dv, rows, head_dim_v(), tiles_.delta);
 
     const TileRect rect{queries, keys_};
     const bool masked = run().slice_count > 0;
@@ -218,7 +280,7 @@ class BackwardWorker final : public Worker {
       tile.keep = keep_.data();
     }
     const float* lse = t.lse.row(b_, q_head()) + queries.begin;
-    kernels_.softmax_backward(tile, tiles_.dp, call_.scalars, lse, tiles_.delta);
+    kernels_.softmax_backward(tile, tiles_.dp, call_.scalars, lse, delta);
 
     // dV += P^T dO, dK += dS^T Q, dQ = dS K.
     Gemm d_v{tiles_.s,     1,     tiles_.ld_n,  tiles_.dout, tiles_.ld_dv, tiles_.dv,
@@ -249,7 +311,8 @@ class BackwardWorker final : public Worker {
       const Run& next = last_of_run ? order_->runs[run_ + 1] : run();
       const int32_t tile = last_of_run ? next.first : next.tile(visit_ + 1);
       const BackwardTensors& t = call_.tensors;
-      for (const TensorView* view : {&t.o, &t.dout, &t.q}) push_upcoming(*view, next.q_head, tile);
+      if (!call_.deltas.known(row_tile(next.q_head, tile))) push_upcoming(t.o, next.q_head, tile);
+      for (const TensorView* view : {&t.dout, &t.q}) push_upcoming(*view, next.q_head, tile);
     }
     if (call_.tensors.dq.dtype == Dtype::f32)
       push_upcoming(call_.tensors.dq, run().q_head, at_.q_tile);
@@ -352,8 +415,9 @@ void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOpt
 int64_t backward_workspace_bytes(const Plan& plan) {
   const SumLayout layout(plan);
   const int64_t workers = preferred_workers(plan, thread_count(plan, {}));
-  const int64_t floats = layout.floats() + workers * Tiles::floats(TileLimits(plan));
-  return floats * int64_t{sizeof(float)} + layout.sums() * int64_t{sizeof(int32_t)};
+  const int64_t floats =
+      layout.floats() + Deltas::floats(plan) + workers * Tiles::floats(TileLimits(plan));
+  return floats * int64_t{sizeof(float)} + layout.sums() * int64_t{sizeof(int32_t) + 1};
 }
 
 }  // namespace verbatim::cpu
