@@ -1,9 +1,9 @@
 // How the statistics of a query row, LSE and delta, reach the products they are subtracted from.
 //
 // A query is a column of S^T and dP^T, so every thread would have to load the values of all its
-// columns, a tenth of what shared memory can move in a visit. Instead one more k step of the tensor
-// cores subtracts them. A row carries eight 16-bit elements, [l0 l1 l2 d0 d1 d2 h 0], and the other
-// operand of the step is constant, alike for all keys:
+// columns, by count a tenth of what shared memory can move in a visit. Instead one more k step of
+// the tensor cores subtracts them. A row carries eight 16-bit elements, [l0 l1 l2 d0 d1 d2 h 0],
+// and the other operand of the step is constant, alike for all keys:
 //
 //   S  - LSE / scale = K Q^T  + unit * (first * l0 + l1 + l2) + hidden * h
 //   dP - delta       = V dO^T +         first * d0 + d1 + d2
