@@ -11,31 +11,45 @@ namespace verbatim::cuda::sm90_bwd {
 
 using namespace cute;
 
-constexpr int kThreads = 384;  // one service warpgroup, two consumer warpgroups
-constexpr int kConsumerThreads = 256;
-constexpr int kVisitRing = 16;          // visits between the producer and the slowest reader
-constexpr int kBatch = kVisitRing / 2;  // visits the producer looks up at once
+constexpr int kServiceThreads = 256;   // two warpgroups
+constexpr int kConsumerThreads = 256;  // two warpgroups
+constexpr int kThreads = kServiceThreads + kConsumerThreads;
+constexpr int kServiceRegisters = 24, kConsumerRegisters = 232;
+constexpr int kVisitRing = 8;  // visits between the decoder and the slowest reader
 constexpr int kChainRing = 4;
 
 /// Ids of bar.sync; 0 belongs to __syncthreads.
 enum class NamedBarrier : uint32_t { scores_stored = 1, warpgroup_0 = 2, warpgroup_1 = 3 };
 
-/// One (query tile, KV tile) pair, as the producer publishes it.
-struct Visit {
-  int32_t q_begin;      // first query row of the tile
-  uint16_t q_head;      // query head of the problem
-  uint16_t last_rows;   // rows of the tile if this is the last addend of its dQ, else 0
-  int32_t row;          // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile;
-                        // negative: no more visits
-  int32_t key;          // index of the KV tile, as in Chain90
-  int32_t addend;       // place in the sum of that row
-  int32_t slice_begin;  // slices that cut the tile; count 0: nothing to mask
-  int32_t slice_count;
+/// A slice in the coordinates of a visit's tiles: query r sees the keys of [max(k_begin, r + lo),
+/// min(k_end, r + hi + 1)) if q_begin <= r < q_end.
+struct alignas(16) Band {
+  int16_t q_begin, q_end, k_begin, k_end, lo, hi;
+};
+
+/// One (query tile, KV tile) pair, as the decoder publishes it.
+struct alignas(16) Visit {
+  int32_t row;      // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile;
+                    // negative: no more visits
+  int32_t key;      // index of the KV tile, as in Chain90
+  int32_t addend;   // place in the sum of its row
+  int32_t q_begin;  // first query row of the tile
+  struct Head {
+    uint16_t first : 1;  // of its chain
+    uint16_t last : 1;   // of its chain
+    uint16_t rows : 14;  // of the tile if this is the last addend of its dQ, else 0
+    uint16_t bands;      // 0: every query sees every key
+  } head;
+  uint16_t q_head, batch;
+  int32_t chain;        // slot of its chain
+  int32_t slice_begin;  // of the bands; all but the first are read from the plan
+  Band band;            // the first
 };
 
 /// One KV tile with its visits.
 struct Chain90 {
-  int32_t visits;  // negative: no more chains
+  enum State : int32_t { visited, empty, end };  // `end`: no more chains
+  State state;
   int32_t kv_begin, kv_rows;
   uint16_t batch, kv_head;
   int32_t order;
@@ -112,11 +126,11 @@ struct Config {
     int32_t signal_value[2];
     uint64_t k_full, k_empty, v_full, v_empty;
     uint64_t chain_full[kChainRing], chain_empty[kChainRing];
-    uint64_t visit_full[kVisitRing];
+    uint64_t visit_full[kVisitRing], visit_empty[kVisitRing];
     uint64_t rows_full[kStages], rows_empty[kStages];  // of Q, dO; full: and the statistics
     uint64_t stats_empty;
     uint64_t dq_full[2][kStages], dq_empty[2][kStages];  // per consumer warpgroup
-    uint64_t sum_full[2][kStages];  // in a last visit: dq holds the sum of the addends before
+    uint64_t sum_full[2][kStages];  // of a last addend: dq holds the complete sum
     uint64_t signal_full[2], signal_empty[2];
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);

@@ -37,10 +37,10 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int
   }
 }
 
-/// One thread per half of the dQ tiles: adds them to dq_sum in the order of their addends. For the
-/// last addend of a row it fetches the sum instead, and dQ is written from there. What the next
-/// visit needs to know is looked up while this one's addition is under way: behind wgmma a look
-/// into shared memory takes hundreds of cycles, and one at a turn is a trip to L2.
+/// One thread per half of the dQ tiles: adds them to dq_sum in the order of their addends. The sum
+/// that a row's last addend completes comes back into shared memory, for the consumers. What the
+/// next visit needs to know is looked up while this one's addition is under way: behind wgmma a
+/// look into shared memory takes hundreds of cycles, and one at a turn is a trip to L2.
 template <class C, class Recorder>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
   struct Next {
@@ -52,7 +52,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
   const auto look = [&](uint32_t n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
-    Next next{visit.row, visit.addend, visit.key, visit.last_rows > 0, true};
+    Next next{visit.row, visit.addend, visit.key, visit.head.rows > 0, true};
     if (p.ordered && next.row >= 0 && next.addend > 0) {
       next.ready = ptx::load_acquire(turn_of(next.row)) >= next.addend;
     }
@@ -73,32 +73,36 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       ptx::fence_async_global();
       recorder.note(RecordKind::wait, begin, visit.row, visit.key);
     }
-    if (visit.last) {
-      const int64_t begin = recorder.now();
-      uint64_t* sum_full = &smem.sum_full[half][buffer];
-      if (visit.addend > 0) {
-        ptx::mbarrier_arrive_expect(sum_full, C::kDqHalfBytes);
-        ptx::bulk_load(sum_full, smem.dq[buffer][half], sum, C::kDqHalfBytes);
-      } else {
-        ptx::mbarrier_arrive(sum_full);
-      }
-      next = look(n + 1);
-      ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
-      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
-      recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
-      continue;
-    }
-    ptx::mbarrier_arrive(&smem.sum_full[half][buffer]);  // keeps the phase
     ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+    // Everybody has done with visit n - kStages: this buffer held its dQ.
+    if (n >= C::kStages) {
+      ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kStages) % kVisitRing]);
+    }
     const int64_t begin = recorder.now();
+    uint64_t* sum_full = &smem.sum_full[half][buffer];
     ptx::fence_async_shared();
-    if (p.ordered && visit.addend == 0) {  // the first addend needs no zero
-      ptx::bulk_store(sum, smem.dq[buffer][half], C::kDqHalfBytes);
+    const bool only = visit.last && visit.addend == 0;  // nothing to add
+    if (p.ordered && visit.addend == 0) {               // the first addend needs no zero
+      if (!only) ptx::bulk_store(sum, smem.dq[buffer][half], C::kDqHalfBytes);
     } else {
       ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
     }
     ptx::bulk_commit();
     next = look(n + 1);
+    if (visit.last) {
+      ptx::bulk_wait_complete();
+      ptx::fence_async_global();
+      if (only) {
+        ptx::mbarrier_arrive(sum_full);
+      } else {
+        ptx::mbarrier_arrive_expect(sum_full, C::kDqHalfBytes);
+        ptx::bulk_load(sum_full, smem.dq[buffer][half], sum, C::kDqHalfBytes);
+      }
+      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);  // for those who wait for the sum first
+      recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
+      continue;
+    }
+    ptx::mbarrier_arrive(sum_full);  // keeps the phase
     if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
     ptx::bulk_wait_read();
     ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);

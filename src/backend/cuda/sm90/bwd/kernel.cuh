@@ -1,16 +1,17 @@
 // The deterministic backward on Hopper: one resident CTA per SM walks the chains of a plan.
 //
 //   warp            role          waits for                       tells
-//   0               producer      {rows,k,v,chain}_empty          {rows,k,v,chain,visit}_full
-//   1, 2            dQ writers    turn of the row, dq_full[w]     {sum,signal}_full[w], dq_empty[w]
+//   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
+//   1, 2            dQ writers    turn of the row, visit_full,    {signal,sum}_full[w],
+//                                 dq_full[w]                      {visit,dq[w]}_empty
 //   3               signaller     signal_full[w]                  turn of the row, signal_empty[w]
-//   4-7, 8-11       consumers     {rows,k,v}_full, dq_empty[w],   {rows,k,v}_empty, dq_full[w]
-//                                 sum_full[w]
+//   4               decoder       {chain,visit}_empty             {chain,visit}_full
+//   8-11, 12-15     consumers     {chain,rows,k,v}_full,          {chain,rows,k,v}_empty,
+//                                 dq_empty[w], sum_full[w]        dq_full[w]
 //
-//   plan -> producer -> TMA -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum (L2)
-//                                                |     |                       ^          |
-//                                 dK, dV <-------+     +-> dQ of the last      +-- turn <-+
-//                                                          addend, with the sum of the others
+//   plan -> decoder -> loader -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum (L2)
+//                                                   |   |                         ^   ^       |
+//                                        dK, dV <---+   +----> dQ <---- sum --------+   +- turn +
 //
 // In a visit dP runs behind the exponentials of P, and dK behind the store of dQ. Shared memory is
 // the limit (docs/kernels/backward-sm90.md), so dV and dK take P^T and dS^T from registers.
@@ -18,10 +19,11 @@
 
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
+#include "backend/cuda/sm90/bwd/decode.cuh"
 #include "backend/cuda/sm90/bwd/dq.cuh"
 #include "backend/cuda/sm90/bwd/gemm.cuh"
+#include "backend/cuda/sm90/bwd/load.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/bwd/produce.cuh"
 #include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/ptx.cuh"
 
@@ -36,34 +38,26 @@ __device__ __forceinline__ uint32_t columns_before(int query) {
 
 /// Bit i of the result: element i of this thread's S^T fragment is visible. Element i is at KV row
 /// k_row + 8 * (i / 2 % 2) and query column 8 * (i / 4) + 2 * (lane % 4) + i % 2 of the tile.
-template <int kWords>
-__device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const OrderView& order,
+template <class C, int kWords>
+__device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const OrderView* orders,
                                              const Visit& visit, const Chain90& chain, int k_row) {
-  constexpr int kTileQ = 64 * kWords, kTileKv = 128;
-  const auto clamp = [](int64_t x) {  // beyond the tile all positions are alike
-    return static_cast<int>(min(max(x, int64_t{-kTileKv - kTileQ}), int64_t{kTileKv + kTileQ}));
-  };
   CUTE_UNROLL
   for (int w = 0; w < kWords; ++w) bits[w] = 0;
+  const int bands = visit.head.bands;
 #pragma unroll 1
-  for (int32_t s = 0; s < max(visit.slice_count, 1); ++s) {
-    int q_begin = 0, q_end = kTileQ, k_begin = 0, k_end = chain.kv_rows;  // in the tile
-    int lo = -kTileQ, hi = kTileKv;
-    if (visit.slice_count > 0) {
-      const Slice& slice = order.slices[order.slice_ids[visit.slice_begin + s]];
-      q_begin = clamp(slice.q_begin - visit.q_begin);
-      q_end = clamp(slice.q_end - visit.q_begin);
-      k_begin = clamp(slice.k_begin - chain.kv_begin);
-      k_end = min(clamp(slice.k_end - chain.kv_begin), chain.kv_rows);
-      const int64_t offset = chain.kv_begin - visit.q_begin;
-      lo = clamp(slice.lo - offset);
-      hi = clamp(slice.hi - offset);
+  for (int b = 0; b < bands; ++b) {
+    Band band = visit.band;
+    if (b > 0) {
+      const OrderView& order = orders[chain.order];
+      band = make_band<C>(order.slices[order.slice_ids[visit.slice_begin + b]], visit.q_begin,
+                          chain.kv_begin, chain.kv_rows);
     }
     CUTE_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int k = k_row + 8 * half;
-      const int first = max(max(q_begin, k - hi), 0);  // queries [first, last) see this key
-      const int last = k >= k_begin && k < k_end ? max(min(q_end, k - lo + 1), 0) : 0;
+      const int first = max(max(band.q_begin, k - band.hi), 0);  // queries [first, last) see k
+      const int last =
+          k >= band.k_begin && k < band.k_end ? max(min(band.q_end, k - band.lo + 1), 0) : 0;
       const uint32_t seen = columns_before(last) & ~columns_before(first);
       CUTE_UNROLL
       for (int w = 0; w < kWords; ++w) {
@@ -72,6 +66,23 @@ __device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const Ord
         pairs = (pairs | pairs << 4) & 0x0f0f0f0f;
         pairs = (pairs | pairs << 2) & 0x33333333;
         bits[w] |= pairs << (2 * half);
+      }
+    }
+  }
+}
+
+/// Makes the elements without their bit -inf. Seven bits at a time: as many predicates as one
+/// instruction sets from a register.
+template <int kWords, class Scores>
+__device__ __forceinline__ void hide(Scores& scores, const uint32_t (&bits)[kWords]) {
+  CUTE_UNROLL
+  for (int first = 0; first < 32; first += 7) {
+    CUTE_UNROLL
+    for (int w = 0; w < kWords; ++w) {
+      const uint32_t part = bits[w] >> first;
+      CUTE_UNROLL
+      for (int b = 0; b < min(7, 32 - first); ++b) {
+        if (!(part & (1u << b))) scores(32 * w + first + b) = -INFINITY;
       }
     }
   }
@@ -119,7 +130,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   using Element = typename C::Element;
   constexpr int kScores = C::kTileQ / 2;  // elements of S^T a thread holds
   // Of the consumers; through a shuffle, so that the compiler keeps it and does not ask again.
-  const int tid = __shfl_sync(0xffffffff, threadIdx.x - 128, threadIdx.x % 32);
+  const int tid = __shfl_sync(0xffffffff, threadIdx.x - kServiceThreads, threadIdx.x % 32);
   const int half = __shfl_sync(0xffffffff, tid / 128, 0);  // warpgroup; uniform for descriptors
   const int lane = tid % 32;
   const float scale_log2 = p.common.scalars.scale_log2;
@@ -185,92 +196,107 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // Two counters place this thread in every ring: visits and chains so far.
   constexpr auto stage = [](uint32_t n) { return n % C::kStages; };
   constexpr auto phase = [](uint32_t n) { return n / C::kStages % 2; };
-  const auto do_visit = [&](const Chain90& chain, uint32_t n, bool last) {
-    const int64_t begin = recorder.now();
-    const Visit& visit = smem.visit[n % kVisitRing];
+  const auto issue_scores = [&](uint32_t n, bool there) {
     const int s = stage(n);
-    ptx::mbarrier_wait(&smem.rows_full[s], phase(n));
+    if (there) ptx::mbarrier_wait(&smem.rows_full[s], phase(n));
     gemm(mma_stats, lse_weights, tSrStats, mma_sdp, tSrK, tSrQ(_, _, _, s), tS);
-    gemm(mma_stats, delta_weights, tSrStats, mma_sdp, tPrV, tPrDo(_, _, _, s), tP);
-    const bool masked = visit.slice_count > 0 || chain.kv_rows < C::kTileKv;
-    warpgroup_wait<1>();  // S(n)
+  };
+  // Scales, rounds and writes dQ of visit n, whose sum is complete in its buffer.
+  const auto finish_row = [&](uint32_t n) {
+    const int s = stage(n);
+    const Visit& visit = smem.visit[n % kVisitRing];
+    ptx::mbarrier_wait(&smem.sum_full[half][s], phase(n));
+    const auto* dq = reinterpret_cast<const float4*>(smem.dq[s][half]) + tid % 128;
+    float sum[32];
+    CUTE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const float4 part = dq[128 * i];
+      sum[4 * i] = part.x;
+      sum[4 * i + 1] = part.y;
+      sum[4 * i + 2] = part.z;
+      sum[4 * i + 3] = part.w;
+    }
+    // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
+    const int row = C::kHeadDim == 64 ? 64 * half : 0, col = C::kHeadDim == 64 ? 0 : 64 * half;
+    Element* base =
+        p.common.dq.template at<Element>(visit.batch, visit.q_begin + row, visit.q_head) + col;
+    store_rows<Element, 8>([&](int i) { return sum[i]; }, p.common.scalars.scale, base,
+                           p.common.dq.row, tid % 128 / 32 * 16 + lane / 4, visit.head.rows - row);
+  };
+  bool pending = false;  // dQ of the visit before is to be finished
+  // The visits of a chain, of which n is the first; returns the number of the visit behind them. S
+  // of the next visit is computed behind dK. Behind the last one it is computed from whatever is
+  // there and not used: ptxas serialises all wgmma if one of them is conditional.
+  const auto do_visits = [&](const Chain90& chain, uint32_t n) {
+    issue_scores(n, true);
+    warpgroup_wait<0>();
     warpgroup_fence_operand(tS);
-    CUTE_UNROLL
-    for (int i = 0; i < kScores; ++i) tS(i) *= scale_log2;
-    if (masked) {
-      uint32_t bits[C::kTileQ / 64];
-      visible_bits(bits, p.common.plan.orders[chain.order], visit, chain, k_row);
+    for (;; ++n) {
+      const int64_t begin = recorder.now();
+      const Visit& visit = smem.visit[n % kVisitRing];
+      const int s = stage(n);
+      const int32_t row = visit.row;
+      const bool last = visit.head.last, masked = visit.head.bands > 0;
+      const bool completes = visit.head.rows > 0;
+      gemm(mma_stats, delta_weights, tSrStats, mma_sdp, tPrV, tPrDo(_, _, _, s), tP);
       CUTE_UNROLL
-      for (int i = 0; i < kScores; ++i) {
-        if (!(bits[i / 32] >> (i % 32) & 1)) tS(i) = -INFINITY;
+      for (int i = 0; i < kScores; ++i) tS(i) *= scale_log2;
+      if (masked) {
+        uint32_t bits[C::kTileQ / 64];
+        visible_bits<C>(bits, p.common.plan.orders, visit, chain, k_row);
+        hide(tS, bits);
       }
-    }
-    // No branch from here to dS, so that the compiler mixes exponentials and arithmetic.
-    CUTE_UNROLL
-    for (int i = 0; i < kScores; ++i) tS(i) = ptx::exp2_approx(tS(i));
-    warpgroup_wait<0>();  // dP(n)
-    warpgroup_fence_operand(tP);
-    release(&smem.stats_empty);
-    Tensor rP = make_tensor<Element>(operand);   // (MMA,1,TQ/16)
-    Tensor rDs = make_tensor<Element>(operand);  // (MMA,1,TQ/16)
-    Tensor p_words = recast<uint32_t>(rP);
-    Tensor ds_words = recast<uint32_t>(rDs);
-    CUTE_UNROLL
-    for (int i = 0; i < kScores / 2; ++i) {
-      ds_words(i) = pack<Element>(tS(2 * i) * tP(2 * i), tS(2 * i + 1) * tP(2 * i + 1));
-    }
-    CUTE_UNROLL
-    for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(tS(2 * i), tS(2 * i + 1));
-    // One of two buffers: who passed the last barrier has finished with the dS before it.
-    CUTE_UNROLL
-    for (int i = 0; i < kScores / 8; ++i) {
-      const uint32_t row = ds_row + s * C::kDsBytes + i / 4 * (C::kTileKv * 128);
-      ptx::store_matrices(row ^ (i % 4 * 32), ds_words(4 * i), ds_words(4 * i + 1),
-                          ds_words(4 * i + 2), ds_words(4 * i + 3));
-    }
-    gemm<false>(mma_dkv, rP, tVrDo(_, _, _, s), tV);
-    if (last) release(&smem.v_empty);
-    ptx::fence_async_shared();
-    ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
+      // No branch from here to dS, so that the compiler mixes exponentials and arithmetic.
+      CUTE_UNROLL
+      for (int i = 0; i < kScores; ++i) tS(i) = ptx::exp2_approx(tS(i));
+      warpgroup_wait<0>();  // dP(n)
+      warpgroup_fence_operand(tP);
+      release(&smem.stats_empty);
+      Tensor rP = make_tensor<Element>(operand);   // (MMA,1,TQ/16)
+      Tensor rDs = make_tensor<Element>(operand);  // (MMA,1,TQ/16)
+      Tensor p_words = recast<uint32_t>(rP);
+      Tensor ds_words = recast<uint32_t>(rDs);
+      CUTE_UNROLL
+      for (int i = 0; i < kScores / 2; ++i) {
+        ds_words(i) = pack<Element>(tS(2 * i) * tP(2 * i), tS(2 * i + 1) * tP(2 * i + 1));
+      }
+      CUTE_UNROLL
+      for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(tS(2 * i), tS(2 * i + 1));
+      // One of two buffers: who passed the last barrier has finished with the dS before it.
+      CUTE_UNROLL
+      for (int i = 0; i < kScores / 8; ++i) {
+        const uint32_t to = ds_row + s * C::kDsBytes + i / 4 * (C::kTileKv * 128);
+        ptx::store_matrices(to ^ (i % 4 * 32), ds_words(4 * i), ds_words(4 * i + 1),
+                            ds_words(4 * i + 2), ds_words(4 * i + 3));
+      }
+      gemm<false>(mma_dkv, rP, tVrDo(_, _, _, s), tV);
+      if (last) release(&smem.v_empty);
+      ptx::fence_async_shared();
+      ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
 
-    gemm<true>(mma_dq, tQrDs(_, _, _, s), tQrK, tQ);
-    gemm<false>(mma_dkv, rDs, tKrQ(_, _, _, s), tK);
-    ptx::mbarrier_wait(&smem.dq_empty[half][s], phase(n) ^ 1);
-    const int32_t last_rows = visit.last_rows;
-    warpgroup_wait<1>();  // dQ(n)
-    warpgroup_fence_operand(tQ);
-    if (last) release(&smem.k_empty);
-    float4* dq = reinterpret_cast<float4*>(smem.dq[s][half]) + tid % 128;
-    if (last_rows > 0) {
-      ptx::mbarrier_wait(&smem.sum_full[half][s], phase(n));
-      if (visit.addend > 0) {
-        CUTE_UNROLL
-        for (int i = 0; i < 8; ++i) {
-          const float4 sum = dq[128 * i];
-          tQ(4 * i) += sum.x;
-          tQ(4 * i + 1) += sum.y;
-          tQ(4 * i + 2) += sum.z;
-          tQ(4 * i + 3) += sum.w;
-        }
-      }
-      // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
-      const int row = C::kHeadDim == 64 ? 64 * half : 0, col = C::kHeadDim == 64 ? 0 : 64 * half;
-      Element* base =
-          p.common.dq.template at<Element>(chain.batch, visit.q_begin + row, visit.q_head) + col;
-      store_rows<Element, 8>(tQ, p.common.scalars.scale, base, p.common.dq.row,
-                             tid % 128 / 32 * 16 + lane / 4, last_rows - row);
-    } else {
+      gemm<true>(mma_dq, tQrDs(_, _, _, s), tQrK, tQ);
+      gemm<false>(mma_dkv, rDs, tKrQ(_, _, _, s), tK);
+      ptx::mbarrier_wait(&smem.dq_empty[half][s], phase(n) ^ 1);
+      warpgroup_wait<1>();  // dQ(n)
+      warpgroup_fence_operand(tQ);
+      if (last) release(&smem.k_empty);
+      float4* dq = reinterpret_cast<float4*>(smem.dq[s][half]) + tid % 128;
       CUTE_UNROLL
       for (int i = 0; i < 8; ++i) {
         dq[128 * i] = make_float4(tQ(4 * i), tQ(4 * i + 1), tQ(4 * i + 2), tQ(4 * i + 3));
       }
+      release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
+      issue_scores(n + 1, !last);
+      warpgroup_wait<0>();  // dK(n), S(n + 1)
+      warpgroup_fence_operand(tK);
+      warpgroup_fence_operand(tV);
+      warpgroup_fence_operand(tS);
+      recorder.note(RecordKind::compute, begin, row, chain.key);
+      release(&smem.rows_empty[s]);
+      if (pending) finish_row(n - 1);  // a visit later, so that its sum is there
+      pending = completes;
+      if (last) return n + 1;
     }
-    release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
-    warpgroup_wait<0>();              // dK(n)
-    warpgroup_fence_operand(tK);
-    warpgroup_fence_operand(tV);
-    recorder.note(RecordKind::compute, begin, visit.row, chain.key);
-    release(&smem.rows_empty[s]);
   };
 
   uint32_t n = 0, loads = 0;  // visits and chains with visits so far
@@ -278,16 +304,19 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
     const int64_t started = recorder.now();
     const Chain90& chain = smem.chain[c % kChainRing];
-    const int32_t visits = chain.visits;
-    if (visits < 0) break;
+    const Chain90::State state = chain.state;
+    if (state == Chain90::end) {
+      if (pending) finish_row(n - 1);
+      break;
+    }
     clear(tK);
     clear(tV);
-    if (visits > 0) {
+    if (state == Chain90::visited) {
       ptx::mbarrier_wait(&smem.k_full, loads % 2);
       ptx::mbarrier_wait(&smem.v_full, loads % 2);
       ++loads;
       recorder.note(RecordKind::start, started, -1, chain.key);
-      for (int32_t v = 1; v <= visits; ++v) do_visit(chain, n++, v == visits);
+      n = do_visits(chain, n);
     }
 
     const int64_t ended = recorder.now();
@@ -324,6 +353,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     init(smem.chain_full, 1);
     init(smem.chain_empty, kConsumerWarps);
     init(smem.visit_full, 1);
+    init(smem.visit_empty, 2);  // the writers, after everybody else
     init(smem.rows_full, 1);
     init(smem.rows_empty, kConsumerWarps);
     ptx::mbarrier_init(&smem.stats_empty, kConsumerWarps);
@@ -338,20 +368,17 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
   }
   __syncthreads();
 
-  if (warp < 4) {
-    ptx::registers_shrink<24>();
-    const int lane = threadIdx.x % 32;
-    if (warp == 0) {
-      produce<C>(smem, p);
-    } else if (warp < 3) {
-      if (lane == 0) write_dq<C, Recorder>(smem, p, warp - 1);
-    } else if (lane == 0 && p.ordered) {
-      signal_turns<C>(smem);
-    }
+  if (warp < kServiceThreads / 32) {
+    ptx::registers_shrink<kServiceRegisters>();
+    const bool leader = threadIdx.x % 32 == 0;
+    if (warp == 0 && leader) load<C>(smem, p);
+    if ((warp == 1 || warp == 2) && leader) write_dq<C, Recorder>(smem, p, warp - 1);
+    if (warp == 3 && leader && p.ordered) signal_turns<C>(smem);
+    if (warp == 4) decode<C>(smem, p);
   } else {
-    ptx::registers_grow<240>();
+    ptx::registers_grow<kConsumerRegisters>();
     consume<C, Recorder>(smem, p);
-    if (threadIdx.x == 128) Recorder::stop_clock(p.record);
+    if (threadIdx.x == kServiceThreads) Recorder::stop_clock(p.record);
   }
 }
 

@@ -429,13 +429,10 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     issue_scores(s);
     issue_output(done);
     pass_turn();
-    if (first) {  // the chain of visit n - 1 is complete
-      float factor[2];
+    float factor[2];
+    if (first) {  // the chain of visit n - 1 is complete but for P V
       finish(args, record(n - 1), softmax, row, factor);
       softmax.reset();
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(o);
-      store<Config, Element>(args, record(n - 1).place, o, factor, row);
     }
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
@@ -443,19 +440,21 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     float rescale[2];
     weigh(s, rescale);
     // The sum is never negative: asking for it keeps ptxas from moving the softmax behind the wait
-    // for P V, which would undo the overlap.
-    const bool rescales = rescale[0] < 1 || rescale[1] < 1;
-    if (__any_sync(~0u, rescales || fminf(softmax.sum[0], softmax.sum[1]) < 0)) {
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(o);
+    // for P V, which would undo the overlap; so does the branch that only sleeps for no time.
+    const bool rescales = __any_sync(
+        ~0u, rescale[0] < 1 || rescale[1] < 1 || fminf(softmax.sum[0], softmax.sum[1]) < 0);
+    if (rescales) __nanosleep(0);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(o);
+    round_to<Element>(p, s);
+    if (first) {
+      store<Config, Element>(args, record(n - 1).place, o, factor, row);
+    } else if (rescales) {
 #pragma unroll
       for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
     }
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(o);
     release(smem.v_empty[(n - 1) % Config::v_stages]);
     release(smem.visit_empty[(n - 1) % Config::visits]);
-    round_to<Element>(p, s);
   }
   if (n > 0) {
     float factor[2];

@@ -64,9 +64,17 @@ __device__ void hide(Scores& scores, const Visit<Config>& visit, int32_t row, in
     seen[1] |= Bits::of(band, row + 8, t);
   }
 #pragma unroll
-  for (int i = 0; i < Config::tile_kv / 2; ++i) {
-    const int bit = i / 4 * 2 + i % 2;
-    if (!(seen[i / 2 % 2] >> bit & 1)) scores(i) = -INFINITY;
+  for (int r = 0; r < 2; ++r) {
+    // Seven bits at a time: as many predicates as one instruction sets from a register.
+#pragma unroll
+    for (int first = 0; first < Config::tile_kv / 4; first += 7) {
+      const auto part = static_cast<uint32_t>(seen[r] >> first);
+#pragma unroll
+      for (int b = 0; b < 7 && first + b < Config::tile_kv / 4; ++b) {
+        const int bit = first + b;
+        if (!(part & (1u << b))) scores(bit / 2 * 4 + 2 * r + bit % 2) = -INFINITY;
+      }
+    }
   }
 }
 

@@ -1,0 +1,160 @@
+// The decoder of the sm90 backward: walks the plan and publishes chains and visits.
+#pragma once
+
+#include "backend/cuda/sm90/bwd/config.h"
+#include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/ptx.cuh"
+
+namespace verbatim::cuda::sm90_bwd {
+
+constexpr int kBatch = kVisitRing / 2;  // visits looked up at once
+// A ticket is taken when at most so many visits before it occupy the ring: late enough that tickets
+// start in their order, for chains wait for each other; early enough for ten trips to L2.
+constexpr uint32_t kAhead = 6;
+
+/// The last lane whose `value` (ascending over lanes) is at most `x`.
+__device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
+  int found = 0;
+  CUTE_UNROLL
+  for (int step = 16; step > 0; step /= 2) {
+    if (__shfl_sync(0xffffffff, value, found + step) <= x) found += step;
+  }
+  return found;
+}
+
+/// `slice` in the coordinates of the tiles at `q_begin` and `kv_begin`, of which the latter has
+/// `kv_rows` keys.
+template <class C>
+__device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, int32_t kv_begin,
+                                          int32_t kv_rows) {
+  const auto near = [](int64_t x) {  // beyond the tiles all positions are alike
+    constexpr int64_t kFar = C::kTileKv + C::kTileQ;
+    return static_cast<int16_t>(min(max(x, -kFar), kFar));
+  };
+  const int64_t offset = int64_t{kv_begin} - q_begin;
+  return {near(slice.q_begin - q_begin),
+          near(slice.q_end - q_begin),
+          near(slice.k_begin - kv_begin),
+          static_cast<int16_t>(min(int32_t{near(slice.k_end - kv_begin)}, kv_rows)),
+          near(slice.lo - offset),
+          near(slice.hi - offset)};
+}
+
+/// A whole warp. From a ticket to the first tile of its chain it is about ten trips to L2, each of
+/// which waits for the one before: as long as two visits take. So a warp of its own walks ahead.
+template <class C>
+__device__ void decode(typename C::SharedStorage& smem, const Params& p) {
+  const int lane = threadIdx.x % 32;
+  const PlanView& plan = p.common.plan;
+  uint32_t chains = 0, n = 0;  // chains and visits so far
+
+  // The visits of up to 32 runs; `opens`, `closes`: the first and the last of them are the chain's.
+  const auto publish_runs = [&](const OrderView& order, int32_t run, int32_t run_end, int32_t head,
+                                const Chain90& chain, bool opens, bool closes) {
+    const int32_t count = run + lane < run_end ? order.runs[run + lane].count : 0;
+    int32_t begin = count;  // becomes the visits before this lane's run
+    CUTE_UNROLL
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t below = __shfl_up_sync(0xffffffff, begin, step);
+      if (lane >= step) begin += below;
+    }
+    const int32_t total = __shfl_sync(0xffffffff, begin, 31);
+    begin = count > 0 ? begin - count : total;
+    for (int32_t base = 0; base < total; base += kBatch) {
+      const int32_t i = min(base + lane, total - 1);
+      const int j = last_at_most(begin, i);
+      const Run& source = order.runs[run + j];
+      const int32_t at = i - __shfl_sync(0xffffffff, begin, j);
+      if (lane < min(kBatch, total - base)) {
+        const uint32_t slot = (n + lane) % kVisitRing;
+        ptx::mbarrier_wait(&smem.visit_empty[slot], (n + lane) / kVisitRing % 2 ^ 1);
+        Visit& visit = smem.visit[slot];
+        const int32_t q_tile = source.tile(at), addend = source.addend_of(at);
+        const int32_t q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
+        const int32_t q_head = chain.kv_head * plan.group + source.q_head;
+        const bool is_last = p.ordered && addend + 1 == order.row_addends[q_tile];
+        const int32_t rows = static_cast<int32_t>(order.q_edges[q_tile + 1]) - q_begin;
+        const int32_t slices = source.slice_count, slice_begin = source.slice_begin;
+        if (slices > 0) {
+          visit.band = make_band<C>(order.slices[order.slice_ids[slice_begin]], q_begin,
+                                    chain.kv_begin, chain.kv_rows);
+        } else if (chain.kv_rows < C::kTileKv) {
+          visit.band = {0, C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows), -C::kTileQ,
+                        C::kTileKv};
+        }
+        visit.row = (head * plan.group + source.q_head) * p.common.hand_off.max_q_tiles + q_tile;
+        visit.key = chain.key;
+        visit.addend = addend;
+        visit.q_begin = q_begin;
+        visit.head = {.first = opens && i == 0,
+                      .last = closes && i == total - 1,
+                      .rows = static_cast<uint16_t>(is_last ? rows : 0),
+                      .bands = static_cast<uint16_t>(max(slices, chain.kv_rows < C::kTileKv))};
+        visit.q_head = q_head;
+        visit.batch = chain.batch;
+        visit.chain = chains % kChainRing;
+        visit.slice_begin = slice_begin;
+        ptx::mbarrier_arrive(&smem.visit_full[slot]);
+      }
+      __syncwarp();
+      n += min(kBatch, total - base);
+    }
+  };
+
+  const auto publish_chain = [&](int32_t head, int32_t order_index, const OrderView& order,
+                                 const Chain& planned) {
+    const int32_t run_begin = planned.run_begin, run_end = planned.run_end, tile = planned.tile;
+    Chain90& chain = smem.chain[chains % kChainRing];
+    if (lane == 0) {
+      const int32_t kv_begin = static_cast<int32_t>(order.kv_edges[tile]);
+      const int32_t kv_end = static_cast<int32_t>(order.kv_edges[tile + 1]);
+      ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
+      chain.state = run_begin < run_end ? Chain90::visited : Chain90::empty;
+      chain.kv_begin = kv_begin;
+      chain.kv_rows = kv_end - kv_begin;
+      chain.batch = head / plan.kv_heads;
+      chain.kv_head = head % plan.kv_heads;
+      chain.order = order_index;
+      chain.key = head * p.common.hand_off.max_kv_tiles + tile;
+      chain.addend = planned.addend;
+      chain.addends = planned.addends;
+      ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
+    }
+    __syncwarp();
+    for (int32_t run = run_begin; run < run_end; run += 32) {
+      publish_runs(order, run, run_end, head, chain, run == run_begin, run + 32 >= run_end);
+    }
+    ++chains;
+  };
+
+  for (;;) {
+    if (n >= kAhead) {
+      const uint32_t before = n - kAhead;
+      ptx::mbarrier_wait(&smem.visit_empty[before % kVisitRing], before / kVisitRing % 2);
+    }
+    int32_t unit = 0;
+    if (lane == 0) unit = atomicAdd(p.common.hand_off.ticket, 1);
+    unit = __shfl_sync(0xffffffff, unit, 0);
+    if (unit >= plan.unit_count) break;
+    const int32_t end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
+    for (int32_t t = plan.unit_begin ? plan.unit_begin[unit] : unit; t < end; ++t) {
+      const PlacedTask placed = plan.placed[t];
+      const int32_t order_index = plan.order_of_head[placed.head];
+      const OrderView& order = plan.orders[order_index];
+      const Task task = order.tasks[placed.task];
+      for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+        publish_chain(placed.head, order_index, order, order.chains[c]);
+      }
+    }
+  }
+  if (lane == 0) {
+    ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
+    smem.chain[chains % kChainRing].state = Chain90::end;
+    ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
+    ptx::mbarrier_wait(&smem.visit_empty[n % kVisitRing], n / kVisitRing % 2 ^ 1);
+    smem.visit[n % kVisitRing].row = -1;
+    ptx::mbarrier_arrive(&smem.visit_full[n % kVisitRing]);
+  }
+}
+
+}  // namespace verbatim::cuda::sm90_bwd
