@@ -126,6 +126,13 @@ void run_plan(const Device& device, const Kernel& kernel,
 
 }  // namespace
 
+int64_t launch_bytes(const Kernel& kernel, const Plan& plan) {
+  const auto [q_tiles, kv_tiles] = extent_of(plan);
+  return Layout(plan.problem, q_tiles, kv_tiles,
+                kernel.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shares_tiles(plan)}))
+      .end;
+}
+
 CudaBackend::CudaBackend(int index) : device_(device(index)), arch_(device_.arch) {}
 
 const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileShape& tile,
@@ -156,12 +163,7 @@ void CudaBackend::check(const Problem& problem) const {
 }
 
 int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
-  const bool shared = shares_tiles(plan);
-  const auto [q_tiles, kv_tiles] = extent_of(plan);
-  const Kernel& chosen = kernel(plan.pass, plan.problem, tile_of(plan), shared);
-  return Layout(plan.problem, q_tiles, kv_tiles,
-                chosen.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shared}))
-      .end;
+  return launch_bytes(kernel(plan.pass, plan.problem, tile_of(plan), shares_tiles(plan)), plan);
 }
 
 std::string CudaBackend::kernel_name(const Plan& plan) const {

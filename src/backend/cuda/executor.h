@@ -9,6 +9,9 @@
 
 namespace verbatim::cuda {
 
+/// Bytes of device memory that a launch of `plan` by `kernel` takes besides tensors and plan.
+int64_t launch_bytes(const Kernel& kernel, const Plan& plan);
+
 /// With tensors on the device, calls only enqueue work on RunOptions::stream: they never wait for
 /// the device, may be captured into a graph, and fail either at once or, when the work itself
 /// failed, at a later call or in synchronize(). Host tensors are copied there and back, and waited

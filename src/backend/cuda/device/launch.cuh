@@ -8,6 +8,24 @@
 
 namespace verbatim::cuda {
 
+/// Starts kernel(args...) on `blocks` CTAs; `together`: on all of them at once or not yet.
+template <class... Args>
+cudaError_t launch_blocks(void (*kernel)(Args...), int64_t blocks, int threads,
+                          int64_t shared_bytes, bool together, cudaStream_t stream,
+                          const std::type_identity_t<Args>&... args) {
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &cooperative;
+  config.numAttrs = together ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 /// Starts kernel(args...) with as many CTAs as fit on the device at once, at most `units`. Throws
 /// Error(unsupported) when the plan needs more of them at once than the device proves to hold.
 template <class... Args>
@@ -22,17 +40,9 @@ void launch_workers(const char* name, void (*kernel)(Args...), int threads, int6
         name);
   const int64_t resident = int64_t{per_multiprocessor} * context.multiprocessors;
   check_residency(context.residency, resident, name);
-  cudaLaunchAttribute cooperative{};  // all CTAs start together, or none
-  cooperative.id = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(resident, units)));
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = context.stream;
-  config.attrs = &cooperative;
-  config.numAttrs = context.residency > 1 ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, args...), name);
+  check(launch_blocks(kernel, std::min<int64_t>(resident, units), threads, bytes,
+                      context.residency > 1, context.stream, args...),
+        name);
 }
 
 /// Starts kernel(args...) with one CTA of `threads` threads for every `threads` of `total` threads.

@@ -1,4 +1,5 @@
-// Recorder policies of kernels: one that notes events, one that is not there.
+// Recorder policies of kernels: one that notes events, one that is not there. A third, of the
+// tests, disturbs: it stops threads for random whiles (tests/backend/cuda/delays.cuh).
 #pragma once
 
 #include "backend/cuda/device/record.h"
@@ -15,6 +16,7 @@ struct NoRecorder {
   __device__ void note(RecordKind, int64_t, int32_t, int32_t) {}
   __device__ static void start_clock(const RecordView&) {}
   __device__ static void stop_clock(const RecordView&) {}
+  __device__ static void disturb() {}
 };
 
 /// Notes the events of one track; only the thread that is `active` does.
@@ -44,6 +46,7 @@ class Recorder {
     view.clocks[blockIdx.x].end = clock64();
     view.clocks[blockIdx.x].end_ns = nanoseconds();
   }
+  __device__ static void disturb() {}
 
  private:
   __device__ static int64_t nanoseconds() {

@@ -106,7 +106,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
           ? (hd64 ? launch<64, Dtype::bf16, Recorder> : launch<128, Dtype::bf16, Recorder>)
       : bf16 ? (hd64 ? launch<64, Dtype::bf16, NoRecorder> : launch<128, Dtype::bf16, NoRecorder>)
              : (hd64 ? launch<64, Dtype::f16, NoRecorder> : launch<128, Dtype::f16, NoRecorder>);
-  check(start(params, blocks, context.stream), kOperation);
+  check(start(params, blocks, context.residency > 1, context.stream), kOperation);
 }
 
 }  // namespace

@@ -112,6 +112,9 @@ struct Config {
   static constexpr uint32_t kKvBytes = kTileKv * kHeadDim * 2;                     // of K or V
 
   struct SharedStorage {
+    // As StatCode encodes them. First: their operand reads each element twice (LayoutStats), and
+    // memcheck looks for the second half behind them.
+    alignas(1024) Element stats[kTileQ * kStatElements];
     alignas(1024) Element k[cosize_v<LayoutKv>];
     alignas(1024) Element v[cosize_v<LayoutKv>];
     alignas(1024) Element q[cosize_v<LayoutRows>];
@@ -119,7 +122,6 @@ struct Config {
     alignas(1024) Element ds[cosize_v<LayoutDs>];
     alignas(1024) float dq[kStages][2]
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
-    alignas(128) Element stats[kTileQ * kStatElements];  // as StatCode encodes them
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
     int32_t* signal_turn[2];  // from the dQ writers to the signaller; null: no more

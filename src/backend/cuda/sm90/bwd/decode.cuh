@@ -1,6 +1,7 @@
 // The decoder of the sm90 backward: walks the plan and publishes chains and visits.
 #pragma once
 
+#include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/ptx.cuh"
@@ -42,7 +43,7 @@ __device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, i
 
 /// A whole warp. From a ticket to the first tile of its chain it is about ten trips to L2, each of
 /// which waits for the one before: as long as two visits take. So a warp of its own walks ahead.
-template <class C>
+template <class C, class Recorder>
 __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
   const PlanView& plan = p.common.plan;
@@ -66,6 +67,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       const Run& source = order.runs[run + j];
       const int32_t at = i - __shfl_sync(0xffffffff, begin, j);
       if (lane < min(kBatch, total - base)) {
+        Recorder::disturb();
         const uint32_t slot = (n + lane) % kVisitRing;
         ptx::mbarrier_wait(&smem.visit_empty[slot], (n + lane) / kVisitRing % 2 ^ 1);
         Visit& visit = smem.visit[slot];
@@ -132,6 +134,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       const uint32_t before = n - kAhead;
       ptx::mbarrier_wait(&smem.visit_empty[before % kVisitRing], before / kVisitRing % 2);
     }
+    Recorder::disturb();
     int32_t unit = 0;
     if (lane == 0) unit = atomicAdd(p.common.hand_off.ticket, 1);
     unit = __shfl_sync(0xffffffff, unit, 0);

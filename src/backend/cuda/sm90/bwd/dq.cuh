@@ -62,6 +62,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
   uint32_t n = 0, signals = 0;  // visits so far, and those whose end others wait for
   Next next = look(0);
   for (; next.row >= 0; ++n) {
+    Recorder::disturb();
     const Next visit = next;
     const uint32_t buffer = n % C::kStages;
     float* sum = p.workspace.dq_sum + int64_t{visit.row} * C::kDqFloats + half * (C::kDqFloats / 2);
@@ -106,6 +107,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
     if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
     ptx::bulk_wait_read();
     ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
+    Recorder::disturb();
     ptx::bulk_wait_complete();
     recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
     if (p.ordered) {
@@ -125,7 +127,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
 
 /// One thread: tells the world which addends are complete. It waits for the halves in turn, for
 /// they finish together, and a poll of both would take the bandwidth of shared memory.
-template <class C>
+template <class C, class Recorder>
 __device__ void signal_turns(typename C::SharedStorage& smem) {
   for (uint32_t n = 0;; ++n) {
     for (int half = 0; half < 2; ++half) {
@@ -133,6 +135,7 @@ __device__ void signal_turns(typename C::SharedStorage& smem) {
       int32_t* turn = smem.signal_turn[half];
       const int32_t value = smem.signal_value[half];
       ptx::mbarrier_arrive(&smem.signal_empty[half]);
+      Recorder::disturb();
       if (turn != nullptr) {
         ptx::store_release(turn, value);
       } else if (half == 1) {

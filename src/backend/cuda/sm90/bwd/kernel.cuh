@@ -232,6 +232,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     warpgroup_wait<0>();
     warpgroup_fence_operand(tS);
     for (;; ++n) {
+      Recorder::disturb();
       const int64_t begin = recorder.now();
       const Visit& visit = smem.visit[n % kVisitRing];
       const int s = stage(n);
@@ -285,6 +286,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       for (int i = 0; i < 8; ++i) {
         dq[128 * i] = make_float4(tQ(4 * i), tQ(4 * i + 1), tQ(4 * i + 2), tQ(4 * i + 3));
       }
+      Recorder::disturb();
       release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
       issue_scores(n + 1, !last);
       warpgroup_wait<0>();  // dK(n), S(n + 1)
@@ -292,6 +294,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       warpgroup_fence_operand(tV);
       warpgroup_fence_operand(tS);
       recorder.note(RecordKind::compute, begin, row, chain.key);
+      Recorder::disturb();
       release(&smem.rows_empty[s]);
       if (pending) finish_row(n - 1);  // a visit later, so that its sum is there
       pending = completes;
@@ -371,10 +374,10 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
   if (warp < kServiceThreads / 32) {
     ptx::registers_shrink<kServiceRegisters>();
     const bool leader = threadIdx.x % 32 == 0;
-    if (warp == 0 && leader) load<C>(smem, p);
+    if (warp == 0 && leader) load<C, Recorder>(smem, p);
     if ((warp == 1 || warp == 2) && leader) write_dq<C, Recorder>(smem, p, warp - 1);
-    if (warp == 3 && leader && p.ordered) signal_turns<C>(smem);
-    if (warp == 4) decode<C>(smem, p);
+    if (warp == 3 && leader && p.ordered) signal_turns<C, Recorder>(smem);
+    if (warp == 4) decode<C, Recorder>(smem, p);
   } else {
     ptx::registers_grow<kConsumerRegisters>();
     consume<C, Recorder>(smem, p);

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sm90/bwd/edges.cuh"
 #include "backend/cuda/sm90/bwd/kernel.cuh"
 #include "backend/cuda/sm90/bwd/launch.h"
@@ -20,16 +21,20 @@ int64_t shared_bytes() {
 }
 
 template <int kHeadDim, Dtype kDtype, class Recorder>
-cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream) {
+cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream) {
   using C = ConfigOf<kHeadDim, kDtype>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
-  const cudaError_t status = cudaFuncSetAttribute(
-      backward<C, Recorder>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  cudaError_t status = cudaFuncSetAttribute(backward<C, Recorder>,
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
   const BackwardParams& common = params.common;
   const dim3 edge_grid(common.hand_off.max_q_tiles, common.sizes.batch * common.sizes.q_heads);
   prepare<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace, params.unit);
-  if (blocks > 0) backward<C, Recorder><<<blocks, kThreads, kShared, stream>>>(params);
+  if (blocks > 0) {
+    status =
+        launch_blocks(backward<C, Recorder>, blocks, kThreads, kShared, together, stream, params);
+    if (status != cudaSuccess) return status;
+  }
   if (!params.ordered) {
     convert<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace);
   }

@@ -12,10 +12,11 @@ class Recorder;
 
 namespace verbatim::cuda::sm90_bwd {
 
-/// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. The main kernel with
-/// Recorder, which bf16 only has, fills Params::record.
+/// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. With `together` the
+/// CTAs start all at once or not yet: for plans whose waits need several of them. The main kernel
+/// with Recorder, which bf16 only has, fills Params::record.
 template <int kHeadDim, Dtype kDtype, class Recorder>
-cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream);
+cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream);
 
 template <int kHeadDim, Dtype kDtype>
 int64_t shared_bytes();

@@ -1,6 +1,7 @@
 // The loader of the sm90 backward: fetches the tiles of the decoder's visits with TMA.
 #pragma once
 
+#include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/ptx.cuh"
@@ -9,7 +10,7 @@ namespace verbatim::cuda::sm90_bwd {
 
 /// One thread. It looks up a visit before it waits for room: behind wgmma a look into shared memory
 /// takes hundreds of cycles.
-template <class C>
+template <class C, class Recorder>
 __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   const auto load_tile = [](const CUtensorMap& map, uint64_t* bar, typename C::Element* tile,
                             int rows, int32_t begin, int32_t head, int32_t batch) {
@@ -32,6 +33,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       kv_head = smem.chain[visit.chain].kv_head;
     }
 
+    Recorder::disturb();
     const uint32_t stage = n % C::kStages;
     uint64_t* bar = &smem.rows_full[stage];
     constexpr int kTile = C::kTileQ * C::kHeadDim;
@@ -45,6 +47,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
                    C::kStatsBytes);
     if (!first) continue;
     // The first Q travels while the last chain is being written. V is free first.
+    Recorder::disturb();
     ptx::mbarrier_wait(&smem.v_empty, loads % 2 ^ 1);
     ptx::mbarrier_arrive_expect(&smem.v_full, C::kKvBytes);
     load_tile(p.map_v, &smem.v_full, smem.v, C::kTileKv, kv_begin, kv_head, batch);
