@@ -6,53 +6,14 @@
 
 #include "backend/cuda/gpu_case.h"
 #include "backend/cuda/load.h"
+#include "backend/cuda/repeat.h"
 
 namespace verbatim::test {
 namespace {
 
-struct Named {
-  std::string name;
-  Mask mask;
-};
-
-/// All fourteen patterns at about `length` tokens.
-std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
-  const std::vector<int64_t> docs{length / 8, 0, length / 3, 1, length / 4, 77, 300};
-  const std::vector<int64_t> prefix{100}, edges{0, 100, 101, 500, length};
-  std::vector<Named> all{
-      {"full", masks::full(length, length - 37)},
-      {"causal", masks::causal(length, length + 65)},
-      {"full_sliding_window", masks::full_sliding_window(length, length, 200)},
-      {"causal_sliding_window", masks::causal_sliding_window(length, length, 200)},
-      {"full_document", masks::full_document(docs)},
-      {"causal_document", masks::causal_document(docs)},
-      {"share_question", masks::share_question(docs)},
-      {"causal_blockwise", masks::causal_blockwise(docs)},
-      {"global_sliding", masks::global_sliding(length, 50, 150)},
-      {"prefix_lm_causal", masks::prefix_lm_causal(length, 333)},
-      {"prefix_lm_document", masks::prefix_lm_document(docs, prefix)},
-      {"block_causal_document", masks::block_causal_document(docs, 128)},
-      {"uniform_block_sparse",
-       masks::uniform_block_sparse(length, length, 128, 96, 0.3, 7, kv_heads)},
-      {"variable_block_sparse", masks::variable_block_sparse(edges, edges, 0.5, 7, kv_heads)}};
-  return all;
-}
-
-Problem problem_of(const Mask& mask, int64_t head_dim, int64_t batch = 2) {
-  Problem p;
-  p.batch = batch;
-  p.q_heads = 8;
-  p.kv_heads = 2;
-  p.q_len = mask.q_len();
-  p.kv_len = mask.kv_len();
-  p.head_dim = p.head_dim_v = head_dim;
-  p.dtype = Dtype::bf16;
-  return p;
-}
-
 int64_t repeats() {
   const char* value = std::getenv("VERBATIM_GPU_REPEATS");
-  return value ? std::atoll(value) : 20;
+  return value ? std::atoll(value) : 100;
 }
 
 TEST(Bits, RepeatsIdleAndUnderLoad) {
@@ -67,18 +28,15 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
         const Plan forward = c.plan(Pass::forward, "ascending");
         const Plan backward = c.plan(Pass::backward, order);
         c.run(*gpu(), forward, backward, stream);
-        const auto first = c.bits();
-        int64_t differing = 0;
-        for (int64_t i = 0; i < repeats(); ++i) {
-          if (i % 2 == 1) {
-            for (auto& s : load) {
-              start_load(static_cast<int>(1 + i * 37 % 120), static_cast<unsigned>(i), s);
+        const auto disturb = [&](int64_t run) {
+          for (auto& s : load) {
+            if (run % 2 == 1) {
+              start_load(static_cast<int>(1 + run * 37 % 120), static_cast<unsigned>(run), s);
             }
           }
-          c.run(*gpu(), forward, backward, stream);
-          differing += c.bits() != first;
-        }
-        EXPECT_EQ(differing, 0) << name << " " << order << " head dim " << head_dim;
+        };
+        EXPECT_EQ(Repeats(c).differing(*gpu(), forward, backward, stream, repeats(), disturb), 0)
+            << name << " " << order << " head dim " << head_dim;
       }
     }
   }
@@ -126,31 +84,34 @@ TEST(Bits, AloneAsInABatch) {
 
 TEST(Bits, GraphReplay) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
-  const Mask mask = masks::causal(900, 900);
-  GpuCase c(problem_of(mask, 64), mask, 3);
-  const Plan forward = c.plan(Pass::forward, "ascending");
-  const Plan backward = c.plan(Pass::backward, "descending/split");
-  c.run(*gpu(), forward, backward);
-  const auto eager = c.bits();
-
   cudaStream_t stream;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "test");
-  gpu()->forward(forward, c.forward(), {.stream = stream});
-  gpu()->backward(backward, c.backward(), {.stream = stream});
-  cuda::check(cudaStreamEndCapture(stream, &graph), "test");
-  cuda::check(cudaGraphInstantiate(&executable, graph, 0), "test");
-  for (int i = 0; i < 30; ++i) {
-    c.poison();
-    cuda::check(cudaGraphLaunch(executable, stream), "test");
-    gpu()->synchronize({.stream = stream});
-    for (GpuTensor* output : c.outputs()) output->download();
-    ASSERT_EQ(c.bits(), eager) << "replay " << i;
+  for (const int64_t head_dim : {64, 128}) {
+    for (const auto& [name, mask] : patterns(900, 2)) {
+      GpuCase c(problem_of(mask, head_dim), mask, 3);
+      const Plan forward = c.plan(Pass::forward, "ascending");
+      const Plan backward = c.plan(Pass::backward, "descending/split");
+      c.run(*gpu(), forward, backward);
+      const auto eager = c.bits();
+
+      cudaGraph_t graph;
+      cudaGraphExec_t executable;
+      cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "test");
+      gpu()->forward(forward, c.forward(), {.stream = stream});
+      gpu()->backward(backward, c.backward(), {.stream = stream});
+      cuda::check(cudaStreamEndCapture(stream, &graph), "test");
+      cuda::check(cudaGraphInstantiate(&executable, graph, 0), "test");
+      for (int i = 0; i < 10; ++i) {
+        c.poison();
+        cuda::check(cudaGraphLaunch(executable, stream), "test");
+        gpu()->synchronize({.stream = stream});
+        for (GpuTensor* output : c.outputs()) output->download();
+        ASSERT_EQ(c.bits(), eager) << name << " head dim " << head_dim << " replay " << i;
+      }
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
+    }
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
 }
 

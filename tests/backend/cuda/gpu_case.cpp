@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "backend/reference/compare.h"
 #include "core/random.h"
 
 namespace verbatim::test {
@@ -32,6 +31,7 @@ std::string describe(const char* name, const Comparison& c) {
 
 const cuda::CudaBackend* gpu() {
   static const std::unique_ptr<cuda::CudaBackend> backend = [] {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // a stream must not queue behind another's
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
       return std::unique_ptr<cuda::CudaBackend>();
@@ -42,6 +42,38 @@ const cuda::CudaBackend* gpu() {
     return made;
   }();
   return backend.get();
+}
+
+std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
+  const std::vector<int64_t> docs{length / 8, 0, length / 3, 1, length / 4, 77, 300};
+  const std::vector<int64_t> prefix{100}, edges{0, 100, 101, 500, length};
+  return {{"full", masks::full(length, length - 37)},
+          {"causal", masks::causal(length, length + 65)},
+          {"full_sliding_window", masks::full_sliding_window(length, length, 200)},
+          {"causal_sliding_window", masks::causal_sliding_window(length, length, 200)},
+          {"full_document", masks::full_document(docs)},
+          {"causal_document", masks::causal_document(docs)},
+          {"share_question", masks::share_question(docs)},
+          {"causal_blockwise", masks::causal_blockwise(docs)},
+          {"global_sliding", masks::global_sliding(length, 50, 150)},
+          {"prefix_lm_causal", masks::prefix_lm_causal(length, 333)},
+          {"prefix_lm_document", masks::prefix_lm_document(docs, prefix)},
+          {"block_causal_document", masks::block_causal_document(docs, 128)},
+          {"uniform_block_sparse",
+           masks::uniform_block_sparse(length, length, 128, 96, 0.3, 7, kv_heads)},
+          {"variable_block_sparse", masks::variable_block_sparse(edges, edges, 0.5, 7, kv_heads)}};
+}
+
+Problem problem_of(const Mask& mask, int64_t head_dim, int64_t batch) {
+  Problem p;
+  p.batch = batch;
+  p.q_heads = 8;
+  p.kv_heads = 2;
+  p.q_len = mask.q_len();
+  p.kv_len = mask.kv_len();
+  p.head_dim = p.head_dim_v = head_dim;
+  p.dtype = Dtype::bf16;
+  return p;
 }
 
 GpuTensor::GpuTensor(Dtype dtype, std::array<int64_t, 4> shape, int64_t gap)
@@ -66,6 +98,7 @@ RowView GpuTensor::row_view() const {
 void GpuTensor::upload() {
   auto& bytes = host.bytes();
   cuda::check(cudaMemcpy(device_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "test");
+  cuda::check(cudaStreamSynchronize(nullptr), "test");  // of pageable memory it may still be going
 }
 void GpuTensor::download() {
   auto& bytes = host.bytes();
@@ -133,12 +166,16 @@ std::vector<std::vector<uint8_t>> GpuCase::bits() {
   return all;
 }
 
+Check GpuCase::check() {
+  return check_backward(
+      problem, mask,
+      {q.host.view(), k.host.view(), v.host.view(), o.host.view(), dout.host.view(),
+       lse.host.row_view(), dq.host.view(), dk.host.view(), dv.host.view()},
+      Selection::all(problem), 1);
+}
+
 std::string GpuCase::examine(double& worst_ratio) {
-  const Check check =
-      check_backward(problem, mask,
-                     {q.host.view(), k.host.view(), v.host.view(), o.host.view(), dout.host.view(),
-                      lse.host.row_view(), dq.host.view(), dk.host.view(), dv.host.view()},
-                     Selection::all(problem), 1);
+  const Check check = this->check();
   worst_ratio = check.worst_ratio();
   // LSE comes from scores as large as it or the cap, which tensor cores add with truncation: 16 ulp
   // of that (2e-6 of it) are rounding. The largest seen is 12.

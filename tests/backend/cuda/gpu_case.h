@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/executor.h"
+#include "backend/reference/compare.h"
 #include "support/guarded_tensor.h"
 #include "verbatim/mask.h"
 #include "verbatim/schedule.h"
@@ -30,12 +31,24 @@ class GpuTensor {
   GuardedTensor host;
   TensorView view() const;
   RowView row_view() const;
+  void* memory() const { return device_; }  // as host.bytes()
   void upload();
   void download();
 
  private:
   void* device_ = nullptr;
 };
+
+/// A mask under the name of its pattern.
+struct Named {
+  std::string name;
+  Mask mask;
+};
+/// All fourteen patterns at about `length` tokens.
+std::vector<Named> patterns(int64_t length, int64_t kv_heads);
+
+/// bf16, 8 query heads on 2 KV heads.
+Problem problem_of(const Mask& mask, int64_t head_dim, int64_t batch = 2);
 
 /// Sizes, mask and the tensors of both passes, filled from a seed. Outputs hold NaN.
 struct GpuCase {
@@ -55,8 +68,10 @@ struct GpuCase {
   void run(const cuda::CudaBackend& backend, const Plan& forward, const Plan& backward,
            void* stream = nullptr);
   void poison();
-  /// Bytes of all outputs, as they came back.
+  /// Bytes of all outputs, as they came back: o, lse, dq, dk, dv.
   std::vector<std::vector<uint8_t>> bits();
+  /// The outputs against the double reference.
+  Check check();
   /// What is wrong with the outputs against the reference; empty when nothing is.
   std::string examine(double& worst_ratio);
 };

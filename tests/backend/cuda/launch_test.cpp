@@ -86,12 +86,16 @@ TEST(Launch, EmptyAndSingleRows) {
   for (const Mask& mask : {masks::full(0, 0), masks::full(0, 70), masks::full(70, 0),
                            masks::causal(1, 1), masks::causal(130, 1), masks::causal(1, 130),
                            masks::causal_document(some), masks::causal(100, 30)}) {
-    for (const std::string order : {"ascending", "descending/split"}) {
-      GpuCase c(small(mask), mask, 9);
-      c.run(*gpu(), c.plan(Pass::forward, "ascending/split"), c.plan(Pass::backward, order));
-      double ratio = 0;
-      EXPECT_EQ(c.examine(ratio), "")
-          << mask.name() << " " << mask.q_len() << " x " << mask.kv_len();
+    for (const int64_t head_dim : {64, 128, 192}) {
+      for (const std::string order : {"ascending", "descending/split"}) {
+        Problem p = small(mask);
+        p.head_dim = p.head_dim_v = head_dim;
+        GpuCase c(p, mask, 9);
+        c.run(*gpu(), c.plan(Pass::forward, "ascending/split"), c.plan(Pass::backward, order));
+        double ratio = 0;
+        EXPECT_EQ(c.examine(ratio), "") << mask.name() << " " << mask.q_len() << " x "
+                                        << mask.kv_len() << ", head dim " << head_dim;
+      }
     }
   }
 }

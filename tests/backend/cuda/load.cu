@@ -1,10 +1,17 @@
 #include "backend/cuda/load.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
 #include "backend/cuda/status.h"
 
 namespace verbatim::test {
 namespace {
 
 constexpr int kSharedBytes = 160 * 1024;
+constexpr int kAllShared = 227 * 1024;  // what one CTA can have
 
 __global__ void hold(unsigned seed) {
   extern __shared__ volatile int memory[];
@@ -14,6 +21,19 @@ __global__ void hold(unsigned seed) {
   while (clock64() - begin < cycles) memory[threadIdx.x] = memory[threadIdx.x] + 1;
 }
 
+__device__ long long nanoseconds() {
+  long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+__global__ void occupy(volatile int* flags) {
+  constexpr long long kLongest = 60'000'000'000;
+  const long long begin = nanoseconds();
+  flags[1 + blockIdx.x] = 1;
+  while (flags[0] == 0 && nanoseconds() - begin < kLongest) __nanosleep(1000);
+}
+
 }  // namespace
 
 void start_load(int ctas, unsigned seed, void* stream) {
@@ -21,6 +41,37 @@ void start_load(int ctas, unsigned seed, void* stream) {
               "test.load");
   hold<<<ctas, 64, kSharedBytes, static_cast<cudaStream_t>(stream)>>>(seed);
   cuda::check(cudaGetLastError(), "test.load");
+}
+
+Occupied::Occupied(int multiprocessors) {
+  using std::chrono::steady_clock;
+  cudaStream_t stream = nullptr;
+  int* flags = nullptr;
+  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test.load");
+  const size_t count = static_cast<size_t>(multiprocessors) + 1;
+  cuda::check(cudaHostAlloc(&flags, count * sizeof(int), cudaHostAllocMapped), "test.load");
+  std::fill_n(flags, count, 0);
+  stream_ = stream;
+  flags_ = flags;
+  cuda::check(cudaFuncSetAttribute(occupy, cudaFuncAttributeMaxDynamicSharedMemorySize, kAllShared),
+              "test.load");
+  occupy<<<multiprocessors, 1, kAllShared, stream>>>(flags);
+  cuda::check(cudaGetLastError(), "test.load");
+  const auto limit = steady_clock::now() + std::chrono::seconds(10);
+  for (int i = 1; i <= multiprocessors; ++i) {
+    while (flags_[i] == 0 && steady_clock::now() < limit) std::this_thread::yield();
+  }
+  if (steady_clock::now() >= limit) {
+    flags_[0] = 1;
+    throw std::runtime_error("the multiprocessors are not free");
+  }
+}
+
+Occupied::~Occupied() {
+  flags_[0] = 1;
+  cudaStreamSynchronize(static_cast<cudaStream_t>(stream_));
+  cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
+  cudaFreeHost(const_cast<int*>(flags_));
 }
 
 }  // namespace verbatim::test

@@ -7,4 +7,20 @@ namespace verbatim::test {
 /// depends on `seed`: launches beside them get fewer multiprocessors, at other times.
 void start_load(int ctas, unsigned seed, void* stream);
 
+/// Multiprocessors that nobody else gets: CTAs with all of a multiprocessor's shared memory, which
+/// run until the object goes, or for a minute.
+class Occupied {
+ public:
+  /// Returns when all of the CTAs run. Kernels that are launched meanwhile must have run before:
+  /// loading one may wait for the device.
+  explicit Occupied(int multiprocessors);
+  ~Occupied();
+  Occupied(const Occupied&) = delete;
+  Occupied& operator=(const Occupied&) = delete;
+
+ private:
+  void* stream_ = nullptr;
+  volatile int* flags_ = nullptr;  // in pinned memory: whether to stop, then which CTAs run
+};
+
 }  // namespace verbatim::test

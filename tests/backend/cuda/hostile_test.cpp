@@ -1,0 +1,91 @@
+// The same bits while others hold multiprocessors, and in other processes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "backend/cuda/gpu_case.h"
+#include "backend/cuda/load.h"
+#include "backend/cuda/repeat.h"
+#include "core/sha256.h"
+
+namespace verbatim::test {
+namespace {
+
+/// Ends the process when a test hangs: a wait inside a CTA has no limit of its own.
+struct Watchdog {
+  explicit Watchdog(unsigned seconds) { alarm(seconds); }
+  ~Watchdog() { alarm(0); }
+};
+
+TEST(Bits, OtherMultiprocessorsTaken) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Watchdog watchdog(300);
+  const int all = cuda::device(0).multiprocessors;
+  cudaStream_t stream;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  for (const int64_t head_dim : {64, 128, 192}) {
+    for (const auto& [name, mask] : patterns(1500, 2)) {
+      GpuCase c(problem_of(mask, head_dim), mask, 11);
+      const Plan forward = c.plan(Pass::forward, "descending");
+      const Plan backward = c.plan(Pass::backward, "descending");
+      ASSERT_EQ(backward.residency, 1);
+      c.run(*gpu(), forward, backward, stream);
+      Repeats repeats(c);
+      const auto differing = [&] {
+        return repeats.differing(*gpu(), forward, backward, stream, 10);
+      };
+      EXPECT_EQ(differing(), 0);  // loads what will run beside others
+      for (const int taken : {1, 8, 40, 100, all - 1}) {
+        if (taken >= all) continue;
+        const Occupied occupied(taken);
+        EXPECT_EQ(differing(), 0) << name << " head dim " << head_dim << ", " << taken << " taken";
+      }
+    }
+  }
+  cudaStreamDestroy(stream);
+}
+
+/// SHA-256 of all outputs of every mask at both head dims of the Hopper kernels.
+std::string hashes() {
+  std::string text;
+  for (const int64_t head_dim : {64, 128}) {
+    for (const auto& [name, mask] : patterns(700, 2)) {
+      GpuCase c(problem_of(mask, head_dim), mask, 21);
+      c.run(*gpu(), c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, "descending"));
+      Sha256 sha;
+      for (const auto& bytes : c.bits()) sha.update(std::as_bytes(std::span(bytes)));
+      text += fmt::format("{} {} {}\n", name, head_dim, sha.hex());
+    }
+  }
+  return text;
+}
+
+constexpr const char* kMark = "hashes of this process:\n";
+
+// What OtherProcesses runs.
+TEST(Bits, DISABLED_Hashes) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  fmt::print("{}{}", kMark, hashes());
+}
+
+TEST(Bits, OtherProcesses) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const std::string expected = hashes();
+  const std::string command =
+      std::filesystem::read_symlink("/proc/self/exe").string() +
+      " --gtest_also_run_disabled_tests --gtest_filter=Bits.DISABLED_Hashes";
+  for (int process = 0; process < 3; ++process) {
+    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+    ASSERT_NE(pipe, nullptr);
+    std::string said;
+    for (int c; (c = std::fgetc(pipe.get())) != EOF;) said += static_cast<char>(c);
+    EXPECT_NE(said.find(kMark + expected), std::string::npos) << said;
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test

@@ -1,0 +1,56 @@
+// Every kernel on a small shape: correct, and quick enough for a sanitizer (sanitize.sh).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "backend/cuda/gpu_case.h"
+
+namespace verbatim::test {
+namespace {
+
+struct Kind {
+  int arch;  // of the kernels: 80 or 90
+  int64_t head_dim;
+  Dtype dtype;
+  bool extras;  // softcap and dropout: on Hopper the forward's other instances
+};
+
+std::string name(const Kind& kind) {
+  return fmt::format("sm{}_hd{}_{}{}", kind.arch, kind.head_dim, to_string(kind.dtype),
+                     kind.extras ? "_extras" : "");
+}
+void PrintTo(const Kind& kind, std::ostream* out) { *out << name(kind); }  // for GoogleTest
+
+class Small : public testing::TestWithParam<Kind> {};
+
+TEST_P(Small, Kernels) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Kind kind = GetParam();
+  if (cuda::device(0).arch < kind.arch) GTEST_SKIP() << "no such device";
+  cuda::CudaBackend backend(0);
+  backend.limit_arch(kind.arch);
+  const std::vector<int64_t> docs{130, 0, 70, 100};
+  for (const Mask& mask : {masks::causal(300, 300), masks::causal_document(docs)}) {
+    Problem p = problem_of(mask, kind.head_dim, 1);
+    p.q_heads = 4;
+    p.dtype = kind.dtype;
+    if (kind.extras) p.softcap = 5, p.dropout = 0.2;
+    GpuCase c(p, mask, 3);
+    for (const std::string order : {"descending", "ascending/split"}) {  // split: shared KV tiles
+      c.run(backend, c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, order));
+      double ratio = 0;
+      EXPECT_EQ(c.examine(ratio), "") << order;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Every, Small,
+    testing::Values(Kind{90, 64, Dtype::bf16, false}, Kind{90, 64, Dtype::f16, false},
+                    Kind{90, 128, Dtype::bf16, false}, Kind{90, 128, Dtype::f16, false},
+                    Kind{90, 64, Dtype::bf16, true}, Kind{90, 128, Dtype::f16, true},
+                    Kind{80, 64, Dtype::bf16, false}, Kind{80, 128, Dtype::f16, true},
+                    Kind{80, 192, Dtype::bf16, false}),
+    [](const auto& info) { return name(info.param); });
+
+}  // namespace
+}  // namespace verbatim::test
