@@ -8,7 +8,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test test-gpu build setup clean
+.PHONY: run test test-gpu test-gpu-sanitize build setup clean
 run: build
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
 	@echo "The page of this run: $(BUILD)/report.html"
@@ -20,6 +20,10 @@ test: build
 test-gpu: build
 	@if [ -x $(BUILD)/tests/gpu_test ]; then $(BUILD)/tests/gpu_test; \
 	 else echo "skipped: built without nvcc, so there are no GPU tests"; fi
+
+# Every kernel under compute-sanitizer: docs/kernels/sanitizers.md says what to expect.
+test-gpu-sanitize: build
+	tests/backend/cuda/sanitize.sh $(BUILD)/tests/gpu_test
 
 build: setup
 	cmake -S . -B $(BUILD) -G Ninja -DPython3_EXECUTABLE=/usr/bin/python3
