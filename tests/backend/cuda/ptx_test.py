@@ -46,7 +46,7 @@ EVENTS = {
 FAULTS = {
     "a turn after the read alone": ("ptx::bulk_wait_complete();", "ptx::bulk_wait_read();"),
     "no fence before a turn is handed on": (
-        "ptx::fence_async_global();\n      smem.signal_turn", "smem.signal_turn"),
+        "ptx::fence_async_global();\n    if (visit.last)", "if (visit.last)"),
     "no fence behind a turn": (
         "ptx::fence_async_global();\n      recorder.note(RecordKind::wait",
         "recorder.note(RecordKind::wait"),
@@ -114,8 +114,9 @@ def faults_of(ptx: str) -> list[str]:
     found = []
     writer, signaller = Flow(ptx, "writer"), Flow(ptx, "signaller")
     adds, copies = writer.all("add"), writer.all("add", "fetch")
-    if any(writer.reaches(a, writer.all("hand on"), ["complete", "global fence"]) for a in adds):
-        found.append("a turn is handed on before its addition is complete and fenced")
+    uses = writer.all("hand on", "fetch")
+    if any(writer.reaches(a, uses, ["complete", "global fence"]) for a in adds):
+        found.append("a sum is handed on or fetched before its addition is complete and fenced")
     if any(writer.reaches(a, adds, ["shared fence"]) for a in [0, *adds]):
         found.append("a copy out of shared memory without a fence")
     # An acquire in a loop of its own waits; the others look ahead.

@@ -90,9 +90,17 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
     }
     ptx::bulk_commit();
     next = look(n + 1);
+    if (!visit.last) {
+      ptx::mbarrier_arrive(sum_full);  // keeps the phase
+      if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
+      ptx::bulk_wait_read();
+      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
+    }
+    Recorder::disturb();
+    ptx::bulk_wait_complete();
+    recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
+    ptx::fence_async_global();
     if (visit.last) {
-      ptx::bulk_wait_complete();
-      ptx::fence_async_global();
       if (only) {
         ptx::mbarrier_arrive(sum_full);
       } else {
@@ -100,19 +108,8 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
         ptx::bulk_load(sum_full, smem.dq[buffer][half], sum, C::kDqHalfBytes);
       }
       ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);  // for those who wait for the sum first
-      recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
-      continue;
-    }
-    ptx::mbarrier_arrive(sum_full);  // keeps the phase
-    if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
-    ptx::bulk_wait_read();
-    ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
-    Recorder::disturb();
-    ptx::bulk_wait_complete();
-    recorder.note(RecordKind::reduce, begin, visit.row, visit.key);
-    if (p.ordered) {
+    } else if (p.ordered) {
       // Another thread signals, so that the release is off this thread's chain.
-      ptx::fence_async_global();
       smem.signal_turn[half] = turn_of(visit.row);
       smem.signal_value[half] = visit.addend + 1;
       ptx::mbarrier_arrive(&smem.signal_full[half]);
