@@ -3,9 +3,10 @@
 
 Every row is the lowest tenth of many calls on one tiny problem, in CPU time of this thread, so that
 a busy machine shows little. "C call" is verbatim_attention_forward or _backward through ctypes with
-structs packed beforehand; the rows under it do the same work and more. PyTorch's own price, of an
-operator that does nothing in Python, is beside ours. Needs NumPy; PyTorch where it is there. With
---device cuda the C call is the enqueueing of its kernels.
+structs packed beforehand. The rows that begin with "C call" add what no caller can do without: the
+outputs' memory, and where gradients are wanted PyTorch's formula in Python that keeps the tensors.
+What is above those is Verbatim's own. Needs NumPy; PyTorch where it is there. With --device cuda the
+C call is the enqueueing of its kernels.
 """
 
 import argparse
@@ -17,23 +18,29 @@ from typing import Any
 import numpy as np
 import verbatim_attn as va
 from verbatim_attn import _library
-from verbatim_attn._arrays import arrays_of
+from verbatim_attn._arrays import arrays_of, dense_strides
 
 _kept: list[Any] = []  # what packed addresses point to
+_TURN = 20  # calls
 SHAPE = (1, 16, 1, 16)  # (batch, length, heads, dim): one tile, so one thread
 
 
-def cost_of(call: Callable[[], Any], calls: int, wait: Callable[[], Any]) -> float:
-    """Microseconds of CPU time of this thread, of which a tenth of the calls take less. Not the
-    least: single readings of 0 have been seen. `wait` keeps a GPU's queue from filling."""
-    clock, costs = time.thread_time_ns, []
-    for number in range(calls):
-        if number % 32 == 0:
+def costs_of(
+    rows: dict[str, Callable[[], Any]], calls: int, wait: Callable[[], Any]
+) -> dict[str, float]:
+    """Of each row the microseconds of CPU time of this thread that a tenth of its calls stay
+    under. Not the least: single readings of 0 have been seen. Rows take turns, so that what the
+    machine does meanwhile meets all of them; `wait` keeps a GPU's queue from filling."""
+    clock = time.thread_time_ns
+    costs: dict[str, list[int]] = {row: [] for row in rows}
+    for _ in range(calls // _TURN):
+        for row, call in rows.items():
             wait()
-        begin = clock()
-        call()
-        costs.append(clock() - begin)
-    return sorted(costs)[calls // 10] / 1000
+            for _ in range(_TURN):
+                begin = clock()
+                call()
+                costs[row].append(clock() - begin)
+    return {row: sorted(of_row)[len(of_row) // 10] / 1000 for row, of_row in costs.items()}
 
 
 def c_calls(plan: va.Plan, dout: Any, q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any]]:
@@ -43,15 +50,18 @@ def c_calls(plan: va.Plan, dout: Any, q: Any, k: Any, v: Any) -> dict[str, Calla
     gradients = plan.backward(dout, q, k, v, o, lse)
     _kept.extend([q, k, v, dout, o, lse, again, rows, gradients])
     arrays = arrays_of(q)
-    view, address = arrays.view, arrays.address
-    forward = _library.FORWARD.pack(*view(q), *view(k), *view(v), *view(again), address(rows))
-    dq, dk, dv = gradients
-    backward = _library.BACKWARD.pack(
-        *view(q), *view(k), *view(v), *view(o), *view(dout), address(lse),
-        *view(dq), *view(dk), *view(dv),
-    )  # fmt: skip
-    run = _library.RUN.pack(arrays.stream(q), 1, 0, 0)
-    handle = plan._handle
+
+    def packed(struct: Any, tensors: tuple[Any, ...], rows: int) -> bytes:
+        """With the LSE, which has no layout, at position `rows`."""
+        fields = []
+        for at, x in enumerate(tensors):
+            fields += [arrays.address(x), b"" if at == rows else arrays.layout("x", arrays.key(x))]
+        return struct.pack(*fields)
+
+    forward = packed(_library.FORWARD, (q, k, v, again, rows), 4)
+    backward = packed(_library.BACKWARD, (q, k, v, o, dout, lse, *gradients), 5)
+    run = _library.RUN.pack(arrays.stream(), 1, 0, 0)
+    handle = plan._handle.pointer
     return {
         "forward": lambda: _library.forward(handle, forward, run),
         "backward": lambda: _library.backward(handle, backward, run),
@@ -69,11 +79,13 @@ def numpy_rows() -> dict[str, dict[str, Callable[[], Any]]]:
     return {
         "forward": {
             "C call": c["forward"],
+            "C call and outputs": lambda: (c["forward"](), np.empty_like(o), np.empty_like(lse)),
             "Plan.forward": lambda: plan.forward(q, k, v, threads=1),
             "attention": lambda: va.attention(q, k, v, mask=mask),
         },
         "backward": {
             "C call": c["backward"],
+            "C call and outputs": lambda: (c["backward"](), *map(np.empty_like, (q, k, v))),
             "Plan.backward": lambda: plan.backward(dout, q, k, v, o, lse, threads=1),
             "attention_backward": lambda: va.attention_backward(dout, q, k, v, o, lse, mask=mask),
         },
@@ -82,7 +94,6 @@ def numpy_rows() -> dict[str, dict[str, Callable[[], Any]]]:
 
 def torch_rows(device: str) -> dict[str, dict[str, Callable[[], Any]]]:
     import torch
-    from verbatim_attn._torch import SETTINGS
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
@@ -98,49 +109,49 @@ def torch_rows(device: str) -> dict[str, dict[str, Callable[[], Any]]]:
     o, lse = plan.forward(q, k, v)
     graph = va.attention(*leaves, mask=mask)
 
-    library = torch.library.Library("verbatim_overhead", "DEF")
-    _kept.append(library)
-    results = "-> (Tensor o, Tensor lse)"
-    key = "CPU" if device == "cpu" else "CUDA"
-    for name, settings in (("plain", ""), ("differentiable", f", {SETTINGS}")):
-        library.define(f"{name}(Tensor q, Tensor k, Tensor v{settings}) {results}")
-        library.impl(name, lambda q, *_: (q.new_empty(o.shape), q.new_empty(lse.shape)), key)
-    torch.library.register_autograd(
-        "verbatim_overhead::differentiable", lambda ctx, *_: (None,) * 11, lib=library
-    )
-    ops = torch.ops.verbatim_overhead
+    strides = dense_strides(SHAPE)
 
-    class Ready(torch.autograd.Function):
-        """What PyTorch asks for a formula in Python that saves six tensors and only allocates."""
+    def make() -> Any:
+        return torch.empty_strided(SHAPE, strides, dtype=dtype, device=device)
+
+    def make_rows() -> Any:
+        rows = (batch, heads, length)
+        return torch.empty_strided(rows, dense_strides(rows), dtype=torch.float32, device=device)
+
+    class Formula(torch.autograd.Function):
+        """What PyTorch asks for a formula in Python, around the C calls."""
 
         @staticmethod
         def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
-            ctx.save_for_backward(q, k, v, o, lse, None)
-            return q.new_empty(o.shape), q.new_empty(lse.shape)
+            c["forward"]()
+            o, lse = make(), make_rows()
+            ctx.save_for_backward(q, k, v, o, lse)
+            return o
 
         @staticmethod
-        def backward(ctx: Any, dout: Any, _dlse: Any) -> Any:
-            q, k, v, *_ = ctx.saved_tensors
-            return q.new_empty(q.shape), q.new_empty(k.shape), q.new_empty(v.shape)
+        def backward(ctx: Any, dout: Any) -> Any:
+            _q, _k, _v, _o, _lse = ctx.saved_tensors
+            c["backward"]()
+            return make(), make(), make()
 
-    ready = Ready.apply(*leaves)[0]
-    arguments = (mask.spec, None, 0.0, 0.0, "auto", "auto", "invariant", True)
+    formula = Formula.apply(*leaves)
     return {
         "forward": {
             "C call": c["forward"],
-            "PyTorch: operator that only allocates": lambda: ops.plain(q, k, v),
-            "PyTorch: with settings and a formula": lambda: ops.differentiable(q, k, v, *arguments),
-            "PyTorch: Function that only allocates": lambda: Ready.apply(*leaves),
+            "C call and outputs": lambda: (c["forward"](), make(), make_rows()),
             "Plan.forward": lambda: plan.forward(q, k, v, threads=1),
             "attention": lambda: va.attention(q, k, v, mask=mask),
+            "flash_attn_func": lambda: va.flash_attn_func(q, k, v, causal=True),
+            "C call in an autograd.Function": lambda: Formula.apply(*leaves),
             "attention, with graph": lambda: va.attention(*leaves, mask=mask),
         },
         "backward": {
             "C call": c["backward"],
-            "PyTorch: Function that only allocates": lambda: torch.autograd.grad(
-                ready, leaves, dout, retain_graph=True
-            ),
+            "C call and outputs": lambda: (c["backward"](), make(), make(), make()),
             "Plan.backward": lambda: plan.backward(dout, q, k, v, o, lse, threads=1),
+            "C call in an autograd.Function": lambda: torch.autograd.grad(
+                formula, leaves, dout, retain_graph=True
+            ),
             "autograd": lambda: torch.autograd.grad(graph, leaves, dout, retain_graph=True),
         },
     }
@@ -153,11 +164,9 @@ def idle() -> None:
 def measure(title: str, rows: dict[str, Any], calls: int, wait: Callable[[], Any] = idle) -> None:
     for name, row_calls in rows.items():
         print(f"{title + ', ' + name:<40} {'us':>7} {'above C':>8}")
-        base = None
-        for row, call in row_calls.items():
-            cost = cost_of(call, calls, wait)
-            base = cost if base is None else base
-            print(f"  {row:<38} {cost:>7.1f} {cost - base:>8.1f}")
+        costs = costs_of(row_calls, calls, wait)
+        for row, cost in costs.items():
+            print(f"  {row:<38} {cost:>7.1f} {cost - costs['C call']:>8.1f}")
 
 
 def main() -> None:

@@ -139,6 +139,25 @@ def test_the_tool_gets_the_same_bits(tmp_path, dtype):
         assert hashlib.sha256(x.tobytes()).hexdigest() == saved["bits"]["sha256"][name], name
 
 
+def test_arrays_that_nobody_may_write():
+    tensors = inputs(np.random.default_rng(8))
+    expected = run(*tensors)
+    for x in tensors:
+        x.flags.writeable = False
+    assert same_bits(run(*tensors), expected)
+
+
+def test_a_plan_keeps_few_calls():
+    plan = va.Plan(PROBLEM)
+    q, k, v, _ = inputs(np.random.default_rng(8))
+    expected = plan.forward(q, k, v)
+    for gap in range(70):
+        room = np.zeros((2, 70, 4, 24 + gap), np.float32)
+        room[..., :24] = q
+        assert same_bits(plan.forward(room[..., :24], k, v), expected)
+    assert len(plan._calls) <= 64
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1)])
 def test_lengths_of_zero_and_one(shape):
     q, k, v, dout = inputs(np.random.default_rng(9), q_len=shape[0], kv_len=shape[1])

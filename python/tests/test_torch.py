@@ -208,12 +208,14 @@ def test_compile_with_dynamic_lengths(place):
 
 
 def test_the_order_survives_every_entry_point(monkeypatch, place):
-    """A flag that autograd or the compiler drops would show in the plans that are asked for."""
+    """A flag that autograd or the compiler drops would show in the calls that are asked for."""
     asked = []
     import verbatim_attn._torch as ops
 
-    real = ops.plan_of
-    monkeypatch.setattr(ops, "plan_of", lambda *a: asked.append(a[7:]) or real(*a))
+    real = ops.call_of
+    monkeypatch.setattr(
+        ops, "call_of", lambda x, mask, how: asked.append((len(x), how[3:])) or real(x, mask, how)
+    )
     how = {"order": "shift", "level": "run_to_run", "deterministic": False}
     q, k, v = inputs(place)
 
@@ -225,7 +227,7 @@ def test_the_order_survives_every_entry_point(monkeypatch, place):
     for o in (call(q, k, v), compiled, checkpointed):
         gradients(o, q, k, v)
     assert len(asked) >= 6
-    assert set(asked) == {("shift", "auto", "run_to_run", False)}
+    assert set(asked) == {(n, ("shift", "auto", "run_to_run", False)) for n in (3, 6)}
 
 
 def test_checkpointing_draws_the_same_dropout(place):
@@ -284,11 +286,46 @@ def test_strides_and_expanded_gradients(place):
     assert same_bits([va.attention(q, shared, v)], [va.attention(q, shared.contiguous(), v)])
 
 
+def test_a_call_of_one_layout_does_not_serve_another(place):
+    """All share one plan, whose prepared calls hold the strides."""
+    dense = inputs(place, grad=False, q_len=40, kv_len=40, q_heads=2)
+    o, lse = va.attention(*dense, return_lse=True)
+    dout = torch.randn(o.shape, generator=torch.Generator().manual_seed(9)).to(o)
+    expected = (o, lse, *va.attention_backward(dout, *dense, o, lse))
+
+    def heads_first(x):
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def between(x):
+        return torch.stack([x, x], -1)[..., 0]
+
+    wide = (lse.double(), lse.transpose(1, 2).contiguous().transpose(1, 2))
+    for how in (heads_first, between, torch.clone, heads_first):
+        for i in range(3):
+            tensors = [how(x) if i == j else x for j, x in enumerate(dense)]
+            for rows in (lse, *wide):
+                o, again = va.attention(*tensors, return_lse=True)
+                gradients = va.attention_backward(how(dout), *tensors, how(o), rows)
+                assert same_bits((o, again, *gradients), expected)
+
+
+def test_saved_tensors_may_come_back_otherwise(place):
+    q, k, v = inputs(place)
+    expected = gradients(va.attention(q, k, v), q, k, v)
+
+    def strided(x):
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+    with torch.autograd.graph.saved_tensors_hooks(strided, lambda x: x):
+        o = va.attention(q, k, v)
+    assert same_bits(gradients(o, q, k, v), expected)
+
+
 def test_only_rows_that_a_gpu_cannot_read_are_copied():
     from verbatim_attn._arrays import rows_are_aligned
 
     def aligned(x):
-        return rows_are_aligned(x.shape, x.stride(), x.element_size())
+        return rows_are_aligned(x.shape, x.stride(), x.element_size(), 16)
 
     x = torch.empty(2, 3, 4, 64, dtype=torch.bfloat16)
     assert aligned(x) and aligned(x.transpose(1, 2)) and aligned(x[..., 8:40])
@@ -346,7 +383,7 @@ def test_deterministic_algorithms_forbid_any_order(place):
             gradients(o, q, k, v)
         from verbatim_attn.attention import resolve_order
 
-        assert resolve_order("auto", "invariant", False) == ("auto", "invariant")
+        assert resolve_order("auto", "invariant", False, False) == ("auto", "invariant")
         va.attention(q, k, v, deterministic=False)
     finally:
         torch.use_deterministic_algorithms(False)

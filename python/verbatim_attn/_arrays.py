@@ -2,54 +2,93 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ._library import DTYPES
+from . import _library
 
-View = tuple[int, ...]  # address, dtype, 4 lengths, 4 strides in elements: _library._TENSOR
+NAMES = ("q", "k", "v", "o", "dout", "lse")  # of a backward's inputs; a forward's are the first
+Key = tuple[Any, ...]  # (shape, strides, dtype, ...): all of an array or tensor but its address
 
 
 class Arrays:
-    """What both kinds share."""
+    """What both kinds share. `address` and `key` of an array or tensor are asked in every call."""
 
     kind: type[Any]
     device: str
+    rows_dtype: Any  # f32
+    alignment = 1  # of addresses that the library reads, in bytes
+    address: Callable[[Any], int]
+    key: Callable[[Any], Key]
+    stream: Callable[[], int]  # the current one's address
 
     def _code(self, dtype: Any) -> int | None:
         raise NotImplementedError
 
-    def dtype(self, x: Any) -> int:
-        """Into DTYPES."""
-        code = self._code(x.dtype)
-        if code is None:
-            raise unknown_dtype(x.dtype)
-        return code
-
-    def dtype_name(self, x: Any) -> str:
-        return DTYPES[self.dtype(x)]
-
-    def read(self, x: Any) -> tuple[Any, View]:
-        """The array or tensor itself when the library can read it, else a dense copy; and its
-        view."""
+    def _strides(self, key: Key) -> Sequence[int] | None:
+        """In elements; None when they are no whole ones, or negative."""
         raise NotImplementedError
 
-    def check(self, name: str, x: Any) -> None:
-        """That x is of this kind and has four dimensions; the library checks the rest."""
-        if not isinstance(x, self.kind):
-            raise TypeError(
-                f"[tensors] {name} is no {self.kind.__name__}; got {type(x).__name__}, expected "
-                "q, k and v of one kind"
-            )
-        if x.ndim != 4:
+    def dense(self, x: Any, dtype: Any) -> Any:
+        """A dense copy on this device."""
+        raise NotImplementedError
+
+    def maker(self, shape: Sequence[int], dtype: Any) -> Callable[[], Any]:
+        """Makes dense ones on this device that hold anything."""
+        raise NotImplementedError
+
+    def dtype(self, dtype: Any) -> int:
+        """Into DTYPES."""
+        code = self._code(dtype)
+        if code is None:
             raise ValueError(
-                f"[tensors] wrong number of dimensions of {name}; got shape {list(x.shape)}, "
-                "expected (batch, length, heads, dim)"
+                f"[tensors] no kernel for this dtype; got {dtype}, expected float32, bfloat16 or "
+                "float16 (nearest: float32)"
             )
+        return code
+
+    def keys(self, tensors: Sequence[Any]) -> tuple[Key, ...]:
+        """Of the first of NAMES; refuses what is not of this kind."""
+        try:
+            return tuple(map(self.key, tensors))
+        except (AttributeError, TypeError):
+            for name, x in zip(NAMES, tensors, strict=False):
+                if not isinstance(x, self.kind):
+                    raise TypeError(
+                        f"[tensors] {name} is no {self.kind.__name__}; got {type(x).__name__}, "
+                        "expected q, k and v of one kind"
+                    ) from None
+            raise
+
+    def layout(self, name: str, key: Key) -> bytes | None:
+        """What verbatim_tensor holds behind the address; None when the library cannot read such
+        rows."""
+        check_dimensions(name, key)
+        shape, code, strides = key[0], self.dtype(key[2]), self._strides(key)
+        if (
+            strides is None
+            or (strides[-1] != 1 and shape[-1] > 1)
+            or not rows_are_aligned(shape, strides, key[2].itemsize, self.alignment)
+        ):
+            return None
+        return _library.LAYOUT.pack(code, *shape, *strides)
+
+    def dense_layout(self, shape: Sequence[int], dtype: Any) -> bytes:
+        return _library.LAYOUT.pack(self.dtype(dtype), *shape, *dense_strides(shape))
+
+    def row_layout(self, key: Key, shape: Sequence[int]) -> bytes | None:
+        """Nothing, which is what the library keeps of an LSE; None when it is not dense f32."""
+        if key[0] != shape:
+            raise ValueError(
+                f"[tensors] wrong shape of lse; got {list(key[0])}, expected {list(shape)}"
+            )
+        is_dense = key[2] == self.rows_dtype and self._strides(key) == dense_strides(shape)
+        return b"" if is_dense else None
 
 
 class NumpyArrays(Arrays):
@@ -57,104 +96,88 @@ class NumpyArrays(Arrays):
 
     kind = np.ndarray
     device = "cpu"
+    rows_dtype = np.dtype(np.float32)
+    stream = staticmethod(int)  # 0
 
     @staticmethod
-    @functools.cache  # NumPy takes microseconds to make a name
-    def _code(dtype: np.dtype) -> int | None:
+    def key(x: np.ndarray) -> Key:
+        return x.shape, x.strides, x.dtype
+
+    @staticmethod
+    def address(x: Any) -> int:
+        try:  # three times as fast as x.ctypes, for writable dense arrays that are not empty
+            return ctypes.addressof(ctypes.c_char.from_buffer(x))
+        except (BufferError, TypeError, ValueError):
+            return x.ctypes.data
+
+    def _code(self, dtype: np.dtype) -> int | None:
         codes = {"float32": 0, "bfloat16": 1, "float16": 2}
         return codes.get(dtype.name) if dtype.isnative else None
 
-    def read(self, x: np.ndarray) -> tuple[np.ndarray, View]:
-        if not x.flags.c_contiguous:
-            size = x.itemsize
-            if x.strides[-1] != size or any(s < 0 or s % size for s in x.strides):
-                x = np.ascontiguousarray(x)
-        return x, self.view(x)
+    def _strides(self, key: Key) -> Sequence[int] | None:
+        _shape, strides, dtype = key
+        if any(s < 0 or s % dtype.itemsize for s in strides):
+            return None
+        return tuple(s // dtype.itemsize for s in strides)
 
-    def ready_rows(self, lse: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        _check_lse(lse, shape)
-        return np.ascontiguousarray(lse, np.float32)
+    def dense(self, x: np.ndarray, dtype: Any) -> np.ndarray:
+        return np.array(x, dtype, order="C")
 
-    def empty(self, like: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        return np.empty(shape, like.dtype)
-
-    def empty_rows(self, like: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        return np.empty(shape, np.float32)
-
-    def address(self, x: np.ndarray) -> int:
-        return x.ctypes.data
-
-    def stream(self, x: np.ndarray) -> int:
-        return 0
-
-    def view(self, x: np.ndarray) -> View:
-        size = x.itemsize
-        return (x.ctypes.data, self.dtype(x), *x.shape, *[s // size for s in x.strides])
+    def maker(self, shape: Sequence[int], dtype: Any) -> Callable[[], np.ndarray]:
+        return functools.partial(np.empty, shape, dtype)
 
 
 class TorchTensors(Arrays):
-    """f32, bf16 and f16 on the CPU and on CUDA devices."""
+    """f32, bf16 and f16 on the CPU and on CUDA devices. Kernels of a GPU move 16 bytes at a time:
+    there every row starts at a multiple of them."""
 
     def __init__(self, device: Any) -> None:
         import torch
 
+        self.kind = torch.Tensor
         self.device = str(device)
+        self.rows_dtype = torch.float32
+        self.address = torch.Tensor.data_ptr
         self._torch = torch
         self._device = device
-        self._is_cuda = device.type == "cuda"
-        self._layout = functools.lru_cache(maxsize=1024)(self._find_layout)
         self._codes = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-        self.kind = torch.Tensor
+        self.stream = int  # 0
+        if device.type == "cuda":
+            self.alignment = 16
+            # torch.cuda.current_stream(device).cuda_stream, without making the object
+            current = torch._C._cuda_getCurrentRawStream
+            self.stream = functools.partial(current, device.index)
+
+    @staticmethod
+    def key(x: Any) -> Key:
+        return x.shape, x.stride(), x.dtype, x.device
 
     def _code(self, dtype: Any) -> int | None:
         return self._codes.get(dtype)
 
-    def _find_layout(self, dtype: Any, shape: Any, stride: Any) -> tuple[int, ...] | None:
-        """A View without its address; None when the library cannot read such rows. Kernels move 16
-        bytes at a time: on a GPU every row starts at a multiple of them."""
-        code = self._codes.get(dtype)
-        if code is None:
-            raise unknown_dtype(dtype)
-        if stride[-1] != 1 and shape[-1] > 1:
-            return None
-        if self._is_cuda and not rows_are_aligned(shape, stride, dtype.itemsize):
-            return None
-        return (code, *shape, *stride)
-
-    def read(self, x: Any) -> tuple[Any, View]:
-        if x.device != self._device:
+    def layout(self, name: str, key: Key) -> bytes | None:
+        if key[3] != self._device:
             raise ValueError(
-                f"[tensors] the tensors are on different devices; got {x.device}, "
+                f"[tensors] the tensors are on different devices; got {key[3]}, "
                 f"expected {self.device} as q"
             )
-        layout = self._layout(x.dtype, x.shape, x.stride())
-        address = x.data_ptr()
-        if layout is None or (self._is_cuda and address % 16):
-            x = x.clone(memory_format=self._torch.contiguous_format)
-            return x, self.view(x)
-        return x, (address, *layout)
+        return super().layout(name, key)
 
-    def ready_rows(self, lse: Any, shape: Sequence[int]) -> Any:
-        _check_lse(lse, shape)
-        return lse.to(self._device, self._torch.float32).contiguous()
+    def _strides(self, key: Key) -> Sequence[int] | None:
+        return key[1]
 
-    def empty(self, like: Any, shape: Sequence[int]) -> Any:
-        return like.new_empty(shape)
+    def row_layout(self, key: Key, shape: Sequence[int]) -> bytes | None:
+        ready = super().row_layout(key, shape)
+        return ready if key[3] == self._device else None
 
-    def empty_rows(self, like: Any, shape: Sequence[int]) -> Any:
-        return like.new_empty(shape, dtype=self._torch.float32)
+    def dense(self, x: Any, dtype: Any) -> Any:
+        return self.maker(x.shape, dtype)().copy_(x)
 
-    def address(self, x: Any) -> int:
-        return x.data_ptr()
-
-    def stream(self, x: Any) -> int:
-        if not self._is_cuda:
-            return 0
-        # torch.cuda.current_stream(device).cuda_stream, without making the object
-        return self._torch._C._cuda_getCurrentRawStream(self._device.index)
-
-    def view(self, x: Any) -> View:
-        return (x.data_ptr(), self.dtype(x), *x.shape, *x.stride())
+    def maker(self, shape: Sequence[int], dtype: Any) -> Callable[[], Any]:
+        return functools.partial(  # half the time of torch.empty
+            self._torch.empty_strided, tuple(shape), dense_strides(shape), dtype=dtype,
+            device=self._device,
+        )  # fmt: skip
 
 
 _numpy = NumpyArrays()
@@ -177,17 +200,28 @@ def arrays_of(x: Any) -> NumpyArrays | TorchTensors:
     return found
 
 
-def rows_are_aligned(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
-    """Whether rows of elements of `size` bytes lie multiples of 16 bytes apart."""
+def check_dimensions(name: str, key: Key) -> None:
+    if len(key[0]) != 4:
+        raise ValueError(
+            f"[tensors] wrong number of dimensions of {name}; got shape {list(key[0])}, expected "
+            "(batch, length, heads, dim)"
+        )
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a dense array, in elements."""
+    strides = [1]
+    for length in shape[:0:-1]:
+        strides.append(strides[-1] * max(length, 1))
+    return tuple(reversed(strides))
+
+
+def rows_are_aligned(
+    shape: Sequence[int], stride: Sequence[int], size: int, alignment: int
+) -> bool:
+    """Whether rows of elements of `size` bytes lie multiples of `alignment` bytes apart."""
     steps = zip(shape[:-1], stride[:-1], strict=True)
-    return all(n == 1 or s * size % 16 == 0 for n, s in steps)
-
-
-def unknown_dtype(dtype: Any) -> ValueError:
-    return ValueError(
-        f"[tensors] no kernel for this dtype; got {dtype}, expected float32, bfloat16 or float16 "
-        "(nearest: float32)"
-    )
+    return all(n == 1 or s * size % alignment == 0 for n, s in steps)
 
 
 def seed_address(seed: Any, device: str) -> int:
@@ -198,10 +232,3 @@ def seed_address(seed: Any, device: str) -> int:
             f"int64 on {device} (nearest: int(seed))"
         )
     return seed.data_ptr()
-
-
-def _check_lse(lse: Any, shape: Sequence[int]) -> None:
-    if lse.shape != shape:
-        raise ValueError(
-            f"[tensors] wrong shape of lse; got {list(lse.shape)}, expected {list(shape)}"
-        )

@@ -20,9 +20,11 @@ _EXCEPTIONS: tuple[type[Exception], ...] = (
     RuntimeError,
 )
 
-_TENSOR = "Pi4q4q"  # verbatim_tensor: data, dtype, shape, stride
-FORWARD = struct.Struct("@" + 4 * _TENSOR + "P")
-BACKWARD = struct.Struct("@" + 5 * _TENSOR + "P" + 3 * _TENSOR)
+LAYOUT = struct.Struct("@i4q4q")  # of a verbatim_tensor, behind its data: dtype, shape, stride
+_TENSOR = f"P{LAYOUT.size}s"
+_ROWS = "P0s"  # an address with no layout
+FORWARD = struct.Struct("@" + 4 * _TENSOR + _ROWS)
+BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
 RUN = struct.Struct("@PiPP")
 
 DTYPES = ("f32", "bf16", "f16")  # in the order of verbatim_dtype

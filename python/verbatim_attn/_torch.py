@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import plan_of
+from .attention import Settings, call_of
 
 SETTINGS = (
     "str mask, float? scale, float softcap, float dropout, str order, str forward_order, "
@@ -28,9 +28,10 @@ _library.define(
 )
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: tuple) -> Any:
-    dropout = settings[2]
-    if not dropout:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: Settings, return_lse: bool
+) -> Any:
+    if not settings[2]:  # no dropout
         seed = None
     elif seed is None:
         # A tensor, so that neither a graph break nor a wait for the GPU is needed.
@@ -38,14 +39,17 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str, seed: Any, settings: t
     elif not isinstance(seed, Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
     if _is_observed(q, k, v):
-        return torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
-    kind = "cuda" if q.is_cuda else "cpu"  # q.device.type takes microseconds
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
+        return (o, lse) if return_lse else o
+    if torch._C._is_any_autocast_enabled():
+        kind = q.device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Attention.apply(q, k, v, seed, mask, settings)
-    return _forward(q, k, v, seed, mask, *settings)
+        return _apply(q, k, v, (seed, mask, settings), return_lse)
+    o, lse = _run((q, k, v), seed, mask, settings)
+    return (o, lse) if return_lse else o
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -69,30 +73,40 @@ class _Attention(torch.autograd.Function):
     """The operator's formula, for calls that nobody observes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, seed: Any, mask: str, settings: Any
-    ) -> Any:
-        o, lse = _forward(q, k, v, seed, mask, *settings)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: tuple, return_lse: bool) -> Any:
+        o, lse = _run((q, k, v), *how)
+        seed, *ctx.how = how
         ctx.save_for_backward(q, k, v, o, lse, seed)
-        ctx.settings = (mask, *settings)
+        if not return_lse:  # every output costs
+            return o
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)  # no zeros for the LSE
         return o, lse
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, _dlse: Any) -> tuple:
+    def backward(ctx: Any, dout: Any, *_dlse: Any) -> tuple:
         if dout is None:
-            return (None,) * 6
-        run = _Gradients.apply if torch.is_grad_enabled() else _backward  # create_graph=True
-        return *run(dout, *ctx.saved_tensors, *ctx.settings), None, None, None
+            return (None,) * 5
+        q, k, v, o, lse, seed = ctx.saved_tensors
+        tensors = (q, k, v, o, dout, lse)
+        if torch.is_grad_enabled():  # create_graph=True
+            gradients = _Gradients.apply(seed, *ctx.how, *tensors)
+        else:
+            gradients = _run(tensors, seed, *ctx.how)
+        return *gradients, None, None
+
+
+# torch.autograd.Function.apply without its care for functorch, which costs 4 microseconds: under its
+# transforms an operator is called instead.
+_apply = super(torch.autograd.Function, _Attention).apply
 
 
 class _Gradients(torch.autograd.Function):
     """The backward where somebody may differentiate it: who does is told."""
 
     @staticmethod
-    def forward(_ctx: Any, *arguments: Any) -> Any:
-        return _backward(*arguments)
+    def forward(_ctx: Any, seed: Any, mask: str, settings: Settings, *tensors: Tensor) -> Any:
+        return _run(tensors, seed, mask, settings)
 
     @staticmethod
     def backward(_ctx: Any, *_: Any) -> Any:
@@ -103,32 +117,24 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def _seed(seed: Tensor | None, q: Tensor) -> Any:
-    """As a Plan takes it: the GPU reads a seed of its own when it runs."""
-    return seed if seed is None or seed.device == q.device else int(seed) % 2**64
+def _run(tensors: tuple[Tensor, ...], seed: Tensor | None, mask: str, settings: Settings) -> Any:
+    """The forward of (q, k, v), the backward of (q, k, v, o, dout, lse)."""
+    if seed is not None and seed.device != tensors[0].device:
+        seed = int(seed) % 2**64  # a GPU reads a seed of its own when it runs
+    return call_of(tensors, mask, settings)(tensors, seed, torch.get_num_threads())
 
 
-def _threads(q: Tensor) -> int:
-    return 0 if q.is_cuda else torch.get_num_threads()
-
-
-def _forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None, *settings: Any) -> Any:
-    plan = plan_of(q, k, v, *settings)
-    return plan.forward(q, k, v, seed=_seed(seed, q), threads=_threads(q))
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None, mask: str, *settings: Any
+) -> Any:
+    return _run((q, k, v), seed, mask, settings)
 
 
 def _backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    lse: Tensor,
-    seed: Tensor | None,
-    *settings: Any,
-) -> Any:
-    plan = plan_of(q, k, v, *settings)
-    return plan.backward(dout, q, k, v, o, lse, seed=_seed(seed, q), threads=_threads(q))
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, seed: Tensor | None,
+    mask: str, *settings: Any,
+) -> Any:  # fmt: skip
+    return _run((q, k, v, o, dout, lse), seed, mask, settings)
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:

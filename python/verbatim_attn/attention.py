@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from ._arrays import arrays_of
+from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
+from ._calls import Call
+from ._library import DTYPES
 from .masks import Full, Mask
 from .plan import Plan, Problem
 
+# scale, softcap, dropout, order, forward_order, level, deterministic: as attention() takes them
+Settings = tuple[float | None, float, float, str, str, str, bool]
 _FULL = Full()
+_operators: Any = (
+    None  # PyTorch's, from the first tensor on: an import in every call takes a microsecond
+)
 
 
 class _Text(Mask):
@@ -35,37 +43,61 @@ def _cached_plan(
     )
 
 
-def plan_of(
-    q: Any, k: Any, v: Any, mask: str, scale: float | None, softcap: float, dropout: float,
-    order: str, forward_order: str, level: str, deterministic: bool,
-) -> Plan:  # fmt: skip
-    """The plan for these tensors, from the cache when there has been one like it."""
-    arrays = arrays_of(q)
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        arrays.check(name, x)
-    order, level = resolve_order(order, level, deterministic)
+def _plan_for(
+    arrays: Arrays, keys: Sequence[Key], mask: str, how: Settings, any_order: bool
+) -> Plan:
+    scale, softcap, dropout, order, forward_order, level, deterministic = how
+    for name, key in zip(NAMES[:3], keys, strict=False):
+        check_dimensions(name, key)
+    order, level = resolve_order(order, level, deterministic, any_order)
+    q, k, v = (key[0] for key in keys[:3])
     return _cached_plan(
-        q.shape, k.shape, v.shape, arrays.dtype_name(q), 0.0 if scale is None else float(scale),
-        softcap, dropout, mask, order, forward_order, level, arrays.device,
+        q, k, v, DTYPES[arrays.dtype(keys[0][2])], 0.0 if scale is None else float(scale), softcap,
+        dropout, mask, order, forward_order, level, arrays.device,
     )  # fmt: skip
 
 
-def resolve_order(order: str, level: str, deterministic: bool) -> tuple[str, str]:
-    """Order and level of a plan. Order "none" adds in any order, at level not_guaranteed; it is
-    what "auto" means when nobody asks for determinism."""
+def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan:
+    """The plan for these tensors, from the cache when there has been one like it."""
+    arrays = arrays_of(q)
+    return _plan_for(arrays, arrays.keys((q, k, v)), mask, settings, _any_order_is_allowed())
+
+
+@functools.lru_cache(maxsize=256)
+def _cached_call(
+    arrays: Arrays, keys: tuple[Key, ...], mask: str, settings: Settings, any_order: bool
+) -> Call:
+    return _plan_for(arrays, keys, mask, settings, any_order).prepare(arrays, keys)
+
+
+def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
+    """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
+    arrays = arrays_of(tensors[0])
+    return _cached_call(arrays, arrays.keys(tensors), mask, settings, _any_order_is_allowed())
+
+
+def _any_order_is_allowed() -> bool:
+    """What torch.use_deterministic_algorithms(True) ends."""
     torch = sys.modules.get("torch")
-    forbidden = torch is not None and torch.are_deterministic_algorithms_enabled()
+    return torch is None or not torch.are_deterministic_algorithms_enabled()
+
+
+def resolve_order(
+    order: str, level: str, deterministic: bool, any_order: bool = True
+) -> tuple[str, str]:
+    """Order and level of a plan. Order "none" adds in any order, at level not_guaranteed; it is
+    what "auto" means when nobody asks for determinism and `any_order` is allowed."""
     if order == "none" and deterministic:
         raise ValueError(
             "[attention] order 'none' adds in any order; got deterministic=True, expected "
             "deterministic=False (nearest: order='auto')"
         )
-    if order == "none" and forbidden:
+    if order == "none" and not any_order:
         raise RuntimeError(
             "[attention] torch.use_deterministic_algorithms(True) forbids adding in any order; got "
             "order='none', expected the name of an order (nearest: order='auto')"
         )
-    if order == "none" or (order == "auto" and not deterministic and not forbidden):
+    if order == "none" or (order == "auto" and not deterministic and any_order):
         return "auto", "not_guaranteed"
     return order, level
 
@@ -119,12 +151,11 @@ def attention(
     spec = (mask or _FULL).spec
     settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
     if hasattr(q, "requires_grad"):
-        from . import _torch
-
-        o, lse = _torch.attention(q, k, v, spec, seed, settings)
-    else:
-        plan = plan_of(q, k, v, spec, *settings)
-        o, lse = plan.forward(q, k, v, seed=_numpy_seed(dropout, seed))
+        if _operators is None:
+            _load_operators()
+        return _operators.attention(q, k, v, spec, seed, settings, return_lse)
+    tensors = (q, k, v)
+    o, lse = call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
     return (o, lse) if return_lse else o
 
 
@@ -145,17 +176,23 @@ def attention_backward(
     forward_order: str = "auto",
     level: str = "invariant",
     deterministic: bool = True,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     """(dQ, dK, dV) for dout, like o, given what attention(..., return_lse=True) took and returned.
 
     For NumPy, and for tensors outside autograd; tensors that require gradients get the same from
     o.backward(dout).
     """
     spec = (mask or _FULL).spec
-    plan = plan_of(
-        q, k, v, spec, scale, softcap, dropout, order, forward_order, level, deterministic
-    )
-    return plan.backward(dout, q, k, v, o, lse, seed=_numpy_seed(dropout, seed))
+    tensors = (q, k, v, o, dout, lse)
+    settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
+    return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
+
+
+def _load_operators() -> None:
+    global _operators
+    from . import _torch
+
+    _operators = _torch
 
 
 def _numpy_seed(dropout: float, seed: int | None) -> int | None:

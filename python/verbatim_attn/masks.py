@@ -44,20 +44,20 @@ class Mask:
     """Base of all masks. `a & b` keeps what both show."""
 
     name: ClassVar[str]
+    _parameters: ClassVar[tuple[str, ...]]
     spec: str = dataclasses.field(init=False, repr=False, compare=False)  # JSON for the library
 
     def __init_subclass__(cls) -> None:
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls._parameters = tuple(cls.__annotations__)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.init:
-                object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+        for name in self._parameters:
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         object.__setattr__(self, "spec", self._spec())
 
     def _spec(self) -> str:
-        names = [field.name for field in dataclasses.fields(self) if field.init]
-        values = {name.rstrip("_"): getattr(self, name) for name in names}
+        values = {name.rstrip("_"): getattr(self, name) for name in self._parameters}
         return self._described({k: v for k, v in values.items() if v is not None})
 
     def _described(self, params: dict[str, Any]) -> str:

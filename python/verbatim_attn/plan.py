@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 from typing import Any, NamedTuple
 
 from . import _library
-from ._arrays import arrays_of, seed_address
+from ._arrays import Arrays, Key, arrays_of
+from ._calls import Call, Handle
 from .masks import Full, Mask
+
+
+_KEPT = 64  # prepared calls a plan
 
 
 class Problem(NamedTuple):
@@ -73,26 +76,17 @@ class Plan:
             "workers": workers,
             "device": device,
         }
-        self._handle = ctypes.c_void_p()
         self.problem = problem
-        self._q_shape = (problem.batch, problem.q_len, problem.q_heads, problem.head_dim)
-        self._k_shape = (problem.batch, problem.kv_len, problem.kv_heads, problem.head_dim)
-        self._v_shape = (*self._k_shape[:3], problem.head_dim_v)
-        self._o_shape = (*self._q_shape[:3], problem.head_dim_v)
-        self._lse_shape = (problem.batch, problem.q_heads, problem.q_len)
+        self._calls: dict[tuple[Key, ...], Call] = {}
         spec = (
             f'{{"problem": {json.dumps(problem._asdict())}, "mask": {(mask or Full()).spec}, '
             f'"options": {json.dumps(options)}}}'
         )
-        _library.check(_library.create(spec.encode(), ctypes.byref(self._handle)))
-
-    def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
-            _library.destroy(handle)
+        self._handle = Handle(spec)
 
     def forward(
         self, q: Any, k: Any, v: Any, *, seed: Any = None, threads: int = 0
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, ...]:
         """(O, LSE) of arrays or tensors on the plan's device, in the current stream.
 
         q (batch, q_len, q_heads, head_dim), k (batch, kv_len, kv_heads, head_dim),
@@ -101,13 +95,9 @@ class Plan:
         `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
         read when the work runs; None: the problem's.
         """
+        tensors = (q, k, v)
         arrays = arrays_of(q)
-        (q, q_view), (k, k_view), (v, v_view) = arrays.read(q), arrays.read(k), arrays.read(v)
-        o, o_view = arrays.read(arrays.empty(q, self._o_shape))
-        lse = arrays.empty_rows(q, self._lse_shape)
-        tensors = _library.FORWARD.pack(*q_view, *k_view, *v_view, *o_view, arrays.address(lse))
-        self._run(_library.forward, arrays, q, tensors, threads, seed)
-        return o, lse
+        return self._call(arrays, arrays.keys(tensors))(tensors, seed, threads)
 
     def backward(
         self,
@@ -120,39 +110,33 @@ class Plan:
         *,
         seed: Any = None,
         threads: int = 0,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, ...]:
         """(dQ, dK, dV), shaped like q, k and v, from the forward's tensors and dout, like o."""
+        tensors = (q, k, v, o, dout, lse)
         arrays = arrays_of(q)
-        read, empty = arrays.read, arrays.empty
-        (q, q_view), (k, k_view), (v, v_view) = read(q), read(k), read(v)
-        (o, o_view), (dout, dout_view) = read(o), read(dout)
-        lse = arrays.ready_rows(lse, self._lse_shape)
-        dq, dq_view = read(empty(q, self._q_shape))
-        dk, dk_view = read(empty(q, self._k_shape))
-        dv, dv_view = read(empty(q, self._v_shape))
-        tensors = _library.BACKWARD.pack(
-            *q_view, *k_view, *v_view, *o_view, *dout_view, arrays.address(lse),
-            *dq_view, *dk_view, *dv_view,
-        )  # fmt: skip
-        self._run(_library.backward, arrays, q, tensors, threads, seed)
-        return dq, dk, dv
+        return self._call(arrays, arrays.keys(tensors))(tensors, seed, threads)
 
-    def _run(
-        self, function: Any, arrays: Any, q: Any, tensors: bytes, threads: int, seed: Any
-    ) -> None:
-        value = at = 0
-        if hasattr(seed, "data_ptr"):
-            at = seed_address(seed, arrays.device)
-        elif seed is not None:
-            own = ctypes.c_uint64(seed)  # kept until the call has read it
-            value = ctypes.addressof(own)
-        run = _library.RUN.pack(arrays.stream(q), threads, value, at)
-        _library.check(function(self._handle, tensors, run))
+    def _call(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
+        call = self._calls.get(keys)
+        if call is None:
+            if len(self._calls) == _KEPT:
+                self._calls.clear()
+            call = self._calls[keys] = self.prepare(arrays, keys)
+        return call
+
+    def prepare(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
+        """Of the forward for q, k and v, of the backward for q, k, v, o, dout and lse."""
+        p = self.problem
+        q = (p.batch, p.q_len, p.q_heads, p.head_dim)
+        k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)
+        v = (*k[:3], p.head_dim_v)
+        outputs = [(*q[:3], p.head_dim_v)] if len(keys) == 3 else [q, k, v]
+        return Call(self._handle, arrays, keys, outputs, (p.batch, p.q_heads, p.q_len))
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
         """Device, level, problem, mask (with its visible area) and both passes, as plain data."""
-        return _library.describe(self._handle)
+        return _library.describe(self._handle.pointer)
 
     @property
     def level(self) -> str:

@@ -80,9 +80,8 @@ class Verbatim(Target):
                 return_lse=True,
             )  # fmt: skip
             return {"o": o, "lse": lse}
-        plan = plan_of(
-            q, k, v, self.mask.spec, None, 0.0, 0.0, self.order, "auto", "invariant", deterministic
-        )
+        settings = (None, 0.0, 0.0, self.order, "auto", "invariant", deterministic)
+        plan = plan_of(q, k, v, self.mask.spec, settings)
         o, lse = plan.forward(q, k, v, threads=self.threads)
         dq, dk, dv = plan.backward(dout, q, k, v, o, lse, threads=self.threads)
         return {"o": o, "lse": lse, "dq": dq, "dk": dk, "dv": dv}
