@@ -1,10 +1,11 @@
 """Masks to and from FlexAttention."""
 
 import verbatim_attn as va
-from torch.nn.attention.flex_attention import create_block_mask
 
 mask = va.masks.PrefixLmDocument((40, 88), prefix=(8, 16))
-block_mask = create_block_mask(mask.to_mask_mod(128), 1, 1, 128, 128, device="cpu")
-back = va.from_block_mask(block_mask)
+back = va.from_block_mask(mask.to_block_mask(128))
 assert (back.dense(128) == mask.dense(128)).all()
 print(f"{int(mask.dense(128).sum())} visible pairs, the same in both")
+
+strided = va.from_mask_mod(lambda b, h, q, k: (k <= q) & ((q - k) % 4 == 0), 128)
+print(f"every fourth key before a query: {strided.area(128)} visible pairs")

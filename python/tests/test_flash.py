@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import verbatim_attn as va
 from verbatim_attn import attention, flash_attn_func, flash_attn_varlen_func, masks
 
 Q_LEN, KV_LEN = 20, 26
@@ -83,3 +84,20 @@ def test_masks_to_and_from_flex_attention():
         part, block_mask.kv_indices, BLOCK_SIZE=32, mask_mod=lambda b, h, q, k: q >= 0
     )
     assert not from_block_mask(listed).dense(96, kv_heads=4)[:, :, 32:64].any()
+
+
+def test_mask_mods_and_block_masks_there_and_back():
+    pytest.importorskip("torch")
+    shapes = {"batch": 2, "q_heads": 4, "group": 2}
+    by_head = masks.UniformBlockSparse(16, 16, density=0.5).with_key_lengths((96, 70))
+    expected = by_head.dense(96, batch=2, kv_heads=2)
+    mask_mod = by_head.to_mask_mod(96, kv_heads=2, group=2)
+    assert (
+        va.from_mask_mod(mask_mod, 96, **shapes).dense(96, batch=2, kv_heads=2) == expected
+    ).all()
+    block_mask = by_head.to_block_mask(96, batch=2, kv_heads=2, group=2)
+    got = va.from_block_mask(block_mask, group=2)
+    assert (got.dense(96, batch=2, kv_heads=2) == expected).all()
+    assert masks.Causal().to_block_mask(40, 70).shape == (1, 1, 40, 70)
+    with pytest.raises(NotImplementedError, match="different masks"):
+        va.from_mask_mod(lambda b, h, q, k: k <= q + h, 8, q_heads=2, group=2)

@@ -13,7 +13,7 @@ from . import _library, masks
 from .attention import attention, attention_backward
 from .audit import audit
 from .flash import flash_attn_func, flash_attn_varlen_func
-from .flex import from_block_mask
+from .flex import from_block_mask, from_mask_mod
 from .huggingface import register as register_huggingface
 from .masks import from_cu_seqlens
 from .plan import PassPlan, Plan, Problem
@@ -34,6 +34,7 @@ __all__ = [
     "flash_attn_varlen_func",
     "from_block_mask",
     "from_cu_seqlens",
+    "from_mask_mod",
     "masks",
     "orders",
     "register_huggingface",

@@ -1,7 +1,8 @@
-"""Masks from FlexAttention's BlockMask; the other way is Mask.to_mask_mod()."""
+"""Masks from FlexAttention's; the other way is Mask.to_mask_mod() and Mask.to_block_mask()."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .masks import Explicit, _of_kv_heads, from_dense
@@ -32,4 +33,24 @@ def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     visible = visible & positions(block_mask.kv_num_blocks, block_mask.kv_indices)
     if block_mask.full_kv_indices is not None:
         visible = visible | positions(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    return from_dense(_of_kv_heads(visible, group).cpu().numpy())
+
+
+def from_mask_mod(
+    mask_mod: Callable[[Any, Any, Any, Any], Any],
+    q_len: int,
+    kv_len: int | None = None,
+    *,
+    batch: int = 1,
+    q_heads: int = 1,
+    group: int = 1,
+    device: Any = "cpu",
+) -> Explicit:
+    """The positions that FlexAttention's mask_mod(b, h, q_idx, kv_idx), h a query head, shows; its
+    own tensors lie on `device`. At most 2^28 positions a head; `group` query heads share a KV head
+    and must share its mask."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    kv_len = q_len if kv_len is None else kv_len
+    visible = create_mask(mask_mod, batch, q_heads, q_len, kv_len, device=device)
     return from_dense(_of_kv_heads(visible, group).cpu().numpy())

@@ -120,6 +120,25 @@ class Mask:
         names["GROUP"] = group
         return names["mask_mod"]
 
+    def to_block_mask(
+        self,
+        q_len: int,
+        kv_len: int | None = None,
+        *,
+        batch: int | None = None,
+        kv_heads: int = 1,
+        group: int = 1,
+        device: Any = "cpu",
+    ) -> Any:
+        """FlexAttention's BlockMask of it. `batch` where entries differ, `kv_heads` where heads do,
+        each for `group` query heads; else one mask serves all."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        kv_len = q_len if kv_len is None else kv_len
+        shown = self.to_mask_mod(q_len, kv_len, kv_heads=kv_heads, group=group, device=device)
+        q_heads = kv_heads * group if kv_heads > 1 else None
+        return create_block_mask(shown, batch, q_heads, q_len, kv_len, device=device)
+
 
 @dataclass(frozen=True)
 class Full(Mask):
