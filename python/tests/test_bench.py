@@ -168,13 +168,39 @@ def test_reports_compare_and_escape():
     assert re.search(r"time with determinism over without\n.*\ncase +2\.00", text)
     assert evil not in shown and "&lt;script&gt;" in shown and "<svg" in shown
     assert "http" not in shown and "<script" not in shown
-    assert "<script>" not in report.markdown(found)
+    assert "<script>" not in report.markdown(found, "the command")
     assert len(report.csv_text(found).splitlines()) == 6
 
 
 def test_reports_read_the_tool_s_results():
     old = results.read(str(ROOT / "bench" / "results" / "h200_rested.json"))
     assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
+
+
+def test_peers_of_the_tool_stand_beside_it():
+    """`verbatim bench --providers`: its own rows have no provider, cuDNN's do."""
+    ours, asked, fast = row(), row("cudnn:deterministic", ms=3.0), row("cudnn", ms=1.5)
+    for member in ("provider", "status", "reason"):
+        del ours[member]
+    text = report.text([result(ours, asked, fast, row("flash", status="error", reason="why"))])
+    assert re.search(r"time of a peer over verbatim's\n.*\ncase +1\.50 +0\.75", text)
+    assert re.search(r"time with determinism over without\n.*cudnn.*\ncase .*2\.00", text)
+    assert "flash: error, why" in text
+
+
+def test_a_log_becomes_a_page_and_a_result(tmp_path):
+    log, page_file, whole = (tmp_path / name for name in ("r.jsonl", "r.md", "r.json"))
+    header = result()
+    del header["results"]
+    results.Log(str(log), header).add(row())
+    bench("--from", log, "--markdown", page_file, "--json", whole)
+    assert json.loads(whole.read_text()) == results.read(str(log))
+    lines = page_file.read_text().splitlines()
+    made = "python -m verbatim_attn.bench --from r.jsonl --markdown r.md --json r.json"
+    assert lines[0].startswith("# ") and lines[3] == made  # no paths of the machine that made it
+    assert "| case | 0.5 |" in lines
+    refused = bench("--from", log, log, "--json", whole, code=2)
+    assert "a file holds one result" in refused.stderr
 
 
 def test_charts_are_lines_over_lengths_and_dots_of_cases():

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from typing import Any, NoReturn
 
 from .. import __version__, masks
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("--commit", default="", help="recorded: what was built")
     add("--resume", metavar="FILE.jsonl", help="append rows as they finish; skip those it has")
     add("--from", dest="source", nargs="+", metavar="FILE", help="run nothing: report results")
-    add("--json", metavar="FILE", help="the whole result")
+    add("--json", metavar="FILE", help="the whole result; after --from FILE.jsonl, that one's")
     add("--csv", metavar="FILE")
     add("--markdown", metavar="FILE")
     add("--html", metavar="FILE", help="one page, with charts")
@@ -144,6 +145,11 @@ def repro(a: argparse.Namespace, case: workloads.Case, provider: str) -> str:
     return shlex.join(words)
 
 
+def arguments() -> list[str]:
+    """As typed, with absolute paths cut to their last part: results are shown to others."""
+    return [os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[1:]]
+
+
 def run(a: argparse.Namespace) -> dict[str, Any]:
     cases, chosen = chosen_cases(a), providers.chosen(a.providers)
     one_of("--protocol", a.protocol, ("rested", "sustained"))
@@ -164,7 +170,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     rates = device.yardsticks(a.protocol)
     header = {
         "command": "bench", "schema": results.SCHEMA, "version": __version__,
-        "arguments": sys.argv[1:], "device": device.facts(), "commit": a.commit,
+        "arguments": arguments(), "device": device.facts(), "commit": a.commit,
         "protocol": a.protocol,
         "software": {"python": sys.version.split()[0], "torch": torch.__version__,
                      "cuda": torch.version.cuda or ""},
@@ -172,14 +178,15 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     log = results.Log(a.resume, header)
     settings = Settings(a.protocol, a.repeats, a.check == "sampled")
-    rows = []
+    rows, begun = [], time.monotonic()
     for number, case in enumerate(cases, 1):
         bench = Bench(case, device, settings)
         for provider in chosen:
             line = repro(a, case, provider.name)
             row = log.done.get((line,))
             if row is None:
-                print(f"{case.name} ({number} of {len(cases)}), {provider.name}", file=sys.stderr)
+                at = f"{time.monotonic() - begun:6.1f} s, {number} of {len(cases)}"
+                print(f"{at}: {case.name}, {provider.name}", file=sys.stderr, flush=True)
                 row = {**bench.row(provider), "repro": line}
                 if a.what == "block" and row["backward"]:
                     _add_block(row, case, provider, device, a.protocol)
@@ -225,10 +232,15 @@ def main() -> int:
         found = [results.read(path) for path in a.source] if a.source else [run(a)]
         from . import page, report
 
-        if a.json and not a.source:
-            results.write(a.json, json.dumps(found[0], indent=1) + "\n")
-        for path, render in ((a.csv, report.csv_text), (a.markdown, report.markdown),
-                             (a.html, page.html)):  # fmt: skip
+        if a.json and len(found) > 1:
+            raise Refused("a file holds one result", "--json", a.json, "one FILE after --from")
+        command = shlex.join(["python", "-m", "verbatim_attn.bench", *arguments()])
+        for path, render in (
+            (a.json, lambda found: json.dumps(found[0], indent=1) + "\n"),
+            (a.csv, report.csv_text),
+            (a.markdown, lambda found: report.markdown(found, command)),
+            (a.html, page.html),
+        ):
             if path:
                 results.write(path, render(found))
         print(report.text(found))

@@ -137,9 +137,10 @@ def text(results: Results) -> str:
     return "\n".join(lines + ([""] + reasons if reasons else []))
 
 
-def markdown(results: Results) -> str:
-    """Provenance, then a table a section."""
-    lines = [f"- {_cell(provenance(result))}" for result in results]
+def markdown(results: Results, command: str) -> str:
+    """The command that makes it, provenance, a table a section."""
+    lines = ["# Attention beside its peers", "", "```", command, "```", ""]
+    lines += [f"- {_cell(provenance(result))}" for result in results]
     for title, columns, rows in tables(results):
         lines += ["", f"## {title}", ""]
         lines += ["| " + " | ".join(map(_cell, columns)) + " |"]
