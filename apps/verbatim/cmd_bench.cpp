@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bench/attention.h"
+#include "bench/cuda/cudnn.h"
 #include "cases.h"
 #include "core/file.h"
 #include "options.h"
@@ -20,6 +21,7 @@ struct BenchCommand {
   PlanningOptions planning;
   OutputOptions output;
   std::string set, match = ".*", device = "cpu", protocol = "rested", check = "sampled", commit;
+  std::string providers = "verbatim";
   std::string csv, markdown;
   int repeats = 10, threads = 0;
   bool repro = false;
@@ -27,21 +29,38 @@ struct BenchCommand {
 
   int run() const;
   Json run_case(const Backend& backend, const bench::Device& on, const Case& one) const;
+  Json run_peer(const std::string& provider, const bench::Device& on, const Case& one) const;
+  Json describe(const Case& one, const CaseProblem& made) const;
   bench::Protocol timing() const {
     return protocol == "rested" ? bench::Protocol::rested : bench::Protocol::sustained;
   }
 };
 
-Json describe(const bench::Timing& timing, double flops) {
+Json describe_timing(const bench::Timing& timing, double flops) {
   return {{"ms", timing.ms},
           {"noise", timing.noise},
           {"tflops", timing.ms > 0 ? flops / timing.ms * 1e-9 : 0.0},
           {"clock_mhz", timing.clock_mhz}};
 }
 
+/// What a row says about its case, whoever ran it.
+Json BenchCommand::describe(const Case& one, const CaseProblem& made) const {
+  const Problem& p = made.problem;
+  const std::string& params = made.mask.params_json();
+  return {{"set", one.set},
+          {"name", one.name},
+          {"repro", "verbatim bench" + settings + " " + one.words},
+          {"problem", app::describe(p)},
+          {"mask",
+           {{"name", made.mask.name()},
+            {"params", Json::parse(params.empty() ? "{}" : params)},
+            {"area", made.mask.area(p.batch, p.q_heads, p.kv_heads)}}}};
+}
+
 Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
                             const Case& one) const {
-  const auto [sizes, made] = parse_case(one.words);
+  const CaseProblem problem = parse_case(one.words);
+  const auto& [sizes, made] = problem;
   backend.check(sizes);
   const auto start = std::chrono::steady_clock::now();
   const Plan backward = make_plan(sizes, made, planning.make(Pass::backward, device));
@@ -60,38 +79,76 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
                                                .check = check == "sampled",
                                                .run = {.threads = threads}});
   const double work = flops(sizes, made, Pass::backward);
-  const int64_t area = made.area(sizes.batch, sizes.q_heads, sizes.kv_heads);
-  return {{"set", one.set},
-          {"name", one.name},
-          {"repro", "verbatim bench" + settings + " " + one.words},
-          {"problem", app::describe(sizes)},
-          {"mask",
-           {{"name", made.name()},
-            {"params", Json::parse(made.params_json().empty() ? "{}" : made.params_json())},
-            {"area", area}}},
-          {"plan",
-           {{"order", backward.orders.empty() ? "none" : backward.orders.front()->name},
-            {"placement", backward.placement.name},
-            {"level", to_string(backward.level)},
-            {"fingerprint", backward.fingerprint()},
-            {"residency", backward.residency},
-            {"bytes", backward.bytes()},
-            {"ms", planned.count()},
-            {"cached_us", found_again.count()},
-            {"new_call_us", found.new_plan_us},
-            {"known_call_us", found.known_plan_us}}},
-          {"forward", describe(found.forward, flops(sizes, made, Pass::forward))},
-          {"unordered", found.unordered ? describe(*found.unordered, work) : Json(nullptr)},
-          {"backward", describe(found.backward, work)},
-          {"check", {{"correct", found.correct}, {"error_ratio", found.error_ratio}}},
-          {"bits",
-           {{"repeats", repeats},
-            {"differing_words", found.differing_words},
-            {"sha256", found.sha256}}},
-          {"workspace_bytes", backend.workspace_bytes(backward)},
-          {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}};
+  Json row = describe(one, problem);
+  row.update(Json{
+      {"plan",
+       {{"order", backward.orders.empty() ? "none" : backward.orders.front()->name},
+        {"placement", backward.placement.name},
+        {"level", to_string(backward.level)},
+        {"fingerprint", backward.fingerprint()},
+        {"residency", backward.residency},
+        {"bytes", backward.bytes()},
+        {"ms", planned.count()},
+        {"cached_us", found_again.count()},
+        {"new_call_us", found.new_plan_us},
+        {"known_call_us", found.known_plan_us}}},
+      {"forward", describe_timing(found.forward, flops(sizes, made, Pass::forward))},
+      {"unordered", found.unordered ? describe_timing(*found.unordered, work) : Json(nullptr)},
+      {"backward", describe_timing(found.backward, work)},
+      {"check", {{"correct", found.correct}, {"error_ratio", found.error_ratio}}},
+      {"bits",
+       {{"repeats", repeats},
+        {"differing_words", found.differing_words},
+        {"sha256", found.sha256}}},
+      {"workspace_bytes", backend.workspace_bytes(backward)},
+      {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}});
+  return row;
 }
 
+/// A row of cuDNN's, whose members that only a plan has are null; so are all that follow `status`
+/// where it did not run.
+Json BenchCommand::run_peer(const std::string& provider, const bench::Device& on,
+                            const Case& one) const {
+  const CaseProblem problem = parse_case(one.words);
+  const auto& [sizes, made] = problem;
+  Json row = describe(one, problem);
+  const auto end = [&](const char* status, const std::string& reason) {
+    row["status"] = status;
+    row["reason"] = reason;
+    return row;
+  };
+  row["provider"] = provider;
+  end("ok", "");
+  for (const char* member : {"plan", "forward", "unordered", "backward", "check", "bits",
+                             "workspace_bytes", "memory_bytes"})
+    row[member] = nullptr;
+  if (!bench::cudnn_facts().missing.empty())
+    return end("not installed", bench::cudnn_facts().missing);
+  if (device == "cpu") return end("unsupported", "cuDNN runs on GPUs alone");
+  try {
+    const bench::Tensors tensors(on, sizes);
+    const bench::Passes passes =
+        bench::make_cudnn(on, sizes, made, tensors, provider == "cudnn:deterministic");
+    const bench::Result found = bench::run_peer(
+        passes, on, sizes, made, tensors,
+        {.protocol = timing(), .repeats = repeats, .check = check == "sampled", .run = {}});
+    row["check"] = {{"correct", found.correct}, {"error_ratio", found.error_ratio}};
+    if (!found.correct) return end("wrong", "samples differ from the reference");
+    row["forward"] = describe_timing(found.forward, flops(sizes, made, Pass::forward));
+    row["backward"] = describe_timing(found.backward, flops(sizes, made, Pass::backward));
+    row["bits"] = {
+        {"repeats", repeats}, {"differing_words", found.differing_words}, {"sha256", found.sha256}};
+    row["workspace_bytes"] = passes.backward_workspace;
+    row["memory_bytes"] = {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}};
+    return row;
+  } catch (const Error& error) {
+    return end(error.code() == ErrorCode::unsupported ? "unsupported" : "error", error.what());
+  } catch (const std::exception& error) {  // what is not ours throws what it likes
+    return end("error", error.what());
+  }
+}
+
+/// A line a row; those of peers say whose they are.
 report::Table table_of(const Json& result) {
   using Align = report::Table::Align;
   const Json& matmul = result["matmul_tflops"];
@@ -110,15 +167,23 @@ report::Table table_of(const Json& result) {
                        {"memory", Align::right},
                        {"bits"}});
   for (const Json& row : result["results"]) {
+    const std::string provider = row.value("provider", "");
+    const std::string name =
+        row["name"].get<std::string>() + (provider.empty() ? "" : ", ") + provider;
     const Json& backward = row["backward"];
+    if (backward.is_null()) {
+      table.row({name, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", row["status"]});
+      continue;
+    }
     const double ms = backward["ms"], rate = backward["tflops"];
     const Json& free = row["unordered"];
     const bool equal = row["bits"]["differing_words"] == 0;
-    table.row({row["name"], report::number(row["forward"]["tflops"]), fmt::format("{:.3f}", ms),
+    table.row({name, report::number(row["forward"]["tflops"]), fmt::format("{:.3f}", ms),
                report::number(rate), yardstick > 0 ? fmt::format("{:.2f}", rate / yardstick) : "-",
                free.is_null() ? "-" : fmt::format("{:.3f}", free["ms"].get<double>()),
                free.is_null() ? "-" : fmt::format("{:.2f}", free["ms"].get<double>() / ms),
-               row["plan"]["order"], fmt::format("{:.1f}%", backward["noise"].get<double>() * 100),
+               row["plan"].is_null() ? "-" : row["plan"]["order"].get<std::string>(),
+               fmt::format("{:.1f}%", backward["noise"].get<double>() * 100),
                backward["clock_mhz"] > 0.0
                    ? fmt::format("{:.0f}", backward["clock_mhz"].get<double>())
                    : "-",
@@ -140,6 +205,9 @@ int BenchCommand::run() const {
          {"--repeats", fmt::to_string(repeats), "1 or more", "10"});
   if (threads < 0)
     fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
+  const std::vector<std::string> chosen_providers = CLI::detail::split(providers, ',');
+  for (const std::string& provider : chosen_providers)
+    require_one_of(provider, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
   const auto backend = make_backend(device);
   const auto on = bench::make_device(device);
@@ -147,6 +215,9 @@ int BenchCommand::run() const {
   Json result = new_result("bench");
   result["device"] = app::describe(on->facts());
   result["commit"] = commit;
+  if (const std::string& version = bench::cudnn_facts().version;
+      !version.empty() && providers != "verbatim")
+    result["software"] = {{"cudnn", version}};
   result["protocol"] = protocol;
   Progress progress;
   progress.say("measuring what the device can do ...");
@@ -168,10 +239,13 @@ int BenchCommand::run() const {
   for (const Case& one : chosen) {
     progress.say(
         fmt::format("{} ({} of {}) ...", one.name, result["results"].size() + 1, chosen.size()));
-    Json row = run_case(*backend, *on, one);
-    good &= row["bits"]["differing_words"] == 0 && row["check"]["correct"].get<bool>();
-    result["results"].push_back(std::move(row));
-    save(output, result);
+    for (const std::string& provider : chosen_providers) {
+      const bool ours = provider == "verbatim";
+      Json row = ours ? run_case(*backend, *on, one) : run_peer(provider, *on, one);
+      if (ours) good &= row["bits"]["differing_words"] == 0 && row["check"]["correct"].get<bool>();
+      result["results"].push_back(std::move(row));
+      save(output, result);
+    }
   }
   note_rates("after");
   progress.say("");
@@ -208,7 +282,10 @@ void add_bench(CLI::App& root, Action& action) {
       "without turns; the ratio says what order costs (GPU only). rested: 0.5 s idle, 3 calls to\n"
       "warm up, the median of 10. sustained: 0.6 s of the same work, then the median over 0.3 s.\n"
       "noise: the spread of the middle half. MHz: right after the last call. memory: outputs and\n"
-      "workspace of the backward. Exit code 1: bits differ or are wrong.");
+      "workspace of the backward. Exit code 1: our bits differ or are wrong.\n"
+      "Beside cuDNN: verbatim bench --device cuda --set dense --providers\n"
+      "verbatim,cudnn,cudnn:deterministic, where the build found cudnn-frontend's and cuDNN's\n"
+      "headers. libcudnn.so.9 ($VERBATIM_CUDNN) and libcudart are loaded when it runs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
@@ -219,6 +296,9 @@ void add_bench(CLI::App& root, Action& action) {
   add_case_options(*sub, command->set, command->match);
   const char* group = "Bench";
   add(group, "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
+  add(group, "--providers", command->providers,
+      "Whose attention: of verbatim, cudnn, cudnn:deterministic", "A,B,...")
+      ->capture_default_str();
   add(group, "--protocol", command->protocol, "rested or sustained", "NAME")->capture_default_str();
   add(group, "--repeats", command->repeats, "Runs whose bits are compared before timing", "N")
       ->capture_default_str();

@@ -81,6 +81,52 @@ void time_calls(const Device& device, const Plan& plan,
   result.known_plan_us = median(second);
 }
 
+/// `more` measures what is ours alone, right before the backward.
+Result run_passes(const Passes& passes, const Device& device, const Problem& problem,
+                  const Mask& mask, const Tensors& tensors, const Settings& settings,
+                  const std::function<void(Result&)>& more) {
+  Result result;
+  passes.forward();
+  passes.backward();
+  if (settings.check) {
+    const Check found = check(device, problem, mask, tensors.backward);
+    result.error_ratio = found.worst_ratio();
+    result.correct = found.within(kAllowedRatio);
+    if (!result.correct) return result;
+  }
+
+  std::vector<std::shared_ptr<void>> first;
+  for (const auto& [name, data, bytes] : tensors.outputs) {
+    first.push_back(device.allocate(bytes));
+    device.copy(first.back().get(), data, bytes);
+    std::vector<std::byte> host(static_cast<size_t>(bytes));
+    device.copy(host.data(), data, bytes);
+    result.sha256[name] = sha256(host);
+  }
+  const auto compare = [&] {
+    for (size_t i = 0; i < first.size(); ++i) {
+      const auto& output = tensors.outputs[i];
+      result.differing_words += device.count_differences(output.data, first[i].get(), output.bytes);
+    }
+  };
+  for (int i = 0; i < settings.repeats; ++i) {
+    for (const auto& output : tensors.outputs) device.poison(output.data, output.bytes);
+    passes.forward();
+    passes.backward();
+    compare();
+  }
+
+  result.forward = measure(device, settings.protocol, passes.forward);
+  more(result);
+  result.backward = measure(device, settings.protocol, passes.backward);
+  compare();
+
+  const auto& out = tensors.outputs;
+  result.forward_bytes = passes.forward_workspace + out[0].bytes + out[1].bytes;
+  result.backward_bytes = passes.backward_workspace + out[2].bytes + out[3].bytes + out[4].bytes;
+  return result;
+}
+
 }  // namespace
 
 TensorView Tensors::add(const Device& device, Dtype dtype, std::array<int64_t, 4> shape) {
@@ -113,59 +159,26 @@ Tensors::Tensors(const Device& device, const Problem& p) {
 Result run_case(const Backend& backend, const Device& device, const Mask& mask, const Plan& forward,
                 const Plan& backward, const Settings& settings) {
   const Tensors tensors(device, backward.problem);
-  const auto run_forward = [&] { backend.forward(forward, tensors.forward, settings.run); };
-  const auto run_backward = [&] { backend.backward(backward, tensors.backward, settings.run); };
-  Result result;
-  run_forward();
-  run_backward();
-  if (settings.check) {
-    const Check found = check(device, backward.problem, mask, tensors.backward);
-    result.error_ratio = found.worst_ratio();
-    result.correct = found.within(kAllowedRatio);
-    if (!result.correct) return result;
-  }
-
-  std::vector<std::shared_ptr<void>> first;
-  for (const auto& [name, data, bytes] : tensors.outputs) {
-    first.push_back(device.allocate(bytes));
-    device.copy(first.back().get(), data, bytes);
-    std::vector<std::byte> host(static_cast<size_t>(bytes));
-    device.copy(host.data(), data, bytes);
-    result.sha256[name] = sha256(host);
-  }
-  const auto compare = [&] {
-    for (size_t i = 0; i < first.size(); ++i) {
-      const auto& output = tensors.outputs[i];
-      result.differing_words += device.count_differences(output.data, first[i].get(), output.bytes);
-    }
+  const auto run_backward = [&](const Plan& plan) {
+    backend.backward(plan, tensors.backward, settings.run);
   };
-  for (int i = 0; i < settings.repeats; ++i) {
-    for (const auto& output : tensors.outputs) device.poison(output.data, output.bytes);
-    run_forward();
-    run_backward();
-    compare();
-  }
-
-  if (backend.name() == "cuda") {
-    time_calls(
-        device, backward,
-        [&](const Plan& plan) { backend.backward(plan, tensors.backward, settings.run); }, result);
-  }
-  const auto timed = [&](const auto& call) { return measure(device, settings.protocol, call); };
-  result.forward = timed(run_forward);
-  if (backend.name() == "cuda" && backward.level > Level::not_guaranteed) {
+  const Passes ours{.forward = [&] { backend.forward(forward, tensors.forward, settings.run); },
+                    .backward = [&] { run_backward(backward); },
+                    .forward_workspace = backend.workspace_bytes(forward),
+                    .backward_workspace = backend.workspace_bytes(backward)};
+  return run_passes(ours, device, backward.problem, mask, tensors, settings, [&](Result& result) {
+    if (backend.name() != "cuda") return;
+    time_calls(device, backward, run_backward, result);
+    if (backward.level == Level::not_guaranteed) return;
     Plan unordered = backward;
     unordered.level = Level::not_guaranteed;
-    result.unordered = timed([&] { backend.backward(unordered, tensors.backward, settings.run); });
-  }
-  result.backward = timed(run_backward);
-  compare();
+    result.unordered = measure(device, settings.protocol, [&] { run_backward(unordered); });
+  });
+}
 
-  const auto& out = tensors.outputs;
-  result.forward_bytes = backend.workspace_bytes(forward) + out[0].bytes + out[1].bytes;
-  result.backward_bytes =
-      backend.workspace_bytes(backward) + out[2].bytes + out[3].bytes + out[4].bytes;
-  return result;
+Result run_peer(const Passes& passes, const Device& device, const Problem& problem,
+                const Mask& mask, const Tensors& tensors, const Settings& settings) {
+  return run_passes(passes, device, problem, mask, tensors, settings, [](Result&) {});
 }
 
 }  // namespace verbatim::bench

@@ -1,6 +1,7 @@
 // One case of a benchmark: checked, compared bit by bit, timed, compared again.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,6 +34,12 @@ class Tensors {
   std::vector<std::shared_ptr<void>> memory_;
 };
 
+/// Somebody's attention of one problem, on the tensors that it was made for.
+struct Passes {
+  std::function<void()> forward, backward;
+  int64_t forward_workspace = 0, backward_workspace = 0;  // bytes, besides the tensors
+};
+
 struct Settings {
   Protocol protocol = Protocol::rested;
   int repeats = 10;   // runs whose bits are compared before timing
@@ -58,5 +65,8 @@ struct Result {
 /// Runs both passes of one problem; times only what the check has found correct.
 Result run_case(const Backend& backend, const Device& device, const Mask& mask, const Plan& forward,
                 const Plan& backward, const Settings& settings);
+/// The same for a peer of ours, whose passes write into `tensors`.
+Result run_peer(const Passes& passes, const Device& device, const Problem& problem,
+                const Mask& mask, const Tensors& tensors, const Settings& settings);
 
 }  // namespace verbatim::bench

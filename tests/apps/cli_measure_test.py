@@ -30,12 +30,27 @@ class Bench(Tool):
         self.assertEqual(again["bits"], row["bits"])
         self.assertEqual(again["repro"], row["repro"])
 
+    def test_a_peer_that_cannot_run_has_a_row_that_says_why(self):
+        providers = ("cudnn", "verbatim", "cudnn:deterministic")
+        markdown = self.path / "b.md"
+        rows = self.result("bench", *DOCUMENTS, "--repeats", 1, "--providers",
+                           ",".join(providers), "--markdown", markdown)["results"]
+        self.assertEqual([row.get("provider", "verbatim") for row in rows], list(providers))
+        for row in (rows[0], rows[2]):
+            self.assertIn(row["status"], ("not installed", "unsupported"))
+            self.assertTrue(row["reason"])
+            self.assertIsNone(row["backward"])
+            self.assertEqual(row["mask"], rows[1]["mask"])
+            self.assertIn(f"| causal_document, {row['provider']} | - |", markdown.read_text())
+        self.assertGreater(rows[1]["backward"]["ms"], 0)
+
     def test_bad_input(self):
         for words, part in ((["--set", "desne"], "(nearest: dense)"),
                             (["--set", "gqa", "--seqlen", 4], "no problem beside it"),
                             (["--set", "gqa", "--match", "("], "--match"),
                             (["--set", "gqa", "--match", "nothing"], "no case"),
                             (["--protocol", "tired"], "(nearest: rested)"),
+                            (["--providers", "verbatim,cudn"], "(nearest: cudnn)"),
                             (["--order", "all"], "--order")):
             self.assertIn(part, self.refused("bench", *words), words)
 

@@ -1,0 +1,18 @@
+// Stands in for cuDNN where its headers were not found.
+#include "bench/cuda/cudnn.h"
+#include "verbatim/error.h"
+
+namespace verbatim::bench {
+
+const CudnnFacts& cudnn_facts() {
+  static const CudnnFacts facts{
+      .version = "",
+      .missing = "built without cuDNN (set VERBATIM_CUDNN_FRONTEND_DIR and VERBATIM_CUDNN_DIR)"};
+  return facts;
+}
+
+Passes make_cudnn(const Device&, const Problem&, const Mask&, const Tensors&, bool) {
+  throw Error(ErrorCode::unsupported, "bench.cudnn", cudnn_facts().missing);
+}
+
+}  // namespace verbatim::bench
