@@ -401,3 +401,6 @@ def test_errors_name_what_is_wrong():
         )
     with pytest.raises(ValueError, match="different devices; got meta, expected cpu"):
         va.attention_backward(q, q, k.to("meta"), v, q, q)
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32"))
+    with pytest.raises(ValueError, match="another device than the plan; got meta, expected cpu"):
+        plan.forward(*(x.to("meta") for x in (q, k, v)))

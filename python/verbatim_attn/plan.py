@@ -77,6 +77,7 @@ class Plan:
             "device": device,
         }
         self.problem = problem
+        self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
         self._calls: dict[tuple[Key, ...], Call] = {}
         spec = (
             f'{{"problem": {json.dumps(problem._asdict())}, "mask": {(mask or Full()).spec}, '
@@ -126,6 +127,11 @@ class Plan:
 
     def prepare(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
         """Of the forward for q, k and v, of the backward for q, k, v, o, dout and lse."""
+        if arrays.device != self._device:
+            raise ValueError(
+                f"[tensors] q is on another device than the plan; got {arrays.device}, expected "
+                f"{self._device} (nearest: a plan with device='{arrays.device}')"
+            )
         p = self.problem
         q = (p.batch, p.q_len, p.q_heads, p.head_dim)
         k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)
