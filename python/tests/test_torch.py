@@ -357,6 +357,25 @@ def test_who_observes_sees_the_operators_and_the_same_bits(how, place):
     assert va.attention(*(x.to("meta") for x in (q, k, v)), **how).is_meta
 
 
+class Block(torch.nn.Module):
+    def forward(self, q, k, v):
+        return va.attention(q, k, v, mask=masks.Causal())
+
+
+def test_tracers_see_the_operators(place):
+    q, k, v = inputs(place, kv_len=40, grad=False)
+    expected, operator = Block()(q, k, v), "verbatim.forward.default"
+    traced = [
+        torch.export.export(Block(), (q, k, v), strict=strict).module() for strict in (True, False)
+    ]
+    traced.append(torch.fx.experimental.proxy_tensor.make_fx(Block())(q, k, v))
+    for module in traced:
+        assert operator in [str(node.target) for node in module.graph.nodes]
+        assert same_bits([module(q, k, v)], [expected])
+    mapped = torch.vmap(Block())(*(x[None] for x in (q, k, v)))  # by a loop of PyTorch's
+    assert same_bits([mapped[0]], [expected])
+
+
 @pytest.mark.parametrize("operator", [False, True])
 def test_who_wants_second_derivatives_is_told(operator):
     q, k, v = inputs()

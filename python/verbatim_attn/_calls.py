@@ -24,8 +24,9 @@ class Handle:
 class Call:
     """Immutable, so that several threads may make it at once.
 
-    `keys` are of q, k and v for a forward, whose `outputs` are the shapes of o and the LSE; and of
-    q, k, v, o, dout and the LSE for a backward, whose outputs are dq, dk and dv.
+    `keys` are of q, k and v for a forward, which makes o and the LSE; of q, k, v, o, dout and the
+    LSE for a backward, which makes dq, dk and dv. `outputs` are the shapes of what it makes but the
+    LSE, whose shape is `rows`.
     """
 
     def __init__(

@@ -46,13 +46,10 @@ def attention(
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         return _apply(q, k, v, (seed, mask, settings), return_lse)
     o, lse = _run((q, k, v), seed, mask, settings)
     return (o, lse) if return_lse else o
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _is_observed(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -60,12 +57,12 @@ def _is_observed(q: Tensor, k: Tensor, v: Tensor) -> bool:
     another class or device) has to see an operator. The way through PyTorch's dispatcher to a
     formula in Python costs more than all the rest of a call."""
     return (
-        torch.compiler.is_compiling()
+        torch.compiler.is_dynamo_compiling()  # other tracers are modes
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
         or not (q.is_cuda or q.is_cpu)
-        or not (type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN)
+        or not (type(q) is type(k) is type(v) is Tensor)
     )
 
 

@@ -16,9 +16,7 @@ from .plan import Plan, Problem
 # scale, softcap, dropout, order, forward_order, level, deterministic: as attention() takes them
 Settings = tuple[float | None, float, float, str, str, str, bool]
 _FULL = Full()
-_operators: Any = (
-    None  # PyTorch's, from the first tensor on: an import in every call takes a microsecond
-)
+_OPERATORS = f"{__package__}._torch"
 
 
 class _Text(Mask):
@@ -151,9 +149,10 @@ def attention(
     spec = (mask or _FULL).spec
     settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
     if hasattr(q, "requires_grad"):
-        if _operators is None:
-            _load_operators()
-        return _operators.attention(q, k, v, spec, seed, settings, return_lse)
+        operators: Any = sys.modules.get(_OPERATORS)  # an import in every call takes a microsecond
+        if operators is None:
+            from . import _torch as operators
+        return operators.attention(q, k, v, spec, seed, settings, return_lse)
     tensors = (q, k, v)
     o, lse = call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
     return (o, lse) if return_lse else o
@@ -186,13 +185,6 @@ def attention_backward(
     tensors = (q, k, v, o, dout, lse)
     settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
     return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
-
-
-def _load_operators() -> None:
-    global _operators
-    from . import _torch
-
-    _operators = _torch
 
 
 def _numpy_seed(dropout: float, seed: int | None) -> int | None:
