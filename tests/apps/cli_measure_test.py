@@ -153,6 +153,24 @@ class Gpu(Tool):
             self.assertEqual(row["bits"]["differing_words"] > 0, order == "none")
             self.assertEqual(row["unordered"] is None, order == "none")
 
+    def test_cudnn_computes_the_same(self):
+        words = ["bench", "--device", "cuda", "--seqlen", 1024, "--q-heads", 8, "--kv-heads", 2,
+                 "--head-dim", 128, "--dtype", "bf16", "--repeats", 3]
+        providers = "verbatim,cudnn,cudnn:deterministic"
+        for mask in ("full", "causal"):
+            ours, *rows = self.result(*words, "--mask", mask, "--providers", providers)["results"]
+            if rows[0]["status"] == "not installed":
+                self.skipTest(rows[0]["reason"])
+            for row in rows:
+                self.assertEqual(row["status"], "ok", row["reason"])
+                self.assertTrue(row["check"]["correct"])
+                self.assertGreater(row["backward"]["ms"], 0)
+            self.assertEqual(rows[1]["bits"]["differing_words"], 0)
+            self.assertNotEqual(rows[1]["bits"]["sha256"]["dq"], ours["bits"]["sha256"]["dq"])
+        row, = self.result(*words, "--mask", "causal", "--dropout", 0.1, "--providers",
+                           "cudnn")["results"]
+        self.assertEqual(row["status"], "unsupported")
+
     def test_trace_tells_of_every_visit(self):
         trace = self.path / "t.json"
         self.result("trace", *self.words, "--perfetto", trace)
