@@ -27,7 +27,7 @@ CudnnFacts open_library() {
     return {.version = "", .missing = "no libcudnn.so.9 is found (set VERBATIM_CUDNN to its path)"};
   }
   try {
-    fe::detail::get_cuda_runtime_version();
+    fe::detail::get_cuda_runtime_version();  // throws when there is no libcudart
     const size_t version = fe::detail::get_backend_version();
     return {.version = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100),
             .missing = ""};
