@@ -114,25 +114,28 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   const size_t many = static_cast<size_t>(workers) / 4;  // four workers a head keep its rows in L2
-  const auto fitting = [&](double share_of_l2) {
-    return static_cast<size_t>(share_of_l2 * machine.l2_bytes / static_cast<double>(head_bytes));
-  };
+  const auto fitting = static_cast<size_t>(machine.l2_bytes / static_cast<double>(head_bytes));
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
-  // L2; both bounds were measured on an H200 (docs/kernels/backward-sm90.md).
+  // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
   // Where documents have different orders, the long ones descend.
   const std::string order = heads[0]->name == "none" ? auto_order(Pass::backward, *heads[0]->tiles,
                                                                   heads[0]->group, Level::invariant)
                                                      : heads[0]->name;
   const bool descends = order.starts_with("descending") || order == "auto";
-  size_t least = 1;
+  size_t side_by_side = 1;
   if (descends) {
-    least = std::clamp(fitting(0.55), std::max<size_t>(many / 2, 1), std::max<size_t>(many, 1));
+    side_by_side = std::clamp(fitting, std::max<size_t>(many / 2, 1), std::max<size_t>(many, 1));
   } else if (starts_together(*heads[0]->tiles)) {
-    least = std::clamp<size_t>(fitting(1), 4, std::max<size_t>(many, 4));
+    side_by_side = std::clamp<size_t>(fitting, 4, std::max<size_t>(many, 4));
   } else if (Load(*heads[0]->tiles).unequal()) {
-    least = std::max<size_t>(fitting(0.4), 1);
+    side_by_side = std::clamp<size_t>(2 * static_cast<size_t>(workers) / tasks, 1,
+                                      std::max<size_t>(fitting, 1));
   }
-  const std::string sections = "head_swizzled:" + std::to_string(std::max(fill, least));
+  side_by_side = std::max(fill, side_by_side);
+  // The nearest number that divides the heads into equal sections.
+  const size_t count = heads.size();
+  const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
+  const std::string sections = "head_swizzled:" + std::to_string((count + equal - 1) / equal);
   if (descends && heads[0]->group > 1 && heads.size() <= many &&
       heads[0]->tiles->count() <= kProvableVisits)
     return {"longest_first", sections};

@@ -19,7 +19,7 @@ constexpr std::array kInfos{
     PlacementInfo{"queue", "free workers take head after head, in the order's own sequence"},
     PlacementInfo{"longest_first", "free workers take the task with the most visits of all heads"},
     PlacementInfo{"head_swizzled",
-                  "sections of heads side by side, task by task; head_swizzled:N sets N heads"},
+                  "equal sections of heads side by side, task by task; head_swizzled:N: at most N"},
     PlacementInfo{"static", "tasks are dealt to workers in turn, head after head (DASH's figures)"},
     PlacementInfo{"alternating", "as static, every second round dealt backwards: long meets short"},
     PlacementInfo{"persistent", "each worker has a contiguous share of equal work"},
@@ -85,13 +85,17 @@ std::vector<PlacedTask> longest_first(Heads heads) {
   return sorted;
 }
 
+/// Sections of at most `section` heads, equal to within one: the tasks of a small last one would
+/// end late.
 std::vector<PlacedTask> swizzled(Heads heads, size_t section) {
   std::vector<size_t> sizes;
   for (const auto& order : heads) sizes.push_back(order->tasks.size());
   std::vector<PlacedTask> tasks;
   tasks.reserve(count_tasks(heads));
-  for (size_t begin = 0; begin < heads.size(); begin += section) {
-    const size_t end = std::min(begin + section, heads.size());
+  const size_t sections = (heads.size() + section - 1) / section;
+  for (size_t s = 0; s < sections; ++s) {
+    const size_t begin = (heads.size() * s + sections - 1) / sections;
+    const size_t end = (heads.size() * (s + 1) + sections - 1) / sections;
     size_t longest = 0;
     for (size_t h = begin; h < end; ++h) longest = std::max(longest, sizes[h]);
     for (size_t t = 0; t < longest; ++t)

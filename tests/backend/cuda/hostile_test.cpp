@@ -28,7 +28,7 @@ TEST(Bits, OtherMultiprocessorsTaken) {
   cudaStream_t stream;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   for (const int64_t head_dim : {64, 128, 192}) {
-    for (const auto& [name, mask] : patterns(1500, 2)) {
+    for (const auto& [name, mask] : patterns(700, 2)) {
       GpuCase c(problem_of(mask, head_dim), mask, 11);
       const Plan forward = c.plan(Pass::forward, "descending");
       const Plan backward = c.plan(Pass::backward, "descending");
@@ -36,7 +36,7 @@ TEST(Bits, OtherMultiprocessorsTaken) {
       c.run(*gpu(), forward, backward, stream);
       Repeats repeats(c);
       const auto differing = [&] {
-        return repeats.differing(*gpu(), forward, backward, stream, 10);
+        return repeats.differing(*gpu(), forward, backward, stream, 5);
       };
       EXPECT_EQ(differing(), 0);  // loads what will run beside others
       for (const int taken : {1, 8, 40, 100, all - 1}) {

@@ -47,7 +47,10 @@ Occupied::Occupied(int multiprocessors) {
   using std::chrono::steady_clock;
   cudaStream_t stream = nullptr;
   int* flags = nullptr;
-  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test.load");
+  // Of a priority of its own: streams of one priority may share a queue, and then wait for the first.
+  int lowest, highest;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "test.load");
+  cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "test.load");
   const size_t count = static_cast<size_t>(multiprocessors) + 1;
   cuda::check(cudaHostAlloc(&flags, count * sizeof(int), cudaHostAllocMapped), "test.load");
   std::fill_n(flags, count, 0);
