@@ -38,6 +38,12 @@ struct State {
   RowState rows;
 };
 
+/// f32 rows that products read: a tile of ours, or rows of the caller's.
+struct Rows {
+  const float* data;
+  int64_t stride;
+};
+
 /// Tiles of one worker: M queries, N keys; s holds N keys x a block of queries.
 struct Tiles {
   int64_t ld_d, ld_dv, ld_m, ld_s;
@@ -191,27 +197,37 @@ class ForwardWorker final : public Worker {
     const std::vector<int64_t>& edges = order_->tiles->kv_edges;
     const Interval keys{edges[at_.kv_tile], edges[at_.kv_tile + 1]};
     const int32_t count = static_cast<int32_t>(keys.end - keys.begin);
-    const TensorView &k = call_.tensors.k, &v = call_.tensors.v;
-    kernels_.load_rows(row_address(k, b_, keys.begin, kv_head_), k.dtype, k.stride[1], count,
-                       head_dim(), tiles_.k, tiles_.ld_d);
+    const TensorView& v = call_.tensors.v;
+    const Rows k = rows_of_k(keys);
     const bool finite_v =
         kernels_.load_rows(row_address(v, b_, keys.begin, kv_head_), v.dtype, v.stride[1], count,
                            head_dim_v(), tiles_.v, tiles_.ld_dv);
     for (int64_t q = queries_.begin; q < queries_.end; q += kQueryBlock)
-      visit_block(run, {{q, std::min(q + kQueryBlock, queries_.end)}, keys}, finite_v);
+      visit_block(run, {{q, std::min(q + kQueryBlock, queries_.end)}, keys}, k, finite_v);
     record(TimelineEvent::Kind::compute, begin);
   }
 
+  /// Where they are, unless they must be widened or padded to whole row groups.
+  Rows rows_of_k(Interval keys) {
+    const TensorView& k = call_.tensors.k;
+    const void* first = row_address(k, b_, keys.begin, kv_head_);
+    const int32_t count = static_cast<int32_t>(keys.end - keys.begin);
+    if (k.dtype == Dtype::f32 && count % kRowGroup == 0)
+      return {static_cast<const float*>(first), k.stride[1]};
+    kernels_.load_rows(first, k.dtype, k.stride[1], count, head_dim(), tiles_.k, tiles_.ld_d);
+    return {tiles_.k, tiles_.ld_d};
+  }
+
   /// What the visit computes for some queries of the chain's tile.
-  void visit_block(const Run& run, const TileRect& rect, bool finite_v) {
+  void visit_block(const Run& run, const TileRect& rect, Rows k, bool finite_v) {
     const int64_t first = rect.q.begin - queries_.begin;
     const int32_t rows = static_cast<int32_t>(rect.q.end - rect.q.begin);
     const int32_t count = static_cast<int32_t>(rect.k.end - rect.k.begin);
     const bool masked = run.slice_count > 0;
     if (masked) mask_.build(*order_->tiles, run.slice_begin, run.slice_count, rect, TileRows::keys);
 
-    Gemm scores{tiles_.k,    tiles_.ld_d, 1,    tiles_.q_t + first, tiles_.ld_m, tiles_.s,
-                tiles_.ld_s, count,       rows, head_dim()};
+    Gemm scores{k.data,      k.stride, 1,    tiles_.q_t + first, tiles_.ld_m, tiles_.s,
+                tiles_.ld_s, count,    rows, head_dim()};
     if (masked) scores.cols_of = mask_.cols_of_rows();
     scores.upcoming = &upcoming_;
     kernels_.gemm(scores);

@@ -43,20 +43,28 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 }
 inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
-inline uint16_t less(Vec a, Vec b) {
-  const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ));
-  const int hi = _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ));
-  return static_cast<uint16_t>(lo | hi << 8);
-}
-inline __m256 lanes_of(int bits) {
+
+struct Lanes {
+  __m256 lo, hi;
+};
+inline __m256 eight_lanes_of(int bits) {
   const __m256i lane = _mm256_set_epi32(128, 64, 32, 16, 8, 4, 2, 1);
   const __m256i set = _mm256_and_si256(_mm256_set1_epi32(bits), lane);
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lane));
 }
-inline Vec select(uint16_t bits, Vec a, Vec b) {
-  return {_mm256_blendv_ps(b.lo, a.lo, lanes_of(bits & 0xff)),
-          _mm256_blendv_ps(b.hi, a.hi, lanes_of(bits >> 8))};
+inline Lanes lanes_of(uint16_t bits) {
+  return {eight_lanes_of(bits & 0xff), eight_lanes_of(bits >> 8)};
 }
+inline uint16_t bits_of(Lanes lanes) {
+  return static_cast<uint16_t>(_mm256_movemask_ps(lanes.lo) | _mm256_movemask_ps(lanes.hi) << 8);
+}
+inline Lanes less(Vec a, Vec b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+}
+inline Vec select(Lanes lanes, Vec a, Vec b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, lanes.lo), _mm256_blendv_ps(b.hi, a.hi, lanes.hi)};
+}
+
 inline Vec abs(Vec x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.lo), _mm256_andnot_ps(sign, x.hi)};

@@ -36,8 +36,13 @@ inline Vec div(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }  // b when unordered
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }  // b when unordered
-inline uint16_t less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
-inline Vec select(uint16_t bits, Vec a, Vec b) { return {_mm512_mask_blend_ps(bits, b.v, a.v)}; }
+
+using Lanes = __mmask16;
+inline Lanes lanes_of(uint16_t bits) { return bits; }
+inline uint16_t bits_of(Lanes lanes) { return lanes; }
+inline Lanes less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+inline Vec select(Lanes lanes, Vec a, Vec b) { return {_mm512_mask_blend_ps(lanes, b.v, a.v)}; }
+
 inline Vec abs(Vec x) { return {_mm512_abs_ps(x.v)}; }
 inline Vec copysign(Vec x, Vec sign) {
   const __m512i bit = _mm512_set1_epi32(INT32_MIN);

@@ -64,14 +64,19 @@ inline Vec max(Vec a, Vec b) {  // b when unordered
 inline Vec min(Vec a, Vec b) {  // b when unordered
   return lanes([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
-inline uint16_t less(Vec a, Vec b) {
+
+using Lanes = uint16_t;
+inline Lanes lanes_of(uint16_t bits) { return bits; }
+inline uint16_t bits_of(Lanes lanes) { return lanes; }
+inline Lanes less(Vec a, Vec b) {
   unsigned bits = 0;
   for (int i = 0; i < kLanes; ++i) bits |= static_cast<unsigned>(a.v[i] < b.v[i]) << i;
-  return static_cast<uint16_t>(bits);
+  return static_cast<Lanes>(bits);
 }
-inline Vec select(uint16_t bits, Vec a, Vec b) {
-  return lanes([&](int i) { return bits >> i & 1 ? a.v[i] : b.v[i]; });
+inline Vec select(Lanes from, Vec a, Vec b) {
+  return lanes([&](int i) { return from >> i & 1 ? a.v[i] : b.v[i]; });
 }
+
 inline Vec abs(Vec x) {
   return lanes([&](int i) { return std::fabs(x.v[i]); });
 }
