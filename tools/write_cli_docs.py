@@ -4,12 +4,18 @@ import pathlib
 import subprocess
 import sys
 
-COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "report", "info"]
-INTRODUCTION = """# The command line
+COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "report",
+            "info"]
+INTRODUCTION = """\
+# The command line
 
-`verbatim COMMAND --help` is the document; this page is its text, written by `tools/write_cli_docs.py` and compared by the tests.
+`verbatim COMMAND --help` is the document; this page is its text, written by \
+`tools/write_cli_docs.py` and compared by the tests.
 
-Lists are written `5,9,2` or `@file.json` with an array of integers. Names are matched exactly; a misspelt one is answered with the nearest. Results go to stdout as one table, and whole to `--json FILE` (docs/schema.md). Files are written whole or not at all. Progress appears on stderr while a terminal watches.
+Lists are written `5,9,2` or `@file.json` with an array of integers. Names are matched \
+exactly; a misspelt one is answered with the nearest. Results go to stdout as one table, and \
+whole to `--json FILE` (docs/schema.md). Files are written whole or not at all. Progress \
+appears on stderr while a terminal watches.
 
 | exit code | meaning |
 |---|---|
@@ -23,8 +29,8 @@ Lists are written `5,9,2` or `@file.json` with an array of integers. Names are m
 def page(tool):
     text = INTRODUCTION
     for command in COMMANDS:
-        shown = subprocess.run([tool, command, "--help"], capture_output=True, text=True, check=True)
-        lines = [line.rstrip() for line in shown.stdout.strip().splitlines()]
+        shown = subprocess.check_output([tool, command, "--help"], text=True)
+        lines = [line.rstrip() for line in shown.strip().splitlines()]
         text += f"\n## {command}\n\n```text\n" + "\n".join(lines) + "\n```\n"
     return text
 

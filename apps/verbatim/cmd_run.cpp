@@ -177,10 +177,7 @@ int RunCommand::run() const {
 
   Progress progress;
   progress.say("planning ...");
-  AttentionOptions options;
-  options.plan = planning.make(Pass::backward, device);
-  options.forward_order = planning.forward_order;
-  options.device = device;
+  const AttentionOptions options = planning.make_both(device);
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = milliseconds_since(start) / 1e3;

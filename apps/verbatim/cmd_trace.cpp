@@ -54,10 +54,7 @@ int TraceCommand::run() const {
   const bool backward = pass == "backward";
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  AttentionOptions options;
-  options.plan = planning.make(Pass::backward, device);
-  options.forward_order = planning.forward_order;
-  options.device = device;
+  const AttentionOptions options = planning.make_both(device);
   Progress progress;
   progress.say("running ...");
   const auto start = std::chrono::steady_clock::now();

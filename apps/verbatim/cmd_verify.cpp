@@ -286,10 +286,7 @@ int VerifyCommand::run() const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  AttentionOptions options;
-  options.plan = planning.make(Pass::backward, device);
-  options.forward_order = planning.forward_order;
-  options.device = device;
+  const AttentionOptions options = planning.make_both(device);
 
   Progress progress;
   progress.say("planning ...");

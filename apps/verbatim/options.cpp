@@ -169,6 +169,10 @@ PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
   return options;
 }
 
+AttentionOptions PlanningOptions::make_both(const std::string& device) const {
+  return {make(Pass::backward, device), forward_order, device};
+}
+
 std::string PlanningOptions::level_name() const {
   return !level.empty() ? level : order == "none" ? "not_guaranteed" : "invariant";
 }

@@ -56,6 +56,8 @@ struct PlanningOptions {
   /// `default_machine` as the field `machine`.
   void add_to(CLI::App& command, const std::string& default_machine = "");
   PlanOptions make(Pass pass, const std::string& device = "cpu") const;
+  /// Of both passes, to run on `device`.
+  AttentionOptions make_both(const std::string& device) const;
   /// The level that was asked for, or follows from the order.
   std::string level_name() const;
 };

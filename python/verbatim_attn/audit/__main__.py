@@ -58,8 +58,11 @@ def parser() -> argparse.ArgumentParser:
     add("--doc-lengths", metavar="A,B,..", help="documents to pack (default: three unequal ones)")
     add("--seed", type=int, default=0, metavar="N", help="of inputs and dout (default: 0)")
     add("--order", default="auto", metavar="NAME", help="target verbatim: order of the backward")
-    add("--deterministic", action="store_true",
-        help="torch.use_deterministic_algorithms(True), and flash_attn's deterministic=True")  # fmt: skip
+    add(
+        "--deterministic",
+        action="store_true",
+        help="torch.use_deterministic_algorithms(True), and flash_attn's deterministic=True",
+    )
     add("--forward", action="store_true", help="compare no gradients")
     add("--repeats", type=int, default=20, metavar="N", help="runs idle and loaded (default: 20)")
     add("--processes", type=int, default=3, metavar="N", help="new processes (default: 3)")
@@ -166,8 +169,9 @@ def document_lengths(options: argparse.Namespace) -> list[int]:
 def make_target(options: argparse.Namespace, device: str) -> Any:
     """The named target or the user's function. Raises ValueError or CannotRun."""
     if options.mask.endswith("window") != (options.window is not None):
+        expected = "a number" if options.window is None else "none"
         raise bad("--window", "it belongs to sliding windows", options.window,
-                  f"{'a number' if options.window is None else 'none'} with --mask {options.mask}")  # fmt: skip
+                  f"{expected} with --mask {options.mask}")  # fmt: skip
     window = [] if options.window is None else [options.window]
     mask = _MASKS[options.mask](*window)
     name = options.target
