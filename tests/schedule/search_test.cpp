@@ -13,9 +13,13 @@ const std::vector<int64_t> kDocuments{380, 18,  147, 124, 561, 433, 1606, 59,  2
                                       21,  122, 260, 19,  114, 394, 287,  123, 322,
                                       825, 4,   801, 466, 177, 90,  623};
 
+// The documents are repeated to the length, a multiple of theirs.
 std::vector<Mask> dense_and_sparse(int64_t length) {
+  std::vector<int64_t> documents;
+  for (int64_t tokens = 0; tokens < length; tokens += 8192)
+    documents.insert(documents.end(), kDocuments.begin(), kDocuments.end());
   return {masks::full(length, length), masks::causal(length, length),
-          masks::causal_document(kDocuments), masks::causal_sliding_window(length, length, 1024)};
+          masks::causal_document(documents), masks::causal_sliding_window(length, length, 1024)};
 }
 
 Problem problem_of(int64_t q_heads, int64_t kv_heads, int64_t length) {
@@ -34,17 +38,29 @@ PlanOptions h200_options() {
   return options;
 }
 
-TEST(Auto, IsNearTheLowerBoundOrTheBestOrderThatNeedsNoResidency) {
+// Of the level's orders, those that run on any number of workers, each under every placement of the
+// search. What an order of more residents would gain: docs/scheduling.md.
+void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask) {
   const PlanOptions options = h200_options();
-  const Problem problem = problem_of(16, 16, 8192);
-  for (const Mask& mask : dense_and_sparse(8192)) {
-    const Plan plan = make_plan(problem, mask, options);
-    EXPECT_EQ(plan.residency, 1);
-    const Simulation found = simulate(plan, options.machine);
-    double best = found.makespan;
-    for (const Candidate& candidate : search(problem, mask, options))
-      if (candidate.plan.residency == 1) best = std::min(best, candidate.simulation.makespan);
-    EXPECT_LE(found.makespan, std::max(1.05 * found.lower_bound, 1.03 * best)) << mask.name();
+  const Plan plan = make_plan(problem, mask, options);
+  EXPECT_EQ(plan.residency, 1);
+  const Simulation found = simulate(plan, options.machine);
+  if (found.makespan <= 1.05 * found.lower_bound) return;
+  double best = found.makespan;
+  for (const Candidate& candidate : search(problem, mask, options))
+    if (candidate.plan.residency == 1) best = std::min(best, candidate.simulation.makespan);
+  EXPECT_LE(found.makespan, 1.02 * best)
+      << mask.name() << ", " << problem.q_heads << ":" << problem.kv_heads << ", " << problem.q_len;
+}
+
+TEST(Auto, IsNearTheLowerBoundOrTheBestOrderThatNeedsNoResidency) {
+  for (const int64_t length : {8192, 16384}) {
+    std::vector<Mask> masks = dense_and_sparse(length);
+    masks.push_back(masks::full_sliding_window(length, length, 1024));
+    for (const Mask& mask : masks) {
+      expect_near_the_bound_or_the_best(problem_of(16, 16, length), mask);
+      expect_near_the_bound_or_the_best(problem_of(64, 8, length), mask);
+    }
   }
 }
 
