@@ -107,7 +107,7 @@ TEST(Bits, EqualOverRepeatsUnderLoad) {
     load.emplace_back([&] {
       while (!stop) std::this_thread::yield();
     });
-  for (int repeat = 0; repeat < 200; ++repeat) {
+  for (int repeat = 0; repeat < 1000; ++repeat) {
     c.run(forward, backward, 1 + repeat % 5);
     ASSERT_EQ(c.hashes(), expected) << "repeat " << repeat;
   }
