@@ -119,7 +119,8 @@ std::vector<Visited> sorted_visits(const Trail& trail) {
   std::vector<Visited> visits;
   visits.reserve(trail.steps.size());
   for (const auto& [kept, run] : trail.steps) {
-    const auto add = [&](int32_t first, int32_t last) {
+    // By name: clang before 16 captures no structured binding.
+    const auto add = [&visits, kept = kept, run = run](int32_t first, int32_t last) {
       visits.push_back({kept, first, last, run->slice_begin, run->slice_count});
     };
     if (run->step == 1) {
