@@ -52,6 +52,15 @@ def test_mask_mod_says_the_same(mask, visible):
     assert all(bool(mask_mod(0, 0, q, k)) == visible[q, k] for q in range(N) for k in range(N))
 
 
+def test_a_mask_mod_of_tables_takes_whole_axes_as_flex_attention_takes_single_positions():
+    torch = pytest.importorskip("torch")
+    mask = masks.PrefixLmDocument((30, 10, 20, 7, 13, 40, 8), (5,))
+    assert "import torch" in masks._library.mask_mod(mask.spec, 128, 128, 1)
+    axis = torch.arange(128)
+    shown = mask.to_mask_mod(128)(0, 0, axis[:, None], axis[None, :])
+    assert (shown.numpy() == mask.dense(128)[0, 0]).all()
+
+
 def test_every_pattern_of_the_library_has_a_class():
     from verbatim_attn import _library
 

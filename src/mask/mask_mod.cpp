@@ -136,8 +136,8 @@ std::string with_tables(const Mask& mask) {
              "BOUNDS = torch.tensor([  # [segment, slice, 4]\n{}])\n"
              "VARIANT = torch.tensor([  # [batch, KV head]\n{}])\n\n\n"
              "def inside(bounds, k, d):\n"
-             "    return (k >= bounds[0]) & (k < bounds[1]) & (d >= bounds[2]) & (d <= "
-             "bounds[3])\n\n\n"
+             "    return ((k >= bounds[..., 0]) & (k < bounds[..., 1])\n"
+             "            & (d >= bounds[..., 2]) & (d <= bounds[..., 3]))\n\n\n"
              "def mask_mod(b, h, q_idx, kv_idx):\n"
              "    s = SEGMENT[VARIANT[{}, {}], q_idx]\n",
              queries, bounds, variant_of, mask.batch() == 1 ? "0" : "b",

@@ -32,6 +32,24 @@ bool starts_together(const TileMap& tiles) {
   return 2 * together > columns;
 }
 
+/// Whether most KV tiles have a hole and end with the rows with which their left neighbour ends
+/// (causal_blockwise: the last document). Chains that walk down reach those rows at very different
+/// times, and wait there for the slowest; chains that walk up begin with them.
+bool meets_late(const TileMap& tiles) {
+  int32_t late = 0, columns = 0;
+  for (int32_t j = 1; j < tiles.kv_tiles(); ++j) {
+    const auto left = tiles.column(j - 1), column = tiles.column(j);
+    if (left.empty() || column.empty()) continue;
+    ++columns;
+    for (size_t r = 1; r < column.size(); ++r) {
+      if (column[r].first == column[r - 1].last) continue;
+      late += left.back().last == column.back().last;
+      break;
+    }
+  }
+  return 2 * late > columns;
+}
+
 /// Whether the longest row of visits is at least half as long again as the mean.
 bool unequal_rows(const TileMap& tiles) {
   int64_t longest = 0;
@@ -87,6 +105,7 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
   }
   const Load load(tiles);
   if (load.visits == 0) return "right_to_left";
+  if (meets_late(tiles)) return "descending";
   const std::string suffix = group > 1 && load.better_split() ? "/split" : "";
   if (load.unequal() && !starts_together(tiles)) {
     if (level <= Level::gpu_to_gpu) return "right_to_left_tail" + suffix;

@@ -65,7 +65,7 @@ def tables(results: Results) -> list[Table]:
         lines = [[case[1], *(_mebibytes(of.get(name)) for name in names)]
                  for case, of in by_case.items()]  # fmt: skip
         found.append(("backward, MiB besides its inputs", ["case", *names], lines))
-    return found
+    return [table for table in found if any(cell != "-" for line in table[2] for cell in line[1:])]
 
 
 def _ratios(title: str, by_case: Any, pairs: dict[str, list[Any]], which: str) -> Table:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cuda/gpu_case.h"
+#include "backend/cuda/load.h"
 
 namespace verbatim::test {
 namespace {
@@ -125,6 +126,7 @@ TEST(Faults, AMissingWaitHasOtherBits) {
 
 TEST(Faults, AMaskedTileThatSignalsHasOtherBits) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
+  if (!kDelayed) GTEST_SKIP() << "without delays no run may show it: gpu_delayed_test does";
   const Mask mask = masks::causal(kLength, kLength);
   for (const int64_t head_dim : {64, 128}) {
     GpuCase c(faulty_problem(mask, head_dim), mask, 1);
@@ -138,6 +140,7 @@ TEST(Faults, AMaskedTileThatSignalsHasOtherBits) {
 
 TEST(Faults, WithoutTurnsTheBitsChange) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
+  if (!kDelayed) GTEST_SKIP() << "without delays no run may show it: gpu_delayed_test does";
   const Mask mask = masks::causal(kLength, kLength);
   for (const int64_t head_dim : {64, 128}) {
     GpuCase c(faulty_problem(mask, head_dim), mask, 1);

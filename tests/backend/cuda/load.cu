@@ -27,8 +27,10 @@ __device__ long long nanoseconds() {
   return now;
 }
 
+__global__ void nothing() {}
+
 __global__ void occupy(volatile int* flags) {
-  constexpr long long kLongest = 60'000'000'000;
+  constexpr long long kLongest = 5'000'000'000;
   const long long begin = nanoseconds();
   flags[1 + blockIdx.x] = 1;
   while (flags[0] == 0 && nanoseconds() - begin < kLongest) __nanosleep(1000);
@@ -43,11 +45,27 @@ void start_load(int ctas, unsigned seed, void* stream) {
   cuda::check(cudaGetLastError(), "test.load");
 }
 
+bool kernels_run() {
+  using std::chrono::steady_clock;
+  cudaStream_t stream;
+  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test.load");
+  nothing<<<1, 32, 0, stream>>>();
+  const auto limit = steady_clock::now() + std::chrono::seconds(1);
+  cudaError_t state;
+  while ((state = cudaStreamQuery(stream)) == cudaErrorNotReady && steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  cudaGetLastError();
+  cudaStreamDestroy(stream);
+  return state == cudaSuccess;
+}
+
 Occupied::Occupied(int multiprocessors) {
   using std::chrono::steady_clock;
   cudaStream_t stream = nullptr;
   int* flags = nullptr;
-  // Of a priority of its own: streams of one priority may share a queue, and then wait for the first.
+  // Of a priority of its own: streams of one priority may share a queue, and then wait for the
+  // first.
   int lowest, highest;
   cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "test.load");
   cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "test.load");
@@ -68,6 +86,10 @@ Occupied::Occupied(int multiprocessors) {
     flags_[0] = 1;
     throw std::runtime_error("the multiprocessors are not free");
   }
+}
+
+bool Occupied::holds() const {
+  return cudaStreamQuery(static_cast<cudaStream_t>(stream_)) == cudaErrorNotReady;
 }
 
 Occupied::~Occupied() {

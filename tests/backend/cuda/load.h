@@ -3,12 +3,18 @@
 
 namespace verbatim::test {
 
+/// Whether the Hopper backward of this program has random delays.
+extern const bool kDelayed;
+
 /// Starts `ctas` CTAs on `stream` that each hold a multiprocessor's shared memory for a while that
 /// depends on `seed`: launches beside them get fewer multiprocessors, at other times.
 void start_load(int ctas, unsigned seed, void* stream);
 
+/// Whether a plain kernel launched now ends within a second.
+bool kernels_run();
+
 /// Multiprocessors that nobody else gets: CTAs with all of a multiprocessor's shared memory, which
-/// run until the object goes, or for a minute.
+/// run until the object goes, or for five seconds.
 class Occupied {
  public:
   /// Returns when all of the CTAs run. Kernels that are launched meanwhile must have run before:
@@ -17,6 +23,9 @@ class Occupied {
   ~Occupied();
   Occupied(const Occupied&) = delete;
   Occupied& operator=(const Occupied&) = delete;
+
+  /// Whether the CTAs still run.
+  bool holds() const;
 
  private:
   void* stream_ = nullptr;

@@ -81,8 +81,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           visit.band = make_band<C>(order.slices[order.slice_ids[slice_begin]], q_begin,
                                     chain.kv_begin, chain.kv_rows);
         } else if (chain.kv_rows < C::kTileKv) {
-          visit.band = {0, C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows), -C::kTileQ,
-                        C::kTileKv};
+          visit.band = {0,          C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows),
+                        -C::kTileQ, C::kTileKv};
         }
         visit.row = (head * plan.group + source.q_head) * p.common.hand_off.max_q_tiles + q_tile;
         visit.key = chain.key;

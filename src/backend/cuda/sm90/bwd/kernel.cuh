@@ -9,7 +9,8 @@
 //   8-11, 12-15     consumers     {chain,rows,k,v}_full,          {chain,rows,k,v}_empty,
 //                                 dq_empty[w], sum_full[w]        dq_full[w]
 //
-//   plan -> decoder -> loader -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum (L2)
+//   plan -> decoder -> loader -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum
+//   (L2)
 //                                                   |   |                         ^   ^       |
 //                                        dK, dV <---+   +----> dQ <---- sum --------+   +- turn +
 //

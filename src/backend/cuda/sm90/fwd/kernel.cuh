@@ -117,8 +117,13 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
         const int32_t batch = placed.head / plan.kv_heads;
         const int32_t kv_head = placed.head - batch * plan.kv_heads;
-        smem.place = {q_begin, static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
-                      kv_head * plan.group + chain.q_head, kv_head, batch, placed.head, chain.tile};
+        smem.place = {q_begin,
+                      static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                      kv_head * plan.group + chain.q_head,
+                      kv_head,
+                      batch,
+                      placed.head,
+                      chain.tile};
       }
       __syncwarp();
       decode_chain(order, chain);

@@ -1,0 +1,3 @@
+#include "backend/cuda/load.h"
+
+const bool verbatim::test::kDelayed = true;
