@@ -119,7 +119,7 @@ std::string with_tables(const Mask& mask) {
   }
   std::vector<std::string> conditions;
   for (size_t i = 0; i < width; ++i) {
-    conditions.push_back(fmt::format("inside(BOUNDS[s, {}], kv_idx, kv_idx - q_idx)", i));
+    conditions.push_back(fmt::format("inside(s, {}, kv_idx, kv_idx - q_idx)", i));
   }
   return fmt::format(
              "# The tables must be on the device of the attention: see torch.set_default_device.\n"
@@ -135,9 +135,9 @@ std::string with_tables(const Mask& mask) {
              "# kv_begin, kv_end and the least and greatest kv_idx - q_idx of every slice.\n"
              "BOUNDS = torch.tensor([  # [segment, slice, 4]\n{}])\n"
              "VARIANT = torch.tensor([  # [batch, KV head]\n{}])\n\n\n"
-             "def inside(bounds, k, d):\n"
-             "    return ((k >= bounds[..., 0]) & (k < bounds[..., 1])\n"
-             "            & (d >= bounds[..., 2]) & (d <= bounds[..., 3]))\n\n\n"
+             "def inside(s, i, k, d):\n"
+             "    return ((k >= BOUNDS[s, i, 0]) & (k < BOUNDS[s, i, 1])\n"
+             "            & (d >= BOUNDS[s, i, 2]) & (d <= BOUNDS[s, i, 3]))\n\n\n"
              "def mask_mod(b, h, q_idx, kv_idx):\n"
              "    s = SEGMENT[VARIANT[{}, {}], q_idx]\n",
              queries, bounds, variant_of, mask.batch() == 1 ? "0" : "b",
