@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "schedule/orders/orders.h"
 
@@ -19,35 +20,37 @@ constexpr int64_t kLongTile = 128;          // query rows
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 14;
 
+using Column = std::span<const TileRun>;
+
+/// Whether `so(left, column)` holds for most KV tiles that are visited, as is their left neighbour.
+template <class So>
+bool most_neighbours(const TileMap& tiles, So so) {
+  int32_t found = 0, columns = 0;
+  for (int32_t j = 1; j < tiles.kv_tiles(); ++j) {
+    const Column left = tiles.column(j - 1), column = tiles.column(j);
+    if (left.empty() || column.empty()) continue;
+    ++columns;
+    found += so(left, column);
+  }
+  return 2 * found > columns;
+}
+
 /// Whether most KV tiles start at the row at which their left neighbour starts: their chains meet
 /// there, and only other heads can fill the time until the first has passed.
 bool starts_together(const TileMap& tiles) {
-  int32_t together = 0, columns = 0;
-  for (int32_t j = 1; j < tiles.kv_tiles(); ++j) {
-    const auto left = tiles.column(j - 1), column = tiles.column(j);
-    if (left.empty() || column.empty()) continue;
-    ++columns;
-    together += left.front().first == column.front().first;
-  }
-  return 2 * together > columns;
+  return most_neighbours(
+      tiles, [](Column left, Column column) { return left.front().first == column.front().first; });
 }
 
 /// Whether most KV tiles have a hole and end with the rows with which their left neighbour ends
 /// (causal_blockwise: the last document). Chains that walk down reach those rows at very different
 /// times, and wait there for the slowest; chains that walk up begin with them.
 bool meets_late(const TileMap& tiles) {
-  int32_t late = 0, columns = 0;
-  for (int32_t j = 1; j < tiles.kv_tiles(); ++j) {
-    const auto left = tiles.column(j - 1), column = tiles.column(j);
-    if (left.empty() || column.empty()) continue;
-    ++columns;
-    for (size_t r = 1; r < column.size(); ++r) {
-      if (column[r].first == column[r - 1].last) continue;
-      late += left.back().last == column.back().last;
-      break;
-    }
-  }
-  return 2 * late > columns;
+  return most_neighbours(tiles, [](Column left, Column column) {
+    const auto is_hole = [](const TileRun& a, const TileRun& b) { return a.last < b.first; };
+    return std::ranges::adjacent_find(column, is_hole) != column.end() &&
+           left.back().last == column.back().last;
+  });
 }
 
 /// Whether the longest row of visits is at least half as long again as the mean.
@@ -136,7 +139,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const auto fitting = static_cast<size_t>(machine.l2_bytes / static_cast<double>(head_bytes));
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
-  // Where documents have different orders, the long ones descend.
+  // Where documents have different orders, their sections are those of descending ones.
   const std::string order = heads[0]->name == "none" ? auto_order(Pass::backward, *heads[0]->tiles,
                                                                   heads[0]->group, Level::invariant)
                                                      : heads[0]->name;
