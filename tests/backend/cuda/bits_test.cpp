@@ -21,23 +21,36 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
   cudaStream_t stream, load[2];
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   for (auto& s : load) cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  const auto repeat = [&](const std::string& name, const Problem& problem, const Mask& mask) {
+    GpuCase c(problem, mask, 11);
+    for (const std::string order : {"descending", "ascending/split"}) {
+      const Plan forward = c.plan(Pass::forward, "ascending");
+      const Plan backward = c.plan(Pass::backward, order);
+      c.run(*gpu(), forward, backward, stream);
+      const auto disturb = [&](int64_t run) {
+        for (auto& s : load) {
+          if (run % 2 == 1) {
+            start_load(static_cast<int>(1 + run * 37 % 120), static_cast<unsigned>(run), s);
+          }
+        }
+      };
+      EXPECT_EQ(Repeats(c).differing(*gpu(), forward, backward, stream, repeats(), disturb), 0)
+          << name << " " << order << " " << to_json(problem);
+    }
+  };
   for (const int64_t head_dim : {64, 128, 192}) {
     for (const auto& [name, mask] : patterns(1500, 2)) {
-      GpuCase c(problem_of(mask, head_dim), mask, 11);
-      for (const std::string order : {"descending", "ascending/split"}) {
-        const Plan forward = c.plan(Pass::forward, "ascending");
-        const Plan backward = c.plan(Pass::backward, order);
-        c.run(*gpu(), forward, backward, stream);
-        const auto disturb = [&](int64_t run) {
-          for (auto& s : load) {
-            if (run % 2 == 1) {
-              start_load(static_cast<int>(1 + run * 37 % 120), static_cast<unsigned>(run), s);
-            }
-          }
-        };
-        EXPECT_EQ(Repeats(c).differing(*gpu(), forward, backward, stream, repeats(), disturb), 0)
-            << name << " " << order << " head dim " << head_dim;
-      }
+      repeat(name, problem_of(mask, head_dim), mask);
+    }
+  }
+  const Mask causal = masks::causal(1500, 1500);
+  for (const int64_t head_dim : {64, 128}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      Problem p = problem_of(causal, head_dim);
+      p.dtype = dtype;
+      p.softcap = 1.5;
+      p.dropout = 0.3;
+      repeat("causal", p, causal);
     }
   }
   cudaDeviceSynchronize();
@@ -79,6 +92,31 @@ TEST(Bits, AloneAsInABatch) {
     EXPECT_EQ(entry(alone.dq.host, 0), entry(batch.dq.host, b));
     EXPECT_EQ(entry(alone.dk.host, 0), entry(batch.dk.host, b));
     EXPECT_EQ(entry(alone.dv.host, 0), entry(batch.dv.host, b));
+  }
+}
+
+// Documents have the same numbers as batch entries and packed: the same elements are dropped.
+TEST(Bits, DropoutIsEqualAloneAndPacked) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int64_t kDocuments = 3, kLength = 700;
+  const std::vector<int64_t> lengths(kDocuments, kLength);
+  for (const int64_t head_dim : {64, 128, 192}) {
+    const auto run = [&](const Mask& mask, int64_t batch) {
+      Problem p = problem_of(mask, head_dim, batch);
+      p.softcap = 1.5;
+      p.dropout = 0.3;
+      auto c = std::make_unique<GpuCase>(p, mask, 5);
+      c->run(*gpu(), c->plan(Pass::forward, "ascending"), c->plan(Pass::backward, "descending"));
+      return c;
+    };
+    // Of one shape but for the split of rows into batch entries, so of the same inputs.
+    const auto alone = run(masks::causal(kLength, kLength), kDocuments);
+    const auto packed = run(masks::causal_document(lengths), 1);
+    ASSERT_EQ(alone->q.host.bytes(), packed->q.host.bytes());
+    EXPECT_EQ(alone->o.host.bytes(), packed->o.host.bytes()) << "head dim " << head_dim;
+    EXPECT_EQ(alone->dq.host.bytes(), packed->dq.host.bytes()) << "head dim " << head_dim;
+    EXPECT_EQ(alone->dk.host.bytes(), packed->dk.host.bytes()) << "head dim " << head_dim;
+    EXPECT_EQ(alone->dv.host.bytes(), packed->dv.host.bytes()) << "head dim " << head_dim;
   }
 }
 

@@ -19,7 +19,7 @@ WRITER = "backend/cuda/sm90/bwd/dq.cuh"
 KERNELS = f"""
 #include "{WRITER}"
 using namespace verbatim::cuda;
-using C = sm90_bwd::Config<cutlass::bfloat16_t, 128>;
+using C = sm90_bwd::Config<cutlass::bfloat16_t, 128, false>;
 __global__ void writer(const __grid_constant__ sm90_bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
   sm90_bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p, threadIdx.x);

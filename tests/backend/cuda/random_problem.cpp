@@ -92,7 +92,7 @@ RandomProblem random_problem(uint64_t number) {
   TileShape backward_tile{pick(random, {64, 128, 80}), wide ? 64 : pick(random, {64, 128})};
   if (random.chance(0.5)) {  // what the Hopper kernels take
     p.head_dim = p.head_dim_v = pick(random, {64, 128});
-    if (random.chance(0.7)) p.softcap = p.dropout = 0;
+    if (random.chance(0.3)) p.softcap = p.dropout = 0;
     forward_tile = backward_tile = {0, 0};
   }
   const std::string forward_order = random_order(random, Pass::forward);

@@ -11,7 +11,7 @@ struct Kind {
   int arch;  // of the kernels: 80 or 90
   int64_t head_dim;
   Dtype dtype;
-  bool extras;  // softcap and dropout: on Hopper the forward's other instances
+  bool extras;  // softcap and dropout: on Hopper other instances
 };
 
 std::string name(const Kind& kind) {
@@ -47,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(
     Every, Small,
     testing::Values(Kind{90, 64, Dtype::bf16, false}, Kind{90, 64, Dtype::f16, false},
                     Kind{90, 128, Dtype::bf16, false}, Kind{90, 128, Dtype::f16, false},
-                    Kind{90, 64, Dtype::bf16, true}, Kind{90, 128, Dtype::f16, true},
+                    Kind{90, 64, Dtype::bf16, true}, Kind{90, 64, Dtype::f16, true},
+                    Kind{90, 128, Dtype::bf16, true}, Kind{90, 128, Dtype::f16, true},
                     Kind{80, 64, Dtype::bf16, false}, Kind{80, 128, Dtype::f16, true},
                     Kind{80, 192, Dtype::bf16, false}),
     [](const auto& info) { return name(info.param); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "backend/cuda/sm90/bwd/launch.h"
 #include "backend/cuda/sm90/tensor_map.h"
@@ -9,6 +10,8 @@
 
 namespace verbatim::cuda::sm90 {
 namespace {
+
+using namespace sm90_bwd;
 
 constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kTileKv = 128;
@@ -23,7 +26,7 @@ struct Extent {
   Extent(int64_t head_dim, int64_t row_tiles, int64_t key_tiles, bool shared_tiles) {
     dq_sum = 0;
     stats = dq_sum + row_tiles * tile_q(head_dim) * head_dim;
-    dkv_sum = stats + row_tiles * tile_q(head_dim) * sm90_bwd::kStatBytes / 4;
+    dkv_sum = stats + row_tiles * tile_q(head_dim) * kStatBytes / 4;
     turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
     key_turns = turns + 2 * row_tiles;
     end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
@@ -35,7 +38,29 @@ float lse_unit(float scale) {
   return std::clamp(std::exp2(std::ceil(-std::log2(std::abs(scale)))), 1.0f, 32.0f);
 }
 
-bool records(const Problem& problem) { return problem.dtype == Dtype::bf16; }
+Softcap softcap_of(const Scalars& scalars) {
+  if (scalars.softcap == 0) return {};
+  const float cap = scalars.softcap * std::numbers::log2e_v<float>;
+  return {.argument = 2 * std::numbers::log2e_v<float> * scalars.scale / scalars.softcap,
+          .cap = cap,
+          .inverse = 1 / cap};
+}
+
+using Launch = cudaError_t (*)(const Params&, int32_t blocks, bool together, cudaStream_t);
+
+/// The compiled instance; of those that record there is one a head dim.
+template <int kHeadDim>
+Launch instance(bool bf16, bool extras, bool recorded) {
+  constexpr Launch kPlain[2][2] = {{launch<kHeadDim, Dtype::f16, false, NoRecorder>,
+                                    launch<kHeadDim, Dtype::f16, true, NoRecorder>},
+                                   {launch<kHeadDim, Dtype::bf16, false, NoRecorder>,
+                                    launch<kHeadDim, Dtype::bf16, true, NoRecorder>}};
+  return recorded ? launch<kHeadDim, Dtype::bf16, false, Recorder> : kPlain[bf16][extras];
+}
+
+bool records(const Problem& problem) {
+  return problem.dtype == Dtype::bf16 && problem.softcap == 0 && problem.dropout == 0;
+}
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype == Dtype::f32) return "dtype bf16 or f16";
@@ -43,7 +68,6 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
       (problem.head_dim != 64 && problem.head_dim != 128)) {
     return "equal head dims of 64 or 128";
   }
-  if (problem.softcap != 0 || problem.dropout != 0) return "no softcap and no dropout";
   if (std::abs(problem.softmax_scale()) < kLeastScale) return "a softmax scale of at least 1e-6";
   if (problem.q_len == 0 || problem.kv_len == 0) return "at least one query and one key";
   if (tile != TileShape{tile_q(problem.head_dim), kTileKv}) {
@@ -52,9 +76,10 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
   return {};
 }
 
-int64_t shared_bytes(const Problem& problem, const TileShape&) {
-  return problem.head_dim == 64 ? sm90_bwd::shared_bytes<64, Dtype::bf16>()
-                                : sm90_bwd::shared_bytes<128, Dtype::bf16>();
+/// Of the plain instance: with softcap and dropout it is no more.
+int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
+  return problem.head_dim == 64 ? shared_bytes<64, Dtype::bf16, false>()
+                                : shared_bytes<128, Dtype::bf16, false>();
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
@@ -77,7 +102,8 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
                   context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
   const auto counters = [&](int64_t offset) { return reinterpret_cast<int32_t*>(words + offset); };
-  const sm90_bwd::Params params{
+  const Scalars& scalars = common.scalars;
+  const Params params{
       .map_q = map(common.q, sizes.q_len, sizes.q_heads, context.tile.q),
       .map_dout = map(common.dout, sizes.q_len, sizes.q_heads, context.tile.q),
       .map_k = map(common.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
@@ -88,9 +114,10 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
                     .dkv_sum = words + at.dkv_sum,
                     .turns = counters(at.turns),
                     .key_turns = counters(at.key_turns)},
-      .unit = lse_unit(common.scalars.scale),
+      .unit = lse_unit(scalars.scale),
       .ordered = context.ordered,
       .record = context.record,
+      .softcap = softcap_of(scalars),
   };
   check(cudaMemsetAsync(words + at.turns, 0, (at.end - at.turns) * sizeof(float), context.stream),
         kOperation);
@@ -99,13 +126,10 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   }
   const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
   check_residency(context.residency, blocks, kOperation);  // one CTA fills a multiprocessor
-  using namespace sm90_bwd;
-  const bool hd64 = head_dim == 64;
-  const auto start =
-      context.record.records != nullptr
-          ? (hd64 ? launch<64, Dtype::bf16, Recorder> : launch<128, Dtype::bf16, Recorder>)
-      : bf16 ? (hd64 ? launch<64, Dtype::bf16, NoRecorder> : launch<128, Dtype::bf16, NoRecorder>)
-             : (hd64 ? launch<64, Dtype::f16, NoRecorder> : launch<128, Dtype::f16, NoRecorder>);
+  const bool extras = scalars.softcap != 0 || scalars.dropout.enabled();
+  const bool recorded = context.record.records != nullptr;
+  const Launch start =
+      head_dim == 64 ? instance<64>(bf16, extras, recorded) : instance<128>(bf16, extras, recorded);
   check(start(params, blocks, context.residency > 1, context.stream), kOperation);
 }
 
@@ -119,7 +143,7 @@ Kernel backward_kernel() {
           .pass = Pass::backward,
           .shared_tiles = true,
           .lacks = lacks,
-          .shared_bytes = shared_bytes,
+          .shared_bytes = shared_bytes_of,
           .workspace_bytes = workspace_bytes,
           .records = records,
           .forward = nullptr,

@@ -5,8 +5,7 @@
 
 namespace verbatim::cuda::sm90 {
 
-/// bf16 and f16, head dim = value head dim = 64 (tiles 128 x 128) or 128 (tiles 64 x 128), without
-/// softcap and dropout.
+/// bf16 and f16, head dim = value head dim = 64 (tiles 128 x 128) or 128 (tiles 64 x 128).
 Kernel backward_kernel();
 
 }  // namespace verbatim::cuda::sm90

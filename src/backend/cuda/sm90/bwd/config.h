@@ -58,10 +58,11 @@ struct Chain90 {
 };
 
 /// Everything the compiler must know.
-template <class Element_, int kHeadDim_>
+template <class Element_, int kHeadDim_, bool kExtras_>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
+  static constexpr bool kExtras = kExtras_;  // softcap and dropout
   static constexpr int kTileQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kTileKv = 128;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ
@@ -107,14 +108,15 @@ struct Config {
   static constexpr int kDqFloats = kTileQ * kHeadDim;  // of a dQ tile in the workspace
   static constexpr int kDqHalfBytes = kDqFloats / 2 * 4;
   static constexpr uint32_t kDsBytes = kTileKv * kTileQ * 2;
-  static constexpr uint32_t kStatsBytes = kTileQ * kStatBytes;
+  using Stat = std::conditional_t<kExtras, RowStats, uint4>;  // of a row; uint4: StatCode's
+  static constexpr uint32_t kStatsBytes = kTileQ * sizeof(Stat);
   static constexpr uint32_t kRowsBytes = 2 * kTileQ * kHeadDim * 2 + kStatsBytes;  // of Q and dO
   static constexpr uint32_t kKvBytes = kTileKv * kHeadDim * 2;                     // of K or V
 
   struct SharedStorage {
-    // As StatCode encodes them. First: their operand reads each element twice (LayoutStats), and
-    // memcheck looks for the second half behind them.
-    alignas(1024) Element stats[kTileQ * kStatElements];
+    // First: the operand of StatCode reads each element twice (LayoutStats), and memcheck looks for
+    // the second half behind them.
+    alignas(1024) Stat stats[kTileQ];
     alignas(1024) Element k[cosize_v<LayoutKv>];
     alignas(1024) Element v[cosize_v<LayoutKv>];
     alignas(1024) Element q[cosize_v<LayoutRows>];

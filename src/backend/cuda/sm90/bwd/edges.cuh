@@ -2,6 +2,7 @@
 // without order, dQ from its sum.
 #pragma once
 
+#include "backend/cuda/device/score.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/fragment.cuh"
@@ -32,7 +33,7 @@ struct RowTile {
 
 constexpr int kEdgeThreads = 256;
 
-/// The statistics of every row, LSE and delta = rowsum(dO * O), as StatCode encodes them: rows
+/// The statistics of every row, LSE and delta = rowsum(dO * O), as Config::Stat holds them: rows
 /// beyond the tile and rows without a key are hidden, so that their P is 0. dQ = 0 where no addend
 /// will come.
 template <class C>
@@ -77,8 +78,12 @@ __global__ void __launch_bounds__(kEdgeThreads)
   }
   __syncthreads();
   if (mine >= C::kTileQ) return;
-  auto* stats = static_cast<uint4*>(workspace.stats) + tile.index * C::kTileQ;
-  stats[mine] = StatCode<Element>::encode(lse, delta[mine], p.scalars.scale, unit);
+  auto* stats = static_cast<typename C::Stat*>(workspace.stats) + tile.index * C::kTileQ;
+  if constexpr (C::kExtras) {
+    stats[mine] = {lse == -INFINITY ? INFINITY : lse * kLog2e, delta[mine]};
+  } else {
+    stats[mine] = StatCode<Element>::encode(lse, delta[mine], p.scalars.scale, unit);
+  }
 }
 
 /// dQ = scale * dq_sum in the storage type, where nobody knows which addend was the last.

@@ -22,11 +22,13 @@
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/decode.cuh"
 #include "backend/cuda/sm90/bwd/dq.cuh"
+#include "backend/cuda/sm90/bwd/extras.cuh"
 #include "backend/cuda/sm90/bwd/gemm.cuh"
 #include "backend/cuda/sm90/bwd/load.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/ptx.cuh"
+#include "backend/cuda/sm90/tanh.cuh"
 
 namespace verbatim::cuda::sm90_bwd {
 
@@ -135,6 +137,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   const int half = __shfl_sync(0xffffffff, tid / 128, 0);  // warpgroup; uniform for descriptors
   const int lane = tid % 32;
   const float scale_log2 = p.common.scalars.scale_log2;
+  const Softcap& softcap = p.softcap;
+  const Dropout& dropout = p.common.scalars.dropout;
   const int k_row = tid / 32 * 16 + lane / 4;
 
   Tensor sK = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKv{});          // (TKV,HD)
@@ -155,7 +159,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   auto thr_dq = mma_dq.get_thread_slice(half * 128);
   Tensor tSrK = thr_sdp.partition_fragment_A(sK);  // descriptors (MMA,1,HD/16)
   Tensor tPrV = thr_sdp.partition_fragment_A(sV);  // descriptors (MMA,1,HD/16)
-  Tensor sStats = make_tensor(make_smem_ptr(smem.stats), typename C::LayoutStats{});  // (TQ,16)
+  Tensor sStats = make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.stats)),
+                              typename C::LayoutStats{});  // (TQ,16)
   Tensor tSrStats = mma_stats.get_thread_slice(half * 128).partition_fragment_B(sStats);
   Tensor tSrQ = thr_sdp.partition_fragment_B(sQ);     // descriptors (MMA,1,HD/16,stages)
   Tensor tPrDo = thr_sdp.partition_fragment_B(sDo);   // descriptors (MMA,1,HD/16,stages)
@@ -197,10 +202,18 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // Two counters place this thread in every ring: visits and chains so far.
   constexpr auto stage = [](uint32_t n) { return n % C::kStages; };
   constexpr auto phase = [](uint32_t n) { return n / C::kStages % 2; };
+  // S or dP. Softcap and dropout come before LSE and delta are subtracted.
+  const auto issue = [&](const auto& weights, const auto& a, const auto& b, auto& acc) {
+    if constexpr (C::kExtras) {
+      gemm<true>(mma_sdp, a, b, acc);
+    } else {
+      gemm(mma_stats, weights, tSrStats, mma_sdp, a, b, acc);
+    }
+  };
   const auto issue_scores = [&](uint32_t n, bool there) {
     const int s = stage(n);
     if (there) ptx::mbarrier_wait(&smem.rows_full[s], phase(n));
-    gemm(mma_stats, lse_weights, tSrStats, mma_sdp, tSrK, tSrQ(_, _, _, s), tS);
+    issue(lse_weights, tSrK, tSrQ(_, _, _, s), tS);
   };
   // Scales, rounds and writes dQ of visit n, whose sum is complete in its buffer.
   const auto finish_row = [&](uint32_t n) {
@@ -230,6 +243,10 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // there and not used: ptxas serialises all wgmma if one of them is conditional.
   const auto do_visits = [&](const Chain90& chain, uint32_t n) {
     issue_scores(n, true);
+    DropoutPlace place;
+    if (C::kExtras && dropout.enabled()) {
+      place = DropoutPlace::of(p.common, chain, smem.visit[n % kVisitRing]);
+    }
     warpgroup_wait<0>();
     warpgroup_fence_operand(tS);
     for (;; ++n) {
@@ -240,30 +257,52 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       const int32_t row = visit.row;
       const bool last = visit.head.last, masked = visit.head.bands > 0;
       const bool completes = visit.head.rows > 0;
-      gemm(mma_stats, delta_weights, tSrStats, mma_sdp, tPrV, tPrDo(_, _, _, s), tP);
-      CUTE_UNROLL
-      for (int i = 0; i < kScores; ++i) tS(i) *= scale_log2;
+      issue(delta_weights, tPrV, tPrDo(_, _, _, s), tP);
+      if (C::kExtras && softcap.cap != 0) {
+        CUTE_UNROLL
+        for (int i = 0; i < kScores; ++i) {
+          tS(i) = softcap.cap * tanh_from_log2(tS(i) * softcap.argument);
+        }
+      } else {
+        CUTE_UNROLL
+        for (int i = 0; i < kScores; ++i) tS(i) *= scale_log2;
+      }
       if (masked) {
         uint32_t bits[C::kTileQ / 64];
         visible_bits<C>(bits, p.common.plan.orders, visit, chain, k_row);
         hide(tS, bits);
       }
-      // No branch from here to dS, so that the compiler mixes exponentials and arithmetic.
-      CUTE_UNROLL
-      for (int i = 0; i < kScores; ++i) tS(i) = ptx::exp2_approx(tS(i));
-      warpgroup_wait<0>();  // dP(n)
-      warpgroup_fence_operand(tP);
-      release(&smem.stats_empty);
       Tensor rP = make_tensor<Element>(operand);   // (MMA,1,TQ/16)
       Tensor rDs = make_tensor<Element>(operand);  // (MMA,1,TQ/16)
       Tensor p_words = recast<uint32_t>(rP);
       Tensor ds_words = recast<uint32_t>(rDs);
-      CUTE_UNROLL
-      for (int i = 0; i < kScores / 2; ++i) {
-        ds_words(i) = pack<Element>(tS(2 * i) * tP(2 * i), tS(2 * i + 1) * tP(2 * i + 1));
+      if constexpr (C::kExtras) {
+        // The draws run behind dP. P and dS wait for it: there are no registers for P and slope.
+        uint32_t kept[C::kTileQ / 64];
+        CUTE_UNROLL
+        for (uint32_t& word : kept) word = ~0u;
+        if (dropout.enabled()) {
+          kept_bits(kept, dropout, place.sequence, visit.q_head, visit.q_begin - place.q,
+                    place.k + tid / 32 * 16);
+        }
+        warpgroup_wait<0>();  // dP(n)
+        warpgroup_fence_operand(tP);
+        weigh<C>(tS, tP, smem.stats, kept, softcap.inverse, dropout.scale, p_words, ds_words);
+        release(&smem.stats_empty);
+      } else {
+        // No branch from here to dS, so that the compiler mixes exponentials and arithmetic.
+        CUTE_UNROLL
+        for (int i = 0; i < kScores; ++i) tS(i) = ptx::exp2_approx(tS(i));
+        warpgroup_wait<0>();  // dP(n)
+        warpgroup_fence_operand(tP);
+        release(&smem.stats_empty);
+        CUTE_UNROLL
+        for (int i = 0; i < kScores / 2; ++i) {
+          ds_words(i) = pack<Element>(tS(2 * i) * tP(2 * i), tS(2 * i + 1) * tP(2 * i + 1));
+        }
+        CUTE_UNROLL
+        for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(tS(2 * i), tS(2 * i + 1));
       }
-      CUTE_UNROLL
-      for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(tS(2 * i), tS(2 * i + 1));
       // One of two buffers: who passed the last barrier has finished with the dS before it.
       CUTE_UNROLL
       for (int i = 0; i < kScores / 8; ++i) {
@@ -331,7 +370,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
         store_rows<Element, C::kHeadDim / 8>(acc, scale, base, tensor.row, k_row, chain.kv_rows);
       };
       store(p.common.dk, tK, p.common.scalars.scale);
-      store(p.common.dv, tV, 1.0f);
+      store(p.common.dv, tV, C::kExtras ? dropout.scale : 1.0f);
     }
     recorder.note(RecordKind::finish, ended, -1, chain.key);
     release(&smem.chain_empty[c % kChainRing]);

@@ -10,19 +10,19 @@
 
 namespace verbatim::cuda::sm90_bwd {
 
-template <int kHeadDim, Dtype kDtype>
+template <int kHeadDim, Dtype kDtype, bool kExtras>
 using ConfigOf =
     Config<std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>,
-           kHeadDim>;
+           kHeadDim, kExtras>;
 
-template <int kHeadDim, Dtype kDtype>
+template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes() {
-  return sizeof(typename ConfigOf<kHeadDim, kDtype>::SharedStorage);
+  return sizeof(typename ConfigOf<kHeadDim, kDtype, kExtras>::SharedStorage);
 }
 
-template <int kHeadDim, Dtype kDtype, class Recorder>
+template <int kHeadDim, Dtype kDtype, bool kExtras, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream) {
-  using C = ConfigOf<kHeadDim, kDtype>;
+  using C = ConfigOf<kHeadDim, kDtype, kExtras>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
   cudaError_t status = cudaFuncSetAttribute(backward<C, Recorder>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);

@@ -13,12 +13,13 @@ class Recorder;
 namespace verbatim::cuda::sm90_bwd {
 
 /// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. With `together` the
-/// CTAs start all at once or not yet: for plans whose waits need several of them. The main kernel
-/// with Recorder, which bf16 only has, fills Params::record.
-template <int kHeadDim, Dtype kDtype, class Recorder>
+/// CTAs start all at once or not yet: for plans whose waits need several of them. kExtras: with
+/// softcap and dropout. The main kernel with Recorder, which only bf16 without extras has, fills
+/// Params::record.
+template <int kHeadDim, Dtype kDtype, bool kExtras, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream);
 
-template <int kHeadDim, Dtype kDtype>
+template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes();
 
 }  // namespace verbatim::cuda::sm90_bwd

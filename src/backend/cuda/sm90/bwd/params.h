@@ -10,13 +10,12 @@
 
 namespace verbatim::cuda::sm90_bwd {
 
-inline constexpr int kStatElements = 8;  // of a row's statistics: stats.cuh
-inline constexpr int kStatBytes = 2 * kStatElements;
+inline constexpr int kStatBytes = 16;  // of a row's statistics, at most: stats.cuh
 
 /// Where the kernels of one backward meet. A row tile is one query tile of one query head:
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
-  void* stats;    // [row tiles][tile_q][kStatElements] of the storage type, StatCode
+  void* stats;    // [row tiles][tile_q] of Config::Stat
   float* dq_sum;  // [row tiles][tile_q * head_dim] in fragment order
   // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
   // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
@@ -27,6 +26,13 @@ struct Workspace {
   int32_t* key_turns;  // [key tiles][2]
 };
 
+/// The cap on scores. All 0: none.
+struct Softcap {
+  float argument;  // of tanh_from_log2, per unit of Q K^T: 2 log2(e) scale / softcap
+  float cap;       // log2(e) softcap: scores are in powers of two
+  float inverse;   // 1 / cap
+};
+
 /// Of the main kernel, passed by value.
 struct Params {
   CUtensorMap map_q, map_dout, map_k, map_v;
@@ -35,6 +41,7 @@ struct Params {
   float unit;         // of LSE / scale in the statistics
   bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
   RecordView record;  // of the kernel with Recorder
+  Softcap softcap;    // of the kernel with softcap and dropout
 };
 
 }  // namespace verbatim::cuda::sm90_bwd

@@ -9,6 +9,9 @@
 //   dP - delta       = V dO^T +         first * d0 + d1 + d2
 //
 // Three elements hold a float's 24 bits. h makes every S of a row hugely negative: P = 0.
+//
+// Softcap and dropout come between product and subtraction: there a row carries two floats, and
+// threads do load them.
 #pragma once
 
 #include <cutlass/numeric_types.h>
@@ -19,6 +22,12 @@
 #include "backend/cuda/sm90/bwd/params.h"
 
 namespace verbatim::cuda::sm90_bwd {
+
+/// The statistics of a row in the kernel with softcap and dropout.
+struct RowStats {
+  float lse_log2;  // LSE in powers of two; +inf: a hidden row, P = 0
+  float delta;
+};
 
 template <class Element>
 struct StatCode {

@@ -1,6 +1,7 @@
 // Online softmax of a warpgroup's accumulator, and what may happen to scores around it.
 #pragma once
 
+#include "backend/cuda/sm90/tanh.cuh"
 #include "core/dropout.h"
 
 namespace verbatim::cuda::sm90 {
@@ -9,11 +10,6 @@ __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-/// tanh(x) with x given as 2 log2(e) x: absolute error about 1e-7, where tanh.approx has 5e-4.
-__device__ inline float tanh_from_log2(float twice_x) {
-  return 1.0f - __fdividef(2.0f, exp2_fast(twice_x) + 1.0f);
 }
 
 /// Online softmax of a thread's two rows (row r and row r + 8 of the accumulator). `base` is what
