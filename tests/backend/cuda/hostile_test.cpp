@@ -40,7 +40,7 @@ TEST(Bits, OtherMultiprocessorsTaken) {
       };
       EXPECT_EQ(differing(), 0);  // loads what will run beside others
       ASSERT_TRUE(kernels_run());
-      for (const int taken : {1, 8, 40, 100, all - 1}) {
+      for (const int taken : {1, 8, 40, 100}) {
         if (taken >= all) continue;
         const Occupied occupied(taken);
         if (!kernels_run()) {

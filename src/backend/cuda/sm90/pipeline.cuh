@@ -24,15 +24,18 @@ __device__ void init(uint64_t (&barriers)[kSlots], uint32_t count) {
 template <int kSlots>
 class Ring {
  public:
-  __device__ int slot() const { return count_ % kSlots; }
-  __device__ uint32_t phase() const { return count_ / kSlots % 2; }
-  __device__ uint32_t free() const { return phase() ^ 1; }
-  __device__ void advance() { ++count_; }
-
-  __device__ explicit Ring(uint32_t count = 0) : count_(count) {}
+  __device__ int slot() const { return slot_; }
+  __device__ uint32_t phase() const { return phase_; }
+  __device__ uint32_t free() const { return phase_ ^ 1; }
+  __device__ void advance() {
+    const bool around = ++slot_ == kSlots;
+    slot_ = around ? 0 : slot_;
+    phase_ ^= around;
+  }
 
  private:
-  uint32_t count_;
+  int slot_ = 0;
+  uint32_t phase_ = 0;
 };
 
 }  // namespace verbatim::cuda::sm90

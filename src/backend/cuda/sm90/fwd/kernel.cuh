@@ -261,17 +261,6 @@ struct FwdMma {
                                  cute::GMMA::Major::K, cute::GMMA::Major::MN>()));
 };
 
-/// Rounds a tile of P to the elements of the second GEMM's A operand: the same order of registers.
-template <class Element, class P, class Scores>
-__device__ void round_to(P& p, const Scores& scores) {
-  static_assert(decltype(cute::size(p))::value == decltype(cute::size(scores))::value);
-  auto pairs = cute::recast<uint32_t>(p);
-#pragma unroll
-  for (int i = 0; i < cute::size(pairs); ++i) {
-    pairs(i) = pack<Element>(scores(2 * i), scores(2 * i + 1));
-  }
-}
-
 /// Writes the LSE of a chain's rows `row` and `row` + 8; returns in `factor` what O is still to be
 /// multiplied with.
 template <class Config>
@@ -329,9 +318,10 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   auto p = make_tensor<Element>(
       partition_shape_A(mma_o, make_shape(Int<kRows>{}, typename Gemms::Keys{})));
 
-  uint32_t n = 0;      // visits so far: a visit has one tile of K and one of V
-  uint32_t flags = 0;  // of visit n
+  uint32_t n = 0;  // visits so far: a visit has one tile of K and one of V
   Ring<Config::q_stages> queries;
+  Ring<Config::k_stages> keys;    // of visit n
+  Ring<Config::v_stages> values;  // of visit n - 1
   OnlineSoftmax softmax;
   softmax.reset();
   clear(o);
@@ -349,15 +339,14 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup,
                                         static_cast<uint32_t>(Barrier::turn) + next);
   };
-  // Whether there is a visit n. Its record comes before its K.
-  const auto more = [&] {
-    const Ring<Config::k_stages> keys(n);
+  // Flags of visit i, the next whose K is waited for. Its record comes before its K.
+  const auto look_at = [&](uint32_t i) {
     wait(smem.k_full[keys.slot()], keys.phase());
-    flags = record(n).flags;
-    return !(flags & Record::stop);
+    return record(i).flags;
   };
+  uint32_t flags = look_at(0);  // of visit n
   const auto issue_scores = [&](auto& s) {
-    issue(mma_s, false, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, n % Config::k_stages), s);
+    issue(mma_s, false, frag_q(_, _, _, queries.slot()), frag_k(_, _, _, keys.slot()), s);
   };
   // 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
   // Every warpgroup clears for itself; writing zeros twice is harmless.
@@ -375,58 +364,85 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   };
   // Of visit n - 1, whose flags are `done`.
   const auto issue_output = [&](uint32_t done) {
-    const Ring<Config::v_stages> values(n - 1);
     wait(smem.v_full[values.slot()], values.phase());
     if (done & Record::tail) clear_tail(smem.v[values.slot()], record(n - 1).k_used);
     issue(mma_o, !(done & Record::first), p, frag_v(_, _, _, values.slot()), o);
   };
   // Visit n has read its Q and K.
   const auto release_keys = [&] {
-    release(smem.k_empty[n % Config::k_stages]);
+    release(smem.k_empty[keys.slot()]);
+    keys.advance();
     if (!(flags & Record::last)) return;
     release(smem.q_empty[queries.slot()]);
     queries.advance();
   };
-  // Hides, caps, exponentiates and drops the scores of visit n; returns what O must be multiplied
-  // with before P V is added.
-  const auto weigh = [&](auto& s, float(&rescale)[2]) {
-    const Record& visit = record(n);
+  // Caps and hides the scores of visit n.
+  const auto hide_scores = [&](auto& s) {
     if constexpr (kExtras) {
       if (args.softcap_log2 != 0) {
 #pragma unroll
         for (int i = 0; i < kScores; ++i) s(i) = tanh_from_log2(s(i) * args.softcap_log2);
       }
     }
-    if (flags & Record::masked) hide<Config>(s, visit, row, t);
-    softmax.template step<kScores>(s, args.scale_log2, rescale);
+    if (flags & Record::masked) hide<Config>(s, record(n), row, t);
+  };
+  // From the scores of visit n to P. What O has so far keeps in step with the softmax's base.
+  const auto weigh = [&](auto& s) {
+    uint32_t kept[2] = {~0u, ~0u};
     if constexpr (kExtras) {
       if (args.dropout.enabled()) {
+        const Record& visit = record(n);
         const Place& place = visit.place;
         const DropoutOrigin origin = args.plan.dropout_origin(place.head, place.q_tile);
-        drop<Config::tile_kv>(s, args.dropout, origin.sequence, place.q_head,
-                              place.q_begin - origin.q + row, visit.k_begin - origin.k, t);
+        draw_kept<Config::tile_kv>(kept, args.dropout, origin.sequence, place.q_head,
+                                   place.q_begin - origin.q + row, visit.k_begin - origin.k, t);
       }
     }
+    auto pairs = recast<uint32_t>(p);
+    float weights[kScores], added[2] = {0, 0};
+    const auto rebase = [&] {
+      float rescale[2];
+      softmax.template rebase<kScores>(s, args.scale_log2, added, rescale);
+      if (flags & Record::first) return;  // what O holds is of the chain before
+#pragma unroll
+      for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
+    };
+    const auto exponentiate = [&] {
+      softmax.exponentiate(weights, s, args.scale_log2, added);
+      round_to<Element, kExtras>(pairs, weights, kept);
+    };
+    if (!softmax.based) rebase();
+    exponentiate();
+    if (!OnlineSoftmax::fits(added)) {
+      rebase();
+      exponentiate();
+    }
+    softmax.sum[0] += added[0];
+    softmax.sum[1] += added[1];
   };
   const auto make_scores = [&] {
     return partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
   };
+  uint32_t done = 0;  // flags of visit n - 1
+  const auto advance = [&] {
+    done = flags;
+    flags = look_at(++n);
+  };
 
   if (group + 1 == Config::consumers) pass_turn();
-  if (more()) {
+  if (!(flags & Record::stop)) {
     auto s = make_scores();
     wait(smem.q_full[queries.slot()], queries.phase());
     issue_scores(s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(s);
     release_keys();
-    float unused[2];
-    weigh(s, unused);
-    round_to<Element>(p, s);
-    ++n;
+    hide_scores(s);
+    weigh(s);
+    advance();
   }
-  // Scores of visit n, and the output of visit n - 1 behind its softmax.
-  for (uint32_t done = flags; more(); done = flags, ++n) {
+  // The scores of visit n and the output of visit n - 1.
+  while (!(flags & Record::stop)) {
     const bool first = flags & Record::first;
     if (first) wait(smem.q_full[queries.slot()], queries.phase());
     auto s = make_scores();
@@ -442,29 +458,20 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
     release_keys();
-    float rescale[2];
-    weigh(s, rescale);
-    // The sum is never negative: asking for it keeps ptxas from moving the softmax behind the wait
-    // for P V, which would undo the overlap; so does the branch that only sleeps for no time.
-    const bool rescales = __any_sync(
-        ~0u, rescale[0] < 1 || rescale[1] < 1 || fminf(softmax.sum[0], softmax.sum[1]) < 0);
-    if (rescales) __nanosleep(0);
+    hide_scores(s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
-    round_to<Element>(p, s);
-    if (first) {
-      store<Config, Element>(args, record(n - 1).place, o, factor, row);
-    } else if (rescales) {
-#pragma unroll
-      for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
-    }
-    release(smem.v_empty[(n - 1) % Config::v_stages]);
+    release(smem.v_empty[values.slot()]);
+    values.advance();
+    weigh(s);
+    if (first) store<Config, Element>(args, record(n - 1).place, o, factor, row);
     release(smem.visit_empty[(n - 1) % Config::visits]);
+    advance();
   }
   if (n > 0) {
     float factor[2];
     finish(args, record(n - 1), softmax, row, factor);
-    issue_output(record(n - 1).flags);
+    issue_output(done);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
     store<Config, Element>(args, record(n - 1).place, o, factor, row);
