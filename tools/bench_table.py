@@ -19,9 +19,11 @@ def table(path):
     print("|---|---|---|---|---|---|---|---|---|")
     for r in run["results"]:
         back, none = r["backward"], r["unordered"]
-        print(f"| {r['name']} | {r['forward']['tflops']:.0f} | {back['ms']:.3f} |"
-              f" {back['tflops']:.0f} | {back['tflops'] / yardstick:.2f} | {none['ms']:.3f} |"
-              f" {none['ms'] / back['ms']:.2f} | {r['plan']['order']} | {back['noise']:.1%} |")
+        price = f"{none['ms']:.3f} | {none['ms'] / back['ms']:.2f}" if none else "- | -"
+        name = r["name"] + (f", {r['provider']}" if r.get("provider", "verbatim") != "verbatim" else "")
+        print(f"| {name} | {r['forward']['tflops']:.0f} | {back['ms']:.3f} |"
+              f" {back['tflops']:.0f} | {back['tflops'] / yardstick:.2f} | {price} |"
+              f" {r['plan']['order'] if r.get('plan') else '-'} | {back['noise']:.1%} |")
 
 
 if __name__ == "__main__":
