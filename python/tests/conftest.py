@@ -1,10 +1,25 @@
-"""Tests that take `place` run on the CPU and, where PyTorch finds one, on a GPU; --device keeps one."""
+"""Tests that take `place` run on the CPU and, where PyTorch finds one, on a GPU; --device keeps one.
+Tensors take the way through Python but in test_native.py; --native builds the other one for all."""
+
+import os
+from pathlib import Path
 
 from places import PLACES
 
 
 def pytest_addoption(parser):
     parser.addoption("--device", choices=list(PLACES), help="default: every device there is")
+    parser.addoption("--native", action="store_true", help="build and take it")
+
+
+def pytest_configure(config):
+    os.environ.setdefault("VERBATIM_CACHE", str(Path(__file__).parents[2] / "build" / "native"))
+    if config.getoption("--native"):
+        from verbatim_attn import native
+
+        native.build()
+    else:
+        os.environ["VERBATIM_NATIVE"] = "0"
 
 
 def _names(config):

@@ -212,6 +212,7 @@ def test_the_order_survives_every_entry_point(monkeypatch, place):
     asked = []
     import verbatim_attn._torch as ops
 
+    monkeypatch.setattr(ops, "native", None)  # test_native.py asks that one
     real = ops.call_of
     monkeypatch.setattr(
         ops, "call_of", lambda x, mask, how: asked.append((len(x), how[3:])) or real(x, mask, how)
@@ -386,6 +387,25 @@ def test_who_wants_second_derivatives_is_told(operator):
     assert same_bits([dq], first)
     with pytest.raises(NotImplementedError, match="there are no second derivatives"):
         (o.sum() + dq.sum()).backward()
+
+
+def test_who_wants_forward_derivatives_is_told():
+    q, k, v = inputs(grad=False)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivatives; got a tangent of v"):
+        torch.func.jvp(lambda v: va.attention(q, k, v), (v,), (torch.ones_like(v),))
+    with torch.autograd.forward_ad.dual_level():
+        va.attention(q, k, v)
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="got a tangent of q"):
+            va.attention(dual, k, v)
+
+
+def test_signs_that_are_not_in_memory():
+    q, k, v = inputs(grad=False)
+    for i in range(3):
+        lazy = [torch._neg_view(x) if i == j else x for j, x in enumerate((q, k, v))]
+        signed = [x.resolve_neg() for x in lazy]
+        assert same_bits([va.attention(*lazy)], [va.attention(*signed)])
 
 
 def test_deterministic_algorithms_forbid_any_order(place):

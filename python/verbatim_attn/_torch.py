@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 
 from .attention import Settings, call_of
+from .native import load
 
 SETTINGS = (
     "str mask, float? scale, float softcap, float dropout, str order, str forward_order, "
@@ -38,6 +41,12 @@ def attention(
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
     elif not isinstance(seed, Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
+    if native is not None and not is_dynamo_compiling():
+        made = native(q, k, v, seed, mask, settings, return_lse)
+        if made is not None:  # nobody observes
+            return made
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(q, k, v)
     if _is_observed(q, k, v):
         o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
         return (o, lse) if return_lse else o
@@ -57,13 +66,23 @@ def _is_observed(q: Tensor, k: Tensor, v: Tensor) -> bool:
     another class or device) has to see an operator. The way through PyTorch's dispatcher to a
     formula in Python costs more than all the rest of a call."""
     return (
-        torch.compiler.is_dynamo_compiling()  # other tracers are modes
+        is_dynamo_compiling()  # other tracers are modes
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_tracing_state() is not None
         or not (q.is_cuda or q.is_cpu)
         or not (type(q) is type(k) is type(v) is Tensor)
+        or any(map(Tensor.is_neg, (q, k, v)))  # a minus sign that is not in memory
     )
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    for name, x in zip("qkv", tensors, strict=True):
+        if forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(
+                f"[attention] there are no forward-mode derivatives; got a tangent of {name}, "
+                "expected none (nearest: torch.autograd.grad)"
+            )
 
 
 class _Attention(torch.autograd.Function):
@@ -85,12 +104,14 @@ class _Attention(torch.autograd.Function):
         if dout is None:
             return (None,) * 5
         q, k, v, o, lse, seed = ctx.saved_tensors
-        tensors = (q, k, v, o, dout, lse)
-        if torch.is_grad_enabled():  # create_graph=True
-            gradients = _Gradients.apply(seed, *ctx.how, *tensors)
-        else:
-            gradients = _run(tensors, seed, *ctx.how)
-        return *gradients, None, None
+        return *gradients_of((q, k, v, o, dout, lse), seed, *ctx.how), None, None
+
+
+def gradients_of(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
+    """(dq, dk, dv) of (q, k, v, o, dout, lse)."""
+    if torch.is_grad_enabled():  # create_graph=True
+        return _Gradients.apply(seed, mask, settings, *tensors)
+    return _run(tensors, seed, mask, settings)
 
 
 # torch.autograd.Function.apply without its care for functorch, which costs 4 microseconds: under its
@@ -114,7 +135,7 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def _run(tensors: tuple[Tensor, ...], seed: Tensor | None, mask: str, settings: Settings) -> Any:
+def _run(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
     """The forward of (q, k, v), the backward of (q, k, v, o, dout, lse)."""
     if seed is not None and seed.device != tensors[0].device:
         seed = int(seed) % 2**64  # a GPU reads a seed of its own when it runs
@@ -173,3 +194,5 @@ torch.library.register_fake("verbatim::forward", _forward_fake, lib=_library)
 torch.library.register_fake("verbatim::backward", _backward_fake, lib=_library)
 torch.library.register_autograd("verbatim::forward", _gradients, setup_context=_save, lib=_library)
 torch.library.register_autograd("verbatim::backward", _Gradients.backward, lib=_library)
+
+native = load(gradients_of)

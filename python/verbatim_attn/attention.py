@@ -16,7 +16,7 @@ from .plan import Plan, Problem
 # scale, softcap, dropout, order, forward_order, level, deterministic: as attention() takes them
 Settings = tuple[float | None, float, float, str, str, str, bool]
 _FULL = Full()
-_OPERATORS = f"{__package__}._torch"
+_operators: Any = None  # the module _torch, once a tensor has come
 
 
 class _Text(Mask):
@@ -149,10 +149,9 @@ def attention(
     spec = (mask or _FULL).spec
     settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
     if hasattr(q, "requires_grad"):
-        operators: Any = sys.modules.get(_OPERATORS)  # an import in every call takes a microsecond
-        if operators is None:
-            from . import _torch as operators
-        return operators.attention(q, k, v, spec, seed, settings, return_lse)
+        if _operators is None:
+            _import_operators()
+        return _operators.attention(q, k, v, spec, seed, settings, return_lse)
     tensors = (q, k, v)
     o, lse = call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
     return (o, lse) if return_lse else o
@@ -185,6 +184,12 @@ def attention_backward(
     tensors = (q, k, v, o, dout, lse)
     settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
     return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
+
+
+def _import_operators() -> None:
+    """Which import PyTorch, that only callers with tensors need."""
+    global _operators
+    from . import _torch as _operators
 
 
 def _numpy_seed(dropout: float, seed: int | None) -> int | None:

@@ -11,6 +11,7 @@ from . import masks
 from .attention import attention
 
 Window = tuple["int | None", "int | None"]
+_FULL, _CAUSAL = masks.Full(), masks.Causal()
 
 
 def flash_attn_func(
@@ -84,9 +85,9 @@ def flash_attn_varlen_func(
 
 def _mask(q_len: int, kv_len: int, left: int | None, right: int | None) -> masks.Mask:
     if left is None and right is None:
-        return masks.Full()
+        return _FULL
     if left is None and right == 0:
-        return masks.Causal()
+        return _CAUSAL
     if left is not None and right == 0:
         return masks.CausalSlidingWindow(left)
     if left is not None and left == right:

@@ -1,0 +1,330 @@
+// attention() of plain PyTorch tensors, from Python to the C interface and back through autograd:
+// what _torch.py and _calls.py do, without the interpreter. native.py builds it for one PyTorch and
+// one Python.
+//
+// Whatever is not plain (somebody observes the call, a tensor of another kind, a gradient of
+// gradients) goes back to Python, which knows what to do or to say.
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/SafePyObject.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "verbatim/c.h"
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+constexpr Py_ssize_t kept_plans = 256;
+constexpr int64_t gpu_alignment = 16;  // bytes: kernels of a GPU move as many at a time
+
+// What begin() is given.
+decltype(&verbatim_attention_forward) forward_pass;
+decltype(&verbatim_attention_backward) backward_pass;
+PyObject* make_plan;     // (q, k, v, mask, settings) -> (address, its owner, mask, settings)
+PyObject* gradients_of;  // ((q, k, v, o, dout, lse), seed, mask, settings) -> (dq, dk, dv)
+PyObject* check_status;  // raises what a verbatim_status means
+PyObject* plans;         // what make_plan returned, by all that a plan depends on
+
+[[noreturn]] void throw_python_error() {
+  python_error error;
+  error.persist();  // for the thread that asked for gradients
+  throw std::move(error);
+}
+
+void check(verbatim_status status) {
+  if (status == verbatim_ok) return;
+  const pybind11::gil_scoped_acquire gil;
+  const THPObjectPtr none(PyObject_CallFunction(check_status, "i", static_cast<int>(status)));
+  throw_python_error();
+}
+
+// A mode, a transform or a tracer: each adds a key to this thread's.
+bool somebody_observes() {
+  const auto included = c10::impl::tls_local_dispatch_key_set().included_;
+  return (included | c10::default_included_set) != c10::default_included_set;
+}
+
+c10::DispatchKeySet keys_of_plain_tensors(c10::DispatchKey device, c10::BackendComponent backend) {
+  return c10::DispatchKeySet({device, c10::DispatchKey::ADInplaceOrView}) |
+         c10::getAutogradRelatedKeySetFromBackend(backend) |
+         c10::getAutocastRelatedKeySetFromBackend(backend);
+}
+
+// Whether x is strided memory on the device and no more: other layouts and classes, tensors of a
+// transform and lazy minus signs have keys of their own.
+bool is_plain(const Tensor& x, c10::Device device) {
+  using c10::DispatchKey;
+  static const auto cpu = keys_of_plain_tensors(DispatchKey::CPU, c10::BackendComponent::CPUBit);
+  static const auto cuda = keys_of_plain_tensors(DispatchKey::CUDA, c10::BackendComponent::CUDABit);
+  const auto keys = device.is_cuda() ? cuda : cpu;
+  const auto* autograd = torch::autograd::impl::get_autograd_meta(x);
+  return (x.key_set() | keys) == keys && x.device() == device &&
+         (autograd == nullptr || autograd->fw_grad_ == nullptr);
+}
+
+bool has_kernel(const Tensor& x) {
+  const auto dtype = x.scalar_type();
+  return x.dim() == 4 && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
+}
+
+// Whether the library can read x's rows where they lie.
+bool is_readable(const Tensor& x) {
+  const auto shape = x.sizes(), stride = x.strides();
+  if (stride[3] != 1 && shape[3] > 1) return false;
+  if (!x.is_cuda()) return true;
+  for (int i = 0; i < 3; ++i) {
+    if (shape[i] != 1 && stride[i] * x.element_size() % gpu_alignment != 0) return false;
+  }
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % gpu_alignment == 0;
+}
+
+Tensor readable(const Tensor& x) {
+  return is_readable(x) ? x : x.clone(at::MemoryFormat::Contiguous);
+}
+
+verbatim_tensor view(const Tensor& x) {  // (batch, length, heads, dim)
+  verbatim_tensor view{const_cast<void*>(x.const_data_ptr()), verbatim_f32, {}, {}};
+  if (x.scalar_type() == at::kBFloat16) view.dtype = verbatim_bf16;
+  if (x.scalar_type() == at::kHalf) view.dtype = verbatim_f16;
+  std::copy_n(x.sizes().begin(), 4, view.shape);
+  std::copy_n(x.strides().begin(), 4, view.stride);
+  return view;
+}
+
+bool is_seed(const Tensor& x) {
+  return is_plain(x, x.device()) && x.numel() == 1 && x.scalar_type() == at::kLong;
+}
+
+// `value` holds a seed that has to be read now.
+verbatim_run_options run_options(c10::Device device, const Tensor& seed, uint64_t& value) {
+  verbatim_run_options run{nullptr, at::get_num_threads(), nullptr, nullptr};
+  if (device.is_cuda()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    run.stream = guard.getStreamNativeHandle(guard.getStream(device));
+  }
+  if (!seed.defined()) return run;
+  if (seed.device() == device) {
+    run.seed_at = static_cast<const uint64_t*>(seed.const_data_ptr());
+  } else {
+    value = static_cast<uint64_t>(seed.item<int64_t>());
+    run.seed = &value;
+  }
+  return run;
+}
+
+struct Plan {
+  const verbatim_attention* attention;
+  c10::SafePyObject owner;  // the tuple that make_plan returned
+  bool is_deterministic;    // torch.use_deterministic_algorithms, as it was
+};
+
+// (o, lse); o like q with v's head dim, lse f32 (batch, heads, q_len).
+std::pair<Tensor, Tensor> forward(const Plan& plan, const Tensor& q, const Tensor& k,
+                                  const Tensor& v, const Tensor& seed) {
+  const at::AutoDispatchBelowADInplaceOrView no_graph;
+  const Tensor inputs[] = {readable(q), readable(k), readable(v)};
+  Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+  const verbatim_forward_tensors tensors{view(inputs[0]), view(inputs[1]), view(inputs[2]), view(o),
+                                         lse.mutable_data_ptr<float>()};
+  uint64_t value = 0;
+  const auto run = run_options(q.device(), seed, value);
+  check(forward_pass(plan.attention, &tensors, &run));
+  return {std::move(o), std::move(lse)};
+}
+
+// (dq, dk, dv), like q, k and v.
+variable_list backward(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Tensor& o, const Tensor& dout, const Tensor& lse, const Tensor& seed) {
+  const at::AutoDispatchBelowADInplaceOrView no_graph;
+  const Tensor inputs[] = {readable(q), readable(k), readable(v), readable(o), readable(dout)};
+  variable_list made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), q.options()),
+                     at::empty(v.sizes(), q.options())};
+  const verbatim_backward_tensors tensors{
+      view(inputs[0]), view(inputs[1]), view(inputs[2]),
+      view(inputs[3]), view(inputs[4]), lse.const_data_ptr<float>(),
+      view(made[0]),   view(made[1]),   view(made[2])};
+  uint64_t value = 0;
+  const auto run = run_options(q.device(), seed, value);
+  check(backward_pass(plan.attention, &tensors, &run));
+  return made;
+}
+
+bool is_deterministic() { return at::globalContext().deterministicAlgorithms(); }
+
+class AttentionBackward : public torch::autograd::Node {
+ public:
+  AttentionBackward(Plan plan, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const Tensor& seed)
+      : plan_(std::move(plan)), q_(q, false), k_(k, false), v_(v, false), seed_(seed, false) {
+    set_next_edges(torch::autograd::collect_next_edges(q, k, v));
+  }
+
+  // What only exists after set_history().
+  void save(const Tensor& o, const Tensor& lse) {
+    o_ = SavedVariable(o, true);
+    lse_ = SavedVariable(lse, false);
+  }
+
+  std::string name() const override { return "VerbatimAttentionBackward"; }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto* saved : {&q_, &k_, &v_, &o_, &lse_, &seed_}) saved->reset_data();
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    const Tensor& dout = gradients[0];
+    if (!dout.defined()) return variable_list(3);
+    const auto [q, k, v, o, lse, seed] = unpack();
+    const bool is_usual = !at::GradMode::is_enabled() &&
+                          is_deterministic() == plan_.is_deterministic &&
+                          are_plain({q, k, v, o, dout}) && is_plain(lse, q.device()) &&
+                          lse.scalar_type() == at::kFloat && lse.is_contiguous() &&
+                          (!seed.defined() || is_seed(seed));
+    return is_usual ? backward(plan_, q, k, v, o, dout, lse, seed)
+                    : in_python({q, k, v, o, dout, lse}, seed);
+  }
+
+ private:
+  std::array<Tensor, 6> unpack() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return {q_.unpack(),         k_.unpack(),   v_.unpack(),
+            o_.unpack(getptr()), lse_.unpack(), seed_.unpack()};
+  }
+
+  static bool are_plain(std::initializer_list<Tensor> tensors) {
+    const auto device = tensors.begin()->device();
+    return std::all_of(tensors.begin(), tensors.end(),
+                       [&](const Tensor& x) { return is_plain(x, device) && has_kernel(x); });
+  }
+
+  variable_list in_python(const std::array<Tensor, 6>& tensors, const Tensor& seed) const {
+    const pybind11::gil_scoped_acquire gil;
+    THPObjectPtr six(PyTuple_New(6));
+    for (int i = 0; i < 6; ++i) PyTuple_SET_ITEM(six.get(), i, THPVariable_Wrap(tensors[i]));
+    PyObject* owner = plan_.owner.ptr(getPyInterpreter());
+    THPObjectPtr arguments(Py_BuildValue("NNOO", six.release(), THPVariable_Wrap(seed),
+                                         PyTuple_GET_ITEM(owner, 2), PyTuple_GET_ITEM(owner, 3)));
+    THPObjectPtr found(PyObject_CallObject(gradients_of, arguments));
+    if (!found) throw_python_error();
+    variable_list gradients;
+    for (int i = 0; i < 3; ++i) {
+      gradients.push_back(THPVariable_Unpack(PyTuple_GET_ITEM(found.get(), i)));
+    }
+    return gradients;
+  }
+
+  Plan plan_;
+  SavedVariable q_, k_, v_, o_, lse_, seed_;
+};
+
+// The plan for these shapes, made when they first come.
+Plan plan_for(const Tensor& q, const Tensor& k, const Tensor& v, PyObject* mask,
+              PyObject* settings) {
+  const bool deterministic = is_deterministic();
+  int64_t numbers[15] = {static_cast<int64_t>(q.scalar_type()), q.device().index(), deterministic};
+  int64_t* next = numbers + 3;
+  for (const auto* x : {&q, &k, &v}) next = std::copy_n(x->sizes().begin(), 4, next);
+  THPObjectPtr bytes(PyBytes_FromStringAndSize(reinterpret_cast<char*>(numbers), sizeof numbers));
+  THPObjectPtr key(PyTuple_Pack(3, mask, settings, bytes.get()));
+  PyObject* plan = PyDict_GetItemWithError(plans, key);
+  Py_XINCREF(plan);
+  if (plan == nullptr && !PyErr_Occurred()) {
+    THPObjectPtr arguments(Py_BuildValue("NNNOO", THPVariable_Wrap(q), THPVariable_Wrap(k),
+                                         THPVariable_Wrap(v), mask, settings));
+    plan = PyObject_CallObject(make_plan, arguments);
+    if (plan != nullptr) {
+      if (PyDict_Size(plans) >= kept_plans) PyDict_Clear(plans);
+      PyDict_SetItem(plans, key, plan);
+    }
+  }
+  if (PyErr_Occurred()) throw_python_error();
+  return {static_cast<verbatim_attention*>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(plan, 0))),
+          c10::SafePyObject(plan, getPyInterpreter()), deterministic};
+}
+
+// (q, k, v, seed, mask, settings, return_lse) as _torch.attention's; None: for Python to do.
+PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  const int return_lse = PyObject_IsTrue(arguments[6]);
+  if (return_lse < 0) return nullptr;
+  for (int i = 0; i < 3; ++i) {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(arguments[i])) != THPVariableClass) Py_RETURN_NONE;
+  }
+  Tensor q = THPVariable_Unpack(arguments[0]);
+  Tensor k = THPVariable_Unpack(arguments[1]);
+  Tensor v = THPVariable_Unpack(arguments[2]);
+  const Tensor seed = arguments[3] == Py_None ? Tensor() : THPVariable_Unpack(arguments[3]);
+  const auto device = q.device();
+  if (somebody_observes() || !(device.is_cpu() || device.is_cuda()) || !is_plain(q, device) ||
+      !is_plain(k, device) || !is_plain(v, device) || (seed.defined() && !is_seed(seed))) {
+    Py_RETURN_NONE;
+  }
+  if (at::autocast::is_autocast_enabled(device.type())) {
+    const auto dtype = at::autocast::get_autocast_dtype(device.type());
+    for (auto* x : {&q, &k, &v}) *x = x->to(dtype);
+  }
+  if (!has_kernel(q) || !has_kernel(k) || !has_kernel(v)) Py_RETURN_NONE;
+  Plan plan = plan_for(q, k, v, arguments[4], arguments[5]);
+
+  Tensor o, lse;
+  {
+    const pybind11::gil_scoped_release no_gil;
+    std::tie(o, lse) = forward(plan, q, k, v, seed);
+    if (at::GradMode::is_enabled() &&
+        (q.requires_grad() || k.requires_grad() || v.requires_grad())) {
+      const std::shared_ptr<AttentionBackward> node(
+          new AttentionBackward(std::move(plan), q, k, v, seed), torch::autograd::deleteNode);
+      torch::autograd::set_history(o, node);
+      node->save(o, lse);
+    }
+  }
+  if (!return_lse) return THPVariable_Wrap(o);
+  return Py_BuildValue("NN", THPVariable_Wrap(o), THPVariable_Wrap(lse));
+  END_HANDLE_TH_ERRORS
+}
+
+// (forward, backward: addresses of C functions, make_plan, gradients_of, check_status)
+PyObject* begin(PyObject*, PyObject* arguments) {
+  unsigned long long forward = 0, backward = 0;
+  if (!PyArg_ParseTuple(arguments, "KKOOO", &forward, &backward, &make_plan, &gradients_of,
+                        &check_status)) {
+    return nullptr;
+  }
+  forward_pass = reinterpret_cast<decltype(forward_pass)>(forward);
+  backward_pass = reinterpret_cast<decltype(backward_pass)>(backward);
+  for (auto* kept : {make_plan, gradients_of, check_status}) Py_INCREF(kept);
+  plans = PyDict_New();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"attention", reinterpret_cast<PyCFunction>(attention), METH_FASTCALL, nullptr},
+    {"begin", begin, METH_VARARGS, nullptr},
+    {}};
+PyModuleDef module{PyModuleDef_HEAD_INIT, "verbatim_torch", nullptr, -1, methods};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_verbatim_torch() { return PyModule_Create(&module); }

@@ -1,0 +1,155 @@
+"""The way of PyTorch tensors to the library in C++: built on request, used when it is there.
+
+    python -m verbatim_attn.native build      # once for each PyTorch and each Python
+    python -m verbatim_attn.native            # which way calls take
+
+The wheel is built without PyTorch, so that its own way from tensors to the library is Python, which
+costs a call of attention() tens of microseconds. csrc/torch_call.cpp does the same in C++, with the
+same bits and errors. VERBATIM_NATIVE=0 leaves it unused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import _library
+from .attention import Settings, plan_of
+
+_NAME = "verbatim_torch"
+_HERE = Path(__file__).parent
+_SOURCE = _HERE / "csrc" / "torch_call.cpp"
+_INCLUDES = (_HERE / "include", _HERE.parents[1] / "include")  # installed; in the tree
+
+
+class Status(NamedTuple):
+    """Which way calls of attention() with PyTorch tensors take."""
+
+    way: str  # "native" or "python"
+    file: Path  # of the native one, there or not
+    reason: str
+
+
+def status() -> Status:
+    """Of this process. Needs PyTorch."""
+    from . import _torch
+
+    file = _file()
+    if _torch.native is not None:
+        return Status("native", file, "built for this PyTorch and this Python")
+    if _is_off():
+        return Status("python", file, "VERBATIM_NATIVE is 0")
+    return Status("python", file, "does not load" if file.exists() else "not built")
+
+
+def build() -> Path:
+    """Compiles the native way for the PyTorch and the Python at hand, with CXX or else c++, unless
+    it is in use, and takes it from now on. Its file lies in VERBATIM_CACHE, by default
+    ~/.cache/verbatim_attn, where later processes find it.
+
+    Raises RuntimeError with what the compiler says.
+    """
+    from . import _torch
+
+    file = _file()
+    if _torch.native is None:
+        _compile(file)
+        _torch.native = load(_torch.gradients_of)
+    return file
+
+
+def _compile(file: Path) -> None:
+    import torch
+
+    root = Path(torch.__file__).parent
+    file.parent.mkdir(parents=True, exist_ok=True)
+    include = root / "include"
+    theirs = (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))
+    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:  # others may build at once
+        made = Path(scratch) / file.name
+        command = [
+            *os.environ.get("CXX", "c++").split(), "-std=c++20", "-O2", "-fPIC", "-shared",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            *(f"-I{path}" for path in _INCLUDES), *(f"-isystem{path}" for path in theirs),
+            str(_SOURCE), "-o", str(made),
+            f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10",
+        ]  # fmt: skip
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise RuntimeError(
+                f"[native] compiling failed; got {getattr(error, 'stderr', error)}, expected a C++20 "
+                "compiler and the headers of PyTorch and Python (nearest: the way through Python, "
+                "which needs neither)"
+            ) from error
+        made.replace(file)
+
+
+def load(gradients_of: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The function of the built file, for _torch.attention; None when there is none that loads."""
+    file = _file()
+    if _is_off() or not file.exists():
+        return None
+    try:
+        spec = importlib.util.spec_from_file_location(_NAME, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+    except ImportError as error:
+        warnings.warn(
+            f"[native] {file} does not load; got {error} (nearest: python -m verbatim_attn.native "
+            "build)",
+            stacklevel=2,
+        )
+        return None
+    passes: tuple[Any, ...] = (_library.forward, _library.backward)
+    addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in passes)
+    module.begin(*addresses, _plan, gradients_of, _library.check)
+    return module.attention
+
+
+def _plan(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> tuple[Any, ...]:
+    handle = plan_of(q, k, v, mask, settings)._handle
+    return handle.pointer.value, handle, mask, settings
+
+
+def _is_off() -> bool:
+    return os.environ.get("VERBATIM_NATIVE") == "0"
+
+
+def _file() -> Path:
+    """Named by all that the compiler sees and all that the result is loaded into."""
+    import torch
+
+    sources = [_SOURCE, *(path / "verbatim/c.h" for path in _INCLUDES)]
+    seen = [path.read_bytes() for path in sources if path.exists()]
+    digest = hashlib.sha256(b"".join(seen) + str(torch.version.git_version).encode()).hexdigest()[
+        :12
+    ]
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("VERBATIM_CACHE") or Path(home) / "verbatim_attn"
+    return Path(folder) / f"{_NAME}-{torch.__version__}-{digest}{suffix}"
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m verbatim_attn.native", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=["status", "build"], default="status")
+    if parser.parse_args(words).command == "build":
+        build()
+    print("{}: {} ({})".format(*status()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
