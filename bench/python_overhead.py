@@ -5,12 +5,14 @@ Every row is the lowest tenth of many calls on one tiny problem, in CPU time of 
 a busy machine shows little. "C call" is verbatim_attention_forward or _backward through ctypes with
 structs packed beforehand. The rows that begin with "C call" add what no caller can do without: the
 outputs' memory, and where gradients are wanted PyTorch's formula in Python that keeps the tensors.
-What is above those is Verbatim's own. Needs NumPy; PyTorch where it is there. With --device cuda the
-C call is the enqueueing of its kernels.
+What is above those is Verbatim's own. "native" rows take the way of verbatim_attn.native, which has to
+be built before. Needs NumPy; PyTorch where it is there. With --device cuda the C call is the
+enqueueing of its kernels.
 """
 
 import argparse
 import gc
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,23 +21,25 @@ import numpy as np
 import verbatim_attn as va
 from verbatim_attn import _library
 from verbatim_attn._arrays import arrays_of, dense_strides
+from verbatim_attn.audit import environment
 
 _kept: list[Any] = []  # what packed addresses point to
 _TURN = 20  # calls
+NATIVE = ", native"  # ends the names of rows that take the way of verbatim_attn.native
 SHAPE = (1, 16, 1, 16)  # (batch, length, heads, dim): one tile, so one thread
 
 
 def costs_of(
-    rows: dict[str, Callable[[], Any]], calls: int, wait: Callable[[], Any]
+    rows: dict[str, Callable[[], Any]], calls: int, begin_turn: Callable[[str], Any]
 ) -> dict[str, float]:
     """Of each row the microseconds of CPU time of this thread that a tenth of its calls stay
     under. Not the least: single readings of 0 have been seen. Rows take turns, so that what the
-    machine does meanwhile meets all of them; `wait` keeps a GPU's queue from filling."""
+    machine does meanwhile meets all of them."""
     clock = time.thread_time_ns
     costs: dict[str, list[int]] = {row: [] for row in rows}
     for _ in range(calls // _TURN):
         for row, call in rows.items():
-            wait()
+            begin_turn(row)
             for _ in range(_TURN):
                 begin = clock()
                 call()
@@ -92,8 +96,20 @@ def numpy_rows() -> dict[str, dict[str, Callable[[], Any]]]:
     }
 
 
-def torch_rows(device: str) -> dict[str, dict[str, Callable[[], Any]]]:
+def torch_rows(
+    device: str,
+) -> tuple[dict[str, dict[str, Callable[[], Any]]], Callable[[str], Any]]:
+    """And what begins a turn of a row: it takes the row's way, and waits for a GPU, whose queue would
+    fill."""
     import torch
+    from verbatim_attn import _torch
+
+    built = _torch.native
+
+    def begin_turn(row: str) -> None:
+        _torch.native = built if row.endswith(NATIVE) else None
+        if device != "cpu":
+            torch.cuda.synchronize()
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
@@ -134,57 +150,91 @@ def torch_rows(device: str) -> dict[str, dict[str, Callable[[], Any]]]:
             c["backward"]()
             return make(), make(), make()
 
-    formula = Formula.apply(*leaves)
-    return {
+    formula, copy = Formula.apply(*leaves), leaves[0].clone()
+    attention: dict[str, Callable[[], Any]] = {
+        "attention": lambda: va.attention(q, k, v, mask=mask),
+        "flash_attn_func": lambda: va.flash_attn_func(q, k, v, causal=True),
+        "attention, with graph": lambda: va.attention(*leaves, mask=mask),
+    }
+
+    def gradients(o: Any) -> Callable[[], Any]:
+        return lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True)
+
+    forward: dict[str, Callable[[], Any]] = {}
+    backward: dict[str, Callable[[], Any]] = {}
+    for way in ("", NATIVE) if built else ("",):
+        begin_turn(way)
+        forward |= {row + way: call for row, call in attention.items()}
+        backward |= {"autograd" + way: gradients(va.attention(*leaves, mask=mask))}
+    rows: dict[str, dict[str, Callable[[], Any]]] = {
         "forward": {
             "C call": c["forward"],
             "C call and outputs": lambda: (c["forward"](), make(), make_rows()),
             "Plan.forward": lambda: plan.forward(q, k, v, threads=1),
-            "attention": lambda: va.attention(q, k, v, mask=mask),
-            "flash_attn_func": lambda: va.flash_attn_func(q, k, v, causal=True),
             "C call in an autograd.Function": lambda: Formula.apply(*leaves),
-            "attention, with graph": lambda: va.attention(*leaves, mask=mask),
+            **forward,
         },
         "backward": {
             "C call": c["backward"],
             "C call and outputs": lambda: (c["backward"](), make(), make(), make()),
             "Plan.backward": lambda: plan.backward(dout, q, k, v, o, lse, threads=1),
-            "C call in an autograd.Function": lambda: torch.autograd.grad(
-                formula, leaves, dout, retain_graph=True
+            "C call and autograd of a clone": lambda: (
+                c["backward"](),
+                torch.autograd.grad(copy, leaves[0], dout, retain_graph=True),
             ),
-            "autograd": lambda: torch.autograd.grad(graph, leaves, dout, retain_graph=True),
+            "C call in an autograd.Function": gradients(formula),
+            **backward,
         },
     }
+    return rows, begin_turn
 
 
-def idle() -> None:
-    """A CPU has no queue."""
-
-
-def measure(title: str, rows: dict[str, Any], calls: int, wait: Callable[[], Any] = idle) -> None:
+def measure(
+    title: str, rows: dict[str, Any], begin_turn: Callable[[str], Any], args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Prints the passes' tables: the lowest and the highest of all runs; also as plain data."""
+    found = []
     for name, row_calls in rows.items():
-        print(f"{title + ', ' + name:<40} {'us':>7} {'above C':>8}")
-        costs = costs_of(row_calls, calls, wait)
-        for row, cost in costs.items():
-            print(f"  {row:<38} {cost:>7.1f} {cost - costs['C call']:>8.1f}")
+        print(f"{title + ', ' + name:<40} {'us':>13} {'above C':>13}")
+        runs = [costs_of(row_calls, args.calls, begin_turn) for _ in range(args.runs)]
+        for row in row_calls:
+            us = [run[row] for run in runs]
+            above = [run[row] - run["C call"] for run in runs]
+            print(f"  {row:<38} {_range(us):>13} {_range(above):>13}")
+            found.append({"tensors": title, "pass": name, "row": row, "us": us})
+    return found
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--calls", type=int, default=20000)
+    parser.add_argument("--calls", type=int, default=20000, help="of each row in a run")
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="of PyTorch's rows: cpu or cuda")
+    parser.add_argument("--json", metavar="FILE", help="writes every run's microseconds")
     args = parser.parse_args()
     gc.disable()
+    found: dict[str, Any] = {
+        "schema": "verbatim.python_overhead.v1", "environment": environment.describe(None),
+        "shape": SHAPE, "calls": args.calls, "results": [],
+    }  # fmt: skip
     if args.device == "cpu":
-        measure("NumPy", numpy_rows(), args.calls)
+        found["results"] += measure("NumPy", numpy_rows(), lambda _row: None, args)
     try:
         import torch
     except ModuleNotFoundError:
         print("no PyTorch: its rows are left out")
-        return
-    wait = idle if args.device == "cpu" else torch.cuda.synchronize
-    with torch.autograd.set_multithreading_enabled(False):  # this thread's time is all of it
-        measure(f"PyTorch, {args.device}", torch_rows(args.device), args.calls, wait)
+    else:
+        found["environment"] = environment.describe(torch.device(args.device))
+        with torch.autograd.set_multithreading_enabled(False):  # this thread's time is all of it
+            found["results"] += measure(f"PyTorch, {args.device}", *torch_rows(args.device), args)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(found, file, indent=1)
 
 
 if __name__ == "__main__":
