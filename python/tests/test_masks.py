@@ -90,6 +90,19 @@ def test_intersection_and_key_lengths():
     assert (padded[1, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K < 4))).all()
 
 
+def test_packed_sequences_have_cumulative_lengths():
+    assert masks.CausalDocument((3, 0, 5)).to_cu_seqlens() == ((0, 3, 3, 8), (0, 3, 3, 8), True)
+    assert masks.FullDocument((3, 5)).to_cu_seqlens() == ((0, 3, 8), (0, 3, 8), False)
+    there = masks.from_cu_seqlens(np.array([0, 2, 8]), [0, 5, 9], causal=True).to_cu_seqlens()
+    assert there == ((0, 2, 8), (0, 5, 9), True)
+    for mask in (masks.CausalDocument((3, 5)), masks.FullDocument((3, 5))):
+        cu_seqlens_q, cu_seqlens_k, causal = mask.to_cu_seqlens()
+        back = masks.from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal=causal)
+        assert (back.dense(8) == mask.dense(8)).all()
+    with pytest.raises(NotImplementedError, match=r"got prefix_lm_causal.*nearest: to_mask_mod"):
+        masks.PrefixLmCausal(3).to_cu_seqlens()
+
+
 def test_area_counts_every_query_head():
     mask = masks.UniformBlockSparse(2, 2, density=0.3).with_key_lengths((N, 4))
     shown = mask.dense(N, batch=2, kv_heads=3)

@@ -7,6 +7,7 @@ tensors'. Causal masks and windows are aligned bottom-right when the lengths dif
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ def _json(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value)
+
+
+def _edges(lengths: Ints) -> Ints:
+    return tuple(itertools.accumulate(lengths, initial=0))
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,14 @@ class Mask:
     def to_json(self, q_len: int, kv_len: int | None = None, *, kv_heads: int = 1) -> str:
         """The whole mask as the tool reads it: `verbatim run --mask @file.json`."""
         return _library.mask_json(self.spec, q_len, q_len if kv_len is None else kv_len, kv_heads)
+
+    def to_cu_seqlens(self) -> tuple[Ints, Ints, bool]:
+        """(cu_seqlens_q, cu_seqlens_k, causal), as flash_attn_varlen_func takes them. Only packed
+        sequences have them: full and causal documents, and what from_cu_seqlens() made."""
+        raise NotImplementedError(
+            f"[masks] cumulative lengths are of packed sequences; got {self.name}, expected "
+            "full_document, causal_document or cu_seqlens (nearest: to_mask_mod(length))"
+        )
 
     def to_mask_mod(
         self,
@@ -170,12 +183,20 @@ class FullDocument(Mask):
 
     doc_lengths: Ints
 
+    def to_cu_seqlens(self) -> tuple[Ints, Ints, bool]:
+        edges = _edges(self.doc_lengths)
+        return edges, edges, False
+
 
 @dataclass(frozen=True)
 class CausalDocument(Mask):
     """Packed documents, causal inside each."""
 
     doc_lengths: Ints
+
+    def to_cu_seqlens(self) -> tuple[Ints, Ints, bool]:
+        edges = _edges(self.doc_lengths)
+        return edges, edges, True
 
 
 @dataclass(frozen=True)
@@ -277,6 +298,9 @@ class CuSeqlens(Mask):
     cu_seqlens_q: Ints
     cu_seqlens_k: Ints
     causal: bool = False
+
+    def to_cu_seqlens(self) -> tuple[Ints, Ints, bool]:
+        return self.cu_seqlens_q, self.cu_seqlens_k, self.causal
 
 
 @dataclass(frozen=True)
