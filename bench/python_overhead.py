@@ -229,9 +229,9 @@ def main() -> None:
     except ModuleNotFoundError:
         print("no PyTorch: its rows are left out")
     else:
-        found["environment"] = environment.describe(torch.device(args.device))
         with torch.autograd.set_multithreading_enabled(False):  # this thread's time is all of it
             found["results"] += measure(f"PyTorch, {args.device}", *torch_rows(args.device), args)
+        found["environment"] = environment.describe(torch.device(args.device))
     if args.json:
         with open(args.json, "w") as file:
             json.dump(found, file, indent=1)

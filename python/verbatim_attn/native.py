@@ -30,6 +30,7 @@ from .attention import Settings, plan_of
 _NAME = "verbatim_torch"
 _HERE = Path(__file__).parent
 _SOURCE = _HERE / "csrc" / "torch_call.cpp"
+_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-plt")
 _INCLUDES = (_HERE / "include", _HERE.parents[1] / "include")  # installed; in the tree
 
 
@@ -79,7 +80,7 @@ def _compile(file: Path) -> None:
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:  # others may build at once
         made = Path(scratch) / file.name
         command = [
-            *os.environ.get("CXX", "c++").split(), "-std=c++20", "-O2", "-fPIC", "-shared",
+            *os.environ.get("CXX", "c++").split(), *_FLAGS,
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             *(f"-I{path}" for path in _INCLUDES), *(f"-isystem{path}" for path in theirs),
             str(_SOURCE), "-o", str(made),
@@ -128,14 +129,13 @@ def _is_off() -> bool:
 
 
 def _file() -> Path:
-    """Named by all that the compiler sees and all that the result is loaded into."""
+    """Named by all that is compiled, how, and all that the result is loaded into."""
     import torch
 
     sources = [_SOURCE, *(path / "verbatim/c.h" for path in _INCLUDES)]
-    seen = [path.read_bytes() for path in sources if path.exists()]
-    digest = hashlib.sha256(b"".join(seen) + str(torch.version.git_version).encode()).hexdigest()[
-        :12
-    ]
+    seen = [path.read_text() for path in sources if path.exists()]
+    seen += [*_FLAGS, str(torch.version.git_version)]
+    digest = hashlib.sha256("".join(seen).encode()).hexdigest()[:12]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = os.environ.get("VERBATIM_CACHE") or Path(home) / "verbatim_attn"
