@@ -391,7 +391,9 @@ def test_who_wants_second_derivatives_is_told(operator):
 
 def test_who_wants_forward_derivatives_is_told():
     q, k, v = inputs(grad=False)
-    with pytest.raises(NotImplementedError, match="no forward-mode derivatives; got a tangent of v"):
+    with pytest.raises(
+        NotImplementedError, match="no forward-mode derivatives; got a tangent of v"
+    ):
         torch.func.jvp(lambda v: va.attention(q, k, v), (v,), (torch.ones_like(v),))
     with torch.autograd.forward_ad.dual_level():
         va.attention(q, k, v)
