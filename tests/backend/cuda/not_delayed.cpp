@@ -1,3 +1,0 @@
-#include "backend/cuda/load.h"
-
-const bool verbatim::test::kDelayed = false;
