@@ -13,13 +13,18 @@ const std::vector<int64_t> kDocuments{380, 18,  147, 124, 561, 433, 1606, 59,  2
                                       21,  122, 260, 19,  114, 394, 287,  123, 322,
                                       825, 4,   801, 466, 177, 90,  623};
 
-// The documents are repeated to the length, a multiple of theirs.
-std::vector<Mask> dense_and_sparse(int64_t length) {
-  std::vector<int64_t> documents;
+// Repeated to the length, a multiple of theirs.
+std::vector<int64_t> documents(int64_t length) {
+  std::vector<int64_t> lengths;
   for (int64_t tokens = 0; tokens < length; tokens += 8192)
-    documents.insert(documents.end(), kDocuments.begin(), kDocuments.end());
+    lengths.insert(lengths.end(), kDocuments.begin(), kDocuments.end());
+  return lengths;
+}
+
+std::vector<Mask> dense_and_sparse(int64_t length) {
   return {masks::full(length, length), masks::causal(length, length),
-          masks::causal_document(documents), masks::causal_sliding_window(length, length, 1024)};
+          masks::causal_document(documents(length)),
+          masks::causal_sliding_window(length, length, 1024)};
 }
 
 Problem problem_of(int64_t q_heads, int64_t kv_heads, int64_t length) {
@@ -38,28 +43,40 @@ PlanOptions h200_options() {
   return options;
 }
 
-// Of the level's orders, those that run on any number of workers, each under every placement of the
-// search. What an order of more residents would gain: docs/scheduling.md.
-void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask) {
+/// How much longer `auto` may take than the best order of the level, each under every placement of
+/// the search: the best that runs on any number of workers, as `auto` must, and the best of all.
+struct Gap {
+  double any_workers = 1.02, all = 1.04;
+};
+
+// Beyond 5 % of its bound: docs/scheduling.md lists the gaps.
+void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask, Gap allowed) {
+  SCOPED_TRACE(mask.name() + " " + to_json(problem));
   const PlanOptions options = h200_options();
   const Plan plan = make_plan(problem, mask, options);
   EXPECT_EQ(plan.residency, 1);
   const Simulation found = simulate(plan, options.machine);
   if (found.makespan <= 1.05 * found.lower_bound) return;
-  double best = found.makespan;
-  for (const Candidate& candidate : search(problem, mask, options))
-    if (candidate.plan.residency == 1) best = std::min(best, candidate.simulation.makespan);
-  EXPECT_LE(found.makespan, 1.02 * best)
-      << mask.name() << ", " << problem.q_heads << ":" << problem.kv_heads << ", " << problem.q_len;
+  double any_workers = found.makespan, all = found.makespan;
+  for (const Candidate& candidate : search(problem, mask, options)) {
+    const double makespan = candidate.simulation.makespan;
+    if (candidate.plan.residency == 1) any_workers = std::min(any_workers, makespan);
+    all = std::min(all, makespan);
+  }
+  EXPECT_LE(found.makespan, allowed.any_workers * any_workers);
+  EXPECT_LE(found.makespan, allowed.all * all);
 }
 
-TEST(Auto, IsNearTheLowerBoundOrTheBestOrderThatNeedsNoResidency) {
+TEST(Auto, IsNearTheLowerBoundOrTheBestOrder) {
   for (const int64_t length : {8192, 16384}) {
     std::vector<Mask> masks = dense_and_sparse(length);
     masks.push_back(masks::full_sliding_window(length, length, 1024));
-    for (const Mask& mask : masks) {
-      expect_near_the_bound_or_the_best(problem_of(16, 16, length), mask);
-      expect_near_the_bound_or_the_best(problem_of(64, 8, length), mask);
+    const Mask full_documents = masks::full_document(documents(length));
+    for (const auto& [q_heads, kv_heads] : {std::pair(16, 16), std::pair(64, 8)}) {
+      const Problem problem = problem_of(q_heads, kv_heads, length);
+      for (const Mask& mask : masks) expect_near_the_bound_or_the_best(problem, mask, {});
+      // The open case: `shift` with 13 residents is faster.
+      expect_near_the_bound_or_the_best(problem, full_documents, {1.07, 1.18});
     }
   }
 }
