@@ -1,8 +1,9 @@
 // Equal bits: for every thread count, instruction set, order of execution, batch and packing.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <stop_token>
 #include <thread>
 
 #include "backend/cpu/cases.h"
@@ -15,13 +16,24 @@ constexpr TileShape kTile{16, 32};
 constexpr int64_t kDocs[] = {70, 1, 0, 129};
 constexpr int64_t kLength = 200;
 
-std::vector<Mask> every_kind_of_mask() {
-  return {masks::full(kLength, kLength),
-          masks::causal(kLength, kLength),
-          masks::causal_sliding_window(kLength, kLength, 40),
+/// The fourteen patterns.
+std::vector<Mask> every_mask(int64_t kv_heads) {
+  constexpr int64_t n = kLength;
+  const std::vector<int64_t> prefix{20}, edges{0, 30, 31, 110, n};
+  return {masks::full(n, n),
+          masks::causal(n, n),
+          masks::full_sliding_window(n, n, 40),
+          masks::causal_sliding_window(n, n, 40),
+          masks::full_document(kDocs),
           masks::causal_document(kDocs),
           masks::share_question(kDocs),
-          masks::global_sliding(kLength, 20, 30)};
+          masks::causal_blockwise(kDocs),
+          masks::global_sliding(n, 20, 30),
+          masks::prefix_lm_causal(n, 70),
+          masks::prefix_lm_document(kDocs, prefix),
+          masks::block_causal_document(kDocs, 30),
+          masks::uniform_block_sparse(n, n, 24, 40, 0.4, 3, kv_heads),
+          masks::variable_block_sparse(edges, edges, 0.5, 3, kv_heads)};
 }
 
 Problem problem_of(int64_t length, Dtype dtype = Dtype::f32) {
@@ -35,36 +47,42 @@ Problem problem_of(int64_t length, Dtype dtype = Dtype::f32) {
           .dtype = dtype};
 }
 
-void expect_equal_for_threads(Case& c, const Plan& forward, const Plan& backward) {
-  c.run(forward, backward, 1);
-  const std::vector<std::string> expected = c.hashes();
-  for (const int threads : {2, 3, 8}) {
-    c.run(forward, backward, threads);
-    EXPECT_EQ(c.hashes(), expected)
-        << threads << " threads, " << backward.orders[0]->name << ", " << c.describe();
+/// Calls f(forward, backward) for every order of each pass, walked and split, and two by hand.
+template <class F>
+void for_every_order(const Problem& p, const Mask& mask, F&& f) {
+  const Plan forward = forward_plan(p, mask, kTile, 2);
+  const Plan backward = backward_plan(p, mask, kTile, Order::split_group);
+  f(forward, backward);
+  f(forward, backward_plan(p, mask, kTile, Order::rotating));
+  for (const OrderInfo& info : orders()) {
+    for (const char* suffix : {"", "/split"}) {
+      PlanOptions options;
+      options.pass = info.pass;
+      options.order = std::string(info.name) + suffix;
+      options.level = info.level;
+      options.tile = kTile;
+      const Plan plan = make_plan(p, mask, options);
+      const bool is_forward = info.pass == Pass::forward;
+      f(is_forward ? plan : forward, is_forward ? backward : plan);
+    }
   }
 }
 
 TEST(Bits, EqualForEveryThreadCount) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-    for (const Mask& mask : every_kind_of_mask()) {
-      const Problem p = problem_of(kLength, dtype);
+    Problem p = problem_of(kLength, dtype);
+    p.batch = 1;
+    for (const Mask& mask : every_mask(p.kv_heads)) {
       Case c(p, mask);
-      const Plan forward = forward_plan(p, mask, kTile, 2);
-      for (const Order order : {Order::rotating, Order::split_group})
-        expect_equal_for_threads(c, forward, backward_plan(p, mask, kTile, order));
-      for (const OrderInfo& info : orders()) {
-        PlanOptions options;
-        options.pass = info.pass;
-        options.order = info.name;
-        options.level = info.level;
-        options.tile = kTile;
-        const Plan plan = make_plan(p, mask, options);
-        const bool is_forward = info.pass == Pass::forward;
-        expect_equal_for_threads(
-            c, is_forward ? plan : forward,
-            is_forward ? backward_plan(p, mask, kTile, Order::descending) : plan);
-      }
+      for_every_order(p, mask, [&](const Plan& forward, const Plan& backward) {
+        c.run(forward, backward, 1);
+        const std::vector<std::string> expected = c.hashes();
+        for (const int threads : {2, 3, 8}) {
+          c.run(forward, backward, threads);
+          EXPECT_EQ(c.hashes(), expected)
+              << threads << " threads, " << backward.orders[0]->name << ", " << c.describe();
+        }
+      });
     }
   }
 }
@@ -78,7 +96,7 @@ TEST(Bits, EqualForEveryInstructionSet) {
       p.head_dim = 20;
       p.softcap = softcap;
       p.dropout = softcap / 10;
-      for (const Mask& mask : every_kind_of_mask()) {
+      for (const Mask& mask : every_mask(p.kv_heads)) {
         Case c(p, mask, 3, 5, 2);
         const Plan forward = forward_plan(p, mask, {24, 40}, 2);
         const Plan backward = backward_plan(p, mask, {24, 40}, Order::ascending);
@@ -93,25 +111,42 @@ TEST(Bits, EqualForEveryInstructionSet) {
   }
 }
 
-TEST(Bits, EqualOverRepeatsUnderLoad) {
-  const Problem p = problem_of(kLength, Dtype::bf16);
-  const Mask mask = masks::causal(kLength, kLength);
-  Case c(p, mask);
-  const Plan forward = forward_plan(p, mask, kTile, 2);
-  const Plan backward = backward_plan(p, mask, kTile, Order::rotating);
-  c.run(forward, backward, 1);
-  const std::vector<std::string> expected = c.hashes();
-  std::atomic<bool> stop = false;
-  std::vector<std::jthread> load;
-  for (int i = 0; i < 2; ++i)
-    load.emplace_back([&] {
-      while (!stop) std::this_thread::yield();
-    });
-  for (int repeat = 0; repeat < 1000; ++repeat) {
-    c.run(forward, backward, 1 + repeat % 5);
-    ASSERT_EQ(c.hashes(), expected) << "repeat " << repeat;
+/// Threads that want the cores as well.
+class Load {
+ public:
+  explicit Load(int threads) {
+    for (int i = 0; i < threads; ++i)
+      threads_.emplace_back([](const std::stop_token& stop) {
+        while (!stop.stop_requested()) std::this_thread::yield();
+      });
   }
-  stop = true;
+
+ private:
+  std::vector<std::jthread> threads_;  // joined, after a request to stop, when they go
+};
+
+/// Of every mask in every order, beside a load: a thousand with 3.
+int repeats() {
+  const char* value = std::getenv("VERBATIM_CPU_REPEATS");
+  return value == nullptr ? 3 : std::atoi(value);
+}
+
+TEST(Bits, EqualOverRepeatsUnderLoad) {
+  Problem p = problem_of(kLength, Dtype::bf16);
+  p.batch = 1;
+  const Load load(2);
+  for (const Mask& mask : every_mask(p.kv_heads)) {
+    Case c(p, mask);
+    for_every_order(p, mask, [&](const Plan& forward, const Plan& backward) {
+      c.run(forward, backward, 1);
+      const std::vector<std::string> expected = c.hashes();
+      for (int repeat = 0; repeat < repeats(); ++repeat) {
+        c.run(forward, backward, 2 + repeat % 4);
+        ASSERT_EQ(c.hashes(), expected)
+            << "repeat " << repeat << ", " << backward.orders[0]->name << ", " << c.describe();
+      }
+    });
+  }
 }
 
 /// Copies rows [from, from + length) of (b, h) onto the rows of another tensor.
