@@ -186,6 +186,8 @@ struct TileRun {
 
   bool full() const { return slice_count == 0; }
 };
+/// Tiles that the runs hold.
+int64_t count_tiles(std::span<const TileRun> runs);
 
 /// Which tiles of a HeadMask hold work. Built in time proportional to slices and runs, not area.
 struct TileMap {

@@ -72,6 +72,7 @@ struct HeadOrder {
   std::vector<int32_t> row_addends;  // backward: addends of each dQ row, [q_tiles]
 
   int64_t visits() const;
+  int64_t visits(const Chain& chain) const;
   int64_t bytes() const;
 };
 

@@ -16,9 +16,12 @@ constexpr uint64_t mix64(uint64_t x) {
   return x ^ x >> 31;
 }
 
+/// SplitMix64's next number in state `x`.
+constexpr uint64_t splitmix64(uint64_t x) { return mix64(x + 0x9e3779b97f4a7c15u); }
+
 /// Number `index` of the stream `seed`: SplitMix64 entered at any place.
 constexpr uint64_t random_bits(uint64_t seed, uint64_t index) {
-  return mix64(mix64(seed) + (index + 1) * 0x9e3779b97f4a7c15u);
+  return splitmix64(mix64(seed) + index * 0x9e3779b97f4a7c15u);
 }
 
 /// Uniform in (0, 1), never an end.

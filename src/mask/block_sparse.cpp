@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/random.h"
 #include "mask/distinct.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
@@ -27,14 +28,6 @@ using Selection = std::vector<std::vector<int64_t>>;
 void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
              std::string nearest = "") {
   if (!ok) fail(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
-}
-
-/// Steele, Lea and Flood's SplitMix64: the output for state `x`.
-uint64_t splitmix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 Selection pick(int64_t q_blocks, int64_t k_blocks, double density, uint64_t seed, int64_t head) {

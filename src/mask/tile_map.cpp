@@ -178,15 +178,13 @@ class RunBuilder {
   size_t latest_ = 0;
 };
 
-int64_t tiles_in(std::span<const TileRun> runs, bool only_full) {
-  int64_t sum = 0;
-  for (const TileRun& run : runs) {
-    if (run.full() || !only_full) sum += run.last - run.first;
-  }
-  return sum;
-}
-
 }  // namespace
+
+int64_t count_tiles(std::span<const TileRun> runs) {
+  int64_t count = 0;
+  for (const TileRun& run : runs) count += run.last - run.first;
+  return count;
+}
 
 TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
     : shape(tile_shape), slices(mask.slices), sequences(verbatim::sequences(mask)) {
@@ -251,8 +249,13 @@ std::span<const TileRun> TileMap::row(int32_t q_tile) const {
   return std::span(rows).subspan(row_begin[q_tile], row_begin[q_tile + 1] - row_begin[q_tile]);
 }
 
-int64_t TileMap::count() const { return tiles_in(columns, false); }
+int64_t TileMap::count() const { return count_tiles(columns); }
 
-int64_t TileMap::count_full() const { return tiles_in(columns, true); }
+int64_t TileMap::count_full() const {
+  int64_t count = 0;
+  for (const TileRun& run : columns)
+    if (run.full()) count += run.last - run.first;
+  return count;
+}
 
 }  // namespace verbatim

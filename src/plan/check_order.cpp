@@ -232,8 +232,7 @@ void check_row_totals(const Subject& subject) {
     fail(fmt::format("head {} counts the addends of {} rows, expected {}", subject.head,
                      order.row_addends.size(), order.tiles->q_tiles()));
   for (int32_t row = 0; row < order.tiles->q_tiles(); ++row) {
-    int32_t addends = 0;
-    for (const TileRun& run : order.tiles->row(row)) addends += run.last - run.first;
+    const int64_t addends = count_tiles(order.tiles->row(row));
     if (order.row_addends[static_cast<size_t>(row)] != addends)
       fail(fmt::format("row (head {}, q_tile {}) promises {} addends, its mask has {}",
                        subject.head, row, order.row_addends[static_cast<size_t>(row)], addends));

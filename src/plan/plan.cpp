@@ -67,8 +67,13 @@ Level level_from_string(std::string_view name) {
 }
 
 int64_t HeadOrder::visits() const {
+  return visits({.run_begin = 0, .run_end = static_cast<int32_t>(runs.size())});
+}
+
+int64_t HeadOrder::visits(const Chain& chain) const {
   int64_t visits = 0;
-  for (const Run& run : runs) visits += run.count;
+  for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
+    visits += runs[static_cast<size_t>(r)].count;
   return visits;
 }
 

@@ -53,15 +53,17 @@ bool meets_late(const TileMap& tiles) {
   });
 }
 
+/// Visits of the fullest row.
+int64_t longest_row(const TileMap& tiles) {
+  int64_t longest = 0;
+  for (int32_t q = 0; q < tiles.q_tiles(); ++q)
+    longest = std::max(longest, count_tiles(tiles.row(q)));
+  return longest;
+}
+
 /// Whether the longest row of visits is at least half as long again as the mean.
 bool unequal_rows(const TileMap& tiles) {
-  int64_t longest = 0;
-  for (int32_t q = 0; q < tiles.q_tiles(); ++q) {
-    int64_t visits = 0;
-    for (const TileRun& run : tiles.row(q)) visits += run.last - run.first;
-    longest = std::max(longest, visits);
-  }
-  return 2 * longest * tiles.q_tiles() >= 3 * tiles.count();
+  return 2 * longest_row(tiles) * tiles.q_tiles() >= 3 * tiles.count();
 }
 
 /// Visits of one query head: all of them, and those of the fullest KV tile.
@@ -73,11 +75,8 @@ struct Load {
       : visits(tiles.count()),
         columns(tiles.kv_tiles()),
         copies(kCanonicalTokens / std::clamp<int64_t>(tiles.q_edges.back(), 1, kCanonicalTokens)) {
-    for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
-      int64_t column = 0;
-      for (const TileRun& run : tiles.column(j)) column += run.last - run.first;
-      longest = std::max(longest, column);
-    }
+    for (int32_t j = 0; j < tiles.kv_tiles(); ++j)
+      longest = std::max(longest, count_tiles(tiles.column(j)));
   }
   /// Whether the longest chain is at least a quarter longer than the mean.
   bool unequal() const { return 4 * longest * columns >= 5 * visits; }
@@ -97,14 +96,8 @@ struct Load {
 
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level) {
   if (pass == Pass::forward) {
-    int32_t longest = 0;
-    for (int32_t q = 0; q < tiles.q_tiles(); ++q) {
-      int32_t visits = 0;
-      for (const TileRun& run : tiles.row(q)) visits += run.last - run.first;
-      longest = std::max(longest, visits);
-    }
     const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
-    return idle && longest > order::kSplit ? "descending/split" : "descending";
+    return idle && longest_row(tiles) > order::kSplit ? "descending/split" : "descending";
   }
   const Load load(tiles);
   if (load.visits == 0) return "right_to_left";

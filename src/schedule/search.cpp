@@ -14,14 +14,10 @@ constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "l
 /// Whether "/split" makes another plan than the plain order.
 bool splits(const Plan& plain) {
   if (plain.pass == Pass::backward) return plain.problem.group() > 1;
-  for (const auto& order : plain.orders)
-    for (const Chain& chain : order->chains) {
-      int32_t visits = 0;
-      for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
-        visits += order->runs[static_cast<size_t>(r)].count;
-      if (visits > order::kSplit) return true;
-    }
-  return false;
+  return std::ranges::any_of(plain.orders, [](const auto& order) {
+    return std::ranges::any_of(
+        order->chains, [&](const Chain& chain) { return order->visits(chain) > order::kSplit; });
+  });
 }
 
 /// The order under its best placement.

@@ -8,19 +8,17 @@
 #include <queue>
 #include <unordered_map>
 
-#include "plan/dry_run.h"
+#include "core/random.h"
+#include "plan/walk.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
 
-/// A fixed number in [-1, 1] for every (worker, step): splitmix64.
+/// A fixed number in [-1, 1] for every (worker, step).
 double noise(int32_t worker, int64_t step) {
-  uint64_t x = (static_cast<uint64_t>(worker) << 40) + static_cast<uint64_t>(step);
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1p-52 - 1;
+  const uint64_t place = (static_cast<uint64_t>(worker) << 40) + static_cast<uint64_t>(step);
+  return static_cast<double>(splitmix64(place) >> 11) * 0x1p-52 - 1;
 }
 
 /// A sum that grows in order.

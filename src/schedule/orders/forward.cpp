@@ -41,8 +41,7 @@ HeadOrder forward(const Tiles& tiles, int32_t group, Group mode, Columns columns
   // Causal rows grow downwards: the last rows are issued first, so that no long one ends alone.
   for (int32_t q_tile = tiles->q_tiles() - 1; q_tile >= 0; --q_tile) {
     const auto row = tiles->row(q_tile);
-    int32_t visits = 0;
-    for (const TileRun& run : row) visits += run.last - run.first;
+    const auto visits = static_cast<int32_t>(count_tiles(row));
     const int32_t piece = mode == Group::split ? kSplit : std::max(visits, 1);
     const int32_t pieces = std::max((visits + piece - 1) / piece, 1);
     for (int32_t q_head = 0; q_head < group; ++q_head) {
