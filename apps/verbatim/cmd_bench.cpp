@@ -198,8 +198,6 @@ report::Table table_of(const Json& result) {
 int BenchCommand::run() const {
   require_one_of(protocol, "--protocol", {"rested", "sustained"});
   require_one_of(check, "--check", {"sampled", "none"});
-  if (planning.order == "all" || planning.forward_order == "all")
-    fail("a benchmark follows one order", {"--order", "all", "a name or auto", "auto"});
   if (repeats < 1)
     fail("bits are compared with a repeat",
          {"--repeats", fmt::to_string(repeats), "1 or more", "10"});
@@ -307,8 +305,9 @@ void add_bench(CLI::App& root, Action& action) {
   add(group, "--threads", command->threads, "CPU threads; 0: all cores", "N")
       ->capture_default_str();
   add("Output", "--commit", command->commit, "Recorded in the result: what was built", "TEXT");
-  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE");
-  add("Output", "--markdown", command->markdown, "Write the table as Markdown", "FILE");
+  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE")->check(why_not_writable);
+  add("Output", "--markdown", command->markdown, "Write the table as Markdown", "FILE")
+      ->check(why_not_writable);
   sub->add_flag("--repro", command->repro, "Print the line that runs each row alone")
       ->group("Output");
   command->output.add_to(*sub, false);

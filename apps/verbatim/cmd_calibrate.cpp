@@ -79,7 +79,8 @@ void add_calibrate(CLI::App& root, Action& action) {
   add("--name", command->name, "Of the machine (default: device, head dim, dtype)", "TEXT");
   sub->add_option("--machine", command->machine, "Write the machine file")
       ->group("Output")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(why_not_writable);
   command->output.add_to(*sub, false);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }

@@ -152,7 +152,10 @@ void add_mask(CLI::App& root, Action& action) {
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(0, 400));
-  sub->add_option("--svg", command->svg, "Write the picture")->group(group)->type_name("FILE");
+  sub->add_option("--svg", command->svg, "Write the picture")
+      ->group(group)
+      ->type_name("FILE")
+      ->check(why_not_writable);
   sub->add_option("--to", command->to,
                   "Print another form instead: json, mask_mod, cu_seqlens, columns, dense")
       ->group("Output")
@@ -160,7 +163,8 @@ void add_mask(CLI::App& root, Action& action) {
   sub->add_option("--to-file", command->to_file, "Write that form instead of printing it")
       ->group("Output")
       ->type_name("FILE")
-      ->needs("--to");
+      ->needs("--to")
+      ->check(why_not_writable);
   command->output.add_to(*sub, true);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }

@@ -7,6 +7,7 @@
 #include "options.h"
 #include "report/format.h"
 #include "report/gantt.h"
+#include "report/table.h"
 #include "report/timeline.h"
 #include "result.h"
 
@@ -23,11 +24,12 @@ struct PlanCommand {
   int run() const;
   std::vector<Candidate> candidates(const Problem& sizes, const Mask& made,
                                     const PlanOptions& options) const;
+  void draw(const Plan& plan, const Machine& machine, const std::string& title, Json& result) const;
 };
 
 std::vector<Candidate> PlanCommand::candidates(const Problem& sizes, const Mask& made,
                                                const PlanOptions& options) const {
-  if (options.order == "all") return search(sizes, made, options);
+  if (planning.order == "all") return search(sizes, made, options);
   const auto start = std::chrono::steady_clock::now();
   Candidate one{make_plan(sizes, made, options), {}, 0};
   one.plan_seconds =
@@ -36,51 +38,22 @@ std::vector<Candidate> PlanCommand::candidates(const Problem& sizes, const Mask&
   return {std::move(one)};
 }
 
-int PlanCommand::run() const {
-  require_one_of(pass, "--pass", {"forward", "backward"});
-  const bool backward = pass == "backward";
-  const Problem sizes = make_problem(problem, mask);
-  const Mask made = mask.make(sizes);
-  PlanOptions options = planning.make(backward ? Pass::backward : Pass::forward);
-  // Here --order speaks of the pass that is planned.
-  if (!backward && planning.order != "auto") options.order = planning.order;
+/// What the first plan does when, in the result and in the files that show it.
+void PlanCommand::draw(const Plan& plan, const Machine& machine, const std::string& title,
+                       Json& result) const {
+  if (gantt.empty() && perfetto.empty() && output.report.empty()) return;
+  const bool backward = plan.pass == Pass::backward;
+  Timeline timeline;
+  simulate(plan, machine, &timeline);
+  const Timeline small = report::condense(timeline, backward);
+  result["timelines"] = Json::array({Json::parse(report::to_json(small))});
+  if (!gantt.empty())
+    write_file(gantt, report::gantt_picture({&small, 1}, backward).document(title));
+  if (!perfetto.empty()) write_file(perfetto, to_perfetto_json({&timeline, 1}));
+}
 
-  Progress progress;
-  progress.say("planning and simulating ...");
-  const std::vector<Candidate> found = candidates(sizes, made, options);
-  if (found.empty()) fail("no order keeps this level", {"--level", planning.level_name(), "", ""});
-
-  Json result = new_result("plan");
-  result["problem"] = describe(sizes);
-  result["mask"] = describe(made, sizes, options.tile);
-  Json plans = Json::array();
-  for (const Candidate& one : found) {
-    plans.push_back(describe(one.plan, one.simulation, options.machine, one.plan_seconds));
-  }
-  const bool all = options.order == "all";
-  result["level"] = planning.level_name();
-  result["plan"] = all ? plans : plans[0];
-
-  if (!gantt.empty() || !perfetto.empty() || !output.report.empty()) {
-    progress.say("drawing ...");
-    Timeline timeline;
-    simulate(found.front().plan, options.machine, &timeline);
-    const Timeline small = report::condense(timeline, backward);
-    result["timelines"] = Json::array({Json::parse(report::to_json(small))});
-    if (!gantt.empty()) {
-      write_file(gantt, report::gantt_picture({&small, 1}, backward)
-                            .document(headline(sizes, made) + ": " +
-                                      plans[0]["order"].get<std::string>()));
-    }
-    if (!perfetto.empty()) write_file(perfetto, to_perfetto_json({&timeline, 1}));
-  }
-  if (!dump.empty()) write_file(dump, to_json(found.front().plan) + "\n");
-  save(output, result);
-  progress.say("");
-
+report::Table table_of(const std::vector<Candidate>& found, const Json& described) {
   using Align = report::Table::Align;
-  fmt::print("{}, {}, level {}, {} x {} workers\n\n", headline(sizes, made), pass,
-             planning.level_name(), options.machine.name, found.front().plan.placement.workers);
   report::Table table({{"order"},
                        {"placement"},
                        {"makespan", Align::right},
@@ -96,7 +69,7 @@ int PlanCommand::run() const {
     const Plan& plan = found[i].plan;
     const Simulation& s = found[i].simulation;
     const double time = s.makespan * plan.placement.workers;
-    table.row({plans[i]["order"], plan.placement.name, report::cycles(s.makespan),
+    table.row({described[i]["order"], plan.placement.name, report::cycles(s.makespan),
                report::cycles(s.lower_bound),
                s.lower_bound > 0 ? fmt::format("{:.3f}", s.makespan / s.lower_bound) : "-",
                time > 0 ? report::percent(s.stall / time) : "-",
@@ -104,10 +77,46 @@ int PlanCommand::run() const {
                report::bytes(plan.bytes()), report::milliseconds(found[i].plan_seconds * 1e3),
                plan.fingerprint()});
   }
+  return table;
+}
+
+int PlanCommand::run() const {
+  require_one_of(pass, "--pass", {"forward", "backward"});
+  const Problem sizes = make_problem(problem, mask);
+  const Mask made = mask.make(sizes);
+  const bool all = planning.order == "all";
+  PlanningOptions one = planning;
+  if (all) one.order = "auto";
+  // Here --order speaks of the pass that is planned.
+  if (one.order != "auto") one.forward_order = one.order;
+  const PlanOptions options = one.make(pass == "backward" ? Pass::backward : Pass::forward);
+
+  Progress progress;
+  progress.say("planning and simulating ...");
+  const std::vector<Candidate> found = candidates(sizes, made, options);
+  if (found.empty()) fail("no order keeps this level", {"--level", planning.level_name(), "", ""});
+
+  Json result = new_result("plan");
+  result["problem"] = describe(sizes);
+  result["mask"] = describe(made, sizes, options.tile);
+  Json plans = Json::array();
+  for (const Candidate& each : found) {
+    plans.push_back(describe(each.plan, each.simulation, options.machine, each.plan_seconds));
+  }
+  result["level"] = planning.level_name();
+  result["plan"] = all ? plans : plans[0];
+  progress.say("drawing ...");
+  const Plan& fastest = found.front().plan;
+  draw(fastest, options.machine,
+       headline(sizes, made) + ": " + plans[0]["order"].get<std::string>(), result);
+  if (!dump.empty()) write_file(dump, to_json(fastest) + "\n");
+  save(output, result);
+  progress.say("");
   fmt::print(
-      "{}\nbound: work / workers or the longest task; stall and idle: share of all workers' "
-      "time.\n",
-      table.str());
+      "{}, {}, level {}, {} x {} workers\n\n{}\nbound: work / workers or the longest task; stall "
+      "and idle: share of all workers' time.\n",
+      headline(sizes, made), pass, planning.level_name(), options.machine.name,
+      fastest.placement.workers, table_of(found, plans).str());
   return 0;
 }
 
@@ -119,9 +128,11 @@ void add_plan(CLI::App& root, Action& action) {
       root.add_subcommand("plan", "Plan and predict: orders side by side, Gantt charts");
   sub->footer(
       "Example: verbatim plan --mask causal --seqlen 8192 --q-heads 16 --head-dim 128 --order all\n"
-      "An order fixes the bits, a placement only the time. 'co-resident' is the number of workers\n"
-      "that must run at once so that no wait can last forever. With --order all, files show the\n"
-      "fastest.");
+      "An order fixes the bits, a placement only the time. --order all puts every order that "
+      "keeps\n"
+      "the level side by side; files then show the fastest. 'co-resident' is the number of "
+      "workers\n"
+      "that must run at once so that no wait can last forever.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub, "h200");
@@ -131,13 +142,16 @@ void add_plan(CLI::App& root, Action& action) {
       ->capture_default_str();
   sub->add_option("--gantt", command->gantt, "Write the simulated plan as a chart")
       ->group("Output")
-      ->type_name("SVG");
+      ->type_name("SVG")
+      ->check(why_not_writable);
   sub->add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
       ->group("Output")
-      ->type_name("JSON");
+      ->type_name("JSON")
+      ->check(why_not_writable);
   sub->add_option("--dump", command->dump, "Write the plan itself: runs, chains, tasks")
       ->group("Output")
-      ->type_name("JSON");
+      ->type_name("JSON")
+      ->check(why_not_writable);
   command->output.add_to(*sub, true);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }

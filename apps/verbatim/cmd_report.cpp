@@ -37,7 +37,8 @@ void add_report(CLI::App& root, Action& action) {
       ->required()
       ->type_name("FILE");
   sub->add_option("--output", command->output, "The page (default: the result's name with .html)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(why_not_writable);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 

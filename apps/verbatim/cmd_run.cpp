@@ -156,15 +156,29 @@ void print(const Json& result, const Repeats& repeats, bool correct) {
   fmt::print("{}", outputs.str());
 }
 
+/// How long the passes took, how fast that was, and what memory it needed.
+void add_times(const Attention& attention, const Repeats& repeats, Json& result) {
+  result["time_ms"] = Json::object();
+  result["gflops"] = Json::object();
+  int64_t workspace = 0;
+  const auto add = [&](const char* name, Pass pass, const std::vector<double>& times) {
+    if (times.empty()) return;
+    const double ms = median(times), work = flops(attention.problem(), attention.mask(), pass);
+    result["time_ms"][name] = ms;
+    result["gflops"][name] = ms > 0 ? work / ms / 1e6 : 0.0;
+    workspace = std::max(workspace, attention.workspace_bytes(pass));
+  };
+  add("forward", Pass::forward, repeats.forward_ms);
+  add("backward", Pass::backward, repeats.backward_ms);
+  result["workspace_bytes"] = workspace;
+}
+
 int RunCommand::run() const {
   const Passes passes = passes_from_string(pass);
   if (repeats < 1)
     fail("a run needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "1"});
   if (threads < 0) {
     fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
-  }
-  if (planning.order == "all" || planning.forward_order == "all") {
-    fail("a run follows one order", {"--order", "all", "a name or auto", "auto"});
   }
   InputFiles files(input);
   const Problem sizes = make_problem(files.complete(problem), mask);
@@ -186,17 +200,17 @@ int RunCommand::run() const {
   files.load(tensors);
   RunOptions run_options;
   run_options.threads = threads;
-  Repeats results = repeat(attention, tensors, passes, repeats, run_options, progress);
+  const Repeats results = repeat(attention, tensors, passes, repeats, run_options, progress);
 
   Json result = new_result("run");
   result["device"] = device;
   result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
   result["level"] = planning.level_name();
   result["problem"] = app::describe(sizes);
+  const Machine& machine = options.plan.machine;
   const auto plan_of = [&](Pass which) {
     const Plan& plan = attention.plan(which);
-    return app::describe(plan, simulate(plan, options.plan.machine), options.plan.machine,
-                         plan_seconds);
+    return app::describe(plan, simulate(plan, machine), machine, plan_seconds);
   };
   progress.say("simulating ...");
   const Pass main_pass = passes == Passes::forward ? Pass::forward : Pass::backward;
@@ -205,33 +219,17 @@ int RunCommand::run() const {
   if (passes == Passes::both) result["forward_plan"] = plan_of(Pass::forward);
 
   progress.say("comparing with the reference ...");
-  Json check_json;
-  const bool correct = check_outputs(mode, sizes, made, tensors, passes, check_json);
-  result["check"] = std::move(check_json);
+  const bool correct = check_outputs(mode, sizes, made, tensors, passes, result["check"]);
   result["bits"] = {
       {"repeats", repeats}, {"identical", results.identical}, {"sha256", results.hashes}};
-  result["time_ms"] = Json::object();
-  result["gflops"] = Json::object();
-  int64_t workspace = 0;
-  const auto add_pass = [&](const char* name, Pass which, const std::vector<double>& times) {
-    if (times.empty()) return;
-    const double ms = median(times);
-    result["time_ms"][name] = ms;
-    result["gflops"][name] = ms > 0 ? flops(sizes, made, which) / ms / 1e6 : 0.0;
-    workspace = std::max(workspace, attention.workspace_bytes(which));
-  };
-  add_pass("forward", Pass::forward, results.forward_ms);
-  add_pass("backward", Pass::backward, results.backward_ms);
-  result["workspace_bytes"] = workspace;
+  add_times(attention, results, result);
   if (!output_file.empty()) save_outputs(output_file, tensors, passes);
   if (!output.report.empty()) {
     progress.say("recording a timeline ...");
     result["timelines"] = Json::array();
-    for (const Timeline& timeline :
-         record(attention, tensors, options.plan.machine, main_pass, run_options)) {
-      const bool backward = main_pass == Pass::backward;
-      result["timelines"].push_back(
-          Json::parse(report::to_json(report::condense(timeline, backward))));
+    for (const Timeline& timeline : record(attention, tensors, machine, main_pass, run_options)) {
+      const Timeline small = report::condense(timeline, main_pass == Pass::backward);
+      result["timelines"].push_back(Json::parse(report::to_json(small)));
     }
   }
   save(output, result);
@@ -285,7 +283,8 @@ void add_run(CLI::App& root, Action& action) {
   sub->add_option("--output", command->output_file,
                   "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
       ->group("Output")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(why_not_writable);
   command->output.add_to(*sub, true);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }

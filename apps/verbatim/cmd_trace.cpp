@@ -137,9 +137,11 @@ void add_trace(CLI::App& root, Action& action) {
   add("Trace", "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
   add("Trace", "--threads", command->threads, "CPU threads; 0: all cores", "N")
       ->capture_default_str();
-  add("Output", "--gantt", command->gantt, "Write both timelines as a chart", "SVG");
+  add("Output", "--gantt", command->gantt, "Write both timelines as a chart", "SVG")
+      ->check(why_not_writable);
   add("Output", "--perfetto", command->perfetto, "Write both as a trace for ui.perfetto.dev",
-      "JSON");
+      "JSON")
+      ->check(why_not_writable);
   command->output.add_to(*sub, true);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }

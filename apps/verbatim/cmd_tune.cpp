@@ -86,9 +86,8 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
 }
 
 int TuneCommand::run() const {
-  if (planning.order == "all" || planning.forward_order == "all")
-    fail("placements are tuned for one order", {"--order", "all", "a name or auto", "auto"});
   if (memo.empty()) fail("answers need a file", {"--memo", "nothing", "FILE", "memo.json"});
+  check_writable(memo);
   const std::vector<Case> cases = chosen_cases(set, match, {"given", mask.name, given});
   const auto backend = make_backend(device);
   const auto on = bench::make_device(device);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "core/file.h"
 #include "core/json.h"
 #include "options.h"
 #include "report/format.h"

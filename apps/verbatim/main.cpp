@@ -14,9 +14,11 @@ namespace {
 
 constexpr int kBadInput = 2, kBroken = 3;
 
-/// The parser's message, and for an unknown option the one that was probably meant.
+/// The parser's message, with what it expected or, for an unknown option, probably meant.
 int usage_error(const CLI::App& root, const CLI::ParseError& error) {
   fmt::print(stderr, "verbatim: {}", error.what());
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
+    fmt::print(stderr, "; expected an integer (N) or a number (X), as --help has it");
   const std::vector<std::string> unknown = root.remaining(true);
   if (!unknown.empty()) {
     std::vector<std::string> known;

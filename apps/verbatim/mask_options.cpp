@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
+#include <cstdint>
 
+#include "core/file.h"
 #include "core/json.h"
 #include "options.h"
 #include "schedule/names.h"
@@ -40,6 +41,14 @@ T parse_number(const std::string& text, const std::string& argument) {
          {argument, "'" + text + "'", std::is_integral_v<T> ? "an integer" : "a number", ""});
   }
   return value;
+}
+
+/// Beyond 63 bits: the largest there is, which no length may be.
+int64_t sum_of(const std::vector<int64_t>& lengths) {
+  int64_t sum = 0;
+  for (const int64_t length : lengths)
+    if (__builtin_add_overflow(sum, length, &sum)) return INT64_MAX;
+  return sum;
 }
 
 std::vector<int64_t> integers(const nlohmann::json& value, const std::string& argument) {
@@ -87,7 +96,7 @@ class Arguments {
   /// Document lengths that add up to `length`.
   std::vector<int64_t> documents(int64_t length) const {
     const std::vector<int64_t> lengths = list(kDocuments);
-    const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const int64_t sum = sum_of(lengths);
     if (sum != length) {
       fail("the documents do not fill the sequence",
            {kDocuments.option, fmt::format("a sum of {}", sum), fmt::format("{}", length),
@@ -151,8 +160,8 @@ std::vector<int64_t> edges(const std::vector<int64_t>& lengths, int64_t length,
     while (result.back() < length) result.push_back(std::min(length, result.back() + lengths[0]));
     return result;
   }
+  if (sum_of(lengths) != length) wrong(fmt::format("a sum of {}", length));
   for (const int64_t block : lengths) result.push_back(result.back() + block);
-  if (result.back() != length) wrong(fmt::format("a sum of {}", length));
   return result;
 }
 
@@ -247,7 +256,8 @@ void MaskOptions::add_to(CLI::App& command) {
                        const char* type) {
     command.add_option(option, value, help)->group(group)->type_name(type);
   };
-  command.add_option("--mask", name, "Pattern: " + known + "; or @file.json as mask --json writes")
+  command
+      .add_option("--mask", name, "Pattern: " + known + "; or @file.json as mask --to json writes")
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
@@ -270,10 +280,14 @@ void MaskOptions::add_to(CLI::App& command) {
       "A,B,..|@FILE");
 }
 
-std::optional<int64_t> MaskOptions::implied_length() const {
+std::optional<std::pair<int64_t, int64_t>> MaskOptions::implied_lengths() const {
+  if (name.starts_with('@')) {
+    const Mask mask = mask_from_json(read_text(name.substr(1)));
+    return std::pair(mask.q_len(), mask.kv_len());
+  }
   if (doc_lengths.empty()) return std::nullopt;
-  const std::vector<int64_t> lengths = parse_list(doc_lengths, kDocuments.option);
-  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  const int64_t length = sum_of(parse_list(doc_lengths, kDocuments.option));
+  return std::pair(length, length);
 }
 
 Mask MaskOptions::make(const Problem& problem) const {

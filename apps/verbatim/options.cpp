@@ -32,9 +32,13 @@ void require_one_of(const std::string& value, const std::string& argument,
        {argument, value, fmt::format("{}", fmt::join(known, ", ")), nearest_name(value, known)});
 }
 
-std::string read_text(const std::string& path) {
-  const std::vector<std::byte> bytes = read_file(path, int64_t{64} << 20);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+std::string why_not_writable(const std::string& path) {
+  try {
+    check_writable(path);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 std::shared_ptr<const PlacementMemo> read_memo(const std::string& path) {
@@ -79,7 +83,8 @@ void ProblemOptions::add_to(CLI::App& command) {
   add("--head-dim", head_dim, "Elements per head of Q and K, 1 to 256 (default: 64)", "N");
   add("--head-dim-v", head_dim_v, "Elements per head of V and O (default: --head-dim)", "N");
   auto* seqlen_option =
-      add("--seqlen", seqlen, "Queries and keys (default: the documents' sum, else 1024)", "N");
+      add("--seqlen", seqlen,
+          "Queries and keys (default: as the mask's documents or file, else 1024)", "N");
   add("--q-len", q_len, "Queries, when they differ from keys", "N")->excludes(seqlen_option);
   add("--kv-len", kv_len, "Keys, when they differ from queries", "N")->excludes(seqlen_option);
   add("--dtype", dtype, "Type of tensors: f32, bf16 or f16; sums are f32 (default: f32)", "NAME");
@@ -96,9 +101,14 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
   problem.q_heads = options.q_heads.value_or(problem.kv_heads);
   problem.head_dim = options.head_dim.value_or(64);
   problem.head_dim_v = options.head_dim_v.value_or(problem.head_dim);
-  const int64_t base = options.seqlen.value_or(mask.implied_length().value_or(kDefaultLength));
-  problem.q_len = options.q_len.value_or(options.kv_len.value_or(base));
-  problem.kv_len = options.kv_len.value_or(options.q_len.value_or(base));
+  std::pair lengths(kDefaultLength, kDefaultLength);
+  if (options.seqlen) {
+    lengths = {*options.seqlen, *options.seqlen};
+  } else if (const auto implied = mask.implied_lengths()) {
+    lengths = *implied;
+  }
+  problem.q_len = options.q_len.value_or(options.kv_len.value_or(lengths.first));
+  problem.kv_len = options.kv_len.value_or(options.q_len.value_or(lengths.second));
   const std::string dtype = options.dtype.value_or("f32");
   require_one_of(dtype, "--dtype", {"f32", "bf16", "f16"});
   problem.dtype = dtype_from_string(dtype);
@@ -122,9 +132,12 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
   const auto add = [&](const char* option, auto& value, const std::string& help, const char* type) {
     return command.add_option(option, value, help)->group(group)->type_name(type);
   };
-  add("--order", order, "Order of the backward's sums: auto" + backward, "NAME")
+  add("--order", order,
+      "Order of the backward's sums: auto" + backward + "; NAME/split: a task per query head",
+      "NAME")
       ->capture_default_str();
-  add("--forward-order", forward_order, "Order of the forward's sums: auto" + forward, "NAME")
+  add("--forward-order", forward_order,
+      "Order of the forward's sums: auto" + forward + "; NAME/split: long rows in pieces", "NAME")
       ->capture_default_str();
   add("--placement", placement, "Who does what when: " + places, "NAME")->capture_default_str();
   add("--level", level,
@@ -152,6 +165,9 @@ PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
   PlanOptions options;
   options.pass = pass;
   options.order = pass == Pass::backward ? order : forward_order;
+  if (options.order == "all") {
+    fail("only plan puts all orders side by side", {"--order", "all", "a name or auto", "auto"});
+  }
   options.placement = placement;
   require_one_of(level_name(), "--level",
                  {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
@@ -180,11 +196,13 @@ std::string PlanningOptions::level_name() const {
 void OutputOptions::add_to(CLI::App& command, bool with_report) {
   command.add_option("--json", json, "Write the result as JSON (docs/schema.md)")
       ->group("Output")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(why_not_writable);
   if (with_report) {
     command.add_option("--report", report, "Write the result as one HTML page")
         ->group("Output")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->check(why_not_writable);
   }
 }
 

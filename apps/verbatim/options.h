@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verbatim/verbatim.h"
@@ -32,13 +33,13 @@ struct MaskOptions {
       key_lengths;
 
   void add_to(CLI::App& command);
-  /// The length that the document lengths add up to, if there are any.
-  std::optional<int64_t> implied_length() const;
+  /// Queries and keys that the document lengths add up to, or that the mask's file is for.
+  std::optional<std::pair<int64_t, int64_t>> implied_lengths() const;
   /// Throws Error naming the parameter that is missing, superfluous or does not fit `problem`.
   Mask make(const Problem& problem) const;
 };
 
-/// Sizes not given follow from the mask (documents), else 1024 tokens; one head.
+/// Sizes not given follow from the mask (its documents or file), else 1024 tokens; one head.
 Problem make_problem(const ProblemOptions& options, const MaskOptions& mask);
 
 /// The built-in machine that stands for a device.
@@ -73,8 +74,10 @@ struct OutputOptions {
 std::vector<int64_t> parse_list(const std::string& text, const std::string& argument);
 /// The memo that tune wrote.
 std::shared_ptr<const PlacementMemo> read_memo(const std::string& path);
-/// The text of a file of at most 64 MiB.
-std::string read_text(const std::string& path);
+
+/// For CLI::Option::check: "" when the file can be written, else why not. So nothing runs, and no
+/// other file is written, for a result that has no place.
+std::string why_not_writable(const std::string& path);
 
 /// Throws Error naming the nearest of `known` unless `value` is one of them.
 void require_one_of(const std::string& value, const std::string& argument,

@@ -36,7 +36,8 @@ struct PlacementInfo {
   const char* summary;
 };
 std::span<const PlacementInfo> placements();
-/// `heads[h]` is the order of head h = b * kv_heads + kv_head.
+/// `heads[h]` is the order of head h = b * kv_heads + kv_head. Throws Error naming the nearest
+/// placement when the name is unknown, or when there are not 1 to 2^20 workers.
 Placement make_placement(std::string_view name,
                          std::span<const std::shared_ptr<const HeadOrder>> heads, int32_t workers);
 
@@ -74,6 +75,8 @@ struct Machine {
 /// "h200", "cpu", "paper:C,R", or "@file.json".
 Machine make_machine(std::string_view spec);
 std::string to_json(const Machine& machine);
+/// Fields that are left out keep their default. Throws Error naming a field that is unknown, of
+/// another type or too small.
 Machine machine_from_json(const std::string& text);
 
 /// What simulate() found. Times are cycles of the machine.

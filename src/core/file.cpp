@@ -21,6 +21,12 @@ namespace fs = std::filesystem;
               {.argument = path.string(), .got = "", .expected = "", .nearest = ""});
 }
 
+// A pipe or a terminal: nothing that a new file could take the place of.
+bool is_special(const fs::path& path) {
+  const fs::file_status status = fs::status(path);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
 // A file of a name nobody has; removed again unless it was renamed away.
 struct TemporaryFile {
   explicit TemporaryFile(const fs::path& beside) : name(beside.string() + ".XXXXXX") {
@@ -63,12 +69,21 @@ std::vector<std::byte> read_file(const fs::path& path, int64_t max_bytes) {
   return bytes;
 }
 
+std::string read_text(const fs::path& path) {
+  const std::vector<std::byte> bytes = read_file(path, int64_t{64} << 20);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void check_writable(const fs::path& path) {
+  if (fs::is_directory(path)) fail("file.write", path, "is a directory");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const fs::path& written = is_special(path) ? path : folder;
+  if (access(written.c_str(), W_OK) != 0) fail("file.write", path, std::strerror(errno));
+}
+
 void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
-  const fs::file_status status = fs::status(path);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    if (fs::is_directory(status)) fail("file.write", path, "is a directory");
-    return write_stream(path.string(), path, write);
-  }
+  check_writable(path);
+  if (is_special(path)) return write_stream(path.string(), path, write);
   TemporaryFile temporary(path);
   write_stream(temporary.name, path, write);
   if (std::rename(temporary.name.c_str(), path.c_str()) != 0)

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <ostream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,10 +16,15 @@ namespace verbatim {
 std::vector<std::byte> read_file(const std::filesystem::path& path,
                                  int64_t max_bytes = int64_t{1} << 40);
 
+/// The text of `path`, at most 64 MiB.
+std::string read_text(const std::filesystem::path& path);
+
 /// Calls `write` with a stream to a new file beside `path`, then renames it to `path`. When `write`
 /// throws or the disk is full, `path` keeps what it held and Error(io) says why. A path that exists
 /// and is no regular file (a pipe, a terminal) is written directly.
 void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
 void write_file(const std::filesystem::path& path, std::string_view text);
+/// Throws the Error(io) that write_file() would throw for a path it cannot write; writes nothing.
+void check_writable(const std::filesystem::path& path);
 
 }  // namespace verbatim

@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
+#include <cmath>
 
+#include "core/file.h"
+#include "core/json.h"
 #include "schedule/machines.h"
 #include "schedule/names.h"
 #include "verbatim/error.h"
@@ -15,7 +14,7 @@
 namespace verbatim {
 namespace {
 
-using Json = nlohmann::ordered_json;
+constexpr const char* kOperation = "schedule.machine";
 
 /// Calls f(name, field) for every field: the one list behind reading and writing.
 template <class M, class F>
@@ -53,17 +52,35 @@ void for_each_field(M& m, F&& f) {
 double number(std::string_view text, std::string_view spec) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0))
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) ||
+      value < 0)
     refuse(spec, "paper:1,1");
   return value;
 }
 
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  if (!file)
-    throw Error(ErrorCode::io, "schedule.make_machine", "the machine file cannot be read",
-                {"machine", path, "a readable JSON file", ""});
-  return {std::istreambuf_iterator<char>(file), {}};
+template <class T>
+void read(const nlohmann::json& value, const char* name, T& field) {
+  if constexpr (std::is_same_v<T, std::string>) field = json_text(value, name, kOperation);
+  if constexpr (std::is_same_v<T, bool>) field = json_bool(value, name, kOperation);
+  if constexpr (std::is_same_v<T, int32_t>) field = json_int32(value, name, kOperation);
+  if constexpr (std::is_same_v<T, int64_t>) field = json_int(value, name, kOperation);
+  if constexpr (std::is_same_v<T, double>) field = json_number(value, name, kOperation);
+}
+
+/// Throws unless a machine could have these numbers.
+void check(const Machine& machine) {
+  const auto require = [](bool ok, const char* name, double got, const char* least) {
+    if (ok) return;
+    throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is too small", name),
+                {name, fmt::to_string(got), fmt::format("{} or more", least), least});
+  };
+  for_each_field(machine, [&]<class T>(const char* name, const T& field) {
+    if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
+      require(field >= 0 || name == std::string_view("signal_latency"), name,
+              static_cast<double>(field), "0");
+  });
+  require(machine.workers >= 1, "workers", machine.workers, "1");
+  require(machine.buffers >= 1, "buffers", machine.buffers, "1");
 }
 
 }  // namespace
@@ -83,7 +100,7 @@ Machine make_machine(std::string_view spec) {
   static const Machine cpu = machine_from_json(machines::kCpu);
   if (spec == "h200") return h200;
   if (spec == "cpu") return cpu;
-  if (spec.starts_with('@')) return machine_from_json(read(std::string(spec.substr(1))));
+  if (spec.starts_with('@')) return machine_from_json(read_text(std::string(spec.substr(1))));
   if (spec.starts_with(kPaper)) {
     const std::string_view costs = spec.substr(kPaper.size());
     const size_t comma = costs.find(',');
@@ -95,34 +112,28 @@ Machine make_machine(std::string_view spec) {
 }
 
 std::string to_json(const Machine& machine) {
-  Json json;
+  nlohmann::ordered_json json;
   for_each_field(machine, [&](const char* name, const auto& field) { json[name] = field; });
   return json.dump(2);
 }
 
 Machine machine_from_json(const std::string& text) {
-  try {
-    const Json json = Json::parse(text);
-    Machine machine;
-    std::vector<std::string> known;
-    for_each_field(machine, [&](const char* name, auto& field) {
-      known.emplace_back(name);
-      if (json.contains(name)) json.at(name).get_to(field);
-    });
-    for (const auto& [name, value] : json.items())
-      if (std::find(known.begin(), known.end(), name) == known.end())
-        throw Error(ErrorCode::invalid_argument, "schedule.machine", "no such field of a machine",
-                    {"machine", name, "a field of Machine", nearest_name(name, known)});
-    if (machine.workers < 1 || machine.buffers < 1)
-      throw Error(
-          ErrorCode::invalid_argument, "schedule.machine",
-          "a machine has at least one worker and one buffer",
-          {"machine", fmt::format("{} workers, {} buffers", machine.workers, machine.buffers),
-           "1 or more", "1"});
-    return machine;
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::invalid_argument, "schedule.machine", e.what());
-  }
+  const nlohmann::json json = parse_json(text, kOperation);
+  if (!json.is_object())
+    throw Error(ErrorCode::invalid_argument, kOperation, "a machine is a JSON object",
+                {"machine", json.type_name(), "an object", "{}"});
+  Machine machine;
+  std::vector<std::string> known;
+  for_each_field(machine, [&](const char* name, auto& field) {
+    known.emplace_back(name);
+    if (json.contains(name)) read(json.at(name), name, field);
+  });
+  for (const auto& [name, value] : json.items())
+    if (std::ranges::find(known, name) == known.end())
+      throw Error(ErrorCode::invalid_argument, kOperation, "no such field of a machine",
+                  {"machine", name, "a field of Machine", nearest_name(name, known)});
+  check(machine);
+  return machine;
 }
 
 }  // namespace verbatim

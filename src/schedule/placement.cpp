@@ -13,6 +13,8 @@
 namespace verbatim {
 namespace {
 
+constexpr int32_t kMaxWorkers = 1 << 20;
+
 using Heads = std::span<const std::shared_ptr<const HeadOrder>>;
 
 constexpr std::array kInfos{
@@ -42,11 +44,8 @@ std::vector<PlacedTask> head_after_head(Heads heads) {
 
 int64_t visits(const HeadOrder& order, const Task& task) {
   int64_t visits = 0;
-  for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-    const Chain& chain = order.chains[static_cast<size_t>(c)];
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
-      visits += order.runs[static_cast<size_t>(r)].count;
-  }
+  for (int32_t c = task.chain_begin; c < task.chain_end; ++c)
+    visits += order.visits(order.chains[static_cast<size_t>(c)]);
   return visits;
 }
 
@@ -171,9 +170,10 @@ Placement persistent(Heads heads, int32_t workers) {
 std::span<const PlacementInfo> placements() { return kInfos; }
 
 Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
-  if (workers < 1)
-    throw Error(ErrorCode::invalid_argument, "schedule.make_placement", "no worker",
-                {"workers", fmt::to_string(workers), "1 or more", "1"});
+  if (workers < 1 || workers > kMaxWorkers)
+    throw Error(ErrorCode::invalid_argument, "schedule.make_placement", "no machine has so many",
+                {"workers", fmt::to_string(workers), fmt::format("1 to {}", kMaxWorkers),
+                 fmt::to_string(workers < 1 ? 1 : kMaxWorkers)});
   const auto queue = [&](std::vector<PlacedTask> tasks) {
     Placement placement;
     placement.workers = workers;

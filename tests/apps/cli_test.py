@@ -97,6 +97,13 @@ class Mask(Tool):
                            "--key-lengths", "4,10")["mask"]
         self.assertEqual(mask["total_area"], 10 * 4 + 10 * 10)
 
+    def test_a_file_brings_its_lengths(self):
+        file = self.path / "mask.json"
+        self.call("mask", "--mask", "causal", "--q-len", 20, "--kv-len", 30, "--to", "json",
+                  "--to-file", file)
+        problem = self.result("run", "--mask", f"@{file}")["problem"]
+        self.assertEqual((problem["q_len"], problem["kv_len"]), (20, 30))
+
     def test_other_forms(self):
         form = json.loads(self.call("mask", *DOCUMENTS, "--to", "cu_seqlens").stdout)
         self.assertEqual(form["cu_seqlens_q"][-1], 193)
@@ -304,17 +311,20 @@ class BadInput(Tool):
                 (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
                 (["run", "--head-dim", 257], "head_dim"),
                 (["run", "--seqlen", -1], "-1"),
-                (["run", "--seqlen", "many"], "--seqlen"),
+                (["run", "--seqlen", "many"], "--seqlen = many; expected an integer"),
                 (["run", "--seqlen", 8, "--q-len", 8], "--q-len"),
                 (["run", *documents], "--doc-lengths"),
                 (["run", *documents, "--doc-lengths", "3,4", "--seqlen", 8], "sum of 7"),
                 (["run", *documents, "--doc-lengths", "3,x"], "'3,x'"),
                 (["run", *documents, "--doc-lengths", "3,-4"], "-"),
+                (["run", *documents, "--doc-lengths", f"{2**63 - 1},1"], str(2**63 - 1)),
                 (["run", *documents, "--doc-lengths", "@/nowhere.json"], "/nowhere.json"),
                 (["run", "--mask", "causal", "--window", 3], "--window"),
                 (["run", "--mask", "causal_sliding_window", "--window", -3], "-3"),
                 (["run", "--key-lengths", "5,6"], "--key-lengths"),
                 (["run", "--order", "all"], "all"),
+                (["verify", "--order", "all"], "all"),
+                (["plan", "--pass", "forward", "--forward-order", "all"], "all"),
                 (["run", "--check", "some"], "--check"),
                 (["run", "--repeats", 0], "--repeats"),
                 (["run", "--device", "tpu"], "tpu"),
@@ -323,6 +333,7 @@ class BadInput(Tool):
                 (["run", "--input", "/nowhere.npy"], "/nowhere.npy"),
                 (["plan", "--machine", "abacus"], "abacus"),
                 (["plan", "--workers", -1], "--workers"),
+                (["plan", "--workers", 2**31 - 1], str(2**31 - 1)),
                 (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
                 (["verify", "--repeats", 0], "--repeats"),
                 (["nonsense"], "nonsense")):
@@ -343,8 +354,13 @@ class BadInput(Tool):
         safetensors.write_bytes(struct.pack("<Q", 2**40) + b"{}")
         self.refused("run", "--input", safetensors)
 
-    def test_a_file_that_cannot_be_written_is_bad_input(self):
-        self.call("run", "--seqlen", 8, "--json", "/nowhere/x.json", code=2)
+    def test_one_file_that_cannot_be_written_keeps_all_from_being_written(self):
+        new = self.path / "new"
+        for words in (["run", "--seqlen", 8, "--output", f"{new}.npy", "--report", "/nowhere/x"],
+                      ["plan", "--gantt", new, "--perfetto", new, "--dump", "/nowhere/x"],
+                      ["trace", "--seqlen", 8, "--gantt", new, "--perfetto", "/nowhere/x"],
+                      ["mask", "--svg", new, "--report", self.path]):
+            self.assertRegex(self.refused(*words), "No such file|is a directory")
 
     def test_results_cannot_smuggle_markup(self):
         saved = self.path / "r.json"

@@ -191,10 +191,22 @@ TEST(Machine, ComesBackFromJson) {
 }
 
 TEST(Machine, RefusesWhatItDoesNotKnow) {
-  for (const char* spec : {"h100", "paper:1", "paper:1,x", "paper:-1,1", "@/no/such/file"})
+  for (const char* spec :
+       {"h100", "paper:1", "paper:1,x", "paper:-1,1", "paper:inf,1", "@/no/such/file", "@/"})
     EXPECT_THROW(make_machine(spec), Error) << spec;
-  EXPECT_THROW(machine_from_json(R"({"computes": 1})"), Error);
-  EXPECT_THROW(machine_from_json(R"({"workers": 0})"), Error);
+  for (const char* json : {
+           R"({"computes": 1})",
+           R"({"workers": 0})",
+           R"({"workers": 2.7})",
+           R"({"workers": 4294967297})",
+           R"({"workers": 1, "workers": 2})",
+           R"({"name": 5})",
+           R"({"compute": -1})",
+           R"({"compute": 1e999})",
+           "[]",
+       })
+    EXPECT_THROW(machine_from_json(json), Error) << json;
+  EXPECT_EQ(machine_from_json(R"({"signal_latency": -1})").signal_latency, -1);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // The names of the orders.
+#include <fmt/format.h>
+
 #include <array>
 #include <string>
 
@@ -75,11 +77,12 @@ std::string_view without_suffix(std::string_view name) {
 const OrderInfo& order::find(Pass pass, std::string_view name) {
   for (const OrderInfo& info : kInfos)
     if (info.pass == pass && without_suffix(name) == info.name) return info;
-  std::vector<std::string> known;
+  std::vector<std::string> known{"auto"};
   for (const OrderInfo& info : kInfos)
     if (info.pass == pass) known.emplace_back(info.name);
   throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
-              {"order", std::string(name), "one of orders(), with or without /split",
+              {"order", std::string(name),
+               fmt::format("{}, with or without /split", fmt::join(known, ", ")),
                nearest_name(without_suffix(name), known)});
 }
 
