@@ -7,19 +7,25 @@
 #include "core/json.h"
 #include "options.h"
 #include "report/html.h"
+#include "result.h"
 
 namespace verbatim::app {
 namespace {
 
 struct ReportCommand {
-  std::string result, output;
+  std::string source, page;
+  OutputOptions output;
 
   int run() const {
-    const std::string text = read_text(result);
-    parse_json(text, result);
+    const std::string text = read_text(source);
+    parse_json(text, source);
     const std::string path =
-        output.empty() ? std::filesystem::path(result).replace_extension(".html").string() : output;
+        page.empty() ? std::filesystem::path(source).replace_extension(".html").string() : page;
     write_file(path, report::html_report(text));
+    Json result = new_result("report");
+    result["source"] = source;
+    result["page"] = path;
+    save(output, result);
     fmt::print("{}\n", path);
     return 0;
   }
@@ -33,12 +39,13 @@ void add_report(CLI::App& root, Action& action) {
   sub->footer(
       "Example: verbatim report run.json --output run.html\n"
       "Reads what run, plan, trace, mask or verify wrote with --json. The page needs no network.");
-  sub->add_option("result", command->result, "The JSON of a command")
+  sub->add_option("result", command->source, "The JSON of a command")
       ->required()
       ->type_name("FILE");
-  sub->add_option("--output", command->output, "The page (default: the result's name with .html)")
+  sub->add_option("--output", command->page, "The page (default: the result's name with .html)")
       ->type_name("FILE")
       ->check(why_not_writable);
+  command->output.add_to(*sub, false);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 

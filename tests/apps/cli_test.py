@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Drives the built tool as a script would: python3 cli_test.py TOOL [CLASS]."""
 import json
+import pathlib
 import re
 import struct
 import sys
@@ -240,8 +241,8 @@ class Run(Tool):
         self.assertEqual(text.count("<svg"), 2)
         self.assertIn("measured cpu", text)
         # The page follows from the saved result alone.
-        self.call("report", saved, "--output", self.path / "b.html")
-        self.assertEqual((self.path / "b.html").read_text(), text)
+        again = self.result("report", saved, "--output", self.path / "b.html")
+        self.assertEqual(pathlib.Path(again["page"]).read_text(), text)
 
 
 class Verify(Tool):
