@@ -122,7 +122,7 @@ AttentionOptions options_of(const nlohmann::json& json) {
                          json_int(tile[1], "tile", kOperation)};
   }
   if (json.contains("workers")) {
-    options.plan.workers = static_cast<int32_t>(json_int(json["workers"], "workers", kOperation));
+    options.plan.workers = json_int32(json["workers"], "workers", kOperation);
   }
   return options;
 }

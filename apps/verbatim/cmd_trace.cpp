@@ -28,12 +28,10 @@ struct TraceCommand {
   int run() const;
 };
 
-constexpr std::array kKinds{"compute", "wait", "reduce", "start", "finish"};
-
 /// When it ended, and the shares of all workers' time until then by kind.
 Json summary(const Timeline& timeline) {
   double end = 0;
-  std::array<double, kKinds.size()> time{};
+  std::array<double, report::kEventKinds.size()> time{};
   for (const TimelineEvent& event : timeline.events) {
     end = std::max(end, event.end);
     time[static_cast<size_t>(event.kind)] += event.end - event.begin;
@@ -43,8 +41,9 @@ Json summary(const Timeline& timeline) {
                {"workers", timeline.workers},
                {"end", end},
                {"shares", Json::object()}};
-  for (size_t kind = 0; kind < kKinds.size(); ++kind) {
-    json["shares"][kKinds[kind]] = end > 0 ? time[kind] / (end * timeline.workers) : 0.0;
+  for (size_t kind = 0; kind < report::kEventKinds.size(); ++kind) {
+    json["shares"][report::kEventKinds[kind]] =
+        end > 0 ? time[kind] / (end * timeline.workers) : 0.0;
   }
   return json;
 }

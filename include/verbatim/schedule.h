@@ -131,7 +131,8 @@ struct PlanOptions {
 };
 /// The tile shape of the contract: a function of pass and head dims only.
 TileShape default_tile(const Problem& problem, Pass pass);
-/// Classify, order, place, verify. Throws Error when the level cannot be met, naming the nearest.
+/// Classify, order, place, verify. Throws Error naming what does not fit: the mask's lengths, a
+/// negative size, workers too few for the order, a level that it cannot keep (with the nearest).
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
 
 /// make_plan() remembered: equal arguments get the plan made for them before, one object, so that

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "report/format.h"
+#include "report/timeline.h"
 
 namespace verbatim::report {
 namespace {
@@ -56,9 +56,8 @@ std::string css_of(const TimelineEvent& event, bool chain_is_kv) {
 }
 
 std::string tip_of(const TimelineEvent& event, const std::string& unit) {
-  constexpr std::array kNames{"compute", "wait", "reduce", "start", "finish"};
   std::string tip =
-      fmt::format("{}, worker {}", kNames[static_cast<size_t>(event.kind)], event.worker);
+      fmt::format("{}, worker {}", kEventKinds[static_cast<size_t>(event.kind)], event.worker);
   if (event.head >= 0) tip += fmt::format(", head {}", event.head);
   if (event.q_head > 0) tip += fmt::format(", query head {}", event.q_head);
   if (event.q_tile >= 0) tip += fmt::format(", query tile {}", event.q_tile);

@@ -1,16 +1,16 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "verbatim/timeline.h"
+#include "report/timeline.h"
 
 namespace verbatim {
 
+using report::kEventKinds;
+
 std::string to_perfetto_json(std::span<const Timeline> timelines) {
   using nlohmann::json;
-  constexpr std::array kKinds{"compute", "wait", "reduce", "start", "finish"};
   // The trace format counts microseconds; one cycle is shown as one.
   std::string events;
   auto out = std::back_inserter(events);
@@ -29,7 +29,7 @@ std::string to_perfetto_json(std::span<const Timeline> timelines) {
                      process, worker, worker);
     }
     for (const TimelineEvent& e : timeline.events) {
-      const char* kind = kKinds[static_cast<size_t>(e.kind)];
+      const char* kind = kEventKinds[static_cast<size_t>(e.kind)];
       fmt::format_to(out,
                      ",\n"
                      R"({{"ph":"X","pid":{},"tid":{},"cat":"{}","name":"{}","ts":{},"dur":{},)"

@@ -1,7 +1,6 @@
 #include "report/timeline.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "verbatim/error.h"
@@ -12,37 +11,26 @@ namespace {
 using nlohmann::json;
 using Kind = TimelineEvent::Kind;
 
-constexpr std::array kKinds{"compute", "wait", "reduce", "start", "finish"};
-
 /// What an event of a condensed timeline keeps apart.
 bool same_bar(const TimelineEvent& a, const TimelineEvent& b) {
   return a.kind == b.kind && a.head == b.head && a.q_head == b.q_head && a.q_tile == b.q_tile &&
          a.kv_tile == b.kv_tile;
 }
 
-}  // namespace
+/// What a worker did in one step of time, by bars. Few meet in one step.
+struct Cell {
+  TimelineEvent event{};
+  double time = 0;
+};
+using Cells = std::vector<std::vector<Cell>>;  // [workers * steps]
 
-Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events) {
-  if (timeline.events.size() <= max_events || timeline.workers <= 0) return timeline;
-  Timeline result{timeline.source, timeline.unit, timeline.workers, {}};
-  const size_t steps = std::max<size_t>(50, max_events / static_cast<size_t>(timeline.workers));
-  double end = 0;
-  for (const TimelineEvent& event : timeline.events) end = std::max(end, event.end);
-  const double step = end / static_cast<double>(steps);
-  if (step <= 0) return result;
-
-  struct Cell {
-    TimelineEvent event{};
-    double time = 0;
-  };
-  // Few events meet in one step, so a short list per step finds the longest.
-  std::vector<std::vector<Cell>> cells(static_cast<size_t>(timeline.workers) * steps);
+Cells divide(const Timeline& timeline, bool chain_is_kv, size_t steps, double step) {
+  Cells cells(static_cast<size_t>(timeline.workers) * steps);
   for (TimelineEvent event : timeline.events) {
     if (event.worker < 0 || event.worker >= timeline.workers) continue;
     (chain_is_kv ? event.q_tile : event.kv_tile) = -1;
     event.q_head = -1;
-    const auto first = static_cast<size_t>(event.begin / step);
-    for (size_t s = first; s < steps; ++s) {
+    for (auto s = static_cast<size_t>(event.begin / step); s < steps; ++s) {
       const double from = std::max(event.begin, static_cast<double>(s) * step);
       const double to = std::min(event.end, static_cast<double>(s + 1) * step);
       if (to <= from) break;
@@ -56,27 +44,43 @@ Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events)
       }
     }
   }
+  return cells;
+}
+
+/// The bar that fills most of the step; null when less than half of it is filled.
+const TimelineEvent* main_bar(const std::vector<Cell>& list, double step) {
+  double busy = 0;
+  for (const Cell& cell : list) busy += cell.time;
+  if (list.empty() || 2 * busy < step) return nullptr;
+  return &std::max_element(list.begin(), list.end(), [](const Cell& a, const Cell& b) {
+            return a.time < b.time;
+          })->event;
+}
+
+}  // namespace
+
+Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events) {
+  if (timeline.events.size() <= max_events || timeline.workers <= 0) return timeline;
+  Timeline result{timeline.source, timeline.unit, timeline.workers, {}};
+  const size_t steps = std::max<size_t>(50, max_events / static_cast<size_t>(timeline.workers));
+  double end = 0;
+  for (const TimelineEvent& event : timeline.events) end = std::max(end, event.end);
+  const double step = end / static_cast<double>(steps);
+  if (step <= 0) return result;
+
+  const Cells cells = divide(timeline, chain_is_kv, steps, step);
   for (int32_t worker = 0; worker < timeline.workers; ++worker) {
     bool open = false;  // the last event reaches up to this step
     for (size_t s = 0; s < steps; ++s) {
-      const auto& list = cells[static_cast<size_t>(worker) * steps + s];
-      const auto best = std::max_element(list.begin(), list.end(),
-                                         [](auto& a, auto& b) { return a.time < b.time; });
-      double busy = 0;
-      for (const Cell& cell : list) busy += cell.time;
-      if (best == list.end() || 2 * busy < step) {
-        open = false;
-        continue;
+      const auto* bar = main_bar(cells[static_cast<size_t>(worker) * steps + s], step);
+      const bool goes_on = open && bar != nullptr && same_bar(result.events.back(), *bar);
+      open = bar != nullptr;
+      if (!open) continue;
+      if (!goes_on) {
+        result.events.push_back(*bar);
+        result.events.back().begin = static_cast<double>(s) * step;
       }
-      if (open && same_bar(result.events.back(), best->event)) {
-        result.events.back().end = static_cast<double>(s + 1) * step;
-        continue;
-      }
-      TimelineEvent event = best->event;
-      event.begin = static_cast<double>(s) * step;
-      event.end = static_cast<double>(s + 1) * step;
-      result.events.push_back(event);
-      open = true;
+      result.events.back().end = static_cast<double>(s + 1) * step;
     }
   }
   return result;
@@ -85,8 +89,8 @@ Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events)
 std::string to_json(const Timeline& timeline) {
   json events = json::array();
   for (const TimelineEvent& e : timeline.events) {
-    events.push_back({kKinds[static_cast<size_t>(e.kind)], e.worker, e.head, e.q_head, e.q_tile,
-                      e.kv_tile, e.begin, e.end});
+    events.push_back({kEventKinds[static_cast<size_t>(e.kind)], e.worker, e.head, e.q_head,
+                      e.q_tile, e.kv_tile, e.begin, e.end});
   }
   return json{{"source", timeline.source},
               {"unit", timeline.unit},
@@ -104,9 +108,10 @@ Timeline timeline_from_json(const std::string& text) {
     Timeline timeline{value.at("source"), value.at("unit"), value.at("workers"), {}};
     if (timeline.workers < 0 || timeline.workers > 1'000'000) throw fail("workers out of range");
     for (const json& row : value.at("events")) {
-      const auto kind = std::find(kKinds.begin(), kKinds.end(), row.at(0).get<std::string>());
-      if (kind == kKinds.end()) throw fail("unknown kind of event " + row.at(0).dump());
-      TimelineEvent event{static_cast<Kind>(kind - kKinds.begin()),
+      const auto kind =
+          std::find(kEventKinds.begin(), kEventKinds.end(), row.at(0).get<std::string>());
+      if (kind == kEventKinds.end()) throw fail("unknown kind of event " + row.at(0).dump());
+      TimelineEvent event{static_cast<Kind>(kind - kEventKinds.begin()),
                           row.at(1),
                           row.at(2),
                           row.at(3),

@@ -1,12 +1,16 @@
 // Timelines small enough to draw and to keep.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 
 #include "verbatim/timeline.h"
 
 namespace verbatim::report {
+
+/// Names of TimelineEvent::Kind.
+inline constexpr std::array kEventKinds{"compute", "wait", "reduce", "start", "finish"};
 
 /// `timeline` itself when it has at most `max_events` events; else its time is cut into equal
 /// steps, each showing what its worker did longest. The tile field that then varies inside an

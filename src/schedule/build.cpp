@@ -18,6 +18,17 @@ void check_lengths(const Problem& problem, const Mask& mask) {
                fmt::format("{} queries, {} keys", problem.q_len, problem.kv_len), ""});
 }
 
+void check_sizes(const PlanOptions& options) {
+  const auto check = [](const char* name, int64_t value) {
+    if (value < 0)
+      throw Error(ErrorCode::invalid_argument, "make_plan", fmt::format("{} is negative", name),
+                  {name, fmt::to_string(value), "0 (choose) or more", "0"});
+  };
+  check("workers", options.workers);
+  check("tile.q", options.tile.q);
+  check("tile.kv", options.tile.kv);
+}
+
 void check_level(const PlanOptions& options) {
   if (options.order == "auto") return;
   const Level kept = order::find(options.pass, options.order).level;
@@ -105,6 +116,7 @@ TileShape default_tile(const Problem& problem, Pass pass) {
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {
   problem.validate();
   check_lengths(problem, mask);
+  check_sizes(options);
   check_level(options);
   TileShape tile = default_tile(problem, options.pass);
   if (options.tile.q > 0) tile.q = options.tile.q;

@@ -165,8 +165,10 @@ TEST(MakePlan, AsksForTheWorkersThatAnOrderNeeds) {
   const Problem problem = problem_of(1, 1, 1024);
   const Mask mask = masks::full(1024, 1024);
   EXPECT_EQ(make_plan(problem, mask, options).placement.workers, 8);
-  options.workers = 3;
-  EXPECT_THROW(make_plan(problem, mask, options), Error);
+  for (const int32_t workers : {3, -1}) {
+    options.workers = workers;
+    EXPECT_THROW(make_plan(problem, mask, options), Error) << workers;
+  }
 }
 
 TEST(MakePlan, StaysSmallForLongSequences) {
