@@ -15,7 +15,6 @@ namespace {
 constexpr int64_t kCanonicalHeads = 8;      // KV heads that a problem is assumed to have, and ...
 constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences come several at once
 constexpr double kSplitCost = 4;            // start and ordered end of one more chain, in visits
-constexpr int64_t kLongTile = 128;          // query rows
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 14;
@@ -66,6 +65,17 @@ bool unequal_rows(const TileMap& tiles) {
   return 2 * longest_row(tiles) * tiles.q_tiles() >= 3 * tiles.count();
 }
 
+/// The share of a head's query rows that its longest sequence has: chains of others share no rows.
+double longest_sequence(const TileMap& tiles) {
+  const int64_t rows = tiles.q_edges.back();
+  int64_t longest = 0, end = rows;
+  for (auto sequence = tiles.sequences.rbegin(); sequence != tiles.sequences.rend(); ++sequence) {
+    longest = std::max(longest, end - sequence->q_begin);
+    end = sequence->q_begin;
+  }
+  return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
+}
+
 /// Visits of one query head: all of them, and those of the fullest KV tile.
 struct Load {
   int64_t visits = 0, longest = 0, columns = 0;
@@ -80,6 +90,8 @@ struct Load {
   }
   /// Whether the longest chain is at least a quarter longer than the mean.
   bool unequal() const { return 4 * longest * columns >= 5 * visits; }
+  /// Whether it is at least three times as long (a question that all answers share).
+  bool has_long_chains() const { return longest * columns >= 3 * visits; }
   /// Whether a group's query heads are better split: walking them in one chain leaves a tail of
   /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
   /// the group.
@@ -103,12 +115,13 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
   if (load.visits == 0) return "right_to_left";
   if (meets_late(tiles)) return "descending";
   const std::string suffix = group > 1 && load.better_split() ? "/split" : "";
-  if (load.unequal() && !starts_together(tiles)) {
-    if (level <= Level::gpu_to_gpu) return "right_to_left_tail" + suffix;
-    // Long query tiles make short chains: there the collisions of descending chains at their first
-    // row outweigh the long chains that right_to_left leaves to the end (measured on an H200).
-    if (suffix.empty() && tiles.shape.q < kLongTile) return "descending";
-  }
+  const bool together = starts_together(tiles);
+  if (level <= Level::gpu_to_gpu && load.unequal() && !together)
+    return "right_to_left_tail" + suffix;
+  // The short chains should come last, or long ones are left at the end (measured on an H200); but
+  // few long ones that come first hold up all others. Chains of one length that start together may
+  // walk either way.
+  if (suffix.empty() && (load.unequal() ? !load.has_long_chains() : !together)) return "descending";
   return "right_to_left" + suffix;
 }
 
@@ -129,7 +142,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   const size_t many = static_cast<size_t>(workers) / 4;  // four workers a head keep its rows in L2
-  const auto fitting = static_cast<size_t>(machine.l2_bytes / static_cast<double>(head_bytes));
+  const double shared_bytes = static_cast<double>(head_bytes) * longest_sequence(*heads[0]->tiles);
+  const auto fitting = static_cast<size_t>(machine.l2_bytes / std::max(shared_bytes, 1.0));
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
   // Where documents have different orders, their sections are those of descending ones.
@@ -137,21 +151,29 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
                                                                   heads[0]->group, Level::invariant)
                                                      : heads[0]->name;
   const bool descends = order.starts_with("descending") || order == "auto";
+  const bool together = starts_together(*heads[0]->tiles);
+  const Load load(*heads[0]->tiles);
+  const bool unequal = load.unequal();
+  const auto between = [](size_t low, size_t value, size_t high) {
+    return std::clamp(value, low, std::max(low, high));
+  };
   size_t side_by_side = 1;
-  if (descends) {
-    side_by_side = std::clamp(fitting, std::max<size_t>(many / 2, 1), std::max<size_t>(many, 1));
-  } else if (starts_together(*heads[0]->tiles)) {
-    side_by_side = std::clamp<size_t>(fitting, 4, std::max<size_t>(many, 4));
-  } else if (Load(*heads[0]->tiles).unequal()) {
-    side_by_side = std::clamp<size_t>(2 * static_cast<size_t>(workers) / tasks, 1,
-                                      std::max<size_t>(fitting, 1));
+  if (descends && unequal) {
+    side_by_side = between(std::max<size_t>(many / 4, 1), fitting * 4 / 3, 2 * many);
+  } else if (load.has_long_chains()) {
+    side_by_side = many;
+  } else if (together) {
+    side_by_side = between(4, fitting, many);
+  } else if (unequal) {
+    side_by_side = between(1, 2 * static_cast<size_t>(workers) / tasks, fitting);
   }
   side_by_side = std::max(fill, side_by_side);
   // The nearest number that divides the heads into equal sections.
   const size_t count = heads.size();
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
-  const std::string sections = "head_swizzled:" + std::to_string((count + equal - 1) / equal);
-  if (descends && heads[0]->group > 1 && heads.size() <= many &&
+  const std::string sections = fmt::format(
+      "{}:{}", descends && unequal ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
+  if (unequal && (descends || together) && heads[0]->group > 1 && count <= many &&
       heads[0]->tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};

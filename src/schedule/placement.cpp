@@ -22,6 +22,8 @@ constexpr std::array kInfos{
     PlacementInfo{"longest_first", "free workers take the task with the most visits of all heads"},
     PlacementInfo{"head_swizzled",
                   "equal sections of heads side by side, task by task; head_swizzled:N: at most N"},
+    PlacementInfo{"staggered",
+                  "as head_swizzled, heads start one after another; staggered:N: at most N"},
     PlacementInfo{"static", "tasks are dealt to workers in turn, head after head (DASH's figures)"},
     PlacementInfo{"alternating", "as static, every second round dealt backwards: long meets short"},
     PlacementInfo{"persistent", "each worker has a contiguous share of equal work"},
@@ -104,6 +106,35 @@ std::vector<PlacedTask> swizzled(Heads heads, size_t section) {
   return tasks;
 }
 
+/// As swizzled, but heads start one after another: chains of a head that start together would
+/// follow each other through its rows, and wait for each other all the way. With many sections the
+/// starts of a section's heads are spread over the time of a whole head, with few over less of it,
+/// for what starts late ends late.
+std::vector<PlacedTask> staggered(Heads heads, size_t section) {
+  constexpr size_t kMany = 5;  // sections
+  const size_t sections = (heads.size() + section - 1) / section;
+  const size_t side_by_side = sections == 0 ? 1 : (heads.size() + sections - 1) / sections;
+  const size_t parts = side_by_side << (kMany - std::min(sections, kMany));
+  // When each head starts: one task of each head that has started is issued at a time.
+  std::vector<size_t> start;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    const size_t at = h < side_by_side
+                          ? h * heads[h]->tasks.size() / parts
+                          : start[h - side_by_side] + heads[h - side_by_side]->tasks.size();
+    start.push_back(h == 0 ? at : std::max(at, start.back()));
+  }
+  std::vector<PlacedTask> tasks;
+  tasks.reserve(count_tasks(heads));
+  for (size_t time = 0, begin = 0, end = 0; begin < heads.size(); ++time) {
+    while (end < heads.size() && start[end] <= time) ++end;
+    for (size_t h = begin; h < end; ++h)
+      if (time - start[h] < heads[h]->tasks.size())
+        tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(time - start[h])});
+    while (begin < end && start[begin] + heads[begin]->tasks.size() <= time + 1) ++begin;
+  }
+  return tasks;
+}
+
 /// As many heads as it takes to give every worker a task: more would only crowd the L2 cache.
 size_t default_section(Heads heads, int32_t workers) {
   size_t tasks = 1;
@@ -180,23 +211,26 @@ Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
     placement.tasks = std::move(tasks);
     return placement;
   };
+  // The N of "head_swizzled:N", or the default.
+  const auto section = [&](std::string_view family) -> size_t {
+    if (name == family) return default_section(heads, workers);
+    const std::string_view number = name.substr(family.size() + 1);
+    int32_t value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error != std::errc() || end != number.data() + number.size() || value < 1) unknown(name);
+    return static_cast<size_t>(value);
+  };
+  const auto is = [&](std::string_view family) {
+    return name == family || (name.starts_with(family) && name[family.size()] == ':');
+  };
   const auto make = [&]() -> Placement {
-    constexpr std::string_view kSwizzled = "head_swizzled";
     if (name == "queue") return queue(head_after_head(heads));
     if (name == "longest_first") return queue(longest_first(heads));
-    if (name == kSwizzled) return queue(swizzled(heads, default_section(heads, workers)));
+    if (is("head_swizzled")) return queue(swizzled(heads, section("head_swizzled")));
+    if (is("staggered")) return queue(staggered(heads, section("staggered")));
     if (name == "static") return deal(heads, workers, Deal::same);
     if (name == "alternating") return deal(heads, workers, Deal::alternating);
     if (name == "persistent") return persistent(heads, workers);
-    if (name.starts_with(kSwizzled) && name.size() > kSwizzled.size() + 1 &&
-        name[kSwizzled.size()] == ':') {
-      const std::string_view number = name.substr(kSwizzled.size() + 1);
-      int32_t section = 0;
-      const auto [end, error] =
-          std::from_chars(number.data(), number.data() + number.size(), section);
-      if (error == std::errc() && end == number.data() + number.size() && section >= 1)
-        return queue(swizzled(heads, static_cast<size_t>(section)));
-    }
     unknown(name);
   };
   Placement placement = make();

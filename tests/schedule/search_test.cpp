@@ -74,23 +74,33 @@ TEST(Auto, IsNearTheLowerBoundOrTheBestOrder) {
     const Mask full_documents = masks::full_document(documents(length));
     for (const auto& [q_heads, kv_heads] : {std::pair(16, 16), std::pair(64, 8)}) {
       const Problem problem = problem_of(q_heads, kv_heads, length);
-      for (const Mask& mask : masks) expect_near_the_bound_or_the_best(problem, mask, {});
+      for (const Mask& mask : masks) {
+        // Of windows the model says that longest_first is 2.6 % faster.
+        const bool window = mask.name() == "causal_sliding_window";
+        expect_near_the_bound_or_the_best(problem, mask, window ? Gap{1.03, 1.04} : Gap{});
+      }
       // The open case: `shift` with 13 residents is faster.
       expect_near_the_bound_or_the_best(problem, full_documents, {1.07, 1.18});
     }
   }
 }
 
-TEST(Auto, KeepsGroupsBusy) {
+TEST(Auto, IsNotBehindTheOrdersItChoosesFrom) {
   const PlanOptions options = h200_options();
-  for (const Mask& mask : dense_and_sparse(8192)) {
-    const Problem problem = problem_of(64, 8, 8192);
-    const double found = simulate(make_plan(problem, mask, options), options.machine).makespan;
-    for (const char* order : {"right_to_left", "right_to_left/split"}) {
-      PlanOptions named = options;
-      named.order = order;
-      EXPECT_LE(found, 1.05 * simulate(make_plan(problem, mask, named), options.machine).makespan)
-          << mask.name() << ", " << order;
+  std::vector<Mask> masks = dense_and_sparse(8192);
+  masks.push_back(masks::share_question(documents(8192)));
+  masks.push_back(masks::global_sliding(8192, 397, 397));
+  masks.push_back(masks::prefix_lm_causal(8192, 1520));
+  for (const Mask& mask : masks) {
+    for (const auto& [q_heads, kv_heads] : {std::pair(16, 16), std::pair(64, 8)}) {
+      const Problem problem = problem_of(q_heads, kv_heads, 8192);
+      const double found = simulate(make_plan(problem, mask, options), options.machine).makespan;
+      for (const char* order : {"descending", "right_to_left", "right_to_left/split"}) {
+        PlanOptions named = options;
+        named.order = order;
+        EXPECT_LE(found, 1.05 * simulate(make_plan(problem, mask, named), options.machine).makespan)
+            << mask.name() << ", " << q_heads << " query heads, " << order;
+      }
     }
   }
 }

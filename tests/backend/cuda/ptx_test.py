@@ -26,7 +26,7 @@ __global__ void writer(const __grid_constant__ sm90_bwd::Params p) {{
 }}
 __global__ void signaller(const __grid_constant__ sm90_bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
-  sm90_bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared));
+  sm90_bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), threadIdx.x);
 }}
 """
 # What matters of an instruction; the first pattern that is found names it.

@@ -4,8 +4,8 @@
 //   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
 //   1, 2            dQ writers    turn of the row, visit_full,    {signal,sum}_full[w],
 //                                 dq_full[w]                      {visit,dq[w]}_empty
-//   3               signaller     signal_full[w]                  turn of the row, signal_empty[w]
-//   4               decoder       {chain,visit}_empty             {chain,visit}_full
+//   3, 4            signallers    signal_full[w]                  turn of the row, signal_empty[w]
+//   5               decoder       {chain,visit}_empty             {chain,visit}_full
 //   8-11, 12-15     consumers     {chain,rows,k,v}_full,          {chain,rows,k,v}_empty,
 //                                 dq_empty[w], sum_full[w]        dq_full[w]
 //
@@ -210,10 +210,11 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       gemm(mma_stats, weights, tSrStats, mma_sdp, a, b, acc);
     }
   };
-  const auto issue_scores = [&](uint32_t n, bool there) {
-    const int s = stage(n);
-    if (there) ptx::mbarrier_wait(&smem.rows_full[s], phase(n));
-    issue(lse_weights, tSrK, tSrQ(_, _, _, s), tS);
+  const auto wait_for_rows = [&](uint32_t n) {
+    ptx::mbarrier_wait(&smem.rows_full[stage(n)], phase(n));
+  };
+  const auto issue_scores = [&](uint32_t n) {
+    issue(lse_weights, tSrK, tSrQ(_, _, _, stage(n)), tS);
   };
   // Scales, rounds and writes dQ of visit n, whose sum is complete in its buffer.
   const auto finish_row = [&](uint32_t n) {
@@ -242,7 +243,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // of the next visit is computed behind dK. Behind the last one it is computed from whatever is
   // there and not used: ptxas serialises all wgmma if one of them is conditional.
   const auto do_visits = [&](const Chain90& chain, uint32_t n) {
-    issue_scores(n, true);
+    wait_for_rows(n);
+    issue_scores(n);
     DropoutPlace place;
     if (C::kExtras && dropout.enabled()) {
       place = DropoutPlace::of(p.common, chain, smem.visit[n % kVisitRing]);
@@ -317,6 +319,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
 
       gemm<true>(mma_dq, tQrDs(_, _, _, s), tQrK, tQ);
       gemm<false>(mma_dkv, rDs, tKrQ(_, _, _, s), tK);
+      // Looked at here, for behind the store of dQ the look itself would wait for the store.
+      const bool there = last || ptx::mbarrier_test(&smem.rows_full[stage(n + 1)], phase(n + 1));
       ptx::mbarrier_wait(&smem.dq_empty[half][s], phase(n) ^ 1);
       warpgroup_wait<1>();  // dQ(n)
       warpgroup_fence_operand(tQ);
@@ -328,7 +332,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       }
       Recorder::disturb();
       release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
-      issue_scores(n + 1, !last);
+      if (!there) wait_for_rows(n + 1);
+      issue_scores(n + 1);
       warpgroup_wait<0>();  // dK(n), S(n + 1)
       warpgroup_fence_operand(tK);
       warpgroup_fence_operand(tV);
@@ -416,8 +421,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     const bool leader = threadIdx.x % 32 == 0;
     if (warp == 0 && leader) load<C, Recorder>(smem, p);
     if ((warp == 1 || warp == 2) && leader) write_dq<C, Recorder>(smem, p, warp - 1);
-    if (warp == 3 && leader && p.ordered) signal_turns<C, Recorder>(smem);
-    if (warp == 4) decode<C, Recorder>(smem, p);
+    if ((warp == 3 || warp == 4) && leader && p.ordered) signal_turns<C, Recorder>(smem, warp - 3);
+    if (warp == 5) decode<C, Recorder>(smem, p);
   } else {
     ptx::registers_grow<kConsumerRegisters>();
     consume<C, Recorder>(smem, p);
