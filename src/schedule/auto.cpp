@@ -157,9 +157,13 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const auto between = [](size_t low, size_t value, size_t high) {
     return std::clamp(value, low, std::max(low, high));
   };
+  const size_t count = heads.size();
   size_t side_by_side = 1;
   if (descends && unequal) {
-    side_by_side = between(std::max<size_t>(many / 4, 1), fitting * 4 / 3, 2 * many);
+    // With five sections the starts are spread best, if that leaves a section heads enough.
+    const size_t low = std::max<size_t>(many / 4, 1), fifth = count / 5;
+    side_by_side = between(fifth >= many / 6 ? std::clamp<size_t>(fifth, 1, low) : low,
+                           fitting * 4 / 3, 2 * many);
   } else if (load.has_long_chains()) {
     side_by_side = many;
   } else if (together) {
@@ -169,7 +173,6 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   }
   side_by_side = std::max(fill, side_by_side);
   // The nearest number that divides the heads into equal sections.
-  const size_t count = heads.size();
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections = fmt::format(
       "{}:{}", descends && unequal ? "staggered" : "head_swizzled", (count + equal - 1) / equal);

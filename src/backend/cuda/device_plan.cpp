@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "plan/dropout_origins.h"
+#include "plan/live_heads.h"
 
 namespace verbatim::cuda {
 namespace {
@@ -87,6 +88,7 @@ OrderOffsets add_order(Blob& blob, const HeadOrder& order,
 DevicePlan::DevicePlan(const Device& device, const Plan& plan)
     : device_(device.index),
       pass_(plan.pass),
+      ordered_(plan.level != Level::not_guaranteed),
       orders_(plan.orders),
       order_of_head_(plan.order_of_head),
       placement_(plan.placement),
@@ -104,6 +106,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
     shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
+  live_heads_ = verbatim::live_heads(plan);
   const int64_t heads = blob.add(order_of_head_);
   const int64_t sequences = blob.add(dropout.first_sequence);
   const int64_t placed = blob.add(placement_.tasks);
@@ -194,6 +197,7 @@ bool DevicePlan::holds(const Device& device, const Plan& plan) const {
   return device_ == device.index && pass_ == plan.pass && orders_ == plan.orders &&
          kv_heads_ == plan.problem.kv_heads && group_ == plan.problem.group() &&
          order_of_head_ == plan.order_of_head && placement_.queue == other.queue &&
+         placement_.workers == other.workers && ordered_ == (plan.level != Level::not_guaranteed) &&
          placement_.worker_begin == other.worker_begin && placement_.tasks == other.tasks;
 }
 
@@ -202,12 +206,15 @@ void DevicePlan::check_report() const {
   const WaitReport where = *report_;
   *report_ = {};
   const char* sum = pass_ == Pass::forward ? "O" : where.q_head >= 0 ? "dQ" : "dK and dV";
-  throw Error(ErrorCode::device, pass_ == Pass::forward ? "cuda.forward" : "cuda.backward",
-              fmt::format("a wait expired: {} of tile {} (batch {}, KV head {}, query head {} of "
-                          "its group) was due for addend {}, and addend {} never came; detected "
-                          "here, it stems from an earlier launch, whose results are undefined",
-                          sum, where.tile, where.head / kv_heads_, where.head % kv_heads_,
-                          where.q_head, where.addend, where.seen));
+  throw Error(
+      ErrorCode::device, pass_ == Pass::forward ? "cuda.forward" : "cuda.backward",
+      fmt::format("a wait expired: {} of tile {} (batch {}, KV head {}, query head {} of "
+                  "its group) was due for {}, and addend {} never came; detected here, it "
+                  "stems from an earlier launch, whose results are undefined",
+                  sum, where.tile, where.head / kv_heads_, where.head % kv_heads_, where.q_head,
+                  where.addend == kSumDone ? "the place of an earlier sum"
+                                           : fmt::format("addend {}", where.addend),
+                  where.seen));
 }
 
 namespace {

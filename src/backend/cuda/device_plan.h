@@ -25,6 +25,7 @@ class DevicePlan {
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
   bool shared_tiles() const { return shared_tiles_; }
   bool empty_rows() const { return empty_rows_; }
+  int32_t live_heads() const { return live_heads_; }
   WaitReport* report() const { return report_; }
 
   bool holds(const Device& device, const Plan& plan) const;
@@ -41,6 +42,7 @@ class DevicePlan {
  private:
   int device_;
   Pass pass_;
+  bool ordered_;
   // What the plan consists of: shared orders keep their addresses from being used again.
   std::vector<std::shared_ptr<const HeadOrder>> orders_;
   std::vector<int32_t> order_of_head_;
@@ -59,7 +61,7 @@ class DevicePlan {
   void* memory_ = nullptr;
   WaitReport* report_ = nullptr;
   PlanView view_{};
-  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
+  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0, live_heads_ = 0;
   bool shared_tiles_ = false, empty_rows_ = false;
 };
 

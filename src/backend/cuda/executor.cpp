@@ -8,6 +8,7 @@
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/recording.h"
 #include "backend/cuda/staging.h"
+#include "plan/live_heads.h"
 
 namespace verbatim::cuda {
 namespace {
@@ -104,7 +105,8 @@ void run_plan(const Device& device, const Kernel& kernel,
   const Layout layout(plan.problem, held->max_q_tiles(), held->max_kv_tiles(),
                       kernel.workspace_bytes(plan.problem, {.max_q_tiles = held->max_q_tiles(),
                                                             .max_kv_tiles = held->max_kv_tiles(),
-                                                            .shared_tiles = held->shared_tiles()}));
+                                                            .shared_tiles = held->shared_tiles(),
+                                                            .live_heads = held->live_heads()}));
   const Scratch scratch(device, layout.end, stream);
   check(cudaMemsetAsync(scratch.data(), 0, layout.workspace, stream), kernel.name);
   params.sizes = sizes_of(plan.problem);
@@ -118,6 +120,7 @@ void run_plan(const Device& device, const Kernel& kernel,
                   .dtype = plan.problem.dtype,
                   .tile = tile_of(plan),
                   .shared_tiles = held->shared_tiles(),
+                  .live_heads = held->live_heads(),
                   .empty_rows = held->empty_rows(),
                   .ordered = plan.level != Level::not_guaranteed,
                   .record = record});
@@ -129,7 +132,8 @@ void run_plan(const Device& device, const Kernel& kernel,
 int64_t launch_bytes(const Kernel& kernel, const Plan& plan) {
   const auto [q_tiles, kv_tiles] = extent_of(plan);
   return Layout(plan.problem, q_tiles, kv_tiles,
-                kernel.workspace_bytes(plan.problem, {q_tiles, kv_tiles, shares_tiles(plan)}))
+                kernel.workspace_bytes(plan.problem,
+                                       {q_tiles, kv_tiles, shares_tiles(plan), live_heads(plan)}))
       .end;
 }
 

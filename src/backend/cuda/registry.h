@@ -21,6 +21,7 @@ struct LaunchContext {
   Dtype dtype;
   TileShape tile;
   bool shared_tiles;    // some tile belongs to several chains (Chain::addends > 1)
+  int32_t live_heads;   // backward: head h may keep its sums of dQ where h - live_heads had them
   bool empty_rows;      // backward: some query tile has no addend: the launch zeroes its dQ
   bool ordered;         // backward: false adds to dQ in any order, the price list of determinism
   RecordView record{};  // without memory: nothing is recorded
@@ -30,6 +31,7 @@ struct LaunchContext {
 struct PlanExtent {
   int32_t max_q_tiles, max_kv_tiles;  // most of any order
   bool shared_tiles;                  // as in LaunchContext
+  int32_t live_heads;                 // as in LaunchContext
 };
 
 /// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it

@@ -20,12 +20,6 @@ int64_t flash_attention_3(const Problem& p) {
   return 4 * (rows * (p.head_dim + 2) + 2 * keys * p.head_dim);
 }
 
-/// Q, K, V, O, dO, dQ, dK and dV in 16 bits, and LSE.
-int64_t tensors(const Problem& p) {
-  const int64_t rows = p.batch * p.q_heads * p.q_len, keys = p.batch * p.kv_heads * p.kv_len;
-  return 2 * p.head_dim * (4 * rows + 4 * keys) + 4 * rows;
-}
-
 int64_t ours(const Problem& p, const Mask& mask) {
   PlanOptions options;
   options.workers = 132;
@@ -50,20 +44,17 @@ Problem problem(int64_t head_dim, int64_t length, int64_t q_heads, int64_t kv_he
   return p;
 }
 
-// Both keep dQ (and with split groups dK and dV) in f32; of a row's statistics we keep 16 bytes
-// where FlashAttention-3 keeps 8. What is left of the bound of 9 is for plan and counters.
-TEST(Memory, OfTheBackwardIsFlashAttention3sAndEightBytesARow) {
+// Both keep sums of dQ (and with split groups dK and dV) in f32, FlashAttention-3 for all heads and
+// we for those under way; of a row's statistics we keep 16 bytes where FlashAttention-3 keeps 8.
+TEST(Memory, OfTheBackwardIsAtMostFlashAttention3s) {
   for (const auto& [head_dim, q_heads, kv_heads] :
        {std::array{64, 32, 32}, std::array{128, 16, 16}, std::array{128, 64, 8}}) {
     for (int64_t length = 512; length <= 16384; length *= 2) {
       for (const Mask& mask : {masks::full(length, length), masks::causal(length, length)}) {
         const Problem p = problem(head_dim, length, q_heads, kv_heads);
-        const int64_t mine = ours(p, mask), theirs = flash_attention_3(p);
-        const auto where = fmt::format("{} {} {}", mask.name(), head_dim, length);
-        EXPECT_LE(mine - theirs, 9 * p.batch * p.q_heads * p.q_len) << where;
-        const auto peak = static_cast<double>(tensors(p));
-        EXPECT_LE(peak + static_cast<double>(mine), 1.007 * (peak + static_cast<double>(theirs)))
-            << where;
+        EXPECT_LE(ours(p, mask), flash_attention_3(p))
+            << fmt::format("{} {}:{} heads of {}, {} tokens", mask.name(), q_heads, kv_heads,
+                           head_dim, length);
       }
     }
   }

@@ -45,13 +45,16 @@ struct Scalars {
   Dropout dropout;
 };
 
+/// The turn of a row whose sum is complete and has been fetched, so that its place is free.
+inline constexpr int32_t kSumDone = 0x7fffffff;
+
 /// Where a wait expired: written once, by the first that gives up.
 struct WaitReport {
   int32_t expired;  // 0: all is well
   int32_t head;     // b * kv_heads + kv_head
   int32_t q_head;   // inside the group; -1 in a wait for dK and dV
   int32_t tile;     // query tile (dQ, O) or KV tile (dK, dV) whose sum was waited for
-  int32_t addend;   // whose turn it should have become
+  int32_t addend;   // whose turn it should have become; kSumDone: the place was never free
   int32_t seen;     // the addend whose turn it was
 };
 

@@ -23,9 +23,11 @@ int64_t tile_q(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
 struct Extent {
   int64_t dq_sum, stats, dkv_sum, turns, key_turns, end;  // offsets in 4-byte words
 
-  Extent(int64_t head_dim, int64_t row_tiles, int64_t key_tiles, bool shared_tiles) {
+  /// `sum_tiles`: row tiles of the heads that have a place for their sums.
+  Extent(int64_t head_dim, int64_t sum_tiles, int64_t row_tiles, int64_t key_tiles,
+         bool shared_tiles) {
     dq_sum = 0;
-    stats = dq_sum + row_tiles * tile_q(head_dim) * head_dim;
+    stats = dq_sum + sum_tiles * tile_q(head_dim) * head_dim;
     dkv_sum = stats + row_tiles * tile_q(head_dim) * kStatBytes / 4;
     turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
     key_turns = turns + 2 * row_tiles;
@@ -83,7 +85,8 @@ int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
-  return Extent(problem.head_dim, problem.batch * problem.q_heads * plan.max_q_tiles,
+  return Extent(problem.head_dim, plan.live_heads * problem.group() * plan.max_q_tiles,
+                problem.batch * problem.q_heads * plan.max_q_tiles,
                 problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
              .end *
          int64_t{sizeof(float)};
@@ -97,9 +100,10 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
     return make_tensor_map(tensor, bf16, sizes.batch, length, heads, head_dim,
                            static_cast<int32_t>(rows));
   };
-  const Extent at(head_dim, int64_t{sizes.batch} * sizes.q_heads * common.hand_off.max_q_tiles,
-                  int64_t{sizes.batch} * sizes.kv_heads * common.hand_off.max_kv_tiles,
-                  context.shared_tiles);
+  const int64_t head_tiles = int64_t{common.plan.group} * common.hand_off.max_q_tiles;
+  const int64_t heads = int64_t{sizes.batch} * sizes.kv_heads;
+  const Extent at(head_dim, context.live_heads * head_tiles, heads * head_tiles,
+                  heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
   const auto counters = [&](int64_t offset) { return reinterpret_cast<int32_t*>(words + offset); };
   const Scalars& scalars = common.scalars;
@@ -115,6 +119,9 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
                     .turns = counters(at.turns),
                     .key_turns = counters(at.key_turns)},
       .unit = lse_unit(scalars.scale),
+      .live_heads = context.live_heads,
+      .live_rows = static_cast<int32_t>(context.live_heads * head_tiles),
+      .shares_sums = context.live_heads < heads,
       .ordered = context.ordered,
       .record = context.record,
       .softcap = softcap_of(scalars),

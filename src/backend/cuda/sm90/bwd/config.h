@@ -37,11 +37,12 @@ struct alignas(16) Visit {
   struct Head {
     uint16_t first : 1;  // of its chain
     uint16_t last : 1;   // of its chain
-    uint16_t rows : 14;  // of the tile if this is the last addend of its dQ, else 0
+    uint16_t chain : 2;  // slot of its chain
+    uint16_t rows : 12;  // of the tile if this is the last addend of its dQ, else 0
     uint16_t bands;      // 0: every query sees every key
   } head;
   uint16_t q_head, batch;
-  int32_t chain;        // slot of its chain
+  int32_t sum;          // the place of its dQ in dq_sum; not `row` if another head had it before
   int32_t slice_begin;  // of the bands; all but the first are read from the plan
   Band band;            // the first
 };
@@ -126,8 +127,9 @@ struct Config {
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
-    int32_t* signal_turn[2];  // from the dQ writers to the signaller; null: no more
+    int32_t* signal_turn[2];  // from the dQ writers to the signallers; null: no more
     int32_t signal_value[2];
+    uint32_t signal_visit[2];  // with kSumDone: whose sum is to be fetched first
     uint64_t k_full, k_empty, v_full, v_empty;
     uint64_t chain_full[kChainRing], chain_empty[kChainRing];
     uint64_t visit_full[kVisitRing], visit_empty[kVisitRing];

@@ -52,6 +52,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   // The visits of up to 32 runs; `opens`, `closes`: the first and the last of them are the chain's.
   const auto publish_runs = [&](const OrderView& order, int32_t run, int32_t run_end, int32_t head,
                                 const Chain90& chain, bool opens, bool closes) {
+    const int32_t generation = head / p.live_heads;  // of heads that had its place for sums
     const int32_t count = run + lane < run_end ? order.runs[run + lane].count : 0;
     int32_t begin = count;  // becomes the visits before this lane's run
     CUTE_UNROLL
@@ -85,16 +86,17 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
                         -C::kTileQ, C::kTileKv};
         }
         visit.row = (head * plan.group + source.q_head) * p.common.hand_off.max_q_tiles + q_tile;
+        visit.sum = visit.row - generation * p.live_rows;
         visit.key = chain.key;
         visit.addend = addend;
         visit.q_begin = q_begin;
         visit.head = {.first = opens && i == 0,
                       .last = closes && i == total - 1,
+                      .chain = static_cast<uint16_t>(chains % kChainRing),
                       .rows = static_cast<uint16_t>(is_last ? rows : 0),
                       .bands = static_cast<uint16_t>(max(slices, chain.kv_rows < C::kTileKv))};
         visit.q_head = q_head;
         visit.batch = chain.batch;
-        visit.chain = chains % kChainRing;
         visit.slice_begin = slice_begin;
         ptx::mbarrier_arrive(&smem.visit_full[slot]);
       }

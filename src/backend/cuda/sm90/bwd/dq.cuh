@@ -44,17 +44,23 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int
 template <class C, class Recorder>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
   struct Next {
-    int32_t row, addend, key;
-    bool last, ready;  // ready: the turn has been seen
+    int32_t row, sum, addend, key;
+    bool last, waits, ready;  // ready: the turn that it waits for has been seen
   };
   Recorder recorder(p.record, 1, half == 0);
   const auto turn_of = [&](int32_t row) { return p.workspace.turns + int64_t{row} * 2 + half; };
+  // The first addend waits for the end of the sum that had its place.
+  const auto awaited = [&](const Next& v) {
+    return turn_of(v.addend > 0 ? v.row : v.row - p.live_rows);
+  };
+  const auto due = [](const Next& v) { return v.addend > 0 ? v.addend : kSumDone; };
   const auto look = [&](uint32_t n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
-    Next next{visit.row, visit.addend, visit.key, visit.head.rows > 0, true};
-    if (p.ordered && next.row >= 0 && next.addend > 0) {
-      next.ready = ptx::load_acquire(turn_of(next.row)) >= next.addend;
+    Next next{visit.row, visit.sum, visit.addend, visit.key, visit.head.rows > 0, false, false};
+    if (p.ordered && next.row >= 0) {
+      next.waits = next.addend > 0 || (next.sum != next.row && !next.last);
+      next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);
     }
     return next;
   };
@@ -65,12 +71,10 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
     Recorder::disturb();
     const Next visit = next;
     const uint32_t buffer = n % C::kStages;
-    float* sum = p.workspace.dq_sum + int64_t{visit.row} * C::kDqFloats + half * (C::kDqFloats / 2);
-    if (p.ordered && visit.addend > 0) {
+    float* sum = p.workspace.dq_sum + int64_t{visit.sum} * C::kDqFloats + half * (C::kDqFloats / 2);
+    if (visit.waits) {
       const int64_t begin = recorder.now();
-      if (!visit.ready) {
-        wait_for_turn(p.common, turn_of(visit.row), visit.addend, visit.row, false);
-      }
+      if (!visit.ready) wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);
       ptx::fence_async_global();
       recorder.note(RecordKind::wait, begin, visit.row, visit.key);
     }
@@ -108,10 +112,13 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
         ptx::bulk_load(sum_full, smem.dq[buffer][half], sum, C::kDqHalfBytes);
       }
       ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);  // for those who wait for the sum first
-    } else if (p.ordered) {
+      if (p.shares_sums) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
+    }
+    if (visit.last ? p.shares_sums : p.ordered) {
       // Another thread signals, so that the release is off this thread's chain.
       smem.signal_turn[half] = turn_of(visit.row);
-      smem.signal_value[half] = visit.addend + 1;
+      smem.signal_value[half] = visit.last ? kSumDone : visit.addend + 1;
+      smem.signal_visit[half] = n;
       ptx::mbarrier_arrive(&smem.signal_full[half]);
       ++signals;
     }
@@ -130,6 +137,10 @@ __device__ void signal_turns(typename C::SharedStorage& smem, int half) {
     ptx::mbarrier_wait(&smem.signal_full[half], n % 2);
     int32_t* turn = smem.signal_turn[half];
     const int32_t value = smem.signal_value[half];
+    if (turn != nullptr && value == kSumDone) {  // its place is free once it has been fetched
+      const uint32_t visit = smem.signal_visit[half];
+      ptx::mbarrier_wait(&smem.sum_full[half][visit % C::kStages], visit / C::kStages % 2);
+    }
     ptx::mbarrier_arrive(&smem.signal_empty[half]);
     if (turn == nullptr) return;
     Recorder::disturb();

@@ -210,11 +210,10 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       gemm(mma_stats, weights, tSrStats, mma_sdp, a, b, acc);
     }
   };
-  const auto wait_for_rows = [&](uint32_t n) {
-    ptx::mbarrier_wait(&smem.rows_full[stage(n)], phase(n));
-  };
-  const auto issue_scores = [&](uint32_t n) {
-    issue(lse_weights, tSrK, tSrQ(_, _, _, stage(n)), tS);
+  const auto issue_scores = [&](uint32_t n, bool there) {
+    const int s = stage(n);
+    if (there) ptx::mbarrier_wait(&smem.rows_full[s], phase(n));
+    issue(lse_weights, tSrK, tSrQ(_, _, _, s), tS);
   };
   // Scales, rounds and writes dQ of visit n, whose sum is complete in its buffer.
   const auto finish_row = [&](uint32_t n) {
@@ -243,8 +242,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   // of the next visit is computed behind dK. Behind the last one it is computed from whatever is
   // there and not used: ptxas serialises all wgmma if one of them is conditional.
   const auto do_visits = [&](const Chain90& chain, uint32_t n) {
-    wait_for_rows(n);
-    issue_scores(n);
+    issue_scores(n, true);
     DropoutPlace place;
     if (C::kExtras && dropout.enabled()) {
       place = DropoutPlace::of(p.common, chain, smem.visit[n % kVisitRing]);
@@ -319,8 +317,6 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
 
       gemm<true>(mma_dq, tQrDs(_, _, _, s), tQrK, tQ);
       gemm<false>(mma_dkv, rDs, tKrQ(_, _, _, s), tK);
-      // Looked at here, for behind the store of dQ the look itself would wait for the store.
-      const bool there = last || ptx::mbarrier_test(&smem.rows_full[stage(n + 1)], phase(n + 1));
       ptx::mbarrier_wait(&smem.dq_empty[half][s], phase(n) ^ 1);
       warpgroup_wait<1>();  // dQ(n)
       warpgroup_fence_operand(tQ);
@@ -332,8 +328,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       }
       Recorder::disturb();
       release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
-      if (!there) wait_for_rows(n + 1);
-      issue_scores(n + 1);
+      issue_scores(n + 1, !last);
       warpgroup_wait<0>();  // dK(n), S(n + 1)
       warpgroup_fence_operand(tK);
       warpgroup_fence_operand(tV);

@@ -29,8 +29,8 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
     if (row < 0) return;
     int32_t kv_begin = 0, kv_head = 0;
     if (first) {
-      kv_begin = smem.chain[visit.chain].kv_begin;
-      kv_head = smem.chain[visit.chain].kv_head;
+      kv_begin = smem.chain[visit.head.chain].kv_begin;
+      kv_head = smem.chain[visit.head.chain].kv_head;
     }
 
     Recorder::disturb();

@@ -16,12 +16,14 @@ inline constexpr int kStatBytes = 16;  // of a row's statistics, at most: stats.
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
   void* stats;    // [row tiles][tile_q] of Config::Stat
-  float* dq_sum;  // [row tiles][tile_q * head_dim] in fragment order
+  // [live_heads * group * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has the place
+  // that KV head h - live_heads had.
+  float* dq_sum;
   // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
   // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
   float* dkv_sum;
-  // Addends that are complete, zeroed in-stream: of each half of a row tile, then of each
-  // warpgroup's half of a key tile.
+  // Addends that are complete, zeroed in-stream: of each half of a row tile (kSumDone when its sum
+  // has been fetched and its place is free), then of each warpgroup's half of a key tile.
   int32_t* turns;      // [row tiles][2]
   int32_t* key_turns;  // [key tiles][2]
 };
@@ -39,6 +41,9 @@ struct Params {
   BackwardParams common;
   Workspace workspace;
   float unit;         // of LSE / scale in the statistics
+  int32_t live_heads;  // KV heads that have a place for their sums, and their row tiles
+  int32_t live_rows;
+  bool shares_sums;   // they are fewer than all
   bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
   RecordView record;  // of the kernel with Recorder
   Softcap softcap;    // of the kernel with softcap and dropout

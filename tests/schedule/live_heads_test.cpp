@@ -1,0 +1,78 @@
+// Which heads may keep their sums in the same memory.
+#include "plan/live_heads.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "verbatim/schedule.h"
+
+namespace verbatim::test {
+namespace {
+
+Plan plan_of(int64_t batch, int64_t q_heads, int64_t kv_heads, const Mask& mask,
+             const std::string& order = "auto", const std::string& placement = "auto") {
+  PlanOptions options;
+  options.machine = make_machine("h200");
+  options.order = order;
+  options.placement = placement;
+  const Problem problem{.batch = batch,
+                        .q_heads = q_heads,
+                        .kv_heads = kv_heads,
+                        .q_len = mask.q_len(),
+                        .kv_len = mask.kv_len(),
+                        .head_dim = 128,
+                        .head_dim_v = 128,
+                        .dtype = Dtype::bf16};
+  return make_plan(problem, mask, options);
+}
+
+/// The least number of other tasks between the end of any head up to h - live and the start of h;
+/// negative: some head would use memory that is still in use.
+int64_t least_distance(const Plan& plan, int64_t live) {
+  const auto& tasks = plan.placement.tasks;
+  const auto heads = static_cast<int64_t>(plan.order_of_head.size());
+  int64_t least = static_cast<int64_t>(tasks.size());
+  for (int64_t h = live; h < heads; ++h) {
+    int64_t start = -1, end = -1;
+    for (int64_t t = 0; t < static_cast<int64_t>(tasks.size()); ++t) {
+      const int64_t head = tasks[static_cast<size_t>(t)].head;
+      if (head == h && start < 0) start = t;
+      if (head <= h - live) end = t;
+    }
+    least = std::min(least, start - end - 1);
+  }
+  return least;
+}
+
+TEST(LiveHeads, AreAsFewAsTheDistanceAllows) {
+  const Mask causal = masks::causal(4096, 4096),
+             window = masks::causal_sliding_window(8192, 8192, 1024);
+  for (const Plan& plan :
+       {plan_of(4, 16, 16, causal), plan_of(4, 16, 16, masks::full(4096, 4096)),
+        plan_of(2, 16, 16, masks::causal(8192, 8192)),
+        plan_of(1, 16, 16, masks::causal(16384, 16384)), plan_of(1, 64, 8, window),
+        plan_of(32, 16, 16, masks::causal(512, 512))}) {
+    const int64_t live = live_heads(plan), margin = plan.placement.workers / 2;
+    SCOPED_TRACE(plan.placement.name);
+    EXPECT_LT(live, static_cast<int64_t>(plan.order_of_head.size()));
+    EXPECT_GE(least_distance(plan, live), margin);
+    EXPECT_LT(least_distance(plan, live - 1), margin);
+  }
+}
+
+TEST(LiveHeads, AreAllWhereAWaitCouldBeInVain) {
+  const Mask causal = masks::causal(2048, 2048);
+  EXPECT_EQ(live_heads(plan_of(8, 16, 16, causal, "descending", "longest_first")), 128);
+  EXPECT_EQ(live_heads(plan_of(8, 16, 16, causal, "descending", "static")), 128);
+  Plan unordered = plan_of(8, 16, 16, causal);
+  EXPECT_LT(live_heads(unordered), 128);
+  unordered.level = Level::not_guaranteed;
+  EXPECT_EQ(live_heads(unordered), 128);
+  EXPECT_EQ(live_heads(plan_of(8, 16, 16, causal, "shift")), 128);
+  const Mask padded = causal.with_key_lengths(std::array<int64_t, 8>{2048, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(live_heads(plan_of(8, 16, 16, padded)), 128);
+}
+
+}  // namespace
+}  // namespace verbatim::test
