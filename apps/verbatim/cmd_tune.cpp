@@ -34,6 +34,7 @@ std::vector<std::string> candidates(const Problem& problem) {
   for (int64_t heads = 1; heads <= std::min<int64_t>(problem.batch * problem.kv_heads, 64);
        heads *= 2) {
     names.push_back(fmt::format("head_swizzled:{}", heads));
+    if (heads > 1) names.push_back(fmt::format("staggered:{}", heads));
   }
   return names;
 }

@@ -104,6 +104,7 @@ class Tune(Tool):
         for row in result["results"]:
             self.assertIn(row["best"], row["ms"])
             self.assertIn("head_swizzled:2", row["ms"])
+            self.assertIn("staggered:2", row["ms"])
         # A memo is followed: whatever it says for this problem is what plans get.
         saved = json.loads(memo.read_text())
         self.assertEqual(len(saved["placements"]), 2)

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
@@ -50,6 +51,71 @@ TEST(Placement, HeadSwizzledWorksInSections) {
   EXPECT_EQ(make_placement("head_swizzled", causal_heads(3, 32), 4).tasks, pairs);
 }
 
+/// Positions in the list at which the tasks of head `h` are issued, in the order of its tasks.
+std::vector<size_t> issues(const Placement& p, int32_t h) {
+  std::vector<size_t> found;
+  for (size_t k = 0; k < p.tasks.size(); ++k) {
+    if (p.tasks[k].head != h) continue;
+    EXPECT_EQ(p.tasks[k].task, static_cast<int32_t>(found.size())) << "head " << h;
+    found.push_back(k);
+  }
+  return found;
+}
+
+/// Heads 0 to 10; those with odd numbers have 2 tasks, the others 8.
+Heads long_and_short_heads() {
+  Heads heads = causal_heads(11, 16 * 8);
+  const Heads brief = causal_heads(1, 16 * 2);
+  for (size_t h = 1; h < heads.size(); h += 2) heads[h] = brief.front();
+  return heads;
+}
+
+TEST(Placement, StaggeredIssuesEveryTaskOfUnequalHeadsInTurn) {
+  const Heads heads = long_and_short_heads();
+  for (const int32_t section : {1, 2, 3, 4, 11, 100}) {
+    SCOPED_TRACE(section);
+    const Placement p = make_placement("staggered:" + std::to_string(section), heads, 7);
+    size_t start = 0;
+    for (int32_t h = 0; h < 11; ++h) {
+      const auto issued = issues(p, h);
+      ASSERT_EQ(issued.size(), heads[static_cast<size_t>(h)]->tasks.size());
+      EXPECT_GE(issued.front(), start);
+      start = issued.front();
+      if (h >= section) {  // so at most `section` heads are under way
+        EXPECT_GT(start, issues(p, h - section).back());
+      }
+    }
+  }
+}
+
+TEST(Placement, StaggeredStartsAreSpreadOverLessOfAHeadWithFewSections) {
+  // Pairs of heads of 64 tasks: how many of head 0 come before the first of head 1.
+  const std::vector<size_t> by_sections{2, 4, 8, 16, 32, 32};
+  for (size_t sections = 1; sections <= by_sections.size(); ++sections) {
+    const auto heads = causal_heads(static_cast<int32_t>(2 * sections), 16 * 64);
+    const Placement p = make_placement("staggered:2", heads, 7);
+    EXPECT_EQ(issues(p, 1).front(), by_sections[sections - 1] + 1) << sections;
+  }
+}
+
+TEST(Placement, StaggeredSectionsAreEqual) {
+  const auto tasks = [](const char* name) {
+    return make_placement(name, causal_heads(4, 16 * 64), 7).tasks;
+  };
+  EXPECT_EQ(tasks("staggered:3"), tasks("staggered:2"));
+  EXPECT_EQ(tasks("staggered:100"), tasks("staggered:4"));
+}
+
+TEST(Placement, StaggeredKeepsItsHeadsSideBySide) {
+  // Ten heads of four tasks in five sections: one starts every second round.
+  const Placement p = make_placement("staggered:2", causal_heads(10, 16 * 4), 7);
+  const std::vector<PlacedTask> begin{{0, 0}, {0, 1}, {0, 2}, {1, 0}, {0, 3}, {1, 1},
+                                      {1, 2}, {2, 0}, {1, 3}, {2, 1}, {2, 2}, {3, 0}};
+  EXPECT_EQ(std::vector(p.tasks.begin(), p.tasks.begin() + 12), begin);
+  // Four tasks a head, eight workers: two heads side by side.
+  EXPECT_EQ(make_placement("staggered", causal_heads(10, 16 * 4), 8).tasks, p.tasks);
+}
+
 TEST(Placement, AlternatingDealsLongToShort) {
   const Placement p = make_placement("alternating", causal_heads(2, 64), 4);
   for (int32_t w = 0; w < 4; ++w)
@@ -71,12 +137,21 @@ TEST(Placement, PersistentSharesAreEven) {
 TEST(Placement, RefusesBadRequests) {
   const Heads heads = causal_heads(1, 32);
   EXPECT_THROW(make_placement("queue", heads, 0), Error);
-  EXPECT_THROW(make_placement("head_swizzled:0", heads, 2), Error);
-  try {
-    make_placement("longestfirst", heads, 2);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.details().nearest, "longest_first");
+  for (const auto& [name, nearest] : {std::pair("longestfirst", "longest_first"),
+                                      {"head_swizzled:0", "head_swizzled"},
+                                      {"head_swizzled:x", "head_swizzled"},
+                                      {"staggered:0", "staggered"},
+                                      {"staggered:x", "staggered"},
+                                      {"staggered:", "staggered"},
+                                      {"staggered:2x", "staggered"}}) {
+    try {
+      make_placement(name, heads, 2);
+      ADD_FAILURE() << name;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument) << name;
+      EXPECT_EQ(e.details().got, name);
+      EXPECT_EQ(e.details().nearest, nearest) << name;
+    }
   }
 }
 

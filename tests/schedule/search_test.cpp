@@ -79,8 +79,8 @@ TEST(Auto, IsNearTheLowerBoundOrTheBestOrder) {
         const bool window = mask.name() == "causal_sliding_window";
         expect_near_the_bound_or_the_best(problem, mask, window ? Gap{1.03, 1.04} : Gap{});
       }
-      // The open case: `shift` with 13 residents is faster.
-      expect_near_the_bound_or_the_best(problem, full_documents, {1.07, 1.18});
+      // The open case: `auto` takes up to 6.2 % longer than `shift` with 13 residents.
+      expect_near_the_bound_or_the_best(problem, full_documents, {1.02, 1.07});
     }
   }
 }
