@@ -86,7 +86,7 @@ struct PlacedTask {
 /// Who does what when: this fixes only the time. With a queue, a free worker takes the next task
 /// of the list; else worker w does tasks [worker_begin[w], worker_begin[w + 1]) in sequence.
 struct Placement {
-  std::string name;  // "queue", "longest_first", "head_swizzled", "static", ...
+  std::string name;  // "queue", "longest_first", "staggered:11", ...
   bool queue = true;
   int32_t workers = 1;
   std::vector<int32_t> worker_begin;  // workers + 1 offsets; empty for a queue

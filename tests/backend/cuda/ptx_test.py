@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The PTX of the dQ writers and the signaller: no path through it hands on a turn too early, or
+"""The PTX of the dQ writers and the signallers: no path through it hands on a turn too early, or
 uses one that it has not waited for.
 
 On sm_90 `wait_group` and `wait_group.read` become the same instruction, so no run shows a turn

@@ -1,5 +1,5 @@
-// The way of dQ from shared memory to L2 in the sm90 backward: two writers add it in order, and a
-// signaller hands on the turns.
+// The way of dQ from shared memory to L2 in the sm90 backward: two writers add it in order, and two
+// signallers hand on the turns.
 #pragma once
 
 #include "backend/cuda/device/recorder.cuh"
