@@ -17,6 +17,7 @@ constexpr int kThreads = kServiceThreads + kConsumerThreads;
 constexpr int kServiceRegisters = 24, kConsumerRegisters = 232;
 constexpr int kVisitRing = 8;  // visits between the decoder and the slowest reader
 constexpr int kChainRing = 4;
+static_assert(kChainRing <= 4);  // Visit::Head::chain has two bits
 
 /// Ids of bar.sync; 0 belongs to __syncthreads.
 enum class NamedBarrier : uint32_t { scores_stored = 1, warpgroup_0 = 2, warpgroup_1 = 3 };
