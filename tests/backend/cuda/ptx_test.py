@@ -51,7 +51,7 @@ FAULTS = {
         "ptx::fence_async_global();\n      recorder.note(RecordKind::wait",
         "recorder.note(RecordKind::wait"),
     "no wait for a turn": (
-        "wait_for_turn(p.common, turn_of(visit.row), visit.addend, visit.row, false);", ""),
+        "wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);", ";"),
     "no fence between the consumers' stores and the copy": ("ptx::fence_async_shared();", ""),
     "a turn that is not released": ("ptx::store_release(turn, value);", "*turn = value;"),
 }
