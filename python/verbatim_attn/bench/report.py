@@ -112,10 +112,14 @@ def provenance(result: dict[str, Any]) -> str:
     parts += [
         f"{name} {version}" for name, version in result.get("software", {}).items() if version
     ]
-    for name, unit in (("matmul_tflops", "matmul {:.3g} and {:.3g} TFLOP/s"),
-                       ("copy_tb_per_s", "copy {:.3g} and {:.3g} TB/s")):  # fmt: skip
-        if yardstick := result.get(name):
-            parts.append(unit.format(yardstick["before"], yardstick["after"]) + " before and after")
+    for name, unit in (("matmul_tflops", "TFLOP/s"), ("copy_tb_per_s", "TB/s")):
+        if not (yardstick := result.get(name)):
+            continue
+        what = f"{name.partition('_')[0]} {yardstick['before']:.3g}"
+        if yardstick["after"] is None:
+            parts.append(f"{what} {unit} before, the run was cut")
+        else:
+            parts.append(f"{what} and {yardstick['after']:.3g} {unit} before and after")
     noises = [row[which]["noise"] for row in result["results"] for which in ("forward", "backward")
               if row.get(which)]  # fmt: skip
     if noises:
