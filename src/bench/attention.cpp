@@ -1,6 +1,7 @@
 #include "bench/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "backend/reference/compare.h"
@@ -81,7 +82,19 @@ void time_calls(const Device& device, const Plan& plan,
   result.known_plan_us = median(second);
 }
 
-/// `more` measures what is ours alone, right before the backward.
+/// The backward, in turn with the one without turns where there is one.
+void time_backward(const Passes& passes, const Device& device, Protocol protocol, Result& result) {
+  if (!passes.unordered) {
+    result.backward = measure(device, protocol, passes.backward);
+    return;
+  }
+  const std::array calls{passes.unordered, passes.backward};  // the last call's bits are compared
+  const auto found = measure_in_turn(device, protocol, calls);
+  result.unordered = found[0];
+  result.backward = found[1];
+}
+
+/// `more` measures what is ours alone, before the backward.
 Result run_passes(const Passes& passes, const Device& device, const Problem& problem,
                   const Mask& mask, const Tensors& tensors, const Settings& settings,
                   const std::function<void(Result&)>& more) {
@@ -118,7 +131,7 @@ Result run_passes(const Passes& passes, const Device& device, const Problem& pro
 
   result.forward = measure(device, settings.protocol, passes.forward);
   more(result);
-  result.backward = measure(device, settings.protocol, passes.backward);
+  time_backward(passes, device, settings.protocol, result);
   compare();
 
   const auto& out = tensors.outputs;
@@ -162,17 +175,17 @@ Result run_case(const Backend& backend, const Device& device, const Mask& mask, 
   const auto run_backward = [&](const Plan& plan) {
     backend.backward(plan, tensors.backward, settings.run);
   };
-  const Passes ours{.forward = [&] { backend.forward(forward, tensors.forward, settings.run); },
-                    .backward = [&] { run_backward(backward); },
-                    .forward_workspace = backend.workspace_bytes(forward),
-                    .backward_workspace = backend.workspace_bytes(backward)};
+  const bool on_gpu = backend.name() == "cuda";
+  Plan free = backward;
+  free.level = Level::not_guaranteed;
+  Passes ours{.forward = [&] { backend.forward(forward, tensors.forward, settings.run); },
+              .backward = [&] { run_backward(backward); },
+              .forward_workspace = backend.workspace_bytes(forward),
+              .backward_workspace = backend.workspace_bytes(backward)};
+  if (on_gpu && backward.level != Level::not_guaranteed)
+    ours.unordered = [&] { run_backward(free); };
   return run_passes(ours, device, backward.problem, mask, tensors, settings, [&](Result& result) {
-    if (backend.name() != "cuda") return;
-    time_calls(device, backward, run_backward, result);
-    if (backward.level == Level::not_guaranteed) return;
-    Plan unordered = backward;
-    unordered.level = Level::not_guaranteed;
-    result.unordered = measure(device, settings.protocol, [&] { run_backward(unordered); });
+    if (on_gpu) time_calls(device, backward, run_backward, result);
   });
 }
 

@@ -37,6 +37,7 @@ class Tensors {
 /// Somebody's attention of one problem, on the tensors that it was made for.
 struct Passes {
   std::function<void()> forward, backward;
+  std::function<void()> unordered;  // the backward without turns; empty: there is none
   int64_t forward_workspace = 0, backward_workspace = 0;  // bytes, besides the tensors
 };
 
@@ -49,8 +50,7 @@ struct Settings {
 
 struct Result {
   Timing forward, backward;
-  std::optional<Timing>
-      unordered;                // the backward without turns, where the device has kernels for it
+  std::optional<Timing> unordered;  // in turn with the backward, where there is one
   bool correct = true;          // false: nothing was timed
   double error_ratio = 0;       // largest of the sampled check; 0 without
   int64_t differing_words = 0;  // of all repeats and of the last timed call

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "bench/device.h"
 
@@ -21,5 +23,9 @@ struct Timing {
   double clock_mhz = 0;  // right after the last call; 0: unknown
 };
 Timing measure(const Device& device, Protocol protocol, const std::function<void()>& call);
+/// Of each of `calls`, made in turn, so that heat and clock are the same for all. Rested: one burst
+/// of 13 calls for each of them, so that bursts are as long as of one; sustained: 0.3 s for each.
+std::vector<Timing> measure_in_turn(const Device& device, Protocol protocol,
+                                    std::span<const std::function<void()>> calls);
 
 }  // namespace verbatim::bench

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/gpu_case.h"
+#include "plan/live_heads.h"
 
 namespace verbatim::test {
 namespace {
@@ -41,6 +42,17 @@ TEST_P(Small, Kernels) {
       EXPECT_EQ(c.examine(ratio), "") << order;
     }
   }
+  // Many short heads: their sums of dQ lie where those of heads before lay.
+  const Mask causal = masks::causal(130, 130);
+  Problem p = problem_of(causal, kind.head_dim, 12);
+  p.kv_heads = p.q_heads;
+  p.dtype = kind.dtype;
+  GpuCase c(p, causal, 3);
+  const Plan backward = c.plan(Pass::backward, "descending", {0, 0}, "queue");
+  ASSERT_LT(live_heads(backward), p.batch * p.kv_heads);
+  c.run(backend, c.plan(Pass::forward, "ascending"), backward);
+  double ratio = 0;
+  EXPECT_EQ(c.examine(ratio), "") << "many short heads";
 }
 
 INSTANTIATE_TEST_SUITE_P(
