@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/gpu_case.h"
@@ -70,6 +71,31 @@ TEST(Launch, NoWaitNeedsMoreThanTheDeviceHolds) {
   plan.residency = 1 << 20;
   const std::string message = error_of([&] { gpu()->backward(plan, c.backward(), {}); });
   EXPECT_NE(message.find("needs more workers at once than fit"), std::string::npos) << message;
+}
+
+// A worker that held the next ticket back until its own task is over would hold up those whom that
+// task waits for: with many short tasks, its own.
+TEST(Launch, TasksThatWaitForLaterOnesEnd) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const std::vector<int64_t> documents{700, 130, 260, 900, 140, 131, 400, 300, 90};
+  const int64_t length = std::accumulate(documents.begin(), documents.end(), int64_t{0});
+  for (const Mask& mask : {masks::share_question(documents), masks::causal_document(documents),
+                           masks::global_sliding(length, 300, 300)}) {
+    for (const int64_t head_dim : {64, 128}) {
+      GpuCase c(problem_of(mask, head_dim, 8), mask, 1);
+      const Plan forward = c.plan(Pass::forward, "ascending");
+      for (const std::string order : {"chunked_shift", "chunked_shift/split", "shift/split",
+                                      "chunked_symmetric_shift/split"}) {
+        const Plan head_after_head = c.plan(Pass::backward, order, {0, 0}, "queue");
+        const Plan side_by_side = c.plan(Pass::backward, order, {0, 0}, "head_swizzled:4");
+        EXPECT_GT(side_by_side.residency, head_after_head.residency);
+        c.run(*gpu(), forward, head_after_head);
+        const auto bits = c.bits();
+        c.run(*gpu(), forward, side_by_side);
+        EXPECT_EQ(c.bits(), bits) << mask.name() << " " << order << " head dim " << head_dim;
+      }
+    }
+  }
 }
 
 TEST(Launch, RefusesWhatNoKernelCan) {

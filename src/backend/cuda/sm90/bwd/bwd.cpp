@@ -123,6 +123,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .live_rows = static_cast<int32_t>(context.live_heads * head_tiles),
       .shares_sums = context.live_heads < heads,
       .ordered = context.ordered,
+      .rotates = context.ordered && context.residency > 1,
       .record = context.record,
       .softcap = softcap_of(scalars),
   };

@@ -139,6 +139,7 @@ struct Config {
     uint64_t dq_full[2][kStages], dq_empty[2][kStages];  // per consumer warpgroup
     uint64_t sum_full[2][kStages];  // of a last addend: dq holds the complete sum
     uint64_t signal_full[2], signal_empty[2];
+    uint64_t chain_done;  // where tasks rotate: both writers have added the chain's last dQ
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };

@@ -47,7 +47,7 @@ template <class C, class Recorder>
 __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
   const PlanView& plan = p.common.plan;
-  uint32_t chains = 0, n = 0;  // chains and visits so far
+  uint32_t chains = 0, loads = 0, n = 0;  // chains, those with visits, and visits so far
 
   // The visits of up to 32 runs; `opens`, `closes`: the first and the last of them are the chain's.
   const auto publish_runs = [&](const OrderView& order, int32_t run, int32_t run_end, int32_t head,
@@ -127,6 +127,10 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     __syncwarp();
     for (int32_t run = run_begin; run < run_end; run += 32) {
       publish_runs(order, run, run_end, head, chain, run == run_begin, run + 32 >= run_end);
+    }
+    if (p.rotates) {  // what this chain waits for may be the next ticket: let others take that
+      ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2);
+      if (run_begin < run_end) ptx::mbarrier_wait(&smem.chain_done, loads++ % 2);
     }
     ++chains;
   };

@@ -46,6 +46,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
   struct Next {
     int32_t row, sum, addend, key;
     bool last, waits, ready;  // ready: the turn that it waits for has been seen
+    bool alone;               // the next visit is known when this chain is done, not before
   };
   Recorder recorder(p.record, 1, half == 0);
   const auto turn_of = [&](int32_t row) { return p.workspace.turns + int64_t{row} * 2 + half; };
@@ -57,7 +58,8 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
   const auto look = [&](uint32_t n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
-    Next next{visit.row, visit.sum, visit.addend, visit.key, visit.head.rows > 0, false, false};
+    Next next{visit.row, visit.sum, visit.addend, visit.key, visit.head.rows > 0, false, false,
+              p.rotates && visit.head.last};
     if (p.ordered && next.row >= 0) {
       next.waits = next.addend > 0 || (next.sum != next.row && !next.last);
       next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);
@@ -93,7 +95,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
     }
     ptx::bulk_commit();
-    next = look(n + 1);
+    if (!visit.alone) next = look(n + 1);
     if (!visit.last) {
       ptx::mbarrier_arrive(sum_full);  // keeps the phase
       if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
@@ -121,6 +123,10 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       smem.signal_visit[half] = n;
       ptx::mbarrier_arrive(&smem.signal_full[half]);
       ++signals;
+    }
+    if (visit.alone) {
+      ptx::mbarrier_arrive(&smem.chain_done);
+      next = look(n + 1);
     }
   }
   if (!p.ordered) return;

@@ -3,9 +3,10 @@
 //   warp            role          waits for                       tells
 //   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
 //   1, 2            dQ writers    turn of the row, visit_full,    {signal,sum}_full[w],
-//                                 dq_full[w]                      {visit,dq[w]}_empty
+//                                 dq_full[w]                      {visit,dq[w]}_empty, chain_done
 //   3, 4            signallers    signal_full[w]                  turn of the row, signal_empty[w]
-//   5               decoder       {chain,visit}_empty             {chain,visit}_full
+//   5               decoder       {chain,visit}_empty,            {chain,visit}_full
+//                                 chain_done
 //   8-11, 12-15     consumers     {chain,rows,k,v}_full,          {chain,rows,k,v}_empty,
 //                                 dq_empty[w], sum_full[w]        dq_full[w]
 //
@@ -407,6 +408,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     }
     init(smem.signal_full, 1);
     init(smem.signal_empty, 1);
+    ptx::mbarrier_init(&smem.chain_done, 2);
     ptx::fence_barrier_init();
   }
   __syncthreads();

@@ -45,6 +45,7 @@ struct Params {
   int32_t live_rows;
   bool shares_sums;   // they are fewer than all
   bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
+  bool rotates;       // tasks wait for later tickets: none may queue behind another
   RecordView record;  // of the kernel with Recorder
   Softcap softcap;    // of the kernel with softcap and dropout
 };
