@@ -106,23 +106,20 @@ struct Load {
 
 }  // namespace
 
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level) {
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
   if (pass == Pass::forward) {
     const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
     return idle && longest_row(tiles) > order::kSplit ? "descending/split" : "descending";
   }
   const Load load(tiles);
-  if (load.visits == 0) return "right_to_left";
-  if (meets_late(tiles)) return "descending";
-  const std::string suffix = group > 1 && load.better_split() ? "/split" : "";
-  const bool together = starts_together(tiles);
-  if (level <= Level::gpu_to_gpu && load.unequal() && !together)
-    return "right_to_left_tail" + suffix;
-  // The short chains should come last, or long ones are left at the end (measured on an H200); but
-  // few long ones that come first hold up all others. Chains of one length that start together may
-  // walk either way.
-  if (suffix.empty() && (load.unequal() ? !load.has_long_chains() : !together)) return "descending";
-  return "right_to_left" + suffix;
+  if (load.visits == 0 || meets_late(tiles)) return "descending";
+  const bool split = group > 1 && load.better_split();
+  // The short chains should come last, or long ones are left at the end (measured on an H200). But
+  // few long ones that come first hold up all others; and of long split heads L2 holds too few for
+  // chains that all start at the last row.
+  const bool too_long = split && tiles.q_edges.back() > kCanonicalTokens;
+  const std::string order = load.has_long_chains() || too_long ? "right_to_left" : "descending";
+  return order + (split ? "/split" : "");
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
@@ -138,46 +135,48 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     return {fmt::format("head_swizzled:{:.0f}",
                         std::ceil(count / std::ceil(bytes / machine.l2_bytes)))};
   }
+  const HeadOrder& head = *heads[0];
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   const size_t many = static_cast<size_t>(workers) / 4;  // four workers a head keep its rows in L2
-  const double shared_bytes = static_cast<double>(head_bytes) * longest_sequence(*heads[0]->tiles);
+  // Chains of other sequences share no rows, and those of other query heads run at other times.
+  const double shared_bytes = static_cast<double>(head_bytes) * longest_sequence(*head.tiles) /
+                              static_cast<double>(head.group);
   const auto fitting = static_cast<size_t>(machine.l2_bytes / std::max(shared_bytes, 1.0));
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
   // Where documents have different orders, their sections are those of descending ones.
-  const std::string order = heads[0]->name == "none" ? auto_order(Pass::backward, *heads[0]->tiles,
-                                                                  heads[0]->group, Level::invariant)
-                                                     : heads[0]->name;
+  const std::string order =
+      head.name == "none" ? auto_order(Pass::backward, *head.tiles, head.group) : head.name;
   const bool descends = order.starts_with("descending") || order == "auto";
-  const bool together = starts_together(*heads[0]->tiles);
-  const Load load(*heads[0]->tiles);
-  const bool unequal = load.unequal();
+  const Load load(*head.tiles);
+  const bool staggered = descends && load.unequal();
   const auto between = [](size_t low, size_t value, size_t high) {
     return std::clamp(value, low, std::max(low, high));
   };
   const size_t count = heads.size();
   size_t side_by_side = 1;
-  if (descends && unequal) {
-    // With five sections the starts are spread best, if that leaves a section heads enough.
-    const size_t low = std::max<size_t>(many / 4, 1), fifth = count / 5;
+  if (staggered) {
+    // With five sections the starts are spread best, if that leaves a section heads enough; fewer
+    // heads where not even one's rows fit into L2.
+    const size_t low = std::max<size_t>(many / (fitting == 0 ? 8 : 4), 1), fifth = count / 5;
     side_by_side = between(fifth >= many / 6 ? std::clamp<size_t>(fifth, 1, low) : low,
                            fitting * 4 / 3, 2 * many);
   } else if (load.has_long_chains()) {
     side_by_side = many;
-  } else if (together) {
+  } else if (starts_together(*head.tiles)) {
     side_by_side = between(4, fitting, many);
-  } else if (unequal) {
-    side_by_side = between(1, 2 * static_cast<size_t>(workers) / tasks, fitting);
   }
   side_by_side = std::max(fill, side_by_side);
   // The nearest number that divides the heads into equal sections.
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
-  const std::string sections = fmt::format(
-      "{}:{}", descends && unequal ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
-  if (unequal && (descends || together) && heads[0]->group > 1 && count <= many &&
-      heads[0]->tiles->count() <= kProvableVisits)
+  const std::string sections =
+      fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
+  const bool splits =
+      std::ranges::any_of(head.chains, [](const Chain& chain) { return chain.addends > 1; });
+  if (staggered && !splits && head.group > 1 && count <= many &&
+      head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

@@ -57,14 +57,10 @@ class Orders {
     if (!v.tiles) {
       v.tiles =
           std::make_shared<const TileMap>(mask_.variants()[static_cast<size_t>(variant)], tile_);
-      // Below `invariant` packing may enter, so one rule over the whole head may choose.
-      v.name = options_.order == "auto" && options_.level < Level::invariant
-                   ? auto_order(options_.pass, *v.tiles, group_, options_.level)
-                   : options_.order;
     }
     if (v.index[last] < 0) {
       v.index[last] = static_cast<int32_t>(orders.size());
-      const std::string name = last ? order::last_heads(v.name) : v.name;
+      const std::string name = last ? order::last_heads(options_.order) : options_.order;
       orders.push_back(make_order(options_.pass, name, v.tiles, group_));
     }
     return v.index[last];
@@ -75,7 +71,6 @@ class Orders {
  private:
   struct Variant {
     std::shared_ptr<const TileMap> tiles;
-    std::string name;
     std::array<int32_t, 2> index{-1, -1};  // into `orders`: of most heads, of the last ones
   };
   const Mask& mask_;

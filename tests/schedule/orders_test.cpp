@@ -181,11 +181,13 @@ TEST(Orders, AreTheSameForADocumentAloneAndPacked) {
   for (int round = 0; round < 40; ++round) {
     std::vector<int64_t> docs(2 + below(5));
     for (int64_t& length : docs) length = below(4) == 0 ? 0 : 1 + below(below(2) ? 900 : 60);
+    const bool long_and_short = round % 8 == 7;  // a group of 8 is split in the long one alone
+    if (long_and_short) docs = {6144, 2048};
     const int64_t prefix[] = {below(100)};
     const Mask masks[] = {masks::causal_document(docs), masks::full_document(docs),
                           masks::prefix_lm_document(docs, prefix)};
     const HeadMask& mask = masks[below(3)].head(0, 0);
-    const TileShape shape = kShapes[below(4)];
+    const TileShape shape = long_and_short ? TileShape{64, 128} : kShapes[below(4)];
     const auto packed = std::make_shared<const TileMap>(mask, shape);
     const auto check = [&](Pass pass, const std::string& name, int32_t group) {
       const auto whole = make_order(pass, name, packed, group);
@@ -210,7 +212,7 @@ TEST(Orders, AreTheSameForADocumentAloneAndPacked) {
     for (const Pass pass : {Pass::forward, Pass::backward})
       for (const int32_t group : {1, 8}) check(pass, "auto", group);
   }
-  EXPECT_GT(mixed, 5);  // the rule chose differently for documents of one head
+  EXPECT_GT(mixed, 3);  // the rule chose differently for documents of one head
 }
 
 TEST(Orders, NeedOneWorkerWhenKvMajor) {
