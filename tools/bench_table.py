@@ -19,7 +19,10 @@ def table(path):
     print("|---|---|---|---|---|---|---|---|---|")
     for r in run["results"]:
         back, none = r["backward"], r["unordered"]
-        price = f"{none['ms']:.3f} | {none['ms'] / back['ms']:.2f}" if none else "- | -"
+        price = "- | -"
+        if none:
+            ratio = r.get("order_ratio") or none["ms"] / back["ms"]  # before: not in turn
+            price = f"{none['ms']:.3f} | {ratio:.2f}"
         name = r["name"] + (f", {r['provider']}" if r.get("provider", "verbatim") != "verbatim" else "")
         print(f"| {name} | {r['forward']['tflops']:.0f} | {back['ms']:.3f} |"
               f" {back['tflops']:.0f} | {back['tflops'] / yardstick:.2f} | {price} |"

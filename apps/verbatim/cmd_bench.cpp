@@ -94,6 +94,8 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
         {"known_call_us", found.known_plan_us}}},
       {"forward", describe_timing(found.forward, flops(sizes, made, Pass::forward))},
       {"unordered", found.unordered ? describe_timing(*found.unordered, work) : Json(nullptr)},
+      {"order_ratio", found.unordered ? Json(bench::ratio_in_turn(*found.unordered, found.backward))
+                                      : Json(nullptr)},
       {"backward", describe_timing(found.backward, work)},
       {"check", {{"correct", found.correct}, {"error_ratio", found.error_ratio}}},
       {"bits",
@@ -119,8 +121,8 @@ Json BenchCommand::run_peer(const std::string& provider, const bench::Device& on
   };
   row["provider"] = provider;
   end("ok", "");
-  for (const char* member : {"plan", "forward", "unordered", "backward", "check", "bits",
-                             "workspace_bytes", "memory_bytes"})
+  for (const char* member : {"plan", "forward", "unordered", "order_ratio", "backward", "check",
+                             "bits", "workspace_bytes", "memory_bytes"})
     row[member] = nullptr;
   if (!bench::cudnn_facts().missing.empty())
     return end("not installed", bench::cudnn_facts().missing);
@@ -181,7 +183,7 @@ report::Table table_of(const Json& result) {
     table.row({name, report::number(row["forward"]["tflops"]), fmt::format("{:.3f}", ms),
                report::number(rate), yardstick > 0 ? fmt::format("{:.2f}", rate / yardstick) : "-",
                free.is_null() ? "-" : fmt::format("{:.3f}", free["ms"].get<double>()),
-               free.is_null() ? "-" : fmt::format("{:.2f}", free["ms"].get<double>() / ms),
+               free.is_null() ? "-" : fmt::format("{:.2f}", row["order_ratio"].get<double>()),
                row["plan"].is_null() ? "-" : row["plan"]["order"].get<std::string>(),
                fmt::format("{:.1f}%", backward["noise"].get<double>() * 100),
                backward["clock_mhz"] > 0.0

@@ -178,12 +178,13 @@ Result run_case(const Backend& backend, const Device& device, const Mask& mask, 
   const bool on_gpu = backend.name() == "cuda";
   Plan free = backward;
   free.level = Level::not_guaranteed;
-  Passes ours{.forward = [&] { backend.forward(forward, tensors.forward, settings.run); },
-              .backward = [&] { run_backward(backward); },
-              .forward_workspace = backend.workspace_bytes(forward),
-              .backward_workspace = backend.workspace_bytes(backward)};
-  if (on_gpu && backward.level != Level::not_guaranteed)
-    ours.unordered = [&] { run_backward(free); };
+  std::function<void()> unordered;
+  if (on_gpu && backward.level != Level::not_guaranteed) unordered = [&] { run_backward(free); };
+  const Passes ours{.forward = [&] { backend.forward(forward, tensors.forward, settings.run); },
+                    .backward = [&] { run_backward(backward); },
+                    .unordered = unordered,
+                    .forward_workspace = backend.workspace_bytes(forward),
+                    .backward_workspace = backend.workspace_bytes(backward)};
   return run_passes(ours, device, backward.problem, mask, tensors, settings, [&](Result& result) {
     if (on_gpu) time_calls(device, backward, run_backward, result);
   });

@@ -50,10 +50,10 @@ struct Settings {
 
 struct Result {
   Timing forward, backward;
-  std::optional<Timing> unordered;  // in turn with the backward, where there is one
-  bool correct = true;          // false: nothing was timed
-  double error_ratio = 0;       // largest of the sampled check; 0 without
-  int64_t differing_words = 0;  // of all repeats and of the last timed call
+  std::optional<Timing> unordered;            // in turn with the backward, where there is one
+  bool correct = true;                        // false: nothing was timed
+  double error_ratio = 0;                     // largest of the sampled check; 0 without
+  int64_t differing_words = 0;                // of all repeats and of the last timed call
   std::map<std::string, std::string> sha256;  // of each output's bytes
   /// Host time of enqueuing a backward whose plan the device has not seen, and of the same again:
   /// medians in microseconds; 0 where a call runs the work itself.

@@ -14,11 +14,18 @@ std::string_view to_string(Protocol protocol) {
 
 namespace {
 
-Timing summarise(std::vector<double> times, double clock_mhz) {
+/// Of values in ascending order.
+double median(std::span<const double> sorted) {
+  const size_t n = sorted.size();
+  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
+Timing summarise(std::vector<double> calls, double clock_mhz) {
+  std::vector<double> times = calls;
   std::sort(times.begin(), times.end());
   const size_t n = times.size();
-  const double median = (times[(n - 1) / 2] + times[n / 2]) / 2;
-  return {median, times.front(), (times[n * 3 / 4] - times[n / 4]) / median, clock_mhz};
+  const double ms = median(times);
+  return {ms, times.front(), (times[n * 3 / 4] - times[n / 4]) / ms, clock_mhz, std::move(calls)};
 }
 
 }  // namespace
@@ -57,6 +64,14 @@ std::vector<Timing> measure_in_turn(const Device& device, Protocol protocol,
 
 Timing measure(const Device& device, Protocol protocol, const std::function<void()>& call) {
   return measure_in_turn(device, protocol, {&call, 1}).front();
+}
+
+double ratio_in_turn(const Timing& a, const Timing& b) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(a.calls.size(), b.calls.size()); ++i)
+    ratios.push_back(a.calls[i] / b.calls[i]);
+  std::sort(ratios.begin(), ratios.end());
+  return median(ratios);
 }
 
 }  // namespace verbatim::bench

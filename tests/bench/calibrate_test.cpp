@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/backend.h"
-#include "bench/fake_device.h"
+#include "fake_device.h"
 #include "verbatim/error.h"
 
 namespace verbatim::bench {

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "bench/fake_device.h"
+#include "fake_device.h"
 
 namespace verbatim::bench {
 namespace {
@@ -35,6 +35,12 @@ TEST(Measure, TwoCallsInTurnSeeTheSameHeat) {
   // Each leads one burst, so both have seen 4, 5, ..., 13 once.
   EXPECT_EQ(found[0].ms, 8.5);
   EXPECT_EQ(found[1].ms, 8.5);
+}
+
+TEST(Measure, RatiosAreOfNeighbours) {
+  // Each call of b takes .9 of the a beside it, but a power limit has set in by the last of a.
+  const Timing a{.calls = {10, 10, 20, 20, 20}}, b{.calls = {9, 9, 9, 18, 18}};
+  EXPECT_DOUBLE_EQ(ratio_in_turn(b, a), 0.9);
 }
 
 }  // namespace
