@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "core/file.h"
 #include "core/json.h"
@@ -12,24 +15,42 @@
 namespace verbatim::app {
 namespace {
 
+constexpr std::array<std::string_view, 5> kDrawn{"run", "plan", "trace", "mask", "verify"};
+
 struct ReportCommand {
   std::string source, page;
   OutputOptions output;
 
-  int run() const {
-    const std::string text = read_text(source);
-    parse_json(text, source);
-    const std::string path =
-        page.empty() ? std::filesystem::path(source).replace_extension(".html").string() : page;
-    write_file(path, report::html_report(text));
-    Json result = new_result("report");
-    result["source"] = source;
-    result["page"] = path;
-    save(output, result);
-    fmt::print("{}\n", path);
-    return 0;
-  }
+  int run() const;
+  void check_kind(const Json& result) const;
 };
+
+/// A page of a result that has nothing to draw would be empty.
+void ReportCommand::check_kind(const Json& result) const {
+  const auto command = result.find("command");
+  const bool named = command != result.end() && command->is_string();
+  const std::string kind = named ? command->get<std::string>() : "";
+  if (std::ranges::find(kDrawn, kind) != kDrawn.end()) return;
+  fail("there is no page of such a result",
+       {"result", kind.empty() ? source + " without a command" : "what " + kind + " wrote",
+        fmt::format("what {} wrote", fmt::join(kDrawn, ", ")),
+        kind == "bench" ? fmt::format("python -m verbatim_attn.bench --from {} --html PAGE", source)
+                        : "verbatim run --json FILE"});
+}
+
+int ReportCommand::run() const {
+  const std::string text = read_text(source);
+  check_kind(parse_json(text, source));
+  const std::string path =
+      page.empty() ? std::filesystem::path(source).replace_extension(".html").string() : page;
+  write_file(path, report::html_report(text));
+  Json result = new_result("report");
+  result["source"] = source;
+  result["page"] = path;
+  save(output, result);
+  fmt::print("{}\n", path);
+  return 0;
+}
 
 }  // namespace
 

@@ -120,7 +120,7 @@ PlacementMemo memo_from_json(const std::string& text);
 /// How a plan is asked for. Empty or zero means: choose.
 struct PlanOptions {
   Pass pass = Pass::backward;
-  std::string order = "auto";  // a name of orders(), or "auto": the fastest that keeps `level`
+  std::string order = "auto";  // a name of orders(), or "auto": by rule, one for all levels
   std::string placement = "auto";
   Level level = Level::invariant;
   TileShape tile{0, 0};                       // a 0: that of default_tile()

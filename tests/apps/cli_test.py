@@ -363,6 +363,17 @@ class BadInput(Tool):
                       ["mask", "--svg", new, "--report", self.path]):
             self.assertRegex(self.refused(*words), "No such file|is a directory")
 
+    def test_report_refuses_results_without_a_picture(self):
+        saved = self.path / "r.json"
+        self.call("info", "--json", saved)
+        self.assertIn("what info wrote", self.refused("report", saved))
+        for text in ('{"command": "bench"}', '{"command": 3}', "[]"):
+            saved.write_text(text)
+            error = self.refused("report", saved, "--output", self.path / "r.html")
+            self.assertIn("what run, plan, trace, mask, verify wrote", error)
+            self.assertEqual("python -m verbatim_attn.bench --from" in error, "bench" in text)
+        self.assertFalse((self.path / "r.html").exists())
+
     def test_results_cannot_smuggle_markup(self):
         saved = self.path / "r.json"
         self.call("mask", "--mask", "causal", "--seqlen", 8, "--json", saved)

@@ -3,7 +3,7 @@
 # architecture, and under it what the tool reported, alike reports counted. What each report means,
 # and why some are expected, is in docs/kernels/sanitizers.md; a report that is not there is new.
 # A build with -DCMAKE_CUDA_FLAGS=-lineinfo has the lines.
-# Usage: sanitize.sh GPU_TEST [SECONDS for each row, 120]
+# Usage: [TOOLS="memcheck racecheck"] sanitize.sh GPU_TEST [SECONDS for each row, 120]
 set -eu
 test=$1
 limit=${2:-120}
@@ -25,7 +25,7 @@ summary() {
 }
 
 printf '%-10s %-5s %-8s %s\n' tool arch seconds result
-for tool in memcheck initcheck synccheck racecheck; do
+for tool in ${TOOLS:-memcheck initcheck synccheck racecheck}; do
   for arch in sm90 sm80; do
     begin=$(date +%s)
     timeout -k 5 "$limit" compute-sanitizer --tool "$tool" --print-limit 100000 \
