@@ -1,5 +1,11 @@
 include_guard()
 
+# Seconds that a test may take; under a thread sanitizer the longest need more than ten minutes.
+set(VERBATIM_TEST_TIMEOUT 600)
+if(VERBATIM_SANITIZE)
+  set(VERBATIM_TEST_TIMEOUT 3600)
+endif()
+
 # One library per folder of src/. Bits must not depend on flags: no contraction, no fast math.
 function(verbatim_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
@@ -31,5 +37,5 @@ function(verbatim_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   verbatim_flags(${name})
   include(GoogleTest)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${VERBATIM_TEST_TIMEOUT})
 endfunction()
