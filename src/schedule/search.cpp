@@ -9,7 +9,8 @@
 namespace verbatim {
 namespace {
 
-constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "longest_first"};
+constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "staggered:8",
+                                 "longest_first"};
 
 /// Whether "/split" makes another plan than the plain order.
 bool splits(const Plan& plain) {

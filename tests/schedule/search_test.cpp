@@ -75,9 +75,11 @@ TEST(Auto, IsNearTheLowerBoundOrTheBestOrder) {
     for (const auto& [q_heads, kv_heads] : {std::pair(16, 16), std::pair(64, 8)}) {
       const Problem problem = problem_of(q_heads, kv_heads, length);
       for (const Mask& mask : masks) {
-        // Of windows the model says that longest_first is 2.6 % faster.
-        const bool window = mask.name() == "causal_sliding_window";
-        expect_near_the_bound_or_the_best(problem, mask, window ? Gap{1.03, 1.04} : Gap{});
+        // Of windows the model says that longest_first is 2.6 % faster, of documents without groups
+        // that eight heads side by side are 3.3 % faster than sixteen: nobody has measured it.
+        const bool open = mask.name() == "causal_sliding_window" ||
+                          (mask.name() == "causal_document" && q_heads == kv_heads);
+        expect_near_the_bound_or_the_best(problem, mask, open ? Gap{1.035, 1.04} : Gap{});
       }
       // The open case: `auto` takes up to 6.2 % longer than `shift` with 13 residents.
       expect_near_the_bound_or_the_best(problem, full_documents, {1.02, 1.07});
