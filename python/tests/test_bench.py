@@ -32,6 +32,11 @@ def bench(*words, code=0):
     return done
 
 
+FEW_KEYS = workloads.Choice(
+    seqlens=(96,), heads=((4, 2),), head_dims=(16,), lengths=(11, 30), dtype="f32"
+)
+
+
 def row(provider="verbatim", ms=2.0, **more):
     problem = workloads.Problem(1, 2, 1, 64, 64, 16, 16, "f32")._asdict()
     timing = {"ms": ms, "noise": 0.01, "tflops": 1 / ms, "clock_mhz": 0.0}
@@ -172,6 +177,48 @@ def test_reports_compare_and_escape():
     assert len(report.csv_text(found).splitlines()) == 6
 
 
+def test_the_price_of_determinism_is_that_of_calls_in_turn():
+    """Not that of the medians, where a row has both."""
+    ordered, free = row(ms=2.0, order_ratio=0.8), row("verbatim:unordered", 1.0)
+    found = [result(ordered, free, row("flex", 1.0))]
+    text = report.text(found)
+    assert re.search(r"time with determinism over without\n.*\ncase +1\.25", text)
+    assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +0\.50", text)
+    assert "1.25" in page.html(found)
+
+
+def test_calls_in_turn():
+    """Every call gets as many, each right behind another, and starts one burst of its own."""
+    pytest.importorskip("torch")
+    from verbatim_attn.bench import measure, run
+
+    device, order = measure.Device("cpu"), []
+    device.time = lambda call: call() or float(len(order))
+    calls = [lambda: order.append("a"), lambda: order.append("b")]
+    times = device.times_in_turn(calls, "rested")
+    assert "".join(order) == "abababababab" + "a" + "ba" * 6 + "b"
+    assert [len(taken) for taken in times] == [10, 10]
+    assert not set(times[0]) & set(times[1])
+    assert measure.ratio_in_turn([2.0, 9.0, 6.0], [1.0, 3.0, 3.0]) == 2.0
+
+    def in_turn(calls, protocol):
+        for call in calls:
+            call()
+        return [[2.0, 8.0], [3.0, 12.0]]
+
+    device.kind, device.times_in_turn, device.clock_mhz = "cuda", in_turn, lambda: 0.0
+    case = workloads.cases("longca", FEW_KEYS)[4]
+    tensors = run.check.inputs(case, "cpu")
+    of = run.Bench(case, device, run.Settings(repeats=1, checked=False))
+    of._tensors = tensors
+    passes = run.Passes(providers.known()["verbatim"], case, "cpu", tensors)
+    passes.forward()
+    filled = {}
+    of._time_backward(filled, passes)
+    assert filled["backward"]["ms"] == 5.0 and filled["unordered"]["ms"] == 7.5
+    assert filled["order_ratio"] == 1.5
+
+
 def test_reports_read_the_tool_s_results():
     old = results.read(str(ROOT / "bench" / "results" / "h200_rested.json"))
     assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
@@ -280,13 +327,11 @@ def test_every_static_mask_passes_the_check():
     from verbatim_attn.bench import run
     from verbatim_attn.bench.measure import Device
 
-    choice = workloads.Choice(
-        seqlens=(96,), heads=((4, 2),), head_dims=(16,), lengths=(11, 30), dtype="f32"
-    )
     settings = run.Settings(repeats=1)
-    for case in workloads.cases("longca", choice)[4:]:
-        bench_of = run.Bench(case, Device("cpu"), settings)
-        bench_of._timed = lambda call, which: {"ms": 1.0}  # the check, not the clock
+    for case in workloads.cases("longca", FEW_KEYS)[4:]:
+        device = Device("cpu")
+        device.times_in_turn = lambda calls, protocol: [[1.0]]  # the check, not the clock
+        bench_of = run.Bench(case, device, settings)
         for name in ("verbatim", "torch:math"):
             found = bench_of.row(providers.known()[name])
             assert found["status"] == "ok", (case.name, found["reason"])

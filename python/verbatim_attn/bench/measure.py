@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,25 +46,41 @@ class Device:
         return self._begin.elapsed_time(self._end)
 
     def measure(self, call: Callable[[], Any], protocol: str) -> Timing:
-        """rested: 0.5 s idle, 3 calls to warm up, the median of 10. sustained: 0.6 s of the same
-        work, then the median over 0.3 s. noise: the spread of the middle half over the median."""
-        times: list[float] = []
+        """The median of times_in_turn() of one call."""
+        return self.summary(self.times_in_turn([call], protocol)[0])
+
+    def times_in_turn(
+        self, calls: Sequence[Callable[[], Any]], protocol: str
+    ) -> list[list[float]]:
+        """Milliseconds of every call, called one after another again and again, so that clocks
+        and limits are alike for all. rested: for each call a burst, 0.5 s idle, 3 calls to warm up
+        and 10 timed. sustained: 0.6 s of the same work, then 0.3 s timed for each call."""
+        times: list[list[float]] = [[] for _ in calls]
         if protocol == "rested":
-            time.sleep(0.5)
-            for _ in range(3):
-                self.time(call)
-            times = [self.time(call) for _ in range(10)]
+            for burst in range(len(calls)):  # no longer than if there were one call
+                time.sleep(0.5)
+                for i in range(13):
+                    which = (burst + i) % len(calls)
+                    taken = self.time(calls[which])
+                    if i >= 3:
+                        times[which].append(taken)
         else:
             end = time.perf_counter() + 0.6
             while time.perf_counter() < end:
-                self.time(call)
-            end = time.perf_counter() + 0.3
-            while not times or time.perf_counter() < end:
-                times.append(self.time(call))
-        clock = self.clock_mhz()
-        times.sort()
-        median, count = statistics.median(times), len(times)
-        spread = (times[count * 3 // 4] - times[count // 4]) / median
+                for call in calls:
+                    self.time(call)
+            end = time.perf_counter() + 0.3 * len(calls)
+            while not times[0] or time.perf_counter() < end:
+                for taken, call in zip(times, calls, strict=True):
+                    taken.append(self.time(call))
+        return times
+
+    def summary(self, times: list[float]) -> Timing:
+        """Of calls that have just ended: their median, the spread of the middle half over it, and
+        the clock now."""
+        clock, ascending, count = self.clock_mhz(), sorted(times), len(times)
+        median = statistics.median(ascending)
+        spread = (ascending[count * 3 // 4] - ascending[count // 4]) / median
         return {"ms": median, "noise": spread, "clock_mhz": clock}
 
     def clock_mhz(self) -> float:
@@ -114,6 +130,11 @@ class Device:
             "matmul_tflops": 2 * size**3 / product * 1e-9,
             "copy_tb_per_s": 2 * count / copy * 1e-9,
         }
+
+
+def ratio_in_turn(a: list[float], b: list[float]) -> float:
+    """The median ratio of calls that followed each other."""
+    return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 
 class _Nvml:

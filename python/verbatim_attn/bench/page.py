@@ -108,8 +108,7 @@ def _overhead(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         twin = by_kind.get((row["set"], row["name"], report.unordered_twin(row["provider"])))
         if twin:
-            ratio = report.milliseconds(row, "backward") / report.milliseconds(twin, "backward")
-            found.append({**row, "ratio": ratio})
+            found.append({**row, "ratio": report.time_over(row, twin, "backward")})
     return found
 
 

@@ -10,11 +10,39 @@ from typing import Any
 import torch
 
 from . import check
-from .measure import Device, Timing
-from .providers import Provider, deterministic_algorithms
+from .measure import Device, Timing, ratio_in_turn
+from .providers import Provider, deterministic_algorithms, known, unordered_twin
 from .workloads import Case
 
 Row = dict[str, Any]
+
+
+class Passes:
+    """Forward and backward of one provider on one case's tensors."""
+
+    def __init__(self, provider: Provider, case: Case, device: str, tensors: Any):
+        self.provider = provider
+        self.last: dict[str, Any] = {}  # what the last calls made
+        self._attend = provider.make(case, device)
+        *self._inputs, self._dout = tensors
+        if not provider.has_backward:
+            self._inputs = [x.detach() for x in self._inputs]
+
+    def forward(self) -> None:
+        with self.provider.mode():
+            self.last["o"] = self._attend(*self._inputs)
+
+    def backward(self) -> None:
+        with self.provider.mode():
+            found = torch.autograd.grad(
+                self.last["o"], self._inputs, self._dout, retain_graph=True
+            )
+        self.last.update(zip(("dq", "dk", "dv"), found, strict=True))
+
+    def both(self) -> None:
+        self.forward()
+        if self.provider.has_backward:
+            self.backward()
 
 
 @dataclass(frozen=True)
@@ -48,8 +76,8 @@ class Bench:
             "mask": {"name": case.mask.name, "params": _params(case), "area": case.area,
                      "nominal_area": case.nominal_area},
             "sampling": case.sampling, "plan": None, "forward": None, "unordered": None,
-            "backward": None, "check": None, "bits": None, "workspace_bytes": None,
-            "memory_bytes": None,
+            "order_ratio": None, "backward": None, "check": None, "bits": None,
+            "workspace_bytes": None, "memory_bytes": None,
         }  # fmt: skip
         try:
             self._fill(row, provider)
@@ -58,7 +86,7 @@ class Bench:
         except Exception as error:  # whatever a peer raises is its row's reason
             row["status"], row["reason"] = explain(error)
         if row["status"] != "ok":
-            row["forward"] = row["backward"] = None
+            row["forward"] = row["backward"] = row["unordered"] = row["order_ratio"] = None
         gc.collect()
         if self.device.kind == "cuda":
             torch.cuda.empty_cache()
@@ -72,30 +100,11 @@ class Bench:
             raise Stop("unsupported", reason)
         if self._tensors is None:
             self._tensors = check.inputs(case, device.name)
-        q, k, v, dout = self._tensors
-        attend = provider.make(case, device.name)
+        passes = Passes(provider, case, device.name, self._tensors)
+        last = passes.last
         row["plan"] = provider.plan(case, device.name)
         row["workspace_bytes"] = provider.workspace_bytes(case, device.name)
-        last: dict[str, Any] = {}
-
-        def forward() -> None:
-            with provider.mode():
-                last["o"] = attend(q, k, v)
-
-        def backward() -> None:
-            with provider.mode():
-                found = torch.autograd.grad(last["o"], (q, k, v), dout, retain_graph=True)
-            last["dq"], last["dk"], last["dv"] = found
-
-        if not provider.has_backward:
-            q, k, v = (x.detach() for x in (q, k, v))
-
-        def both() -> None:
-            forward()
-            if provider.has_backward:
-                backward()
-
-        both()
+        passes.both()
         self._compare(row, last)
         first = {name: x.detach().clone() for name, x in last.items()}
         row["bits"] = {"repeats": self.settings.repeats, "differing_words": 0,
@@ -105,16 +114,17 @@ class Bench:
             _poison(first)
             if provider.deterministic:  # new memory is NaN, so that what is not written shows
                 with deterministic_algorithms(fill=True):
-                    both()
+                    passes.both()
             else:
-                both()
+                passes.both()
             self._count(row, provider, last, first)
         last.clear()
-        peaks = {"forward": device.peak(forward)}
-        row["forward"] = self._timed(forward, "forward")
+        peaks = {"forward": device.peak(passes.forward)}
+        forward = device.measure(passes.forward, self.settings.protocol)
+        row["forward"] = self._rates(forward, "forward")
         if provider.has_backward:
-            peaks["backward"] = device.peak(backward)
-            row["backward"] = self._timed(backward, "backward")
+            peaks["backward"] = device.peak(passes.backward)
+            self._time_backward(row, passes)
         measured = {name: peak for name, peak in peaks.items() if peak is not None}
         if measured:
             own = row["workspace_bytes"] or 0
@@ -125,8 +135,22 @@ class Bench:
         self._count(row, provider, last, first)
         self._compare(row, last)
 
-    def _timed(self, call: Any, which: str) -> Timing:
-        found = self.device.measure(call, self.settings.protocol)
+    def _time_backward(self, row: Row, passes: Passes) -> None:
+        """In turn with the same provider's backward without determinism, on a GPU: a power limit
+        that sets in between two rows would split their medians."""
+        device, calls = self.device, [passes.backward]
+        twin = known().get(unordered_twin(passes.provider.name) or "")
+        if twin and device.kind == "cuda":
+            free = Passes(twin, self.case, device.name, self._tensors)
+            free.both()
+            calls.append(free.backward)
+        times, *others = device.times_in_turn(calls, self.settings.protocol)
+        row["backward"] = self._rates(device.summary(times), "backward")
+        for other in others:
+            row["unordered"] = self._rates(device.summary(other), "backward")
+            row["order_ratio"] = ratio_in_turn(other, times)
+
+    def _rates(self, found: Timing, which: str) -> Timing:
         rate = 1e-9 / found["ms"]
         found["tflops"] = self.case.flops(which, self.case.area) * rate
         found["tflops_nominal"] = self.case.flops(which, self.case.nominal_area) * rate

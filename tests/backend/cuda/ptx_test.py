@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The PTX of the dQ writers and the signallers: no path through it hands on a turn too early, or
+"""The PTX of the dQ writer and the signaller: no path through it hands on a turn too early, or
 uses one that it has not waited for.
 
 On sm_90 `wait_group` and `wait_group.read` become the same instruction, so no run shows a turn
@@ -22,11 +22,11 @@ using namespace verbatim::cuda;
 using C = sm90_bwd::Config<cutlass::bfloat16_t, 128, false>;
 __global__ void writer(const __grid_constant__ sm90_bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
-  sm90_bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p, threadIdx.x);
+  sm90_bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p);
 }}
 __global__ void signaller(const __grid_constant__ sm90_bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
-  sm90_bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), threadIdx.x);
+  sm90_bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared));
 }}
 """
 # What matters of an instruction; the first pattern that is found names it.

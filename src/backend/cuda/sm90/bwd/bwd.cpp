@@ -21,7 +21,7 @@ int64_t tile_q(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
 
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {
-  int64_t dq_sum, stats, dkv_sum, turns, key_turns, end;  // offsets in 4-byte words
+  int64_t dq_sum, stats, dkv_sum, key_turns, end;  // offsets in 4-byte words
 
   /// `sum_tiles`: row tiles of the heads that have a place for their sums.
   Extent(int64_t head_dim, int64_t sum_tiles, int64_t row_tiles, int64_t key_tiles,
@@ -29,8 +29,7 @@ struct Extent {
     dq_sum = 0;
     stats = dq_sum + sum_tiles * tile_q(head_dim) * head_dim;
     dkv_sum = stats + row_tiles * tile_q(head_dim) * kStatBytes / 4;
-    turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
-    key_turns = turns + 2 * row_tiles;
+    key_turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
     end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
   }
 };
@@ -105,7 +104,6 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const Extent at(head_dim, context.live_heads * head_tiles, heads * head_tiles,
                   heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
-  const auto counters = [&](int64_t offset) { return reinterpret_cast<int32_t*>(words + offset); };
   const Scalars& scalars = common.scalars;
   const Params params{
       .map_q = map(common.q, sizes.q_len, sizes.q_heads, context.tile.q),
@@ -116,8 +114,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .workspace = {.stats = words + at.stats,
                     .dq_sum = words + at.dq_sum,
                     .dkv_sum = words + at.dkv_sum,
-                    .turns = counters(at.turns),
-                    .key_turns = counters(at.key_turns)},
+                    .key_turns = reinterpret_cast<int32_t*>(words + at.key_turns)},
       .unit = lse_unit(scalars.scale),
       .live_heads = context.live_heads,
       .live_rows = static_cast<int32_t>(context.live_heads * head_tiles),
@@ -127,8 +124,11 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .record = context.record,
       .softcap = softcap_of(scalars),
   };
-  check(cudaMemsetAsync(words + at.turns, 0, (at.end - at.turns) * sizeof(float), context.stream),
-        kOperation);
+  if (context.shared_tiles) {
+    check(cudaMemsetAsync(words + at.key_turns, 0, (at.end - at.key_turns) * sizeof(float),
+                          context.stream),
+          kOperation);
+  }
   if (!context.ordered) {
     check(cudaMemsetAsync(words, 0, at.stats * sizeof(float), context.stream), kOperation);
   }

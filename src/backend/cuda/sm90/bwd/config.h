@@ -11,10 +11,10 @@ namespace verbatim::cuda::sm90_bwd {
 
 using namespace cute;
 
-constexpr int kServiceThreads = 256;   // two warpgroups
+constexpr int kServiceThreads = 128;   // one warpgroup
 constexpr int kConsumerThreads = 256;  // two warpgroups
 constexpr int kThreads = kServiceThreads + kConsumerThreads;
-constexpr int kServiceRegisters = 24, kConsumerRegisters = 232;
+constexpr int kServiceRegisters = 40, kConsumerRegisters = 232;
 constexpr int kVisitRing = 8;  // visits between the decoder and the slowest reader
 constexpr int kChainRing = 4;
 static_assert(kChainRing <= 4);  // Visit::Head::chain has two bits
@@ -56,6 +56,7 @@ struct Chain90 {
   uint16_t batch, kv_head;
   int32_t order;
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
+  int32_t sums_before;      // row tiles of the heads that had its place for sums
   int32_t addend, addends;  // of the chains that share it
 };
 
@@ -108,7 +109,7 @@ struct Config {
       std::conditional_t<kHeadDim == 64, Layout<Shape<_2, _1, _1>>, Layout<Shape<_1, _2, _1>>>{}));
 
   static constexpr int kDqFloats = kTileQ * kHeadDim;  // of a dQ tile in the workspace
-  static constexpr int kDqHalfBytes = kDqFloats / 2 * 4;
+  static constexpr int kDqBytes = kDqFloats * 4;
   static constexpr uint32_t kDsBytes = kTileKv * kTileQ * 2;
   using Stat = std::conditional_t<kExtras, RowStats, uint4>;  // of a row; uint4: StatCode's
   static constexpr uint32_t kStatsBytes = kTileQ * sizeof(Stat);
@@ -128,18 +129,18 @@ struct Config {
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
-    int32_t* signal_turn[2];  // from the dQ writers to the signallers; null: no more
-    int32_t signal_value[2];
-    uint32_t signal_visit[2];  // with kSumDone: whose sum is to be fetched first
+    int32_t* signal_turn;  // from the dQ writer to the signaller; null: no more
+    int32_t signal_value;
+    uint32_t signal_visit;  // with kSumDone: whose sum is to be fetched first
     uint64_t k_full, k_empty, v_full, v_empty;
     uint64_t chain_full[kChainRing], chain_empty[kChainRing];
     uint64_t visit_full[kVisitRing], visit_empty[kVisitRing];
     uint64_t rows_full[kStages], rows_empty[kStages];  // of Q, dO; full: and the statistics
     uint64_t stats_empty;
-    uint64_t dq_full[2][kStages], dq_empty[2][kStages];  // per consumer warpgroup
-    uint64_t sum_full[2][kStages];  // of a last addend: dq holds the complete sum
-    uint64_t signal_full[2], signal_empty[2];
-    uint64_t chain_done;  // where tasks rotate: both writers have added the chain's last dQ
+    uint64_t dq_full[kStages], dq_empty[kStages];
+    uint64_t sum_full[kStages];  // of a last addend: dq holds the complete sum
+    uint64_t signal_full, signal_empty;
+    uint64_t chain_done;  // where tasks rotate: the chain's last dQ has been added
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };

@@ -9,6 +9,7 @@
 namespace verbatim::cuda::sm90_bwd {
 
 constexpr int kBatch = kVisitRing / 2;  // visits looked up at once
+constexpr int kLanes = 32 / kBatch;     // that look up one of them
 // A ticket is taken when at most so many visits before it occupy the ring: late enough that tickets
 // start in their order, for chains wait for each other; early enough for ten trips to L2.
 constexpr uint32_t kAhead = 6;
@@ -23,22 +24,25 @@ __device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
   return found;
 }
 
-/// `slice` in the coordinates of the tiles at `q_begin` and `kv_begin`, of which the latter has
-/// `kv_rows` keys.
+/// Member `f` of Slice, as that of Band, in the coordinates of the tiles at `q_begin` and `kv_begin`,
+/// of which the latter has `kv_rows` keys.
+template <class C>
+__device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_t q_begin,
+                                               int32_t kv_begin, int32_t kv_rows) {
+  constexpr int64_t kFar = C::kTileKv + C::kTileQ;  // beyond the tiles all positions are alike
+  const int64_t origin = f < 2 ? q_begin : f < 4 ? kv_begin : int64_t{kv_begin} - q_begin;
+  const int64_t x = (&slice.q_begin)[f] - origin;
+  return static_cast<int16_t>(min(max(x, -kFar), f == 3 ? int64_t{kv_rows} : kFar));
+}
+static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t) + 4);
+
 template <class C>
 __device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, int32_t kv_begin,
                                           int32_t kv_rows) {
-  const auto near = [](int64_t x) {  // beyond the tiles all positions are alike
-    constexpr int64_t kFar = C::kTileKv + C::kTileQ;
-    return static_cast<int16_t>(min(max(x, -kFar), kFar));
+  const auto member = [&](int f) {
+    return band_member<C>(f, slice, q_begin, kv_begin, kv_rows);
   };
-  const int64_t offset = int64_t{kv_begin} - q_begin;
-  return {near(slice.q_begin - q_begin),
-          near(slice.q_end - q_begin),
-          near(slice.k_begin - kv_begin),
-          static_cast<int16_t>(min(int32_t{near(slice.k_end - kv_begin)}, kv_rows)),
-          near(slice.lo - offset),
-          near(slice.hi - offset)};
+  return {member(0), member(1), member(2), member(3), member(4), member(5)};
 }
 
 /// A whole warp. From a ticket to the first tile of its chain it is about ten trips to L2, each of
@@ -47,12 +51,11 @@ template <class C, class Recorder>
 __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
   const PlanView& plan = p.common.plan;
-  uint32_t chains = 0, loads = 0, n = 0;  // chains, those with visits, and visits so far
+  uint32_t chains = 0, n = 0;  // chains and visits so far
 
   // The visits of up to 32 runs; `opens`, `closes`: the first and the last of them are the chain's.
-  const auto publish_runs = [&](const OrderView& order, int32_t run, int32_t run_end, int32_t head,
+  const auto publish_runs = [&](const OrderView& order, int32_t run, int32_t run_end,
                                 const Chain90& chain, bool opens, bool closes) {
-    const int32_t generation = head / p.live_heads;  // of heads that had its place for sums
     const int32_t count = run + lane < run_end ? order.runs[run + lane].count : 0;
     int32_t begin = count;  // becomes the visits before this lane's run
     CUTE_UNROLL
@@ -63,44 +66,55 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     const int32_t total = __shfl_sync(0xffffffff, begin, 31);
     begin = count > 0 ? begin - count : total;
     for (int32_t base = 0; base < total; base += kBatch) {
-      const int32_t i = min(base + lane, total - 1);
+      // Eight lanes look up a visit: six of them a member of its band each, one the rest.
+      const int32_t i = min(base + lane / kLanes, total - 1);
+      const int member = lane % kLanes;
+      const bool there = lane / kLanes < total - base;
       const int j = last_at_most(begin, i);
       const Run& source = order.runs[run + j];
       const int32_t at = i - __shfl_sync(0xffffffff, begin, j);
-      if (lane < min(kBatch, total - base)) {
+      const uint32_t slot = (n + lane / kLanes) % kVisitRing;
+      if (there) {
         Recorder::disturb();
-        const uint32_t slot = (n + lane) % kVisitRing;
-        ptx::mbarrier_wait(&smem.visit_empty[slot], (n + lane) / kVisitRing % 2 ^ 1);
+        ptx::mbarrier_wait(&smem.visit_empty[slot], (n + lane / kLanes) / kVisitRing % 2 ^ 1);
         Visit& visit = smem.visit[slot];
         const int32_t q_tile = source.tile(at), addend = source.addend_of(at);
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
-        const int32_t q_head = chain.kv_head * plan.group + source.q_head;
-        const bool is_last = p.ordered && addend + 1 == order.row_addends[q_tile];
-        const int32_t rows = static_cast<int32_t>(order.q_edges[q_tile + 1]) - q_begin;
         const int32_t slices = source.slice_count, slice_begin = source.slice_begin;
-        if (slices > 0) {
-          visit.band = make_band<C>(order.slices[order.slice_ids[slice_begin]], q_begin,
-                                    chain.kv_begin, chain.kv_rows);
-        } else if (chain.kv_rows < C::kTileKv) {
-          visit.band = {0,          C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows),
-                        -C::kTileQ, C::kTileKv};
+        const bool cut = chain.kv_rows < C::kTileKv;
+        if (member < 6 && slices > 0) {
+          (&visit.band.q_begin)[member] =
+              band_member<C>(member, order.slices[order.slice_ids[slice_begin]], q_begin,
+                             chain.kv_begin, chain.kv_rows);
         }
-        visit.row = (head * plan.group + source.q_head) * p.common.hand_off.max_q_tiles + q_tile;
-        visit.sum = visit.row - generation * p.live_rows;
-        visit.key = chain.key;
-        visit.addend = addend;
-        visit.q_begin = q_begin;
-        visit.head = {.first = opens && i == 0,
-                      .last = closes && i == total - 1,
-                      .chain = static_cast<uint16_t>(chains % kChainRing),
-                      .rows = static_cast<uint16_t>(is_last ? rows : 0),
-                      .bands = static_cast<uint16_t>(max(slices, chain.kv_rows < C::kTileKv))};
-        visit.q_head = q_head;
-        visit.batch = chain.batch;
-        visit.slice_begin = slice_begin;
-        ptx::mbarrier_arrive(&smem.visit_full[slot]);
+        if (member == 6) {
+          if (slices == 0 && cut) {
+            visit.band = {0,          C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows),
+                          -C::kTileQ, C::kTileKv};
+          }
+          const int32_t q_head = chain.kv_head * plan.group + source.q_head;
+          const int32_t row =
+              (chain.batch * p.common.sizes.q_heads + q_head) * p.common.hand_off.max_q_tiles +
+              q_tile;
+          const bool is_last = p.ordered && addend + 1 == order.row_addends[q_tile];
+          const int32_t rows = static_cast<int32_t>(order.q_edges[q_tile + 1]) - q_begin;
+          visit.row = row;
+          visit.sum = row - chain.sums_before;
+          visit.key = chain.key;
+          visit.addend = addend;
+          visit.q_begin = q_begin;
+          visit.head = {.first = opens && i == 0,
+                        .last = closes && i == total - 1,
+                        .chain = static_cast<uint16_t>(chains % kChainRing),
+                        .rows = static_cast<uint16_t>(is_last ? rows : 0),
+                        .bands = static_cast<uint16_t>(max(slices, static_cast<int32_t>(cut)))};
+          visit.q_head = q_head;
+          visit.batch = chain.batch;
+          visit.slice_begin = slice_begin;
+        }
       }
       __syncwarp();
+      if (there && member == 0) ptx::mbarrier_arrive(&smem.visit_full[slot]);
       n += min(kBatch, total - base);
     }
   };
@@ -120,17 +134,19 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.kv_head = head % plan.kv_heads;
       chain.order = order_index;
       chain.key = head * p.common.hand_off.max_kv_tiles + tile;
+      chain.sums_before = head / p.live_heads * p.live_rows;
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     }
     __syncwarp();
     for (int32_t run = run_begin; run < run_end; run += 32) {
-      publish_runs(order, run, run_end, head, chain, run == run_begin, run + 32 >= run_end);
+      publish_runs(order, run, run_end, chain, run == run_begin, run + 32 >= run_end);
     }
     if (p.rotates) {  // what this chain waits for may be the next ticket: let others take that
       ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2);
-      if (run_begin < run_end) ptx::mbarrier_wait(&smem.chain_done, loads++ % 2);
+      if (chain.state == Chain90::empty && lane == 0) ptx::mbarrier_arrive(&smem.chain_done);
+      ptx::mbarrier_wait(&smem.chain_done, chains % 2);
     }
     ++chains;
   };

@@ -1,5 +1,5 @@
-// The way of dQ from shared memory to L2 in the sm90 backward: two writers add it in order, and two
-// signallers hand on the turns.
+// The way of dQ from shared memory to L2 in the sm90 backward: the writer adds it in order, and the
+// signaller hands on the turns.
 #pragma once
 
 #include "backend/cuda/device/recorder.cuh"
@@ -37,19 +37,19 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int
   }
 }
 
-/// One thread per half of the dQ tiles: adds them to dq_sum in the order of their addends. The sum
-/// that a row's last addend completes comes back into shared memory, for the consumers. What the
-/// next visit needs to know is looked up while this one's addition is under way: behind wgmma a
-/// look into shared memory takes hundreds of cycles, and one at a turn is a trip to L2.
+/// One thread: adds the dQ tiles to dq_sum in the order of their addends. The sum that a row's last
+/// addend completes comes back into shared memory, for the consumers. What the next visit needs to
+/// know is looked up while this one's addition is under way: behind wgmma a look into shared memory
+/// takes hundreds of cycles, and one at a turn is a trip to L2.
 template <class C, class Recorder>
-__device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int half) {
+__device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   struct Next {
     int32_t row, sum, addend, key;
     bool last, waits, ready;  // ready: the turn that it waits for has been seen
     bool alone;               // the next visit is known when this chain is done, not before
   };
-  Recorder recorder(p.record, 1, half == 0);
-  const auto turn_of = [&](int32_t row) { return p.workspace.turns + int64_t{row} * 2 + half; };
+  Recorder recorder(p.record, 1, true);
+  const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
   // The first addend waits for the end of the sum that had its place.
   const auto awaited = [&](const Next& v) {
     return turn_of(v.addend > 0 ? v.row : v.row - p.live_rows);
@@ -73,34 +73,34 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
     Recorder::disturb();
     const Next visit = next;
     const uint32_t buffer = n % C::kStages;
-    float* sum = p.workspace.dq_sum + int64_t{visit.sum} * C::kDqFloats + half * (C::kDqFloats / 2);
+    float* sum = p.workspace.dq_sum + int64_t{visit.sum} * C::kDqFloats;
     if (visit.waits) {
       const int64_t begin = recorder.now();
       if (!visit.ready) wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);
       ptx::fence_async_global();
       recorder.note(RecordKind::wait, begin, visit.row, visit.key);
     }
-    ptx::mbarrier_wait(&smem.dq_full[half][buffer], n / C::kStages % 2);
+    ptx::mbarrier_wait(&smem.dq_full[buffer], n / C::kStages % 2);
     // Everybody has done with visit n - kStages: this buffer held its dQ.
     if (n >= C::kStages) {
       ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kStages) % kVisitRing]);
     }
     const int64_t begin = recorder.now();
-    uint64_t* sum_full = &smem.sum_full[half][buffer];
+    uint64_t* sum_full = &smem.sum_full[buffer];
     ptx::fence_async_shared();
     const bool only = visit.last && visit.addend == 0;  // nothing to add
     if (p.ordered && visit.addend == 0) {               // the first addend needs no zero
-      if (!only) ptx::bulk_store(sum, smem.dq[buffer][half], C::kDqHalfBytes);
+      if (!only) ptx::bulk_store(sum, smem.dq[buffer], C::kDqBytes);
     } else {
-      ptx::bulk_add_f32(sum, smem.dq[buffer][half], C::kDqHalfBytes);
+      ptx::bulk_add_f32(sum, smem.dq[buffer], C::kDqBytes);
     }
     ptx::bulk_commit();
     if (!visit.alone) next = look(n + 1);
     if (!visit.last) {
       ptx::mbarrier_arrive(sum_full);  // keeps the phase
-      if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
+      if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
       ptx::bulk_wait_read();
-      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);
+      ptx::mbarrier_arrive(&smem.dq_empty[buffer]);
     }
     Recorder::disturb();
     ptx::bulk_wait_complete();
@@ -110,18 +110,18 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
       if (only) {
         ptx::mbarrier_arrive(sum_full);
       } else {
-        ptx::mbarrier_arrive_expect(sum_full, C::kDqHalfBytes);
-        ptx::bulk_load(sum_full, smem.dq[buffer][half], sum, C::kDqHalfBytes);
+        ptx::mbarrier_arrive_expect(sum_full, C::kDqBytes);
+        ptx::bulk_load(sum_full, smem.dq[buffer], sum, C::kDqBytes);
       }
-      ptx::mbarrier_arrive(&smem.dq_empty[half][buffer]);  // for those who wait for the sum first
-      if (p.shares_sums) ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
+      ptx::mbarrier_arrive(&smem.dq_empty[buffer]);  // for those who wait for the sum first
+      if (p.shares_sums) ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
     }
     if (visit.last ? p.shares_sums : p.ordered) {
       // Another thread signals, so that the release is off this thread's chain.
-      smem.signal_turn[half] = turn_of(visit.row);
-      smem.signal_value[half] = visit.last ? kSumDone : visit.addend + 1;
-      smem.signal_visit[half] = n;
-      ptx::mbarrier_arrive(&smem.signal_full[half]);
+      smem.signal_turn = turn_of(visit.row);
+      smem.signal_value = visit.last ? kSumDone : visit.addend + 1;
+      smem.signal_visit = n;
+      ptx::mbarrier_arrive(&smem.signal_full);
       ++signals;
     }
     if (visit.alone) {
@@ -130,24 +130,24 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, int h
     }
   }
   if (!p.ordered) return;
-  ptx::mbarrier_wait(&smem.signal_empty[half], signals % 2 ^ 1);
-  smem.signal_turn[half] = nullptr;
-  ptx::mbarrier_arrive(&smem.signal_full[half]);
+  ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
+  smem.signal_turn = nullptr;
+  ptx::mbarrier_arrive(&smem.signal_full);
 }
 
-/// One thread per half: tells the world which addends are complete. A release takes 1,700 cycles,
-/// so one thread for both halves would be busy for as long as a visit.
+/// One thread: tells the world which addends are complete. A release takes 1,700 cycles, so it is
+/// off the writer's chain.
 template <class C, class Recorder>
-__device__ void signal_turns(typename C::SharedStorage& smem, int half) {
+__device__ void signal_turns(typename C::SharedStorage& smem) {
   for (uint32_t n = 0;; ++n) {
-    ptx::mbarrier_wait(&smem.signal_full[half], n % 2);
-    int32_t* turn = smem.signal_turn[half];
-    const int32_t value = smem.signal_value[half];
+    ptx::mbarrier_wait(&smem.signal_full, n % 2);
+    int32_t* turn = smem.signal_turn;
+    const int32_t value = smem.signal_value;
     if (turn != nullptr && value == kSumDone) {  // its place is free once it has been fetched
-      const uint32_t visit = smem.signal_visit[half];
-      ptx::mbarrier_wait(&smem.sum_full[half][visit % C::kStages], visit / C::kStages % 2);
+      const uint32_t visit = smem.signal_visit;
+      ptx::mbarrier_wait(&smem.sum_full[visit % C::kStages], visit / C::kStages % 2);
     }
-    ptx::mbarrier_arrive(&smem.signal_empty[half]);
+    ptx::mbarrier_arrive(&smem.signal_empty);
     if (turn == nullptr) return;
     Recorder::disturb();
     ptx::store_release(turn, value);

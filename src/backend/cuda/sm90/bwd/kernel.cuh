@@ -2,15 +2,15 @@
 //
 //   warp            role          waits for                       tells
 //   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
-//   1, 2            dQ writers    turn of the row, visit_full,    {signal,sum}_full[w],
-//                                 dq_full[w]                      {visit,dq[w]}_empty, chain_done
-//   3, 4            signallers    signal_full[w]                  turn of the row, signal_empty[w]
-//   5               decoder       {chain,visit}_empty,            {chain,visit}_full
+//   1               dQ writer     turn of the row,                {signal,sum}_full,
+//                                 {visit,dq}_full                 {visit,dq}_empty, chain_done
+//   2               signaller     signal_full                     turn of the row, signal_empty
+//   3               decoder       {chain,visit}_empty,            {chain,visit}_full
 //                                 chain_done
-//   8-11, 12-15     consumers     {chain,rows,k,v}_full,          {chain,rows,k,v}_empty,
-//                                 dq_empty[w], sum_full[w]        dq_full[w]
+//   4-7, 8-11       consumers     {chain,rows,k,v,sum}_full,      {chain,rows,k,v}_empty, dq_full
+//                                 dq_empty
 //
-//   plan -> decoder -> loader -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writers -> dq_sum
+//   plan -> decoder -> loader -> {Q, dO, K, V} -> consumers -> dQ (shared) -> writer -> dq_sum
 //   (L2)
 //                                                   |   |                         ^   ^       |
 //                                        dK, dV <---+   +----> dQ <---- sum --------+   +- turn +
@@ -220,7 +220,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   const auto finish_row = [&](uint32_t n) {
     const int s = stage(n);
     const Visit& visit = smem.visit[n % kVisitRing];
-    ptx::mbarrier_wait(&smem.sum_full[half][s], phase(n));
+    ptx::mbarrier_wait(&smem.sum_full[s], phase(n));
     const auto* dq = reinterpret_cast<const float4*>(smem.dq[s][half]) + tid % 128;
     float sum[32];
     CUTE_UNROLL
@@ -318,7 +318,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
 
       gemm<true>(mma_dq, tQrDs(_, _, _, s), tQrK, tQ);
       gemm<false>(mma_dkv, rDs, tKrQ(_, _, _, s), tK);
-      ptx::mbarrier_wait(&smem.dq_empty[half][s], phase(n) ^ 1);
+      ptx::mbarrier_wait(&smem.dq_empty[s], phase(n) ^ 1);
       warpgroup_wait<1>();  // dQ(n)
       warpgroup_fence_operand(tQ);
       if (last) release(&smem.k_empty);
@@ -328,7 +328,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
         dq[128 * i] = make_float4(tQ(4 * i), tQ(4 * i + 1), tQ(4 * i + 2), tQ(4 * i + 3));
       }
       Recorder::disturb();
-      release(&smem.dq_full[half][s]);  // the proxy fence is the writer's: it costs less there
+      release(&smem.dq_full[s]);  // the proxy fence is the writer's: it costs less there
       issue_scores(n + 1, !last);
       warpgroup_wait<0>();  // dK(n), S(n + 1)
       warpgroup_fence_operand(tK);
@@ -397,18 +397,16 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     init(smem.chain_full, 1);
     init(smem.chain_empty, kConsumerWarps);
     init(smem.visit_full, 1);
-    init(smem.visit_empty, 2);  // the writers, after everybody else
+    init(smem.visit_empty, 1);  // the writer, after everybody else
     init(smem.rows_full, 1);
     init(smem.rows_empty, kConsumerWarps);
     ptx::mbarrier_init(&smem.stats_empty, kConsumerWarps);
-    for (int half = 0; half < 2; ++half) {
-      init(smem.dq_full[half], kConsumerWarps / 2);
-      init(smem.dq_empty[half], 1);
-      init(smem.sum_full[half], 1);
-    }
-    init(smem.signal_full, 1);
-    init(smem.signal_empty, 1);
-    ptx::mbarrier_init(&smem.chain_done, 2);
+    init(smem.dq_full, kConsumerWarps);
+    init(smem.dq_empty, 1);
+    init(smem.sum_full, 1);
+    ptx::mbarrier_init(&smem.signal_full, 1);
+    ptx::mbarrier_init(&smem.signal_empty, 1);
+    ptx::mbarrier_init(&smem.chain_done, 1);
     ptx::fence_barrier_init();
   }
   __syncthreads();
@@ -417,9 +415,9 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     ptx::registers_shrink<kServiceRegisters>();
     const bool leader = threadIdx.x % 32 == 0;
     if (warp == 0 && leader) load<C, Recorder>(smem, p);
-    if ((warp == 1 || warp == 2) && leader) write_dq<C, Recorder>(smem, p, warp - 1);
-    if ((warp == 3 || warp == 4) && leader && p.ordered) signal_turns<C, Recorder>(smem, warp - 3);
-    if (warp == 5) decode<C, Recorder>(smem, p);
+    if (warp == 1 && leader) write_dq<C, Recorder>(smem, p);
+    if (warp == 2 && leader && p.ordered) signal_turns<C, Recorder>(smem);
+    if (warp == 3) decode<C, Recorder>(smem, p);
   } else {
     ptx::registers_grow<kConsumerRegisters>();
     consume<C, Recorder>(smem, p);

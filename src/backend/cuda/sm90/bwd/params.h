@@ -22,10 +22,7 @@ struct Workspace {
   // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
   // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
   float* dkv_sum;
-  // Addends that are complete, zeroed in-stream: of each half of a row tile (kSumDone when its sum
-  // has been fetched and its place is free), then of each warpgroup's half of a key tile.
-  int32_t* turns;      // [row tiles][2]
-  int32_t* key_turns;  // [key tiles][2]
+  int32_t* key_turns;  // [key tiles][2]: addends that are complete, of each warpgroup's half
 };
 
 /// The cap on scores. All 0: none.
