@@ -36,7 +36,8 @@ TEST_P(Small, Kernels) {
     p.dtype = kind.dtype;
     if (kind.extras) p.softcap = 5, p.dropout = 0.2;
     GpuCase c(p, mask, 3);
-    for (const std::string order : {"descending", "ascending/split"}) {  // split: shared KV tiles
+    // split: shared KV tiles; shift: tasks wait for later ones.
+    for (const std::string order : {"descending", "ascending/split", "shift"}) {
       c.run(backend, c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, order));
       double ratio = 0;
       EXPECT_EQ(c.examine(ratio), "") << order;

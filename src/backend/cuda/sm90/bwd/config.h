@@ -48,13 +48,21 @@ struct alignas(16) Visit {
   Band band;            // the first
 };
 
+/// Where in the plan the decoder is. The ends are those of the unit and of the task.
+struct Place {
+  int32_t task, task_end;  // of the placement
+  int32_t head, order;     // b * kv_heads + kv_head, and the index of its order
+  int32_t chain, chain_end;
+};
+
 /// One KV tile with its visits.
 struct Chain90 {
   enum State : int32_t { visited, empty, end };  // `end`: no more chains
   State state;
   int32_t kv_begin, kv_rows;
   uint16_t batch, kv_head;
-  int32_t order;
+  Place place;
+  int32_t run_begin, run_end;  // of its order
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
   int32_t sums_before;      // row tiles of the heads that had its place for sums
   int32_t addend, addends;  // of the chains that share it

@@ -24,8 +24,8 @@ __device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
   return found;
 }
 
-/// Member `f` of Slice, as that of Band, in the coordinates of the tiles at `q_begin` and `kv_begin`,
-/// of which the latter has `kv_rows` keys.
+/// Member `f` of Slice, as that of Band, in the coordinates of the tiles at `q_begin` and
+/// `kv_begin`, of which the latter has `kv_rows` keys.
 template <class C>
 __device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_t q_begin,
                                                int32_t kv_begin, int32_t kv_rows) {
@@ -39,9 +39,7 @@ static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof
 template <class C>
 __device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, int32_t kv_begin,
                                           int32_t kv_rows) {
-  const auto member = [&](int f) {
-    return band_member<C>(f, slice, q_begin, kv_begin, kv_rows);
-  };
+  const auto member = [&](int f) { return band_member<C>(f, slice, q_begin, kv_begin, kv_rows); };
   return {member(0), member(1), member(2), member(3), member(4), member(5)};
 }
 
@@ -53,10 +51,10 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   const PlanView& plan = p.common.plan;
   uint32_t chains = 0, n = 0;  // chains and visits so far
 
-  // The visits of up to 32 runs; `opens`, `closes`: the first and the last of them are the chain's.
-  const auto publish_runs = [&](const OrderView& order, int32_t run, int32_t run_end,
-                                const Chain90& chain, bool opens, bool closes) {
-    const int32_t count = run + lane < run_end ? order.runs[run + lane].count : 0;
+  // The visits of up to 32 runs of `chain`.
+  const auto publish_runs = [&](const Chain90& chain, int32_t run) {
+    const OrderView& order = plan.orders[chain.place.order];
+    const int32_t count = run + lane < chain.run_end ? order.runs[run + lane].count : 0;
     int32_t begin = count;  // becomes the visits before this lane's run
     CUTE_UNROLL
     for (int step = 1; step < 32; step *= 2) {
@@ -103,8 +101,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           visit.key = chain.key;
           visit.addend = addend;
           visit.q_begin = q_begin;
-          visit.head = {.first = opens && i == 0,
-                        .last = closes && i == total - 1,
+          visit.head = {.first = i == 0 && run == chain.run_begin,
+                        .last = i == total - 1 && run + 32 >= chain.run_end,
                         .chain = static_cast<uint16_t>(chains % kChainRing),
                         .rows = static_cast<uint16_t>(is_last ? rows : 0),
                         .bands = static_cast<uint16_t>(max(slices, static_cast<int32_t>(cut)))};
@@ -119,11 +117,14 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     }
   };
 
-  const auto publish_chain = [&](int32_t head, int32_t order_index, const OrderView& order,
-                                 const Chain& planned) {
-    const int32_t run_begin = planned.run_begin, run_end = planned.run_end, tile = planned.tile;
+  // The chain at `place`; where its slot says that it is again, so that no register has to.
+  const auto publish_chain = [&](const Place& place) -> const Place& {
     Chain90& chain = smem.chain[chains % kChainRing];
     if (lane == 0) {
+      const OrderView& order = plan.orders[place.order];
+      const Chain& planned = order.chains[place.chain];
+      const int32_t head = place.head;
+      const int32_t run_begin = planned.run_begin, run_end = planned.run_end, tile = planned.tile;
       const int32_t kv_begin = static_cast<int32_t>(order.kv_edges[tile]);
       const int32_t kv_end = static_cast<int32_t>(order.kv_edges[tile + 1]);
       ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
@@ -132,7 +133,9 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.kv_rows = kv_end - kv_begin;
       chain.batch = head / plan.kv_heads;
       chain.kv_head = head % plan.kv_heads;
-      chain.order = order_index;
+      chain.place = place;
+      chain.run_begin = run_begin;
+      chain.run_end = run_end;
       chain.key = head * p.common.hand_off.max_kv_tiles + tile;
       chain.sums_before = head / p.live_heads * p.live_rows;
       chain.addend = planned.addend;
@@ -140,15 +143,14 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     }
     __syncwarp();
-    for (int32_t run = run_begin; run < run_end; run += 32) {
-      publish_runs(order, run, run_end, chain, run == run_begin, run + 32 >= run_end);
-    }
+    for (int32_t run = chain.run_begin; run < chain.run_end; run += 32) publish_runs(chain, run);
     if (p.rotates) {  // what this chain waits for may be the next ticket: let others take that
       ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2);
       if (chain.state == Chain90::empty && lane == 0) ptx::mbarrier_arrive(&smem.chain_done);
       ptx::mbarrier_wait(&smem.chain_done, chains % 2);
     }
     ++chains;
+    return chain.place;
   };
 
   for (;;) {
@@ -161,15 +163,17 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     if (lane == 0) unit = atomicAdd(p.common.hand_off.ticket, 1);
     unit = __shfl_sync(0xffffffff, unit, 0);
     if (unit >= plan.unit_count) break;
-    const int32_t end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
-    for (int32_t t = plan.unit_begin ? plan.unit_begin[unit] : unit; t < end; ++t) {
-      const PlacedTask placed = plan.placed[t];
-      const int32_t order_index = plan.order_of_head[placed.head];
-      const OrderView& order = plan.orders[order_index];
-      const Task task = order.tasks[placed.task];
-      for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-        publish_chain(placed.head, order_index, order, order.chains[c]);
-      }
+    Place place;
+    place.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
+    place.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
+    for (; place.task < place.task_end; ++place.task) {
+      const PlacedTask placed = plan.placed[place.task];
+      place.head = placed.head;
+      place.order = plan.order_of_head[placed.head];
+      const Task task = plan.orders[place.order].tasks[placed.task];
+      place.chain = task.chain_begin;
+      place.chain_end = task.chain_end;
+      for (; place.chain < place.chain_end; ++place.chain) place = publish_chain(place);
     }
   }
   if (lane == 0) {

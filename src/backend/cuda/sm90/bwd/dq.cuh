@@ -58,8 +58,8 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   const auto look = [&](uint32_t n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
-    Next next{visit.row, visit.sum, visit.addend, visit.key, visit.head.rows > 0, false, false,
-              p.rotates && visit.head.last};
+    Next next{visit.row,           visit.sum, visit.addend, visit.key,
+              visit.head.rows > 0, false,     false,        p.rotates && visit.head.last};
     if (p.ordered && next.row >= 0) {
       next.waits = next.addend > 0 || (next.sum != next.row && !next.last);
       next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);

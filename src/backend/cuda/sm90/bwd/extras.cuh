@@ -19,8 +19,7 @@ struct DropoutPlace {
   __device__ static DropoutPlace of(const BackwardParams& p, const Chain90& chain,
                                     const Visit& visit) {
     const int32_t q_tile = visit.row % p.hand_off.max_q_tiles;
-    const DropoutOrigin origin =
-        p.plan.dropout_origin(chain.batch * p.plan.kv_heads + chain.kv_head, q_tile);
+    const DropoutOrigin origin = p.plan.dropout_origin(chain.place.head, q_tile);
     return {static_cast<uint32_t>(origin.sequence), static_cast<uint32_t>(origin.q),
             static_cast<uint32_t>(chain.kv_begin - origin.k)};
   }

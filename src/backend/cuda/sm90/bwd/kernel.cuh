@@ -52,7 +52,7 @@ __device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const Ord
   for (int b = 0; b < bands; ++b) {
     Band band = visit.band;
     if (b > 0) {
-      const OrderView& order = orders[chain.order];
+      const OrderView& order = orders[chain.place.order];
       band = make_band<C>(order.slices[order.slice_ids[visit.slice_begin + b]], visit.q_begin,
                           chain.kv_begin, chain.kv_rows);
     }
@@ -134,13 +134,14 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   using Element = typename C::Element;
   constexpr int kScores = C::kTileQ / 2;  // elements of S^T a thread holds
   // Of the consumers; through a shuffle, so that the compiler keeps it and does not ask again.
-  const int tid = __shfl_sync(0xffffffff, threadIdx.x - kServiceThreads, threadIdx.x % 32);
+  // Unsigned, so that what follows from it is a shift away and needs no register.
+  const uint32_t tid = __shfl_sync(0xffffffff, threadIdx.x - kServiceThreads, threadIdx.x % 32);
   const int half = __shfl_sync(0xffffffff, tid / 128, 0);  // warpgroup; uniform for descriptors
-  const int lane = tid % 32;
+  const uint32_t lane = tid % 32;
   const float scale_log2 = p.common.scalars.scale_log2;
   const Softcap& softcap = p.softcap;
   const Dropout& dropout = p.common.scalars.dropout;
-  const int k_row = tid / 32 * 16 + lane / 4;
+  const int k_row = static_cast<int>(tid / 32 * 16 + lane / 4);
 
   Tensor sK = make_tensor(make_smem_ptr(smem.k), typename C::LayoutKv{});          // (TKV,HD)
   Tensor sV = make_tensor(make_smem_ptr(smem.v), typename C::LayoutKv{});          // (TKV,HD)
@@ -258,6 +259,15 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       const int32_t row = visit.row;
       const bool last = visit.head.last, masked = visit.head.bands > 0;
       const bool completes = visit.head.rows > 0;
+      uint32_t kept[C::kTileQ / 64];  // before dP is in flight: a draw needs registers
+      if constexpr (C::kExtras) {
+        CUTE_UNROLL
+        for (uint32_t& word : kept) word = ~0u;
+        if (dropout.enabled()) {
+          kept_bits(kept, dropout, place.sequence, visit.q_head, visit.q_begin - place.q,
+                    place.k + tid / 32 * 16);
+        }
+      }
       issue(delta_weights, tPrV, tPrDo(_, _, _, s), tP);
       if (C::kExtras && softcap.cap != 0) {
         CUTE_UNROLL
@@ -278,14 +288,6 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       Tensor p_words = recast<uint32_t>(rP);
       Tensor ds_words = recast<uint32_t>(rDs);
       if constexpr (C::kExtras) {
-        // The draws run behind dP. P and dS wait for it: there are no registers for P and slope.
-        uint32_t kept[C::kTileQ / 64];
-        CUTE_UNROLL
-        for (uint32_t& word : kept) word = ~0u;
-        if (dropout.enabled()) {
-          kept_bits(kept, dropout, place.sequence, visit.q_head, visit.q_begin - place.q,
-                    place.k + tid / 32 * 16);
-        }
         warpgroup_wait<0>();  // dP(n)
         warpgroup_fence_operand(tP);
         weigh<C>(tS, tP, smem.stats, kept, softcap.inverse, dropout.scale, p_words, ds_words);
@@ -343,8 +345,10 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     }
   };
 
-  uint32_t n = 0, loads = 0;  // visits and chains with visits so far
-  for (uint32_t c = 0;; ++c) {
+  uint32_t n = 0;  // visits so far
+  // Chains so far, from bit 1 on; in bit 0 whether an odd number of them had visits.
+  for (uint32_t chains = 0;; chains += 2) {
+    const uint32_t c = chains / 2;
     ptx::mbarrier_wait(&smem.chain_full[c % kChainRing], c / kChainRing % 2);
     const int64_t started = recorder.now();
     const Chain90& chain = smem.chain[c % kChainRing];
@@ -356,9 +360,9 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     clear(tK);
     clear(tV);
     if (state == Chain90::visited) {
-      ptx::mbarrier_wait(&smem.k_full, loads % 2);
-      ptx::mbarrier_wait(&smem.v_full, loads % 2);
-      ++loads;
+      ptx::mbarrier_wait(&smem.k_full, chains % 2);
+      ptx::mbarrier_wait(&smem.v_full, chains % 2);
+      chains ^= 1;
       recorder.note(RecordKind::start, started, -1, chain.key);
       n = do_visits(chain, n);
     }

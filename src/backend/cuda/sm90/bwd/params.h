@@ -15,9 +15,9 @@ inline constexpr int kStatBytes = 16;  // of a row's statistics, at most: stats.
 /// Where the kernels of one backward meet. A row tile is one query tile of one query head:
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
-  void* stats;    // [row tiles][tile_q] of Config::Stat
-  // [live_heads * group * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has the place
-  // that KV head h - live_heads had.
+  void* stats;  // [row tiles][tile_q] of Config::Stat
+  // [live_heads * group * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has the
+  // place that KV head h - live_heads had.
   float* dq_sum;
   // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
   // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
@@ -37,7 +37,7 @@ struct Params {
   CUtensorMap map_q, map_dout, map_k, map_v;
   BackwardParams common;
   Workspace workspace;
-  float unit;         // of LSE / scale in the statistics
+  float unit;          // of LSE / scale in the statistics
   int32_t live_heads;  // KV heads that have a place for their sums, and their row tiles
   int32_t live_rows;
   bool shares_sums;   // they are fewer than all
