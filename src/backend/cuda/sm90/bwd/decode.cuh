@@ -79,6 +79,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
         const int32_t q_tile = source.tile(at), addend = source.addend_of(at);
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
         const int32_t slices = source.slice_count, slice_begin = source.slice_begin;
+        const int32_t addends = order.row_addends[q_tile];
+        const int32_t q_end = static_cast<int32_t>(order.q_edges[q_tile + 1]);
         const bool cut = chain.kv_rows < C::kTileKv;
         if (member < 6 && slices > 0) {
           (&visit.band.q_begin)[member] =
@@ -94,8 +96,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           const int32_t row =
               (chain.batch * p.common.sizes.q_heads + q_head) * p.common.hand_off.max_q_tiles +
               q_tile;
-          const bool is_last = p.ordered && addend + 1 == order.row_addends[q_tile];
-          const int32_t rows = static_cast<int32_t>(order.q_edges[q_tile + 1]) - q_begin;
+          const bool is_last = p.ordered && addend + 1 == addends;
+          const int32_t rows = q_end - q_begin;
           visit.row = row;
           visit.sum = row - chain.sums_before;
           visit.key = chain.key;
