@@ -180,9 +180,11 @@ def test_reports_compare_and_escape():
 def test_the_price_of_determinism_is_that_of_calls_in_turn():
     """Not that of the medians, where a row has both."""
     ordered, free = row(ms=2.0, order_ratio=0.8), row("verbatim:unordered", 1.0)
-    found = [result(ordered, free, row("flex", 1.0))]
+    alone = row(ms=2.0, name="alone", order_ratio=0.5, unordered=free["backward"])
+    found = [result(ordered, free, row("flex", 1.0), alone)]
     text = report.text(found)
     assert re.search(r"time with determinism over without\n.*\ncase +1\.25", text)
+    assert re.search(r"time with determinism over without\n.*\n.*\nalone +2\.00", text)
     assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +0\.50", text)
     assert "1.25" in page.html(found)
 

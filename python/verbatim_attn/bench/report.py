@@ -14,19 +14,19 @@ Table = tuple[str, list[str], list[list[str]]]  # title, columns, rows
 
 
 def rows_of(results: Results) -> list[dict[str, Any]]:
-    """Rows of all results. Those of the tool have no provider: they are ours, and their backward
-    without order is a row of its own."""
-    rows = []
-    for result in results:
-        for row in result["results"]:
-            if "provider" in row:
-                rows.append(row)
-                continue
-            rows.append({"provider": "verbatim", "status": "ok", "reason": "", **row})
-            if row.get("unordered"):
-                rows.append({**rows[-1], "provider": "verbatim:unordered", "forward": None,
-                             "backward": row["unordered"]})  # fmt: skip
-    return rows
+    """Rows of all results. Those of the tool have no provider: they are ours. A backward without
+    order that was timed in turn is a row of its own where nobody measured that provider."""
+    rows = [row if "provider" in row else {"provider": "verbatim", "status": "ok", "reason": "", **row}
+            for result in results for row in result["results"]]  # fmt: skip
+    measured = {(row["set"], row["name"], row["provider"]) for row in rows}
+    found = []
+    for row in rows:
+        found.append(row)
+        twin = unordered_twin(row["provider"])
+        if row.get("unordered") and (row["set"], row["name"], twin) not in measured:
+            found.append({**row, "provider": twin, "forward": None, "backward": row["unordered"],
+                          "unordered": None, "order_ratio": None, "memory_bytes": None})  # fmt: skip
+    return found
 
 
 def milliseconds(row: dict[str, Any], which: str) -> float:

@@ -21,7 +21,7 @@ summary() {
          }
          report && /^=+ +(at|and) / && lines++ < 2 { sub(/^=+ +/, ""); report = report " " $0 }
          END { if (report) print report }' |
-    sed -E 's/ \[[0-9]+ hazards\]//' | sort | uniq -c | sort -rn | head -20
+    sed -E 's/ \[[0-9]+ hazards\]//' | sort | uniq -c | sort -rn
 }
 
 printf '%-10s %-5s %-8s %s\n' tool arch seconds result
