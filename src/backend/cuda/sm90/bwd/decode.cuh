@@ -36,6 +36,7 @@ __device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_
 }
 static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t) + 4);
 
+/// `slice` in those coordinates.
 template <class C>
 __device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, int32_t kv_begin,
                                           int32_t kv_rows) {
@@ -119,7 +120,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     }
   };
 
-  // The chain at `place`; where its slot says that it is again, so that no register has to.
+  // Publishes the chain at `place`. Returns the copy of `place` in its slot, so that meanwhile no
+  // register has to hold it.
   const auto publish_chain = [&](const Place& place) -> const Place& {
     Chain90& chain = smem.chain[chains % kChainRing];
     if (lane == 0) {
