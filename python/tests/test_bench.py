@@ -180,16 +180,20 @@ def test_reports_compare_and_escape():
 def test_the_price_of_determinism_is_that_of_calls_in_turn():
     """Not that of the medians, where a row has both."""
     ordered, free = row(ms=2.0, order_ratio=0.8), row("verbatim:unordered", 1.0)
-    alone = row(ms=2.0, name="alone", order_ratio=0.5, unordered=free["backward"])
+    alone = row(ms=2.0, name="alone", order_ratio=0.5, unordered=free["backward"],
+                bits={"differing_words": 0}, check={"error_ratio": 0.1})  # fmt: skip
     found = [result(ordered, free, row("flex", 1.0), alone)]
     text = report.text(found)
     assert re.search(r"time with determinism over without\n.*\ncase +1\.25", text)
     assert re.search(r"time with determinism over without\n.*\n.*\nalone +2\.00", text)
     assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +0\.50", text)
     assert "1.25" in page.html(found)
+    twin = report.rows_of(found)[-1]  # of "alone": nobody checked it or compared its bits
+    assert twin["provider"] == "verbatim:unordered" and twin["name"] == "alone"
+    assert twin["backward"] and not twin["bits"] and not twin["check"] and not twin["repro"]
 
 
-def test_calls_in_turn():
+def test_calls_in_turn(monkeypatch):
     """Every call gets as many, each right behind another, and starts one burst of its own."""
     pytest.importorskip("torch")
     from verbatim_attn.bench import measure, run
@@ -219,6 +223,20 @@ def test_calls_in_turn():
     of._time_backward(filled, passes)
     assert filled["backward"]["ms"] == 5.0 and filled["unordered"]["ms"] == 7.5
     assert filled["order_ratio"] == 1.5
+
+    # A twin that fails, or whose results are wrong, costs the row nothing but the comparison.
+    device.times_in_turn = lambda calls, protocol: [[4.0]] * len(calls)
+    attend = providers.Verbatim("verbatim").make(case, "cpu")
+    for bad in (lambda q, k, v: 1 / 0, lambda q, k, v: 2 * attend(q, k, v)):
+        class Bad(providers.Verbatim):
+            def make(self, case, device, bad=bad):
+                return bad
+
+        monkeypatch.setattr(run, "known", lambda: {"verbatim:unordered": Bad("verbatim:unordered")})
+        of._expected = run.check.expectations(case, tensors)
+        filled = {}
+        of._time_backward(filled, passes)
+        assert filled["backward"]["ms"] == 4.0 and "unordered" not in filled
 
 
 def test_reports_read_the_tool_s_results():
