@@ -9,7 +9,7 @@ int32_t live_heads(const Plan& plan) {
   const auto heads = static_cast<int32_t>(plan.order_of_head.size());
   const Placement& placement = plan.placement;
   if (plan.pass == Pass::forward || plan.level == Level::not_guaranteed || !placement.queue ||
-      plan.orders.size() != 1 || plan.residency > 1) {
+      plan.orders.size() != 1) {
     return heads;
   }
   const auto count = static_cast<int64_t>(placement.tasks.size());

@@ -118,9 +118,9 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .unit = lse_unit(scalars.scale),
       .live_heads = context.live_heads,
       .live_rows = static_cast<int32_t>(context.live_heads * head_tiles),
+      .together = context.ordered ? context.residency : 1,
       .shares_sums = context.live_heads < heads,
       .ordered = context.ordered,
-      .rotates = context.ordered && context.residency > 1,
       .record = context.record,
       .softcap = softcap_of(scalars),
   };

@@ -148,7 +148,6 @@ struct Config {
     uint64_t dq_full[kStages], dq_empty[kStages];
     uint64_t sum_full[kStages];  // of a last addend: dq holds the complete sum
     uint64_t signal_full, signal_empty;
-    uint64_t chain_done;  // where tasks rotate: the chain's last dQ has been added
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };

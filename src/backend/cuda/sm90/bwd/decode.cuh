@@ -44,6 +44,14 @@ __device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, i
   return {member(0), member(1), member(2), member(3), member(4), member(5)};
 }
 
+/// Waits until `count` tickets are taken, or the launch has been given up.
+__device__ __forceinline__ void wait_for_tickets(const HandOff& hand_off, int32_t count) {
+  while (*static_cast<volatile int32_t*>(hand_off.ticket) < count &&
+         *static_cast<volatile int32_t*>(hand_off.aborted) == 0) {
+    __nanosleep(200);
+  }
+}
+
 /// A whole warp. From a ticket to the first tile of its chain it is about ten trips to L2, each of
 /// which waits for the one before: as long as two visits take. So a warp of its own walks ahead.
 template <class C, class Recorder>
@@ -148,25 +156,24 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     }
     __syncwarp();
     for (int32_t run = chain.run_begin; run < chain.run_end; run += 32) publish_runs(chain, run);
-    if (p.rotates) {  // what this chain waits for may be the next ticket: let others take that
-      ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2);
-      if (chain.state == Chain90::empty && lane == 0) ptx::mbarrier_arrive(&smem.chain_done);
-      ptx::mbarrier_wait(&smem.chain_done, chains % 2);
-    }
     ++chains;
     return chain.place;
   };
 
-  for (;;) {
+  for (int32_t tickets = 0;;) {  // that others must have taken before the next
     if (n >= kAhead) {
       const uint32_t before = n - kAhead;
       ptx::mbarrier_wait(&smem.visit_empty[before % kVisitRing], before / kVisitRing % 2);
     }
     Recorder::disturb();
     int32_t unit = 0;
-    if (lane == 0) unit = atomicAdd(p.common.hand_off.ticket, 1);
+    if (lane == 0) {
+      if (p.together > 1) wait_for_tickets(p.common.hand_off, tickets);
+      unit = atomicAdd(p.common.hand_off.ticket, 1);
+    }
     unit = __shfl_sync(0xffffffff, unit, 0);
     if (unit >= plan.unit_count) break;
+    tickets = min(unit + p.together, plan.unit_count);
     Place place;
     place.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
     place.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;

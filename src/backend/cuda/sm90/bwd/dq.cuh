@@ -46,7 +46,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   struct Next {
     int32_t row, sum, addend, key;
     bool last, waits, ready;  // ready: the turn that it waits for has been seen
-    bool alone;               // the next visit is known when this chain is done, not before
+    bool ends;                // others may wait for this visit before the next one is known
   };
   Recorder recorder(p.record, 1, true);
   const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
@@ -59,7 +59,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
     Next next{visit.row,           visit.sum, visit.addend, visit.key,
-              visit.head.rows > 0, false,     false,        p.rotates && visit.head.last};
+              visit.head.rows > 0, false,     false,        p.together > 1 && visit.head.last};
     if (p.ordered && next.row >= 0) {
       next.waits = next.addend > 0 || (next.sum != next.row && !next.last);
       next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);
@@ -95,7 +95,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
       ptx::bulk_add_f32(sum, smem.dq[buffer], C::kDqBytes);
     }
     ptx::bulk_commit();
-    if (!visit.alone) next = look(n + 1);
+    if (!visit.ends) next = look(n + 1);
     if (!visit.last) {
       ptx::mbarrier_arrive(sum_full);  // keeps the phase
       if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
@@ -124,10 +124,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
       ptx::mbarrier_arrive(&smem.signal_full);
       ++signals;
     }
-    if (visit.alone) {
-      ptx::mbarrier_arrive(&smem.chain_done);
-      next = look(n + 1);
-    }
+    if (visit.ends) next = look(n + 1);
   }
   if (!p.ordered) return;
   ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);

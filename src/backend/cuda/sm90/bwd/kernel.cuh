@@ -3,10 +3,9 @@
 //   warp            role          waits for                       tells
 //   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
 //   1               dQ writer     turn of the row,                {signal,sum}_full,
-//                                 {visit,dq}_full                 {visit,dq}_empty, chain_done
+//                                 {visit,dq}_full                 {visit,dq}_empty
 //   2               signaller     signal_full                     turn of the row, signal_empty
-//   3               decoder       {chain,visit}_empty,            {chain,visit}_full
-//                                 chain_done
+//   3               decoder       {chain,visit}_empty             {chain,visit}_full
 //   4-7, 8-11       consumers     {chain,rows,k,v,sum}_full,      {chain,rows,k,v}_empty, dq_full
 //                                 dq_empty
 //
@@ -410,7 +409,6 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     init(smem.sum_full, 1);
     ptx::mbarrier_init(&smem.signal_full, 1);
     ptx::mbarrier_init(&smem.signal_empty, 1);
-    ptx::mbarrier_init(&smem.chain_done, 1);
     ptx::fence_barrier_init();
   }
   __syncthreads();

@@ -40,9 +40,10 @@ struct Params {
   float unit;          // of LSE / scale in the statistics
   int32_t live_heads;  // KV heads that have a place for their sums, and their row tiles
   int32_t live_rows;
+  // Tickets that wait for each other lie closer together than this. 1: none waits for a later one.
+  int32_t together;
   bool shares_sums;   // they are fewer than all
   bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
-  bool rotates;       // tasks wait for later tickets: none may queue behind another
   RecordView record;  // of the kernel with Recorder
   Softcap softcap;    // of the kernel with softcap and dropout
 };
