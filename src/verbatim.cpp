@@ -21,6 +21,7 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
   if (plan.machine.name.empty()) {
     plan.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
   }
+  if (plan.residents == 0) plan.residents = backend->residents();
   plan.pass = Pass::backward;
   const auto backward = cached_plan(problem, mask, plan);
   plan.pass = Pass::forward;

@@ -62,12 +62,17 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
   const CaseProblem problem = parse_case(one.words);
   const auto& [sizes, made] = problem;
   backend.check(sizes);
+  const auto options = [&](Pass pass) {
+    PlanOptions chosen = planning.make(pass, device);
+    chosen.residents = backend.residents();
+    return chosen;
+  };
   const auto start = std::chrono::steady_clock::now();
-  const Plan backward = make_plan(sizes, made, planning.make(Pass::backward, device));
+  const Plan backward = make_plan(sizes, made, options(Pass::backward));
   const std::chrono::duration<double, std::milli> planned =
       std::chrono::steady_clock::now() - start;
-  const Plan forward = make_plan(sizes, made, planning.make(Pass::forward, device));
-  const PlanOptions again = planning.make(Pass::backward, device);
+  const Plan forward = make_plan(sizes, made, options(Pass::forward));
+  const PlanOptions again = options(Pass::backward);
   cached_plan(sizes, made, again);
   const auto asked = std::chrono::steady_clock::now();
   cached_plan(sizes, made, again);

@@ -51,6 +51,9 @@ struct Chain {
   int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs
   int32_t q_head = 0;                  // forward: the query head inside the group
   int32_t addend = 0, addends = 1;     // this chain's place among those that share the tile
+  /// Backward: goes on from the dK and dV of the chain before it in HeadOrder::chains, for which it
+  /// waits at its start. Both are pieces of one, cut so that fewer workers can run the order.
+  bool continues = false;
   bool operator==(const Chain&) const = default;
 };
 
@@ -68,7 +71,7 @@ struct HeadOrder {
   int32_t group = 1;  // query heads per KV head
   std::vector<Run> runs;
   std::vector<Chain> chains;
-  std::vector<Task> tasks;           // in the sequence in which they should be issued
+  std::vector<Task> tasks;           // each chain in one, in the sequence to issue them in
   std::vector<int32_t> row_addends;  // backward: addends of each dQ row, [q_tiles]
 
   int64_t visits() const;

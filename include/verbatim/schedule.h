@@ -26,10 +26,11 @@ std::span<const OrderInfo> orders();
 /// The order `name` of `pass` for one KV head whose group has `group` query heads. The suffix
 /// "/split" makes more and shorter tasks: one chain per query head of the group in the backward,
 /// one per kSplit KV tiles of a row in the forward (docs/scheduling.md). "auto" chooses for each
-/// sequence of the mask by rule. Every sequence is ordered as if it were alone. Throws Error naming
-/// the nearest order when the name is unknown.
+/// sequence of the mask by rule, for plans of `level`. Every sequence is ordered as if it were
+/// alone. Throws Error naming the nearest order when the name is unknown.
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
-                                            std::shared_ptr<const TileMap> tiles, int32_t group);
+                                            std::shared_ptr<const TileMap> tiles, int32_t group,
+                                            Level level = Level::invariant);
 
 struct PlacementInfo {
   const char* name;
@@ -120,19 +121,22 @@ PlacementMemo memo_from_json(const std::string& text);
 /// How a plan is asked for. Empty or zero means: choose.
 struct PlanOptions {
   Pass pass = Pass::backward;
-  std::string order = "auto";  // a name of orders(), or "auto": by rule, one for all levels
+  std::string order = "auto";  // a name of orders(), or "auto": by rule
   std::string placement = "auto";
   Level level = Level::invariant;
-  TileShape tile{0, 0};                       // a 0: that of default_tile()
-  int32_t workers = 0;                        // 0: the machine's
-  Machine machine;                            // for `auto` placement and predictions
+  TileShape tile{0, 0};   // a 0: that of default_tile()
+  int32_t workers = 0;    // 0: the machine's
+  int32_t residents = 0;  // workers that are sure to run at once; 0: as many as the waits need
+  Machine machine;        // for `auto` placement and predictions
   std::shared_ptr<const PlacementMemo> memo;  // asked first for `auto` placement, or null
   bool operator==(const PlanOptions&) const = default;
 };
 /// The tile shape of the contract: a function of pass and head dims only.
 TileShape default_tile(const Problem& problem, Pass pass);
-/// Classify, order, place, verify. Throws Error naming what does not fit: the mask's lengths, a
-/// negative size, workers too few for the order, a level that it cannot keep (with the nearest).
+/// Classify, order, place, verify. Where tasks wait for more others than `workers` or `residents`
+/// can run at once, their chains are cut in pieces that add up in the same order: the same bits,
+/// with residency 1. Throws Error naming what does not fit: the mask's lengths, a negative size,
+/// workers too few for an order that cannot be cut, a level that it cannot keep (with the nearest).
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
 
 /// make_plan() remembered: equal arguments get the plan made for them before, one object, so that

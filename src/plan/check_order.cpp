@@ -17,6 +17,12 @@ namespace {
   throw Error(ErrorCode::invalid_plan, "plan.verify", std::move(message));
 }
 
+/// Whether `next` may be the piece of a chain that follows `piece`.
+bool continues(const Chain& piece, const Chain& next) {
+  return next.tile == piece.tile && next.addend == piece.addend + 1 &&
+         next.addends == piece.addends;
+}
+
 void check_ranges(const Subject& subject) {
   const HeadOrder& order = subject.order;
   const auto require = [&](bool ok, const char* what, size_t index) {
@@ -27,21 +33,25 @@ void check_ranges(const Subject& subject) {
   };
   const auto group = order.group;
   if (group < 1) fail(fmt::format("head {} has a group of {} query heads", subject.head, group));
-  int32_t chains = 0;
+  std::vector<bool> in_task(order.chains.size());
   for (size_t k = 0; k < order.tasks.size(); ++k) {
     const Task& task = order.tasks[k];
-    require(task.chain_begin == chains && task.chain_begin < task.chain_end &&
+    require(task.chain_begin < task.chain_end &&
                 inside(task.chain_begin, task.chain_end, order.chains.size()),
             "task", k);
-    chains = task.chain_end;
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      require(!in_task[static_cast<size_t>(c)], "task", k);
+      in_task[static_cast<size_t>(c)] = true;
+    }
   }
-  require(static_cast<size_t>(chains) == order.chains.size(), "chain", order.chains.size());
   for (size_t k = 0; k < order.chains.size(); ++k) {
     const Chain& chain = order.chains[k];
-    require(inside(chain.run_begin, chain.run_end, order.runs.size()) && 0 <= chain.tile &&
-                chain.tile < subject.kept_tiles() &&
+    require(in_task[k] && inside(chain.run_begin, chain.run_end, order.runs.size()) &&
+                0 <= chain.tile && chain.tile < subject.kept_tiles() &&
                 static_cast<size_t>(std::max(chain.addends, 0)) <= order.chains.size() &&
-                0 <= chain.q_head && chain.q_head < (subject.backward() ? 1 : group),
+                0 <= chain.q_head && chain.q_head < (subject.backward() ? 1 : group) &&
+                (!chain.continues ||
+                 (subject.backward() && k > 0 && continues(order.chains[k - 1], chain))),
             "chain", k);
   }
   for (size_t k = 0; k < order.runs.size(); ++k) {

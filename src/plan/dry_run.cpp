@@ -24,7 +24,8 @@ class DryRun {
 
   void run(std::vector<Walker> sequences) {
     std::vector<int32_t> ready(sequences.size());
-    std::iota(ready.rbegin(), ready.rend(), 0);
+    // The last goes first: what a rotating chain visits first waits for none that is issued before.
+    std::iota(ready.begin(), ready.end(), 0);
     while (!ready.empty()) {
       const int32_t index = ready.back();
       ready.pop_back();
@@ -39,12 +40,14 @@ class DryRun {
     for (; !walker.done(); walker.advance()) {
       const bool forward = walker.order().pass == Pass::forward;
       if (forward && !walker.at_chain_end()) continue;  // rows of the forward have one chain each
-      const int32_t addend = walker.at_chain_end() ? walker.chain().addend : walker.addend();
+      const bool of_tile = walker.at_chain_start() || walker.at_chain_end();
+      const int32_t addend = of_tile ? walker.chain().addend : walker.addend();
       Sum& sum = sum_of(walker);
       if (sum.next != addend) {
         parked_[{&sum, addend}] = index;
         return;
       }
+      if (walker.at_chain_start()) continue;  // nothing is added yet
       const int32_t task = walker.placed().task;
       if (addend > 0 && sum.owner != task && on_wait_) on_wait_(walker.placed(), sum.owner);
       sum = {addend + 1, task};
@@ -65,7 +68,7 @@ class DryRun {
       if (sums.empty()) sums.resize(static_cast<size_t>(size) * heads);
       return sums[static_cast<size_t>(tile) * heads + static_cast<size_t>(q_head)];
     };
-    if (!walker.at_chain_end())
+    if (!walker.at_chain_start() && !walker.at_chain_end())
       return place(head.rows, tiles.q_tiles(), order.group, walker.tile(), walker.run().q_head);
     const bool forward = order.pass == Pass::forward;
     return place(head.tiles, forward ? tiles.q_tiles() : tiles.kv_tiles(),
@@ -73,7 +76,7 @@ class DryRun {
   }
 
   [[noreturn]] void report(const Walker& walker) const {
-    const bool end = walker.at_chain_end();
+    const bool end = walker.at_chain_start() || walker.at_chain_end();
     const Chain& chain = walker.chain();
     throw Error(ErrorCode::invalid_plan, "plan.verify",
                 fmt::format("{} waits in a cycle for addend {}",

@@ -23,7 +23,7 @@ Json to_array(const Sequence& s) { return {s.q_begin, s.k_begin}; }
 Json to_array(const Task& t) { return {t.chain_begin, t.chain_end}; }
 Json to_array(const PlacedTask& t) { return {t.head, t.task}; }
 Json to_array(const Chain& c) {
-  return {c.tile, c.run_begin, c.run_end, c.q_head, c.addend, c.addends};
+  return {c.tile, c.run_begin, c.run_end, c.q_head, c.addend, c.addends, c.continues ? 1 : 0};
 }
 Json to_array(const Run& r) {
   return {r.q_head,      r.first,       r.count,       r.step,        r.addend,
@@ -110,8 +110,11 @@ PlacedTask read<PlacedTask>(const Node& node) {
 }
 template <>
 Chain read<Chain>(const Node& node) {
-  const auto f = fields<int32_t, 6>(node);
-  return {f[0], f[1], f[2], f[3], f[4], f[5]};
+  const auto f = fields<int32_t, 7>(node);
+  if (f[6] != 0 && f[6] != 1)
+    throw Error(ErrorCode::invalid_argument, kOperation, "a flag is neither 0 nor 1",
+                {node.item(6).name, fmt::to_string(f[6]), "0 or 1", "0"});
+  return {f[0], f[1], f[2], f[3], f[4], f[5], f[6] != 0};
 }
 template <>
 Run read<Run>(const Node& node) {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <string_view>
 
 #include "verbatim/error.h"
@@ -40,16 +40,25 @@ void add_tiles(Hash& hash, const TileMap& tiles) {
     hash.add(std::array{s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi});
 }
 
-// Tasks only fix the time; the slices of a run follow from mask and tiles.
+// Tasks only fix the time; the slices of a run follow from mask and tiles. Pieces of a chain, which
+// follow each other, count as one.
 void add_order(Hash& hash, const HeadOrder& order) {
   add_tiles(hash, *order.tiles);
   hash.add(order.group);
-  for (const Chain& chain : order.chains) {
-    hash.add(std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends});
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order.runs[static_cast<size_t>(r)];
-      hash.add(std::array<int64_t, 7>{run.q_head, run.first, run.count, run.step, run.addend,
-                                      run.addend_step, run.addend_every});
+  for (size_t c = 0; c < order.chains.size();) {
+    const Chain& chain = order.chains[c];
+    const auto end = std::find_if(order.chains.begin() + static_cast<ptrdiff_t>(c) + 1,
+                                  order.chains.end(), [](const Chain& x) { return !x.continues; });
+    const auto last = static_cast<size_t>(end - order.chains.begin()) - 1;
+    const auto pieces = static_cast<int32_t>(last - c) + 1;
+    hash.add(
+        std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends - pieces + 1});
+    for (; c <= last; ++c) {
+      for (int32_t r = order.chains[c].run_begin; r < order.chains[c].run_end; ++r) {
+        const Run& run = order.runs[static_cast<size_t>(r)];
+        hash.add(std::array<int64_t, 7>{run.q_head, run.first, run.count, run.step, run.addend,
+                                        run.addend_step, run.addend_every});
+      }
     }
   }
 }

@@ -1,9 +1,10 @@
 // The proof that a plan computes every tile once, in the promised order, without a hang.
+#include "plan/verify.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -17,11 +18,44 @@ namespace {
   throw Error(ErrorCode::invalid_plan, "plan.verify", std::move(message));
 }
 
-/// Pairs (waiting, awaited) of tasks of one head.
-std::vector<std::pair<int32_t, int32_t>> find_waits(const Plan& plan, int32_t head) {
+/// `order` with the visits of query head 0 alone, where every task is one chain that walks all
+/// query heads of the group in turn and each as the first: then no task waits for others than here,
+/// for when all have done with one query head the next begins as it did. Null where that is not so.
+std::shared_ptr<const HeadOrder> first_query_head(const HeadOrder& order) {
+  if (order.group == 1 || order.tasks.size() != order.chains.size()) return nullptr;
+  auto first = std::make_shared<HeadOrder>();
+  first->pass = order.pass;
+  first->tiles = order.tiles;
+  first->tasks = order.tasks;
+  for (Chain chain : order.chains) {
+    const auto runs = std::span(order.runs)
+                          .subspan(static_cast<size_t>(chain.run_begin),
+                                   static_cast<size_t>(chain.run_end - chain.run_begin));
+    const size_t each = runs.size() / static_cast<size_t>(order.group);
+    if (chain.addends > 1 || each * static_cast<size_t>(order.group) != runs.size()) return nullptr;
+    for (size_t r = 0; r < runs.size(); ++r) {
+      Run expected = runs[r % each];
+      expected.q_head = static_cast<int32_t>(r / each);
+      if (runs[r] != expected) return nullptr;
+    }
+    chain.run_begin = static_cast<int32_t>(first->runs.size());
+    first->runs.insert(first->runs.end(), runs.begin(),
+                       runs.begin() + static_cast<ptrdiff_t>(each));
+    chain.run_end = static_cast<int32_t>(first->runs.size());
+    first->chains.push_back(chain);
+  }
+  return first;
+}
+
+/// Pairs (waiting, awaited) of tasks of a head that follows `order`.
+std::vector<std::pair<int32_t, int32_t>> find_waits(std::shared_ptr<const HeadOrder> order) {
+  if (auto first = first_query_head(*order)) order = std::move(first);
+  Plan plan;
+  plan.pass = order->pass;
+  plan.orders = {order};
+  plan.order_of_head = {0};
   std::vector<PlacedTask> tasks;
-  for (size_t t = 0; t < plan.order(head).tasks.size(); ++t)
-    tasks.push_back({head, static_cast<int32_t>(t)});
+  for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({0, static_cast<int32_t>(t)});
   std::vector<Walker> sequences;
   for (const PlacedTask& task : tasks) sequences.emplace_back(plan, std::span(&task, 1));
   std::vector<std::pair<int32_t, int32_t>> waits;
@@ -106,7 +140,8 @@ std::vector<int32_t> heads_with_late_waits(const Plan& plan, const std::vector<b
 /// Tasks that must be under way at once when free workers take them off the list: the largest
 /// block that no earlier task waits into.
 int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
-                        const std::vector<std::vector<int32_t>>& sequences) {
+                        const std::vector<std::vector<int32_t>>& sequences,
+                        std::vector<std::optional<OrderProof::Waits>>& known) {
   const std::vector<int32_t> late = heads_with_late_waits(plan, ordered, sequences);
   if (late.empty()) return 1;
   const auto& tasks = plan.placement.tasks;
@@ -118,10 +153,10 @@ int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
   // Waits are a matter of one head, so heads that share an order share their waits.
   std::vector<int32_t> furthest(tasks.size());  // last position that a task waits for
   std::iota(furthest.begin(), furthest.end(), 0);
-  std::vector<std::optional<std::vector<std::pair<int32_t, int32_t>>>> known(plan.orders.size());
   for (const int32_t h : late) {
-    auto& waits = known[static_cast<size_t>(plan.order_of_head[static_cast<size_t>(h)])];
-    if (!waits) waits = find_waits(plan, h);
+    const auto kind = static_cast<size_t>(plan.order_of_head[static_cast<size_t>(h)]);
+    auto& waits = known[kind];
+    if (!waits) waits = find_waits(plan.orders[kind]);
     const auto& of_task = position[static_cast<size_t>(h)];
     for (const auto& [waiting, awaited] : *waits) {
       int32_t& last = furthest[static_cast<size_t>(of_task[static_cast<size_t>(waiting)])];
@@ -158,10 +193,10 @@ int32_t static_residency(const Plan& plan, const std::vector<bool>& ordered) {
 
 }  // namespace
 
-int32_t verify(const Plan& plan) {
-  const size_t heads = plan.order_of_head.size();
-  std::vector<bool> ordered(plan.orders.size()), checked(plan.orders.size());
-  for (size_t h = 0; h < heads; ++h) {
+OrderProof::OrderProof(const Plan& plan)
+    : ordered_(plan.orders.size()), waits_(plan.orders.size()) {
+  std::vector<bool> checked(plan.orders.size());
+  for (size_t h = 0; h < plan.order_of_head.size(); ++h) {
     const int32_t kind = plan.order_of_head[h];
     if (kind < 0 || static_cast<size_t>(kind) >= plan.orders.size())
       fail(fmt::format("head {} follows order {}, which does not exist", h, kind));
@@ -169,11 +204,18 @@ int32_t verify(const Plan& plan) {
     checked[static_cast<size_t>(kind)] = true;
     const HeadOrder& order = *plan.orders[static_cast<size_t>(kind)];
     if (order.pass != plan.pass) fail(fmt::format("head {} follows an order of the other pass", h));
-    ordered[static_cast<size_t>(kind)] = check_order({order, static_cast<int32_t>(h)});
+    const bool ordered = check_order({order, static_cast<int32_t>(h)});
+    ordered_[static_cast<size_t>(kind)] = ordered;
+    rotates_ |= !ordered;
   }
-  const auto sequences = check_placement(plan);
-  return plan.placement.queue ? queue_residency(plan, ordered, sequences)
-                              : static_residency(plan, ordered);
 }
+
+int32_t OrderProof::residency(const Plan& plan) {
+  const auto sequences = check_placement(plan);
+  return plan.placement.queue ? queue_residency(plan, ordered_, sequences, waits_)
+                              : static_residency(plan, ordered_);
+}
+
+int32_t verify(const Plan& plan) { return OrderProof(plan).residency(plan); }
 
 }  // namespace verbatim

@@ -19,8 +19,9 @@ void for_each_visit(const HeadOrder& order, const Task& task, F&& f) {
   }
 }
 
-/// Where a worker stands in its sequence of placed tasks. After the last visit of a chain comes
-/// one more stop, `at_chain_end()`: there the chain hands over its share of a shared tile.
+/// Where a worker stands in its sequence of placed tasks. Before the first visit of a chain that
+/// continues another comes a stop, `at_chain_start()`, where it takes over that one's sums; after
+/// the last visit of any comes `at_chain_end()`, where it hands over its share of a shared tile.
 class Walker {
  public:
   Walker() = default;
@@ -29,7 +30,8 @@ class Walker {
   }
 
   bool done() const { return task_ == tasks_.size(); }
-  bool at_chain_end() const { return run_ == chain().run_end; }
+  bool at_chain_start() const { return starts_; }
+  bool at_chain_end() const { return !starts_ && run_ == chain().run_end; }
 
   const PlacedTask& placed() const { return tasks_[task_]; }
   size_t task_index() const { return task_; }
@@ -40,6 +42,10 @@ class Walker {
   int32_t addend() const { return run().addend_of(visit_); }
 
   void advance() {
+    if (starts_) {
+      starts_ = false;
+      return;
+    }
     if (!at_chain_end()) {
       if (++visit_ == run().count) visit_ = 0, ++run_;
       return;
@@ -59,12 +65,14 @@ class Walker {
   void open_chain() {
     run_ = chain().run_begin;
     visit_ = 0;
+    starts_ = chain().continues;
   }
 
   const Plan* plan_ = nullptr;
   std::span<const PlacedTask> tasks_;
   size_t task_ = 0;
   int32_t chain_ = 0, run_ = 0, visit_ = 0;
+  bool starts_ = false;
 };
 
 }  // namespace verbatim

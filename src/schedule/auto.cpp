@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kCanonicalHeads = 8;      // KV heads that a problem is assumed to have, and ...
 constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences come several at once
 constexpr double kSplitCost = 4;            // start and ordered end of one more chain, in visits
+constexpr int64_t kLeastRotation = 32;      // visits of a chain that is worth rotating, and ...
+constexpr int64_t kLeastColumns = 4;        // ... KV tiles of its sequence
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 14;
@@ -96,7 +98,7 @@ struct Load {
   /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
   /// the group.
   bool better_split() const {
-    const double tail = static_cast<double>(longest * order::kWave) / (unequal() ? 3 : 4);
+    const double tail = static_cast<double>(longest * order::kWave) / 4;
     const int64_t heads = kCanonicalHeads * copies;
     const auto work = static_cast<double>(visits * heads);
     const double walked = std::max(work + tail, static_cast<double>(longest * order::kWave));
@@ -104,15 +106,46 @@ struct Load {
   }
 };
 
+/// Whether the chains of a sequence that sees all its keys should each start at another row
+/// (shift), so that they pass through its rows side by side instead of one behind the other: the
+/// next one is two visits behind, which hides the hand-off. All must run at once, so heads come in
+/// whole waves, and should need no more of them than otherwise; without a group the gain is smaller
+/// and the wave has to be full. An invariant order may take half of one, for other kernels can have
+/// part of the device.
+bool should_rotate(const TileMap& tiles, const Load& load, int32_t group, Level level) {
+  const int64_t rows = tiles.q_tiles(), columns = tiles.kv_tiles();
+  const int64_t most = level == Level::invariant ? order::kWave / 2 : order::kWave;
+  if (columns < kLeastColumns || columns > most || rows < 2 * columns - 1 ||
+      rows * group < kLeastRotation || load.visits != rows * columns)
+    return false;
+  const int64_t side_by_side = order::kWave / columns, heads = kCanonicalHeads * load.copies;
+  if (group == 1) return 32 * side_by_side * columns >= 31 * order::kWave;
+  const auto waves = [](int64_t work, int64_t of) { return (work + of - 1) / of; };
+  return waves(heads, side_by_side) <= waves(heads * columns, order::kWave);
+}
+
+/// Of heads whose chains rotate, which must run at once.
+std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t workers) {
+  // Chains of packed sequences are of any length, and rotate with the equal ones of theirs.
+  if (head.tiles->sequences.size() > 1) return {"longest_first", "queue"};
+  // Heads start one after another; where chains are short, or of a group and long, as many side by
+  // side as half the workers hold at once (measured on an H200).
+  const auto columns = static_cast<size_t>(std::max(head.tiles->kv_tiles(), 1));
+  const size_t half = static_cast<size_t>(workers) / 2;
+  const bool alone = head.group == 1 && columns >= 32;
+  return {fmt::format("head_swizzled:{}", alone ? 1 : std::max<size_t>(half / columns, 1))};
+}
+
 }  // namespace
 
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level) {
   if (pass == Pass::forward) {
     const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
     return idle && longest_row(tiles) > order::kSplit ? "descending/split" : "descending";
   }
   const Load load(tiles);
   if (load.visits == 0 || meets_late(tiles)) return "descending";
+  if (should_rotate(tiles, load, group, level)) return "shift";
   const bool split = group > 1 && load.better_split();
   // The short chains should come last, or long ones are left at the end (measured on an H200). But
   // few long ones that come first hold up all others; and of long split heads L2 holds too few for
@@ -123,7 +156,7 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                                         const Machine& machine, int32_t workers,
+                                         bool rotates, const Machine& machine, int32_t workers,
                                          int64_t head_bytes) {
   if (heads.empty() || machine.l2_bytes <= 0) return {"queue"};
   if (heads[0]->pass == Pass::forward) {
@@ -136,6 +169,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
                         std::ceil(count / std::ceil(bytes / machine.l2_bytes)))};
   }
   const HeadOrder& head = *heads[0];
+  if (rotates) return rotating_placements(head, workers);
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
@@ -148,10 +182,14 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
   // Where documents have different orders, their sections are those of descending ones.
   const std::string order =
-      head.name == "none" ? auto_order(Pass::backward, *head.tiles, head.group) : head.name;
+      head.name == "none" ? auto_order(Pass::backward, *head.tiles, head.group, Level::invariant)
+                          : head.name;
   const bool descends = order.starts_with("descending") || order == "auto";
   const Load load(*head.tiles);
   const bool staggered = descends && load.unequal();
+  const bool splits =
+      std::ranges::any_of(head.chains, [](const Chain& chain) { return chain.addends > 1; });
+  const bool walks = head.group > 1 && !splits;
   const auto between = [](size_t low, size_t value, size_t high) {
     return std::clamp(value, low, std::max(low, high));
   };
@@ -161,8 +199,9 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     // With five sections the starts are spread best, if that leaves a section heads enough; fewer
     // heads where not even one's rows fit into L2.
     const size_t low = std::max<size_t>(many / (fitting == 0 ? 8 : 4), 1), fifth = count / 5;
-    side_by_side = between(fifth >= many / 6 ? std::clamp<size_t>(fifth, 1, low) : low,
-                           fitting * 4 / 3, 2 * many);
+    side_by_side = walks ? low
+                         : between(fifth >= many / 6 ? std::clamp<size_t>(fifth, 1, low) : low,
+                                   fitting * 4 / 3, 2 * many);
   } else if (load.has_long_chains()) {
     side_by_side = many;
   } else if (starts_together(*head.tiles)) {
@@ -173,10 +212,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
-  const bool splits =
-      std::ranges::any_of(head.chains, [](const Chain& chain) { return chain.addends > 1; });
-  if (staggered && !splits && head.group > 1 && count <= many &&
-      head.tiles->count() <= kProvableVisits)
+  if (staggered && walks && count <= many && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

@@ -9,15 +9,16 @@
 
 namespace verbatim {
 
-/// The order that `auto` stands for, at every level. A pure function of one sequence's tiles and its
+/// The order that `auto` stands for at `level`. A pure function of one sequence's tiles and its
 /// group: nothing of the device, of other heads or of what else is packed may enter.
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group);
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level);
 
-/// The placements that `auto` tries: the first that needs one resident worker, else the last. May
+/// The placements that `auto` tries: the first of those that need the fewest resident workers. May
 /// look at everything, since placements fix no bit. `head_bytes`: what a KV head should find in L2:
-/// backward, the Q, dO and sums of dQ of its query heads; forward, its K and V.
+/// backward, the Q, dO and sums of dQ of its query heads; forward, its K and V. `rotates`: some
+/// tasks wait for later ones.
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                                         const Machine& machine, int32_t workers,
+                                         bool rotates, const Machine& machine, int32_t workers,
                                          int64_t head_bytes);
 
 }  // namespace verbatim

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
+#include "plan/verify.h"
 #include "schedule/auto.h"
+#include "schedule/orders/cut.h"
 #include "schedule/orders/orders.h"
 #include "verbatim/error.h"
 
@@ -25,6 +28,7 @@ void check_sizes(const PlanOptions& options) {
                   {name, fmt::to_string(value), "0 (choose) or more", "0"});
   };
   check("workers", options.workers);
+  check("residents", options.residents);
   check("tile.q", options.tile.q);
   check("tile.kv", options.tile.kv);
 }
@@ -61,7 +65,7 @@ class Orders {
     if (v.index[last] < 0) {
       v.index[last] = static_cast<int32_t>(orders.size());
       const std::string name = last ? order::last_heads(options_.order) : options_.order;
-      orders.push_back(make_order(options_.pass, name, v.tiles, group_));
+      orders.push_back(make_order(options_.pass, name, v.tiles, group_, options_.level));
     }
     return v.index[last];
   }
@@ -83,7 +87,8 @@ class Orders {
 /// The placements to try, as auto_placements().
 std::vector<std::string> placement_names(const Plan& plan,
                                          const std::vector<std::shared_ptr<const HeadOrder>>& heads,
-                                         const PlanOptions& options, int32_t workers) {
+                                         bool rotates, const PlanOptions& options,
+                                         int32_t workers) {
   if (options.placement != "auto") return {options.placement};
   if (options.memo) {
     const auto known = options.memo->placements.find(memo_key(plan, workers));
@@ -96,7 +101,39 @@ std::vector<std::string> placement_names(const Plan& plan,
           ? problem.kv_len * dims * size
           : problem.group() * problem.q_len *
                 (dims * size + problem.head_dim * static_cast<int64_t>(sizeof(float)));
-  return auto_placements(heads, options.machine, workers, std::max<int64_t>(head_bytes, 1));
+  return auto_placements(heads, rotates, options.machine, workers,
+                         std::max<int64_t>(head_bytes, 1));
+}
+
+/// Places the tasks as the first placement does of which one worker at a time can do with what it
+/// finds, or of rotating orders half of them at once; else as that which takes the fewest.
+void place(Plan& plan, const PlanOptions& options, int32_t workers) {
+  std::vector<std::shared_ptr<const HeadOrder>> heads;
+  for (const int32_t order : plan.order_of_head)
+    heads.push_back(plan.orders[static_cast<size_t>(order)]);
+  OrderProof proof(plan);
+  const int32_t enough = proof.rotates() ? std::max(workers / 2, 1) : 1;
+  plan.residency = std::numeric_limits<int32_t>::max();
+  for (const std::string& name : placement_names(plan, heads, proof.rotates(), options, workers)) {
+    Placement placement = make_placement(name, heads, workers);
+    std::swap(plan.placement, placement);
+    const int32_t residency = proof.residency(plan);
+    if (residency < plan.residency) {
+      plan.residency = residency;
+    } else {
+      std::swap(plan.placement, placement);
+    }
+    if (plan.residency <= enough) break;
+  }
+}
+
+/// Cuts the chains of all orders where they wait for later ones. False: that cannot be done.
+bool cut(Plan& plan) {
+  for (auto& order : plan.orders) {
+    order = order::cut_at_waits(*order);
+    if (!order) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -136,23 +173,19 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   }
   plan.orders = orders.orders;
 
-  std::vector<std::shared_ptr<const HeadOrder>> heads;
-  for (const int32_t order : plan.order_of_head)
-    heads.push_back(plan.orders[static_cast<size_t>(order)]);
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
-  for (const std::string& name : placement_names(plan, heads, options, workers)) {
-    plan.placement = make_placement(name, heads, workers);
-    plan.residency = verify(plan);
-    if (plan.residency == 1) break;
+  place(plan, options, workers);
+  const int32_t most = options.workers > 0 ? options.workers : options.residents;
+  if (most > 0 && plan.residency > most) {
+    const int32_t needed = plan.residency;
+    if (cut(plan)) place(plan, options, workers);
+    if (plan.residency > most)
+      throw Error(
+          ErrorCode::unsupported, "make_plan", "too few workers for the waits of the order",
+          {"workers", fmt::to_string(most), fmt::format("{} or more", needed), "right_to_left"});
   }
-  if (plan.residency > workers) {
-    if (options.workers > 0)
-      throw Error(ErrorCode::unsupported, "make_plan", "too few workers for the waits of the order",
-                  {"workers", fmt::to_string(workers), fmt::format("{} or more", plan.residency),
-                   options.order == "auto" ? fmt::to_string(plan.residency) : "right_to_left"});
-    plan.placement.workers = plan.residency;
-  }
+  plan.placement.workers = std::max(plan.placement.workers, plan.residency);
   return plan;
 }
 

@@ -28,7 +28,7 @@ Dag make_dag(const Plan& plan, const Machine& machine) {
   using Place = std::tuple<int32_t, int32_t, int32_t, int32_t>;
   std::map<Place, std::pair<int32_t, int32_t>> rows, tiles;
   for (const auto& tasks : simulate_run(plan, machine, nullptr).tasks) {
-    int32_t last = kSource;
+    int32_t last = kSource, start = kSource;
     const auto edge_to_new = [&](double weight) {
       dag.edges.push_back({last, dag.nodes, weight});
       return last = dag.nodes++;
@@ -36,8 +36,10 @@ Dag make_dag(const Plan& plan, const Machine& machine) {
     for (Walker walker(plan, tasks); !walker.done(); walker.advance()) {
       const int32_t head = walker.placed().head;
       const Chain& chain = walker.chain();
-      if (walker.at_chain_end()) {
-        const int32_t before = last;
+      if (walker.at_chain_start()) {
+        start = edge_to_new(0);
+      } else if (walker.at_chain_end()) {
+        const int32_t before = chain.continues ? start : last;
         const int32_t after =
             edge_to_new(chain.addends > 1 ? machine.chain_share : machine.chain_end);
         tiles[{head, chain.tile, chain.q_head, chain.addend}] = {before, after};

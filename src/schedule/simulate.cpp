@@ -140,7 +140,9 @@ class Simulator {
       if (!plan_.placement.queue || ticket_ == tasks.size()) return false;
       give(w, std::span(tasks).subspan(ticket_++, 1));
     }
-    const bool moved = worker.walker.at_chain_end() ? end_chain(w, worker) : visit(w, worker);
+    const bool moved = worker.walker.at_chain_start() ? take_over(w, worker)
+                       : worker.walker.at_chain_end() ? end_chain(w, worker)
+                                                      : visit(w, worker);
     if (moved) worker.walker.advance();
     return moved;
   }
@@ -232,14 +234,33 @@ class Simulator {
     result_.totals.stall += worker.time - begin - compute;
   }
 
+  /// The sum of the tile that the chain keeps.
+  Sum& kept_sum(const Walker& walker) {
+    const Chain& chain = walker.chain();
+    return head_of(walker)
+        .tiles[static_cast<size_t>(chain.tile) * static_cast<size_t>(walker.order().group) +
+               static_cast<size_t>(chain.q_head)];
+  }
+
+  /// Reads what the chain before left, which takes as long as it took to add it.
+  bool take_over(int32_t w, Worker& worker) {
+    open_chain(w, worker);
+    const Sum& tile = kept_sum(worker.walker);
+    if (!may_enter(tile, worker.walker.chain().addend, w)) return false;
+    const double begin = std::max(worker.time, waits_until(tile));
+    record(TimelineEvent::Kind::wait, w, worker, worker.time, begin);
+    record(TimelineEvent::Kind::start, w, worker, begin, begin + machine_.chain_share);
+    result_.totals.stall += begin - worker.time;
+    result_.totals.work += machine_.chain_share;
+    worker.time = begin + machine_.chain_share;
+    return true;
+  }
+
   bool end_chain(int32_t w, Worker& worker) {
     open_chain(w, worker);
     const Walker& walker = worker.walker;
     const Chain& chain = walker.chain();
-    Sum& tile =
-        head_of(walker)
-            .tiles[static_cast<size_t>(chain.tile) * static_cast<size_t>(walker.order().group) +
-                   static_cast<size_t>(chain.q_head)];
+    Sum& tile = kept_sum(walker);
     if (!may_enter(tile, chain.addend, w)) return false;
     const double begin = std::max(worker.time, waits_until(tile));
     const double cost = chain.addends > 1 ? machine_.chain_share : machine_.chain_end;
@@ -256,7 +277,8 @@ class Simulator {
   void record(TimelineEvent::Kind kind, int32_t w, const Worker& worker, double begin, double end) {
     if (timeline_ == nullptr || end <= begin) return;
     const Walker& walker = worker.walker;
-    const bool whole = kind == TimelineEvent::Kind::start || walker.at_chain_end();
+    const bool whole =
+        kind == TimelineEvent::Kind::start || walker.at_chain_start() || walker.at_chain_end();
     const int32_t streamed = whole ? -1 : walker.tile();
     const int32_t kept = walker.chain().tile;
     const bool backward = plan_.pass == Pass::backward;
@@ -320,7 +342,8 @@ double Costs::task(const HeadOrder& order, const Task& task) const {
   double cost = 0;
   for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
     const Chain& chain = order.chains[static_cast<size_t>(c)];
-    cost += machine_.chain_start + (chain.addends > 1 ? machine_.chain_share : machine_.chain_end);
+    cost += machine_.chain_start + (chain.addends > 1 ? machine_.chain_share : machine_.chain_end) +
+            (chain.continues ? machine_.chain_share : 0);
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
       const Run& run = order.runs[static_cast<size_t>(r)];
       const bool in_series = order.pass == Pass::backward && !machine_.overlap;

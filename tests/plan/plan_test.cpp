@@ -282,6 +282,8 @@ TEST(PlanJson, NamesWhatIsWrong) {
          [&](auto& json) { order(json)["runs"][1].erase(8); });
   expect("orders[0].runs[1][2]", "4294967298", "an integer of 32 bits",
          [&](auto& json) { order(json)["runs"][1][2] = (int64_t{1} << 32) + 2; });
+  expect("orders[0].chains[0][6]", "2", "0 or 1",
+         [&](auto& json) { order(json)["chains"][0][6] = 2; });
   expect("orders[0].chains[0][1]", "0.5", "an integer",
          [&](auto& json) { order(json)["chains"][0][1] = 0.5; });
   expect("orders[0].tile[0]", "18446744073709551615", "an integer below 2^63",

@@ -54,7 +54,7 @@ void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask,
   SCOPED_TRACE(mask.name() + " " + to_json(problem));
   const PlanOptions options = h200_options();
   const Plan plan = make_plan(problem, mask, options);
-  EXPECT_EQ(plan.residency, 1);
+  EXPECT_LE(2 * plan.residency, plan.placement.workers);  // the rest may be another kernel's
   const Simulation found = simulate(plan, options.machine);
   if (found.makespan <= 1.05 * found.lower_bound) return;
   double any_workers = found.makespan, all = found.makespan;
@@ -177,10 +177,13 @@ TEST(MakePlan, AsksForTheWorkersThatAnOrderNeeds) {
   const Problem problem = problem_of(1, 1, 1024);
   const Mask mask = masks::full(1024, 1024);
   EXPECT_EQ(make_plan(problem, mask, options).placement.workers, 8);
-  for (const int32_t workers : {3, -1}) {
-    options.workers = workers;
-    EXPECT_THROW(make_plan(problem, mask, options), Error) << workers;
-  }
+  options.workers = 3;
+  EXPECT_EQ(make_plan(problem, mask, options).placement.workers, 3);  // in pieces: cut_test.cpp
+  options.workers = -1;
+  EXPECT_THROW(make_plan(problem, mask, options), Error);
+  options.workers = 0;
+  options.residents = -1;
+  EXPECT_THROW(make_plan(problem, mask, options), Error);
 }
 
 TEST(MakePlan, StaysSmallForLongSequences) {

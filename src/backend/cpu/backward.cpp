@@ -143,8 +143,14 @@ class BackwardWorker final : public Worker {
         case Step::begin_chain:
           if (chain_ == chain_end_) return {};
           begin_chain();
+          if (chain().continues) {
+            step_ = Step::take_over;
+            return {call_.layout.kv_sum(at_.head, chain().tile), chain().addend, false};
+          }
           step_ = Step::visit;
           break;
+        case Step::take_over:
+          break;  // left by add()
         case Step::visit:
           if (run_ == chain().run_end) {
             step_ = Step::end_chain;
@@ -172,6 +178,9 @@ class BackwardWorker final : public Worker {
     if (step_ == Step::visit) {
       add_row();
       ++visit_;
+    } else if (step_ == Step::take_over) {
+      take_over();
+      step_ = Step::visit;
     } else {
       add_tile();
       ++chain_;
@@ -180,7 +189,7 @@ class BackwardWorker final : public Worker {
   }
 
  private:
-  enum class Step { begin_chain, visit, end_chain };
+  enum class Step { begin_chain, take_over, visit, end_chain };
 
   const Chain& chain() const { return order_->chains[chain_]; }
   const Run& run() const { return order_->runs[run_]; }
@@ -337,34 +346,53 @@ class BackwardWorker final : public Worker {
     const int32_t rows = static_cast<int32_t>(edges[at_.q_tile + 1] - first);
     const RowsOut out = rows_out(call_.tensors.dq, b_, first, q_head());
     const int64_t place = call_.layout.row_place(at_.head, run().q_head, at_.q_tile);
-    add_partial(tiles_.dq, tiles_.ld_d, rows, head_dim(), run().addend_of(visit_),
-                order_->row_addends[at_.q_tile], call_.places + place, call_.scalars.scale, out);
+    const int32_t addend = run().addend_of(visit_);
+    add_partial(tiles_.dq, tiles_.ld_d, rows, head_dim(), addend == 0,
+                addend + 1 == order_->row_addends[at_.q_tile], call_.places + place,
+                call_.scalars.scale, out);
     record(TimelineEvent::Kind::reduce, begin);
+  }
+
+  /// Where partial sums of the chain's dK and dV lie.
+  float* dk_place() const { return call_.places + call_.layout.kv_place(at_.head, chain().tile); }
+  float* dv_place() const { return dk_place() + cols_ * call_.limits.head_dim; }
+  RowsOut dk_out() { return rows_out(call_.tensors.dk, b_, keys_.begin, kv_head_); }
+  RowsOut dv_out() { return rows_out(call_.tensors.dv, b_, keys_.begin, kv_head_); }
+
+  /// dK and dV start with what the chain before left.
+  void take_over() {
+    const Clock::time_point begin = now();
+    const RowsOut dk = between(dk_place(), head_dim(), dk_out());
+    const RowsOut dv = between(dv_place(), head_dim_v(), dv_out());
+    kernels_.load_rows(dk.data, dk.dtype, dk.stride, cols_, head_dim(), tiles_.dk, tiles_.ld_d);
+    kernels_.load_rows(dv.data, dv.dtype, dv.stride, cols_, head_dim_v(), tiles_.dv, tiles_.ld_dv);
+    record(TimelineEvent::Kind::start, begin);
   }
 
   void add_tile() {
     at_.q_tile = -1;
     const Clock::time_point begin = now();
-    const BackwardTensors& t = call_.tensors;
-    float* place = call_.places + call_.layout.kv_place(at_.head, chain().tile);
-    add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), chain().addend, chain().addends, place,
-                call_.scalars.scale, rows_out(t.dk, b_, keys_.begin, kv_head_));
-    add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), chain().addend, chain().addends,
-                place + cols_ * call_.limits.head_dim, call_.scalars.keep_scale,
-                rows_out(t.dv, b_, keys_.begin, kv_head_));
+    const bool first = chain().addend == 0 || chain().continues;  // nothing to add
+    const bool last = chain().addend + 1 == chain().addends;
+    add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), first, last, dk_place(),
+                call_.scalars.scale, dk_out());
+    add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), first, last, dv_place(),
+                call_.scalars.keep_scale, dv_out());
     record(TimelineEvent::Kind::finish, begin);
   }
 
-  /// Addend 0 stores, later ones add, the last one scales and rounds. The f32 sum between them
-  /// lies in the output itself when that is f32, else in `place`.
-  void add_partial(const float* x, int64_t ld, int32_t rows, int32_t dim, int32_t addend,
-                   int32_t addends, float* place, float scale, const RowsOut& out) {
-    const bool last = addend == addends - 1, in_output = out.dtype == Dtype::f32;
-    float* sum = in_output ? static_cast<float*>(out.data) : place;
-    const int64_t stride = in_output ? out.stride : dim;
-    const RowsOut between{sum, Dtype::f32, stride};
-    kernels_.add_rows(x, ld, rows, dim, addend == 0 ? nullptr : sum, stride, last ? scale : 1.0f,
-                      last ? out : between);
+  /// The f32 sum of addends that are not the last: in the output itself when that is f32, else in
+  /// `place`.
+  static RowsOut between(float* place, int32_t dim, const RowsOut& out) {
+    return out.dtype == Dtype::f32 ? out : RowsOut{place, Dtype::f32, dim};
+  }
+
+  /// The first addend stores, later ones add, the last one scales and rounds.
+  void add_partial(const float* x, int64_t ld, int32_t rows, int32_t dim, bool first, bool last,
+                   float* place, float scale, const RowsOut& out) {
+    const RowsOut sum = between(place, dim, out);
+    kernels_.add_rows(x, ld, rows, dim, first ? nullptr : static_cast<const float*>(sum.data),
+                      sum.stride, last ? scale : 1.0f, last ? out : sum);
   }
 
   int32_t head_dim() const { return static_cast<int32_t>(call_.limits.head_dim); }

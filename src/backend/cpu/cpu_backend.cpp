@@ -10,6 +10,8 @@ class CpuBackend final : public Backend {
 
   void check(const Problem& problem) const override { problem.validate(); }
 
+  int32_t residents() const override { return 0; }  // workers that wait are parked
+
   int64_t workspace_bytes(const Plan& plan) const override {
     return plan.pass == Pass::forward ? cpu::forward_workspace_bytes(plan)
                                       : cpu::backward_workspace_bytes(plan);

@@ -112,7 +112,7 @@ class Executor {
       worker.record(TimelineEvent::Kind::wait, slot.parked_since);
       worker.add();
       lock.lock();
-      complete(slot.turn.sum);
+      if (slot.turn.adds) complete(slot.turn.sum);
     } else {
       Cursor& cursor = cursors_[slot.list];
       const PlacedTask& task = placement_.tasks[cursor.next++];
@@ -129,7 +129,7 @@ class Executor {
       lock.unlock();
       worker.add();
       lock.lock();
-      complete(turn.sum);
+      if (turn.adds) complete(turn.sum);
     }
   }
 

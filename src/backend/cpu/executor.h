@@ -21,6 +21,7 @@ namespace verbatim::cpu {
 struct Turn {
   int64_t sum = -1;  // number of the sum; -1: the task is finished, nothing is to be added
   int32_t addend = 0;
+  bool adds = true;  // false: the sum is only read, in this turn
 };
 
 using Clock = std::chrono::steady_clock;

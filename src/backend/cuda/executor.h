@@ -22,6 +22,7 @@ class CudaBackend : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   void check(const Problem& problem) const override;
+  int32_t residents() const override { return device_.multiprocessors; }
   int64_t workspace_bytes(const Plan& plan) const override;
   std::string kernel_name(const Plan& plan) const override;
   void forward(const Plan& plan, const ForwardTensors& tensors,

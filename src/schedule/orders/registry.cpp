@@ -45,7 +45,7 @@ constexpr std::array kInfos{
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
 HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Group) {
-  const std::string name = auto_order(Pass::backward, *tiles, group);
+  const std::string name = auto_order(Pass::backward, *tiles, group, Level::invariant);
   return *make_order(Pass::backward, name, tiles, group);
 }
 
@@ -94,11 +94,12 @@ std::string order::last_heads(std::string_view name) {
 std::span<const OrderInfo> orders() { return kInfos; }
 
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
-                                            std::shared_ptr<const TileMap> tiles, int32_t group) {
+                                            std::shared_ptr<const TileMap> tiles, int32_t group,
+                                            Level level) {
   return std::make_shared<const HeadOrder>(
       order::per_sequence(tiles, [&](const order::Tiles& sequence) {
         const std::string own =
-            name == "auto" ? auto_order(pass, *sequence, group) : std::string(name);
+            name == "auto" ? auto_order(pass, *sequence, group, level) : std::string(name);
         const bool split = own.ends_with(kSplitSuffix);
         const auto index = static_cast<size_t>(&order::find(pass, own) - kInfos.data());
         HeadOrder order =

@@ -1,6 +1,7 @@
 #include "schedule/orders/timed.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace verbatim::order {
 namespace {
@@ -40,25 +41,29 @@ std::vector<int32_t> number(std::vector<Trail>& trails, int32_t q_tiles) {
   for (auto begin = sorted.begin(); begin != sorted.end();) {
     const auto end = std::find_if(begin, sorted.end(),
                                   [&](const Trail* t) { return t->phase != (*begin)->phase; });
-    std::vector<std::vector<Visit*>> at_time;
-    for (auto trail = begin; trail != end; ++trail) {
-      const auto start = static_cast<size_t>((*trail)->start);
-      at_time.resize(std::max(at_time.size(), start + (*trail)->visits.size()));
-      for (size_t k = 0; k < (*trail)->visits.size(); ++k)
-        at_time[start + k].push_back(&(*trail)->visits[k]);
-    }
-    for (const auto& visits : at_time)
-      for (Visit* visit : visits) visit->addend = next[static_cast<size_t>(visit->q_tile)]++;
+    const auto for_each = [&](auto&& take) {  // (time, visit)
+      for (auto trail = begin; trail != end; ++trail)
+        for (size_t k = 0; k < (*trail)->visits.size(); ++k)
+          take(static_cast<size_t>((*trail)->start) + k, (*trail)->visits[k]);
+    };
+    std::vector<size_t> place(1);  // of the first visit of each time
+    for_each([&](size_t time, const Visit&) {
+      if (place.size() < time + 2) place.resize(time + 2);
+      ++place[time + 1];
+    });
+    std::partial_sum(place.begin(), place.end(), place.begin());
+    std::vector<Visit*> by_time(place.back());
+    for_each([&](size_t time, Visit& visit) { by_time[place[time]++] = &visit; });
+    for (Visit* visit : by_time) visit->addend = next[static_cast<size_t>(visit->q_tile)]++;
     begin = end;
   }
   return next;
 }
 
-/// The longest run that starts at visits[0].
-Run longest_run(std::span<const Visit> visits, int32_t q_head) {
+/// The longest run of query head 0 that starts at visits[0].
+Run longest_run(std::span<const Visit> visits) {
   const Visit& head = visits[0];
-  Run run{.q_head = q_head,
-          .first = head.q_tile,
+  Run run{.first = head.q_tile,
           .count = 1,
           .addend = head.addend,
           .slice_begin = head.slice_begin,
@@ -86,11 +91,13 @@ Run longest_run(std::span<const Visit> visits, int32_t q_head) {
   return run;
 }
 
-void compress(std::vector<Run>& runs, std::span<const Visit> visits, int32_t q_head) {
+std::vector<Run> compress(std::span<const Visit> visits) {
+  std::vector<Run> runs;
   while (!visits.empty()) {
-    runs.push_back(longest_run(visits, q_head));
+    runs.push_back(longest_run(visits));
     visits = visits.subspan(static_cast<size_t>(runs.back().count));
   }
+  return runs;
 }
 
 }  // namespace
@@ -109,21 +116,28 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Group mode,
     }
   }
   order.row_addends = number(trails, tiles->q_tiles());
+  std::vector<std::vector<Run>> runs;  // of each trail
+  for (const Trail& trail : trails) runs.push_back(compress(trail.visits));
 
   const bool split = mode == Group::split;
-  const auto add_chain = [&](const Trail& trail, int32_t first_head, int32_t last_head) {
-    Chain chain{.tile = trail.kv_tile, .run_begin = static_cast<int32_t>(order.runs.size())};
+  const auto add_chain = [&](size_t trail, int32_t first_head, int32_t last_head) {
+    Chain chain{.tile = trails[trail].kv_tile,
+                .run_begin = static_cast<int32_t>(order.runs.size())};
     if (split) chain.addend = first_head, chain.addends = group;
-    for (int32_t q_head = first_head; q_head < last_head; ++q_head)
-      compress(order.runs, trail.visits, q_head);
+    for (int32_t q_head = first_head; q_head < last_head; ++q_head) {
+      for (Run run : runs[trail]) {
+        run.q_head = q_head;
+        order.runs.push_back(run);
+      }
+    }
     chain.run_end = static_cast<int32_t>(order.runs.size());
     order.chains.push_back(chain);
   };
   for (int32_t part = 0; part < (split ? group : 1); ++part) {
-    auto trail = trails.begin();
+    size_t trail = 0;
     for (const auto& walks : tasks) {
       const auto chains = static_cast<int32_t>(order.chains.size());
-      for (size_t k = 0; k < walks.size(); ++k) add_chain(*trail++, part, split ? part + 1 : group);
+      for (size_t k = 0; k < walks.size(); ++k) add_chain(trail++, part, split ? part + 1 : group);
       order.tasks.push_back({chains, static_cast<int32_t>(order.chains.size())});
     }
   }

@@ -149,6 +149,28 @@ TEST(Bits, EqualOverRepeatsUnderLoad) {
   }
 }
 
+TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    Problem p = problem_of(kLength, dtype);
+    for (const Mask& mask : {masks::full(kLength, kLength), masks::full_document(kDocs)}) {
+      Case c(p, mask);
+      PlanOptions options;
+      options.order = "shift";
+      options.tile = kTile;
+      const Plan forward = forward_plan(p, mask, kTile, 2), whole = make_plan(p, mask, options);
+      c.run(forward, whole, 2);
+      const std::vector<std::string> expected = c.hashes();
+      options.residents = 2;
+      const Plan cut = make_plan(p, mask, options);
+      ASSERT_GT(cut.orders[0]->chains.size(), whole.orders[0]->chains.size());
+      for (const int threads : {1, 2, 5}) {
+        c.run(forward, cut, threads);
+        EXPECT_EQ(c.hashes(), expected) << threads << " threads, " << c.describe();
+      }
+    }
+  }
+}
+
 /// Copies rows [from, from + length) of (b, h) onto the rows of another tensor.
 void copy_rows(const TensorView& source, int64_t b, int64_t h, int64_t from, const TensorView& to,
                int64_t to_b, int64_t to_h) {

@@ -55,6 +55,13 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
       repeat("causal", p, causal);
     }
   }
+  // Chains that rotate, and those in pieces that three workers can run.
+  const Mask full = masks::full(1500, 1500);
+  for (const int64_t head_dim : {64, 128, 192}) {
+    GpuCase c(problem_of(full, head_dim), full, 11);
+    for (const int32_t workers : {132, 3})
+      repeat_plan("rotating", c, c.plan(Pass::backward, "shift", {0, 0}, "auto", workers));
+  }
   // Many short heads, which have their sums of dQ where heads before them had theirs.
   const Mask brief = masks::causal(300, 300);
   for (const int64_t head_dim : {64, 128}) {
@@ -129,6 +136,33 @@ TEST(Bits, DropoutIsEqualAloneAndPacked) {
     EXPECT_EQ(alone->dq.host.bytes(), packed->dq.host.bytes()) << "head dim " << head_dim;
     EXPECT_EQ(alone->dk.host.bytes(), packed->dk.host.bytes()) << "head dim " << head_dim;
     EXPECT_EQ(alone->dv.host.bytes(), packed->dv.host.bytes()) << "head dim " << head_dim;
+  }
+}
+
+// Pieces of chains pass dK and dV on as they are.
+TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const std::vector<int64_t> documents{900, 1, 0, 700, 333};
+  for (const Mask& mask :
+       {masks::full(1500, 1500), masks::full(2048, 700), masks::full_document(documents)}) {
+    for (const int64_t head_dim : {64, 128, 192}) {
+      for (const bool extras : {false, true}) {
+        Problem p = problem_of(mask, head_dim);
+        if (extras) p.softcap = 1.5, p.dropout = 0.3;
+        GpuCase c(p, mask, 7);
+        const Plan forward = c.plan(Pass::forward, "ascending");
+        const Plan whole = c.plan(Pass::backward, "shift");
+        c.run(*gpu(), forward, whole);
+        const auto expected = c.bits();
+        for (const int32_t workers : {1, 4}) {
+          const Plan cut = c.plan(Pass::backward, "shift", {0, 0}, "auto", workers);
+          ASSERT_EQ(cut.residency, 1);
+          c.run(*gpu(), forward, cut);
+          EXPECT_EQ(c.bits(), expected)
+              << mask.name() << " head dim " << head_dim << " for " << workers << " workers";
+        }
+      }
+    }
   }
 }
 

@@ -132,13 +132,13 @@ BackwardTensors GpuCase::backward() const {
 }
 
 Plan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
-                   const std::string& placement) const {
+                   const std::string& placement, int32_t workers) const {
   PlanOptions options;
   options.pass = pass;
   options.order = order;
   options.level = Level::run_to_run;
   options.tile = tile;
-  options.workers = 132;
+  options.workers = workers;
   options.placement = placement;
   return make_plan(problem, mask, options);
 }

@@ -61,7 +61,7 @@ struct GpuCase {
   ForwardTensors forward() const;
   BackwardTensors backward() const;
   Plan plan(Pass pass, const std::string& order, TileShape tile = {0, 0},
-            const std::string& placement = "auto") const;
+            const std::string& placement = "auto", int32_t workers = 132) const;
 
   std::vector<GpuTensor*> outputs() { return {&o, &lse, &dq, &dk, &dv}; }
   /// NaN into all outputs on the device, both passes, outputs back.

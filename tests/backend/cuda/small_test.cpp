@@ -43,6 +43,18 @@ TEST_P(Small, Kernels) {
       EXPECT_EQ(c.examine(ratio), "") << order;
     }
   }
+  // Chains in pieces: dK and dV are taken over.
+  {
+    const Mask full = masks::full(300, 300);
+    Problem p = problem_of(full, kind.head_dim, 1);
+    p.dtype = kind.dtype;
+    if (kind.extras) p.softcap = 5, p.dropout = 0.2;
+    GpuCase c(p, full, 3);
+    c.run(backend, c.plan(Pass::forward, "ascending"),
+          c.plan(Pass::backward, "shift", {0, 0}, "auto", 1));
+    double ratio = 0;
+    EXPECT_EQ(c.examine(ratio), "") << "in pieces";
+  }
   // Many short heads: their sums of dQ lie where those of heads before lay.
   const Mask causal = masks::causal(130, 130);
   Problem p = problem_of(causal, kind.head_dim, 12);

@@ -41,7 +41,7 @@ void launch_workers(const char* name, void (*kernel)(Args...), int threads, int6
   const int64_t resident = int64_t{per_multiprocessor} * context.multiprocessors;
   check_residency(context.residency, resident, name);
   check(launch_blocks(kernel, std::min<int64_t>(resident, units), threads, bytes,
-                      context.residency > 1, context.stream, args...),
+                      must_start_together(context.residency, resident), context.stream, args...),
         name);
 }
 

@@ -40,8 +40,12 @@ class BackwardWorker {
     keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1] - key_);
 
     KeyGradient dk, dv;
-    clear(dk);
-    clear(dv);
+    if (chain.continues) {
+      take_over(chain, dk, dv);
+    } else {
+      clear(dk);
+      clear(dv);
+    }
     Steps<Config::kBlockQ> steps(order, chain, order.q_edges);
     Step next;
     bool more = steps.next(next);
@@ -129,9 +133,8 @@ class BackwardWorker {
     const Block block{step.row, key_, step.rows, keys_};
     const uint32_t seen = visible<Config::kScoreColumns>(order, step, block, row, col);
     const Dropout& dropout = p_.scalars.dropout;
-    const uint32_t keep =
-        kept<Config::kScoreColumns>(dropout, p_.plan, head_, step.tile, q_head(step),
-                                    step.row + row, key_ + col);
+    const uint32_t keep = kept<Config::kScoreColumns>(dropout, p_.plan, head_, step.tile,
+                                                      q_head(step), step.row + row, key_ + col);
 #pragma unroll
     for (int j = 0; j < Config::kScoreColumns; ++j) {
 #pragma unroll
@@ -187,16 +190,38 @@ class BackwardWorker {
     }
   }
 
+  /// By the CTA, until it is the chain's turn to add to its KV tile.
+  __device__ void wait_for_keys(const Chain& chain) {
+    if (threadIdx.x == 0) {
+      wait_turn(p_.hand_off, p_.hand_off.key(head_, chain.tile),
+                {0, head_, -1, chain.tile, chain.addend, 0});
+    }
+    __syncthreads();
+  }
+
+  /// dK and dV start with what the chain before left.
+  __device__ void take_over(const Chain& chain, KeyGradient& dk, KeyGradient& dv) {
+    wait_for_keys(chain);
+    const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
+#pragma unroll
+    for (int j = 0; j < Config::kKeyRows; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = m + 16 * j + lane_ / 4 + 8 * i;
+        const int64_t index = p_.sizes.key_index(b_, kv_head_, key_ + r);
+        read_row<Config::kKeyColumns>(dk[j], i, n, r < keys_ ? p_.sizes.head_dim : 0,
+                                      space_ + at_.dk + index * p_.sizes.head_dim);
+        read_row<Config::kKeyColumns>(dv[j], i, n, r < keys_ ? p_.sizes.head_dim_v : 0,
+                                      space_ + at_.dv + index * p_.sizes.head_dim_v);
+      }
+    }
+  }
+
   /// dK and dV of a chain: written, or added in turn when chains share the KV tile.
   __device__ void add_keys(const Chain& chain, KeyGradient& dk, KeyGradient& dv) {
-    int32_t* turn = p_.hand_off.key(head_, chain.tile);
-    const bool first = chain.addend == 0, last = chain.addend == chain.addends - 1;
-    if (!first) {
-      if (threadIdx.x == 0) {
-        wait_turn(p_.hand_off, turn, {0, head_, -1, chain.tile, chain.addend, 0});
-      }
-      __syncthreads();
-    }
+    const bool first = chain.addend == 0 || chain.continues;  // nothing to add
+    const bool last = chain.addend == chain.addends - 1;
+    if (!first) wait_for_keys(chain);
     const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
 #pragma unroll
     for (int j = 0; j < Config::kKeyRows; ++j) {
@@ -215,7 +240,7 @@ class BackwardWorker {
     }
     if (!last) {
       __syncthreads();
-      if (threadIdx.x == 0) pass_turn(turn, chain.addend + 1);
+      if (threadIdx.x == 0) pass_turn(p_.hand_off.key(head_, chain.tile), chain.addend + 1);
     }
   }
 
@@ -239,6 +264,19 @@ class BackwardWorker {
       } else {
         __stcg(at, value);
       }
+    }
+  }
+
+  /// This lane's elements of row half `i` from the sum of one row; 0 from column `cols` on.
+  template <int kColumns>
+  __device__ void read_row(float (&acc)[kColumns][4], int i, int n, int cols, const float* sum) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int col = n + 8 * j + lane_ % 4 * 2;
+      const float2 value =
+          col < cols ? __ldcg(reinterpret_cast<const float2*>(sum + col)) : make_float2(0, 0);
+      acc[j][2 * i] = value.x;
+      acc[j][2 * i + 1] = value.y;
     }
   }
 

@@ -138,7 +138,8 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const bool recorded = context.record.records != nullptr;
   const Launch start =
       head_dim == 64 ? instance<64>(bf16, extras, recorded) : instance<128>(bf16, extras, recorded);
-  check(start(params, blocks, context.residency > 1, context.stream), kOperation);
+  check(start(params, blocks, must_start_together(context.residency, blocks), context.stream),
+        kOperation);
 }
 
 }  // namespace

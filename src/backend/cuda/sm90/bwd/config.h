@@ -66,6 +66,7 @@ struct Chain90 {
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
   int32_t sums_before;      // row tiles of the heads that had its place for sums
   int32_t addend, addends;  // of the chains that share it
+  bool continues;           // goes on from their sum so far
 };
 
 /// Everything the compiler must know.

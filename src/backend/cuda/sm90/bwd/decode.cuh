@@ -152,6 +152,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.sums_before = head / p.live_heads * p.live_rows;
       chain.addend = planned.addend;
       chain.addends = planned.addends;
+      chain.continues = planned.continues;
       ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     }
     __syncwarp();

@@ -1,0 +1,152 @@
+// Orders cut in pieces for few workers: the same sums, without a wait for a later task.
+#include "schedule/orders/cut.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "plan/walk.h"
+#include "plans.h"
+#include "verbatim/error.h"
+
+namespace verbatim::test {
+namespace {
+
+/// What fixes the bits, visit by visit: the KV tiles that enter each row, by addend, and the rows
+/// of each query head that enter each KV tile, in sequence.
+struct Sums {
+  std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> rows;      // (q_head, row, addend): tile
+  std::map<int32_t, std::vector<std::pair<int32_t, int32_t>>> tiles;  // tile: (q_head, row)
+  bool operator==(const Sums&) const = default;
+};
+
+Sums sums_of(const HeadOrder& order) {
+  Sums sums;
+  for (const Task& task : order.tasks)
+    for_each_visit(order, task, [&](const Chain& chain, const Run& run, int32_t i) {
+      sums.rows[{run.q_head, run.tile(i), run.addend_of(i)}] = chain.tile;
+      sums.tiles[chain.tile].emplace_back(run.q_head, run.tile(i));
+    });
+  return sums;
+}
+
+Problem problem_of(const Mask& mask, int64_t q_heads, int64_t kv_heads) {
+  return {.q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .q_len = mask.q_len(),
+          .kv_len = mask.kv_len(),
+          .head_dim = 128,
+          .head_dim_v = 128,
+          .dtype = Dtype::bf16};
+}
+
+TEST(Cut, KeepsEverySumAndNeedsOneResident) {
+  const std::vector<int64_t> documents{1024, 700, 1, 0, 323};
+  for (const Mask& mask : {masks::full(2048, 2048), masks::full(1000, 500), masks::full(400, 3000),
+                           masks::full_document(documents)}) {
+    for (const int64_t q_heads : {2, 8}) {
+      const Problem problem = problem_of(mask, q_heads, 2);
+      PlanOptions options;
+      options.order = "shift";
+      options.machine.workers = 132;
+      const Plan whole = make_plan(problem, mask, options);
+      EXPECT_GT(whole.residency, 3);
+      options.residents = 3;
+      const Plan cut = make_plan(problem, mask, options);
+      EXPECT_EQ(cut.residency, 1) << mask.name();
+      EXPECT_EQ(cut.placement.workers, 132);
+      EXPECT_EQ(cut.fingerprint(), whole.fingerprint());
+      EXPECT_GT(cut.orders[0]->chains.size(), whole.orders[0]->chains.size());
+      EXPECT_EQ(cut.orders[0]->runs, whole.orders[0]->runs);
+      EXPECT_EQ(sums_of(*cut.orders[0]), sums_of(*whole.orders[0]));
+      EXPECT_EQ(plan_from_json(to_json(cut)).fingerprint(), whole.fingerprint());
+      options.residents = whole.residency;
+      EXPECT_EQ(make_plan(problem, mask, options).orders[0]->chains, whole.orders[0]->chains);
+    }
+  }
+}
+
+TEST(Cut, WalkedGroupsWrapOncePerQueryHead) {
+  const Mask mask = masks::full(1024, 1024);
+  PlanOptions options;
+  options.order = "shift";
+  options.workers = 1;
+  const Plan plan = make_plan(problem_of(mask, 4, 1), mask, options);
+  std::vector<int32_t> pieces(8);
+  for (const Chain& chain : plan.orders[0]->chains) ++pieces[static_cast<size_t>(chain.tile)];
+  // Four query heads: at each a chain wraps, but for the first, which starts at row 0, and begins
+  // the next in the same piece.
+  EXPECT_EQ(pieces, (std::vector<int32_t>{4, 5, 5, 5, 5, 5, 5, 5}));
+}
+
+TEST(Cut, IsRefusedWhereItCannotKeepTheSums) {
+  for (const char* name : {"symmetric_shift", "shift/split"}) {
+    PlanOptions options;
+    options.order = name;
+    options.workers = 3;
+    const Mask mask = masks::full(2048, 2048);
+    try {
+      make_plan(problem_of(mask, 4, 2), mask, options);
+      ADD_FAILURE() << name;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.details().argument, "workers");
+      EXPECT_EQ(e.details().got, "3");
+      EXPECT_EQ(e.details().nearest, "right_to_left");
+    }
+  }
+  EXPECT_EQ(
+      order::cut_at_waits(*make_order(Pass::forward, "descending", square_tiles(false, 4), 1)),
+      nullptr);
+}
+
+TEST(Cut, LeavesAnOrderWithoutLateWaitsWhole) {
+  const auto order = make_order(Pass::backward, "descending", square_tiles(true, 6), 2);
+  const auto cut = order::cut_at_waits(*order);
+  ASSERT_NE(cut, nullptr);
+  EXPECT_EQ(cut->chains, order->chains);
+  EXPECT_EQ(cut->tasks, order->tasks);
+}
+
+TEST(Cut, RunsInSimulatedTimeAsTheGraphSays) {
+  const auto order = make_order(Pass::backward, "shift", square_tiles(false, 12), 1);
+  const auto cut = order::cut_at_waits(*order);
+  ASSERT_NE(cut, nullptr);
+  for (const int32_t workers : {1, 2, 5, 24}) {
+    for (const char* placement : {"queue", "static"}) {
+      const Plan plan = plan_of(cut, 3, placement, workers);
+      verify(plan);
+      const Machine machine = Machine::paper(2, 1, workers);
+      const double makespan = simulate(plan, machine).makespan;
+      EXPECT_EQ(make_dag(plan, machine).critical_path(), makespan) << workers << placement;
+      EXPECT_GE(makespan, 3 * 12 * 12 * 3 / workers);
+    }
+  }
+}
+
+TEST(Cut, APieceMustFollowTheOneItContinues) {
+  const auto cut =
+      order::cut_at_waits(*make_order(Pass::backward, "shift", square_tiles(false, 4), 1));
+  ASSERT_NE(cut, nullptr);
+  const auto broken = [&](auto change) {
+    auto order = std::make_shared<HeadOrder>(*cut);
+    change(*order);
+    return plan_of(order, 1, "queue", 4);
+  };
+  EXPECT_EQ(verify(broken([](HeadOrder&) {})), 1);
+  const auto piece = std::ranges::find_if(cut->chains, &Chain::continues) - cut->chains.begin();
+  const auto at = [&](HeadOrder& o) -> Chain& { return o.chains[static_cast<size_t>(piece)]; };
+  EXPECT_THROW(verify(broken([&](HeadOrder& o) { o.chains[0].continues = true; })), Error);
+  EXPECT_THROW(verify(broken([&](HeadOrder& o) { at(o).addend = 0; })), Error);
+  // Pieces issued the wrong way round wait for each other for ever.
+  EXPECT_THROW(verify(broken([&](HeadOrder& o) {
+                 Plan plan = plan_of(std::make_shared<HeadOrder>(o), 1, "static", 1);
+                 std::ranges::reverse(plan.placement.tasks);
+                 verify(plan);
+               })),
+               Error);
+}
+
+}  // namespace
+}  // namespace verbatim::test
