@@ -108,6 +108,33 @@ TEST(Auto, IsNotBehindTheOrdersItChoosesFrom) {
 }
 
 // 16 heads of 8192 keys take 67 MB, an h200's L2 holds 36 MB of them: two equal sections.
+// Measured on an H200: docs/kernels/backward-sm90.md.
+TEST(Auto, RotatesFullMasksWhereWholeHeadsFillWaves) {
+  const auto plan = [](int64_t length, int64_t kv_heads, Level level, int64_t head_dim = 128) {
+    Problem problem = problem_of(16, kv_heads, length);
+    problem.head_dim = problem.head_dim_v = head_dim;
+    PlanOptions options = h200_options();
+    options.level = level;
+    return make_plan(problem, masks::full(length, length), options);
+  };
+  const auto order = [&](auto... arguments) { return plan(arguments...).orders[0]->name; };
+  constexpr Level kInvariant = Level::invariant, kWeaker = Level::gpu_to_gpu;
+  for (const int64_t length : {2048, 4096, 8192}) {
+    EXPECT_EQ(order(length, 16, kInvariant), "shift") << length;
+    EXPECT_EQ(order(length, 4, kInvariant), "shift") << length;
+    EXPECT_LE(2 * plan(length, 16, kInvariant).residency, 132) << length;
+    EXPECT_LE(2 * plan(length, 4, kInvariant).residency, 132) << length;
+  }
+  EXPECT_EQ(order(1024, 16, kInvariant), "descending");  // short chains
+  EXPECT_EQ(order(1024, 4, kInvariant), "shift");        // longer in a group
+  EXPECT_EQ(order(2432, 16, kInvariant), "descending");  // 19 KV tiles: 114 of 128 tasks
+  EXPECT_EQ(order(2432, 4, kInvariant), "shift");
+  EXPECT_NE(order(6144, 4, kInvariant), "shift");  // four waves of heads where three would do
+  EXPECT_NE(order(16384, 16, kInvariant), "shift");
+  EXPECT_EQ(order(16384, 16, kWeaker), "shift");
+  EXPECT_EQ(order(4096, 16, kInvariant, 64), "descending");  // one visit behind is too near
+}
+
 TEST(Auto, PutsForwardHeadsSideBySideWhereRowsAreUnequal) {
   PlanOptions options = h200_options();
   options.pass = Pass::forward;

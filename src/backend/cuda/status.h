@@ -16,9 +16,8 @@ void check(cudaError_t status, const char* operation);
 /// Throws Error(unsupported) when a plan that needs `needed` workers at once meets a device that
 /// holds only `resident` of the kernel's CTAs.
 void check_residency(int64_t needed, int64_t resident, const char* operation);
-/// Whether a launch of which `needed` of `resident` CTAs must run at once has to wait for the whole
-/// device. For up to half of it no: that much is free or will be, and other kernels go on beside
-/// it.
+/// Whether all CTAs of a launch have to start together, since `needed` of the `resident` ones must
+/// run at once. Up to half of them need not: so many find room, and other kernels go on beside them.
 constexpr bool must_start_together(int64_t needed, int64_t resident) {
   return 2 * needed > resident;
 }
