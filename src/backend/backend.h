@@ -16,7 +16,7 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// Throws Error(unsupported) naming the nearest supported value when this backend cannot run it.
   virtual void check(const Problem& problem) const = 0;
-  /// PlanOptions::residents of this backend.
+  /// PlanOptions::residents of this backend: workers that it runs at once.
   virtual int32_t residents() const = 0;
   virtual int64_t workspace_bytes(const Plan& plan) const = 0;
   /// The compiled code that runs `plan`, "backend.what".

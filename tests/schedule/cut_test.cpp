@@ -101,6 +101,48 @@ TEST(Cut, IsRefusedWhereItCannotKeepTheSums) {
       nullptr);
 }
 
+TEST(Cut, OfEveryOrderAndMaskKeepsTheBitsOrIsRefused) {
+  constexpr int64_t n = 200;
+  const std::vector<int64_t> documents{70, 1, 0, 129}, prefix{20};
+  const std::vector<Mask> masks{masks::full(n, n),
+                                masks::full(90, n),
+                                masks::causal(n, n),
+                                masks::full_sliding_window(n, n, 40),
+                                masks::causal_sliding_window(n, n, 40),
+                                masks::full_document(documents),
+                                masks::causal_document(documents),
+                                masks::share_question(documents),
+                                masks::causal_blockwise(documents),
+                                masks::global_sliding(n, 20, 30),
+                                masks::prefix_lm_causal(n, 70),
+                                masks::prefix_lm_document(documents, prefix),
+                                masks::block_causal_document(documents, 30),
+                                masks::uniform_block_sparse(n, n, 24, 40, 0.4, 3, 1)};
+  int whole = 0, in_pieces = 0, refused = 0;
+  for (const Mask& mask : masks) {
+    const auto tiles = std::make_shared<const TileMap>(mask.variants().front(), TileShape{8, 16});
+    for (const OrderInfo& info : orders()) {
+      if (info.pass != Pass::backward) continue;
+      for (const char* suffix : {"", "/split"}) {
+        const auto order = make_order(Pass::backward, std::string(info.name) + suffix, tiles, 2);
+        const auto cut = order::cut_at_waits(*order);
+        if (!cut) {
+          ++refused;
+          continue;
+        }
+        ++(cut->chains.size() > order->chains.size() ? in_pieces : whole);
+        EXPECT_EQ(sums_of(*cut), sums_of(*order)) << mask.name() << " " << info.name;
+        const Plan plan = plan_of(cut, 2, "queue", 3);
+        EXPECT_EQ(verify(plan), 1) << mask.name() << " " << info.name;
+        EXPECT_EQ(plan.fingerprint(), plan_of(order, 2, "queue", 3).fingerprint());
+      }
+    }
+  }
+  EXPECT_GT(whole, 50);
+  EXPECT_GT(in_pieces, 10);
+  EXPECT_GT(refused, 50);
+}
+
 TEST(Cut, LeavesAnOrderWithoutLateWaitsWhole) {
   const auto order = make_order(Pass::backward, "descending", square_tiles(true, 6), 2);
   const auto cut = order::cut_at_waits(*order);

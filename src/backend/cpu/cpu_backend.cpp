@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <thread>
+
 #include "backend/backend.h"
 #include "backend/cpu/passes.h"
 
@@ -10,7 +13,10 @@ class CpuBackend final : public Backend {
 
   void check(const Problem& problem) const override { problem.validate(); }
 
-  int32_t residents() const override { return 0; }  // workers that wait are parked
+  /// A worker that waits is parked, so any number would do; but its tiles leave the caches.
+  int32_t residents() const override {
+    return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+  }
 
   int64_t workspace_bytes(const Plan& plan) const override {
     return plan.pass == Pass::forward ? cpu::forward_workspace_bytes(plan)
