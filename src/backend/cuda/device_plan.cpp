@@ -107,6 +107,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
   live_heads_ = verbatim::live_heads(plan);
+  residency_ = plan.residency;
   const int64_t heads = blob.add(order_of_head_);
   const int64_t sequences = blob.add(dropout.first_sequence);
   const int64_t placed = blob.add(placement_.tasks);
@@ -206,6 +207,11 @@ void DevicePlan::check_report() const {
   const WaitReport where = *report_;
   *report_ = {};
   const char* sum = pass_ == Pass::forward ? "O" : where.q_head >= 0 ? "dQ" : "dK and dV";
+  Error::Details details;  // where other kernels may have held what the plan needs
+  if (residency_ > 1) {
+    details = {"order", fmt::format("one that needs {} workers at once", residency_),
+               "as many multiprocessors that no other kernel holds", "descending, which needs one"};
+  }
   throw Error(
       ErrorCode::device, pass_ == Pass::forward ? "cuda.forward" : "cuda.backward",
       fmt::format("a wait expired: {} of tile {} (batch {}, KV head {}, query head {} of "
@@ -214,7 +220,8 @@ void DevicePlan::check_report() const {
                   sum, where.tile, where.head / kv_heads_, where.head % kv_heads_, where.q_head,
                   where.addend == kSumDone ? "the place of an earlier sum"
                                            : fmt::format("addend {}", where.addend),
-                  where.seen));
+                  where.seen),
+      std::move(details));
 }
 
 namespace {

@@ -61,7 +61,7 @@ class DevicePlan {
   void* memory_ = nullptr;
   WaitReport* report_ = nullptr;
   PlanView view_{};
-  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0, live_heads_ = 0;
+  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0, live_heads_ = 0, residency_ = 1;
   bool shared_tiles_ = false, empty_rows_ = false;
 };
 
