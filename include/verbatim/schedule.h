@@ -126,7 +126,7 @@ struct PlanOptions {
   Level level = Level::invariant;
   TileShape tile{0, 0};   // a 0: that of default_tile()
   int32_t workers = 0;    // 0: the machine's
-  int32_t residents = 0;  // workers that are sure to run at once; 0: as many as the waits need
+  int32_t residents = 0;  // workers that run at once; 0: as many as the waits need
   Machine machine;        // for `auto` placement and predictions
   std::shared_ptr<const PlacementMemo> memo;  // asked first for `auto` placement, or null
   bool operator==(const PlanOptions&) const = default;
@@ -135,8 +135,9 @@ struct PlanOptions {
 TileShape default_tile(const Problem& problem, Pass pass);
 /// Classify, order, place, verify. Where tasks wait for more others than `workers` or `residents`
 /// can run at once, their chains are cut in pieces that add up in the same order: the same bits,
-/// with residency 1. Throws Error naming what does not fit: the mask's lengths, a negative size,
-/// workers too few for an order that cannot be cut, a level that it cannot keep (with the nearest).
+/// with residency 1; what cannot be cut stays whole for `residents`. Throws Error naming what does
+/// not fit: the mask's lengths, a negative size, `workers` too few for an order that cannot be cut,
+/// a level that it cannot keep (with the nearest).
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
 
 /// make_plan() remembered: equal arguments get the plan made for them before, one object, so that

@@ -178,12 +178,16 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   place(plan, options, workers);
   const int32_t most = options.workers > 0 ? options.workers : options.residents;
   if (most > 0 && plan.residency > most) {
-    const int32_t needed = plan.residency;
+    Plan whole = plan;
     if (cut(plan)) place(plan, options, workers);
-    if (plan.residency > most)
-      throw Error(
-          ErrorCode::unsupported, "make_plan", "too few workers for the waits of the order",
-          {"workers", fmt::to_string(most), fmt::format("{} or more", needed), "right_to_left"});
+    if (plan.residency > most) {
+      if (options.workers > 0)
+        throw Error(ErrorCode::unsupported, "make_plan",
+                    "too few workers for the waits of the order",
+                    {"workers", fmt::to_string(most), fmt::format("{} or more", whole.residency),
+                     "right_to_left"});
+      plan = std::move(whole);  // a backend that cannot run it says so
+    }
   }
   plan.placement.workers = std::max(plan.placement.workers, plan.residency);
   return plan;

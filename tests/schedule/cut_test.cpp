@@ -95,6 +95,9 @@ TEST(Cut, IsRefusedWhereItCannotKeepTheSums) {
       EXPECT_EQ(e.details().got, "3");
       EXPECT_EQ(e.details().nearest, "right_to_left");
     }
+    options.workers = 0;
+    options.residents = 3;  // a CPU parks workers that wait
+    EXPECT_GT(make_plan(problem_of(mask, 4, 2), mask, options).residency, 3) << name;
   }
   EXPECT_EQ(
       order::cut_at_waits(*make_order(Pass::forward, "descending", square_tiles(false, 4), 1)),
