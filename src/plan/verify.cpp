@@ -47,15 +47,16 @@ std::shared_ptr<const HeadOrder> first_query_head(const HeadOrder& order) {
   return first;
 }
 
-/// Pairs (waiting, awaited) of tasks of a head that follows `order`.
-std::vector<std::pair<int32_t, int32_t>> find_waits(std::shared_ptr<const HeadOrder> order) {
+/// Pairs (waiting, awaited) of tasks of `head`, which follows `order`.
+std::vector<std::pair<int32_t, int32_t>> find_waits(std::shared_ptr<const HeadOrder> order,
+                                                    int32_t head) {
   if (auto first = first_query_head(*order)) order = std::move(first);
   Plan plan;
   plan.pass = order->pass;
   plan.orders = {order};
-  plan.order_of_head = {0};
+  plan.order_of_head.resize(static_cast<size_t>(head) + 1);  // what errors name is this head
   std::vector<PlacedTask> tasks;
-  for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({0, static_cast<int32_t>(t)});
+  for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({head, static_cast<int32_t>(t)});
   std::vector<Walker> sequences;
   for (const PlacedTask& task : tasks) sequences.emplace_back(plan, std::span(&task, 1));
   std::vector<std::pair<int32_t, int32_t>> waits;
@@ -156,7 +157,7 @@ int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
   for (const int32_t h : late) {
     const auto kind = static_cast<size_t>(plan.order_of_head[static_cast<size_t>(h)]);
     auto& waits = known[kind];
-    if (!waits) waits = find_waits(plan.orders[kind]);
+    if (!waits) waits = find_waits(plan.orders[kind], h);
     const auto& of_task = position[static_cast<size_t>(h)];
     for (const auto& [waiting, awaited] : *waits) {
       int32_t& last = furthest[static_cast<size_t>(of_task[static_cast<size_t>(waiting)])];
