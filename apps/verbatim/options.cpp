@@ -133,7 +133,8 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
     return command.add_option(option, value, help)->group(group)->type_name(type);
   };
   add("--order", order,
-      "Order of the backward's sums: auto" + backward + "; NAME/split: a task per query head",
+      "Order of the backward's sums: auto" + backward +
+          "; NAME/split: a task per query head, NAME/split:N: N per group",
       "NAME")
       ->capture_default_str();
   add("--forward-order", forward_order,

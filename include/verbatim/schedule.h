@@ -24,10 +24,11 @@ struct OrderInfo {
 std::span<const OrderInfo> orders();
 
 /// The order `name` of `pass` for one KV head whose group has `group` query heads. The suffix
-/// "/split" makes more and shorter tasks: one chain per query head of the group in the backward,
-/// one per kSplit KV tiles of a row in the forward (docs/scheduling.md). "auto" chooses for each
-/// sequence of the mask by rule, for plans of `level`. Every sequence is ordered as if it were
-/// alone. Throws Error naming the nearest order when the name is unknown.
+/// "/split" makes more and shorter tasks: in the backward one chain per query head of the group, or
+/// as "/split:N" N chains of equal shares of it; in the forward one per kSplit KV tiles of a row
+/// (docs/scheduling.md). "auto" chooses for each sequence of the mask by rule, for plans of
+/// `level`. Every sequence is ordered as if it were alone. Throws Error naming the nearest order
+/// when the name is unknown.
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group,
                                             Level level = Level::invariant);

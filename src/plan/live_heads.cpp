@@ -1,33 +1,80 @@
 #include "plan/live_heads.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 namespace verbatim {
+namespace {
 
-int32_t live_heads(const Plan& plan) {
-  const auto heads = static_cast<int32_t>(plan.order_of_head.size());
-  const Placement& placement = plan.placement;
-  if (plan.pass == Pass::forward || plan.level == Level::not_guaranteed || !placement.queue ||
-      plan.orders.size() != 1) {
-    return heads;
-  }
-  const auto count = static_cast<int64_t>(placement.tasks.size());
-  const auto size = static_cast<size_t>(heads);
-  std::vector<int64_t> first(size, count), last(size, -1);  // tickets; `last` of all heads up to h
-  for (int64_t ticket = 0; ticket < count; ++ticket) {
-    const auto head = static_cast<size_t>(placement.tasks[static_cast<size_t>(ticket)].head);
+/// First and last ticket of each of a row of heads.
+struct Tickets {
+  std::vector<int64_t> first, last;
+
+  explicit Tickets(size_t heads) : first(heads, INT64_MAX), last(heads, -1) {}
+  void add(size_t head, int64_t ticket) {
     first[head] = std::min(first[head], ticket);
     last[head] = ticket;
   }
-  for (size_t h = 1; h < size; ++h) last[h] = std::max(last[h], last[h - 1]);
+};
+
+/// The least S so that all tasks up to [h - S] are issued `margin` tasks before the first of h.
+int32_t least_distance(std::span<const int64_t> first, std::span<const int64_t> last,
+                       int64_t margin) {
+  std::vector<int64_t> done;  // ticket by which all up to a head are issued
   int64_t live = 1;
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t before = first[static_cast<size_t>(h)] - placement.workers / 2;
-    const auto over = std::ranges::lower_bound(last, before) - last.begin();  // heads done by then
-    live = std::max(live, h - std::min<int64_t>(over, h) + 1);
+  for (size_t h = 0; h < first.size(); ++h) {
+    const auto over = std::ranges::lower_bound(done, first[h] - margin) - done.begin();
+    live = std::max<int64_t>(live, static_cast<int64_t>(h) - over + 1);
+    done.push_back(h == 0 ? last[h] : std::max(last[h], done.back()));
   }
-  return static_cast<int32_t>(std::min<int64_t>(live, heads));
+  return static_cast<int32_t>(live);
+}
+
+/// The query heads of the group that chain `chain` visits: [first, last).
+struct Visited {
+  int32_t first, last;
+};
+Visited visited(const HeadOrder& order, const Chain& chain) {
+  if (chain.run_begin == chain.run_end) return {0, 0};
+  return {order.runs[static_cast<size_t>(chain.run_begin)].q_head,
+          order.runs[static_cast<size_t>(chain.run_end) - 1].q_head + 1};
+}
+
+}  // namespace
+
+LiveHeads live_heads(const Plan& plan) {
+  const auto heads = static_cast<int32_t>(plan.order_of_head.size());
+  const auto group = static_cast<int32_t>(plan.problem.group());
+  const Placement& placement = plan.placement;
+  if (plan.pass == Pass::forward || plan.level == Level::not_guaranteed || !placement.queue ||
+      plan.orders.size() != 1) {
+    return {heads, group};
+  }
+  const HeadOrder& order = *plan.orders[0];
+  const auto size = static_cast<size_t>(heads), members = static_cast<size_t>(group);
+  Tickets of_heads(size), of_queries(size * members);
+  for (size_t ticket = 0; ticket < placement.tasks.size(); ++ticket) {
+    const PlacedTask placed = placement.tasks[ticket];
+    const auto head = static_cast<size_t>(placed.head);
+    of_heads.add(head, static_cast<int64_t>(ticket));
+    const Task& task = order.tasks[static_cast<size_t>(placed.task)];
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      const Visited queries = visited(order, order.chains[static_cast<size_t>(c)]);
+      for (int32_t q = queries.first; q < queries.last; ++q)
+        of_queries.add(head * members + static_cast<size_t>(q), static_cast<int64_t>(ticket));
+    }
+  }
+  const int64_t margin = placement.workers / 2;
+  int32_t queries = 1;
+  for (size_t h = 0; h < size && queries < group; ++h) {
+    const auto of_head = [&](const std::vector<int64_t>& tickets) {
+      return std::span(tickets).subspan(h * members, members);
+    };
+    queries = std::max(queries,
+                       least_distance(of_head(of_queries.first), of_head(of_queries.last), margin));
+  }
+  return {std::min(least_distance(of_heads.first, of_heads.last, margin), heads), queries};
 }
 
 }  // namespace verbatim

@@ -7,10 +7,18 @@
 
 namespace verbatim {
 
-/// The least S so that head h may use the memory of head h - S for its sums of dQ: all tasks of
-/// heads up to h - S are issued before the first of h, so a wait for them ends, with half as many
-/// tasks between them as there are workers, so that hardly one waits. The number of heads where a wait
-/// could be in vain or where rows differ: without a queue, without turns, with several orders.
-int32_t live_heads(const Plan& plan);
+/// Heads that need memory of their own for their sums of dQ. KV head h may use that of KV head
+/// h - heads, and inside a KV head query head i that of query head i - queries.
+struct LiveHeads {
+  int32_t heads;    // of batch * kv_heads
+  int32_t queries;  // of the group
+  bool operator==(const LiveHeads&) const = default;
+};
+
+/// The fewest so that all tasks of what had the memory are issued before the first that uses it, so
+/// a wait for them ends, with half as many tasks between as there are workers, so that hardly one
+/// waits. All where a wait could be in vain or where rows differ: without a queue, without turns,
+/// with several orders.
+LiveHeads live_heads(const Plan& plan);
 
 }  // namespace verbatim

@@ -15,11 +15,13 @@ namespace {
 constexpr int64_t kCanonicalHeads = 8;      // KV heads that a problem is assumed to have, and ...
 constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences come several at once
 constexpr double kSplitCost = 4;            // start and ordered end of one more chain, in visits
+constexpr double kWalkCost = 51;            // chains of w visits cost (w / kWalkCost)^3 of them
+constexpr int32_t kLeastHeads = 4;          // that a chain of a long sequence visits
 constexpr int64_t kLeastRotation = 32;      // visits of a chain that is worth rotating, and ...
 constexpr int64_t kLeastColumns = 4;        // ... KV tiles of its sequence
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
-constexpr int64_t kProvableVisits = 1 << 14;
+constexpr int64_t kProvableVisits = 1 << 17;
 
 using Column = std::span<const TileRun>;
 
@@ -80,13 +82,14 @@ double longest_sequence(const TileMap& tiles) {
 
 /// Visits of one query head: all of them, and those of the fullest KV tile.
 struct Load {
-  int64_t visits = 0, longest = 0, columns = 0;
+  int64_t visits = 0, longest = 0, columns = 0, rows = 0;
   int64_t copies = 1;  // of the sequence that are assumed to run together
 
   explicit Load(const TileMap& tiles)
       : visits(tiles.count()),
         columns(tiles.kv_tiles()),
-        copies(kCanonicalTokens / std::clamp<int64_t>(tiles.q_edges.back(), 1, kCanonicalTokens)) {
+        rows(tiles.q_edges.back()),
+        copies(kCanonicalTokens / std::clamp<int64_t>(rows, 1, kCanonicalTokens)) {
     for (int32_t j = 0; j < tiles.kv_tiles(); ++j)
       longest = std::max(longest, count_tiles(tiles.column(j)));
   }
@@ -94,24 +97,35 @@ struct Load {
   bool unequal() const { return 4 * longest * columns >= 5 * visits; }
   /// Whether it is at least three times as long (a question that all answers share).
   bool has_long_chains() const { return longest * columns >= 3 * visits; }
-  /// Whether a group's query heads are better split: walking them in one chain leaves a tail of
-  /// long tasks, splitting pays kSplitCost for every chain. Both sides: visits * kWave, per head of
-  /// the group.
-  bool better_split() const {
-    const double tail = static_cast<double>(longest * order::kWave) / 4;
-    const int64_t heads = kCanonicalHeads * copies;
-    const auto work = static_cast<double>(visits * heads);
-    const double walked = std::max(work + tail, static_cast<double>(longest * order::kWave));
-    return work + kSplitCost * static_cast<double>(columns * heads) < walked;
+  /// How many chains a KV tile of a group should have. Each costs kSplitCost. The more visits one
+  /// makes, the more of them wait (left neighbours take longer for each query head) and the more is
+  /// left at the end, which other sequences can fill: the cube fits what an H200 takes
+  /// (docs/kernels/backward-sm90.md). Long sequences keep their rows in L2 only while a chain goes
+  /// through several query heads together with its neighbours, and few long chains do so anyway.
+  int32_t best_parts(int32_t group) const {
+    const bool keep_heads = rows > kCanonicalTokens || has_long_chains();
+    const int32_t most = keep_heads ? std::max(group / kLeastHeads, 1) : group;
+    const auto cost = [&](int32_t parts) {
+      const int64_t walk = longest * ((group + parts - 1) / parts);
+      return kSplitCost * static_cast<double>(columns * parts) +
+             std::pow(static_cast<double>(walk) / kWalkCost, 3) /
+                 static_cast<double>(copies * copies);
+    };
+    int32_t best = 1;
+    for (int32_t parts = 1; parts < most;) {
+      parts = std::min(2 * parts, most);
+      if (cost(parts) < cost(best)) best = parts;
+    }
+    return best;
   }
 };
 
 /// Whether the chains of a sequence that sees all its keys should each start at another row
 /// (shift), so that they pass through its rows side by side instead of one behind the other: the
 /// next one is two visits behind, which hides the hand-off. All must run at once, so heads come in
-/// whole waves, and should need no more of them than otherwise; without a group the gain is smaller
-/// and the wave has to be full. An invariant order may take half of one, for other kernels can have
-/// part of the device.
+/// whole waves, which they should fill: to more than 7/8, or without a group, where the gain is
+/// smaller, to 31/32. An invariant order may take half of one, for other kernels can have part of
+/// the device.
 bool should_rotate(const TileMap& tiles, const Load& load, int32_t group, Level level) {
   const int64_t rows = tiles.q_tiles(), columns = tiles.kv_tiles();
   const int64_t most = level == Level::invariant ? order::kWave / 2 : order::kWave;
@@ -120,8 +134,8 @@ bool should_rotate(const TileMap& tiles, const Load& load, int32_t group, Level 
     return false;
   const int64_t side_by_side = order::kWave / columns, heads = kCanonicalHeads * load.copies;
   if (group == 1) return 32 * side_by_side * columns >= 31 * order::kWave;
-  const auto waves = [](int64_t work, int64_t of) { return (work + of - 1) / of; };
-  return waves(heads, side_by_side) <= waves(heads * columns, order::kWave);
+  const int64_t waves = (heads + side_by_side - 1) / side_by_side;
+  return 8 * heads * columns > 7 * waves * order::kWave;
 }
 
 /// Of heads whose chains rotate, which must run at once.
@@ -144,15 +158,18 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
     return idle && longest_row(tiles) > order::kSplit ? "descending/split" : "descending";
   }
   const Load load(tiles);
-  if (load.visits == 0 || meets_late(tiles)) return "descending";
+  if (load.visits == 0) return "descending";
   if (should_rotate(tiles, load, group, level)) return "shift";
-  const bool split = group > 1 && load.better_split();
   // The short chains should come last, or long ones are left at the end (measured on an H200). But
-  // few long ones that come first hold up all others; and of long split heads L2 holds too few for
-  // chains that all start at the last row.
-  const bool too_long = split && tiles.q_edges.back() > kCanonicalTokens;
-  const std::string order = load.has_long_chains() || too_long ? "right_to_left" : "descending";
-  return order + (split ? "/split" : "");
+  // few long ones that come first hold up all others, unless those of a group's parts are issued
+  // together and no row sees all keys.
+  if (load.has_long_chains() && !meets_late(tiles)) {
+    if (group == 1) return "right_to_left";
+    if (longest_row(tiles) == load.columns) return "right_to_left/split";
+  }
+  const int32_t parts = load.best_parts(group);
+  if (parts == 1) return "descending";
+  return parts == group ? "descending/split" : fmt::format("descending/split:{}", parts);
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
@@ -187,9 +204,11 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const bool descends = order.starts_with("descending") || order == "auto";
   const Load load(*head.tiles);
   const bool staggered = descends && load.unequal();
-  const bool splits =
-      std::ranges::any_of(head.chains, [](const Chain& chain) { return chain.addends > 1; });
-  const bool walks = head.group > 1 && !splits;
+  // Chains of a KV tile, and query heads that each of them visits; of packed sequences the mean.
+  const auto columns = static_cast<size_t>(std::max<int64_t>(load.columns, 1));
+  const size_t parts = std::max<size_t>((head.chains.size() + columns / 2) / columns, 1);
+  const size_t visited = static_cast<size_t>(head.group) / parts;
+  const bool walks = visited > 1;
   const auto between = [](size_t low, size_t value, size_t high) {
     return std::clamp(value, low, std::max(low, high));
   };
@@ -212,7 +231,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
-  if (staggered && walks && count <= many && head.tiles->count() <= kProvableVisits)
+  // Longest first puts all parts side by side: few enough stay in L2.
+  const bool few =
+      parts == 1 ? count <= many : count * parts <= 8 * visited || load.has_long_chains();
+  if (staggered && walks && few && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

@@ -12,13 +12,21 @@ namespace {
 constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "staggered:8",
                                  "longest_first"};
 
-/// Whether "/split" makes another plan than the plain order.
-bool splits(const Plan& plain) {
-  if (plain.pass == Pass::backward) return plain.problem.group() > 1;
-  return std::ranges::any_of(plain.orders, [](const auto& order) {
+/// The suffixes that make other plans than the plain order.
+std::vector<std::string> splits(const Plan& plain) {
+  if (plain.pass == Pass::backward) {
+    const int64_t group = plain.problem.group();
+    if (group == 1) return {};
+    std::vector<std::string> suffixes{"/split"};
+    if (group > 2) suffixes.emplace_back("/split:2");
+    if (group > 4) suffixes.emplace_back("/split:4");
+    return suffixes;
+  }
+  const bool any = std::ranges::any_of(plain.orders, [](const auto& order) {
     return std::ranges::any_of(
         order->chains, [&](const Chain& chain) { return order->visits(chain) > order::kSplit; });
   });
+  return any ? std::vector<std::string>{"/split"} : std::vector<std::string>{};
 }
 
 /// The order under its best placement.
@@ -57,9 +65,11 @@ std::vector<Candidate> search(const Problem& problem, const Mask& mask,
     PlanOptions named = options;
     named.order = info.name;
     found.push_back(best_of(problem, mask, named));
-    if (info.level == Level::not_guaranteed || !splits(found.back().plan)) continue;
-    named.order += "/split";
-    found.push_back(best_of(problem, mask, named));
+    if (info.level == Level::not_guaranteed) continue;
+    for (const std::string& suffix : splits(found.back().plan)) {
+      named.order = info.name + suffix;
+      found.push_back(best_of(problem, mask, named));
+    }
   }
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
     return a.simulation.makespan < b.simulation.makespan;

@@ -117,7 +117,9 @@ std::string random_order(Rng& rng, Pass pass) {
   for (const OrderInfo& info : orders())
     if (info.pass == pass && info.level > Level::not_guaranteed) names.push_back(info.name);
   std::string name = names[uniform(rng, 0, std::ssize(names) - 1)];
-  return chance(rng, 3) ? name + "/split" : name;
+  if (!chance(rng, 3)) return name;
+  const bool in_parts = pass == Pass::backward && chance(rng, 2);
+  return name + (in_parts ? fmt::format("/split:{}", uniform(rng, 2, 4)) : "/split");
 }
 
 std::string random_placement(Rng& rng) {

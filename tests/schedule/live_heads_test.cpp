@@ -53,24 +53,46 @@ TEST(LiveHeads, AreAsFewAsTheDistanceAllows) {
                            plan_of(1, 16, 16, masks::causal(16384, 16384)),
                            plan_of(1, 64, 8, window), plan_of(32, 16, 16, masks::causal(512, 512)),
                            plan_of(8, 16, 16, masks::full(2048, 2048), "shift")}) {
-    const int64_t live = live_heads(plan), margin = plan.placement.workers / 2;
+    const auto [live, queries] = live_heads(plan);
+    const int64_t margin = plan.placement.workers / 2;
     SCOPED_TRACE(plan.placement.name);
-    EXPECT_LT(live, static_cast<int64_t>(plan.order_of_head.size()));
+    EXPECT_EQ(queries, plan.problem.group());  // a chain visits them all
+    EXPECT_LT(live, static_cast<int32_t>(plan.order_of_head.size()));
     EXPECT_GE(least_distance(plan, live), margin);
     EXPECT_LT(least_distance(plan, live - 1), margin);
   }
 }
 
+// Eight KV heads side by side, one part of their groups after another: a part's 512 tasks lie
+// between the one before and the one behind it.
+TEST(LiveHeads, OfASplitGroupAreThoseOfTwoParts) {
+  const Mask causal = masks::causal(8192, 8192);
+  const auto queries = [&](int64_t q_heads, const std::string& order,
+                           const std::string& placement = "staggered:8") {
+    return live_heads(plan_of(1, q_heads, 8, causal, order, placement)).queries;
+  };
+  EXPECT_EQ(queries(64, "descending/split"), 2);
+  EXPECT_EQ(queries(64, "descending/split:4"), 4);
+  EXPECT_EQ(queries(64, "descending/split:2"), 8);
+  EXPECT_EQ(queries(64, "descending"), 8);
+  EXPECT_EQ(queries(64, "descending/split", "longest_first"), 8);
+  // Seven in parts of one, two, two and two: the second and the fourth may not share.
+  EXPECT_EQ(queries(56, "descending/split:4"), 4);
+  // Alone, a KV head's next part follows at once, and half the workers are a part's 64 tasks.
+  EXPECT_EQ(live_heads(plan_of(1, 8, 1, causal, "descending/split", "queue")).queries, 3);
+}
+
 TEST(LiveHeads, AreAllWhereAWaitCouldBeInVain) {
   const Mask causal = masks::causal(2048, 2048);
-  EXPECT_EQ(live_heads(plan_of(8, 16, 16, causal, "descending", "longest_first")), 128);
-  EXPECT_EQ(live_heads(plan_of(8, 16, 16, causal, "descending", "static")), 128);
-  Plan unordered = plan_of(8, 16, 16, causal);
-  EXPECT_LT(live_heads(unordered), 128);
+  constexpr LiveHeads kAll{128, 2};
+  EXPECT_EQ(live_heads(plan_of(8, 32, 16, causal, "descending/split", "longest_first")), kAll);
+  EXPECT_EQ(live_heads(plan_of(8, 32, 16, causal, "descending/split", "static")), kAll);
+  Plan unordered = plan_of(8, 32, 16, causal, "descending/split", "staggered:8");
+  EXPECT_LT(live_heads(unordered).heads, 128);
   unordered.level = Level::not_guaranteed;
-  EXPECT_EQ(live_heads(unordered), 128);
+  EXPECT_EQ(live_heads(unordered), kAll);
   const Mask padded = causal.with_key_lengths(std::array<int64_t, 8>{2048, 1, 2, 3, 4, 5, 6, 7});
-  EXPECT_EQ(live_heads(plan_of(8, 16, 16, padded)), 128);
+  EXPECT_EQ(live_heads(plan_of(8, 32, 16, padded, "descending/split", "queue")), kAll);
 }
 
 }  // namespace

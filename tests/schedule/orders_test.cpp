@@ -42,11 +42,12 @@ std::vector<Case> cases() {
 
 constexpr TileShape kShapes[] = {{16, 16}, {8, 16}, {16, 8}, {10, 32}};
 
-// Every order of every pass, group 1 and 3, walked and split.
+// Every order of every pass, group 1 and 3, walked, split and in two parts.
 template <class F>
 void for_each_order(F&& f) {
   for (const OrderInfo& info : orders()) {
-    for (const char* suffix : {"", "/split"}) {
+    for (const char* suffix : {"", "/split", "/split:2"}) {
+      if (info.pass == Pass::forward && std::string_view(suffix) == "/split:2") continue;
       for (const int32_t group : {1, 3}) f(info.pass, std::string(info.name) + suffix, group);
     }
   }
@@ -263,6 +264,36 @@ TEST(Orders, NameTheNearestOfAnUnknownOne) {
   } catch (const Error& e) {
     EXPECT_EQ(e.details().nearest, "descending");
   }
+}
+
+// "/split:N": chains of a KV tile that visit equal shares of the group, to within one head.
+TEST(Orders, SplitAGroupInParts) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::causal(64, 64).variants().front(), TileShape{16, 32});
+  const auto heads_of = [&](const std::string& name, int32_t group) {
+    const auto order = make_order(Pass::backward, name, tiles, group);
+    std::vector<std::pair<int32_t, int32_t>> heads;  // first and last of each chain of KV tile 0
+    for (const Chain& chain : order->chains) {
+      if (chain.tile != 0) continue;
+      EXPECT_EQ(chain.addend, std::ssize(heads));
+      heads.emplace_back(order->runs[static_cast<size_t>(chain.run_begin)].q_head,
+                         order->runs[static_cast<size_t>(chain.run_end) - 1].q_head);
+    }
+    return heads;
+  };
+  using Heads = std::vector<std::pair<int32_t, int32_t>>;
+  for (const std::string name : {"descending", "shift"}) {
+    EXPECT_EQ(heads_of(name + "/split:2", 8), (Heads{{0, 3}, {4, 7}})) << name;
+    EXPECT_EQ(heads_of(name + "/split:4", 7), (Heads{{0, 0}, {1, 2}, {3, 4}, {5, 6}})) << name;
+    EXPECT_EQ(heads_of(name + "/split:9", 2), heads_of(name + "/split", 2)) << name;
+    EXPECT_EQ(heads_of(name, 2), (Heads{{0, 1}})) << name;
+  }
+  for (const char* name :
+       {"descending/split:", "descending/split:0", "descending/split:1", "descending/split:2x",
+        "descending/split2", "descending/split:-2", "descending/split:99999999999"}) {
+    EXPECT_THROW(make_order(Pass::backward, name, tiles, 8), Error) << name;
+  }
+  EXPECT_THROW(make_order(Pass::forward, "descending/split:2", tiles, 8), Error);
 }
 
 TEST(MakePlan, GivesHeadsWithOneMaskOneOrder) {

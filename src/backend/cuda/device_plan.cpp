@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "plan/dropout_origins.h"
-#include "plan/live_heads.h"
 
 namespace verbatim::cuda {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/runtime.h"
+#include "plan/live_heads.h"
 #include "verbatim/plan.h"
 
 namespace verbatim::cuda {
@@ -25,7 +26,7 @@ class DevicePlan {
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
   bool shared_tiles() const { return shared_tiles_; }
   bool empty_rows() const { return empty_rows_; }
-  int32_t live_heads() const { return live_heads_; }
+  LiveHeads live_heads() const { return live_heads_; }
   WaitReport* report() const { return report_; }
 
   bool holds(const Device& device, const Plan& plan) const;
@@ -61,7 +62,8 @@ class DevicePlan {
   void* memory_ = nullptr;
   WaitReport* report_ = nullptr;
   PlanView view_{};
-  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0, live_heads_ = 0, residency_ = 1;
+  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0, residency_ = 1;
+  LiveHeads live_heads_{};
   bool shared_tiles_ = false, empty_rows_ = false;
 };
 

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/device/record.h"
+#include "plan/live_heads.h"
 #include "verbatim/plan.h"
 
 namespace verbatim::cuda {
@@ -20,18 +21,18 @@ struct LaunchContext {
   int32_t residency;  // CTAs that must run at once (Plan::residency)
   Dtype dtype;
   TileShape tile;
-  bool shared_tiles;    // some tile belongs to several chains (Chain::addends > 1)
-  int32_t live_heads;   // backward: head h may keep its sums of dQ where h - live_heads had them
-  bool empty_rows;      // backward: some query tile has no addend: the launch zeroes its dQ
-  bool ordered;         // backward: false adds to dQ in any order, the price list of determinism
-  RecordView record{};  // without memory: nothing is recorded
+  bool shared_tiles;     // some tile belongs to several chains (Chain::addends > 1)
+  LiveHeads live_heads;  // backward: places for sums of dQ
+  bool empty_rows;       // backward: some query tile has no addend: the launch zeroes its dQ
+  bool ordered;          // backward: false adds to dQ in any order, the price list of determinism
+  RecordView record{};   // without memory: nothing is recorded
 };
 
 /// What a plan's orders need of a kernel's workspace.
 struct PlanExtent {
   int32_t max_q_tiles, max_kv_tiles;  // most of any order
   bool shared_tiles;                  // as in LaunchContext
-  int32_t live_heads;                 // as in LaunchContext
+  LiveHeads live_heads;               // as in LaunchContext
 };
 
 /// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it

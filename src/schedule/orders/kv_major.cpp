@@ -49,7 +49,7 @@ void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows 
 
 }  // namespace
 
-HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
+HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
                    std::span<const int32_t> kv_tiles) {
   HeadOrder order;
   order.tiles = tiles;
@@ -64,16 +64,19 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
     ends.push_back(runs.size());
   }
   order.row_addends = counters.values();
-  const size_t parts = mode == Group::split ? static_cast<size_t>(group) : 1;
+  const int32_t shared = parts_of(group, parts);  // chains of a KV tile
   order.runs.reserve(runs.size() * static_cast<size_t>(group));
-  order.chains.reserve(kv_tiles.size() * parts);
-  order.tasks.reserve(kv_tiles.size() * parts);
+  order.chains.reserve(kv_tiles.size() * static_cast<size_t>(shared));
+  order.tasks.reserve(kv_tiles.size() * static_cast<size_t>(shared));
 
-  const auto add_chain = [&](size_t column, int32_t first_head, int32_t last_head) {
+  const auto add_chain = [&](size_t column, int32_t part) {
     const size_t begin = column == 0 ? 0 : ends[column - 1], end = ends[column];
-    Chain chain{.tile = kv_tiles[column], .run_begin = static_cast<int32_t>(order.runs.size())};
-    if (mode == Group::split) chain.addend = first_head, chain.addends = group;
-    for (int32_t q_head = first_head; q_head < last_head; ++q_head) {
+    Chain chain{.tile = kv_tiles[column],
+                .run_begin = static_cast<int32_t>(order.runs.size()),
+                .addend = part,
+                .addends = shared};
+    const int32_t last_head = group * (part + 1) / shared;
+    for (int32_t q_head = group * part / shared; q_head < last_head; ++q_head) {
       for (size_t k = begin; k < end; ++k) {
         order.runs.push_back(runs[k]);
         order.runs.back().q_head = q_head;
@@ -84,10 +87,9 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
     order.chains.push_back(chain);
     order.tasks.push_back({chains, chains + 1});
   };
-  // Split: one query head after another, so that chains that share a tile are far apart in time.
-  for (int32_t part = 0; part < (mode == Group::split ? group : 1); ++part)
-    for (size_t column = 0; column < kv_tiles.size(); ++column)
-      add_chain(column, part, mode == Group::split ? part + 1 : group);
+  // One part after another, so that chains that share a tile are far apart in time.
+  for (int32_t part = 0; part < shared; ++part)
+    for (size_t column = 0; column < kv_tiles.size(); ++column) add_chain(column, part);
   return order;
 }
 
@@ -97,28 +99,28 @@ std::vector<int32_t> left_to_right(const TileMap& tiles) {
   return kv_tiles;
 }
 
-HeadOrder ascending(const Tiles& tiles, int32_t group, Group mode) {
-  return kv_major(tiles, group, mode, Rows::up, left_to_right(*tiles));
+HeadOrder ascending(const Tiles& tiles, int32_t group, int32_t parts) {
+  return kv_major(tiles, group, parts, Rows::up, left_to_right(*tiles));
 }
 
-HeadOrder descending(const Tiles& tiles, int32_t group, Group mode) {
-  return kv_major(tiles, group, mode, Rows::down, left_to_right(*tiles));
+HeadOrder descending(const Tiles& tiles, int32_t group, int32_t parts) {
+  return kv_major(tiles, group, parts, Rows::down, left_to_right(*tiles));
 }
 
-HeadOrder right_to_left(const Tiles& tiles, int32_t group, Group mode) {
+HeadOrder right_to_left(const Tiles& tiles, int32_t group, int32_t parts) {
   auto kv_tiles = left_to_right(*tiles);
   std::reverse(kv_tiles.begin(), kv_tiles.end());
-  return kv_major(tiles, group, mode, Rows::up, kv_tiles);
+  return kv_major(tiles, group, parts, Rows::up, kv_tiles);
 }
 
-HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Group mode) {
+HeadOrder chunked_descending(const Tiles& tiles, int32_t group, int32_t parts) {
   auto kv_tiles = left_to_right(*tiles);
   for (auto chunk = kv_tiles.begin(); chunk != kv_tiles.end();) {
     const auto end = chunk + std::min<ptrdiff_t>(kChunk, kv_tiles.end() - chunk);
     std::reverse(chunk, end);
     chunk = end;
   }
-  return kv_major(tiles, group, mode, Rows::up, kv_tiles);
+  return kv_major(tiles, group, parts, Rows::up, kv_tiles);
 }
 
 }  // namespace verbatim::order

@@ -14,11 +14,14 @@ namespace verbatim::order {
 
 using Tiles = std::shared_ptr<const TileMap>;
 
-/// How a KV head's group of query heads shares its tiles.
-enum class Group {
-  walked,  // one chain visits all query heads: dK and dV never leave registers
-  split,   // one chain per query head: their partial dK and dV are added in head order
-};
+/// How many chains share a KV tile of a query group. Each visits an equal number of its query heads
+/// (to within one), part after part; partial dK and dV are added in that order.
+inline constexpr int32_t kWalked = 1;  // one visits all: dK and dV never leave registers
+inline constexpr int32_t kEach = 0;    // one for each query head
+/// The chains of a KV tile of `group` query heads when `parts` are asked for.
+constexpr int32_t parts_of(int32_t group, int32_t parts) {
+  return parts == kEach || parts > group ? group : parts;
+}
 
 /// KV tiles that rotate or turn together in the chunked orders. A constant of the contract: it
 /// fixes bits, so it may never depend on a device.
@@ -34,34 +37,34 @@ enum class Rows { up, down };
 
 /// One permutation of the KV tiles for every dQ row: tasks are issued and addends numbered in the
 /// sequence of `kv_tiles`. No task waits for a later one, so any number of workers can run it.
-HeadOrder kv_major(const Tiles& tiles, int32_t group, Group mode, Rows rows,
+HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
                    std::span<const int32_t> kv_tiles);
 /// 0, 1, ..., tiles.kv_tiles() - 1.
 std::vector<int32_t> left_to_right(const TileMap& tiles);
 
-HeadOrder ascending(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder descending(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder right_to_left(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder ascending(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder descending(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder right_to_left(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder chunked_descending(const Tiles& tiles, int32_t group, int32_t parts);
 
 /// Sweeps rotated over the whole head (DASH figure 6) or inside chunks of kChunk KV tiles; pairs of
 /// KV tiles (figure 7) of the head or of a chunk. Tasks wait for later ones: as many workers must
 /// be resident as tasks rotate together.
-HeadOrder shift(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Group mode);
+HeadOrder shift(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, int32_t parts);
 
-/// One chain per query tile and query head; `split` cuts rows every kSplit KV tiles.
-HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Group mode);
-HeadOrder forward_descending(const Tiles& tiles, int32_t group, Group mode);
+/// One chain per query tile and query head; unless kWalked, rows are cut every kSplit KV tiles.
+HeadOrder forward_ascending(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder forward_descending(const Tiles& tiles, int32_t group, int32_t parts);
 
 /// The orders that `build` makes of each sequence's tiles, one sequence after another. So the order
 /// of a document's sums is the same alone and packed, whatever `build` does. The name is that of
 /// the parts, or "auto" where they differ.
 HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build);
 
-/// The entry of orders() that `name` means, "/split" or not; Error naming the nearest.
+/// The entry of orders() that `name` means, split or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);
 /// The order of the last heads of a plan that follows `name`; empty when all heads are alike.
 std::string last_heads(std::string_view name);

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
+#include <optional>
 #include <string>
 
 #include "schedule/auto.h"
@@ -13,7 +15,7 @@
 namespace verbatim {
 namespace {
 
-using Builder = HeadOrder (*)(const order::Tiles&, int32_t, order::Group);
+using Builder = HeadOrder (*)(const order::Tiles&, int32_t group, int32_t parts);
 
 constexpr std::array kInfos{
     OrderInfo{"ascending", "KV tiles left to right, query tiles top down (FlashAttention-3)",
@@ -44,7 +46,7 @@ constexpr std::array kInfos{
 
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
-HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Group) {
+HeadOrder unordered(const order::Tiles& tiles, int32_t group, int32_t) {
   const std::string name = auto_order(Pass::backward, *tiles, group, Level::invariant);
   return *make_order(Pass::backward, name, tiles, group);
 }
@@ -68,27 +70,42 @@ constexpr std::array<Builder, kInfos.size()> kBuilders{
 constexpr std::string_view kSplitSuffix = "/split";
 
 std::string_view without_suffix(std::string_view name) {
-  if (name.ends_with(kSplitSuffix)) name.remove_suffix(kSplitSuffix.size());
-  return name;
+  return name.substr(0, name.find(kSplitSuffix));
+}
+
+/// What the suffix asks for: none kWalked, "/split" kEach, "/split:N" N; nothing if it is another.
+std::optional<int32_t> parts_asked(Pass pass, std::string_view name) {
+  std::string_view suffix = name.substr(without_suffix(name).size());
+  if (suffix.empty()) return order::kWalked;
+  suffix.remove_prefix(kSplitSuffix.size());
+  if (suffix.empty()) return order::kEach;
+  int32_t parts = 0;
+  const char* end = suffix.data() + suffix.size();
+  const bool number = suffix.front() == ':' && std::from_chars(suffix.data() + 1, end, parts) ==
+                                                   std::from_chars_result{end, std::errc()};
+  if (pass == Pass::forward || !number || parts < 2) return std::nullopt;
+  return parts;
 }
 
 }  // namespace
 
 const OrderInfo& order::find(Pass pass, std::string_view name) {
   for (const OrderInfo& info : kInfos)
-    if (info.pass == pass && without_suffix(name) == info.name) return info;
+    if (info.pass == pass && without_suffix(name) == info.name && parts_asked(pass, name))
+      return info;
   std::vector<std::string> known{"auto"};
   for (const OrderInfo& info : kInfos)
     if (info.pass == pass) known.emplace_back(info.name);
   throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
               {"order", std::string(name),
-               fmt::format("{}, with or without /split", fmt::join(known, ", ")),
+               fmt::format("{}, with or without /split{}", fmt::join(known, ", "),
+                           pass == Pass::backward ? " or /split:N, N >= 2" : ""),
                nearest_name(without_suffix(name), known)});
 }
 
 std::string order::last_heads(std::string_view name) {
   if (without_suffix(name) != "right_to_left_tail") return "";
-  return name.ends_with(kSplitSuffix) ? "descending/split" : "descending";
+  return "descending" + std::string(name.substr(without_suffix(name).size()));
 }
 
 std::span<const OrderInfo> orders() { return kInfos; }
@@ -100,10 +117,8 @@ std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
       order::per_sequence(tiles, [&](const order::Tiles& sequence) {
         const std::string own =
             name == "auto" ? auto_order(pass, *sequence, group, level) : std::string(name);
-        const bool split = own.ends_with(kSplitSuffix);
         const auto index = static_cast<size_t>(&order::find(pass, own) - kInfos.data());
-        HeadOrder order =
-            kBuilders[index](sequence, group, split ? order::Group::split : order::Group::walked);
+        HeadOrder order = kBuilders[index](sequence, group, *parts_asked(pass, own));
         order.name = own;
         return order;
       }));

@@ -19,17 +19,17 @@ Extent extent(const TileMap& tiles, int32_t kv_tile) {
 
 }  // namespace
 
-HeadOrder shift(const Tiles& tiles, int32_t group, Group mode) {
+HeadOrder shift(const Tiles& tiles, int32_t group, int32_t parts) {
   const int64_t rows = tiles->q_tiles(), columns = tiles->kv_tiles();
   std::vector<std::vector<Walk>> tasks;
   for (int32_t j = 0; j < columns; ++j) {
     const auto start = static_cast<int32_t>(j * rows / columns);
     tasks.push_back({{j, 0, rotated(0, static_cast<int32_t>(rows), start)}});
   }
-  return timed(tiles, group, mode, tasks);
+  return timed(tiles, group, parts, tasks);
 }
 
-HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Group mode) {
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, int32_t parts) {
   std::vector<std::vector<Walk>> tasks;
   for (int32_t j = 0; j < tiles->kv_tiles(); ++j) {
     const auto [first, last] = extent(*tiles, j);
@@ -37,7 +37,7 @@ HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Group mode) {
         first + static_cast<int32_t>(int64_t{last - first} * (j % kChunk) / kChunk);
     tasks.push_back({{j, j / kChunk, rotated(first, last, start)}});
   }
-  return timed(tiles, group, mode, tasks);
+  return timed(tiles, group, parts, tasks);
 }
 
 }  // namespace verbatim::order

@@ -102,7 +102,7 @@ std::vector<Run> compress(std::span<const Visit> visits) {
 
 }  // namespace
 
-HeadOrder timed(const Tiles& tiles, int32_t group, Group mode,
+HeadOrder timed(const Tiles& tiles, int32_t group, int32_t parts,
                 const std::vector<std::vector<Walk>>& tasks) {
   HeadOrder order;
   order.tiles = tiles;
@@ -119,12 +119,14 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Group mode,
   std::vector<std::vector<Run>> runs;  // of each trail
   for (const Trail& trail : trails) runs.push_back(compress(trail.visits));
 
-  const bool split = mode == Group::split;
-  const auto add_chain = [&](size_t trail, int32_t first_head, int32_t last_head) {
+  const int32_t shared = parts_of(group, parts);  // chains of a KV tile
+  const auto add_chain = [&](size_t trail, int32_t part) {
     Chain chain{.tile = trails[trail].kv_tile,
-                .run_begin = static_cast<int32_t>(order.runs.size())};
-    if (split) chain.addend = first_head, chain.addends = group;
-    for (int32_t q_head = first_head; q_head < last_head; ++q_head) {
+                .run_begin = static_cast<int32_t>(order.runs.size()),
+                .addend = part,
+                .addends = shared};
+    const int32_t last_head = group * (part + 1) / shared;
+    for (int32_t q_head = group * part / shared; q_head < last_head; ++q_head) {
       for (Run run : runs[trail]) {
         run.q_head = q_head;
         order.runs.push_back(run);
@@ -133,11 +135,11 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Group mode,
     chain.run_end = static_cast<int32_t>(order.runs.size());
     order.chains.push_back(chain);
   };
-  for (int32_t part = 0; part < (split ? group : 1); ++part) {
+  for (int32_t part = 0; part < shared; ++part) {
     size_t trail = 0;
     for (const auto& walks : tasks) {
       const auto chains = static_cast<int32_t>(order.chains.size());
-      for (size_t k = 0; k < walks.size(); ++k) add_chain(trail++, part, split ? part + 1 : group);
+      for (size_t k = 0; k < walks.size(); ++k) add_chain(trail++, part);
       order.tasks.push_back({chains, static_cast<int32_t>(order.chains.size())});
     }
   }

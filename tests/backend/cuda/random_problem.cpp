@@ -23,7 +23,10 @@ std::string random_order(Random& random, Pass pass) {
     if (info.pass == pass && info.level > Level::not_guaranteed) names.emplace_back(info.name);
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
-  return names[static_cast<size_t>(random.between(0, last))] + (random.chance(0.3) ? "/split" : "");
+  const std::string name = names[static_cast<size_t>(random.between(0, last))];
+  if (!random.chance(0.4)) return name;
+  const bool in_parts = pass == Pass::backward && random.chance(0.5);
+  return name + (in_parts ? fmt::format("/split:{}", random.between(2, 4)) : "/split");
 }
 
 /// Strictly ascending, from 0 to `length`.

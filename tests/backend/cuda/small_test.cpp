@@ -55,17 +55,24 @@ TEST_P(Small, Kernels) {
     double ratio = 0;
     EXPECT_EQ(c.examine(ratio), "") << "in pieces";
   }
-  // Many short heads: their sums of dQ lie where those of heads before lay.
+  // Many short heads, and parts of groups: their sums of dQ lie where those of heads before lay.
   const Mask causal = masks::causal(130, 130);
-  Problem p = problem_of(causal, kind.head_dim, 12);
-  p.kv_heads = p.q_heads;
-  p.dtype = kind.dtype;
-  GpuCase c(p, causal, 3);
-  const Plan backward = c.plan(Pass::backward, "descending", {0, 0}, "queue");
-  ASSERT_LT(live_heads(backward), p.batch * p.kv_heads);
-  c.run(backend, c.plan(Pass::forward, "ascending"), backward);
-  double ratio = 0;
-  EXPECT_EQ(c.examine(ratio), "") << "many short heads";
+  for (const int64_t group : {1, 5}) {
+    Problem p = problem_of(causal, kind.head_dim, group == 1 ? 12 : 2);
+    p.q_heads = p.kv_heads * group;
+    p.dtype = kind.dtype;
+    GpuCase c(p, causal, 3);
+    const Plan backward = c.plan(Pass::backward, group == 1 ? "descending" : "descending/split:3",
+                                 {0, 0}, "queue", 4);
+    const auto [heads, queries] = live_heads(backward);
+    ASSERT_LT(heads, p.batch * p.kv_heads);
+    if (group > 1) {
+      ASSERT_LT(queries, group);
+    }
+    c.run(backend, c.plan(Pass::forward, "ascending"), backward);
+    double ratio = 0;
+    EXPECT_EQ(c.examine(ratio), "") << "groups of " << group << ", sums in turn";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -84,7 +84,8 @@ int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
-  return Extent(problem.head_dim, plan.live_heads * problem.group() * plan.max_q_tiles,
+  return Extent(problem.head_dim,
+                int64_t{plan.live_heads.heads} * plan.live_heads.queries * plan.max_q_tiles,
                 problem.batch * problem.q_heads * plan.max_q_tiles,
                 problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
              .end *
@@ -101,8 +102,9 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   };
   const int64_t head_tiles = int64_t{common.plan.group} * common.hand_off.max_q_tiles;
   const int64_t heads = int64_t{sizes.batch} * sizes.kv_heads;
-  const Extent at(head_dim, context.live_heads * head_tiles, heads * head_tiles,
-                  heads * common.hand_off.max_kv_tiles, context.shared_tiles);
+  const LiveHeads live = context.live_heads;
+  const Extent at(head_dim, int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles,
+                  heads * head_tiles, heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
   const Scalars& scalars = common.scalars;
   const Params params{
@@ -116,10 +118,10 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
                     .dkv_sum = words + at.dkv_sum,
                     .key_turns = reinterpret_cast<int32_t*>(words + at.key_turns)},
       .unit = lse_unit(scalars.scale),
-      .live_heads = context.live_heads,
-      .live_rows = static_cast<int32_t>(context.live_heads * head_tiles),
+      .live_heads = live.heads,
+      .live_queries = live.queries,
       .together = context.ordered ? context.residency : 1,
-      .shares_sums = context.live_heads < heads,
+      .shares_sums = live.heads < heads || live.queries < common.plan.group,
       .ordered = context.ordered,
       .record = context.record,
       .softcap = softcap_of(scalars),

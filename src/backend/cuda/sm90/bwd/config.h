@@ -33,7 +33,8 @@ struct alignas(16) Visit {
   int32_t row;      // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile;
                     // negative: no more visits
   int32_t key;      // index of the KV tile, as in Chain90
-  int32_t addend;   // place in the sum of its row
+  int32_t addend;   // place in the sum of its row; for the first addend 0, or -1 - r if row r had
+                    // this place in dq_sum before
   int32_t q_begin;  // first query row of the tile
   struct Head {
     uint16_t first : 1;  // of its chain
@@ -43,7 +44,7 @@ struct alignas(16) Visit {
     uint16_t bands;      // 0: every query sees every key
   } head;
   uint16_t q_head, batch;
-  int32_t sum;          // the place of its dQ in dq_sum; not `row` if another head had it before
+  int32_t sum;          // the place of its dQ in dq_sum
   int32_t slice_begin;  // of the bands; all but the first are read from the plan
   Band band;            // the first
 };
@@ -64,7 +65,7 @@ struct Chain90 {
   Place place;
   int32_t run_begin, run_end;  // of its order
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
-  int32_t sums_before;      // row tiles of the heads that had its place for sums
+  int32_t sums_begin;       // the first place for its head's sums
   int32_t addend, addends;  // of the chains that share it
   bool continues;           // goes on from their sum so far
 };

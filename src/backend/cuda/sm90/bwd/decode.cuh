@@ -108,9 +108,16 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           const bool is_last = p.ordered && addend + 1 == addends;
           const int32_t rows = q_end - q_begin;
           visit.row = row;
-          visit.sum = row - chain.sums_before;
+          // Of what had the place before: this group's query head so many before, or the last such
+          // one of another group.
+          const int32_t live = p.live_queries, round = source.q_head / live;
+          const int32_t place = source.q_head - round * live;
+          const int32_t before =
+              round > 0 ? live : p.live_heads * plan.group - (plan.group - 1 - place) / live * live;
+          const int32_t freed = row - before * p.common.hand_off.max_q_tiles;
+          visit.sum = chain.sums_begin + place * p.common.hand_off.max_q_tiles + q_tile;
           visit.key = chain.key;
-          visit.addend = addend;
+          visit.addend = addend > 0 ? addend : -1 - max(freed, -1);
           visit.q_begin = q_begin;
           visit.head = {.first = i == 0 && run == chain.run_begin,
                         .last = i == total - 1 && run + 32 >= chain.run_end,
@@ -149,7 +156,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.run_begin = run_begin;
       chain.run_end = run_end;
       chain.key = head * p.common.hand_off.max_kv_tiles + tile;
-      chain.sums_before = head / p.live_heads * p.live_rows;
+      chain.sums_begin = head % p.live_heads * p.live_queries * p.common.hand_off.max_q_tiles;
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       chain.continues = planned.continues;

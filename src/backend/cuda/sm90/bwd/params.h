@@ -16,8 +16,8 @@ inline constexpr int kStatBytes = 16;  // of a row's statistics, at most: stats.
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
   void* stats;  // [row tiles][tile_q] of Config::Stat
-  // [live_heads * group * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has the
-  // place that KV head h - live_heads had.
+  // [live_heads * live_queries * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has
+  // the places that h - live_heads had, and query head i of it that of i - live_queries.
   float* dq_sum;
   // Partial dK and dV of KV tiles that several chains share: [key tiles][2][128 * head_dim] in
   // fragment order; a key tile is (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
@@ -38,11 +38,11 @@ struct Params {
   BackwardParams common;
   Workspace workspace;
   float unit;          // of LSE / scale in the statistics
-  int32_t live_heads;  // KV heads that have a place for their sums, and their row tiles
-  int32_t live_rows;
+  int32_t live_heads;  // KV heads that have places for their sums, and query heads of each
+  int32_t live_queries;
   // Tickets that wait for each other lie closer together than this. 1: none waits for a later one.
   int32_t together;
-  bool shares_sums;   // they are fewer than all
+  bool shares_sums;   // these are fewer than all
   bool ordered;       // false: the ablation without turns, on a zeroed dq_sum
   RecordView record;  // of the kernel with Recorder
   Softcap softcap;    // of the kernel with softcap and dropout
