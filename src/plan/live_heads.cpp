@@ -74,6 +74,11 @@ LiveHeads live_heads(const Plan& plan) {
     queries = std::max(queries,
                        least_distance(of_head(of_queries.first), of_head(of_queries.last), margin));
   }
+  const auto fits = [&](const Chain& chain) {
+    const Visited heads = visited(order, chain);
+    return heads.first / queries == std::max(heads.last - 1, 0) / queries;
+  };
+  while (group % queries != 0 || !std::ranges::all_of(order.chains, fits)) ++queries;
   return {std::min(least_distance(of_heads.first, of_heads.last, margin), heads), queries};
 }
 

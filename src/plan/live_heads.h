@@ -11,7 +11,7 @@ namespace verbatim {
 /// h - heads, and inside a KV head query head i that of query head i - queries.
 struct LiveHeads {
   int32_t heads;    // of batch * kv_heads
-  int32_t queries;  // of the group
+  int32_t queries;  // of the group, which they divide; no chain visits both of two such shares
   bool operator==(const LiveHeads&) const = default;
 };
 

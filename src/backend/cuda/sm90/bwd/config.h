@@ -65,7 +65,8 @@ struct Chain90 {
   Place place;
   int32_t run_begin, run_end;  // of its order
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
-  int32_t sums_begin;       // the first place for its head's sums
+  int32_t sums_before;      // from a row to the place of its sum
+  int32_t place_before;     // from a row to that which had its place before
   int32_t addend, addends;  // of the chains that share it
   bool continues;           // goes on from their sum so far
 };

@@ -108,16 +108,9 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           const bool is_last = p.ordered && addend + 1 == addends;
           const int32_t rows = q_end - q_begin;
           visit.row = row;
-          // Of what had the place before: this group's query head so many before, or the last such
-          // one of another group.
-          const int32_t live = p.live_queries, round = source.q_head / live;
-          const int32_t place = source.q_head - round * live;
-          const int32_t before =
-              round > 0 ? live : p.live_heads * plan.group - (plan.group - 1 - place) / live * live;
-          const int32_t freed = row - before * p.common.hand_off.max_q_tiles;
-          visit.sum = chain.sums_begin + place * p.common.hand_off.max_q_tiles + q_tile;
+          visit.sum = row - chain.sums_before;
           visit.key = chain.key;
-          visit.addend = addend > 0 ? addend : -1 - max(freed, -1);
+          visit.addend = addend > 0 ? addend : min(chain.place_before - row - 1, 0);
           visit.q_begin = q_begin;
           visit.head = {.first = i == 0 && run == chain.run_begin,
                         .last = i == total - 1 && run + 32 >= chain.run_end,
@@ -156,7 +149,16 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.run_begin = run_begin;
       chain.run_end = run_end;
       chain.key = head * p.common.hand_off.max_kv_tiles + tile;
-      chain.sums_begin = head % p.live_heads * p.live_queries * p.common.hand_off.max_q_tiles;
+      // Its query heads have the places that those `rounds` times live_queries before them had.
+      const int32_t tiles = p.common.hand_off.max_q_tiles;
+      const int32_t first_query = plan.group * planned.addend / planned.addends;
+      const int32_t rounds = first_query / p.live_queries, turns = head / p.live_heads;
+      const int32_t others = plan.group - p.live_queries;
+      chain.sums_before = (rounds * p.live_queries + turns * p.live_heads * plan.group +
+                           (head - turns * p.live_heads) * others) *
+                          tiles;
+      chain.place_before =
+          (rounds > 0 ? p.live_queries : p.live_heads * plan.group - others) * tiles;
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       chain.continues = planned.continues;

@@ -45,32 +45,22 @@ template <class C, class Recorder>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   struct Next {
     int32_t row, sum, addend, key;
-    int32_t awaited;   // the row whose turn it waits for; negative: none
-    bool last, ready;  // ready: that turn has been seen
-    bool ends;         // others may wait for this visit before the next one is known
+    bool last, waits, ready;  // ready: the turn that it waits for has been seen
+    bool ends;                // others may wait for this visit before the next one is known
   };
   Recorder recorder(p.record, 1, true);
   const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
+  // The first addend waits for the end of the sum that had its place.
+  const auto awaited = [&](const Next& v) { return turn_of(v.addend > 0 ? v.row : -1 - v.addend); };
   const auto due = [](const Next& v) { return v.addend > 0 ? v.addend : kSumDone; };
   const auto look = [&](uint32_t n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
-    Next next{.row = visit.row,
-              .sum = visit.sum,
-              .addend = max(visit.addend, 0),
-              .key = visit.key,
-              .awaited = -1,
-              .last = visit.head.rows > 0,
-              .ready = false,
-              .ends = p.together > 1 && visit.head.last};
+    Next next{visit.row,           visit.sum, visit.addend, visit.key,
+              visit.head.rows > 0, false,     false,        p.together > 1 && visit.head.last};
     if (p.ordered && next.row >= 0) {
-      // The first addend waits for the end of the sum that had its place, the only one has none.
-      if (next.addend > 0) {
-        next.awaited = next.row;
-      } else if (!next.last) {
-        next.awaited = -1 - visit.addend;
-      }
-      next.ready = next.awaited >= 0 && ptx::load_acquire(turn_of(next.awaited)) >= due(next);
+      next.waits = next.addend > 0 || (next.addend < 0 && !next.last);
+      next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);
     }
     return next;
   };
@@ -82,10 +72,9 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     const Next visit = next;
     const uint32_t buffer = n % C::kStages;
     float* sum = p.workspace.dq_sum + int64_t{visit.sum} * C::kDqFloats;
-    if (visit.awaited >= 0) {
+    if (visit.waits) {
       const int64_t begin = recorder.now();
-      if (!visit.ready)
-        wait_for_turn(p.common, turn_of(visit.awaited), due(visit), visit.row, false);
+      if (!visit.ready) wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);
       ptx::fence_async_global();
       recorder.note(RecordKind::wait, begin, visit.row, visit.key);
     }
@@ -97,8 +86,8 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     const int64_t begin = recorder.now();
     uint64_t* sum_full = &smem.sum_full[buffer];
     ptx::fence_async_shared();
-    const bool only = visit.last && visit.addend == 0;  // nothing to add
-    if (p.ordered && visit.addend == 0) {               // the first addend needs no zero
+    const bool only = visit.last && visit.addend <= 0;  // nothing to add
+    if (p.ordered && visit.addend <= 0) {               // the first addend needs no zero
       if (!only) ptx::bulk_store(sum, smem.dq[buffer], C::kDqBytes);
     } else {
       ptx::bulk_add_f32(sum, smem.dq[buffer], C::kDqBytes);
@@ -128,7 +117,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     if (visit.last ? p.shares_sums : p.ordered) {
       // Another thread signals, so that the release is off this thread's chain.
       smem.signal_turn = turn_of(visit.row);
-      smem.signal_value = visit.last ? kSumDone : visit.addend + 1;
+      smem.signal_value = visit.last ? kSumDone : max(visit.addend, 0) + 1;
       smem.signal_visit = n;
       ptx::mbarrier_arrive(&smem.signal_full);
       ++signals;
