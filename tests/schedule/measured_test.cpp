@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "verbatim/schedule.h"
 
@@ -42,10 +43,16 @@ void for_each_case(const char* file, bool order_of_then, F&& check) {
 }
 
 TEST(Measured, PlansKeepTheirBits) {
-  for_each_case("h200_rested.json", false, [](const nlohmann::json& result, const Plan& plan) {
+  // Groups in parts came after that day (e3806cc): docs/benchmarks.md says what they take.
+  const std::set<std::string> changed{"hd128 causal 64:8 8192", "causal",
+                                      "full_document",          "share_question",
+                                      "prefix_lm_causal",       "block_causal_document"};
+  for_each_case("h200_rested.json", false, [&](const nlohmann::json& result, const Plan& plan) {
     const auto& measured = result.at("plan");
-    EXPECT_EQ(plan.fingerprint(), measured.at("fingerprint")) << result.at("name");
-    EXPECT_EQ(plan.bytes(), measured.at("bytes")) << result.at("name");
+    const std::string name = result.at("name");
+    EXPECT_EQ(plan.fingerprint() != measured.at("fingerprint"), changed.contains(name)) << name;
+    if (changed.contains(name)) return;
+    EXPECT_EQ(plan.bytes(), measured.at("bytes")) << name;
   });
 }
 
