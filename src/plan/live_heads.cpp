@@ -31,14 +31,11 @@ int32_t least_distance(std::span<const int64_t> first, std::span<const int64_t> 
   return static_cast<int32_t>(live);
 }
 
-/// The query heads of the group that chain `chain` visits: [first, last).
-struct Visited {
-  int32_t first, last;
-};
-Visited visited(const HeadOrder& order, const Chain& chain) {
-  if (chain.run_begin == chain.run_end) return {0, 0};
-  return {order.runs[static_cast<size_t>(chain.run_begin)].q_head,
-          order.runs[static_cast<size_t>(chain.run_end) - 1].q_head + 1};
+/// Calls f(query head of the group) for every run of `chain`.
+template <class F>
+void for_each_query(const HeadOrder& order, const Chain& chain, F&& f) {
+  for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
+    f(order.runs[static_cast<size_t>(r)].q_head);
 }
 
 }  // namespace
@@ -60,9 +57,9 @@ LiveHeads live_heads(const Plan& plan) {
     of_heads.add(head, static_cast<int64_t>(ticket));
     const Task& task = order.tasks[static_cast<size_t>(placed.task)];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Visited queries = visited(order, order.chains[static_cast<size_t>(c)]);
-      for (int32_t q = queries.first; q < queries.last; ++q)
-        of_queries.add(head * members + static_cast<size_t>(q), static_cast<int64_t>(ticket));
+      for_each_query(order, order.chains[static_cast<size_t>(c)], [&](int32_t query) {
+        of_queries.add(head * members + static_cast<size_t>(query), static_cast<int64_t>(ticket));
+      });
     }
   }
   const int64_t margin = placement.workers / 2;
@@ -75,8 +72,11 @@ LiveHeads live_heads(const Plan& plan) {
                        least_distance(of_head(of_queries.first), of_head(of_queries.last), margin));
   }
   const auto fits = [&](const Chain& chain) {
-    const Visited heads = visited(order, chain);
-    return heads.first / queries == std::max(heads.last - 1, 0) / queries;
+    bool fits = true;
+    for_each_query(order, chain, [&](int32_t query) {
+      fits &= query / queries == group * chain.addend / chain.addends / queries;
+    });
+    return fits;
   };
   while (group % queries != 0 || !std::ranges::all_of(order.chains, fits)) ++queries;
   return {std::min(least_distance(of_heads.first, of_heads.last, margin), heads), queries};

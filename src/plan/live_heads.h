@@ -10,8 +10,10 @@ namespace verbatim {
 /// Heads that need memory of their own for their sums of dQ. KV head h may use that of KV head
 /// h - heads, and inside a KV head query head i that of query head i - queries.
 struct LiveHeads {
-  int32_t heads;    // of batch * kv_heads
-  int32_t queries;  // of the group, which they divide; no chain visits both of two such shares
+  int32_t heads;  // of batch * kv_heads
+  // Of the group, which they divide. A chain stays inside such a share, that of query head
+  // group * addend / addends, so that a kernel knows a chain's places from the chain alone.
+  int32_t queries;
   bool operator==(const LiveHeads&) const = default;
 };
 

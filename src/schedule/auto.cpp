@@ -16,7 +16,7 @@ constexpr int64_t kCanonicalHeads = 8;      // KV heads that a problem is assume
 constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences come several at once
 constexpr double kSplitCost = 4;            // start and ordered end of one more chain, in visits
 constexpr double kWalkCost = 51;            // chains of w visits cost (w / kWalkCost)^3 of them
-constexpr int32_t kLeastHeads = 4;          // that a chain of a long sequence visits
+constexpr int32_t kHeadsOfLong = 4;         // about so many a chain of a long sequence visits
 constexpr int64_t kLeastRotation = 32;      // visits of a chain that is worth rotating, and ...
 constexpr int64_t kLeastColumns = 4;        // ... KV tiles of its sequence
 
@@ -104,12 +104,13 @@ struct Load {
   /// through several query heads together with its neighbours, and few long chains do so anyway.
   int32_t best_parts(int32_t group) const {
     const bool keep_heads = rows > kCanonicalTokens || has_long_chains();
-    const int32_t most = keep_heads ? std::max(group / kLeastHeads, 1) : group;
+    const int32_t most =
+        keep_heads ? std::max((group + kHeadsOfLong / 2) / kHeadsOfLong, 1) : group;
+    // In units of 1 / (kWalkCost^3 copies^2) visits: whole numbers, the same on every machine.
+    const double unit = kWalkCost * kWalkCost * kWalkCost * static_cast<double>(copies * copies);
     const auto cost = [&](int32_t parts) {
-      const int64_t walk = longest * ((group + parts - 1) / parts);
-      return kSplitCost * static_cast<double>(columns * parts) +
-             std::pow(static_cast<double>(walk) / kWalkCost, 3) /
-                 static_cast<double>(copies * copies);
+      const auto walk = static_cast<double>(longest * ((group + parts - 1) / parts));
+      return kSplitCost * static_cast<double>(columns * parts) * unit + walk * walk * walk;
     };
     int32_t best = 1;
     for (int32_t parts = 1; parts < most;) {

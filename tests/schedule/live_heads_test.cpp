@@ -77,10 +77,21 @@ TEST(LiveHeads, OfASplitGroupAreThoseOfTwoParts) {
   EXPECT_EQ(queries(64, "descending"), 8);
   EXPECT_EQ(queries(64, "descending/split", "longest_first"), 8);
   EXPECT_EQ(queries(48, "descending/split:3"), 6);  // two parts do not divide them
-  EXPECT_EQ(queries(56, "descending/split:4"), 7);  // parts of one, two, two and two
+  EXPECT_EQ(queries(56, "descending/split:4"), 7);  // parts of two, two, two and one
   // Alone, a KV head's next part follows at once, and half the workers are more than its 64 tasks:
   // three parts, and what divides eight.
   EXPECT_EQ(live_heads(plan_of(1, 8, 1, causal, "descending/split", "queue")).queries, 4);
+}
+
+TEST(LiveHeads, OfAGroupAreAllWhereChainsVisitOtherHeadsThanTheirPlaceSays) {
+  const Mask causal = masks::causal(8192, 8192);
+  Plan plan = plan_of(1, 64, 8, causal, "descending/split", "staggered:8");
+  EXPECT_EQ(live_heads(plan).queries, 2);
+  auto order = std::make_shared<HeadOrder>(*plan.orders[0]);
+  for (verbatim::Run& run : order->runs) run.q_head ^= 7;  // from the last to the first
+  plan.orders[0] = order;
+  EXPECT_EQ(verify(plan), 1);  // a valid plan, made by hand
+  EXPECT_EQ(live_heads(plan).queries, 8);
 }
 
 TEST(LiveHeads, AreAllWhereAWaitCouldBeInVain) {

@@ -284,7 +284,7 @@ TEST(Orders, SplitAGroupInParts) {
   using Heads = std::vector<std::pair<int32_t, int32_t>>;
   for (const std::string name : {"descending", "shift"}) {
     EXPECT_EQ(heads_of(name + "/split:2", 8), (Heads{{0, 3}, {4, 7}})) << name;
-    EXPECT_EQ(heads_of(name + "/split:4", 7), (Heads{{0, 0}, {1, 2}, {3, 4}, {5, 6}})) << name;
+    EXPECT_EQ(heads_of(name + "/split:4", 7), (Heads{{0, 1}, {2, 3}, {4, 5}, {6, 6}})) << name;
     EXPECT_EQ(heads_of(name + "/split:9", 2), heads_of(name + "/split", 2)) << name;
     EXPECT_EQ(heads_of(name, 2), (Heads{{0, 1}})) << name;
   }

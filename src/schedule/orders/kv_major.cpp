@@ -75,8 +75,8 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
                 .run_begin = static_cast<int32_t>(order.runs.size()),
                 .addend = part,
                 .addends = shared};
-    const int32_t last_head = group * (part + 1) / shared;
-    for (int32_t q_head = group * part / shared; q_head < last_head; ++q_head) {
+    const int32_t last_head = first_head(group, part + 1, shared);
+    for (int32_t q_head = first_head(group, part, shared); q_head < last_head; ++q_head) {
       for (size_t k = begin; k < end; ++k) {
         order.runs.push_back(runs[k]);
         order.runs.back().q_head = q_head;

@@ -15,12 +15,17 @@ namespace verbatim::order {
 using Tiles = std::shared_ptr<const TileMap>;
 
 /// How many chains share a KV tile of a query group. Each visits an equal number of its query heads
-/// (to within one), part after part; partial dK and dV are added in that order.
+/// (to within one), part after part; partial dK and dV are added in that order. Larger parts come
+/// first, so that those that are issued longest first are issued in order.
 inline constexpr int32_t kWalked = 1;  // one visits all: dK and dV never leave registers
 inline constexpr int32_t kEach = 0;    // one for each query head
 /// The chains of a KV tile of `group` query heads when `parts` are asked for.
 constexpr int32_t parts_of(int32_t group, int32_t parts) {
   return parts == kEach || parts > group ? group : parts;
+}
+/// The first query head of one of so many.
+constexpr int32_t first_head(int32_t group, int32_t part, int32_t parts) {
+  return (group * part + parts - 1) / parts;
 }
 
 /// KV tiles that rotate or turn together in the chunked orders. A constant of the contract: it

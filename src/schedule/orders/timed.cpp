@@ -125,8 +125,8 @@ HeadOrder timed(const Tiles& tiles, int32_t group, int32_t parts,
                 .run_begin = static_cast<int32_t>(order.runs.size()),
                 .addend = part,
                 .addends = shared};
-    const int32_t last_head = group * (part + 1) / shared;
-    for (int32_t q_head = group * part / shared; q_head < last_head; ++q_head) {
+    const int32_t last_head = first_head(group, part + 1, shared);
+    for (int32_t q_head = first_head(group, part, shared); q_head < last_head; ++q_head) {
       for (Run run : runs[trail]) {
         run.q_head = q_head;
         order.runs.push_back(run);
