@@ -114,7 +114,6 @@ TEST(Auto, IsNotBehindTheOrdersItChoosesFrom) {
   }
 }
 
-// 16 heads of 8192 keys take 67 MB, an h200's L2 holds 36 MB of them: two equal sections.
 // Measured on an H200: docs/kernels/backward-sm90.md.
 TEST(Auto, RotatesFullMasksWhereWholeHeadsFillWaves) {
   const auto plan = [](int64_t length, int64_t kv_heads, Level level, int64_t head_dim = 128) {
@@ -142,6 +141,7 @@ TEST(Auto, RotatesFullMasksWhereWholeHeadsFillWaves) {
   EXPECT_EQ(order(4096, 16, kInvariant, 64), "descending");  // one visit behind is too near
 }
 
+// 16 heads of 8192 keys take 67 MB, an h200's L2 holds 36 MB of them: two equal sections.
 TEST(Auto, PutsForwardHeadsSideBySideWhereRowsAreUnequal) {
   PlanOptions options = h200_options();
   options.pass = Pass::forward;
@@ -181,6 +181,23 @@ TEST(Auto, SplitsGroupsWhereLongChainsWait) {
   EXPECT_EQ(order(64, 8, masks::causal_document(documents(8192))), "descending");
   EXPECT_EQ(order(64, 8, masks::share_question(documents(8192))), "descending/split:2");
   EXPECT_EQ(order(64, 8, masks::global_sliding(8192, 397, 397)), "right_to_left/split");
+}
+
+// All parts side by side as long as they are few: there, too.
+TEST(Auto, IssuesFewPartsLongestFirst) {
+  const auto placement = [](int64_t q_heads, int64_t kv_heads, int64_t length, int64_t batch) {
+    Problem problem = problem_of(q_heads, kv_heads, length);
+    problem.batch = batch;
+    return make_plan(problem, masks::causal(length, length), h200_options()).placement.name;
+  };
+  EXPECT_EQ(placement(64, 8, 4096, 1), "longest_first");
+  EXPECT_EQ(placement(64, 8, 4096, 2), "longest_first");
+  EXPECT_EQ(placement(64, 8, 4096, 4), "staggered:8");
+  EXPECT_EQ(placement(64, 8, 8192, 1), "staggered:8");  // four parts
+  EXPECT_EQ(placement(64, 8, 16384, 1), "longest_first");
+  EXPECT_EQ(placement(32, 8, 8192, 1), "longest_first");
+  EXPECT_EQ(placement(32, 8, 8192, 2), "staggered:8");
+  EXPECT_EQ(placement(28, 4, 16384, 1), "longest_first");  // of four heads, then of three
 }
 
 // Its last document is seen with every other: chains that walk down, split or not, wait there for
