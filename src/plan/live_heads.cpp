@@ -31,11 +31,19 @@ int32_t least_distance(std::span<const int64_t> first, std::span<const int64_t> 
   return static_cast<int32_t>(live);
 }
 
-/// Calls f(query head of the group) for every run of `chain`.
-template <class F>
-void for_each_query(const HeadOrder& order, const Chain& chain, F&& f) {
-  for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
-    f(order.runs[static_cast<size_t>(r)].q_head);
+/// In how many equal parts the chains of every tile visit the group, part `addend` by each; 1 where
+/// some do not.
+int32_t equal_parts(const HeadOrder& order) {
+  const int32_t parts = order.chains.empty() ? 1 : order.chains[0].addends;
+  if (order.group % parts != 0) return 1;
+  for (const Chain& chain : order.chains) {
+    if (chain.addends != parts) return 1;
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const int32_t query = order.runs[static_cast<size_t>(r)].q_head;
+      if (query / (order.group / parts) != chain.addend) return 1;
+    }
+  }
+  return parts;
 }
 
 }  // namespace
@@ -49,37 +57,30 @@ LiveHeads live_heads(const Plan& plan) {
     return {heads, group};
   }
   const HeadOrder& order = *plan.orders[0];
-  const auto size = static_cast<size_t>(heads), members = static_cast<size_t>(group);
-  Tickets of_heads(size), of_queries(size * members);
+  const int32_t parts = equal_parts(order);
+  const auto size = static_cast<size_t>(heads), shares = static_cast<size_t>(parts);
+  Tickets of_heads(size), of_parts(size * shares);
   for (size_t ticket = 0; ticket < placement.tasks.size(); ++ticket) {
     const PlacedTask placed = placement.tasks[ticket];
     const auto head = static_cast<size_t>(placed.head);
     of_heads.add(head, static_cast<int64_t>(ticket));
     const Task& task = order.tasks[static_cast<size_t>(placed.task)];
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      for_each_query(order, order.chains[static_cast<size_t>(c)], [&](int32_t query) {
-        of_queries.add(head * members + static_cast<size_t>(query), static_cast<int64_t>(ticket));
-      });
+    for (int32_t c = task.chain_begin; parts > 1 && c < task.chain_end; ++c) {
+      const auto part = static_cast<size_t>(order.chains[static_cast<size_t>(c)].addend);
+      of_parts.add(head * shares + part, static_cast<int64_t>(ticket));
     }
   }
   const int64_t margin = placement.workers / 2;
-  int32_t queries = 1;
-  for (size_t h = 0; h < size && queries < group; ++h) {
+  int32_t live = 1;  // parts of each head
+  for (size_t h = 0; h < size && live < parts; ++h) {
     const auto of_head = [&](const std::vector<int64_t>& tickets) {
-      return std::span(tickets).subspan(h * members, members);
+      return std::span(tickets).subspan(h * shares, shares);
     };
-    queries = std::max(queries,
-                       least_distance(of_head(of_queries.first), of_head(of_queries.last), margin));
+    live = std::max(live, least_distance(of_head(of_parts.first), of_head(of_parts.last), margin));
   }
-  const auto fits = [&](const Chain& chain) {
-    bool fits = true;
-    for_each_query(order, chain, [&](int32_t query) {
-      fits &= query / queries == group * chain.addend / chain.addends / queries;
-    });
-    return fits;
-  };
-  while (group % queries != 0 || !std::ranges::all_of(order.chains, fits)) ++queries;
-  return {std::min(least_distance(of_heads.first, of_heads.last, margin), heads), queries};
+  while (parts % live != 0) ++live;
+  return {std::min(least_distance(of_heads.first, of_heads.last, margin), heads),
+          live * (group / parts)};
 }
 
 }  // namespace verbatim

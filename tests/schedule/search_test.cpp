@@ -135,7 +135,7 @@ TEST(Auto, RotatesFullMasksWhereWholeHeadsFillWaves) {
   EXPECT_EQ(order(1024, 4, kInvariant), "shift");        // longer in a group
   EXPECT_EQ(order(2432, 16, kInvariant), "descending");  // 19 KV tiles: 114 of 128 tasks
   EXPECT_EQ(order(2432, 4, kInvariant), "shift");
-  EXPECT_NE(order(6144, 4, kInvariant), "shift");  // four waves of heads where three would do
+  EXPECT_NE(order(6144, 4, kInvariant), "shift");  // heads fill three quarters of their waves
   EXPECT_NE(order(16384, 16, kInvariant), "shift");
   EXPECT_EQ(order(16384, 16, kWeaker), "shift");
   EXPECT_EQ(order(4096, 16, kInvariant, 64), "descending");  // one visit behind is too near
