@@ -21,15 +21,15 @@ int64_t tile_q(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
 
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {
-  int64_t dq_sum, stats, dkv_sum, key_turns, end;  // offsets in 4-byte words
+  int64_t dq_sum, stats, dv_sum, key_turns, end;  // offsets in 4-byte words
 
   /// `sum_tiles`: row tiles of the heads that have a place for their sums.
   Extent(int64_t head_dim, int64_t sum_tiles, int64_t row_tiles, int64_t key_tiles,
          bool shared_tiles) {
     dq_sum = 0;
     stats = dq_sum + sum_tiles * tile_q(head_dim) * head_dim;
-    dkv_sum = stats + row_tiles * tile_q(head_dim) * kStatBytes / 4;
-    key_turns = dkv_sum + (shared_tiles ? key_tiles * 2 * kTileKv * head_dim : 0);
+    dv_sum = stats + row_tiles * tile_q(head_dim) * kStatBytes / 4;
+    key_turns = dv_sum + (shared_tiles ? key_tiles * kTileKv * head_dim : 0);
     end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
   }
 };
@@ -115,7 +115,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .common = common,
       .workspace = {.stats = words + at.stats,
                     .dq_sum = words + at.dq_sum,
-                    .dkv_sum = words + at.dkv_sum,
+                    .dv_sum = reinterpret_cast<float4*>(words + at.dv_sum),
                     .key_turns = reinterpret_cast<int32_t*>(words + at.key_turns)},
       .unit = lse_unit(scalars.scale),
       .live_heads = live.heads,

@@ -24,6 +24,7 @@
 #include "backend/cuda/sm90/bwd/dq.cuh"
 #include "backend/cuda/sm90/bwd/extras.cuh"
 #include "backend/cuda/sm90/bwd/gemm.cuh"
+#include "backend/cuda/sm90/bwd/key_sums.cuh"
 #include "backend/cuda/sm90/bwd/load.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/fragment.cuh"
@@ -89,82 +90,6 @@ __device__ __forceinline__ void hide(Scores& scores, const uint32_t (&bits)[kWor
       }
     }
   }
-}
-
-/// Where a warpgroup's half of the dK and dV of chains that share a KV tile add up.
-template <int kFloats>  // of dK, of one thread
-struct KeySums {
-  int32_t* turn;
-  float4* dk;
-  uint32_t barrier;
-
-  __device__ __forceinline__ KeySums(const Workspace& workspace, const Chain90& chain, int half) {
-    const int64_t place = static_cast<int64_t>(chain.key) * 2 + half;
-    turn = workspace.key_turns + place;
-    dk = reinterpret_cast<float4*>(workspace.dkv_sum) + place * (2 * 128 * kFloats / 4) +
-         threadIdx.x % 128;
-    barrier =
-        static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
-  }
-  __device__ float4* dv() const { return dk + 32 * kFloats; }
-
-  /// By the warpgroup, until it is the chain's turn.
-  __device__ void wait(const Params& p, const Chain90& chain) const {
-    if (threadIdx.x % 128 == 0) wait_for_turn(p.common, turn, chain.addend, chain.key, true);
-    ptx::named_barrier(barrier, 128);
-  }
-};
-
-/// dK and dV before the first visit: 0, or what the chain that this one continues has left.
-template <class Acc>
-__device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, Acc& dk, Acc& dv) {
-  constexpr int kFloats = size(Acc{});
-  clear(dk);
-  clear(dv);
-  if (!chain.continues) return;
-  const KeySums<kFloats> sums(p.workspace, chain, half);
-  sums.wait(p, chain);
-  const auto read = [](Acc& acc, const float4* sum) {
-    CUTE_UNROLL
-    for (int i = 0; i < kFloats; i += 4) {
-      const float4 before = __ldcg(sum + 32 * i);
-      acc(i) = before.x;
-      acc(i + 1) = before.y;
-      acc(i + 2) = before.z;
-      acc(i + 3) = before.w;
-    }
-  };
-  read(dk, sums.dk);
-  read(dv, sums.dv());
-}
-
-/// Adds a warpgroup's half of dK and dV to those of the chains before it on the same KV tile: on
-/// return the last chain holds the sum, and the others have left theirs for the next.
-template <class Acc>
-__device__ void share_key_tile(const Params& p, const Chain90& chain, int half, Acc& dk, Acc& dv) {
-  constexpr int kFloats = size(Acc{});
-  const KeySums<kFloats> sums(p.workspace, chain, half);
-  const bool adds = chain.addend > 0 && !chain.continues, last = chain.addend + 1 == chain.addends;
-  if (adds) sums.wait(p, chain);
-  const auto add = [&](Acc& acc, float4* sum) {
-    CUTE_UNROLL
-    for (int i = 0; i < kFloats; i += 4) {
-      if (adds) {
-        const float4 before = __ldcg(sum + 32 * i);
-        acc(i) += before.x;
-        acc(i + 1) += before.y;
-        acc(i + 2) += before.z;
-        acc(i + 3) += before.w;
-      }
-      if (!last) __stcg(sum + 32 * i, make_float4(acc(i), acc(i + 1), acc(i + 2), acc(i + 3)));
-    }
-  };
-  add(dk, sums.dk);
-  add(dv, sums.dv());
-  if (last) return;
-  __threadfence();
-  ptx::named_barrier(sums.barrier, 128);
-  if (threadIdx.x % 128 == 0) ptx::store_release(sums.turn, chain.addend + 1);
 }
 
 template <class C, class Recorder>
@@ -395,7 +320,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
       if (pending) finish_row(n - 1);
       break;
     }
-    begin_key_tile(p, chain, half, tK, tV);
+    begin_key_tile<Element>(p, chain, half, k_row, tK, tV);
     if (state == Chain90::visited) {
       ptx::mbarrier_wait(&smem.k_full, chains % 2);
       ptx::mbarrier_wait(&smem.v_full, chains % 2);
@@ -405,7 +330,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     }
 
     const int64_t ended = recorder.now();
-    if (chain.addends > 1) share_key_tile(p, chain, half, tK, tV);
+    if (chain.addends > 1) share_key_tile<Element>(p, chain, half, k_row, tK, tV);
     if (chain.addend + 1 == chain.addends) {
       const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
         Element* base = tensor.template at<Element>(chain.batch, chain.kv_begin, chain.kv_head);

@@ -1,0 +1,129 @@
+// How chains of the sm90 backward that share a KV tile add up their dK and dV.
+//
+// Between two chains the sum of dV lies in the workspace and that of dK, in floats, in the rows of
+// the results: a row of dK and one of dV, two bytes an element, are as long as one of the sum, and
+// nobody needs them before the last chain writes them.
+#pragma once
+
+#include "backend/cuda/sm90/bwd/config.h"
+#include "backend/cuda/sm90/bwd/dq.cuh"
+#include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/ptx.cuh"
+
+namespace verbatim::cuda::sm90_bwd {
+
+/// A thread's part of the sums of a warpgroup's half of a KV tile. Of wgmma accumulators: element
+/// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c, kFloats in all.
+template <class Element, int kFloats>
+class KeySums {
+  static_assert(2 * sizeof(Element) == sizeof(float));
+
+ public:
+  /// `row`: of the tile, this thread's first.
+  __device__ __forceinline__ KeySums(const Params& p, const Chain90& chain, int half, int row)
+      : rows_(chain.kv_rows - row) {
+    const int64_t place = static_cast<int64_t>(chain.key) * 2 + half;
+    turn_ = p.workspace.key_turns + place;
+    barrier_ =
+        static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
+    dv_ = p.workspace.dv_sum + place * (kFloats / 4 * 128) + threadIdx.x % 128;
+    const auto first = [&](const TensorRef& tensor) {
+      Element* at = tensor.template at<Element>(chain.batch, chain.kv_begin + row, chain.kv_head);
+      return reinterpret_cast<float2*>(at) + threadIdx.x % 4;
+    };
+    dk_[0] = first(p.common.dk);
+    dk_[1] = first(p.common.dv);
+    apart_[0] = 2 * p.common.dk.row;
+    apart_[1] = 2 * p.common.dv.row;
+  }
+
+  /// By the warpgroup, until all addends before `addend` are there.
+  __device__ __forceinline__ void wait(const Params& p, const Chain90& chain) const {
+    if (threadIdx.x % 128 == 0) wait_for_turn(p.common, turn_, chain.addend, chain.key, true);
+    ptx::named_barrier(barrier_, 128);
+  }
+
+  /// x = combine(x, sum) for every element.
+  template <class Acc, class Combine>
+  __device__ __forceinline__ void read(Acc& dk, Acc& dv, Combine combine) const {
+    each_pair([&](int i, const float2* at) {
+      const float2 sum = __ldcg(at);
+      dk(i) = combine(dk(i), sum.x);
+      dk(i + 1) = combine(dk(i + 1), sum.y);
+    });
+    CUTE_UNROLL
+    for (int i = 0; i < kFloats; i += 4) {
+      const float4 sum = __ldcg(dv_ + 32 * i);
+      dv(i) = combine(dv(i), sum.x);
+      dv(i + 1) = combine(dv(i + 1), sum.y);
+      dv(i + 2) = combine(dv(i + 2), sum.z);
+      dv(i + 3) = combine(dv(i + 3), sum.w);
+    }
+  }
+
+  /// Leaves the sums, now of `addends` chains, for the next.
+  template <class Acc>
+  __device__ __forceinline__ void write(const Acc& dk, const Acc& dv, int32_t addends) const {
+    each_pair([&](int i, float2* at) { __stcg(at, make_float2(dk(i), dk(i + 1))); });
+    CUTE_UNROLL
+    for (int i = 0; i < kFloats; i += 4) {
+      __stcg(dv_ + 32 * i, make_float4(dv(i), dv(i + 1), dv(i + 2), dv(i + 3)));
+    }
+    __threadfence();
+    ptx::named_barrier(barrier_, 128);
+    if (threadIdx.x % 128 == 0) ptx::store_release(turn_, addends);
+  }
+
+ private:
+  /// Calls f(i, address) for elements i and i + 1 of dK, in the rows that the tile has.
+  template <class F>
+  __device__ __forceinline__ void each_pair(F f) const {
+    constexpr int kHalf = kFloats / 8;  // pairs of a row in dK; the others lie in dV
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (8 * r >= rows_) return;
+      CUTE_UNROLL
+      for (int j = 0; j < 2 * kHalf; ++j) {
+        f(4 * j + 2 * r, dk_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
+      }
+    }
+  }
+
+  float2* dk_[2];     // in dK and in dV
+  int64_t apart_[2];  // of rows `row` and `row + 8` there
+  float4* dv_;
+  int32_t* turn_;
+  int rows_;  // from `row` on
+  uint32_t barrier_;
+};
+
+/// dK and dV before the first visit: 0, or what the chain that this one continues has left.
+template <class Element, class Acc>
+__device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
+                               Acc& dv) {
+  clear(dk);
+  clear(dv);
+  if (!chain.continues) return;
+  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
+  sums.wait(p, chain);
+  sums.read(dk, dv, [](float, float sum) { return sum; });
+}
+
+/// Adds a warpgroup's half of dK and dV to those of the chains before it on the same KV tile: on
+/// return the last chain holds the sum, and the others have left theirs for the next.
+template <class Element, class Acc>
+__device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
+                               Acc& dv) {
+  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
+  if (chain.addend > 0 && !chain.continues) {
+    sums.wait(p, chain);
+    sums.read(dk, dv, [](float mine, float sum) { return mine + sum; });
+  }
+  if (chain.addend + 1 < chain.addends) {
+    sums.write(dk, dv, chain.addend + 1);
+  } else {
+    __syncwarp();  // before results overwrite what other lanes of the quad have read
+  }
+}
+
+}  // namespace verbatim::cuda::sm90_bwd
