@@ -17,8 +17,9 @@ constexpr int64_t kCanonicalTokens = 8192;  // ... tokens: shorter sequences com
 constexpr double kSplitCost = 4;            // start and ordered end of one more chain, in visits
 constexpr double kWalkCost = 51;            // chains of w visits cost (w / kWalkCost)^3 of them
 constexpr int32_t kHeadsOfLong = 4;         // about so many a chain of a long sequence visits
-constexpr int64_t kLeastRotation = 32;      // visits of a chain that is worth rotating, and ...
-constexpr int64_t kLeastColumns = 4;        // ... KV tiles of its sequence
+constexpr int32_t kHeadsOfShared = 2;   // ... and of KV tiles that far more rows see than others
+constexpr int64_t kLeastRotation = 32;  // visits of a chain that is worth rotating, and ...
+constexpr int64_t kLeastColumns = 4;    // ... KV tiles of its sequence
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 17;
@@ -161,10 +162,12 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
   const Load load(tiles);
   if (load.visits == 0) return "descending";
   if (should_rotate(tiles, load, group, level)) return "shift";
-  // The short chains should come last, or long ones are left at the end (measured on an H200). But
-  // few long ones that come first hold up all others, unless those of a group's parts are issued
-  // together and no row sees all keys.
+  // KV tiles that far more rows see than others are issued first, in parts; the others, whose parts
+  // would only wait for each other, stay whole. Without parts they come last: few long chains that
+  // come first hold up all others, above all if a row sees all keys (measured on an H200).
   if (load.has_long_chains() && !meets_late(tiles)) {
+    const int32_t parts = (group + kHeadsOfShared / 2) / kHeadsOfShared;
+    if (parts > 1) return fmt::format("descending/even:{}", parts);
     if (group == 1) return "right_to_left";
     if (longest_row(tiles) == load.columns) return "right_to_left/split";
   }
@@ -232,10 +235,12 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
-  // Longest first puts all parts side by side: few enough stay in L2.
+  // Longest first puts all parts side by side: few enough stay in L2. What waits late is better
+  // spread.
   const bool few =
-      parts == 1 ? count <= many : count * parts <= 8 * visited || load.has_long_chains();
-  if (staggered && walks && few && head.tiles->count() <= kProvableVisits)
+      load.has_long_chains() || (parts == 1 ? count <= many : count * parts <= 8 * visited);
+  if (staggered && walks && few && !meets_late(*head.tiles) &&
+      head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <numeric>
 
 #include "schedule/names.h"
@@ -19,7 +20,8 @@ using Heads = std::span<const std::shared_ptr<const HeadOrder>>;
 
 constexpr std::array kInfos{
     PlacementInfo{"queue", "free workers take head after head, in the order's own sequence"},
-    PlacementInfo{"longest_first", "free workers take the task with the most visits of all heads"},
+    PlacementInfo{"longest_first",
+                  "free workers take the longest task of all heads, but first those it waits for"},
     PlacementInfo{"head_swizzled",
                   "equal sections of heads side by side, task by task; head_swizzled:N: at most N"},
     PlacementInfo{"staggered",
@@ -44,23 +46,78 @@ std::vector<PlacedTask> head_after_head(Heads heads) {
   return tasks;
 }
 
+std::span<const Chain> chains_of(const HeadOrder& order, const Task& task) {
+  return std::span(order.chains)
+      .subspan(static_cast<size_t>(task.chain_begin),
+               static_cast<size_t>(task.chain_end - task.chain_begin));
+}
+
 int64_t visits(const HeadOrder& order, const Task& task) {
   int64_t visits = 0;
-  for (int32_t c = task.chain_begin; c < task.chain_end; ++c)
-    visits += order.visits(order.chains[static_cast<size_t>(c)]);
+  for (const Chain& chain : chains_of(order, task)) visits += order.visits(chain);
   return visits;
 }
 
-/// Visits of each of `tasks`; heads that share an order are counted once.
-std::vector<int64_t> work_of(Heads heads, std::span<const PlacedTask> tasks) {
+std::vector<int64_t> visits_of_tasks(const HeadOrder& order) {
+  std::vector<int64_t> of_task;
+  for (const Task& task : order.tasks) of_task.push_back(visits(order, task));
+  return of_task;
+}
+
+/// The visits of the longest task of a KV tile, or of the KV tiles whose tasks wait for it if that
+/// is longer, for each task. Of an order whose tasks wait for later ones or for none, its own
+/// visits. Who waits is alike for all query heads of a group: the first is looked at.
+std::vector<int64_t> urgency_of_tasks(const HeadOrder& order) {
+  std::vector<int64_t> of_task = visits_of_tasks(order);
+  if (order.pass == Pass::forward) return of_task;
+  std::vector<int64_t> of_tile(static_cast<size_t>(order.tiles->kv_tiles()));
+  const auto tile_of = [&](const Chain& chain) -> int64_t& {
+    return of_tile[static_cast<size_t>(chain.tile)];
+  };
+  for (size_t t = 0; t < of_task.size(); ++t)
+    for (const Chain& chain : chains_of(order, order.tasks[t]))
+      tile_of(chain) = std::max(tile_of(chain), of_task[t]);
+
+  struct Row {  // of dQ: the last addend seen, and the urgency of its KV tile
+    int32_t addend = std::numeric_limits<int32_t>::max();
+    int64_t urgency = 0;
+  };
+  std::vector<Row> rows(static_cast<size_t>(order.tiles->q_tiles()));
+  const auto each_visit = [&](const Chain& chain, auto visit) {
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order.runs[static_cast<size_t>(r)];
+      for (int32_t i = 0; run.q_head == 0 && i < run.count; ++i)
+        visit(rows[static_cast<size_t>(run.tile(i))], run.addend_of(i));
+    }
+  };
+  bool in_order = true;
+  for (size_t t = of_task.size(); t-- > 0;) {
+    for (const Chain& chain : chains_of(order, order.tasks[t])) {
+      int64_t& urgency = tile_of(chain);
+      each_visit(chain, [&](const Row& row, int32_t addend) {
+        urgency = std::max(urgency, row.urgency);
+        in_order = in_order && addend < row.addend;
+      });
+      each_visit(chain, [&](Row& row, int32_t addend) { row = {addend, urgency}; });
+    }
+  }
+  if (!in_order) return of_task;
+  for (size_t t = 0; t < of_task.size(); ++t)
+    for (const Chain& chain : chains_of(order, order.tasks[t]))
+      of_task[t] = std::max(of_task[t], tile_of(chain));
+  return of_task;
+}
+
+/// What `measure` says of each of `tasks`; heads that share an order are measured once.
+std::vector<int64_t> measured(Heads heads, std::span<const PlacedTask> tasks,
+                              std::vector<int64_t> (*measure)(const HeadOrder&)) {
   std::vector<std::pair<const HeadOrder*, std::vector<int64_t>>> known;
   std::vector<size_t> known_of_head;
   for (const auto& order : heads) {
     size_t k = 0;
     while (k < known.size() && known[k].first != order.get()) ++k;
     if (k == known.size()) {
-      known.push_back({order.get(), {}});
-      for (const Task& task : order->tasks) known[k].second.push_back(visits(*order, task));
+      known.push_back({order.get(), measure(*order)});
     }
     known_of_head.push_back(k);
   }
@@ -74,7 +131,7 @@ std::vector<int64_t> work_of(Heads heads, std::span<const PlacedTask> tasks) {
 
 std::vector<PlacedTask> longest_first(Heads heads) {
   const auto tasks = head_after_head(heads);
-  const auto work = work_of(heads, tasks);
+  const auto work = measured(heads, tasks, urgency_of_tasks);
   std::vector<int32_t> by_work(tasks.size());
   std::iota(by_work.begin(), by_work.end(), 0);
   std::stable_sort(by_work.begin(), by_work.end(), [&](int32_t a, int32_t b) {
@@ -172,7 +229,7 @@ Placement deal(Heads heads, int32_t workers, Deal how) {
 Placement persistent(Heads heads, int32_t workers) {
   Placement placement = fixed(workers);
   placement.tasks = head_after_head(heads);
-  const auto work = work_of(heads, placement.tasks);
+  const auto work = measured(heads, placement.tasks, visits_of_tasks);
   const int64_t total = std::accumulate(work.begin(), work.end(), int64_t{0});
   int64_t before = 0;
   for (size_t t = 0; t < work.size(); ++t) {

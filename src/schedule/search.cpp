@@ -13,13 +13,17 @@ constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "s
                                  "longest_first"};
 
 /// The suffixes that make other plans than the plain order.
-std::vector<std::string> splits(const Plan& plain) {
+std::vector<std::string> splits(const OrderInfo& info, const Plan& plain) {
   if (plain.pass == Pass::backward) {
     const int64_t group = plain.problem.group();
     if (group == 1) return {};
     std::vector<std::string> suffixes{"/split"};
     if (group > 2) suffixes.emplace_back("/split:2");
     if (group > 4) suffixes.emplace_back("/split:4");
+    if (order::takes_columns(info)) {
+      suffixes.emplace_back("/even:2");
+      if (group > 2) suffixes.emplace_back("/even:4");
+    }
     return suffixes;
   }
   const bool any = std::ranges::any_of(plain.orders, [](const auto& order) {
@@ -66,7 +70,7 @@ std::vector<Candidate> search(const Problem& problem, const Mask& mask,
     named.order = info.name;
     found.push_back(best_of(problem, mask, named));
     if (info.level == Level::not_guaranteed) continue;
-    for (const std::string& suffix : splits(found.back().plan)) {
+    for (const std::string& suffix : splits(info, found.back().plan)) {
       named.order = info.name + suffix;
       found.push_back(best_of(problem, mask, named));
     }

@@ -9,6 +9,7 @@
 
 #include "core/random.h"
 #include "mask/random_mask.h"
+#include "schedule/orders/orders.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim::test {
@@ -119,7 +120,9 @@ std::string random_order(Rng& rng, Pass pass) {
   std::string name = names[uniform(rng, 0, std::ssize(names) - 1)];
   if (!chance(rng, 3)) return name;
   const bool in_parts = pass == Pass::backward && chance(rng, 2);
-  return name + (in_parts ? fmt::format("/split:{}", uniform(rng, 2, 4)) : "/split");
+  if (!in_parts) return name + "/split";
+  const bool even = order::takes_columns(order::find(pass, name)) && chance(rng, 2);
+  return fmt::format("{}/{}:{}", name, even ? "even" : "split", uniform(rng, 2, 4));
 }
 
 std::string random_placement(Rng& rng) {

@@ -7,6 +7,7 @@
 
 #include "plan/walk.h"
 #include "plans.h"
+#include "schedule/orders/orders.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
@@ -42,13 +43,14 @@ std::vector<Case> cases() {
 
 constexpr TileShape kShapes[] = {{16, 16}, {8, 16}, {16, 8}, {10, 32}};
 
-// Every order of every pass, group 1 and 3, walked, split and in two parts.
+// Every order of every pass, group 1 and 3, walked, split and in parts.
 template <class F>
 void for_each_order(F&& f) {
   for (const OrderInfo& info : orders()) {
-    for (const char* suffix : {"", "/split", "/split:2"}) {
-      if (info.pass == Pass::forward && std::string_view(suffix) == "/split:2") continue;
-      for (const int32_t group : {1, 3}) f(info.pass, std::string(info.name) + suffix, group);
+    for (const std::string_view suffix : {"", "/split", "/split:2", "/even:2", "/even:3"}) {
+      if (info.pass == Pass::forward && suffix == "/split:2") continue;
+      if (suffix.starts_with("/even") && !order::takes_columns(info)) continue;
+      for (const int32_t group : {1, 3}) f(info.pass, info.name + std::string(suffix), group);
     }
   }
 }
@@ -294,6 +296,42 @@ TEST(Orders, SplitAGroupInParts) {
     EXPECT_THROW(make_order(Pass::backward, name, tiles, 8), Error) << name;
   }
   EXPECT_THROW(make_order(Pass::forward, "descending/split:2", tiles, 8), Error);
+}
+
+// "/even:N": a question in N parts, and of the answers that it is longer than as few as keep their
+// chains no longer than a part of it.
+TEST(Orders, SplitLongKvTilesInEvenParts) {
+  const Mask mask = masks::share_question(std::vector<int64_t>{32, 512, 64, 416});
+  const auto tiles = std::make_shared<const TileMap>(mask.variants().front(), TileShape{16, 32});
+  const auto parts_of = [&](const std::string& name, int32_t group) {
+    const auto order = make_order(Pass::backward, name, tiles, group);
+    std::vector<int32_t> parts(static_cast<size_t>(tiles->kv_tiles()));
+    int64_t longest = 0, of_question = 0;
+    for (const Chain& chain : order->chains) {
+      parts[static_cast<size_t>(chain.tile)] = chain.addends;
+      longest = std::max(longest, order->visits(chain));
+      if (chain.tile == 0) of_question = std::max(of_question, order->visits(chain));
+    }
+    EXPECT_EQ(longest, of_question) << name;
+    return parts;
+  };
+  // Rows that see each KV tile: 64; 32, 30, ..., 2; 4, 2; 26, 24, ..., 2.
+  std::vector<int32_t> parts = parts_of("descending/even:4", 8);
+  EXPECT_EQ(parts[0], 4);
+  EXPECT_EQ(parts[1], 2);  // 8 * 32 visits, of a part 4 * 32 = 2 * 64
+  EXPECT_EQ(parts[9], 1);  // 8 * 16
+  EXPECT_EQ(parts[8], 2);  // 8 * 18
+  EXPECT_EQ(parts.back(), 1);
+  parts = parts_of("right_to_left/even:8", 8);
+  EXPECT_EQ(parts[0], 8);
+  EXPECT_EQ(parts[1], 4);
+  EXPECT_EQ(parts[2], 4);  // 30 rows: of three heads 90 visits, of two 60
+  for (const int32_t count : parts_of("ascending/even:2", 2)) EXPECT_LE(count, 2);
+  for (const char* name : {"descending/even", "descending/even:", "descending/even:1",
+                           "descending/even:2x", "shift/even:2", "none/even:2"}) {
+    EXPECT_THROW(make_order(Pass::backward, name, tiles, 8), Error) << name;
+  }
+  EXPECT_THROW(make_order(Pass::forward, "descending/even:2", tiles, 8), Error);
 }
 
 TEST(MakePlan, GivesHeadsWithOneMaskOneOrder) {

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "schedule/orders/orders.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
@@ -42,6 +43,42 @@ TEST(Placement, LongestFirstGoesBySize) {
   const std::vector<PlacedTask> expected{{0, 0}, {1, 0}, {0, 1}, {1, 1},
                                          {0, 2}, {1, 2}, {0, 3}, {1, 3}};
   EXPECT_EQ(p.tasks, expected);
+}
+
+// What a long task waits for is issued before it, however short: in right_to_left the KV tiles of
+// fewer rows come first, and with even parts a whole tile may wait for parts shorter than itself.
+TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
+  const std::vector<int64_t> docs{30, 200, 90, 280, 40};
+  const Mask masks[] = {masks::causal(640, 640),
+                        masks::causal_document(docs),
+                        masks::share_question(docs),
+                        masks::causal_blockwise(docs),
+                        masks::global_sliding(640, 50, 70),
+                        masks::full(640, 640)};
+  int longer_behind = 0;
+  for (const Mask& mask : masks) {
+    for (const OrderInfo& info : orders()) {
+      if (info.pass != Pass::backward || !order::takes_columns(info)) continue;
+      for (const char* suffix : {"", "/split", "/split:2", "/even:2", "/even:4"}) {
+        Problem problem{.q_heads = 16, .kv_heads = 2, .q_len = 640, .kv_len = 640};
+        PlanOptions options{.order = info.name + std::string(suffix),
+                            .placement = "longest_first",
+                            .level = info.level};
+        options.tile = {16, 32};
+        const Plan plan = make_plan(problem, mask, options);
+        EXPECT_EQ(plan.residency, 1) << mask.name() << " " << options.order;
+        int64_t before = std::numeric_limits<int64_t>::max();
+        for (const PlacedTask& placed : plan.placement.tasks) {
+          const HeadOrder& order = plan.order(placed.head);
+          const Task& task = order.tasks[static_cast<size_t>(placed.task)];
+          const int64_t visits = order.visits(order.chains[static_cast<size_t>(task.chain_begin)]);
+          longer_behind += visits > before;
+          before = visits;
+        }
+      }
+    }
+  }
+  EXPECT_GT(longer_behind, 0);
 }
 
 TEST(Placement, HeadSwizzledWorksInSections) {

@@ -62,8 +62,12 @@ void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask,
   const bool short_chains = mask.name() != "full" && mask.name() != "causal";
   double any_workers = found.makespan, all = found.makespan;
   for (const Candidate& candidate : search(problem, mask, options)) {
-    const bool in_parts = candidate.plan.orders[0]->name.find("/split:") != std::string::npos;
+    const bool in_parts = candidate.plan.orders[0]->name.find(':') != std::string::npos;
     if (short_chains && in_parts) continue;
+    // Nor does it see how far apart rows lie in L2, or that sums wait for a place: where `auto`
+    // does not issue tasks longest first, an H200 takes up to 2.3 times as long with it.
+    const std::string& placement = candidate.plan.placement.name;
+    if (placement == "longest_first" && plan.placement.name != placement) continue;
     const double makespan = candidate.simulation.makespan;
     if (candidate.plan.residency == 1) any_workers = std::min(any_workers, makespan);
     all = std::min(all, makespan);
@@ -81,9 +85,11 @@ TEST(Auto, IsNearTheLowerBoundOrTheBestOrder) {
       const Problem problem = problem_of(q_heads, kv_heads, length);
       for (const Mask& mask : masks) {
         // Of windows the model says that longest_first is 2.6 % faster, of documents without groups
-        // that eight heads side by side are 3.3 % faster than sixteen: nobody has measured it.
+        // that eight heads side by side are 3.3 % faster than sixteen: nobody has measured it; of
+        // groups of 16,384 tokens that four parts are 1.3 % faster than two: on an H200, slower.
         const bool open = mask.name() == "causal_sliding_window" ||
-                          (mask.name() == "causal_document" && q_heads == kv_heads);
+                          (mask.name() == "causal_document" && q_heads == kv_heads) ||
+                          (mask.name() == "causal" && q_heads != kv_heads);
         expect_near_the_bound_or_the_best(problem, mask, open ? Gap{1.035, 1.04} : Gap{});
       }
       // The open case: `auto` takes up to 6.2 % longer than `shift` with 13 residents.
@@ -179,8 +185,15 @@ TEST(Auto, SplitsGroupsWhereLongChainsWait) {
   EXPECT_EQ(order(64, 8, masks::full(6144, 6144)), "descending/split:2");
   EXPECT_EQ(order(64, 8, masks::full_sliding_window(8192, 8192, 1024)), "descending");
   EXPECT_EQ(order(64, 8, masks::causal_document(documents(8192))), "descending");
-  EXPECT_EQ(order(64, 8, masks::share_question(documents(8192))), "descending/split:2");
-  EXPECT_EQ(order(64, 8, masks::global_sliding(8192, 397, 397)), "right_to_left/split");
+  for (const Mask& mask :
+       {masks::share_question(documents(8192)), masks::global_sliding(8192, 397, 397)}) {
+    EXPECT_EQ(order(64, 8, mask), "descending/even:4") << mask.name();
+    EXPECT_EQ(order(28, 4, mask), "descending/even:4") << mask.name();
+    EXPECT_EQ(order(32, 8, mask), "descending/even:2") << mask.name();
+    EXPECT_EQ(order(8, 8, mask), "right_to_left") << mask.name();
+  }
+  EXPECT_EQ(order(16, 8, masks::share_question(documents(8192))), "descending");
+  EXPECT_EQ(order(16, 8, masks::global_sliding(8192, 397, 397)), "right_to_left/split");
 }
 
 // All parts side by side as long as they are few: there, too.
@@ -278,7 +291,8 @@ TEST(MakePlan, StaysSmallForLongSequences) {
 TEST(Search, SortsEveryOrderOfTheLevel) {
   PlanOptions options = h200_options();
   const auto found = search(problem_of(8, 2, 1024), masks::causal(1024, 1024), options);
-  EXPECT_EQ(found.size(), 24u);  // eight orders, walked, split and in two parts
+  // Eight orders, walked, split and in two parts; the four by KV tiles in even parts, too.
+  EXPECT_EQ(found.size(), 32u);
   for (size_t k = 1; k < found.size(); ++k)
     EXPECT_LE(found[k - 1].simulation.makespan, found[k].simulation.makespan);
   options.pass = Pass::forward;

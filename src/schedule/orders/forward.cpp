@@ -28,7 +28,7 @@ void visit_row(std::vector<Run>& runs, std::span<const TileRun> row, Columns col
   }
 }
 
-HeadOrder forward(const Tiles& tiles, int32_t group, int32_t parts, Columns columns) {
+HeadOrder forward(const Tiles& tiles, int32_t group, Parts parts, Columns columns) {
   HeadOrder order;
   order.pass = Pass::forward;
   order.tiles = tiles;
@@ -42,7 +42,7 @@ HeadOrder forward(const Tiles& tiles, int32_t group, int32_t parts, Columns colu
   for (int32_t q_tile = tiles->q_tiles() - 1; q_tile >= 0; --q_tile) {
     const auto row = tiles->row(q_tile);
     const auto visits = static_cast<int32_t>(count_tiles(row));
-    const int32_t piece = parts != kWalked ? kSplit : std::max(visits, 1);
+    const int32_t piece = parts.count != kWalked.count ? kSplit : std::max(visits, 1);
     const int32_t pieces = std::max((visits + piece - 1) / piece, 1);
     for (int32_t q_head = 0; q_head < group; ++q_head) {
       for (int32_t p = 0; p < pieces; ++p) {
@@ -60,11 +60,11 @@ HeadOrder forward(const Tiles& tiles, int32_t group, int32_t parts, Columns colu
 
 }  // namespace
 
-HeadOrder forward_ascending(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Parts parts) {
   return forward(tiles, group, parts, Columns::rightwards);
 }
 
-HeadOrder forward_descending(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder forward_descending(const Tiles& tiles, int32_t group, Parts parts) {
   return forward(tiles, group, parts, Columns::leftwards);
 }
 

@@ -49,7 +49,16 @@ void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows 
 
 }  // namespace
 
-HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
+int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
+  const int32_t parts = count == 0 || count > group ? group : count;
+  if (!even) return parts;
+  const auto longest = [&](int32_t of) { return (group + of - 1) / of; };  // query heads of a chain
+  int32_t least = 1;
+  while (least < parts && visits * longest(least) > most * longest(parts)) ++least;
+  return least;
+}
+
+HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
                    std::span<const int32_t> kv_tiles) {
   HeadOrder order;
   order.tiles = tiles;
@@ -57,19 +66,19 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
   // The group shares mask and numbering, so one query head's runs do for all.
   RowCounters counters(tiles->q_tiles());
   std::vector<Run> runs;
-  std::vector<size_t> ends;  // of each column in `runs`
+  std::vector<size_t> ends;     // of each column in `runs`
+  std::vector<int64_t> visits;  // of each column
   std::vector<Stair> stairs;
   for (const int32_t kv_tile : kv_tiles) {
     visit_column(runs, tiles->column(kv_tile), rows, counters, stairs);
     ends.push_back(runs.size());
+    visits.push_back(count_tiles(tiles->column(kv_tile)));
   }
   order.row_addends = counters.values();
-  const int32_t shared = parts_of(group, parts);  // chains of a KV tile
+  const int64_t most = visits.empty() ? 0 : std::ranges::max(visits);
   order.runs.reserve(runs.size() * static_cast<size_t>(group));
-  order.chains.reserve(kv_tiles.size() * static_cast<size_t>(shared));
-  order.tasks.reserve(kv_tiles.size() * static_cast<size_t>(shared));
 
-  const auto add_chain = [&](size_t column, int32_t part) {
+  const auto add_chain = [&](size_t column, int32_t part, int32_t shared) {
     const size_t begin = column == 0 ? 0 : ends[column - 1], end = ends[column];
     Chain chain{.tile = kv_tiles[column],
                 .run_begin = static_cast<int32_t>(order.runs.size()),
@@ -87,9 +96,19 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
     order.chains.push_back(chain);
     order.tasks.push_back({chains, chains + 1});
   };
+  if (parts.even) {
+    // A chain of many query heads waits for all parts of the KV tiles before: these are issued
+    // first.
+    for (size_t column = 0; column < kv_tiles.size(); ++column) {
+      const int32_t shared = parts.of(group, visits[column], most);
+      for (int32_t part = 0; part < shared; ++part) add_chain(column, part, shared);
+    }
+    return order;
+  }
   // One part after another, so that chains that share a tile are far apart in time.
+  const int32_t shared = parts.of(group, most, most);
   for (int32_t part = 0; part < shared; ++part)
-    for (size_t column = 0; column < kv_tiles.size(); ++column) add_chain(column, part);
+    for (size_t column = 0; column < kv_tiles.size(); ++column) add_chain(column, part, shared);
   return order;
 }
 
@@ -99,21 +118,21 @@ std::vector<int32_t> left_to_right(const TileMap& tiles) {
   return kv_tiles;
 }
 
-HeadOrder ascending(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder ascending(const Tiles& tiles, int32_t group, Parts parts) {
   return kv_major(tiles, group, parts, Rows::up, left_to_right(*tiles));
 }
 
-HeadOrder descending(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder descending(const Tiles& tiles, int32_t group, Parts parts) {
   return kv_major(tiles, group, parts, Rows::down, left_to_right(*tiles));
 }
 
-HeadOrder right_to_left(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder right_to_left(const Tiles& tiles, int32_t group, Parts parts) {
   auto kv_tiles = left_to_right(*tiles);
   std::reverse(kv_tiles.begin(), kv_tiles.end());
   return kv_major(tiles, group, parts, Rows::up, kv_tiles);
 }
 
-HeadOrder chunked_descending(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Parts parts) {
   auto kv_tiles = left_to_right(*tiles);
   for (auto chunk = kv_tiles.begin(); chunk != kv_tiles.end();) {
     const auto end = chunk + std::min<ptrdiff_t>(kChunk, kv_tiles.end() - chunk);

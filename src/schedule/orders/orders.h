@@ -17,12 +17,17 @@ using Tiles = std::shared_ptr<const TileMap>;
 /// How many chains share a KV tile of a query group. Each visits an equal number of its query heads
 /// (to within one), part after part; partial dK and dV are added in that order. Larger parts come
 /// first, so that those that are issued longest first are issued in order.
-inline constexpr int32_t kWalked = 1;  // one visits all: dK and dV never leave registers
-inline constexpr int32_t kEach = 0;    // one for each query head
-/// The chains of a KV tile of `group` query heads when `parts` are asked for.
-constexpr int32_t parts_of(int32_t group, int32_t parts) {
-  return parts == kEach || parts > group ? group : parts;
-}
+struct Parts {
+  int32_t count = 1;  // 0: one for each query head
+  // KV tiles that fewer rows see have fewer: as few as make no chain longer than the longest of
+  // the KV tile that most rows see.
+  bool even = false;
+
+  /// The chains of a KV tile that `visits` rows of a query head see, of all tiles at most `most`.
+  int32_t of(int32_t group, int64_t visits, int64_t most) const;
+};
+inline constexpr Parts kWalked{1};  // one visits all: dK and dV never leave registers
+inline constexpr Parts kEach{0};
 /// The first query head of one of so many.
 constexpr int32_t first_head(int32_t group, int32_t part, int32_t parts) {
   return (group * part + parts - 1) / parts;
@@ -42,33 +47,35 @@ enum class Rows { up, down };
 
 /// One permutation of the KV tiles for every dQ row: tasks are issued and addends numbered in the
 /// sequence of `kv_tiles`. No task waits for a later one, so any number of workers can run it.
-HeadOrder kv_major(const Tiles& tiles, int32_t group, int32_t parts, Rows rows,
+HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
                    std::span<const int32_t> kv_tiles);
 /// 0, 1, ..., tiles.kv_tiles() - 1.
 std::vector<int32_t> left_to_right(const TileMap& tiles);
 
-HeadOrder ascending(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder descending(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder right_to_left(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder chunked_descending(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder ascending(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder descending(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder right_to_left(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Parts parts);
 
 /// Sweeps rotated over the whole head (DASH figure 6) or inside chunks of kChunk KV tiles; pairs of
 /// KV tiles (figure 7) of the head or of a chunk. Tasks wait for later ones: as many workers must
 /// be resident as tasks rotate together.
-HeadOrder shift(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder chunked_shift(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder shift(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Parts parts);
 
 /// One chain per query tile and query head; unless kWalked, rows are cut every kSplit KV tiles.
-HeadOrder forward_ascending(const Tiles& tiles, int32_t group, int32_t parts);
-HeadOrder forward_descending(const Tiles& tiles, int32_t group, int32_t parts);
+HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Parts parts);
+HeadOrder forward_descending(const Tiles& tiles, int32_t group, Parts parts);
 
 /// The orders that `build` makes of each sequence's tiles, one sequence after another. So the order
 /// of a document's sums is the same alone and packed, whatever `build` does. The name is that of
 /// the parts, or "auto" where they differ.
 HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build);
 
+/// Whether an entry of orders() takes one KV tile after another: each can have parts of its own.
+bool takes_columns(const OrderInfo& info);
 /// The entry of orders() that `name` means, split or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);
 /// The order of the last heads of a plan that follows `name`; empty when all heads are alike.

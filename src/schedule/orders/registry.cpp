@@ -1,6 +1,7 @@
 // The names of the orders.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -15,7 +16,7 @@
 namespace verbatim {
 namespace {
 
-using Builder = HeadOrder (*)(const order::Tiles&, int32_t group, int32_t parts);
+using Builder = HeadOrder (*)(const order::Tiles&, int32_t group, order::Parts parts);
 
 constexpr std::array kInfos{
     OrderInfo{"ascending", "KV tiles left to right, query tiles top down (FlashAttention-3)",
@@ -46,7 +47,7 @@ constexpr std::array kInfos{
 
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
-HeadOrder unordered(const order::Tiles& tiles, int32_t group, int32_t) {
+HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Parts) {
   const std::string name = auto_order(Pass::backward, *tiles, group, Level::invariant);
   return *make_order(Pass::backward, name, tiles, group);
 }
@@ -67,40 +68,47 @@ constexpr std::array<Builder, kInfos.size()> kBuilders{
     order::forward_descending,
 };
 
-constexpr std::string_view kSplitSuffix = "/split";
+std::string_view without_suffix(std::string_view name) { return name.substr(0, name.find('/')); }
 
-std::string_view without_suffix(std::string_view name) {
-  return name.substr(0, name.find(kSplitSuffix));
-}
-
-/// What the suffix asks for: none kWalked, "/split" kEach, "/split:N" N; nothing if it is another.
-std::optional<int32_t> parts_asked(Pass pass, std::string_view name) {
-  std::string_view suffix = name.substr(without_suffix(name).size());
+/// What the suffix asks for: none kWalked, "/split" kEach, "/split:N" and "/even:N" N; nothing if
+/// it is another.
+std::optional<order::Parts> parts_asked(const OrderInfo& info, std::string_view name) {
+  const std::string_view suffix = name.substr(without_suffix(name).size());
   if (suffix.empty()) return order::kWalked;
-  suffix.remove_prefix(kSplitSuffix.size());
-  if (suffix.empty()) return order::kEach;
-  int32_t parts = 0;
+  if (suffix == "/split") return order::kEach;
+  order::Parts parts{.even = suffix.starts_with("/even:")};
+  if (info.pass == Pass::forward ||
+      (parts.even ? !order::takes_columns(info) : !suffix.starts_with("/split:")))
+    return std::nullopt;
   const char* end = suffix.data() + suffix.size();
-  const bool number = suffix.front() == ':' && std::from_chars(suffix.data() + 1, end, parts) ==
-                                                   std::from_chars_result{end, std::errc()};
-  if (pass == Pass::forward || !number || parts < 2) return std::nullopt;
+  const auto read = std::from_chars(suffix.data() + suffix.find(':') + 1, end, parts.count);
+  if (read != std::from_chars_result{end, std::errc()} || parts.count < 2) return std::nullopt;
   return parts;
 }
 
 }  // namespace
 
+bool order::takes_columns(const OrderInfo& info) {
+  constexpr std::array<Builder, 4> kColumns{order::ascending, order::descending,
+                                            order::right_to_left, order::chunked_descending};
+  const Builder builder = kBuilders[static_cast<size_t>(&info - kInfos.data())];
+  return std::ranges::find(kColumns, builder) != kColumns.end();
+}
+
 const OrderInfo& order::find(Pass pass, std::string_view name) {
   for (const OrderInfo& info : kInfos)
-    if (info.pass == pass && without_suffix(name) == info.name && parts_asked(pass, name))
+    if (info.pass == pass && without_suffix(name) == info.name && parts_asked(info, name))
       return info;
   std::vector<std::string> known{"auto"};
   for (const OrderInfo& info : kInfos)
     if (info.pass == pass) known.emplace_back(info.name);
-  throw Error(ErrorCode::invalid_argument, "schedule.make_order", "no such order",
-              {"order", std::string(name),
-               fmt::format("{}, with or without /split{}", fmt::join(known, ", "),
-                           pass == Pass::backward ? " or /split:N, N >= 2" : ""),
-               nearest_name(without_suffix(name), known)});
+  throw Error(
+      ErrorCode::invalid_argument, "schedule.make_order", "no such order",
+      {"order", std::string(name),
+       fmt::format(
+           "{}, with or without /split{}", fmt::join(known, ", "),
+           pass == Pass::backward ? ", /split:N or (orders of KV tiles) /even:N, N >= 2" : ""),
+       nearest_name(without_suffix(name), known)});
 }
 
 std::string order::last_heads(std::string_view name) {
@@ -117,8 +125,9 @@ std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
       order::per_sequence(tiles, [&](const order::Tiles& sequence) {
         const std::string own =
             name == "auto" ? auto_order(pass, *sequence, group, level) : std::string(name);
-        const auto index = static_cast<size_t>(&order::find(pass, own) - kInfos.data());
-        HeadOrder order = kBuilders[index](sequence, group, *parts_asked(pass, own));
+        const OrderInfo& info = order::find(pass, own);
+        const auto index = static_cast<size_t>(&info - kInfos.data());
+        HeadOrder order = kBuilders[index](sequence, group, *parts_asked(info, own));
         order.name = own;
         return order;
       }));

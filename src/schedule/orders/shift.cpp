@@ -19,7 +19,7 @@ Extent extent(const TileMap& tiles, int32_t kv_tile) {
 
 }  // namespace
 
-HeadOrder shift(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder shift(const Tiles& tiles, int32_t group, Parts parts) {
   const int64_t rows = tiles->q_tiles(), columns = tiles->kv_tiles();
   std::vector<std::vector<Walk>> tasks;
   for (int32_t j = 0; j < columns; ++j) {
@@ -29,7 +29,7 @@ HeadOrder shift(const Tiles& tiles, int32_t group, int32_t parts) {
   return timed(tiles, group, parts, tasks);
 }
 
-HeadOrder chunked_shift(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Parts parts) {
   std::vector<std::vector<Walk>> tasks;
   for (int32_t j = 0; j < tiles->kv_tiles(); ++j) {
     const auto [first, last] = extent(*tiles, j);

@@ -29,13 +29,13 @@ void add_pairs(std::vector<std::vector<Walk>>& tasks, const TileMap& tiles, int3
 
 }  // namespace
 
-HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Parts parts) {
   std::vector<std::vector<Walk>> tasks;
   add_pairs(tasks, *tiles, 0, tiles->kv_tiles(), 0);
   return timed(tiles, group, parts, tasks);
 }
 
-HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, int32_t parts) {
+HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Parts parts) {
   std::vector<std::vector<Walk>> tasks;
   for (int32_t begin = 0; begin < tiles->kv_tiles(); begin += kChunk)
     add_pairs(tasks, *tiles, begin, std::min(begin + kChunk, tiles->kv_tiles()),

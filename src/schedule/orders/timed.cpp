@@ -102,7 +102,7 @@ std::vector<Run> compress(std::span<const Visit> visits) {
 
 }  // namespace
 
-HeadOrder timed(const Tiles& tiles, int32_t group, int32_t parts,
+HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
                 const std::vector<std::vector<Walk>>& tasks) {
   HeadOrder order;
   order.tiles = tiles;
@@ -119,7 +119,7 @@ HeadOrder timed(const Tiles& tiles, int32_t group, int32_t parts,
   std::vector<std::vector<Run>> runs;  // of each trail
   for (const Trail& trail : trails) runs.push_back(compress(trail.visits));
 
-  const int32_t shared = parts_of(group, parts);  // chains of a KV tile
+  const int32_t shared = parts.of(group, 1, 1);  // chains of a KV tile
   const auto add_chain = [&](size_t trail, int32_t part) {
     Chain chain{.tile = trails[trail].kv_tile,
                 .run_begin = static_cast<int32_t>(order.runs.size()),

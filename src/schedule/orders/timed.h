@@ -22,7 +22,7 @@ struct Walk {
 /// visits that its task made before; ties go to the smaller KV tile. Times grow along every task
 /// when its phases do, so the waits cannot form a cycle; but tasks may wait for later ones. Costs
 /// visits, in time and (for the time of planning) memory.
-HeadOrder timed(const Tiles& tiles, int32_t group, int32_t parts,
+HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
                 const std::vector<std::vector<Walk>>& tasks);
 
 }  // namespace verbatim::order

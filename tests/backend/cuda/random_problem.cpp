@@ -9,6 +9,7 @@
 
 #include "core/random.h"
 #include "mask/random_mask.h"
+#include "schedule/orders/orders.h"
 
 namespace verbatim::test {
 namespace {
@@ -26,7 +27,9 @@ std::string random_order(Random& random, Pass pass) {
   const std::string name = names[static_cast<size_t>(random.between(0, last))];
   if (!random.chance(0.4)) return name;
   const bool in_parts = pass == Pass::backward && random.chance(0.5);
-  return name + (in_parts ? fmt::format("/split:{}", random.between(2, 4)) : "/split");
+  if (!in_parts) return name + "/split";
+  const bool even = order::takes_columns(order::find(pass, name)) && random.chance(0.5);
+  return fmt::format("{}/{}:{}", name, even ? "even" : "split", random.between(2, 4));
 }
 
 /// Strictly ascending, from 0 to `length`.

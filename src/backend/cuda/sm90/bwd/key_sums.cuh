@@ -69,8 +69,7 @@ class KeySums {
     for (int i = 0; i < kFloats; i += 4) {
       __stcg(dv_ + 32 * i, make_float4(dv(i), dv(i + 1), dv(i + 2), dv(i + 3)));
     }
-    __threadfence();
-    ptx::named_barrier(barrier_, 128);
+    ptx::named_barrier(barrier_, 128);  // what it orders, the release passes on
     if (threadIdx.x % 128 == 0) ptx::store_release(turn_, addends);
   }
 
