@@ -37,7 +37,7 @@ class KeySums {
     apart_[1] = 2 * p.common.dv.row;
   }
 
-  /// By the warpgroup, until all addends before `addend` are there.
+  /// By the warpgroup, until all addends before the chain's are there.
   __device__ __forceinline__ void wait(const Params& p, const Chain90& chain) const {
     if (threadIdx.x % 128 == 0) wait_for_turn(p.common, turn_, chain.addend, chain.key, true);
     ptx::named_barrier(barrier_, 128);
