@@ -369,25 +369,40 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     issue(mma_o, !(done & Record::first), p, frag_v(_, _, _, values.slot()), o);
   };
   // Visit n has read its Q and K.
-  const auto release_keys = [&] {
+  const auto release_keys = [&](uint32_t now) {
     release(smem.k_empty[keys.slot()]);
     keys.advance();
-    if (!(flags & Record::last)) return;
+    if (!(now & Record::last)) return;
     release(smem.q_empty[queries.slot()]);
     queries.advance();
   };
-  // Caps and hides the scores of visit n.
-  const auto hide_scores = [&](auto& s) {
+  // Caps and hides the scores of visit n, whose flags are `now`.
+  const auto hide_scores = [&](auto& s, uint32_t now) {
     if constexpr (kExtras) {
       if (args.softcap_log2 != 0) {
 #pragma unroll
         for (int i = 0; i < kScores; ++i) s(i) = tanh_from_log2(s(i) * args.softcap_log2);
       }
     }
-    if (flags & Record::masked) hide<Config>(s, record(n), row, t);
+    if (now & Record::masked) hide<Config>(s, record(n), row, t);
+  };
+  // Where two warpgroups take turns, S is there long before P V is over: time to subtract the base.
+  constexpr bool kEarly = Config::consumers == 2;
+  float plus[2] = {0, 0};  // what has been subtracted from the scores of visit n
+  const auto diminish = [&](auto& s) {
+    if constexpr (kEarly) {
+      plus[0] = softmax.finite_base(0);
+      plus[1] = softmax.finite_base(1);
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) {
+        s(i) = fmaf(s(i), args.scale_log2, -plus[i / 2 % 2]);
+      }
+      warpgroup_fence_operand(s);
+    }
   };
   // From the scores of visit n to P. What O has so far keeps in step with the softmax's base.
-  const auto weigh = [&](auto& s) {
+  const auto weigh = [&](auto& s, auto plain) {
+    constexpr bool kPlain = plain;
     uint32_t kept[2] = {~0u, ~0u};
     if constexpr (kExtras) {
       if (args.dropout.enabled()) {
@@ -400,22 +415,31 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     }
     auto pairs = recast<uint32_t>(p);
     float weights[kScores], added[2] = {0, 0};
+    const float scale = kEarly ? 1.0f : args.scale_log2;
     const auto rebase = [&] {
       float rescale[2];
-      softmax.template rebase<kScores>(s, args.scale_log2, added, rescale);
-      if (flags & Record::first) return;  // what O holds is of the chain before
+      softmax.template rebase<kScores>(s, scale, plus, added, rescale);
+      if (!kPlain && (flags & Record::first)) return;  // what O holds is of the chain before
 #pragma unroll
       for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
     };
-    const auto exponentiate = [&] {
-      softmax.exponentiate(weights, s, args.scale_log2, added);
+    const auto exponentiate = [&](auto&& exponent) {
+      OnlineSoftmax::exponentiate(weights, exponent, added);
       round_to<Element, kExtras>(pairs, weights, kept);
     };
-    if (!softmax.based) rebase();
-    exponentiate();
-    if (!OnlineSoftmax::fits(added)) {
+    const auto exponentiate_from_base = [&] {
+      const float rest[2] = {plus[0] - softmax.finite_base(0), plus[1] - softmax.finite_base(1)};
+      exponentiate([&](int i) { return fmaf(s(i), scale, rest[i / 2 % 2]); });
+    };
+    if constexpr (kPlain && kEarly) {
+      exponentiate(s);
+    } else {
+      if (!kPlain && !softmax.based) rebase();
+      exponentiate_from_base();
+    }
+    if (!OnlineSoftmax::fits(added) || (kPlain && !softmax.based)) {
       rebase();
-      exponentiate();
+      exponentiate_from_base();
     }
     softmax.sum[0] += added[0];
     softmax.sum[1] += added[1];
@@ -436,19 +460,23 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     issue_scores(s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(s);
-    release_keys();
-    hide_scores(s);
-    weigh(s);
+    release_keys(flags);
+    hide_scores(s, flags);
+    diminish(s);
+    weigh(s, std::false_type{});
     advance();
   }
-  // The scores of visit n and the output of visit n - 1.
-  while (!(flags & Record::stop)) {
-    const bool first = flags & Record::first;
+  // The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor at an
+  // end of its chain: its code has no jumps over rare cases, each of which waits for instructions.
+  const auto step = [&](auto plain) {
+    constexpr bool kPlain = plain;
+    const uint32_t now = kPlain ? 0 : flags;
+    const bool first = now & Record::first;
     if (first) wait(smem.q_full[queries.slot()], queries.phase());
     auto s = make_scores();
     take_turn();
     issue_scores(s);
-    issue_output(done);
+    issue_output(kPlain ? done & Record::first : done);
     pass_turn();
     float factor[2];
     if (first) {  // the chain of visit n - 1 is complete but for P V
@@ -457,16 +485,24 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     }
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
-    release_keys();
-    hide_scores(s);
+    release_keys(now);
+    hide_scores(s, now);
+    diminish(s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
     release(smem.v_empty[values.slot()]);
     values.advance();
-    weigh(s);
+    weigh(s, plain);
     if (first) store<Config, Element>(args, record(n - 1).place, o, factor, row);
     release(smem.visit_empty[(n - 1) % Config::visits]);
     advance();
+  };
+  while (!(flags & Record::stop)) {
+    if (flags == 0 && !(done & Record::tail)) {
+      step(std::true_type{});
+    } else {
+      step(std::false_type{});
+    }
   }
   if (n > 0) {
     float factor[2];

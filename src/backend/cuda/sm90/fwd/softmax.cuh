@@ -11,7 +11,8 @@ namespace verbatim::cuda::sm90 {
 /// is subtracted from a row's scores: the maximum of its first scores that it sees, replaced only
 /// when P grows beyond kLargest. So most visits need no maximum, and O is seldom rescaled. A row
 /// decides from its own scores alone. `sum` is the thread's share of the row's sum, which row_sum()
-/// joins over the four threads.
+/// joins over the four threads. Scores, ((e, row, j)), may come with a base subtracted already:
+/// their exponents are scale * score + plus[row].
 struct OnlineSoftmax {
   static constexpr float kLargest = 1024;  // sum of a thread's P in a row of one visit; fits f16
 
@@ -24,12 +25,16 @@ struct OnlineSoftmax {
     based = false;
   }
 
-  /// Gives rows a new base, their maximum in `scores`, ((e, row, j)): those without one, and those
-  /// where one of the four threads added too much. What rows have so far is to be multiplied with
-  /// `rescale`. Called by a whole warp.
+  /// What to subtract from exponents of row r. A row without a key so far keeps its -inf, which
+  /// must not meet itself.
+  __device__ float finite_base(int r) const { return base[r] == -INFINITY ? 0.0f : base[r]; }
+
+  /// Gives rows a new base, their greatest exponent: those without one, and those where one of the
+  /// four threads added too much. What rows have so far is to be multiplied with `rescale`. Called
+  /// by a whole warp.
   template <int kCount, class Scores>
-  __device__ void rebase(const Scores& scores, float scale_log2, const float (&added)[2],
-                         float (&rescale)[2]) {
+  __device__ void rebase(const Scores& scores, float scale, const float (&plus)[2],
+                         const float (&added)[2], float (&rescale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float top = -INFINITY;
@@ -41,7 +46,7 @@ struct OnlineSoftmax {
         top = fmaxf(top, __shfl_xor_sync(~0u, top, other));
         moves |= __shfl_xor_sync(~0u, moves, other);
       }
-      top *= scale_log2;
+      top = fmaf(top, scale, plus[r]);
       rescale[r] = moves && base[r] != -INFINITY ? ptx::exp2_approx(base[r] - top) : 1.0f;
       sum[r] *= rescale[r];
       if (moves) base[r] = top;
@@ -49,20 +54,15 @@ struct OnlineSoftmax {
     based = __all_sync(~0u, base[0] != -INFINITY && base[1] != -INFINITY);
   }
 
-  /// p[i] = exp2(scale_log2 * scores(i) - base), and the thread's sums of its two rows.
-  template <int kCount, class Scores>
-  __device__ void exponentiate(float (&p)[kCount], const Scores& scores, float scale_log2,
-                               float (&added)[2]) const {
-    // A row without a key so far keeps its -inf, which must not meet itself.
-    const float minus[2] = {base[0] == -INFINITY ? 0.0f : -base[0],
-                            base[1] == -INFINITY ? 0.0f : -base[1]};
+  /// p[i] = exp2(exponent(i)), and the thread's sums of its two rows.
+  template <int kCount, class Exponent>
+  static __device__ void exponentiate(float (&p)[kCount], Exponent&& exponent, float (&added)[2]) {
     // Two sums a row, of even and odd columns: a single one would wait for its own latency.
     float sums[2][2] = {};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int r = i / 2 % 2;
-      p[i] = ptx::exp2_approx(fmaf(scores(i), scale_log2, minus[r]));
-      sums[r][i % 2] += p[i];
+      p[i] = ptx::exp2_approx(exponent(i));
+      sums[i / 2 % 2][i % 2] += p[i];
     }
     added[0] = sums[0][0] + sums[0][1];
     added[1] = sums[1][0] + sums[1][1];
