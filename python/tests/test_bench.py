@@ -1,6 +1,7 @@
 """The benchmark with peers. Sampling, workloads and reports run without PyTorch."""
 
 import importlib.util
+import itertools
 import json
 import pathlib
 import re
@@ -13,6 +14,7 @@ from verbatim_attn import masks
 from verbatim_attn.bench import __main__ as command
 from verbatim_attn.bench import page, peers, providers, report, results, sampling, workloads
 from verbatim_attn.bench.errors import Refused
+from verbatim_attn.plan import Problem
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 torch = importlib.util.find_spec("torch")
@@ -228,6 +230,7 @@ def test_calls_in_turn(monkeypatch):
     device.times_in_turn = lambda calls, protocol: [[4.0]] * len(calls)
     attend = providers.Verbatim("verbatim").make(case, "cpu")
     for bad in (lambda q, k, v: 1 / 0, lambda q, k, v: 2 * attend(q, k, v)):
+
         class Bad(providers.Verbatim):
             def make(self, case, device, bad=bad):
                 return bad
@@ -316,6 +319,47 @@ def test_a_tiny_run(tmp_path):
     again = bench(*words)
     assert json.loads(json_file.read_text())["results"][0] == ours  # not measured twice
     assert "verbatim" not in again.stderr.replace("verbatim_attn", "")
+
+
+def test_varlen_is_asked_for_the_mask(monkeypatch):
+    """With FlashAttention's terms as its documentation has them in the place of its kernels."""
+    torch = pytest.importorskip("torch")
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    shown = []
+
+    def varlen_attn(q, k, v, cu_q, cu_k, max_q, max_k, *, window_size):
+        assert q.dim() == k.dim() == 3 and cu_q.dtype == cu_k.dtype == torch.int32
+        mask = torch.zeros(len(q), len(k), dtype=torch.bool)
+        left, right = window_size
+        spans = zip(*(itertools.pairwise(cu.tolist()) for cu in (cu_q, cu_k)))
+        for (q0, q1), (k0, k1) in spans:
+            assert q1 - q0 <= max_q and k1 - k0 <= max_k
+            ahead = torch.arange(k1 - k0) - (torch.arange(q1 - q0)[:, None] + k1 - k0 - q1 + q0)
+            seen = torch.ones_like(ahead, dtype=torch.bool)
+            seen &= (ahead >= -left) if left >= 0 else True
+            seen &= (ahead <= right) if right >= 0 else True
+            mask[q0:q1, k0:k1] = seen
+        shown.append(mask)
+        return q
+
+    def case_of(mask, batch):
+        problem = Problem(batch, 2, 2, 24, 24, 8, 8, "f32")
+        return workloads.Case("given", mask.name, problem, mask)
+
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    provider = providers.known()["torch:varlen:deterministic"]
+    documents = (5, 0, 9, 10)
+    for mask in (masks.Full(), masks.Causal(), masks.FullSlidingWindow(3), masks.CausalSlidingWindow(7),
+                 masks.FullDocument(documents), masks.CausalDocument(documents)):  # fmt: skip
+        batch = 1 if hasattr(mask, "doc_lengths") else 2
+        case = case_of(mask, batch)
+        assert provider.supports(case, "cuda") is None
+        x = torch.zeros(batch, 24, 2, 8)
+        assert provider.make(case, "cpu")(x, x, x).shape == x.shape
+        one = torch.from_numpy(mask.dense(24)[0, 0])
+        assert (shown.pop() == torch.block_diag(*[one] * batch)).all(), mask
+    assert "packed documents" in provider.supports(case_of(masks.GlobalSliding(3, 2), 1), "cuda")
+    assert "one batch" in provider.supports(case_of(masks.CausalDocument(documents), 2), "cuda")
 
 
 def test_what_is_wrong_or_differs_gets_no_time():

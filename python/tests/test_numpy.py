@@ -102,8 +102,16 @@ def test_dropout_follows_its_seed():
     assert same_bits(plan.forward(q, k, v), first[:2])
 
 
-@pytest.mark.parametrize("order", ["ascending", "shift", "chunked_descending/split", "descending/split:2",
-                                   "right_to_left/even:2"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "ascending",
+        "shift",
+        "chunked_descending/split",
+        "descending/split:2",
+        "right_to_left/even:2",
+    ],
+)
 def test_orders_are_honoured(order):
     q, k, v, _ = inputs(np.random.default_rng(6))
     plan = va.Plan(PROBLEM, order=order, tile=(16, 16))

@@ -49,9 +49,7 @@ class Device:
         """The median of times_in_turn() of one call."""
         return self.summary(self.times_in_turn([call], protocol)[0])
 
-    def times_in_turn(
-        self, calls: Sequence[Callable[[], Any]], protocol: str
-    ) -> list[list[float]]:
+    def times_in_turn(self, calls: Sequence[Callable[[], Any]], protocol: str) -> list[list[float]]:
         """Milliseconds of every call, called one after another again and again, so that clocks
         and limits are alike for all. rested: for each call a burst, 0.5 s idle, 3 calls to warm up
         and 10 timed. sustained: 0.6 s of the same work, then 0.3 s timed for each call."""
@@ -61,9 +59,9 @@ class Device:
                 time.sleep(0.5)
                 for i in range(13):
                     which = (burst + i) % len(calls)
-                    taken = self.time(calls[which])
+                    ms = self.time(calls[which])
                     if i >= 3:
-                        times[which].append(taken)
+                        times[which].append(ms)
         else:
             end = time.perf_counter() + 0.6
             while time.perf_counter() < end:

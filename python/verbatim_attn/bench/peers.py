@@ -6,10 +6,10 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from .. import masks
-from .providers import Attend, Provider, missing, too_large
+from .providers import Attend, Packed, Provider, cumulative, missing, packed, too_large
 from .workloads import Case
 
 
@@ -20,31 +20,6 @@ def every() -> list[Provider]:
         for deterministic in (False, True)
     ]
     return [*flash, Magi(False), Magi(True), FlashInfer()]
-
-
-class Packed(NamedTuple):
-    """A mask in FlashAttention's terms: packed documents, each causal or not, and a window."""
-
-    documents: tuple[int, ...]  # empty: one, of the tensors' lengths
-    causal: bool
-    window: int  # -1: none
-
-
-def packed(mask: masks.Mask) -> Packed | None:
-    """None when those terms do not reach."""
-    match mask:
-        case masks.Full():
-            return Packed((), False, -1)
-        case masks.Causal():
-            return Packed((), True, -1)
-        case masks.FullSlidingWindow():
-            return Packed((), False, mask.window)
-        case masks.CausalSlidingWindow():
-            return Packed((), True, mask.window)
-        case masks.FullDocument() | masks.CausalDocument():
-            documents = tuple(length for length in mask.doc_lengths if length)
-            return Packed(documents, isinstance(mask, masks.CausalDocument), -1)
-    return None
 
 
 class FlashAttention(Provider):
@@ -62,16 +37,9 @@ class FlashAttention(Provider):
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
             return "runs on CUDA devices only"
-        terms = packed(case.mask)
-        if terms is None:
-            return "takes no mask but causal, windows and packed documents"
-        if terms.documents and case.problem.batch > 1:
-            return "packed documents are one batch entry"
-        return None
+        return Packed.lacks(case)
 
     def make(self, case: Case, device: str) -> Attend:
-        import torch
-
         module = importlib.import_module(self.MODULES[self.number])
         terms = packed(case.mask)
         assert terms is not None
@@ -88,8 +56,7 @@ class FlashAttention(Provider):
 
         if not terms.documents:
             return lambda q, k, v: first(module.flash_attn_func(q, k, v, **settings))
-        edges = list(itertools.accumulate(terms.documents, initial=0))
-        cu_seqlens = torch.tensor(edges, dtype=torch.int32, device=device)
+        cu_seqlens = cumulative(terms.documents, device)
         longest = max(terms.documents)
 
         def attend(q: Any, k: Any, v: Any) -> Any:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from .. import masks
 from .errors import one_of
@@ -159,6 +160,85 @@ class Sdpa(Provider):
         )
 
 
+class Packed(NamedTuple):
+    """A mask in FlashAttention's terms: packed documents, each causal or not, and a window."""
+
+    documents: tuple[int, ...]  # empty: one, of the tensors' lengths
+    causal: bool
+    window: int  # -1: none
+
+    @staticmethod
+    def lacks(case: Case) -> str | None:
+        """None, or why those terms do not reach a case."""
+        terms = packed(case.mask)
+        if terms is None:
+            return "takes no mask but causal, windows and packed documents"
+        if terms.documents and case.problem.batch > 1:
+            return "packed documents are one batch entry"
+        return None
+
+
+def packed(mask: masks.Mask) -> Packed | None:
+    """None when those terms do not reach."""
+    match mask:
+        case masks.Full():
+            return Packed((), False, -1)
+        case masks.Causal():
+            return Packed((), True, -1)
+        case masks.FullSlidingWindow():
+            return Packed((), False, mask.window)
+        case masks.CausalSlidingWindow():
+            return Packed((), True, mask.window)
+        case masks.FullDocument() | masks.CausalDocument():
+            documents = tuple(length for length in mask.doc_lengths if length)
+            return Packed(documents, isinstance(mask, masks.CausalDocument), -1)
+    return None
+
+
+def cumulative(lengths: Iterable[int], device: str) -> Any:
+    """int32 (documents + 1,): where each of `lengths` begins, and the end."""
+    import torch
+
+    edges = list(itertools.accumulate(lengths, initial=0))
+    return torch.tensor(edges, dtype=torch.int32, device=device)
+
+
+class Varlen(Provider):
+    """torch.nn.attention.varlen.varlen_attn: PyTorch's FlashAttention-2 over packed sequences."""
+
+    def __init__(self, deterministic: bool):
+        self.name = "torch:varlen" + (":deterministic" if deterministic else "")
+        self.deterministic = deterministic
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("torch.nn.attention.varlen")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        return "runs on CUDA devices only" if device == "cpu" else Packed.lacks(case)
+
+    def mode(self) -> AbstractContextManager[None]:
+        return deterministic_algorithms() if self.deterministic else contextlib.nullcontext()
+
+    def make(self, case: Case, device: str) -> Attend:
+        from torch.nn.attention import varlen
+
+        terms, p = packed(case.mask), case.problem
+        assert terms is not None
+        q_lens = terms.documents or (p.q_len,) * p.batch
+        kv_lens = terms.documents or (p.kv_len,) * p.batch
+        sequences = (
+            cumulative(q_lens, device), cumulative(kv_lens, device), max(q_lens), max(kv_lens)
+        )  # fmt: skip
+        window = (terms.window, 0 if terms.causal else terms.window)
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            tokens = (x.flatten(0, 1) for x in (q, k, v))
+            o: Any = varlen.varlen_attn(*tokens, *sequences, window_size=window)
+            return o.unflatten(0, q.shape[:2])
+
+        return attend
+
+
 class Flex(Provider):
     """FlexAttention: compiled on CUDA; eager on the CPU, where it has no backward."""
 
@@ -262,6 +342,8 @@ def known() -> dict[str, Provider]:
         Verbatim("verbatim:gpu_to_gpu", "gpu_to_gpu"),
         Verbatim("verbatim:unordered", "not_guaranteed"),
         *(Sdpa(backend, mode) for backend in Sdpa.BACKENDS for mode in (False, True)),
+        Varlen(False),
+        Varlen(True),
         Flex(),
         *peers.every(),
     ]

@@ -34,9 +34,7 @@ class Passes:
 
     def backward(self) -> None:
         with self.provider.mode():
-            found = torch.autograd.grad(
-                self.last["o"], self._inputs, self._dout, retain_graph=True
-            )
+            found = torch.autograd.grad(self.last["o"], self._inputs, self._dout, retain_graph=True)
         self.last.update(zip(("dq", "dk", "dv"), found, strict=True))
 
     def both(self) -> None:
