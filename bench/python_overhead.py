@@ -165,19 +165,19 @@ def torch_rows(
     for way in ("", NATIVE) if built else ("",):
         begin_turn(way)
         forward |= {row + way: call for row, call in attention.items()}
+        forward["Plan.forward" + way] = lambda: plan.forward(q, k, v, threads=1)
         backward |= {"autograd" + way: gradients(va.attention(*leaves, mask=mask))}
+        backward["Plan.backward" + way] = lambda: plan.backward(dout, q, k, v, o, lse, threads=1)
     rows: dict[str, dict[str, Callable[[], Any]]] = {
         "forward": {
             "C call": c["forward"],
             "C call and outputs": lambda: (c["forward"](), make(), make_rows()),
-            "Plan.forward": lambda: plan.forward(q, k, v, threads=1),
             "C call in an autograd.Function": lambda: Formula.apply(*leaves),
             **forward,
         },
         "backward": {
             "C call": c["backward"],
             "C call and outputs": lambda: (c["backward"](), make(), make(), make()),
-            "Plan.backward": lambda: plan.backward(dout, q, k, v, o, lse, threads=1),
             "C call and autograd of a clone": lambda: (
                 c["backward"](),
                 torch.autograd.grad(copy, leaves[0], dout, retain_graph=True),

@@ -27,6 +27,11 @@ class Arrays:
     key: Callable[[Any], Key]
     stream: Callable[[], int]  # the current one's address
 
+    def run_native(self, *_call: Any) -> tuple[Any, ...] | None:
+        """A plan's pass as native.py's module does it (address, tensors of the plan, tensors, seed,
+        threads); None where it is not built, or leaves the call to Python."""
+        return None
+
     def _code(self, dtype: Any) -> int | None:
         raise NotImplementedError
 
@@ -134,6 +139,9 @@ class TorchTensors(Arrays):
     def __init__(self, device: Any) -> None:
         import torch
 
+        from . import _torch
+
+        self._operators = _torch
         self.kind = torch.Tensor
         self.device = str(device)
         self.rows_dtype = torch.float32
@@ -154,6 +162,10 @@ class TorchTensors(Arrays):
 
     def _code(self, dtype: Any) -> int | None:
         return self._codes.get(dtype)
+
+    def run_native(self, *call: Any) -> tuple[Any, ...] | None:
+        native = self._operators.native
+        return None if native is None else native.run(*call)
 
     def layout(self, name: str, key: Key) -> bytes | None:
         if key[3] != self._device:

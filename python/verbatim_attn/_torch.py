@@ -42,7 +42,7 @@ def attention(
     elif not isinstance(seed, Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
     if native is not None and not is_dynamo_compiling():
-        made = native(q, k, v, seed, mask, settings, return_lse)
+        made = native.attention(q, k, v, seed, mask, settings, return_lse)
         if made is not None:  # nobody observes
             return made
     if forward_ad._current_level >= 0:

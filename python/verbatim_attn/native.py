@@ -1,4 +1,5 @@
-"""The way of PyTorch tensors to the library in C++: built on request, used when it is there.
+"""The way of PyTorch tensors to the library in C++: built on request, used when it is there, by
+attention(), the functions that call it, and Plan.
 
     python -m verbatim_attn.native build      # once for each PyTorch and each Python
     python -m verbatim_attn.native            # which way calls take
@@ -97,8 +98,9 @@ def _compile(file: Path) -> None:
         made.replace(file)
 
 
-def load(gradients_of: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The function of the built file, for _torch.attention; None when there is none that loads."""
+def load(gradients_of: Callable[..., Any]) -> Any:
+    """The built module, whose `attention` is for _torch.attention and whose `run` is for Plan; None
+    when there is none that loads."""
     file = _file()
     if _is_off() or not file.exists():
         return None
@@ -116,7 +118,7 @@ def load(gradients_of: Callable[..., Any]) -> Callable[..., Any] | None:
     passes: tuple[Any, ...] = (_library.forward, _library.backward)
     addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in passes)
     module.begin(*addresses, _plan, gradients_of, _library.check)
-    return module.attention
+    return module
 
 
 def _plan(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> tuple[Any, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import struct
 from typing import Any, NamedTuple
 
 from . import _library
 from ._arrays import Arrays, Key, arrays_of
 from ._calls import Call, Handle
 from .masks import Full, Mask
-
 
 _KEPT = 64  # prepared calls a plan
 
@@ -84,6 +84,17 @@ class Plan:
             f'"options": {json.dumps(options)}}}'
         )
         self._handle = Handle(spec)
+        p = problem
+        q = (p.batch, p.q_len, p.q_heads, p.head_dim)
+        k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)
+        self._shapes = q, k, (*k[:3], p.head_dim_v)
+        dtype = ("f32", "bf16", "f16").index(p.dtype)
+        index = -1 if device == "cpu" else int(self._device.rpartition(":")[2])
+        # For native.py, in the order of PlannedTensors in csrc/torch_call.cpp.
+        self._native = (
+            self._handle.pointer.value,
+            struct.pack("14q", *q, *k, *self._shapes[2], dtype, index),
+        )
 
     def forward(
         self, q: Any, k: Any, v: Any, *, seed: Any = None, threads: int = 0
@@ -96,9 +107,7 @@ class Plan:
         `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
         read when the work runs; None: the problem's.
         """
-        tensors = (q, k, v)
-        arrays = arrays_of(q)
-        return self._call(arrays, arrays.keys(tensors))(tensors, seed, threads)
+        return self._run((q, k, v), seed, threads)
 
     def backward(
         self,
@@ -113,9 +122,12 @@ class Plan:
         threads: int = 0,
     ) -> tuple[Any, ...]:
         """(dQ, dK, dV), shaped like q, k and v, from the forward's tensors and dout, like o."""
-        tensors = (q, k, v, o, dout, lse)
-        arrays = arrays_of(q)
-        return self._call(arrays, arrays.keys(tensors))(tensors, seed, threads)
+        return self._run((q, k, v, o, dout, lse), seed, threads)
+
+    def _run(self, tensors: tuple[Any, ...], seed: Any, threads: int) -> tuple[Any, ...]:
+        arrays = arrays_of(tensors[0])
+        made = arrays.run_native(*self._native, tensors, seed, threads)
+        return made or self._call(arrays, arrays.keys(tensors))(tensors, seed, threads)
 
     def _call(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
         call = self._calls.get(keys)
@@ -132,12 +144,9 @@ class Plan:
                 f"[tensors] q is on another device than the plan; got {arrays.device}, expected "
                 f"{self._device} (nearest: a plan with device='{arrays.device}')"
             )
-        p = self.problem
-        q = (p.batch, p.q_len, p.q_heads, p.head_dim)
-        k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)
-        v = (*k[:3], p.head_dim_v)
-        outputs = [(*q[:3], p.head_dim_v)] if len(keys) == 3 else [q, k, v]
-        return Call(self._handle, arrays, keys, outputs, (p.batch, p.q_heads, p.q_len))
+        q, _k, v = self._shapes
+        outputs = [(*q[:3], v[3])] if len(keys) == 3 else self._shapes
+        return Call(self._handle, arrays, keys, outputs, (q[0], q[2], q[1]))
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-// attention() of plain PyTorch tensors, from Python to the C interface and back through autograd:
-// what _torch.py and _calls.py do, without the interpreter. native.py builds it for one PyTorch and
-// one Python.
+// attention() of plain PyTorch tensors, from Python to the C interface and back through autograd,
+// and a plan's passes: what _torch.py and _calls.py do, without the interpreter. native.py builds it
+// for one PyTorch and one Python.
 //
 // Whatever is not plain (somebody observes the call, a tensor of another kind, a gradient of
 // gradients) goes back to Python, which knows what to do or to say.
@@ -20,6 +20,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <memory>
@@ -102,10 +103,13 @@ Tensor readable(const Tensor& x) {
   return is_readable(x) ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
+verbatim_dtype dtype_of(const Tensor& x) {  // of one that has a kernel
+  if (x.scalar_type() == at::kFloat) return verbatim_f32;
+  return x.scalar_type() == at::kHalf ? verbatim_f16 : verbatim_bf16;
+}
+
 verbatim_tensor view(const Tensor& x) {  // (batch, length, heads, dim)
-  verbatim_tensor view{const_cast<void*>(x.const_data_ptr()), verbatim_f32, {}, {}};
-  if (x.scalar_type() == at::kBFloat16) view.dtype = verbatim_bf16;
-  if (x.scalar_type() == at::kHalf) view.dtype = verbatim_f16;
+  verbatim_tensor view{const_cast<void*>(x.const_data_ptr()), dtype_of(x), {}, {}};
   std::copy_n(x.sizes().begin(), 4, view.shape);
   std::copy_n(x.strides().begin(), 4, view.stride);
   return view;
@@ -116,8 +120,9 @@ bool is_seed(const Tensor& x) {
 }
 
 // `value` holds a seed that has to be read now.
-verbatim_run_options run_options(c10::Device device, const Tensor& seed, uint64_t& value) {
-  verbatim_run_options run{nullptr, at::get_num_threads(), nullptr, nullptr};
+verbatim_run_options run_options(c10::Device device, const Tensor& seed, uint64_t& value,
+                                 int threads) {
+  verbatim_run_options run{nullptr, threads, nullptr, nullptr};
   if (device.is_cuda()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     run.stream = guard.getStreamNativeHandle(guard.getStream(device));
@@ -139,8 +144,8 @@ struct Plan {
 };
 
 // (o, lse); o like q with v's head dim, lse f32 (batch, heads, q_len).
-std::pair<Tensor, Tensor> forward(const Plan& plan, const Tensor& q, const Tensor& k,
-                                  const Tensor& v, const Tensor& seed) {
+std::pair<Tensor, Tensor> forward(const verbatim_attention* plan, const Tensor& q, const Tensor& k,
+                                  const Tensor& v, const Tensor& seed, int threads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const Tensor inputs[] = {readable(q), readable(k), readable(v)};
   Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
@@ -148,14 +153,15 @@ std::pair<Tensor, Tensor> forward(const Plan& plan, const Tensor& q, const Tenso
   const verbatim_forward_tensors tensors{view(inputs[0]), view(inputs[1]), view(inputs[2]), view(o),
                                          lse.mutable_data_ptr<float>()};
   uint64_t value = 0;
-  const auto run = run_options(q.device(), seed, value);
-  check(forward_pass(plan.attention, &tensors, &run));
+  const auto run = run_options(q.device(), seed, value, threads);
+  check(forward_pass(plan, &tensors, &run));
   return {std::move(o), std::move(lse)};
 }
 
 // (dq, dk, dv), like q, k and v.
-variable_list backward(const Plan& plan, const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Tensor& o, const Tensor& dout, const Tensor& lse, const Tensor& seed) {
+variable_list backward(const verbatim_attention* plan, const Tensor& q, const Tensor& k,
+                       const Tensor& v, const Tensor& o, const Tensor& dout, const Tensor& lse,
+                       const Tensor& seed, int threads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const Tensor inputs[] = {readable(q), readable(k), readable(v), readable(o), readable(dout)};
   variable_list made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), q.options()),
@@ -165,8 +171,8 @@ variable_list backward(const Plan& plan, const Tensor& q, const Tensor& k, const
       view(inputs[3]), view(inputs[4]), lse.const_data_ptr<float>(),
       view(made[0]),   view(made[1]),   view(made[2])};
   uint64_t value = 0;
-  const auto run = run_options(q.device(), seed, value);
-  check(backward_pass(plan.attention, &tensors, &run));
+  const auto run = run_options(q.device(), seed, value, threads);
+  check(backward_pass(plan, &tensors, &run));
   return made;
 }
 
@@ -202,7 +208,7 @@ class AttentionBackward : public torch::autograd::Node {
                           are_plain({q, k, v, o, dout}) && is_plain(lse, q.device()) &&
                           lse.scalar_type() == at::kFloat && lse.is_contiguous() &&
                           (!seed.defined() || is_seed(seed));
-    return is_usual ? backward(plan_, q, k, v, o, dout, lse, seed)
+    return is_usual ? backward(plan_.attention, q, k, v, o, dout, lse, seed, at::get_num_threads())
                     : in_python({q, k, v, o, dout, lse}, seed);
   }
 
@@ -264,13 +270,18 @@ Plan plan_for(const Tensor& q, const Tensor& k, const Tensor& v, PyObject* mask,
           c10::SafePyObject(plan, getPyInterpreter()), deterministic};
 }
 
+// Of PyTorch's own class.
+bool is_tensor(PyObject* x) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(x)) == THPVariableClass;
+}
+
 // (q, k, v, seed, mask, settings, return_lse) as _torch.attention's; None: for Python to do.
 PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   HANDLE_TH_ERRORS
   const int return_lse = PyObject_IsTrue(arguments[6]);
   if (return_lse < 0) return nullptr;
   for (int i = 0; i < 3; ++i) {
-    if (reinterpret_cast<PyObject*>(Py_TYPE(arguments[i])) != THPVariableClass) Py_RETURN_NONE;
+    if (!is_tensor(arguments[i])) Py_RETURN_NONE;
   }
   Tensor q = THPVariable_Unpack(arguments[0]);
   Tensor k = THPVariable_Unpack(arguments[1]);
@@ -291,7 +302,7 @@ PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   Tensor o, lse;
   {
     const pybind11::gil_scoped_release no_gil;
-    std::tie(o, lse) = forward(plan, q, k, v, seed);
+    std::tie(o, lse) = forward(plan.attention, q, k, v, seed, at::get_num_threads());
     if (at::GradMode::is_enabled() &&
         (q.requires_grad() || k.requires_grad() || v.requires_grad())) {
       const std::shared_ptr<AttentionBackward> node(
@@ -302,6 +313,72 @@ PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   }
   if (!return_lse) return THPVariable_Wrap(o);
   return Py_BuildValue("NN", THPVariable_Wrap(o), THPVariable_Wrap(lse));
+  END_HANDLE_TH_ERRORS
+}
+
+// What a plan's tensors are, as plan.py packs it.
+struct PlannedTensors {
+  int64_t q[4], k[4], v[4];
+  int64_t dtype, device;  // a verbatim_dtype; the index of a GPU, or -1
+
+  // Of q, k and v, or of q, k, v, o, dout and the LSE.
+  bool are(const std::array<Tensor, 6>& x, Py_ssize_t count) const {
+    const auto where = x[0].device();
+    if (!(where.is_cpu() || where.is_cuda()) || (where.is_cuda() ? where.index() : -1) != device) {
+      return false;
+    }
+    const std::array<int64_t, 4> o{q[0], q[1], q[2], v[3]};
+    const at::IntArrayRef sizes[] = {q, k, v, o, o};
+    for (int i = 0; i < std::min<Py_ssize_t>(count, 5); ++i) {
+      if (!is_plain(x[i], where) || !has_kernel(x[i]) || dtype_of(x[i]) != dtype ||
+          x[i].sizes() != sizes[i]) {
+        return false;
+      }
+    }
+    const Tensor& lse = x[5];
+    return count == 3 || (is_plain(lse, where) && lse.scalar_type() == at::kFloat &&
+                          lse.is_contiguous() && lse.sizes() == at::IntArrayRef{q[0], q[2], q[1]});
+  }
+};
+
+// (address of a verbatim_attention, its PlannedTensors, tensors of one pass, seed, threads) as
+// Plan.forward and Plan.backward have them; None: for Python to do.
+PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  const auto* plan = static_cast<const verbatim_attention*>(PyLong_AsVoidPtr(arguments[0]));
+  const int threads = static_cast<int>(PyLong_AsLong(arguments[4]));
+  if (PyErr_Occurred()) return nullptr;
+  const auto* planned = reinterpret_cast<const PlannedTensors*>(PyBytes_AsString(arguments[1]));
+  std::array<Tensor, 6> x;
+  const Py_ssize_t count = PyTuple_GET_SIZE(arguments[2]);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PyTuple_GET_ITEM(arguments[2], i);
+    if (!is_tensor(item)) Py_RETURN_NONE;
+    x[i] = THPVariable_Unpack(item);
+  }
+  Tensor seed;
+  if (arguments[3] != Py_None) {
+    if (!is_tensor(arguments[3])) Py_RETURN_NONE;
+    seed = THPVariable_Unpack(arguments[3]);
+    if (!is_seed(seed) || seed.device() != x[0].device()) Py_RETURN_NONE;
+  }
+  if (somebody_observes() || !planned->are(x, count)) Py_RETURN_NONE;
+
+  variable_list made;
+  {
+    const pybind11::gil_scoped_release no_gil;
+    if (count == 3) {
+      auto [o, lse] = forward(plan, x[0], x[1], x[2], seed, threads);
+      made = {std::move(o), std::move(lse)};
+    } else {
+      made = backward(plan, x[0], x[1], x[2], x[3], x[4], x[5], seed, threads);
+    }
+  }
+  THPObjectPtr all(PyTuple_New(static_cast<Py_ssize_t>(made.size())));
+  for (size_t i = 0; i < made.size(); ++i) {
+    PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(std::move(made[i])));
+  }
+  return all.release();
   END_HANDLE_TH_ERRORS
 }
 
@@ -321,6 +398,7 @@ PyObject* begin(PyObject*, PyObject* arguments) {
 
 PyMethodDef methods[] = {
     {"attention", reinterpret_cast<PyCFunction>(attention), METH_FASTCALL, nullptr},
+    {"run", reinterpret_cast<PyCFunction>(run), METH_FASTCALL, nullptr},
     {"begin", begin, METH_VARARGS, nullptr},
     {}};
 PyModuleDef module{PyModuleDef_HEAD_INIT, "verbatim_torch", nullptr, -1, methods};
