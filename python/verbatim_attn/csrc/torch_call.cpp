@@ -1,6 +1,6 @@
 // attention() of plain PyTorch tensors, from Python to the C interface and back through autograd,
-// and a plan's passes: what _torch.py and _calls.py do, without the interpreter. native.py builds it
-// for one PyTorch and one Python.
+// and a plan's passes: what _torch.py and _calls.py do, without the interpreter. native.py builds
+// it for one PyTorch and one Python.
 //
 // Whatever is not plain (somebody observes the call, a tensor of another kind, a gradient of
 // gradients) goes back to Python, which knows what to do or to say.
@@ -271,9 +271,7 @@ Plan plan_for(const Tensor& q, const Tensor& k, const Tensor& v, PyObject* mask,
 }
 
 // Of PyTorch's own class.
-bool is_tensor(PyObject* x) {
-  return reinterpret_cast<PyObject*>(Py_TYPE(x)) == THPVariableClass;
-}
+bool is_tensor(PyObject* x) { return reinterpret_cast<PyObject*>(Py_TYPE(x)) == THPVariableClass; }
 
 // (q, k, v, seed, mask, settings, return_lse) as _torch.attention's; None: for Python to do.
 PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t) {
