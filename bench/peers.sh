@@ -4,7 +4,7 @@
 #   report  at most 575 s, the most telling rows first: the 24 dense shapes (ours and SDPA flash with
 #           and without order, SDPA cuDNN), the 12 masks (64:8 heads, 8192 tokens: ours,
 #           FlexAttention, flash where the mask is causal or full, varlen_attn where it is packed or
-#           a window, too), FlexAttention's dense shapes, those of 16384 tokens last
+#           a window, too), FlexAttention's dense shapes
 #   block   at most 100 s: transformer blocks of four presets, ours and SDPA flash
 #   rest    as long as LIMIT says: cuDNN and efficient on the masks, efficient and math on dense
 #           shapes, the masks with 64:64 heads and of 32768 tokens
@@ -62,8 +62,7 @@ case $PART in
     rows $DENSE --providers $OURS,$FLASH,torch:cudnn
     warm_all
     rows $MASKS --providers $OURS,flex,$FLASH,$VARLEN
-    rows $DENSE --match ' (512|1024|2048|4096|8192)$' --providers flex
-    rows $DENSE --match ' 16384$' --providers flex
+    rows $DENSE --providers flex
     ;;
   block)
     rows block --match '^(llama3-8b (8192|16384)|qwen2.5-7b 8192|llada-1b 4096|sd3.5-large 4096)$' ${TRY:-} \

@@ -38,12 +38,12 @@ def both_of_plans(built, monkeypatch):  # noqa: F811
     return run
 
 
-def plan_of(q, k, v, **how):
+def plan_of(q, k, v):
     """Of a problem of these tensors with dropout."""
     dtype = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[q.dtype]
     problem = va.Problem(q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3],
                          v.shape[3], dtype, dropout=0.2, seed=5)  # fmt: skip
-    return va.Plan(problem, masks.Causal(), device=str(q.device), **how)
+    return va.Plan(problem, masks.Causal(), device=str(q.device))
 
 
 def passes(plan, q, k, v, **how):

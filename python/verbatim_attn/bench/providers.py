@@ -263,7 +263,7 @@ class Flex(Provider):
             p.q_len, p.kv_len, kv_heads=p.kv_heads, group=group, device=device
         )
         heads = p.q_heads if case.masks_differ_by_head else None
-        # Compiled it takes no memory for positions, but minutes for one shape.
+        # Compiling is slow, and only needed where a mask of all positions would take gigabytes.
         large = (heads or 1) * p.q_len * p.kv_len > 2**30
         block_mask = create_block_mask(
             mask_mod, None, heads, p.q_len, p.kv_len, device=device, _compile=on_cuda and large
