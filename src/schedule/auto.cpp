@@ -19,7 +19,12 @@ constexpr double kWalkCost = 51;            // chains of w visits cost (w / kWal
 constexpr int32_t kHeadsOfLong = 4;         // about so many a chain of a long sequence visits
 constexpr int32_t kHeadsOfShared = 2;   // ... and of KV tiles that far more rows see than others
 constexpr int64_t kLeastRotation = 32;  // visits of a chain that is worth rotating, and ...
-constexpr int64_t kLeastColumns = 4;    // ... KV tiles of its sequence
+constexpr int64_t kLeastColumns = 4;    // ... KV tiles of its sequence, of which ...
+constexpr int64_t kMostColumns = 256;   // ... more keep too many rows in L2
+
+// KV tiles whose chains start together and walk the group one behind the other for so long that a
+// task for each query head is better.
+constexpr int64_t kLeastConvoy = 16;
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 17;
@@ -126,18 +131,17 @@ struct Load {
 /// (shift), so that they pass through its rows side by side instead of one behind the other: the
 /// next one is two visits behind, which hides the hand-off. All must run at once, so heads come in
 /// whole waves, which they should fill: to more than 7/8, or without a group, where the gain is
-/// smaller, to 31/32. An invariant order may take half of one, for other kernels can have part of
-/// the device.
-bool should_rotate(const TileMap& tiles, const Load& load, int32_t group, Level level) {
+/// smaller, to 31/32, unless there are so many KV tiles that they rotate in chunks.
+bool should_rotate(const TileMap& tiles, const Load& load, int32_t group) {
   const int64_t rows = tiles.q_tiles(), columns = tiles.kv_tiles();
-  const int64_t most = level == Level::invariant ? order::kWave / 2 : order::kWave;
-  if (columns < kLeastColumns || columns > most || rows < 2 * columns - 1 ||
+  const int64_t together = order::rotating_tiles(columns);
+  if (columns < kLeastColumns || columns > kMostColumns || rows < 2 * together - 1 ||
       rows * group < kLeastRotation || load.visits != rows * columns)
     return false;
-  const int64_t side_by_side = order::kWave / columns, heads = kCanonicalHeads * load.copies;
-  if (group == 1) return 32 * side_by_side * columns >= 31 * order::kWave;
+  const int64_t side_by_side = order::kWave / together, heads = kCanonicalHeads * load.copies;
+  if (group == 1 && together == columns) return 32 * side_by_side * together >= 31 * order::kWave;
   const int64_t waves = (heads + side_by_side - 1) / side_by_side;
-  return 8 * heads * columns > 7 * waves * order::kWave;
+  return 8 * heads * together > 7 * waves * order::kWave;
 }
 
 /// Of heads whose chains rotate, which must run at once.
@@ -147,6 +151,11 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
   // Heads start one after another; where chains are short, or of a group and long, as many side by
   // side as half the workers hold at once (measured on an H200).
   const auto columns = static_cast<size_t>(std::max(head.tiles->kv_tiles(), 1));
+  const auto together = static_cast<size_t>(order::rotating_tiles(head.tiles->kv_tiles()));
+  // One chunk of a head waits for the one before: others run beside it.
+  if (together < columns)
+    return {fmt::format("head_swizzled:{}:{}",
+                        std::max<size_t>(static_cast<size_t>(workers) / together, 1), together)};
   const size_t half = static_cast<size_t>(workers) / 2;
   const bool alone = head.group == 1 && columns >= 32;
   return {fmt::format("head_swizzled:{}", alone ? 1 : std::max<size_t>(half / columns, 1))};
@@ -154,14 +163,14 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
 
 }  // namespace
 
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level) {
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
   if (pass == Pass::forward) {
     const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
     return idle && longest_row(tiles) > order::kSplit ? "descending/split" : "descending";
   }
   const Load load(tiles);
   if (load.visits == 0) return "descending";
-  if (should_rotate(tiles, load, group, level)) return "shift";
+  if (should_rotate(tiles, load, group)) return "shift";
   // KV tiles that far more rows see than others are issued first, in parts; the others, whose parts
   // would only wait for each other, stay whole. Without parts they come last: few long chains that
   // come first hold up all others, above all if a row sees all keys (measured on an H200).
@@ -171,7 +180,9 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level lev
     if (group == 1) return "right_to_left";
     if (longest_row(tiles) == load.columns) return "right_to_left/split";
   }
-  const int32_t parts = load.best_parts(group);
+  const bool convoy = load.columns >= kLeastConvoy && starts_together(tiles);
+  const int32_t best = load.best_parts(group) * (meets_late(tiles) ? 2 : 1);
+  const int32_t parts = convoy ? group : std::min(best, group);
   if (parts == 1) return "descending";
   return parts == group ? "descending/split" : fmt::format("descending/split:{}", parts);
 }
@@ -203,8 +214,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
   // Where documents have different orders, their sections are those of descending ones.
   const std::string order =
-      head.name == "none" ? auto_order(Pass::backward, *head.tiles, head.group, Level::invariant)
-                          : head.name;
+      head.name == "none" ? auto_order(Pass::backward, *head.tiles, head.group) : head.name;
   const bool descends = order.starts_with("descending") || order == "auto";
   const Load load(*head.tiles);
   const bool staggered = descends && load.unequal();

@@ -9,9 +9,9 @@
 
 namespace verbatim {
 
-/// The order that `auto` stands for at `level`. A pure function of one sequence's tiles and its
-/// group: nothing of the device, of other heads or of what else is packed may enter.
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, Level level);
+/// The order that `auto` stands for. A pure function of one sequence's tiles and its group: nothing
+/// of the device, of other heads or of what else is packed may enter.
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group);
 
 /// The placements that `auto` tries: the first of those that need the fewest resident workers. May
 /// look at everything, since placements fix no bit. `head_bytes`: what a KV head should find in L2:

@@ -65,7 +65,7 @@ class Orders {
     if (v.index[last] < 0) {
       v.index[last] = static_cast<int32_t>(orders.size());
       const std::string name = last ? order::last_heads(options_.order) : options_.order;
-      orders.push_back(make_order(options_.pass, name, v.tiles, group_, options_.level));
+      orders.push_back(make_order(options_.pass, name, v.tiles, group_));
     }
     return v.index[last];
   }

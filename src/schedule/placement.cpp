@@ -23,7 +23,8 @@ constexpr std::array kInfos{
     PlacementInfo{"longest_first",
                   "free workers take the longest task of all heads, but first those it waits for"},
     PlacementInfo{"head_swizzled",
-                  "equal sections of heads side by side, task by task; head_swizzled:N: at most N"},
+                  "equal sections of heads side by side, task by task; head_swizzled:N: at most N; "
+                  "head_swizzled:N:M: M tasks of each in turn"},
     PlacementInfo{"staggered",
                   "as head_swizzled, heads start one after another; staggered:N: at most N"},
     PlacementInfo{"static", "tasks are dealt to workers in turn, head after head (DASH's figures)"},
@@ -144,8 +145,8 @@ std::vector<PlacedTask> longest_first(Heads heads) {
 }
 
 /// Sections of at most `section` heads, equal to within one: the tasks of a small last one would
-/// end late.
-std::vector<PlacedTask> swizzled(Heads heads, size_t section) {
+/// end late. `turn` tasks of each head come together.
+std::vector<PlacedTask> swizzled(Heads heads, size_t section, size_t turn) {
   std::vector<size_t> sizes;
   for (const auto& order : heads) sizes.push_back(order->tasks.size());
   std::vector<PlacedTask> tasks;
@@ -156,9 +157,10 @@ std::vector<PlacedTask> swizzled(Heads heads, size_t section) {
     const size_t end = (heads.size() * (s + 1) + sections - 1) / sections;
     size_t longest = 0;
     for (size_t h = begin; h < end; ++h) longest = std::max(longest, sizes[h]);
-    for (size_t t = 0; t < longest; ++t)
+    for (size_t first = 0; first < longest; first += turn)
       for (size_t h = begin; h < end; ++h)
-        if (t < sizes[h]) tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
+        for (size_t t = first; t < std::min(first + turn, sizes[h]); ++t)
+          tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
   }
   return tasks;
 }
@@ -268,14 +270,23 @@ Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
     placement.tasks = std::move(tasks);
     return placement;
   };
-  // The N of "head_swizzled:N", or the default.
-  const auto section = [&](std::string_view family) -> size_t {
-    if (name == family) return default_section(heads, workers);
-    const std::string_view number = name.substr(family.size() + 1);
+  const auto number = [&](std::string_view text) -> size_t {
     int32_t value = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    if (error != std::errc() || end != number.data() + number.size() || value < 1) unknown(name);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < 1) unknown(name);
     return static_cast<size_t>(value);
+  };
+  // The N of "head_swizzled:N", or the default.
+  const auto section = [&](std::string_view family) {
+    return name == family ? default_section(heads, workers)
+                          : number(name.substr(family.size() + 1));
+  };
+  // As the N and the M of "head_swizzled:N:M" say.
+  const auto swizzle = [&] {
+    const size_t first = name.find(':'), last = name.rfind(':');
+    if (first == last) return swizzled(heads, section("head_swizzled"), 1);
+    return swizzled(heads, number(name.substr(first + 1, last - first - 1)),
+                    number(name.substr(last + 1)));
   };
   const auto is = [&](std::string_view family) {
     return name == family || (name.starts_with(family) && name[family.size()] == ':');
@@ -283,7 +294,7 @@ Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
   const auto make = [&]() -> Placement {
     if (name == "queue") return queue(head_after_head(heads));
     if (name == "longest_first") return queue(longest_first(heads));
-    if (is("head_swizzled")) return queue(swizzled(heads, section("head_swizzled")));
+    if (is("head_swizzled")) return queue(swizzle());
     if (is("staggered")) return queue(staggered(heads, section("staggered")));
     if (name == "static") return deal(heads, workers, Deal::same);
     if (name == "alternating") return deal(heads, workers, Deal::alternating);

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -265,6 +266,43 @@ TEST(Orders, NameTheNearestOfAnUnknownOne) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.details().nearest, "descending");
+  }
+}
+
+// Of a long sequence so many KV tiles rotate together that other heads' fill a wave beside them.
+TEST(Orders, ShiftRotatesLongSequencesInChunks) {
+  for (const auto& [kv_tiles, together] : {std::pair(64, 64),
+                                           {65, 64},
+                                           {80, 40},
+                                           {96, 32},
+                                           {128, 64},
+                                           {160, 40},
+                                           {192, 64},
+                                           {256, 64}}) {
+    EXPECT_EQ(order::rotating_tiles(kv_tiles), together) << kv_tiles;
+    const auto tiles = std::make_shared<const TileMap>(
+        masks::full(32 * kv_tiles, 32 * kv_tiles).variants().front(), TileShape{16, 32});
+    const auto order = make_order(Pass::backward, "shift", tiles, 1);
+    ASSERT_EQ(std::ssize(order->tasks), kv_tiles);
+    const std::string chunks = fmt::format("head_swizzled:2:{}", together);
+    EXPECT_EQ(verify(test::plan_of(order, 2, chunks, 132)), together) << kv_tiles;
+    // A row's sum takes chunk after chunk.
+    std::vector<int32_t> last_of_chunk(static_cast<size_t>(tiles->q_tiles()), -1);
+    for (int32_t begin = 0; begin < kv_tiles; begin += together) {
+      std::vector<int32_t> last = last_of_chunk;
+      for (int32_t c = begin; c < std::min(begin + together, kv_tiles); ++c) {
+        const Chain& chain = order->chains[static_cast<size_t>(c)];
+        for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+          const auto& run = order->runs[static_cast<size_t>(r)];
+          for (int32_t i = 0; i < run.count; ++i) {
+            const auto row = static_cast<size_t>(run.tile(i));
+            ASSERT_GT(run.addend_of(i), last_of_chunk[row]) << "chain " << c << ", row " << row;
+            last[row] = std::max(last[row], run.addend_of(i));
+          }
+        }
+      }
+      last_of_chunk = last;
+    }
   }
 }
 

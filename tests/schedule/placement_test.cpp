@@ -86,6 +86,8 @@ TEST(Placement, HeadSwizzledWorksInSections) {
   EXPECT_EQ(make_placement("head_swizzled:2", causal_heads(3, 32), 7).tasks, pairs);
   // Two tasks a head, four workers: two heads side by side.
   EXPECT_EQ(make_placement("head_swizzled", causal_heads(3, 32), 4).tasks, pairs);
+  const std::vector<PlacedTask> turns{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {0, 2}, {1, 2}};
+  EXPECT_EQ(make_placement("head_swizzled:2:2", causal_heads(2, 48), 7).tasks, turns);
 }
 
 /// Positions in the list at which the tasks of head `h` are issued, in the order of its tasks.
@@ -177,6 +179,11 @@ TEST(Placement, RefusesBadRequests) {
   for (const auto& [name, nearest] : {std::pair("longestfirst", "longest_first"),
                                       {"head_swizzled:0", "head_swizzled"},
                                       {"head_swizzled:x", "head_swizzled"},
+                                      {"head_swizzled:2:0", "head_swizzled"},
+                                      {"head_swizzled:2:", "head_swizzled"},
+                                      {"head_swizzled::2", "head_swizzled"},
+                                      {"head_swizzled:2:2:2", "head_swizzled"},
+                                      {"staggered:2:2", "staggered"},
                                       {"staggered:0", "staggered"},
                                       {"staggered:x", "staggered"},
                                       {"staggered:", "staggered"},

@@ -142,9 +142,38 @@ TEST(Auto, RotatesFullMasksWhereWholeHeadsFillWaves) {
   EXPECT_EQ(order(2432, 16, kInvariant), "descending");  // 19 KV tiles: 114 of 128 tasks
   EXPECT_EQ(order(2432, 4, kInvariant), "shift");
   EXPECT_NE(order(6144, 4, kInvariant), "shift");  // heads fill three quarters of their waves
-  EXPECT_NE(order(16384, 16, kInvariant), "shift");
-  EXPECT_EQ(order(16384, 16, kWeaker), "shift");
   EXPECT_EQ(order(4096, 16, kInvariant, 64), "descending");  // one visit behind is too near
+  // Long ones in chunks, of which those of several heads run at once.
+  for (const auto& [length, chunks] :
+       {std::pair(12288, "head_swizzled:4:32"), {16384, "head_swizzled:2:64"}}) {
+    for (const int64_t kv_heads : {16, 4}) {
+      for (const Level level : {kInvariant, kWeaker}) {
+        const Plan long_one = plan(length, kv_heads, level);
+        EXPECT_EQ(long_one.orders[0]->name, "shift") << length;
+        EXPECT_EQ(long_one.placement.name, chunks);
+        EXPECT_LE(long_one.residency, 64) << length;
+      }
+    }
+  }
+  EXPECT_EQ(order(20480, 16, kInvariant), "descending");  // chunks of 40 fill 15/16 of three waves
+  EXPECT_EQ(order(49152, 16, kInvariant), "descending");  // its rows leave L2
+}
+
+// Measured on an H200: docs/kernels/backward-sm90.md.
+TEST(Auto, SplitsGroupsWhoseChainsStartTogether) {
+  const auto order = [](int64_t q_heads, int64_t kv_heads, const Mask& mask) {
+    const Problem problem = problem_of(q_heads, kv_heads, mask.q_len());
+    return make_plan(problem, mask, h200_options()).orders[0]->name;
+  };
+  for (const auto& [q_heads, kv_heads] : {std::pair(64, 8), {32, 8}, {28, 4}, {16, 8}}) {
+    for (const auto& [length, prefix] : {std::pair(2048, 1700), {4096, 3500}, {8192, 6724}})
+      EXPECT_EQ(order(q_heads, kv_heads, masks::prefix_lm_causal(length, prefix)),
+                "descending/split")
+          << q_heads << ", " << prefix << " of " << length;
+    EXPECT_NE(order(q_heads, kv_heads, masks::prefix_lm_causal(1024, 900)), "descending/split");
+    EXPECT_NE(order(q_heads, kv_heads, masks::prefix_lm_causal(8192, 4096)), "descending/split");
+  }
+  EXPECT_EQ(order(8, 8, masks::prefix_lm_causal(8192, 6724)), "descending");
 }
 
 // 16 heads of 8192 keys take 67 MB, an h200's L2 holds 36 MB of them: two equal sections.
@@ -182,7 +211,7 @@ TEST(Auto, SplitsGroupsWhereLongChainsWait) {
   EXPECT_EQ(causal(64, 1, 4096), "descending/split:8");
   EXPECT_EQ(causal(8, 8, 16384), "descending");
   EXPECT_EQ(order(64, 8, masks::causal(8192, 8192), 64), "descending/split:2");
-  EXPECT_EQ(order(64, 8, masks::full(6144, 6144)), "descending/split:2");
+  EXPECT_EQ(order(64, 8, masks::full(6144, 6144)), "descending/split");
   EXPECT_EQ(order(64, 8, masks::full_sliding_window(8192, 8192, 1024)), "descending");
   EXPECT_EQ(order(64, 8, masks::causal_document(documents(8192))), "descending");
   for (const Mask& mask :
@@ -221,7 +250,7 @@ TEST(Auto, StartsWithTheRowsThatAllChainsShare) {
   const Mask mask = masks::causal_blockwise(lengths);
   const Problem problem = problem_of(64, 8, 8192);
   const Plan plan = make_plan(problem, mask, options);
-  EXPECT_EQ(plan.orders.front()->name, "descending/split:2");
+  EXPECT_EQ(plan.orders.front()->name, "descending/split:4");
   options.order = "right_to_left/split";
   EXPECT_LT(simulate(plan, options.machine).makespan,
             simulate(make_plan(problem, mask, options), options.machine).makespan);

@@ -41,6 +41,10 @@ inline constexpr int32_t kSplit = 32;
 
 /// Tasks that run at once, as far as orders may know: the last heads of a tail order fill a wave.
 inline constexpr int32_t kWave = 128;
+/// How many of a sequence's KV tiles rotate together in `shift`: all, if they are half a wave at
+/// most, for other kernels can have part of the device; of more chunks as large as may be of which
+/// several fill a wave to 7/8.
+int64_t rotating_tiles(int64_t kv_tiles);
 
 /// From the first query tile of a column to the last, or back.
 enum class Rows { up, down };
@@ -57,9 +61,10 @@ HeadOrder descending(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder right_to_left(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder chunked_descending(const Tiles& tiles, int32_t group, Parts parts);
 
-/// Sweeps rotated over the whole head (DASH figure 6) or inside chunks of kChunk KV tiles; pairs of
-/// KV tiles (figure 7) of the head or of a chunk. Tasks wait for later ones: as many workers must
-/// be resident as tasks rotate together.
+/// Sweeps rotated over the whole head (DASH figure 6), of a long one over chunks of
+/// rotating_tiles(), or inside chunks of kChunk KV tiles; pairs of KV tiles (figure 7) of the head
+/// or of a chunk. Tasks wait for later ones: as many workers must be resident as tasks rotate
+/// together.
 HeadOrder shift(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Parts parts);

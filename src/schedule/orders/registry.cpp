@@ -29,7 +29,8 @@ constexpr std::array kInfos{
               Pass::backward, Level::gpu_to_gpu},
     OrderInfo{"chunked_descending", "chunks of 8 KV tiles left to right, right to left inside",
               Pass::backward, Level::invariant},
-    OrderInfo{"shift", "query tiles rotated over all KV tiles of a head (DASH figure 6)",
+    OrderInfo{"shift",
+              "query tiles rotated over the KV tiles of a head, at most 64 (DASH figure 6)",
               Pass::backward, Level::invariant},
     OrderInfo{"symmetric_shift", "KV tiles i and n-1-i in one task, rotated (DASH figure 7)",
               Pass::backward, Level::invariant},
@@ -48,7 +49,7 @@ constexpr std::array kInfos{
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
 HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Parts) {
-  const std::string name = auto_order(Pass::backward, *tiles, group, Level::invariant);
+  const std::string name = auto_order(Pass::backward, *tiles, group);
   return *make_order(Pass::backward, name, tiles, group);
 }
 
@@ -119,12 +120,11 @@ std::string order::last_heads(std::string_view name) {
 std::span<const OrderInfo> orders() { return kInfos; }
 
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
-                                            std::shared_ptr<const TileMap> tiles, int32_t group,
-                                            Level level) {
+                                            std::shared_ptr<const TileMap> tiles, int32_t group) {
   return std::make_shared<const HeadOrder>(
       order::per_sequence(tiles, [&](const order::Tiles& sequence) {
         const std::string own =
-            name == "auto" ? auto_order(pass, *sequence, group, level) : std::string(name);
+            name == "auto" ? auto_order(pass, *sequence, group) : std::string(name);
         const OrderInfo& info = order::find(pass, own);
         const auto index = static_cast<size_t>(&info - kInfos.data());
         HeadOrder order = kBuilders[index](sequence, group, *parts_asked(info, own));

@@ -19,12 +19,24 @@ Extent extent(const TileMap& tiles, int32_t kv_tile) {
 
 }  // namespace
 
+int64_t rotating_tiles(int64_t kv_tiles) {
+  constexpr int64_t kMost = kWave / 2, kLeast = kWave / 4;
+  if (kv_tiles <= kMost) return kv_tiles;
+  for (int64_t chunks = (kv_tiles + kMost - 1) / kMost; chunks * kLeast <= kv_tiles; ++chunks) {
+    const int64_t tiles = (kv_tiles + chunks - 1) / chunks;
+    if (8 * (kWave / tiles) * tiles >= 7 * kWave) return tiles;
+  }
+  return kMost;
+}
+
 HeadOrder shift(const Tiles& tiles, int32_t group, Parts parts) {
   const int64_t rows = tiles->q_tiles(), columns = tiles->kv_tiles();
+  const int64_t together = rotating_tiles(columns);
   std::vector<std::vector<Walk>> tasks;
-  for (int32_t j = 0; j < columns; ++j) {
-    const auto start = static_cast<int32_t>(j * rows / columns);
-    tasks.push_back({{j, 0, rotated(0, static_cast<int32_t>(rows), start)}});
+  for (int64_t j = 0; j < columns; ++j) {
+    const auto start = static_cast<int32_t>(j % together * rows / together);
+    tasks.push_back({{static_cast<int32_t>(j), static_cast<int32_t>(j / together),
+                      rotated(0, static_cast<int32_t>(rows), start)}});
   }
   return timed(tiles, group, parts, tasks);
 }

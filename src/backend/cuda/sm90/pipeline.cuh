@@ -25,6 +25,7 @@ template <int kSlots>
 class Ring {
  public:
   __device__ int slot() const { return slot_; }
+  __device__ int before() const { return (slot_ == 0 ? kSlots : slot_) - 1; }  // the last slot
   __device__ uint32_t phase() const { return phase_; }
   __device__ uint32_t free() const { return phase_ ^ 1; }
   __device__ void advance() {

@@ -7,6 +7,8 @@
 
 namespace verbatim::cuda::sm90 {
 
+inline constexpr int kWarpRows = 16;  // query rows of a warp, whose output is copied at once
+
 // Tile shapes. Tiles in flight: `q_stages` of Q, `k_stages` of K, `v_stages` of V. Every consumer
 // warpgroup owns 64 of the tile_q rows.
 struct Hd64 {
@@ -20,7 +22,7 @@ struct Hd128 {
 
 /// Arguments of the kernel.
 struct FwdArgs {
-  CUtensorMap q_map, k_map, v_map;  // (dim, length, heads, batch)
+  CUtensorMap q_map, k_map, v_map, o_map;  // (dim, length, heads, batch)
   PlanView plan;
   int32_t* ticket;  // 0 at the start
   TensorRef o;

@@ -81,6 +81,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
       .q_map = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
       .k_map = map(params.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
       .v_map = map(params.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .o_map = map(params.o, sizes.q_len, sizes.q_heads, kWarpRows),
       .plan = params.plan,
       .ticket = params.hand_off.ticket,
       .o = params.o,

@@ -30,6 +30,20 @@
 
 namespace verbatim::cuda::sm90 {
 
+/// What the warpgroup of rows [begin, end) sees of a visit: `masked`, `hidden` or, if all, nothing.
+template <class Config>
+__device__ uint32_t view(const Visit<Config>& visit, int32_t begin, int32_t end) {
+  using Record = Visit<Config>;
+  if (begin >= end) return Record::hidden;
+  if (visit.band_count == 0) return 0;
+  uint32_t flags = visit.band_count > Config::inline_bands ? Record::masked : Record::hidden;
+  for (int32_t i = 0; i < visit.band_count && i < Config::inline_bands; ++i) {
+    if (shows_all(visit.bands[i], begin, end, Config::tile_kv)) return 0;
+    if (shows_some(visit.bands[i], begin, end)) flags = Record::masked;
+  }
+  return flags;
+}
+
 /// Decoder warp: turns tickets into visits.
 template <class Tile, class Element>
 __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
@@ -64,20 +78,23 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
       if (field == 3) k_used = max(k_used, value);
     }
     k_used = __reduce_max_sync(~0u, k_used);
-    const uint32_t flags = (run.slice_count > 0 || k_width < Config::tile_kv ? Record::masked : 0) |
-                           (k_used < Config::tile_kv ? Record::tail : 0);
-    if (lane != 0) return flags;
-    visit.k_begin = k_begin;
-    visit.k_width = k_width;
-    visit.k_used = k_used;
-    visit.band_count = run.slice_count;
-    visit.slice_begin = run.slice_begin;
-    visit.order = &order;
-    if (run.slice_count == 0 && k_width < Config::tile_kv) {
-      visit.band_count = 1;
-      visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
+    if (lane == 0) {
+      visit.k_begin = k_begin;
+      visit.k_width = k_width;
+      visit.k_used = k_used;
+      visit.band_count = run.slice_count;
+      visit.slice_begin = run.slice_begin;
+      visit.order = &order;
+      if (run.slice_count == 0 && k_width < Config::tile_kv) {
+        visit.band_count = 1;
+        visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
+      }
     }
-    return flags;
+    __syncwarp();
+    const uint32_t flags = k_used < Config::tile_kv ? Record::tail : 0;
+    if (lane >= Config::consumers) return flags;
+    const int32_t begin = kRows * lane;
+    return flags | view(visit, begin, min(begin + kRows, smem.place.q_rows));
   };
   const auto decode_chain = [&](const OrderView& order, const Chain& chain) {
     const int32_t end = chain.run_end;
@@ -91,14 +108,12 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
               reinterpret_cast<const int32_t*>(&smem.place)[lane];
         }
         if (run == end) {  // a visit that sees nothing: O = 0, LSE = -inf follow by themselves
-          flags |= Record::last | Record::empty | Record::masked | Record::tail;
-          if (lane < 6) reinterpret_cast<int32_t*>(&visit.bands[0])[lane] = 0;
-          if (lane == 0) visit.k_used = 0, visit.band_count = 1;
+          flags |= Record::last | Record::empty | Record::hidden;
         } else {
           if (run + 1 == end && i + 1 == order.runs[run].count) flags |= Record::last;
           flags |= describe(visit, order, order.runs[run], i);
         }
-        if (lane == 0) visit.flags = flags;
+        if (lane < Config::consumers) visit.flags[lane] = flags;
       });
       if (run == end) break;
       flags = 0;
@@ -140,7 +155,7 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
     ticket = __shfl_sync(~0u, next, 0);
   }
   publish([&](Record& visit) {
-    if (lane == 0) visit.flags = Record::stop;
+    if (lane < Config::consumers) visit.flags[lane] = Record::stop | Record::first | Record::hidden;
   });
 }
 
@@ -165,7 +180,7 @@ __device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
   for (Ring<Config::visits> visits; !(flags & Visit<Config>::stop); visits.advance()) {
     const int slot = visits.slot();
     wait(smem.visit_full[slot], visits.phase());
-    flags = smem.visit[slot].flags;
+    flags = smem.visit[slot].flags[0];
     const Place place = smem.visit[slot].place;
     const int32_t k_begin = smem.visit[slot].k_begin;
     arrive(smem.visit_empty[slot]);
@@ -182,7 +197,7 @@ __device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& sme
   Ring<Config::q_stages> queries;
   Ring<Config::k_stages> keys;
   for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
-    if (flags & Record::first) {
+    if ((flags & Record::first) && !(flags & Record::stop)) {
       const int slot = queries.slot();
       wait(smem.q_empty[slot], queries.free());
       fetch<Config>(args.q_map, smem.q_full[slot], Hint::EVICT_FIRST, smem.q[slot], Config::tile_q,
@@ -279,17 +294,56 @@ __device__ void finish(const FwdArgs& args, const Visit<Config>& visit,
   }
 }
 
-/// Writes rows `row` and `row` + 8 of O, if they belong to the tile; a row without a key is 0.
+/// Writes a warp's 16 rows of O, of which this lane has `row` and `row` + 8; a row without a key is
+/// 0, rows behind the tile's are left alone. They go through the Q tile of their chain, which
+/// nobody reads any more: its slot is free once the copy that this begins has been read.
 template <class Config, class Element, class Acc>
-__device__ void store(const FwdArgs& args, const Place& place, Acc& o, const float (&factor)[2],
-                      int32_t row) {
+__device__ void store(const FwdArgs& args, const Place& place, Element* q_tile, Acc& o,
+                      const float (&factor)[2], int32_t row) {
+  constexpr int kChunk = 8;  // elements that the swizzle moves as one
+  constexpr int kChunks = kSwizzleSpan / kChunk;
+  const int lane = threadIdx.x % 32;
+  const int32_t first = row - lane / 4;
+  const auto chunk_at = [&](int32_t r, int chunk) {  // of row `first` + r
+    return q_tile + chunk / kChunks * Config::tile_q * kSwizzleSpan + (first + r) * kSwizzleSpan +
+           (chunk % kChunks ^ r % kChunks) * kChunk;
+  };
+  // Each instruction stores 16 rows of 2 chunks; a lane gives where a row of a chunk is.
 #pragma unroll
-  for (int i = 0; i < cute::size(o); ++i) {
-    const float f = factor[i / 2 % 2];
-    o(i) = f == 0 ? 0 : o(i) * f;
+  for (int chunk = 0; chunk < Config::head_dim / kChunk; chunk += 2) {
+    const auto word = [&](int i) {
+      const float f = factor[i % 2];
+      const int at = 4 * chunk + 2 * i;
+      return pack<Element>(f == 0 ? 0 : o(at) * f, f == 0 ? 0 : o(at + 1) * f);
+    };
+    ptx::store_matrices(ptx::smem_address(chunk_at(lane % 16, chunk + lane / 16)), word(0), word(1),
+                        word(2), word(3));
   }
-  Element* to = args.o.at<Element>(place.batch, place.q_begin, place.q_head);
-  store_rows<Element, Config::head_dim / 8>(o, 1.0f, to, args.o.row, row, place.q_rows);
+  cute::tma_store_fence();
+  __syncwarp();
+  // A vote, for ptxas has to know that all lanes agree.
+  if (__all_sync(~0u, first + kWarpRows <= place.q_rows)) {
+    if (lane == 0) {
+#pragma unroll
+      for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
+        cute::SM90_TMA_STORE_4D::copy(
+            &args.o_map, q_tile + (part * Config::tile_q + first) * kSwizzleSpan,
+            part * kSwizzleSpan, place.q_begin + first, place.q_head, place.batch);
+      }
+      cute::tma_store_arrive();
+    }
+    return;
+  }
+  constexpr int kPerRow = Config::head_dim / kChunk;
+  Element* to = args.o.at<Element>(place.batch, place.q_begin + first, place.q_head);
+#pragma unroll
+  for (int i = lane; i < kWarpRows * kPerRow; i += 32) {
+    const int r = i / kPerRow, chunk = i % kPerRow;
+    if (first + r < place.q_rows) {
+      *reinterpret_cast<uint4*>(to + r * args.o.row + chunk * kChunk) =
+          *reinterpret_cast<const uint4*>(chunk_at(r, chunk));
+    }
+  }
 }
 
 /// A consumer warpgroup: rows 64 * group .. of every query tile.
@@ -299,9 +353,10 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   using Config = FwdConfig<Tile>;
   using Record = Visit<Config>;
   using Gemms = FwdMma<Tile, Element>;
-  constexpr int kScores = Config::tile_kv / 2;  // per thread
+  constexpr int kScores = Config::tile_kv / 2;                 // per thread
+  constexpr uint32_t kBegins = Record::first | Record::fresh;  // O has nothing of the chain so far
   const int thread = threadIdx.x % kWarpgroup, lane = threadIdx.x % 32, t = lane % 4;
-  const int32_t row = kRows * group + thread / 32 * 16 + lane / 4;
+  const int32_t row = kRows * group + thread / 32 * kWarpRows + lane / 4;
 
   typename Gemms::Scores mma_s;
   typename Gemms::Output mma_o;
@@ -318,10 +373,10 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   auto p = make_tensor<Element>(
       partition_shape_A(mma_o, make_shape(Int<kRows>{}, typename Gemms::Keys{})));
 
-  uint32_t n = 0;  // visits so far: a visit has one tile of K and one of V
-  Ring<Config::q_stages> queries;
-  Ring<Config::k_stages> keys;    // of visit n
-  Ring<Config::v_stages> values;  // of visit n - 1
+  uint32_t n = 0;                  // visits so far: a visit has one tile of K and one of V
+  Ring<Config::q_stages> queries;  // of visit n
+  Ring<Config::k_stages> keys;     // of visit n
+  Ring<Config::v_stages> values;   // of visit n - 1
   OnlineSoftmax softmax;
   softmax.reset();
   clear(o);
@@ -342,7 +397,7 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   // Flags of visit i, the next whose K is waited for. Its record comes before its K.
   const auto look_at = [&](uint32_t i) {
     wait(smem.k_full[keys.slot()], keys.phase());
-    return record(i).flags;
+    return record(i).flags[group];
   };
   uint32_t flags = look_at(0);  // of visit n
   const auto issue_scores = [&](auto& s) {
@@ -366,15 +421,23 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   const auto issue_output = [&](uint32_t done) {
     wait(smem.v_full[values.slot()], values.phase());
     if (done & Record::tail) clear_tail(smem.v[values.slot()], record(n - 1).k_used);
-    issue(mma_o, !(done & Record::first), p, frag_v(_, _, _, values.slot()), o);
+    issue(mma_o, !(done & kBegins), p, frag_v(_, _, _, values.slot()), o);
   };
-  // Visit n has read its Q and K.
-  const auto release_keys = [&](uint32_t now) {
+  const auto release_values = [&] {
+    release(smem.v_empty[values.slot()]);
+    values.advance();
+  };
+  const auto release_keys = [&] {
     release(smem.k_empty[keys.slot()]);
     keys.advance();
-    if (!(now & Record::last)) return;
-    release(smem.q_empty[queries.slot()]);
-    queries.advance();
+  };
+  // The chain of visit n - 1 is over, of whose O `factor` is still to be multiplied with.
+  const auto store_output = [&](const float(&factor)[2]) {
+    store<Config, Element>(args, record(n - 1).place, smem.q[queries.before()], o, factor, row);
+  };
+  const auto release_queries = [&] {
+    if (lane == 0) cute::tma_store_wait<0>();
+    release(smem.q_empty[queries.before()]);
   };
   // Caps and hides the scores of visit n, whose flags are `now`.
   const auto hide_scores = [&](auto& s, uint32_t now) {
@@ -447,70 +510,89 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
   const auto make_scores = [&] {
     return partition_fragment_C(mma_s, make_shape(Int<kRows>{}, typename Gemms::Keys{}));
   };
-  uint32_t done = 0;  // flags of visit n - 1
-  const auto advance = [&] {
+  // Visit n is the first of its chain: that of visit n - 1 is complete but for P V.
+  const auto begin_chain = [&](float(&factor)[2]) {
+    if (n > 0) finish(args, record(n - 1), softmax, row, factor);
+    softmax.reset();
+  };
+  uint32_t done = Record::hidden;  // flags of visit n - 1; unless hidden, its P waits for P V
+  const auto advance = [&](auto plain) {
+    if (plain || n > 0) release(smem.visit_empty[(n - 1) % Config::visits]);
     done = flags;
     flags = look_at(++n);
   };
-
-  if (group + 1 == Config::consumers) pass_turn();
-  if (!(flags & Record::stop)) {
-    auto s = make_scores();
-    wait(smem.q_full[queries.slot()], queries.phase());
-    issue_scores(s);
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(s);
-    release_keys(flags);
-    hide_scores(s, flags);
-    diminish(s);
-    weigh(s, std::false_type{});
-    advance();
-  }
   // The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor at an
   // end of its chain: its code has no jumps over rare cases, each of which waits for instructions.
   const auto step = [&](auto plain) {
     constexpr bool kPlain = plain;
     const uint32_t now = kPlain ? 0 : flags;
-    const bool first = now & Record::first;
+    const bool first = now & Record::first, ends = first && n > 0;
+    if (ends) queries.advance();
     if (first) wait(smem.q_full[queries.slot()], queries.phase());
     auto s = make_scores();
     take_turn();
     issue_scores(s);
-    issue_output(kPlain ? done & Record::first : done);
-    pass_turn();
-    float factor[2];
-    if (first) {  // the chain of visit n - 1 is complete but for P V
-      finish(args, record(n - 1), softmax, row, factor);
-      softmax.reset();
+    // A vote, for ptxas has to know that all lanes agree.
+    const bool weighed = kPlain || __all_sync(~0u, !(done & Record::hidden));
+    if (weighed) {
+      issue_output(kPlain ? done & kBegins : done);
+    } else {
+      warpgroup_commit_batch();  // of nothing: the scores are the last batch but one
     }
+    pass_turn();
+    float factor[2] = {};  // of O, once its chain is over
+    if (first) begin_chain(factor);
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
-    release_keys(now);
+    release_keys();
     hide_scores(s, now);
     diminish(s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
-    release(smem.v_empty[values.slot()]);
-    values.advance();
+    if (weighed) release_values();
     weigh(s, plain);
-    if (first) store<Config, Element>(args, record(n - 1).place, o, factor, row);
-    release(smem.visit_empty[(n - 1) % Config::visits]);
-    advance();
-  };
-  while (!(flags & Record::stop)) {
-    if (flags == 0 && !(done & Record::tail)) {
-      step(std::true_type{});
-    } else {
-      step(std::false_type{});
+    if (ends) {
+      store_output(factor);
+      release_queries();
     }
-  }
-  if (n > 0) {
-    float factor[2];
-    finish(args, record(n - 1), softmax, row, factor);
-    issue_output(done);
+    advance(plain);
+  };
+  // The output of visit n - 1 alone: this warpgroup sees nothing of visit n, or there is none.
+  const auto pass_by = [&] {
+    const bool stops = flags & Record::stop, first = flags & Record::first;
+    const bool ends = first && n > 0, weighed = !(done & Record::hidden);
+    if (ends) queries.advance();
+    if (first && !stops) wait(smem.q_full[queries.slot()], queries.phase());
+    take_turn();
+    if (weighed) issue_output(done);
+    pass_turn();
+    float factor[2] = {};  // of O, once its chain is over
+    if (first) begin_chain(factor);
+    release_keys();
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
-    store<Config, Element>(args, record(n - 1).place, o, factor, row);
+    if (weighed) release_values();
+    if (ends) {
+      store_output(factor);
+      release_queries();
+    }
+    if (stops) return;
+    wait(smem.v_full[values.slot()], values.phase());
+    release_values();
+    advance(std::false_type{});
+    if (done & kBegins) flags |= Record::fresh;
+  };
+  if (group + 1 == Config::consumers) pass_turn();
+  while (true) {
+    if ((flags | (done & (Record::hidden | Record::tail))) == 0) {
+      step(std::true_type{});
+    } else if (!(flags & Record::hidden)) {
+      step(std::false_type{});
+    } else {
+      const bool stops = flags & Record::stop;
+      pass_by();
+      if (stops) break;
+    }
   }
   if (group == 0) take_turn();  // the token that is still on its way
 }

@@ -26,6 +26,19 @@ __device__ inline Band make_band(const Slice& slice, int32_t q0, int32_t k0, int
           field(3, slice.k_end),   field(4, slice.lo),    field(5, slice.hi)};
 }
 
+/// Whether some row of [begin, end) sees a key of the band.
+__device__ inline bool shows_some(const Band& band, int32_t begin, int32_t end) {
+  const int32_t first = max(max(begin, band.q_begin), band.k_begin - band.hi + 1);
+  const int32_t last = min(min(end, band.q_end), band.k_end - band.lo);
+  return first < last && band.k_begin < band.k_end && band.lo < band.hi;
+}
+
+/// Whether every row of [begin, end) sees `keys` keys from 0 on.
+__device__ inline bool shows_all(const Band& band, int32_t begin, int32_t end, int32_t keys) {
+  return band.q_begin <= begin && end <= band.q_end && band.k_begin <= 0 && keys <= band.k_end &&
+         end - 1 + band.lo <= 0 && keys <= begin + band.hi;
+}
+
 /// Which of a thread's scores are visible. A thread of a warpgroup's 64 x kColumns accumulator
 /// holds, of each of its rows, columns 8 j + 2 t + e (t = lane % 4, e = 0 or 1): bit 2 j + e.
 template <int kColumns>
