@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "schedule/orders/orders.h"
 
@@ -22,9 +23,9 @@ constexpr int64_t kLeastRotation = 32;  // visits of a chain that is worth rotat
 constexpr int64_t kLeastColumns = 4;    // ... KV tiles of its sequence, of which ...
 constexpr int64_t kMostColumns = 256;   // ... more keep too many rows in L2
 
-// KV tiles whose chains start together and walk the group one behind the other for so long that a
-// task for each query head is better.
-constexpr int64_t kLeastConvoy = 16;
+// KV tiles that start at the same row: chains of so many, one behind the other, had better not walk
+// a group.
+constexpr int32_t kLeastConvoy = 14;
 
 // Visits of a head whose waits may be walked one by one while a plan is made.
 constexpr int64_t kProvableVisits = 1 << 17;
@@ -49,6 +50,14 @@ bool most_neighbours(const TileMap& tiles, So so) {
 bool starts_together(const TileMap& tiles) {
   return most_neighbours(
       tiles, [](Column left, Column column) { return left.front().first == column.front().first; });
+}
+
+/// How many KV tiles at most start at the same row.
+int32_t most_that_start_together(const TileMap& tiles) {
+  std::vector<int32_t> starts(static_cast<size_t>(tiles.q_tiles()));
+  for (int32_t j = 0; j < tiles.kv_tiles(); ++j)
+    if (!tiles.column(j).empty()) ++starts[static_cast<size_t>(tiles.column(j).front().first)];
+  return starts.empty() ? 0 : std::ranges::max(starts);
 }
 
 /// Whether most KV tiles have a hole and end with the rows with which their left neighbour ends
@@ -180,7 +189,8 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
     if (group == 1) return "right_to_left";
     if (longest_row(tiles) == load.columns) return "right_to_left/split";
   }
-  const bool convoy = load.columns >= kLeastConvoy && starts_together(tiles);
+  const int32_t together = most_that_start_together(tiles);
+  const bool convoy = together >= kLeastConvoy && 2 * together > load.columns;
   const int32_t best = load.best_parts(group) * (meets_late(tiles) ? 2 : 1);
   const int32_t parts = convoy ? group : std::min(best, group);
   if (parts == 1) return "descending";

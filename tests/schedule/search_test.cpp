@@ -172,6 +172,9 @@ TEST(Auto, SplitsGroupsWhoseChainsStartTogether) {
           << q_heads << ", " << prefix << " of " << length;
     EXPECT_NE(order(q_heads, kv_heads, masks::prefix_lm_causal(1024, 900)), "descending/split");
     EXPECT_NE(order(q_heads, kv_heads, masks::prefix_lm_causal(8192, 4096)), "descending/split");
+    const std::vector<int64_t> whole{8192};
+    EXPECT_NE(order(q_heads, kv_heads, masks::block_causal_document(whole, 1024)),
+              "descending/split");  // only the tiles of a block start together
   }
   EXPECT_EQ(order(8, 8, masks::prefix_lm_causal(8192, 6724)), "descending");
 }
