@@ -71,7 +71,7 @@ case $PART in
   rest)
     rows $MASKS --providers torch:cudnn,torch:efficient,torch:efficient:deterministic
     rows $DENSE --providers torch:efficient,torch:efficient:deterministic
-    rows $DENSE --match ' (512|4096|16384)$' --providers torch:math
+    rows $DENSE --match " ($([ -n "$TRY" ] && echo '.*' || echo '512|4096|16384'))\$" --providers torch:math
     rows --set longca ${TRY:---heads 64:64 --seqlen 8192} --providers $OURS,flex
     rows --set longca ${TRY:---heads 64:8 --seqlen 32768} --providers $OURS,flex
     ;;
