@@ -6,8 +6,8 @@
 #           FlexAttention, flash where the mask is causal or full, varlen_attn where it is packed or
 #           a window, too), FlexAttention's dense shapes
 #   block   at most 100 s: transformer blocks of four presets, ours and SDPA flash
-#   rest    as long as LIMIT says: cuDNN and efficient on the masks, efficient and math on dense
-#           shapes, the masks with 64:64 heads and of 32768 tokens
+#   rest    as long as LIMIT says: cuDNN, efficient and math on the masks, efficient and math on
+#           dense shapes, the masks with 64:64 heads and of 32768 tokens
 # Rows go to $OUT/peers_PART.jsonl as they finish: a part that is cut keeps them, and the next call on
 # the same machine goes on where it ended if the file is put back into $OUT.
 # TRY="--seqlen 128 --heads 2:2 --head-dim 32 --batch 1" DEVICE=cpu tries report and rest on a CPU.
@@ -40,6 +40,7 @@ warm() {
   timeout -k 5 ${WARM:-50} $BENCH "$@" --device $DEVICE --providers flex --repeats 1 --check none
 }
 DENSE="--set dense ${TRY:-}"
+ANY=${TRY:+.*}  # length, in a trial
 MASKS="--set longca ${TRY:---heads 64:8 --seqlen 8192}"
 warm_all() {
   export TORCHINDUCTOR_COMPILE_THREADS=1
@@ -69,9 +70,9 @@ case $PART in
       --providers verbatim,$FLASH
     ;;
   rest)
-    rows $MASKS --providers torch:cudnn,torch:efficient,torch:efficient:deterministic
+    rows $MASKS --providers torch:cudnn,torch:efficient,torch:efficient:deterministic,torch:math
     rows $DENSE --providers torch:efficient,torch:efficient:deterministic
-    rows $DENSE --match " ($([ -n "$TRY" ] && echo '.*' || echo '512|4096|16384'))\$" --providers torch:math
+    rows $DENSE --match " (${ANY:-512|4096|16384})\$" --providers torch:math
     rows --set longca ${TRY:---heads 64:64 --seqlen 8192} --providers $OURS,flex
     rows --set longca ${TRY:---heads 64:8 --seqlen 32768} --providers $OURS,flex
     ;;
