@@ -155,7 +155,7 @@ TEST(Auto, RotatesFullMasksWhereWholeHeadsFillWaves) {
       }
     }
   }
-  EXPECT_EQ(order(20480, 16, kInvariant), "descending");  // chunks of 40 fill 15/16 of three waves
+  EXPECT_EQ(order(20480, 16, kInvariant), "descending");  // 8 chunks of 40: 5/6 of 3 waves
   EXPECT_EQ(order(49152, 16, kInvariant), "descending");  // its rows leave L2
 }
 

@@ -41,9 +41,9 @@ inline constexpr int32_t kSplit = 32;
 
 /// Tasks that run at once, as far as orders may know: the last heads of a tail order fill a wave.
 inline constexpr int32_t kWave = 128;
-/// How many of a sequence's KV tiles rotate together in `shift`: all, if they are half a wave at
-/// most, for other kernels can have part of the device; of more chunks as large as may be of which
-/// several fill a wave to 7/8.
+/// How many of a sequence's KV tiles rotate together in `shift`: all, up to half a wave, for other
+/// kernels can have part of the device. More rotate in equal chunks: the largest, down to a quarter
+/// of a wave, of which whole numbers fill 7/8 of one; half a wave where there are none.
 int64_t rotating_tiles(int64_t kv_tiles);
 
 /// From the first query tile of a column to the last, or back.

@@ -417,11 +417,11 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     cutlass::arch::fence_view_async_shared();
     cutlass::arch::NamedBarrier::sync(kWarpgroup, static_cast<uint32_t>(Barrier::tail) + group);
   };
-  // Of visit n - 1, whose flags are `done`.
-  const auto issue_output = [&](uint32_t done) {
+  // Of visit n - 1, whose flags are `before`.
+  const auto issue_output = [&](uint32_t before) {
     wait(smem.v_full[values.slot()], values.phase());
-    if (done & Record::tail) clear_tail(smem.v[values.slot()], record(n - 1).k_used);
-    issue(mma_o, !(done & kBegins), p, frag_v(_, _, _, values.slot()), o);
+    if (before & Record::tail) clear_tail(smem.v[values.slot()], record(n - 1).k_used);
+    issue(mma_o, !(before & kBegins), p, frag_v(_, _, _, values.slot()), o);
   };
   const auto release_values = [&] {
     release(smem.v_empty[values.slot()]);
