@@ -95,6 +95,14 @@ double longest_sequence(const TileMap& tiles) {
   return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
+/// The least number of equal parts, `parts` or more, that a group can be cut into. With unequal
+/// ones a row waits for the longer at every KV tile (28:4 heads in four parts: 4 % longer than in
+/// seven, 40:8 in two: 19 % longer than in five).
+int32_t equal_parts(int32_t group, int32_t parts) {
+  while (group % parts != 0) ++parts;
+  return parts;
+}
+
 /// Visits of one query head: all of them, and those of the fullest KV tile.
 struct Load {
   int64_t visits = 0, longest = 0, columns = 0, rows = 0;
@@ -110,7 +118,10 @@ struct Load {
   }
   /// Whether the longest chain is at least a quarter longer than the mean.
   bool unequal() const { return 4 * longest * columns >= 5 * visits; }
-  /// Whether it is at least three times as long (a question that all answers share).
+  /// Whether it is at least 2.5 times as long: some KV tiles are seen by far more rows than others
+  /// (a question that all answers share).
+  bool has_shared_tiles() const { return 2 * longest * columns >= 5 * visits; }
+  /// Whether it is at least three times as long.
   bool has_long_chains() const { return longest * columns >= 3 * visits; }
   /// How many chains a KV tile of a group should have. Each costs kSplitCost. The more visits one
   /// makes, the more of them wait (left neighbours take longer for each query head) and the more is
@@ -118,18 +129,22 @@ struct Load {
   /// (docs/kernels/backward-sm90.md). Long sequences keep their rows in L2 only while a chain goes
   /// through several query heads together with its neighbours, and few long chains do so anyway.
   int32_t best_parts(int32_t group) const {
+    const int32_t least = rows <= 2 * kCanonicalTokens && !has_long_chains() ? 2 : 1;
     const bool keep_heads = rows > kCanonicalTokens || has_long_chains();
     const int32_t most =
-        keep_heads ? std::max((group + kHeadsOfLong / 2) / kHeadsOfLong, 1) : group;
-    // In units of 1 / (kWalkCost^3 copies^2) visits: whole numbers, the same on every machine.
-    const double unit = kWalkCost * kWalkCost * kWalkCost * static_cast<double>(copies * copies);
+        keep_heads ? std::max((group + kHeadsOfLong / 2) / kHeadsOfLong, std::min(least, group))
+                   : group;
+    // In units of 1 / (kWalkCost^3 beside^2) visits: whole numbers, the same on every machine. Half
+    // the copies, for the few KV heads of a shard lose more without parts than many with them.
+    const auto beside = static_cast<double>(std::max<int64_t>(copies / 2, 1));
+    const double unit = kWalkCost * kWalkCost * kWalkCost * beside * beside;
     const auto cost = [&](int32_t parts) {
       const auto walk = static_cast<double>(longest * ((group + parts - 1) / parts));
       return kSplitCost * static_cast<double>(columns * parts) * unit + walk * walk * walk;
     };
     int32_t best = 1;
     for (int32_t parts = 1; parts < most;) {
-      parts = std::min(2 * parts, most);
+      parts = equal_parts(group, parts + 1);
       if (cost(parts) < cost(best)) best = parts;
     }
     return best;
@@ -181,18 +196,18 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
   if (load.visits == 0) return "descending";
   if (should_rotate(tiles, load, group)) return "shift";
   // KV tiles that far more rows see than others are issued first, in parts; the others, whose parts
-  // would only wait for each other, stay whole. Without parts they come last: few long chains that
-  // come first hold up all others, above all if a row sees all keys (measured on an H200).
-  if (load.has_long_chains() && !meets_late(tiles)) {
-    const int32_t parts = (group + kHeadsOfShared / 2) / kHeadsOfShared;
-    if (parts > 1) return fmt::format("descending/even:{}", parts);
-    if (group == 1) return "right_to_left";
-    if (longest_row(tiles) == load.columns) return "right_to_left/split";
+  // would only wait for each other, stay whole. Without parts they come last where a row sees all
+  // keys: few long chains that come first hold up all others (measured on an H200).
+  if (load.has_shared_tiles() && !meets_late(tiles)) {
+    const bool long_ones = load.has_long_chains();
+    const int32_t parts = long_ones ? std::max(group / kHeadsOfShared, 2) : 2;
+    if (group > 1) return fmt::format("descending/even:{}", equal_parts(group, parts));
+    if (long_ones && longest_row(tiles) == load.columns) return "right_to_left";
   }
   const int32_t together = most_that_start_together(tiles);
   const bool convoy = together >= kLeastConvoy && 2 * together > load.columns;
   const int32_t best = load.best_parts(group) * (meets_late(tiles) ? 2 : 1);
-  const int32_t parts = convoy ? group : std::min(best, group);
+  const int32_t parts = convoy ? group : equal_parts(group, std::min(best, group));
   if (parts == 1) return "descending";
   return parts == group ? "descending/split" : fmt::format("descending/split:{}", parts);
 }
@@ -241,7 +256,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   if (staggered) {
     // With five sections the starts are spread best, if that leaves a section heads enough; fewer
     // heads where not even one's rows fit into L2.
-    const size_t low = std::max<size_t>(many / (fitting == 0 ? 8 : 4), 1), fifth = count / 5;
+    const bool far = head.group > 1 ? fitting < 3 : fitting == 0;
+    const size_t low = std::max<size_t>(many / (far ? 8 : 4), 1), fifth = count / 5;
     side_by_side = walks ? low
                          : between(fifth >= many / 6 ? std::clamp<size_t>(fifth, 1, low) : low,
                                    fitting * 4 / 3, 2 * many);
@@ -257,9 +273,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
   // Longest first puts all parts side by side: few enough stay in L2. What waits late is better
   // spread.
-  const bool few =
-      load.has_long_chains() || (parts == 1 ? count <= many : count * parts <= 8 * visited);
-  if (staggered && walks && few && !meets_late(*head.tiles) &&
+  const bool shares = load.has_shared_tiles() && head.tiles->sequences.size() <= 1;
+  const bool few = shares || load.has_long_chains() ||
+                   (parts == 1 ? count <= many : count * parts <= 8 * visited);
+  if (staggered && (walks || shares) && few && !meets_late(*head.tiles) &&
       head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};

@@ -171,6 +171,7 @@ TEST(Auto, SplitsGroupsWhoseChainsStartTogether) {
                 "descending/split")
           << q_heads << ", " << prefix << " of " << length;
     EXPECT_NE(order(q_heads, kv_heads, masks::prefix_lm_causal(1024, 900)), "descending/split");
+    if (q_heads == 28) continue;  // seven heads are walked one by one anyway
     EXPECT_NE(order(q_heads, kv_heads, masks::prefix_lm_causal(8192, 4096)), "descending/split");
     const std::vector<int64_t> whole{8192};
     EXPECT_NE(order(q_heads, kv_heads, masks::block_causal_document(whole, 1024)),
@@ -209,23 +210,52 @@ TEST(Auto, SplitsGroupsWhereLongChainsWait) {
   EXPECT_EQ(causal(64, 8, 8192), "descending/split:4");
   EXPECT_EQ(causal(64, 8, 16384), "descending/split:2");
   EXPECT_EQ(causal(32, 8, 8192), "descending/split:2");
+  EXPECT_EQ(causal(32, 8, 16384), "descending/split:2");
+  EXPECT_EQ(causal(32, 8, 32768), "descending");
   EXPECT_EQ(causal(16, 8, 8192), "descending");
-  EXPECT_EQ(causal(28, 4, 8192), "descending/split:4");
+  EXPECT_EQ(causal(64, 4, 2048), "descending/split:2");
+  EXPECT_EQ(causal(12, 2, 4096), "descending/split:2");
   EXPECT_EQ(causal(64, 1, 4096), "descending/split:8");
   EXPECT_EQ(causal(8, 8, 16384), "descending");
   EXPECT_EQ(order(64, 8, masks::causal(8192, 8192), 64), "descending/split:2");
   EXPECT_EQ(order(64, 8, masks::full(6144, 6144)), "descending/split");
   EXPECT_EQ(order(64, 8, masks::full_sliding_window(8192, 8192, 1024)), "descending");
   EXPECT_EQ(order(64, 8, masks::causal_document(documents(8192))), "descending");
+  const Mask question = masks::share_question(documents(8192));
+  const Mask global = masks::global_sliding(8192, 397, 397);
+  for (const Mask& mask : {question, global}) {
+    EXPECT_EQ(order(64, 8, mask), "descending/even:4") << mask.name();
+    EXPECT_EQ(order(32, 8, mask), "descending/even:2") << mask.name();
+    EXPECT_EQ(order(16, 8, mask), "descending/even:2") << mask.name();
+  }
+  EXPECT_EQ(order(8, 8, question), "descending");
+  EXPECT_EQ(order(8, 8, global), "right_to_left");
+  const Mask long_question =
+      masks::share_question(std::vector<int64_t>{3000, 1500, 1500, 2100, 92});
+  EXPECT_EQ(order(64, 8, long_question), "descending/even:2");
+  EXPECT_EQ(order(8, 8, long_question), "descending");
+}
+
+// Rows wait for the longest part at every KV tile: with five query heads in two parts an H200 takes
+// 19 % longer than in five.
+TEST(Auto, CutsGroupsIntoEqualParts) {
+  const auto order = [](int64_t q_heads, int64_t kv_heads, const Mask& mask) {
+    return make_plan(problem_of(q_heads, kv_heads, mask.q_len()), mask, h200_options())
+        .orders[0]
+        ->name;
+  };
+  for (const int64_t length : {8192, 16384}) {
+    EXPECT_EQ(order(28, 4, masks::causal(length, length)), "descending/split") << length;
+    EXPECT_EQ(order(40, 8, masks::causal(length, length)), "descending/split") << length;
+  }
+  EXPECT_EQ(order(12, 2, masks::causal(8192, 8192)), "descending/split:3");
+  EXPECT_EQ(order(24, 8, masks::causal(16384, 16384)), "descending/split");
   for (const Mask& mask :
        {masks::share_question(documents(8192)), masks::global_sliding(8192, 397, 397)}) {
-    EXPECT_EQ(order(64, 8, mask), "descending/even:4") << mask.name();
-    EXPECT_EQ(order(28, 4, mask), "descending/even:4") << mask.name();
-    EXPECT_EQ(order(32, 8, mask), "descending/even:2") << mask.name();
-    EXPECT_EQ(order(8, 8, mask), "right_to_left") << mask.name();
+    EXPECT_EQ(order(28, 4, mask), "descending/even:7") << mask.name();
+    EXPECT_EQ(order(40, 8, mask), "descending/even:5") << mask.name();
+    EXPECT_EQ(order(24, 8, mask), "descending/even:3") << mask.name();
   }
-  EXPECT_EQ(order(16, 8, masks::share_question(documents(8192))), "descending");
-  EXPECT_EQ(order(16, 8, masks::global_sliding(8192, 397, 397)), "right_to_left/split");
 }
 
 // All parts side by side as long as they are few: there, too.
@@ -242,7 +272,9 @@ TEST(Auto, IssuesFewPartsLongestFirst) {
   EXPECT_EQ(placement(64, 8, 16384, 1), "longest_first");
   EXPECT_EQ(placement(32, 8, 8192, 1), "longest_first");
   EXPECT_EQ(placement(32, 8, 8192, 2), "staggered:8");
-  EXPECT_EQ(placement(28, 4, 16384, 1), "longest_first");  // of four heads, then of three
+  EXPECT_EQ(placement(28, 4, 16384, 1), "staggered:4");  // a chain for each query head
+  EXPECT_EQ(placement(40, 8, 8192, 1), "staggered:8");
+  EXPECT_EQ(placement(40, 8, 16384, 1), "staggered:4");  // L2 holds the rows of two heads
 }
 
 // Its last document is seen with every other: chains that walk down, split or not, wait there for

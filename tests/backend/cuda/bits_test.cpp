@@ -62,6 +62,12 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
     for (const int32_t workers : {132, 3})
       repeat_plan("rotating", c, c.plan(Pass::backward, "shift", {0, 0}, "auto", workers));
   }
+  // Chains that rotate in chunks: more KV tiles than a chunk has.
+  const Mask chunks = masks::full(512, 8500);
+  for (const int64_t head_dim : {64, 128, 192}) {
+    GpuCase c(problem_of(chunks, head_dim), chunks, 11);
+    repeat_plan("rotating in chunks", c, c.plan(Pass::backward, "shift"));
+  }
   // Many short heads, which have their sums of dQ where heads before them had theirs.
   const Mask brief = masks::causal(300, 300);
   for (const int64_t head_dim : {64, 128}) {
@@ -153,8 +159,8 @@ TEST(Bits, DropoutIsEqualAloneAndPacked) {
 TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const std::vector<int64_t> documents{900, 1, 0, 700, 333};
-  for (const Mask& mask :
-       {masks::full(1500, 1500), masks::full(2048, 700), masks::full_document(documents)}) {
+  for (const Mask& mask : {masks::full(1500, 1500), masks::full(2048, 700), masks::full(512, 8500),
+                           masks::full_document(documents)}) {
     for (const int64_t head_dim : {64, 128, 192}) {
       for (const bool extras : {false, true}) {
         Problem p = problem_of(mask, head_dim);

@@ -51,24 +51,23 @@ template <class Config>
 struct alignas(16) Visit {
   enum Flag : uint32_t {
     first = 1,  // of its chain
-    last = 2,   // of its chain
-    empty = 4,  // no tile: the chain has no visit, its rows see nothing
-    tail = 8,   // k_used is less than tile_kv
-    stop = 16,  // no visit: the end
+    empty = 2,  // no tile: the chain has no visit, its rows see nothing
+    tail = 4,   // k_used is less than tile_kv
+    stop = 8,   // no visit: the end
     // Of the warpgroup's rows:
-    masked = 32,  // some row does not see some key
-    hidden = 64,  // no row sees any key
-    fresh = 128,  // no row saw any key before in this chain (known to the warpgroup, not here)
+    masked = 16,  // some row does not see some key
+    hidden = 32,  // no row sees any key
+    fresh = 64,   // no row saw any key before in this chain (known to the warpgroup, not here)
   };
-  uint32_t flags[Config::consumers];
   int32_t k_begin;  // first key
   int32_t k_width;  // keys that belong to the tile
   int32_t k_used;   // keys from here on are seen by no row: their V rows count as 0
   int32_t band_count;
-  Place place;
   // Bands beyond the inline ones are read from the plan.
-  int32_t slice_begin;
   const OrderView* order;
+  int32_t slice_begin;
+  uint32_t flags[Config::consumers];
+  Place place;
   Band bands[Config::inline_bands];
 };
 

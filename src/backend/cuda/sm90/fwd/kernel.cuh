@@ -24,140 +24,12 @@
 
 #include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/fwd/config.h"
+#include "backend/cuda/sm90/fwd/decode.cuh"
 #include "backend/cuda/sm90/fwd/mask.cuh"
 #include "backend/cuda/sm90/fwd/softmax.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
 
 namespace verbatim::cuda::sm90 {
-
-/// What the warpgroup of rows [begin, end) sees of a visit: `masked`, `hidden` or, if all, nothing.
-template <class Config>
-__device__ uint32_t view(const Visit<Config>& visit, int32_t begin, int32_t end) {
-  using Record = Visit<Config>;
-  if (begin >= end) return Record::hidden;
-  if (visit.band_count == 0) return 0;
-  uint32_t flags = visit.band_count > Config::inline_bands ? Record::masked : Record::hidden;
-  for (int32_t i = 0; i < visit.band_count && i < Config::inline_bands; ++i) {
-    if (shows_all(visit.bands[i], begin, end, Config::tile_kv)) return 0;
-    if (shows_some(visit.bands[i], begin, end)) flags = Record::masked;
-  }
-  return flags;
-}
-
-/// Decoder warp: turns tickets into visits.
-template <class Tile, class Element>
-__device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
-  using Config = FwdConfig<Tile>;
-  using Record = Visit<Config>;
-  const int lane = threadIdx.x % 32;
-  const PlanView& plan = args.plan;
-  Ring<Config::visits> ring;
-
-  const auto publish = [&](auto&& fill) {
-    wait(smem.visit_empty[ring.slot()], ring.free());
-    fill(smem.visit[ring.slot()]);
-    __syncwarp();
-    if (lane == 0) arrive(smem.visit_full[ring.slot()]);
-    ring.advance();
-  };
-
-  // Fills in what visit i of a run sees: a KV tile, under the run's slices.
-  const auto describe = [&](Record& visit, const OrderView& order, const Run& run, int32_t i) {
-    const int64_t* edges = order.kv_edges + run.first + i * run.step;
-    const int32_t k_begin = static_cast<int32_t>(edges[0]);
-    const int32_t k_width = static_cast<int32_t>(edges[1]) - k_begin;
-    // Lane 8 s + f makes field f of band s, and looks at field f of slices s + 4, s + 8 ...
-    int32_t k_used = run.slice_count > 0 ? 0 : k_width;
-    const int field = lane % 8;
-#pragma unroll 1
-    for (int32_t s = lane / 8; s < run.slice_count && field < 6; s += 4) {
-      const Slice* slice = order.slices + order.slice_ids[run.slice_begin + s];
-      const int32_t value = band_field(field, reinterpret_cast<const int64_t*>(slice)[field],
-                                       smem.place.q_begin, k_begin, k_width);
-      if (s < Config::inline_bands) reinterpret_cast<int32_t*>(&visit.bands[s])[field] = value;
-      if (field == 3) k_used = max(k_used, value);
-    }
-    k_used = __reduce_max_sync(~0u, k_used);
-    if (lane == 0) {
-      visit.k_begin = k_begin;
-      visit.k_width = k_width;
-      visit.k_used = k_used;
-      visit.band_count = run.slice_count;
-      visit.slice_begin = run.slice_begin;
-      visit.order = &order;
-      if (run.slice_count == 0 && k_width < Config::tile_kv) {
-        visit.band_count = 1;
-        visit.bands[0] = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
-      }
-    }
-    __syncwarp();
-    const uint32_t flags = k_used < Config::tile_kv ? Record::tail : 0;
-    if (lane >= Config::consumers) return flags;
-    const int32_t begin = kRows * lane;
-    return flags | view(visit, begin, min(begin + kRows, smem.place.q_rows));
-  };
-  const auto decode_chain = [&](const OrderView& order, const Chain& chain) {
-    const int32_t end = chain.run_end;
-    int32_t run = chain.run_begin;
-    // Fields are read again for every visit: the decoder has time, but few registers.
-    uint32_t flags = Record::first;
-    for (int32_t i = 0; run != end || (flags & Record::first);) {
-      publish([&](Record& visit) {
-        if (lane < static_cast<int>(sizeof(Place) / 4)) {
-          reinterpret_cast<int32_t*>(&visit.place)[lane] =
-              reinterpret_cast<const int32_t*>(&smem.place)[lane];
-        }
-        if (run == end) {  // a visit that sees nothing: O = 0, LSE = -inf follow by themselves
-          flags |= Record::last | Record::empty | Record::hidden;
-        } else {
-          if (run + 1 == end && i + 1 == order.runs[run].count) flags |= Record::last;
-          flags |= describe(visit, order, order.runs[run], i);
-        }
-        if (lane < Config::consumers) visit.flags[lane] = flags;
-      });
-      if (run == end) break;
-      flags = 0;
-      if (++i == order.runs[run].count) {
-        i = 0;
-        ++run;
-      }
-    }
-  };
-  const auto decode_task = [&](const PlacedTask& placed) {
-    const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
-    const Task task = order.tasks[placed.task];
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[c];
-      if (lane == 0) {
-        const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
-        const int32_t batch = placed.head / plan.kv_heads;
-        const int32_t kv_head = placed.head - batch * plan.kv_heads;
-        smem.place = {q_begin,
-                      static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
-                      kv_head * plan.group + chain.q_head,
-                      kv_head,
-                      batch,
-                      placed.head,
-                      chain.tile};
-      }
-      __syncwarp();
-      decode_chain(order, chain);
-    }
-  };
-
-  int32_t ticket = blockIdx.x;
-  while (ticket < plan.unit_count) {
-    // Asked for now, needed when this unit has been decoded.
-    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(args.ticket, 1) : 0;
-    const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
-    const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
-    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);
-    ticket = __shfl_sync(~0u, next, 0);
-  }
-  publish([&](Record& visit) {
-    if (lane < Config::consumers) visit.flags[lane] = Record::stop | Record::first | Record::hidden;
-  });
-}
 
 /// Fetches head_dim / 64 boxes of (64, rows), one behind the other; completes on `full`.
 template <class Config, class Element>
@@ -521,8 +393,9 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
     done = flags;
     flags = look_at(++n);
   };
-  // The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor at an
-  // end of its chain: its code has no jumps over rare cases, each of which waits for instructions.
+  // The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor the
+  // first of its chain: its code has no jumps over rare cases, each of which waits for
+  // instructions.
   const auto step = [&](auto plain) {
     constexpr bool kPlain = plain;
     const uint32_t now = kPlain ? 0 : flags;

@@ -7,23 +7,18 @@
 
 namespace verbatim::cuda::sm90 {
 
-/// Field `field` of a slice relative to the tile whose first query and key are q0 and k0 and that
-/// has `width` keys: fields as in Band, values as in Slice.
-__device__ inline int32_t band_field(int field, int64_t value, int32_t q0, int32_t k0,
-                                     int32_t width) {
-  // Rows and columns of a tile are at most 256: beyond +-1024 a bound no longer matters.
-  constexpr int32_t kFar = 1024;
-  const int32_t base = field < 2 ? q0 : field < 4 ? k0 : k0 - q0;
-  const int32_t low = field < 4 ? 0 : -kFar, high = field == 2 || field == 3 ? width : kFar;
-  const int64_t near =
-      min(max(value - base, static_cast<int64_t>(low)), static_cast<int64_t>(high));
-  return static_cast<int32_t>(near) + (field == 5 ? 1 : 0);
-}
-
+/// A slice relative to the tile whose first query and key are q0 and k0 and that has `width` keys.
 __device__ inline Band make_band(const Slice& slice, int32_t q0, int32_t k0, int32_t width) {
-  const auto field = [&](int i, int64_t value) { return band_field(i, value, q0, k0, width); };
-  return {field(0, slice.q_begin), field(1, slice.q_end), field(2, slice.k_begin),
-          field(3, slice.k_end),   field(4, slice.lo),    field(5, slice.hi)};
+  // Rows and columns of a tile are at most 256: beyond +-1024 a bound no longer matters. Positions
+  // have 32 bits, bounds of an open band more.
+  constexpr int32_t kFar = 1024;
+  const auto near = [](int64_t distance) {
+    return static_cast<int32_t>(min(max(distance, int64_t{-kFar}), int64_t{kFar}));
+  };
+  const auto row = [&](int64_t q) { return min(max(static_cast<int32_t>(q) - q0, 0), kFar); };
+  const auto column = [&](int64_t k) { return min(max(static_cast<int32_t>(k) - k0, 0), width); };
+  return {row(slice.q_begin),  row(slice.q_end),           column(slice.k_begin),
+          column(slice.k_end), near(slice.lo - (k0 - q0)), near(slice.hi - (k0 - q0)) + 1};
 }
 
 /// Whether some row of [begin, end) sees a key of the band.

@@ -59,10 +59,15 @@ struct OnlineSoftmax {
   static __device__ void exponentiate(float (&p)[kCount], Exponent&& exponent, float (&added)[2]) {
     // Two sums a row, of even and odd columns: a single one would wait for its own latency.
     float sums[2][2] = {};
+    // Row by row, which ptxas schedules best.
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      p[i] = ptx::exp2_approx(exponent(i));
-      sums[i / 2 % 2][i % 2] += p[i];
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int column = 0; column < kCount / 2; ++column) {
+        const int i = column / 2 * 4 + 2 * row + column % 2;
+        p[i] = ptx::exp2_approx(exponent(i));
+        sums[row][column % 2] += p[i];
+      }
     }
     added[0] = sums[0][0] + sums[0][1];
     added[1] = sums[1][0] + sums[1][1];

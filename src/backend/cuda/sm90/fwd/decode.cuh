@@ -1,0 +1,153 @@
+// The decoder of the sm90 forward: walks the plan and publishes visits.
+#pragma once
+
+#include "backend/cuda/sm90/fwd/config.h"
+#include "backend/cuda/sm90/fwd/mask.cuh"
+#include "backend/cuda/sm90/pipeline.cuh"
+
+namespace verbatim::cuda::sm90 {
+
+/// Decoder warp: turns tickets into visits. It looks up to kBatch visits of a chain up at once,
+/// with a lane for each of their bands, and publishes them one after another.
+template <class Tile, class Element>
+__device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
+  using Config = FwdConfig<Tile>;
+  using Record = Visit<Config>;
+  constexpr int kBands = Config::inline_bands, kBatch = 32 / kBands;
+  constexpr int kPlaceWords = sizeof(Place) / 4;
+  static_assert(Config::consumers <= kBands && kPlaceWords <= 32);
+  const int lane = threadIdx.x % 32, b = lane % kBands;
+  const PlanView& plan = args.plan;
+  Ring<Config::visits> ring;
+
+  const auto publish = [&](auto&& fill) {
+    wait(smem.visit_empty[ring.slot()], ring.free());
+    fill(smem.visit[ring.slot()]);
+    __syncwarp();
+    if (lane == 0) arrive(smem.visit_full[ring.slot()]);
+    ring.advance();
+  };
+  // The chain at smem.place, of runs [run, end).
+  const auto decode_chain = [&](const OrderView& order, int32_t run, const int32_t end) {
+    const int32_t q_begin = smem.place.q_begin, q_rows = smem.place.q_rows;
+    const int32_t word =
+        lane < kPlaceWords ? reinterpret_cast<const int32_t*>(&smem.place)[lane] : 0;
+    const auto put_place = [&](Record& visit) {
+      if (lane < kPlaceWords) reinterpret_cast<int32_t*>(&visit.place)[lane] = word;
+    };
+    if (run == end) {  // a visit that sees nothing: O = 0, LSE = -inf follow by themselves
+      publish([&](Record& visit) {
+        put_place(visit);
+        if (lane < Config::consumers)
+          visit.flags[lane] = Record::first | Record::empty | Record::hidden;
+      });
+      return;
+    }
+    uint32_t first = lane < kBands ? Record::first : 0;
+    // This lane looks at bands b, b + kBands .. of visit `i` of the runs from `run` on.
+    for (int32_t i = lane / kBands;; i += kBatch) {
+      while (run < end && i >= order.runs[run].count) i -= order.runs[run++].count;
+      const bool there = run < end;
+      const int count = __popc(__ballot_sync(~0u, there)) / kBands;
+      if (count == 0) return;
+      int32_t k_begin = 0, k_width = 0, k_used = 0, bands = 0, slice_begin = 0;
+      Band band{};
+      if (there) {
+        const Run& source = order.runs[run];
+        const int64_t* edges = order.kv_edges + source.tile(i);
+        k_begin = static_cast<int32_t>(edges[0]);
+        k_width = static_cast<int32_t>(edges[1]) - k_begin;
+        const int32_t slices = source.slice_count;
+        slice_begin = source.slice_begin;
+        if (slices == 0) {
+          k_used = k_width;
+          bands = k_width < Config::tile_kv;
+          band = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
+        } else {
+          bands = slices;
+          for (int32_t s = b; s < slices; s += kBands) {
+            const Slice& slice = order.slices[order.slice_ids[slice_begin + s]];
+            const Band next = make_band(slice, q_begin, k_begin, k_width);
+            if (s == b) band = next;
+            k_used = max(k_used, next.k_end);
+          }
+        }
+      }
+#pragma unroll
+      for (int other = 1; other < kBands; other *= 2) {
+        k_used = max(k_used, __shfl_xor_sync(~0u, k_used, other));
+      }
+      // From here on lane b is warpgroup b's: what its rows see of the visit.
+      uint32_t all = 0, some = 0;
+#pragma unroll
+      for (int group = 0; group < Config::consumers; ++group) {
+        const int32_t begin = kRows * group, stop = min(begin + kRows, q_rows);
+        const bool looks = b < bands && begin < stop;
+        const uint32_t shown =
+            __ballot_sync(~0u, looks && shows_all(band, begin, stop, Config::tile_kv));
+        const uint32_t seen = __ballot_sync(~0u, looks && shows_some(band, begin, stop));
+        if (group == b) all = shown, some = seen;
+      }
+      const uint32_t own = ((1u << kBands) - 1) << (lane - b);
+      uint32_t flags = first | (k_used < Config::tile_kv ? Record::tail : 0);
+      first = 0;
+      if (q_rows <= kRows * b) {
+        flags |= Record::hidden;
+      } else if (bands > 0 && !(all & own)) {
+        flags |= (some & own) || bands > kBands ? Record::masked : Record::hidden;
+      }
+#pragma unroll 1
+      for (int v = 0; v < count; ++v) {
+        publish([&](Record& visit) {
+          put_place(visit);
+          if (lane / kBands != v) return;
+          visit.bands[b] = band;
+          if (b < Config::consumers) visit.flags[b] = flags;
+          if (b > 0) return;
+          visit.k_begin = k_begin;
+          visit.k_width = k_width;
+          visit.k_used = k_used;
+          visit.band_count = bands;
+          visit.slice_begin = slice_begin;
+          visit.order = &order;
+        });
+      }
+    }
+  };
+  const auto decode_task = [&](const PlacedTask& placed) {
+    const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
+    const Task task = order.tasks[placed.task];
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      const Chain& chain = order.chains[c];
+      if (lane == 0) {
+        const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
+        const int32_t batch = placed.head / plan.kv_heads;
+        const int32_t kv_head = placed.head - batch * plan.kv_heads;
+        smem.place = {q_begin,
+                      static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                      kv_head * plan.group + chain.q_head,
+                      kv_head,
+                      batch,
+                      placed.head,
+                      chain.tile};
+      }
+      __syncwarp();
+      decode_chain(order, chain.run_begin, chain.run_end);
+    }
+  };
+
+  int32_t ticket = blockIdx.x;
+  while (ticket < plan.unit_count) {
+    // Asked for now, needed when this unit has been decoded.
+    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(args.ticket, 1) : 0;
+    const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
+    const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
+    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);
+    ticket = __shfl_sync(~0u, next, 0);
+  }
+  publish([&](Record& visit) {
+    if (lane < Config::consumers) visit.flags[lane] = Record::stop | Record::first | Record::hidden;
+  });
+}
+
+}  // namespace verbatim::cuda::sm90
