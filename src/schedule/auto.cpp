@@ -95,9 +95,9 @@ double longest_sequence(const TileMap& tiles) {
   return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
-/// The least number of equal parts, `parts` or more, that a group can be cut into. With unequal
-/// ones a row waits for the longer at every KV tile (28:4 heads in four parts: 4 % longer than in
-/// seven, 40:8 in two: 19 % longer than in five).
+/// The least number of equal parts, `parts` or more, that a group (of at least `parts`) can be cut
+/// into. With unequal ones a row waits for the longer at every KV tile (28:4 heads in four parts:
+/// 4 % longer than in seven, 40:8 in two: 19 % longer than in five).
 int32_t equal_parts(int32_t group, int32_t parts) {
   while (group % parts != 0) ++parts;
   return parts;
@@ -129,11 +129,10 @@ struct Load {
   /// (docs/kernels/backward-sm90.md). Long sequences keep their rows in L2 only while a chain goes
   /// through several query heads together with its neighbours, and few long chains do so anyway.
   int32_t best_parts(int32_t group) const {
-    const int32_t least = rows <= 2 * kCanonicalTokens && !has_long_chains() ? 2 : 1;
     const bool keep_heads = rows > kCanonicalTokens || has_long_chains();
-    const int32_t most =
-        keep_heads ? std::max((group + kHeadsOfLong / 2) / kHeadsOfLong, std::min(least, group))
-                   : group;
+    const int32_t least = rows <= 2 * kCanonicalTokens && !has_long_chains() ? 2 : 1;
+    const int32_t few = std::max((group + kHeadsOfLong / 2) / kHeadsOfLong, least);
+    const int32_t most = keep_heads ? std::min(few, group) : group;
     // In units of 1 / (kWalkCost^3 beside^2) visits: whole numbers, the same on every machine. Half
     // the copies, for the few KV heads of a shard lose more without parts than many with them.
     const auto beside = static_cast<double>(std::max<int64_t>(copies / 2, 1));
@@ -255,7 +254,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   size_t side_by_side = 1;
   if (staggered) {
     // With five sections the starts are spread best, if that leaves a section heads enough; fewer
-    // heads where not even one's rows fit into L2.
+    // heads where not even one's rows fit into L2, or of a group not three's.
     const bool far = head.group > 1 ? fitting < 3 : fitting == 0;
     const size_t low = std::max<size_t>(many / (far ? 8 : 4), 1), fifth = count / 5;
     side_by_side = walks ? low
