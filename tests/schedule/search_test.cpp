@@ -250,6 +250,10 @@ TEST(Auto, CutsGroupsIntoEqualParts) {
   }
   EXPECT_EQ(order(12, 2, masks::causal(8192, 8192)), "descending/split:3");
   EXPECT_EQ(order(24, 8, masks::causal(16384, 16384)), "descending/split");
+  const Mask blockwise = masks::causal_blockwise(std::vector<int64_t>{3000, 3000, 2100, 92});
+  EXPECT_EQ(order(40, 8, blockwise), "descending/split");
+  EXPECT_EQ(order(28, 4, blockwise), "descending/split:2");  // seven parts take 7 % longer
+  EXPECT_EQ(order(32, 8, masks::causal_blockwise(documents(8192))), "descending/split:2");
   for (const Mask& mask :
        {masks::share_question(documents(8192)), masks::global_sliding(8192, 397, 397)}) {
     EXPECT_EQ(order(28, 4, mask), "descending/even:7") << mask.name();
