@@ -96,12 +96,12 @@ RunOptions run_of(const verbatim_run_options* run) {
 
 AttentionOptions options_of(const nlohmann::json& json) {
   constexpr const char* kOperation = "options";
-  static const std::set<std::string> kKnown{"device",    "level", "order",  "forward_order",
-                                            "placement", "tile",  "workers"};
+  static const std::set<std::string> kKnown{"arithmetic",    "device",    "level", "order",
+                                            "forward_order", "placement", "tile",  "workers"};
   for (const auto& [key, value] : json.items()) {
     if (kKnown.contains(key)) continue;
     throw Error(ErrorCode::invalid_argument, kOperation, "there is no such option",
-                {key, key, "device, level, order, forward_order, placement, tile or workers", ""});
+                {key, key, "arithmetic, device, level, order, forward_order, placement, tile or workers", ""});
   }
   const auto text = [&](const char* key, const char* otherwise) -> std::string {
     return json.contains(key) ? json_text(json[key], key, kOperation) : otherwise;
@@ -112,6 +112,7 @@ AttentionOptions options_of(const nlohmann::json& json) {
   options.plan.level = level_from_string(text("level", "invariant"));
   options.plan.order = text("order", "auto");
   options.plan.placement = text("placement", "auto");
+  options.plan.arithmetic = text("arithmetic", "");
   if (json.contains("tile")) {
     const nlohmann::json& tile = json["tile"];
     if (!tile.is_array() || tile.size() != 2) {
@@ -154,6 +155,7 @@ Json describe(const Attention& attention, Pass pass) {
   return {{"orders", order_names(plan)},      {"tile", {tile.q, tile.kv}},
           {"placement", plan.placement.name}, {"workers", plan.placement.workers},
           {"residency", plan.residency},      {"fingerprint", plan.fingerprint()},
+          {"arithmetic", plan.arithmetic},
           {"kernel", attention.kernel(pass)}, {"workspace_bytes", attention.workspace_bytes(pass)}};
 }
 
@@ -163,6 +165,7 @@ std::string describe(const verbatim_attention& handle) {
   const Mask& mask = attention.mask();
   return Json{{"device", handle.device},
               {"level", to_string(attention.plan(Pass::backward).level)},
+              {"contract", kContractVersion},
               {"problem", Json::parse(to_json(p))},
               {"mask",
                {{"name", mask.name()},
@@ -193,7 +196,13 @@ Mask mask_of_lengths(const char* operation, const char* text, int64_t q_len, int
 }
 
 std::string info() {
-  Json json = {{"version", VERBATIM_VERSION}, {"masks", masks::names()}};
+  Json json = {{"version", VERBATIM_VERSION},
+               {"contract", kContractVersion},
+               {"masks", masks::names()}};
+  for (const ArithmeticInfo& each : arithmetics()) {
+    json["arithmetics"].push_back(
+        {{"id", each.id}, {"family", each.family}, {"summary", each.summary}});
+  }
   for (const OrderInfo& order : orders()) json["orders"].push_back(describe(order));
   for (const PlacementInfo& placement : placements()) {
     json["placements"].push_back({{"name", placement.name}, {"summary", placement.summary}});

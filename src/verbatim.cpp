@@ -22,6 +22,7 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
     plan.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
   }
   if (plan.residents == 0) plan.residents = backend->residents();
+  if (plan.arithmetic.empty()) plan.arithmetic = backend->arithmetic();
   plan.pass = Pass::backward;
   const auto backward = cached_plan(problem, mask, plan);
   plan.pass = Pass::forward;

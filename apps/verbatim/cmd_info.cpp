@@ -95,6 +95,13 @@ int InfoCommand::run() const {
     result["placements"].push_back({{"name", info.name}, {"summary", info.summary}});
     placement_table.row({info.name, info.summary});
   }
+  result["arithmetics"] = Json::array();
+  report::Table arithmetic_table({{"arithmetic"}, {"family"}, {""}});
+  for (const ArithmeticInfo& info : arithmetics()) {
+    result["arithmetics"].push_back(
+        {{"id", info.id}, {"family", info.family}, {"summary", info.summary}});
+    arithmetic_table.row({info.id, info.family, info.summary});
+  }
   std::string masks_line;
   result["masks"] = Json::array();
   for (const char* name : masks::names()) {
@@ -105,9 +112,11 @@ int InfoCommand::run() const {
 
   std::string features;
   for (const std::string& feature : cpu_features()) features += " " + feature;
-  fmt::print("verbatim {}, {} hardware threads,{}\n\n{}\n{}\n{}\n{}\nmasks\n{}", VERBATIM_VERSION,
-             std::thread::hardware_concurrency(), features.empty() ? " portable" : features,
-             devices.str(), supported.str(), order_table.str(), placement_table.str(), masks_line);
+  fmt::print(
+      "verbatim {}, contract {}, {} hardware threads,{}\n\n{}\n{}\n{}\n{}\n{}\nmasks\n{}",
+      VERBATIM_VERSION, kContractVersion, std::thread::hardware_concurrency(),
+      features.empty() ? " portable" : features, devices.str(), supported.str(),
+      arithmetic_table.str(), order_table.str(), placement_table.str(), masks_line);
   return 0;
 }
 

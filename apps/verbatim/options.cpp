@@ -146,6 +146,10 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
       "What stays equal between runs: not_guaranteed, run_to_run, gpu_to_gpu (on every machine) or "
       "invariant (in every batch and packing; the default unless --order none)",
       "NAME");
+  add("--arithmetic", arithmetic,
+      "Kernels that a plan is for: cpu, sm80 (the portable ones of a GPU) or sm90 (Hopper's, where "
+      "they can); part of the fingerprint (default: the device's, of plan cpu)",
+      "NAME");
   add("--workers", workers, "Workers to plan for (default: the machine's)", "N");
   add("--tile-q", tile_q, "Queries per tile (default: by head dim)", "N");
   add("--tile-kv", tile_kv, "Keys per tile (default: by head dim)", "N");
@@ -174,6 +178,10 @@ PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
   require_one_of(level_name(), "--level",
                  {"not_guaranteed", "run_to_run", "gpu_to_gpu", "invariant"});
   options.level = level_from_string(level_name());
+  if (!arithmetic.empty()) require_one_of(arithmetic, "--arithmetic", {"cpu", "sm80", "sm90"});
+  options.arithmetic = arithmetic;
+  if (arithmetic.empty() && device_index(device) >= 0)
+    options.arithmetic = make_backend(device)->arithmetic();
   options.workers = workers;
   options.machine = make_machine(machine.empty() ? machine_of(device) : machine);
   if (workers < 0)

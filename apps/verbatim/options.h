@@ -51,6 +51,7 @@ struct PlanningOptions {
   std::string level;    // empty: invariant, or what the order "none" keeps
   std::string machine;  // empty: the device's
   std::string memo;     // a file that tune wrote, or empty
+  std::string arithmetic;  // empty: the device's
   int32_t workers = 0;
   int64_t tile_q = 0, tile_kv = 0;
 

@@ -29,7 +29,10 @@ void remember_arguments(int count, const char* const* list) {
 }
 
 Json new_result(const std::string& command) {
-  return {{"command", command}, {"version", VERBATIM_VERSION}, {"arguments", arguments()}};
+  return {{"command", command},
+          {"version", VERBATIM_VERSION},
+          {"contract", kContractVersion},
+          {"arguments", arguments()}};
 }
 
 Json describe(const Problem& problem) { return Json::parse(to_json(problem)); }
@@ -72,6 +75,7 @@ Json describe(const Plan& plan, const Simulation& simulation, const Machine& mac
           {"order", order},
           {"placement", plan.placement.name},
           {"level", to_string(plan.level)},
+          {"arithmetic", plan.arithmetic},
           {"fingerprint", plan.fingerprint()},
           {"workers", plan.placement.workers},
           {"residency", plan.residency},

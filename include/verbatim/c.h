@@ -58,7 +58,8 @@ typedef struct verbatim_run_options {
 /* What went wrong in this thread's last failed call; never NULL. */
 const char* verbatim_last_error(void);
 
-/* JSON: version, and names and summaries of the masks, orders and placements. */
+/* JSON: version, version of the contract, and names and summaries of the masks, arithmetics, orders
+ * and placements. */
 verbatim_status verbatim_info(const char** json);
 
 /* A problem under a mask on a device, planned once for both passes. */
@@ -66,7 +67,8 @@ typedef struct verbatim_attention verbatim_attention;
 
 /* `spec` is JSON with the members "problem" (as problem_from_json), "mask" (as masks::make) and
  * "options", an object with any of the members device, level, order, forward_order, placement,
- * tile ([q, kv], 0: the usual one) and workers. */
+ * tile ([q, kv], 0: the usual one), workers and arithmetic ("cpu", "sm80", "sm90"; empty: the
+ * device's). */
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention);
 void verbatim_attention_destroy(verbatim_attention* attention);
 
@@ -79,8 +81,8 @@ verbatim_status verbatim_attention_backward(const verbatim_attention* attention,
                                             const verbatim_backward_tensors* tensors,
                                             const verbatim_run_options* run);
 
-/* JSON: device, level, problem, mask, and for each pass its order, tile, placement, fingerprint,
- * kernel and bytes of workspace. */
+/* JSON: device, level, version of the contract, problem, mask, and for each pass its order, tile,
+ * placement, arithmetic, fingerprint, kernel and bytes of workspace. */
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention, const char** json);
 
 /* The whole JSON of the mask that `mask` describes for these sizes (masks::make). */

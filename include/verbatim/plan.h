@@ -9,12 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "verbatim/contract.h"
 #include "verbatim/mask.h"
 #include "verbatim/problem.h"
 
 namespace verbatim {
-
-enum class Pass { forward, backward };
 
 /// What stays equal when the same problem runs again (docs/determinism.md), weakest first.
 enum class Level {
@@ -101,6 +100,7 @@ struct Plan {
   Pass pass = Pass::backward;
   Problem problem;
   Level level = Level::invariant;
+  std::string arithmetic;  // the id of one of arithmetics(): only its kernels may run the plan
   std::vector<std::shared_ptr<const HeadOrder>> orders;  // distinct
   std::vector<int32_t> order_of_head;                    // [batch * kv_heads] into `orders`
   Placement placement;
@@ -110,7 +110,8 @@ struct Plan {
   const HeadOrder& order(int32_t head) const { return *orders[order_of_head[head]]; }
   /// Bytes of runs, chains, tasks and placement: what a device must hold.
   int64_t bytes() const;
-  /// 16 hex digits over everything that fixes the bits: orders, tiles, group, head dims, dtype.
+  /// 16 hex digits over everything that fixes the bits: the contract's version, the arithmetic,
+  /// orders, tiles, group, head dims, dtype.
   std::string fingerprint() const;
 };
 

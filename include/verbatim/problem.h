@@ -8,6 +8,8 @@
 
 namespace verbatim {
 
+enum class Pass { forward, backward };
+
 /// One attention problem. For batch b, query head h and its KV head h / group():
 ///   S = softcap(scale * Q K^T),  P = softmax(S over visible keys),  O = dropout(P) V.
 struct Problem {

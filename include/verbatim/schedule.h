@@ -124,6 +124,8 @@ struct PlanOptions {
   Pass pass = Pass::backward;
   std::string order = "auto";  // a name of orders(), or "auto": by rule
   std::string placement = "auto";
+  std::string arithmetic;  // family of arithmetics() up to which kernels may be taken; empty: the
+                           // device's, and without a device "cpu"
   Level level = Level::invariant;
   TileShape tile{0, 0};   // a 0: that of default_tile()
   int32_t workers = 0;    // 0: the machine's
@@ -132,7 +134,7 @@ struct PlanOptions {
   std::shared_ptr<const PlacementMemo> memo;  // asked first for `auto` placement, or null
   bool operator==(const PlanOptions&) const = default;
 };
-/// The tile shape of the contract: a function of pass and head dims only.
+/// The tile shape of the contract: a function of pass and head dims only (docs/determinism.md).
 TileShape default_tile(const Problem& problem, Pass pass);
 /// Classify, order, place, verify. Where tasks wait for more others than `workers` or `residents`
 /// can run at once, their chains are cut in pieces that add up in the same order: the same bits,

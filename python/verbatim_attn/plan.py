@@ -41,6 +41,7 @@ class PassPlan(NamedTuple):
     placement: str
     workers: int
     residency: int  # workers that must run at once
+    arithmetic: str  # what happens to a sum inside a tile: "cpu.1", "sm80.1", "sm90.1"
     fingerprint: str
     kernel: str
     workspace_bytes: int
@@ -50,8 +51,9 @@ class Plan:
     """Forward and backward of one problem under one mask, planned once and run many times.
 
     Orders, placements and levels are named in docs/scheduling.md and docs/determinism.md;
-    `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda" or "cuda:N". Plans are
-    immutable and may be used by several threads.
+    `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda" or "cuda:N". `arithmetic`
+    "sm80" takes the portable kernels on Hopper, too; "": the device's. Plans are immutable and may
+    be used by several threads.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Plan:
         placement: str = "auto",
         tile: tuple[int, int] = (0, 0),
         workers: int = 0,
+        arithmetic: str = "",
         device: str = "cpu",
     ) -> None:
         options = {
@@ -74,6 +77,7 @@ class Plan:
             "placement": placement,
             "tile": tile,
             "workers": workers,
+            "arithmetic": arithmetic,
             "device": device,
         }
         self.problem = problem
@@ -158,6 +162,11 @@ class Plan:
         """What stays equal when the problem runs again (docs/determinism.md)."""
         return self.description["level"]
 
+    @property
+    def contract(self) -> int:
+        """The version of the contract, which counts the changes of default bits."""
+        return self.description["contract"]
+
     @functools.cached_property
     def forward_pass(self) -> PassPlan:
         return PassPlan(**self.description["forward"])
@@ -174,6 +183,7 @@ class Plan:
             lines.append(
                 f"{name:<9} {each.kernel}, order {' and '.join(each.orders) or 'none'}, tiles "
                 f"{each.tile[0]} x {each.tile[1]}, placement {each.placement} over {each.workers} "
-                f"workers, workspace {each.workspace_bytes:,} bytes, plan {each.fingerprint}"
+                f"workers, workspace {each.workspace_bytes:,} bytes, {each.arithmetic}, plan "
+                f"{each.fingerprint}"
             )
         return "\n".join(lines)

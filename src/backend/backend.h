@@ -16,6 +16,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// Throws Error(unsupported) naming the nearest supported value when this backend cannot run it.
   virtual void check(const Problem& problem) const = 0;
+  /// PlanOptions::arithmetic that runs here when nobody asks for another: "cpu", "sm80", "sm90".
+  virtual std::string_view arithmetic() const = 0;
   /// PlanOptions::residents of this backend: workers that it runs at once.
   virtual int32_t residents() const = 0;
   virtual int64_t workspace_bytes(const Plan& plan) const = 0;
@@ -42,6 +44,10 @@ inline Dropout dropout_of(const Problem& problem, const RunOptions& run) {
   dropout.seed_at = run.seed_at;
   return dropout;
 }
+
+/// Throws Error: a backend that runs `known` was given a plan of another arithmetic.
+[[noreturn]] void refuse_arithmetic(const Plan& plan, const std::string& known,
+                                    const char* operation);
 
 /// Throws Error naming the tensor, the shape it has and the shape it should have.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);

@@ -223,6 +223,25 @@ void check_sizes(const Plan& plan) {
   }
 }
 
+/// A plan of another version may have the bits that were meant then, but nobody knows.
+void check_contract(const Node& node) {
+  const auto version = read<int32_t>(node);
+  if (version != kContractVersion)
+    throw Error(ErrorCode::unsupported, kOperation, "the plan is of another version of the contract",
+                {node.name, fmt::to_string(version), fmt::to_string(kContractVersion),
+                 "a plan made anew"});
+}
+
+std::string read_arithmetic(const Node& node) {
+  const std::string id = node.text();
+  std::vector<std::string> known;
+  for (const ArithmeticInfo& info : arithmetics()) known.emplace_back(info.id);
+  if (std::ranges::find(known, id) == known.end())
+    throw Error(ErrorCode::unsupported, kOperation, "there is no such arithmetic",
+                {node.name, id, fmt::format("{}", fmt::join(known, ", ")), known.front()});
+  return id;
+}
+
 }  // namespace
 
 std::string to_json(const Plan& plan) {
@@ -232,6 +251,8 @@ std::string to_json(const Plan& plan) {
   const Json json = {{"pass", plan.pass == Pass::forward ? "forward" : "backward"},
                      {"problem", Json::parse(to_json(plan.problem))},
                      {"level", to_string(plan.level)},
+                     {"contract", kContractVersion},
+                     {"arithmetic", plan.arithmetic},
                      {"fingerprint", plan.fingerprint()},
                      {"residency", plan.residency},
                      {"orders", std::move(orders)},
@@ -256,6 +277,8 @@ Plan plan_from_json(const std::string& text) {
   plan.pass = pass == "forward" ? Pass::forward : Pass::backward;
   plan.problem = problem_from_json(root.member("problem").value.dump());
   plan.level = level_from_string(root.member("level").text());
+  check_contract(root.member("contract"));
+  plan.arithmetic = read_arithmetic(root.member("arithmetic"));
   const Node orders = root.member("orders");
   for (size_t i = 0; i < orders.size(); ++i)
     plan.orders.push_back(std::make_shared<const HeadOrder>(read_order(orders.item(i), plan.pass)));

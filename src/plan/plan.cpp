@@ -21,6 +21,10 @@ class Hash {
     const auto bits = static_cast<uint64_t>(value);
     for (int shift = 0; shift < 64; shift += 8) add_byte(static_cast<uint8_t>(bits >> shift));
   }
+  void add(std::string_view text) {
+    add(static_cast<int64_t>(text.size()));
+    for (const char c : text) add_byte(static_cast<uint8_t>(c));
+  }
   void add(std::span<const int64_t> values) {
     add(static_cast<int64_t>(values.size()));
     for (const int64_t value : values) add(value);
@@ -101,6 +105,8 @@ int64_t Plan::bytes() const {
 
 std::string Plan::fingerprint() const {
   Hash hash;
+  hash.add(kContractVersion);
+  hash.add(arithmetic);
   hash.add(static_cast<int64_t>(pass));
   hash.add(std::array<int64_t, 3>{problem.head_dim, problem.head_dim_v,
                                   static_cast<int64_t>(problem.dtype)});

@@ -1,4 +1,4 @@
-// The rules behind "auto": cheap, and checked against search() by the tests.
+// Who does what when under "auto". Nothing here fixes a bit.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,6 @@
 #include "verbatim/schedule.h"
 
 namespace verbatim {
-
-/// The order that `auto` stands for. A pure function of one sequence's tiles and its group: nothing
-/// of the device, of other heads or of what else is packed may enter.
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group);
 
 /// The placements that `auto` tries: the first of those that need the fewest resident workers. May
 /// look at everything, since placements fix no bit. `head_bytes`: what a KV head should find in L2:

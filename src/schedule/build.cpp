@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include "contract/contract.h"
 #include "plan/verify.h"
 #include "schedule/auto.h"
 #include "schedule/orders/cut.h"
@@ -127,22 +128,22 @@ void place(Plan& plan, const PlanOptions& options, int32_t workers) {
   }
 }
 
-/// Cuts the chains of all orders where they wait for later ones. False: that cannot be done.
+/// Cuts the chains of all orders where they wait for later ones. False: that cannot be done, and
+/// the plan stays as it is.
 bool cut(Plan& plan) {
-  for (auto& order : plan.orders) {
-    order = order::cut_at_waits(*order);
-    if (!order) return false;
+  std::vector<std::shared_ptr<const HeadOrder>> pieces;
+  for (const auto& order : plan.orders) {
+    pieces.push_back(order::cut_at_waits(*order));
+    if (!pieces.back()) return false;
   }
+  plan.orders = std::move(pieces);
   return true;
 }
 
 }  // namespace
 
 TileShape default_tile(const Problem& problem, Pass pass) {
-  const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
-  if (dim > 128) return {64, 64};
-  if (pass == Pass::forward) return dim <= 64 ? TileShape{192, 128} : TileShape{128, 128};
-  return dim <= 64 ? TileShape{128, 128} : TileShape{64, 128};
+  return contract::tile(pass, problem);
 }
 
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {
@@ -159,6 +160,8 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   plan.pass = options.pass;
   plan.problem = problem;
   plan.level = options.level;
+  plan.arithmetic = arithmetic_of(options.arithmetic.empty() ? "cpu" : options.arithmetic, options.pass,
+                                  problem, tile, options.order);
   std::vector<int32_t> variants;
   for (int64_t b = 0; b < problem.batch; ++b)
     for (int64_t h = 0; h < problem.kv_heads; ++h) variants.push_back(mask.variant(b, h));
@@ -173,12 +176,16 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   }
   plan.orders = orders.orders;
 
+  // Chains that rotate through a group are long: as pieces they fill the workers, and wait for none
+  // that comes later.
+  if (options.placement == "auto" && problem.group() > 1 && OrderProof(plan).rotates()) cut(plan);
+
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
   place(plan, options, workers);
   const int32_t most = options.workers > 0 ? options.workers : options.residents;
   if (most > 0 && plan.residency > most) {
-    Plan whole = plan;
+    const Plan whole = plan;
     if (cut(plan)) place(plan, options, workers);
     if (plan.residency > most) {
       if (options.workers > 0)
@@ -186,7 +193,7 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
                     "too few workers for the waits of the order",
                     {"workers", fmt::to_string(most), fmt::format("{} or more", whole.residency),
                      "right_to_left"});
-      plan = std::move(whole);  // a backend that cannot run it says so
+      plan = whole;  // a backend that cannot run it says so
     }
   }
   plan.placement.workers = std::max(plan.placement.workers, plan.residency);

@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/passes.h"
+#include "contract/contract.h"
 
 namespace verbatim {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
+  std::string_view arithmetic() const override { return "cpu"; }
 
   void check(const Problem& problem) const override { problem.validate(); }
 
@@ -29,20 +31,21 @@ class CpuBackend final : public Backend {
 
   void forward(const Plan& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override {
-    require_pass(plan, Pass::forward, "cpu.forward");
+    check_plan(plan, Pass::forward, "cpu.forward");
     check_tensors(plan.problem, tensors);
     cpu::run_forward(plan, tensors, run, cpu::kernels());
   }
 
   void backward(const Plan& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override {
-    require_pass(plan, Pass::backward, "cpu.backward");
+    check_plan(plan, Pass::backward, "cpu.backward");
     check_tensors(plan.problem, tensors);
     cpu::run_backward(plan, tensors, run, cpu::kernels());
   }
 
  private:
-  static void require_pass(const Plan& plan, Pass pass, const char* operation) {
+  static void check_plan(const Plan& plan, Pass pass, const char* operation) {
+    if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, operation);
     if (plan.pass == pass) return;
     const auto word = [](Pass p) { return p == Pass::forward ? "forward" : "backward"; };
     throw Error(

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numbers>
 #include <optional>
 
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/recording.h"
 #include "backend/cuda/staging.h"
+#include "contract/contract.h"
 #include "plan/live_heads.h"
 
 namespace verbatim::cuda {
@@ -137,47 +139,61 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan) {
       .end;
 }
 
-CudaBackend::CudaBackend(int index) : device_(device(index)), arch_(device_.arch) {}
+CudaBackend::CudaBackend(int index) : device_(device(index)) {}
 
-const Kernel& CudaBackend::kernel(Pass pass, const Problem& problem, const TileShape& tile,
-                                  bool shared_tiles) const {
-  std::string expected = "a GPU of compute capability 8.0 or more";
-  for (const Kernel& kernel : kernels()) {
-    if (kernel.pass != pass || arch_ < kernel.arch || arch_ >= kernel.family) continue;
-    if (shared_tiles && !kernel.shared_tiles) continue;
-    expected = kernel.lacks(problem, tile);
-    if (!expected.empty()) continue;
-    const int64_t bytes = kernel.shared_bytes(problem, tile);
-    if (bytes <= device_.shared_bytes) return kernel;
-    expected = fmt::format("at most {} bytes of shared memory per CTA, where {} takes {}",
-                           device_.shared_bytes, kernel.name, bytes);
+std::string_view CudaBackend::arithmetic() const {
+  return device_.arch / 10 == 9 ? "sm90" : "sm80";  // wgmma is of 9.0 alone
+}
+
+const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
+                                  const TileShape& tile) const {
+  const auto found = std::ranges::find_if(kernels(), [&](const Kernel& kernel) {
+    return kernel.pass == pass && kernel.arithmetic == arithmetic;
+  });
+  const auto refuse = [&](std::string expected) {
+    throw Error(
+        ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
+        {"problem",
+         fmt::format("arithmetic {}, dtype {}, head dims {} and {}, tiles of {} x {}, compute "
+                     "capability {}.{}",
+                     arithmetic, to_string(problem.dtype), problem.head_dim, problem.head_dim_v,
+                     tile.q, tile.kv, device_.arch / 10, device_.arch % 10),
+         expected, expected});
+  };
+  if (found == kernels().end()) refuse("arithmetic sm80 or sm90");
+  if (device_.arch < found->arch || device_.arch >= found->family) {
+    refuse(found->arch == 90 ? "a GPU of compute capability 9.0, or arithmetic sm80"
+                             : "a GPU of compute capability 8.0 or more");
   }
-  throw Error(ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
-              {"problem",
-               fmt::format("dtype {}, head dims {} and {}, tiles of {} x {}, compute capability {}",
-                           to_string(problem.dtype), problem.head_dim, problem.head_dim_v, tile.q,
-                           tile.kv, arch_),
-               expected, expected});
+  if (std::string missing = found->lacks(problem, tile); !missing.empty()) refuse(missing);
+  const int64_t bytes = found->shared_bytes(problem, tile);
+  if (bytes > device_.shared_bytes) {
+    refuse(fmt::format("at most {} bytes of shared memory per CTA, where {} takes {}",
+                       device_.shared_bytes, found->name, bytes));
+  }
+  return *found;
+}
+
+const Kernel& CudaBackend::kernel(const Plan& plan) const {
+  return kernel(plan.pass, plan.arithmetic, plan.problem, tile_of(plan));
 }
 
 void CudaBackend::check(const Problem& problem) const {
-  const TileShape smallest{64, 64};
-  kernel(Pass::forward, problem, smallest, false);
-  kernel(Pass::backward, problem, smallest, false);
+  const TileShape smallest{64, 64};  // the portable kernels take what those of Hopper take
+  kernel(Pass::forward, contract::kSm80, problem, smallest);
+  kernel(Pass::backward, contract::kSm80, problem, smallest);
 }
 
 int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
-  return launch_bytes(kernel(plan.pass, plan.problem, tile_of(plan), shares_tiles(plan)), plan);
+  return launch_bytes(kernel(plan), plan);
 }
 
-std::string CudaBackend::kernel_name(const Plan& plan) const {
-  return kernel(plan.pass, plan.problem, tile_of(plan), shares_tiles(plan)).name;
-}
+std::string CudaBackend::kernel_name(const Plan& plan) const { return kernel(plan).name; }
 
 void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
                           const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
-  const Kernel& chosen = kernel(Pass::forward, plan.problem, tile_of(plan), shares_tiles(plan));
+  const Kernel& chosen = kernel(plan);
   const DeviceGuard guard(device_.index);
   Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   ForwardParams params;
@@ -193,7 +209,7 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
 void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
                            const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
-  const Kernel& chosen = kernel(Pass::backward, plan.problem, tile_of(plan), shares_tiles(plan));
+  const Kernel& chosen = kernel(plan);
   const DeviceGuard guard(device_.index);
   Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   BackwardParams params;

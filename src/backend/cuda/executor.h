@@ -21,6 +21,7 @@ class CudaBackend : public Backend {
   explicit CudaBackend(int index);
 
   std::string_view name() const override { return "cuda"; }
+  std::string_view arithmetic() const override;
   void check(const Problem& problem) const override;
   int32_t residents() const override { return device_.multiprocessors; }
   int64_t workspace_bytes(const Plan& plan) const override;
@@ -36,17 +37,15 @@ class CudaBackend : public Backend {
   /// Longest wait for one addend before a launch is given up; 10 seconds at first.
   void set_spin_limit(double seconds) { spin_limit_ns_ = static_cast<int64_t>(seconds * 1e9); }
 
-  /// Chooses kernels as on a device of at most this compute capability: 80 runs the portable ones.
-  void limit_arch(int arch) { arch_ = std::min(arch_, arch); }
-
-  /// The first kernel of the registry that suits the device, the problem, the tiles, and, with
-  /// `shared_tiles`, plans in which several chains share a tile.
-  const Kernel& kernel(Pass pass, const Problem& problem, const TileShape& tile,
-                       bool shared_tiles) const;
+  /// The kernel of the plan's arithmetic. Throws Error(unsupported) when this device or the kernel
+  /// cannot run it.
+  const Kernel& kernel(const Plan& plan) const;
 
  private:
+  const Kernel& kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
+                       const TileShape& tile) const;
+
   const Device& device_;
-  int arch_;
   int64_t spin_limit_ns_ = 10'000'000'000;
 };
 

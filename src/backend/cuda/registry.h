@@ -42,7 +42,7 @@ struct Kernel {
   const char* summary;   // one line for `verbatim info`
   int32_t arch, family;  // least compute capability and first one too new: 80 and 1000
   Pass pass;
-  bool shared_tiles;  // runs plans in which several chains share a tile
+  const char* arithmetic;  // id of arithmetics(): of the plans that it runs
   /// Empty when it can run the problem in these tiles; else what would work, for the error.
   std::string (*lacks)(const Problem& problem, const TileShape& tile);
   /// Shared memory of one CTA: a device that has less cannot run it.
@@ -58,7 +58,7 @@ struct Kernel {
 /// The sizes of a validated problem.
 Sizes sizes_of(const Problem& problem);
 
-/// In order of preference: the first that suits the device and the problem runs.
+/// One for each pass and arithmetic.
 std::span<const Kernel> kernels();
 
 }  // namespace verbatim::cuda

@@ -20,4 +20,8 @@ void check_residency(int64_t needed, int64_t resident, const char* operation) {
                fmt::format("at most {}", resident), "descending, which needs one"});
 }
 
+std::string tiles_of(const TileShape& tile) {
+  return fmt::format("tiles of {} x {}", tile.q, tile.kv);
+}
+
 }  // namespace verbatim::cuda

@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 
 #include "verbatim/error.h"
+#include "verbatim/mask.h"
 
 namespace verbatim::cuda {
 
@@ -16,6 +18,9 @@ void check(cudaError_t status, const char* operation);
 /// Throws Error(unsupported) when a plan that needs `needed` workers at once meets a device that
 /// holds only `resident` of the kernel's CTAs.
 void check_residency(int64_t needed, int64_t resident, const char* operation);
+/// "tiles of Q x KV", for what a kernel expects.
+std::string tiles_of(const TileShape& tile);
+
 /// Whether all CTAs of a launch have to start together, since `needed` of the `resident` ones must
 /// run at once. Up to half of them need not: so many find room, and other kernels go on beside them.
 constexpr bool must_start_together(int64_t needed, int64_t resident) {

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "plan/row_counters.h"
+#include "contract/rules.h"
 #include "schedule/orders/orders.h"
 
 namespace verbatim::order {
@@ -52,10 +53,7 @@ void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows 
 int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
   const int32_t parts = count == 0 || count > group ? group : count;
   if (!even) return parts;
-  const auto longest = [&](int32_t of) { return (group + of - 1) / of; };  // query heads of a chain
-  int32_t least = 1;
-  while (least < parts && visits * longest(least) > most * longest(parts)) ++least;
-  return least;
+  return static_cast<int32_t>(contract::even_parts(group, parts, visits, most));
 }
 
 HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,

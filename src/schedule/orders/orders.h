@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "contract/contract.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim::order {
@@ -33,14 +34,9 @@ constexpr int32_t first_head(int32_t group, int32_t part, int32_t parts) {
   return (group * part + parts - 1) / parts;
 }
 
-/// KV tiles that rotate or turn together in the chunked orders. A constant of the contract: it
-/// fixes bits, so it may never depend on a device.
-inline constexpr int32_t kChunk = 8;
-/// KV tiles that one chain of a "/split" forward order visits at most; fixes bits like kChunk.
-inline constexpr int32_t kSplit = 32;
-
-/// Tasks that run at once, as far as orders may know: the last heads of a tail order fill a wave.
-inline constexpr int32_t kWave = 128;
+using contract::kChunk;
+using contract::kSplit;
+using contract::kWave;
 /// How many of a sequence's KV tiles rotate together in `shift`: all, up to half a wave, for other
 /// kernels can have part of the device. More rotate in equal chunks: the largest, down to a quarter
 /// of a wave, of which whole numbers fill 7/8 of one; half a wave where there are none.

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "schedule/auto.h"
+#include "contract/rules.h"
 #include "schedule/names.h"
 #include "schedule/orders/orders.h"
 #include "verbatim/error.h"
@@ -49,7 +49,7 @@ constexpr std::array kInfos{
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
 HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Parts) {
-  const std::string name = auto_order(Pass::backward, *tiles, group);
+  const std::string name = contract::auto_order(Pass::backward, *tiles, group);
   return *make_order(Pass::backward, name, tiles, group);
 }
 
@@ -124,7 +124,7 @@ std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
   return std::make_shared<const HeadOrder>(
       order::per_sequence(tiles, [&](const order::Tiles& sequence) {
         const std::string own =
-            name == "auto" ? auto_order(pass, *sequence, group) : std::string(name);
+            name == "auto" ? contract::auto_order(pass, *sequence, group) : std::string(name);
         const OrderInfo& info = order::find(pass, own);
         const auto index = static_cast<size_t>(&info - kInfos.data());
         HeadOrder order = kBuilders[index](sequence, group, *parts_asked(info, own));

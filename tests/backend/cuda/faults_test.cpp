@@ -148,6 +148,7 @@ TEST(Faults, WithoutTurnsTheBitsChange) {
       PlanOptions options;
       options.order = "none";
       options.level = Level::not_guaranteed;
+      options.arithmetic = gpu_arithmetic();
       options.workers = 132;
       return make_plan(c.problem, mask, options);
     }();

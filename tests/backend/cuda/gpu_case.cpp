@@ -38,10 +38,14 @@ const cuda::CudaBackend* gpu() {
     }
     auto made = std::make_unique<cuda::CudaBackend>(0);
     made->set_spin_limit(2);
-    if (const char* arch = std::getenv("VERBATIM_GPU_ARCH")) made->limit_arch(std::atoi(arch));
     return made;
   }();
   return backend.get();
+}
+
+std::string gpu_arithmetic() {
+  const char* asked = std::getenv("VERBATIM_ARITHMETIC");
+  return asked ? asked : gpu() ? std::string(gpu()->arithmetic()) : "sm80";
 }
 
 std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
@@ -132,7 +136,8 @@ BackwardTensors GpuCase::backward() const {
 }
 
 Plan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
-                   const std::string& placement, int32_t workers) const {
+                   const std::string& placement, int32_t workers,
+                   const std::string& arithmetic) const {
   PlanOptions options;
   options.pass = pass;
   options.order = order;
@@ -140,6 +145,7 @@ Plan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
   options.tile = tile;
   options.workers = workers;
   options.placement = placement;
+  options.arithmetic = arithmetic;
   return make_plan(problem, mask, options);
 }
 

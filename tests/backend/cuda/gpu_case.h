@@ -13,9 +13,11 @@
 
 namespace verbatim::test {
 
-/// The device to test on; null without one, for GTEST_SKIP. VERBATIM_GPU_ARCH=80 in the environment
-/// makes it choose the portable kernels.
+/// The device to test on; null without one, for GTEST_SKIP.
 const cuda::CudaBackend* gpu();
+/// The arithmetic of plans: the device's, or VERBATIM_ARITHMETIC of the environment ("sm80": the
+/// portable kernels on Hopper, too).
+std::string gpu_arithmetic();
 
 /// A tensor and its copy on the device, guards and gaps included.
 class GpuTensor {
@@ -61,7 +63,8 @@ struct GpuCase {
   ForwardTensors forward() const;
   BackwardTensors backward() const;
   Plan plan(Pass pass, const std::string& order, TileShape tile = {0, 0},
-            const std::string& placement = "auto", int32_t workers = 132) const;
+            const std::string& placement = "auto", int32_t workers = 132,
+            const std::string& arithmetic = gpu_arithmetic()) const;
 
   std::vector<GpuTensor*> outputs() { return {&o, &lse, &dq, &dk, &dv}; }
   /// NaN into all outputs on the device, both passes, outputs back.

@@ -152,8 +152,6 @@ TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
   const Mask mask = masks::causal_sliding_window(260, 260, 40);
   // The portable kernels: the Hopper ones multiply hidden zeros by whatever a tile holds, so there
   // a NaN reaches every row of the tiles it lies in (docs/kernels/backward-sm90.md).
-  cuda::CudaBackend portable(0);
-  portable.limit_arch(80);
   for (const int64_t head_dim : {64, 128, 192}) {
     Problem p = small(mask);
     p.kv_heads = 2;
@@ -163,7 +161,10 @@ TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
       GpuTensor& poisoned = *std::array{&c.q, &c.k, &c.v, &c.dout}[static_cast<size_t>(which)];
       poisoned.host.set(0, 117, 1, 9, NAN);
       poisoned.upload();
-      c.run(portable, c.plan(Pass::forward, "descending"), c.plan(Pass::backward, "ascending"));
+      const auto portable = [&](Pass pass, const std::string& order) {
+        return c.plan(pass, order, {0, 0}, "auto", 132, "sm80");
+      };
+      c.run(*gpu(), portable(Pass::forward, "descending"), portable(Pass::backward, "ascending"));
       double ratio = 0;
       EXPECT_EQ(c.examine(ratio), "") << "NaN in input " << which << ", head dim " << head_dim;
     }
@@ -216,7 +217,7 @@ TEST(Launch, ARecordedBackwardTellsOfEveryVisitAndHasTheSameBits) {
   const Mask mask = masks::causal(1024, 1024);
   GpuCase c(small(mask), mask, 5);
   const Plan backward = c.plan(Pass::backward, "descending");
-  const cuda::Kernel& kernel = gpu()->kernel(Pass::backward, c.problem, {64, 128}, false);
+  const cuda::Kernel& kernel = gpu()->kernel(backward);
   if (!kernel.records) GTEST_SKIP() << kernel.name << " keeps no record";
   c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
   const auto expected = c.bits();

@@ -27,8 +27,11 @@ TEST_P(Small, Kernels) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Kind kind = GetParam();
   if (cuda::device(0).arch < kind.arch) GTEST_SKIP() << "no such device";
-  cuda::CudaBackend backend(0);
-  backend.limit_arch(kind.arch);
+  const std::string arithmetic = fmt::format("sm{}", kind.arch);
+  const auto plan = [&](const GpuCase& c, Pass pass, const std::string& order,
+                        const std::string& placement = "auto", int32_t workers = 132) {
+    return c.plan(pass, order, {0, 0}, placement, workers, arithmetic);
+  };
   const std::vector<int64_t> docs{130, 0, 70, 100};
   for (const Mask& mask : {masks::causal(300, 300), masks::causal_document(docs)}) {
     Problem p = problem_of(mask, kind.head_dim, 1);
@@ -38,7 +41,7 @@ TEST_P(Small, Kernels) {
     GpuCase c(p, mask, 3);
     // split: shared KV tiles; shift: tasks wait for later ones.
     for (const std::string order : {"descending", "ascending/split", "shift"}) {
-      c.run(backend, c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, order));
+      c.run(*gpu(), plan(c, Pass::forward, "ascending"), plan(c, Pass::backward, order));
       double ratio = 0;
       EXPECT_EQ(c.examine(ratio), "") << order;
     }
@@ -50,8 +53,8 @@ TEST_P(Small, Kernels) {
     p.dtype = kind.dtype;
     if (kind.extras) p.softcap = 5, p.dropout = 0.2;
     GpuCase c(p, full, 3);
-    c.run(backend, c.plan(Pass::forward, "ascending"),
-          c.plan(Pass::backward, "shift", {0, 0}, "auto", 1));
+    c.run(*gpu(), plan(c, Pass::forward, "ascending"),
+          plan(c, Pass::backward, "shift", "auto", 1));
     double ratio = 0;
     EXPECT_EQ(c.examine(ratio), "") << "in pieces";
   }
@@ -63,13 +66,13 @@ TEST_P(Small, Kernels) {
     p.dtype = kind.dtype;
     GpuCase c(p, causal, 3);
     const Plan backward =
-        c.plan(Pass::backward, group == 1 ? "descending" : "descending/split", {0, 0}, "queue", 4);
+        plan(c, Pass::backward, group == 1 ? "descending" : "descending/split", "queue", 4);
     const auto [heads, queries] = live_heads(backward);
     ASSERT_LT(heads, p.batch * p.kv_heads);
     if (group > 1) {
       ASSERT_LT(queries, group);
     }
-    c.run(backend, c.plan(Pass::forward, "ascending"), backward);
+    c.run(*gpu(), plan(c, Pass::forward, "ascending"), backward);
     double ratio = 0;
     EXPECT_EQ(c.examine(ratio), "") << "groups of " << group << ", sums in turn";
   }

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/sm80/bwd/config.h"
 #include "backend/cuda/sm80/dispatch.h"
+#include "contract/contract.h"
 
 namespace verbatim::cuda::sm80 {
 namespace {
@@ -50,7 +51,7 @@ Kernel backward_kernel() {
           .arch = 80,
           .family = 1000,
           .pass = Pass::backward,
-          .shared_tiles = true,
+          .arithmetic = contract::kSm80,
           .lacks = lacks_here,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/sm80/dispatch.h"
 #include "backend/cuda/sm80/fwd/config.h"
+#include "contract/contract.h"
 
 namespace verbatim::cuda::sm80 {
 namespace {
@@ -53,7 +54,7 @@ Kernel forward_kernel() {
           .arch = 80,
           .family = 1000,
           .pass = Pass::forward,
-          .shared_tiles = true,
+          .arithmetic = contract::kSm80,
           .lacks = lacks_here,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,

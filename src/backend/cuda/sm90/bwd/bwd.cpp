@@ -7,6 +7,7 @@
 #include "backend/cuda/sm90/bwd/launch.h"
 #include "backend/cuda/sm90/tensor_map.h"
 #include "backend/cuda/status.h"
+#include "contract/contract.h"
 
 namespace verbatim::cuda::sm90 {
 namespace {
@@ -14,10 +15,8 @@ namespace {
 using namespace sm90_bwd;
 
 constexpr const char* kOperation = "cuda.sm90.backward";
-constexpr int64_t kTileKv = 128;
-constexpr double kLeastScale = 1e-6;  // LSE / scale must fit into the statistics
 
-int64_t tile_q(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
+constexpr TileShape tile_of(int64_t head_dim) { return contract::tile(Pass::backward, head_dim); }
 
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {
@@ -27,9 +26,10 @@ struct Extent {
   Extent(int64_t head_dim, int64_t sum_tiles, int64_t row_tiles, int64_t key_tiles,
          bool shared_tiles) {
     dq_sum = 0;
-    stats = dq_sum + sum_tiles * tile_q(head_dim) * head_dim;
-    dv_sum = stats + row_tiles * tile_q(head_dim) * kStatBytes / 4;
-    key_turns = dv_sum + (shared_tiles ? key_tiles * kTileKv * head_dim : 0);
+    const TileShape tile = tile_of(head_dim);
+    stats = dq_sum + sum_tiles * tile.q * head_dim;
+    dv_sum = stats + row_tiles * tile.q * kStatBytes / 4;
+    key_turns = dv_sum + (shared_tiles ? key_tiles * tile.kv * head_dim : 0);
     end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
   }
 };
@@ -69,11 +69,9 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
       (problem.head_dim != 64 && problem.head_dim != 128)) {
     return "equal head dims of 64 or 128";
   }
-  if (std::abs(problem.softmax_scale()) < kLeastScale) return "a softmax scale of at least 1e-6";
-  if (problem.q_len == 0 || problem.kv_len == 0) return "at least one query and one key";
-  if (tile != TileShape{tile_q(problem.head_dim), kTileKv}) {
-    return problem.head_dim == 64 ? "tiles of 128 x 128" : "tiles of 64 x 128";
-  }
+  if (std::abs(problem.softmax_scale()) < contract::kLeastSm90Scale)
+    return "a softmax scale of at least 1e-6";
+  if (tile != tile_of(problem.head_dim)) return tiles_of(tile_of(problem.head_dim));
   return {};
 }
 
@@ -97,6 +95,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const int64_t head_dim = sizes.head_dim;
   const bool bf16 = context.dtype == Dtype::bf16;
   const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
+    if (length == 0) return CUtensorMap{};  // nothing is ever loaded through it
     return make_tensor_map(tensor, bf16, sizes.batch, length, heads, head_dim,
                            static_cast<int32_t>(rows));
   };
@@ -152,7 +151,7 @@ Kernel backward_kernel() {
           .arch = 90,
           .family = 100,
           .pass = Pass::backward,
-          .shared_tiles = true,
+          .arithmetic = contract::kSm90,
           .lacks = lacks,
           .shared_bytes = shared_bytes_of,
           .workspace_bytes = workspace_bytes,

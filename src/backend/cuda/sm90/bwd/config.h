@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cuda/sm90/bwd/stats.cuh"
+#include "contract/contract.h"
 
 namespace verbatim::cuda::sm90_bwd {
 
@@ -77,8 +78,8 @@ struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kExtras = kExtras_;  // softcap and dropout
-  static constexpr int kTileQ = kHeadDim == 64 ? 128 : 64;
-  static constexpr int kTileKv = 128;
+  static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim);
+  static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ
 
   // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64 half

@@ -46,7 +46,8 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   struct Next {
     int32_t row, sum, addend, key;
     bool last, waits, ready;  // ready: the turn that it waits for has been seen
-    bool ends;                // others may wait for this visit before the next one is known
+    bool ends;                // the last of its chain: others may wait for it before the next one is
+                              // known, for empty chains between can wait in their turn
   };
   Recorder recorder(p.record, 1, true);
   const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
@@ -57,7 +58,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
     Next next{visit.row,           visit.sum, visit.addend, visit.key,
-              visit.head.rows > 0, false,     false,        p.together > 1 && visit.head.last};
+              visit.head.rows > 0, false,     false,        visit.head.last != 0};
     if (p.ordered && next.row >= 0) {
       next.waits = next.addend > 0 || (next.addend < 0 && !next.last);
       next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);

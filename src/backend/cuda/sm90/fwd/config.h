@@ -4,6 +4,7 @@
 #include <cute/tensor.hpp>
 
 #include "backend/cuda/sm90/fwd/args.h"
+#include "contract/contract.h"
 
 namespace verbatim::cuda::sm90 {
 
@@ -28,6 +29,7 @@ struct FwdConfig {
   static constexpr int producer_registers = consumers == 2 ? 56 : 32;
   static constexpr int consumer_registers = consumers == 2 ? 224 : 160;
 
+  static_assert(contract::tile(Pass::forward, head_dim) == TileShape{tile_q, tile_kv});
   static_assert(tile_q % kRows == 0 && (consumers == 2 || consumers == 3));
   static_assert(head_dim % kSwizzleSpan == 0 && tile_kv % 16 == 0 && tile_kv <= 256);
   static_assert(producer_registers + consumers * consumer_registers <= 65536 / kWarpgroup);

@@ -6,6 +6,7 @@
 #include "backend/cuda/sm90/fwd/launch.h"
 #include "backend/cuda/sm90/tensor_map.h"
 #include "backend/cuda/status.h"
+#include "contract/contract.h"
 
 namespace verbatim::cuda::sm90 {
 namespace {
@@ -46,7 +47,7 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
   }
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
   if (find(problem.head_dim, tile) == nullptr) {
-    return problem.head_dim == 64 ? "tiles of 192 x 128" : "tiles of 128 x 128";
+    return tiles_of(contract::tile(Pass::forward, problem.head_dim));
   }
   return {};
 }
@@ -105,7 +106,7 @@ Kernel forward_kernel() {
           .arch = 90,
           .family = 100,
           .pass = Pass::forward,
-          .shared_tiles = false,
+          .arithmetic = contract::kSm90,
           .lacks = lacks,
           .shared_bytes = shared_bytes_of,
           .workspace_bytes = no_workspace,

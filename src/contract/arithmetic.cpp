@@ -1,0 +1,46 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "contract/contract.h"
+#include "verbatim/error.h"
+
+namespace verbatim {
+namespace {
+
+constexpr std::array kInfos{
+    ArithmeticInfo{contract::kCpu, "cpu",
+                   "fixed lanes and explicit fused multiply-adds, whatever the instruction set"},
+    ArithmeticInfo{contract::kSm80, "sm80", "mma.sync, the portable CUDA kernels"},
+    ArithmeticInfo{contract::kSm90, "sm90",
+                   "wgmma, the Hopper kernels: bf16 and f16, head dims 64 and 128"}};
+
+/// Whether the Hopper kernels run it: known from names and sizes alone.
+bool suits_sm90(Pass pass, const Problem& problem, TileShape tile, std::string_view order) {
+  if (problem.dtype == Dtype::f32 || problem.head_dim != problem.head_dim_v ||
+      (problem.head_dim != 64 && problem.head_dim != 128) ||
+      tile != contract::tile(pass, problem.head_dim)) {
+    return false;
+  }
+  const double scale = problem.softmax_scale();
+  if (pass == Pass::backward) return std::abs(scale) >= contract::kLeastSm90Scale;
+  return scale > 0 && order.find('/') == std::string_view::npos;  // split rows are not merged
+}
+
+}  // namespace
+
+std::span<const ArithmeticInfo> arithmetics() { return kInfos; }
+
+std::string arithmetic_of(std::string_view family, Pass pass, const Problem& problem,
+                          TileShape tile, std::string_view order) {
+  if (family == "cpu") return contract::kCpu;
+  if (family == "sm80") return contract::kSm80;
+  if (family == "sm90")
+    return suits_sm90(pass, problem, tile, order) ? contract::kSm90 : contract::kSm80;
+  throw Error(ErrorCode::invalid_argument, "contract", "there is no such arithmetic",
+              {"arithmetic", std::string(family), "cpu, sm80 or sm90", "sm80"});
+}
+
+}  // namespace verbatim

@@ -1,0 +1,36 @@
+// All constants that fix bits. Kernels check theirs against these when they are compiled. Whoever
+// changes one raises kContractVersion, or the number of an arithmetic.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "verbatim/contract.h"
+
+namespace verbatim::contract {
+
+/// The tile shape of a pass, by the larger head dim.
+constexpr TileShape tile(Pass pass, int64_t head_dim) {
+  if (head_dim > 128) return {64, 64};
+  if (pass == Pass::forward) return head_dim <= 64 ? TileShape{192, 128} : TileShape{128, 128};
+  return head_dim <= 64 ? TileShape{128, 128} : TileShape{64, 128};
+}
+constexpr TileShape tile(Pass pass, const Problem& problem) {
+  return tile(pass, std::max(problem.head_dim, problem.head_dim_v));
+}
+
+/// KV tiles that rotate or turn together in the chunked orders.
+inline constexpr int32_t kChunk = 8;
+/// KV tiles that one chain of a "/split" forward order visits at most.
+inline constexpr int32_t kSplit = 32;
+/// Tasks that orders take to run at once.
+inline constexpr int32_t kWave = 128;
+
+inline constexpr const char* kCpu = "cpu.1";
+inline constexpr const char* kSm80 = "sm80.1";
+inline constexpr const char* kSm90 = "sm90.1";
+
+/// The sm90 backward scales LSE by 1 / scale, which must fit into its statistics.
+inline constexpr double kLeastSm90Scale = 1e-6;
+
+}  // namespace verbatim::contract

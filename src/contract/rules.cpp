@@ -1,0 +1,132 @@
+#include "contract/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace verbatim::contract {
+namespace {
+
+// Times in visits, fitted to an H200 (docs/lab/regret.md).
+constexpr double kLaunch = 3;  // before the first chain
+constexpr double kChain = 4;   // start and end of a chain
+constexpr double kShare = 4;   // more, where its dK and dV meet those of other chains
+constexpr double kTurn = 0.5;  // of a row, from addend to addend
+
+// How many KV heads run together is not for a rule to know: from kFewHeads to kManyHeads, and of
+// sequences shorter than kTokens, which seldom come alone, the root of their number times as many.
+constexpr double kFewHeads = 2, kManyHeads = 16, kTokens = 8192;
+
+constexpr double kSkewed = 2.5;         // longest column over the mean
+constexpr int64_t kLeastRotating = 12;  // KV tiles, or of chains that walk the whole group
+constexpr int64_t kLeastWalking = 4;
+constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
+
+/// The time of `heads` KV heads in chains of `parts` of the group: what kWave workers share, and
+/// the longest chain with the turns of the longest row, joined as the legs of a triangle. Only
+/// operations that are rounded alike on every machine.
+double time_of(const Shape& shape, int64_t parts, bool even, double heads) {
+  double work = 0, longest = 0;
+  for (const int64_t visits : shape.columns) {
+    const int64_t chains =
+        even ? even_parts(shape.group, parts, visits, shape.longest_column) : parts;
+    const int64_t walked = (shape.group + chains - 1) / chains;
+    const double each = chains > 1 ? kChain + kShare : kChain;
+    work += static_cast<double>(visits * shape.group) + static_cast<double>(chains) * each;
+    longest = std::max(longest, static_cast<double>(visits * walked) + each);
+  }
+  const double shared = heads * work / kWave;
+  const double alone = longest + kTurn * static_cast<double>(shape.longest_row);
+  return kLaunch + std::sqrt(shared * shared + alone * alone);
+}
+
+std::string descending(const Shape& shape, bool even) {
+  const int64_t parts = best_parts(shape, even);
+  if (parts == 1) return "descending";
+  if (parts == shape.group && !even) return "descending/split";
+  return fmt::format("descending/{}:{}", even ? "even" : "split", parts);
+}
+
+bool rotates(const Shape& shape) {
+  const auto columns = static_cast<int64_t>(shape.columns.size());
+  if (!shape.full || columns > kMostRotating) return false;
+  return columns >= kLeastRotating ||
+         (columns >= kLeastWalking && best_parts(shape, false) == 1);
+}
+
+bool is_skewed(const Shape& shape) {
+  return static_cast<double>(shape.longest_column) * static_cast<double>(shape.columns.size()) >=
+         kSkewed * static_cast<double>(shape.visits);
+}
+
+constexpr std::array kRules{
+    OrderRule{"rotating",
+              "every query tile visits every KV tile, of which there are 12 to 256, or from 4 on "
+              "if the last rule would not split the group",
+              "chains that each start at another row never wait in the same one", rotates,
+              [](const Shape&) -> std::string { return "shift"; }},
+    OrderRule{"skewed",
+              "some KV tile has at least 2.5 times as many visits as the mean (a question that all "
+              "answers share, global tokens)",
+              "parts only where chains are long: parts of short ones wait for each other", is_skewed,
+              [](const Shape& shape) { return descending(shape, true); }},
+    OrderRule{"descending", "all others",
+              "short chains come last, and parts of a group end before one long chain does",
+              [](const Shape&) { return true; },
+              [](const Shape& shape) { return descending(shape, false); }}};
+
+}  // namespace
+
+Shape::Shape(const TileMap& tiles, int32_t heads) : group(heads), rows(tiles.q_edges.back()) {
+  for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
+    const int64_t count = count_tiles(tiles.column(j));
+    if (count == 0) continue;
+    columns.push_back(count);
+    visits += count;
+    longest_column = std::max(longest_column, count);
+  }
+  for (int32_t q = 0; q < tiles.q_tiles(); ++q)
+    longest_row = std::max(longest_row, count_tiles(tiles.row(q)));
+  full = visits == int64_t{tiles.q_tiles()} * tiles.kv_tiles();
+}
+
+std::span<const OrderRule> order_rules() { return kRules; }
+
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
+                       std::span<const OrderRule> rules) {
+  // One order whatever the numbers of queries and keys: a row decoded alone has the bits that it has
+  // in training.
+  if (pass == Pass::forward) return "descending";
+  const Shape shape(tiles, group);
+  if (shape.visits == 0) return "descending";
+  return std::ranges::find_if(rules, [&](const OrderRule& rule) { return rule.applies(shape); })
+      ->order(shape);
+}
+
+int64_t best_parts(const Shape& shape, bool even) {
+  const double copies = std::max(kTokens / static_cast<double>(std::max<int64_t>(shape.rows, 1)), 1.0);
+  const double few = kFewHeads, many = kManyHeads * std::sqrt(copies);
+  const std::array heads{few, std::sqrt(few * many), many};
+  int64_t best = 1;
+  double least = 0;
+  for (int64_t parts = 1; parts <= shape.group; ++parts) {
+    if (shape.group % parts != 0) continue;  // a row waits for the longest part at every KV tile
+    double time = 1;  // the product over the numbers of heads: each counts by its ratio
+    for (const double count : heads) time *= time_of(shape, parts, even, count);
+    if (parts > 1 && time >= least) continue;
+    best = parts;
+    least = time;
+  }
+  return best;
+}
+
+int64_t even_parts(int64_t group, int64_t parts, int64_t visits, int64_t most) {
+  const auto longest = [&](int64_t of) { return (group + of - 1) / of; };  // query heads of a chain
+  int64_t least = 1;
+  while (least < parts && visits * longest(least) > most * longest(parts)) ++least;
+  return least;
+}
+
+}  // namespace verbatim::contract

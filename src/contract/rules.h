@@ -1,0 +1,50 @@
+// The rules behind the order "auto". They fix bits: who changes one raises kContractVersion.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "contract/contract.h"
+
+namespace verbatim::contract {
+
+/// What the rules may know: one sequence's tiles and the size of its group. Nothing of the device,
+/// of other heads, of the batch or of what else is packed.
+struct Shape {
+  int64_t group = 1;
+  int64_t rows = 0;               // query positions
+  std::vector<int64_t> columns;   // visits of each KV tile that has any
+  int64_t visits = 0;             // of all, by one query head
+  int64_t longest_column = 0, longest_row = 0;
+  bool full = false;              // every query tile visits every KV tile
+
+  Shape(const TileMap& tiles, int32_t group);
+};
+
+/// One rule for the backward's order. The first that applies decides.
+struct OrderRule {
+  const char* name;
+  const char* when;  // in words, for docs/scheduling.md
+  const char* why;
+  bool (*applies)(const Shape& shape);
+  std::string (*order)(const Shape& shape);
+};
+/// The last applies always.
+std::span<const OrderRule> order_rules();
+
+/// The order that `auto` stands for in a sequence. `rules`: those of the backward; a study may leave
+/// some out.
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
+                       std::span<const OrderRule> rules = order_rules());
+
+/// The equal parts of a group, a divisor of it, whose chains are expected to end first, whatever
+/// the number of heads (docs/scheduling.md). `even`: as the suffix "/even:N".
+int64_t best_parts(const Shape& shape, bool even);
+
+/// The chains of a KV tile under "/even:N": as few as make none longer than those of the tile that
+/// most rows see. That one has `most` visits and `parts` chains, this one `visits`.
+int64_t even_parts(int64_t group, int64_t parts, int64_t visits, int64_t most);
+
+}  // namespace verbatim::contract
