@@ -47,13 +47,13 @@ class ForwardWorker {
     Out o;  // (kTileQ, kHeadDim)
     clear(o);
     Softmax softmax;
-    Steps<Config::kBlockKv> steps(order, chain, order.kv_edges);
+    Steps<Config::kBlockKv> steps(order, chain, order.kv_edges, order.kv_used);
     Step next;
     bool more = steps.next(next);
     __syncthreads();  // the previous chain has read its Q and V
     if (more) {
-      copy_async<Config::kThreads>(s_.q, p_.q.at<const Element>(b_, row_, h_), p_.q.row, rows_,
-                                   p_.sizes.head_dim);
+      copy_async<Config::kThreads>(s_.q, p_.q.at<const Element>(b_, row_, h_), p_.q.row,
+                                   order.q_used[chain.tile], p_.sizes.head_dim);
       load_k(next);
       load_v(next);
     }
@@ -83,12 +83,12 @@ class ForwardWorker {
  private:
   __device__ void load_k(const Step& step) {
     copy_async<Config::kThreads>(s_.k, p_.k.at<const Element>(b_, step.row, kv_head_), p_.k.row,
-                                 step.rows, p_.sizes.head_dim);
+                                 step.used, p_.sizes.head_dim);
     commit_copies();
   }
   __device__ void load_v(const Step& step) {
     copy_async<Config::kThreads>(s_.v, p_.v.at<const Element>(b_, step.row, kv_head_), p_.v.row,
-                                 step.rows, p_.sizes.head_dim_v);
+                                 step.used, p_.sizes.head_dim_v);
     commit_copies();
   }
 

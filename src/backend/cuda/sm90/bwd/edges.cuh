@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kEdgeThreads)
   if (mine >= C::kTileQ) return;
   auto* stats = static_cast<typename C::Stat*>(workspace.stats) + tile.index * C::kTileQ;
   if constexpr (C::kExtras) {
-    stats[mine] = {lse == -INFINITY ? INFINITY : lse * kLog2e, delta[mine]};
+    const bool hidden = lse == -INFINITY;  // whatever its dO holds
+    stats[mine] = {hidden ? INFINITY : lse * kLog2e, hidden ? 0 : delta[mine]};
   } else {
     stats[mine] = StatCode<Element>::encode(lse, delta[mine], p.scalars.scale, unit);
   }
