@@ -148,7 +148,7 @@ class BackwardWorker {
           const float full = seen & bit ? exp2f(x - s_.lse_log2[r]) : 0;
           const float weight = keep & bit ? dropout.scale : 0;
           probability[e] = full * weight;
-          const float change = dp[0][j][2 * i + e] * weight - s_.delta[r];
+          const float change = fmaf(dp[0][j][2 * i + e], weight, -s_.delta[r]);
           gradient[e] = seen & bit ? full * change * softcap_slope(p_.scalars, x) : 0;
         }
         store_pair(s_.p.at(r, col + 8 * j), probability[0], probability[1]);

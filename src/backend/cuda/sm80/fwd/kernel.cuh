@@ -131,7 +131,7 @@ class ForwardWorker {
       }
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      softmax.sum[i] = softmax.sum[i] * decay + sum;
+      softmax.sum[i] = fmaf(softmax.sum[i], decay, sum);
 #pragma unroll
       for (int j = 0; j < Config::kOutColumns; ++j) {
         o[0][j][2 * i] *= decay;
@@ -171,8 +171,8 @@ class ForwardWorker {
 #pragma unroll
           for (int n = 0; n < 2 * Config::kOutColumns; ++n) {
             const int col = n / 2 * 8 + lane_ % 4 * 2 + n % 2;
-            o[0][n / 2][e / 2 * 2 + n % 2] +=
-                p * static_cast<float>(*s_.v.at(8 * j + 2 * t + e % 2, col));
+            float& sum = o[0][n / 2][e / 2 * 2 + n % 2];
+            sum = fmaf(p, static_cast<float>(*s_.v.at(8 * j + 2 * t + e % 2, col)), sum);
           }
         }
       }
@@ -219,11 +219,11 @@ class ForwardWorker {
     const float old_weight = exp2f(before - base), weight = exp2f(softmax.maximum[i] - base);
     const float sum = __ldcg(space_ + at_.sum + index);
     softmax.maximum[i] = maximum;
-    softmax.sum[i] = sum * old_weight + softmax.sum[i] * weight;
+    softmax.sum[i] = fmaf(sum, old_weight, softmax.sum[i] * weight);
     for_each_pair(o, i, [&](int col, float& x, float& y) {
       const float2 part = __ldcg(reinterpret_cast<const float2*>(sums(index) + col));
-      x = part.x * old_weight + x * weight;
-      y = part.y * old_weight + y * weight;
+      x = fmaf(part.x, old_weight, x * weight);
+      y = fmaf(part.y, old_weight, y * weight);
     });
   }
 
