@@ -97,6 +97,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       }
       if (clean_rows || clean_keys) ptx::mbarrier_arrive(&smem.raw);
     }
+    __syncwarp();  // nobody polls while the first lane works
     loads += first;
     if (!clean_rows && !clean_keys) continue;
     ptx::mbarrier_wait(&smem.raw, cleaned++ % 2);
