@@ -173,8 +173,9 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
   if (head.tiles->sequences.size() > 1) return {"longest_first", "queue"};
   // Heads start one after another; where chains are short, or of a group and long, as many side by
   // side as half the workers hold at once (measured on an H200).
-  const auto columns = static_cast<size_t>(std::max(head.tiles->kv_tiles(), 1));
-  const auto together = static_cast<size_t>(order::rotating_tiles(head.tiles->kv_tiles()));
+  const int32_t kv_tiles = head.tiles->core().kv_tiles();
+  const auto columns = static_cast<size_t>(std::max(kv_tiles, 1));
+  const auto together = static_cast<size_t>(order::rotating_tiles(kv_tiles));
   // One chunk of a head waits for the one before: others run beside it.
   if (together < columns)
     return {fmt::format("head_swizzled:{}:{}",
@@ -187,10 +188,8 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
 }  // namespace
 
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group) {
-  if (pass == Pass::forward) {
-    const bool idle = tiles.q_tiles() * group * kCanonicalHeads < order::kWave;
-    return idle && longest_row(tiles) > order::kSplit ? "descending/split" : "descending";
-  }
+  // Rows are split by none: one has the same sum among many and alone.
+  if (pass == Pass::forward) return "descending";
   const Load load(tiles);
   if (load.visits == 0) return "descending";
   if (should_rotate(tiles, load, group)) return "shift";
