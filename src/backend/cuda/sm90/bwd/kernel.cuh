@@ -1,7 +1,8 @@
 // The deterministic backward on Hopper: one resident CTA per SM walks the chains of a plan.
 //
 //   warp            role          waits for                       tells
-//   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
+//   0               loader        visit_full, {rows,k,v}_empty,   {rows,k,v}_full
+//                                 raw
 //   1               dQ writer     turn of the row,                {signal,sum}_full,
 //                                 {visit,dq}_full                 {visit,dq}_empty
 //   2               signaller     signal_full                     turn of the row, signal_empty
