@@ -79,5 +79,5 @@ endif()
 
 function(verbatim_cuda_flags name)
   target_compile_options(${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-fvisibility=hidden>)
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --fmad=false -Xcompiler=-fvisibility=hidden>)
 endfunction()

@@ -55,15 +55,25 @@ struct HeadMask {
   bool operator==(const HeadMask&) const = default;
 };
 
-/// Where a sequence starts.
+/// A sequence of a head: where it starts, and where its padding begins and ends. Padding is found
+/// from the visible positions: rows at an end that see no key, keys at an end that no row sees. So
+/// a sequence has the same tiles and orders alone, packed, and padded to any length.
 struct Sequence {
-  int64_t q_begin, k_begin;
+  int64_t q_begin = 0, k_begin = 0;  // in the plane
+  /// Rows and keys between the padding. After the last visible position all is padding; before the
+  /// first only where the rows cover the keys at the same positions (below), for rows of a chunk
+  /// that continues a cache count their tiles from its first key, whatever their window shows.
+  Interval q{}, k{};
+  /// Rows at the positions of `k`, if rows see keys from the first of them to the last: rows beside
+  /// them see keys of others, but have none of their own (padding that was hidden as keys only),
+  /// and orders do not depend on them. Else all of `q`. Dropout counts from (core.begin, k.begin).
+  Interval core{};
   bool operator==(const Sequence&) const = default;
 };
 
 /// The sequences of a head: its documents, empty ones too, when both axes have as many and no slice
-/// joins two of them; else the whole plane is one. Dropout counts from their starts, and numbers
-/// them through the batch, so that a document draws the same alone and packed.
+/// joins two of them; else the whole plane is one. Dropout numbers them through the batch, so that
+/// a document draws the same alone and packed.
 std::vector<Sequence> sequences(const HeadMask& mask);
 
 /// Which positions a problem computes: a name, its parameters, and one HeadMask per distinct
@@ -172,7 +182,8 @@ std::string to_mask_mod(const Mask& mask);
 std::string to_json(const Mask& mask);
 Mask mask_from_json(const std::string& text);
 
-/// Rows and columns of a tiling, cut anew at every break. Edges: 0 = first, length = last.
+/// Rows and columns of a tiling, cut anew at every break and where padding begins and ends. Edges:
+/// 0 = first, length = last.
 struct TileShape {
   int64_t q = 64, kv = 128;
   bool operator==(const TileShape&) const = default;
@@ -189,6 +200,12 @@ struct TileRun {
 /// Tiles that the runs hold.
 int64_t count_tiles(std::span<const TileRun> runs);
 
+/// Tiles [first, last) of an axis.
+struct TileRange {
+  int32_t first, last;
+  int32_t count() const { return last - first; }
+};
+
 /// Which tiles of a HeadMask hold work. Built in time proportional to slices and runs, not area.
 struct TileMap {
   TileShape shape;
@@ -201,10 +218,25 @@ struct TileMap {
   std::vector<Slice> slices;               // the mask's slices
   std::vector<Sequence> sequences;         // the mask's, so that a plan knows them
 
-  TileMap(const HeadMask& mask, TileShape shape);
-  /// The tiles of sequences[i], counted from its start. Their runs refer to the slice lists of the
-  /// whole map, which are left out.
-  TileMap sequence(size_t i) const;
+  TileMap(const HeadMask& mask, TileShape shape)
+      : TileMap(mask, shape, verbatim::sequences(mask)) {}
+  /// With other breaks in the mask than between its sequences.
+  TileMap(const HeadMask& mask, TileShape shape, std::vector<Sequence> sequences);
+
+  /// Tiles between which nothing is visible: a sequence without its padding, or padding.
+  struct Part {
+    TileRange q, kv;
+    Interval core;  // rows, as Sequence::core; of padding all
+  };
+  /// Of all sequences, in turn.
+  std::vector<Part> parts() const;
+  /// The tiles of a part, counted from its start, as a map of one sequence. Their runs refer to the
+  /// slice lists of the whole map, which are left out.
+  TileMap part(const Part& part) const;
+  /// Of a map of one sequence: query tiles of its core, and what a part of these and of its keys
+  /// without padding would be: the tiles that choose an order.
+  TileRange core_q_tiles() const;
+  TileMap core() const;
 
   int32_t q_tiles() const { return static_cast<int32_t>(q_edges.size()) - 1; }
   int32_t kv_tiles() const { return static_cast<int32_t>(kv_edges.size()) - 1; }

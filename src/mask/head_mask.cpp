@@ -168,24 +168,6 @@ HeadMask HeadMask::intersect(const HeadMask& other) const {
   return both;
 }
 
-std::vector<Sequence> sequences(const HeadMask& mask) {
-  const std::vector<Sequence> whole{{0, 0}};
-  if (mask.q_breaks.size() != mask.k_breaks.size()) return whole;
-  std::vector<Sequence> found = whole;
-  for (size_t i = 0; i < mask.q_breaks.size(); ++i)
-    found.push_back({mask.q_breaks[i], mask.k_breaks[i]});
-  for (const Slice& slice : mask.slices) {
-    const auto s = tighten(slice);
-    if (!s) continue;
-    const auto next = std::ranges::upper_bound(found, s->q_begin, {}, &Sequence::q_begin);
-    const bool last = next == found.end();
-    if (s->k_begin < std::prev(next)->k_begin || s->q_end > (last ? mask.q_len : next->q_begin) ||
-        s->k_end > (last ? mask.kv_len : next->k_begin))
-      return whole;
-  }
-  return found;
-}
-
 void HeadMask::validate() const {
   const std::string lengths = fmt::format("0 to {}", kMaxLength);
   require(0 <= q_len && q_len <= kMaxLength, "q_len", fmt::to_string(q_len), lengths);

@@ -20,6 +20,18 @@ std::vector<int64_t> cut(int64_t length, int64_t tile, std::span<const int64_t> 
   return edges;
 }
 
+/// The breaks of an axis, and where the padding of its sequences begins and ends.
+std::vector<int64_t> edges_of_parts(std::vector<int64_t> breaks,
+                                    std::span<const Sequence> sequences,
+                                    std::initializer_list<Interval Sequence::*> extents) {
+  for (const Sequence& s : sequences) {
+    for (const auto extent : extents)
+      breaks.insert(breaks.end(), {(s.*extent).begin, (s.*extent).end});
+  }
+  std::ranges::sort(breaks);
+  return breaks;
+}
+
 /// What one slice does to the tiles of one column. A convex slice touches an interval of them, and
 /// in an interval inside that one it is solid: it holds all rows of the tile at `width` keys.
 struct Piece {
@@ -178,6 +190,14 @@ class RunBuilder {
   size_t latest_ = 0;
 };
 
+/// The tiles between two edges.
+TileRange tiles_of(const std::vector<int64_t>& edges, Interval positions) {
+  const auto at = [&](int64_t edge) {
+    return static_cast<int32_t>(std::ranges::lower_bound(edges, edge) - edges.begin());
+  };
+  return {at(positions.begin), at(positions.end)};
+}
+
 }  // namespace
 
 int64_t count_tiles(std::span<const TileRun> runs) {
@@ -186,8 +206,8 @@ int64_t count_tiles(std::span<const TileRun> runs) {
   return count;
 }
 
-TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
-    : shape(tile_shape), slices(mask.slices), sequences(verbatim::sequences(mask)) {
+TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequence> own)
+    : shape(tile_shape), slices(mask.slices), sequences(std::move(own)) {
   if (shape.q < 1 || shape.kv < 1) {
     throw Error(ErrorCode::invalid_argument, "mask.tile", "a tile must not be empty",
                 {.argument = "tile",
@@ -195,8 +215,9 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
                  .expected = "1 or more queries and keys",
                  .nearest = ""});
   }
-  q_edges = cut(mask.q_len, shape.q, mask.q_breaks);
-  kv_edges = cut(mask.kv_len, shape.kv, mask.k_breaks);
+  q_edges = cut(mask.q_len, shape.q,
+                edges_of_parts(mask.q_breaks, sequences, {&Sequence::q, &Sequence::core}));
+  kv_edges = cut(mask.kv_len, shape.kv, edges_of_parts(mask.k_breaks, sequences, {&Sequence::k}));
   slice_ids.resize(slices.size());
   std::iota(slice_ids.begin(), slice_ids.end(), 0);
 
@@ -209,35 +230,65 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape)
   RunBuilder(tight, kv_edges, q_edges, slice_ids).build(row_begin, rows);
 }
 
-TileMap TileMap::sequence(size_t i) const {
-  const auto part_of = [&](const std::vector<int64_t>& edges, int64_t Sequence::*begin,
-                           std::vector<int64_t>& part) {
-    const auto first = std::ranges::lower_bound(edges, sequences[i].*begin);
-    const auto last = i + 1 < sequences.size()
-                          ? std::ranges::lower_bound(edges, sequences[i + 1].*begin)
-                          : std::prev(edges.end());
-    part.reserve(static_cast<size_t>(last - first) + 1);
-    for (auto edge = first; edge <= last; ++edge) part.push_back(*edge - *first);
-    return static_cast<int32_t>(first - edges.begin());
-  };
+std::vector<TileMap::Part> TileMap::parts() const {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence& s = sequences[i];
+    const bool last = i + 1 == sequences.size();
+    const Interval queries{s.q_begin, last ? q_edges.back() : sequences[i + 1].q_begin};
+    const Interval keys{s.k_begin, last ? kv_edges.back() : sequences[i + 1].k_begin};
+    const auto add = [&](Interval q, Interval k, Interval core, bool padding) {
+      if (padding && q.begin == q.end && k.begin == k.end) return;
+      parts.push_back({tiles_of(q_edges, q), tiles_of(kv_edges, k), core});
+    };
+    const Interval q_before{queries.begin, s.q.begin}, q_after{s.q.end, queries.end};
+    add(q_before, {keys.begin, s.k.begin}, q_before, true);
+    add(s.q, s.k, s.core, false);
+    add(q_after, {s.k.end, keys.end}, q_after, true);
+  }
+  return parts;
+}
+
+TileMap TileMap::part(const Part& of) const {
   TileMap part;
   part.shape = shape;
-  const int32_t q_first = part_of(q_edges, &Sequence::q_begin, part.q_edges);
-  const int32_t kv_first = part_of(kv_edges, &Sequence::k_begin, part.kv_edges);
-  // Lines [first, first + count), whose runs start `shift` tiles earlier in the part.
-  const auto copy = [](const std::vector<int32_t>& begin, const std::vector<TileRun>& runs,
-                       int32_t first, int32_t count, int32_t shift,
-                       std::vector<int32_t>& part_begin, std::vector<TileRun>& part_runs) {
-    const auto from = begin.begin() + first;
-    part_begin.assign(from, from + count + 1);
-    part_runs.assign(runs.begin() + from[0], runs.begin() + from[count]);
-    for (int32_t& offset : part_begin) offset -= from[0];
-    for (TileRun& run : part_runs) run.first -= shift, run.last -= shift;
+  const auto copy_edges = [](const std::vector<int64_t>& edges, TileRange tiles,
+                             std::vector<int64_t>& part_edges) {
+    const auto first = edges.begin() + tiles.first;
+    part_edges.assign(first, first + tiles.count() + 1);
+    for (int64_t& edge : part_edges) edge -= *first;
   };
-  copy(column_begin, columns, kv_first, part.kv_tiles(), q_first, part.column_begin, part.columns);
-  copy(row_begin, rows, q_first, part.q_tiles(), kv_first, part.row_begin, part.rows);
-  part.sequences = {{0, 0}};
+  copy_edges(q_edges, of.q, part.q_edges);
+  copy_edges(kv_edges, of.kv, part.kv_edges);
+  // What the runs of the lines `kept` hold of the tiles `streamed`.
+  const auto copy = [](const std::vector<int32_t>& begin, const std::vector<TileRun>& runs,
+                       TileRange kept, TileRange streamed, std::vector<int32_t>& part_begin,
+                       std::vector<TileRun>& part_runs) {
+    part_begin.assign(1, 0);
+    for (int32_t line = kept.first; line < kept.last; ++line) {
+      for (int32_t r = begin[line]; r < begin[line + 1]; ++r) {
+        TileRun run = runs[r];
+        run.first = std::max(run.first, streamed.first) - streamed.first;
+        run.last = std::min(run.last, streamed.last) - streamed.first;
+        if (run.first < run.last) part_runs.push_back(run);
+      }
+      part_begin.push_back(static_cast<int32_t>(part_runs.size()));
+    }
+  };
+  copy(column_begin, columns, of.kv, of.q, part.column_begin, part.columns);
+  copy(row_begin, rows, of.q, of.kv, part.row_begin, part.rows);
+  const int64_t first_row = q_edges[of.q.first];
+  part.sequences = {{.q = {0, part.q_edges.back()},
+                     .k = {0, part.kv_edges.back()},
+                     .core = {of.core.begin - first_row, of.core.end - first_row}}};
   return part;
+}
+
+TileRange TileMap::core_q_tiles() const { return tiles_of(q_edges, sequences.front().core); }
+
+TileMap TileMap::core() const {
+  const Sequence& s = sequences.front();
+  return part({core_q_tiles(), tiles_of(kv_edges, s.k), s.core});
 }
 
 std::span<const TileRun> TileMap::column(int32_t kv_tile) const {

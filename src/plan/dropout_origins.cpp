@@ -9,7 +9,7 @@ std::vector<DropoutOrigin> origins_of(const TileMap& tiles) {
   size_t at = 0;
   for (int32_t t = 0; t < tiles.q_tiles(); ++t) {
     while (at + 1 < sequences.size() && sequences[at + 1].q_begin <= tiles.q_edges[t]) ++at;
-    origins.push_back({static_cast<int64_t>(at), sequences[at].q_begin, sequences[at].k_begin});
+    origins.push_back({static_cast<int64_t>(at), sequences[at].core.begin, sequences[at].k.begin});
   }
   return origins;
 }

@@ -96,7 +96,7 @@ Slice read<Slice>(const Node& node) {
 template <>
 Sequence read<Sequence>(const Node& node) {
   const auto f = fields<int64_t, 2>(node);
-  return {f[0], f[1]};
+  return {.q_begin = f[0], .k_begin = f[1]};
 }
 template <>
 Task read<Task>(const Node& node) {
@@ -164,25 +164,34 @@ std::shared_ptr<const TileMap> read_tiles(const Node& node) {
   const auto kv_edges = edges(node.member("kv_edges"), kv_tile);
   HeadMask mask{q_edges.back(), kv_edges.back(), list<Slice>(node.member("slices")), {}, {}};
   const Node starts = node.member("sequences");
-  const auto sequences = list<Sequence>(starts);
-  bool known = !sequences.empty();
-  for (size_t i = 1; i < sequences.size(); ++i) {
-    mask.q_breaks.push_back(sequences[i].q_begin);
-    mask.k_breaks.push_back(sequences[i].k_begin);
-    known = known && std::ranges::binary_search(q_edges, sequences[i].q_begin) &&
-            std::ranges::binary_search(kv_edges, sequences[i].k_begin);
+  const auto read = list<Sequence>(starts);
+  for (size_t i = 1; i < read.size(); ++i) {
+    mask.q_breaks.push_back(read[i].q_begin);
+    mask.k_breaks.push_back(read[i].k_begin);
   }
   mask.validate();
-  if (!known || verbatim::sequences(mask) != sequences)
+  auto sequences = verbatim::sequences(mask);
+  const auto same_start = [](const Sequence& a, const Sequence& b) {
+    return a.q_begin == b.q_begin && a.k_begin == b.k_begin;
+  };
+  const auto are_edges = [](const std::vector<int64_t>& edges,
+                            std::initializer_list<int64_t> positions) {
+    return std::ranges::all_of(
+        positions, [&](int64_t position) { return std::ranges::binary_search(edges, position); });
+  };
+  const bool known = std::ranges::all_of(sequences, [&](const Sequence& s) {
+    return are_edges(q_edges, {s.q_begin, s.q.begin, s.core.begin, s.core.end, s.q.end}) &&
+           are_edges(kv_edges, {s.k_begin, s.k.begin, s.k.end});
+  });
+  if (!known || !std::ranges::equal(sequences, read, same_start))
     throw Error(ErrorCode::invalid_plan, kOperation,
                 fmt::format("'{}' are not those of the mask", starts.name),
-                {starts.name, fmt::format("{} starts", sequences.size()),
-                 "[0, 0], then edges between which every slice lies", "[[0, 0]]"});
+                {starts.name, fmt::format("{} starts", read.size()),
+                 "[0, 0], then edges between which every slice lies, and edges at their padding",
+                 "[[0, 0]]"});
   mask.q_breaks = inner(q_edges);
   mask.k_breaks = inner(kv_edges);
-  auto tiles = std::make_shared<TileMap>(mask, TileShape{q_tile, kv_tile});
-  tiles->sequences = sequences;
-  return tiles;
+  return std::make_shared<TileMap>(mask, TileShape{q_tile, kv_tile}, std::move(sequences));
 }
 
 HeadOrder read_order(const Node& node, Pass pass) {

@@ -61,8 +61,9 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
   if (head.tiles->sequences.size() > 1) return {"longest_first", "queue"};
   // Heads start one after another; where chains are short, or of a group and long, as many side by
   // side as half the workers hold at once (measured on an H200).
-  const auto columns = static_cast<size_t>(std::max(head.tiles->kv_tiles(), 1));
-  const auto together = static_cast<size_t>(order::rotating_tiles(head.tiles->kv_tiles()));
+  const int32_t kv_tiles = head.tiles->core().kv_tiles();
+  const auto columns = static_cast<size_t>(std::max(kv_tiles, 1));
+  const auto together = static_cast<size_t>(order::rotating_tiles(kv_tiles));
   // One chunk of a head waits for the one before: others run beside it.
   if (together < columns)
     return {fmt::format("head_swizzled:{}:{}",

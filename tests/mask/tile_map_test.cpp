@@ -20,7 +20,8 @@ struct Tile {
   bool operator==(const Tile&) const = default;
 };
 
-/// Edges position by position: a tile ends when it is full or when a document ends.
+/// Edges position by position: a tile ends when it is full, where a document ends, and where
+/// padding begins or ends.
 std::vector<int64_t> expected_edges(int64_t length, int64_t tile,
                                     const std::vector<int64_t>& breaks) {
   std::vector<int64_t> edges{0};
@@ -73,8 +74,13 @@ std::vector<Tile> expand(const TileMap& map, std::span<const TileRun> runs, size
 
 void expect_exact(const HeadMask& head, TileShape shape) {
   const TileMap map(head, shape);
-  ASSERT_EQ(map.q_edges, expected_edges(head.q_len, shape.q, head.q_breaks));
-  ASSERT_EQ(map.kv_edges, expected_edges(head.kv_len, shape.kv, head.k_breaks));
+  std::vector<int64_t> q_breaks = head.q_breaks, k_breaks = head.k_breaks;
+  for (const Sequence& s : sequences(head)) {
+    q_breaks.insert(q_breaks.end(), {s.q.begin, s.q.end, s.core.begin, s.core.end});
+    k_breaks.insert(k_breaks.end(), {s.k.begin, s.k.end});
+  }
+  ASSERT_EQ(map.q_edges, expected_edges(head.q_len, shape.q, q_breaks));
+  ASSERT_EQ(map.kv_edges, expected_edges(head.kv_len, shape.kv, k_breaks));
   ASSERT_EQ(map.slices, head.slices);
   std::vector<std::vector<Tile>> rows;
   for (int32_t t = 0; t < map.q_tiles(); ++t) {

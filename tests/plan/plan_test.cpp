@@ -295,7 +295,8 @@ TEST(PlanJson, NamesWhatIsWrong) {
   });
   expect("orders[0].kv_edges", "an empty list", "0 first",
          [&](auto& json) { order(json)["kv_edges"] = nlohmann::json::array(); });
-  expect("orders[0].sequences", "2 starts", "[0, 0], then edges between which every slice lies",
+  expect("orders[0].sequences", "2 starts",
+         "[0, 0], then edges between which every slice lies, and edges at their padding",
          [&](auto& json) {
            order(json)["sequences"] = {{0, 0}, {2, 2}};
          });

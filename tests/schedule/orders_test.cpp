@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "mask/slice.h"
 #include "plan/walk.h"
 #include "plans.h"
 #include "schedule/orders/orders.h"
@@ -217,6 +218,100 @@ TEST(Orders, AreTheSameForADocumentAloneAndPacked) {
       for (const int32_t group : {1, 8}) check(pass, "auto", group);
   }
   EXPECT_GT(mixed, 3);  // the rule chose differently for documents of one head
+}
+
+/// `mask` in a plane of other lengths, its first row and key at (q, k).
+HeadMask moved(const HeadMask& mask, int64_t q, int64_t k, int64_t q_len, int64_t kv_len) {
+  HeadMask whole{q_len, kv_len, {}, {}, {}};
+  for (const Slice& s : mask.slices) whole.slices.push_back(shift(s, -q, -k));
+  for (const int64_t edge : mask.q_breaks) whole.q_breaks.push_back(edge + q);
+  for (const int64_t edge : mask.k_breaks) whole.k_breaks.push_back(edge + k);
+  return whole;
+}
+
+/// What the order of `padded` makes of the rows from `q` and the keys from `k` on that `alone` has.
+void expect_same_order(const TileMap& alone, const TileMap& padded, int64_t q, int64_t k, Pass pass,
+                       const std::string& name, int32_t group) {
+  const auto tile_at = [](const std::vector<int64_t>& edges, int64_t position) {
+    return static_cast<int32_t>(std::ranges::lower_bound(edges, position) - edges.begin());
+  };
+  const int32_t q_tile = tile_at(padded.q_edges, q), kv_tile = tile_at(padded.kv_edges, k);
+  const bool backward = pass == Pass::backward;
+  const int32_t kept = backward ? kv_tile : q_tile, streamed = backward ? q_tile : kv_tile;
+  const auto order_of = [&](const TileMap& tiles) {
+    return make_order(pass, name, std::make_shared<const TileMap>(tiles), group);
+  };
+  const auto whole = order_of(padded);
+  ASSERT_NO_THROW(verify(plan_of(whole, 2, "queue", 300)));
+  const int32_t tiles = backward ? alone.kv_tiles() : alone.q_tiles();
+  // Rows beside the core see keys too: they are no part of the sums alone.
+  Visits found = visits_of(*whole, kept, tiles, streamed);
+  const int32_t rows = alone.q_tiles();
+  for (auto& [tile, visits] : found)
+    if (backward) std::erase_if(visits, [&](const auto& v) { return v[4] < 0 || v[4] >= rows; });
+  ASSERT_EQ(visits_of(*order_of(alone), 0, tiles, 0), found);
+}
+
+// What makes padding invisible to the bits: right and left, of queries and keys or of keys alone.
+TEST(Orders, AreTheSameForASequenceAloneAndPadded) {
+  const uint64_t seed = 5;
+  std::mt19937 rng(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % n); };
+  for (int round = 0; round < 30; ++round) {
+    const bool is_long = round % 6 == 5;  // `auto` rotates or splits it; its padding it would not
+    const int64_t n = is_long ? 1024 * (1 + below(4)) : 1 + below(below(2) ? 900 : 60);
+    const int64_t docs[] = {n / 3, 0, n - n / 3}, edges[] = {0, (n + 1) / 2, n};
+    std::vector<Mask> masks = {masks::full(n, n),
+                               masks::causal(n, n),
+                               masks::causal_sliding_window(n, n, below(n)),
+                               masks::full_sliding_window(n, n, below(n)),
+                               masks::causal_document(docs),
+                               masks::full_document(docs),
+                               masks::share_question(docs),
+                               masks::causal_blockwise(docs),
+                               masks::global_sliding(n, below(n), below(n)),
+                               masks::prefix_lm_causal(n, below(n)),
+                               masks::block_causal_document(docs, 1 + below(n)),
+                               masks::full(n, n + 200),
+                               masks::causal(n, n + 200),
+                               masks::causal_sliding_window(n, n + 200, below(n)),
+                               masks::full(n + 200, n)};
+    if (n > 1) masks.push_back(masks::variable_block_sparse(edges, edges, 0.6, 1, 1));
+    const TileShape shape = is_long ? TileShape{64, 128} : kShapes[below(4)];
+    for (const Mask& mask : masks) {
+      const HeadMask& head = mask.head(0, 0);
+      const TileMap alone(head, shape);
+      const int64_t q_pad = below(is_long ? 9000 : 700), k_pad = below(is_long ? 9000 : 700);
+      const auto check = [&](const char* how, const HeadMask& padded, int64_t q, int64_t k) {
+        const TileMap tiles(padded, shape);
+        const auto compare = [&](Pass pass, const std::string& name, int32_t group) {
+          SCOPED_TRACE(fmt::format("seed {}, round {}, {} {} {} by {} {}, {}, group {}", seed,
+                                   round, mask.name(), mask.params_json(), how, q_pad, k_pad, name,
+                                   group));
+          expect_same_order(alone, tiles, q, k, pass, name, group);
+        };
+        if (!is_long) for_each_order(compare);
+        for (const Pass pass : {Pass::forward, Pass::backward})
+          for (const int32_t group : {1, 4, 8}) compare(pass, "auto", group);
+      };
+      check("right", moved(head, 0, 0, head.q_len + q_pad, head.kv_len + k_pad), 0, 0);
+      if (head.q_len != head.kv_len) continue;
+      check("left", moved(head, q_pad, q_pad, n + q_pad, n + q_pad), q_pad, q_pad);
+      if (mask.name() != "full" && mask.name() != "causal") continue;
+      // Hidden as keys only: rows beside those of the keys see them.
+      const int64_t length = n + q_pad;
+      HeadMask right =
+          (mask.name() == "full" ? masks::full(length, length) : masks::causal(length, length))
+              .with_key_lengths(std::array{n})
+              .head(0, 0);
+      check("right, keys only", right, 0, 0);
+      HeadMask left = right;
+      left.slices = mask.name() == "full"
+                        ? std::vector<Slice>{{0, length, q_pad, length}}
+                        : std::vector<Slice>{{q_pad, length, q_pad, length, Slice::kNoLow, 0}};
+      check("left, keys only", left, q_pad, q_pad);
+    }
+  }
 }
 
 TEST(Orders, NeedOneWorkerWhenKvMajor) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "mask/slice.h"
 #include "plan/dropout_origins.h"
 
 namespace verbatim::cuda {
@@ -37,7 +38,8 @@ const T* at(const void* base, int64_t offset) {
 
 /// Offsets of one order's arrays.
 struct OrderOffsets {
-  int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, slice_ids, slices, dropout_origins;
+  int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, q_used, kv_used, slice_ids, slices,
+      dropout_origins;
 };
 
 /// Pinned memory for the reports of plans: allocated many at a time, used again and again.
@@ -74,12 +76,39 @@ class Reports {
   std::vector<WaitReport*> free_;
 };
 
+/// OrderView::q_used or kv_used of tiles with these edges, from what each slice shows of the axis.
+std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<Interval>& shown) {
+  std::vector<int32_t> used(edges.size() - 1);
+  for (const auto& [begin, end] : shown) {
+    const auto after = std::ranges::upper_bound(edges, begin);
+    for (size_t t = after - edges.begin() - 1; t < used.size() && edges[t] < end; ++t) {
+      used[t] = std::max(used[t], static_cast<int32_t>(std::min(edges[t + 1], end) - edges[t]));
+    }
+  }
+  return used;
+}
+
 OrderOffsets add_order(Blob& blob, const HeadOrder& order,
                        const std::vector<DropoutOrigin>& dropout_origins) {
   const TileMap& tiles = *order.tiles;
-  return {blob.add(order.runs),        blob.add(order.chains),  blob.add(order.tasks),
-          blob.add(order.row_addends), blob.add(tiles.q_edges), blob.add(tiles.kv_edges),
-          blob.add(tiles.slice_ids),   blob.add(tiles.slices),  blob.add(dropout_origins)};
+  std::vector<Interval> queries, keys;
+  for (const Slice& slice : tiles.slices) {
+    const auto shown = tighten(slice);
+    if (!shown) continue;
+    queries.push_back({shown->q_begin, shown->q_end});
+    keys.push_back({shown->k_begin, shown->k_end});
+  }
+  return {.runs = blob.add(order.runs),
+          .chains = blob.add(order.chains),
+          .tasks = blob.add(order.tasks),
+          .row_addends = blob.add(order.row_addends),
+          .q_edges = blob.add(tiles.q_edges),
+          .kv_edges = blob.add(tiles.kv_edges),
+          .q_used = blob.add(used(tiles.q_edges, queries)),
+          .kv_used = blob.add(used(tiles.kv_edges, keys)),
+          .slice_ids = blob.add(tiles.slice_ids),
+          .slices = blob.add(tiles.slices),
+          .dropout_origins = blob.add(dropout_origins)};
 }
 
 }  // namespace
@@ -125,6 +154,8 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
                          .row_addends = at<int32_t>(memory_, o.row_addends),
                          .q_edges = at<int64_t>(memory_, o.q_edges),
                          .kv_edges = at<int64_t>(memory_, o.kv_edges),
+                         .q_used = at<int32_t>(memory_, o.q_used),
+                         .kv_used = at<int32_t>(memory_, o.kv_used),
                          .slice_ids = at<int32_t>(memory_, o.slice_ids),
                          .slices = at<Slice>(memory_, o.slices),
                          .dropout_origins = at<DropoutOrigin>(memory_, o.dropout_origins),

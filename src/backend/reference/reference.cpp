@@ -170,8 +170,8 @@ class Head {
   bool keeps(int64_t h, int64_t q, int64_t k) const {
     size_t i = sequences_.size() - 1;
     while (sequences_[i].q_begin > q) --i;
-    return dropout_.keep(first_sequence_ + i, h, q - sequences_[i].q_begin,
-                         k - sequences_[i].k_begin);
+    return dropout_.keep(first_sequence_ + i, h, q - sequences_[i].core.begin,
+                         k - sequences_[i].k.begin);
   }
 
   // dQ when the row is selected; its share of the selected dK and dV.

@@ -48,6 +48,14 @@ void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows 
   }
 }
 
+/// Visits by the rows of the core.
+int64_t core_visits(std::span<const TileRun> column, TileRange core) {
+  int64_t visits = 0;
+  for (const TileRun& run : column)
+    visits += std::max(std::min(run.last, core.last) - std::max(run.first, core.first), 0);
+  return visits;
+}
+
 }  // namespace
 
 int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
@@ -65,12 +73,13 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   RowCounters counters(tiles->q_tiles());
   std::vector<Run> runs;
   std::vector<size_t> ends;     // of each column in `runs`
-  std::vector<int64_t> visits;  // of each column
+  std::vector<int64_t> visits;  // of each column, by rows of the core
+  const TileRange core = tiles->core_q_tiles();
   std::vector<Stair> stairs;
   for (const int32_t kv_tile : kv_tiles) {
     visit_column(runs, tiles->column(kv_tile), rows, counters, stairs);
     ends.push_back(runs.size());
-    visits.push_back(count_tiles(tiles->column(kv_tile)));
+    visits.push_back(core_visits(tiles->column(kv_tile), core));
   }
   order.row_addends = counters.values();
   const int64_t most = visits.empty() ? 0 : std::ranges::max(visits);

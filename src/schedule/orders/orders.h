@@ -70,9 +70,9 @@ HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Parts parts
 HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder forward_descending(const Tiles& tiles, int32_t group, Parts parts);
 
-/// The orders that `build` makes of each sequence's tiles, one sequence after another. So the order
-/// of a document's sums is the same alone and packed, whatever `build` does. The name is that of
-/// the parts, or "auto" where they differ.
+/// The orders that `build` makes of the tiles of each sequence and of its padding, one after
+/// another. So the order of a document's sums is the same alone, packed and padded, whatever
+/// `build` does. The name is that of the parts, or "auto" where they differ.
 HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build);
 
 /// Whether an entry of orders() takes one KV tile after another: each can have parts of its own.

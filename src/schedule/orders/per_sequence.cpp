@@ -1,10 +1,10 @@
-// An order of a whole head from orders of its sequences.
+// An order of a whole head from orders of its sequences and their padding.
 #include "schedule/orders/orders.h"
 
 namespace verbatim::order {
 namespace {
 
-/// Adds the order of the sequence whose first tiles are `kept` and `streamed`.
+/// Adds the order of the part whose first tiles are `kept` and `streamed`.
 void append(HeadOrder& whole, const HeadOrder& part, int32_t kept, int32_t streamed) {
   const auto runs = static_cast<int32_t>(whole.runs.size());
   const auto chains = static_cast<int32_t>(whole.chains.size());
@@ -27,12 +27,11 @@ void append(HeadOrder& whole, const HeadOrder& part, int32_t kept, int32_t strea
 }  // namespace
 
 HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build) {
-  if (tiles->sequences.size() == 1) return build(tiles);
+  const std::vector<TileMap::Part> parts = tiles->parts();
+  if (parts.size() == 1) return build(tiles);
   HeadOrder whole;
-  int32_t q_tile = 0, kv_tile = 0;
-  for (size_t i = 0; i < tiles->sequences.size(); ++i) {
-    const auto part = std::make_shared<const TileMap>(tiles->sequence(i));
-    const HeadOrder order = build(part);
+  for (const TileMap::Part& part : parts) {
+    const HeadOrder order = build(std::make_shared<const TileMap>(tiles->part(part)));
     if (whole.runs.empty()) {  // what has no visits may go by any name
       whole.pass = order.pass;
       whole.group = order.group;
@@ -40,9 +39,8 @@ HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const T
     }
     if (!order.runs.empty() && whole.name != order.name) whole.name = "auto";
     const bool backward = order.pass == Pass::backward;
-    append(whole, order, backward ? kv_tile : q_tile, backward ? q_tile : kv_tile);
-    q_tile += part->q_tiles();
-    kv_tile += part->kv_tiles();
+    append(whole, order, backward ? part.kv.first : part.q.first,
+           backward ? part.q.first : part.kv.first);
   }
   whole.tiles = tiles;
   return whole;

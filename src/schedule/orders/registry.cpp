@@ -49,7 +49,7 @@ constexpr std::array kInfos{
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
 HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Parts) {
-  const std::string name = contract::auto_order(Pass::backward, *tiles, group);
+  const std::string name = contract::auto_order(Pass::backward, tiles->core(), group);
   return *make_order(Pass::backward, name, tiles, group);
 }
 
@@ -122,12 +122,14 @@ std::span<const OrderInfo> orders() { return kInfos; }
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group) {
   return std::make_shared<const HeadOrder>(
-      order::per_sequence(tiles, [&](const order::Tiles& sequence) {
+      order::per_sequence(tiles, [&](const order::Tiles& part) {
         const std::string own =
-            name == "auto" ? contract::auto_order(pass, *sequence, group) : std::string(name);
+            name == "auto" ? contract::auto_order(pass, part->core(), group) : std::string(name);
         const OrderInfo& info = order::find(pass, own);
         const auto index = static_cast<size_t>(&info - kInfos.data());
-        HeadOrder order = kBuilders[index](sequence, group, *parts_asked(info, own));
+        const bool is_padding = part->columns.empty();  // whose zeros need no second chain
+        HeadOrder order =
+            kBuilders[index](part, group, is_padding ? order::kWalked : *parts_asked(info, own));
         order.name = own;
         return order;
       }));

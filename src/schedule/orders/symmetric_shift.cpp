@@ -11,16 +11,16 @@ namespace {
 /// Left tiles come before right ones in every row.
 void add_pairs(std::vector<std::vector<Walk>>& tasks, const TileMap& tiles, int32_t begin,
                int32_t end, int32_t phase) {
-  const int64_t rows = tiles.q_tiles(), columns = tiles.kv_tiles();
-  const int32_t half = (end - begin) / 2;
-  const auto last = static_cast<int32_t>(rows);
-  const auto row_of = [&](int64_t kv_tile) {
+  const TileRange core = tiles.core_q_tiles();
+  const int64_t rows = core.count(), columns = tiles.kv_tiles();
+  const int32_t half = (end - begin) / 2, last = tiles.q_tiles();
+  const auto row_of = [&](int64_t kv_tile) {  // of the core
     return static_cast<int32_t>(kv_tile * rows / columns);
   };
-  const int32_t shared = half > 0 ? row_of(begin + half - 1) : 0;
+  const int32_t shared = core.first + (half > 0 ? row_of(begin + half - 1) : 0);
   for (int32_t i = 0; i < half; ++i) {
     const int32_t left = begin + i, right = end - 1 - i;
-    const int32_t start = std::min(shared + row_of(i), last);
+    const int32_t start = std::min(shared + row_of(i), core.last);
     tasks.push_back({{left, phase, {{start, last}, {shared, start}, {0, shared}}},
                      {right, phase + 1, {{0, last, Rows::down}}}});
   }

@@ -9,23 +9,29 @@ namespace {
 struct Visit {
   int32_t q_tile;
   int32_t slice_begin, slice_count;
-  int32_t addend;
+  int32_t time, addend;
 };
 
-/// The visits of one chain by one query head, and the time of the first.
+/// The visits of one chain by one query head.
 struct Trail {
-  int32_t kv_tile, phase, start;
+  int32_t kv_tile, phase;
   std::vector<Visit> visits;
 };
 
-std::vector<Visit> visits_of(const TileMap& tiles, const Walk& walk) {
+/// `time` is that of the first visit, and becomes that of the next.
+std::vector<Visit> visits_of(const TileMap& tiles, TileRange core, const Walk& walk,
+                             int32_t& time) {
   std::vector<Visit> visits;
   for (const Sweep& sweep : walk.sweeps) {
     const auto begin = static_cast<ptrdiff_t>(visits.size());
     for (const TileRun& run : tiles.column(walk.kv_tile))
       for (int32_t q = std::max(run.first, sweep.first); q < std::min(run.last, sweep.last); ++q)
-        visits.push_back({q, run.full() ? 0 : run.slice_begin, run.slice_count, 0});
+        visits.push_back({q, run.full() ? 0 : run.slice_begin, run.slice_count, 0, 0});
     if (sweep.rows == Rows::down) std::reverse(visits.begin() + begin, visits.end());
+  }
+  for (Visit& visit : visits) {
+    visit.time = time;
+    time += core.first <= visit.q_tile && visit.q_tile < core.last;
   }
   return visits;
 }
@@ -41,19 +47,18 @@ std::vector<int32_t> number(std::vector<Trail>& trails, int32_t q_tiles) {
   for (auto begin = sorted.begin(); begin != sorted.end();) {
     const auto end = std::find_if(begin, sorted.end(),
                                   [&](const Trail* t) { return t->phase != (*begin)->phase; });
-    const auto for_each = [&](auto&& take) {  // (time, visit)
+    const auto for_each = [&](auto&& take) {
       for (auto trail = begin; trail != end; ++trail)
-        for (size_t k = 0; k < (*trail)->visits.size(); ++k)
-          take(static_cast<size_t>((*trail)->start) + k, (*trail)->visits[k]);
+        for (Visit& visit : (*trail)->visits) take(visit, static_cast<size_t>(visit.time));
     };
     std::vector<size_t> place(1);  // of the first visit of each time
-    for_each([&](size_t time, const Visit&) {
+    for_each([&](const Visit&, size_t time) {
       if (place.size() < time + 2) place.resize(time + 2);
       ++place[time + 1];
     });
     std::partial_sum(place.begin(), place.end(), place.begin());
     std::vector<Visit*> by_time(place.back());
-    for_each([&](size_t time, Visit& visit) { by_time[place[time]++] = &visit; });
+    for_each([&](Visit& visit, size_t time) { by_time[place[time]++] = &visit; });
     for (Visit* visit : by_time) visit->addend = next[static_cast<size_t>(visit->q_tile)]++;
     begin = end;
   }
@@ -108,12 +113,11 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
   order.tiles = tiles;
   order.group = group;
   std::vector<Trail> trails;  // of query head 0: the group shares mask and numbering
+  const TileRange core = tiles->core_q_tiles();
   for (const auto& walks : tasks) {
     int32_t time = 0;
-    for (const Walk& walk : walks) {
-      trails.push_back({walk.kv_tile, walk.phase, time, visits_of(*tiles, walk)});
-      time += static_cast<int32_t>(trails.back().visits.size());
-    }
+    for (const Walk& walk : walks)
+      trails.push_back({walk.kv_tile, walk.phase, visits_of(*tiles, core, walk, time)});
   }
   order.row_addends = number(trails, tiles->q_tiles());
   std::vector<std::vector<Run>> runs;  // of each trail

@@ -19,9 +19,10 @@ struct Walk {
 };
 
 /// One task per entry, its walks back to back. Inside a phase, the time of a visit is the number of
-/// visits that its task made before; ties go to the smaller KV tile. Times grow along every task
-/// when its phases do, so the waits cannot form a cycle; but tasks may wait for later ones. Costs
-/// visits, in time and (for the time of planning) memory.
+/// visits by rows of the core (TileMap::core_q_tiles()) that its task made before; ties go to the
+/// smaller KV tile. Times do not fall along a task when its phases do not, so the waits cannot form
+/// a cycle; but tasks may wait for later ones. Costs visits, in time and (for the time of planning)
+/// memory.
 HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
                 const std::vector<std::vector<Walk>>& tasks);
 

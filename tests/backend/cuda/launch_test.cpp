@@ -150,8 +150,8 @@ TEST(Launch, HostTensorsGiveTheSameBits) {
 TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal_sliding_window(260, 260, 40);
-  // The portable kernels: the Hopper ones multiply hidden zeros by whatever a tile holds, so there
-  // a NaN reaches every row of the tiles it lies in (docs/kernels/backward-sm90.md).
+  // The portable kernels: the Hopper ones multiply hidden zeros by whatever a document's tiles
+  // hold, so there a NaN reaches all rows of its tiles (docs/kernels/backward-sm90.md).
   for (const int64_t head_dim : {64, 128, 192}) {
     Problem p = small(mask);
     p.kv_heads = 2;

@@ -69,7 +69,7 @@ def ptx_of(folder: str, fault: tuple[str, str] | None) -> str:
     includes = [f"-I{d}" for d in (folder, f"{SOURCE}/src", f"{SOURCE}/include", CUTLASS)]
     result = subprocess.run(
         [NVCC, "-ptx", "-arch=compute_90a", "-O3", "-std=c++20", "--expt-relaxed-constexpr",
-         *includes, "-o", "-", str(kernels)], capture_output=True, text=True)
+         "--fmad=false", *includes, "-o", "-", str(kernels)], capture_output=True, text=True)
     if result.returncode != 0:
         raise AssertionError(result.stderr)
     return result.stdout

@@ -64,8 +64,9 @@ def compiled(kernels: str, head_dim: int, extras: str) -> tuple[list[tuple[int, 
         source.write_text(kernels.format(head_dim=head_dim, extras=extras))
         done = subprocess.run(
             [NVCC, "-cubin", "-gencode", "arch=compute_90a,code=sm_90a", "-O3", "-std=c++20",
-             "--expt-relaxed-constexpr", "-Xptxas", "-v", f"-I{SOURCE}/src", f"-I{SOURCE}/include",
-             f"-I{CUTLASS}", "-o", str(source.with_suffix(".cubin")), str(source)],
+             "--expt-relaxed-constexpr", "--fmad=false", "-Xptxas", "-v", f"-I{SOURCE}/src",
+             f"-I{SOURCE}/include", f"-I{CUTLASS}", "-o", str(source.with_suffix(".cubin")),
+             str(source)],
             capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(done.stderr)

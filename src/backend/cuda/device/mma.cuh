@@ -176,7 +176,8 @@ __device__ void multiply_carefully(float (&acc)[kM][kN][4], TileA& a_tile, int m
         const int c = col + j / 2 * 8 + j % 2;
         const float b =
             static_cast<float>(kB == Lies::along_k ? *b_tile.at(c, k) : *b_tile.at(k, c));
-        acc[i / 2][j / 2][i % 2 * 2 + j % 2] += a * b;
+        float& sum = acc[i / 2][j / 2][i % 2 * 2 + j % 2];
+        sum = fmaf(a, b, sum);
       }
     }
   }

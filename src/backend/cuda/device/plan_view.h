@@ -16,6 +16,10 @@ struct OrderView {
   const int32_t* row_addends;  // backward: [q_tiles] addends of each dQ row; 0: dQ = 0
   const int64_t* q_edges;      // [q_tiles + 1]
   const int64_t* kv_edges;     // [kv_tiles + 1]
+  // Positions of a tile up to the last that the mask shows: what lies behind them, padding or
+  // another document, may hold anything and enters no product.
+  const int32_t* q_used;   // [q_tiles]
+  const int32_t* kv_used;  // [kv_tiles]
   const int32_t* slice_ids;
   const Slice* slices;
   const DropoutOrigin* dropout_origins;  // [q_tiles]; sequences counted inside the head

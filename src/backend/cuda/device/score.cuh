@@ -17,7 +17,7 @@ __device__ inline float score_log2(const Scalars& scalars, float qk) {
 __device__ inline float softcap_slope(const Scalars& scalars, float score) {
   if (scalars.softcap == 0) return 1;
   const float tanh = score / (scalars.softcap * kLog2e);
-  return 1 - tanh * tanh;
+  return fmaf(-tanh, tanh, 1.0f);
 }
 
 /// Elements that dropout keeps: bit 4 n + 2 i + j stands for (q + 8 i, k + 8 n + j), which lie in

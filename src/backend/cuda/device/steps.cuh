@@ -10,6 +10,7 @@ namespace verbatim::cuda {
 struct Step {
   int64_t row;         // first row, on the streamed axis
   int32_t rows;        // rows that exist
+  int32_t used;        // of them up to the last that the mask shows: the others count as 0
   int32_t q_head;      // inside the group
   int32_t tile;        // the visited tile
   int32_t addend;      // backward: place in the sum of the visited tile's rows
@@ -21,12 +22,14 @@ struct Step {
 template <int kBlock>
 class Steps {
  public:
-  /// `edges` are those of the streamed axis.
-  __device__ Steps(const OrderView& order, const Chain& chain, const int64_t* edges)
+  /// `edges` and `used` are those of the streamed axis.
+  __device__ Steps(const OrderView& order, const Chain& chain, const int64_t* edges,
+                   const int32_t* used)
       : run_(order.runs + chain.run_begin),
         end_(order.runs + chain.run_end),
         ids_(order.slice_ids),
-        edges_(edges) {}
+        edges_(edges),
+        used_(used) {}
 
   __device__ bool next(Step& step) {
     if (run_ == end_) return false;
@@ -34,6 +37,7 @@ class Steps {
     const int64_t begin = edges_[tile] + done_, left = edges_[tile + 1] - begin;
     step = {.row = begin,
             .rows = static_cast<int32_t>(left < kBlock ? left : kBlock),
+            .used = min(max(used_[tile] - done_, 0), kBlock),
             .q_head = run_->q_head,
             .tile = tile,
             .addend = run_->addend + visit_ / run_->addend_every * run_->addend_step,
@@ -54,6 +58,7 @@ class Steps {
   const Run *run_, *end_;
   const int32_t* ids_;
   const int64_t* edges_;
+  const int32_t* used_;
   int32_t visit_ = 0, done_ = 0;
 };
 

@@ -46,12 +46,12 @@ class BackwardWorker {
       clear(dk);
       clear(dv);
     }
-    Steps<Config::kBlockQ> steps(order, chain, order.q_edges);
+    Steps<Config::kBlockQ> steps(order, chain, order.q_edges, order.q_used);
     Step next;
     bool more = steps.next(next);
     __syncthreads();  // the previous chain has read its K
     if (more) {
-      load_keys();
+      load_keys(order.kv_used[chain.tile]);
       load_rows(next);
     }
     while (more) {
@@ -94,11 +94,11 @@ class BackwardWorker {
     }
   }
 
-  __device__ void load_keys() {
+  __device__ void load_keys(int32_t used) {
     constexpr int kThreads = Config::kThreads;
-    copy_async<kThreads>(s_.k, p_.k.at<const Element>(b_, key_, kv_head_), p_.k.row, keys_,
+    copy_async<kThreads>(s_.k, p_.k.at<const Element>(b_, key_, kv_head_), p_.k.row, used,
                          p_.sizes.head_dim);
-    copy_async<kThreads>(s_.v, p_.v.at<const Element>(b_, key_, kv_head_), p_.v.row, keys_,
+    copy_async<kThreads>(s_.v, p_.v.at<const Element>(b_, key_, kv_head_), p_.v.row, used,
                          p_.sizes.head_dim_v);
     commit_copies();
   }
@@ -106,10 +106,10 @@ class BackwardWorker {
   __device__ void load_rows(const Step& step) {
     constexpr int kThreads = Config::kThreads;
     const int64_t h = q_head(step);
-    copy_async<kThreads>(s_.q, p_.q.at<const Element>(b_, step.row, h), p_.q.row, step.rows,
+    copy_async<kThreads>(s_.q, p_.q.at<const Element>(b_, step.row, h), p_.q.row, step.used,
                          p_.sizes.head_dim);
     copy_async<kThreads>(s_.dout, p_.dout.at<const Element>(b_, step.row, h), p_.dout.row,
-                         step.rows, p_.sizes.head_dim_v);
+                         step.used, p_.sizes.head_dim_v);
     commit_copies();
     const int row = threadIdx.x;
     if (row >= Config::kBlockQ) return;
@@ -148,7 +148,7 @@ class BackwardWorker {
           const float full = seen & bit ? exp2f(x - s_.lse_log2[r]) : 0;
           const float weight = keep & bit ? dropout.scale : 0;
           probability[e] = full * weight;
-          const float change = dp[0][j][2 * i + e] * weight - s_.delta[r];
+          const float change = fmaf(dp[0][j][2 * i + e], weight, -s_.delta[r]);
           gradient[e] = seen & bit ? full * change * softcap_slope(p_.scalars, x) : 0;
         }
         store_pair(s_.p.at(r, col + 8 * j), probability[0], probability[1]);

@@ -19,8 +19,8 @@ __global__ __launch_bounds__(256) void row_delta(const __grid_constant__ Backwar
   const int lane = threadIdx.x % 32;
   float sum = 0;
   for (int col = lane * 2; col < sizes.head_dim_v; col += 64) {
-    sum += static_cast<float>(o[col]) * static_cast<float>(dout[col]);
-    sum += static_cast<float>(o[col + 1]) * static_cast<float>(dout[col + 1]);
+    sum = fmaf(static_cast<float>(o[col]), static_cast<float>(dout[col]), sum);
+    sum = fmaf(static_cast<float>(o[col + 1]), static_cast<float>(dout[col + 1]), sum);
   }
   for (int distance = 16; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(~0u, sum, distance);

@@ -47,13 +47,13 @@ class ForwardWorker {
     Out o;  // (kTileQ, kHeadDim)
     clear(o);
     Softmax softmax;
-    Steps<Config::kBlockKv> steps(order, chain, order.kv_edges);
+    Steps<Config::kBlockKv> steps(order, chain, order.kv_edges, order.kv_used);
     Step next;
     bool more = steps.next(next);
     __syncthreads();  // the previous chain has read its Q and V
     if (more) {
-      copy_async<Config::kThreads>(s_.q, p_.q.at<const Element>(b_, row_, h_), p_.q.row, rows_,
-                                   p_.sizes.head_dim);
+      copy_async<Config::kThreads>(s_.q, p_.q.at<const Element>(b_, row_, h_), p_.q.row,
+                                   order.q_used[chain.tile], p_.sizes.head_dim);
       load_k(next);
       load_v(next);
     }
@@ -83,12 +83,12 @@ class ForwardWorker {
  private:
   __device__ void load_k(const Step& step) {
     copy_async<Config::kThreads>(s_.k, p_.k.at<const Element>(b_, step.row, kv_head_), p_.k.row,
-                                 step.rows, p_.sizes.head_dim);
+                                 step.used, p_.sizes.head_dim);
     commit_copies();
   }
   __device__ void load_v(const Step& step) {
     copy_async<Config::kThreads>(s_.v, p_.v.at<const Element>(b_, step.row, kv_head_), p_.v.row,
-                                 step.rows, p_.sizes.head_dim_v);
+                                 step.used, p_.sizes.head_dim_v);
     commit_copies();
   }
 
@@ -131,7 +131,7 @@ class ForwardWorker {
       }
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      softmax.sum[i] = softmax.sum[i] * decay + sum;
+      softmax.sum[i] = fmaf(softmax.sum[i], decay, sum);
 #pragma unroll
       for (int j = 0; j < Config::kOutColumns; ++j) {
         o[0][j][2 * i] *= decay;
@@ -171,8 +171,8 @@ class ForwardWorker {
 #pragma unroll
           for (int n = 0; n < 2 * Config::kOutColumns; ++n) {
             const int col = n / 2 * 8 + lane_ % 4 * 2 + n % 2;
-            o[0][n / 2][e / 2 * 2 + n % 2] +=
-                p * static_cast<float>(*s_.v.at(8 * j + 2 * t + e % 2, col));
+            float& sum = o[0][n / 2][e / 2 * 2 + n % 2];
+            sum = fmaf(p, static_cast<float>(*s_.v.at(8 * j + 2 * t + e % 2, col)), sum);
           }
         }
       }
@@ -219,11 +219,11 @@ class ForwardWorker {
     const float old_weight = exp2f(before - base), weight = exp2f(softmax.maximum[i] - base);
     const float sum = __ldcg(space_ + at_.sum + index);
     softmax.maximum[i] = maximum;
-    softmax.sum[i] = sum * old_weight + softmax.sum[i] * weight;
+    softmax.sum[i] = fmaf(sum, old_weight, softmax.sum[i] * weight);
     for_each_pair(o, i, [&](int col, float& x, float& y) {
       const float2 part = __ldcg(reinterpret_cast<const float2*>(sums(index) + col));
-      x = part.x * old_weight + x * weight;
-      y = part.y * old_weight + y * weight;
+      x = fmaf(part.x, old_weight, x * weight);
+      y = fmaf(part.y, old_weight, y * weight);
     });
   }
 

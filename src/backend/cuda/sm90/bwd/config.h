@@ -152,6 +152,7 @@ struct Config {
     uint64_t dq_full[kStages], dq_empty[kStages];
     uint64_t sum_full[kStages];  // of a last addend: dq holds the complete sum
     uint64_t signal_full, signal_empty;
+    uint64_t raw;  // tiles have arrived that the loader cleans
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };

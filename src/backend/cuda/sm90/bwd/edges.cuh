@@ -34,8 +34,8 @@ struct RowTile {
 constexpr int kEdgeThreads = 256;
 
 /// The statistics of every row, LSE and delta = rowsum(dO * O), as Config::Stat holds them: rows
-/// beyond the tile and rows without a key are hidden, so that their P is 0. dQ = 0 where no addend
-/// will come.
+/// behind those that the mask shows and rows without a key are hidden, so that their P is 0. dQ = 0
+/// where no addend will come.
 template <class C>
 __global__ void __launch_bounds__(kEdgeThreads)
     prepare(BackwardParams p, Workspace workspace, float unit) {
@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kEdgeThreads)
   __shared__ float delta[C::kTileQ];
   const int mine = threadIdx.x;  // the row whose statistics this thread writes
   float lse = -INFINITY;
-  if (mine < tile.rows) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.begin + mine)];
+  const int used = tile.order->q_used[tile.q_tile];
+  if (mine < used) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.begin + mine)];
   const int lane = threadIdx.x % kLanes;
   const bool any = tile.order->row_addends[tile.q_tile] > 0;
   CUTE_UNROLL
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kEdgeThreads)
   if (mine >= C::kTileQ) return;
   auto* stats = static_cast<typename C::Stat*>(workspace.stats) + tile.index * C::kTileQ;
   if constexpr (C::kExtras) {
-    stats[mine] = {lse == -INFINITY ? INFINITY : lse * kLog2e, delta[mine]};
+    const bool hidden = lse == -INFINITY;  // whatever its dO holds
+    stats[mine] = {hidden ? INFINITY : lse * kLog2e, hidden ? 0 : delta[mine]};
   } else {
     stats[mine] = StatCode<Element>::encode(lse, delta[mine], p.scalars.scale, unit);
   }

@@ -1,7 +1,8 @@
 // The deterministic backward on Hopper: one resident CTA per SM walks the chains of a plan.
 //
 //   warp            role          waits for                       tells
-//   0               loader        visit_full, {rows,k,v}_empty    {rows,k,v}_full
+//   0               loader        visit_full, {rows,k,v}_empty,   {rows,k,v}_full
+//                                 raw
 //   1               dQ writer     turn of the row,                {signal,sum}_full,
 //                                 {visit,dq}_full                 {visit,dq}_empty
 //   2               signaller     signal_full                     turn of the row, signal_empty
@@ -360,6 +361,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     ptx::mbarrier_init(&smem.v_full, 1);
     ptx::mbarrier_init(&smem.k_empty, kConsumerWarps);
     ptx::mbarrier_init(&smem.v_empty, kConsumerWarps);
+    ptx::mbarrier_init(&smem.raw, 1);
     init(smem.chain_full, 1);
     init(smem.chain_empty, kConsumerWarps);
     init(smem.visit_full, 1);
@@ -379,7 +381,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
   if (warp < kServiceThreads / 32) {
     ptx::registers_shrink<kServiceRegisters>();
     const bool leader = threadIdx.x % 32 == 0;
-    if (warp == 0 && leader) load<C, Recorder>(smem, p);
+    if (warp == 0) load<C, Recorder>(smem, p);
     if (warp == 1 && leader) write_dq<C, Recorder>(smem, p);
     if (warp == 2 && leader && p.ordered) signal_turns<C, Recorder>(smem);
     if (warp == 3) decode<C, Recorder>(smem, p);

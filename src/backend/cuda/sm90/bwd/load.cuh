@@ -1,4 +1,8 @@
 // The loader of the sm90 backward: fetches the tiles of the decoder's visits with TMA.
+//
+// A box is not cut where a tile ends: behind the rows that the mask shows it holds padding or
+// another document. P hides them, but 0 * NaN is NaN. So such a tile arrives on a barrier of the
+// loader's own, whose warp writes zeros there and passes it on; others cost nothing.
 #pragma once
 
 #include "backend/cuda/device/recorder.cuh"
@@ -8,10 +12,23 @@
 
 namespace verbatim::cuda::sm90_bwd {
 
-/// One thread. It looks up a visit before it waits for room: behind wgmma a look into shared memory
-/// takes hundreds of cycles.
+/// Zeros in the rows from `used` on of a tile in shared memory, by a warp: the swizzle moves 16
+/// bytes inside their row of 128.
+template <class C, int kRows>
+__device__ __forceinline__ void clear_rows(typename C::Element* tile, int32_t used, int lane) {
+  CUTE_UNROLL
+  for (int c = 0; c < C::kHeadDim; c += 64) {
+    auto* part = reinterpret_cast<uint4*>(tile + c * kRows);
+#pragma unroll 1
+    for (int i = used * 8 + lane; i < kRows * 8; i += 32) part[i] = make_uint4(0, 0, 0, 0);
+  }
+}
+
+/// A warp, whose first lane waits for room and copies. It looks up a visit before it waits: behind
+/// wgmma a look into shared memory takes hundreds of cycles.
 template <class C, class Recorder>
 __device__ void load(typename C::SharedStorage& smem, const Params& p) {
+  const int lane = threadIdx.x % 32;
   const auto load_tile = [](const CUtensorMap& map, uint64_t* bar, typename C::Element* tile,
                             int rows, int32_t begin, int32_t head, int32_t batch) {
     CUTE_UNROLL
@@ -19,7 +36,8 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       ptx::tma_load_4d(&map, bar, tile + c * rows, c, begin, head, batch);
     }
   };
-  uint32_t loads = 0;  // chains with visits so far
+  uint32_t loads = 0, cleaned = 0;  // chains with visits, and visits with tiles to clean, so far
+  const int32_t* used = nullptr;    // OrderView::q_used of the chain's order
   for (uint32_t n = 0;; ++n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
@@ -27,34 +45,78 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
     const int32_t batch = visit.batch;
     const bool first = visit.head.first;
     if (row < 0) return;
-    int32_t kv_begin = 0, kv_head = 0;
+    int32_t kv_begin = 0, kv_head = 0, kv_used = C::kTileKv;
     if (first) {
-      kv_begin = smem.chain[visit.head.chain].kv_begin;
-      kv_head = smem.chain[visit.head.chain].kv_head;
+      const Chain90& chain = smem.chain[visit.head.chain];
+      const OrderView& order = p.common.plan.orders[chain.place.order];
+      kv_begin = chain.kv_begin;
+      kv_head = chain.kv_head;
+      kv_used = order.kv_used[chain.key % p.common.hand_off.max_kv_tiles];
+      used = order.q_used;
     }
+    const int32_t q_used = used[row % p.common.hand_off.max_q_tiles];
+    __syncwarp();  // all lanes have looked: what the first one now lets go on frees the slots
 
-    Recorder::disturb();
     const uint32_t stage = n % C::kStages;
-    uint64_t* bar = &smem.rows_full[stage];
     constexpr int kTile = C::kTileQ * C::kHeadDim;
-    ptx::mbarrier_wait(&smem.rows_empty[stage], n / C::kStages % 2 ^ 1);
-    ptx::mbarrier_arrive_expect(bar, C::kRowsBytes);
-    load_tile(p.map_q, bar, smem.q + stage * kTile, C::kTileQ, q_begin, q_head, batch);
-    load_tile(p.map_dout, bar, smem.dout + stage * kTile, C::kTileQ, q_begin, q_head, batch);
-    ptx::mbarrier_wait(&smem.stats_empty, n % 2 ^ 1);
-    ptx::bulk_load(bar, smem.stats,
-                   static_cast<const char*>(p.workspace.stats) + int64_t{row} * C::kStatsBytes,
-                   C::kStatsBytes);
-    if (!first) continue;
-    // The first Q travels while the last chain is being written. V is free first.
+    typename C::Element *q = smem.q + stage * kTile, *dout = smem.dout + stage * kTile;
+    uint64_t* rows_full = &smem.rows_full[stage];
+    const bool clean_rows = q_used < C::kTileQ, clean_keys = kv_used < C::kTileKv;
+    if (lane == 0) {
+      Recorder::disturb();
+      ptx::mbarrier_wait(&smem.rows_empty[stage], n / C::kStages % 2 ^ 1);
+      uint64_t* bar = rows_full;
+      if (clean_rows) {
+        bar = &smem.raw;
+        ptx::mbarrier_expect(rows_full, C::kStatsBytes);
+        ptx::mbarrier_expect(bar, C::kRowsBytes - C::kStatsBytes);
+      } else {
+        ptx::mbarrier_arrive_expect(rows_full, C::kRowsBytes);
+      }
+      load_tile(p.map_q, bar, q, C::kTileQ, q_begin, q_head, batch);
+      load_tile(p.map_dout, bar, dout, C::kTileQ, q_begin, q_head, batch);
+      ptx::mbarrier_wait(&smem.stats_empty, n % 2 ^ 1);
+      ptx::bulk_load(rows_full, smem.stats,
+                     static_cast<const char*>(p.workspace.stats) + int64_t{row} * C::kStatsBytes,
+                     C::kStatsBytes);
+      if (first) {
+        // The first Q travels while the last chain is being written. V is free first.
+        const auto load_keys = [&](const CUtensorMap& map, uint64_t* full, uint64_t* empty,
+                                   typename C::Element* tile) {
+          ptx::mbarrier_wait(empty, loads % 2 ^ 1);
+          if (clean_keys) {
+            ptx::mbarrier_expect(&smem.raw, C::kKvBytes);
+          } else {
+            ptx::mbarrier_arrive_expect(full, C::kKvBytes);
+          }
+          load_tile(map, clean_keys ? &smem.raw : full, tile, C::kTileKv, kv_begin, kv_head, batch);
+        };
+        Recorder::disturb();
+        load_keys(p.map_v, &smem.v_full, &smem.v_empty, smem.v);
+        load_keys(p.map_k, &smem.k_full, &smem.k_empty, smem.k);
+      }
+      if (clean_rows || clean_keys) ptx::mbarrier_arrive(&smem.raw);
+    }
+    __syncwarp();  // nobody polls while the first lane works
+    loads += first;
+    if (!clean_rows && !clean_keys) continue;
+    ptx::mbarrier_wait(&smem.raw, cleaned++ % 2);
+    if (clean_keys) {
+      clear_rows<C, C::kTileKv>(smem.k, kv_used, lane);
+      clear_rows<C, C::kTileKv>(smem.v, kv_used, lane);
+    }
+    if (clean_rows) {
+      clear_rows<C, C::kTileQ>(q, q_used, lane);
+      clear_rows<C, C::kTileQ>(dout, q_used, lane);
+    }
     Recorder::disturb();
-    ptx::mbarrier_wait(&smem.v_empty, loads % 2 ^ 1);
-    ptx::mbarrier_arrive_expect(&smem.v_full, C::kKvBytes);
-    load_tile(p.map_v, &smem.v_full, smem.v, C::kTileKv, kv_begin, kv_head, batch);
-    ptx::mbarrier_wait(&smem.k_empty, loads % 2 ^ 1);
-    ptx::mbarrier_arrive_expect(&smem.k_full, C::kKvBytes);
-    load_tile(p.map_k, &smem.k_full, smem.k, C::kTileKv, kv_begin, kv_head, batch);
-    ++loads;
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (lane == 0 && clean_keys) {
+      ptx::mbarrier_arrive(&smem.k_full);
+      ptx::mbarrier_arrive(&smem.v_full);
+    }
+    if (lane == 0 && clean_rows) ptx::mbarrier_arrive(rows_full);
   }
 }
 

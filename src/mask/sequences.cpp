@@ -1,0 +1,72 @@
+// Documents and padding, found from breaks and visible positions.
+#include <algorithm>
+#include <iterator>
+
+#include "mask/slice.h"
+#include "verbatim/mask.h"
+
+namespace verbatim {
+namespace {
+
+void widen(Interval& extent, int64_t begin, int64_t end) {
+  if (extent.begin >= extent.end) extent = {begin, end};
+  extent = {std::min(extent.begin, begin), std::max(extent.end, end)};
+}
+
+/// Fills in the rows and keys between which the slices of each sequence lie; false if one joins
+/// two of them.
+bool measure(const HeadMask& mask, std::vector<Sequence>& sequences) {
+  for (const Slice& slice : mask.slices) {
+    const auto s = tighten(slice);
+    if (!s) continue;
+    const auto next = std::ranges::upper_bound(sequences, s->q_begin, {}, &Sequence::q_begin);
+    const bool last = next == sequences.end();
+    Sequence& own = *std::prev(next);
+    if (s->k_begin < own.k_begin || s->q_end > (last ? mask.q_len : next->q_begin) ||
+        s->k_end > (last ? mask.kv_len : next->k_begin))
+      return false;
+    widen(own.q, s->q_begin, s->q_end);
+    widen(own.k, s->k_begin, s->k_end);
+  }
+  return true;
+}
+
+/// From the extents of what is visible to what is not padding; the sequence ends at (q_end, k_end).
+void cut_padding(Sequence& s, int64_t q_end, int64_t k_end) {
+  if (s.q.begin >= s.q.end) {
+    s.q = {s.q_begin, q_end};
+    s.k = {s.k_begin, k_end};
+    s.core = s.q;
+    return;
+  }
+  const int64_t to_row = s.q_begin - s.k_begin;  // from a key to the row of the same position
+  const Interval own{s.k.begin + to_row, s.k.end + to_row};
+  if (s.q.begin <= own.begin && own.end <= s.q.end) {
+    s.core = own;
+    return;
+  }
+  s.q.begin = s.q_begin;
+  s.k.begin = s.k_begin;
+  s.core = s.q;
+}
+
+}  // namespace
+
+std::vector<Sequence> sequences(const HeadMask& mask) {
+  std::vector<Sequence> found(1);
+  if (mask.q_breaks.size() == mask.k_breaks.size())
+    for (size_t i = 0; i < mask.q_breaks.size(); ++i)
+      found.push_back({.q_begin = mask.q_breaks[i], .k_begin = mask.k_breaks[i]});
+  if (!measure(mask, found)) {
+    found.assign(1, {});
+    measure(mask, found);
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    const bool last = i + 1 == found.size();
+    cut_padding(found[i], last ? mask.q_len : found[i + 1].q_begin,
+                last ? mask.kv_len : found[i + 1].k_begin);
+  }
+  return found;
+}
+
+}  // namespace verbatim

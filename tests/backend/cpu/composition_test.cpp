@@ -1,0 +1,90 @@
+// Every entry of a padded or packed batch has the bits that it has alone, whatever the padding and
+// its neighbours hold.
+#include "backend/composition.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "backend/backend.h"
+#include "backend/cpu/passes.h"
+#include "core/random.h"
+#include "schedule/orders/orders.h"
+
+namespace verbatim::test {
+namespace {
+
+CompositionCaps caps() {
+  return {.q_len = 700,
+          .kv_len = 2500,
+          .work = 4e8,
+          .elements = 3e7,
+          .head_dims = {64, 96, 128, 192},
+          .dtypes = {Dtype::f32, Dtype::bf16, Dtype::f16}};
+}
+
+/// A number of cases that takes less than a minute; 500 take one to two hours.
+uint64_t cases() {
+  const char* value = std::getenv("VERBATIM_COMPOSITION_CASES");
+  return value == nullptr ? 24 : static_cast<uint64_t>(std::atoll(value));
+}
+
+/// A named order of the backward that keeps Level::invariant, with or without a suffix.
+std::string random_order(uint64_t seed) {
+  std::vector<std::string> names;
+  for (const OrderInfo& info : orders()) {
+    if (info.pass != Pass::backward || info.level != Level::invariant) continue;
+    for (const char* suffix : {"", "/split", "/split:2", "/split:3"})
+      names.push_back(std::string(info.name) + suffix);
+    if (order::takes_columns(info))
+      for (const char* suffix : {"/even:2", "/even:4"})
+        names.push_back(std::string(info.name) + suffix);
+  }
+  return names[random_bits(seed, 1) % names.size()];
+}
+
+Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, const std::string& order) {
+  PlanOptions options;
+  options.pass = pass;
+  options.order = order;
+  return make_plan(problem, mask, options);
+}
+
+struct Orders {
+  std::string forward, backward;
+};
+
+void run_forward(const Problem& problem, const Mask& mask, const HostTensors& t, const Orders& o) {
+  cpu::run_forward(plan_of(problem, mask, Pass::forward, o.forward), t.forward(), {},
+                   cpu::kernels());
+}
+
+void run_backward(const Problem& problem, const Mask& mask, const HostTensors& t, const Orders& o) {
+  cpu::run_backward(plan_of(problem, mask, Pass::backward, o.backward), t.backward(), {},
+                    cpu::kernels());
+}
+
+TEST(Bits, Composition) {
+  for (uint64_t seed = 1; seed <= cases(); ++seed) {
+    const Composition c = Composition::draw(seed, caps());
+    const std::string named = random_order(seed);
+    for (const Orders& orders : {Orders{"auto", "auto"}, Orders{"descending/split", named}}) {
+      SCOPED_TRACE(orders.backward + ", " + c.text());
+      const HostTensors all = tensors_of(c);
+      run_forward(c.problem, c.mask, all, orders);
+      ASSERT_EQ(leak(c, all, Pass::forward), "");
+      spoil_padding(c, all);
+      run_backward(c.problem, c.mask, all, orders);
+      ASSERT_EQ(leak(c, all, Pass::backward), "");
+      for (size_t i = 0; i < c.entries.size(); ++i) {
+        const HostTensors alone = tensors_of(c, i);
+        run_forward(c.entries[i].problem, c.entries[i].mask, alone, orders);
+        run_backward(c.entries[i].problem, c.entries[i].mask, alone, orders);
+        ASSERT_EQ(difference(c, i, alone, all), "") << "entry " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test
