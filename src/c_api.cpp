@@ -91,6 +91,7 @@ RunOptions run_of(const verbatim_run_options* run) {
   options.threads = run->threads;
   if (run->seed) options.seed = *run->seed;
   options.seed_at = run->seed_at;
+  options.wait_limit = run->wait_limit;
   return options;
 }
 
@@ -257,6 +258,10 @@ verbatim_status verbatim_attention_backward(const verbatim_attention* handle,
                                 view_of(t->dq), view_of(t->dk), view_of(t->dv)},
                                run_of(run));
   });
+}
+
+verbatim_status verbatim_check(const char* device) {
+  return guarded([&] { check(device); });
 }
 
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention,

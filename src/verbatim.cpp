@@ -1,5 +1,7 @@
 #include "verbatim/verbatim.h"
 
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "backend/backend.h"
@@ -10,26 +12,56 @@ struct Attention::Impl {
   Problem problem;
   Mask mask;
   std::unique_ptr<Backend> backend;
+  PlanOptions forward_options, backward_options;
   std::shared_ptr<const Plan> forward, backward;
+
+  std::mutex mutex{};
+  std::map<std::pair<Pass, int32_t>, std::shared_ptr<const Plan>> cut{};  // for so many workers
+
+  /// The plan of a pass, with its orders cut where `run` has fewer workers than they wait for.
+  std::shared_ptr<const Plan> plan_for(Pass pass, const RunOptions& run) {
+    const auto& whole = pass == Pass::forward ? forward : backward;
+    if (whole->residency <= 1) return whole;
+    const int32_t available = backend->available(run);
+    if (whole->residency <= available) return whole;
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<const Plan>& plan = cut[{pass, available}];
+    if (!plan) {
+      PlanOptions options = pass == Pass::forward ? forward_options : backward_options;
+      options.workers = 0;  // which would stand for the workers that there are
+      options.residents = available;
+      plan = cached_plan(problem, mask, options);
+    }
+    return plan;
+  }
 };
 
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
   problem.validate();
   std::unique_ptr<Backend> backend = make_backend(options.device);
   backend->check(problem);
-  PlanOptions plan = options.plan;
-  if (plan.machine.name.empty()) {
-    plan.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
+  PlanOptions backward_options = options.plan;
+  if (backward_options.machine.name.empty()) {
+    backward_options.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
   }
-  if (plan.residents == 0) plan.residents = backend->residents();
-  if (plan.arithmetic.empty()) plan.arithmetic = backend->arithmetic();
-  plan.pass = Pass::backward;
-  const auto backward = cached_plan(problem, mask, plan);
-  plan.pass = Pass::forward;
-  plan.order = options.forward_order;
-  const auto forward = cached_plan(problem, mask, plan);
-  impl_ =
-      std::make_unique<Impl>(Impl{problem, std::move(mask), std::move(backend), forward, backward});
+  if (backward_options.residents == 0) backward_options.residents = backend->residents();
+  if (backward_options.arithmetic.empty())
+    backward_options.arithmetic = backend->arithmetic();
+  backward_options.pass = Pass::backward;
+  PlanOptions forward_options = backward_options;
+  forward_options.pass = Pass::forward;
+  forward_options.order = options.forward_order;
+  auto backward = cached_plan(problem, mask, backward_options);
+  auto forward = cached_plan(problem, mask, forward_options);
+  backend->check_plan(*backward);
+  backend->check_plan(*forward);
+  impl_.reset(new Impl{.problem = problem,
+                       .mask = std::move(mask),
+                       .backend = std::move(backend),
+                       .forward_options = std::move(forward_options),
+                       .backward_options = std::move(backward_options),
+                       .forward = std::move(forward),
+                       .backward = std::move(backward)});
 }
 
 Attention::~Attention() = default;
@@ -38,12 +70,12 @@ Attention& Attention::operator=(Attention&&) noexcept = default;
 
 void Attention::forward(const ForwardTensors& tensors, const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  impl_->backend->forward(*impl_->forward, tensors, run);
+  impl_->backend->forward(*impl_->plan_for(Pass::forward, run), tensors, run);
 }
 
 void Attention::backward(const BackwardTensors& tensors, const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  impl_->backend->backward(*impl_->backward, tensors, run);
+  impl_->backend->backward(*impl_->plan_for(Pass::backward, run), tensors, run);
 }
 
 const Problem& Attention::problem() const { return impl_->problem; }
@@ -55,5 +87,7 @@ int64_t Attention::workspace_bytes(Pass pass) const {
   return impl_->backend->workspace_bytes(plan(pass));
 }
 std::string Attention::kernel(Pass pass) const { return impl_->backend->kernel_name(plan(pass)); }
+
+void check(std::string_view device) { make_backend(device)->check_waits(); }
 
 }  // namespace verbatim

@@ -51,6 +51,9 @@ int main(void) {
   expect(strstr(verbatim_last_error(), "shape of k") != NULL, "which names the tensor");
   verbatim_attention_destroy(attention);
 
+  expect(verbatim_check("cpu") == verbatim_ok, "no wait of a CPU expires");
+  expect(verbatim_check("gpu") == verbatim_invalid_argument, "there is no device of that name");
+
   expect(verbatim_mask_json("{\"name\": \"cuasal\", \"params\": {}}", 2, 2, 1, &json) ==
              verbatim_invalid_argument,
          "an unknown mask is an invalid argument");

@@ -53,6 +53,8 @@ typedef struct verbatim_run_options {
   int threads;             /* CPU: 0: all cores; changes no bit */
   const uint64_t* seed;    /* of the dropout; NULL: the problem's */
   const uint64_t* seed_at; /* instead: its address on the device, read when the work runs */
+  double wait_limit;       /* CUDA: seconds that work waits for other work of the call before it
+                            * gives up (verbatim_check); 0: 10. More than one task may take */
 } verbatim_run_options;
 
 /* What went wrong in this thread's last failed call; never NULL. */
@@ -80,6 +82,12 @@ verbatim_status verbatim_attention_forward(const verbatim_attention* attention,
 verbatim_status verbatim_attention_backward(const verbatim_attention* attention,
                                             const verbatim_backward_tensors* tensors,
                                             const verbatim_run_options* run);
+
+/* verbatim_device_error, and the tile in the message, when a call on `device` ("cpu", "cuda",
+ * "cuda:N") gave up because one of its waits expired: all results of that call are NaN, also in the
+ * replay of a graph. The next call on the device fails with the same; it is told once. Waits for
+ * nothing: after a synchronization it has seen all that was before. */
+verbatim_status verbatim_check(const char* device);
 
 /* JSON: device, level, version of the contract, problem, mask, and for each pass its order, tile,
  * placement, arithmetic, fingerprint, kernel and bytes of workspace. */

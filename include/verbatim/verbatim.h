@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "verbatim/error.h"
 #include "verbatim/mask.h"
@@ -40,6 +41,8 @@ struct RunOptions {
   std::optional<uint64_t> seed{};  // of the dropout, when it is not the problem's
   const uint64_t* seed_at = nullptr;  // instead: its address on the device, read when the work
                                       // runs, so that a CUDA graph replays with what is there then
+  double wait_limit = 0;  // CUDA: seconds that work waits for other work of the call, in a graph
+                          // too, before it gives up (check()); 0: 10. More than one task may take
 };
 
 struct AttentionOptions {
@@ -48,9 +51,18 @@ struct AttentionOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
 };
 
+/// Throws Error(device) naming the tile when a call on `device` ("cpu", "cuda", "cuda:N") gave up
+/// because one of its waits expired: all results of that call are NaN, in eager work and in replays
+/// of graphs. The next call on the device throws the same; it is told once. Waits for nothing:
+/// after a synchronization it has seen all that was before.
+void check(std::string_view device);
+
 /// Forward and backward of one problem under one mask. Planning happens here, once
 /// (cached_plan: making one again for an equal problem is cheap); forward() and backward() allocate
-/// only their workspace and may be called from several threads.
+/// only their workspace and may be called from several threads. On a CUDA stream that can use fewer
+/// multiprocessors than the plan needs at once (a green context, an MPS share) a call runs the same
+/// orders in pieces, with the same bits; what cannot be cut throws Error(unsupported) before it
+/// starts.
 class Attention {
  public:
   Attention(const Problem& problem, Mask mask, const AttentionOptions& options = {});

@@ -257,3 +257,16 @@ def test_the_benchmark_times_ours_and_peers(provider, tmp_path):
     (row,) = json.loads(saved.read_text())["results"]
     assert row["status"] == "ok", row["reason"]
     assert row["check"]["correct"] and row["forward"]["ms"] > 0 and row["backward"]["ms"] > 0
+
+
+def test_a_check_finds_nothing_and_waits_for_nothing():
+    q, k, v = made()
+    va.set_wait_limit(5)
+    try:
+        with_gradients(va.attention(q, k, v), q, k, v)
+        for device in (None, "cuda", q.device):
+            va.check(device)
+        torch.cuda.synchronize()
+        va.check()
+    finally:
+        va.set_wait_limit(10)

@@ -214,3 +214,15 @@ def test_none_is_a_level_without_promise():
     assert resolve_order("none", "invariant", False) == ("auto", "not_guaranteed")
     assert resolve_order("auto", "invariant", False) == ("auto", "not_guaranteed")
     assert resolve_order("shift", "run_to_run", False) == ("shift", "run_to_run")
+
+
+def test_waits():
+    va.check("cpu")  # where none expires
+    with pytest.raises(ValueError, match="unknown device.*got 'gpu'"):
+        va.check("gpu")
+    for seconds in (0, -1, 2e9, float("nan")):
+        with pytest.raises(ValueError, match="no time that a wait can take"):
+            va.set_wait_limit(seconds)
+    va.set_wait_limit(20)
+    run(*inputs(np.random.default_rng(7)))
+    va.set_wait_limit(10)

@@ -17,6 +17,7 @@ from .flex import from_block_mask, from_mask_mod
 from .huggingface import register as register_huggingface
 from .masks import from_cu_seqlens
 from .plan import PassPlan, Plan, Problem
+from .waits import check, set_wait_limit
 
 if TYPE_CHECKING:
     from .activation import Activation
@@ -30,6 +31,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "audit",
+    "check",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "from_block_mask",
@@ -38,6 +40,7 @@ __all__ = [
     "masks",
     "orders",
     "register_huggingface",
+    "set_wait_limit",
 ]
 
 

@@ -77,7 +77,8 @@ class Call:
         else:
             kept.append(ctypes.c_uint64(seed))
             value = ctypes.addressof(kept[-1])
-        run = _library.RUN.pack(arrays.stream(), threads, value, seed_at)
+        limit = _library.wait_limit.value
+        run = _library.RUN.pack(arrays.stream(), threads, value, seed_at, limit)
         status = self._function(self._handle.pointer, self._struct.pack(*fields), run)
         if status:
             _library.check(status)

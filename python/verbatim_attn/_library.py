@@ -25,7 +25,9 @@ _TENSOR = f"P{LAYOUT.size}s"
 _ROWS = "P0s"  # an address with no layout
 FORWARD = struct.Struct("@" + 4 * _TENSOR + _ROWS)
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
-RUN = struct.Struct("@PiPP")
+RUN = struct.Struct("@PiPPd")
+
+wait_limit = ctypes.c_double(0)  # of all calls; where native.py's module reads it too
 
 DTYPES = ("f32", "bf16", "f16")  # in the order of verbatim_dtype
 
@@ -54,6 +56,7 @@ destroy = _function("verbatim_attention_destroy", ctypes.c_void_p)
 destroy.restype = None  # type: ignore[attr-defined]
 forward = _function("verbatim_attention_forward", ctypes.c_void_p, _text, _text)
 backward = _function("verbatim_attention_backward", ctypes.c_void_p, _text, _text)
+_check_waits = _function("verbatim_check", _text)
 _describe = _function("verbatim_attention_describe", ctypes.c_void_p, _text_out)
 _info = _function("verbatim_info", _text_out)
 _mask_json = _function("verbatim_mask_json", _text, *_sizes, _text_out)
@@ -81,6 +84,10 @@ def _answer(function: Callable[..., int], *arguments: Any) -> str:
 
 def info() -> dict[str, Any]:
     return json.loads(_answer(_info))
+
+
+def check_waits(device: str) -> None:
+    check(_check_waits(device.encode()))
 
 
 def describe(handle: ctypes.c_void_p) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def load(gradients_of: Callable[..., Any]) -> Any:
         return None
     passes: tuple[Any, ...] = (_library.forward, _library.backward)
     addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in passes)
-    module.begin(*addresses, _plan, gradients_of, _library.check)
+    limit = ctypes.addressof(_library.wait_limit)
+    module.begin(*addresses, limit, _plan, gradients_of, _library.check)
     return module
 
 

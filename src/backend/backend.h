@@ -1,6 +1,7 @@
 // What every backend does: run a plan on tensors. Backends register by name in backend.cpp.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -18,8 +19,14 @@ class Backend {
   virtual void check(const Problem& problem) const = 0;
   /// PlanOptions::arithmetic that runs here when nobody asks for another: "cpu", "sm80", "sm90".
   virtual std::string_view arithmetic() const = 0;
+  /// The same for a plan that is too large.
+  virtual void check_plan(const Plan&) const {}
+  /// Throws Error(device) when a wait of an earlier call has expired, as verbatim::check().
+  virtual void check_waits() const {}
   /// PlanOptions::residents of this backend: workers that it runs at once.
   virtual int32_t residents() const = 0;
+  /// Workers that a call with `run` can have at once: plans that need more have to be cut for them.
+  virtual int32_t available(const RunOptions&) const { return INT32_MAX; }
   virtual int64_t workspace_bytes(const Plan& plan) const = 0;
   /// The compiled code that runs `plan`, "backend.what".
   virtual std::string kernel_name(const Plan& plan) const = 0;

@@ -41,6 +41,7 @@ constexpr int64_t gpu_alignment = 16;  // bytes: kernels of a GPU move as many a
 // What begin() is given.
 decltype(&verbatim_attention_forward) forward_pass;
 decltype(&verbatim_attention_backward) backward_pass;
+const double* wait_limit;  // of all calls, in seconds
 PyObject* make_plan;     // (q, k, v, mask, settings) -> (address, its owner, mask, settings)
 PyObject* gradients_of;  // ((q, k, v, o, dout, lse), seed, mask, settings) -> (dq, dk, dv)
 PyObject* check_status;  // raises what a verbatim_status means
@@ -122,7 +123,7 @@ bool is_seed(const Tensor& x) {
 // `value` holds a seed that has to be read now.
 verbatim_run_options run_options(c10::Device device, const Tensor& seed, uint64_t& value,
                                  int threads) {
-  verbatim_run_options run{nullptr, threads, nullptr, nullptr};
+  verbatim_run_options run{nullptr, threads, nullptr, nullptr, *wait_limit};
   if (device.is_cuda()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     run.stream = guard.getStreamNativeHandle(guard.getStream(device));
@@ -380,15 +381,17 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// (forward, backward: addresses of C functions, make_plan, gradients_of, check_status)
+// (forward, backward: addresses of C functions, that of wait_limit, make_plan, gradients_of,
+// check_status)
 PyObject* begin(PyObject*, PyObject* arguments) {
-  unsigned long long forward = 0, backward = 0;
-  if (!PyArg_ParseTuple(arguments, "KKOOO", &forward, &backward, &make_plan, &gradients_of,
+  unsigned long long forward = 0, backward = 0, limit = 0;
+  if (!PyArg_ParseTuple(arguments, "KKKOOO", &forward, &backward, &limit, &make_plan, &gradients_of,
                         &check_status)) {
     return nullptr;
   }
   forward_pass = reinterpret_cast<decltype(forward_pass)>(forward);
   backward_pass = reinterpret_cast<decltype(backward_pass)>(backward);
+  wait_limit = reinterpret_cast<const double*>(limit);
   for (auto* kept : {make_plan, gradients_of, check_status}) Py_INCREF(kept);
   plans = PyDict_New();
   Py_RETURN_NONE;

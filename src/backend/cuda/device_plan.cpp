@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "backend/cuda/driver.h"
 #include "mask/slice.h"
 #include "plan/dropout_origins.h"
 
@@ -40,40 +41,6 @@ const T* at(const void* base, int64_t offset) {
 struct OrderOffsets {
   int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, q_used, kv_used, slice_ids, slices,
       dropout_origins;
-};
-
-/// Pinned memory for the reports of plans: allocated many at a time, used again and again.
-class Reports {
- public:
-  static Reports& instance() {
-    static Reports* reports = new Reports;  // never destroyed: the driver may be gone before us
-    return *reports;
-  }
-
-  WaitReport* take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      constexpr size_t kBlock = 256;
-      WaitReport* block = nullptr;
-      check(cudaHostAlloc(reinterpret_cast<void**>(&block), kBlock * sizeof(WaitReport),
-                          cudaHostAllocPortable | cudaHostAllocMapped),
-            "cuda.plan");
-      for (size_t i = 0; i < kBlock; ++i) free_.push_back(block + i);
-    }
-    WaitReport* report = free_.back();
-    free_.pop_back();
-    *report = {};
-    return report;
-  }
-
-  void give(WaitReport* report) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(report);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<WaitReport*> free_;
 };
 
 /// OrderView::q_used or kv_used of tiles with these edges, from what each slice shows of the axis.
@@ -135,7 +102,6 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
   live_heads_ = verbatim::live_heads(plan);
-  residency_ = plan.residency;
   const int64_t heads = blob.add(order_of_head_);
   const int64_t sequences = blob.add(dropout.first_sequence);
   const int64_t placed = blob.add(placement_.tasks);
@@ -143,7 +109,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
   const int64_t views = blob.add(std::vector<OrderView>(orders_.size()));
 
   std::vector<std::byte> bytes = blob.take();
-  const DeviceGuard guard(device.index);
+  const PrimaryContext own(device.index);
   const RelaxedCapture relaxed;
   check(cudaMallocFromPoolAsync(&memory_, bytes.size(), device.plans, uploads_), "cuda.plan");
   for (size_t i = 0; i < orders_.size(); ++i) {
@@ -179,22 +145,19 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
         "cuda.plan");
   check(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cuda.plan");
   check(cudaEventRecord(uploaded_, uploads_), "cuda.plan");
-  report_ = Reports::instance().take();
 }
 
 DevicePlan::~DevicePlan() {
-  int previous = 0;
-  cudaGetDevice(&previous);
-  if (previous != device_) cudaSetDevice(device_);  // as DeviceGuard
-  cudaFreeAsync(memory_, uploads_);
-  cudaEventDestroy(uploaded_);
-  for (const Use& use : uses_) cudaEventDestroy(use.ended);
-  if (previous != device_) cudaSetDevice(previous);
-  Reports::instance().give(report_);
+  try {
+    const PrimaryContext own(device_);
+    cudaFreeAsync(memory_, uploads_);
+    cudaEventDestroy(uploaded_);
+  } catch (const Error&) {  // no device, no memory
+  }
 }
 
-void DevicePlan::before_launch(cudaStream_t stream, bool capturing) const {
-  if (capturing) {  // a graph cannot wait for an event from outside it
+void DevicePlan::before_launch(cudaStream_t stream, cudaGraph_t graph) const {
+  if (graph) {  // which cannot wait for an event from outside it
     const RelaxedCapture relaxed;
     check(cudaEventSynchronize(uploaded_), "cuda.plan");
   } else {
@@ -202,25 +165,19 @@ void DevicePlan::before_launch(cudaStream_t stream, bool capturing) const {
   }
 }
 
-void DevicePlan::after_launch(cudaStream_t stream) const {
+void DevicePlan::in_use_until(std::shared_ptr<const End> end) const {
   const std::lock_guard lock(mutex_);
-  auto use = std::ranges::find(uses_, stream, &Use::stream);
-  if (use == uses_.end()) {
-    cudaEvent_t ended = nullptr;
-    check(cudaEventCreateWithFlags(&ended, cudaEventDisableTiming), "cuda.plan");
-    use = uses_.insert(use, {stream, ended});
+  if (uses_.size() >= ask_at_) {  // rarely: asking costs as much as a launch's own calls
+    const RelaxedCapture relaxed;
+    while (!uses_.empty() && uses_.front()->reached()) uses_.pop_front();
+    ask_at_ = std::max<size_t>(8, 2 * uses_.size());
   }
-  check(cudaEventRecord(use->ended, stream), "cuda.plan");
+  uses_.push_back(std::move(end));
 }
 
 bool DevicePlan::idle() const {
   const std::lock_guard lock(mutex_);
-  for (const Use& use : uses_) {
-    if (cudaEventQuery(use.ended) != cudaErrorNotReady) continue;
-    (void)cudaGetLastError();  // which the next launch would take for its own
-    return false;
-  }
-  return true;
+  return !kept_ && std::ranges::all_of(uses_, [](const auto& end) { return end->reached(); });
 }
 
 bool DevicePlan::holds(const Device& device, const Plan& plan) const {
@@ -232,91 +189,61 @@ bool DevicePlan::holds(const Device& device, const Plan& plan) const {
          placement_.worker_begin == other.worker_begin && placement_.tasks == other.tasks;
 }
 
-void DevicePlan::check_report() const {
-  if (static_cast<volatile WaitReport*>(report_)->expired == 0) return;
-  const WaitReport where = *report_;
-  *report_ = {};
-  const char* sum = pass_ == Pass::forward ? "O" : where.q_head >= 0 ? "dQ" : "dK and dV";
-  Error::Details details;  // where other kernels may have held what the plan needs
-  if (residency_ > 1) {
-    details = {"order", fmt::format("one that needs {} workers at once", residency_),
-               "as many multiprocessors that no other kernel holds", "descending, which needs one"};
-  }
-  throw Error(
-      ErrorCode::device, pass_ == Pass::forward ? "cuda.forward" : "cuda.backward",
-      fmt::format("a wait expired: {} of tile {} (batch {}, KV head {}, query head {} of "
-                  "its group) was due for {}, and addend {} never came; detected here, it "
-                  "stems from an earlier launch, whose results are undefined",
-                  sum, where.tile, where.head / kv_heads_, where.head % kv_heads_, where.q_head,
-                  where.addend == kSumDone ? "the place of an earlier sum"
-                                           : fmt::format("addend {}", where.addend),
-                  where.seen),
-      std::move(details));
-}
-
 namespace {
 
 struct Cache {
   static constexpr size_t kKept = 64;
 
-  struct Entry {
-    std::shared_ptr<const DevicePlan> plan;
-    bool captured;
-  };
   std::mutex mutex;
-  std::list<Entry> entries;  // last used first
-  std::list<Entry> retired;  // no longer kept, perhaps still in use
+  // Plans are freed here alone: who drops the last other reference may not call CUDA.
+  std::list<std::shared_ptr<const DevicePlan>> entries;  // last used first
+  std::list<std::shared_ptr<const DevicePlan>> retired;  // no longer kept, perhaps still in use
 
   static Cache& instance() {
-    static Cache* cache = new Cache;  // as Reports
+    static Cache* cache = new Cache;  // never destroyed: the driver may be gone before us
     return *cache;
   }
 
-  /// Retires the plan that was not used for longest when too many are kept, and frees those that
-  /// no launch and no thread uses any more.
+  /// Retires the plan that was not used for longest when too many are kept, and frees those that no
+  /// launch, no graph and no thread uses any more.
   void trim() {
-    const auto spare = [](const Entry& e) { return !e.captured; };
-    if (std::ranges::count_if(entries, spare) >= int64_t{kKept}) {
-      const auto last =
-          std::prev(std::ranges::find_if(entries.rbegin(), entries.rend(), spare).base());
-      retired.splice(retired.end(), entries, last);
-    }
-    for (auto entry = retired.begin(); entry != retired.end();) {
-      const bool done = entry->plan.use_count() == 1 && entry->plan->idle();
-      if (done) entry->plan->check_report();
-      entry = done ? retired.erase(entry) : std::next(entry);
-    }
+    if (entries.size() >= kKept) retired.splice(retired.end(), entries, std::prev(entries.end()));
+    std::erase_if(retired, [](const auto& plan) { return plan.use_count() == 1 && plan->idle(); });
   }
 };
 
 }  // namespace
 
-std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan,
-                                              bool capturing) {
+std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan) {
   Cache& cache = Cache::instance();
   const std::lock_guard lock(cache.mutex);
   auto& entries = cache.entries;
   auto found =
-      std::ranges::find_if(entries, [&](const auto& e) { return e.plan->holds(device, plan); });
+      std::ranges::find_if(entries, [&](const auto& held) { return held->holds(device, plan); });
   if (found == entries.end()) {
-    const RelaxedCapture relaxed;  // another thread may be capturing
-    if (!capturing) cache.trim();
-    entries.push_front({std::make_shared<DevicePlan>(device, plan), false});
+    const RelaxedCapture relaxed;  // somebody may be capturing
+    cache.trim();
+    entries.push_front(std::make_shared<DevicePlan>(device, plan));
     found = entries.begin();
   }
-  found->captured |= capturing;
   entries.splice(entries.begin(), entries, found);
-  return entries.front().plan;
+  return entries.front();
 }
 
-void check_reports(const Device& device) {
-  Cache& cache = Cache::instance();
-  const std::lock_guard lock(cache.mutex);
-  for (const auto* list : {&cache.entries, &cache.retired}) {
-    for (const auto& entry : *list) {
-      if (entry.plan->device_index() == device.index) entry.plan->check_report();
-    }
-  }
+void keep_with(cudaGraph_t graph, const std::shared_ptr<const DevicePlan>& plan) {
+  using Kept = std::shared_ptr<const DevicePlan>;
+  auto kept = std::make_unique<Kept>(plan);
+  cudaUserObject_t object = nullptr;
+  const RelaxedCapture relaxed;
+  // Runs in a thread of the driver's, which may not call CUDA: the cache frees what it lets go.
+  const auto let_go = [](void* of) { delete static_cast<Kept*>(of); };
+  check(cudaUserObjectCreate(&object, kept.get(), let_go, 1, cudaUserObjectNoDestructorSync),
+        "cuda.graph");
+  kept.release();  // the object's
+  const cudaError_t status = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+  if (status == cudaSuccess) return;
+  cudaUserObjectRelease(object, 1);
+  check(status, "cuda.graph");
 }
 
 }  // namespace verbatim::cuda

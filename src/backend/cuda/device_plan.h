@@ -1,11 +1,14 @@
 // Plans on a device: uploaded once, found again by identity.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "backend/cuda/device/params.h"
+#include "backend/cuda/in_flight.h"
 #include "backend/cuda/runtime.h"
 #include "plan/live_heads.h"
 #include "verbatim/plan.h"
@@ -20,25 +23,24 @@ class DevicePlan {
   DevicePlan(const DevicePlan&) = delete;
   DevicePlan& operator=(const DevicePlan&) = delete;
 
-  int device_index() const { return device_; }
   const PlanView& view() const { return view_; }
   int32_t max_q_tiles() const { return max_q_tiles_; }
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
   bool shared_tiles() const { return shared_tiles_; }
   bool empty_rows() const { return empty_rows_; }
   LiveHeads live_heads() const { return live_heads_; }
-  WaitReport* report() const { return report_; }
 
   bool holds(const Device& device, const Plan& plan) const;
 
-  /// Before a launch on `stream`: it will start after the upload.
-  void before_launch(cudaStream_t stream, bool capturing) const;
-  /// After a launch on `stream`: the plan is in use until it has ended.
-  void after_launch(cudaStream_t stream) const;
+  /// Before a launch on `stream`, or into the `graph` that it captures: it will start after the
+  /// upload.
+  void before_launch(cudaStream_t stream, cudaGraph_t graph) const;
+  /// After a launch: the plan is in use until `end`.
+  void in_use_until(std::shared_ptr<const End> end) const;
+  /// Nobody will know when a launch has ended: the plan is in use for good.
+  void keep() const noexcept { kept_ = true; }
   /// Whether all launches have ended.
   bool idle() const;
-  /// Throws Error(device) with tile coordinates when a wait of an earlier launch has expired.
-  void check_report() const;
 
  private:
   int device_;
@@ -50,30 +52,25 @@ class DevicePlan {
   Placement placement_;
   int32_t kv_heads_ = 1, group_ = 1;
 
-  struct Use {
-    cudaStream_t stream;
-    cudaEvent_t ended;  // the last launch on it
-  };
+  mutable std::atomic<bool> kept_ = false;
   mutable std::mutex mutex_;
-  mutable std::vector<Use> uses_;  // one a stream
+  mutable std::deque<std::shared_ptr<const End>> uses_;  // launches that may not have ended
+  mutable size_t ask_at_ = 8;                            // so many of them whether they have
 
   cudaStream_t uploads_;
   cudaEvent_t uploaded_ = nullptr;
   void* memory_ = nullptr;
-  WaitReport* report_ = nullptr;
   PlanView view_{};
-  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0, residency_ = 1;
+  int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
   LiveHeads live_heads_{};
   bool shared_tiles_ = false, empty_rows_ = false;
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in
-/// microseconds without any call of CUDA. Plans used in a stream capture stay for good, since a
-/// graph refers to them; of the others the 64 last used stay, and what a launch still uses.
-std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan,
-                                              bool capturing);
+/// microseconds without any call of CUDA. The 64 last used stay, and what a launch still uses.
+std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan);
 
-/// check_report() of every plan that `device` holds.
-void check_reports(const Device& device);
+/// Lets `graph`, and all that is made of it, keep the plan.
+void keep_with(cudaGraph_t graph, const std::shared_ptr<const DevicePlan>& plan);
 
 }  // namespace verbatim::cuda

@@ -7,7 +7,10 @@
 #include <optional>
 
 #include "backend/cuda/device_plan.h"
+#include "backend/cuda/driver.h"
+#include "backend/cuda/in_flight.h"
 #include "backend/cuda/recording.h"
+#include "backend/cuda/report.h"
 #include "backend/cuda/staging.h"
 #include "contract/contract.h"
 #include "plan/live_heads.h"
@@ -65,6 +68,11 @@ std::pair<int32_t, int32_t> extent_of(const Plan& plan) {
   return {q_tiles, kv_tiles};
 }
 
+PlanCounts counts_of(const Plan& plan) {
+  const auto [q_tiles, kv_tiles] = extent_of(plan);
+  return {q_tiles, kv_tiles, std::ssize(plan.placement.tasks)};
+}
+
 /// Byte offsets of one launch's memory: counters, zeroed in-stream, then the kernel's workspace.
 struct Layout {
   int64_t row_turns, key_turns, workspace, end;
@@ -72,25 +80,70 @@ struct Layout {
   Layout(const Problem& problem, int32_t max_q_tiles, int32_t max_kv_tiles, int64_t kernel_bytes) {
     const auto aligned = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
     constexpr int64_t kCounter = sizeof(int32_t);
-    row_turns = aligned(2 * kCounter);  // behind ticket and aborted
+    row_turns = aligned(3 * kCounter);  // behind ticket, aborted and finished
     key_turns = row_turns + aligned(problem.batch * problem.q_heads * max_q_tiles * kCounter);
     workspace = key_turns + aligned(problem.batch * problem.kv_heads * max_kv_tiles * kCounter);
     end = workspace + aligned(kernel_bytes);
   }
 
-  HandOff hand_off(void* memory, const DevicePlan& plan, int64_t spin_limit_ns) const {
+  HandOff hand_off(void* memory, const DevicePlan& plan, int32_t residency, WaitReport* report,
+                   int64_t spin_limit_ns) const {
     const auto at = [&](int64_t offset) {
       return reinterpret_cast<int32_t*>(static_cast<std::byte*>(memory) + offset);
     };
     return {.ticket = at(0),
             .aborted = at(sizeof(int32_t)),
+            .finished = at(2 * sizeof(int32_t)),
             .row_turn = at(row_turns),
             .key_turn = at(key_turns),
             .max_q_tiles = plan.max_q_tiles(),
             .max_kv_tiles = plan.max_kv_tiles(),
-            .report = plan.report(),
+            .residency = residency,
+            .report = report,
             .spin_limit_ns = spin_limit_ns};
   }
+};
+
+/// Tells those who have to know when a launch has ended, also one that an error cut short.
+class Launch {
+ public:
+  /// A launch of a plan that needs `residency` CTAs at once on `stream`, into `graph` or none.
+  Launch(const Device& device, const DevicePlan& plan, cudaStream_t stream, cudaGraph_t graph,
+         int32_t residency)
+      : device_(device),
+        plan_(plan),
+        stream_(stream),
+        graph_(graph),
+        multiprocessors_(residency > 1 ? multiprocessors_of(device, stream)
+                                       : device.multiprocessors) {
+    // A graph cannot wait for launches outside it, so there what needs others starts as a whole.
+    together_ = residency > 1 && (graph || must_start_together(residency, multiprocessors_));
+    if (residency > 1 && !graph) turnstile_.emplace(device, stream, together_);
+  }
+  ~Launch() {
+    if (graph_) return;  // keeps the plan itself
+    try {
+      const auto end = std::make_shared<const End>(device_, stream_);
+      plan_.in_use_until(end);
+      if (turnstile_) turnstile_->passed(end);
+    } catch (const std::exception&) {
+      plan_.keep();
+    }
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  int32_t multiprocessors() const { return multiprocessors_; }
+  bool together() const { return together_; }
+
+ private:
+  const Device& device_;
+  const DevicePlan& plan_;
+  cudaStream_t stream_;
+  cudaGraph_t graph_;
+  int32_t multiprocessors_;
+  bool together_ = false;
+  std::optional<Turnstile> turnstile_;
 };
 
 /// What both passes do: fill in the plan and the memory, and launch.
@@ -100,10 +153,10 @@ void run_plan(const Device& device, const Kernel& kernel,
               const RunOptions& run, int64_t spin_limit_ns, Params params,
               const RecordView& record = {}) {
   const auto stream = static_cast<cudaStream_t>(run.stream);
-  const bool capturing = is_capturing(stream);
-  const auto held = device_plan(device, plan, capturing);
-  held->check_report();
-  held->before_launch(stream, capturing);
+  const cudaGraph_t graph = graph_of(stream);
+  const auto held = device_plan(device, plan);
+  if (graph) keep_with(graph, held);
+  held->before_launch(stream, graph);
   const Layout layout(plan.problem, held->max_q_tiles(), held->max_kv_tiles(),
                       kernel.workspace_bytes(plan.problem, {.max_q_tiles = held->max_q_tiles(),
                                                             .max_kv_tiles = held->max_kv_tiles(),
@@ -114,11 +167,14 @@ void run_plan(const Device& device, const Kernel& kernel,
   params.sizes = sizes_of(plan.problem);
   params.scalars = scalars_of(plan.problem, run);
   params.plan = held->view();
-  params.hand_off = layout.hand_off(scratch.data(), *held, spin_limit_ns);
+  params.hand_off =
+      layout.hand_off(scratch.data(), *held, plan.residency, device.report, spin_limit_ns);
   params.workspace = static_cast<std::byte*>(scratch.data()) + layout.workspace;
+  const Launch started(device, *held, stream, graph, plan.residency);
   launch(params, {.stream = stream,
-                  .multiprocessors = device.multiprocessors,
+                  .multiprocessors = started.multiprocessors(),
                   .residency = plan.residency,
+                  .together = started.together(),
                   .dtype = plan.problem.dtype,
                   .tile = tile_of(plan),
                   .shared_tiles = held->shared_tiles(),
@@ -126,7 +182,6 @@ void run_plan(const Device& device, const Kernel& kernel,
                   .empty_rows = held->empty_rows(),
                   .ordered = plan.level != Level::not_guaranteed,
                   .record = record});
-  if (!capturing) held->after_launch(stream);  // a captured plan stays for good
 }
 
 }  // namespace
@@ -179,9 +234,35 @@ const Kernel& CudaBackend::kernel(const Plan& plan) const {
 }
 
 void CudaBackend::check(const Problem& problem) const {
-  const TileShape smallest{64, 64};  // the portable kernels take what those of Hopper take
+  const TileShape smallest{64, 64}, largest{192, 128};
+  // The portable kernels take what those of Hopper take.
   kernel(Pass::forward, contract::kSm80, problem, smallest);
   kernel(Pass::backward, contract::kSm80, problem, smallest);
+  const auto tiles = [](int64_t length, int64_t tile) { return (length + tile - 1) / tile; };
+  check_limits({}, problem,  // of a plan: check_plan()
+               {tiles(problem.q_len, largest.q), tiles(problem.kv_len, largest.kv), 0});
+}
+
+void CudaBackend::check_plan(const Plan& plan) const {
+  check_limits(kernel(plan).limits, plan.problem, counts_of(plan));
+}
+
+int32_t CudaBackend::available(const RunOptions& run) const {
+  const DeviceGuard guard(device_.index);
+  return multiprocessors_of(device_, static_cast<cudaStream_t>(run.stream));
+}
+
+void CudaBackend::check_waits() const { check_report(*device_.report); }
+
+int64_t CudaBackend::wait_limit_ns(const RunOptions& run) const {
+  constexpr double kLongest = 1e9;
+  if (run.wait_limit == 0) return wait_limit_ns_;
+  if (run.wait_limit > 0 && run.wait_limit <= kLongest) {
+    return static_cast<int64_t>(run.wait_limit * 1e9);
+  }
+  throw Error(ErrorCode::invalid_argument, "cuda", "no time that a wait can take",
+              {"wait_limit", fmt::format("{} seconds", run.wait_limit),
+               "more than 0 and at most 1e9 seconds, or 0 for the usual 10", "10"});
 }
 
 int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
@@ -194,6 +275,9 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
                           const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(plan);
+  check_limits(chosen.limits, plan.problem, counts_of(plan));
+  const int64_t wait_limit = wait_limit_ns(run);
+  check_waits();
   const DeviceGuard guard(device_.index);
   Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   ForwardParams params;
@@ -202,14 +286,17 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
   params.v = ref("v", staging.input(tensors.v));
   params.o = ref("o", staging.output(tensors.o));
   params.lse = staging.output(tensors.lse).data;
-  run_plan(device_, chosen, chosen.forward, plan, run, spin_limit_ns_, params);
-  if (staging.finish()) check_reports(device_);
+  run_plan(device_, chosen, chosen.forward, plan, run, wait_limit, params);
+  if (staging.finish()) check_waits();
 }
 
 void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
                            const RunOptions& run) const {
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(plan);
+  check_limits(chosen.limits, plan.problem, counts_of(plan));
+  const int64_t wait_limit = wait_limit_ns(run);
+  check_waits();
   const DeviceGuard guard(device_.index);
   Staging staging(device_, static_cast<cudaStream_t>(run.stream));
   BackwardParams params;
@@ -226,19 +313,19 @@ void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
   if (run.timeline && chosen.records && chosen.records(plan.problem)) {
     recording.emplace(device_, plan, static_cast<cudaStream_t>(run.stream));
   }
-  run_plan(device_, chosen, chosen.backward, plan, run, spin_limit_ns_, params,
+  run_plan(device_, chosen, chosen.backward, plan, run, wait_limit, params,
            recording ? recording->view() : RecordView{});
   if (recording) {
     const auto [q_tiles, kv_tiles] = extent_of(plan);
     recording->collect(plan, q_tiles, kv_tiles, *run.timeline);
   }
-  if (staging.finish()) check_reports(device_);
+  if (staging.finish()) check_waits();
 }
 
 void CudaBackend::synchronize(const RunOptions& run) const {
   const DeviceGuard guard(device_.index);
   cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(run.stream)), "cuda.synchronize");
-  check_reports(device_);
+  check_waits();
 }
 
 }  // namespace verbatim::cuda

@@ -14,8 +14,8 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan);
 
 /// With tensors on the device, calls only enqueue work on RunOptions::stream: they never wait for
 /// the device, may be captured into a graph, and fail either at once or, when the work itself
-/// failed, at a later call or in synchronize(). Host tensors are copied there and back, and waited
-/// for.
+/// failed, at a later call on the device, in check_waits() or in synchronize(). Host tensors are
+/// copied there and back, and waited for.
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int index);
@@ -23,7 +23,11 @@ class CudaBackend : public Backend {
   std::string_view name() const override { return "cuda"; }
   std::string_view arithmetic() const override;
   void check(const Problem& problem) const override;
+  void check_plan(const Plan& plan) const override;
+  void check_waits() const override;
   int32_t residents() const override { return device_.multiprocessors; }
+  /// Those of run.stream's green context or MPS share: one CTA of the Hopper kernels fills each.
+  int32_t available(const RunOptions& run) const override;
   int64_t workspace_bytes(const Plan& plan) const override;
   std::string kernel_name(const Plan& plan) const override;
   void forward(const Plan& plan, const ForwardTensors& tensors,
@@ -34,8 +38,8 @@ class CudaBackend : public Backend {
   /// Waits for all work on run.stream; throws Error(device) for what it or earlier work met.
   void synchronize(const RunOptions& run) const;
 
-  /// Longest wait for one addend before a launch is given up; 10 seconds at first.
-  void set_spin_limit(double seconds) { spin_limit_ns_ = static_cast<int64_t>(seconds * 1e9); }
+  /// The wait limit of calls whose RunOptions name none; 10 seconds at first.
+  void set_wait_limit(double seconds) { wait_limit_ns_ = static_cast<int64_t>(seconds * 1e9); }
 
   /// The kernel of the plan's arithmetic. Throws Error(unsupported) when this device or the kernel
   /// cannot run it.
@@ -44,9 +48,10 @@ class CudaBackend : public Backend {
  private:
   const Kernel& kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
                        const TileShape& tile) const;
+  int64_t wait_limit_ns(const RunOptions& run) const;
 
   const Device& device_;
-  int64_t spin_limit_ns_ = 10'000'000'000;
+  int64_t wait_limit_ns_ = 10'000'000'000;
 };
 
 }  // namespace verbatim::cuda

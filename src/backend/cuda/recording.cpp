@@ -13,7 +13,7 @@ int32_t capacity_of(const Plan& plan, int32_t blocks) {
     const HeadOrder& of_head = *plan.orders[static_cast<size_t>(order)];
     events += 2 * (of_head.visits() + std::ssize(of_head.chains));
   }
-  return static_cast<int32_t>(std::min<int64_t>(events, 4 * events / blocks + 1024));
+  return static_cast<int32_t>(std::min<int64_t>({events, 4 * events / blocks + 1024, INT32_MAX}));
 }
 
 }  // namespace

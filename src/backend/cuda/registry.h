@@ -9,6 +9,7 @@
 
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/device/record.h"
+#include "backend/cuda/limits.h"
 #include "plan/live_heads.h"
 #include "verbatim/plan.h"
 
@@ -17,8 +18,9 @@ namespace verbatim::cuda {
 /// Where and how large a launch may be.
 struct LaunchContext {
   cudaStream_t stream;
-  int32_t multiprocessors;
-  int32_t residency;  // CTAs that must run at once (Plan::residency)
+  int32_t multiprocessors;  // that the stream can use
+  int32_t residency;        // CTAs that must run at once (Plan::residency)
+  bool together;            // all CTAs start at once or not yet
   Dtype dtype;
   TileShape tile;
   bool shared_tiles;     // some tile belongs to several chains (Chain::addends > 1)
@@ -43,6 +45,7 @@ struct Kernel {
   int32_t arch, family;  // least compute capability and first one too new: 80 and 1000
   Pass pass;
   const char* arithmetic;  // id of arithmetics(): of the plans that it runs
+  Limits limits{};         // of its own fields
   /// Empty when it can run the problem in these tiles; else what would work, for the error.
   std::string (*lacks)(const Problem& problem, const TileShape& tile);
   /// Shared memory of one CTA: a device that has less cannot run it.

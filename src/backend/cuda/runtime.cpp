@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/report.h"
 
 namespace verbatim::cuda {
 namespace {
@@ -25,7 +29,7 @@ Device open(int index) {
                            : "a machine with an NVIDIA GPU and its driver",
                  count > 0 ? "cuda:0" : "cpu"});
   }
-  const DeviceGuard guard(index);
+  const PrimaryContext own(index);
   const RelaxedCapture relaxed;
   Device device{};
   device.index = index;
@@ -44,18 +48,18 @@ Device open(int index) {
     check(cudaMemPoolSetAttribute(*pool, cudaMemPoolAttrReleaseThreshold, &keep), "cuda.device");
   }
   check(cudaStreamCreateWithFlags(&device.uploads, cudaStreamNonBlocking), "cuda.device");
+  device.report = make_report();
   return device;
 }
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int device) : device_(device) {
-  check(cudaGetDevice(&previous_), "cuda.device");
-  if (device_ != previous_) check(cudaSetDevice(device_), "cuda.device");
+DeviceGuard::DeviceGuard(int device) {
+  int current = 0;
+  check(cudaGetDevice(&current), "cuda.device");
+  if (device != current) own_ = std::make_unique<PrimaryContext>(device);
 }
-DeviceGuard::~DeviceGuard() {
-  if (device_ != previous_) cudaSetDevice(previous_);
-}
+DeviceGuard::~DeviceGuard() = default;
 
 const Device& device(int index) {
   static std::mutex mutex;
@@ -76,10 +80,14 @@ Scratch::~Scratch() {
   if (data_) cudaFreeAsync(data_, stream_);
 }
 
-bool is_capturing(cudaStream_t stream) {
+cudaGraph_t graph_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "cuda.stream");
-  return status != cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamGetCaptureInfo(stream, &status, nullptr, &graph), "cuda.stream");
+  if (status == cudaStreamCaptureStatusInvalidated) {
+    check(cudaErrorStreamCaptureInvalidated, "cuda.stream");
+  }
+  return status == cudaStreamCaptureStatusActive ? graph : nullptr;
 }
 
 RelaxedCapture::RelaxedCapture() {

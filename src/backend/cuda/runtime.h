@@ -4,13 +4,17 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <memory>
 
+#include "backend/cuda/device/params.h"
 #include "backend/cuda/status.h"
 
 namespace verbatim::cuda {
 
-/// Makes `device` current in this thread, and the previous one again at the end. When it is current
-/// already, nothing is set: cudaSetDevice would leave the caller's context (a green one) for the
+class PrimaryContext;
+
+/// Makes `device` current in this thread, and at the end what was current before. When the device
+/// is current already, nothing is set: cudaSetDevice would leave the caller's context for the
 /// device's own.
 class DeviceGuard {
  public:
@@ -20,8 +24,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int device_;
-  int previous_ = 0;
+  std::unique_ptr<PrimaryContext> own_;  // of another device than was current
 };
 
 /// What is known of a device; found once per process.
@@ -33,6 +36,7 @@ struct Device {
   cudaMemPool_t pool;    // keeps what was freed: allocation costs microseconds and never waits
   cudaMemPool_t plans;   // the same for plans, used on `uploads` only, so never tied to a launch
   cudaStream_t uploads;  // of plans
+  WaitReport* report;    // of waits that expired in any of its kernels
 };
 /// Throws Error(device) when there is no device `index`.
 const Device& device(int index);
@@ -52,8 +56,8 @@ class Scratch {
   cudaStream_t stream_;
 };
 
-/// Whether `stream` is being captured into a graph.
-bool is_capturing(cudaStream_t stream);
+/// The graph that `stream` is being captured into, or null.
+cudaGraph_t graph_of(cudaStream_t stream);
 
 /// Lets this thread allocate and copy on its own streams while another stream is being captured.
 class RelaxedCapture {

@@ -36,6 +36,7 @@ int64_t span_bytes(const RowView& rows) {
 void* Staging::stage(void* data, int64_t bytes, bool is_output) {
   if (bytes == 0 || !on_host(data, device_.index)) return data;
   void* copy = memory_.emplace_back(std::make_unique<Scratch>(device_, bytes, stream_))->data();
+  pending_ = true;
   // Outputs too: their gaps belong to the caller and come back as they were.
   check(cudaMemcpyAsync(copy, data, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
         "cuda.copy");
@@ -64,13 +65,18 @@ RowView Staging::output(const RowView& rows) {
   return staged;
 }
 
+Staging::~Staging() {
+  if (pending_) cudaStreamSynchronize(stream_);
+}
+
 bool Staging::finish() {
-  if (outputs_.empty()) return false;
+  if (!pending_) return false;
   for (const Copy& copy : outputs_) {
     check(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDeviceToHost, stream_),
           "cuda.copy");
   }
   check(cudaStreamSynchronize(stream_), "cuda.copy");
+  pending_ = false;
   return true;
 }
 

@@ -14,12 +14,16 @@ namespace verbatim::cuda {
 class Staging {
  public:
   Staging(const Device& device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  ~Staging();  // waits for copies that an error has left under way: their host memory is the
+               // caller's
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
   TensorView input(const TensorView& view);
   TensorView output(const TensorView& view);
   RowView input(const RowView& rows);
   RowView output(const RowView& rows);
-  /// Copies outputs back to the host and waits for it. False when there were none there.
+  /// Copies outputs back to the host and waits for all copies. False when there were none.
   bool finish();
 
  private:
@@ -34,6 +38,7 @@ class Staging {
   cudaStream_t stream_;
   std::vector<std::unique_ptr<Scratch>> memory_;
   std::vector<Copy> outputs_;
+  bool pending_ = false;  // copies may be under way
 };
 
 }  // namespace verbatim::cuda

@@ -8,6 +8,7 @@ namespace verbatim::cuda {
 
 void check(cudaError_t status, const char* operation) {
   if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // it is told here, and must not be told of the caller's next launch
   throw Error(ErrorCode::device, operation,
               fmt::format("{} ({}); detected here, it may stem from earlier work on this device",
                           cudaGetErrorString(status), cudaGetErrorName(status)));

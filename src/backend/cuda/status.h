@@ -21,10 +21,11 @@ void check_residency(int64_t needed, int64_t resident, const char* operation);
 /// "tiles of Q x KV", for what a kernel expects.
 std::string tiles_of(const TileShape& tile);
 
-/// Whether all CTAs of a launch have to start together, since `needed` of the `resident` ones must
-/// run at once. Up to half of them need not: so many find room, and other kernels go on beside them.
-constexpr bool must_start_together(int64_t needed, int64_t resident) {
-  return 2 * needed > resident;
+/// Whether all CTAs of a launch have to start together, since `needed` of them must run at once on
+/// `multiprocessors`. Up to half of these find room without it, beside one other such launch and
+/// whatever else runs (docs/determinism.md).
+constexpr bool must_start_together(int64_t needed, int64_t multiprocessors) {
+  return needed > 1 && 2 * needed > multiprocessors;
 }
 
 }  // namespace verbatim::cuda

@@ -37,7 +37,7 @@ const cuda::CudaBackend* gpu() {
       return std::unique_ptr<cuda::CudaBackend>();
     }
     auto made = std::make_unique<cuda::CudaBackend>(0);
-    made->set_spin_limit(2);
+    made->set_wait_limit(2);
     return made;
   }();
   return backend.get();

@@ -15,7 +15,7 @@
 namespace verbatim::test {
 namespace {
 
-/// Ends the process when a test hangs: a wait inside a CTA has no limit of its own.
+/// Ends the process when a test hangs.
 struct Watchdog {
   explicit Watchdog(unsigned seconds) { alarm(seconds); }
   ~Watchdog() { alarm(0); }

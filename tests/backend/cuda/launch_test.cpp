@@ -180,9 +180,9 @@ TEST(Launch, AKnownPlanIsFoundAgain) {
   options.workers = 132;
   const Plan plan = make_plan(p, mask, options);
   const cuda::Device& device = cuda::device(0);
-  const auto first = cuda::device_plan(device, plan, false);
-  EXPECT_EQ(cuda::device_plan(device, plan, false), first);
-  EXPECT_EQ(cuda::device_plan(device, Plan(plan), false), first) << "a copy is the same plan";
+  const auto first = cuda::device_plan(device, plan);
+  EXPECT_EQ(cuda::device_plan(device, plan), first);
+  EXPECT_EQ(cuda::device_plan(device, Plan(plan)), first) << "a copy is the same plan";
 }
 
 TEST(Launch, PlansThatChangeWithEveryCallStayWholeWhileInUse) {

@@ -26,13 +26,13 @@ cudaError_t launch_blocks(void (*kernel)(Args...), int64_t blocks, int threads,
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-/// Starts kernel(args...) with as many CTAs as fit on the device at once, at most `units`. Throws
-/// Error(unsupported) when the plan needs more of them at once than the device proves to hold.
+/// CTAs of a kernel that draws `units` tickets: as many as fit at once on the multiprocessors of
+/// the stream. Throws Error(unsupported) when the plan needs more of them at once, so before the
+/// first kernel of a launch.
 template <class... Args>
-void launch_workers(const char* name, void (*kernel)(Args...), int threads, int64_t shared_bytes,
-                    const LaunchContext& context, int32_t units,
-                    const std::type_identity_t<Args>&... args) {
-  if (units == 0) return;
+int64_t workers_of(const char* name, void (*kernel)(Args...), int threads, int64_t shared_bytes,
+                   const LaunchContext& context, int32_t units) {
+  if (units == 0) return 0;
   const int bytes = static_cast<int>(shared_bytes);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
   int per_multiprocessor = 0;
@@ -40,8 +40,17 @@ void launch_workers(const char* name, void (*kernel)(Args...), int threads, int6
         name);
   const int64_t resident = int64_t{per_multiprocessor} * context.multiprocessors;
   check_residency(context.residency, resident, name);
-  check(launch_blocks(kernel, std::min<int64_t>(resident, units), threads, bytes,
-                      must_start_together(context.residency, resident), context.stream, args...),
+  return std::min<int64_t>(resident, units);
+}
+
+/// Starts kernel(args...) on workers_of() CTAs.
+template <class... Args>
+void launch_workers(const char* name, void (*kernel)(Args...), int64_t workers, int threads,
+                    int64_t shared_bytes, const LaunchContext& context,
+                    const std::type_identity_t<Args>&... args) {
+  if (workers == 0) return;
+  check(launch_blocks(kernel, workers, threads, shared_bytes, context.together, context.stream,
+                      args...),
         name);
 }
 
@@ -50,8 +59,8 @@ template <class... Args>
 void launch_threads(const char* name, void (*kernel)(Args...), int threads, int64_t total,
                     cudaStream_t stream, const std::type_identity_t<Args>&... args) {
   if (total == 0) return;
-  kernel<<<static_cast<unsigned>((total + threads - 1) / threads), threads, 0, stream>>>(args...);
-  check(cudaGetLastError(), name);
+  check(launch_blocks(kernel, (total + threads - 1) / threads, threads, 0, false, stream, args...),
+        name);
 }
 
 }  // namespace verbatim::cuda

@@ -48,26 +48,35 @@ struct Scalars {
 /// The turn of a row whose sum is complete and has been fetched, so that its place is free.
 inline constexpr int32_t kSumDone = 0x7fffffff;
 
-/// Where a wait expired: written once, by the first that gives up.
+/// Where a wait expired. One for each device, in pinned host memory, so that neither a launch nor
+/// the replay of a graph has to be waited for; written by the first that gives up.
 struct WaitReport {
-  int32_t expired;  // 0: all is well
-  int32_t head;     // b * kv_heads + kv_head
-  int32_t q_head;   // inside the group; -1 in a wait for dK and dV
-  int32_t tile;     // query tile (dQ, O) or KV tile (dK, dV) whose sum was waited for
-  int32_t addend;   // whose turn it should have become; kSumDone: the place was never free
-  int32_t seen;     // the addend whose turn it was
+  enum State : int32_t { free, published, claimed };  // claimed: being written
+  static constexpr int32_t keys = -1, tickets = -2;   // instead of a query head
+
+  int32_t state;
+  int32_t pass;  // Pass
+  int32_t batch, kv_head;
+  int32_t q_head;     // inside the group; keys: a wait for dK and dV; tickets: for other CTAs
+  int32_t tile;       // query tile (dQ, O) or KV tile (else) whose sum was waited for
+  int32_t addend;     // whose turn it should have become; kSumDone: the place was never free;
+                      // of tickets: how many should have been taken
+  int32_t seen;       // the addend whose turn it was; the tickets that were taken
+  int32_t residency;  // CTAs that the plan needs at once
 };
 
 /// Memory through which CTAs agree. All counters are zeroed in-stream before every launch.
 struct HandOff {
   int32_t* ticket;        // next unit of the placement
   int32_t* aborted;       // set with the report, so that every other wait ends too
+  int32_t* finished;      // CTAs that write no results any more
   int32_t* row_turn;      // [batch * q_heads * max_q_tiles]: addend whose turn it is
   int32_t* key_turn;      // [batch * kv_heads * max_kv_tiles]
   int32_t max_q_tiles;    // most q_tiles of any order: row_turn's last dimension
   int32_t max_kv_tiles;   // the same for key_turn
-  WaitReport* report;     // pinned host memory, so that no launch has to be waited for
-  int64_t spin_limit_ns;  // longest wait for one turn
+  int32_t residency;      // CTAs that the plan needs at once, for the report
+  WaitReport* report;     // of the device
+  int64_t spin_limit_ns;  // longest wait of a CTA for others
 
   VERBATIM_HD int32_t* row(int64_t batch_q_head, int32_t q_tile) const {
     return row_turn + batch_q_head * max_q_tiles + q_tile;

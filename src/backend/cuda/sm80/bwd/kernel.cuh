@@ -77,6 +77,16 @@ class BackwardWorker {
     return kv_head_ * p_.plan.group + step.q_head;
   }
 
+  /// What a wait of this head is for.
+  __device__ WaitReport expected(int32_t q_head, int32_t tile, int32_t addend) const {
+    return {.pass = static_cast<int32_t>(Pass::backward),
+            .batch = static_cast<int32_t>(b_),
+            .kv_head = static_cast<int32_t>(kv_head_),
+            .q_head = q_head,
+            .tile = tile,
+            .addend = addend};
+  }
+
   /// In a partly masked tile a zero of P or dS may meet a NaN or an infinity that it does not see.
   __device__ bool must_take_care(const Step& step) {
     constexpr int kThreads = Config::kThreads;
@@ -171,7 +181,7 @@ class BackwardWorker {
     const bool last = step.addend == order.row_addends[step.tile] - 1;
     if (!first && step.first) {
       if (threadIdx.x == 0) {
-        wait_turn(p_.hand_off, turn, {0, head_, step.q_head, step.tile, step.addend, 0});
+        wait_turn(p_.hand_off, turn, expected(step.q_head, step.tile, step.addend));
       }
       __syncthreads();
     }
@@ -194,7 +204,7 @@ class BackwardWorker {
   __device__ void wait_for_keys(const Chain& chain) {
     if (threadIdx.x == 0) {
       wait_turn(p_.hand_off, p_.hand_off.key(head_, chain.tile),
-                {0, head_, -1, chain.tile, chain.addend, 0});
+                expected(WaitReport::keys, chain.tile, chain.addend));
     }
     __syncthreads();
   }
@@ -297,6 +307,9 @@ __global__ __launch_bounds__(Config::kThreads,
   auto& storage = *reinterpret_cast<typename Config::SharedStorage*>(memory);
   BackwardWorker<Config> worker(params, shared_tiles, storage);
   for_each_chain(params.plan, params.hand_off, storage.ticket, worker);
+  if (ends_given_up(params.hand_off, storage.ticket)) {
+    destroy_results(params, threadIdx.x, Config::kThreads);
+  }
 }
 
 }  // namespace verbatim::cuda::sm80

@@ -12,6 +12,10 @@ template <class Config>
 void launch_backward(const BackwardParams& params, const LaunchContext& context) {
   using Element = typename Config::Element;
   const Sizes& s = params.sizes;
+  constexpr const char* kName = "sm80.backward";
+  constexpr int64_t kShared = sizeof(typename Config::SharedStorage);
+  const int64_t workers = workers_of(kName, backward<Config>, Config::kThreads, kShared, context,
+                                     params.plan.unit_count);
   const int64_t row_heads = int64_t{s.batch} * s.q_heads;
   launch_threads("sm80.backward.delta", row_delta<Element>, 256, row_heads * s.q_len * 32,
                  context.stream, params);
@@ -19,8 +23,7 @@ void launch_backward(const BackwardParams& params, const LaunchContext& context)
     launch_threads("sm80.backward.zero", zero_rows<Element>, 128,
                    row_heads * params.hand_off.max_q_tiles * 128, context.stream, params);
   }
-  launch_workers("sm80.backward", backward<Config>, Config::kThreads,
-                 sizeof(typename Config::SharedStorage), context, params.plan.unit_count, params,
+  launch_workers(kName, backward<Config>, workers, Config::kThreads, kShared, context, params,
                  context.shared_tiles);
 }
 

@@ -189,7 +189,13 @@ class ForwardWorker {
     const bool first = chain.addend == 0, last = chain.addend == chain.addends - 1;
     if (!first) {
       if (threadIdx.x == 0) {
-        wait_turn(p_.hand_off, turn, {0, head_, chain.q_head, chain.tile, chain.addend, 0});
+        wait_turn(p_.hand_off, turn,
+                  {.pass = static_cast<int32_t>(Pass::forward),
+                   .batch = static_cast<int32_t>(b_),
+                   .kv_head = static_cast<int32_t>(kv_head_),
+                   .q_head = chain.q_head,
+                   .tile = chain.tile,
+                   .addend = chain.addend});
       }
       __syncthreads();
     }
@@ -275,6 +281,9 @@ __global__ __launch_bounds__(Config::kThreads,
   auto& storage = *reinterpret_cast<typename Config::SharedStorage*>(memory);
   ForwardWorker<Config> worker(params, storage);
   for_each_chain(params.plan, params.hand_off, storage.ticket, worker);
+  if (ends_given_up(params.hand_off, storage.ticket)) {
+    destroy_results(params, threadIdx.x, Config::kThreads);
+  }
 }
 
 }  // namespace verbatim::cuda::sm80

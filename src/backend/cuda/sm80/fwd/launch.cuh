@@ -9,8 +9,11 @@ namespace verbatim::cuda::sm80 {
 
 template <class Config>
 void launch_forward(const ForwardParams& params, const LaunchContext& context) {
-  launch_workers("sm80.forward", forward<Config>, Config::kThreads,
-                 sizeof(typename Config::SharedStorage), context, params.plan.unit_count, params);
+  constexpr const char* kName = "sm80.forward";
+  constexpr int64_t kShared = sizeof(typename Config::SharedStorage);
+  const int64_t workers = workers_of(kName, forward<Config>, Config::kThreads, kShared, context,
+                                     params.plan.unit_count);
+  launch_workers(kName, forward<Config>, workers, Config::kThreads, kShared, context, params);
 }
 
 }  // namespace verbatim::cuda::sm80

@@ -15,6 +15,7 @@ namespace {
 using namespace sm90_bwd;
 
 constexpr const char* kOperation = "cuda.sm90.backward";
+constexpr int64_t kMostEntries = 65536;  // fields of a Visit have 16 bits
 
 constexpr TileShape tile_of(int64_t head_dim) { return contract::tile(Pass::backward, head_dim); }
 
@@ -93,6 +94,8 @@ int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
 void backward(const BackwardParams& common, const LaunchContext& context) {
   const Sizes& sizes = common.sizes;
   const int64_t head_dim = sizes.head_dim;
+  const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
+  check_residency(context.residency, blocks, kOperation);  // one CTA fills a multiprocessor
   const bool bf16 = context.dtype == Dtype::bf16;
   const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
     if (length == 0) return CUtensorMap{};  // nothing is ever loaded through it
@@ -133,14 +136,11 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   if (!context.ordered) {
     check(cudaMemsetAsync(words, 0, at.stats * sizeof(float), context.stream), kOperation);
   }
-  const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
-  check_residency(context.residency, blocks, kOperation);  // one CTA fills a multiprocessor
   const bool extras = scalars.softcap != 0 || scalars.dropout.enabled();
   const bool recorded = context.record.records != nullptr;
   const Launch start =
       head_dim == 64 ? instance<64>(bf16, extras, recorded) : instance<128>(bf16, extras, recorded);
-  check(start(params, blocks, must_start_together(context.residency, blocks), context.stream),
-        kOperation);
+  check(start(params, blocks, context.together, context.stream), kOperation);
 }
 
 }  // namespace
@@ -152,6 +152,7 @@ Kernel backward_kernel() {
           .family = 100,
           .pass = Pass::backward,
           .arithmetic = contract::kSm90,
+          .limits = {.batch = kMostEntries, .q_heads = kMostEntries},
           .lacks = lacks,
           .shared_bytes = shared_bytes_of,
           .workspace_bytes = workspace_bytes,

@@ -21,7 +21,12 @@ constexpr int kChainRing = 4;
 static_assert(kChainRing <= 4);  // Visit::Head::chain has two bits
 
 /// Ids of bar.sync; 0 belongs to __syncthreads.
-enum class NamedBarrier : uint32_t { scores_stored = 1, warpgroup_0 = 2, warpgroup_1 = 3 };
+enum class NamedBarrier : uint32_t {
+  scores_stored = 1,
+  warpgroup_0 = 2,
+  warpgroup_1 = 3,
+  ended = 4
+};
 
 /// A slice in the coordinates of a visit's tiles: query r sees the keys of [max(k_begin, r + lo),
 /// min(k_end, r + hi + 1)) if q_begin <= r < q_end.

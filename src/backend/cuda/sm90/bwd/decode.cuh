@@ -1,6 +1,7 @@
 // The decoder of the sm90 backward: walks the plan and publishes chains and visits.
 #pragma once
 
+#include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
@@ -44,12 +45,33 @@ __device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, i
   return {member(0), member(1), member(2), member(3), member(4), member(5)};
 }
 
-/// Waits until `count` tickets are taken, or the launch has been given up.
-__device__ __forceinline__ void wait_for_tickets(const HandOff& hand_off, int32_t count) {
-  while (*static_cast<volatile int32_t*>(hand_off.ticket) < count &&
-         *static_cast<volatile int32_t*>(hand_off.aborted) == 0) {
-    __nanosleep(200);
-  }
+/// Waits until the tickets after `unit` of which that unit's tasks may wait for one are taken, as
+/// wait_until(): one lane.
+__device__ __forceinline__ void wait_for_tickets(const Params& p, int32_t unit) {
+  const PlanView& plan = p.common.plan;
+  const HandOff& hand_off = p.common.hand_off;
+  const int32_t count = min(unit + p.together, plan.unit_count);
+  wait_until(
+      hand_off, count,
+      [&] {
+        const int32_t taken = *static_cast<volatile int32_t*>(hand_off.ticket);
+        if (taken < count) __nanosleep(200);
+        return taken;
+      },
+      [&](int32_t seen) -> WaitReport {
+        const int32_t task =  // its first; a unit may be empty
+            plan.unit_begin ? min(plan.unit_begin[unit], plan.unit_begin[plan.unit_count] - 1)
+                            : unit;
+        const PlacedTask placed = plan.placed[task];
+        const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
+        return {.pass = static_cast<int32_t>(Pass::backward),
+                .batch = placed.head / plan.kv_heads,
+                .kv_head = placed.head % plan.kv_heads,
+                .q_head = WaitReport::tickets,
+                .tile = order.chains[order.tasks[placed.task].chain_begin].tile,
+                .addend = count,
+                .seen = seen};
+      });
 }
 
 /// A whole warp. From a ticket to the first tile of its chain it is about ten trips to L2, each of
@@ -170,7 +192,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     return chain.place;
   };
 
-  for (int32_t tickets = 0;;) {  // that others must have taken before the next
+  for (int32_t last = -1;;) {  // the unit before
     if (n >= kAhead) {
       const uint32_t before = n - kAhead;
       ptx::mbarrier_wait(&smem.visit_empty[before % kVisitRing], before / kVisitRing % 2);
@@ -178,12 +200,12 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     Recorder::disturb();
     int32_t unit = 0;
     if (lane == 0) {
-      if (p.together > 1) wait_for_tickets(p.common.hand_off, tickets);
+      if (p.together > 1 && last >= 0) wait_for_tickets(p, last);
       unit = atomicAdd(p.common.hand_off.ticket, 1);
     }
     unit = __shfl_sync(0xffffffff, unit, 0);
     if (unit >= plan.unit_count) break;
-    tickets = min(unit + p.together, plan.unit_count);
+    last = unit;
     Place place;
     place.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
     place.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;

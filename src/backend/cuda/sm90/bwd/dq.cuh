@@ -2,6 +2,7 @@
 // signaller hands on the turns.
 #pragma once
 
+#include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
@@ -9,32 +10,24 @@
 
 namespace verbatim::cuda::sm90_bwd {
 
-/// Waits until `turn` reaches `addend`. Gives up when the wait expires, here or elsewhere: the sum
-/// is then wrong, and the report says so. `tile` indexes row tiles, or with `of_keys` KV tiles.
+/// Waits until `turn` reaches `addend`, as wait_until(). `tile` indexes row tiles, or with
+/// `of_keys` KV tiles.
 __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int32_t* turn,
                                               int32_t addend, int32_t tile, bool of_keys) {
-  const HandOff& hand_off = p.hand_off;
-  const uint64_t start = ptx::global_timer_ns();
-  for (uint32_t polls = 1;; ++polls) {
-    const int32_t seen = ptx::load_acquire(turn);
-    if (seen >= addend) return;
-    if (polls % 256 != 0) continue;
-    if (*static_cast<volatile int32_t*>(hand_off.aborted) != 0) return;
-    if (ptx::global_timer_ns() - start < static_cast<uint64_t>(hand_off.spin_limit_ns)) continue;
-    if (atomicCAS(hand_off.aborted, 0, 1) == 0) {
-      const int32_t tiles = of_keys ? hand_off.max_kv_tiles : hand_off.max_q_tiles;
-      const int32_t head = tile / tiles;  // b * kv_heads + kv_head, or b * q_heads + q_head
-      const int32_t group = p.plan.group;
-      *hand_off.report = {.expired = 1,
-                          .head = of_keys ? head : head / group,
-                          .q_head = of_keys ? -1 : head % group,
-                          .tile = tile % tiles,
-                          .addend = addend,
-                          .seen = seen};
-      __threadfence_system();
-    }
-    return;
-  }
+  wait_until(
+      p.hand_off, addend, [&] { return ptx::load_acquire(turn); },
+      [&](int32_t seen) -> WaitReport {
+        const int32_t tiles = of_keys ? p.hand_off.max_kv_tiles : p.hand_off.max_q_tiles;
+        const int32_t index = tile / tiles;  // b * kv_heads + kv_head, or b * q_heads + q_head
+        const int32_t head = of_keys ? index : index / p.plan.group;
+        return {.pass = static_cast<int32_t>(Pass::backward),
+                .batch = head / p.plan.kv_heads,
+                .kv_head = head % p.plan.kv_heads,
+                .q_head = of_keys ? WaitReport::keys : index % p.plan.group,
+                .tile = tile % tiles,
+                .addend = addend,
+                .seen = seen};
+      });
 }
 
 /// One thread: adds the dQ tiles to dq_sum in the order of their addends. The sum that a row's last

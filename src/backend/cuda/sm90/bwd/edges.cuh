@@ -2,6 +2,7 @@
 // without order, dQ from its sum.
 #pragma once
 
+#include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/score.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
@@ -9,20 +10,21 @@
 
 namespace verbatim::cuda::sm90_bwd {
 
-/// The query tile that a CTA of the edge kernels works on: grid (max_q_tiles, batch * q_heads).
+/// The query tile that a CTA of the edge kernels works on: one CTA for each row tile.
 struct RowTile {
   int32_t b, q_head, q_tile;
   int32_t begin, rows;  // rows 0: the order of this head has no such tile
-  int64_t index;
+  int64_t index;        // of the row tile
   const OrderView* order;
 
   __device__ explicit RowTile(const BackwardParams& p) {
-    q_tile = blockIdx.x;
-    b = blockIdx.y / p.sizes.q_heads;
-    q_head = blockIdx.y % p.sizes.q_heads;
+    index = blockIdx.x;
+    const int32_t batch_q_head = static_cast<int32_t>(blockIdx.x) / p.hand_off.max_q_tiles;
+    q_tile = static_cast<int32_t>(blockIdx.x) % p.hand_off.max_q_tiles;
+    b = batch_q_head / p.sizes.q_heads;
+    q_head = batch_q_head % p.sizes.q_heads;
     const int32_t head = b * p.plan.kv_heads + q_head / p.plan.group;
     order = &p.plan.orders[p.plan.order_of_head[head]];
-    index = static_cast<int64_t>(blockIdx.y) * gridDim.x + q_tile;
     begin = rows = 0;
     if (q_tile < order->q_tiles) {
       begin = static_cast<int32_t>(order->q_edges[q_tile]);
@@ -88,12 +90,13 @@ __global__ void __launch_bounds__(kEdgeThreads)
   }
 }
 
-/// dQ = scale * dq_sum in the storage type, where nobody knows which addend was the last.
+/// dQ = scale * dq_sum in the storage type, where nobody knows which addend was the last. Of a
+/// launch that was given up it stays NaN.
 template <class C>
 __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Workspace workspace) {
   using Element = typename C::Element;
   const RowTile tile(p);
-  if (tile.rows == 0) return;
+  if (tile.rows == 0 || *p.hand_off.aborted != 0) return;
   const int half = threadIdx.x / 128;
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const auto* sum = reinterpret_cast<const float4*>(workspace.dq_sum + tile.index * C::kDqFloats) +

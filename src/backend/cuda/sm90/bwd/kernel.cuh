@@ -19,6 +19,7 @@
 // the limit (docs/kernels/backward-sm90.md), so dV and dK take P^T and dS^T from registers.
 #pragma once
 
+#include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/decode.cuh"
@@ -345,6 +346,20 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
   }
 }
 
+constexpr uint32_t kEndingThreads = kConsumerThreads + 32;  // and the writer's warp
+
+/// The end of the consumers, who alone write results: those of the last CTA destroy them when the
+/// launch was given up. The writer may give up after the consumers are done.
+__device__ __forceinline__ void end(const Params& p) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) - kServiceThreads;
+  ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::ended), kEndingThreads);
+  const bool given_up = thread == 0 && ends_given_up(p.common.hand_off);
+  if (ptx::named_barrier_or(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads,
+                            given_up)) {
+    destroy_results(p.common, thread, kConsumerThreads);
+  }
+}
+
 template <class C, class Recorder>
 __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char shared[];
@@ -382,12 +397,17 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     ptx::registers_shrink<kServiceRegisters>();
     const bool leader = threadIdx.x % 32 == 0;
     if (warp == 0) load<C, Recorder>(smem, p);
-    if (warp == 1 && leader) write_dq<C, Recorder>(smem, p);
+    if (warp == 1) {
+      if (leader) write_dq<C, Recorder>(smem, p);
+      __syncwarp();
+      ptx::named_barrier_arrive(static_cast<uint32_t>(NamedBarrier::ended), kEndingThreads);
+    }
     if (warp == 2 && leader && p.ordered) signal_turns<C, Recorder>(smem);
     if (warp == 3) decode<C, Recorder>(smem, p);
   } else {
     ptx::registers_grow<kConsumerRegisters>();
     consume<C, Recorder>(smem, p);
+    end(p);
     if (threadIdx.x == kServiceThreads) Recorder::stop_clock(p.record);
   }
 }

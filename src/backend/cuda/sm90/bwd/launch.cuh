@@ -28,17 +28,19 @@ cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStre
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
   const BackwardParams& common = params.common;
-  const dim3 edge_grid(common.hand_off.max_q_tiles, common.sizes.batch * common.sizes.q_heads);
-  prepare<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace, params.unit);
-  if (blocks > 0) {
+  const int64_t row_tiles =
+      int64_t{common.sizes.batch} * common.sizes.q_heads * common.hand_off.max_q_tiles;
+  status = launch_blocks(prepare<C>, row_tiles, kEdgeThreads, 0, false, stream, common,
+                         params.workspace, params.unit);
+  if (status == cudaSuccess && blocks > 0) {
     status =
         launch_blocks(backward<C, Recorder>, blocks, kThreads, kShared, together, stream, params);
-    if (status != cudaSuccess) return status;
   }
-  if (!params.ordered) {
-    convert<C><<<edge_grid, kEdgeThreads, 0, stream>>>(common, params.workspace);
+  if (status == cudaSuccess && !params.ordered) {
+    status = launch_blocks(convert<C>, row_tiles, kEdgeThreads, 0, false, stream, common,
+                           params.workspace);
   }
-  return cudaGetLastError();
+  return status;
 }
 
 }  // namespace verbatim::cuda::sm90_bwd

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sm90/fwd/kernel.cuh"
 #include "backend/cuda/sm90/fwd/launch.h"
 
@@ -25,8 +26,7 @@ cudaError_t launch(const FwdArgs& args, int32_t blocks, cudaStream_t stream) {
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<blocks, FwdConfig<Tile>::threads, bytes, stream>>>(args);
-  return cudaGetLastError();
+  return launch_blocks(kernel, blocks, FwdConfig<Tile>::threads, bytes, false, stream, args);
 }
 
 }  // namespace verbatim::cuda::sm90

@@ -1,0 +1,344 @@
+// Plans that need several workers at once, on streams that have fewer, and beside one another.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "backend/cuda/contexts.h"
+#include "backend/cuda/device_plan.h"
+#include "backend/cuda/gpu_case.h"
+#include "verbatim/verbatim.h"
+
+namespace verbatim::test {
+namespace {
+
+constexpr double kLimit = 5;  // seconds
+
+/// Gradients of a case beside its own, so that several streams can work at once.
+struct Gradients {
+  GpuTensor dq, dk, dv;
+
+  explicit Gradients(const Problem& p)
+      : dq(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}),
+        dk(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}),
+        dv(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}) {}
+
+  BackwardTensors of(const GpuCase& c) const {
+    BackwardTensors tensors = c.backward();
+    tensors.dq = dq.view(), tensors.dk = dk.view(), tensors.dv = dv.view();
+    return tensors;
+  }
+  std::vector<std::vector<uint8_t>> bits() {
+    std::vector<std::vector<uint8_t>> all;
+    for (GpuTensor* x : {&dq, &dk, &dv}) {
+      x->download();
+      all.push_back(x->host.bytes());
+    }
+    return all;
+  }
+  void poison() {
+    for (GpuTensor* x : {&dq, &dk, &dv}) {
+      x->host.poison();
+      x->upload();
+    }
+  }
+};
+
+/// A problem whose chains rotate or share tiles, and the gradients that the whole device gives it.
+struct Rotating {
+  Rotating(const Mask& mask, int64_t head_dim, const std::string& order)
+      : c(problem_of(mask, head_dim, 1), mask, 5), order(order) {
+    whole = std::make_shared<Plan>(c.plan(Pass::backward, order));
+    gpu()->forward(c.plan(Pass::forward, "ascending"), c.forward(), {});
+    Gradients gradients(c.problem);
+    gpu()->backward(*whole, gradients.of(c), {});
+    gpu()->synchronize({});
+    expected = gradients.bits();
+  }
+
+  Attention attention() const {
+    AttentionOptions options;
+    options.device = "cuda";
+    options.plan.order = order;
+    options.plan.level = Level::run_to_run;
+    return Attention(c.problem, c.mask, options);
+  }
+
+  GpuCase c;
+  std::string order;
+  std::shared_ptr<Plan> whole;
+  std::vector<std::vector<uint8_t>> expected;
+};
+
+std::vector<std::unique_ptr<Rotating>> cases(int64_t head_dim) {
+  std::vector<std::unique_ptr<Rotating>> all;
+  const std::vector<int64_t> documents{3072, 1024, 1024, 1024};
+  for (const char* order : {"shift", "shift/split", "descending/split"}) {
+    all.push_back(std::make_unique<Rotating>(masks::full(4096, 4096), head_dim, order));
+    all.push_back(std::make_unique<Rotating>(masks::full_document(documents), head_dim, order));
+  }
+  return all;
+}
+
+TEST(Residency, GreenContextsGiveTheSameBits) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  int waiting = 0;  // plans that need more than their stream has
+  for (const int64_t head_dim : {64, 128}) {
+    const auto all = cases(head_dim);
+    for (const int multiprocessors : {8, 16, 40}) {
+      GreenContext context(multiprocessors);
+      if (!context.made()) GTEST_SKIP() << "no green contexts";
+      ASSERT_EQ(gpu()->available({.stream = context.stream()}), context.multiprocessors());
+      for (const auto& rotating : all) {
+        const Attention attention = rotating->attention();
+        const Plan& whole = attention.plan(Pass::backward);
+        const bool waits = whole.residency > context.multiprocessors();
+        waiting += waits;
+        if (waits && rotating->order == "shift/split") {  // cannot be cut
+          Gradients untouched(rotating->c.problem);
+          if (gpu()->kernel_name(whole) != "sm90.backward") continue;  // of which several fit
+          EXPECT_THROW(attention.backward(untouched.of(rotating->c), {.stream = context.stream()}),
+                       Error);
+          gpu()->synchronize({});
+          const auto nothing = untouched.bits();
+          for (const auto& bytes : nothing) {
+            EXPECT_EQ(std::ranges::count(bytes, uint8_t{0xff}), std::ssize(bytes));
+          }
+          continue;
+        }
+        Gradients gradients[4] = {Gradients(rotating->c.problem), Gradients(rotating->c.problem),
+                                  Gradients(rotating->c.problem), Gradients(rotating->c.problem)};
+        for (int streams = 1; streams <= 4; ++streams) {
+          cudaStream_t stream[4];
+          for (int s = 0; s < streams; ++s) stream[s] = context.stream(-(s % 3));
+          for (Gradients& g : gradients) g.poison();
+          for (int call = 0; call < 8 * streams; ++call) {
+            const int s = call % streams;
+            attention.backward(gradients[s].of(rotating->c),
+                               {.stream = stream[s], .wait_limit = kLimit});
+          }
+          for (int s = 0; s < streams; ++s) {
+            gpu()->synchronize({.stream = stream[s]});
+            EXPECT_EQ(gradients[s].bits(), rotating->expected) << fmt::format(
+                "{} {} head dim {}, {} of {} streams, {} multiprocessors", rotating->c.mask.name(),
+                rotating->order, head_dim, s, streams, context.multiprocessors());
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(waiting, 6);
+}
+
+// Six times as many tasks that wait as there are multiprocessors: without a clock this had no end.
+TEST(Residency, ManyHeadsOfDocumentsEndInEightMultiprocessors) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const std::vector<int64_t> documents{6144, 2048, 2048, 2048, 2048, 2048};
+  const Mask mask = masks::full_document(documents);
+  GpuCase c(
+      [&] {
+        Problem p = problem_of(mask, 128, 1);
+        p.q_heads = p.kv_heads = 16;
+        return p;
+      }(),
+      mask, 5);
+  GreenContext context(8);
+  if (!context.made()) GTEST_SKIP() << "no green contexts";
+  AttentionOptions options;
+  options.device = "cuda";
+  const Attention attention(c.problem, mask, options);
+  const Plan& whole = attention.plan(Pass::backward);
+  attention.forward(c.forward());
+  Gradients expected(c.problem), got(c.problem);
+  attention.backward(expected.of(c));
+  const cudaStream_t stream = context.stream();
+  cuda::check(cudaDeviceSynchronize(), "test");
+  attention.backward(got.of(c), {.stream = stream, .wait_limit = kLimit});
+  gpu()->synchronize({.stream = stream});
+  EXPECT_EQ(got.bits(), expected.bits());
+  if (whole.residency > context.multiprocessors() && gpu()->kernel_name(whole) == "sm90.backward") {
+    EXPECT_THROW(gpu()->backward(whole, got.of(c), {.stream = stream}), Error)
+        << "a plan that needs more than its stream has";
+    gpu()->synchronize({.stream = stream});
+  }
+}
+
+TEST(Residency, StreamsOfMixedPrioritiesEnd) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  int lowest, highest;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "test");
+  for (const int64_t head_dim : {64, 128}) {
+    const auto all = cases(head_dim);
+    for (int streams = 1; streams <= 4; ++streams) {
+      std::vector<cudaStream_t> stream(static_cast<size_t>(streams));
+      std::vector<std::unique_ptr<Gradients>> gradients;
+      for (int s = 0; s < streams; ++s) {
+        const int priority = std::max(highest, lowest - s);
+        cuda::check(cudaStreamCreateWithPriority(&stream[static_cast<size_t>(s)],
+                                                 cudaStreamNonBlocking, priority),
+                    "test");
+        gradients.push_back(std::make_unique<Gradients>(all[static_cast<size_t>(s)]->c.problem));
+      }
+      for (int call = 0; call < 200; ++call) {
+        const auto s = static_cast<size_t>(call % streams);
+        gpu()->backward(*all[s]->whole, gradients[s]->of(all[s]->c),
+                        {.stream = stream[s], .wait_limit = kLimit});
+      }
+      for (size_t s = 0; s < stream.size(); ++s) {
+        gpu()->synchronize({.stream = stream[s]});
+        EXPECT_EQ(gradients[s]->bits(), all[s]->expected)
+            << all[s]->c.mask.name() << " " << all[s]->order << " head dim " << head_dim
+            << ", stream " << s << " of " << streams;
+        cudaStreamDestroy(stream[s]);
+      }
+    }
+  }
+}
+
+TEST(Residency, GraphsReplayBesideCalls) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const auto all = cases(128);
+  cudaStream_t stream[4];
+  cudaGraphExec_t executable[2];
+  std::vector<std::unique_ptr<Gradients>> gradients;
+  for (size_t s = 0; s < 4; ++s) {
+    cuda::check(cudaStreamCreateWithFlags(&stream[s], cudaStreamNonBlocking), "test");
+    gradients.push_back(std::make_unique<Gradients>(all[s]->c.problem));
+  }
+  for (size_t s = 0; s < 2; ++s) {
+    cudaGraph_t graph;
+    cuda::check(cudaStreamBeginCapture(stream[s], cudaStreamCaptureModeGlobal), "test");
+    gpu()->backward(*all[s]->whole, gradients[s]->of(all[s]->c),
+                    {.stream = stream[s], .wait_limit = kLimit});
+    cuda::check(cudaStreamEndCapture(stream[s], &graph), "test");
+    cuda::check(cudaGraphInstantiate(&executable[s], graph, 0), "test");
+    cuda::check(cudaGraphDestroy(graph), "test");
+  }
+  for (int call = 0; call < 200; ++call) {
+    const auto s = static_cast<size_t>(call % 4);
+    if (s < 2) {
+      cuda::check(cudaGraphLaunch(executable[s], stream[s]), "test");
+    } else {
+      gpu()->backward(*all[s]->whole, gradients[s]->of(all[s]->c),
+                      {.stream = stream[s], .wait_limit = kLimit});
+    }
+  }
+  for (size_t s = 0; s < 4; ++s) {
+    gpu()->synchronize({.stream = stream[s]});
+    EXPECT_EQ(gradients[s]->bits(), all[s]->expected) << "stream " << s;
+  }
+  for (cudaGraphExec_t e : executable) cudaGraphExecDestroy(e);
+  for (cudaStream_t s : stream) cudaStreamDestroy(s);
+}
+
+/// A plan that no device has seen.
+Plan fresh(const Plan& plan) {
+  Plan copy = plan;
+  copy.orders = {std::make_shared<const HeadOrder>(*plan.orders.front())};
+  return copy;
+}
+
+uint64_t plan_bytes() {
+  uint64_t used = 0;
+  cuda::check(cudaMemPoolGetAttribute(cuda::device(0).plans, cudaMemPoolAttrUsedMemCurrent, &used),
+              "test");
+  return used;
+}
+
+TEST(Plans, OfDestroyedGraphsAreFreed) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(2048, 2048);
+  GpuCase c(problem_of(mask, 128, 1), mask, 3);
+  const Plan backward = c.plan(Pass::backward, "descending");
+  c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
+  const auto expected = c.bits();
+  cudaStream_t stream;
+  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test");
+  uint64_t full = 0;  // bytes with as many plans as are kept
+  for (int i = 0; i < 200; ++i) {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "test");
+    gpu()->backward(fresh(backward), c.backward(), {.stream = stream});
+    cuda::check(cudaStreamEndCapture(stream, &graph), "test");
+    cuda::check(cudaGraphInstantiate(&executable, graph, 0), "test");
+    cuda::check(cudaGraphDestroy(graph), "test");
+    cuda::check(cudaGraphLaunch(executable, stream), "test");
+    cuda::check(cudaGraphExecDestroy(executable), "test");
+    if (i == 99) {
+      cuda::check(cudaDeviceSynchronize(), "test");
+      full = plan_bytes();
+    }
+  }
+  gpu()->synchronize({.stream = stream});
+  c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
+  EXPECT_EQ(c.bits(), expected);
+  // A thread of the driver lets the plans go, in its own time.
+  uint64_t used = 0;
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    gpu()->backward(fresh(backward), c.backward(), {.stream = stream});
+    gpu()->synchronize({.stream = stream});
+    cuda::check(cudaDeviceSynchronize(), "test");
+    used = plan_bytes();
+    if (used <= full) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_LE(used, full + full / 4);
+  cudaStreamDestroy(stream);
+}
+
+TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(2048, 2048);
+  GpuCase c(problem_of(mask, 128, 1), mask, 3);
+  const Plan backward = c.plan(Pass::backward, "descending");
+  c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
+  Gradients expected(c.problem);
+  gpu()->backward(backward, expected.of(c), {});
+  gpu()->synchronize({});
+  const auto bits = expected.bits();
+
+  constexpr int kThreads = 4;
+  std::vector<std::unique_ptr<Gradients>> gradients;
+  for (int t = 0; t < kThreads; ++t) gradients.push_back(std::make_unique<Gradients>(c.problem));
+  std::vector<std::string> failed(kThreads);
+  // All threads use each plan, and more plans come than a device keeps.
+  std::vector<Plan> plans;
+  for (int i = 0; i < 150; ++i) plans.push_back(fresh(backward));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      try {
+        for (const Plan& plan : plans) {
+          gpu()->backward(plan, gradients[static_cast<size_t>(t)]->of(c),
+                          {.stream = cudaStreamPerThread});
+        }
+        gpu()->synchronize({.stream = cudaStreamPerThread});
+      } catch (const std::exception& error) {
+        failed[static_cast<size_t>(t)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t t = 0; t < kThreads; ++t) {
+    EXPECT_EQ(failed[t], "");
+    EXPECT_EQ(gradients[t]->bits(), bits) << "thread " << t;
+  }
+}
+
+// More batch entries times heads than a grid's y dimension holds.
+TEST(Launch, ManyShortHeadsRun) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(4, 4);
+  Problem p = problem_of(mask, 64, 2);
+  p.q_heads = p.kv_heads = 32'800;
+  GpuCase c(p, mask, 7);
+  c.run(*gpu(), c.plan(Pass::forward, "descending"), c.plan(Pass::backward, "descending"));
+  double ratio = 0;
+  EXPECT_EQ(c.examine(ratio), "");
+}
+
+}  // namespace
+}  // namespace verbatim::test
