@@ -5,17 +5,19 @@
 #           and without order, SDPA cuDNN), the 12 masks (64:8 heads, 8192 tokens: ours,
 #           FlexAttention, flash where the mask is causal or full, varlen_attn where it is packed or
 #           a window, too), FlexAttention's dense shapes
+#   cudnn   at most 575 s: cudnn.flex_attention with and without order beside ours, the 24 dense
+#           shapes, then the 12 masks (64:8 heads, 8192 tokens)
 #   block   at most 100 s: transformer blocks of four presets, ours and SDPA flash
 #   rest    as long as LIMIT says: cuDNN, efficient and math on the masks, efficient and math on
 #           dense shapes, the masks with 64:64 heads and of 32768 tokens
 # Rows go to $OUT/peers_PART.jsonl as they finish: a part that is cut keeps them, and the next call on
 # the same machine goes on where it ended if the file is put back into $OUT.
-# TRY="--seqlen 128 --heads 2:2 --head-dim 32 --batch 1" DEVICE=cpu tries report and rest on a CPU.
-PART=${1:?a part: report, block or rest}
+# TRY="--seqlen 128 --heads 2:2 --head-dim 32 --batch 1" DEVICE=cpu tries report, cudnn and rest on a CPU.
+PART=${1:?a part: report, cudnn, block or rest}
 DEVICE=${DEVICE:-cuda}
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-results}
-case $PART in block) : ${LIMIT:=100};; report | rest) : ${LIMIT:=575};; *) echo "no such part: $PART"; exit 2;; esac
+case $PART in block) : ${LIMIT:=100};; report | cudnn | rest) : ${LIMIT:=575};; *) echo "no such part: $PART"; exit 2;; esac
 export VERBATIM_LIBRARY=${LIB:-$PWD/build}/libverbatim_c.so PYTHONPATH=$PWD/python PYTHONDONTWRITEBYTECODE=1
 export TORCHINDUCTOR_CACHE_DIR=${CACHE:=$(mktemp -d)}/inductor TRITON_CACHE_DIR=$CACHE/triton
 export CUBLAS_WORKSPACE_CONFIG=:4096:8
@@ -58,12 +60,17 @@ warm_all() {
 OURS=verbatim  # its rows have the backward without order, timed in turn
 FLASH=torch:flash,torch:flash:deterministic
 VARLEN=torch:varlen,torch:varlen:deterministic
+CUDNN=cudnn:flex,cudnn:flex:deterministic
 case $PART in
   report)
     rows $DENSE --providers $OURS,$FLASH,torch:cudnn
     warm_all
     rows $MASKS --providers $OURS,flex,$FLASH,$VARLEN
     rows $DENSE --providers flex
+    ;;
+  cudnn)
+    rows $DENSE --providers $OURS,$CUDNN
+    rows $MASKS --providers $OURS,$CUDNN
     ;;
   block)
     rows block --match '^(llama3-8b (8192|16384)|qwen2.5-7b 8192|llada-1b 4096|sd3.5-large 4096)$' ${TRY:-} \

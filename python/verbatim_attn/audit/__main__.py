@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--deterministic",
         action="store_true",
-        help="torch.use_deterministic_algorithms(True), and flash_attn's deterministic=True",
+        help="torch.use_deterministic_algorithms(True); deterministic=True of flash_attn, cudnn:flex",
     )
     add("--forward", action="store_true", help="compare no gradients")
     add("--repeats", type=int, default=20, metavar="N", help="runs idle and loaded (default: 20)")
@@ -175,7 +175,7 @@ def make_target(options: argparse.Namespace, device: str) -> Any:
     window = [] if options.window is None else [options.window]
     mask = _MASKS[options.mask](*window)
     name = options.target
-    if name not in TARGETS and ":" in name and not name.startswith("torch:"):
+    if name not in TARGETS and ":" in name and not name.startswith(("torch:", "cudnn:")):
         return user_function(name)
     one_of("--target", name, TARGETS, " or MODULE:FUNCTION")
     how = {"order": options.order} if name == "verbatim" else {}

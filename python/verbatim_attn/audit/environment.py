@@ -12,7 +12,10 @@ from typing import Any
 
 # Each has torch.get_NAME and torch.set_NAME.
 _SETTINGS = ("num_threads", "deterministic_debug_mode", "float32_matmul_precision")
-_PACKAGES = ("numpy", "torch", "triton", "flash-attn", "flash_attn_3", "verbatim-attn")
+_PACKAGES = (
+    "numpy", "torch", "triton", "flash-attn", "flash_attn_3", "nvidia-cudnn-frontend",
+    "nvidia-cutlass-dsl", "verbatim-attn",
+)  # fmt: skip
 
 
 def settings() -> dict[str, Any]:

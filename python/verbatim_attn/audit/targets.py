@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import masks
+from .. import _cudnn_flex, masks
 from ..attention import plan_of
 from ..masks import Mask
 
@@ -206,6 +206,32 @@ def _first(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 
+@dataclass
+class CudnnFlex(Target):
+    """flex_attn_func of cudnn.flex_attention; documents lie behind one another, each a sequence."""
+
+    def missing(self, device: str) -> str:
+        if not (installed("cudnn") and installed("cudnn.flex_attention")):
+            return "cudnn.flex_attention is not installed"
+        return "it runs on CUDA devices only" if device == "cpu" else super().missing(device)
+
+    def __call__(self, q: Any, k: Any, v: Any, doc_lengths: tuple[int, ...] = ()) -> Any:
+        from cudnn import flex_attn_func
+
+        shapes = tuple(tuple(x.shape) for x in (q, k, v))
+        plan = _cudnn_plan(self.mask, shapes, q.dtype, q.device, doc_lengths)
+        return {"o": flex_attn_func(q, k, v, mask_plan=plan, deterministic=self.deterministic)}
+
+    def packed(self, q: Any, k: Any, v: Any, *, doc_lengths: Sequence[int]) -> Any:
+        lengths = tuple(length for length in doc_lengths if length) * len(q)
+        o = self(*(x.flatten(0, 1) for x in (q, k, v)), lengths)["o"]
+        return {"o": o.unflatten(0, q.shape[:2])}
+
+
+# Made once: what making it enqueues and waits for must not be captured into a graph.
+_cudnn_plan = functools.lru_cache(maxsize=16)(_cudnn_flex.plan)
+
+
 def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
@@ -217,5 +243,6 @@ TARGETS: dict[str, Callable[..., Target]] = {
     "torch:efficient": functools.partial(TorchSdpa, backend="EFFICIENT_ATTENTION", on_cpu=False),
     "flex": Flex,
     "flash_attn": FlashAttention,
+    "cudnn:flex": CudnnFlex,
     "verbatim": Verbatim,
 }

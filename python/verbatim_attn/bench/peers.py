@@ -1,5 +1,6 @@
 """Providers outside PyTorch, each used when it is installed: FlashAttention 2, 3 and 4,
-MagiAttention, FlashInfer. None of them has been run in this repository's tests."""
+MagiAttention, cudnn.flex_attention, FlashInfer. None of them has been run in this repository's
+tests."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import itertools
 import json
 from typing import Any, ClassVar
 
-from .. import masks
+from .. import _cudnn_flex, masks
 from .providers import Attend, Packed, Provider, cumulative, missing, packed, too_large
 from .workloads import Case
 
@@ -19,7 +20,9 @@ def every() -> list[Provider]:
         for number in FlashAttention.MODULES
         for deterministic in (False, True)
     ]
-    return [*flash, Magi(False), Magi(True), FlashInfer()]
+    return [
+        *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer()
+    ]  # fmt: skip
 
 
 class FlashAttention(Provider):
@@ -129,6 +132,52 @@ def corner_pieces(
             k_end = end + high if cut_right else k1
             pieces.append((begin, end, k_begin, k_end, int(cut_right) + 2 * int(cut_left)))
     return pieces
+
+
+class CudnnFlex(Provider):
+    """cudnn.flex_attention of nvidia-cudnn-frontend: every query's keys as intervals, compiled for
+    a case before it is timed, as our plans are."""
+
+    MOST_ENDPOINTS = 2**32  # bytes; masks of unequal blocks would take tens of GiB
+
+    def __init__(self, deterministic: bool):
+        self.name = "cudnn:flex" + (":deterministic" if deterministic else "")
+        self.deterministic = deterministic
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("cudnn.flex_attention")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        p = case.problem
+        if reason := _cudnn_flex.lacks(p.head_dim, p.head_dim_v, p.dtype):
+            return reason
+        needed = _cudnn_flex.endpoint_bytes(
+            case.mask, p.q_len, p.kv_len, batch=p.batch, kv_heads=p.kv_heads,
+            group=p.q_heads // p.kv_heads,
+        )  # fmt: skip
+        if needed > self.MOST_ENDPOINTS:
+            most = f"more than {self.MOST_ENDPOINTS / 2**30:g} GiB"
+            return f"its intervals take {needed / 2**30:.1f} GiB, {most}"
+        return None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from cudnn import flex_attn_func
+
+        p = case.problem
+        shapes = (
+            (p.batch, p.q_len, p.q_heads, p.head_dim),
+            (p.batch, p.kv_len, p.kv_heads, p.head_dim),
+            (p.batch, p.kv_len, p.kv_heads, p.head_dim_v),
+        )
+        dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[p.dtype]
+        settings = {
+            "mask_plan": _cudnn_flex.plan(case.mask, shapes, dtype, device),
+            "deterministic": self.deterministic,
+        }
+        return lambda q, k, v: flex_attn_func(q, k, v, **settings)
 
 
 class FlashInfer(Provider):

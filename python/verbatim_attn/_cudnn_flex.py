@@ -1,0 +1,123 @@
+"""Masks as cudnn.flex_attention takes them, for the benchmark and the auditor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .masks import Mask
+
+Shape = tuple[int, ...]
+
+
+def lacks(head_dim: int, head_dim_v: int, dtype: str) -> str | None:
+    """None, or what its documentation does not offer ("f32", "bf16" or "f16")."""
+    if dtype == "f32":
+        return "takes bf16 and f16 only"
+    by_eight = all(8 <= dim <= 128 and dim % 8 == 0 for dim in (head_dim, head_dim_v))
+    if by_eight or (head_dim, head_dim_v) in ((192, 128), (256, 256)):
+        return None
+    return "takes head dims of 8 to 128 by 8, 192 with 128 of V, and 256"
+
+
+def endpoints(mask: Mask, q_len: int, kv_len: int, *, kv_heads: int = 1) -> np.ndarray:
+    """Each query sees the keys [0, F0) + [F1, F2) + [F3, F4) + ...: int32 F of (heads, an odd
+    number, batch * q_len), with one head and one batch entry where all share a mask. Rows of fewer
+    intervals end in empty ones."""
+    described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
+    rows = [_merged(variant["slices"], q_len, kv_len) for variant in described["variants"]]
+    count = max(len(begins) for begins, _ in rows)
+    variants = []
+    for begins, ends in rows:
+        both = np.full((2 * count, q_len), kv_len, np.int32)
+        both[0 : 2 * len(begins) : 2], both[1 : 2 * len(ends) : 2] = begins, ends
+        variants.append(both[1:])  # every row begins with an interval at key 0
+    of = np.array(described["variant_of"]).reshape(described["batch"], described["kv_heads"])
+    found = [np.concatenate([variants[i] for i in entries], axis=1) for entries in of.T]
+    return np.ascontiguousarray(np.stack(found))
+
+
+def endpoint_bytes(
+    mask: Mask, q_len: int, kv_len: int, *, batch: int, kv_heads: int, group: int
+) -> int:
+    """At most, on a device, where a mask that differs by head is one of each query head."""
+    described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
+    most = max(_most(variant["slices"], q_len) for variant in described["variants"])
+    heads = described["kv_heads"] * group if described["kv_heads"] > 1 else 1
+    return 4 * heads * (2 * most + 1) * batch * q_len
+
+
+def _most(slices: Sequence[Any], q_len: int) -> int:
+    """Slices that share a row."""
+    steps = np.zeros(q_len + 1, np.int64)
+    for begin, end, *_ in slices:
+        steps[begin] += 1
+        steps[end] -= 1
+    return int(steps.cumsum().max())
+
+
+def _merged(slices: Sequence[Any], q_len: int, kv_len: int) -> tuple[np.ndarray, np.ndarray]:
+    """Begins and ends, both (intervals, q_len), of every row's visible keys: the first interval
+    begins at key 0 and may be empty, the others follow it with gaps between."""
+    begins = np.full((_most(slices, q_len) + 1, q_len), kv_len, np.int32)
+    ends = begins.copy()
+    begins[0] = ends[0] = 0
+    every, last = np.arange(q_len), np.zeros(q_len, np.int64)
+    for q0, q1, k0, k1, low, high in slices:
+        q = every[q0:q1]
+        begin = np.full(len(q), k0) if low is None else np.maximum(k0, q + low)
+        end = np.full(len(q), k1) if high is None else np.minimum(k1, q + high + 1)
+        shown = begin < end
+        q = q[shown]
+        last[q] += 1
+        begins[last[q], q], ends[last[q], q] = begin[shown], end[shown]
+    order = np.lexsort((ends, begins), axis=0)  # the empty one stands before another at key 0
+    begins, ends = (np.take_along_axis(x, order, 0) for x in (begins, ends))
+    last[:] = 0
+    for begin, end in zip(begins[1:].copy(), ends[1:].copy(), strict=True):
+        shown = begin < end
+        apart = shown & (begin > ends[last, every])
+        last += apart
+        begins[last[apart], every[apart]] = begin[apart]
+        ends[last[shown], every[shown]] = end[shown]
+    used = np.arange(len(begins))[:, None] <= last
+    count = int(last.max()) + 1
+    return np.where(used, begins, kv_len)[:count], np.where(used, ends, kv_len)[:count]
+
+
+def plan(
+    mask: Mask, shapes: tuple[Shape, Shape, Shape], dtype: Any, device: Any,
+    doc_lengths: Sequence[int] = (),
+) -> Any:  # fmt: skip
+    """The MaskPlan, with a backward, for q, k and v of these shapes: (batch, length, heads, dim)
+    under `mask`; with documents (tokens, heads, dim), `mask` inside each."""
+    import torch
+    from cudnn import create_mask_plan
+
+    (*_, q_heads, _), (*_, kv_heads, _), _ = shapes
+    sequences: dict[str, Any] = {}
+    if doc_lengths:
+        alone = {n: endpoints(mask, n, n, kv_heads=kv_heads) for n in set(doc_lengths)}
+        most = max(found.shape[1] for found in alone.values())
+        padded = (
+            np.pad(alone[n], ((0, 0), (0, most - alone[n].shape[1]), (0, 0)), constant_values=n)
+            for n in doc_lengths
+        )
+        found = np.concatenate(list(padded), axis=2)
+        edges = torch.tensor([0, *doc_lengths]).cumsum(0).to(device, torch.int32)
+        sequences = {
+            "cu_seqlens_q": edges, "cu_seqlens_k": edges,
+            "max_seqlen_q": max(doc_lengths), "max_seqlen_k": max(doc_lengths),
+        }  # fmt: skip
+    else:
+        batch, q_len, kv_len = shapes[0][0], shapes[0][1], shapes[1][1]
+        found = endpoints(mask, q_len, kv_len, kv_heads=kv_heads)
+        found = np.tile(found, (1, 1, batch * q_len // found.shape[2]))
+    mask_func = torch.from_numpy(found).to(device)
+    if len(found) > 1:
+        mask_func = mask_func.repeat_interleave(q_heads // kv_heads, dim=0)
+    like = (torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
+    return create_mask_plan(mask_func, *like, build_backward=True, **sequences)
