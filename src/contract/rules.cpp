@@ -20,8 +20,7 @@ constexpr double kTurn = 0.5;  // of a row, from addend to addend
 constexpr double kFewHeads = 2, kManyHeads = 16, kTokens = 8192;
 
 constexpr double kSkewed = 2.5;         // longest column over the mean
-constexpr int64_t kLeastRotating = 12;  // KV tiles, or of chains that walk the whole group
-constexpr int64_t kLeastWalking = 4;
+constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
 constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
 
 /// The time of `heads` KV heads in chains of `parts` of the group: what kWave workers share, and
@@ -51,9 +50,7 @@ std::string descending(const Shape& shape, bool even) {
 
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  if (!shape.full || columns > kMostRotating) return false;
-  return columns >= kLeastRotating ||
-         (columns >= kLeastWalking && best_parts(shape, false) == 1);
+  return shape.full && columns >= kLeastRotating && columns <= kMostRotating;
 }
 
 bool is_skewed(const Shape& shape) {
@@ -63,8 +60,7 @@ bool is_skewed(const Shape& shape) {
 
 constexpr std::array kRules{
     OrderRule{"rotating",
-              "every query tile visits every KV tile, of which there are 12 to 256, or from 4 on "
-              "if the last rule would not split the group",
+              "every query tile visits every KV tile, and there are 12 to 256 of these",
               "chains that each start at another row never wait in the same one", rotates,
               [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"skewed",

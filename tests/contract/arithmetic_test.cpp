@@ -1,0 +1,79 @@
+// Which arithmetic runs what: by names and sizes that all entries of a batch have in common.
+#include <gtest/gtest.h>
+
+#include "contract/contract.h"
+#include "core/random.h"
+#include "verbatim/error.h"
+#include "verbatim/plan.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+Problem problem(int64_t head_dim) {
+  Problem p;
+  p.q_len = p.kv_len = 300;
+  p.head_dim = p.head_dim_v = head_dim;
+  p.dtype = Dtype::bf16;
+  return p;
+}
+
+std::string of(Pass pass, const Problem& p, const std::string& order = "auto") {
+  return arithmetic_of("sm90", pass, p, contract::tile(pass, p), order);
+}
+
+TEST(Arithmetic, IsTheSameWhateverTheNeighbours) {
+  Random random(5);
+  for (int i = 0; i < 300; ++i) {
+    Problem alone = problem(std::array{64, 96, 128, 192}[random.between(0, 3)]);
+    alone.dtype = std::array{Dtype::f32, Dtype::bf16, Dtype::f16}[random.between(0, 2)];
+    Problem among = alone;
+    among.batch = random.between(1, 64);
+    among.kv_heads = random.between(1, 16);
+    among.q_heads = among.kv_heads * random.between(1, 16);
+    among.q_len = random.between(0, 20000);
+    among.kv_len = random.between(0, 20000);
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      for (const char* order : {"auto", "descending", "ascending/split"})
+        EXPECT_EQ(of(pass, alone, order), of(pass, among, order)) << to_json(among);
+  }
+}
+
+TEST(Arithmetic, TakesTheHopperKernelsWhereTheyCan) {
+  EXPECT_EQ(of(Pass::forward, problem(64)), contract::kSm90);
+  EXPECT_EQ(of(Pass::backward, problem(128), "descending/split:2"), contract::kSm90);
+  EXPECT_EQ(of(Pass::forward, problem(192)), contract::kSm80);
+  EXPECT_EQ(of(Pass::forward, problem(64), "descending/split"), contract::kSm80);
+  EXPECT_EQ(arithmetic_of("sm90", Pass::forward, problem(64), {64, 64}, "auto"), contract::kSm80);
+  EXPECT_EQ(arithmetic_of("sm80", Pass::forward, problem(64), contract::tile(Pass::forward, 64), ""),
+            contract::kSm80);
+  EXPECT_THROW(arithmetic_of("sm75", Pass::forward, problem(64), {64, 64}, "auto"), Error);
+}
+
+TEST(Arithmetic, IsPartOfTheFingerprint) {
+  PlanOptions options;
+  const Mask mask = masks::causal(300, 300);
+  const Plan cpu = make_plan(problem(64), mask, options);
+  options.arithmetic = "sm90";
+  const Plan hopper = make_plan(problem(64), mask, options);
+  EXPECT_EQ(cpu.arithmetic, contract::kCpu);
+  EXPECT_NE(cpu.fingerprint(), hopper.fingerprint());
+  EXPECT_EQ(plan_from_json(to_json(hopper)).arithmetic, contract::kSm90);
+}
+
+TEST(Arithmetic, PlansOfOtherVersionsAreNotRead) {
+  const std::string text = to_json(make_plan(problem(64), masks::causal(300, 300), {}));
+  const std::string member = "\"contract\":" + std::to_string(kContractVersion);
+  std::string old = text;
+  old.replace(old.find(member), member.size(), "\"contract\":1");
+  try {
+    plan_from_json(old);
+    ADD_FAILURE() << "was read";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("another version of the contract"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace verbatim

@@ -1,0 +1,82 @@
+// The rules of `auto`: what they may see, and what they choose.
+#include "contract/rules.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace verbatim::contract {
+namespace {
+
+TileMap tiles(const Mask& mask, int64_t head_dim = 128) {
+  return TileMap(mask.head(0, 0), tile(Pass::backward, head_dim));
+}
+
+std::string order(const Mask& mask, int32_t group, int64_t head_dim = 128) {
+  return auto_order(Pass::backward, tiles(mask, head_dim), group);
+}
+
+std::string deciding_rule(const Mask& mask, int32_t group) {
+  const Shape shape(tiles(mask), group);
+  return std::ranges::find_if(order_rules(), [&](const OrderRule& rule) {
+           return rule.applies(shape);
+         })->name;
+}
+
+TEST(Rules, TheForwardHasOneOrder) {
+  for (const int64_t q_len : {1, 300, 5000})
+    for (const int64_t kv_len : {q_len, int64_t{20000}})
+      EXPECT_EQ(auto_order(Pass::forward, tiles(masks::causal(q_len, kv_len)), 4), "descending");
+}
+
+TEST(Rules, EachDecidesSomething) {
+  const std::vector<int64_t> documents{3000, 2600, 2592};
+  std::set<std::string> deciding;
+  for (const Mask& mask : {masks::full(4096, 4096), masks::share_question(documents),
+                           masks::causal(4096, 4096)})
+    deciding.insert(deciding_rule(mask, 8));
+  EXPECT_EQ(deciding.size(), order_rules().size());
+}
+
+TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
+  EXPECT_EQ(order(masks::full(4096, 4096), 1), "shift");
+  EXPECT_EQ(order(masks::full(4096, 4096), 8), "shift");
+  EXPECT_EQ(order(masks::full(40000, 40000), 1), "descending");  // its rows leave L2
+  EXPECT_EQ(order(masks::causal(8192, 8192), 1), "descending");
+  EXPECT_NE(order(masks::causal(1024, 1024), 16), "descending");  // few chains, all of them long
+}
+
+TEST(Rules, PartsAreEqual) {
+  for (int32_t group = 1; group <= 16; ++group)
+    for (const int64_t length : {300, 1000, 3000, 9000, 20000}) {
+      const Shape shape(tiles(masks::causal(length, length)), group);
+      EXPECT_EQ(group % best_parts(shape, false), 0) << group << " of " << length;
+      EXPECT_EQ(group % best_parts(shape, true), 0) << group << " of " << length;
+    }
+}
+
+// More visits a chain never ask for fewer parts, where nothing else changes.
+TEST(Rules, LongerChainsHaveAsManyPartsOrMore) {
+  int64_t before = 1;
+  for (const int64_t rows : {128, 512, 2048, 8192}) {
+    const Shape shape(tiles(masks::full(rows, 256)), 16);
+    const int64_t parts = best_parts(shape, false);
+    EXPECT_GE(parts, before) << rows;
+    before = parts;
+  }
+}
+
+TEST(Rules, EvenPartsMakeNoChainLongerThanTheLongest) {
+  for (int64_t group = 1; group <= 16; ++group)
+    for (int64_t parts = 1; parts <= group; ++parts)
+      for (const int64_t visits : {1, 10, 50, 99, 100}) {
+        const int64_t chains = even_parts(group, parts, visits, 100);
+        const auto longest = [&](int64_t of) { return (group + of - 1) / of; };
+        EXPECT_LE(visits * longest(chains), 100 * longest(parts));
+        EXPECT_LE(chains, parts);
+      }
+}
+
+}  // namespace
+}  // namespace verbatim::contract
