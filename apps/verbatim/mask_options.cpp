@@ -246,6 +246,37 @@ Mask named_mask(const MaskOptions& options, const Problem& problem) {
                                  nearest_name(name, known)});
 }
 
+/// One length for each batch entry.
+std::vector<int64_t> lengths_of(const std::string& text, const char* option,
+                                const Problem& problem) {
+  std::vector<int64_t> lengths = parse_list(text, option);
+  if (lengths.size() == 1) lengths.assign(static_cast<size_t>(problem.batch), lengths[0]);
+  if (std::ssize(lengths) != problem.batch) {
+    fail("there is one length per batch entry", {option, fmt::format("{} lengths", lengths.size()),
+                                                 fmt::format("{} or 1", problem.batch), ""});
+  }
+  return lengths;
+}
+
+/// `mask` without what --key-lengths, --q-lengths and --padding hide.
+Mask padded(const MaskOptions& options, const Problem& problem, const Mask& mask) {
+  const bool both = !options.q_lengths.empty() || !options.padding.empty();
+  if (options.key_lengths.empty()) {
+    if (both)
+      fail("padding needs the lengths of the keys",
+           {"--key-lengths", "none", "one per batch entry, or one for all",
+            fmt::format("--key-lengths {}", problem.kv_len)});
+    return mask;
+  }
+  const auto keys = lengths_of(options.key_lengths, "--key-lengths", problem);
+  if (!both) return mask.with_key_lengths(keys);
+  const std::string side = options.padding.empty() ? "right" : options.padding;
+  require_one_of(side, "--padding", {"right", "left"});
+  const auto queries =
+      options.q_lengths.empty() ? keys : lengths_of(options.q_lengths, "--q-lengths", problem);
+  return mask.with_lengths(queries, keys, side == "left" ? Side::left : Side::right);
+}
+
 }  // namespace
 
 void MaskOptions::add_to(CLI::App& command) {
@@ -278,6 +309,10 @@ void MaskOptions::add_to(CLI::App& command) {
       "@FILE");
   add("--key-lengths", key_lengths, "Any mask: keys from this length on are padding, per batch",
       "A,B,..|@FILE");
+  add("--q-lengths", q_lengths,
+      "Any mask: queries from this length on are padding too (default for --padding: as the keys)",
+      "A,B,..|@FILE");
+  add("--padding", padding, "The side of the padding of queries and keys: right or left", "SIDE");
 }
 
 std::optional<std::pair<int64_t, int64_t>> MaskOptions::implied_lengths() const {
@@ -299,15 +334,7 @@ Mask MaskOptions::make(const Problem& problem) const {
           fmt::format("{} x {}", problem.q_len, problem.kv_len),
           fmt::format("--q-len {} --kv-len {}", mask.q_len(), mask.kv_len())});
   }
-  if (key_lengths.empty()) return mask;
-  std::vector<int64_t> lengths = parse_list(key_lengths, "--key-lengths");
-  if (lengths.size() == 1) lengths.assign(static_cast<size_t>(problem.batch), lengths[0]);
-  if (std::ssize(lengths) != problem.batch) {
-    fail("there is one key length per batch entry",
-         {"--key-lengths", fmt::format("{} lengths", lengths.size()),
-          fmt::format("{} or 1", problem.batch), ""});
-  }
-  return mask.with_key_lengths(lengths);
+  return padded(*this, problem, mask);
 }
 
 }  // namespace verbatim::app

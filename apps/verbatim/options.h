@@ -20,7 +20,8 @@ using Action = std::function<int()>;
 struct ProblemOptions {
   std::optional<int64_t> batch, q_heads, kv_heads, head_dim, head_dim_v, seqlen, q_len, kv_len;
   std::optional<std::string> dtype;
-  double scale = 0, softcap = 0, dropout = 0;
+  std::optional<double> scale;
+  double softcap = 0, dropout = 0;
   uint64_t seed = 0;
 
   void add_to(CLI::App& command);
@@ -30,7 +31,7 @@ struct ProblemOptions {
 struct MaskOptions {
   std::string name = "causal";
   std::string window, doc_lengths, prefix, block, global, density, block_q, block_k, block_list,
-      key_lengths;
+      key_lengths, q_lengths, padding;
 
   void add_to(CLI::App& command);
   /// Queries and keys that the document lengths add up to, or that the mask's file is for.

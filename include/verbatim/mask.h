@@ -76,6 +76,9 @@ struct Sequence {
 /// a document draws the same alone and packed.
 std::vector<Sequence> sequences(const HeadMask& mask);
 
+/// Where the padding of batch entries lies: behind their rows and keys, or before them.
+enum class Side { right, left };
+
 /// Which positions a problem computes: a name, its parameters, and one HeadMask per distinct
 /// (batch, KV head). Query heads of a group share their KV head's mask.
 class Mask {
@@ -103,8 +106,13 @@ class Mask {
   int64_t area(int64_t batch, int64_t q_heads, int64_t kv_heads) const;
 
   Mask intersect(const Mask& other) const;
-  /// Keys at or beyond key_lengths[b] are hidden (one length per batch entry).
+  /// Keys at or beyond key_lengths[b] are hidden (one length per batch entry). Rows beside those of
+  /// the keys still see them: with_lengths() hides both.
   Mask with_key_lengths(std::span<const int64_t> key_lengths) const;
+  /// Batch entry b shows q_lengths[b] rows and key_lengths[b] keys: the first ones, or with padding
+  /// on the left the last ones. Rows beyond see nothing: O = 0, LSE = -inf, dQ = 0.
+  Mask with_lengths(std::span<const int64_t> q_lengths, std::span<const int64_t> key_lengths,
+                    Side side = Side::right) const;
   bool operator==(const Mask&) const = default;
 
  private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "verbatim/tensor.h"
@@ -16,15 +17,16 @@ struct Problem {
   int64_t kv_heads = 1;  // divides q_heads: MHA, GQA and MQA are one case
   int64_t q_len = 0;     // packed sequences: the sum of the lengths, batch 1
   int64_t kv_len = 0;
-  int64_t head_dim = 64;     // of Q and K, 1..256
-  int64_t head_dim_v = 64;   // of V and O, 1..256
-  Dtype dtype = Dtype::f32;  // of Q, K, V, O and their gradients; sums are f32
-  double scale = 0;          // 0: 1 / sqrt(head_dim)
-  double softcap = 0;        // 0: none; else S = softcap * tanh(scale * QK^T / softcap)
-  double dropout = 0;        // probability that an element of P is dropped, in [0, 1)
-  uint64_t seed = 0;         // key of the dropout generator (core/dropout.h)
+  int64_t head_dim = 64;          // of Q and K, 1..256
+  int64_t head_dim_v = 64;        // of V and O, 1..256
+  Dtype dtype = Dtype::f32;       // of Q, K, V, O and their gradients; sums are f32
+  std::optional<double> scale{};  // of the scores; without: 1 / sqrt(head_dim)
+  double softcap = 0;             // 0: none; else S = softcap * tanh(scale * QK^T / softcap)
+  double dropout = 0;             // probability that an element of P is dropped, in [0, 1)
+  uint64_t seed = 0;              // key of the dropout generator (core/dropout.h)
 
   int64_t group() const { return q_heads / kv_heads; }
+  /// `scale`, or its default.
   double softmax_scale() const;
   /// Throws Error naming the first field that is out of range or does not divide.
   void validate() const;

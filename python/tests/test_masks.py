@@ -90,6 +90,29 @@ def test_intersection_and_key_lengths():
     assert (padded[1, 0] == ((K <= Q) & (abs(Q - K) <= 2) & (K < 4))).all()
 
 
+def test_padding_hides_queries_and_keys():
+    right = masks.Causal().padded([N, 5], [N, 4]).dense(N, batch=2)
+    assert (right[0, 0] == (K <= Q)).all()
+    assert (right[1, 0] == ((K <= Q) & (Q < 5) & (K < 4))).all()
+    left = masks.Padded(masks.Causal(), (N, 5), (N, 5), side="left").dense(N, batch=2)
+    assert (left[1, 0] == ((K <= Q) & (Q >= N - 5) & (K >= N - 5))).all()
+    with pytest.raises(ValueError, match="no such side; got middle.*left or right"):
+        masks.Causal().padded([N], side="middle").dense(N)
+
+
+def test_windows_keep_empty_sequences():
+    for edges_q, edges_k in (
+        ((0, 4, 4, N), (0, 4, 4, N)),
+        ((0, 0, 4, N, N), (0, 3, 3, N, N)),
+        ((0, 4, 4, N), (0, 3, 5, N)),
+    ):
+        mask = json.loads(masks.windows(edges_q, edges_k, 2, 0).to_json(N))
+        assert mask["variants"][0]["q_breaks"] == list(edges_q[1:-1])
+        assert mask["variants"][0]["k_breaks"] == list(edges_k[1:-1])
+    with pytest.raises(ValueError, match="got 3 and 2, expected as many of both"):
+        masks.windows((0, 4, N), (0, N), 2, 0)
+
+
 def test_packed_sequences_have_cumulative_lengths():
     assert masks.CausalDocument((3, 0, 5)).to_cu_seqlens() == ((0, 3, 3, 8), (0, 3, 3, 8), True)
     assert masks.FullDocument((3, 5)).to_cu_seqlens() == ((0, 3, 8), (0, 3, 8), False)

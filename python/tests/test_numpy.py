@@ -35,7 +35,7 @@ def same_bits(a, b):
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("how", [{}, {"scale": 0.3}, {"softcap": 2.0}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"scale": 0.3}, {"scale": 0.0}, {"softcap": 2.0}], ids=str)
 @pytest.mark.parametrize(
     "mask",
     [None, masks.Causal(), masks.CausalSlidingWindow(9), masks.Full().with_key_lengths([0, 50])],

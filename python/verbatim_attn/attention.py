@@ -28,7 +28,7 @@ class _Text(Mask):
 
 @functools.lru_cache(maxsize=256)
 def _cached_plan(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], dtype: str, scale: float,
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], dtype: str, scale: float | None,
     softcap: float, dropout: float, mask: str, order: str, forward_order: str, level: str,
     device: str,
 ) -> Plan:  # fmt: skip
@@ -50,7 +50,7 @@ def _plan_for(
     order, level = resolve_order(order, level, deterministic, any_order)
     q, k, v = (key[0] for key in keys[:3])
     return _cached_plan(
-        q, k, v, DTYPES[arrays.dtype(keys[0][2])], 0.0 if scale is None else float(scale), softcap,
+        q, k, v, DTYPES[arrays.dtype(keys[0][2])], None if scale is None else float(scale), softcap,
         dropout, mask, order, forward_order, level, arrays.device,
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ def _json(value: Any) -> str:
         return "[" + ", ".join([_json(entry) for entry in value]) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value)
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _edges(lengths: Ints) -> Ints:
@@ -75,6 +75,11 @@ class Mask:
     def with_key_lengths(self, key_lengths: Any) -> Mask:
         """Hides the keys from `key_lengths[b]` on in batch entry b (padding)."""
         return KeyLengths(self, key_lengths)
+
+    def padded(self, q_lengths: Any, key_lengths: Any = None, side: str = "right") -> Mask:
+        """Hides the padding of batch entries, queries and keys: entry b has q_lengths[b] and
+        key_lengths[b] (None: as many), the first ones or, with padding on the left, the last."""
+        return Padded(self, q_lengths, q_lengths if key_lengths is None else key_lengths, side)
 
     def dense(
         self, q_len: int, kv_len: int | None = None, *, batch: int = 1, kv_heads: int = 1
@@ -331,6 +336,27 @@ class KeyLengths(Mask):
         return self._described({"masks": (self.mask,), "key_lengths": self.key_lengths})
 
 
+@dataclass(frozen=True)
+class Padded(Mask):
+    """`mask` in batch entries of q_lengths[b] queries and key_lengths[b] keys: the first ones, or
+    with `side` "left" the last ones. Queries outside see nothing: O = 0, LSE = -inf, dQ = 0."""
+
+    mask: Mask
+    q_lengths: Ints
+    key_lengths: Ints
+    side: str = "right"
+
+    def _spec(self) -> str:
+        return self._described(
+            {
+                "masks": (self.mask,),
+                "q_lengths": self.q_lengths,
+                "key_lengths": self.key_lengths,
+                "side": self.side,
+            }
+        )
+
+
 def from_cu_seqlens(
     cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False
 ) -> CuSeqlens:
@@ -344,6 +370,12 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     position, None: all, aligned bottom-right in each sequence. A negative number hides the nearest
     keys too. (0, length) is one sequence."""
     edges_q, edges_k = _plain(cu_seqlens_q), _plain(cu_seqlens_k)
+    if len(edges_q) != len(edges_k) or len(edges_q) < 2:
+        raise ValueError(
+            "[masks.windows] cumulative lengths of queries and keys are one more than sequences; "
+            f"got {len(edges_q)} and {len(edges_k)}, expected as many of both, 2 or more "
+            "(nearest: (0, length) is one sequence)"
+        )
     if left is None and right in (None, 0):
         return from_cu_seqlens(edges_q, edges_k, causal=right == 0)
     slices = []
@@ -353,10 +385,7 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
         high = "null" if right is None else str(offset + right)
         if q < q_end and k < k_end:
             slices.append(f"[{q}, {q_end}, {k}, {k_end}, {low}, {high}]")
-    breaks = [
-        _json(tuple(sorted({edge for edge in edges if 0 < edge < edges[-1]})))
-        for edges in (edges_q, edges_k)
-    ]
+    breaks = [_json(edges[1:-1]) for edges in (edges_q, edges_k)]  # empty sequences count
     return Explicit(
         f'{{"name": "windows", "params": {{}}, "q_len": {edges_q[-1]}, "kv_len": {edges_k[-1]}, '
         '"batch": 1, "kv_heads": 1, "variant_of": [0], "variants": [{"slices": '

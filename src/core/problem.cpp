@@ -20,7 +20,7 @@ void require(bool ok, const char* field, std::string got, std::string expected,
 }  // namespace
 
 double Problem::softmax_scale() const {
-  return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
 void Problem::validate() const {
@@ -49,7 +49,8 @@ void Problem::validate() const {
   };
   dim("head_dim", head_dim);
   dim("head_dim_v", head_dim_v);
-  require(std::isfinite(scale), "scale", fmt::to_string(scale), "a finite number");
+  require(std::isfinite(scale.value_or(0)), "scale", fmt::to_string(scale.value_or(0)),
+          "a finite number");
   require(std::isfinite(softcap) && softcap >= 0, "softcap", fmt::to_string(softcap),
           "0 (none) or a positive number");
   require(dropout >= 0 && dropout < 1, "dropout", fmt::to_string(dropout),
@@ -82,7 +83,7 @@ Problem problem_from_json(const std::string& text) {
   p.head_dim = integer("head_dim");
   p.head_dim_v = integer("head_dim_v");
   p.dtype = dtype_from_string(json_text(member("dtype"), "dtype", kOperation));
-  p.scale = number("scale");
+  if (json.contains("scale") && !json["scale"].is_null()) p.scale = number("scale");
   p.softcap = number("softcap");
   p.dropout = number("dropout");
   p.seed = json_uint(member("seed"), "seed", kOperation);

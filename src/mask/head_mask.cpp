@@ -80,6 +80,31 @@ void check_disjoint(const std::vector<Slice>& slices) {
   }
 }
 
+/// The breaks of both masks. Where each has as many on both axes they go in pairs, boundaries of
+/// documents, of which common ones are kept once: whatever both masks show lies between the same
+/// boundaries on both axes, so it still does when each axis is sorted on its own.
+void join_breaks(const HeadMask& a, const HeadMask& b, HeadMask& both) {
+  if (a.q_breaks.size() != a.k_breaks.size() || b.q_breaks.size() != b.k_breaks.size()) {
+    std::ranges::set_union(a.q_breaks, b.q_breaks, std::back_inserter(both.q_breaks));
+    std::ranges::set_union(a.k_breaks, b.k_breaks, std::back_inserter(both.k_breaks));
+    return;
+  }
+  const auto pairs = [](const HeadMask& mask) {
+    std::vector<std::pair<int64_t, int64_t>> pairs;
+    for (size_t i = 0; i < mask.q_breaks.size(); ++i)
+      pairs.emplace_back(mask.q_breaks[i], mask.k_breaks[i]);
+    return pairs;
+  };
+  std::vector<std::pair<int64_t, int64_t>> joined;
+  std::ranges::set_union(pairs(a), pairs(b), std::back_inserter(joined));
+  for (const auto& [q, k] : joined) {
+    both.q_breaks.push_back(q);
+    both.k_breaks.push_back(k);
+  }
+  std::ranges::sort(both.q_breaks);
+  std::ranges::sort(both.k_breaks);
+}
+
 }  // namespace
 
 bool HeadMask::contains(int64_t q, int64_t k) const {
@@ -118,6 +143,16 @@ HeadMask HeadMask::crop(int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t
     const auto inside = tighten(clip(s, {q_begin, q_end, k_begin, k_end}));
     if (inside) part.slices.push_back(shift(*inside, q_begin, k_begin));
   }
+  if (q_breaks.size() == k_breaks.size()) {
+    // Boundaries of documents that the rectangle touches; those of others lie outside on both axes.
+    for (size_t i = 0; i < q_breaks.size(); ++i) {
+      const int64_t q = q_breaks[i], k = k_breaks[i];
+      if ((q <= q_begin && k <= k_begin) || (q >= q_end && k >= k_end)) continue;
+      part.q_breaks.push_back(std::clamp(q, q_begin, q_end) - q_begin);
+      part.k_breaks.push_back(std::clamp(k, k_begin, k_end) - k_begin);
+    }
+    return part;
+  }
   for (const int64_t edge : q_breaks) {
     if (q_begin < edge && edge < q_end) part.q_breaks.push_back(edge - q_begin);
   }
@@ -136,10 +171,7 @@ HeadMask HeadMask::intersect(const HeadMask& other) const {
                  .nearest = ""});
   }
   HeadMask both{q_len, kv_len, {}, {}, {}};
-  std::set_union(q_breaks.begin(), q_breaks.end(), other.q_breaks.begin(), other.q_breaks.end(),
-                 std::back_inserter(both.q_breaks));
-  std::set_union(k_breaks.begin(), k_breaks.end(), other.k_breaks.begin(), other.k_breaks.end(),
-                 std::back_inserter(both.k_breaks));
+  join_breaks(*this, other, both);
 
   // Slices enter in the order of their first row and meet the other mask's slices still alive.
   struct Entry {

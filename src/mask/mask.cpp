@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +12,7 @@
 namespace verbatim {
 namespace {
 
-void require(bool ok, const char* operation, const char* message, Error::Details details) {
+void require(bool ok, const char* operation, const std::string& message, Error::Details details) {
   if (!ok) throw Error(ErrorCode::invalid_argument, operation, message, std::move(details));
 }
 
@@ -31,6 +32,62 @@ int64_t common(int64_t a, int64_t b, const char* argument) {
   require(a == b || a == 1 || b == 1, "mask.intersect", "the masks differ in size",
           {argument, fmt::to_string(b), fmt::format("1 or {}", a), "1"});
   return std::max(a, b);
+}
+
+std::vector<int64_t> to_vector(std::span<const int64_t> values) {
+  return {values.begin(), values.end()};
+}
+
+/// What `lengths`, one for each batch entry of `mask`, show of an axis.
+std::vector<Interval> shown(const char* operation, const char* argument,
+                            std::span<const int64_t> lengths, const Mask& mask, int64_t axis,
+                            Side side) {
+  const int64_t batch = std::ssize(lengths);
+  require(batch >= 1 && (mask.batch() == 1 || mask.batch() == batch), operation,
+          "there must be one length per batch entry",
+          {argument, fmt::format("{} lengths", batch),
+           mask.batch() == 1 ? "1 or more" : fmt::to_string(mask.batch()), ""});
+  std::vector<Interval> shown;
+  for (const int64_t length : lengths) {
+    const std::string entry = fmt::format("{}[{}]", argument, shown.size());
+    require(0 <= length && length <= axis, operation, entry + " is out of range",
+            {entry, fmt::to_string(length), fmt::format("0 to {}", axis),
+             length < 0 ? "0" : fmt::to_string(axis)});
+    const int64_t begin = side == Side::left ? axis - length : 0;
+    shown.push_back({begin, begin + length});
+  }
+  return shown;
+}
+
+/// The part of batch entry b inside rows[b] x keys[b]; `lengths` are the parameters that say so.
+Mask cut(const Mask& mask, std::span<const Interval> rows, std::span<const Interval> keys,
+         const nlohmann::json& lengths) {
+  DistinctHeads heads;
+  std::map<std::array<int64_t, 5>, int32_t> made;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    for (int64_t h = 0; h < mask.kv_heads(); ++h) {
+      const int32_t variant = mask.variant(static_cast<int64_t>(b), h);
+      const auto [it, is_new] =
+          made.try_emplace({rows[b].begin, rows[b].end, keys[b].begin, keys[b].end, variant}, 0);
+      if (is_new) {
+        HeadMask head = mask.variants()[static_cast<size_t>(variant)];
+        std::vector<Slice> visible;
+        for (const Slice& s : head.slices) {
+          const auto inside =
+              tighten(clip(s, {rows[b].begin, rows[b].end, keys[b].begin, keys[b].end}));
+          if (inside) visible.push_back(*inside);
+        }
+        head.slices = std::move(visible);
+        it->second = heads.id_of(std::move(head));
+      }
+      heads.variant_of.push_back(it->second);
+    }
+  }
+  auto params = parse_params(mask.params_json());
+  if (params.contains("key_lengths")) params = {{"masks", factors(mask)}};
+  params.update(lengths);
+  return Mask(mask.name(), params.dump(), std::move(heads.variants), std::move(heads.variant_of),
+              std::ssize(rows), mask.kv_heads());
 }
 
 }  // namespace
@@ -128,41 +185,24 @@ Mask Mask::intersect(const Mask& other) const {
 }
 
 Mask Mask::with_key_lengths(std::span<const int64_t> key_lengths) const {
-  const int64_t batch = std::ssize(key_lengths);
-  require(batch >= 1 && (batch_ == 1 || batch_ == batch), "mask.with_key_lengths",
-          "there must be one key length per batch entry",
-          {"key_lengths", fmt::format("{} lengths", batch),
-           batch_ == 1 ? "1 or more" : fmt::to_string(batch_), ""});
-  DistinctHeads heads;
-  std::map<std::pair<int64_t, int32_t>, int32_t> made;
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = key_lengths[b];
-    if (length < 0 || length > kv_len()) {
-      throw Error(ErrorCode::invalid_argument, "mask.with_key_lengths",
-                  "a key length is out of range",
-                  {fmt::format("key_lengths[{}]", b), fmt::to_string(length),
-                   fmt::format("0 to {}", kv_len()), length < 0 ? "0" : fmt::to_string(kv_len())});
-    }
-    for (int64_t h = 0; h < kv_heads_; ++h) {
-      const std::pair pair(length, variant(b, h));
-      auto it = made.find(pair);
-      if (it == made.end()) {
-        HeadMask head = variants_[pair.second];
-        std::vector<Slice> visible;
-        for (const Slice& s : head.slices) {
-          const auto inside = tighten(clip(s, {0, q_len(), 0, length}));
-          if (inside) visible.push_back(*inside);
-        }
-        head.slices = std::move(visible);
-        it = made.emplace(pair, heads.id_of(std::move(head))).first;
-      }
-      heads.variant_of.push_back(it->second);
-    }
-  }
-  auto params = parse_params(params_json_);
-  params["key_lengths"] = std::vector<int64_t>(key_lengths.begin(), key_lengths.end());
-  return Mask(name_, params.dump(), std::move(heads.variants), std::move(heads.variant_of), batch,
-              kv_heads_);
+  const char* operation = "mask.with_key_lengths";
+  const auto keys = shown(operation, "key_lengths", key_lengths, *this, kv_len(), Side::right);
+  const std::vector<Interval> rows(keys.size(), {0, q_len()});
+  return cut(*this, rows, keys, {{"key_lengths", to_vector(key_lengths)}});
+}
+
+Mask Mask::with_lengths(std::span<const int64_t> q_lengths, std::span<const int64_t> key_lengths,
+                        Side side) const {
+  const char* operation = "mask.with_lengths";
+  const auto rows = shown(operation, "q_lengths", q_lengths, *this, q_len(), side);
+  const auto keys = shown(operation, "key_lengths", key_lengths, *this, kv_len(), side);
+  require(rows.size() == keys.size(), operation, "the lists differ in size",
+          {"key_lengths", fmt::format("{} lengths", keys.size()),
+           fmt::format("{}, as q_lengths", rows.size()), fmt::to_string(rows.size())});
+  return cut(*this, rows, keys,
+             {{"q_lengths", to_vector(q_lengths)},
+              {"key_lengths", to_vector(key_lengths)},
+              {"side", side == Side::left ? "left" : "right"}});
 }
 
 }  // namespace verbatim

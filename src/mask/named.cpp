@@ -54,6 +54,7 @@ class Params {
     }
     return heads;
   }
+  std::string text(const char* key) { return json_text(value(key), key, operation_); }
   double number(const char* key) { return json_number(value(key), key, operation_); }
   uint64_t seed(const char* key) { return json_uint(value(key), key, operation_); }
 
@@ -149,12 +150,25 @@ Mask intersection(Params& params, const Sizes& size) {
               {"masks", "no mask", "one or more", "full"});
 }
 
+Side side_of(Params& params) {
+  if (!params.has("side")) return Side::right;
+  const std::string side = params.text("side");
+  if (side == "left" || side == "right") return side == "left" ? Side::left : Side::right;
+  throw Error(ErrorCode::invalid_argument, kOperation, "there is no such side",
+              {"side", side, "left or right", "right"});
+}
+
 Mask described(const Json& json, const Sizes& size) {
   if (json.contains("variants")) return mask_from_json(json.dump());
   const std::string name = json_text(json_member(json, "name", kOperation), "name", kOperation);
   Params params(name, json_member(json, "params", kOperation));
   Mask mask = params.has("masks") ? intersection(params, size) : pattern(name, params, size);
-  if (params.has("key_lengths")) mask = mask.with_key_lengths(params.integers("key_lengths"));
+  if (params.has("q_lengths")) {
+    const auto q_lengths = params.integers("q_lengths");
+    mask = mask.with_lengths(q_lengths, params.integers("key_lengths"), side_of(params));
+  } else if (params.has("key_lengths")) {
+    mask = mask.with_key_lengths(params.integers("key_lengths"));
+  }
   params.finish();
   return mask;
 }

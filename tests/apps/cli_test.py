@@ -98,6 +98,19 @@ class Mask(Tool):
                            "--key-lengths", "4,10")["mask"]
         self.assertEqual(mask["total_area"], 10 * 4 + 10 * 10)
 
+    def test_padding_of_queries_and_keys(self):
+        padded = ["mask", "--mask", "causal", "--seqlen", 10, "--batch", 2]
+        for side in ("right", "left"):
+            mask = self.result(*padded, "--key-lengths", "4,10", "--padding", side)["mask"]
+            self.assertEqual(mask["total_area"], 10 + 55)
+        mask = self.result(*padded, "--key-lengths", 4, "--q-lengths", "3,5")["mask"]
+        self.assertEqual(mask["total_area"], 6 + 14)
+
+    def test_a_scale_of_zero_is_zero(self):
+        sizes = ["run", "--seqlen", 64, "--head-dim", 16]
+        self.assertEqual(self.result(*sizes, "--scale", 0)["problem"]["scale"], 0)
+        self.assertEqual(self.result(*sizes)["problem"]["scale"], 0.25)
+
     def test_a_file_brings_its_lengths(self):
         file = self.path / "mask.json"
         self.call("mask", "--mask", "causal", "--q-len", 20, "--kv-len", 30, "--to", "json",
@@ -323,6 +336,9 @@ class BadInput(Tool):
                 (["run", "--mask", "causal", "--window", 3], "--window"),
                 (["run", "--mask", "causal_sliding_window", "--window", -3], "-3"),
                 (["run", "--key-lengths", "5,6"], "--key-lengths"),
+                (["run", "--q-lengths", "5"], "--key-lengths"),
+                (["run", "--key-lengths", "5", "--padding", "top"], "--padding"),
+                (["run", "--scale", "nan"], "scale"),
                 (["run", "--order", "all"], "all"),
                 (["verify", "--order", "all"], "all"),
                 (["plan", "--pass", "forward", "--forward-order", "all"], "all"),

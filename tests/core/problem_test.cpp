@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -25,6 +27,33 @@ TEST(Problem, JsonRoundTrips) {
   p.seed = 0xffffffffffffffffull;
   const std::string json = to_json(p);
   EXPECT_EQ(to_json(problem_from_json(json)), json);
+}
+
+TEST(Problem, AScaleOfZeroIsZero) {
+  Problem p{.q_len = 8, .kv_len = 8, .head_dim = 16};
+  EXPECT_EQ(p.softmax_scale(), 0.25);
+  EXPECT_EQ(problem_from_json(to_json(p)).softmax_scale(), 0.25);
+  for (const double scale : {0.0, -0.5, 0.5}) {
+    p.scale = scale;
+    EXPECT_NO_THROW(p.validate());
+    EXPECT_EQ(p.softmax_scale(), scale);
+    EXPECT_EQ(problem_from_json(to_json(p)).scale, scale);
+  }
+  for (const char* scale : {R"("scale":null,)", ""}) {
+    const std::string json = R"({"batch":1,"q_heads":1,"kv_heads":1,"q_len":8,"kv_len":8,)" +
+                             (R"("head_dim":16,"head_dim_v":16,"dtype":"f32",)" +
+                              std::string(scale) + R"("softcap":0,"dropout":0,"seed":0})");
+    EXPECT_EQ(problem_from_json(json).scale, std::nullopt) << json;
+  }
+  for (const double scale : {INFINITY, -INFINITY, NAN}) {
+    p.scale = scale;
+    try {
+      p.validate();
+      FAIL() << scale << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.details().argument, "scale");
+    }
+  }
 }
 
 TEST(Problem, RejectsMalformedJson) {

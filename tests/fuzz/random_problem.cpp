@@ -76,6 +76,7 @@ Problem random_sizes(Rng& rng) {
   p.head_dim_v = chance(rng, 2) ? p.head_dim : dim();
   p.dtype = pick(rng, {Dtype::f32, Dtype::bf16, Dtype::f16});
   if (chance(rng, 3)) p.scale = uniform_real(rng, -1, 1);
+  if (chance(rng, 40)) p.scale = 0;
   // Scores far beyond the range of exp.
   if (chance(rng, 12)) p.scale = uniform_real(rng, 5, 40);
   if (chance(rng, 4)) p.softcap = uniform_real(rng, 0.3, 30);

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "random_mask.h"
 #include "verbatim/error.h"
 
@@ -67,11 +69,18 @@ TEST(HeadMask, CropHoldsThePositionsOfItsRectangle) {
         ASSERT_EQ(part.contains(q - q0, k - k0), head.contains(q, k)) << q << ", " << k;
       }
     }
-    std::vector<int64_t> breaks;
+    std::vector<int64_t> inner;
     for (const int64_t edge : head.q_breaks) {
-      if (q0 < edge && edge < q1) breaks.push_back(edge - q0);
+      if (q0 < edge && edge < q1) inner.push_back(edge - q0);
     }
-    ASSERT_EQ(part.q_breaks, breaks);
+    std::vector<int64_t> breaks = part.q_breaks;
+    std::erase_if(breaks, [&](int64_t edge) { return edge == 0 || edge == q1 - q0; });
+    ASSERT_EQ(breaks, inner);
+    ASSERT_EQ(head.q_breaks.size() == head.k_breaks.size(),
+              part.q_breaks.size() == part.k_breaks.size());
+    if (sequences(head).size() == head.q_breaks.size() + 1) {  // documents stay documents
+      ASSERT_EQ(sequences(part).size(), part.q_breaks.size() + 1);
+    }
   }
 }
 
@@ -99,6 +108,54 @@ TEST(HeadMask, IntersectHoldsThePositionsOfBoth) {
       }
     }
     ASSERT_EQ(b.intersect(a), both);
+  }
+}
+
+TEST(HeadMask, CropKeepsDocumentsWithoutQueriesOrKeys) {
+  const int64_t cu_q[] = {0, 4, 4, 8}, cu_k[] = {0, 3, 5, 9};
+  const HeadMask packed = masks::from_cu_seqlens(cu_q, cu_k, false).head(0, 0);
+  // The first document and the keys of the second; the keys of the last two.
+  EXPECT_EQ(sequences(packed.crop(0, 4, 0, 5)).size(), 2u);
+  EXPECT_EQ(sequences(packed.crop(0, 4, 0, 3)).size(), 1u);
+  EXPECT_EQ(sequences(packed.crop(2, 4, 3, 9)).size(), 3u);
+  EXPECT_EQ(sequences(packed.crop(0, 8, 0, 9)), sequences(packed));
+}
+
+TEST(HeadMask, IntersectKeepsDocumentsWithoutQueriesOrKeys) {
+  // Keys 4 and 5 go with the first queries in one mask and with the last in the other.
+  const int64_t cu_q[] = {0, 4, 8}, early[] = {0, 4, 9}, late[] = {0, 6, 9};
+  const HeadMask both = masks::from_cu_seqlens(cu_q, early, false)
+                            .intersect(masks::from_cu_seqlens(cu_q, late, false))
+                            .head(0, 0);
+  EXPECT_EQ(both.q_breaks, (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(both.k_breaks, (std::vector<int64_t>{4, 6}));
+  EXPECT_EQ(sequences(both).size(), 3u);
+  const int64_t documents[] = {3, 0, 0, 5}, others[] = {3, 0, 1, 4};
+  EXPECT_EQ(
+      sequences(
+          masks::causal_document(documents).intersect(masks::full_document(others)).head(0, 0))
+          .size(),
+      5u);
+}
+
+// Whatever documents two masks have, what both show has documents too.
+TEST(HeadMask, IntersectionsOfDocumentsAreDocuments) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Rng rng(seed);
+    const auto edges = [&](int64_t length, int64_t count) {
+      std::vector<int64_t> edges{0, length};
+      for (int64_t i = 1; i < count; ++i) edges.push_back(uniform(rng, 0, length));
+      std::ranges::sort(edges);
+      return edges;
+    };
+    const auto packed = [&] {
+      const int64_t count = uniform(rng, 1, 5);
+      const auto q = edges(12, count), k = edges(15, count);
+      return masks::from_cu_seqlens(q, k, uniform(rng, 0, 1) == 1).head(0, 0);
+    };
+    const HeadMask both = packed().intersect(packed());
+    both.validate();
+    ASSERT_EQ(sequences(both).size(), both.q_breaks.size() + 1) << "seed " << seed;
   }
 }
 

@@ -66,6 +66,12 @@ TEST(MaskJson, NameAndParametersMakeTheMaskAgain) {
     expect_equal(remade(mask.intersect(masks::causal(40, 40).with_key_lengths(lengths))),
                  mask.intersect(masks::causal(40, 40).with_key_lengths(lengths)));
   }
+  const int64_t shorter[] = {20, 35};
+  for (const Side side : {Side::right, Side::left}) {
+    const Mask padded = masks::causal(40, 40).with_lengths(shorter, lengths, side);
+    expect_equal(remade(padded), padded);
+    expect_equal(remade(padded.with_key_lengths(shorter)), padded.with_key_lengths(shorter));
+  }
 }
 
 TEST(MaskJson, UnknownNamesAndParametersAreRefused) {

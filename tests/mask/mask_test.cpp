@@ -57,6 +57,32 @@ TEST(Mask, KeyLengthsNameTheBadEntry) {
             "");
 }
 
+TEST(Mask, LengthsHideThePaddingOfQueriesAndKeys) {
+  const int64_t q_lengths[] = {5, 0, 8, 5}, key_lengths[] = {6, 3, 9, 6};
+  for (const Side side : {Side::right, Side::left}) {
+    const Mask mask = masks::causal(8, 9).with_lengths(q_lengths, key_lengths, side);
+    EXPECT_EQ(mask.batch(), 4);
+    EXPECT_EQ(mask.variants().size(), 3u);
+    for (int64_t b = 0; b < 4; ++b) {
+      const auto inside = [&](int64_t x, int64_t length, int64_t axis) {
+        return side == Side::left ? x >= axis - length : x < length;
+      };
+      for (int64_t q = 0; q < 8; ++q)
+        for (int64_t k = 0; k < 9; ++k)
+          EXPECT_EQ(mask.head(b, 0).contains(q, k),
+                    k <= q + 1 && inside(q, q_lengths[b], 8) && inside(k, key_lengths[b], 9));
+    }
+    const auto params = nlohmann::json::parse(mask.params_json());
+    EXPECT_EQ(params["side"], side == Side::left ? "left" : "right");
+    EXPECT_EQ(params["q_lengths"].size(), 4u);
+  }
+  const int64_t three[] = {1, 2, 3}, far[] = {1, 2, 9};
+  EXPECT_TRUE(holds(message_of([&] { masks::full(8, 8).with_lengths(three, q_lengths); }),
+                    "expected 3, as q_lengths"));
+  EXPECT_TRUE(
+      holds(message_of([&] { masks::full(8, 8).with_lengths(far, three); }), "q_lengths[2]"));
+}
+
 TEST(Mask, IntersectBroadcastsAndKeepsDistinctVariants) {
   const int64_t lengths[] = {5, 8, 8};
   const Mask padded = masks::full(8, 8).with_key_lengths(lengths);
@@ -208,6 +234,54 @@ TEST(Masks, AreNamedInTheOrderOfTheDocumentation) {
   ASSERT_EQ(masks::names().size(), 14u);
   for (size_t i = 0; i < 12; ++i) EXPECT_EQ(masks::names()[i], test::static_patterns()[i]);
   EXPECT_STREQ(masks::names()[13], "variable_block_sparse");
+}
+
+// Where padding begins and ends follows from the visible positions.
+TEST(Sequences, KnowTheirPadding) {
+  const auto only = [](const HeadMask& mask) {
+    const auto found = sequences(mask);
+    EXPECT_EQ(found.size(), 1u);
+    return found.front();
+  };
+  const auto sequence = [](Interval q, Interval k, Interval core) {
+    return Sequence{.q = q, .k = k, .core = core};
+  };
+  const int64_t n[] = {5};
+  const auto padded = [&](const Mask& mask, Side side) {
+    return only(mask.with_lengths(n, n, side).head(0, 0));
+  };
+  for (const Mask& mask : {masks::full(8, 8), masks::causal(8, 8), masks::global_sliding(8, 1, 2),
+                           masks::causal_sliding_window(8, 8, 2), masks::prefix_lm_causal(8, 4)}) {
+    EXPECT_EQ(only(mask.head(0, 0)), sequence({0, 8}, {0, 8}, {0, 8})) << mask.name();
+    EXPECT_EQ(padded(mask, Side::right), sequence({0, 5}, {0, 5}, {0, 5})) << mask.name();
+    EXPECT_EQ(padded(mask, Side::left), sequence({3, 8}, {3, 8}, {3, 8})) << mask.name();
+  }
+  // Hidden as keys only, behind and before the others: all rows are computed, five are the core.
+  EXPECT_EQ(only(masks::causal(8, 8).with_key_lengths(n).head(0, 0)),
+            sequence({0, 8}, {0, 5}, {0, 5}));
+  EXPECT_EQ(only({8, 8, {{0, 8, 3, 8}}, {}, {}}), sequence({0, 8}, {3, 8}, {3, 8}));
+  EXPECT_EQ(only({8, 8, {{3, 8, 3, 8, Slice::kNoLow, 0}}, {}, {}}),
+            sequence({3, 8}, {3, 8}, {3, 8}));
+  // A decoded row, a chunk, alone and beside longer entries: tiles count from the first key.
+  EXPECT_EQ(only(masks::causal_sliding_window(1, 8, 2).head(0, 0)),
+            sequence({0, 1}, {0, 8}, {0, 1}));
+  EXPECT_EQ(only({8, 9, {{0, 1, 5, 8}}, {}, {}}), sequence({0, 1}, {0, 8}, {0, 1}));
+  EXPECT_EQ(only(masks::causal_sliding_window(3, 8, 2).head(0, 0)),
+            sequence({0, 3}, {0, 8}, {0, 3}));
+  // More queries than keys.
+  EXPECT_EQ(only(masks::causal(8, 5).head(0, 0)), sequence({0, 8}, {0, 5}, {0, 8}));
+  EXPECT_EQ(only(masks::full(8, 5).head(0, 0)), sequence({0, 8}, {0, 5}, {0, 5}));
+  // Nothing to see.
+  EXPECT_EQ(only(masks::full(8, 0).head(0, 0)), sequence({0, 8}, {0, 0}, {0, 8}));
+  // In each document.
+  const int64_t documents[] = {4, 0, 6};
+  const HeadMask packed = masks::causal_document(documents).head(0, 0);
+  const HeadMask moved{
+      12, 12, {{1, 5, 1, 5, Slice::kNoLow, 0}, {5, 9, 5, 9, Slice::kNoLow, 0}}, {5, 5}, {5, 5}};
+  EXPECT_EQ(sequences(packed)[2], (Sequence{4, 4, {4, 10}, {4, 10}, {4, 10}}));
+  EXPECT_EQ(sequences(moved), (std::vector<Sequence>{{0, 0, {1, 5}, {1, 5}, {1, 5}},
+                                                     {5, 5, {5, 5}, {5, 5}, {5, 5}},
+                                                     {5, 5, {5, 9}, {5, 9}, {5, 9}}}));
 }
 
 }  // namespace

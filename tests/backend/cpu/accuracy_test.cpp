@@ -74,6 +74,22 @@ TEST(Accuracy, ScaleSoftcapAndDropout) {
   expect_accurate(p, masks::full(100, 100), {24, 41});
 }
 
+// All visible keys have the same probability, and no gradient reaches Q or K.
+TEST(Accuracy, AScaleOfZeroMakesProbabilitiesEqual) {
+  for (const double softcap : {0.0, 1.5}) {
+    Problem p = small(100, 100);
+    p.scale = 0;
+    p.softcap = softcap;
+    expect_accurate(p, masks::causal(100, 100));
+    Case c(p, masks::causal(100, 100));
+    c.run(forward_plan(p, c.mask, kTile), backward_plan(p, c.mask, kTile, Order::ascending));
+    for (int64_t q = 0; q < p.q_len; ++q)
+      EXPECT_FLOAT_EQ(c.lse.row_view().row(0, 0)[q], std::log(static_cast<float>(q + 1)));
+    for (const GuardedTensor* t : {&c.dq, &c.dk})
+      for (int64_t l = 0; l < 100; ++l) EXPECT_EQ(t->get(0, l, 0, 0), 0);
+  }
+}
+
 TEST(Accuracy, LargeScoresOnBothSides) {
   Problem p = small(90, 90);
   p.scale = 4;

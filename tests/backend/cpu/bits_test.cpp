@@ -305,6 +305,58 @@ TEST(Bits, DropoutIsEqualAloneAndPacked) {
   }
 }
 
+/// The second entry of a padded batch against the same entry of a batch without padding: padding
+/// takes no number and no position.
+TEST(Bits, DropoutIsEqualAloneAndPadded) {
+  constexpr int64_t kLive = 129;
+  const int64_t lengths[] = {kLength, kLive}, keys[] = {kLive};
+  const HeadMask left_keys{kLength, kLength, {{0, kLength, kLength - kLive, kLength}}, {}, {}};
+  struct {
+    Mask padded, alone;
+    int64_t begin;
+  } const cases[] = {
+      {masks::causal(kLength, kLength).with_lengths(lengths, lengths), masks::causal(kLive, kLive),
+       0},
+      {masks::causal(kLength, kLength).with_lengths(lengths, lengths, Side::left),
+       masks::causal(kLive, kLive), kLength - kLive},
+      {masks::full(kLength, kLength).with_key_lengths(keys), masks::full(kLive, kLive), 0},
+      {Mask("left", "{}", left_keys), masks::full(kLive, kLive), kLength - kLive}};
+  for (const auto& [mask, alone_mask, begin] : cases) {
+    Problem padded = problem_of(kLength);
+    padded.dropout = 0.3;
+    padded.seed = 11;
+    Problem alone = padded;
+    alone.q_len = alone.kv_len = kLive;
+    const Mask broadcast =
+        mask.batch() == 2 ? mask : Mask("both", "{}", mask.variants(), {0, 0}, 2, 1);
+    Case all(padded, broadcast), one(alone, alone_mask);
+    for (int64_t h = 0; h < padded.q_heads; ++h) {
+      copy_rows(all.q.view(), 1, h, begin, one.q.view(), 1, h);
+      copy_rows(all.dout.view(), 1, h, begin, one.dout.view(), 1, h);
+      // Rows beside those of the keys see them, but have no gradient.
+      for (int64_t l = 0; l < kLength; ++l)
+        if (l < begin || l >= begin + kLive)
+          for (int64_t d = 0; d < padded.head_dim_v; ++d) all.dout.set(1, l, h, d, 0);
+    }
+    for (int64_t h = 0; h < padded.kv_heads; ++h) {
+      copy_rows(all.k.view(), 1, h, begin, one.k.view(), 1, h);
+      copy_rows(all.v.view(), 1, h, begin, one.v.view(), 1, h);
+    }
+    run_both(all, "auto", "auto");
+    run_both(one, "auto", "auto");
+    EXPECT_TRUE(all.check().within(2)) << all.describe();
+    SCOPED_TRACE(all.describe());
+    for (int64_t h = 0; h < padded.q_heads; ++h) {
+      expect_same_rows(all.o.view(), 1, h, begin, one.o.view(), 1, h, "o");
+      expect_same_rows(all.dq.view(), 1, h, begin, one.dq.view(), 1, h, "dq");
+    }
+    for (int64_t h = 0; h < padded.kv_heads; ++h) {
+      expect_same_rows(all.dk.view(), 1, h, begin, one.dk.view(), 1, h, "dk");
+      expect_same_rows(all.dv.view(), 1, h, begin, one.dv.view(), 1, h, "dv");
+    }
+  }
+}
+
 TEST(Bits, DropoutDoesNotDependOnTiles) {
   Problem p = problem_of(90);
   p.dropout = 0.5;

@@ -55,12 +55,13 @@ Mask random_mask(Random& random, Rng& rng, int64_t longest, int64_t kv_heads) {
   return random_case(patterns[static_cast<size_t>(random.between(0, last))], rng, longest).mask;
 }
 
-double random_scale(Random& random) {  // 0: that of the head dim
+std::optional<double> random_scale(Random& random) {
   const double sign = random.chance(0.3) ? -1 : 1;
   if (random.chance(0.3)) return sign * static_cast<double>(random.between(1, 100)) / 200;
   if (random.chance(0.08)) return sign * static_cast<double>(random.between(5, 40));
   if (random.chance(0.06)) return sign * 1e-7;
-  return 0;
+  if (random.chance(0.02)) return 0;
+  return std::nullopt;
 }
 
 }  // namespace
