@@ -38,8 +38,12 @@ def ours(q, k, v, **how):
 @needs_registry
 @pytest.mark.parametrize(
     "how, mask",
-    [({}, masks.Full()), ({"is_causal": True}, masks.Causal()), ({"scale": 0.4}, masks.Full()),
-     ({"scale": 0.0}, masks.Full())],
+    [
+        ({}, masks.Full()),
+        ({"is_causal": True}, masks.Causal()),
+        ({"scale": 0.4}, masks.Full()),
+        ({"scale": 0.0}, masks.Full()),
+    ],
 )
 def test_activate_replaces_sdpa_until_it_is_removed(how, mask, place, monkeypatch):
     from verbatim_attn import activation
