@@ -142,7 +142,8 @@ TEST_P(Neighbours, NeverReachBehindALength) {
 INSTANTIATE_TEST_SUITE_P(Bits, Neighbours,
                          testing::Values(Setting{90, 64, false}, Setting{90, 64, true},
                                          Setting{90, 128, false}, Setting{90, 128, true},
-                                         Setting{80, 64, false}, Setting{80, 128, true},
+                                         Setting{80, 64, false}, Setting{80, 64, true},
+                                         Setting{80, 128, false}, Setting{80, 128, true},
                                          Setting{80, 192, false}, Setting{80, 192, true}),
                          [](const auto& info) { return name(info.param); });
 
