@@ -140,7 +140,8 @@ TEST_P(Neighbours, NeverReachBehindALength) {
 INSTANTIATE_TEST_SUITE_P(Bits, Neighbours,
                          testing::Values(Setting{"sm90", 64, false}, Setting{"sm90", 64, true},
                                          Setting{"sm90", 128, false}, Setting{"sm90", 128, true},
-                                         Setting{"sm80", 64, false}, Setting{"sm80", 128, true},
+                                         Setting{"sm80", 64, false}, Setting{"sm80", 64, true},
+                                         Setting{"sm80", 128, false}, Setting{"sm80", 128, true},
                                          Setting{"sm80", 192, false}, Setting{"sm80", 192, true}),
                          [](const auto& info) { return name(info.param); });
 
