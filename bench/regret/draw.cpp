@@ -15,8 +15,9 @@ namespace {
 /// Log-uniform in [low, high].
 int64_t scale_between(Random& random, int64_t low, int64_t high) {
   const double u = static_cast<double>(random.between(0, 1 << 20)) / (1 << 20);
-  return static_cast<int64_t>(std::llround(static_cast<double>(low) *
-                                           std::pow(static_cast<double>(high) / static_cast<double>(low), u)));
+  return static_cast<int64_t>(
+      std::llround(static_cast<double>(low) *
+                   std::pow(static_cast<double>(high) / static_cast<double>(low), u)));
 }
 
 /// Lengths that sum to `length`.
@@ -41,24 +42,37 @@ Mask mask_of(Random& random, int64_t pattern, int64_t n, int64_t kv_heads) {
   const auto part = [&](int64_t low) { return scale_between(random, std::min(low, n), n); };
   const double density = 0.1 * static_cast<double>(random.between(1, 8));
   switch (pattern) {
-    case 0: return masks::full(n, n);
-    case 1: return masks::causal(n, n);
-    case 2: return masks::full_sliding_window(n, n, part(64));
-    case 3: return masks::causal_sliding_window(n, n, part(64));
-    case 4: return masks::full_document(docs());
-    case 5: return masks::causal_document(docs());
-    case 6: return masks::share_question(docs());
-    case 7: return masks::causal_blockwise(docs());
-    case 8: return masks::global_sliding(n, std::max<int64_t>(part(32) / 3, 1), std::max<int64_t>(part(64) / 3, 1));
-    case 9: return masks::prefix_lm_causal(n, part(16));
+    case 0:
+      return masks::full(n, n);
+    case 1:
+      return masks::causal(n, n);
+    case 2:
+      return masks::full_sliding_window(n, n, part(64));
+    case 3:
+      return masks::causal_sliding_window(n, n, part(64));
+    case 4:
+      return masks::full_document(docs());
+    case 5:
+      return masks::causal_document(docs());
+    case 6:
+      return masks::share_question(docs());
+    case 7:
+      return masks::causal_blockwise(docs());
+    case 8:
+      return masks::global_sliding(n, std::max<int64_t>(part(32) / 3, 1),
+                                   std::max<int64_t>(part(64) / 3, 1));
+    case 9:
+      return masks::prefix_lm_causal(n, part(16));
     case 10: {
       const auto lengths = docs();
       std::vector<int64_t> prefixes;
       for (const int64_t length : lengths) prefixes.push_back(random.between(0, length));
       return masks::prefix_lm_document(lengths, prefixes);
     }
-    case 11: return masks::block_causal_document(docs(), scale_between(random, 64, 2048));
-    case 12: return masks::uniform_block_sparse(n, n, 128, 128, density, random.bits(), kv_heads);
+    case 11:
+      return masks::block_causal_document(docs(), scale_between(random, 64, 2048));
+    case 12:
+      return masks::uniform_block_sparse(n, n, 128, 128, density, random.bits(), kv_heads);
     default:
       return masks::variable_block_sparse(edges(random, n, 64, 192), edges(random, n, 64, 192),
                                           density, random.bits(), kv_heads);

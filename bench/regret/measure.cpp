@@ -1,17 +1,18 @@
-// Times every order of a level, and placements of the best, on problems drawn from a seed.
+// How far `auto` is from the best order of its level, on problems that no rule was fitted to: every
+// order and placement that a rule could name is timed on a GPU, and `auto` without each of its
+// rules.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <semaphore>
 
-#include "backend/backend.h"
 #include "backend/cuda/executor.h"
 #include "bench/attention.h"
+#include "contract/rules.h"
+#include "core/file.h"
 #include "draw.h"
 
 namespace verbatim::regret {
@@ -21,43 +22,54 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   uint64_t seed = 1;
-  int64_t first = 0, count = 60;
-  double tflop = 3;
+  int64_t count = 60;
+  double tflop = 6;
   int calls = 5;
-  std::string json = "regret.jsonl";
-  bool list = false, verbose = false;
+  std::string json = "regret.json", commit;
+  bool list = false;
 };
 
 /// Orders of the level `invariant` that may be told apart for a group of this size.
 std::vector<std::string> order_names(int64_t group) {
-  std::vector<std::string> names{"auto"};
+  std::vector<std::string> names;
   for (const OrderInfo& info : orders()) {
     if (info.pass != Pass::backward || info.level != Level::invariant) continue;
     const std::string name = info.name;
     names.push_back(name);
-    if (group == 1) continue;
-    const bool main = name == "descending" || name == "right_to_left" || name == "shift";
-    if (main) names.push_back(name + "/split");
-    for (int64_t parts = 2; main && parts < group; ++parts)
-      if (group % parts == 0) names.push_back(fmt::format("{}/split:{}", name, parts));
-    for (int64_t parts = 2; name == "descending" && parts <= group; ++parts)
-      if (group % parts == 0) names.push_back(fmt::format("{}/even:{}", name, parts));
+    if (name != "descending" && name != "right_to_left" && name != "shift") continue;
+    for (int64_t parts = 2; parts <= group; ++parts) {
+      if (group % parts != 0) continue;
+      names.push_back(fmt::format("{}/split:{}", name, parts));
+      if (name == "descending") names.push_back(fmt::format("{}/even:{}", name, parts));
+    }
   }
   return names;
 }
 
 std::vector<std::string> placement_names(int64_t heads) {
   std::vector<std::string> names{"queue", "longest_first"};
-  for (int64_t n = 2; n <= 64; n *= 2) {
-    if (n / 2 >= heads) break;
+  for (int64_t n = 2; n / 2 < heads; n *= 2) {
     names.push_back(fmt::format("head_swizzled:{}", n));
     names.push_back(fmt::format("staggered:{}", n));
   }
   return names;
 }
 
-/// Plans of one problem, made in parallel.
-std::vector<std::optional<Plan>> make_plans(const Drawn& drawn, std::span<const PlanOptions> asked) {
+/// The order of a head that is one sequence under all rules but number `without`; "" for others.
+std::string order_without(const Drawn& drawn, size_t without) {
+  const HeadMask& head = drawn.mask.head(0, 0);
+  const TileMap tiles(head, default_tile(drawn.problem, Pass::backward));
+  if (tiles.parts().size() > 1 || drawn.mask.variants().size() > 1) return "";
+  std::vector<contract::OrderRule> rules(contract::order_rules().begin(),
+                                         contract::order_rules().end());
+  rules.erase(rules.begin() + static_cast<ptrdiff_t>(without));
+  return contract::auto_order(Pass::backward, tiles.core(),
+                              static_cast<int32_t>(drawn.problem.group()), rules);
+}
+
+/// Plans of one problem, made in parallel; nothing where an order or placement cannot be.
+std::vector<std::optional<Plan>> make_plans(const Drawn& drawn,
+                                            std::span<const PlanOptions> asked) {
   std::counting_semaphore<> cores(14);
   std::vector<std::future<std::optional<Plan>>> made;
   for (const PlanOptions& options : asked) {
@@ -67,6 +79,7 @@ std::vector<std::optional<Plan>> make_plans(const Drawn& drawn, std::span<const 
       try {
         plan = make_plan(drawn.problem, drawn.mask, options);
       } catch (const Error&) {
+        plan.reset();
       }
       cores.release();
       return plan;
@@ -77,98 +90,131 @@ std::vector<std::optional<Plan>> make_plans(const Drawn& drawn, std::span<const 
   return plans;
 }
 
-int run(const Options& options) {
-  for (int64_t i = options.first; options.list && i < options.first + options.count; ++i)
-    fmt::print("{}\n", draw(options.seed, i, options.tflop * 1e12).name);
-  if (options.list) return 0;
-  auto owned = std::make_unique<cuda::CudaBackend>(0);
-  owned->set_spin_limit(0.5);
-  const auto& backend = owned;
-  const auto device = bench::make_device("cuda");
-  std::ofstream out(options.json, std::ios::app);
-  PlanOptions usual;
-  usual.machine = make_machine("h200");
-  usual.residents = backend->residents();
-  for (int64_t i = options.first; i < options.first + options.count; ++i) {
-    const Drawn drawn = draw(options.seed, i, options.tflop * 1e12);
-    const bench::Tensors tensors(*device, drawn.problem);
-    PlanOptions forward = usual;
+class Study {
+ public:
+  explicit Study(const Options& options) : options_(options), backend_(0) {
+    backend_.set_wait_limit(1);
+    usual_.machine = make_machine("h200");
+    usual_.residents = backend_.residents();
+    usual_.arithmetic = backend_.arithmetic();
+  }
+
+  Json run(int64_t index) {
+    const Drawn drawn = draw(options_.seed, index, options_.tflop * 1e12);
+    const bench::Tensors tensors(*device_, drawn.problem);
+    PlanOptions forward = usual_;
     forward.pass = Pass::forward;
-    backend->forward(make_plan(drawn.problem, drawn.mask, forward), tensors.forward, {});
-    double best = 1e9;
-    const auto time = [&](const Plan& plan) {
-      std::vector<double> ms;
-      const auto call = [&] { backend->backward(plan, tensors.backward, {}); };
-      if (options.verbose) {
-        fmt::print("  {} | {} residency {}\n", plan.orders.front()->name, plan.placement.name, plan.residency);
-        std::fflush(stdout);
-      }
-      device->time(call);
-      for (int c = 0; c < options.calls; ++c) {
-        ms.push_back(device->time(call));
-        if (ms.back() > 1.4 * best) break;
-      }
-      backend->synchronize({});
-      std::sort(ms.begin(), ms.end());
-      best = std::min(best, ms[ms.size() / 2]);
-      return ms[ms.size() / 2];
-    };
-    Json row{{"name", drawn.name}, {"index", i}, {"problem", Json::parse(to_json(drawn.problem))}};
-    std::vector<std::pair<double, std::string>> ranking;
-    const auto take = [&](const std::vector<PlanOptions>& asked) {
-      const auto plans = make_plans(drawn, asked);
-      for (size_t k = 0; k < asked.size(); ++k) {
-        if (!plans[k] || plans[k]->residency > usual.residents) continue;
-        const Plan& plan = *plans[k];
-        std::string order = plan.orders.empty() ? "none" : plan.orders.front()->name;
-        if (asked[k].order == "auto") {
-          row["auto"] = {order, plan.placement.name};
-          if (order == "auto") order = "mixed";
-        }
-        const std::string key = order + " | " + plan.placement.name;
-        if (!row["ms"].contains(key)) {
-          double ms = 1e9;
-          try {
-            ms = time(plan);
-          } catch (const Error& error) {
-            fmt::print("FAILED {}: {} residency {}: {}\n", drawn.name, key, plan.residency,
-                       error.what());
-            continue;
-          }
-          row["ms"][key] = ms;
-        }
-        if (asked[k].order == "auto") row["ms"]["auto"] = row["ms"][key];
-        if (asked[k].placement == "auto" && asked[k].order != "auto")
-          ranking.emplace_back(row["ms"][key], asked[k].order);
-      }
-    };
-    std::vector<PlanOptions> asked;
-    for (const std::string& name : order_names(drawn.problem.group())) {
-      asked.push_back(usual);
-      asked.back().order = name;
+    backend_.forward(make_plan(drawn.problem, drawn.mask, forward), tensors.forward, {});
+    tensors_ = &tensors;
+    ms_ = Json::object();
+    best_ = 1e9;
+
+    const std::string chosen = take(drawn, {asked("auto")}).front();
+    const double mine = ms_[chosen];
+    std::vector<PlanOptions> plain, placed;
+    for (const std::string& name : order_names(drawn.problem.group())) plain.push_back(asked(name));
+    const std::vector<std::string> keys = take(drawn, plain);
+    plain.push_back(asked("auto"));
+    for (size_t k = 0; k < plain.size(); ++k) {
+      if (k < keys.size() && (keys[k].empty() || ms_[keys[k]].get<double>() > 2 * best_)) continue;
+      for (const std::string& name : placement_names(drawn.problem.kv_heads))
+        placed.push_back(asked(plain[k].order, name));
     }
-    take(asked);
-    // Every placement of the orders that are not far behind.
-    asked.clear();
-    for (const auto& [ms, order] : ranking) {
-      if (ms > 2 * best) continue;
-      for (const std::string& name : placement_names(drawn.problem.batch * drawn.problem.kv_heads)) {
-        asked.push_back(usual);
-        asked.back().order = order;
-        asked.back().placement = name;
-      }
+    take(drawn, placed);
+    Json without = Json::object();
+    for (size_t r = 0; r + 1 < contract::order_rules().size(); ++r) {
+      const std::string order = order_without(drawn, r);
+      if (order.empty() || chosen.starts_with(order + " |")) continue;
+      const std::string key = take(drawn, {asked(order)}).front();
+      without[contract::order_rules()[r].name] = {{"choice", key}, {"ms", ms_[key]}};
     }
-    take(asked);
-    double least = 1e9;
-    std::string who;
-    for (const auto& [key, ms] : row["ms"].items())
-      if (ms.get<double>() < least) least = ms, who = key;
-    row["best"] = who;
-    row["regret"] = row["ms"]["auto"].get<double>() / least - 1;
-    fmt::print("{:44} {:8.3f} ms  +{:5.1f}%  {} -> {}\n", drawn.name, row["ms"]["auto"].get<double>(),
-               100 * row["regret"].get<double>(), row["auto"].dump(), who);
+    std::string best;
+    double best_ms = 1e9;
+    for (const auto& [key, ms] : ms_.items())
+      if (ms < best_ms) best = key, best_ms = ms;
+    return {{"name", drawn.name},
+            {"problem", Json::parse(to_json(drawn.problem))},
+            {"choice", chosen},
+            {"ms", mine},
+            {"best", best},
+            {"best_ms", best_ms},
+            {"regret", mine / best_ms - 1},
+            {"without", without},
+            {"all", ms_}};
+  }
+
+  Json facts() const {
+    const bench::Facts facts = device_->facts();
+    return {{"name", facts.name}, {"driver", facts.driver}};
+  }
+
+ private:
+  PlanOptions asked(const std::string& order, const std::string& placement = "auto") const {
+    PlanOptions options = usual_;
+    options.order = order;
+    options.placement = placement;
+    return options;
+  }
+
+  /// Times what is asked for; returns "order | placement" of each, "" where it cannot run.
+  std::vector<std::string> take(const Drawn& drawn, const std::vector<PlanOptions>& all) {
+    std::vector<std::string> keys;
+    const auto plans = make_plans(drawn, all);
+    for (size_t k = 0; k < all.size(); ++k) {
+      keys.emplace_back();
+      if (!plans[k] || plans[k]->residency > usual_.residents) continue;
+      const Plan& plan = *plans[k];
+      std::string order = plan.orders.front()->name;
+      if (all[k].order == "auto" && order == "auto") order = "each document's";
+      const std::string key = order + " | " + plan.placement.name;
+      if (!ms_.contains(key)) ms_[key] = time(plan);
+      keys.back() = key;
+    }
+    return keys;
+  }
+
+  /// The median of some calls; of one alone where that is far behind the best.
+  double time(const Plan& plan) {
+    const auto call = [&] { backend_.backward(plan, tensors_->backward, {}); };
+    device_->time(call);
+    std::vector<double> ms;
+    for (int c = 0; c < options_.calls; ++c) {
+      ms.push_back(device_->time(call));
+      if (ms.back() > 1.4 * best_) break;
+    }
+    backend_.synchronize({});
+    std::sort(ms.begin(), ms.end());
+    best_ = std::min(best_, ms[ms.size() / 2]);
+    return ms[ms.size() / 2];
+  }
+
+  const Options& options_;
+  cuda::CudaBackend backend_;
+  std::unique_ptr<bench::Device> device_ = bench::make_device("cuda");
+  PlanOptions usual_;
+  const bench::Tensors* tensors_ = nullptr;
+  Json ms_;
+  double best_ = 0;
+};
+
+int run(const Options& options) {
+  if (options.list) {
+    for (int64_t i = 0; i < options.count; ++i)
+      fmt::print("{}\n", draw(options.seed, i, options.tflop * 1e12).name);
+    return 0;
+  }
+  Study study(options);
+  Json result{{"seed", options.seed},
+              {"commit", options.commit},
+              {"device", study.facts()},
+              {"contract", kContractVersion}};
+  for (int64_t i = 0; i < options.count; ++i) {
+    const Json& row = result["results"].emplace_back(study.run(i));
+    fmt::print("{:44} {:8.3f} ms +{:5.1f} %  {} -> {}\n", row["name"].get<std::string>(),
+               row["ms"].get<double>(), 100 * row["regret"].get<double>(),
+               row["choice"].get<std::string>(), row["best"].get<std::string>());
     std::fflush(stdout);
-    out << row.dump() << std::endl;
+    write_file(options.json, result.dump() + "\n");
   }
   return 0;
 }
@@ -178,15 +224,19 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   verbatim::regret::Options options;
-  CLI::App app("Times every order on problems drawn from a seed");
-  app.add_option("--seed", options.seed);
-  app.add_option("--first", options.first);
-  app.add_option("--count", options.count);
-  app.add_option("--tflop", options.tflop, "Most work of a backward");
-  app.add_option("--calls", options.calls);
-  app.add_option("--json", options.json);
+  CLI::App app("Times every order on problems drawn from a seed, beside auto's");
+  app.add_option("--seed", options.seed)->capture_default_str();
+  app.add_option("--count", options.count, "Problems")->capture_default_str();
+  app.add_option("--tflop", options.tflop, "Most work of a backward")->capture_default_str();
+  app.add_option("--calls", options.calls, "Timed calls, after one")->capture_default_str();
+  app.add_option("--json", options.json, "Where results go")->capture_default_str();
+  app.add_option("--commit", options.commit, "Recorded: what was built");
   app.add_flag("--list", options.list, "Only name the problems");
-  app.add_flag("--verbose", options.verbose);
   CLI11_PARSE(app, argc, argv);
-  return verbatim::regret::run(options);
+  try {
+    return verbatim::regret::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
 }

@@ -59,15 +59,14 @@ bool is_skewed(const Shape& shape) {
 }
 
 constexpr std::array kRules{
-    OrderRule{"rotating",
-              "every query tile visits every KV tile, and there are 12 to 256 of these",
+    OrderRule{"rotating", "every query tile visits every KV tile, and there are 12 to 256 of these",
               "chains that each start at another row never wait in the same one", rotates,
               [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"skewed",
               "some KV tile has at least 2.5 times as many visits as the mean (a question that all "
               "answers share, global tokens)",
-              "parts only where chains are long: parts of short ones wait for each other", is_skewed,
-              [](const Shape& shape) { return descending(shape, true); }},
+              "parts only where chains are long: parts of short ones wait for each other",
+              is_skewed, [](const Shape& shape) { return descending(shape, true); }},
     OrderRule{"descending", "all others",
               "short chains come last, and parts of a group end before one long chain does",
               [](const Shape&) { return true; },
@@ -92,8 +91,8 @@ std::span<const OrderRule> order_rules() { return kRules; }
 
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
                        std::span<const OrderRule> rules) {
-  // One order whatever the numbers of queries and keys: a row decoded alone has the bits that it has
-  // in training.
+  // One order whatever the numbers of queries and keys: a row decoded alone has the bits that it
+  // has in training.
   if (pass == Pass::forward) return "descending";
   const Shape shape(tiles, group);
   if (shape.visits == 0) return "descending";
@@ -102,7 +101,8 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
 }
 
 int64_t best_parts(const Shape& shape, bool even) {
-  const double copies = std::max(kTokens / static_cast<double>(std::max<int64_t>(shape.rows, 1)), 1.0);
+  const double copies =
+      std::max(kTokens / static_cast<double>(std::max<int64_t>(shape.rows, 1)), 1.0);
   const double few = kFewHeads, many = kManyHeads * std::sqrt(copies);
   const std::array heads{few, std::sqrt(few * many), many};
   int64_t best = 1;

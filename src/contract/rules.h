@@ -14,11 +14,11 @@ namespace verbatim::contract {
 /// of other heads, of the batch or of what else is packed.
 struct Shape {
   int64_t group = 1;
-  int64_t rows = 0;               // query positions
-  std::vector<int64_t> columns;   // visits of each KV tile that has any
-  int64_t visits = 0;             // of all, by one query head
+  int64_t rows = 0;              // query positions
+  std::vector<int64_t> columns;  // visits of each KV tile that has any
+  int64_t visits = 0;            // of all, by one query head
   int64_t longest_column = 0, longest_row = 0;
-  bool full = false;              // every query tile visits every KV tile
+  bool full = false;  // every query tile visits every KV tile
 
   Shape(const TileMap& tiles, int32_t group);
 };
@@ -34,8 +34,8 @@ struct OrderRule {
 /// The last applies always.
 std::span<const OrderRule> order_rules();
 
-/// The order that `auto` stands for in a sequence. `rules`: those of the backward; a study may leave
-/// some out.
+/// The order that `auto` stands for in a sequence. `rules`: those of the backward; a study may
+/// leave some out.
 std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
                        std::span<const OrderRule> rules = order_rules());
 

@@ -45,8 +45,9 @@ TEST(Arithmetic, TakesTheHopperKernelsWhereTheyCan) {
   EXPECT_EQ(of(Pass::forward, problem(192)), contract::kSm80);
   EXPECT_EQ(of(Pass::forward, problem(64), "descending/split"), contract::kSm80);
   EXPECT_EQ(arithmetic_of("sm90", Pass::forward, problem(64), {64, 64}, "auto"), contract::kSm80);
-  EXPECT_EQ(arithmetic_of("sm80", Pass::forward, problem(64), contract::tile(Pass::forward, 64), ""),
-            contract::kSm80);
+  EXPECT_EQ(
+      arithmetic_of("sm80", Pass::forward, problem(64), contract::tile(Pass::forward, 64), ""),
+      contract::kSm80);
   EXPECT_THROW(arithmetic_of("sm75", Pass::forward, problem(64), {64, 64}, "auto"), Error);
 }
 

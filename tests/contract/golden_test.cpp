@@ -7,8 +7,8 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <span>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "backend/backend.h"
 #include "core/file.h"
@@ -151,7 +151,8 @@ Json hashes(const Case& c, const std::string& device, const std::string& family)
 void expect_golden_bits(const std::string& device, const std::string& family) {
   for (const Case& c : run_cases()) {
     const Json found = hashes(c, device, family);
-    EXPECT_EQ(golden()["bits"][family][c.name], found) << family << " " << c.name << ": " << kAdvice;
+    EXPECT_EQ(golden()["bits"][family][c.name], found)
+        << family << " " << c.name << ": " << kAdvice;
     keep({"bits", family, c.name}, found);
   }
 }
@@ -165,7 +166,8 @@ TEST(Golden, AHopperGpuKeepsItsBits) {
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }
-  if (backend->arithmetic() != "sm90") GTEST_SKIP() << "the bits are those of compute capability 9.0";
+  if (backend->arithmetic() != "sm90")
+    GTEST_SKIP() << "the bits are those of compute capability 9.0";
   for (const char* family : {"sm90", "sm80"}) expect_golden_bits("cuda", family);
 }
 

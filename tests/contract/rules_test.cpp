@@ -19,9 +19,9 @@ std::string order(const Mask& mask, int32_t group, int64_t head_dim = 128) {
 
 std::string deciding_rule(const Mask& mask, int32_t group) {
   const Shape shape(tiles(mask), group);
-  return std::ranges::find_if(order_rules(), [&](const OrderRule& rule) {
-           return rule.applies(shape);
-         })->name;
+  return std::ranges::find_if(order_rules(),
+                              [&](const OrderRule& rule) { return rule.applies(shape); })
+      ->name;
 }
 
 TEST(Rules, TheForwardHasOneOrder) {
@@ -33,8 +33,8 @@ TEST(Rules, TheForwardHasOneOrder) {
 TEST(Rules, EachDecidesSomething) {
   const std::vector<int64_t> documents{3000, 2600, 2592};
   std::set<std::string> deciding;
-  for (const Mask& mask : {masks::full(4096, 4096), masks::share_question(documents),
-                           masks::causal(4096, 4096)})
+  for (const Mask& mask :
+       {masks::full(4096, 4096), masks::share_question(documents), masks::causal(4096, 4096)})
     deciding.insert(deciding_rule(mask, 8));
   EXPECT_EQ(deciding.size(), order_rules().size());
 }
