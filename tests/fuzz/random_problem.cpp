@@ -56,9 +56,12 @@ Mask random_mask(Rng& rng, const Problem& p) {
     mask = mask.intersect(masks::full_sliding_window(mask.q_len(), mask.kv_len(), window));
   }
   if (chance(rng, 5)) {
-    std::vector<int64_t> lengths(p.batch);
+    std::vector<int64_t> lengths(p.batch), q_lengths(p.batch);
     for (int64_t& length : lengths) length = uniform(rng, 0, mask.kv_len());
-    mask = mask.with_key_lengths(lengths);
+    for (int64_t& length : q_lengths) length = uniform(rng, 0, mask.q_len());
+    mask = chance(rng, 2)
+               ? mask.with_key_lengths(lengths)
+               : mask.with_lengths(q_lengths, lengths, chance(rng, 2) ? Side::left : Side::right);
   }
   return mask;
 }

@@ -300,6 +300,10 @@ TEST(PlanJson, NamesWhatIsWrong) {
          [&](auto& json) {
            order(json)["sequences"] = {{0, 0}, {2, 2}};
          });
+  // Padding that begins inside a tile.
+  expect("orders[0].sequences", "1 starts",
+         "[0, 0], then edges between which every slice lies, and edges at their padding",
+         [&](auto& json) { order(json)["slices"][0][3] = 3; });
   expect("orders[0].group", "2", "1", [&](auto& json) { order(json)["group"] = 2; });
   expect("order_of_head[0]", "4294967296", "an integer of 32 bits",
          [](auto& json) { json["order_of_head"] = {int64_t{1} << 32}; });

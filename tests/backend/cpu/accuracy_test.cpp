@@ -1,6 +1,8 @@
 // Every feature against the double-precision reference, by its error ratio.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "backend/cpu/cases.h"
 #include "backend/cpu/plans.h"
 

@@ -15,10 +15,10 @@ namespace verbatim::test {
 namespace {
 
 CompositionCaps caps() {
-  return {.q_len = 700,
-          .kv_len = 2500,
-          .work = 4e8,
-          .elements = 3e7,
+  return {.q_len = 2000,
+          .kv_len = 8000,
+          .work = 8e8,
+          .elements = 6e7,
           .head_dims = {64, 96, 128, 192},
           .dtypes = {Dtype::f32, Dtype::bf16, Dtype::f16}};
 }
