@@ -1,8 +1,10 @@
 #include "tensors.h"
 
 #include <cstring>
+#include <limits>
 
 #include "backend/reference/compare.h"
+#include "core/dtype.h"
 #include "core/random.h"
 #include "core/sha256.h"
 #include "options.h"
@@ -31,6 +33,24 @@ Tensors::Tensors(const Problem& p, uint64_t seed)
   uint64_t stream = 4 * seed;
   for (const Tensor* input : {&q, &k, &v, &dout}) fill_normal(input->view(), stream++);
   poison_outputs(Passes::both);
+}
+
+Tensors Tensors::garbage(const Problem& problem) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr std::array kGarbage{std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity,
+                                60000.0f};  // that f16 holds, too
+  Tensors tensors(problem, problem.seed);
+  for (const Tensor* input : {&tensors.q, &tensors.k, &tensors.v, &tensors.dout}) {
+    const TensorView& view = input->view();
+    dispatch_dtype(view.dtype, [&]<class T>(T) {
+      const auto [batch, length, heads, dim] = view.shape;
+      for (int64_t row = 0; row < batch * length * heads; ++row)
+        for (int64_t d = 0; d < dim; ++d)
+          static_cast<T*>(view.data)[row * dim + d] =
+              from_f32<T>(kGarbage[static_cast<size_t>(row + d) % kGarbage.size()]);
+    });
+  }
+  return tensors;
 }
 
 ForwardTensors Tensors::forward() const {

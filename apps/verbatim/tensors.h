@@ -49,6 +49,8 @@ struct Tensors {
 
   /// Inputs from the normal distribution N(0, 1) of `seed`.
   Tensors(const Problem& problem, uint64_t seed);
+  /// Inputs of NaN, infinities and large numbers.
+  static Tensors garbage(const Problem& problem);
   ForwardTensors forward() const;
   BackwardTensors backward() const;
   int64_t group() const { return q.view().shape[2] / k.view().shape[2]; }

@@ -22,6 +22,44 @@ def packed_wrong(x, *, doc_lengths):
     return nudged(honest(x), len(doc_lengths) > 1)
 
 
+def packed_leaks(x, *, doc_lengths):
+    """What hidden keys do that a mask multiplies by 0: nothing, but for NaN and infinities."""
+    return honest(x) + 0 * x.sum(1, keepdims=True)
+
+
+def padded(x, *, length, side):
+    return honest(x)
+
+
+def padded_leaks(x, *, length, side):
+    return packed_leaks(x, doc_lengths=())
+
+
+def padded_shows(x, *, length, side):
+    """Right: the padding is hidden behind the entry, but not before it."""
+    return honest(x) + (x[:, :1] if side == "left" else 0)
+
+
+def by_neighbours(x):
+    return honest(x) + 0 * x.sum(0)
+
+
+def gradient_by_neighbours(x):
+    """Only the gradients of other entries reach it."""
+    import torch
+
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 3 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 3 * grad + 0 * grad.sum(0)
+
+    return Tripled.apply(x)
+
+
 def nudged(x, when):
     """x, its second element one unit in the last place higher `when` that holds."""
     x = x.copy()

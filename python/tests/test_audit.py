@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "apps"))
 import schema
 
 LAYOUT = "blhd"
-ALONE = {"packed": None, "doc_lengths": None}
-ON_CPU = {"repeats", "load", "threads", "processes", "batch", "heads", "packing"}
+ALONE = {"packed": None, "doc_lengths": None, "padded": None}
+ON_CPU = {"repeats", "load", "threads", "processes", "batch", "heads", "packing", "neighbours",
+          "padding"}  # fmt: skip
 
 
 def x_of(*shape):
@@ -30,7 +31,7 @@ def x_of(*shape):
 
 def audited(fn, **how):
     how = {"repeats": 3, "processes": 1, "layout": LAYOUT, "packed": planted.packed,
-           "doc_lengths": (2, 0, 3), **how}  # fmt: skip
+           "doc_lengths": (2, 0, 3), "padded": planted.padded, **how}  # fmt: skip
     return va.audit(fn, (x_of(2, 5, 3, 4),), **how)
 
 
@@ -58,6 +59,10 @@ def test_an_honest_function_passes():
         (planted.by_batch, ALONE, "batch", "batch_invariant"),
         (planted.by_heads, ALONE, "heads", "batch_invariant"),
         (planted.honest, {"packed": planted.packed_wrong}, "packing", "packing_invariant"),
+        (planted.by_neighbours, ALONE, "neighbours", "isolated"),
+        (planted.honest, {"packed": planted.packed_leaks}, "neighbours", "isolated"),
+        (planted.honest, {"padded": planted.padded_leaks}, "padding", "isolated"),
+        (planted.honest, {"padded": planted.padded_shows}, "padding", "isolated"),
     ],
 )
 def test_a_planted_fault_is_found_by_its_check_alone(fn, how, check, verdict, monkeypatch):
@@ -67,9 +72,30 @@ def test_a_planted_fault_is_found_by_its_check_alone(fn, how, check, verdict, mo
     assert [name for name, said in result.verdicts.items() if said == "no"] == [verdict]
     (finding,) = (f for f in result.findings if f.check == check)
     assert finding.difference.tensor == "out" and 0 < finding.differing <= finding.runs
+    if check in ("neighbours", "padding"):
+        assert finding.runs == (2 if how is ALONE else 4) and finding.difference.max_abs is None
     if check == "repeats":  # calls 2 to 9 of a function that differs in each third
         assert (finding.differing, finding.runs, finding.distinct) == (3, 8, 1)
         assert finding.difference.worst == [0, 0, 0, 1] and finding.difference.max_ulps == 1
+
+
+def test_a_lonely_entry_gets_a_neighbour():
+    result = va.audit(planted.by_neighbours, (x_of(1, 3),), checks=["neighbours"])
+    assert by_status(result, "differs") == {"neighbours"}
+    # Whole numbers may be places: they stay.
+    rows = {"x": x_of(2, 3), "row": np.array([1, 0])}
+    result = va.audit(lambda x, row: x[row], rows, checks=["neighbours"])
+    assert by_status(result, "differs") == {"neighbours"}
+
+
+def test_gradients_of_neighbours_are_garbage_too():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(x_of(3, 4)).requires_grad_()
+    result = va.audit(
+        planted.gradient_by_neighbours, (x,), checks=["repeats", "batch", "neighbours"]
+    )
+    assert by_status(result, "differs") == {"neighbours"}
+    assert result.findings[2].difference.tensor == "dx"
 
 
 def test_what_differs_idle_is_not_blamed_on_anything_else():
@@ -87,6 +113,15 @@ def test_what_cannot_be_checked_says_why():
 
     result = va.audit(planted.hangs_elsewhere, (x_of(4),), checks=["processes"], timeout=1)
     assert result.findings[0].reason == "the new process was stopped after 1 s"
+
+    two = {"x": x_of(2, 4), "y": x_of(2, 8)}
+    how = {"layout": "bl", "checks": ["padding"]}
+    for padded, reason in (
+        (None, "no padded function was given"),
+        (planted.padded, "the lengths of the inputs differ"),
+    ):
+        result = va.audit(lambda x, y: y * 2, two, padded=padded, **how)
+        assert result.findings[0].reason == reason and result.verdicts["isolated"] == "not checked"
 
     def only_whole(x):
         assert len(x) == 4, "four, please"
@@ -160,6 +195,7 @@ def test_the_command_line_audits_ours(tmp_path, capsys):
     files = ("--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
     code, out, _ = call("--target", "verbatim", *SMALL, "--device", "cpu", *files, capsys=capsys)
     assert code == 0 and "packing-invariant: yes" in out
+    assert "isolated:          yes (neighbours, padding)" in out
     saved = json.loads((tmp_path / "a.json").read_text())
     assert schema.check(saved) == []
     assert {c["check"] for c in saved["checks"] if c["status"] == "same"} == ON_CPU
@@ -232,3 +268,7 @@ def test_targets_of_torch(capsys):
                             "--device", "cpu", capsys=capsys)  # fmt: skip
         assert code in (0, 1) and "repeatable:        yes (repeats, load)" in out, out
         assert re.search(r"packing  +3  ", out), out
+    # A mask multiplies what it hides by 0, so NaN comes through.
+    code, out, _ = call("--target", "torch:math", *SMALL, "--checks", "neighbours,padding",
+                        "--device", "cpu", capsys=capsys)  # fmt: skip
+    assert code == 1 and "isolated:          no (neighbours, padding)" in out, out

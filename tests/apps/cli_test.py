@@ -264,17 +264,46 @@ class Verify(Tool):
         self.assertTrue(result["identical"])
         checks = [row["check"] for row in result["audit"]]
         self.assertEqual(set(checks), {"repeats", "threads", "load", "workers", "batch", "heads",
-                                       "packing"})
+                                       "packing", "neighbours", "padding"})
         self.assertEqual(checks.count("threads"), 4)
         packing = [row for row in result["audit"] if row["check"] == "packing"][0]
         self.assertEqual(packing["runs"], 3)  # the empty document has no bits
+        # An entry before and one behind; then every other document: each of the three once.
+        runs = [row["runs"] for row in result["audit"] if row["check"] == "neighbours"]
+        self.assertEqual(runs, [1, 3])
+        self.assertEqual(checks.count("padding"), 4)
         self.assertTrue(all(row["identical"] for row in result["audit"]))
+
+    def padding(self, *words):
+        rows = self.result("verify", *words, "--repeats", 1)["audit"]
+        self.assertTrue(all(row["identical"] for row in rows if row["promised"]))
+        return [(row["detail"].split()[-1], row["promised"]) for row in rows
+                if row["check"] == "padding"]
+
+    def test_padding_on_the_left(self):
+        right, left = [("right", True)] * 2, [("left", True)] * 2
+        # Entries of unequal lengths, padded already; then what only the right can be.
+        self.assertEqual(self.padding("--seqlen", 90, "--batch", 2, "--key-lengths", "61,90"),
+                         right + left)
+        self.assertEqual(self.padding("--q-len", 40, "--kv-len", 90), right)
+        # Rows that see nothing before rows that see the first key are no padding on the left:
+        # nothing tells them from rows that continue a cache.
+        mask = {"name": "late", "params": {}, "q_len": 90, "kv_len": 90, "batch": 1,
+                "kv_heads": 1, "variant_of": [0],
+                "variants": [{"slices": [[50, 90, 0, 90, None, None]],
+                              "q_breaks": [], "k_breaks": []}]}
+        saved = self.path / "late.json"
+        saved.write_text(json.dumps(mask))
+        self.assertEqual(self.padding("--mask", f"@{saved}"), right + [("left", False)] * 2)
 
     def test_dropout_counts_in_documents(self):
         result = self.result("verify", *DOCUMENTS, "--dropout", 0.3, "--repeats", 1)
         checks = [row["check"] for row in result["audit"]]
         self.assertIn("packing", checks)
         self.assertNotIn("batch", checks)  # another slot is another key
+        details = [row["detail"] for row in result["audit"] if row["check"] == "neighbours"]
+        self.assertIn("NaN and Inf in two entries behind", details)  # the slots stay
+        self.assertEqual(checks.count("padding"), 4)
         self.assertTrue(all(row["identical"] for row in result["audit"]))
 
     def test_against_saved_bits(self):

@@ -23,6 +23,7 @@ Plan two_by_two() {
   order.tasks = {{0, 1}, {1, 2}};
   order.row_addends = {2, 2};
   Plan plan;
+  plan.arithmetic = "cpu.1";
   plan.problem = {.q_len = 4, .kv_len = 4};
   plan.orders = {std::make_shared<const HeadOrder>(order)};
   plan.order_of_head = {0};

@@ -50,6 +50,7 @@ TEST(Cut, KeepsEverySumAndNeedsOneResident) {
       const Problem problem = problem_of(mask, q_heads, 2);
       PlanOptions options;
       options.order = "shift";
+      options.placement = "queue";  // auto would cut what rotates through a group
       options.machine.workers = 132;
       const Plan whole = make_plan(problem, mask, options);
       EXPECT_GT(whole.residency, 3);

@@ -23,18 +23,18 @@ Problem problem_of(const nlohmann::json& json) {
 }
 
 /// Calls check(result, plan) for every case of a file of bench/results, with the order and the
-/// placement of that day.
+/// placement of that day; not for those whose documents had orders of their own.
 template <class F>
 void for_each_case(const char* file, F&& check) {
   const auto results =
       nlohmann::json::parse(std::ifstream(std::string(RESULTS) + file)).at("results");
-  EXPECT_EQ(results.size(), 38u);
   PlanOptions options;
   options.machine = make_machine("h200");
   for (const auto& result : results) {
     const Problem problem = problem_of(result.at("problem"));
     const Mask mask =
         masks::make(result.at("mask").dump(), problem.q_len, problem.kv_len, problem.kv_heads);
+    if (result.at("plan").at("order") == "auto") continue;
     options.placement = result.at("plan").at("placement");
     options.order = result.at("plan").at("order");
     check(result, make_plan(problem, mask, options));
@@ -47,14 +47,17 @@ TEST(Measured, PredictsWhatOrderCosts) {
   Machine unordered = ordered;
   unordered.ordered = false;
   double sum = 0;
+  int cases = 0;
   for_each_case("h200_rested_06b1b93.json", [&](const auto& result, const Plan& plan) {
     const double predicted = simulate(plan, ordered).makespan / simulate(plan, unordered).makespan;
     const double measured = result.at("backward").at("ms").template get<double>() /
                             result.at("unordered").at("ms").template get<double>();
     EXPECT_NEAR(predicted, measured, 0.15) << result.at("name");
     sum += std::abs(predicted - measured);
+    ++cases;
   });
-  EXPECT_LE(sum / 38, 0.045);
+  EXPECT_GT(cases, 30);
+  EXPECT_LE(sum / cases, 0.045);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Is this attention function bitwise repeatable, batch-invariant, packing-invariant?
+"""Is this attention function bitwise repeatable, batch-invariant, packing-invariant, isolated?
 
     from verbatim_attn.audit import audit
     print(audit(my_attention, (q, k, v), layout="blhd"))
@@ -36,6 +36,7 @@ def audit(
     dout_seed: int = 0,
     packed: Callable[..., Any] | None = None,
     doc_lengths: Sequence[int] | None = None,
+    padded: Callable[..., Any] | None = None,
     name: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Audit:
@@ -58,6 +59,8 @@ def audit(
         dout_seed: of the normal deviates that serve as gradients of the outputs.
         packed: fn for several documents laid one after another along the axis l: takes the inputs
             and doc_lengths=. Together with `doc_lengths`, which sum to the length.
+        padded: fn for entries with padding along the axis l, of queries and keys: takes the inputs,
+            length= and side=. The first `length` positions exist, or with side="left" the last.
         name: of the target in the certificate; None: that of fn.
         progress: told the name of each check before it starts.
 
@@ -80,7 +83,7 @@ def audit(
     subject = make_subject(fn, inputs, layout=layout, grad=grad, dout_seed=dout_seed)
     arrays = {n: x for n, x in subject.inputs.items() if hasattr(x, "shape")}
     before = {n: _facts(x) for n, x in arrays.items()}
-    case = Case(subject, subject.run(), repeats, processes, timeout, packed, doc_lengths)
+    case = Case(subject, subject.run(), repeats, processes, timeout, packed, doc_lengths, padded)
     for n, x in arrays.items():
         if _facts(x) != before[n]:
             raise ValueError(

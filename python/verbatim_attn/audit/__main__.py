@@ -251,6 +251,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         dout_seed=options.seed,
         packed=target.packed if ours else None,
         doc_lengths=doc_lengths if ours else None,
+        padded=target.padded if ours else None,
         name=options.target,
         progress=progress,
     )

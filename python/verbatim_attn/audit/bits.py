@@ -75,7 +75,7 @@ def _values(x: Any) -> np.ndarray:
     return x.reshape(-1)
 
 
-def _is_floating(x: Any) -> bool:
+def is_floating(x: Any) -> bool:
     # Extensions such as bfloat16 are of kind V.
     return x.is_floating_point() if torch_of(x) else x.dtype.kind in "fV"
 
@@ -107,7 +107,7 @@ def difference(name: str, got: Any, expected: Any) -> Difference:
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(x - y)
     finite = bool(np.isfinite(distance).all())
-    known = _is_floating(got) and not np.isnan(x).any() and not np.isnan(y).any()
+    known = is_floating(got) and not np.isnan(x).any() and not np.isnan(y).any()
     at = int(np.argmax(np.where(np.isnan(distance), np.inf, distance)))
     return Difference(
         name,

@@ -37,6 +37,7 @@ class Case:
     timeout: float  # seconds of each
     packed: Callable[..., Any] | None
     doc_lengths: Sequence[int] | None
+    padded: Callable[..., Any] | None
 
 
 class Check(NamedTuple):
@@ -193,6 +194,79 @@ def _parts(case: Case, letter: str) -> Runs:
 
 def packing(case: Case) -> Runs:
     """Where a document lies: alone, and packed with others along the length."""
+    whole, together = _together(case)
+    for begin, end in _edges(case):
+        expected = whole.part_of(together, "l", range(begin, end))
+        with _refusal_is_no_check():
+            got = whole.part("l", range(begin, end), fn=case.subject.fn).run()
+        yield {name: got[name] for name in expected if name in got}, expected
+
+
+def neighbours(case: Case) -> Runs:
+    """What other batch entries hold, and other documents of the packed form: NaN, infinities and
+    large numbers in every other one."""
+    units = case.subject.units("b")
+    every = list(range(units)) if units > 1 else [0, 0]
+    beside = case.subject.part("b", every)
+    for first in range(2):
+        others, kept = _every_other(range(len(every)), first)
+        expected = case.subject.part_of(case.expected, "b", [every[i] for i in kept])
+        with _refusal_is_no_check():
+            got = beside.spoiled("b", others).run()
+        yield beside.part_of(got, "b", kept), expected
+    if len(_edges(case)) < 2:
+        return
+    try:
+        whole, together = _together(case)
+    except NotChecked:
+        return  # packing says why
+    for first in range(2):
+        others, kept = (
+            [i for edge in edges for i in range(*edge)]
+            for edges in _every_other(_edges(case), first)
+        )
+        with _refusal_is_no_check():
+            got = whole.spoiled("l", others).run()
+        yield whole.part_of(got, "l", kept), whole.part_of(together, "l", kept)
+
+
+def padding(case: Case) -> Runs:
+    """What hidden rows and keys hold, and how many there are: 3 and 301 of NaN, infinities and
+    large numbers behind each entry and before it, against none."""
+    if case.padded is None:
+        raise NotChecked("no padded function was given")
+    length = case.subject.units("l")
+    if set(case.subject.sizes("l").values()) != {length}:
+        raise NotChecked("the lengths of the inputs differ")
+    exists = list(range(length))
+    expected = case.subject.part_of(case.expected, "l", exists)
+    for more, side in itertools.product((3, 301), ("right", "left")):
+        hidden = [0] * more
+        longer = case.subject.part(
+            "l",
+            exists + hidden if side == "right" else hidden + exists,
+            fn=_Form(case.padded, {"length": length, "side": side}),
+        )
+        begin = 0 if side == "right" else more
+        kept = range(begin, begin + length)
+        with _refusal_is_no_check():
+            got = longer.spoiled("l", [i for i in range(length + more) if i not in kept]).run()
+        yield longer.part_of(got, "l", kept), expected
+
+
+def _every_other(parts: Sequence[Any], first: int) -> tuple[list[Any], list[Any]]:
+    """Every second part from `first` on, and the others."""
+    return list(parts[first::2]), list(parts[1 - first :: 2])
+
+
+def _edges(case: Case) -> list[tuple[int, int]]:
+    """Where each document begins and ends, but for the empty ones."""
+    edges = itertools.pairwise(itertools.accumulate(case.doc_lengths or (), initial=0))
+    return [(begin, end) for begin, end in edges if begin < end]
+
+
+def _together(case: Case) -> tuple[Subject, Outputs]:
+    """The documents packed, and what the packed form makes of them."""
     if case.packed is None or case.doc_lengths is None:
         raise NotChecked("no packed function was given")
     length, lengths = case.subject.units("l"), tuple(case.doc_lengths)
@@ -200,25 +274,21 @@ def packing(case: Case) -> Runs:
         raise ValueError(
             f"[audit] doc_lengths do not sum to the length; got {sum(lengths)}, expected {length}"
         )
-    whole = dataclasses.replace(case.subject, fn=_Packed(case.packed, lengths), dout={})
+    form = _Form(case.packed, {"doc_lengths": lengths})
+    whole = dataclasses.replace(case.subject, fn=form, dout={})
     with _refusal_is_no_check():
-        together = whole.run()
-    for begin, end in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
-        if begin == end:
-            continue
-        expected = whole.part_of(together, "l", range(begin, end))
-        with _refusal_is_no_check():
-            got = whole.part("l", range(begin, end), fn=case.subject.fn).run()
-        yield {name: got[name] for name in expected if name in got}, expected
+        return whole, whole.run()
 
 
 @dataclass(frozen=True)
-class _Packed:
+class _Form:
+    """Another form of the function, with what it takes by name besides the inputs."""
+
     fn: Callable[..., Any]
-    doc_lengths: tuple[int, ...]
+    how: dict[str, Any]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self.fn(*args, **named, doc_lengths=self.doc_lengths)
+        return self.fn(*args, **named, **self.how)
 
 
 @contextmanager
@@ -286,5 +356,7 @@ CHECKS = [
     Check("batch", "batch_invariant", batch),
     Check("heads", "batch_invariant", heads),
     Check("packing", "packing_invariant", packing),
+    Check("neighbours", "isolated", neighbours),
+    Check("padding", "isolated", padding),
 ]
-VERDICTS = ("repeatable", "batch_invariant", "packing_invariant")
+VERDICTS = ("repeatable", "batch_invariant", "packing_invariant", "isolated")

@@ -59,8 +59,8 @@ class Audit:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """ "yes", "no" or "not checked" for repeatable, batch_invariant and packing_invariant: no
-        when a check differs, yes when at least one was made and none differs."""
+        """ "yes", "no" or "not checked" for repeatable, batch_invariant, packing_invariant and
+        isolated: no when a check differs, yes when at least one was made and none differs."""
         found = {}
         for name in VERDICTS:
             statuses = {f.status for f in self.findings if f.verdict == name}

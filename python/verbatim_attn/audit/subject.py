@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .bits import as_result, torch_of
+from .bits import as_result, is_floating, torch_of
 
+GARBAGE = (float("nan"), float("inf"), float("-inf"), 6e4)  # the last is finite in float16, too
 Outputs = dict[str, Any]  # tensors or arrays by name; a gradient's name is d + that of its input
 
 
@@ -77,14 +78,15 @@ class Subject:
         found = letters.find(letter)
         return found if found >= 0 and getattr(x, "ndim", 0) >= len(letters) else None
 
+    def sizes(self, letter: str) -> dict[str, int]:
+        """Of an axis, by the name of the input."""
+        axes = {name: self.axis(name, x, letter) for name, x in self.inputs.items()}
+        return {n: self.inputs[n].shape[axis] for n, axis in axes.items() if axis is not None}
+
     def units(self, letter: str) -> int:
         """How many parts an axis has: the shortest among the inputs, as that of KV heads, which
         divides the others. Raises NotChecked."""
-        sizes = {}
-        for name, x in self.inputs.items():
-            axis = self.axis(name, x, letter)
-            if axis is not None:
-                sizes[name] = x.shape[axis]
+        sizes = self.sizes(letter)
         units = min(sizes.values(), default=0)
         if not units:
             raise NotChecked(f"no input has an axis '{letter}' in layout {self.layout}")
@@ -112,6 +114,33 @@ class Subject:
                 found[name] = self._take(name, x, letter, units, indices)
         if not found:
             raise NotChecked(f"no output has an axis '{letter}' in layout {self.layout}")
+        return found
+
+    def spoiled(self, letter: str, indices: Iterable[int]) -> Subject:
+        """The same function with NaN, infinities and large numbers in these units of an axis, in
+        the inputs and in the gradients of the outputs."""
+        units, indices = self.units(letter), list(indices)
+
+        def spoil(tensors: Outputs) -> Outputs:
+            return {n: self._spoil(n, x, letter, units, indices) for n, x in tensors.items()}
+
+        return dataclasses.replace(self, inputs=spoil(self.inputs), dout=spoil(self.dout))
+
+    def _spoil(self, name: str, x: Any, letter: str, units: int, indices: list[int]) -> Any:
+        axis = self.axis(name, x, letter)
+        if axis is None or not is_floating(x):  # other numbers may be places, which must exist
+            return x
+        each = x.shape[axis] // units
+        places = [unit * each + i for unit in indices for i in range(each)]
+        at = (slice(None),) * axis + (places,)
+        if torch := torch_of(x):
+            found = x.detach().clone()
+            size = found[at].numel()
+            garbage = torch.tensor(GARBAGE).repeat(-(-size // len(GARBAGE)))[:size]
+            found[at] = garbage.to(found).reshape(found[at].shape)
+            return found.requires_grad_(x.requires_grad)
+        found = x.copy()
+        found[at] = np.resize(np.array(GARBAGE).astype(x.dtype), found[at].shape)
         return found
 
     def _take(self, name: str, x: Any, letter: str, units: int, indices: list[int]) -> Any:

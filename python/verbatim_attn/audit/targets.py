@@ -1,7 +1,7 @@
 """What the command line audits by name: attention on q, k, v of (batch, length, heads, dim).
 
 Each target is a value that another process can unpickle, and is called with q, k and v; `packed`
-takes doc_lengths as well.
+takes doc_lengths as well, `padded` length and side.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class Target:
     def packed(self, q: Any, k: Any, v: Any, *, doc_lengths: Sequence[int]) -> Any:
         return dataclasses.replace(self, mask=packed_mask(self.mask, doc_lengths))(q, k, v)
 
+    def padded(self, q: Any, k: Any, v: Any, *, length: int, side: str) -> Any:
+        shown = self.mask.padded((length,), side=side)
+        return dataclasses.replace(self, mask=shown)(q, k, v)
+
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         raise NotImplementedError
 
@@ -91,6 +95,10 @@ class Verbatim(Target):
     ) -> Any:
         whole = dataclasses.replace(self, mask=packed_mask(self.mask, doc_lengths))
         return whole(q, k, v, dout)
+
+    def padded(self, q: Any, k: Any, v: Any, dout: Any = None, *, length: int, side: str) -> Any:
+        shown = self.mask.padded((length,), side=side)
+        return dataclasses.replace(self, mask=shown)(q, k, v, dout)
 
 
 @dataclass

@@ -260,7 +260,7 @@ int64_t CudaBackend::wait_limit_ns(const RunOptions& run) const {
   if (run.wait_limit > 0 && run.wait_limit <= kLongest) {
     return static_cast<int64_t>(run.wait_limit * 1e9);
   }
-  throw Error(ErrorCode::invalid_argument, "cuda", "no time that a wait can take",
+  throw Error(ErrorCode::invalid_argument, "cuda", "wait_limit is no time that a wait can take",
               {"wait_limit", fmt::format("{} seconds", run.wait_limit),
                "more than 0 and at most 1e9 seconds, or 0 for the usual 10", "10"});
 }

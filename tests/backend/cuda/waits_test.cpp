@@ -210,7 +210,7 @@ TEST(Waits, CtasThatFindNoRoomEndTheLaunch) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(4096, 4096);  // whose 32 chains of a head rotate
   GpuCase c(problem_of(mask, 128), mask, 4);
-  const Plan backward = c.plan(Pass::backward, "auto");
+  const Plan backward = c.plan(Pass::backward, "shift", {0, 0}, "queue");
   if (gpu()->kernel_name(backward) != "sm90.backward") GTEST_SKIP() << "several CTAs fit";
   const int all = cuda::device(0).multiprocessors;
   ASSERT_EQ(backward.residency, 32);

@@ -95,7 +95,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const Sizes& sizes = common.sizes;
   const int64_t head_dim = sizes.head_dim;
   const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
-  check_residency(context.residency, blocks, kOperation);  // one CTA fills a multiprocessor
+  if (blocks > 0) check_residency(context.residency, blocks, kOperation);  // each fills an SM
   const bool bf16 = context.dtype == Dtype::bf16;
   const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
     if (length == 0) return CUtensorMap{};  // nothing is ever loaded through it

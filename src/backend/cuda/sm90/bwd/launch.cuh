@@ -30,13 +30,15 @@ cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStre
   const BackwardParams& common = params.common;
   const int64_t row_tiles =
       int64_t{common.sizes.batch} * common.sizes.q_heads * common.hand_off.max_q_tiles;
-  status = launch_blocks(prepare<C>, row_tiles, kEdgeThreads, 0, false, stream, common,
-                         params.workspace, params.unit);
+  if (row_tiles > 0) {
+    status = launch_blocks(prepare<C>, row_tiles, kEdgeThreads, 0, false, stream, common,
+                           params.workspace, params.unit);
+  }
   if (status == cudaSuccess && blocks > 0) {
     status =
         launch_blocks(backward<C, Recorder>, blocks, kThreads, kShared, together, stream, params);
   }
-  if (status == cudaSuccess && !params.ordered) {
+  if (status == cudaSuccess && !params.ordered && row_tiles > 0) {
     status = launch_blocks(convert<C>, row_tiles, kEdgeThreads, 0, false, stream, common,
                            params.workspace);
   }
