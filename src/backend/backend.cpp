@@ -22,11 +22,6 @@ int device_index(std::string_view device) {
                .nearest = device.substr(0, 4) == "cuda" ? "cuda:0" : "cpu"});
 }
 
-void refuse_arithmetic(const Plan& plan, const std::string& known, const char* operation) {
-  throw Error(ErrorCode::unsupported, operation, "the plan is of an arithmetic that is not here",
-              {"plan.arithmetic", plan.arithmetic, known, "a plan made for this device"});
-}
-
 std::unique_ptr<Backend> make_backend(std::string_view device) {
   const int index = device_index(device);
   return index < 0 ? make_cpu_backend() : make_cuda_backend(index);

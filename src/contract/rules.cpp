@@ -16,8 +16,8 @@ constexpr double kShare = 4;   // more, where its dK and dV meet those of other 
 constexpr double kTurn = 0.5;  // of a row, from addend to addend
 
 // How many KV heads run together is not for a rule to know: from kFewHeads to kManyHeads, and of
-// sequences shorter than kTokens, which seldom come alone, the root of their number times as many.
-constexpr double kFewHeads = 2, kManyHeads = 16, kTokens = 8192;
+// sequences shorter than kTokens, which seldom come alone, as many times more as fit.
+constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 
 constexpr double kSkewed = 2.5;         // longest column over the mean
 constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
@@ -50,7 +50,10 @@ std::string descending(const Shape& shape, bool even) {
 
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  return shape.full && columns >= kLeastRotating && columns <= kMostRotating;
+  if (!shape.full || columns < kLeastRotating || columns > kMostRotating) return false;
+  // With one query tile for each KV tile that rotates, a chain is one visit behind the next: too
+  // near to hide the hand-off. Through a group chains are pieces, which keep no such distance.
+  return shape.group > 1 || shape.q_tiles >= 2 * rotating_tiles(columns) - 1;
 }
 
 bool is_skewed(const Shape& shape) {
@@ -59,7 +62,9 @@ bool is_skewed(const Shape& shape) {
 }
 
 constexpr std::array kRules{
-    OrderRule{"rotating", "every query tile visits every KV tile, and there are 12 to 256 of these",
+    OrderRule{"rotating",
+              "every query tile visits every KV tile, there are 12 to 256 of these, and without a "
+              "group two query tiles for each that rotates",
               "chains that each start at another row never wait in the same one", rotates,
               [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"skewed",
@@ -74,7 +79,8 @@ constexpr std::array kRules{
 
 }  // namespace
 
-Shape::Shape(const TileMap& tiles, int32_t heads) : group(heads), rows(tiles.q_edges.back()) {
+Shape::Shape(const TileMap& tiles, int32_t heads)
+    : group(heads), rows(tiles.q_edges.back()), q_tiles(tiles.q_tiles()) {
   for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
     const int64_t count = count_tiles(tiles.column(j));
     if (count == 0) continue;
@@ -103,11 +109,14 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
 int64_t best_parts(const Shape& shape, bool even) {
   const double copies =
       std::max(kTokens / static_cast<double>(std::max<int64_t>(shape.rows, 1)), 1.0);
-  const double few = kFewHeads, many = kManyHeads * std::sqrt(copies);
-  const std::array heads{few, std::sqrt(few * many), many};
+  const std::array heads{kFewHeads * copies, std::sqrt(kFewHeads * kManyHeads) * copies,
+                         kManyHeads * copies};
   int64_t best = 1;
   double least = 0;
-  for (int64_t parts = 1; parts <= shape.group; ++parts) {
+  // Under "/even:N" the long KV tiles alone are cut, and a part walks two query heads or more: as
+  // many chains of one as wait in each other's rows cost more than they save.
+  const int64_t most = even ? std::max<int64_t>(shape.group / 2, 2) : shape.group;
+  for (int64_t parts = 1; parts <= std::min(most, shape.group); ++parts) {
     if (shape.group % parts != 0) continue;  // a row waits for the longest part at every KV tile
     double time = 1;  // the product over the numbers of heads: each counts by its ratio
     for (const double count : heads) time *= time_of(shape, parts, even, count);
@@ -116,6 +125,16 @@ int64_t best_parts(const Shape& shape, bool even) {
     least = time;
   }
   return best;
+}
+
+int64_t rotating_tiles(int64_t kv_tiles) {
+  constexpr int64_t kMost = kWave / 2, kLeast = kWave / 4;
+  if (kv_tiles <= kMost) return kv_tiles;
+  for (int64_t chunks = (kv_tiles + kMost - 1) / kMost; chunks * kLeast <= kv_tiles; ++chunks) {
+    const int64_t tiles = (kv_tiles + chunks - 1) / chunks;
+    if (8 * (kWave / tiles) * tiles >= 7 * kWave) return tiles;
+  }
+  return kMost;
 }
 
 int64_t even_parts(int64_t group, int64_t parts, int64_t visits, int64_t most) {

@@ -14,9 +14,9 @@ namespace verbatim::contract {
 /// of other heads, of the batch or of what else is packed.
 struct Shape {
   int64_t group = 1;
-  int64_t rows = 0;              // query positions
-  std::vector<int64_t> columns;  // visits of each KV tile that has any
-  int64_t visits = 0;            // of all, by one query head
+  int64_t rows = 0, q_tiles = 0;  // query positions and tiles
+  std::vector<int64_t> columns;   // visits of each KV tile that has any
+  int64_t visits = 0;             // of all, by one query head
   int64_t longest_column = 0, longest_row = 0;
   bool full = false;  // every query tile visits every KV tile
 
@@ -42,6 +42,11 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
 /// The equal parts of a group, a divisor of it, whose chains are expected to end first, whatever
 /// the number of heads (docs/scheduling.md). `even`: as the suffix "/even:N".
 int64_t best_parts(const Shape& shape, bool even);
+
+/// How many of a sequence's KV tiles rotate together in `shift`: all, up to half a wave, for other
+/// kernels can have part of the device. More rotate in equal chunks: the largest, down to a quarter
+/// of a wave, of which whole numbers fill 7/8 of one; half a wave where there are none.
+int64_t rotating_tiles(int64_t kv_tiles);
 
 /// The chains of a KV tile under "/even:N": as few as make none longer than those of the tile that
 /// most rows see. That one has `most` visits and `parts` chains, this one `visits`.

@@ -63,7 +63,7 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
   // side as half the workers hold at once (measured on an H200).
   const int32_t kv_tiles = head.tiles->core().kv_tiles();
   const auto columns = static_cast<size_t>(std::max(kv_tiles, 1));
-  const auto together = static_cast<size_t>(order::rotating_tiles(kv_tiles));
+  const auto together = static_cast<size_t>(contract::rotating_tiles(kv_tiles));
   // One chunk of a head waits for the one before: others run beside it.
   if (together < columns)
     return {fmt::format("head_swizzled:{}:{}",
@@ -74,6 +74,13 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
 }
 
 }  // namespace
+
+bool runs_better_in_pieces(const HeadOrder& head, int32_t workers) {
+  const auto together =
+      static_cast<int32_t>(contract::rotating_tiles(head.tiles->core().kv_tiles()));
+  const int32_t busy = workers / std::max(together, 1) * together;  // with whole heads
+  return head.group > 1 && head.tiles->sequences.size() == 1 && 32 * busy < 31 * order::kWave;
+}
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
                                          bool rotates, const Machine& machine, int32_t workers,
@@ -110,7 +117,9 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const bool staggered = (order.starts_with("descending") || order == "auto") && load.unequal();
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/lab/regret.md).
-  size_t side_by_side = between(4, fitting, many);
+  const bool rectangular = load.visits == load.columns * head.tiles->q_tiles();
+  const bool splits = order.find('/') != std::string::npos;
+  size_t side_by_side = rectangular || splits ? between(4, fitting, many) : 1;
   if (order.starts_with("shift")) {
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
     side_by_side = (2 * static_cast<size_t>(workers) + load.columns) / (load.columns + 1);
@@ -126,8 +135,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
   // Longest first puts all parts side by side: where few tiles are long, few enough stay in L2.
-  const bool skewed = load.has_shared_tiles() && head.tiles->sequences.size() <= 1;
-  if (staggered && skewed && head.group > 1 && head.tiles->count() <= kProvableVisits)
+  // So do packed sequences, whose chains are short.
+  const bool packed = head.tiles->sequences.size() > 1;
+  const bool few = packed ? count <= many : load.has_shared_tiles();
+  if (staggered && few && head.group > 1 && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

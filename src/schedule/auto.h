@@ -9,6 +9,10 @@
 
 namespace verbatim {
 
+/// Whether chains of an order that rotates had better be cut: through a group they are long, and
+/// pieces fill the workers where whole heads would leave some idle.
+bool runs_better_in_pieces(const HeadOrder& head, int32_t workers);
+
 /// The placements that `auto` tries: the first of those that need the fewest resident workers. May
 /// look at everything, since placements fix no bit. `head_bytes`: what a KV head should find in L2:
 /// backward, the Q, dO and sums of dQ of its query heads; forward, its K and V. `rotates`: some

@@ -142,9 +142,7 @@ bool cut(Plan& plan) {
 
 }  // namespace
 
-TileShape default_tile(const Problem& problem, Pass pass) {
-  return contract::tile(pass, problem);
-}
+TileShape default_tile(const Problem& problem, Pass pass) { return contract::tile(pass, problem); }
 
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {
   problem.validate();
@@ -160,8 +158,8 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   plan.pass = options.pass;
   plan.problem = problem;
   plan.level = options.level;
-  plan.arithmetic = arithmetic_of(options.arithmetic.empty() ? "cpu" : options.arithmetic, options.pass,
-                                  problem, tile, options.order);
+  plan.arithmetic = arithmetic_of(options.arithmetic.empty() ? "cpu" : options.arithmetic,
+                                  options.pass, problem, tile, options.order);
   std::vector<int32_t> variants;
   for (int64_t b = 0; b < problem.batch; ++b)
     for (int64_t h = 0; h < problem.kv_heads; ++h) variants.push_back(mask.variant(b, h));
@@ -176,12 +174,11 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
   }
   plan.orders = orders.orders;
 
-  // Chains that rotate through a group are long: as pieces they fill the workers, and wait for none
-  // that comes later.
-  if (options.placement == "auto" && problem.group() > 1 && OrderProof(plan).rotates()) cut(plan);
-
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
+  if (options.placement == "auto" && options.pass == Pass::backward && !plan.orders.empty() &&
+      OrderProof(plan).rotates() && runs_better_in_pieces(*plan.orders.front(), workers))
+    cut(plan);
   place(plan, options, workers);
   const int32_t most = options.workers > 0 ? options.workers : options.residents;
   if (most > 0 && plan.residency > most) {

@@ -9,6 +9,7 @@
 #include "mask/slice.h"
 #include "plan/walk.h"
 #include "plans.h"
+#include "contract/rules.h"
 #include "schedule/orders/orders.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
@@ -374,7 +375,7 @@ TEST(Orders, ShiftRotatesLongSequencesInChunks) {
                                            {160, 40},
                                            {192, 64},
                                            {256, 64}}) {
-    EXPECT_EQ(order::rotating_tiles(kv_tiles), together) << kv_tiles;
+    EXPECT_EQ(contract::rotating_tiles(kv_tiles), together) << kv_tiles;
     const auto tiles = std::make_shared<const TileMap>(
         masks::full(32 * kv_tiles, 32 * kv_tiles).variants().front(), TileShape{16, 32});
     const auto order = make_order(Pass::backward, "shift", tiles, 1);

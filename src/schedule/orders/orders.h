@@ -37,11 +37,6 @@ constexpr int32_t first_head(int32_t group, int32_t part, int32_t parts) {
 using contract::kChunk;
 using contract::kSplit;
 using contract::kWave;
-/// How many of a sequence's KV tiles rotate together in `shift`: all, up to half a wave, for other
-/// kernels can have part of the device. More rotate in equal chunks: the largest, down to a quarter
-/// of a wave, of which whole numbers fill 7/8 of one; half a wave where there are none.
-int64_t rotating_tiles(int64_t kv_tiles);
-
 /// From the first query tile of a column to the last, or back.
 enum class Rows { up, down };
 

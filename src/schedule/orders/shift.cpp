@@ -1,6 +1,7 @@
 // Rotated sweeps: every chain starts at another row, so that no two add to one row at once.
 #include <algorithm>
 
+#include "contract/rules.h"
 #include "schedule/orders/timed.h"
 
 namespace verbatim::order {
@@ -22,20 +23,10 @@ TileRange extent(const TileMap& tiles, TileRange core, int32_t kv_tile) {
 
 }  // namespace
 
-int64_t rotating_tiles(int64_t kv_tiles) {
-  constexpr int64_t kMost = kWave / 2, kLeast = kWave / 4;
-  if (kv_tiles <= kMost) return kv_tiles;
-  for (int64_t chunks = (kv_tiles + kMost - 1) / kMost; chunks * kLeast <= kv_tiles; ++chunks) {
-    const int64_t tiles = (kv_tiles + chunks - 1) / chunks;
-    if (8 * (kWave / tiles) * tiles >= 7 * kWave) return tiles;
-  }
-  return kMost;
-}
-
 HeadOrder shift(const Tiles& tiles, int32_t group, Parts parts) {
   const TileRange core = tiles->core_q_tiles();
   const int64_t rows = core.count(), columns = tiles->kv_tiles();
-  const int64_t together = rotating_tiles(columns);
+  const int64_t together = contract::rotating_tiles(columns);
   std::vector<std::vector<Walk>> tasks;
   for (int64_t j = 0; j < columns; ++j) {
     const auto start = core.first + static_cast<int32_t>(j % together * rows / together);
