@@ -156,6 +156,7 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
       Case c(p, mask);
       PlanOptions options;
       options.order = "shift";
+      options.placement = "queue";  // auto would cut what rotates through a group
       options.tile = kTile;
       const Plan forward = forward_plan(p, mask, kTile, 2), whole = make_plan(p, mask, options);
       c.run(forward, whole, 2);
