@@ -9,12 +9,19 @@ from typing import Any
 
 import torch
 
+from ..plan import Problem
 from . import check
 from .measure import Device, Timing, ratio_in_turn
 from .providers import Provider, deterministic_algorithms, known, unordered_twin
 from .workloads import Case
 
 Row = dict[str, Any]
+
+
+def _described(problem: Problem) -> dict[str, Any]:
+    """With the scale that is used, as the tool writes it."""
+    scale = problem.head_dim**-0.5 if problem.scale is None else problem.scale
+    return problem._asdict() | {"scale": scale}
 
 
 class Passes:
@@ -70,7 +77,7 @@ class Bench:
         case = self.case
         row: Row = {
             "set": case.set, "name": case.name, "provider": provider.name, "status": "ok",
-            "reason": "", "problem": case.problem._asdict(),
+            "reason": "", "problem": _described(case.problem),
             "mask": {"name": case.mask.name, "params": _params(case), "area": case.area,
                      "nominal_area": case.nominal_area},
             "sampling": case.sampling, "plan": None, "forward": None, "unordered": None,
