@@ -76,10 +76,12 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
 }  // namespace
 
 bool runs_better_in_pieces(const HeadOrder& head, int32_t workers) {
-  const auto together =
-      static_cast<int32_t>(contract::rotating_tiles(head.tiles->core().kv_tiles()));
+  if (head.group == 1 || head.tiles->sequences.size() > 1) return false;
+  const TileMap core = head.tiles->core();
+  const auto together = static_cast<int32_t>(contract::rotating_tiles(core.kv_tiles()));
   const int32_t busy = workers / std::max(together, 1) * together;  // with whole heads
-  return head.group > 1 && head.tiles->sequences.size() == 1 && 32 * busy < 31 * order::kWave;
+  const bool near = core.q_tiles() < 2 * together - 1;  // chains are one visit behind each other
+  return near || 32 * busy < 31 * order::kWave;
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
