@@ -226,3 +226,13 @@ def test_waits():
     va.set_wait_limit(20)
     run(*inputs(np.random.default_rng(7)))
     va.set_wait_limit(10)
+
+
+def test_plans_name_what_fixes_their_bits():
+    plan = va.Plan(PROBLEM)
+    assert plan.contract >= 2
+    assert plan.forward_pass.arithmetic == plan.backward_pass.arithmetic == "cpu.1"
+    with pytest.raises(NotImplementedError, match="an arithmetic that is not here"):
+        va.Plan(PROBLEM, arithmetic="sm80")
+    with pytest.raises(ValueError, match="there is no such arithmetic"):
+        va.Plan(PROBLEM, arithmetic="sm75")

@@ -14,6 +14,9 @@ class CpuBackend final : public Backend {
   std::string_view arithmetic() const override { return "cpu"; }
 
   void check(const Problem& problem) const override { problem.validate(); }
+  void check_plan(const Plan& plan) const override {
+    if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, "cpu");
+  }
 
   /// A worker that waits is parked, so any number would do; but its tiles leave the caches.
   int32_t residents() const override {
@@ -31,20 +34,20 @@ class CpuBackend final : public Backend {
 
   void forward(const Plan& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override {
-    check_plan(plan, Pass::forward, "cpu.forward");
+    require(plan, Pass::forward, "cpu.forward");
     check_tensors(plan.problem, tensors);
     cpu::run_forward(plan, tensors, run, cpu::kernels());
   }
 
   void backward(const Plan& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override {
-    check_plan(plan, Pass::backward, "cpu.backward");
+    require(plan, Pass::backward, "cpu.backward");
     check_tensors(plan.problem, tensors);
     cpu::run_backward(plan, tensors, run, cpu::kernels());
   }
 
  private:
-  static void check_plan(const Plan& plan, Pass pass, const char* operation) {
+  static void require(const Plan& plan, Pass pass, const char* operation) {
     if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, operation);
     if (plan.pass == pass) return;
     const auto word = [](Pass p) { return p == Pass::forward ? "forward" : "backward"; };
