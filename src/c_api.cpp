@@ -101,8 +101,10 @@ AttentionOptions options_of(const nlohmann::json& json) {
                                             "forward_order", "placement", "tile",  "workers"};
   for (const auto& [key, value] : json.items()) {
     if (kKnown.contains(key)) continue;
-    throw Error(ErrorCode::invalid_argument, kOperation, "there is no such option",
-                {key, key, "arithmetic, device, level, order, forward_order, placement, tile or workers", ""});
+    throw Error(
+        ErrorCode::invalid_argument, kOperation, "there is no such option",
+        {key, key, "arithmetic, device, level, order, forward_order, placement, tile or workers",
+         ""});
   }
   const auto text = [&](const char* key, const char* otherwise) -> std::string {
     return json.contains(key) ? json_text(json[key], key, kOperation) : otherwise;
@@ -153,11 +155,15 @@ Json describe(const Attention& attention, Pass pass) {
   const Plan& plan = attention.plan(pass);
   const TileShape tile =
       plan.orders.empty() ? default_tile(plan.problem, pass) : plan.orders.front()->tiles->shape;
-  return {{"orders", order_names(plan)},      {"tile", {tile.q, tile.kv}},
-          {"placement", plan.placement.name}, {"workers", plan.placement.workers},
-          {"residency", plan.residency},      {"fingerprint", plan.fingerprint()},
+  return {{"orders", order_names(plan)},
+          {"tile", {tile.q, tile.kv}},
+          {"placement", plan.placement.name},
+          {"workers", plan.placement.workers},
+          {"residency", plan.residency},
+          {"fingerprint", plan.fingerprint()},
           {"arithmetic", plan.arithmetic},
-          {"kernel", attention.kernel(pass)}, {"workspace_bytes", attention.workspace_bytes(pass)}};
+          {"kernel", attention.kernel(pass)},
+          {"workspace_bytes", attention.workspace_bytes(pass)}};
 }
 
 std::string describe(const verbatim_attention& handle) {
@@ -197,9 +203,8 @@ Mask mask_of_lengths(const char* operation, const char* text, int64_t q_len, int
 }
 
 std::string info() {
-  Json json = {{"version", VERBATIM_VERSION},
-               {"contract", kContractVersion},
-               {"masks", masks::names()}};
+  Json json = {
+      {"version", VERBATIM_VERSION}, {"contract", kContractVersion}, {"masks", masks::names()}};
   for (const ArithmeticInfo& each : arithmetics()) {
     json["arithmetics"].push_back(
         {{"id", each.id}, {"family", each.family}, {"summary", each.summary}});

@@ -45,8 +45,7 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
     backward_options.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
   }
   if (backward_options.residents == 0) backward_options.residents = backend->residents();
-  if (backward_options.arithmetic.empty())
-    backward_options.arithmetic = backend->arithmetic();
+  if (backward_options.arithmetic.empty()) backward_options.arithmetic = backend->arithmetic();
   backward_options.pass = Pass::backward;
   PlanOptions forward_options = backward_options;
   forward_options.pass = Pass::forward;

@@ -112,11 +112,10 @@ int InfoCommand::run() const {
 
   std::string features;
   for (const std::string& feature : cpu_features()) features += " " + feature;
-  fmt::print(
-      "verbatim {}, contract {}, {} hardware threads,{}\n\n{}\n{}\n{}\n{}\n{}\nmasks\n{}",
-      VERBATIM_VERSION, kContractVersion, std::thread::hardware_concurrency(),
-      features.empty() ? " portable" : features, devices.str(), supported.str(),
-      arithmetic_table.str(), order_table.str(), placement_table.str(), masks_line);
+  fmt::print("verbatim {}, contract {}, {} hardware threads,{}\n\n{}\n{}\n{}\n{}\n{}\nmasks\n{}",
+             VERBATIM_VERSION, kContractVersion, std::thread::hardware_concurrency(),
+             features.empty() ? " portable" : features, devices.str(), supported.str(),
+             arithmetic_table.str(), order_table.str(), placement_table.str(), masks_line);
   return 0;
 }
 

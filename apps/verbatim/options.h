@@ -49,9 +49,9 @@ std::string machine_of(const std::string& device);
 /// How to order and place.
 struct PlanningOptions {
   std::string order = "auto", forward_order = "auto", placement = "auto";
-  std::string level;    // empty: invariant, or what the order "none" keeps
-  std::string machine;  // empty: the device's
-  std::string memo;     // a file that tune wrote, or empty
+  std::string level;       // empty: invariant, or what the order "none" keeps
+  std::string machine;     // empty: the device's
+  std::string memo;        // a file that tune wrote, or empty
   std::string arithmetic;  // empty: the device's
   int32_t workers = 0;
   int64_t tile_q = 0, tile_kv = 0;

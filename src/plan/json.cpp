@@ -236,9 +236,9 @@ void check_sizes(const Plan& plan) {
 void check_contract(const Node& node) {
   const auto version = read<int32_t>(node);
   if (version != kContractVersion)
-    throw Error(ErrorCode::unsupported, kOperation, "the plan is of another version of the contract",
-                {node.name, fmt::to_string(version), fmt::to_string(kContractVersion),
-                 "a plan made anew"});
+    throw Error(
+        ErrorCode::unsupported, kOperation, "the plan is of another version of the contract",
+        {node.name, fmt::to_string(version), fmt::to_string(kContractVersion), "a plan made anew"});
 }
 
 std::string read_arithmetic(const Node& node) {

@@ -48,11 +48,12 @@ int64_t least_distance(const Plan& plan, int64_t live) {
 TEST(LiveHeads, AreAsFewAsTheDistanceAllows) {
   const Mask causal = masks::causal(4096, 4096),
              window = masks::causal_sliding_window(8192, 8192, 1024);
-  for (const Plan& plan : {plan_of(4, 16, 16, causal), plan_of(4, 16, 16, masks::full(4096, 4096)),
-                           plan_of(2, 16, 16, masks::causal(8192, 8192)),
-                           plan_of(1, 16, 16, masks::causal(16384, 16384)),
-                           plan_of(1, 64, 8, window, "descending"), plan_of(32, 16, 16, masks::causal(512, 512)),
-                           plan_of(8, 16, 16, masks::full(2048, 2048), "shift")}) {
+  for (const Plan& plan :
+       {plan_of(4, 16, 16, causal), plan_of(4, 16, 16, masks::full(4096, 4096)),
+        plan_of(2, 16, 16, masks::causal(8192, 8192)),
+        plan_of(1, 16, 16, masks::causal(16384, 16384)), plan_of(1, 64, 8, window, "descending"),
+        plan_of(32, 16, 16, masks::causal(512, 512)),
+        plan_of(8, 16, 16, masks::full(2048, 2048), "shift")}) {
     const auto [live, queries] = live_heads(plan);
     const int64_t margin = plan.placement.workers / 2;
     SCOPED_TRACE(plan.placement.name);

@@ -6,10 +6,10 @@
 #include <map>
 #include <random>
 
+#include "contract/rules.h"
 #include "mask/slice.h"
 #include "plan/walk.h"
 #include "plans.h"
-#include "contract/rules.h"
 #include "schedule/orders/orders.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"

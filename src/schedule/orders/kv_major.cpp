@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/row_counters.h"
 #include "contract/rules.h"
+#include "plan/row_counters.h"
 #include "schedule/orders/orders.h"
 
 namespace verbatim::order {

@@ -34,9 +34,8 @@ TEST(Bits, OtherMultiprocessorsTaken) {
     for (const auto& [name, mask] : masks) {
       GpuCase c(problem_of(mask, head_dim), mask, 11);
       const Plan forward = c.plan(Pass::forward, "descending");
-      const Plan backward = name == "rotating"
-                                ? c.plan(Pass::backward, "shift", {0, 0}, "queue")
-                                : c.plan(Pass::backward, "descending");
+      const Plan backward = name == "rotating" ? c.plan(Pass::backward, "shift", {0, 0}, "queue")
+                                               : c.plan(Pass::backward, "descending");
       ASSERT_EQ(backward.residency, name == "rotating" ? 32 : 1);
       c.run(*gpu(), forward, backward, stream);
       Repeats repeats(c);

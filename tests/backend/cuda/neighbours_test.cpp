@@ -59,7 +59,8 @@ class Neighbours : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     if (!gpu()) GTEST_SKIP() << "no GPU";
-    if (GetParam().arithmetic == "sm90" && gpu()->arithmetic() != "sm90") GTEST_SKIP() << "no such device";
+    if (GetParam().arithmetic == "sm90" && gpu()->arithmetic() != "sm90")
+      GTEST_SKIP() << "no such device";
   }
 
   /// Runs both passes with each kind of value in the `foreign` rows of the inputs: the outputs of
@@ -74,9 +75,11 @@ class Neighbours : public testing::TestWithParam<Setting> {
       p.dtype = dtype;
       if (setting.extras) p.softcap = 1.5, p.dropout = 0.3;
       GpuCase c(p, mask, 17);
-      const Plan forward = c.plan(Pass::forward, "descending", {0, 0}, "auto", 132, setting.arithmetic);
+      const Plan forward =
+          c.plan(Pass::forward, "descending", {0, 0}, "auto", 132, setting.arithmetic);
       for (const std::string order : {"descending", "ascending/split"}) {
-        const Plan backward = c.plan(Pass::backward, order, {0, 0}, "auto", 132, setting.arithmetic);
+        const Plan backward =
+            c.plan(Pass::backward, order, {0, 0}, "auto", 132, setting.arithmetic);
         const auto outputs = [&](const std::vector<float>& values) {
           for (GpuTensor* input : {&c.q, &c.k, &c.v, &c.dout}) {
             const bool queries = input == &c.q || input == &c.dout;

@@ -53,8 +53,7 @@ TEST_P(Small, Kernels) {
     p.dtype = kind.dtype;
     if (kind.extras) p.softcap = 5, p.dropout = 0.2;
     GpuCase c(p, full, 3);
-    c.run(*gpu(), plan(c, Pass::forward, "ascending"),
-          plan(c, Pass::backward, "shift", "auto", 1));
+    c.run(*gpu(), plan(c, Pass::forward, "ascending"), plan(c, Pass::backward, "shift", "auto", 1));
     double ratio = 0;
     EXPECT_EQ(c.examine(ratio), "") << "in pieces";
   }

@@ -39,8 +39,8 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   struct Next {
     int32_t row, sum, addend, key;
     bool last, waits, ready;  // ready: the turn that it waits for has been seen
-    bool ends;                // the last of its chain: others may wait for it before the next one is
-                              // known, for empty chains between can wait in their turn
+    bool ends;  // the last of its chain: others may wait for it before the next one is
+                // known, for empty chains between can wait in their turn
   };
   Recorder recorder(p.record, 1, true);
   const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
