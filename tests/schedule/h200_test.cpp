@@ -1,5 +1,5 @@
 // The calibrated machine against measured kernels: ratios to the non-deterministic kernel on an
-// H200, head dim 128, bf16, 16384 tokens (docs/scheduling.md, "The calibrated machine").
+// H200, head dim 128, bf16, 16384 tokens (docs/lab/search.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -41,7 +41,7 @@ void for_each_case(const char* file, F&& check) {
   }
 }
 
-// What order costs, as docs/scheduling.md quotes it: time with turns over time without.
+// What order costs, as docs/lab/search.md quotes it: time with turns over time without.
 TEST(Measured, PredictsWhatOrderCosts) {
   const Machine ordered = make_machine("h200");
   Machine unordered = ordered;

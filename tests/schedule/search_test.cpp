@@ -49,7 +49,7 @@ struct Gap {
   double any_workers = 1.02, all = 1.04;
 };
 
-// Beyond 5 % of its bound: docs/scheduling.md lists the gaps.
+// Beyond 5 % of its bound: docs/lab/search.md lists the gaps.
 void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask, Gap allowed) {
   SCOPED_TRACE(mask.name() + " " + to_json(problem));
   const PlanOptions options = h200_options();

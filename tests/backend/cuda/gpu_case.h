@@ -19,6 +19,17 @@ const cuda::CudaBackend* gpu();
 /// portable kernels on Hopper, too).
 std::string gpu_arithmetic();
 
+/// The message of the Error that `body` throws; "" when it throws none.
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 /// A tensor and its copy on the device, guards and gaps included.
 class GpuTensor {
  public:

@@ -23,17 +23,6 @@ Problem small(const Mask& mask) {
   return p;
 }
 
-/// The message of the Error that `body` throws; "" when it throws none.
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(Launch, AnAddendThatNeverComesIsReportedWithItsTile) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(512, 512);

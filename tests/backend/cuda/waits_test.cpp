@@ -15,17 +15,6 @@ namespace {
 
 constexpr double kLimit = 0.3;  // seconds
 
-/// The message of the Error that `body` throws; "" when it throws none.
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 /// `good` with a KV tile 1 that believes to be addend 2 of its rows: nobody ever is addend 1.
 Plan never_comes(const Plan& good) {
   Plan bad = good;
