@@ -64,7 +64,7 @@ std::string order_without(const Drawn& drawn, size_t without) {
                                          contract::order_rules().end());
   rules.erase(rules.begin() + static_cast<ptrdiff_t>(without));
   return contract::auto_order(Pass::backward, tiles.core(),
-                              static_cast<int32_t>(drawn.problem.group()), rules);
+                              static_cast<int32_t>(drawn.problem.group()), 0, rules);
 }
 
 /// Plans of one problem, made in parallel; nothing where an order or placement cannot be.
@@ -109,8 +109,11 @@ class Study {
     ms_ = Json::object();
     best_ = 1e9;
 
-    const std::string chosen = take(drawn, {asked("auto")}).front();
-    const double mine = ms_[chosen];
+    PlanOptions knowing = asked("auto");
+    knowing.level = Level::gpu_to_gpu;
+    const std::vector<std::string> autos = take(drawn, {asked("auto"), knowing});
+    const std::string &chosen = autos[0], &known = autos[1];
+    const double mine = ms_[chosen], theirs = ms_[known];
     std::vector<PlanOptions> plain, placed;
     for (const std::string& name : order_names(drawn.problem.group())) plain.push_back(asked(name));
     const std::vector<std::string> keys = take(drawn, plain);
@@ -139,6 +142,7 @@ class Study {
             {"best", best},
             {"best_ms", best_ms},
             {"regret", mine / best_ms - 1},
+            {"gpu_to_gpu", {{"choice", known}, {"ms", theirs}, {"regret", theirs / best_ms - 1}}},
             {"without", without},
             {"all", ms_}};
   }
@@ -165,7 +169,8 @@ class Study {
       if (!plans[k] || plans[k]->residency > usual_.residents) continue;
       const Plan& plan = *plans[k];
       std::string order = plan.orders.front()->name;
-      if (all[k].order == "auto" && order == "auto") order = "each document's";
+      if (all[k].order == "auto" && order == "auto")
+        order = plan.level == Level::invariant ? "each document's" : "each document's, counted";
       const std::string key = order + " | " + plan.placement.name;
       if (!ms_.contains(key)) ms_[key] = time(plan);
       keys.back() = key;

@@ -28,10 +28,13 @@ std::span<const OrderInfo> orders();
 /// as "/split:N" N chains of equal shares of it; in the forward one per kSplit KV tiles of a row
 /// (docs/scheduling.md). "/even:N", of orders that take one KV tile after another, splits in N the
 /// tiles that most rows see, and others only as far as their chains would be longer than those.
-/// "auto" chooses for each sequence of the mask by rule. Every sequence is ordered as if it were
-/// alone. Throws Error naming the nearest order when the name is unknown.
+/// "auto" chooses for each sequence of the mask by rule; `visits`, those of one query head of each
+/// group of the whole problem, let it choose for what runs together, 0 for whatever may. Every
+/// sequence is ordered as if it were alone. Throws Error naming the nearest order when the name is
+/// unknown.
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
-                                            std::shared_ptr<const TileMap> tiles, int32_t group);
+                                            std::shared_ptr<const TileMap> tiles, int32_t group,
+                                            int64_t visits = 0);
 
 struct PlacementInfo {
   const char* name;

@@ -15,7 +15,7 @@ constexpr double kChain = 4;   // start and end of a chain
 constexpr double kShare = 4;   // more, where its dK and dV meet those of other chains
 constexpr double kTurn = 0.5;  // of a row, from addend to addend
 
-// How many KV heads run together is not for a rule to know: from kFewHeads to kManyHeads, and of
+// Where a rule may not know how many KV heads run together: from kFewHeads to kManyHeads, and of
 // sequences shorter than kTokens, which seldom come alone, as many times more as fit.
 constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 
@@ -95,13 +95,14 @@ Shape::Shape(const TileMap& tiles, int32_t heads)
 
 std::span<const OrderRule> order_rules() { return kRules; }
 
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, int64_t visits,
                        std::span<const OrderRule> rules) {
   // One order whatever the numbers of queries and keys: a row decoded alone has the bits that it
   // has in training.
   if (pass == Pass::forward) return "descending";
-  const Shape shape(tiles, group);
+  Shape shape(tiles, group);
   if (shape.visits == 0) return "descending";
+  shape.heads = static_cast<double>(visits) / static_cast<double>(shape.visits);
   return std::ranges::find_if(rules, [&](const OrderRule& rule) { return rule.applies(shape); })
       ->order(shape);
 }
@@ -109,8 +110,9 @@ std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
 int64_t best_parts(const Shape& shape, bool even) {
   const double copies =
       std::max(kTokens / static_cast<double>(std::max<int64_t>(shape.rows, 1)), 1.0);
-  const std::array heads{kFewHeads * copies, std::sqrt(kFewHeads * kManyHeads) * copies,
-                         kManyHeads * copies};
+  std::vector<double> heads{shape.heads};
+  if (shape.heads == 0)
+    heads = {kFewHeads * copies, std::sqrt(kFewHeads * kManyHeads) * copies, kManyHeads * copies};
   int64_t best = 1;
   double least = 0;
   // Under "/even:N" the long KV tiles alone are cut, and a part walks two query heads or more: as

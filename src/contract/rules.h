@@ -11,7 +11,7 @@
 namespace verbatim::contract {
 
 /// What the rules may know: one sequence's tiles and the size of its group. Nothing of the device,
-/// of other heads, of the batch or of what else is packed.
+/// and, but for `heads`, of other heads, of the batch or of what else is packed.
 struct Shape {
   int64_t group = 1;
   int64_t rows = 0, q_tiles = 0;  // query positions and tiles
@@ -19,6 +19,8 @@ struct Shape {
   int64_t visits = 0;             // of all, by one query head
   int64_t longest_column = 0, longest_row = 0;
   bool full = false;  // every query tile visits every KV tile
+  // All that runs together, in KV heads of this sequence; 0: not to be known (level invariant).
+  double heads = 0;
 
   Shape(const TileMap& tiles, int32_t group);
 };
@@ -34,13 +36,15 @@ struct OrderRule {
 /// The last applies always.
 std::span<const OrderRule> order_rules();
 
-/// The order that `auto` stands for in a sequence. `rules`: those of the backward; a study may
-/// leave some out.
-std::string auto_order(Pass pass, const TileMap& tiles, int32_t group,
+/// The order that `auto` stands for in a sequence. `visits`: of one query head of each group of the
+/// whole problem, which levels below invariant may know; 0: unknown. `rules`: those of the
+/// backward; a study may leave some out.
+std::string auto_order(Pass pass, const TileMap& tiles, int32_t group, int64_t visits = 0,
                        std::span<const OrderRule> rules = order_rules());
 
-/// The equal parts of a group, a divisor of it, whose chains are expected to end first, whatever
-/// the number of heads (docs/scheduling.md). `even`: as the suffix "/even:N".
+/// The equal parts of a group, a divisor of it, whose chains are expected to end first: beside
+/// `shape.heads`, or whatever the number of heads (docs/scheduling.md). `even`: as the suffix
+/// "/even:N".
 int64_t best_parts(const Shape& shape, bool even);
 
 /// How many of a sequence's KV tiles rotate together in `shift`: all, up to half a wave, for other

@@ -50,10 +50,18 @@ struct Load {
   }
   /// Whether the longest chain is at least a quarter longer than the mean.
   bool unequal() const { return 4 * longest * columns >= 5 * visits; }
-  /// Whether it is at least 2.5 times as long: some KV tiles are seen by far more rows than others
+  /// Whether it is at least four times as long: some KV tiles are seen by far more rows than others
   /// (a question that all answers share).
-  bool has_shared_tiles() const { return 2 * longest * columns >= 5 * visits; }
+  bool has_shared_tiles() const { return longest * columns >= 4 * visits; }
 };
+
+/// Whether one chain of the head takes 2/3 of each worker's share of all heads, or more.
+bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
+  int64_t longest = 0;
+  for (const Chain& chain : head.chains) longest = std::max(longest, head.visits(chain));
+  return 3 * longest * workers >=
+         2 * static_cast<int64_t>(heads) * head.tiles->count() * head.group;
+}
 
 /// Of heads whose chains rotate whole, which must run at once.
 std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t workers) {
@@ -136,10 +144,11 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
-  // Longest first puts all parts side by side: where few tiles are long, few enough stay in L2.
-  // So do packed sequences, whose chains are short.
+  // Longest first puts all parts side by side. That pays where the end of the longest chains would
+  // be waited for, and of packed sequences, whose chains are short.
   const bool packed = head.tiles->sequences.size() > 1;
-  const bool few = packed ? count <= many : load.has_shared_tiles();
+  const bool few =
+      packed ? count <= many : load.has_shared_tiles() || has_long_chains(head, count, workers);
   if (staggered && few && head.group > 1 && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};

@@ -47,11 +47,16 @@ void check_level(const PlanOptions& options) {
 class Orders {
  public:
   Orders(const Problem& problem, const Mask& mask, const PlanOptions& options, TileShape tile)
-      : mask_(mask),
-        options_(options),
-        tile_(tile),
-        group_(static_cast<int32_t>(problem.group())),
-        variants_(mask.variants().size()) {}
+      : options_(options), group_(static_cast<int32_t>(problem.group())) {
+    for (const HeadMask& head : mask.variants())
+      variants_.push_back({.tiles = std::make_shared<const TileMap>(head, tile)});
+    // "auto" may know what runs together where bits may depend on it; without turns it keeps the
+    // chains of the default level, so that the difference is what the turns cost.
+    if (options.level != Level::gpu_to_gpu && options.level != Level::run_to_run) return;
+    for (int64_t b = 0; b < problem.batch; ++b)
+      for (int64_t h = 0; h < problem.kv_heads; ++h)
+        visits_ += variants_[static_cast<size_t>(mask.variant(b, h))].tiles->count();
+  }
 
   const HeadOrder& usual(int32_t variant) {
     return *orders[static_cast<size_t>(index(variant, 0))];
@@ -59,14 +64,10 @@ class Orders {
 
   int32_t index(int32_t variant, size_t last) {
     Variant& v = variants_[static_cast<size_t>(variant)];
-    if (!v.tiles) {
-      v.tiles =
-          std::make_shared<const TileMap>(mask_.variants()[static_cast<size_t>(variant)], tile_);
-    }
     if (v.index[last] < 0) {
       v.index[last] = static_cast<int32_t>(orders.size());
       const std::string name = last ? order::last_heads(options_.order) : options_.order;
-      orders.push_back(make_order(options_.pass, name, v.tiles, group_));
+      orders.push_back(make_order(options_.pass, name, v.tiles, group_, visits_));
     }
     return v.index[last];
   }
@@ -78,10 +79,9 @@ class Orders {
     std::shared_ptr<const TileMap> tiles;
     std::array<int32_t, 2> index{-1, -1};  // into `orders`: of most heads, of the last ones
   };
-  const Mask& mask_;
   const PlanOptions& options_;
-  TileShape tile_;
   int32_t group_;
+  int64_t visits_ = 0;  // of all heads; 0: not for the rules to know
   std::vector<Variant> variants_;
 };
 

@@ -46,6 +46,15 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   EXPECT_NE(order(masks::causal(1024, 1024), 16), "descending");  // few chains, all of them long
 }
 
+// Few heads are cut in as many parts as fill a wave, many in none; who may not know, in between.
+TEST(Rules, CountWhatRunsTogetherWhereTheyMay) {
+  const TileMap alone = tiles(masks::causal(1024, 1024));
+  EXPECT_EQ(auto_order(Pass::backward, alone, 16, alone.count()), "descending/split");
+  EXPECT_EQ(auto_order(Pass::backward, alone, 16, 1000 * alone.count()), "descending");
+  EXPECT_NE(auto_order(Pass::backward, alone, 16), "descending/split");
+  EXPECT_NE(auto_order(Pass::backward, alone, 16), "descending");
+}
+
 TEST(Rules, PartsAreEqual) {
   for (int32_t group = 1; group <= 16; ++group)
     for (const int64_t length : {300, 1000, 3000, 9000, 20000}) {

@@ -128,6 +128,23 @@ TEST(Auto, ChoosesTheSameBitsForAnyBatchHeadCountAndMachine) {
   }
 }
 
+// At `gpu_to_gpu` it may count the heads of the problem, but not the workers of the machine.
+TEST(Auto, CountsHeadsAtTheLevelThatMayDependOnThem) {
+  const Mask mask = masks::causal(1024, 1024);
+  PlanOptions options = h200_options();
+  options.level = Level::gpu_to_gpu;
+  Problem problem = problem_of(16, 1, 1024);
+  const Plan few = make_plan(problem, mask, options);
+  EXPECT_EQ(few.orders[0]->name, "descending/split");
+  options.machine = make_machine("cpu");
+  options.workers = 7;
+  EXPECT_EQ(make_plan(problem, mask, options).fingerprint(), few.fingerprint());
+  problem.batch = 256;
+  EXPECT_EQ(make_plan(problem, mask, options).orders[0]->name, "descending");
+  options.level = Level::invariant;
+  EXPECT_NE(make_plan(problem, mask, options).orders[0]->name, "descending");
+}
+
 TEST(MakePlan, RefusesAnOrderThatCannotKeepTheLevel) {
   PlanOptions options = h200_options();
   options.order = "right_to_left_tail";

@@ -120,11 +120,13 @@ std::string order::last_heads(std::string_view name) {
 std::span<const OrderInfo> orders() { return kInfos; }
 
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
-                                            std::shared_ptr<const TileMap> tiles, int32_t group) {
+                                            std::shared_ptr<const TileMap> tiles, int32_t group,
+                                            int64_t visits) {
   return std::make_shared<const HeadOrder>(
       order::per_sequence(tiles, [&](const order::Tiles& part) {
-        const std::string own =
-            name == "auto" ? contract::auto_order(pass, part->core(), group) : std::string(name);
+        const std::string own = name == "auto"
+                                    ? contract::auto_order(pass, part->core(), group, visits)
+                                    : std::string(name);
         const OrderInfo& info = order::find(pass, own);
         const auto index = static_cast<size_t>(&info - kInfos.data());
         const bool is_padding = part->columns.empty();  // whose zeros need no second chain

@@ -33,7 +33,7 @@ __global__ void occupy(volatile int* flags) {
   constexpr long long kLongest = 5'000'000'000;
   const long long begin = nanoseconds();
   flags[1 + blockIdx.x] = 1;
-  while (flags[0] == 0 && nanoseconds() - begin < kLongest) __nanosleep(1000);
+  while (flags[0] <= blockIdx.x && nanoseconds() - begin < kLongest) __nanosleep(1000);
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ bool kernels_run() {
   return state == cudaSuccess;
 }
 
-Occupied::Occupied(int multiprocessors) {
+Occupied::Occupied(int multiprocessors) : count_(multiprocessors) {
   using std::chrono::steady_clock;
   cudaStream_t stream = nullptr;
   int* flags = nullptr;
@@ -83,7 +83,7 @@ Occupied::Occupied(int multiprocessors) {
     while (flags_[i] == 0 && steady_clock::now() < limit) std::this_thread::yield();
   }
   if (steady_clock::now() >= limit) {
-    flags_[0] = 1;
+    flags_[0] = count_;
     throw std::runtime_error("the multiprocessors are not free");
   }
 }
@@ -92,8 +92,10 @@ bool Occupied::holds() const {
   return cudaStreamQuery(static_cast<cudaStream_t>(stream_)) == cudaErrorNotReady;
 }
 
+void Occupied::leave(int multiprocessors) { flags_[0] = multiprocessors; }
+
 Occupied::~Occupied() {
-  flags_[0] = 1;
+  flags_[0] = count_;
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream_));
   cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
   cudaFreeHost(const_cast<int*>(flags_));

@@ -24,12 +24,15 @@ class Occupied {
   Occupied(const Occupied&) = delete;
   Occupied& operator=(const Occupied&) = delete;
 
+  /// Ends the first `multiprocessors` CTAs.
+  void leave(int multiprocessors);
   /// Whether the CTAs still run.
   bool holds() const;
 
  private:
   void* stream_ = nullptr;
-  volatile int* flags_ = nullptr;  // in pinned memory: whether to stop, then which CTAs run
+  int count_ = 0;
+  volatile int* flags_ = nullptr;  // in pinned memory: how many are to stop, then which CTAs run
 };
 
 }  // namespace verbatim::test

@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "backend/cuda/contexts.h"
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/gpu_case.h"
+#include "backend/cuda/load.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::test {
@@ -197,6 +202,42 @@ TEST(Residency, StreamsOfMixedPrioritiesEnd) {
   }
 }
 
+// Multiprocessors come free in three lots, and each launch would take one that is too small for it.
+TEST(Residency, LaunchesThatShareWhatComesFreeEnd) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const int all = cuda::device(0).multiprocessors;
+  const int64_t length = 128 * int64_t{all / 2 - 2};
+  const Rotating rotating(masks::full(length, length), 128, "shift");
+  if (gpu()->kernel_name(*rotating.whole) != "sm90.backward") GTEST_SKIP() << "several CTAs fit";
+  ASSERT_GT(3 * rotating.whole->residency, all + all / 3);
+  ASSERT_LE(2 * rotating.whole->residency, all);
+  int lowest, highest;
+  cuda::check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "test");
+  cudaStream_t stream[3];
+  std::vector<std::unique_ptr<Gradients>> gradients;
+  for (int s = 0; s < 3; ++s) {
+    cuda::check(cudaStreamCreateWithPriority(&stream[s], cudaStreamNonBlocking,
+                                             std::max(highest, lowest - s)),
+                "test");
+    gradients.push_back(std::make_unique<Gradients>(rotating.c.problem));
+  }
+  {
+    Occupied occupied(all);
+    for (int s = 0; s < 3; ++s) {
+      gpu()->backward(*rotating.whole, gradients[static_cast<size_t>(s)]->of(rotating.c),
+                      {.stream = stream[s], .wait_limit = 1});
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // what comes first has run
+      occupied.leave((s + 1) * all / 3);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+  for (int s = 0; s < 3; ++s) {
+    EXPECT_NO_THROW(gpu()->synchronize({.stream = stream[s]}));
+    EXPECT_EQ(gradients[static_cast<size_t>(s)]->bits(), rotating.expected) << "stream " << s;
+    cudaStreamDestroy(stream[s]);
+  }
+}
+
 TEST(Residency, GraphsReplayBesideCalls) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const auto all = cases(128);
@@ -289,42 +330,58 @@ TEST(Plans, OfDestroyedGraphsAreFreed) {
   cudaStreamDestroy(stream);
 }
 
+// Threads share plans of equal size that differ, and more come than a device keeps while none that
+// was launched has run.
 TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(2048, 2048);
   GpuCase c(problem_of(mask, 128, 1), mask, 3);
-  const Plan backward = c.plan(Pass::backward, "descending");
-  c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
-  Gradients expected(c.problem);
-  gpu()->backward(backward, expected.of(c), {});
-  gpu()->synchronize({});
-  const auto bits = expected.bits();
-
-  constexpr int kThreads = 4;
-  std::vector<std::unique_ptr<Gradients>> gradients;
-  for (int t = 0; t < kThreads; ++t) gradients.push_back(std::make_unique<Gradients>(c.problem));
-  std::vector<std::string> failed(kThreads);
-  // All threads use each plan, and more plans come than a device keeps.
+  gpu()->forward(c.plan(Pass::forward, "descending"), c.forward(), {});
+  constexpr size_t kOrders = 3, kThreads = 4;  // 64 plans are kept, no multiple of kOrders
+  std::array<Plan, kOrders> plan;
+  std::array<std::vector<std::vector<uint8_t>>, kOrders> expected;
+  for (size_t o = 0; o < kOrders; ++o) {
+    plan[o] = c.plan(Pass::backward, std::array{"ascending", "descending", "right_to_left"}[o]);
+    Gradients gradients(c.problem);
+    gpu()->backward(plan[o], gradients.of(c), {});
+    gpu()->synchronize({});
+    expected[o] = gradients.bits();
+  }
   std::vector<Plan> plans;
-  for (int i = 0; i < 150; ++i) plans.push_back(fresh(backward));
+  for (size_t i = 0; i < 90; ++i) plans.push_back(fresh(plan[i % kOrders]));
+  std::vector<std::unique_ptr<Gradients>> gradients;  // of each thread and order
+  for (size_t i = 0; i < kThreads * kOrders; ++i)
+    gradients.push_back(std::make_unique<Gradients>(c.problem));
+  std::array<std::string, kThreads> failed;
+  std::optional<Occupied> occupied(cuda::device(0).multiprocessors);
+  std::latch launched(kThreads);
   std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
+  for (size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      try {
-        for (const Plan& plan : plans) {
-          gpu()->backward(plan, gradients[static_cast<size_t>(t)]->of(c),
-                          {.stream = cudaStreamPerThread});
+      const auto attempt = [&](const auto& work) {
+        try {
+          work();
+        } catch (const std::exception& error) {
+          failed[t] = error.what();
         }
-        gpu()->synchronize({.stream = cudaStreamPerThread});
-      } catch (const std::exception& error) {
-        failed[static_cast<size_t>(t)] = error.what();
-      }
+      };
+      attempt([&] {
+        for (size_t i = 0; i < plans.size(); ++i)
+          gpu()->backward(plans[i], gradients[t * kOrders + i % kOrders]->of(c),
+                          {.stream = cudaStreamPerThread});
+      });
+      launched.count_down();
+      attempt([&] { gpu()->synchronize({.stream = cudaStreamPerThread}); });
     });
   }
+  launched.wait();
+  EXPECT_TRUE(occupied->holds()) << "some had run before all were launched";
+  occupied.reset();
   for (std::thread& thread : threads) thread.join();
   for (size_t t = 0; t < kThreads; ++t) {
     EXPECT_EQ(failed[t], "");
-    EXPECT_EQ(gradients[t]->bits(), bits) << "thread " << t;
+    for (size_t o = 0; o < kOrders; ++o)
+      EXPECT_EQ(gradients[t * kOrders + o]->bits(), expected[o]) << "thread " << t << " " << o;
   }
 }
 
