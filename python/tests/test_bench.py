@@ -171,8 +171,8 @@ def test_reports_compare_and_escape():
                     row("verbatim:unordered", 1.0),
                     row("magi", status="unsupported", reason=evil, forward=None, backward=None))]  # fmt: skip
     text, shown = report.text(found), page.html(found)
-    assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +2\.00", text)
-    assert re.search(r"time with determinism over without\n.*\ncase +2\.00", text)
+    assert re.search(r"backward, speed-up of verbatim over\n.*\ncase +2\.00", text)
+    assert re.search(r"speed-up of a fixed order over none\n.*\ncase +0\.50", text)
     assert evil not in shown and "&lt;script&gt;" in shown and "<svg" in shown
     assert "http" not in shown and "<script" not in shown
     assert "<script>" not in report.markdown(found, "the command")
@@ -186,10 +186,10 @@ def test_the_price_of_determinism_is_that_of_calls_in_turn():
                 bits={"differing_words": 0}, check={"error_ratio": 0.1})  # fmt: skip
     found = [result(ordered, free, row("flex", 1.0), alone)]
     text = report.text(found)
-    assert re.search(r"time with determinism over without\n.*\ncase +1\.25", text)
-    assert re.search(r"time with determinism over without\n.*\n.*\nalone +2\.00", text)
-    assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +0\.50", text)
-    assert "1.25" in page.html(found)
+    assert re.search(r"speed-up of a fixed order over none\n.*\ncase +0\.80", text)
+    assert re.search(r"speed-up of a fixed order over none\n.*\n.*\nalone +0\.50", text)
+    assert re.search(r"backward, speed-up of verbatim over\n.*\ncase +0\.50", text)
+    assert "0.80" in page.html(found)
     twin = report.rows_of(found)[-1]  # of "alone": nobody checked it or compared its bits
     assert twin["provider"] == "verbatim:unordered" and twin["name"] == "alone"
     assert twin["backward"] and not twin["bits"] and not twin["check"] and not twin["repro"]
@@ -253,8 +253,8 @@ def test_peers_of_the_tool_stand_beside_it():
     for member in ("provider", "status", "reason"):
         del ours[member]
     text = report.text([result(ours, asked, fast, row("flash", status="error", reason="why"))])
-    assert re.search(r"time of a peer over verbatim's\n.*\ncase +1\.50 +0\.75", text)
-    assert re.search(r"time with determinism over without\n.*cudnn.*\ncase .*2\.00", text)
+    assert re.search(r"speed-up of verbatim over\n.*\ncase +1\.50 +0\.75", text)
+    assert re.search(r"speed-up of a fixed order over none\n.*cudnn.*\ncase .*0\.50", text)
     assert "flash: error, why" in text
 
 
