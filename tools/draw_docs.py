@@ -14,7 +14,7 @@ text{font:13px ui-sans-serif,system-ui,"Segoe UI",Roboto,Helvetica,Arial,sans-se
 .paper{fill:#fdfcf9}.empty{fill:#f1efe9}.full{fill:#2a7f9e}.partial{fill:#67a9bc}
 .second{fill:#7a5ea8}.sum{fill-opacity:.5}.wait{fill:#d9483b;fill-opacity:.6}
 .grid{stroke:#e4e2dc}.mark{fill:none;stroke:#1d2733;stroke-width:2}
-.arrow{fill:none;stroke:#d9483b;stroke-width:2.5}.head{fill:#d9483b}
+.line{fill:none}.arrow{fill:none;stroke:#d9483b;stroke-width:2.5}.head{fill:#d9483b}
 @media (prefers-color-scheme:dark){text{fill:#98a3ad}.word{fill:#e7e9ea}.on{fill:#fff}
 .paper{fill:#14181d}.empty{fill:#1f262d}.grid{stroke:#303841}.mark{stroke:#e7e9ea}}
 """
@@ -137,5 +137,57 @@ def draw_chains():
     svg.save("docs/chains.svg")
 
 
+LINES = [  # provider, name, results file, colour
+    ("verbatim", "Verbatim, deterministic", "h200_peers.json", "#0b6e4f"),
+    ("flash_attn_3", "FlashAttention-3", "h200_peers.json", "#2e86ab"),
+    ("flash_attn_3:deterministic", "FlashAttention-3, deterministic", "h200_peers.json", "#7d5ba6"),
+    ("torch:cudnn", "cuDNN", "h200_peers_sdpa.json", "#c26d27"),
+    ("flex", "FlexAttention", "h200_peers.json", "#d1495b"),
+    ("torch:flash", "FlashAttention-2", "h200_peers_sdpa.json", "#66797f"),
+]
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+def draw_speed():
+    results = {file: json.loads((ROOT / "bench" / "results" / file).read_text())
+               for file in dict.fromkeys(line[2] for line in LINES)}
+    rates = {(file, row["provider"], row["name"]): row["backward"]["tflops"]
+             for file, result in results.items() for row in result["results"] if row["backward"]}
+    commits = [result["commit"] for result in results.values()]
+    svg = Svg(960, 408, "Backward TFLOP/s by length: Verbatim and its peers, causal, H200")
+    top, height, width, highest = 52, 252, 372, 700
+    for panel, dim in enumerate((128, 64)):
+        left = 62 + panel * 470
+
+        def x_of(i):
+            return left + i * width / (len(LENGTHS) - 1)
+
+        def y_of(rate):
+            return top + height * (1 - rate / highest)
+
+        svg.text(left, 28, f"Backward, causal, head dim {dim}: TFLOP/s", "word")
+        for rate in range(0, highest + 1, 100):
+            svg.path(f"M{left} {y_of(rate):g}h{width}", "grid")
+            svg.text(left - 8, y_of(rate) + 4, str(rate), "small", "end")
+        for i, length in enumerate(LENGTHS):
+            svg.text(x_of(i), top + height + 20, f"{length:,}", "small", "middle")
+        for provider, _, file, colour in reversed(LINES):  # ours on top
+            points = [(x_of(i), y_of(rates[file, provider, f"hd{dim} causal {length}"]))
+                      for i, length in enumerate(LENGTHS)]
+            dashes = "" if file == LINES[0][2] else ";stroke-dasharray:6 4"
+            weight = 3.5 if provider == "verbatim" else 2
+            svg.path("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), "line",
+                     f"stroke:{colour};stroke-width:{weight}{dashes}")
+    for i, (_, name, file, colour) in enumerate(LINES):
+        x, y = 62 + i % 3 * 300, top + height + 48 + i // 3 * 22
+        dashes = "" if file == LINES[0][2] else ";stroke-dasharray:6 4"
+        svg.path(f"M{x} {y - 4}h28", "line", f"stroke:{colour};stroke-width:3{dashes}")
+        svg.text(x + 36, y, name)
+    svg.text(62, 394, f"NVIDIA H200, bf16, 16,384 tokens of hidden size 2,048. Dashed: another run (commit"
+             f" {commits[1]}; the others {commits[0]}).", "small")
+    svg.save("docs/speed.svg")
+
+
 if __name__ == "__main__":
     draw_chains()
+    draw_speed()
