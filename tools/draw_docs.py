@@ -49,8 +49,8 @@ class Svg:
         self.path(f"M{x} {y}V{to_y - tip}", "arrow")
         self.path(f"M{x - 5} {to_y - tip}h10l-5 {tip}z", "head")
 
-    def save(self, path):
-        (ROOT / path).write_text("\n".join([*self.parts, "</svg>\n"]))
+    def document(self):
+        return "\n".join([*self.parts, "</svg>\n"])
 
 
 def schedule(tiles, heads, compute, reduce):
@@ -134,7 +134,7 @@ def draw_chains():
             "part: with several query heads for each KV head, the share of them that one chain walks.",
             "piece: a chain that is cut so that fewer workers suffice; the next goes on from its dK and dV.")):
         svg.words(left, y + 23 * i, line)
-    svg.save("docs/chains.svg")
+    return svg.document()
 
 
 LINES = [  # provider, name, results file, colour
@@ -185,9 +185,11 @@ def draw_speed():
         svg.text(x + 36, y, name)
     svg.text(62, 394, f"NVIDIA H200, bf16, 16,384 tokens of hidden size 2,048. Dashed: another run (commit"
              f" {commits[1]}; the others {commits[0]}).", "small")
-    svg.save("docs/speed.svg")
+    return svg.document()
 
+
+PICTURES = {"chains": draw_chains, "speed": draw_speed}
 
 if __name__ == "__main__":
-    draw_chains()
-    draw_speed()
+    for name, draw in PICTURES.items():
+        (ROOT / "docs" / f"{name}.svg").write_text(draw())

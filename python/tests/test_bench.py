@@ -247,6 +247,17 @@ def test_reports_read_the_tool_s_results():
     assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
 
 
+def test_pages_and_pictures_of_results_are_current(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import draw_docs
+    import write_results
+
+    for name, text in write_results.pages().items():
+        assert text == (ROOT / "docs" / "results" / f"{name}.md").read_text(), name
+    for name, draw in draw_docs.PICTURES.items():
+        assert draw() == (ROOT / "docs" / f"{name}.svg").read_text(), name
+
+
 def test_peers_of_the_tool_stand_beside_it():
     """`verbatim bench --providers`: its own rows have no provider, cuDNN's do."""
     ours, asked, fast = row(), row("cudnn:deterministic", ms=3.0), row("cudnn", ms=1.5)
