@@ -6,6 +6,7 @@
 import json
 import math
 import pathlib
+import shlex
 import statistics
 
 from verbatim_attn.bench import report
@@ -28,6 +29,16 @@ def lines_of(name):
 def table(columns, rows):
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns),
             *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def command(program, arguments, providers=()):
+    """What makes a run again, in a code block. A run that was gone on with had several."""
+    own = ("--providers", "--commit", "--resume", "--json")
+    kept = [word for word, before in zip(arguments, ["", *arguments], strict=False)
+            if word not in own and before not in own]
+    if providers:
+        kept += ["--providers", ",".join(providers)]
+    return ["", "```", shlex.join([*program, *kept]), "```"]
 
 
 def peer_name(provider):
@@ -65,7 +76,8 @@ def peers(name, providers, of_set=None):
     result["results"] = [row for row in result["results"]
                          if row["provider"] in shown and of_set in (None, row["set"])]
     lines = [*summary(report.rows_of([result]), providers), "",
-             f"`bench/results/{name}`: {report.provenance(result)}."]
+             f"`bench/results/{name}`: {report.provenance(result)}. To make it again:",
+             *command(["python", "-m", "verbatim_attn.bench"], result["arguments"], shown)]
     for title, columns, rows in report.tables([result]):
         lines += ["", f"## {title[0].upper()}{title[1:]}", "", *table(columns, rows)]
     return lines
@@ -86,7 +98,8 @@ def order(name):
                      f"{back['noise']:.1%}"])
     return ["", f"## {run['protocol'].capitalize()}", "",
             f"`bench/results/{name}`: {run['device']['name']}, commit {run['commit']}, 8192^3 bf16"
-            f" matmul {matmul['before']:.0f} TFLOP/s before and {matmul['after']:.0f} after.", "",
+            f" matmul {matmul['before']:.0f} TFLOP/s before and {matmul['after']:.0f} after. To make it again:",
+            *command(["verbatim"], run["arguments"]), "",
             *table(["case", "forward TFLOP/s", "backward ms", "backward TFLOP/s", "of the matmul",
                     "without order ms", "speed-up over it", "order", "noise"], rows)]
 
@@ -162,7 +175,8 @@ FA2 = ("torch:flash", "torch:flash:deterministic")
 PAGES = {
     "dense": ("How fast are dense shapes beside FlashAttention-3 and FlexAttention?", """\
 Causal and full masks, 16,384 tokens of hidden size 2,048: the batch shrinks as the length grows. \
-FlexAttention has one backward, which repeats its bits.""",
+FlexAttention has one backward, which repeats its bits. FlashAttention-3 is built \
+from the `hopper` folder of its repository at 0251105, for bf16.""",
               lambda: peers("h200_peers.json", (*FA3, "flex"))),
     "pytorch": ("How fast are dense shapes beside PyTorch's own attention?", """\
 The same shapes. PyTorch does not reach cuDNN's deterministic mode. The plain formulas need \
