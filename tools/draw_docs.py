@@ -74,7 +74,7 @@ def schedule(tiles, heads, compute, reduce):
 
 
 def draw_chains():
-    svg = Svg(960, 684, "A chain walks query tiles past a KV tile: the words of a plan")
+    svg = Svg(960, 750, "A chain walks query tiles past a KV tile: the words of a plan")
     n, cell, left, top = 4, 58, 70, 64
     svg.text(left, 26, "One head, causal, four tiles a side. A number is the addend of its visit.", "word")
     svg.text(left + n * cell / 2, 50, "KV tiles 0 to 3", anchor="middle")
@@ -130,10 +130,29 @@ def draw_chains():
             "wait (red): the visit is computed, but its turn has not come. All chains start at query tile 3.",
             "wave: the tasks that run at once, here four.",
             "residency: how many must run at once for no wait to last forever; here one, for no task waits for"
-            " a later one.",
-            "part: with several query heads for each KV head, the share of them that one chain walks.",
-            "piece: a chain that is cut so that fewer workers suffice; the next goes on from its dK and dV.")):
+            " a later one.")):
         svg.words(left, y + 23 * i, line)
+
+    # A group: the chains of KV tile 1 with two query heads.
+    y += 5 * 23 + 26
+    svg.text(left, y - 4, "The chains of KV tile 1 where two query heads (colours) share a KV head", "word")
+    box = 27
+    walk = [(3, "full"), (2, "full"), (1, "full"), (3, "second"), (2, "second"), (1, "second")]
+    for x, cuts, lines in (
+            (left, [6], ("chain: walks both query heads.",)),
+            (left + 260, [3, 6], ("part: one share of the query heads. Their", "dK and dV are added, head after head.")),
+            (left + 560, [2, 6], ("piece: cut so that fewer workers suffice.", "The next goes on from its dK and dV."))):
+        begin = 0
+        for cut in cuts:
+            for q, css in walk[begin:cut]:
+                svg.rect(x, y + 10, box - 1, box - 1, css)
+                svg.text(x + box / 2, y + 28, str(q), "on", "middle")
+                x += box
+            svg.path(f"M{x - (cut - begin) * box - 1:g} {y + 9}h{(cut - begin) * box + 1}v{box + 1}"
+                     f"h-{(cut - begin) * box + 1}z", "mark")
+            x += 12
+            begin = cut
+        svg.words(x - len(cuts) * 12 - 6 * box, y + 58, *lines)
     return svg.document()
 
 
