@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Fails when a reference page is too long to read, or when a link of the docs leads nowhere."""
+
 import pathlib
 import re
 import sys
@@ -34,7 +35,9 @@ def readability(name, text):
     if len(lines) > most:
         yield f"{name}: {len(lines)} lines, at most {most}"
     for number, line in enumerate(prose(text).splitlines(), 1):
-        longest = max(len(part.split()) for part in (line.split("|") if line[:1] == "|" else [line]))
+        longest = max(
+            len(part.split()) for part in (line.split("|") if line[:1] == "|" else [line])
+        )
         if longest > MOST_WORDS:
             yield f"{name}:{number}: {longest} words in one piece, at most {MOST_WORDS}"
         if found := COMMIT.search(line):

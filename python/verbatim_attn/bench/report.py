@@ -47,8 +47,8 @@ def speed_up(row: dict[str, Any], other: dict[str, Any], which: str) -> float:
 
 
 def tables(results: Results) -> list[Table]:
-    """TFLOP/s by exact area, our speed-up over peers, what determinism costs. A speed-up is the time of
-    the other over that of the first: above 1, the first is faster."""
+    """TFLOP/s by exact area, our speed-up over peers, what determinism costs. A speed-up is the time
+    of the other over that of the first: above 1, the first is faster."""
     rows = rows_of(results)
     by_case: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows:
