@@ -183,7 +183,7 @@ def test_the_price_of_determinism_is_that_of_calls_in_turn():
     """Not that of the medians, where a row has both."""
     ordered, free = row(ms=2.0, order_ratio=0.8), row("verbatim:unordered", 1.0)
     alone = row(ms=2.0, name="alone", order_ratio=0.5, unordered=free["backward"],
-                bits={"differing_words": 0}, check={"error_ratio": 0.1})  # fmt: skip
+                block={"ms": 9.0}, bits={"differing_words": 0}, check={"error_ratio": 0.1})  # fmt: skip
     found = [result(ordered, free, row("flex", 1.0), alone)]
     text = report.text(found)
     assert re.search(r"speed-up of a fixed order over none\n.*\ncase +0\.80", text)
@@ -192,7 +192,7 @@ def test_the_price_of_determinism_is_that_of_calls_in_turn():
     assert "0.80" in page.html(found)
     twin = report.rows_of(found)[-1]  # of "alone": nobody checked it or compared its bits
     assert twin["provider"] == "verbatim:unordered" and twin["name"] == "alone"
-    assert twin["backward"] and not twin["bits"] and not twin["check"] and not twin["repro"]
+    assert twin["backward"] and not any(twin[x] for x in ("block", "bits", "check", "repro"))
 
 
 def test_calls_in_turn(monkeypatch):
@@ -252,8 +252,17 @@ def test_pages_and_pictures_of_results_are_current(monkeypatch):
     import draw_docs
     import write_results
 
-    for name, text in write_results.pages().items():
+    pages = write_results.pages()
+    for name, text in pages.items():
         assert text == (ROOT / "docs" / "results" / f"{name}.md").read_text(), name
+    quoted = re.findall(
+        r"^\|.*\| (\S+ to \S+) \| (\S+) \| \[.*\]\(docs/results/(\S+)\.md\) \|$",
+        (ROOT / "README.md").read_text(),
+        re.M,
+    )
+    assert len(quoted) == 5
+    for extent, mean, name in quoted:
+        assert f"| {extent}, mean {mean} |" in pages[name], (extent, name)
     for name, draw in draw_docs.PICTURES.items():
         assert draw() == (ROOT / "docs" / f"{name}.svg").read_text(), name
 

@@ -24,8 +24,8 @@ def rows_of(results: Results) -> list[dict[str, Any]]:
         found.append(row)
         twin = unordered_twin(row["provider"])
         if row.get("unordered") and (row["set"], row["name"], twin) not in measured:
-            untold = dict.fromkeys(("plan", "forward", "unordered", "order_ratio", "check", "bits",
-                                    "workspace_bytes", "memory_bytes"))  # fmt: skip
+            untold = dict.fromkeys(("plan", "forward", "block", "unordered", "order_ratio",
+                                    "check", "bits", "workspace_bytes", "memory_bytes"))  # fmt: skip
             found.append({**row, "provider": twin, **untold, "backward": row["unordered"],
                           "repro": ""})  # fmt: skip
     return found
