@@ -171,8 +171,8 @@ def test_reports_compare_and_escape():
                     row("verbatim:unordered", 1.0),
                     row("magi", status="unsupported", reason=evil, forward=None, backward=None))]  # fmt: skip
     text, shown = report.text(found), page.html(found)
-    assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +2\.00", text)
-    assert re.search(r"time with determinism over without\n.*\ncase +2\.00", text)
+    assert re.search(r"backward, speed-up of verbatim over\n.*\ncase +2\.00", text)
+    assert re.search(r"speed-up of a fixed order over none\n.*\ncase +0\.50", text)
     assert evil not in shown and "&lt;script&gt;" in shown and "<svg" in shown
     assert "http" not in shown and "<script" not in shown
     assert "<script>" not in report.markdown(found, "the command")
@@ -183,16 +183,16 @@ def test_the_price_of_determinism_is_that_of_calls_in_turn():
     """Not that of the medians, where a row has both."""
     ordered, free = row(ms=2.0, order_ratio=0.8), row("verbatim:unordered", 1.0)
     alone = row(ms=2.0, name="alone", order_ratio=0.5, unordered=free["backward"],
-                bits={"differing_words": 0}, check={"error_ratio": 0.1})  # fmt: skip
+                block={"ms": 9.0}, bits={"differing_words": 0}, check={"error_ratio": 0.1})  # fmt: skip
     found = [result(ordered, free, row("flex", 1.0), alone)]
     text = report.text(found)
-    assert re.search(r"time with determinism over without\n.*\ncase +1\.25", text)
-    assert re.search(r"time with determinism over without\n.*\n.*\nalone +2\.00", text)
-    assert re.search(r"backward, time of a peer over verbatim's\n.*\ncase +0\.50", text)
-    assert "1.25" in page.html(found)
+    assert re.search(r"speed-up of a fixed order over none\n.*\ncase +0\.80", text)
+    assert re.search(r"speed-up of a fixed order over none\n.*\n.*\nalone +0\.50", text)
+    assert re.search(r"backward, speed-up of verbatim over\n.*\ncase +0\.50", text)
+    assert "0.80" in page.html(found)
     twin = report.rows_of(found)[-1]  # of "alone": nobody checked it or compared its bits
     assert twin["provider"] == "verbatim:unordered" and twin["name"] == "alone"
-    assert twin["backward"] and not twin["bits"] and not twin["check"] and not twin["repro"]
+    assert twin["backward"] and not any(twin[x] for x in ("block", "bits", "check", "repro"))
 
 
 def test_calls_in_turn(monkeypatch):
@@ -247,14 +247,34 @@ def test_reports_read_the_tool_s_results():
     assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
 
 
+def test_pages_and_pictures_of_results_are_current(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import draw_docs
+    import write_results
+
+    pages = write_results.pages()
+    for name, text in pages.items():
+        assert text == (ROOT / "docs" / "results" / f"{name}.md").read_text(), name
+    quoted = re.findall(
+        r"^\|.*\| (\S+ to \S+) \| (\S+) \| \[.*\]\(docs/results/(\S+)\.md\) \|$",
+        (ROOT / "README.md").read_text(),
+        re.M,
+    )
+    assert len(quoted) == 5
+    for extent, mean, name in quoted:
+        assert f"| {extent}, mean {mean} |" in pages[name], (extent, name)
+    for name, draw in draw_docs.PICTURES.items():
+        assert draw() == (ROOT / "docs" / f"{name}.svg").read_text(), name
+
+
 def test_peers_of_the_tool_stand_beside_it():
     """`verbatim bench --providers`: its own rows have no provider, cuDNN's do."""
     ours, asked, fast = row(), row("cudnn:deterministic", ms=3.0), row("cudnn", ms=1.5)
     for member in ("provider", "status", "reason"):
         del ours[member]
     text = report.text([result(ours, asked, fast, row("flash", status="error", reason="why"))])
-    assert re.search(r"time of a peer over verbatim's\n.*\ncase +1\.50 +0\.75", text)
-    assert re.search(r"time with determinism over without\n.*cudnn.*\ncase .*2\.00", text)
+    assert re.search(r"speed-up of verbatim over\n.*\ncase +1\.50 +0\.75", text)
+    assert re.search(r"speed-up of a fixed order over none\n.*cudnn.*\ncase .*0\.50", text)
     assert "flash: error, why" in text
 
 

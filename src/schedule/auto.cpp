@@ -126,7 +126,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
                                 : head.name;
   const bool staggered = (order.starts_with("descending") || order == "auto") && load.unequal();
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
-  // L2; the bounds were measured on an H200 (docs/kernels/backward-sm90.md).
+  // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md).
   const bool rectangular = load.visits == load.columns * head.tiles->q_tiles();
   const bool splits = order.find('/') != std::string::npos;
   size_t side_by_side = rectangular || splits ? between(4, fitting, many) : 1;

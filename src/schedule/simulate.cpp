@@ -1,4 +1,4 @@
-// Runs a plan in simulated time: the paper's model and the calibrated one (docs/scheduling.md).
+// Runs a plan in simulated time: the paper's model and the calibrated one (docs/machines.md).
 #include "schedule/simulate.h"
 
 #include <algorithm>

@@ -58,7 +58,7 @@ void expect_near_the_bound_or_the_best(const Problem& problem, const Mask& mask,
   const Simulation found = simulate(plan, options.machine);
   if (found.makespan <= 1.05 * found.lower_bound) return;
   // Of short chains the model takes the price of one more too low: it rates parts of a group up to
-  // 19 % faster where an H200 takes 1 to 13 % longer (docs/kernels/backward-sm90.md).
+  // 19 % faster where an H200 takes 1 to 13 % longer (docs/lab/backward-sm90.md).
   const bool short_chains = mask.name() != "full" && mask.name() != "causal";
   double any_workers = found.makespan, all = found.makespan;
   for (const Candidate& candidate : search(problem, mask, options)) {

@@ -88,7 +88,7 @@ def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
             parts += [f"<h2>{escape(title)}</h2>", *charts]
     overhead = _overhead(rows)
     draw = _dots if len({row["problem"]["q_len"] for row in overhead}) == 1 else _chart
-    if chart := draw("backward, time with determinism over without", overhead, colours,
+    if chart := draw("backward, speed-up of a fixed order over none", overhead, colours,
                      lambda r: r["ratio"]):  # fmt: skip
         parts += ["<h2>What determinism costs</h2>", chart]
     return parts
@@ -108,7 +108,7 @@ def _overhead(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         twin = by_kind.get((row["set"], row["name"], report.unordered_twin(row["provider"])))
         if twin:
-            found.append({**row, "ratio": report.time_over(row, twin, "backward")})
+            found.append({**row, "ratio": report.speed_up(row, twin, "backward")})
     return found
 
 

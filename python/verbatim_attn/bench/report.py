@@ -24,8 +24,8 @@ def rows_of(results: Results) -> list[dict[str, Any]]:
         found.append(row)
         twin = unordered_twin(row["provider"])
         if row.get("unordered") and (row["set"], row["name"], twin) not in measured:
-            untold = dict.fromkeys(("plan", "forward", "unordered", "order_ratio", "check", "bits",
-                                    "workspace_bytes", "memory_bytes"))  # fmt: skip
+            untold = dict.fromkeys(("plan", "forward", "block", "unordered", "order_ratio",
+                                    "check", "bits", "workspace_bytes", "memory_bytes"))  # fmt: skip
             found.append({**row, "provider": twin, **untold, "backward": row["unordered"],
                           "repro": ""})  # fmt: skip
     return found
@@ -37,17 +37,18 @@ def milliseconds(row: dict[str, Any], which: str) -> float:
     return timing["ms"] if timing and timing["ms"] else math.nan
 
 
-def time_over(row: dict[str, Any], other: dict[str, Any], which: str) -> float:
-    """How many times as long as `other` a row takes. Of a row and its unordered twin, timed in turn
-    where the row says so."""
+def speed_up(row: dict[str, Any], other: dict[str, Any], which: str) -> float:
+    """The time of `other` over that of `row`: above 1, `row` is faster. Of a row and its unordered
+    twin, timed in turn where the row says so."""
     if which == "backward" and row.get("order_ratio"):
         if unordered_twin(row["provider"]) == other.get("provider"):
-            return 1 / row["order_ratio"]
-    return milliseconds(row, which) / milliseconds(other, which)
+            return float(row["order_ratio"])
+    return milliseconds(other, which) / milliseconds(row, which)
 
 
 def tables(results: Results) -> list[Table]:
-    """TFLOP/s by exact area, times against ours, what determinism costs."""
+    """TFLOP/s by exact area, our speed-up over peers, what determinism costs. A speed-up is the time
+    of the other over that of the first: above 1, the first is faster."""
     rows = rows_of(results)
     by_case: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -65,12 +66,12 @@ def tables(results: Results) -> list[Table]:
                  for case, of in by_case.items()]  # fmt: skip
         found.append(("whole block, ms forward and backward", ["case", *names], lines))
     for which in ("forward", "backward", *blocks) if "verbatim" in names and others else ():
-        pairs = {name: [(of, name, "verbatim") for of in by_case.values()] for name in others}
-        found.append(_ratios(f"{which}, time of a peer over verbatim's", by_case, pairs, which))
+        pairs = {name: [(of, "verbatim", name) for of in by_case.values()] for name in others}
+        found.append(_ratios(f"{which}, speed-up of verbatim over", by_case, pairs, which))
     twins = {name: twin for name in names if (twin := unordered_twin(name)) and twin in names}
     if twins:
         pairs = {a: [(of, a, b) for of in by_case.values()] for a, b in twins.items()}
-        found.append(_ratios("backward, time with determinism over without", by_case, pairs,
+        found.append(_ratios("backward, speed-up of a fixed order over none", by_case, pairs,
                              "backward"))  # fmt: skip
     if any(row.get("memory_bytes") for row in rows):
         lines = [[case[1], *(_mebibytes(of.get(name)) for name in names)]
@@ -82,7 +83,7 @@ def tables(results: Results) -> list[Table]:
 def _ratios(title: str, by_case: Any, pairs: dict[str, list[Any]], which: str) -> Table:
     columns = []
     for entries in pairs.values():
-        ratios = [time_over(of.get(a, {}), of.get(b, {}), which) for of, a, b in entries]
+        ratios = [speed_up(of.get(a, {}), of.get(b, {}), which) for of, a, b in entries]
         known = [math.log(ratio) for ratio in ratios if not math.isnan(ratio)]
         mean = math.exp(sum(known) / len(known)) if known else math.nan
         columns.append([_number(ratio) for ratio in [*ratios, mean]])

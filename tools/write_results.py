@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""Writes docs/results/ from bench/results/, a page a question:
+
+VERBATIM_LIBRARY=build/libverbatim_c.so PYTHONPATH=python python3 tools/write_results.py
+"""
+
+import json
+import math
+import pathlib
+import shlex
+import statistics
+
+from verbatim_attn.bench import report
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+FA3 = ("flash_attn_3", "flash_attn_3:deterministic")
+FA2 = ("torch:flash", "torch:flash:deterministic")
+VARLEN = ("torch:varlen", "torch:varlen:deterministic")
+PEERS = {
+    "torch:flash": "FlashAttention-2 (PyTorch)",
+    "torch:varlen": "FlashAttention-2 (varlen_attn)",
+    "torch:cudnn": "cuDNN (PyTorch)",
+    "torch:math": "plain formulas (PyTorch)",
+    "flex": "FlexAttention",
+    "flash_attn_3": "FlashAttention-3",
+}
+
+
+def load(name):
+    return json.loads((RESULTS / name).read_text())
+
+
+def table(rows):
+    """Of rows that map columns to cells."""
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def command(program, arguments, providers=()):
+    """What makes a run again. A run that was gone on with had several."""
+    own = ("--providers", "--commit", "--resume", "--json")
+    kept = [*program]
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        if word not in own and before not in own:
+            kept.append(word)
+    if providers:
+        kept += ["--providers", ",".join(providers)]
+    return f"To make it again:\n\n```\n{shlex.join(kept)}\n```"
+
+
+def peer_name(provider):
+    base, _, mode = provider.rpartition(":")
+    if mode == "deterministic":
+        return f"{PEERS[base]}, deterministic"
+    return PEERS[provider]
+
+
+def summary(rows, providers):
+    """Our speed-up over each peer: least to most and geometric mean, and the least one's case."""
+    ours = {row["name"]: row for row in rows if row["provider"] == "verbatim"}
+
+    def speed_ups(provider, which):
+        of = {row["name"]: row for row in rows if row["provider"] == provider}
+        found = {name: report.speed_up(ours[name], row, which) for name, row in of.items()}
+        return {name: ratio for name, ratio in found.items() if not math.isnan(ratio)}
+
+    def extent(ratios):
+        mean = statistics.geometric_mean(ratios.values())
+        return f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f}, mean {mean:.2f}"
+
+    lines = []
+    for provider in providers:
+        backward = speed_ups(provider, "backward")
+        line = {
+            "speed-up over": peer_name(provider),
+            "cases": str(len(backward)),
+            "backward": extent(backward),
+            "weakest case": min(backward, key=backward.get),
+            "forward": extent(speed_ups(provider, "forward")),
+        }
+        if block := speed_ups(provider, "block"):
+            line["block"] = extent(block)
+        lines.append(line)
+    return table(lines)
+
+
+def peers(name, providers, of_set=None):
+    """A run of `python -m verbatim_attn.bench`: `providers` beside ours, of one set or all."""
+    result = load(name)
+    shown = ("verbatim", *providers)
+    result["results"] = [
+        row
+        for row in result["results"]
+        if row["provider"] in shown and of_set in (None, row["set"])
+    ]
+    again = command(["python", "-m", "verbatim_attn.bench"], result["arguments"], shown)
+    parts = [
+        summary(report.rows_of([result]), providers),
+        f"`bench/results/{name}`: {report.provenance(result)}. {again}",
+        "In the tables, `verbatim:unordered` is ours without order, and `:deterministic` a peer"
+        " with its switch for determinism on.",
+    ]
+    for title, columns, rows in report.tables([result]):
+        parts.append(f"## {title[0].upper()}{title[1:]}")
+        parts.append(table([dict(zip(columns, row, strict=True)) for row in rows]))
+    return parts
+
+
+def order(name):
+    """Every case of `verbatim bench` beside the same kernel without order."""
+    run = load(name)
+    matmul = run["matmul_tflops"]
+    yardstick = statistics.mean((matmul["before"], matmul["after"]))
+    rows = []
+    for r in run["results"]:
+        back, none = r["backward"], r["unordered"]
+        ratio = r.get("order_ratio") or none["ms"] / back["ms"]  # not in turn
+        row = {
+            "case": r["name"],
+            "forward TFLOP/s": f"{r['forward']['tflops']:.0f}",
+            "backward ms": f"{back['ms']:.3f}",
+            "backward TFLOP/s": f"{back['tflops']:.0f}",
+            "of the matmul": f"{back['tflops'] / yardstick:.2f}",
+            "without order ms": f"{none['ms']:.3f}",
+            "speed-up over it": f"{ratio:.2f}",
+            "order": r["plan"]["order"],
+            "noise": f"{back['noise']:.1%}",
+        }
+        rows.append(row)
+    return [
+        f"## {run['protocol'].capitalize()}",
+        f"`bench/results/{name}`: {run['device']['name']}, commit {run['commit']}, 8192^3 bf16"
+        f" matmul {matmul['before']:.0f} TFLOP/s before and {matmul['after']:.0f} after. "
+        + command(["verbatim"], run["arguments"]),
+        table(rows),
+    ]
+
+
+def cpu(name):
+    result = load(name)
+    rows = []
+    for r in result["results"]:
+        of = r["cpu" if r["threads"] == 1 else "wall"]
+        row = {
+            "threads": str(r["threads"]),
+            "dtype": r["dtype"],
+            "mask": r["mask"],
+            "length": str(r["length"]),
+            "head dim": str(r["head_dim"]),
+            "ours": f"{of['ours']:.0f}",
+            "PyTorch": f"{of['torch']:.0f}",
+            "sgemm": f"{of['gemm']:.0f}",
+            "speed-up over PyTorch": f"{of['over_torch']:.2f}",
+            "of sgemm": f"{of['over_gemm']:.2f}",
+            "commit": r.get("commit") or "-",
+        }
+        rows.append(row)
+    return [
+        f"`bench/results/{name}`: {result['cpu']}, {result['cores']} cores, PyTorch"
+        f" {result['torch']}, batch {result['batch']}, {result['heads']} heads.",
+        table(rows),
+    ]
+
+
+def calls(name):
+    result = load(name)
+    base = {(r["tensors"], r["pass"]): r["us"] for r in result["results"] if r["row"] == "C call"}
+    rows = []
+    for r in result["results"]:
+        above = [a - b for a, b in zip(r["us"], base[r["tensors"], r["pass"]], strict=True)]
+        row = {
+            "tensors": r["tensors"],
+            "pass": r["pass"],
+            "call": r["row"],
+            "us": f"{statistics.median(r['us']):.1f}",
+            "us above the C call": f"{statistics.median(above):.1f}",
+        }
+        rows.append(row)
+    env = result["environment"]
+    where = env.get("gpu", {}).get("name") or env["cpu"]
+    return [
+        f"`bench/results/{name}`: {where}, Python {env['python']}, PyTorch"
+        f" {env['packages']['torch']}, {result['calls']} calls, median of"
+        f" {len(result['results'][0]['us'])} runs.",
+        table(rows),
+    ]
+
+
+def training(name):
+    names = {
+        "naive": "plain formulas",
+        "sdpa": "SDPA, PyTorch's choice",
+        "sdpa_flash": "SDPA, FlashAttention",
+        "verbatim": "Verbatim",
+    }
+    rows = []
+    for attention, runs in load(name).items():
+        losses = [run["losses"] for run in runs]
+        same = len({run["sha256"] for run in runs}) == 1
+        fork = next((step for step, of in enumerate(zip(*losses)) if len(set(of)) > 1), None)
+        row = {
+            "attention": names[attention],
+            "last losses": ", ".join(f"{of[-1]:.4f}" for of in losses),
+            "same bits": "yes" if same else f"no, losses from step {fork}",
+            "tokens/s, best run": f"{max(run['tokens_per_second'] for run in runs):,.0f}",
+            "peak MiB": f"{max(run['peak_bytes'] for run in runs) / 2**20:,.0f}",
+        }
+        rows.append(row)
+    return [
+        f"`bench/results/{name}`, {len(losses)} runs of {len(losses[0])} steps each:",
+        table(rows),
+    ]
+
+
+def audits(name):
+    rows = []
+    for line in (RESULTS / name).read_text().splitlines():
+        found = json.loads(line)
+        asked = found["environment"]["settings"].get("deterministic_debug_mode")
+        differs = [
+            f"`{c['check']}`: {c['difference']['tensor']}, {c['differing']} of {c['runs']} runs"
+            for c in found["checks"]
+            if c["status"] == "differs"
+        ]
+        row = {
+            "target": found["target"] + (", deterministic" if asked else ""),
+            "repeats": str(found["problem"]["repeats"]),
+            "repeatable": found["verdicts"]["repeatable"],
+            "batch-invariant": found["verdicts"]["batch_invariant"],
+            "packing-invariant": found["verdicts"]["packing_invariant"],
+            "what differs": "; ".join(differs) or "-",
+        }
+        rows.append(row)
+    return [f"`bench/results/{name}`, the certificates:", table(rows)]
+
+
+# File: question, answer in words, and what follows it.
+PAGES = {
+    "dense": (
+        "How fast are dense shapes beside FlashAttention-3 and FlexAttention?",
+        "Causal and full masks, 16,384 tokens of hidden size 2,048: the batch shrinks as the length"
+        " grows. FlexAttention has one backward, which repeats its bits. FlashAttention-3 is built"
+        " from the `hopper` folder of its repository at 0251105, for bf16.",
+        lambda: peers("h200_peers.json", (*FA3, "flex")),
+    ),
+    "pytorch": (
+        "How fast are dense shapes beside PyTorch's own attention?",
+        "The same shapes. PyTorch does not reach cuDNN's deterministic mode. The plain formulas"
+        " need quadratic memory.",
+        lambda: peers("h200_peers_sdpa.json", (*FA2, "torch:cudnn", "torch:math"), "dense"),
+    ),
+    "grouped-heads": (
+        "How fast are few KV heads?",
+        "One causal sequence, head dim 128; 64:8 is 64 query heads and 8 KV heads. Sequences of"
+        " 4,096 tokens are the weakest shapes of ours that we know: `auto` may not see that they"
+        " are alone, and assumes more work beside them.",
+        lambda: peers("h200_peers_gqa.json", FA3),
+    ),
+    "masks": (
+        "How fast is my mask?",
+        "Twelve masks, one sequence of 8,192 tokens, 64:8 heads of 128. `s0` is the seed of what is"
+        " drawn. A peer without a number does not take that mask.",
+        lambda: peers("h200_peers_masks.json", ("flex", *FA3, *VARLEN, *FA2, "torch:cudnn")),
+    ),
+    "blocks": (
+        "How much faster is a transformer block?",
+        "Forward and backward of one block, with PyTorch's FlashAttention-2 in the place of ours.",
+        lambda: peers("h200_blocks.json", FA2),
+    ),
+    "order": (
+        "What does a fixed order cost?",
+        "Every case is timed in turn with the same kernel without order, which adds to dQ as it"
+        " comes, zeroes its sum first and converts it last: above 1, the order costs nothing."
+        " Rested is 0.5 s idle before ten calls, sustained 0.6 s of the same kernels. Rows of much"
+        " noise throttle inside their ten calls.",
+        lambda: [*order("h200_rested.json"), *order("h200_sustained.json")],
+    ),
+    "cpu": (
+        "How fast is the CPU beside PyTorch?",
+        "Forward plus backward in GFLOP/s by exact area, ours, PyTorch's attention and oneDNN's"
+        " sgemm in turns in one process. One thread by CPU time, two by wall time.",
+        lambda: cpu("cpu_compare_torch.json"),
+    ),
+    "python-calls": (
+        "What does a call from Python cost?",
+        "One tiny problem (16 tokens, one head), CPU time of the calling thread, the lowest tenth"
+        ' of many calls. Rows with "native" take the way in C++'
+        " ([python.md](../python.md#what-a-call-costs)).",
+        lambda: [*calls("cpu_python_overhead.json"), *calls("h200_python_overhead.json")],
+    ),
+    "training": (
+        "Does training repeat, and how fast is it?",
+        "`python/examples/train_lm.py`: a byte-level decoder of 12 layers, 8 heads of 64, 16 x"
+        " 1,024 tokens a step, bf16, H200, every run from one seed. The second table is of another"
+        " host and the way in C++.\n\n"
+        "![Losses, and the difference between runs from one seed](../training.svg)",
+        lambda: [*training("h200_training.json"), *training("h200_training_native.json")],
+    ),
+    "audit": (
+        "What does the auditor find?",
+        "H200, PyTorch 2.11 (CUDA 13.0, cuDNN 9.19), bf16, causal, batch 2, 8 heads of 128, 2,048"
+        " tokens, documents of 877, 585 and 586, all audits side by side on one GPU. `neighbours`"
+        " and `padding` were not asked of them. What it means: [audit.md](../audit.md).",
+        lambda: audits("h200_audits.jsonl"),
+    ),
+}
+
+SPEED_UP = "Speed-up is the other's time over ours: above 1, ours is faster. "
+NOTE = (
+    "Generated by `tools/write_results.py`; [benchmarks.md](../benchmarks.md) says how it was"
+    " measured."
+)
+
+
+def pages():
+    """Name and text of every page."""
+    found = {}
+    for name, (question, answer, contents) in PAGES.items():
+        parts = contents()
+        note = SPEED_UP + NOTE if any("speed-up" in part for part in parts) else NOTE
+        found[name] = "\n\n".join([f"# {question}", answer, note, *parts]) + "\n"
+    return found
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (ROOT / "docs" / "results" / f"{name}.md").write_text(text)
