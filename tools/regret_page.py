@@ -14,11 +14,17 @@ def short(key):
 def main():
     study = json.load(open(sys.argv[1]))
     rows = study["results"]
-    regrets = [row["regret"] for row in rows]
     print(f"{len(rows)} problems of seed {study['seed']}, {study['device']['name']}, driver "
-          f"{study['device']['driver']}, contract {study['contract']}, {study['commit']}. Mean regret "
-          f"{100 * statistics.mean(regrets):.1f} %, median {100 * statistics.median(regrets):.1f} %, "
-          f"worst {100 * max(regrets):.0f} %.\n")
+          f"{study['device']['driver']}, contract {study['contract']}, {study['commit']}.\n")
+    print("| level | mean regret | median | worst |\n|---|---|---|---|")
+    levels = {"invariant": rows}
+    if "gpu_to_gpu" in rows[0]:
+        levels["gpu_to_gpu"] = [row["gpu_to_gpu"] for row in rows]
+    for level, of in levels.items():
+        regrets = [100 * row["regret"] for row in of]
+        print(f"| {level} | {statistics.mean(regrets):.1f} % | {statistics.median(regrets):.1f} % | "
+              f"{max(regrets):.0f} % |")
+    print()
     print("| rule | problems it decides | time without it, mean | least | most |\n|---|---|---|---|---|")
     gains = collections.defaultdict(list)
     for row in rows:
