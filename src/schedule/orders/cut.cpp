@@ -37,14 +37,16 @@ class Cutter {
     cut->chains.resize(pieces_.size());
     cut->tasks.clear();
     for (const Piece& piece : pieces_) {
-      const int32_t index = begin[piece.chain] + piece.number;
+      const int32_t index = begin[piece.chain] + piece.number, pieces = pieces_of_[piece.chain];
       Chain& chain = cut->chains[static_cast<size_t>(index)] = order_.chains[piece.chain];
+      cut->tasks.push_back({index, index + 1});
+      if (pieces == 1) continue;
+      if (chain.addends > 1) return nullptr;  // an addend counts parts or pieces
       chain.run_begin = piece.run_begin;
       chain.run_end = piece.run_end;
       chain.addend = piece.number;
-      chain.addends = pieces_of_[piece.chain];
+      chain.addends = pieces;
       chain.continues = piece.number > 0;
-      cut->tasks.push_back({index, index + 1});
     }
     return cut;
   }
@@ -96,10 +98,7 @@ class Cutter {
 }  // namespace
 
 std::shared_ptr<const HeadOrder> cut_at_waits(const HeadOrder& order) {
-  const auto shared = [](const Chain& chain) { return chain.addends > 1; };
-  if (order.pass != Pass::backward || order.tasks.size() != order.chains.size() ||
-      std::ranges::any_of(order.chains, shared))
-    return nullptr;
+  if (order.pass != Pass::backward || order.tasks.size() != order.chains.size()) return nullptr;
   return Cutter(order).cut();
 }
 

@@ -1,6 +1,7 @@
 // Equal bits: for every thread count, instruction set, order of execution, batch and packing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <stop_token>
@@ -172,6 +173,37 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
   }
 }
 
+// One document rotates, the other is in parts: only chains that wait are cut.
+TEST(Bits, EqualWhenDocumentsOfSeveralOrdersAreCutForFewWorkers) {
+  constexpr TileShape kLarge{64, 128};
+  const std::vector<int64_t> documents{12 * kLarge.kv, 8 * kLarge.kv};
+  const Mask mask = masks::full_document(documents);
+  Problem p = problem_of(mask.q_len(), Dtype::bf16);
+  p.q_heads = 32;
+  p.kv_heads = p.batch = 1;
+  Case c(p, mask);
+  PlanOptions options;
+  options.placement = "queue";
+  options.tile = kLarge;
+  const Plan forward = forward_plan(p, mask, kLarge, 2), whole = make_plan(p, mask, options);
+  ASSERT_GT(whole.residency, 2);
+  c.run(forward, whole, 2);
+  const std::vector<std::string> expected = c.hashes();
+  options.residents = 2;
+  const Plan cut = make_plan(p, mask, options);
+  ASSERT_EQ(cut.residency, 1);
+  EXPECT_EQ(cut.fingerprint(), whole.fingerprint());
+  const auto count = [&](auto&& wanted) {
+    return std::ranges::count_if(cut.orders[0]->chains, wanted);
+  };
+  EXPECT_GT(count([](const Chain& x) { return x.continues; }), 0) << "pieces";
+  EXPECT_GT(count([](const Chain& x) { return x.addend > 0 && !x.continues; }), 0) << "parts";
+  for (const int threads : {1, 2, 5}) {
+    c.run(forward, cut, threads);
+    EXPECT_EQ(c.hashes(), expected) << threads << " threads";
+  }
+}
+
 /// Copies rows [from, from + length) of (b, h) onto the rows of another tensor.
 void copy_rows(const TensorView& source, int64_t b, int64_t h, int64_t from, const TensorView& to,
                int64_t to_b, int64_t to_h) {
@@ -204,24 +236,59 @@ void run_both(Case& c, const std::string& forward, const std::string& backward) 
   c.run(make_plan(c.problem, c.mask, options), second);
 }
 
+/// Backward orders that keep the level invariant, walked and split, and auto.
+std::vector<std::string> invariant_orders() {
+  std::vector<std::string> names{"auto"};
+  for (const OrderInfo& info : orders())
+    if (info.pass == Pass::backward && info.level == Level::invariant)
+      names.insert(names.end(), {info.name, std::string(info.name) + "/split"});
+  return names;
+}
+
+/// Gives a KV head of `to` and its group of two the inputs of one of `from`.
+void copy_head(const Case& from, int64_t b, int64_t kv_head, const Case& to, int64_t to_b,
+               int64_t to_kv_head) {
+  for (int64_t i = 0; i < 2; ++i) {
+    copy_rows(from.q.view(), b, 2 * kv_head + i, 0, to.q.view(), to_b, 2 * to_kv_head + i);
+    copy_rows(from.dout.view(), b, 2 * kv_head + i, 0, to.dout.view(), to_b, 2 * to_kv_head + i);
+  }
+  copy_rows(from.k.view(), b, kv_head, 0, to.k.view(), to_b, to_kv_head);
+  copy_rows(from.v.view(), b, kv_head, 0, to.v.view(), to_b, to_kv_head);
+}
+
+/// Whether a KV head of `part` and its group have the results of one of `whole`.
+void expect_same_head(const Case& whole, int64_t b, int64_t kv_head, const Case& part,
+                      int64_t part_b, int64_t part_kv_head) {
+  for (int64_t i = 0; i < 2; ++i) {
+    const int64_t h = 2 * kv_head + i, part_h = 2 * part_kv_head + i;
+    expect_same_rows(whole.o.view(), b, h, 0, part.o.view(), part_b, part_h, "o");
+    expect_same_rows(whole.dq.view(), b, h, 0, part.dq.view(), part_b, part_h, "dq");
+  }
+  expect_same_rows(whole.dk.view(), b, kv_head, 0, part.dk.view(), part_b, part_kv_head, "dk");
+  expect_same_rows(whole.dv.view(), b, kv_head, 0, part.dv.view(), part_b, part_kv_head, "dv");
+}
+
 TEST(Bits, EqualAloneAndInAPermutedBatch) {
   const Problem batch = problem_of(150);
   Problem single = batch;
-  single.batch = single.q_heads = single.kv_heads = 1;
-  for (const Order order : {Order::ascending, Order::descending, Order::rotating}) {
-    Case all(batch, masks::causal(150, 150));
-    run_both(all, order);
-    for (int64_t b = 0; b < 2; ++b) {
-      // Query heads 1 and 3 see KV heads 0 and 1; alone their group is 1, so dK is not compared.
-      const int64_t q_head = 2 * b + 1, kv_head = b;
-      Case one(single, masks::causal(150, 150));
-      copy_rows(all.q.view(), b, q_head, 0, one.q.view(), 0, 0);
-      copy_rows(all.dout.view(), b, q_head, 0, one.dout.view(), 0, 0);
-      copy_rows(all.k.view(), b, kv_head, 0, one.k.view(), 0, 0);
-      copy_rows(all.v.view(), b, kv_head, 0, one.v.view(), 0, 0);
-      run_both(one, order);
-      expect_same_rows(all.o.view(), b, q_head, 0, one.o.view(), 0, 0, "o");
-      expect_same_rows(all.dq.view(), b, q_head, 0, one.dq.view(), 0, 0, "dq");
+  single.batch = single.kv_heads = 1;
+  single.q_heads = 2;
+  const Mask mask = masks::causal(150, 150);
+  for (const std::string& order : invariant_orders()) {
+    SCOPED_TRACE(order);
+    Case all(batch, mask), permuted(batch, mask);
+    for (const int64_t b : {0, 1})
+      for (const int64_t h : {0, 1}) copy_head(all, b, h, permuted, 1 - b, 1 - h);
+    run_both(all, "auto", order);
+    run_both(permuted, "auto", order);
+    for (const int64_t b : {0, 1}) {
+      for (const int64_t h : {0, 1}) {
+        Case one(single, mask);
+        copy_head(all, b, h, one, 0, 0);
+        run_both(one, "auto", order);
+        expect_same_head(all, b, h, permuted, 1 - b, 1 - h);
+        expect_same_head(all, b, h, one, 0, 0);
+      }
     }
   }
 }
@@ -229,11 +296,7 @@ TEST(Bits, EqualAloneAndInAPermutedBatch) {
 TEST(Bits, EqualForADocumentAloneAndPacked) {
   Problem packed = problem_of(kLength);
   packed.batch = 1;
-  std::vector<std::string> names{"auto"};
-  for (const OrderInfo& info : orders())
-    if (info.pass == Pass::backward && info.level == Level::invariant)
-      names.insert(names.end(), {info.name, std::string(info.name) + "/split"});
-  for (const std::string& order : names) {
+  for (const std::string& order : invariant_orders()) {
     const std::string forward = order == "auto" ? order : "descending/split";
     Case all(packed, masks::causal_document(kDocs));
     run_both(all, forward, order);

@@ -137,18 +137,14 @@ TEST(Residency, GreenContextsGiveTheSameBits) {
   EXPECT_GT(waiting, 6);
 }
 
-// Six times as many tasks that wait as there are multiprocessors: without a clock this had no end.
-TEST(Residency, ManyHeadsOfDocumentsEndInEightMultiprocessors) {
-  if (!gpu()) GTEST_SKIP() << "no GPU";
-  const std::vector<int64_t> documents{6144, 2048, 2048, 2048, 2048, 2048};
+/// The backward of documents in eight multiprocessors: the bits that the whole device gives.
+void expect_same_in_eight_multiprocessors(const std::vector<int64_t>& documents, int64_t q_heads,
+                                          int64_t kv_heads) {
   const Mask mask = masks::full_document(documents);
-  GpuCase c(
-      [&] {
-        Problem p = problem_of(mask, 128, 1);
-        p.q_heads = p.kv_heads = 16;
-        return p;
-      }(),
-      mask, 5);
+  Problem problem = problem_of(mask, 128, 1);
+  problem.q_heads = q_heads;
+  problem.kv_heads = kv_heads;
+  GpuCase c(problem, mask, 5);
   GreenContext context(8);
   if (!context.made()) GTEST_SKIP() << "no green contexts";
   AttentionOptions options;
@@ -168,6 +164,18 @@ TEST(Residency, ManyHeadsOfDocumentsEndInEightMultiprocessors) {
         << "a plan that needs more than its stream has";
     gpu()->synchronize({.stream = stream});
   }
+}
+
+// Six times as many tasks that wait as there are multiprocessors: without a clock this had no end.
+TEST(Residency, ManyHeadsOfDocumentsEndInEightMultiprocessors) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  expect_same_in_eight_multiprocessors({6144, 2048, 2048, 2048, 2048, 2048}, 16, 16);
+}
+
+// One document rotates and is cut, the other has parts: both meet in one launch.
+TEST(Residency, DocumentsOfSeveralOrdersRunInEightMultiprocessors) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  expect_same_in_eight_multiprocessors({3072, 1024}, 32, 1);
 }
 
 TEST(Residency, StreamsOfMixedPrioritiesEnd) {
