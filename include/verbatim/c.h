@@ -50,7 +50,7 @@ typedef struct verbatim_backward_tensors {
 
 typedef struct verbatim_run_options {
   void* stream;            /* CUDA: the cudaStream_t; NULL: the default stream */
-  int threads;             /* CPU: 0: all cores; changes no bit */
+  int threads;             /* CPU: at most so many, 0: all cores; changes no bit */
   const uint64_t* seed;    /* of the dropout; NULL: the problem's */
   const uint64_t* seed_at; /* instead: its address on the device, read when the work runs */
   double wait_limit;       /* CUDA: seconds that work waits for other work of the call before it

@@ -34,7 +34,8 @@ struct BackwardTensors {
 };
 
 struct RunOptions {
-  int threads = 0;                 // CPU: 0 = all cores; never changes the result
+  int threads = 0;                 // CPU: at most so many, 0: all cores; a small call takes
+                                   // fewer. Never changes the result
   Timeline* timeline = nullptr;    // filled with what each worker did when; stays empty where the
                                    // device's kernel cannot record
   void* stream = nullptr;          // CUDA: the cudaStream_t to run on; null = the default stream

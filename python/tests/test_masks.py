@@ -164,3 +164,11 @@ def test_errors_name_what_is_wrong(make, part):
     with pytest.raises(ValueError) as error:
         make()
     assert part in str(error.value)
+
+
+def test_a_dense_mask_of_more_than_2_to_the_28_positions():
+    length = 2**14 + 64
+    visible = np.tri(length, dtype=np.bool_)
+    visible[:, : 2**13 + 5] = False
+    mask = masks.from_dense(visible)
+    assert mask.area(length) == int(visible.sum())

@@ -289,7 +289,6 @@ ERRORS = {
     "unordered": lambda q, k, v: va.attention(q, k, v, order="none"),
     "level": lambda q, k, v: va.attention(q, k, v, order="right_to_left_tail"),
     "mask": lambda q, k, v: va.attention(q, k, v, mask=masks.CausalDocument((1, 2))),
-    "unhashable": lambda q, k, v: va.attention(q, k, v, order=["auto"]),
     "empty": lambda q, k, v: va.attention(q[:0], k[:0], v[:0]),
 }
 ERRORS_OF_PYTHON = {
@@ -308,6 +307,13 @@ def test_errors(name, both):
         lambda: call(*inputs(grad=False)), taken=(1, 0) if name in ERRORS else (0, 1)
     )
     assert issubclass(error, Exception)
+
+
+def test_an_order_that_is_no_name(built, monkeypatch):
+    for way, error in ((built, TypeError), (None, RuntimeError)):  # no key; no schema's argument
+        monkeypatch.setattr(ops, "native", way)
+        with pytest.raises(error, match="list"):
+            va.attention(*inputs(grad=False), order=["auto"])
 
 
 class Twice(torch.Tensor):
@@ -401,8 +407,8 @@ def test_a_graph_outlives_its_plan(built, monkeypatch):
 
 def test_the_order_survives(built, monkeypatch):
     monkeypatch.setattr(ops, "native", built)
-    asked, plan_of = [], native.plan_of
-    monkeypatch.setattr(native, "plan_of", lambda *x: asked.append(x[4]) or plan_of(*x))
+    asked, make_plan = [], native.make_plan
+    monkeypatch.setattr(native, "make_plan", lambda *x: asked.append(x[4]) or make_plan(*x))
     q, k, v = inputs(q_len=123)
     how = {"order": "shift", "level": "run_to_run", "deterministic": False}
     for _ in range(2):

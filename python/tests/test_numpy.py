@@ -10,6 +10,7 @@ import pytest
 import reference
 import verbatim_attn as va
 from verbatim_attn import masks
+from verbatim_attn._calls import kept
 
 PROBLEM = va.Problem(2, 4, 2, 70, 90, 24, 24, "f32")
 
@@ -156,15 +157,15 @@ def test_arrays_that_nobody_may_write():
     assert same_bits(run(*tensors), expected)
 
 
-def test_a_plan_keeps_few_calls():
+def test_few_calls_are_kept():
     plan = va.Plan(PROBLEM)
     q, k, v, _ = inputs(np.random.default_rng(8))
     expected = plan.forward(q, k, v)
-    for gap in range(70):
+    for gap in range(300):
         room = np.zeros((2, 70, 4, 24 + gap), np.float32)
         room[..., :24] = q
         assert same_bits(plan.forward(room[..., :24], k, v), expected)
-    assert len(plan._calls) <= 64
+    assert kept.cache_info().currsize <= 256
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1)])

@@ -169,10 +169,7 @@ class TorchTensors(Arrays):
 
     def layout(self, name: str, key: Key) -> bytes | None:
         if key[3] != self._device:
-            raise ValueError(
-                f"[tensors] the tensors are on different devices; got {key[3]}, "
-                f"expected {self.device} as q"
-            )
+            raise ValueError(different_devices(key[3], self.device))
         return super().layout(name, key)
 
     def _strides(self, key: Key) -> Sequence[int] | None:
@@ -210,6 +207,10 @@ def arrays_of(x: Any) -> NumpyArrays | TorchTensors:
     if found is None:
         found = _torch.setdefault(x.device, TorchTensors(x.device))
     return found
+
+
+def different_devices(got: Any, expected: Any) -> str:
+    return f"[tensors] the tensors are on different devices; got {got}, expected {expected} as q"
 
 
 def check_dimensions(name: str, key: Key) -> None:

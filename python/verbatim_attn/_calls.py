@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _library
 from ._arrays import NAMES, Arrays, Key, seed_address
+
+
+@functools.lru_cache(maxsize=256)
+def kept(make: Callable[..., Any], *arguments: Any) -> Any:
+    """make(*arguments), or what it returned for equal arguments before: plans with their library
+    handles, and calls prepared for the layouts of tensors. There is no other cache of either here;
+    what is expensive about a plan the library keeps itself."""
+    return make(*arguments)
 
 
 class Handle:

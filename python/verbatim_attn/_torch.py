@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from ._arrays import different_devices
 from .attention import Settings, call_of
 from .native import load
 
@@ -47,33 +48,8 @@ def attention(
             return made
     if forward_ad._current_level >= 0:
         _refuse_tangents(q, k, v)
-    if _is_observed(q, k, v):
-        o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
-        return (o, lse) if return_lse else o
-    if torch._C._is_any_autocast_enabled():
-        kind = q.device.type
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
-        return _apply(q, k, v, (seed, mask, settings), return_lse)
-    o, lse = _run((q, k, v), seed, mask, settings)
+    o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
     return (o, lse) if return_lse else o
-
-
-def _is_observed(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether somebody between Python and the kernels (a compiler, a mode, a transform, a tensor of
-    another class or device) has to see an operator. The way through PyTorch's dispatcher to a
-    formula in Python costs more than all the rest of a call."""
-    return (
-        is_dynamo_compiling()  # other tracers are modes
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-        or not (q.is_cuda or q.is_cpu)
-        or not (type(q) is type(k) is type(v) is Tensor)
-        or any(map(Tensor.is_neg, (q, k, v)))  # a minus sign that is not in memory
-    )
 
 
 def _refuse_tangents(*tensors: Tensor) -> None:
@@ -85,54 +61,10 @@ def _refuse_tangents(*tensors: Tensor) -> None:
             )
 
 
-class _Attention(torch.autograd.Function):
-    """The operator's formula, for calls that nobody observes."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: tuple, return_lse: bool) -> Any:
-        o, lse = _run((q, k, v), *how)
-        seed, *ctx.how = how
-        ctx.save_for_backward(q, k, v, o, lse, seed)
-        if not return_lse:  # every output costs
-            return o
-        ctx.mark_non_differentiable(lse)
-        ctx.set_materialize_grads(False)  # no zeros for the LSE
-        return o, lse
-
-    @staticmethod
-    def backward(ctx: Any, dout: Any, *_dlse: Any) -> tuple:
-        if dout is None:
-            return (None,) * 5
-        q, k, v, o, lse, seed = ctx.saved_tensors
-        return *gradients_of((q, k, v, o, dout, lse), seed, *ctx.how), None, None
-
-
 def gradients_of(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
-    """(dq, dk, dv) of (q, k, v, o, dout, lse)."""
-    if torch.is_grad_enabled():  # create_graph=True
-        return _Gradients.apply(seed, mask, settings, *tensors)
-    return _run(tensors, seed, mask, settings)
-
-
-# torch.autograd.Function.apply without its care for functorch, which costs 4 microseconds: under its
-# transforms an operator is called instead.
-_apply = super(torch.autograd.Function, _Attention).apply
-
-
-class _Gradients(torch.autograd.Function):
-    """The backward where somebody may differentiate it: who does is told."""
-
-    @staticmethod
-    def forward(_ctx: Any, seed: Any, mask: str, settings: Settings, *tensors: Tensor) -> Any:
-        return _run(tensors, seed, mask, settings)
-
-    @staticmethod
-    def backward(_ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(
-            "[attention] there are no second derivatives; got a gradient of dq, dk or dv, expected "
-            "gradients of o alone (nearest: torch.nn.functional.scaled_dot_product_attention on "
-            "SDPBackend.MATH)"
-        )
+    """(dq, dk, dv) of (q, k, v, o, dout, lse), for whoever observes them."""
+    q, k, v, o, dout, lse = tensors
+    return torch.ops.verbatim.backward(dout, q, k, v, o, lse, seed, mask, *settings)
 
 
 def _run(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
@@ -156,6 +88,9 @@ def _backward(
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
+    for x in (k, v):
+        if x.device != q.device:  # one of them is "meta"
+            raise ValueError(different_devices(x.device, q.device))
     batch, length, heads, _dim = q.shape
     o = q.new_empty((batch, length, heads, v.shape[-1]))
     return o, q.new_empty((batch, heads, length), dtype=torch.float32)
@@ -177,6 +112,14 @@ def _gradients(ctx: Any, dout: Tensor, _dlse: Any) -> tuple:
     return (*gradients, None, *[None] * len(ctx.settings))
 
 
+def _refuse_second_derivatives(_ctx: Any, *_: Any) -> Any:
+    raise NotImplementedError(
+        "[attention] there are no second derivatives; got a gradient of dq, dk or dv, expected "
+        "gradients of o alone (nearest: torch.nn.functional.scaled_dot_product_attention on "
+        "SDPBackend.MATH)"
+    )
+
+
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     """Inputs in autocast's dtype, as for matrix products."""
     kind = q.device.type
@@ -193,6 +136,6 @@ for _device in ("CPU", "CUDA"):
 torch.library.register_fake("verbatim::forward", _forward_fake, lib=_library)
 torch.library.register_fake("verbatim::backward", _backward_fake, lib=_library)
 torch.library.register_autograd("verbatim::forward", _gradients, setup_context=_save, lib=_library)
-torch.library.register_autograd("verbatim::backward", _Gradients.backward, lib=_library)
+torch.library.register_autograd("verbatim::backward", _refuse_second_derivatives, lib=_library)
 
 native = load(gradients_of)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
-from ._calls import Call
+from ._calls import Call, kept
 from ._library import DTYPES
 from .masks import Full, Mask
 from .plan import Plan, Problem
@@ -26,13 +25,21 @@ class _Text(Mask):
         object.__setattr__(self, "spec", spec)
 
 
-@functools.lru_cache(maxsize=256)
-def _cached_plan(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], dtype: str, scale: float | None,
-    softcap: float, dropout: float, mask: str, order: str, forward_order: str, level: str,
-    device: str,
+def _any_order_is_allowed() -> bool:
+    """What torch.use_deterministic_algorithms(True) ends."""
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.are_deterministic_algorithms_enabled()
+
+
+def make_plan(
+    shapes: Sequence[Sequence[int]], dtype: str, device: str, mask: str, how: Settings,
+    any_order: bool,
 ) -> Plan:  # fmt: skip
-    """By the shapes as they come: a Problem is made only for a new plan. `mask` is Mask.spec."""
+    """The plan for q, k and v of these shapes; `mask` is Mask.spec."""
+    scale, softcap, dropout, order, forward_order, level, deterministic = how
+    order, level = resolve_order(order, level, deterministic, any_order)
+    q, k, v = shapes
+    scale = None if scale is None else float(scale)
     problem = Problem(
         q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
     )  # fmt: skip
@@ -44,25 +51,20 @@ def _cached_plan(
 def _plan_for(
     arrays: Arrays, keys: Sequence[Key], mask: str, how: Settings, any_order: bool
 ) -> Plan:
-    scale, softcap, dropout, order, forward_order, level, deterministic = how
     for name, key in zip(NAMES[:3], keys, strict=False):
         check_dimensions(name, key)
-    order, level = resolve_order(order, level, deterministic, any_order)
-    q, k, v = (key[0] for key in keys[:3])
-    return _cached_plan(
-        q, k, v, DTYPES[arrays.dtype(keys[0][2])], None if scale is None else float(scale), softcap,
-        dropout, mask, order, forward_order, level, arrays.device,
-    )  # fmt: skip
+    dtype = DTYPES[arrays.dtype(keys[0][2])]
+    return make_plan([key[0] for key in keys[:3]], dtype, arrays.device, mask, how, any_order)
 
 
 def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan:
-    """The plan for these tensors, from the cache when there has been one like it."""
+    """The plan for these tensors."""
     arrays = arrays_of(q)
-    return _plan_for(arrays, arrays.keys((q, k, v)), mask, settings, _any_order_is_allowed())
+    keys = arrays.keys((q, k, v))
+    return kept(_plan_for, arrays, keys, mask, settings, _any_order_is_allowed())
 
 
-@functools.lru_cache(maxsize=256)
-def _cached_call(
+def _prepare(
     arrays: Arrays, keys: tuple[Key, ...], mask: str, settings: Settings, any_order: bool
 ) -> Call:
     return _plan_for(arrays, keys, mask, settings, any_order).prepare(arrays, keys)
@@ -71,13 +73,8 @@ def _cached_call(
 def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
     """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
     arrays = arrays_of(tensors[0])
-    return _cached_call(arrays, arrays.keys(tensors), mask, settings, _any_order_is_allowed())
-
-
-def _any_order_is_allowed() -> bool:
-    """What torch.use_deterministic_algorithms(True) ends."""
-    torch = sys.modules.get("torch")
-    return torch is None or not torch.are_deterministic_algorithms_enabled()
+    keys = arrays.keys(tensors)
+    return kept(_prepare, arrays, keys, mask, settings, _any_order_is_allowed())
 
 
 def resolve_order(

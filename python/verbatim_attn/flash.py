@@ -65,8 +65,9 @@ def flash_attn_varlen_func(
     """The same for packed sequences: q (total_q, heads, dim), k, v (total_k, kv_heads, dim),
     cumulative lengths (sequences + 1). Returns o, or (o, lse f32 (heads, total_q)).
 
-    Plans are made on the host, so cumulative lengths on a GPU are waited for: keep them on the CPU,
-    or call attention() with a mask made once. The longest lengths are not needed.
+    Plans are made on the host, so cumulative lengths on a GPU are waited for: once for all calls
+    that they are given to, until PyTorch writes to them. Those on the CPU never are. The longest
+    lengths are not needed.
     """
     _refuse(alibi_slopes, return_attn_probs)
     if block_table is not None:

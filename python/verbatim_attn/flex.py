@@ -10,8 +10,8 @@ from .masks import Explicit, _of_kv_heads, from_dense
 
 def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     """The positions that flex_attention shows under `block_mask`: those of its full blocks, and in
-    its partial blocks what mask_mod says. At most 2^28 positions a head; `group` query heads share
-    a KV head and must share its mask. A mask on a GPU is waited for."""
+    its partial blocks what mask_mod says. `group` query heads share a KV head and must share its
+    mask. A mask on a GPU is waited for."""
     import torch
     from torch.nn.attention.flex_attention import create_mask
 
@@ -47,8 +47,7 @@ def from_mask_mod(
     device: Any = "cpu",
 ) -> Explicit:
     """The positions that FlexAttention's mask_mod(b, h, q_idx, kv_idx), h a query head, shows; its
-    own tensors lie on `device`. At most 2^28 positions a head; `group` query heads share a KV head
-    and must share its mask."""
+    own tensors lie on `device`. `group` query heads share a KV head and must share its mask."""
     from torch.nn.attention.flex_attention import create_mask
 
     kv_len = q_len if kv_len is None else kv_len

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from . import _library
+from ._reads import numbers_of, read_once, read_together
 
 Ints = tuple[int, ...]
 Blocks = tuple[tuple[tuple[int, int], ...], ...]
@@ -24,7 +25,7 @@ Blocks = tuple[tuple[tuple[int, int], ...], ...]
 def _plain(value: Any) -> Any:
     """Lists, arrays and tensors as nested tuples of Python numbers."""
     if hasattr(value, "tolist"):
-        value = value.tolist()
+        value = numbers_of(value)
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
     return tuple(map(_plain, value)) if is_list else value
 
@@ -360,8 +361,10 @@ class Padded(Mask):
 def from_cu_seqlens(
     cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False
 ) -> CuSeqlens:
-    """Packed sequences from cumulative lengths, (sequences + 1); GPU tensors are waited for."""
+    """Packed sequences from cumulative lengths, (sequences + 1). Tensors on a GPU are waited for,
+    both at once, when they first come and after each write; those on the CPU never are."""
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    read_together(cu_seqlens_q, cu_seqlens_k)
     return CuSeqlens(cu_seqlens_q, cu_seqlens_k, causal=causal)
 
 
@@ -369,6 +372,7 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     """Packed sequences in which every query sees `left` keys before and `right` keys after its own
     position, None: all, aligned bottom-right in each sequence. A negative number hides the nearest
     keys too. (0, length) is one sequence."""
+    read_together(cu_seqlens_q, cu_seqlens_k)
     edges_q, edges_k = _plain(cu_seqlens_q), _plain(cu_seqlens_k)
     if len(edges_q) != len(edges_k) or len(edges_q) < 2:
         raise ValueError(
@@ -402,7 +406,12 @@ def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | Non
 def from_additive(mask: Any, q_len: int, kv_len: int, *, group: int = 1) -> Explicit:
     """The mask of a PyTorch tensor that broadcasts to (batch, q_heads, q_len, kv_len): bool, or
     numbers that are 0 where visible and lower than -10^4 (half precision's least is -65504) where
-    hidden. `group` query heads share a KV head and must share its mask."""
+    hidden. `group` query heads share a KV head and must share its mask. One on a GPU is waited for
+    when it first comes, and after each write."""
+    return read_once(_from_additive, mask, q_len, kv_len, group)
+
+
+def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
     visible = mask if mask.dtype.is_floating_point is False else mask == 0
     if mask.dtype.is_floating_point and not ((mask == 0) | (mask < -1e4)).all():
         raise NotImplementedError(
@@ -430,7 +439,7 @@ def _of_kv_heads(visible: Any, group: int) -> Any:
 
 def from_dense(visible: Any) -> Explicit:
     """A mask from visible positions: (q_len, kv_len), (batch, ...) or (batch, kv_heads, q_len,
-    kv_len), at most 2^28 positions a head."""
+    kv_len)."""
     plane = np.ascontiguousarray(visible, np.bool_)
     if not 2 <= plane.ndim <= 4:
         raise ValueError(

@@ -1,12 +1,13 @@
-"""The way of PyTorch tensors to the library in C++: built on request, used when it is there, by
-attention(), the functions that call it, and Plan.
+"""The way of PyTorch tensors to the library in C++, taken when it is there by attention(), the
+functions that call it, and Plan.
 
-    python -m verbatim_attn.native build      # once for each PyTorch and each Python
+    pip install --no-build-isolation .        # builds it into the package, where PyTorch is
+    python -m verbatim_attn.native build      # builds it beside one that was installed without
     python -m verbatim_attn.native            # which way calls take
 
-The wheel is built without PyTorch, so that its own way from tensors to the library is Python, which
-costs a call of attention() tens of microseconds. csrc/torch_call.cpp does the same in C++, with the
-same bits and errors. VERBATIM_NATIVE=0 leaves it unused.
+csrc/torch_call.cpp is compiled for one PyTorch and one Python. Others, compilation and tracing take
+the way through Python, which has the same bits and costs a call tens of microseconds.
+VERBATIM_NATIVE=0 leaves the native way unused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -26,7 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import _library
-from .attention import Settings, plan_of
+from ._calls import kept
+from ._library import DTYPES
+from .attention import Settings, make_plan
 
 _NAME = "verbatim_torch"
 _HERE = Path(__file__).parent
@@ -55,18 +59,19 @@ def status() -> Status:
     return Status("python", file, "does not load" if file.exists() else "not built")
 
 
-def build() -> Path:
+def build(folder: Path | None = None) -> Path:
     """Compiles the native way for the PyTorch and the Python at hand, with CXX or else c++, unless
-    it is in use, and takes it from now on. Its file lies in VERBATIM_CACHE, by default
-    ~/.cache/verbatim_attn, where later processes find it.
+    it is in use, and takes it from now on. Its file lies in `folder`, else in VERBATIM_CACHE, by
+    default ~/.cache/verbatim_attn, where later processes find it.
 
     Raises RuntimeError with what the compiler says.
     """
     from . import _torch
 
-    file = _file()
-    if _torch.native is None:
+    file = _file() if folder is None else folder / _file().name
+    if _torch.native is None or not file.exists():
         _compile(file)
+    if _torch.native is None:
         _torch.native = load(_torch.gradients_of)
     return file
 
@@ -118,13 +123,17 @@ def load(gradients_of: Callable[..., Any]) -> Any:
     passes: tuple[Any, ...] = (_library.forward, _library.backward)
     addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in passes)
     limit = ctypes.addressof(_library.wait_limit)
-    module.begin(*addresses, limit, _plan, gradients_of, _library.check)
+    module.begin(*addresses, limit, kept, _plan, gradients_of, _library.check)
     return module
 
 
-def _plan(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> tuple[Any, ...]:
-    handle = plan_of(q, k, v, mask, settings)._handle
-    return handle.pointer.value, handle, mask, settings
+def _plan(mask: str, settings: Settings, numbers: bytes) -> tuple[Any, ...]:
+    """What csrc/torch_call.cpp asks for by the numbers of plan_for()."""
+    is_deterministic, index, dtype, *sizes = struct.unpack("15q", numbers)
+    shapes = sizes[:4], sizes[4:8], sizes[8:]
+    device = "cpu" if index < 0 else f"cuda:{index}"
+    plan = make_plan(shapes, DTYPES[dtype], device, mask, settings, not is_deterministic)
+    return plan._handle.pointer.value, plan._handle, mask, settings
 
 
 def _is_off() -> bool:
@@ -142,14 +151,18 @@ def _file() -> Path:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = os.environ.get("VERBATIM_CACHE") or Path(home) / "verbatim_attn"
-    return Path(folder) / f"{_NAME}-{torch.__version__}-{digest}{suffix}"
+    name = f"{_NAME}-{torch.__version__}-{digest}{suffix}"
+    installed = _HERE / name  # built with the package
+    return installed if installed.exists() else Path(folder) / name
 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m verbatim_attn.native", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["status", "build"], default="status")
-    if parser.parse_args(words).command == "build":
-        build()
+    parser.add_argument("--folder", type=Path, help="of what is built; default: VERBATIM_CACHE")
+    args = parser.parse_args(words)
+    if args.command == "build":
+        build(args.folder)
     print("{}: {} ({})".format(*status()))
     return 0
 

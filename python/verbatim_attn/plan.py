@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from . import _library
 from ._arrays import Arrays, Key, arrays_of
-from ._calls import Call, Handle
+from ._calls import Call, Handle, kept
 from .masks import Full, Mask
-
-_KEPT = 64  # prepared calls a plan
 
 
 class Problem(NamedTuple):
@@ -82,7 +80,6 @@ class Plan:
         }
         self.problem = problem
         self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
-        self._calls: dict[tuple[Key, ...], Call] = {}
         spec = (
             f'{{"problem": {json.dumps(problem._asdict())}, "mask": {(mask or Full()).spec}, '
             f'"options": {json.dumps(options)}}}'
@@ -131,15 +128,9 @@ class Plan:
     def _run(self, tensors: tuple[Any, ...], seed: Any, threads: int) -> tuple[Any, ...]:
         arrays = arrays_of(tensors[0])
         made = arrays.run_native(*self._native, tensors, seed, threads)
-        return made or self._call(arrays, arrays.keys(tensors))(tensors, seed, threads)
-
-    def _call(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
-        call = self._calls.get(keys)
-        if call is None:
-            if len(self._calls) == _KEPT:
-                self._calls.clear()
-            call = self._calls[keys] = self.prepare(arrays, keys)
-        return call
+        return made or kept(Plan.prepare, self, arrays, arrays.keys(tensors))(
+            tensors, seed, threads
+        )
 
     def prepare(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
         """Of the forward for q, k and v, of the backward for q, k, v, o, dout and lse."""

@@ -35,17 +35,16 @@ using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-constexpr Py_ssize_t kept_plans = 256;
 constexpr int64_t gpu_alignment = 16;  // bytes: kernels of a GPU move as many at a time
 
 // What begin() is given.
 decltype(&verbatim_attention_forward) forward_pass;
 decltype(&verbatim_attention_backward) backward_pass;
 const double* wait_limit;  // of all calls, in seconds
-PyObject* make_plan;     // (q, k, v, mask, settings) -> (address, its owner, mask, settings)
+PyObject* kept;          // (make, *arguments) -> what make returns for them, made once
+PyObject* make_plan;     // (mask, settings, numbers) -> (address, its owner, mask, settings)
 PyObject* gradients_of;  // ((q, k, v, o, dout, lse), seed, mask, settings) -> (dq, dk, dv)
 PyObject* check_status;  // raises what a verbatim_status means
-PyObject* plans;         // what make_plan returned, by all that a plan depends on
 
 [[noreturn]] void throw_python_error() {
   python_error error;
@@ -246,27 +245,17 @@ class AttentionBackward : public torch::autograd::Node {
   SavedVariable q_, k_, v_, o_, lse_, seed_;
 };
 
-// The plan for these shapes, made when they first come.
+// The plan for these shapes, from Python's cache.
 Plan plan_for(const Tensor& q, const Tensor& k, const Tensor& v, PyObject* mask,
               PyObject* settings) {
   const bool deterministic = is_deterministic();
-  int64_t numbers[15] = {static_cast<int64_t>(q.scalar_type()), q.device().index(), deterministic};
+  int64_t numbers[15] = {deterministic, q.device().index(), dtype_of(q)};  // as native.py reads them
   int64_t* next = numbers + 3;
   for (const auto* x : {&q, &k, &v}) next = std::copy_n(x->sizes().begin(), 4, next);
   THPObjectPtr bytes(PyBytes_FromStringAndSize(reinterpret_cast<char*>(numbers), sizeof numbers));
-  THPObjectPtr key(PyTuple_Pack(3, mask, settings, bytes.get()));
-  PyObject* plan = PyDict_GetItemWithError(plans, key);
-  Py_XINCREF(plan);
-  if (plan == nullptr && !PyErr_Occurred()) {
-    THPObjectPtr arguments(Py_BuildValue("NNNOO", THPVariable_Wrap(q), THPVariable_Wrap(k),
-                                         THPVariable_Wrap(v), mask, settings));
-    plan = PyObject_CallObject(make_plan, arguments);
-    if (plan != nullptr) {
-      if (PyDict_Size(plans) >= kept_plans) PyDict_Clear(plans);
-      PyDict_SetItem(plans, key, plan);
-    }
-  }
-  if (PyErr_Occurred()) throw_python_error();
+  PyObject* arguments[] = {make_plan, mask, settings, bytes.get()};
+  PyObject* plan = PyObject_Vectorcall(kept, arguments, 4, nullptr);
+  if (plan == nullptr) throw_python_error();
   return {static_cast<verbatim_attention*>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(plan, 0))),
           c10::SafePyObject(plan, getPyInterpreter()), deterministic};
 }
@@ -381,19 +370,18 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// (forward, backward: addresses of C functions, that of wait_limit, make_plan, gradients_of,
+// (forward, backward: addresses of C functions, that of wait_limit, kept, make_plan, gradients_of,
 // check_status)
 PyObject* begin(PyObject*, PyObject* arguments) {
   unsigned long long forward = 0, backward = 0, limit = 0;
-  if (!PyArg_ParseTuple(arguments, "KKKOOO", &forward, &backward, &limit, &make_plan, &gradients_of,
-                        &check_status)) {
+  if (!PyArg_ParseTuple(arguments, "KKKOOOO", &forward, &backward, &limit, &kept, &make_plan,
+                        &gradients_of, &check_status)) {
     return nullptr;
   }
   forward_pass = reinterpret_cast<decltype(forward_pass)>(forward);
   backward_pass = reinterpret_cast<decltype(backward_pass)>(backward);
   wait_limit = reinterpret_cast<const double*>(limit);
-  for (auto* kept : {make_plan, gradients_of, check_status}) Py_INCREF(kept);
-  plans = PyDict_New();
+  for (auto* object : {kept, make_plan, gradients_of, check_status}) Py_INCREF(object);
   Py_RETURN_NONE;
 }
 

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "backend/backend.h"
+#include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
 #include "contract/contract.h"
 
@@ -36,17 +37,22 @@ class CpuBackend final : public Backend {
                const RunOptions& run) const override {
     require(plan, Pass::forward, "cpu.forward");
     check_tensors(plan.problem, tensors);
-    cpu::run_forward(plan, tensors, run, cpu::kernels());
+    cpu::run_forward(plan, tensors, sized(plan, run), cpu::kernels());
   }
 
   void backward(const Plan& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override {
     require(plan, Pass::backward, "cpu.backward");
     check_tensors(plan.problem, tensors);
-    cpu::run_backward(plan, tensors, run, cpu::kernels());
+    cpu::run_backward(plan, tensors, sized(plan, run), cpu::kernels());
   }
 
  private:
+  static RunOptions sized(const Plan& plan, RunOptions run) {
+    run.threads = cpu::worthwhile_threads(plan, run);
+    return run;
+  }
+
   static void require(const Plan& plan, Pass pass, const char* operation) {
     if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, operation);
     if (plan.pass == pass) return;

@@ -8,6 +8,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "backend/cpu/threads.h"
+#include "backend/cpu/workspace.h"
 #include "verbatim/error.h"
 
 namespace verbatim::cpu {
@@ -46,10 +48,7 @@ class Executor {
 
   void run() {
     const Clock::time_point begin = Clock::now();
-    std::vector<std::jthread> threads;
-    for (int i = 1; i < threads_; ++i) threads.emplace_back([this] { work(); });
-    work();
-    threads.clear();
+    in_parallel(threads_, [this] { work(); });
     if (error_) std::rethrow_exception(error_);
     if (timeline_) collect(begin);
   }
@@ -64,6 +63,7 @@ class Executor {
           drive(*slot, lock);
           --running_;
         } else if (running_ > 0) {
+          if (!others_can_go_on()) return;  // those that run can do what is left
           changed_.wait(lock);
         } else {
           throw stuck();
@@ -92,8 +92,6 @@ class Executor {
       slots_.push_back(std::make_unique<Slot>());
       Slot& slot = *slots_.back();
       slot.id = static_cast<int32_t>(slots_.size()) - 1;
-      slot.worker = make_worker_();
-      if (timeline_) slot.worker->record_into(&slot.events);
       free_.push_back(&slot);
     }
     Slot* slot = free_.back();
@@ -103,34 +101,43 @@ class Executor {
     return slot;
   }
 
+  /// Whether there may be work for one more thread before the end.
+  bool others_can_go_on() const { return next_list_ < cursors_.size() || !waiting_.empty(); }
+
   /// Runs `slot` to the end of its task, or until it is parked. Enters and leaves with the lock.
   void drive(Slot& slot, std::unique_lock<std::mutex>& lock) {
-    Worker& worker = *slot.worker;
     if (slot.parked) {
       slot.parked = false;
       lock.unlock();
-      worker.record(TimelineEvent::Kind::wait, slot.parked_since);
-      worker.add();
-      lock.lock();
-      if (slot.turn.adds) complete(slot.turn.sum);
+      slot.worker->record(TimelineEvent::Kind::wait, slot.parked_since);
+      add(slot, slot.turn, lock);
     } else {
-      Cursor& cursor = cursors_[slot.list];
-      const PlacedTask& task = placement_.tasks[cursor.next++];
+      const PlacedTask& task = placement_.tasks[cursors_[slot.list].next++];
       lock.unlock();
-      worker.start(task);
-      lock.lock();
+      if (!slot.worker) {
+        slot.worker = make_worker_();
+        if (timeline_) slot.worker->record_into(&slot.events);
+      }
+      slot.worker->start(task);
     }
-    while (!error_) {
-      lock.unlock();
-      const Turn turn = worker.compute();
+    for (;;) {
+      const Turn turn = slot.worker->compute();
       lock.lock();
+      if (error_) return;
       if (turn.sum < 0) return finish(slot);
       if (added_[turn.sum] != turn.addend) return park(slot, turn);
       lock.unlock();
-      worker.add();
-      lock.lock();
-      if (turn.adds) complete(turn.sum);
+      add(slot, turn, lock);
     }
+  }
+
+  /// Enters and leaves without the lock.
+  void add(Slot& slot, Turn turn, std::unique_lock<std::mutex>& lock) {
+    slot.worker->add();
+    if (!turn.adds) return;
+    lock.lock();
+    complete(turn.sum);
+    lock.unlock();
   }
 
   void park(Slot& slot, Turn turn) {
@@ -237,6 +244,20 @@ int thread_count(const Plan& plan, const RunOptions& run) {
   const int64_t tasks = static_cast<int64_t>(plan.placement.tasks.size());
   const int64_t asked = run.threads > 0 ? run.threads : cores;
   return static_cast<int>(std::max<int64_t>(1, std::min(asked, tasks)));
+}
+
+int worthwhile_threads(const Plan& plan, const RunOptions& run) {
+  // About 100 microseconds of a core; a score costs as much besides its products as 80 of them.
+  constexpr int64_t kProductsPerThread = 10'000'000, kProductsPerScore = 80;
+  std::vector<int64_t> visits;
+  for (const auto& order : plan.orders) visits.push_back(order->visits());
+  int64_t all_visits = 0;
+  for (const int32_t order : plan.order_of_head) all_visits += visits[order];
+  const TileLimits tile(plan);
+  const int64_t dims = plan.problem.head_dim + plan.problem.head_dim_v;
+  const int64_t products = (plan.pass == Pass::forward ? dims : 5 * dims / 2) + kProductsPerScore;
+  const int64_t paid = all_visits * tile.q * tile.kv * products / kProductsPerThread;
+  return static_cast<int>(std::clamp<int64_t>(paid, 1, thread_count(plan, run)));
 }
 
 int64_t preferred_workers(const Plan& plan, int threads) {

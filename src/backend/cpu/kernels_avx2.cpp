@@ -20,6 +20,24 @@ inline void store(float* p, Vec x) {
   _mm256_storeu_ps(p, x.lo);
   _mm256_storeu_ps(p + 8, x.hi);
 }
+// The first lanes alone, the others 0; memory behind them is not touched.
+struct FirstLanes {
+  __m256i lo, hi;
+};
+inline FirstLanes first_lanes(int32_t lanes) {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return {_mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), index),
+          _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes - 8), index)};
+}
+inline Vec load_first(const float* p, int32_t lanes) {
+  const FirstLanes first = first_lanes(lanes);
+  return {_mm256_maskload_ps(p, first.lo), _mm256_maskload_ps(p + 8, first.hi)};
+}
+inline void store_first(float* p, Vec x, int32_t lanes) {
+  const FirstLanes first = first_lanes(lanes);
+  _mm256_maskstore_ps(p, first.lo, x.lo);
+  _mm256_maskstore_ps(p + 8, first.hi, x.hi);
+}
 
 constexpr int kRegisterLanes = 8;
 using Register = __m256;

@@ -16,7 +16,14 @@ struct Vec {
 inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+// The first lanes alone, the others 0; memory behind them is not touched.
+inline Vec load_first(const float* p, int32_t lanes) {
+  return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << lanes) - 1), p)};
+}
 inline void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
+inline void store_first(float* p, Vec x, int32_t lanes) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << lanes) - 1), x.v);
+}
 
 constexpr int kRegisterLanes = kLanes;
 using Register = Vec;

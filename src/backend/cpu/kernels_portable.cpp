@@ -33,6 +33,13 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec x) {
   for (int i = 0; i < kLanes; ++i) p[i] = x.v[i];
 }
+// The first lanes alone, the others 0; memory behind them is not touched.
+inline Vec load_first(const float* p, int32_t count) {
+  return lanes([&](int i) { return i < count ? p[i] : 0.0f; });
+}
+inline void store_first(float* p, Vec x, int32_t count) {
+  for (int i = 0; i < count; ++i) p[i] = x.v[i];
+}
 
 constexpr int kRegisterLanes = kLanes;
 using Register = Vec;

@@ -50,6 +50,9 @@ TileMask::TileMask(int64_t max_rows, int64_t max_cols)
 
 void TileMask::build(const TileMap& map, int32_t slice_begin, int32_t slice_count,
                      const TileRect& rect, TileRows axis) {
+  const Built wanted{&map, slice_begin, slice_count, rect, axis};
+  if (built_ == wanted) return;
+  built_ = wanted;
   const Interval rows = axis == TileRows::queries ? rect.q : rect.k;
   const Interval cols = axis == TileRows::queries ? rect.k : rect.q;
   clear(rows.end - rows.begin, cols.end - cols.begin);

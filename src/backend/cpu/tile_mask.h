@@ -17,6 +17,7 @@ enum class TileRows { queries, keys };
 /// Where a tile lies in the plane of its head.
 struct TileRect {
   Interval q, k;
+  bool operator==(const TileRect&) const = default;
 };
 
 /// Bits of the pairs of a tile, kLanes columns per word, row after row.
@@ -40,7 +41,8 @@ class TileBits {
 class TileMask : public TileBits {
  public:
   TileMask(int64_t max_rows, int64_t max_cols);
-  /// The union of `slice_count` slices from map.slice_ids[slice_begin].
+  /// The union of `slice_count` slices from map.slice_ids[slice_begin]. Asked again for what it
+  /// holds, it keeps it: short heads under one mask have the same tile.
   void build(const TileMap& map, int32_t slice_begin, int32_t slice_count, const TileRect& rect,
              TileRows axis);
 
@@ -50,6 +52,14 @@ class TileMask : public TileBits {
   const Extent* rows_of_cols() const { return rows_of_cols_.data(); }
 
  private:
+  struct Built {
+    const TileMap* map = nullptr;
+    int32_t slice_begin = 0, slice_count = 0;
+    TileRect rect{};
+    TileRows axis{};
+    bool operator==(const Built&) const = default;
+  };
+  Built built_;
   std::vector<Extent> cols_of_rows_, rows_of_cols_;
 };
 

@@ -1,0 +1,88 @@
+#include "backend/cpu/threads.h"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+
+namespace verbatim::cpu {
+namespace {
+
+/// One call of in_parallel().
+struct Job {
+  const std::function<void()>* work;
+  int wanted;      // threads that may still come
+  int inside = 0;  // threads that have come and not left
+  std::condition_variable left{};
+};
+
+class Pool {
+ public:
+  /// Never destroyed: its threads sleep in it when the process ends.
+  static Pool& instance() {
+    static const int registered = pthread_atfork(nullptr, nullptr, [] { pool() = new Pool; });
+    (void)registered;
+    return *pool();
+  }
+
+  void run(int helpers, const std::function<void()>& work) {
+    Job job{&work, helpers};
+    std::unique_lock lock(mutex_);
+    for (; threads_ < busy_ + helpers; ++threads_) std::thread([this] { serve(); }).detach();
+    busy_ += helpers;
+    const auto place = jobs_.insert(jobs_.end(), &job);
+    lock.unlock();
+    for (int i = 0; i < helpers; ++i) called_.notify_one();
+    work();
+    lock.lock();
+    jobs_.erase(place);
+    busy_ -= helpers;
+    job.left.wait(lock, [&] { return job.inside == 0; });
+  }
+
+ private:
+  static Pool*& pool() {
+    static Pool* pool = new Pool;
+    return pool;
+  }
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      Job* job = nullptr;
+      called_.wait(lock, [&] { return (job = next()) != nullptr; });
+      --job->wanted;
+      ++job->inside;
+      lock.unlock();
+      (*job->work)();
+      lock.lock();
+      if (--job->inside == 0) job->left.notify_one();
+    }
+  }
+
+  Job* next() const {
+    for (Job* job : jobs_)
+      if (job->wanted > 0) return job;
+    return nullptr;
+  }
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable called_;
+  std::list<Job*> jobs_;  // in the sequence of their calls
+  int threads_ = 0;
+  int busy_ = 0;  // threads that the jobs ask for
+};
+
+}  // namespace
+
+void in_parallel(int threads, const std::function<void()>& work) {
+  if (threads > 1) {
+    Pool::instance().run(threads - 1, work);
+  } else {
+    work();
+  }
+}
+
+}  // namespace verbatim::cpu
