@@ -46,6 +46,25 @@ class CpuBackend final : public Backend {
     cpu::run_backward(plan, tensors, run, cpu::kernels());
   }
 
+  void forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
+                     const PieceMemory& memory, const RunOptions& run) const override {
+    require(whole, Pass::forward, "cpu.forward_piece");
+    const cpu::PieceCall call{piece, memory};
+    cpu::run_forward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
+  }
+
+  void backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
+                      const PieceMemory& memory, const RunOptions& run) const override {
+    require(whole, Pass::backward, "cpu.backward_piece");
+    const cpu::PieceCall call{piece, memory};
+    cpu::run_backward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
+  }
+
+  void add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
+           const PieceMemory& memory) const override {
+    cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
+  }
+
  private:
   static void require(const Plan& plan, Pass pass, const char* operation) {
     if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, operation);
