@@ -56,8 +56,7 @@ struct Message {
 
 class Proof {
  public:
-  explicit Proof(const DistPlan& plan)
-      : plan_(plan), whole_(plan.whole), at_(plan.ranks.size()) {
+  explicit Proof(const DistPlan& plan) : plan_(plan), whole_(plan.whole), at_(plan.ranks.size()) {
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head)
       heads_.push_back(state_of(whole_.order(head)));
     for (int32_t r = 0; r < world(); ++r) {
@@ -190,8 +189,9 @@ class Proof {
       const HeadOrder& order = whole_.order(head);
       for (int32_t t = 0; t < order.tiles->q_tiles(); ++t) {
         if (order.row_addends[static_cast<size_t>(t)] > 0) continue;
-        const HeldRows tile({rows_of(order.tiles->q_edges, head, t)});
-        for (const RowRange& range : tile.intersect(rank(r).home_q).ranges())
+        const HeldRows own =
+            rank(r).home_q.intersect(HeldRows({rows_of(order.tiles->q_edges, head, t)}));
+        for (const RowRange& range : own.ranges())
           each(Space::home, {Operand::dq, range, group_heads(head)},
                [](auto&& row) { row = true; });
       }
