@@ -57,11 +57,11 @@ std::string_view to_string(Operand operand);
 enum class Space : uint8_t { home, work };
 
 /// A box of a tensor, in positions and heads of the problem.
-struct Part {
+struct Box {
   Operand operand;
   RowRange range;
   Interval heads;
-  bool operator==(const Part&) const = default;
+  bool operator==(const Box&) const = default;
 };
 
 /// An f32 sum of dK and dV on its way: `block` is its number in the memory of the rank.
@@ -76,19 +76,19 @@ struct Send {
   int32_t to;
   int64_t message;
   Space space;
-  std::vector<Part> parts;
+  std::vector<Box> boxes;
   std::vector<CarriedSum> sums{};
 };
 struct Receive {
   int32_t from;
   int64_t message;
   Space space;
-  std::vector<Part> parts;
+  std::vector<Box> boxes;
   std::vector<CarriedSum> sums{};
 };
 struct Copy {
   Space from, to;
-  std::vector<Part> parts;
+  std::vector<Box> boxes;
 };
 struct Compute {
   Piece piece;

@@ -2,6 +2,7 @@
 // in which each comes after those it needs. A rank's list is its part of that sequence, so no rank
 // can wait forever.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -42,16 +43,16 @@ class Homes {
 };
 
 /// Boxes of `operands` over rows and heads.
-std::vector<Part> boxes(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
-  std::vector<Part> parts;
-  if (heads.begin >= heads.end) return parts;
+std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
+  std::vector<Box> boxes;
+  if (heads.begin >= heads.end) return boxes;
   for (const Operand operand : operands)
-    for (const RowRange& range : rows.ranges()) parts.push_back({operand, range, heads});
-  return parts;
+    for (const RowRange& range : rows.ranges()) boxes.push_back({operand, range, heads});
+  return boxes;
 }
 
-void append(std::vector<Part>& parts, std::vector<Part> more) {
-  parts.insert(parts.end(), more.begin(), more.end());
+void append(std::vector<Box>& boxes, std::vector<Box> more) {
+  boxes.insert(boxes.end(), more.begin(), more.end());
 }
 
 class Builder {
@@ -144,9 +145,17 @@ class Builder {
       const auto& streamed_edges = backward() ? order.tiles->q_edges : order.tiles->kv_edges;
       for (const Chain& chain : order.chains)
         kept.push_back(rows_of(kept_edges, batch_of(head), chain.tile));
-      for (const Run& run : order.runs)
-        for (int32_t i = 0; i < run.count; ++i)
-          streamed.push_back(rows_of(streamed_edges, batch_of(head), run.tile(i)));
+      for (const Run& run : order.runs) {
+        // Tiles behind each other are one range.
+        const int32_t ranges = std::abs(run.step) == 1 ? 1 : run.count;
+        for (int32_t i = 0; i < ranges; ++i) {
+          const auto [first, last] =
+              std::minmax({run.tile(i), run.tile(ranges == 1 ? run.count - 1 : i)});
+          streamed.push_back({batch_of(head),
+                              {streamed_edges[static_cast<size_t>(first)],
+                               streamed_edges[static_cast<size_t>(last) + 1]}});
+        }
+      }
     }
     Needs needs;
     for (auto& rows : q) needs.q.emplace_back(std::move(rows));
@@ -195,14 +204,14 @@ class Builder {
   }
 
   /// Moves boxes from rank to rank.
-  void move(int32_t from, Space source, int32_t to, Space target, std::vector<Part> parts) {
-    if (parts.empty()) return;
+  void move(int32_t from, Space source, int32_t to, Space target, std::vector<Box> boxes) {
+    if (boxes.empty()) return;
     if (from == to) {
-      rank(to).steps.emplace_back(Copy{source, target, std::move(parts)});
+      rank(to).steps.emplace_back(Copy{source, target, std::move(boxes)});
       return;
     }
-    rank(from).steps.emplace_back(Send{to, messages_, source, parts});
-    rank(to).steps.emplace_back(Receive{from, messages_, target, std::move(parts)});
+    rank(from).steps.emplace_back(Send{to, messages_, source, boxes});
+    rank(to).steps.emplace_back(Receive{from, messages_, target, std::move(boxes)});
     ++messages_;
   }
 
@@ -215,12 +224,12 @@ class Builder {
       for (int32_t from = 0; from < world(); ++from) {
         const int32_t to = (from + step) % world();
         const RankPlan& target = rank(to);
-        std::vector<Part> parts;
+        std::vector<Box> boxes;
         if (!target.in_place)
-          parts = boxes(q, rank(from).home_q.intersect(target.q), target.q_heads);
+          boxes = boxes_of(q, rank(from).home_q.intersect(target.q), target.q_heads);
         if (grid_.outer_of(from) == grid_.outer_of(to))
-          append(parts, boxes(kKv, rank(from).home_kv, target.kv_heads));
-        move(from, Space::home, to, Space::work, std::move(parts));
+          append(boxes, boxes_of(kKv, rank(from).home_kv, target.kv_heads));
+        move(from, Space::home, to, Space::work, std::move(boxes));
       }
     }
   }
@@ -237,7 +246,7 @@ class Builder {
         const HeldRows rows =
             all ? held
                 : held.intersect(needs_[static_cast<size_t>(head)].kv[static_cast<size_t>(to)]);
-        move(from, Space::work, to, Space::work, boxes(kKv, rows, {kv_head, kv_head + 1}));
+        move(from, Space::work, to, Space::work, boxes_of(kKv, rows, {kv_head, kv_head + 1}));
       }
     }
   }
@@ -253,14 +262,14 @@ class Builder {
     rank(share.rank).steps.emplace_back(Compute{{head, share.order, std::move(carries)}});
   }
 
-  /// Heads follow each other, one level behind: while sums of one are on their way, others fill the
+  /// Heads follow each other, one stage behind: while sums of one are on their way, others fill the
   /// time.
   void run_backward() {
     int32_t last = 0;
     for (int32_t head = 0; head < heads(); ++head) {
       at_.emplace_back(deal_of(head).chains.size());
       if (!deal_of(head).shares.empty())
-        last = std::max(last, head + deal_of(head).shares.back().level);
+        last = std::max(last, head + deal_of(head).shares.back().stage);
     }
     std::vector<size_t> next(static_cast<size_t>(heads()));  // share of each head
     for (int32_t time = 0; time <= std::max(last, heads() - 1); ++time) {
@@ -270,7 +279,7 @@ class Builder {
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
         size_t& share = next[static_cast<size_t>(head)];
-        for (; share < deal.shares.size() && deal.shares[share].level == time - head; ++share)
+        for (; share < deal.shares.size() && deal.shares[share].stage == time - head; ++share)
           carry_on(head, share);
       }
       for (int32_t head = 0; head < started; ++head) {
@@ -349,12 +358,12 @@ class Builder {
     return deal.ends[static_cast<size_t>(deal.chains[static_cast<size_t>(chain)].tile)];
   }
 
-  /// Ends the sums of the tiles whose parts are complete at `level`.
-  void add_tiles(int32_t head, int32_t level) {
+  /// Ends the sums of the tiles whose parts are complete at `stage`.
+  void add_tiles(int32_t head, int32_t stage) {
     const Deal& deal = deal_of(head);
     for (size_t tile = 0; tile < deal.ends.size(); ++tile) {
       const dist::TileEnd& end = deal.ends[tile];
-      if (end.level != level) continue;
+      if (end.stage != stage) continue;
       TileSums sums{head, static_cast<int32_t>(tile), {}};
       for (const int32_t chain : end.chains) {
         sums.blocks.push_back(held(head, chain).block);
@@ -385,7 +394,7 @@ class Builder {
     for (int32_t step = 0; step < world(); ++step) {
       for (int32_t from = 0; from < world(); ++from) {
         const int32_t to = (from + step) % world();
-        std::vector<Part> parts;
+        std::vector<Box> boxes;
         for (int32_t head = 0; head < heads(); ++head) {
           const auto h = static_cast<size_t>(head), r = static_cast<size_t>(from);
           const int64_t kv_head = kv_head_of(head), group = problem().group();
@@ -393,12 +402,12 @@ class Builder {
           const Interval q_heads{std::max(own.begin, kv_head * group),
                                  std::min(own.end, (kv_head + 1) * group)};
           if (!rank(from).in_place)
-            append(parts, boxes(q, needs_[h].q[r].intersect(rank(to).home_q), q_heads));
+            append(boxes, boxes_of(q, needs_[h].q[r].intersect(rank(to).home_q), q_heads));
           if (backward())
-            append(parts,
-                   boxes(kKvOut, ended[h][r].intersect(rank(to).home_kv), {kv_head, kv_head + 1}));
+            append(boxes, boxes_of(kKvOut, ended[h][r].intersect(rank(to).home_kv),
+                                   {kv_head, kv_head + 1}));
         }
-        move(from, Space::work, to, Space::home, std::move(parts));
+        move(from, Space::work, to, Space::home, std::move(boxes));
       }
     }
   }

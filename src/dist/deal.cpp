@@ -10,16 +10,16 @@ namespace {
 /// Visits [begin, end) of a run.
 void append(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
   while (begin < end) {
-    // A part that starts inside a plateau of equal addends ends with it.
+    // What starts inside a plateau of equal addends ends with it.
     const bool inside = begin % run.addend_every != 0;
     const int32_t stop =
         inside ? std::min(end, (begin / run.addend_every + 1) * run.addend_every) : end;
-    Run part = run;
-    part.first = run.tile(begin);
-    part.count = stop - begin;
-    part.addend = run.addend_of(begin);
-    if (inside) part.addend_step = 0, part.addend_every = 1;
-    runs.push_back(part);
+    Run piece = run;
+    piece.first = run.tile(begin);
+    piece.count = stop - begin;
+    piece.addend = run.addend_of(begin);
+    if (inside) piece.addend_step = 0, piece.addend_every = 1;
+    runs.push_back(piece);
     begin = stop;
   }
 }
@@ -29,14 +29,14 @@ class Shares {
  public:
   explicit Shares(const HeadOrder& order) : order_(order) {}
 
-  void add(int32_t level, int32_t rank, int32_t number, Chain chain, std::span<const Run> runs) {
-    parts_[{level, rank}].push_back({number, chain, {runs.begin(), runs.end()}});
+  void add(int32_t stage, int32_t rank, int32_t number, Chain chain, std::span<const Run> runs) {
+    pieces_[{stage, rank}].push_back({number, chain, {runs.begin(), runs.end()}});
   }
 
   Deal make() {
     Deal deal;
-    for (auto& [key, parts] : parts_) {
-      std::ranges::stable_sort(parts, {}, &PartOfChain::number);
+    for (auto& [key, pieces] : pieces_) {
+      std::ranges::stable_sort(pieces, {}, &PieceOfChain::number);
       auto order = std::make_shared<HeadOrder>();
       order->pass = order_.pass;
       order->name = order_.name;
@@ -44,14 +44,14 @@ class Shares {
       order->group = order_.group;
       order->row_addends = order_.row_addends;
       Share share{key.first, key.second, nullptr, {}};
-      for (PartOfChain& part : parts) {
+      for (PieceOfChain& piece : pieces) {
         const auto chains = static_cast<int32_t>(order->chains.size());
-        part.chain.run_begin = static_cast<int32_t>(order->runs.size());
-        order->runs.insert(order->runs.end(), part.runs.begin(), part.runs.end());
-        part.chain.run_end = static_cast<int32_t>(order->runs.size());
-        order->chains.push_back(part.chain);
+        piece.chain.run_begin = static_cast<int32_t>(order->runs.size());
+        order->runs.insert(order->runs.end(), piece.runs.begin(), piece.runs.end());
+        piece.chain.run_end = static_cast<int32_t>(order->runs.size());
+        order->chains.push_back(piece.chain);
         order->tasks.push_back({chains, chains + 1});
-        share.chain_of.push_back(part.number);
+        share.chain_of.push_back(piece.number);
       }
       share.order = std::move(order);
       deal.shares.push_back(std::move(share));
@@ -60,13 +60,13 @@ class Shares {
   }
 
  private:
-  struct PartOfChain {
+  struct PieceOfChain {
     int32_t number;
     Chain chain;
     std::vector<Run> runs;
   };
   const HeadOrder& order_;
-  std::map<std::pair<int32_t, int32_t>, std::vector<PartOfChain>> parts_;  // by level and rank
+  std::map<std::pair<int32_t, int32_t>, std::vector<PieceOfChain>> pieces_;  // by stage and rank
 };
 
 /// Walks the chains of a backward, each as far as its addends are due, and cuts them.
@@ -104,7 +104,7 @@ class Cutter {
                         [&](int32_t c) { return chains_[static_cast<size_t>(c)].addend; });
       for (const int32_t c : end.chains) {
         const int32_t last = deal.links[static_cast<size_t>(c)].back();
-        end.level = std::max(end.level, deal.shares[static_cast<size_t>(last)].level);
+        end.stage = std::max(end.stage, deal.shares[static_cast<size_t>(last)].stage);
         end.rank = deal.shares[static_cast<size_t>(last)].rank;
       }
     }
@@ -115,13 +115,13 @@ class Cutter {
  private:
   struct Row {
     int32_t next = 0;   // addend that may enter
-    int32_t level = 0;  // of the one before
+    int32_t stage = 0;  // of the one before
   };
   struct Walker {
     int32_t run = 0, visit = 0;    // what comes next
-    int32_t begin = 0;             // first visit of `run` that is in no part yet
-    int32_t rank = -1, level = 0;  // of the part that is open
-    std::vector<Run> runs;         // of the part that is open
+    int32_t begin = 0;             // first visit of `run` that is in no piece yet
+    int32_t rank = -1, stage = 0;  // of the piece that is open
+    std::vector<Run> runs;         // of the piece that is open
   };
 
   void go_on(size_t c, std::vector<size_t>& ready) {
@@ -151,24 +151,24 @@ class Cutter {
     close(c);
   }
 
-  /// Counts the next visit of chain `c`, by `rank`, to a part of its own if the one before is of
-  /// another rank or level.
+  /// Counts the next visit of chain `c`, by `rank`, to a piece of its own if the one before is of
+  /// another rank or stage.
   void enter(size_t c, const Run& run, int32_t rank, Row& row) {
     Walker& at = walkers_[c];
-    const int32_t after = at.rank < 0 || at.rank == rank ? at.level : at.level + 1;
-    const int32_t level = std::max(after, row.level);
-    row.level = level;
-    if (at.rank == rank && at.level == level) return;
+    const int32_t after = at.rank < 0 || at.rank == rank ? at.stage : at.stage + 1;
+    const int32_t stage = std::max(after, row.stage);
+    row.stage = stage;
+    if (at.rank == rank && at.stage == stage) return;
     append(at.runs, run, at.begin, at.visit);
     at.begin = at.visit;
     if (at.rank >= 0) close(c);
     at.rank = rank;
-    at.level = level;
+    at.stage = stage;
   }
 
   void close(size_t c) {
     Walker& at = walkers_[c];
-    shares_.add(at.level, at.rank, static_cast<int32_t>(c), {.tile = chains_[c].tile}, at.runs);
+    shares_.add(at.stage, at.rank, static_cast<int32_t>(c), {.tile = chains_[c].tile}, at.runs);
     at.runs.clear();
   }
 

@@ -27,10 +27,10 @@ struct WholeChain {
 };
 std::vector<WholeChain> whole_chains(const HeadOrder& order);
 
-/// What one rank can do at once: visits that wait for none of other ranks but those of the levels
-/// before. In the backward, every chain goes on from where a share of a lower level left it.
+/// What one rank can do at once: visits that wait for none of other ranks but those of the stages
+/// before. In the backward, every chain goes on from where a share of a lower stage left it.
 struct Share {
-  int32_t level = 0, rank = 0;
+  int32_t stage = 0, rank = 0;
   std::shared_ptr<const HeadOrder> order;
   std::vector<int32_t> chain_of;  // backward: into whole_chains(), of each chain
 };
@@ -38,12 +38,12 @@ struct Share {
 /// Where the sum of a KV tile ends: with the last of its parts.
 struct TileEnd {
   std::vector<int32_t> chains;  // into whole_chains(), by addend
-  int32_t level = 0;            // when all parts are complete
+  int32_t stage = 0;            // when all parts are complete
   int32_t rank = 0;             // of the last part
 };
 
 struct Deal {
-  std::vector<Share> shares;  // ascending by level, then rank
+  std::vector<Share> shares;  // ascending by stage, then rank
   // Of the backward:
   std::vector<WholeChain> chains;
   std::vector<std::vector<int32_t>> links;  // shares that a chain goes through, by chain

@@ -87,13 +87,13 @@ std::byte* RankExecutor::row(Space space, Operand operand, int64_t batch, int64_
 }
 
 template <class F>
-void RankExecutor::for_each_run_of_bytes(Space space, std::span<const Part> parts,
+void RankExecutor::for_each_run_of_bytes(Space space, std::span<const Box> boxes,
                                          std::span<const CarriedSum> sums, F&& f) {
-  for (const Part& part : parts) {
-    const auto bytes = static_cast<size_t>(row_bytes(plan_.whole.problem, part.operand));
-    for (int64_t l = part.range.rows.begin; l < part.range.rows.end; ++l)
-      for (int64_t h = part.heads.begin; h < part.heads.end; ++h)
-        f(row(space, part.operand, part.range.batch, l, h), bytes);
+  for (const Box& box : boxes) {
+    const auto bytes = static_cast<size_t>(row_bytes(plan_.whole.problem, box.operand));
+    for (int64_t l = box.range.rows.begin; l < box.range.rows.end; ++l)
+      for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
+        f(row(space, box.operand, box.range.batch, l, h), bytes);
   }
   for (const CarriedSum& sum : sums) {
     float* block = blocks_.data() + sum.block * block_floats_;
@@ -104,28 +104,28 @@ void RankExecutor::for_each_run_of_bytes(Space space, std::span<const Part> part
 bool RankExecutor::make(const Step& step, Transport& transport) {
   if (const auto* send = std::get_if<Send>(&step)) {
     std::vector<std::byte> bytes;
-    for_each_run_of_bytes(send->space, send->parts, send->sums, [&](std::byte* at, size_t size) {
+    for_each_run_of_bytes(send->space, send->boxes, send->sums, [&](std::byte* at, size_t size) {
       bytes.insert(bytes.end(), at, at + size);
     });
     transport.send(send->to, send->message, bytes);
     report_.sent_bytes += std::ssize(bytes);
   } else if (const auto* receive = std::get_if<Receive>(&step)) {
     std::vector<std::byte> bytes(
-        static_cast<size_t>(message_bytes(plan_, receive->parts, receive->sums)));
+        static_cast<size_t>(message_bytes(plan_, receive->boxes, receive->sums)));
     if (!transport.receive(receive->from, receive->message, bytes)) return false;
     const std::byte* next = bytes.data();
-    for_each_run_of_bytes(receive->space, receive->parts, receive->sums,
+    for_each_run_of_bytes(receive->space, receive->boxes, receive->sums,
                           [&](std::byte* at, size_t size) {
                             std::memcpy(at, next, size);
                             next += size;
                           });
   } else if (const auto* copy = std::get_if<Copy>(&step)) {
-    for (const Part& part : copy->parts) {
-      const auto bytes = static_cast<size_t>(row_bytes(plan_.whole.problem, part.operand));
-      const int64_t b = part.range.batch;
-      for (int64_t l = part.range.rows.begin; l < part.range.rows.end; ++l)
-        for (int64_t h = part.heads.begin; h < part.heads.end; ++h)
-          std::memcpy(row(copy->to, part.operand, b, l, h), row(copy->from, part.operand, b, l, h),
+    for (const Box& box : copy->boxes) {
+      const auto bytes = static_cast<size_t>(row_bytes(plan_.whole.problem, box.operand));
+      const int64_t b = box.range.batch;
+      for (int64_t l = box.range.rows.begin; l < box.range.rows.end; ++l)
+        for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
+          std::memcpy(row(copy->to, box.operand, b, l, h), row(copy->from, box.operand, b, l, h),
                       bytes);
     }
   } else if (const auto* compute = std::get_if<Compute>(&step)) {

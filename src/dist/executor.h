@@ -69,9 +69,9 @@ class RankExecutor {
   PieceMemory memory();
   BackwardTensors backward_tensors() const;
   std::byte* row(Space space, Operand operand, int64_t batch, int64_t position, int64_t head) const;
-  /// Calls f(address, bytes) for every row of the parts and every sum, in sequence.
+  /// Calls f(address, bytes) for every row of the boxes and every sum, in sequence.
   template <class F>
-  void for_each_run_of_bytes(Space space, std::span<const Part> parts,
+  void for_each_run_of_bytes(Space space, std::span<const Box> boxes,
                              std::span<const CarriedSum> sums, F&& f);
 
   const DistPlan& plan_;

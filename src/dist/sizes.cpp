@@ -47,12 +47,12 @@ int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum) {
   return (edge[1] - edge[0]) * (problem.head_dim + problem.head_dim_v) * int64_t{sizeof(float)};
 }
 
-int64_t message_bytes(const DistPlan& plan, std::span<const Part> parts,
+int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
                       std::span<const CarriedSum> sums) {
   int64_t bytes = 0;
-  for (const Part& part : parts)
-    bytes += row_bytes(plan.whole.problem, part.operand) *
-             (part.range.rows.end - part.range.rows.begin) * (part.heads.end - part.heads.begin);
+  for (const Box& box : boxes)
+    bytes += row_bytes(plan.whole.problem, box.operand) *
+             (box.range.rows.end - box.range.rows.begin) * (box.heads.end - box.heads.begin);
   for (const CarriedSum& sum : sums) bytes += sum_bytes(plan, sum);
   return bytes;
 }
@@ -83,7 +83,7 @@ int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
   int64_t bytes = 0;
   for (const Step& step : plan.ranks[static_cast<size_t>(rank)].steps)
     if (const auto* send = std::get_if<Send>(&step))
-      bytes += dist::message_bytes(plan, send->parts, send->sums);
+      bytes += dist::message_bytes(plan, send->boxes, send->sums);
   return bytes;
 }
 

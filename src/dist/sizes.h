@@ -13,7 +13,7 @@ bool on_kv_axis(Operand operand);
 int64_t row_bytes(const Problem& problem, Operand operand);
 /// Of dK and dV of a KV tile in f32.
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum);
-int64_t message_bytes(const DistPlan& plan, std::span<const Part> parts,
+int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
                       std::span<const CarriedSum> sums);
 /// Floats that hold the sum of any tile.
 int64_t block_floats(const Plan& whole);

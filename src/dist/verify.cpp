@@ -49,7 +49,7 @@ struct HeadState {
 };
 
 struct Message {
-  std::vector<Part> parts;
+  std::vector<Box> boxes;
   std::vector<CarriedSum> sums;
   std::vector<SumState> states;
 };
@@ -104,8 +104,9 @@ class Proof {
     throw Error(ErrorCode::invalid_plan, "dist.verify",
                 fmt::format("rank {}, step {}: {}", r_, at_[static_cast<size_t>(r_)], what));
   }
-  void require(bool holds, const std::string& what) const {
-    if (!holds) fail(what);
+  template <class... Args>
+  void require(bool holds, fmt::format_string<Args...> text, Args&&... args) const {
+    if (!holds) fail(fmt::format(text, std::forward<Args>(args)...));
   }
 
   static HeadState state_of(const HeadOrder& order) {
@@ -141,29 +142,28 @@ class Proof {
 
   /// Calls f for every row and head of a box in the memory of this rank.
   template <class F>
-  void each(Space space, const Part& part, F&& f) {
-    const HeldRows& rows = held(r_, space, part.operand);
-    const Interval heads = heads_in(r_, space, part.operand);
-    require(rows.holds(part.range.batch, part.range.rows) && heads.begin <= part.heads.begin &&
-                part.heads.end <= heads.end,
-            fmt::format("has no memory for rows {} to {} of {}", part.range.rows.begin,
-                        part.range.rows.end, to_string(part.operand)));
-    Present& present = there(r_, space, part.operand);
-    const int64_t first = rows.at(part.range.batch, part.range.rows.begin);
-    for (int64_t l = 0; l < part.range.rows.end - part.range.rows.begin; ++l)
-      for (int64_t h = part.heads.begin; h < part.heads.end; ++h) f(present.at(first + l, h));
+  void each(Space space, const Box& box, F&& f) {
+    const HeldRows& rows = held(r_, space, box.operand);
+    const Interval heads = heads_in(r_, space, box.operand);
+    require(rows.holds(box.range.batch, box.range.rows) && heads.begin <= box.heads.begin &&
+                box.heads.end <= heads.end,
+            "has no memory for rows {} to {} of {}", box.range.rows.begin, box.range.rows.end,
+            to_string(box.operand));
+    Present& present = there(r_, space, box.operand);
+    const int64_t first = rows.at(box.range.batch, box.range.rows.begin);
+    for (int64_t l = 0; l < box.range.rows.end - box.range.rows.begin; ++l)
+      for (int64_t h = box.heads.begin; h < box.heads.end; ++h) f(present.at(first + l, h));
   }
-  void read(Space space, const Part& part) {
-    each(space, part, [&](auto&& row) {
-      require(row,
-              fmt::format("reads {} of rows {} to {} before it is there", to_string(part.operand),
-                          part.range.rows.begin, part.range.rows.end));
+  void read(Space space, const Box& box) {
+    each(space, box, [&](auto&& row) {
+      require(row, "reads {} of rows {} to {} before it is there", to_string(box.operand),
+              box.range.rows.begin, box.range.rows.end);
     });
   }
-  void write(Space space, const Part& part) {
-    each(space, part, [&](auto&& row) {
-      require(!row, fmt::format("gets {} of rows {} to {} twice", to_string(part.operand),
-                                part.range.rows.begin, part.range.rows.end));
+  void write(Space space, const Box& box) {
+    each(space, box, [&](auto&& row) {
+      require(!row, "gets {} of rows {} to {} twice", to_string(box.operand), box.range.rows.begin,
+              box.range.rows.end);
       row = true;
     });
   }
@@ -203,12 +203,12 @@ class Proof {
     return {kv_head * group, (kv_head + 1) * group};
   }
   /// Box of a tile of a head: of query head `q_head` of its group, or of the KV head.
-  Part q_box(Operand operand, int32_t head, int32_t q_head, int32_t tile) const {
+  Box q_box(Operand operand, int32_t head, int32_t q_head, int32_t tile) const {
     const std::vector<int64_t>& edges = whole_.order(head).tiles->q_edges;
     const int64_t h = group_heads(head).begin + q_head;
     return {operand, rows_of(edges, head, tile), {h, h + 1}};
   }
-  Part kv_box(Operand operand, int32_t head, int32_t tile) const {
+  Box kv_box(Operand operand, int32_t head, int32_t tile) const {
     const std::vector<int64_t>& edges = whole_.order(head).tiles->kv_edges;
     const int64_t h = head % whole_.problem.kv_heads;
     return {operand, rows_of(edges, head, tile), {h, h + 1}};
@@ -218,39 +218,61 @@ class Proof {
     return {head / whole_.problem.kv_heads, {edges[t], edges[t + 1]}};
   }
 
+  /// What a visit reads of a query tile or a KV tile; what was there once stays there.
+  void read_q(int32_t head, int32_t q_head, int32_t tile) {
+    const HeadOrder& order = whole_.order(head);
+    const auto place = static_cast<size_t>(q_head) * static_cast<size_t>(order.tiles->q_tiles()) +
+                       static_cast<size_t>(tile);
+    if (!first_time(seen_q_[{r_, head}], place)) return;
+    for (int o = 0; o < kOperands; ++o) {
+      const auto operand = static_cast<Operand>(o);
+      if (is_input(whole_.pass, operand) && !dist::on_kv_axis(operand))
+        read(Space::work, q_box(operand, head, q_head, tile));
+    }
+  }
+  void read_kv(int32_t head, int32_t tile) {
+    if (!first_time(seen_kv_[{r_, head}], static_cast<size_t>(tile))) return;
+    for (const Operand operand : {Operand::k, Operand::v})
+      read(Space::work, kv_box(operand, head, tile));
+  }
+  static bool first_time(std::vector<bool>& seen, size_t place) {
+    if (place >= seen.size()) seen.resize(2 * place + 64);
+    const bool first = !seen[place];
+    seen[place] = true;
+    return first;
+  }
+
   // --- Steps: false where a message is missing --------------------------------------------------
 
   SumState& block(int32_t number) {
     auto& blocks = blocks_[static_cast<size_t>(r_)];
-    require(0 <= number && number < static_cast<int32_t>(blocks.size()),
-            fmt::format("has no block {}", number));
+    require(0 <= number && number < static_cast<int32_t>(blocks.size()), "has no block {}", number);
     return blocks[static_cast<size_t>(number)];
   }
   /// The sum in a block, which is free then.
   SumState take(int32_t number) {
     SumState& state = block(number);
-    require(state.head >= 0, fmt::format("takes a sum from block {} before it is there", number));
+    require(state.head >= 0, "takes a sum from block {} before it is there", number);
     return std::exchange(state, SumState{});
   }
   void put(int32_t number, const SumState& state) {
-    require(block(number).head < 0, fmt::format("puts a second sum into block {}", number));
+    require(block(number).head < 0, "puts a second sum into block {}", number);
     block(number) = state;
   }
 
   bool make(const Send& send) {
-    Message message{send.parts, send.sums, {}};
-    for (const Part& part : send.parts) read(send.space, part);
+    Message message{send.boxes, send.sums, {}};
+    for (const Box& box : send.boxes) read(send.space, box);
     for (const CarriedSum& sum : send.sums) {
       const SumState state = take(sum.block);
       require(state.head == sum.head && heads_[static_cast<size_t>(state.head)]
                                                 .chains[static_cast<size_t>(state.chain)]
                                                 .tile == sum.kv_tile,
-              fmt::format("block {} holds another sum than that of KV tile {}", sum.block,
-                          sum.kv_tile));
+              "block {} holds another sum than that of KV tile {}", sum.block, sum.kv_tile);
       message.states.push_back(state);
     }
     require(messages_.try_emplace({r_, send.to, send.message}, std::move(message)).second,
-            fmt::format("sends message {} twice", send.message));
+            "sends message {} twice", send.message);
     return true;
   }
 
@@ -261,19 +283,18 @@ class Proof {
     const auto same = [](const CarriedSum& a, const CarriedSum& b) {
       return a.head == b.head && a.kv_tile == b.kv_tile;
     };
-    require(
-        message.parts == receive.parts && std::ranges::equal(message.sums, receive.sums, same),
-        fmt::format("message {} of rank {} holds something else", receive.message, receive.from));
-    for (const Part& part : receive.parts) write(receive.space, part);
+    require(message.boxes == receive.boxes && std::ranges::equal(message.sums, receive.sums, same),
+            "message {} of rank {} holds something else", receive.message, receive.from);
+    for (const Box& box : receive.boxes) write(receive.space, box);
     for (size_t i = 0; i < receive.sums.size(); ++i) put(receive.sums[i].block, message.states[i]);
     messages_.erase(found);
     return true;
   }
 
   bool make(const Copy& copy) {
-    for (const Part& part : copy.parts) {
-      read(copy.from, part);
-      write(copy.to, part);
+    for (const Box& box : copy.boxes) {
+      read(copy.from, box);
+      write(copy.to, box);
     }
     return true;
   }
@@ -305,17 +326,15 @@ class Proof {
                                          chain.addend, piece.head, chain.q_head, chain.tile);
     require(c < order.chains.size() && order.chains[c].addends == chain.addends &&
                 std::ranges::equal(runs(order, order.chains[c]), runs(*piece.order, chain)),
-            name + " is not the plan's");
-    require(!state.started[c], name + " is made twice");
+            "{} is not the plan's", name);
+    require(!state.started[c], "{} is made twice", name);
     state.started[c] = true;
-    read(Space::work, q_box(Operand::q, piece.head, chain.q_head, chain.tile));
+    read_q(piece.head, chain.q_head, chain.tile);
     for (const Run& run : runs(*piece.order, chain))
-      for (int32_t i = 0; i < run.count; ++i)
-        for (const Operand operand : {Operand::k, Operand::v})
-          read(Space::work, kv_box(operand, piece.head, run.tile(i)));
+      for (int32_t i = 0; i < run.count; ++i) read_kv(piece.head, run.tile(i));
     // Parts of a row meet in memory of the launch.
     if (chain.addend > 0) {
-      require(state.started[c - 1], name + " comes before the one that it is merged with");
+      require(state.started[c - 1], "{} comes before the one that it is merged with", name);
     }
     if (chain.addend + 1 < chain.addends) return;
     for (const Operand operand : {Operand::o, Operand::lse})
@@ -326,6 +345,7 @@ class Proof {
   SumState start(int32_t head, int32_t tile, const Run* first) {
     const HeadOrder& order = whole_.order(head);
     HeadState& state = heads_[static_cast<size_t>(head)];
+    bool twice = false;
     for (size_t c = 0; c < state.chains.size(); ++c) {
       const WholeChain& chain = state.chains[c];
       if (chain.tile != tile || (chain.run_begin == chain.run_end) != (first == nullptr)) continue;
@@ -333,98 +353,106 @@ class Proof {
         const Run& run = order.runs[static_cast<size_t>(chain.run_begin)];
         if (run.q_head != first->q_head || run.first != first->first) continue;
       }
-      require(!state.started[c], fmt::format("starts a chain of KV tile {} twice", tile));
+      twice = state.started[c];
+      if (twice) continue;  // there may be another: parts of a tile without a visit are alike
       state.started[c] = true;
       return {head, static_cast<int32_t>(c), chain.run_begin, 0};
     }
-    fail(fmt::format("starts KV tile {} of head {} in the middle", tile, head));
+    fail(fmt::format("starts KV tile {} of head {} {}", tile, head,
+                     twice ? "twice" : "in the middle"));
   }
+
+  /// The addends that rows get in a launch.
+  struct Rows {
+    explicit Rows(size_t rows) : least(rows), count(rows) {}
+    std::vector<int32_t> least, count;  // [group, q_tiles]
+    std::vector<size_t> met;
+  };
 
   /// Chains go on where they were, and every row takes its next addends, each once. Then nothing
   /// waits in a cycle, for these visits are part of a plan without one.
   void check_backward(const Piece& piece) {
-    const HeadOrder& part = *piece.order;
+    const HeadOrder& own = *piece.order;
     HeadState& head = heads_[static_cast<size_t>(piece.head)];
-    require(piece.carries.size() == part.chains.size(), "has not one carry for each chain");
-    std::map<size_t, std::pair<int32_t, int32_t>> rows;  // least addend and their number
-    for (size_t k = 0; k < part.chains.size(); ++k) {
-      const Chain& chain = part.chains[k];
+    require(piece.carries.size() == own.chains.size(), "has not one carry for each chain");
+    Rows rows(head.row_next.size());
+    for (size_t k = 0; k < own.chains.size(); ++k) {
+      const Chain& chain = own.chains[k];
       const Run* first = chain.run_begin < chain.run_end
-                             ? &part.runs[static_cast<size_t>(chain.run_begin)]
+                             ? &own.runs[static_cast<size_t>(chain.run_begin)]
                              : nullptr;
       SumState state = piece.carries[k].in < 0 ? start(piece.head, chain.tile, first)
                                                : take(piece.carries[k].in);
       require(state.head == piece.head &&
                   head.chains[static_cast<size_t>(state.chain)].tile == chain.tile,
-              fmt::format("KV tile {} goes on from another's sum", chain.tile));
-      for (const Operand operand : {Operand::k, Operand::v})
-        if (first) read(Space::work, kv_box(operand, piece.head, chain.tile));
+              "KV tile {} goes on from another's sum", chain.tile);
+      if (first) read_kv(piece.head, chain.tile);
       for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-        const Run& run = part.runs[static_cast<size_t>(r)];
+        const Run& run = own.runs[static_cast<size_t>(r)];
         for (int32_t i = 0; i < run.count; ++i) visit(piece.head, state, run, i, rows);
       }
       put(piece.carries[k].out, state);
     }
-    for (const auto& [row, addends] : rows) {
-      const auto q_tiles = static_cast<size_t>(part.tiles->q_tiles());
+    for (const size_t row : rows.met) {
+      const auto q_tiles = static_cast<size_t>(own.tiles->q_tiles());
       const auto q_head = static_cast<int32_t>(row / q_tiles);
       const auto q_tile = static_cast<int32_t>(row % q_tiles);
-      const auto [least, count] = addends;
       const std::string name =
           fmt::format("row (head {}, q_head {}, q_tile {})", piece.head, q_head, q_tile);
-      require(least == head.row_next[row],
-              fmt::format("{} has {} addends and gets number {}", name, head.row_next[row], least));
-      require(head.row_rank[row] == r_ || head.row_rank[row] < 0,
-              name + " is summed up on another rank");
-      for (const Operand operand : {Operand::q, Operand::o, Operand::lse, Operand::dout})
-        read(Space::work, q_box(operand, piece.head, q_head, q_tile));
+      require(rows.least[row] == head.row_next[row], "{} has {} addends and gets number {}", name,
+              head.row_next[row], rows.least[row]);
+      require(head.row_rank[row] == r_ || head.row_rank[row] < 0, "{} is summed up on another rank",
+              name);
+      read_q(piece.head, q_head, q_tile);
       head.row_rank[row] = r_;
-      head.row_next[row] += count;
-      if (head.row_next[row] == part.row_addends[static_cast<size_t>(q_tile)])
+      head.row_next[row] += rows.count[row];
+      if (head.row_next[row] == own.row_addends[static_cast<size_t>(q_tile)])
         write(Space::work, q_box(Operand::dq, piece.head, q_head, q_tile));
     }
   }
 
   /// The next visit of a chain must be visit i of `run`.
-  void visit(int32_t number, SumState& state, const Run& run, int32_t i,
-             std::map<size_t, std::pair<int32_t, int32_t>>& rows) {
+  void visit(int32_t number, SumState& state, const Run& run, int32_t i, Rows& rows) {
     const HeadOrder& order = whole_.order(number);
     const WholeChain& chain =
         heads_[static_cast<size_t>(number)].chains[static_cast<size_t>(state.chain)];
-    const std::string name = fmt::format("visit (head {}, q_head {}, q_tile {}, kv_tile {})",
-                                         number, run.q_head, run.tile(i), chain.tile);
-    require(state.run < chain.run_end, name + " comes after the last of its chain");
+    require(state.run < chain.run_end,
+            "visit (head {}, q_head {}, q_tile {}, kv_tile {}) comes after the last of its chain",
+            number, run.q_head, run.tile(i), chain.tile);
     const Run& own = order.runs[static_cast<size_t>(state.run)];
     require(own.q_head == run.q_head && own.tile(state.visit) == run.tile(i) &&
                 own.addend_of(state.visit) == run.addend_of(i) &&
                 own.slice_begin == run.slice_begin && own.slice_count == run.slice_count,
-            name + " is not the next of its chain");
+            "visit (head {}, q_head {}, q_tile {}, kv_tile {}) is not the next of its chain",
+            number, run.q_head, run.tile(i), chain.tile);
     if (++state.visit == own.count) ++state.run, state.visit = 0;
     const size_t row =
         static_cast<size_t>(run.q_head) * static_cast<size_t>(order.tiles->q_tiles()) +
         static_cast<size_t>(run.tile(i));
-    const auto [at, fresh] = rows.try_emplace(row, run.addend_of(i), 0);
-    at->second.first = std::min(at->second.first, run.addend_of(i));
-    ++at->second.second;
+    if (rows.count[row]++ == 0) {
+      rows.met.push_back(row);
+      rows.least[row] = run.addend_of(i);
+    }
+    rows.least[row] = std::min(rows.least[row], run.addend_of(i));
   }
 
   bool make(const Add& add) {
     const TileSums& sums = add.sums;
     HeadState& head = heads_[static_cast<size_t>(sums.head)];
     const std::string name = fmt::format("KV tile {} of head {}", sums.kv_tile, sums.head);
-    require(!head.ended[static_cast<size_t>(sums.kv_tile)], name + " is added up twice");
+    require(!head.ended[static_cast<size_t>(sums.kv_tile)], "{} is added up twice", name);
     head.ended[static_cast<size_t>(sums.kv_tile)] = true;
     int32_t addend = 0, addends = 0;
     for (const int32_t number : sums.blocks) {
       const SumState state = take(number);
-      require(state.head == sums.head, name + " gets the sum of another head");
+      require(state.head == sums.head, "{} gets the sum of another head", name);
       const WholeChain& chain = head.chains[static_cast<size_t>(state.chain)];
       require(chain.tile == sums.kv_tile && chain.addend == addend++,
-              name + " gets its parts in another order");
-      require(state.run == chain.run_end, name + " gets a part that is not complete");
+              "{} gets its parts in another order", name);
+      require(state.run == chain.run_end, "{} gets a part that is not complete", name);
       addends = chain.addends;
     }
-    require(addend == addends, name + " lacks a part");
+    require(addend == addends, "{} lacks a part", name);
     for (const Operand operand : {Operand::dk, Operand::dv})
       write(Space::work, kv_box(operand, sums.head, sums.kv_tile));
     return true;
@@ -456,6 +484,7 @@ class Proof {
   const Plan& whole_;
   std::vector<HeadState> heads_;
   std::vector<std::vector<Present>> there_;  // home and work of each rank, by operand
+  std::map<std::pair<int32_t, int32_t>, std::vector<bool>> seen_q_, seen_kv_;  // by rank and head
   std::vector<std::vector<SumState>> blocks_;
   std::map<std::tuple<int32_t, int32_t, int64_t>, Message> messages_;  // sender, receiver, number
   std::vector<size_t> at_;
