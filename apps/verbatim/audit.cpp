@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "mask/slice.h"
+#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -268,6 +269,29 @@ void Audit::padded(Side side, int64_t rows, int64_t keys) {
       Part::all(problem_), other,
       Mask(mask_.name(), mask_.params_json(), heads, variant_of, mask_.batch(), mask_.kv_heads()),
       place, Tensors::garbage(other), row);
+  rows_.push_back(row);
+}
+
+void Audit::world(const std::optional<DistOptions>& asked) {
+  std::vector<DistOptions> worlds;
+  if (asked) {
+    worlds.push_back(*asked);
+  } else if (options_.device == "cpu") {  // which alone runs pieces of a plan
+    for (const int32_t ranks : {2, 4})
+      for (const StrategyInfo& info : strategies())
+        if (info.name != std::string("ulysses") || problem_.q_heads % ranks == 0)
+          worlds.push_back({.world = ranks, .strategy = info.name});
+  }
+  if (worlds.empty()) return;
+  Row row{"world", "2 and 4 ranks, every strategy"};
+  for (const DistOptions& options : worlds) {
+    World dealt(attention_.plan(Pass::forward), attention_.plan(Pass::backward), mask_, options);
+    tensors_.poison_outputs(Passes::both);
+    dealt.forward(tensors_, options_.device, {});
+    if (passes_ != Passes::forward) dealt.backward(tensors_, options_.device, {});
+    note(hash_outputs(tensors_, passes_), expected_, row);
+    if (asked) row.detail = dealt.summary();
+  }
   rows_.push_back(row);
 }
 

@@ -1,10 +1,12 @@
 // The audit of one problem: what must not matter, changed one thing at a time.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tensors.h"
+#include "verbatim/dist.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::app {
@@ -41,6 +43,8 @@ class Audit {
   void documents();
   void neighbours();
   void padding();
+  /// Dealt to ranks: as asked for, else two and four, with every strategy that fits.
+  void world(const std::optional<DistOptions>& asked);
   void against(const std::string& path, const Hashes& saved);
 
   const std::vector<Row>& rows() const { return rows_; }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "core/file.h"
 #include "options.h"
@@ -10,6 +11,7 @@
 #include "report/table.h"
 #include "report/timeline.h"
 #include "result.h"
+#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -18,6 +20,7 @@ struct PlanCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  WorldOptions world;
   OutputOptions output;
   std::string pass = "backward", gantt, perfetto, dump;
 
@@ -105,6 +108,19 @@ int PlanCommand::run() const {
   }
   result["level"] = planning.level_name();
   result["plan"] = all ? plans : plans[0];
+  std::optional<World> dealt;
+  const std::vector<Pass> passes{options.pass};
+  if (world.given()) {
+    progress.say("dealing to ranks ...");
+    const Pass other = options.pass == Pass::forward ? Pass::backward : Pass::forward;
+    PlanningOptions plain = planning;
+    plain.order = plain.forward_order = "auto";
+    const Plan beside = make_plan(sizes, made, plain.make(other));
+    const Plan& own = found.front().plan;
+    dealt.emplace(other == Pass::forward ? beside : own, other == Pass::forward ? own : beside,
+                  made, world.make());
+    result["dist"] = dealt->describe(passes);
+  }
   progress.say("drawing ...");
   const Plan& fastest = found.front().plan;
   draw(fastest, options.machine,
@@ -117,6 +133,7 @@ int PlanCommand::run() const {
       "and idle: share of all workers' time.\n",
       headline(sizes, made), pass, planning.level_name(), options.machine.name,
       fastest.placement.workers, table_of(found, plans).str());
+  if (dealt) fmt::print("\n{}\n\n{}", dealt->summary(), dealt->table(passes).str());
   return 0;
 }
 
@@ -136,6 +153,7 @@ void add_plan(CLI::App& root, Action& action) {
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub, "h200");
+  command->world.add_to(*sub);
   sub->add_option("--pass", command->pass, "Pass to plan: forward or backward")
       ->group("Plan")
       ->type_name("NAME")

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "backend/reference/compare.h"
@@ -12,6 +14,7 @@
 #include "report/timeline.h"
 #include "result.h"
 #include "tensors.h"
+#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -24,6 +27,7 @@ struct RunCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  WorldOptions world;
   OutputOptions output;
   std::string pass = "both", check, device = "cpu";
   std::vector<std::string> input;
@@ -51,21 +55,23 @@ struct Repeats {
   bool identical = true;
 };
 
-Repeats repeat(const Attention& attention, Tensors& tensors, Passes passes, int count,
-               const RunOptions& options, Progress& progress) {
+/// One pass over the tensors.
+using RunPass = std::function<void(Pass, const Tensors&)>;
+
+Repeats repeat(const RunPass& run, Tensors& tensors, Passes passes, int count, Progress& progress) {
   Repeats result;
-  if (passes == Passes::backward) attention.forward(tensors.forward(), options);
+  if (passes == Passes::backward) run(Pass::forward, tensors);
   for (int i = 0; i < count; ++i) {
     progress.say(fmt::format("run {} of {} ...", i + 1, count));
     tensors.poison_outputs(passes);
     if (passes != Passes::backward) {
       const auto start = Clock::now();
-      attention.forward(tensors.forward(), options);
+      run(Pass::forward, tensors);
       result.forward_ms.push_back(milliseconds_since(start));
     }
     if (passes != Passes::forward) {
       const auto start = Clock::now();
-      attention.backward(tensors.backward(), options);
+      run(Pass::backward, tensors);
       result.backward_ms.push_back(milliseconds_since(start));
     }
     Hashes hashes = hash_outputs(tensors, passes);
@@ -200,7 +206,21 @@ int RunCommand::run() const {
   files.load(tensors);
   RunOptions run_options;
   run_options.threads = threads;
-  const Repeats results = repeat(attention, tensors, passes, repeats, run_options, progress);
+  std::optional<World> dealt;
+  if (world.given())
+    dealt.emplace(attention.plan(Pass::forward), attention.plan(Pass::backward), made,
+                  world.make());
+  const RunPass run_pass = [&](Pass which, const Tensors& all) {
+    const bool is_forward = which == Pass::forward;
+    if (dealt) {
+      is_forward ? dealt->forward(all, device, run_options)
+                 : dealt->backward(all, device, run_options);
+    } else {
+      is_forward ? attention.forward(all.forward(), run_options)
+                 : attention.backward(all.backward(), run_options);
+    }
+  };
+  const Repeats results = repeat(run_pass, tensors, passes, repeats, progress);
 
   Json result = new_result("run");
   result["device"] = device;
@@ -223,6 +243,9 @@ int RunCommand::run() const {
   result["bits"] = {
       {"repeats", repeats}, {"identical", results.identical}, {"sha256", results.hashes}};
   add_times(attention, results, result);
+  const std::vector<Pass> ran =
+      passes == Passes::both ? std::vector{Pass::forward, Pass::backward} : std::vector{main_pass};
+  if (dealt) result["dist"] = dealt->describe(ran);
   if (!output_file.empty()) save_outputs(output_file, tensors, passes);
   if (!output.report.empty()) {
     progress.say("recording a timeline ...");
@@ -236,6 +259,7 @@ int RunCommand::run() const {
   progress.say("");
   fmt::print("{}\n\n", headline(sizes, made));
   print(result, results, correct);
+  if (dealt) fmt::print("\n{}\n\n{}", dealt->summary(), dealt->table(ran).str());
   return results.identical && correct ? 0 : 1;
 }
 
@@ -253,6 +277,7 @@ void add_run(CLI::App& root, Action& action) {
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
+  command->world.add_to(*sub);
   const char* group = "Run";
   sub->add_option("--pass", command->pass, "forward, backward or both")
       ->group(group)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "audit.h"
 #include "core/file.h"
@@ -10,6 +11,7 @@
 #include "options.h"
 #include "report/format.h"
 #include "result.h"
+#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -18,6 +20,7 @@ struct VerifyCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  WorldOptions world;
   OutputOptions output;
   std::string device = "cpu", pass = "both", against;
   int repeats = 20;
@@ -56,6 +59,8 @@ int VerifyCommand::run() const {
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
   const AttentionOptions options = planning.make_both(device);
+  const std::optional<DistOptions> asked =
+      world.given() ? std::optional(world.make()) : std::nullopt;
 
   Progress progress;
   progress.say("planning ...");
@@ -70,6 +75,8 @@ int VerifyCommand::run() const {
     progress.say(fmt::format("auditing {} ...", name));
     (audit.*check)();
   }
+  progress.say("auditing world ...");
+  audit.world(asked);
   progress.say("");
   if (!against.empty())
     audit.against(against, saved_hashes(against, describe(sizes), made, audit.expected()));
@@ -125,6 +132,9 @@ void add_verify(CLI::App& root, Action& action) {
       "load, planned workers, place in a batch, a head alone, each document alone, NaN and Inf in\n"
       "neighbours (entries of the batch, documents) and in padding of rows and keys (right; left\n"
       "where there are as many of both). Parts are compared with the same part of the first run.\n"
+      "On a CPU the problem is also dealt to ranks: as --world says, or to two and four, with "
+      "every\n"
+      "strategy that fits.\n"
       "What the level does not promise may differ.\n"
       "With dropout, which numbers sequences and heads, the place in a batch and a head alone are\n"
       "left out.\n"
@@ -136,6 +146,7 @@ void add_verify(CLI::App& root, Action& action) {
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
+  command->world.add_to(*sub);
   const char* group = "Audit";
   sub->add_option("--pass", command->pass, "forward, backward or both")
       ->group(group)

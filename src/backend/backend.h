@@ -6,9 +6,26 @@
 #include <string_view>
 
 #include "core/dropout.h"
+#include "verbatim/piece.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim {
+
+/// The memory that pieces of a plan run in. Its tensors have batch 1; their length is the number of
+/// rows held, of all batch entries, and their heads are some of the problem's.
+struct PieceMemory {
+  const HeldRows& q_rows;  // of q, o, dout, lse, dq
+  const HeldRows& kv_rows;
+  int64_t first_q_head = 0, first_kv_head = 0;  // the problem's heads that come first
+  TensorView dq_sums{};      // f32, shaped like dq: sums that later pieces go on with; dq, when f32
+  float* blocks = nullptr;   // of Carry: dK, then dV of one KV tile, rows without gaps
+  int64_t block_floats = 0;  // from block to block
+
+  float* block(int32_t number) const { return blocks + number * block_floats; }
+};
+
+/// Throws Error(unsupported): this backend runs whole plans only.
+[[noreturn]] void refuse_pieces(std::string_view backend);
 
 /// A compiled-in way to execute plans. Stateless: all state is in the plan and the workspace.
 class Backend {
@@ -34,6 +51,21 @@ class Backend {
                        const RunOptions& run) const = 0;
   virtual void backward(const Plan& plan, const BackwardTensors& tensors,
                         const RunOptions& run) const = 0;
+
+  /// Pieces of `whole`, one after another those of a rank (verbatim/piece.h). A piece reads only
+  /// rows of the tiles that it visits. Throws Error(unsupported) where that is not built.
+  virtual void forward_piece(const Plan&, const Piece&, const ForwardTensors&, const PieceMemory&,
+                             const RunOptions&) const {
+    refuse_pieces(name());
+  }
+  virtual void backward_piece(const Plan&, const Piece&, const BackwardTensors&, const PieceMemory&,
+                              const RunOptions&) const {
+    refuse_pieces(name());
+  }
+  /// Adds the parts of a tile in their order, scales, rounds and writes dk and dv.
+  virtual void add(const Plan&, const TileSums&, const BackwardTensors&, const PieceMemory&) const {
+    refuse_pieces(name());
+  }
 };
 
 /// The CPU executor: threads follow the plan (src/backend/cpu).

@@ -88,6 +88,11 @@ void check_tensors(const Problem& problem, const BackwardTensors& t) {
   check("dv", t.dv, problem.dtype, shapes.v, true);
 }
 
+void refuse_pieces(std::string_view backend) {
+  throw Error(ErrorCode::unsupported, "dist", "this device runs no pieces of a plan",
+              {"device", std::string(backend), "cpu", "cpu"});
+}
+
 void refuse_arithmetic(const Plan& plan, const std::string& known, const char* operation) {
   throw Error(ErrorCode::unsupported, operation, "the plan is of an arithmetic that is not here",
               {"plan.arithmetic", plan.arithmetic, known, "a plan made for this device"});

@@ -174,6 +174,13 @@ class Plan(Tool):
         self.assertIn("at most level not_guaranteed",
                       self.refused(*words, "--order", "none", "--level", "run_to_run"))
 
+    def test_dealt_to_ranks(self):
+        dist = self.result(*self.words, "--world", "replay:2", "--strategy", "allgather")["dist"]
+        self.assertEqual([p["pass"] for p in dist["passes"]], ["backward"])
+        ranks = dist["passes"][0]["ranks"]
+        self.assertEqual(sum(rank["keys"] for rank in ranks), 1024)
+        self.assertNotIn("sent_bytes", ranks[0])
+
     def test_equal_fingerprints_for_other_placements(self):
         plans = [self.result(*self.words, "--order", "ascending", "--placement", name)["plan"]
                  for name in ("queue", "longest_first")]
@@ -198,6 +205,21 @@ class Run(Tool):
                   for words in ([], ["--threads", 1], ["--threads", 5], ["--workers", 7],
                                 ["--placement", "longest_first"])]
         self.assertEqual(len({json.dumps(h, sort_keys=True) for h in hashes}), 1)
+
+    def test_worlds_have_the_bits_of_one_device(self):
+        alone = self.result("run", *DOCUMENTS)
+        for words in (["--strategy", "balanced"], ["--strategy", "loongtrain", "--shard", "zigzag",
+                                                   "--ulysses-size", 2, "--ring-window", 1]):
+            result = self.result("run", *DOCUMENTS, "--world", "replay:4", *words)
+            self.assertEqual(result["bits"], alone["bits"])
+            self.assertEqual(result["plan"]["fingerprint"], alone["plan"]["fingerprint"])
+            dist = result["dist"]
+            self.assertEqual((dist["engine"], dist["world"]), ("replay", 4))
+            self.assertEqual([p["pass"] for p in dist["passes"]], ["forward", "backward"])
+            for ranks in (p["ranks"] for p in dist["passes"]):
+                self.assertEqual(sum(rank["rows"] for rank in ranks), 193)
+                for rank in ranks:
+                    self.assertEqual(rank["sent_bytes"], rank["predicted_bytes"])
 
     def test_seed_changes_bits(self):
         a, b = (self.result("run", *DOCUMENTS, "--seed", s)["bits"]["sha256"] for s in (1, 2))
@@ -264,7 +286,7 @@ class Verify(Tool):
         self.assertTrue(result["identical"])
         checks = [row["check"] for row in result["audit"]]
         self.assertEqual(set(checks), {"repeats", "threads", "load", "workers", "batch", "heads",
-                                       "packing", "neighbours", "padding"})
+                                       "packing", "neighbours", "padding", "world"})
         self.assertEqual(checks.count("threads"), 4)
         packing = [row for row in result["audit"] if row["check"] == "packing"][0]
         self.assertEqual(packing["runs"], 3)  # the empty document has no bits
@@ -272,7 +294,16 @@ class Verify(Tool):
         runs = [row["runs"] for row in result["audit"] if row["check"] == "neighbours"]
         self.assertEqual(runs, [1, 3])
         self.assertEqual(checks.count("padding"), 4)
+        world = [row for row in result["audit"] if row["check"] == "world"]
+        self.assertEqual([row["runs"] for row in world], [12])  # six strategies on 2 and 4 ranks
         self.assertTrue(all(row["identical"] for row in result["audit"]))
+
+    def test_one_world(self):
+        result = self.result("verify", *DOCUMENTS, "--repeats", 1, "--world", "replay:3",
+                             "--strategy", "ring", "--shard", "document")
+        world = [row for row in result["audit"] if row["check"] == "world"]
+        self.assertEqual([(row["runs"], row["identical"], row["detail"]) for row in world],
+                         [(1, True, "3 ranks, strategy ring, shard document")])
 
     def padding(self, *words):
         rows = self.result("verify", *words, "--repeats", 1)["audit"]
@@ -382,6 +413,15 @@ class BadInput(Tool):
                 (["plan", "--workers", 2**31 - 1], str(2**31 - 1)),
                 (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
                 (["verify", "--repeats", 0], "--repeats"),
+                (["run", "--world", "4"], "replay:2"),
+                (["run", "--world", "replay:0"], "nearest: 1"),
+                (["run", "--strategy", "ring"], "--strategy requires --world"),
+                (["run", "--world", "replay:2", "--strategy", "rign"], "nearest: ring"),
+                (["run", "--world", "replay:2", "--shard", "zag"], "nearest: zigzag"),
+                (["run", "--world", "replay:3", "--strategy", "ulysses", "--q-heads", 4],
+                 "nearest: 2"),
+                (["run", "--world", "replay:4", "--strategy", "usp", "--ulysses-size", 3],
+                 "nearest: 1"),
                 (["nonsense"], "nonsense")):
             self.assertIn(part, self.refused(*words), words)
 

@@ -3,9 +3,11 @@
 //
 // Products keep P and dS in f32 for every dtype: only inputs and outputs are 16 bits wide.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/executor.h"
@@ -55,18 +57,15 @@ struct Tiles {
 /// those that come before it is done make their own, which is the same.
 class Deltas {
  public:
-  Deltas(const Plan& plan, int64_t tiles)
-      : q_heads_(plan.problem.q_heads),
-        q_len_(plan.problem.q_len),
-        values_(new float[floats(plan)]),
+  Deltas(const std::array<int64_t, 3>& shape, int64_t tiles)
+      : values_(new float[shape[0] * shape[1] * shape[2]]),
+        rows_{values_.get(), shape},
         states_(tiles) {}
 
   static int64_t floats(const Plan& plan) {
     return plan.problem.batch * plan.problem.q_heads * plan.problem.q_len;
   }
-  float* at(int64_t b, int64_t q_head, int64_t q) {
-    return values_.get() + (b * q_heads_ + q_head) * q_len_ + q;
-  }
+  float* at(Place place) { return row_address(rows_, place); }
 
   bool known(int64_t tile) const {
     return states_[tile].load(std::memory_order_acquire) == State::known;
@@ -81,8 +80,8 @@ class Deltas {
  private:
   enum class State : uint8_t { unknown, claimed, known };
 
-  int64_t q_heads_, q_len_;
   std::unique_ptr<float[]> values_;
+  RowView rows_;                            // shaped like LSE
   std::vector<std::atomic<State>> states_;  // by the number of the row's sum
 };
 
@@ -96,21 +95,25 @@ struct Call {
   ScoreScalars scalars;
   Dropout dropout;
   DropoutOrigins origins;
+  const PieceCall* piece;
+  Rows rows;
   Arena partial_sums;
   Deltas deltas;
 
   Call(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
-       const KernelTable& kernels)
+       const KernelTable& kernels, const PieceCall* piece)
       : plan(plan),
         tensors(tensors),
         kernels(kernels),
-        layout(plan),
+        layout(plan, piece != nullptr),
         limits(plan),
         scalars(score_scalars(plan.problem)),
         dropout(dropout_of(plan.problem, run)),
         origins(plan),
+        piece(piece),
+        rows(piece),
         partial_sums(layout.floats()),
-        deltas(plan, layout.sums()) {
+        deltas(tensors.lse.shape, layout.sums()) {
     places = partial_sums.take(layout.floats());
   }
   float* places;
@@ -195,8 +198,11 @@ class BackwardWorker final : public Worker {
   const Run& run() const { return order_->runs[run_]; }
   int64_t q_head() const { return kv_head_ * order_->group + run().q_head; }
 
-  bool load(const TensorView& t, int64_t head, Interval rows, float* tile, int64_t ld) {
-    return kernels_.load_rows(row_address(t, b_, rows.begin, head), t.dtype, t.stride[1],
+  Place q_place(int64_t row) const { return call_.rows.q(b_, row, q_head()); }
+  Place kv_place() const { return call_.rows.kv(b_, keys_.begin, kv_head_); }
+
+  bool load(const TensorView& t, Place place, Interval rows, float* tile, int64_t ld) {
+    return kernels_.load_rows(row_address(t, place), t.dtype, t.stride[1],
                               static_cast<int32_t>(rows.end - rows.begin),
                               static_cast<int32_t>(t.shape[3]), tile, ld);
   }
@@ -211,13 +217,14 @@ class BackwardWorker final : public Worker {
     keys_ = {edges[chain().tile], edges[chain().tile + 1]};
     cols_ = static_cast<int32_t>(keys_.end - keys_.begin);
     const BackwardTensors& t = call_.tensors;
-    finite_k_ = load(t.k, kv_head_, keys_, tiles_.k, tiles_.ld_d);
-    load(t.v, kv_head_, keys_, tiles_.v, tiles_.ld_dv);
+    finite_k_ = load(t.k, kv_place(), keys_, tiles_.k, tiles_.ld_d);
+    load(t.v, kv_place(), keys_, tiles_.v, tiles_.ld_dv);
     kernels_.transpose(tiles_.k, tiles_.ld_d, cols_, head_dim(), tiles_.k_t, tiles_.ld_n);
     kernels_.transpose(tiles_.v, tiles_.ld_dv, cols_, head_dim_v(), tiles_.v_t, tiles_.ld_n);
     const size_t padded = static_cast<size_t>(round_up(cols_, kRowGroup));
     std::memset(tiles_.dk, 0, padded * tiles_.ld_d * sizeof(float));
     std::memset(tiles_.dv, 0, padded * tiles_.ld_dv * sizeof(float));
+    if (call_.piece && carry().in >= 0) load_sums(carried_dk(carry().in), carried_dv(carry().in));
     record(TimelineEvent::Kind::start, begin);
   }
 
@@ -232,7 +239,7 @@ class BackwardWorker final : public Worker {
     const bool known = call_.deltas.known(tile), mine = !known && call_.deltas.claim(tile);
     for (int64_t q = first; q < end; q += kQueryBlock) {
       const Interval queries{q, std::min(q + kQueryBlock, end)};
-      float* delta = call_.deltas.at(b_, q_head(), q);
+      float* delta = call_.deltas.at(q_place(q));
       if (!known) {
         make_delta(queries);
         if (mine) std::copy_n(tiles_.delta, queries.end - queries.begin, delta);
@@ -250,8 +257,8 @@ class BackwardWorker final : public Worker {
   /// Of some queries, into the worker's own tile.
   void make_delta(Interval queries) {
     const BackwardTensors& t = call_.tensors;
-    load(t.dout, q_head(), queries, tiles_.dout, tiles_.ld_dv);
-    load(t.o, q_head(), queries, tiles_.o, tiles_.ld_dv);
+    load(t.dout, q_place(queries.begin), queries, tiles_.dout, tiles_.ld_dv);
+    load(t.o, q_place(queries.begin), queries, tiles_.o, tiles_.ld_dv);
     kernels_.row_dots(tiles_.dout, tiles_.o, tiles_.ld_dv,
                       static_cast<int32_t>(queries.end - queries.begin), head_dim_v(),
                       tiles_.delta);
@@ -261,8 +268,9 @@ class BackwardWorker final : public Worker {
   void visit_block(Interval queries, const float* delta, float* dq) {
     const BackwardTensors& t = call_.tensors;
     const int32_t rows = static_cast<int32_t>(queries.end - queries.begin);
-    const bool finite_q = load(t.q, q_head(), queries, tiles_.q, tiles_.ld_d);
-    const bool finite_dout = load(t.dout, q_head(), queries, tiles_.dout, tiles_.ld_dv);
+    const Place place = q_place(queries.begin);
+    const bool finite_q = load(t.q, place, queries, tiles_.q, tiles_.ld_d);
+    const bool finite_dout = load(t.dout, place, queries, tiles_.dout, tiles_.ld_dv);
 
     const TileRect rect{queries, keys_};
     const bool masked = run().slice_count > 0;
@@ -288,8 +296,7 @@ class BackwardWorker final : public Worker {
       keep_.build(call_.dropout, origin, q_head(), rect, TileRows::queries);
       tile.keep = keep_.data();
     }
-    const float* lse = t.lse.row(b_, q_head()) + queries.begin;
-    kernels_.softmax_backward(tile, tiles_.dp, call_.scalars, lse, delta);
+    kernels_.softmax_backward(tile, tiles_.dp, call_.scalars, row_address(t.lse, place), delta);
 
     // dV += P^T dO, dK += dS^T Q, dQ = dS K.
     Gemm d_v{tiles_.s,     1,     tiles_.ld_n,  tiles_.dout, tiles_.ld_dv, tiles_.dv,
@@ -330,7 +337,7 @@ class BackwardWorker final : public Worker {
   void push_upcoming(const TensorView& t, int32_t q_head, int32_t tile) {
     const std::vector<int64_t>& edges = order_->tiles->q_edges;
     const int64_t bytes = size_of(t.dtype), head = kv_head_ * order_->group + q_head;
-    upcoming_.push(row_address(t, b_, edges[tile], head), t.stride[1] * bytes,
+    upcoming_.push(row_address(t, call_.rows.q(b_, edges[tile], head)), t.stride[1] * bytes,
                    edges[tile + 1] - edges[tile], t.shape[3] * bytes);
   }
 
@@ -344,40 +351,66 @@ class BackwardWorker final : public Worker {
     const std::vector<int64_t>& edges = order_->tiles->q_edges;
     const int64_t first = edges[at_.q_tile];
     const int32_t rows = static_cast<int32_t>(edges[at_.q_tile + 1] - first);
-    const RowsOut out = rows_out(call_.tensors.dq, b_, first, q_head());
-    const int64_t place = call_.layout.row_place(at_.head, run().q_head, at_.q_tile);
+    const RowsOut out = rows_out(call_.tensors.dq, q_place(first));
     const int32_t addend = run().addend_of(visit_);
     add_partial(tiles_.dq, tiles_.ld_d, rows, head_dim(), addend == 0,
-                addend + 1 == order_->row_addends[at_.q_tile], call_.places + place,
+                addend + 1 == order_->row_addends[at_.q_tile], row_sums(first, out),
                 call_.scalars.scale, out);
     record(TimelineEvent::Kind::reduce, begin);
+  }
+
+  /// Where the sums of the current dQ rows lie until their last addend is in.
+  RowsOut row_sums(int64_t first, const RowsOut& out) const {
+    if (out.dtype == Dtype::f32) return out;
+    if (call_.piece) return rows_out(call_.piece->memory.dq_sums, q_place(first));
+    const int64_t place = call_.layout.row_place(at_.head, run().q_head, at_.q_tile);
+    return {call_.places + place, Dtype::f32, head_dim()};
+  }
+
+  /// What a piece of a plan hands in and out for its chain.
+  const Carry& carry() const { return call_.piece->piece.carries[chain_]; }
+  RowsOut carried_dk(int32_t block) const {
+    return {call_.piece->memory.block(block), Dtype::f32, head_dim()};
+  }
+  RowsOut carried_dv(int32_t block) const {
+    return {call_.piece->memory.block(block) + cols_ * head_dim(), Dtype::f32, head_dim_v()};
   }
 
   /// Where partial sums of the chain's dK and dV lie.
   float* dk_place() const { return call_.places + call_.layout.kv_place(at_.head, chain().tile); }
   float* dv_place() const { return dk_place() + cols_ * call_.limits.head_dim; }
-  RowsOut dk_out() { return rows_out(call_.tensors.dk, b_, keys_.begin, kv_head_); }
-  RowsOut dv_out() { return rows_out(call_.tensors.dv, b_, keys_.begin, kv_head_); }
+  RowsOut dk_out() { return rows_out(call_.tensors.dk, kv_place()); }
+  RowsOut dv_out() { return rows_out(call_.tensors.dv, kv_place()); }
 
   /// dK and dV start with what the chain before left.
   void take_over() {
     const Clock::time_point begin = now();
-    const RowsOut dk = between(dk_place(), head_dim(), dk_out());
-    const RowsOut dv = between(dv_place(), head_dim_v(), dv_out());
+    load_sums(between(dk_place(), head_dim(), dk_out()),
+              between(dv_place(), head_dim_v(), dv_out()));
+    record(TimelineEvent::Kind::start, begin);
+  }
+
+  void load_sums(const RowsOut& dk, const RowsOut& dv) {
     kernels_.load_rows(dk.data, dk.dtype, dk.stride, cols_, head_dim(), tiles_.dk, tiles_.ld_d);
     kernels_.load_rows(dv.data, dv.dtype, dv.stride, cols_, head_dim_v(), tiles_.dv, tiles_.ld_dv);
-    record(TimelineEvent::Kind::start, begin);
   }
 
   void add_tile() {
     at_.q_tile = -1;
     const Clock::time_point begin = now();
-    const bool first = chain().addend == 0 || chain().continues;  // nothing to add
-    const bool last = chain().addend + 1 == chain().addends;
-    add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), first, last, dk_place(),
-                call_.scalars.scale, dk_out());
-    add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), first, last, dv_place(),
-                call_.scalars.keep_scale, dv_out());
+    if (call_.piece) {
+      add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), true, false, carried_dk(carry().out),
+                  1.0f, {});
+      add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), true, false,
+                  carried_dv(carry().out), 1.0f, {});
+    } else {
+      const bool first = chain().addend == 0 || chain().continues;  // nothing to add
+      const bool last = chain().addend + 1 == chain().addends;
+      add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), first, last,
+                  between(dk_place(), head_dim(), dk_out()), call_.scalars.scale, dk_out());
+      add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), first, last,
+                  between(dv_place(), head_dim_v(), dv_out()), call_.scalars.keep_scale, dv_out());
+    }
     record(TimelineEvent::Kind::finish, begin);
   }
 
@@ -387,10 +420,9 @@ class BackwardWorker final : public Worker {
     return out.dtype == Dtype::f32 ? out : RowsOut{place, Dtype::f32, dim};
   }
 
-  /// The first addend stores, later ones add, the last one scales and rounds.
+  /// The first addend stores to `sum`, later ones add, the last one scales and rounds to `out`.
   void add_partial(const float* x, int64_t ld, int32_t rows, int32_t dim, bool first, bool last,
-                   float* place, float scale, const RowsOut& out) {
-    const RowsOut sum = between(place, dim, out);
+                   const RowsOut& sum, float scale, const RowsOut& out) {
     kernels_.add_rows(x, ld, rows, dim, first ? nullptr : static_cast<const float*>(sum.data),
                       sum.stride, last ? scale : 1.0f, last ? out : sum);
   }
@@ -415,6 +447,23 @@ class BackwardWorker final : public Worker {
   bool finite_k_ = true;
 };
 
+/// The addends that are in each sum before a piece starts, [sums]: of a row as many as the first of
+/// its visits in here has before it.
+std::vector<int32_t> added_before(const SumLayout& layout, const PieceCall* piece) {
+  std::vector<int32_t> added(static_cast<size_t>(layout.sums()), 0);
+  if (!piece) return added;
+  const int32_t head = piece->piece.head;
+  std::vector<bool> met(added.size());
+  for (const Run& run : piece->piece.order->runs) {
+    for (int32_t i = 0; i < run.count; ++i) {
+      const auto sum = static_cast<size_t>(layout.row_sum(head, run.q_head, run.tile(i)));
+      added[sum] = met[sum] ? std::min(added[sum], run.addend_of(i)) : run.addend_of(i);
+      met[sum] = true;
+    }
+  }
+  return added;
+}
+
 /// dQ of the rows that no chain visits.
 void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
   const size_t bytes = static_cast<size_t>(dq.shape[3] * size_of(dq.dtype));
@@ -425,7 +474,7 @@ void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
       if (order.row_addends[t] > 0) continue;
       for (int64_t h = kv_head * order.group; h < (kv_head + 1) * order.group; ++h)
         for (int64_t q = order.tiles->q_edges[t]; q < order.tiles->q_edges[t + 1]; ++q)
-          std::memset(row_address(dq, b, q, h), 0, bytes);
+          std::memset(row_address(dq, {b, q, h}), 0, bytes);
     }
   }
 }
@@ -433,11 +482,39 @@ void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
 }  // namespace
 
 void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
-                  const KernelTable& kernels) {
-  Call call(plan, tensors, run, kernels);
-  clear_unvisited_rows(plan, tensors.dq);
+                  const KernelTable& kernels, const PieceCall* piece) {
+  Call call(plan, tensors, run, kernels, piece);
+  if (!piece) clear_unvisited_rows(plan, tensors.dq);
   execute(
-      plan, call.layout.sums(), [&] { return std::make_unique<BackwardWorker>(call); }, run);
+      plan, added_before(call.layout, piece),
+      [&] { return std::make_unique<BackwardWorker>(call); }, run);
+}
+
+void add_tile_sums(const Plan& plan, const TileSums& sums, const BackwardTensors& tensors,
+                   const PieceMemory& memory, const KernelTable& kernels) {
+  const Problem& problem = plan.problem;
+  const std::vector<int64_t>& edges = plan.order(sums.head).tiles->kv_edges;
+  const int64_t first = edges[sums.kv_tile], rows = edges[sums.kv_tile + 1] - first;
+  const int64_t b = sums.head / problem.kv_heads, kv_head = sums.head % problem.kv_heads;
+  const Place place{0, memory.kv_rows.at(b, first), kv_head - memory.first_kv_head};
+  const ScoreScalars scalars = score_scalars(problem);
+  int64_t offset = 0;  // of dK, then dV, in a block
+  for (const auto& [out, scale] :
+       {std::pair{&tensors.dk, scalars.scale}, std::pair{&tensors.dv, scalars.keep_scale}}) {
+    const int64_t dim = out->shape[3], ld = leading_dim(dim);
+    Arena arena(round_up(rows, kRowGroup) * ld);
+    float* tile = arena.take(round_up(rows, kRowGroup) * ld);
+    float* total = memory.block(sums.blocks.front()) + offset;
+    for (size_t part = 0; part < sums.blocks.size(); ++part) {
+      const bool last = part + 1 == sums.blocks.size();
+      kernels.load_rows(memory.block(sums.blocks[part]) + offset, Dtype::f32, dim,
+                        static_cast<int32_t>(rows), static_cast<int32_t>(dim), tile, ld);
+      kernels.add_rows(tile, ld, static_cast<int32_t>(rows), static_cast<int32_t>(dim),
+                       part > 0 ? total : nullptr, dim, last ? scale : 1.0f,
+                       last ? rows_out(*out, place) : RowsOut{total, Dtype::f32, dim});
+    }
+    offset += rows * dim;
+  }
 }
 
 int64_t backward_workspace_bytes(const Plan& plan) {

@@ -47,6 +47,25 @@ class CpuBackend final : public Backend {
     cpu::run_backward(plan, tensors, sized(plan, run), cpu::kernels());
   }
 
+  void forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
+                     const PieceMemory& memory, const RunOptions& run) const override {
+    require(whole, Pass::forward, "cpu.forward_piece");
+    const cpu::PieceCall call{piece, memory};
+    cpu::run_forward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
+  }
+
+  void backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
+                      const PieceMemory& memory, const RunOptions& run) const override {
+    require(whole, Pass::backward, "cpu.backward_piece");
+    const cpu::PieceCall call{piece, memory};
+    cpu::run_backward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
+  }
+
+  void add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
+           const PieceMemory& memory) const override {
+    cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
+  }
+
  private:
   static RunOptions sized(const Plan& plan, RunOptions run) {
     run.threads = cpu::worthwhile_threads(plan, run);

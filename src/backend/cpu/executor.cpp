@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "backend/cpu/threads.h"
 #include "backend/cpu/workspace.h"
@@ -28,13 +29,13 @@ struct Slot {
 
 class Executor {
  public:
-  Executor(const Plan& plan, int64_t sums,
+  Executor(const Plan& plan, std::vector<int32_t> added,
            const std::function<std::unique_ptr<Worker>()>& make_worker, const RunOptions& run)
       : placement_(plan.placement),
         make_worker_(make_worker),
         timeline_(run.timeline),
         threads_(thread_count(plan, run)),
-        added_(static_cast<size_t>(sums), 0),
+        added_(std::move(added)),
         unfinished_(static_cast<int64_t>(placement_.tasks.size())) {
     const int64_t lists = placement_.queue ? 1 : placement_.workers;
     for (int64_t list = 0; list < lists; ++list) {
@@ -265,9 +266,9 @@ int64_t preferred_workers(const Plan& plan, int threads) {
   return std::min(tasks, std::max<int64_t>(plan.residency, 2 * threads));
 }
 
-void execute(const Plan& plan, int64_t sums,
+void execute(const Plan& plan, std::vector<int32_t> added,
              const std::function<std::unique_ptr<Worker>()>& make_worker, const RunOptions& run) {
-  Executor(plan, sums, make_worker, run).run();
+  Executor(plan, std::move(added), make_worker, run).run();
 }
 
 }  // namespace verbatim::cpu

@@ -49,10 +49,11 @@ class Worker {
   std::vector<TimelineEvent>* events_ = nullptr;
 };
 
-/// Runs every task of `placement`. `sums` is the number of sums whose addends take turns;
-/// `make_worker` is called for each virtual worker that is needed at once. An exception of a worker
-/// ends the run and is thrown here; a plan that cannot go on is an Error(invalid_plan).
-void execute(const Plan& plan, int64_t sums,
+/// Runs every task of `placement`. `added` holds the addends that are in each of the sums before
+/// the first task: 0, but for pieces of a plan; `make_worker` is called for each virtual worker
+/// that is needed at once. An exception of a worker ends the run and is thrown here; a plan that
+/// cannot go on is an Error(invalid_plan).
+void execute(const Plan& plan, std::vector<int32_t> added,
              const std::function<std::unique_ptr<Worker>()>& make_worker, const RunOptions& run);
 
 /// Threads that a run uses: as asked, or all cores, but not more than tasks.

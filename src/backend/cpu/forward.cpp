@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
@@ -38,8 +40,8 @@ struct State {
   RowState rows;
 };
 
-/// f32 rows that products read: a tile of ours, or rows of the caller's.
-struct Rows {
+/// f32 rows that products read: a tile of ours, or the caller's.
+struct RowsIn {
   const float* data;
   int64_t stride;
 };
@@ -83,11 +85,12 @@ struct Call {
   ScoreScalars scalars;
   Dropout dropout;
   DropoutOrigins origins;
+  Rows rows;
   Arena states;  // of split rows
   float* places;
 
   Call(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
-       const KernelTable& kernels)
+       const KernelTable& kernels, const PieceCall* piece)
       : plan(plan),
         tensors(tensors),
         kernels(kernels),
@@ -96,6 +99,7 @@ struct Call {
         scalars(score_scalars(plan.problem)),
         dropout(dropout_of(plan.problem, run)),
         origins(plan),
+        rows(piece),
         states(layout.floats()),
         places(states.take(layout.floats())) {}
 };
@@ -169,8 +173,8 @@ class ForwardWorker final : public Worker {
     queries_ = {edges[chain().tile], edges[chain().tile + 1]};
     rows_ = static_cast<int32_t>(queries_.end - queries_.begin);
     const TensorView& q = call_.tensors.q;
-    kernels_.load_rows(row_address(q, b_, queries_.begin, q_head()), q.dtype, q.stride[1], rows_,
-                       head_dim(), tiles_.q, tiles_.ld_d);
+    kernels_.load_rows(row_address(q, call_.rows.q(b_, queries_.begin, q_head())), q.dtype,
+                       q.stride[1], rows_, head_dim(), tiles_.q, tiles_.ld_d);
     kernels_.transpose(tiles_.q, tiles_.ld_d, rows_, head_dim(), tiles_.q_t, tiles_.ld_m);
     const int64_t padded = round_up(rows_, kLanes);
     const RowState& state = tiles_.state.rows;
@@ -186,7 +190,7 @@ class ForwardWorker final : public Worker {
     upcoming_.count = 0;
     for (const TensorView* t : {&call_.tensors.k, &call_.tensors.v}) {
       const int64_t bytes = size_of(t->dtype), begin = edges[kv_tile];
-      upcoming_.push(row_address(*t, b_, begin, kv_head_), t->stride[1] * bytes,
+      upcoming_.push(row_address(*t, call_.rows.kv(b_, begin, kv_head_)), t->stride[1] * bytes,
                      edges[kv_tile + 1] - begin, t->shape[3] * bytes);
     }
   }
@@ -198,19 +202,19 @@ class ForwardWorker final : public Worker {
     const Interval keys{edges[at_.kv_tile], edges[at_.kv_tile + 1]};
     const int32_t count = static_cast<int32_t>(keys.end - keys.begin);
     const TensorView& v = call_.tensors.v;
-    const Rows k = rows_of_k(keys);
+    const RowsIn k = rows_of_k(keys);
     const bool finite_v =
-        kernels_.load_rows(row_address(v, b_, keys.begin, kv_head_), v.dtype, v.stride[1], count,
-                           head_dim_v(), tiles_.v, tiles_.ld_dv);
+        kernels_.load_rows(row_address(v, call_.rows.kv(b_, keys.begin, kv_head_)), v.dtype,
+                           v.stride[1], count, head_dim_v(), tiles_.v, tiles_.ld_dv);
     for (int64_t q = queries_.begin; q < queries_.end; q += kQueryBlock)
       visit_block(run, {{q, std::min(q + kQueryBlock, queries_.end)}, keys}, k, finite_v);
     record(TimelineEvent::Kind::compute, begin);
   }
 
   /// Where they are, unless they must be widened or padded to whole row groups.
-  Rows rows_of_k(Interval keys) {
+  RowsIn rows_of_k(Interval keys) {
     const TensorView& k = call_.tensors.k;
-    const void* first = row_address(k, b_, keys.begin, kv_head_);
+    const void* first = row_address(k, call_.rows.kv(b_, keys.begin, kv_head_));
     const int32_t count = static_cast<int32_t>(keys.end - keys.begin);
     if (k.dtype == Dtype::f32 && count % kRowGroup == 0)
       return {static_cast<const float*>(first), k.stride[1]};
@@ -219,7 +223,7 @@ class ForwardWorker final : public Worker {
   }
 
   /// What the visit computes for some queries of the chain's tile.
-  void visit_block(const Run& run, const TileRect& rect, Rows k, bool finite_v) {
+  void visit_block(const Run& run, const TileRect& rect, RowsIn k, bool finite_v) {
     const int64_t first = rect.q.begin - queries_.begin;
     const int32_t rows = static_cast<int32_t>(rect.q.end - rect.q.begin);
     const int32_t count = static_cast<int32_t>(rect.k.end - rect.k.begin);
@@ -261,7 +265,8 @@ class ForwardWorker final : public Worker {
   /// O / sum and log-sum-exp of the finished rows; 0 and -inf for rows without a key.
   void finish_rows() {
     const RowState& state = tiles_.state.rows;
-    float* lse = call_.tensors.lse.row(b_, q_head()) + queries_.begin;
+    const Place place = call_.rows.q(b_, queries_.begin, q_head());
+    float* lse = row_address(call_.tensors.lse, place);
     for (int32_t r = 0; r < rows_; ++r) {
       const bool empty = state.sum[r] == 0;
       state.factor[r] = empty ? 0.0f : call_.scalars.keep_scale / state.sum[r];
@@ -276,7 +281,7 @@ class ForwardWorker final : public Worker {
     float* o = tiles_.state.o;
     kernels_.scale_rows(o, tiles_.ld_dv, rows_, head_dim_v(), state.factor);
     kernels_.add_rows(o, tiles_.ld_dv, rows_, head_dim_v(), nullptr, 0, 1.0f,
-                      rows_out(call_.tensors.o, b_, queries_.begin, q_head()));
+                      rows_out(call_.tensors.o, place));
   }
 
   /// Where the chains of a split tile meet.
@@ -320,10 +325,11 @@ class ForwardWorker final : public Worker {
 }  // namespace
 
 void run_forward(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
-                 const KernelTable& kernels) {
-  Call call(plan, tensors, run, kernels);
+                 const KernelTable& kernels, const PieceCall* piece) {
+  Call call(plan, tensors, run, kernels, piece);
+  std::vector<int32_t> added(static_cast<size_t>(call.layout.sums()), 0);
   execute(
-      plan, call.layout.sums(), [&] { return std::make_unique<ForwardWorker>(call); }, run);
+      plan, std::move(added), [&] { return std::make_unique<ForwardWorker>(call); }, run);
 }
 
 int64_t forward_workspace_bytes(const Plan& plan) {

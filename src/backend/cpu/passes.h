@@ -6,10 +6,19 @@
 
 namespace verbatim::cpu {
 
+/// A piece of a plan and the memory that it runs in.
+struct PieceCall {
+  const Piece& piece;
+  const PieceMemory& memory;
+};
+
+/// Without `piece` the plan is whole; else it is plan_of() that piece.
 void run_forward(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
-                 const KernelTable& kernels);
+                 const KernelTable& kernels, const PieceCall* piece = nullptr);
 void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOptions& run,
-                  const KernelTable& kernels);
+                  const KernelTable& kernels, const PieceCall* piece = nullptr);
+void add_tile_sums(const Plan& plan, const TileSums& sums, const BackwardTensors& tensors,
+                   const PieceMemory& memory, const KernelTable& kernels);
 /// Bytes that a run with all cores allocates: partial sums, turns, and the tiles of its workers.
 int64_t forward_workspace_bytes(const Plan& plan);
 int64_t backward_workspace_bytes(const Plan& plan);
@@ -20,14 +29,39 @@ inline ScoreScalars score_scalars(const Problem& problem) {
           Dropout::make(problem.dropout, problem.seed).scale};
 }
 
-/// Address of row (b, l, h).
-inline void* row_address(const TensorView& t, int64_t b, int64_t l, int64_t h) {
-  return static_cast<char*>(t.data) + t.offset(b, l, h) * size_of(t.dtype);
+/// A row of a tensor.
+struct Place {
+  int64_t b, l, h;
+};
+
+/// Where tensors hold the row of a batch entry, position and head of the problem: there, or where
+/// the memory of a piece has it. Rows of one tile lie behind each other.
+class Rows {
+ public:
+  explicit Rows(const PieceCall* piece) : memory_(piece ? &piece->memory : nullptr) {}
+
+  Place q(int64_t b, int64_t l, int64_t h) const {
+    if (!memory_) return {b, l, h};
+    return {0, memory_->q_rows.at(b, l), h - memory_->first_q_head};
+  }
+  Place kv(int64_t b, int64_t l, int64_t h) const {
+    if (!memory_) return {b, l, h};
+    return {0, memory_->kv_rows.at(b, l), h - memory_->first_kv_head};
+  }
+
+ private:
+  const PieceMemory* memory_;
+};
+
+inline void* row_address(const TensorView& t, Place p) {
+  return static_cast<char*>(t.data) + t.offset(p.b, p.l, p.h) * size_of(t.dtype);
 }
 
-/// Rows l, l + 1, ... of head h as a destination.
-inline RowsOut rows_out(const TensorView& t, int64_t b, int64_t l, int64_t h) {
-  return {row_address(t, b, l, h), t.dtype, t.stride[1]};
+inline float* row_address(const RowView& t, Place p) { return t.row(p.b, p.h) + p.l; }
+
+/// The row at `p` and those behind it as a destination.
+inline RowsOut rows_out(const TensorView& t, Place p) {
+  return {row_address(t, p), t.dtype, t.stride[1]};
 }
 
 }  // namespace verbatim::cpu

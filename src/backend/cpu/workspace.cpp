@@ -40,7 +40,7 @@ int64_t SumLayout::state_floats(int64_t rows, int64_t head_dim_v) {
   return round_up(rows, kRowGroup) * leading_dim(head_dim_v) + 2 * round_up(rows, kLanes);
 }
 
-SumLayout::SumLayout(const Plan& plan) : plan_(plan) {
+SumLayout::SumLayout(const Plan& plan, bool piece) : plan_(plan) {
   const bool backward = plan.pass == Pass::backward;
   const bool in_output = backward && plan.problem.dtype == Dtype::f32;
   const int64_t dims = plan.problem.head_dim + plan.problem.head_dim_v;
@@ -55,7 +55,7 @@ SumLayout::SumLayout(const Plan& plan) : plan_(plan) {
     for (int32_t t = 0; t < tiles.q_tiles(); ++t) {
       const int64_t rows = tiles.q_edges[t + 1] - tiles.q_edges[t];
       places.row[t] = places.row_floats;
-      if (backward && !in_output && order->row_addends[t] > 1)
+      if (backward && !in_output && !piece && order->row_addends[t] > 1)
         places.row_floats += rows * plan.problem.head_dim;
       if (!backward && shared[t]) places.row_floats += state_floats(rows, plan.problem.head_dim_v);
     }

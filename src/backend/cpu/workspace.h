@@ -41,11 +41,12 @@ struct TileLimits {
 
 /// Numbers of the sums of a plan, and offsets of the f32 partial results that fit no output.
 /// Backward: the dQ rows of each query head, then the dK and dV of each KV tile; places only for
-/// sums of several addends whose output is 16 bits wide (an f32 output is its own place).
+/// sums of several addends whose output is 16 bits wide (an f32 output is its own place, and rows
+/// of a piece have theirs in the caller's memory).
 /// Forward: the query tiles of each query head; places for the state of split rows.
 class SumLayout {
  public:
-  explicit SumLayout(const Plan& plan);
+  explicit SumLayout(const Plan& plan, bool piece = false);
 
   int64_t sums() const { return sums_; }
   int64_t floats() const { return floats_; }

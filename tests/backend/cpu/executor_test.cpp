@@ -87,7 +87,7 @@ TEST(Executor, PassesOnTheExceptionOfAWorker) {
     RunOptions run;
     run.threads = threads;
     EXPECT_THROW(cpu::execute(
-                     plan, 1, [] { return std::make_unique<Failing>(); }, run),
+                     plan, {0}, [] { return std::make_unique<Failing>(); }, run),
                  std::bad_alloc);
   }
 }

@@ -1,0 +1,148 @@
+// Context parallelism: the plan of a whole problem, dealt to ranks as lists of steps. World size,
+// strategy and sharding say who adds and what moves; what is added in which order is the plan's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "verbatim/piece.h"
+#include "verbatim/verbatim.h"
+
+namespace verbatim {
+
+struct StrategyInfo {
+  const char* name;
+  const char* summary;  // one line, for help and reports
+};
+/// Who computes what, and on which way K and V get there (docs/context-parallel.md).
+std::span<const StrategyInfo> strategies();
+
+struct ShardInfo {
+  const char* name;
+  const char* summary;
+};
+/// Which rank holds which positions.
+std::span<const ShardInfo> shards();
+
+struct DistOptions {
+  int32_t world = 1;
+  std::string strategy = "balanced";
+  std::string shard{};       // empty: "balanced" for the strategy of that name, else "zigzag"
+  int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
+  int32_t ring_window = 0;   // loongtrain: ranks of an inner ring; 0: choose
+  bool operator==(const DistOptions&) const = default;
+};
+
+/// Positions by rank. Shards end at tile edges of both passes, as far as all heads of a batch entry
+/// have the same tiles; positions of queries and keys are dealt alike where there are as many.
+struct Sharding {
+  std::string name;
+  std::vector<HeldRows> q, kv;  // by rank; some may be empty
+};
+/// `forward` and `backward` are plans of the same problem. Throws Error naming the nearest when
+/// options.shard is unknown, or when there are not 1 to 4,096 ranks.
+Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& mask,
+                       const DistOptions& options);
+
+/// A tensor of the problem.
+enum class Operand : uint8_t { q, k, v, o, lse, dout, dq, dk, dv };
+inline constexpr int kOperands = 9;
+std::string_view to_string(Operand operand);
+
+/// A rank has its shard of every tensor (home), and what it needs to compute (work).
+enum class Space : uint8_t { home, work };
+
+/// A box of a tensor, in positions and heads of the problem.
+struct Box {
+  Operand operand;
+  RowRange range;
+  Interval heads;
+  bool operator==(const Box&) const = default;
+};
+
+/// An f32 sum of dK and dV on its way: `block` is its number in the memory of the rank.
+struct CarriedSum {
+  int32_t head, kv_tile, block;
+  bool operator==(const CarriedSum&) const = default;
+};
+
+/// The steps of a rank. A send returns when its bytes are copied, a receive when they are there. A
+/// collective is its sends and receives. `message` is a number that one send and one receive have.
+struct Send {
+  int32_t to;
+  int64_t message;
+  Space space;
+  std::vector<Box> boxes;
+  std::vector<CarriedSum> sums{};
+};
+struct Receive {
+  int32_t from;
+  int64_t message;
+  Space space;
+  std::vector<Box> boxes;
+  std::vector<CarriedSum> sums{};
+};
+struct Copy {
+  Space from, to;
+  std::vector<Box> boxes;
+};
+struct Compute {
+  Piece piece;
+};
+struct Add {
+  TileSums sums;
+};
+using Step = std::variant<Send, Receive, Copy, Compute, Add>;
+
+/// What one rank holds and does.
+struct RankPlan {
+  HeldRows home_q, home_kv;        // of all heads
+  HeldRows q, kv;                  // in its work space ...
+  Interval q_heads{}, kv_heads{};  // ... of these heads
+  bool in_place = false;           // q, o, lse, dout and dq of the work space are those at home
+  int32_t blocks = 0;              // f32 sums of dK and dV held at once
+  std::vector<Step> steps;
+};
+
+/// One pass, dealt. Static data: every engine runs the same lists.
+struct DistPlan {
+  Plan whole;
+  DistOptions options;  // as chosen
+  std::string shard;
+  std::vector<RankPlan> ranks;
+};
+
+/// Deals `whole`. Throws Error naming the nearest that does when the strategy is unknown, or the
+/// world, the Ulysses group or the ring window do not fit.
+DistPlan make_dist_plan(const Plan& whole, const Sharding& sharding, const DistOptions& options);
+
+/// Proves, by playing all ranks without computing, that every visit of the plan is made once, that
+/// sums are taken in its order and complete, that what a step reads is there, that every send has
+/// its receive, that no rank waits forever, and that all results end at home. Throws
+/// Error(invalid_plan) naming rank and step.
+void verify(const DistPlan& plan);
+
+/// Bytes that a rank sends.
+int64_t sent_bytes(const DistPlan& plan, int32_t rank);
+/// Bytes of a rank's memory: its shard, its work space, its f32 sums; without messages on the way.
+int64_t memory_bytes(const DistPlan& plan, int32_t rank);
+
+/// What a run moved and computed, by rank.
+struct RankReport {
+  int64_t sent_bytes = 0;  // counted where they are sent
+  double compute_seconds = 0;
+};
+
+/// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
+/// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
+/// `device` must run pieces: "cpu".
+std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
+                               const std::string& device = "cpu", const RunOptions& run = {});
+std::vector<RankReport> replay(const DistPlan& plan, const BackwardTensors& tensors,
+                               const std::string& device = "cpu", const RunOptions& run = {});
+
+}  // namespace verbatim

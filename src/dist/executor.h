@@ -1,0 +1,90 @@
+// Runs the steps of one rank. It knows nothing of strategies, and a transport nothing of attention.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "verbatim/dist.h"
+
+namespace verbatim::dist {
+
+/// How an engine moves bytes between ranks. Every addition is the executor's.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// Returns when the bytes may be overwritten.
+  virtual void send(int32_t to, int64_t message, std::span<const std::byte> bytes) = 0;
+  /// Fills `bytes` with the message. False, at once: it is not there yet. A transport that waits
+  /// returns true. Throws Error when the message has another size.
+  virtual bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) = 0;
+};
+
+/// The tensors of a shard or of a work space: [1, rows, heads, dim], lse [1, heads, rows].
+struct LocalTensors {
+  std::array<TensorView, kOperands> views{};
+  RowView lse{};
+
+  TensorView& operator[](Operand operand) { return views[static_cast<size_t>(operand)]; }
+  const TensorView& operator[](Operand operand) const {
+    return views[static_cast<size_t>(operand)];
+  }
+};
+
+/// Memory of dense tensors, every byte 0xff at first: a NaN in each dtype.
+class LocalMemory {
+ public:
+  /// Of some operands, over rows and heads of both axes.
+  LocalMemory(const Problem& problem, std::span<const Operand> operands, int64_t q_rows,
+              int64_t kv_rows, int64_t q_heads, int64_t kv_heads);
+  const LocalTensors& tensors() const { return tensors_; }
+
+ private:
+  std::vector<std::vector<std::byte>> bytes_;
+  LocalTensors tensors_;
+};
+
+/// One rank on its way through its steps.
+class RankExecutor {
+ public:
+  /// `home` are the tensors of its shard.
+  RankExecutor(const DistPlan& plan, int32_t rank, const Backend& backend, LocalTensors home,
+               const RunOptions& run);
+
+  /// Goes on until a message is missing or all steps are done. Whether any step was made.
+  bool advance(Transport& transport);
+  bool done() const { return step_ == plan_.ranks[static_cast<size_t>(rank_)].steps.size(); }
+  /// The step it is at.
+  size_t step() const { return step_; }
+  const RankReport& report() const { return report_; }
+
+ private:
+  const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
+  bool make(const Step& step, Transport& transport);
+  void compute(const Piece& piece);
+  void add(const TileSums& sums);
+  PieceMemory memory();
+  BackwardTensors backward_tensors() const;
+  std::byte* row(Space space, Operand operand, int64_t batch, int64_t position, int64_t head) const;
+  /// Calls f(address, bytes) for every row of the boxes and every sum, in sequence.
+  template <class F>
+  void for_each_run_of_bytes(Space space, std::span<const Box> boxes,
+                             std::span<const CarriedSum> sums, F&& f);
+
+  const DistPlan& plan_;
+  int32_t rank_;
+  const Backend& backend_;
+  RunOptions run_;
+  LocalMemory memory_;
+  LocalTensors home_, work_;
+  std::vector<float> dq_sums_, blocks_;
+  TensorView dq_sums_view_;
+  int64_t block_floats_;
+  size_t step_ = 0;
+  RankReport report_;
+};
+
+}  // namespace verbatim::dist

@@ -1,0 +1,23 @@
+// Bytes of what moves and of what ranks hold.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "verbatim/dist.h"
+
+namespace verbatim::dist {
+
+bool on_kv_axis(Operand operand);
+/// Of one position and head.
+int64_t row_bytes(const Problem& problem, Operand operand);
+/// Of dK and dV of a KV tile in f32.
+int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum);
+int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
+                      std::span<const CarriedSum> sums);
+/// Floats that hold the sum of any tile.
+int64_t block_floats(const Plan& whole);
+/// Operands that a pass reads and writes.
+std::span<const Operand> operands_of(Pass pass);
+
+}  // namespace verbatim::dist

@@ -1,0 +1,93 @@
+#include "dist/dist_case.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace verbatim::test {
+namespace {
+
+Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, TileShape tile,
+             const std::string& order) {
+  PlanOptions options;
+  options.pass = pass;
+  options.tile = tile;
+  if (pass == Pass::backward) options.order = order;
+  options.machine = make_machine("cpu");
+  return make_plan(problem, mask, options);
+}
+
+/// What was sent is what was predicted.
+void expect_bytes(const DistPlan& plan, const std::vector<RankReport>& reports) {
+  for (size_t r = 0; r < reports.size(); ++r)
+    EXPECT_EQ(reports[r].sent_bytes, sent_bytes(plan, static_cast<int32_t>(r)));
+}
+
+}  // namespace
+
+DistCase::DistCase(const Problem& problem, const Mask& mask, TileShape tile,
+                   const std::string& order)
+    : tensors(problem, mask),
+      forward(plan_of(problem, mask, Pass::forward, tile, order)),
+      backward(plan_of(problem, mask, Pass::backward, tile, order)) {
+  tensors.run(forward, backward);
+  expected = tensors.hashes();
+}
+
+DistCase::Dealt DistCase::deal(const DistOptions& options) const {
+  const Sharding sharding = make_sharding(forward, backward, tensors.mask, options);
+  return {make_dist_plan(forward, sharding, options), make_dist_plan(backward, sharding, options)};
+}
+
+void DistCase::expect_same(const DistOptions& options) {
+  SCOPED_TRACE(to_text(options) + " " + tensors.describe());
+  const Dealt dealt = deal(options);
+  ASSERT_NO_THROW(verify(dealt.forward));
+  ASSERT_NO_THROW(verify(dealt.backward));
+  for (GuardedTensor* t : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv})
+    t->poison();
+  RunOptions run;
+  run.threads = 2;
+  expect_bytes(dealt.forward, replay(dealt.forward, tensors.forward(), "cpu", run));
+  expect_bytes(dealt.backward, replay(dealt.backward, tensors.backward(), "cpu", run));
+  EXPECT_EQ(tensors.hashes(), expected);
+  EXPECT_EQ(dealt.forward.whole.fingerprint(), forward.fingerprint());
+  EXPECT_EQ(dealt.backward.whole.fingerprint(), backward.fingerprint());
+}
+
+std::vector<Mask> every_mask(int64_t kv_heads) {
+  constexpr int64_t n = 200;
+  const std::vector<int64_t> documents{70, 1, 0, 129}, prefix{20}, edges{0, 30, 31, 110, n};
+  return {masks::full(n, n),
+          masks::causal(n, n),
+          masks::full_sliding_window(n, n, 40),
+          masks::causal_sliding_window(n, n, 40),
+          masks::full_document(documents),
+          masks::causal_document(documents),
+          masks::share_question(documents),
+          masks::causal_blockwise(documents),
+          masks::global_sliding(n, 20, 30),
+          masks::prefix_lm_causal(n, 70),
+          masks::prefix_lm_document(documents, prefix),
+          masks::block_causal_document(documents, 30),
+          masks::uniform_block_sparse(n, n, 24, 40, 0.4, 3, kv_heads),
+          masks::variable_block_sparse(edges, edges, 0.5, 3, kv_heads)};
+}
+
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const StrategyInfo& info : strategies()) names.emplace_back(info.name);
+  return names;
+}
+
+std::vector<std::string> shard_names() {
+  std::vector<std::string> names;
+  for (const ShardInfo& info : shards()) names.emplace_back(info.name);
+  return names;
+}
+
+std::string to_text(const DistOptions& options) {
+  return fmt::format("world {} strategy {} shard {} ulysses {} window {}", options.world,
+                     options.strategy, options.shard, options.ulysses_size, options.ring_window);
+}
+
+}  // namespace verbatim::test

@@ -1,0 +1,35 @@
+// One problem on one device and, from the same inputs, dealt to ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cases.h"
+#include "verbatim/dist.h"
+
+namespace verbatim::test {
+
+struct DistCase {
+  Case tensors;
+  Plan forward, backward;
+  std::vector<std::string> expected;  // hashes() of one device
+
+  DistCase(const Problem& problem, const Mask& mask, TileShape tile = {},
+           const std::string& order = "auto");
+  /// Both passes, dealt; not yet proved.
+  struct Dealt {
+    DistPlan forward, backward;
+  };
+  Dealt deal(const DistOptions& options) const;
+  /// Proves and replays; expects the bits and fingerprints of one device and the bytes predicted.
+  void expect_same(const DistOptions& options);
+};
+
+/// A mask of each of the 14 patterns, of 200 positions.
+std::vector<Mask> every_mask(int64_t kv_heads);
+
+std::vector<std::string> strategy_names();
+std::vector<std::string> shard_names();
+std::string to_text(const DistOptions& options);
+
+}  // namespace verbatim::test

@@ -1,0 +1,179 @@
+// What is wrong in a distributed plan is found before anything runs, or while it does.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "dist/dist_case.h"
+
+namespace verbatim::test {
+namespace {
+
+const DistCase& causal_case() {
+  static const DistCase c({.q_heads = 4,
+                           .kv_heads = 2,
+                           .q_len = 200,
+                           .kv_len = 200,
+                           .head_dim = 16,
+                           .head_dim_v = 16,
+                           .dtype = Dtype::bf16},
+                          masks::causal(200, 200), {16, 16}, "descending");
+  return c;
+}
+
+DistPlan backward_plan() {
+  return causal_case().deal({.world = 4, .strategy = "balanced", .shard = "zigzag"}).backward;
+}
+
+/// What the proof says of the plan; empty when it holds.
+std::string refusal(const DistPlan& plan) {
+  try {
+    verify(plan);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::invalid_plan);
+    return e.what();
+  }
+  return "";
+}
+
+/// Ranks and steps of one kind for which `wanted` holds.
+template <class T>
+std::vector<std::pair<size_t, size_t>> find(const DistPlan& plan,
+                                            const std::function<bool(const T&)>& wanted) {
+  std::vector<std::pair<size_t, size_t>> found;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t s = 0; s < plan.ranks[r].steps.size(); ++s)
+      if (const T* step = std::get_if<T>(&plan.ranks[r].steps[s]); step && wanted(*step))
+        found.emplace_back(r, s);
+  return found;
+}
+template <class T>
+bool any(const T&) {
+  return true;
+}
+
+/// Applies `break_it` to each step in turn, each time to a fresh plan, and expects a refusal.
+template <class T>
+void expect_refused(const std::function<bool(const T&)>& wanted,
+                    const std::function<void(std::vector<Step>&, size_t)>& break_it) {
+  const DistPlan good = backward_plan();
+  ASSERT_EQ(refusal(good), "");
+  const auto places = find<T>(good, wanted);
+  ASSERT_GT(places.size(), 0u);
+  for (const auto& [rank, step] : places) {
+    DistPlan bad = good;
+    break_it(bad.ranks[rank].steps, step);
+    EXPECT_NE(refusal(bad), "") << "rank " << rank << " step " << step;
+  }
+}
+
+void erase(std::vector<Step>& steps, size_t at) {
+  steps.erase(steps.begin() + static_cast<ptrdiff_t>(at));
+}
+void repeat(std::vector<Step>& steps, size_t at) {
+  steps.insert(steps.begin() + static_cast<ptrdiff_t>(at), Step(steps[at]));
+}
+
+TEST(DistFaults, ATransferLost) {
+  expect_refused<Send>(any<Send>, erase);
+  expect_refused<Receive>(any<Receive>, erase);
+  expect_refused<Copy>(any<Copy>, erase);
+}
+
+TEST(DistFaults, ATransferDoubled) {
+  expect_refused<Send>(any<Send>, repeat);
+  expect_refused<Receive>(any<Receive>, repeat);
+  expect_refused<Send>(any<Send>, [](std::vector<Step>& steps, size_t at) {
+    repeat(steps, at);
+    std::get<Send>(steps[at]).message = 1 << 20;
+  });
+}
+
+TEST(DistFaults, TransfersInEachOthersPlace) {
+  const DistPlan good = backward_plan();
+  int tried = 0;
+  for (size_t r = 0; r < good.ranks.size(); ++r) {
+    // Two messages to one rank that hold different things change numbers.
+    const auto sends = find<Send>(good, any<Send>);
+    for (const auto& [rank, first] : sends) {
+      if (rank != r) continue;
+      for (const auto& [other, second] : sends) {
+        if (other != rank || second <= first) continue;
+        DistPlan bad = good;
+        Send& a = std::get<Send>(bad.ranks[rank].steps[first]);
+        Send& b = std::get<Send>(bad.ranks[rank].steps[second]);
+        if (a.to != b.to) continue;
+        std::swap(a.message, b.message);
+        EXPECT_NE(refusal(bad), "") << "rank " << rank << " steps " << first << ", " << second;
+        ++tried;
+      }
+    }
+  }
+  EXPECT_GT(tried, 0);
+}
+
+TEST(DistFaults, AWaitOfTwoRanksForEachOther) {
+  // A rank that first takes what another sends only when it has what this one sends later.
+  const auto of_sums = [](const Receive& receive) { return !receive.sums.empty(); };
+  expect_refused<Receive>(of_sums, [](std::vector<Step>& steps, size_t at) {
+    const Step receive = steps[at];
+    erase(steps, at);
+    steps.insert(steps.begin(), receive);
+  });
+}
+
+TEST(DistFaults, APieceTwiceOrNever) {
+  expect_refused<Compute>(any<Compute>, repeat);
+  expect_refused<Compute>(any<Compute>, erase);
+  expect_refused<Add>(any<Add>, repeat);
+  expect_refused<Add>(any<Add>, erase);
+}
+
+TEST(DistFaults, ACarriedSumTakenAStepEarly) {
+  const auto carries = [](const Compute& compute) {
+    return std::ranges::any_of(compute.piece.carries, [](const Carry& c) { return c.in >= 0; });
+  };
+  // The launch comes before the one, or the message, that its sums come from.
+  expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
+    const Step compute = steps[at];
+    erase(steps, at);
+    steps.insert(steps.begin(), compute);
+  });
+  // A chain that should go on starts from zero.
+  expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
+    for (Carry& carry : std::get<Compute>(steps[at]).piece.carries) carry.in = -1;
+  });
+  // A chain takes the sum of another.
+  expect_refused<Compute>(
+      [&](const Compute& compute) { return carries(compute) && compute.piece.carries.size() > 1; },
+      [](std::vector<Step>& steps, size_t at) {
+        auto& all = std::get<Compute>(steps[at]).piece.carries;
+        std::swap(all.front().in, all.back().in);
+      });
+}
+
+TEST(DistFaults, TheExecutorSeesALostAndADoubledTransfer) {
+  const DistCase& c = causal_case();
+  const DistPlan good = c.deal({.world = 2, .strategy = "ring"}).forward;
+  const auto [rank, step] = find<Send>(good, any<Send>).front();
+  DistPlan lost = good, doubled = good, other = good;
+  erase(lost.ranks[rank].steps, step);
+  repeat(doubled.ranks[rank].steps, step);
+  repeat(other.ranks[rank].steps, step);
+  std::get<Send>(other.ranks[rank].steps[step]).message = 1 << 20;
+  const auto message = [&](const DistPlan& plan) -> std::string {
+    try {
+      replay(plan, c.tensors.forward());
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message(lost).find("waits forever at step"), std::string::npos);
+  EXPECT_NE(message(doubled).find("twice"), std::string::npos);
+  EXPECT_NE(message(other).find("never takes message"), std::string::npos);
+  EXPECT_EQ(message(good), "");
+}
+
+}  // namespace
+}  // namespace verbatim::test

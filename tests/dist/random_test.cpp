@@ -1,0 +1,84 @@
+// Random problems, orders and layouts, each on a random world.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "backend/backend.h"
+#include "backend/reference/compare.h"
+#include "core/random.h"
+#include "dist/dist_case.h"
+#include "fuzz/random_problem.h"
+#include "mask/random_mask.h"
+
+namespace verbatim::test {
+namespace {
+
+Plan plan_of(const RandomProblem& r, Pass pass) {
+  PlanOptions options;
+  options.pass = pass;
+  options.order = pass == Pass::forward ? r.forward_order : r.backward_order;
+  options.level = Level::run_to_run;
+  options.tile = pass == Pass::forward ? r.forward_tile : r.backward_tile;
+  return make_plan(r.problem, r.mask, options);
+}
+
+/// A strategy, a sharding, and a world that fits the query heads.
+DistOptions random_options(Rng& rng, const Problem& problem) {
+  DistOptions options;
+  options.strategy = strategy_names()[static_cast<size_t>(uniform(rng, 0, 5))];
+  options.shard = shard_names()[static_cast<size_t>(uniform(rng, 0, 3))];
+  options.world = static_cast<int32_t>(uniform(rng, 1, 9));
+  if (options.strategy == "ulysses")
+    while (problem.q_heads % options.world != 0) --options.world;
+  return options;
+}
+
+std::string value_of(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value ? value : otherwise;
+}
+
+TEST(Dist, RandomProblemsHaveTheBitsOfOneDevice) {
+  const uint64_t seed = std::stoull(value_of("VERBATIM_DIST_SEED", "1"));
+  const uint64_t first = std::stoull(value_of("VERBATIM_DIST_CASE", "0"));
+  const uint64_t cases = std::stoull(value_of("VERBATIM_DIST_CASES", "120"));
+  const auto backend = make_backend("cpu");
+  for (uint64_t number = first; number < first + cases; ++number) {
+    RandomProblem r = RandomProblem::make(seed, number);
+    Rng rng(random_bits(seed + 1, number));
+    const DistOptions options = random_options(rng, r.problem);
+    SCOPED_TRACE(
+        fmt::format("VERBATIM_DIST_SEED={} VERBATIM_DIST_CASE={} VERBATIM_DIST_CASES=1: {} {}",
+                    seed, number, to_text(options), r.text()));
+    const Plan forward = plan_of(r, Pass::forward), backward = plan_of(r, Pass::backward);
+    const ForwardTensors in{r.q.view(), r.k.view(), r.v.view(), r.o.view(), r.lse.row_view()};
+    const BackwardTensors all{r.q.view(),       r.k.view(),  r.v.view(),  r.o.view(), r.dout.view(),
+                              r.lse.row_view(), r.dq.view(), r.dk.view(), r.dv.view()};
+    const auto hashes = [&] {
+      return std::vector{sha256_of(r.o.view()), sha256_of(r.lse.row_view()), sha256_of(r.dq.view()),
+                         sha256_of(r.dk.view()), sha256_of(r.dv.view())};
+    };
+    const auto poison = [&] {
+      for (GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) t->poison();
+    };
+    poison();
+    backend->forward(forward, in, {});
+    backend->backward(backward, all, {});
+    const std::vector<std::string> expected = hashes();
+    poison();
+    const Sharding sharding = make_sharding(forward, backward, r.mask, options);
+    const DistPlan dealt_forward = make_dist_plan(forward, sharding, options);
+    const DistPlan dealt_backward = make_dist_plan(backward, sharding, options);
+    ASSERT_NO_THROW(verify(dealt_forward));
+    ASSERT_NO_THROW(verify(dealt_backward));
+    replay(dealt_forward, in);
+    replay(dealt_backward, all);
+    ASSERT_EQ(hashes(), expected);
+    for (const GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv})
+      ASSERT_TRUE(t->guards_intact());
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test

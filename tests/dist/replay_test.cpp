@@ -1,0 +1,39 @@
+// Any world size, strategy and sharding gives the bits of one device.
+#include <gtest/gtest.h>
+
+#include "dist/dist_case.h"
+
+namespace verbatim::test {
+namespace {
+
+constexpr TileShape kTile{16, 16};  // 13 tiles of 200 positions: some of 16 ranks get none
+
+Problem problem_of(int64_t length, Dtype dtype = Dtype::bf16) {
+  return {.q_heads = 16,
+          .kv_heads = 4,
+          .q_len = length,
+          .kv_len = length,
+          .head_dim = 16,
+          .head_dim_v = 16,
+          .dtype = dtype};
+}
+
+class EveryMask : public testing::TestWithParam<int> {};
+
+TEST_P(EveryMask, HasTheBitsOfOneDevice) {
+  const Problem problem = problem_of(200);
+  DistCase c(problem, every_mask(problem.kv_heads)[static_cast<size_t>(GetParam())], kTile);
+  for (const std::string& strategy : strategy_names())
+    for (const int32_t world : {2, 3, 4, 8, 16}) {
+      if (strategy == "ulysses" && world == 3) continue;  // 16 heads
+      c.expect_same({.world = world, .strategy = strategy});
+    }
+}
+
+std::string mask_name(const testing::TestParamInfo<int>& info) {
+  return every_mask(1)[static_cast<size_t>(info.param)].name();
+}
+INSTANTIATE_TEST_SUITE_P(Dist, EveryMask, testing::Range(0, 14), mask_name);
+
+}  // namespace
+}  // namespace verbatim::test

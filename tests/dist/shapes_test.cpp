@@ -1,0 +1,172 @@
+// The bits of one device whatever the problem: heads, dims, orders, shardings, lengths, padding.
+#include <gtest/gtest.h>
+
+#include "dist/dist_case.h"
+
+namespace verbatim::test {
+namespace {
+
+Problem problem_of(int64_t length, int64_t q_heads = 8, int64_t kv_heads = 4, int64_t dim = 16) {
+  return {.q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .q_len = length,
+          .kv_len = length,
+          .head_dim = dim,
+          .head_dim_v = dim,
+          .dtype = Dtype::bf16};
+}
+constexpr TileShape kTile{16, 16};
+
+TEST(Dist, EveryShardingOfEveryStrategy) {
+  const std::vector<int64_t> documents{70, 16, 0, 130, 84};
+  DistCase c(problem_of(300), masks::causal_document(documents), kTile);
+  for (const std::string& strategy : strategy_names())
+    for (const std::string& shard : shard_names())
+      c.expect_same({.world = 4, .strategy = strategy, .shard = shard});
+}
+
+TEST(Dist, GroupsAndWindowsOfAnySize) {
+  DistCase c(problem_of(300), masks::causal(300, 300), kTile);
+  for (const int32_t size : {1, 2, 4, 8})
+    c.expect_same({.world = 8, .strategy = "usp", .shard = "zigzag", .ulysses_size = size});
+  for (const int32_t window : {1, 2, 3, 6})
+    c.expect_same({.world = 12,
+                   .strategy = "loongtrain",
+                   .shard = "contiguous",
+                   .ulysses_size = 2,
+                   .ring_window = window});
+}
+
+TEST(Dist, EveryOrder) {
+  for (const OrderInfo& info : orders()) {
+    if (info.pass == Pass::forward || info.level < Level::invariant) continue;
+    for (const char* suffix : {"", "/split", "/split:2"}) {
+      DistCase c(problem_of(200), masks::causal(200, 200), kTile, info.name + std::string(suffix));
+      for (const char* strategy : {"ulysses", "usp", "balanced"})
+        c.expect_same({.world = 4, .strategy = strategy});
+      c.expect_same({.world = 3, .strategy = "ring", .shard = "contiguous"});
+    }
+  }
+  const std::vector<int64_t> documents{60, 140};
+  DistCase even(problem_of(200), masks::share_question(documents), kTile, "descending/even:4");
+  for (const std::string& strategy : strategy_names())
+    even.expect_same({.world = 4, .strategy = strategy});
+}
+
+TEST(Dist, HeadDimsAndGroupsOnDefaultTiles) {
+  struct Heads {
+    int64_t q, kv;
+  };
+  for (const int64_t dim : {64, 128, 192})
+    for (const auto [q, kv] : {Heads{2, 2}, Heads{8, 4}, Heads{8, 1}}) {
+      DistCase c(problem_of(700, q, kv, dim), masks::causal(700, 700));
+      for (const std::string& strategy : strategy_names())
+        c.expect_same(
+            {.world = static_cast<int32_t>(strategy == "ulysses" ? q : 2), .strategy = strategy});
+    }
+}
+
+TEST(Dist, GroupsThatRanksCutInTheMiddle) {
+  DistCase c(problem_of(150, 12, 4), masks::causal(150, 150), kTile);
+  for (const int32_t world : {6, 12}) c.expect_same({.world = world, .strategy = "ulysses"});
+  c.expect_same({.world = 12, .strategy = "usp", .ulysses_size = 6});
+}
+
+TEST(Dist, OtherNumbersOfQueriesAndKeys) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16}) {
+    Problem p = problem_of(0);
+    p.q_len = 137;
+    p.kv_len = 251;
+    p.dtype = dtype;
+    p.head_dim_v = 24;
+    p.softcap = 20;
+    for (const Mask& mask : {masks::causal(137, 251), masks::full(137, 251)}) {
+      DistCase c(p, mask, {24, 16});
+      for (const std::string& strategy : strategy_names())
+        c.expect_same({.world = 4, .strategy = strategy, .shard = "contiguous"});
+    }
+  }
+}
+
+TEST(Dist, BatchesPaddingAndDropout) {
+  Problem p = problem_of(150);
+  p.batch = 3;
+  p.dropout = 0.3;
+  p.seed = 5;
+  const std::vector<int64_t> lengths{150, 0, 71}, documents{40, 110};
+  for (const Mask& mask : {masks::causal(150, 150).with_key_lengths(lengths),
+                           masks::full(150, 150).with_lengths(lengths, lengths, Side::left),
+                           masks::causal_document(documents)}) {
+    DistCase c(p, mask, kTile);
+    for (const std::string& strategy : strategy_names())
+      for (const char* shard : {"zigzag", "document", "balanced"})
+        c.expect_same({.world = 4, .strategy = strategy, .shard = shard});
+  }
+}
+
+TEST(Dist, ForwardRowsInParts) {
+  const Problem p = problem_of(700, 4, 2);
+  DistCase c(p, masks::full(700, 700), kTile);
+  PlanOptions options;
+  options.pass = Pass::forward;
+  options.order = "ascending/split";
+  options.tile = kTile;
+  options.machine = make_machine("cpu");
+  c.forward = make_plan(p, c.tensors.mask, options);
+  c.tensors.run(c.forward, c.backward);
+  c.expected = c.tensors.hashes();
+  for (const std::string& strategy : strategy_names())
+    c.expect_same({.world = 4, .strategy = strategy});
+}
+
+TEST(Dist, ARankSendsWhatTheFormulasSay) {
+  const Problem p = problem_of(2048, 8, 2);
+  const DistCase c(p, masks::causal(2048, 2048), {64, 64}, "descending");
+  const auto forward_bytes = [&](const DistOptions& options) {
+    const DistPlan plan = c.deal(options).forward;
+    std::vector<int64_t> sent;
+    for (int32_t r = 0; r < options.world; ++r) sent.push_back(sent_bytes(plan, r));
+    return sent;
+  };
+  // LongCA-bench A.8, in bytes of two: t h d elements of Q or O, and of K or V.
+  const int64_t q = 2048 * 8 * 16 * 2, kv = 2048 * 2 * 16 * 2, lse = 2048 * 8 * 4;
+  const std::vector<int64_t> ring(4, 3 * 2 * kv / 4);
+  EXPECT_EQ(forward_bytes({.world = 4, .strategy = "ring"}), ring);
+  EXPECT_EQ(forward_bytes({.world = 4, .strategy = "allgather"}), ring);
+  // All-to-all of Q, K, V and O; LSE goes home as well.
+  const std::vector<int64_t> ulysses(2, (2 * q + 2 * kv + lse) / 4);
+  EXPECT_EQ(forward_bytes({.world = 2, .strategy = "ulysses"}), ulysses);
+  // Two groups of two: half of each shard changes ranks inside; then half the heads' K and V of two
+  // shards go to the other group.
+  const std::vector<int64_t> usp(4, (2 * q + 2 * kv + lse) / 8 + 2 * kv / 4);
+  EXPECT_EQ(forward_bytes({.world = 4, .strategy = "usp", .ulysses_size = 2}), usp);
+  // The later half of a causal mask sees the earlier, not the other way round.
+  const std::vector<int64_t> needed{2 * kv / 2, 0};
+  EXPECT_EQ(forward_bytes({.world = 2, .strategy = "balanced", .shard = "contiguous"}), needed);
+}
+
+TEST(Dist, WhatDoesNotFitIsRefusedWithTheNearest) {
+  const DistCase c(problem_of(100, 6, 2), masks::causal(100, 100), kTile);
+  const auto nearest = [&](const DistOptions& options) -> std::string {
+    try {
+      c.deal(options);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+      return e.details().argument + " " + e.details().nearest;
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(nearest({.world = 0}), "world 1");
+  EXPECT_EQ(nearest({.world = 5000}), "world 4096");
+  EXPECT_EQ(nearest({.world = 4, .strategy = "ulysses"}), "world 3");
+  EXPECT_EQ(nearest({.world = 2, .strategy = "ulyses"}), "strategy ulysses");
+  EXPECT_EQ(nearest({.world = 2, .shard = "zig"}), "shard zigzag");
+  EXPECT_EQ(nearest({.world = 4, .strategy = "usp", .ulysses_size = 3}), "ulysses_size 2");
+  EXPECT_EQ(nearest({.world = 4, .strategy = "ring", .ulysses_size = 2}), "ulysses_size 1");
+  EXPECT_EQ(nearest({.world = 12, .strategy = "loongtrain", .ulysses_size = 2, .ring_window = 4}),
+            "ring_window 3");
+  EXPECT_EQ(nearest({.world = 4, .strategy = "usp", .ring_window = 2}), "ring_window 0");
+}
+
+}  // namespace
+}  // namespace verbatim::test
