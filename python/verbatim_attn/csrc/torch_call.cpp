@@ -6,9 +6,9 @@
 // gradients) goes back to Python, which knows what to do or to say.
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/SafePyObject.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
@@ -143,13 +143,22 @@ struct Plan {
   bool is_deterministic;    // torch.use_deterministic_algorithms, as it was
 };
 
+// Dense memory beside x that holds anything: at::empty() fills it under
+// torch.use_deterministic_algorithms, and kernels write all of it.
+Tensor unfilled(at::IntArrayRef sizes, const Tensor& x, at::ScalarType dtype) {
+  const c10::OptionalDeviceGuard guard(x.device());
+  const auto key = x.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  return at::detail::empty_generic(sizes, c10::GetAllocator(x.device().type()),
+                                   c10::DispatchKeySet(key), dtype, std::nullopt);
+}
+
 // (o, lse); o like q with v's head dim, lse f32 (batch, heads, q_len).
 std::pair<Tensor, Tensor> forward(const verbatim_attention* plan, const Tensor& q, const Tensor& k,
                                   const Tensor& v, const Tensor& seed, int threads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const Tensor inputs[] = {readable(q), readable(k), readable(v)};
-  Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+  Tensor o = unfilled({q.size(0), q.size(1), q.size(2), v.size(3)}, q, q.scalar_type());
+  Tensor lse = unfilled({q.size(0), q.size(2), q.size(1)}, q, at::kFloat);
   const verbatim_forward_tensors tensors{view(inputs[0]), view(inputs[1]), view(inputs[2]), view(o),
                                          lse.mutable_data_ptr<float>()};
   uint64_t value = 0;
@@ -164,8 +173,9 @@ variable_list backward(const verbatim_attention* plan, const Tensor& q, const Te
                        const Tensor& seed, int threads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const Tensor inputs[] = {readable(q), readable(k), readable(v), readable(o), readable(dout)};
-  variable_list made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), q.options()),
-                     at::empty(v.sizes(), q.options())};
+  variable_list made{unfilled(q.sizes(), q, q.scalar_type()),
+                     unfilled(k.sizes(), q, q.scalar_type()),
+                     unfilled(v.sizes(), q, q.scalar_type())};
   const verbatim_backward_tensors tensors{
       view(inputs[0]), view(inputs[1]), view(inputs[2]),
       view(inputs[3]), view(inputs[4]), lse.const_data_ptr<float>(),
