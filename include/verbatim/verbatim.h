@@ -44,6 +44,9 @@ struct RunOptions {
                                       // runs, so that a CUDA graph replays with what is there then
   double wait_limit = 0;  // CUDA: seconds that work waits for other work of the call, in a graph
                           // too, before it gives up (check()); 0: 10. More than one task may take
+  void* workspace = nullptr;  // CUDA: what the call needs besides its tensors, on the device, at a
+                              // multiple of 256, until its work ends; null: memory of our own
+  int64_t workspace_bytes = 0;  // of it: Attention::workspace_bytes(pass, run) or more
 };
 
 struct AttentionOptions {
@@ -79,6 +82,8 @@ class Attention {
   const Plan& plan(Pass pass) const;
   /// Bytes that one call of forward() or backward() allocates besides the caller's tensors.
   int64_t workspace_bytes(Pass pass) const;
+  /// RunOptions::workspace_bytes that a call with `run` needs; 0 on a CPU, which takes none.
+  int64_t workspace_bytes(Pass pass, const RunOptions& run) const;
   /// The compiled code that runs a pass: "cpu.avx2", "sm90.backward".
   std::string kernel(Pass pass) const;
 

@@ -33,6 +33,10 @@ class Arrays:
         threads); None where it is not built, or leaves the call to Python."""
         return None
 
+    def memory(self, size: int) -> Any:
+        """Bytes on the device for one call, which hold anything."""
+        raise NotImplementedError
+
     def _code(self, dtype: Any) -> int | None:
         raise NotImplementedError
 
@@ -185,6 +189,9 @@ class TorchTensors(Arrays):
 
     def maker(self, shape: Sequence[int], dtype: Any) -> Callable[[], Any]:
         return functools.partial(self._make, tuple(shape), dense_strides(shape), dtype)
+
+    def memory(self, size: int) -> Any:
+        return self._make((size,), (1,), self._torch.uint8)
 
     def _make(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
         torch = self._torch
