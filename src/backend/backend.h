@@ -6,8 +6,10 @@
 #include <string_view>
 
 #include "core/dropout.h"
+#include "verbatim/error.h"
 #include "verbatim/piece.h"
-#include "verbatim/verbatim.h"
+#include "verbatim/plan.h"
+#include "verbatim/run.h"
 
 namespace verbatim {
 
