@@ -64,7 +64,7 @@ def c_calls(plan: va.Plan, dout: Any, q: Any, k: Any, v: Any) -> dict[str, Calla
 
     forward = packed(_library.FORWARD, (q, k, v, again, rows), 4)
     backward = packed(_library.BACKWARD, (q, k, v, o, dout, lse, *gradients), 5)
-    run = _library.RUN.pack(arrays.stream(), 1, 0, 0, 0)
+    run = _library.RUN.pack(arrays.stream(), 1, 0, 0, 0, 0, 0)
     handle = plan._handle.pointer
     return {
         "forward": lambda: _library.forward(handle, forward, run),

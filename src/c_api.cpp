@@ -92,6 +92,8 @@ RunOptions run_of(const verbatim_run_options* run) {
   if (run->seed) options.seed = *run->seed;
   options.seed_at = run->seed_at;
   options.wait_limit = run->wait_limit;
+  options.workspace = run->workspace;
+  options.workspace_bytes = run->workspace_bytes;
   return options;
 }
 
@@ -262,6 +264,14 @@ verbatim_status verbatim_attention_backward(const verbatim_attention* handle,
                                 view_of(t->dout), rows_of(handle->attention.problem(), t->lse),
                                 view_of(t->dq), view_of(t->dk), view_of(t->dv)},
                                run_of(run));
+  });
+}
+
+verbatim_status verbatim_attention_workspace(const verbatim_attention* handle, verbatim_pass pass,
+                                             const verbatim_run_options* run, int64_t* bytes) {
+  return guarded([&] {
+    const Pass which = pass == verbatim_forward_pass ? Pass::forward : Pass::backward;
+    *bytes = handle->attention.workspace_bytes(which, run_of(run));
   });
 }
 

@@ -1,7 +1,5 @@
 #include "verbatim/verbatim.h"
 
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "backend/backend.h"
@@ -14,9 +12,7 @@ struct Attention::Impl {
   std::unique_ptr<Backend> backend;
   PlanOptions forward_options, backward_options;
   std::shared_ptr<const Plan> forward, backward;
-
-  std::mutex mutex{};
-  std::map<std::pair<Pass, int32_t>, std::shared_ptr<const Plan>> cut{};  // for so many workers
+  int64_t forward_workspace, backward_workspace;  // that callers may bring
 
   /// The plan of a pass, with its orders cut where `run` has fewer workers than they wait for.
   std::shared_ptr<const Plan> plan_for(Pass pass, const RunOptions& run) {
@@ -24,15 +20,10 @@ struct Attention::Impl {
     if (whole->residency <= 1) return whole;
     const int32_t available = backend->available(run);
     if (whole->residency <= available) return whole;
-    const std::lock_guard lock(mutex);
-    std::shared_ptr<const Plan>& plan = cut[{pass, available}];
-    if (!plan) {
-      PlanOptions options = pass == Pass::forward ? forward_options : backward_options;
-      options.workers = 0;  // which would stand for the workers that there are
-      options.residents = available;
-      plan = cached_plan(problem, mask, options);
-    }
-    return plan;
+    PlanOptions options = pass == Pass::forward ? forward_options : backward_options;
+    options.workers = 0;  // which would stand for the workers that there are
+    options.residents = available;
+    return cached_plan(problem, mask, options);
   }
 };
 
@@ -54,13 +45,17 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
   auto forward = cached_plan(problem, mask, forward_options);
   backend->check_plan(*backward);
   backend->check_plan(*forward);
+  const int64_t forward_workspace = backend->callers_workspace_bytes(*forward);
+  const int64_t backward_workspace = backend->callers_workspace_bytes(*backward);
   impl_.reset(new Impl{.problem = problem,
                        .mask = std::move(mask),
                        .backend = std::move(backend),
                        .forward_options = std::move(forward_options),
                        .backward_options = std::move(backward_options),
                        .forward = std::move(forward),
-                       .backward = std::move(backward)});
+                       .backward = std::move(backward),
+                       .forward_workspace = forward_workspace,
+                       .backward_workspace = backward_workspace});
 }
 
 Attention::~Attention() = default;
@@ -84,6 +79,12 @@ const Plan& Attention::plan(Pass pass) const {
 }
 int64_t Attention::workspace_bytes(Pass pass) const {
   return impl_->backend->workspace_bytes(plan(pass));
+}
+int64_t Attention::workspace_bytes(Pass pass, const RunOptions& run) const {
+  const auto plan = impl_->plan_for(pass, run);
+  if (plan == impl_->forward) return impl_->forward_workspace;
+  if (plan == impl_->backward) return impl_->backward_workspace;
+  return impl_->backend->callers_workspace_bytes(*plan);
 }
 std::string Attention::kernel(Pass pass) const { return impl_->backend->kernel_name(plan(pass)); }
 

@@ -44,6 +44,12 @@ int main(void) {
   expect(verbatim_attention_describe(attention, &json) == verbatim_ok, "describe");
   expect(strstr(json, "\"orders\":[\"descending\"]") != NULL, "the order that was asked for");
 
+  int64_t bytes = -1;
+  expect(verbatim_attention_workspace(attention, verbatim_backward_pass, NULL, &bytes) ==
+                 verbatim_ok &&
+             bytes == 0,
+         "a CPU takes no workspace");
+
   verbatim_forward_tensors wrong = forward;
   wrong.k.shape[1] = 3;
   expect(verbatim_attention_forward(attention, &wrong, NULL) == verbatim_invalid_argument,

@@ -55,7 +55,12 @@ typedef struct verbatim_run_options {
   const uint64_t* seed_at; /* instead: its address on the device, read when the work runs */
   double wait_limit;       /* CUDA: seconds that work waits for other work of the call before it
                             * gives up (verbatim_check); 0: 10. More than one task may take */
+  void* workspace;         /* CUDA: what the call needs besides its tensors, on the device, at a
+                            * multiple of 256, until its work ends; NULL: the library's own */
+  int64_t workspace_bytes; /* of it: verbatim_attention_workspace() or more */
 } verbatim_run_options;
+
+typedef enum verbatim_pass { verbatim_forward_pass, verbatim_backward_pass } verbatim_pass;
 
 /* What went wrong in this thread's last failed call; never NULL. */
 const char* verbatim_last_error(void);
@@ -82,6 +87,11 @@ verbatim_status verbatim_attention_forward(const verbatim_attention* attention,
 verbatim_status verbatim_attention_backward(const verbatim_attention* attention,
                                             const verbatim_backward_tensors* tensors,
                                             const verbatim_run_options* run);
+
+/* Bytes of workspace that a call with `run`, which may be NULL, needs; 0 on a CPU. */
+verbatim_status verbatim_attention_workspace(const verbatim_attention* attention,
+                                             verbatim_pass pass, const verbatim_run_options* run,
+                                             int64_t* bytes);
 
 /* verbatim_device_error, and the tile in the message, when a call on `device` ("cpu", "cuda",
  * "cuda:N") gave up because one of its waits expired: all results of that call are NaN, also in the

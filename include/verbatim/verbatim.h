@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,40 +10,10 @@
 #include "verbatim/mask.h"
 #include "verbatim/plan.h"
 #include "verbatim/problem.h"
+#include "verbatim/run.h"
 #include "verbatim/schedule.h"
-#include "verbatim/tensor.h"
-#include "verbatim/timeline.h"
 
 namespace verbatim {
-
-/// Tensors of a forward pass, in (batch, length, heads, dim) layout.
-struct ForwardTensors {
-  TensorView q;  // [batch, q_len, q_heads, head_dim]
-  TensorView k;  // [batch, kv_len, kv_heads, head_dim]
-  TensorView v;  // [batch, kv_len, kv_heads, head_dim_v]
-  TensorView o;  // out [batch, q_len, q_heads, head_dim_v]; rows without a key: 0
-  RowView lse;   // out [batch, q_heads, q_len], natural log; rows without a key: -inf
-};
-
-/// Tensors of a backward pass. o and lse are the forward's.
-struct BackwardTensors {
-  TensorView q, k, v, o, dout;  // shapes as in ForwardTensors; dout like o
-  RowView lse;
-  TensorView dq, dk, dv;  // out, shaped like q, k, v; written whole, whatever they held
-};
-
-struct RunOptions {
-  int threads = 0;                 // CPU: at most so many, 0: all cores; a small call takes
-                                   // fewer. Never changes the result
-  Timeline* timeline = nullptr;    // filled with what each worker did when; stays empty where the
-                                   // device's kernel cannot record
-  void* stream = nullptr;          // CUDA: the cudaStream_t to run on; null = the default stream
-  std::optional<uint64_t> seed{};  // of the dropout, when it is not the problem's
-  const uint64_t* seed_at = nullptr;  // instead: its address on the device, read when the work
-                                      // runs, so that a CUDA graph replays with what is there then
-  double wait_limit = 0;  // CUDA: seconds that work waits for other work of the call, in a graph
-                          // too, before it gives up (check()); 0: 10. More than one task may take
-};
 
 struct AttentionOptions {
   PlanOptions plan;  // plan.pass is set for each pass
@@ -79,6 +48,8 @@ class Attention {
   const Plan& plan(Pass pass) const;
   /// Bytes that one call of forward() or backward() allocates besides the caller's tensors.
   int64_t workspace_bytes(Pass pass) const;
+  /// RunOptions::workspace_bytes that a call with `run` needs; 0 on a CPU, which takes none.
+  int64_t workspace_bytes(Pass pass, const RunOptions& run) const;
   /// The compiled code that runs a pass: "cpu.avx2", "sm90.backward".
   std::string kernel(Pass pass) const;
 

@@ -270,3 +270,30 @@ def test_a_check_finds_nothing_and_waits_for_nothing():
         va.check()
     finally:
         va.set_wait_limit(10)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_workspace_is_of_pytorchs_allocator(native, monkeypatch):
+    import verbatim_attn._torch as ops
+
+    if native:
+        from verbatim_attn import native as way
+
+        way.build()
+    else:
+        monkeypatch.setattr(ops, "native", None)
+    problem = va.Problem(1, 4, 4, 1000, 1000, 128, 128, "bf16")
+    plan = va.Plan(problem, masks.Causal(), device="cuda")
+    q, k, v, dout = (torch.randn(1, 1000, 4, 128, device="cuda", dtype=torch.bfloat16)
+                     for _ in range(4))  # fmt: skip
+    o, lse = plan.forward(q, k, v)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    gradients = plan.backward(dout, q, k, v, o, lse)
+    made = sum(x.numel() * x.element_size() for x in gradients)
+    peak = torch.cuda.max_memory_allocated() - before
+    workspace = plan.backward_pass.workspace_bytes
+    assert workspace > 0
+    assert made + workspace <= peak <= made + workspace + 4 * 2**20
+    assert torch.cuda.memory_allocated() - before <= made + 3 * 512

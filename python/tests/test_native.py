@@ -457,3 +457,28 @@ def test_tools_of_the_command_line(built, monkeypatch, capsys):
     for words in ([], ["build"]):
         assert native.main(words) == 0
         assert capsys.readouterr().out.startswith("native: ")
+
+
+def test_outputs_are_not_filled_first(built, monkeypatch):
+    """Under torch.use_deterministic_algorithms, which fills what torch.empty() makes."""
+    q, k, v = inputs(grad=False)
+    o, lse = va.attention(q, k, v, return_lse=True)
+    dout = torch.ones_like(o)
+    expected = va.attention_backward(dout, q, k, v, o, lse)
+
+    def filled():
+        """Shapes of what is filled."""
+        with torch.profiler.profile(record_shapes=True) as profile:
+            done = va.attention(q, k, v, return_lse=True)
+            done += va.attention_backward(dout, q, k, v, o, lse)
+        assert same_bits(done, (o, lse, *expected))
+        return {
+            tuple(event.input_shapes[0])
+            for event in profile.key_averages(group_by_input_shape=True)
+            if event.key == "aten::fill_"
+        }
+
+    with deterministic_algorithms():
+        for way in (built, None):
+            monkeypatch.setattr(ops, "native", way)
+            assert filled() <= {(0,)}

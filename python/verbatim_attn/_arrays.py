@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,10 @@ class Arrays:
         """A plan's pass as native.py's module does it (address, tensors of the plan, tensors, seed,
         threads); None where it is not built, or leaves the call to Python."""
         return None
+
+    def memory(self, size: int) -> Any:
+        """Bytes on the device for one call, which hold anything."""
+        raise NotImplementedError
 
     def _code(self, dtype: Any) -> int | None:
         raise NotImplementedError
@@ -183,10 +188,19 @@ class TorchTensors(Arrays):
         return self.maker(x.shape, dtype)().copy_(x)
 
     def maker(self, shape: Sequence[int], dtype: Any) -> Callable[[], Any]:
-        return functools.partial(  # half the time of torch.empty
-            self._torch.empty_strided, tuple(shape), dense_strides(shape), dtype=dtype,
-            device=self._device,
-        )  # fmt: skip
+        return functools.partial(self._make, tuple(shape), dense_strides(shape), dtype)
+
+    def memory(self, size: int) -> Any:
+        return self._make((size,), (1,), self._torch.uint8)
+
+    def _make(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        torch = self._torch
+        if not torch.are_deterministic_algorithms_enabled():  # half the time of torch.empty
+            return torch.empty_strided(shape, strides, dtype=dtype, device=self._device)
+        # Which would be filled first; kernels write all of it.
+        memory = torch.UntypedStorage(math.prod(shape) * dtype.itemsize, device=self._device)
+        empty = torch.tensor([], dtype=dtype, device=self._device)
+        return empty.set_(memory, 0, shape, strides)
 
 
 _numpy = NumpyArrays()

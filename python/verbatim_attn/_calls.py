@@ -74,9 +74,9 @@ class Call:
         made = [make() for make in self._makers]
         addresses = [*map(arrays.address, tensors), *map(arrays.address, made)]
         fields: list[Any] = self._fields.copy()
-        kept: list[Any] = []  # until the library has read their addresses
+        held: list[Any] = []  # until the library has read their addresses
         if self._copies or (arrays.alignment > 1 and self._is_misaligned(addresses)):
-            kept += self._copy_what_cannot_be_read(tensors, addresses, fields)
+            held += self._copy_what_cannot_be_read(tensors, addresses, fields)
         fields[::2] = addresses
         value = seed_at = 0
         if seed is None:
@@ -84,10 +84,18 @@ class Call:
         elif hasattr(seed, "data_ptr"):
             seed_at = seed_address(seed, arrays.device)
         else:
-            kept.append(ctypes.c_uint64(seed))
-            value = ctypes.addressof(kept[-1])
+            held.append(ctypes.c_uint64(seed))
+            value = ctypes.addressof(held[-1])
         limit = _library.wait_limit.value
-        run = _library.RUN.pack(arrays.stream(), threads, value, seed_at, limit)
+        how = arrays.stream(), threads, value, seed_at, limit
+        run = _library.RUN.pack(*how, 0, 0)
+        if arrays.device != "cpu":
+            size = ctypes.c_int64()
+            is_backward = len(tensors) > 3
+            pointer = self._handle.pointer
+            _library.check(_library.workspace(pointer, is_backward, run, ctypes.byref(size)))
+            held.append(arrays.memory(size.value))
+            run = _library.RUN.pack(*how, arrays.address(held[-1]), size.value)
         status = self._function(self._handle.pointer, self._struct.pack(*fields), run)
         if status:
             _library.check(status)

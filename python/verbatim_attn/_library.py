@@ -25,7 +25,7 @@ _TENSOR = f"P{LAYOUT.size}s"
 _ROWS = "P0s"  # an address with no layout
 FORWARD = struct.Struct("@" + 4 * _TENSOR + _ROWS)
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
-RUN = struct.Struct("@PiPPd")
+RUN = struct.Struct("@PiPPdPq")
 
 wait_limit = ctypes.c_double(0)  # of all calls; where native.py's module reads it too
 
@@ -56,6 +56,9 @@ destroy = _function("verbatim_attention_destroy", ctypes.c_void_p)
 destroy.restype = None  # type: ignore[attr-defined]
 forward = _function("verbatim_attention_forward", ctypes.c_void_p, _text, _text)
 backward = _function("verbatim_attention_backward", ctypes.c_void_p, _text, _text)
+workspace = _function(
+    "verbatim_attention_workspace", ctypes.c_void_p, ctypes.c_int, _text, ctypes.POINTER(_int)
+)
 _check_waits = _function("verbatim_check", _text)
 _describe = _function("verbatim_attention_describe", ctypes.c_void_p, _text_out)
 _info = _function("verbatim_info", _text_out)

@@ -120,8 +120,8 @@ def load(gradients_of: Callable[..., Any]) -> Any:
             stacklevel=2,
         )
         return None
-    passes: tuple[Any, ...] = (_library.forward, _library.backward)
-    addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in passes)
+    functions: tuple[Any, ...] = (_library.forward, _library.backward, _library.workspace)
+    addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
     limit = ctypes.addressof(_library.wait_limit)
     module.begin(*addresses, limit, kept, _plan, gradients_of, _library.check)
     return module

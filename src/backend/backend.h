@@ -6,8 +6,10 @@
 #include <string_view>
 
 #include "core/dropout.h"
+#include "verbatim/error.h"
 #include "verbatim/piece.h"
-#include "verbatim/verbatim.h"
+#include "verbatim/plan.h"
+#include "verbatim/run.h"
 
 namespace verbatim {
 
@@ -45,6 +47,8 @@ class Backend {
   /// Workers that a call with `run` can have at once: plans that need more have to be cut for them.
   virtual int32_t available(const RunOptions&) const { return INT32_MAX; }
   virtual int64_t workspace_bytes(const Plan& plan) const = 0;
+  /// What of it the caller may bring (RunOptions::workspace).
+  virtual int64_t callers_workspace_bytes(const Plan&) const { return 0; }
   /// The compiled code that runs `plan`, "backend.what".
   virtual std::string kernel_name(const Plan& plan) const = 0;
   virtual void forward(const Plan& plan, const ForwardTensors& tensors,

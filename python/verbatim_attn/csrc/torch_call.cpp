@@ -6,9 +6,9 @@
 // gradients) goes back to Python, which knows what to do or to say.
 
 #include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/SafePyObject.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
@@ -40,11 +40,12 @@ constexpr int64_t gpu_alignment = 16;  // bytes: kernels of a GPU move as many a
 // What begin() is given.
 decltype(&verbatim_attention_forward) forward_pass;
 decltype(&verbatim_attention_backward) backward_pass;
+decltype(&verbatim_attention_workspace) workspace_of;
 const double* wait_limit;  // of all calls, in seconds
-PyObject* kept;          // (make, *arguments) -> what make returns for them, made once
-PyObject* make_plan;     // (mask, settings, numbers) -> (address, its owner, mask, settings)
-PyObject* gradients_of;  // ((q, k, v, o, dout, lse), seed, mask, settings) -> (dq, dk, dv)
-PyObject* check_status;  // raises what a verbatim_status means
+PyObject* kept;            // (make, *arguments) -> what make returns for them, made once
+PyObject* make_plan;       // (mask, settings, numbers) -> (address, its owner, mask, settings)
+PyObject* gradients_of;    // ((q, k, v, o, dout, lse), seed, mask, settings) -> (dq, dk, dv)
+PyObject* check_status;    // raises what a verbatim_status means
 
 [[noreturn]] void throw_python_error() {
   python_error error;
@@ -122,7 +123,7 @@ bool is_seed(const Tensor& x) {
 // `value` holds a seed that has to be read now.
 verbatim_run_options run_options(c10::Device device, const Tensor& seed, uint64_t& value,
                                  int threads) {
-  verbatim_run_options run{nullptr, threads, nullptr, nullptr, *wait_limit};
+  verbatim_run_options run{nullptr, threads, nullptr, nullptr, *wait_limit, nullptr, 0};
   if (device.is_cuda()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     run.stream = guard.getStreamNativeHandle(guard.getStream(device));
@@ -143,17 +144,37 @@ struct Plan {
   bool is_deterministic;    // torch.use_deterministic_algorithms, as it was
 };
 
+// Dense memory beside x that holds anything: at::empty() fills it under
+// torch.use_deterministic_algorithms, and kernels write all of it.
+Tensor unfilled(at::IntArrayRef sizes, const Tensor& x, at::ScalarType dtype) {
+  const c10::OptionalDeviceGuard guard(x.device());
+  const auto key = x.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  return at::detail::empty_generic(sizes, c10::GetAllocator(x.device().type()),
+                                   c10::DispatchKeySet(key), dtype, std::nullopt);
+}
+
+// What a call on a GPU needs besides its tensors, of PyTorch's allocator; no memory on a CPU.
+Tensor workspace(const verbatim_attention* plan, verbatim_pass pass, const Tensor& q,
+                 verbatim_run_options& run) {
+  if (!q.is_cuda()) return {};
+  check(workspace_of(plan, pass, &run, &run.workspace_bytes));
+  Tensor memory = unfilled({run.workspace_bytes}, q, at::kByte);
+  run.workspace = memory.mutable_data_ptr();
+  return memory;
+}
+
 // (o, lse); o like q with v's head dim, lse f32 (batch, heads, q_len).
 std::pair<Tensor, Tensor> forward(const verbatim_attention* plan, const Tensor& q, const Tensor& k,
                                   const Tensor& v, const Tensor& seed, int threads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const Tensor inputs[] = {readable(q), readable(k), readable(v)};
-  Tensor o = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+  Tensor o = unfilled({q.size(0), q.size(1), q.size(2), v.size(3)}, q, q.scalar_type());
+  Tensor lse = unfilled({q.size(0), q.size(2), q.size(1)}, q, at::kFloat);
   const verbatim_forward_tensors tensors{view(inputs[0]), view(inputs[1]), view(inputs[2]), view(o),
                                          lse.mutable_data_ptr<float>()};
   uint64_t value = 0;
-  const auto run = run_options(q.device(), seed, value, threads);
+  auto run = run_options(q.device(), seed, value, threads);
+  const Tensor memory = workspace(plan, verbatim_forward_pass, q, run);
   check(forward_pass(plan, &tensors, &run));
   return {std::move(o), std::move(lse)};
 }
@@ -164,14 +185,16 @@ variable_list backward(const verbatim_attention* plan, const Tensor& q, const Te
                        const Tensor& seed, int threads) {
   const at::AutoDispatchBelowADInplaceOrView no_graph;
   const Tensor inputs[] = {readable(q), readable(k), readable(v), readable(o), readable(dout)};
-  variable_list made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), q.options()),
-                     at::empty(v.sizes(), q.options())};
+  variable_list made{unfilled(q.sizes(), q, q.scalar_type()),
+                     unfilled(k.sizes(), q, q.scalar_type()),
+                     unfilled(v.sizes(), q, q.scalar_type())};
   const verbatim_backward_tensors tensors{
       view(inputs[0]), view(inputs[1]), view(inputs[2]),
       view(inputs[3]), view(inputs[4]), lse.const_data_ptr<float>(),
       view(made[0]),   view(made[1]),   view(made[2])};
   uint64_t value = 0;
-  const auto run = run_options(q.device(), seed, value, threads);
+  auto run = run_options(q.device(), seed, value, threads);
+  const Tensor memory = workspace(plan, verbatim_backward_pass, q, run);
   check(backward_pass(plan, &tensors, &run));
   return made;
 }
@@ -249,7 +272,8 @@ class AttentionBackward : public torch::autograd::Node {
 Plan plan_for(const Tensor& q, const Tensor& k, const Tensor& v, PyObject* mask,
               PyObject* settings) {
   const bool deterministic = is_deterministic();
-  int64_t numbers[15] = {deterministic, q.device().index(), dtype_of(q)};  // as native.py reads them
+  int64_t numbers[15] = {deterministic, q.device().index(),
+                         dtype_of(q)};  // as native.py reads them
   int64_t* next = numbers + 3;
   for (const auto* x : {&q, &k, &v}) next = std::copy_n(x->sizes().begin(), 4, next);
   THPObjectPtr bytes(PyBytes_FromStringAndSize(reinterpret_cast<char*>(numbers), sizeof numbers));
@@ -370,16 +394,17 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// (forward, backward: addresses of C functions, that of wait_limit, kept, make_plan, gradients_of,
-// check_status)
+// (forward, backward, workspace: addresses of C functions, that of wait_limit, kept, make_plan,
+// gradients_of, check_status)
 PyObject* begin(PyObject*, PyObject* arguments) {
-  unsigned long long forward = 0, backward = 0, limit = 0;
-  if (!PyArg_ParseTuple(arguments, "KKKOOOO", &forward, &backward, &limit, &kept, &make_plan,
-                        &gradients_of, &check_status)) {
+  unsigned long long forward = 0, backward = 0, memory = 0, limit = 0;
+  if (!PyArg_ParseTuple(arguments, "KKKKOOOO", &forward, &backward, &memory, &limit, &kept,
+                        &make_plan, &gradients_of, &check_status)) {
     return nullptr;
   }
   forward_pass = reinterpret_cast<decltype(forward_pass)>(forward);
   backward_pass = reinterpret_cast<decltype(backward_pass)>(backward);
+  workspace_of = reinterpret_cast<decltype(workspace_of)>(memory);
   wait_limit = reinterpret_cast<const double*>(limit);
   for (auto* object : {kept, make_plan, gradients_of, check_status}) Py_INCREF(object);
   Py_RETURN_NONE;

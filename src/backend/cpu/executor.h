@@ -13,7 +13,7 @@
 
 #include "verbatim/plan.h"
 #include "verbatim/timeline.h"
-#include "verbatim/verbatim.h"
+#include "verbatim/run.h"
 
 namespace verbatim::cpu {
 

@@ -104,6 +104,21 @@ struct Layout {
   }
 };
 
+/// RunOptions::workspace, if it is as large and as aligned as a launch needs.
+void* callers_workspace(const RunOptions& run, int64_t bytes) {
+  constexpr uintptr_t kAlignment = 256;
+  if (run.workspace_bytes < bytes) {
+    throw Error(ErrorCode::invalid_argument, "cuda", "the workspace is too small",
+                {"workspace_bytes", fmt::to_string(run.workspace_bytes),
+                 fmt::format("{} or more", bytes), fmt::to_string(bytes)});
+  }
+  if (reinterpret_cast<uintptr_t>(run.workspace) % kAlignment != 0) {
+    throw Error(ErrorCode::invalid_argument, "cuda", "the workspace is not aligned",
+                {"workspace", fmt::format("{}", run.workspace), "an address divisible by 256", ""});
+  }
+  return run.workspace;
+}
+
 /// Tells those who have to know when a launch has ended, also one that an error cut short.
 class Launch {
  public:
@@ -162,14 +177,14 @@ void run_plan(const Device& device, const Kernel& kernel,
                                                             .max_kv_tiles = held->max_kv_tiles(),
                                                             .shared_tiles = held->shared_tiles(),
                                                             .live_heads = held->live_heads()}));
-  const Scratch scratch(device, layout.end, stream);
-  check(cudaMemsetAsync(scratch.data(), 0, layout.workspace, stream), kernel.name);
+  const Scratch own(device, run.workspace ? 0 : layout.end, stream);
+  void* memory = run.workspace ? callers_workspace(run, layout.end) : own.data();
+  check(cudaMemsetAsync(memory, 0, layout.workspace, stream), kernel.name);
   params.sizes = sizes_of(plan.problem);
   params.scalars = scalars_of(plan.problem, run);
   params.plan = held->view();
-  params.hand_off =
-      layout.hand_off(scratch.data(), *held, plan.residency, device.report, spin_limit_ns);
-  params.workspace = static_cast<std::byte*>(scratch.data()) + layout.workspace;
+  params.hand_off = layout.hand_off(memory, *held, plan.residency, device.report, spin_limit_ns);
+  params.workspace = static_cast<std::byte*>(memory) + layout.workspace;
   const Launch started(device, *held, stream, graph, plan.residency);
   launch(params, {.stream = stream,
                   .multiprocessors = started.multiprocessors(),

@@ -29,6 +29,7 @@ class CudaBackend : public Backend {
   /// Those of run.stream's green context or MPS share: one CTA of the Hopper kernels fills each.
   int32_t available(const RunOptions& run) const override;
   int64_t workspace_bytes(const Plan& plan) const override;
+  int64_t callers_workspace_bytes(const Plan& plan) const override { return workspace_bytes(plan); }
   std::string kernel_name(const Plan& plan) const override;
   void forward(const Plan& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override;

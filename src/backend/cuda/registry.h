@@ -1,65 +1,11 @@
-// The table of compiled kernels: what each can do and how it is started.
+// The table of compiled kernels.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include <cstdint>
 #include <span>
-#include <string>
 
-#include "backend/cuda/device/params.h"
-#include "backend/cuda/device/record.h"
-#include "backend/cuda/limits.h"
-#include "plan/live_heads.h"
-#include "verbatim/plan.h"
+#include "backend/cuda/kernel.h"
 
 namespace verbatim::cuda {
-
-/// Where and how large a launch may be.
-struct LaunchContext {
-  cudaStream_t stream;
-  int32_t multiprocessors;  // that the stream can use
-  int32_t residency;        // CTAs that must run at once (Plan::residency)
-  bool together;            // all CTAs start at once or not yet
-  Dtype dtype;
-  TileShape tile;
-  bool shared_tiles;     // some tile belongs to several chains (Chain::addends > 1)
-  LiveHeads live_heads;  // backward: places for sums of dQ
-  bool empty_rows;       // backward: some query tile has no addend: the launch zeroes its dQ
-  bool ordered;          // backward: false adds to dQ in any order, the price list of determinism
-  RecordView record{};   // without memory: nothing is recorded
-};
-
-/// What a plan's orders need of a kernel's workspace.
-struct PlanExtent {
-  int32_t max_q_tiles, max_kv_tiles;  // most of any order
-  bool shared_tiles;                  // as in LaunchContext
-  LiveHeads live_heads;               // as in LaunchContext
-};
-
-/// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it
-/// needs on the stream, allocates nothing, waits for nothing and throws Error(device).
-struct Kernel {
-  const char* name;      // "sm80.backward"
-  const char* summary;   // one line for `verbatim info`
-  int32_t arch, family;  // least compute capability and first one too new: 80 and 1000
-  Pass pass;
-  const char* arithmetic;  // id of arithmetics(): of the plans that it runs
-  Limits limits{};         // of its own fields
-  /// Empty when it can run the problem in these tiles; else what would work, for the error.
-  std::string (*lacks)(const Problem& problem, const TileShape& tile);
-  /// Shared memory of one CTA: a device that has less cannot run it.
-  int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
-  /// Bytes of Params::workspace.
-  int64_t (*workspace_bytes)(const Problem& problem, const PlanExtent& extent);
-  /// Whether it fills LaunchContext::record when that has memory; null: never.
-  bool (*records)(const Problem& problem) = nullptr;
-  void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
-  void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
-};
-
-/// The sizes of a validated problem.
-Sizes sizes_of(const Problem& problem);
 
 /// One for each pass and arithmetic.
 std::span<const Kernel> kernels();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "backend/reference/reference.h"
-#include "verbatim/verbatim.h"
+#include "verbatim/run.h"
 
 namespace verbatim {
 

@@ -141,6 +141,38 @@ TEST(Launch, EmptyAndSingleRows) {
   }
 }
 
+TEST(Launch, TheCallersWorkspaceGivesTheSameBits) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(1000, 1000);
+  GpuCase c(small(mask), mask, 11);
+  const Plan forward = c.plan(Pass::forward, "auto"), backward = c.plan(Pass::backward, "auto");
+  c.run(*gpu(), forward, backward);
+  const auto expected = c.bits();
+  const int64_t bytes = gpu()->callers_workspace_bytes(backward);
+  ASSERT_GT(bytes, 0);
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, static_cast<size_t>(bytes)), cudaSuccess);
+  ASSERT_EQ(cudaMemset(memory, 0xff, static_cast<size_t>(bytes)), cudaSuccess);  // NaN
+  RunOptions run;
+  run.workspace = memory;
+  run.workspace_bytes = bytes;
+  c.poison();
+  gpu()->forward(forward, c.forward(), {});
+  gpu()->backward(backward, c.backward(), run);
+  gpu()->synchronize(run);
+  for (GpuTensor* output : c.outputs()) output->download();
+  EXPECT_EQ(c.bits(), expected);
+
+  run.workspace_bytes = bytes - 1;
+  std::string message = error_of([&] { gpu()->backward(backward, c.backward(), run); });
+  EXPECT_NE(message.find("the workspace is too small"), std::string::npos) << message;
+  run.workspace_bytes = bytes;
+  run.workspace = static_cast<char*>(memory) + 8;
+  message = error_of([&] { gpu()->backward(backward, c.backward(), run); });
+  EXPECT_NE(message.find("the workspace is not aligned"), std::string::npos) << message;
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+}
+
 TEST(Launch, HostTensorsGiveTheSameBits) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(300, 300);

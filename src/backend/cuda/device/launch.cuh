@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/cuda/registry.h"
+#include "backend/cuda/kernel.h"
 #include "backend/cuda/status.h"
 
 namespace verbatim::cuda {

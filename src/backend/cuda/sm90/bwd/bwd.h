@@ -1,7 +1,7 @@
 // The Hopper backward as a row of the registry.
 #pragma once
 
-#include "backend/cuda/registry.h"
+#include "backend/cuda/kernel.h"
 
 namespace verbatim::cuda::sm90 {
 
