@@ -284,7 +284,7 @@ PAGES = {
     ),
     "order": (
         "What does a fixed order cost?",
-        "Every case is timed in turn with the same kernel without order, which adds to dQ as it"
+        "Calls of every case alternate with those of the same kernel without order, which adds to dQ as it"
         " comes, zeroes its sum first and converts it last: above 1, the order costs nothing."
         " Rested is 0.5 s idle before ten calls, sustained 0.6 s of the same kernels. Rows of much"
         " noise throttle inside their ten calls.",
@@ -293,7 +293,7 @@ PAGES = {
     "cpu": (
         "How fast is the CPU beside PyTorch?",
         "Forward plus backward in GFLOP/s by exact area, ours, PyTorch's attention and oneDNN's"
-        " sgemm in turns in one process. One thread by CPU time, two by wall time.",
+        " sgemm alternately in one process. One thread by CPU time, two by wall time.",
         lambda: cpu("cpu_compare_torch.json"),
     ),
     "python-calls": (
