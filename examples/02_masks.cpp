@@ -1,4 +1,5 @@
 // Lesson 2: a mask is a set of slices; area, tile classes and other forms follow from it.
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -18,10 +19,19 @@ int main() {
   std::printf("%d x %d tiles: %lld full, %lld partial\n", tiles.q_tiles(), tiles.kv_tiles(),
               static_cast<long long>(tiles.count_full()), static_cast<long long>(partial));
 
+  // A batch of two entries, the second of 700 tokens and padding. Its tiles restart at 700.
+  const std::vector<int64_t> lengths{1024, 700};
+  const Mask padded = masks::causal(1024, 1024).with_lengths(lengths, lengths);
+  const TileMap second(padded.head(1, 0), {64, 128});
+  const bool hidden = padded.head(1, 0).row(700).empty() &&
+                      std::ranges::count(second.q_edges, 700) == 1 &&
+                      padded.head(1, 0).area() == 700 * 701 / 2;
+  std::printf("padded: %zu masks for a batch of two\n", padded.variants().size());
+
   // Row 299 ends a document, row 300 starts the next and sees one key.
   const bool cut = head.row(299) == std::vector<Interval>{{0, 300}} &&
                    head.row(300) == std::vector<Interval>{{300, 301}};
   int64_t area = 0;
   for (const int64_t length : documents) area += length * (length + 1) / 2;
-  return cut && head.area() == area && to_cu_seqlens(head).has_value() ? 0 : 1;
+  return cut && hidden && head.area() == area && to_cu_seqlens(head).has_value() ? 0 : 1;
 }

@@ -37,16 +37,18 @@ def table(rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def command(program, arguments, providers=()):
-    """What makes a run again. A run that was gone on with had several."""
-    own = ("--providers", "--commit", "--resume", "--json")
+def command(program, arguments, own):
+    """What makes a run again, and its result. `own`: options that are not those of the run."""
     kept = [*program]
     for before, word in zip(["", *arguments], arguments, strict=False):
         if word not in own and before not in own:
             kept.append(word)
-    if providers:
-        kept += ["--providers", ",".join(providers)]
-    return f"To make it again:\n\n```\n{shlex.join(kept)}\n```"
+    return shlex.join([*kept, *(word for option in own.items() for word in option)])
+
+
+def again(*lines):
+    text = "\n".join(lines)
+    return f"To make it again, where COMMIT is what was built:\n\n```\n{text}\n```"
 
 
 def peer_name(provider):
@@ -66,6 +68,8 @@ def summary(rows, providers):
         return {name: ratio for name, ratio in found.items() if not math.isnan(ratio)}
 
     def extent(ratios):
+        if not ratios:
+            return "-"
         mean = statistics.geometric_mean(ratios.values())
         return f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f}, mean {mean:.2f}"
 
@@ -76,7 +80,7 @@ def summary(rows, providers):
             "speed-up over": peer_name(provider),
             "cases": str(len(backward)),
             "backward": extent(backward),
-            "weakest case": min(backward, key=backward.get),
+            "weakest case": min(backward, key=backward.get, default="-"),
             "forward": extent(speed_ups(provider, "forward")),
         }
         if block := speed_ups(provider, "block"):
@@ -94,12 +98,21 @@ def peers(name, providers, of_set=None):
         for row in result["results"]
         if row["provider"] in shown and of_set in (None, row["set"])
     ]
-    again = command(["python", "-m", "verbatim_attn.bench"], result["arguments"], shown)
+    own = {
+        "--providers": ",".join(shown),
+        "--commit": "COMMIT",
+        "--resume": pathlib.Path(name).stem + ".jsonl",
+        "--json": f"bench/results/{name}",
+    }
+    run = again(
+        "export VERBATIM_LIBRARY=build/libverbatim_c.so PYTHONPATH=python",
+        command(["python", "-m", "verbatim_attn.bench"], result["arguments"], own),
+    )
     parts = [
         summary(report.rows_of([result]), providers),
-        f"`bench/results/{name}`: {report.provenance(result)}. {again}",
-        "In the tables, `verbatim:unordered` is ours without order, and `:deterministic` a peer"
-        " with its switch for determinism on.",
+        f"`bench/results/{name}`: {report.provenance(result)}. {run}",
+        "Its providers are those in the tables. There `verbatim:unordered` is ours without order, which"
+        " is timed with `verbatim`, and `:deterministic` a peer with its switch for determinism on.",
     ]
     for title, columns, rows in report.tables([result]):
         parts.append(f"## {title[0].upper()}{title[1:]}")
@@ -112,6 +125,7 @@ def order(name):
     run = load(name)
     matmul = run["matmul_tflops"]
     yardstick = statistics.mean((matmul["before"], matmul["after"]))
+    own = {"--commit": "COMMIT", "--json": f"bench/results/{name}"}
     rows = []
     for r in run["results"]:
         back, none = r["backward"], r["unordered"]
@@ -132,7 +146,7 @@ def order(name):
         f"## {run['protocol'].capitalize()}",
         f"`bench/results/{name}`: {run['device']['name']}, commit {run['commit']}, 8192^3 bf16"
         f" matmul {matmul['before']:.0f} TFLOP/s before and {matmul['after']:.0f} after. "
-        + command(["verbatim"], run["arguments"]),
+        + again(command(["build/verbatim"], run["arguments"], own)),
         table(rows),
     ]
 
@@ -270,7 +284,7 @@ PAGES = {
     ),
     "order": (
         "What does a fixed order cost?",
-        "Every case is timed in turn with the same kernel without order, which adds to dQ as it"
+        "Calls of every case alternate with those of the same kernel without order, which adds to dQ as it"
         " comes, zeroes its sum first and converts it last: above 1, the order costs nothing."
         " Rested is 0.5 s idle before ten calls, sustained 0.6 s of the same kernels. Rows of much"
         " noise throttle inside their ten calls.",
@@ -279,7 +293,7 @@ PAGES = {
     "cpu": (
         "How fast is the CPU beside PyTorch?",
         "Forward plus backward in GFLOP/s by exact area, ours, PyTorch's attention and oneDNN's"
-        " sgemm in turns in one process. One thread by CPU time, two by wall time.",
+        " sgemm alternately in one process. One thread by CPU time, two by wall time.",
         lambda: cpu("cpu_compare_torch.json"),
     ),
     "python-calls": (

@@ -20,7 +20,8 @@ enum class Level {
   not_guaranteed,
   run_to_run,  // same machine, same problem: same bits under any load
   gpu_to_gpu,  // every sum's order is a function of the whole problem, never of the device
-  invariant,   // ... of one head's mask, tile shape, head dim, dtype and order name only
+  invariant,   // ... of one KV head's mask and group, tile shape, head dims, dtype, softmax scale
+               // (which chooses the arithmetic) and order name only
 };
 std::string_view to_string(Level level);
 Level level_from_string(std::string_view name);
@@ -110,8 +111,10 @@ struct Plan {
   const HeadOrder& order(int32_t head) const { return *orders[order_of_head[head]]; }
   /// Bytes of runs, chains, tasks and placement: what a device must hold.
   int64_t bytes() const;
-  /// 16 hex digits over everything that fixes the bits: the contract's version, the arithmetic,
-  /// orders, tiles, group, head dims, dtype.
+  /// 16 hex digits over everything that fixes the order of every sum of the pass: the contract's
+  /// version, the arithmetic, tile edges, slices, distinct orders, group, head dims, dtype. Level,
+  /// names, placement, batch and head counts, scale, softcap, dropout and seed are not in it: equal
+  /// ones mean equal bits for the same problem above not_guaranteed (docs/glossary.md).
   std::string fingerprint() const;
 };
 

@@ -1,4 +1,4 @@
-"""A Hugging Face model with attn_implementation="verbatim": padding and causality included."""
+"""A Hugging Face model with attn_implementation="verbatim": the same bits twice."""
 
 import torch
 import verbatim_attn as va

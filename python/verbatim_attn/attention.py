@@ -128,8 +128,8 @@ def attention(
             weights, whatever the tiling or device. A tensor on q's device is read when the work
             runs, so that a CUDA graph replays with what it holds then. None: the next of PyTorch's
             generator of that device.
-        order: of the sums of the backward: a name of verbatim_attn.orders(), "auto": the fastest
-            that keeps `level`, or "none": any, which needs deterministic=False.
+        order: of the sums of the backward: a name of verbatim_attn.orders(), "auto": chosen by a
+            fixed rule that keeps `level`, or "none": any, which needs deterministic=False.
         forward_order: of the forward's sums.
         level: "invariant", "gpu_to_gpu" or "run_to_run": what stays equal (docs/determinism.md).
         deterministic: False lets "auto" give up the order. Ignored while

@@ -63,8 +63,8 @@ bool is_skewed(const Shape& shape) {
 
 constexpr std::array kRules{
     OrderRule{"rotating",
-              "every query tile visits every KV tile, there are 12 to 256 of these, and without a "
-              "group two query tiles for each that rotates",
+              "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a "
+              "group also at least 2 R - 1 query tiles, where R KV tiles rotate together",
               "chains that each start at another row never wait in the same one", rotates,
               [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"skewed",

@@ -1,4 +1,5 @@
-// The twelve static patterns and packed sequences as slices (predicates: docs/masks.md).
+// Patterns of lengths, windows and documents, and packed sequences, as slices (predicates:
+// docs/masks.md; how to add one: docs/adding-a-mask.md).
 #include <fmt/format.h>
 
 #include <algorithm>

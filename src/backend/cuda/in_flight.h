@@ -29,7 +29,7 @@ class End {
 
 /// One device's launches whose CTAs wait for one another, so that never three of them compete for
 /// multiprocessors. Each needs at most half of its stream's, or starts as a whole; why two then end
-/// is in docs/determinism.md. A lock is held from the first wait of a launch until its end
+/// is in docs/waits.md. A lock is held from the first wait of a launch until its end
 /// is known, so the order of the host's calls is one in which all of them can run.
 class Turnstile {
  public:
