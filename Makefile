@@ -1,5 +1,7 @@
 # Everything a fresh Debian or Ubuntu machine needs: `make run` and `make test`.
 BUILD ?= build
+# AUTO compiles the CUDA code where nvcc and a GPU are, ON where there is no GPU, too.
+CUDA ?= AUTO
 PACKAGES := g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libfmt-dev \
             libgtest-dev python3-numpy python3-pytest
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -8,10 +10,13 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test test-gpu test-gpu-sanitize build setup clean
-run: build
+.PHONY: run test test-gpu test-gpu-sanitize build configure setup clean
+run: configure
+	cmake --build $(BUILD) --target verbatim_tool
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
-	@echo "The page of this run: $(BUILD)/report.html"
+	@! $(BUILD)/verbatim info | grep -q '^cuda *ready' || $(BUILD)/verbatim run $(EXAMPLE) \
+	  --device cuda --report $(BUILD)/report-gpu.html --json $(BUILD)/run-gpu.json
+	@echo "The pages of this run: $$(ls $(BUILD)/report*.html | xargs)"
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure
@@ -19,15 +24,17 @@ test: build
 # Skips, and says so, where there is no GPU.
 test-gpu: build
 	@if [ -x $(BUILD)/tests/gpu_test ]; then $(BUILD)/tests/gpu_test; \
-	 else echo "skipped: built without nvcc, so there are no GPU tests"; fi
+	 else echo "skipped: built without CUDA, so there are no GPU tests"; fi
 
 # Every kernel under compute-sanitizer: docs/kernels/sanitizers.md says what to expect.
 test-gpu-sanitize: build
 	tests/backend/cuda/sanitize.sh $(BUILD)/tests/gpu_test
 
-build: setup
-	cmake -S . -B $(BUILD) -G Ninja -DPython3_EXECUTABLE=/usr/bin/python3
+build: configure
 	cmake --build $(BUILD)
+
+configure: setup
+	cmake -S . -B $(BUILD) -G Ninja -DPython3_EXECUTABLE=/usr/bin/python3 -DVERBATIM_CUDA=$(CUDA)
 
 # Asks the package manager only when something is missing.
 setup:

@@ -65,8 +65,7 @@ std::vector<Case> static_masks() {
 
 std::vector<Case> cases_of(const std::string& sets) {
   std::vector<Case> all;
-  for (const std::string& set : CLI::detail::split(sets, ',')) {
-    require_one_of(set, "--set", {"dense", "gqa", "masks"});
+  for (const std::string& set : parse_names(sets, "--set", {"dense", "gqa", "masks"})) {
     const std::vector<Case> cases = set == "dense" ? dense()
                                     : set == "gqa" ? gqa()
                                                    : static_masks();

@@ -211,9 +211,8 @@ int BenchCommand::run() const {
          {"--repeats", fmt::to_string(repeats), "1 or more", "10"});
   if (threads < 0)
     fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
-  const std::vector<std::string> chosen_providers = CLI::detail::split(providers, ',');
-  for (const std::string& provider : chosen_providers)
-    require_one_of(provider, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
+  const std::vector<std::string> chosen_providers =
+      parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
   const auto backend = make_backend(device);
   const auto on = bench::make_device(device);

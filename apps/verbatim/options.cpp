@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ranges>
 #include <utility>
 
 #include "backend/backend.h"
@@ -69,6 +70,16 @@ std::vector<int64_t> parse_list(const std::string& text, const std::string& argu
     if (next == end) return list;
     at = next + 1;
   }
+}
+
+std::vector<std::string> parse_names(const std::string& text, const std::string& argument,
+                                     const std::vector<std::string>& known) {
+  std::vector<std::string> names;
+  for (const auto name : std::views::split(text, ',')) {
+    names.emplace_back(name.begin(), name.end());
+    require_one_of(names.back(), argument, known);
+  }
+  return names;
 }
 
 void ProblemOptions::add_to(CLI::App& command) {

@@ -85,6 +85,10 @@ std::string why_not_writable(const std::string& path);
 void require_one_of(const std::string& value, const std::string& argument,
                     const std::vector<std::string>& known);
 
+/// Names that commas separate; each must be one of `known`.
+std::vector<std::string> parse_names(const std::string& text, const std::string& argument,
+                                     const std::vector<std::string>& known);
+
 /// Throws Error(invalid_argument) in the tool's own name.
 [[noreturn]] void fail(std::string message, Error::Details details);
 

@@ -7,7 +7,8 @@ namespace verbatim::bench {
 const CudnnFacts& cudnn_facts() {
   static const CudnnFacts facts{
       .version = "",
-      .missing = "built without cuDNN (set VERBATIM_CUDNN_FRONTEND_DIR and VERBATIM_CUDNN_DIR)"};
+      .missing =
+          "built without cuDNN (its headers and cudnn-frontend's go into CMAKE_INCLUDE_PATH)"};
   return facts;
 }
 
