@@ -2,15 +2,15 @@
 BUILD ?= build
 # AUTO compiles the CUDA code where nvcc and a GPU are, ON where there is no GPU, too.
 CUDA ?= AUTO
-PACKAGES := g++ cmake ninja-build python3 libcli11-dev nlohmann-json3-dev libfmt-dev \
-            libgtest-dev python3-numpy python3-pytest
+PACKAGES := g++ cmake ninja-build python3-dev python3-venv libcli11-dev nlohmann-json3-dev \
+            libfmt-dev libgtest-dev python3-numpy python3-pytest python3-jsonschema
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # About 8 documents of real lengths, 4 query heads per KV head, bf16: seconds on two cores.
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test test-gpu test-gpu-sanitize build configure setup clean
+.PHONY: run test test-torch test-gpu test-gpu-sanitize build configure packages setup clean
 run: configure
 	cmake --build $(BUILD) --target verbatim_tool
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
@@ -19,7 +19,12 @@ run: configure
 	@echo "The pages of this run: $$(ls $(BUILD)/report*.html | xargs)"
 
 test: build
-	ctest --test-dir $(BUILD) --output-on-failure
+	ctest --test-dir $(BUILD) --output-on-failure -LE torch
+
+# The Python tests with PyTorch and transformers, in the versions of tools/environments/torch.txt.
+test-torch: configure .cache/torch/packages.txt
+	cmake --build $(BUILD) --target verbatim_c verbatim_tool
+	ctest --test-dir $(BUILD) --output-on-failure -L torch
 
 # Skips, and says so, where there is no GPU.
 test-gpu: build
@@ -30,14 +35,25 @@ test-gpu: build
 test-gpu-sanitize: build
 	tests/backend/cuda/sanitize.sh $(BUILD)/tests/gpu_test
 
-build: configure
+build: setup configure
 	cmake --build $(BUILD)
 
-configure: setup
+configure: packages
 	cmake -S . -B $(BUILD) -G Ninja -DPython3_EXECUTABLE=/usr/bin/python3 -DVERBATIM_CUDA=$(CUDA)
 
+# What checks formatting and types; without it those tests skip.
+setup: packages
+	@$(MAKE) -s .cache/checks/packages.txt || echo "No environment of checks: ctest skips them."
+
+# An environment of Python for a list of packages, kept until the list changes.
+.cache/%/packages.txt: tools/environments/%.txt | packages
+	rm -rf .cache/$*
+	/usr/bin/python3 -m venv .cache/$*
+	.cache/$*/bin/pip install --quiet --requirement $<
+	cp $< $@
+
 # Asks the package manager only when something is missing.
-setup:
+packages:
 	@dpkg-query -W -f '$${db:Status-Status}\n' $(PACKAGES) 2>/dev/null \
 	  | grep -c '^installed$$' | grep -qx '$(words $(PACKAGES))' \
 	  || { $(SUDO) apt-get update -q && \

@@ -34,14 +34,27 @@ function(verbatim_compile_fast name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# One GoogleTest executable, each of its tests a ctest test.
+# One GoogleTest executable, each of its tests a ctest test with the label `fast` or LABEL; with
+# `slow` those of SLOW (names as --gtest_filter takes them), which need about five seconds or more.
 function(verbatim_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LIBS;SLOW" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL fast)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   verbatim_flags(${name})
   verbatim_compile_fast(${name})
+  string(JOIN ":" slow ${ARG_SLOW})
+  verbatim_discover(${name} ${ARG_LABEL} "*-${slow}")
+  if(slow)
+    verbatim_discover(${name} slow "${slow}")
+  endif()
+endfunction()
+
+function(verbatim_discover name label filter)
   include(GoogleTest)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${VERBATIM_TEST_TIMEOUT})
+  gtest_discover_tests(${name} ${ARGN} DISCOVERY_TIMEOUT 60 TEST_FILTER "${filter}"
+                       PROPERTIES TIMEOUT ${VERBATIM_TEST_TIMEOUT} LABELS ${label})
 endfunction()

@@ -4,12 +4,16 @@ Tensors take the way through Python but in test_native.py; --native builds the o
 import os
 from pathlib import Path
 
+import pytest
 from places import PLACES
 
 
 def pytest_addoption(parser):
     parser.addoption("--device", choices=list(PLACES), help="default: every device there is")
     parser.addoption("--native", action="store_true", help="build and take it")
+    parser.addoption(
+        "--skips-need-a-gpu", action="store_true", help="fail if a test skips for another reason"
+    )
 
 
 def pytest_configure(config):
@@ -20,6 +24,15 @@ def pytest_configure(config):
         native.build()
     else:
         os.environ["VERBATIM_NATIVE"] = "0"
+
+
+def pytest_sessionfinish(session):
+    if session.config.getoption("--skips-need-a-gpu"):
+        skipped = session.config.pluginmanager.get_plugin("terminalreporter").stats.get(
+            "skipped", []
+        )
+        if any("CUDA" not in report.longrepr[2] for report in skipped):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _names(config):

@@ -19,7 +19,7 @@ from verbatim_attn.plan import Problem
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 torch = importlib.util.find_spec("torch")
 sys.path.append(str(ROOT / "tests" / "apps"))
-import schema
+import schema  # noqa: E402
 
 TINY = ["--mask", "causal", "--seqlen", "48", "--heads", "4:2", "--head-dim", "16",
         "--dtype", "f32", "--repeats", "2"]  # fmt: skip
@@ -243,7 +243,7 @@ def test_calls_in_turn(monkeypatch):
 
 
 def test_reports_read_the_tool_s_results():
-    old = results.read(str(ROOT / "bench" / "results" / "h200_rested.json"))
+    old = results.read(str(pathlib.Path(__file__).with_name("tool_result.json")))
     assert "hd128 causal 4096" in report.text([old]) and "<svg" in page.html([old])
 
 

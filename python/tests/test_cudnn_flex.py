@@ -161,8 +161,16 @@ def audited(mask, deterministic, **how):
 def test_the_auditor_takes_it_apart(cudnn):
     result = audited(masks.Causal(), True)
     same = {f.check for f in result.findings if f.status == "same"}
-    assert same == {"repeats", "load", "threads", "processes", "batch", "heads", "packing",
-                    "neighbours"}
+    assert same == {
+        "repeats",
+        "load",
+        "threads",
+        "processes",
+        "batch",
+        "heads",
+        "packing",
+        "neighbours",
+    }
     assert set(result.sha256) == {"o", "dq", "dk", "dv"}
     for mask in (masks.Full(), masks.CausalSlidingWindow(3), masks.PrefixLmCausal(4)):
         assert audited(mask, True, checks=["packing"]).passed

@@ -1,4 +1,5 @@
-// Cases measured on an H200: the machine model must say what order cost in the kernels it was made
+// Cases measured on an H200 (golden/measured_h200.json: commit 06b1b93, rested, with the order and
+// placement of that day): the machine model must say what order cost in the kernels it was made
 // for.
 #include <gtest/gtest.h>
 
@@ -22,42 +23,28 @@ Problem problem_of(const nlohmann::json& json) {
           .dtype = dtype_from_string(json.at("dtype").get<std::string>())};
 }
 
-/// Calls check(result, plan) for every case of a file of bench/results, with the order and the
-/// placement of that day; not for those whose documents had orders of their own.
-template <class F>
-void for_each_case(const char* file, F&& check) {
-  const auto results =
-      nlohmann::json::parse(std::ifstream(std::string(RESULTS) + file)).at("results");
-  PlanOptions options;
-  options.machine = make_machine("h200");
-  for (const auto& result : results) {
-    const Problem problem = problem_of(result.at("problem"));
-    const Mask mask =
-        masks::make(result.at("mask").dump(), problem.q_len, problem.kv_len, problem.kv_heads);
-    if (result.at("plan").at("order") == "auto") continue;
-    options.placement = result.at("plan").at("placement");
-    options.order = result.at("plan").at("order");
-    check(result, make_plan(problem, mask, options));
-  }
-}
-
 // What order costs, as docs/lab/search.md quotes it: time with turns over time without.
 TEST(Measured, PredictsWhatOrderCosts) {
   const Machine ordered = make_machine("h200");
   Machine unordered = ordered;
   unordered.ordered = false;
+  PlanOptions options;
+  options.machine = ordered;
   double sum = 0;
-  int cases = 0;
-  for_each_case("h200_rested_06b1b93.json", [&](const auto& result, const Plan& plan) {
+  const auto cases = nlohmann::json::parse(std::ifstream(GOLDEN_DIR "/measured_h200.json"));
+  for (const auto& one : cases) {
+    const Problem problem = problem_of(one.at("problem"));
+    const Mask mask =
+        masks::make(one.at("mask").dump(), problem.q_len, problem.kv_len, problem.kv_heads);
+    options.order = one.at("order"), options.placement = one.at("placement");
+    const Plan plan = make_plan(problem, mask, options);
     const double predicted = simulate(plan, ordered).makespan / simulate(plan, unordered).makespan;
-    const double measured = result.at("backward").at("ms").template get<double>() /
-                            result.at("unordered").at("ms").template get<double>();
-    EXPECT_NEAR(predicted, measured, 0.15) << result.at("name");
+    const double measured = one.at("ms").get<double>() / one.at("unordered_ms").get<double>();
+    EXPECT_NEAR(predicted, measured, 0.15) << one.at("name");
     sum += std::abs(predicted - measured);
-    ++cases;
-  });
-  EXPECT_GT(cases, 30);
-  EXPECT_LE(sum / cases, 0.045);
+  }
+  ASSERT_GT(cases.size(), 30u);
+  EXPECT_LE(sum / static_cast<double>(cases.size()), 0.045);
 }
 
 }  // namespace

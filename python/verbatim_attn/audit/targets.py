@@ -232,7 +232,8 @@ class CudnnFlex(Target):
 
     def packed(self, q: Any, k: Any, v: Any, *, doc_lengths: Sequence[int]) -> Any:
         lengths = tuple(length for length in doc_lengths if length) * len(q)
-        o = self(*(x.flatten(0, 1) for x in (q, k, v)), lengths)["o"]
+        tokens = [x.flatten(0, 1) for x in (q, k, v)]
+        o = self(tokens[0], tokens[1], tokens[2], lengths)["o"]
         return {"o": o.unflatten(0, q.shape[:2])}
 
 

@@ -467,7 +467,7 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
       if (stops) break;
     }
   }
-  if (group == 0) take_turn();  // the token that is still on its way
+  if (group == 0) take_turn();               // the token that is still on its way
   if (lane == 0) ptx::bulk_wait_complete();  // O is written, not only read from here
 }
 
