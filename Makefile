@@ -10,7 +10,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test test-torch test-gpu test-gpu-sanitize build configure packages setup clean
+.PHONY: run test test-torch test-gpu test-gpu-sanitize wheel build configure packages setup clean
 run: configure
 	cmake --build $(BUILD) --target verbatim_tool
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
@@ -34,6 +34,18 @@ test-gpu: build
 # Every kernel under compute-sanitizer: docs/kernels/sanitizers.md says what to expect.
 test-gpu-sanitize: build
 	tests/backend/cuda/sanitize.sh $(BUILD)/tests/gpu_test
+
+# A manylinux wheel with kernels for 8.0 and 9.0 and PTX: an hour of nvcc on two cores.
+# `make wheel CUDA=OFF`: for CPUs alone.
+wheel: CUDA := ON
+wheel: .cache/wheel/packages.txt
+	rm -rf $(BUILD)/wheel
+	PATH=$(CURDIR)/.cache/wheel/bin:$$PATH SKBUILD_BUILD_DIR=$(BUILD)/wheel-build \
+	  CMAKE_ARGS="-DVERBATIM_CUDA=$(CUDA) -DPython3_EXECUTABLE=/usr/bin/python3" \
+	  pip wheel --no-deps --no-build-isolation --wheel-dir $(BUILD)/wheel/linux .
+	PATH=$(CURDIR)/.cache/wheel/bin:$$PATH \
+	  auditwheel repair --wheel-dir $(BUILD)/wheel $(BUILD)/wheel/linux/*.whl
+	tools/test_wheel.sh $(BUILD)/wheel/*.whl
 
 build: setup configure
 	cmake --build $(BUILD)
