@@ -159,7 +159,8 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
       "NAME");
   add("--arithmetic", arithmetic,
       "Kernels that a plan is for: cpu, sm80 (the portable ones of a GPU) or sm90 (Hopper's, where "
-      "they can); part of the fingerprint (default: the device's; of the command plan, which has none, cpu)",
+      "they can); part of the fingerprint (default: the device's; of the command plan, which has "
+      "none, cpu)",
       "NAME");
   add("--workers", workers, "Workers to plan for (default: the machine's)", "N");
   add("--tile-q", tile_q, "Queries per tile (default: by head dim)", "N");

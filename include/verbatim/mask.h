@@ -157,6 +157,11 @@ Mask variable_block_sparse(Lengths q_edges, Lengths k_edges,
 /// Packed sequences with their own query and key lengths: cu_seqlens run from 0 to the totals;
 /// a causal sequence is aligned bottom-right.
 Mask from_cu_seqlens(Lengths cu_seqlens_q, Lengths cu_seqlens_k, bool causal);
+/// Packed sequences in which every query sees `left` keys before and `right` keys after its own
+/// position, aligned bottom-right in each sequence; nullopt: all. A negative number hides the
+/// nearest keys too. {0, length} is one sequence.
+Mask windows(Lengths cu_seqlens_q, Lengths cu_seqlens_k, std::optional<int64_t> left,
+             std::optional<int64_t> right);
 /// Row-major q_len x kv_len, non-zero = visible.
 Mask from_dense(std::span<const uint8_t> dense, int64_t q_len, int64_t kv_len);
 /// FlashMask columns: key k is hidden from rows [lower_start[k], lower_end[k]) and

@@ -310,8 +310,18 @@ class CuSeqlens(Mask):
 
 
 @dataclass(frozen=True)
+class Windows(Mask):
+    """Packed sequences whose queries see some keys before and after: windows() makes them."""
+
+    cu_seqlens_q: Ints
+    cu_seqlens_k: Ints
+    left: int | None = None
+    right: int | None = None
+
+
+@dataclass(frozen=True)
 class Explicit(Mask):
-    """A mask as slices, in the JSON of docs/masks.md; from_dense() and windows() make them."""
+    """A mask as slices, in the JSON of docs/masks.md; from_dense() makes them."""
 
     json: str
 
@@ -382,19 +392,7 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
         )
     if left is None and right in (None, 0):
         return from_cu_seqlens(edges_q, edges_k, causal=right == 0)
-    slices = []
-    for q, q_end, k, k_end in zip(edges_q, edges_q[1:], edges_k, edges_k[1:], strict=False):
-        offset = k_end - q_end
-        low = "null" if left is None else str(offset - left)
-        high = "null" if right is None else str(offset + right)
-        if q < q_end and k < k_end:
-            slices.append(f"[{q}, {q_end}, {k}, {k_end}, {low}, {high}]")
-    breaks = [_json(edges[1:-1]) for edges in (edges_q, edges_k)]  # empty sequences count
-    return Explicit(
-        f'{{"name": "windows", "params": {{}}, "q_len": {edges_q[-1]}, "kv_len": {edges_k[-1]}, '
-        '"batch": 1, "kv_heads": 1, "variant_of": [0], "variants": [{"slices": '
-        f'[{", ".join(slices)}], "q_breaks": {breaks[0]}, "k_breaks": {breaks[1]}}}]}}'
-    )
+    return Windows(edges_q, edges_k, left, right)
 
 
 def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | None]:

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <optional>
 #include <set>
 
 #include "core/json.h"
@@ -131,9 +132,18 @@ Mask pattern(const std::string& name, Params& params, const Sizes& size) {
     const std::vector<int64_t> k = params.integers("cu_seqlens_k");
     return from_cu_seqlens(q, k, params.flag("causal"));
   }
-  throw Error(ErrorCode::invalid_argument, kOperation, "there is no mask of this name",
-              {"name", "'" + name + "'", fmt::format("{}, cu_seqlens", fmt::join(names(), ", ")),
-               "the JSON of a mask, which has its slices"});
+  if (name == "windows") {
+    const std::vector<int64_t> q = params.integers("cu_seqlens_q");
+    const std::vector<int64_t> k = params.integers("cu_seqlens_k");
+    const auto width = [&](const char* side) {
+      return params.has(side) ? std::optional(params.integer(side)) : std::nullopt;
+    };
+    return windows(q, k, width("left"), width("right"));
+  }
+  throw Error(
+      ErrorCode::invalid_argument, kOperation, "there is no mask of this name",
+      {"name", "'" + name + "'", fmt::format("{}, cu_seqlens, windows", fmt::join(names(), ", ")),
+       "the JSON of a mask, which has its slices"});
 }
 
 Mask described(const Json& json, const Sizes& size);

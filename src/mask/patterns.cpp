@@ -1,9 +1,11 @@
-// Patterns of lengths, windows and documents, and packed sequences, as slices (predicates:
-// docs/masks.md; how to add one: docs/adding-a-mask.md).
+// Patterns of lengths, windows and documents, and packed sequences with their windows, as slices
+// (predicates: docs/masks.md; how to add one: docs/adding-a-mask.md).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "mask/slice.h"
 #include "verbatim/error.h"
@@ -197,8 +199,11 @@ Mask block_causal_document(Lengths doc_lengths, int64_t block) {
                    });
 }
 
-Mask from_cu_seqlens(Lengths cu_seqlens_q, Lengths cu_seqlens_k, bool causal) {
-  const char* name = "cu_seqlens";
+namespace {
+
+/// Sequences whose queries see `left` keys before and `right` keys after their own positions.
+Mask packed(const char* name, Lengths cu_seqlens_q, Lengths cu_seqlens_k,
+            std::optional<int64_t> left, std::optional<int64_t> right, Json params) {
   if (cu_seqlens_q.empty() || cu_seqlens_q.size() != cu_seqlens_k.size()) {
     fail(name, "cu_seqlens_k", std::ssize(cu_seqlens_k),
          fmt::format("as many entries as cu_seqlens_q ({}), at least 1", cu_seqlens_q.size()), "");
@@ -223,14 +228,34 @@ Mask from_cu_seqlens(Lengths cu_seqlens_q, Lengths cu_seqlens_k, bool causal) {
                 breaks_at(cu_seqlens_k)};
   for (size_t i = 0; i + 1 < cu_seqlens_q.size(); ++i) {
     const int64_t q_end = cu_seqlens_q[i + 1], k_end = cu_seqlens_k[i + 1];
-    add(head, {cu_seqlens_q[i], q_end, cu_seqlens_k[i], k_end, kOpenLow,
-               causal ? k_end - q_end : kOpenHigh});
+    add(head,
+        {cu_seqlens_q[i], q_end, cu_seqlens_k[i], k_end, left ? k_end - q_end - *left : kOpenLow,
+         right ? k_end - q_end + *right : kOpenHigh});
   }
-  const Json params = {
-      {"cu_seqlens_q", std::vector<int64_t>(cu_seqlens_q.begin(), cu_seqlens_q.end())},
-      {"cu_seqlens_k", std::vector<int64_t>(cu_seqlens_k.begin(), cu_seqlens_k.end())},
-      {"causal", causal}};
+  params["cu_seqlens_q"] = std::vector<int64_t>(cu_seqlens_q.begin(), cu_seqlens_q.end());
+  params["cu_seqlens_k"] = std::vector<int64_t>(cu_seqlens_k.begin(), cu_seqlens_k.end());
   return Mask(name, params.dump(), std::move(head));
+}
+
+}  // namespace
+
+Mask from_cu_seqlens(Lengths cu_seqlens_q, Lengths cu_seqlens_k, bool causal) {
+  const auto right = causal ? std::optional<int64_t>(0) : std::nullopt;
+  return packed("cu_seqlens", cu_seqlens_q, cu_seqlens_k, std::nullopt, right,
+                {{"causal", causal}});
+}
+
+Mask windows(Lengths cu_seqlens_q, Lengths cu_seqlens_k, std::optional<int64_t> left,
+             std::optional<int64_t> right) {
+  Json params = Json::object();
+  const auto side = [&params](const char* argument, std::optional<int64_t>& width) {
+    if (!width) return;
+    params[argument] = *width;
+    width = clamped("windows", argument, *width, -kMaxLength);
+  };
+  side("left", left);
+  side("right", right);
+  return packed("windows", cu_seqlens_q, cu_seqlens_k, left, right, std::move(params));
 }
 
 std::span<const char* const> names() {

@@ -170,7 +170,32 @@ TEST(Masks, RefuseParametersOutOfRange) {
   EXPECT_NE(message_of([&] { from_cu_seqlens({}, {}, true); }), "");
 }
 
+TEST(Masks, WindowsShowKeysOnBothSides) {
+  const int64_t cu_q[] = {0, 3, 3, 10}, cu_k[] = {0, 5, 6, 11};
+  for (const std::optional<int64_t> left : {std::optional<int64_t>(), {0}, {2}, {-1}, {99}}) {
+    for (const std::optional<int64_t> right : {std::optional<int64_t>(), {0}, {1}, {-2}, {99}}) {
+      const Mask mask = masks::windows(cu_q, cu_k, left, right);
+      for (int64_t q = 0; q < 10; ++q) {
+        for (int64_t k = 0; k < 11; ++k) {
+          const int s = q < 3 ? 0 : 2;
+          const int64_t after = k - (q + cu_k[s + 1] - cu_q[s + 1]);
+          const bool seen = cu_k[s] <= k && k < cu_k[s + 1] && (!left || -after <= *left) &&
+                            (!right || after <= *right);
+          EXPECT_EQ(mask.head(0, 0).contains(q, k), seen) << q << " " << k;
+        }
+      }
+      const std::string spec = R"({"name": "windows", "params": )" + mask.params_json() + "}";
+      EXPECT_EQ(masks::make(spec, 10, 11, 1), mask);
+    }
+  }
+  EXPECT_EQ(masks::windows(cu_q, cu_k, {}, 0).head(0, 0),
+            masks::from_cu_seqlens(cu_q, cu_k, true).head(0, 0));
+}
+
 TEST(Masks, TakeParametersBeyondThePlane) {
+  const int64_t one[] = {0, 9};
+  EXPECT_EQ(masks::windows(one, one, INT64_MAX, INT64_MAX).head(0, 0),
+            masks::windows(one, one, {}, {}).head(0, 0));
   EXPECT_EQ(masks::causal_sliding_window(9, 9, INT64_MAX).head(0, 0),
             masks::causal(9, 9).head(0, 0));
   EXPECT_EQ(masks::prefix_lm_causal(9, INT64_MAX).head(0, 0), masks::full(9, 9).head(0, 0));

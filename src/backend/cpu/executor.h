@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "verbatim/plan.h"
-#include "verbatim/timeline.h"
 #include "verbatim/run.h"
+#include "verbatim/timeline.h"
 
 namespace verbatim::cpu {
 
