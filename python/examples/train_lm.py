@@ -3,6 +3,7 @@ from one seed, and says which runs end with the same bits.
 
     python train_lm.py                       # a generated corpus; small on a CPU, larger on a GPU
     python train_lm.py --text book.txt --steps 2000 --svg loss.svg --json runs.json
+    python train_lm.py --epochs 5           # and the perplexity of a held-out tenth after each
 
 Everything but the attention is the same bits in every run, on GPUs too, so that a difference can
 only come from the attention. That is why the embedding is a product with one-hot rows: the gradient
@@ -12,6 +13,7 @@ of a lookup adds with atomics. torch.use_deterministic_algorithms is off: it wou
 import argparse
 import hashlib
 import json
+import math
 import random
 import time
 from pathlib import Path
@@ -101,15 +103,33 @@ def generated_corpus(seed: int, sentences: int = 4000) -> str:
     return "\n".join(sentence() for _ in range(sentences))
 
 
+@torch.no_grad()
+def perplexity(model: nn.Module, text: Tensor, args: argparse.Namespace, autocast) -> float:
+    """Per byte of `text`, whose windows begin where the one before ended."""
+    total, windows = 0.0, text[: len(text) - len(text) % args.context].view(-1, args.context)
+    for batch in windows.split(args.batch):
+        batch = batch.to(args.device)  # (batch, context)
+        with autocast:
+            logits = model(batch)
+        loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten())
+        total += loss.item() * len(batch)
+    return math.exp(total / len(windows))
+
+
 def train(attention: str, corpus: Tensor, args: argparse.Namespace) -> dict:
-    """One run from args.seed: the loss of every step, a hash of the last parameters, the cost."""
+    """One run from args.seed: the loss of every step, a hash of the last parameters, the cost; with
+    --epochs the perplexity of the last tenth of the text, which is not learnt, after each."""
     torch.manual_seed(args.seed)
     is_cuda = args.device.type == "cuda"
     model = Decoder(args, ATTENTIONS[attention]).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     autocast = torch.autocast(args.device.type, args.dtype, enabled=args.dtype != torch.float32)
     window = torch.arange(args.context + 1)
-    losses = []
+    losses, perplexities = [], []
+    epoch = args.steps // args.epochs if args.epochs else 0
+    held_out = corpus[len(corpus) - len(corpus) // 10 :]
+    if epoch:
+        corpus = corpus[: len(corpus) - len(held_out)]
     if is_cuda:
         torch.cuda.reset_peak_memory_stats(args.device)
     for step in range(args.steps):
@@ -124,6 +144,10 @@ def train(attention: str, corpus: Tensor, args: argparse.Namespace) -> dict:
         losses.append(loss.item())
         if step == 0:  # which also makes the plans and chooses kernels
             begin = time.perf_counter()
+        if epoch and (step + 1) % epoch == 0:
+            pause = time.perf_counter()
+            perplexities.append(perplexity(model, held_out, args, autocast))
+            begin += time.perf_counter() - pause
     if is_cuda:
         torch.cuda.synchronize(args.device)
     seconds = time.perf_counter() - begin
@@ -135,6 +159,7 @@ def train(attention: str, corpus: Tensor, args: argparse.Namespace) -> dict:
         "sha256": bits.hexdigest(),
         "tokens_per_second": (args.steps - 1) * args.batch * args.context / seconds,
         "peak_bytes": torch.cuda.max_memory_allocated(args.device) if is_cuda else None,
+        "perplexities": perplexities,
     }
 
 
@@ -237,6 +262,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--context", type=int, help="default: 1024 on a GPU, 64 on a CPU")
     parser.add_argument("--batch", type=int, help="default: 16 on a GPU, 4 on a CPU")
     parser.add_argument("--steps", type=int, help="default: 500 on a GPU, 25 on a CPU")
+    parser.add_argument("--epochs", type=int, default=0, help="instead of steps: times the text")
     parser.add_argument("--learning-rate", type=float, help="default: 3e-4 on a GPU, 1e-3 on a CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="what to learn; default: a generated grammar")
@@ -252,6 +278,8 @@ def parse() -> argparse.Namespace:
     args.attention = args.attention.split(",")
     if unknown := set(args.attention) - set(ATTENTIONS):
         parser.error(f"--attention: no {min(unknown)}; expected some of {', '.join(ATTENTIONS)}")
+    if args.epochs < 0:
+        parser.error(f"--epochs: got {args.epochs}, expected 1 or more")
     if args.dim % args.heads:
         parser.error(f"--dim: got {args.dim}, expected a multiple of --heads {args.heads}")
     if args.steps < 2 or args.repeats < 1:
@@ -265,6 +293,11 @@ def main() -> None:
     if len(text) <= args.context:
         raise SystemExit(f"--text: got {len(text)} bytes, expected more than --context")
     corpus = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    if args.epochs:
+        if len(corpus) // 10 < args.context:
+            raise SystemExit(f"--text: got {len(text)} bytes, expected ten times --context or more")
+        learnt = len(corpus) - len(corpus) // 10
+        args.steps = args.epochs * max(learnt // (args.batch * args.context), 2)
     print(
         f"{args.layers} layers, {args.heads} heads, dim {args.dim}, {args.batch} x {args.context} "
         f"tokens a step, {args.steps} steps, {args.dtype} on {args.device}, {len(text)} bytes"
@@ -272,6 +305,10 @@ def main() -> None:
     runs = {name: [train(name, corpus, args) for _ in range(args.repeats)]
             for name in args.attention}  # fmt: skip
     print(table(runs))
+    if args.epochs:
+        for name, of_name in runs.items():
+            found = "  ".join(f"{value:.4f}" for value in of_name[0]["perplexities"])
+            print(f"{name}: perplexity of the held-out tenth by epoch {found}")
     if args.repeats > 1:
         for name, of_name in runs.items():
             if name != "verbatim" and first_difference(of_name) is None:

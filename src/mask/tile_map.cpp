@@ -32,6 +32,32 @@ std::vector<int64_t> edges_of_parts(std::vector<int64_t> breaks,
   return breaks;
 }
 
+/// The tiles of an axis by position, in constant time.
+class TileIndex {
+ public:
+  explicit TileIndex(std::span<const int64_t> edges) : edges_(edges) {
+    const int64_t tiles = std::max<int64_t>(std::ssize(edges) - 1, 1);
+    while ((tiles << shift_) < edges.back()) ++shift_;
+    int32_t tile = 0;
+    for (int64_t begin = 0; begin < edges.back(); begin += int64_t{1} << shift_) {
+      while (edges[tile + 1] <= begin) ++tile;
+      first_.push_back(tile);
+    }
+  }
+  /// The tile that holds the position; past the end: their number.
+  int32_t at(int64_t position) const {
+    if (position >= edges_.back()) return static_cast<int32_t>(edges_.size()) - 1;
+    int32_t tile = first_[position >> shift_];
+    while (edges_[tile + 1] <= position) ++tile;
+    return tile;
+  }
+
+ private:
+  std::span<const int64_t> edges_;
+  int shift_ = 0;
+  std::vector<int32_t> first_;  // tile that holds each multiple of 2^shift_: as many as tiles
+};
+
 /// What one slice does to the tiles of one column. A convex slice touches an interval of them, and
 /// in an interval inside that one it is solid: it holds all rows of the tile at `width` keys.
 struct Piece {
@@ -51,74 +77,110 @@ struct Piece {
 /// Finds the runs of all columns; on transposed slices, those of all rows.
 class RunBuilder {
  public:
-  /// Slices are tightened; nullopt for those without a position.
-  RunBuilder(std::span<const std::optional<Slice>> slices, std::span<const int64_t> q_edges,
-             std::span<const int64_t> kv_edges, std::vector<int32_t>& slice_ids)
-      : slices_(slices), q_edges_(q_edges), kv_edges_(kv_edges), slice_ids_(slice_ids) {}
+  enum class Of { columns, rows };
+
+  RunBuilder(std::span<const Slice> slices, std::span<const int64_t> q_edges,
+             std::span<const int64_t> kv_edges, std::vector<int32_t>& slice_ids, Of of)
+      : slices_(slices),
+        q_edges_(of == Of::columns ? q_edges : kv_edges),
+        kv_edges_(of == Of::columns ? kv_edges : q_edges),
+        q_tiles_(q_edges_),
+        slice_ids_(slice_ids),
+        of_(of) {}
 
   void build(std::vector<int32_t>& begin, std::vector<TileRun>& runs) {
-    std::vector<int32_t> starting;  // slices in the order of their first column
-    for (int32_t id = 0; id < static_cast<int32_t>(slices_.size()); ++id) {
-      if (slices_[id]) starting.push_back(id);
-    }
-    std::stable_sort(starting.begin(), starting.end(), [&](int32_t a, int32_t b) {
-      return slices_[a]->k_begin < slices_[b]->k_begin;
-    });
-
-    std::vector<int32_t> alive;
-    size_t next = 0;
+    const std::vector<int32_t> piece_begin = list_pieces();
     begin.assign(1, 0);
+    runs.reserve(pieces_.size());
     for (size_t column = 0; column + 1 < kv_edges_.size(); ++column) {
-      const int64_t k_begin = kv_edges_[column], k_end = kv_edges_[column + 1];
-      std::erase_if(alive, [&](int32_t id) { return slices_[id]->k_end <= k_begin; });
-      while (next < starting.size() && slices_[starting[next]]->k_begin < k_end) {
-        alive.push_back(starting[next++]);
-      }
-      pieces_.clear();
-      for (const int32_t id : alive) add_piece(id, k_begin, k_end);
-      sweep(k_begin, k_end, runs, begin.back());
+      const std::span<Piece> pieces = std::span(pieces_).subspan(
+          piece_begin[column], piece_begin[column + 1] - piece_begin[column]);
+      sweep(pieces, kv_edges_[column], kv_edges_[column + 1], runs, begin.back());
       begin.push_back(static_cast<int32_t>(runs.size()));
     }
   }
 
  private:
-  void add_piece(int32_t id, int64_t k_begin, int64_t k_end) {
-    const Slice& slice = *slices_[id];
-    const auto s = tighten(clip(slice, {slice.q_begin, slice.q_end, k_begin, k_end}));
-    if (!s) return;
-    const auto tile_of = [&](int64_t q) {
-      return static_cast<int32_t>(std::upper_bound(q_edges_.begin(), q_edges_.end(), q) -
-                                  q_edges_.begin()) -
-             1;
+  Slice slice(int32_t id) const {
+    return of_ == Of::columns ? slices_[id] : transpose(slices_[id]);
+  }
+
+  /// Fills `pieces_` column by column, in each in the order of slices: where those of a column are.
+  std::vector<int32_t> list_pieces() {
+    const TileIndex columns(kv_edges_);
+    const auto for_each_piece = [&](auto&& f) {
+      for (int32_t id = 0; id < std::ssize(slices_); ++id) {
+        const auto s = tighten(slice(id));
+        if (!s) continue;
+        const int32_t last = columns.at(s->k_end - 1);
+        for (int32_t column = columns.at(s->k_begin); column <= last; ++column) f(id, *s, column);
+      }
     };
-    const int64_t solid_begin = std::max(s->q_begin, s->k_end - 1 - s->hi);
-    const int64_t solid_end = std::min(s->q_end, s->k_begin - s->lo + 1);
-    Piece piece{tile_of(s->q_begin), tile_of(s->q_end - 1) + 1, 0, 0, id, s->k_end - s->k_begin};
-    piece.solid_first = piece.solid_last = piece.last;
+    std::vector<int32_t> begin(kv_edges_.size());
+    for_each_piece([&](int32_t, const Slice&, int32_t column) { ++begin[column]; });
+    std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), 0);
+    pieces_.resize(begin.back());
+    for_each_piece([&](int32_t id, const Slice& s, int32_t column) {
+      pieces_[begin[column]++] = piece_of(id, s, kv_edges_[column], kv_edges_[column + 1]);
+    });
+    std::shift_right(begin.begin(), begin.end(), 1);  // each has become the next one's
+    begin.front() = 0;
+    return begin;
+  }
+
+  /// Of a tightened slice that touches the column; its band may leave nothing there.
+  Piece piece_of(int32_t id, const Slice& whole, int64_t k_begin, int64_t k_end) const {
+    Slice s = clip(whole, {whole.q_begin, whole.q_end, k_begin, k_end});
+    if (s.lo != Slice::kNoLow || s.hi != Slice::kNoHigh) {
+      const auto tight = tighten(s);
+      if (!tight) return {0, 0, 0, 0, id, 0};
+      s = *tight;
+    }
+    const int32_t last = q_tiles_.at(s.q_end - 1) + 1;
+    Piece piece{q_tiles_.at(s.q_begin), last, last, last, id, s.k_end - s.k_begin};
+    const int64_t solid_begin = std::max(s.q_begin, s.k_end - 1 - s.hi);
+    const int64_t solid_end = std::min(s.q_end, s.k_begin - s.lo + 1);
     if (solid_begin < solid_end) {
-      const int32_t first = tile_of(solid_begin - 1) + 1, last = tile_of(solid_end);
-      if (first < last) {
-        piece.solid_first = first;
-        piece.solid_last = last;
+      int32_t solid_first = q_tiles_.at(solid_begin);
+      if (q_edges_[solid_first] < solid_begin) ++solid_first;
+      const int32_t solid_last = q_tiles_.at(solid_end);
+      if (solid_first < solid_last) {
+        piece.solid_first = solid_first;
+        piece.solid_last = solid_last;
       }
     }
-    pieces_.push_back(piece);
+    return piece;
   }
 
   /// Splits the column wherever a piece changes and classifies each part at once.
-  void sweep(int64_t k_begin, int64_t k_end, std::vector<TileRun>& runs, int32_t column_begin) {
-    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+  void sweep(std::span<Piece> pieces, int64_t k_begin, int64_t k_end, std::vector<TileRun>& runs,
+             int32_t column_begin) {
+    const auto before = [](const Piece& a, const Piece& b) {
       return a.first != b.first ? a.first < b.first : a.id < b.id;
-    });
+    };
+    const auto empty = std::ranges::remove_if(pieces, [](const Piece& p) { return p.last == 0; });
+    pieces = pieces.first(pieces.size() - empty.size());
+    if (!std::ranges::is_sorted(pieces, before)) std::ranges::sort(pieces, before);
     active_.clear();
     size_t next = 0;
     int32_t tile = 0;
-    while (next < pieces_.size() || !active_.empty()) {
-      if (active_.empty()) tile = pieces_[next].first;
-      while (next < pieces_.size() && pieces_[next].first <= tile) {
-        active_.push_back(pieces_[next++]);
+    while (next < pieces.size() || !active_.empty()) {
+      if (active_.empty()) {
+        const Piece& p = pieces[next];
+        if (next + 1 == pieces.size() || p.last <= pieces[next + 1].first) {  // alone
+          const bool fills = p.width == k_end - k_begin;
+          append(runs, column_begin, {p.first, p.solid_first, p.id, 1});
+          append(runs, column_begin, {p.solid_first, p.solid_last, fills ? 0 : p.id, !fills});
+          append(runs, column_begin, {p.solid_last, p.last, p.id, 1});
+          ++next;
+          continue;
+        }
+        tile = p.first;
       }
-      int32_t end = next < pieces_.size() ? pieces_[next].first : INT32_MAX;
+      while (next < pieces.size() && pieces[next].first <= tile) {
+        active_.push_back(pieces[next++]);
+      }
+      int32_t end = next < pieces.size() ? pieces[next].first : INT32_MAX;
       int64_t solid_width = 0;
       bool all_solid = true;
       for (const Piece& p : active_) {
@@ -127,12 +189,12 @@ class RunBuilder {
         all_solid = all_solid && p.solid(tile);
       }
       if (all_solid) {
-        append(runs, column_begin, tile, end, solid_width == k_end - k_begin);
+        append_active(runs, column_begin, tile, end, solid_width == k_end - k_begin);
       } else if (active_.size() == 1) {
-        append(runs, column_begin, tile, end, false);
+        append_active(runs, column_begin, tile, end, false);
       } else {  // few tiles: here a band or a slice's end crosses a tile that slices share
         for (int32_t t = tile; t < end; ++t) {
-          append(runs, column_begin, t, t + 1, is_full(t, k_begin, k_end));
+          append_active(runs, column_begin, t, t + 1, is_full(t, k_begin, k_end));
         }
       }
       tile = end;
@@ -144,23 +206,26 @@ class RunBuilder {
     const int64_t q_begin = q_edges_[tile], q_end = q_edges_[tile + 1];
     int64_t area = 0;
     for (const Piece& p : active_) {
-      area += clip(*slices_[p.id], {q_begin, q_end, k_begin, k_end}).area();
+      area += clip(slice(p.id), {q_begin, q_end, k_begin, k_end}).area();
     }
     return area == (q_end - q_begin) * (k_end - k_begin);
   }
 
-  void append(std::vector<TileRun>& runs, int32_t column_begin, int32_t first, int32_t last,
-              bool full) {
-    TileRun run{first, last, 0, 0};
-    if (!full) {
-      run.slice_begin = list_of_active();
-      run.slice_count = static_cast<int32_t>(active_.size());
-    }
+  void append_active(std::vector<TileRun>& runs, int32_t column_begin, int32_t first, int32_t last,
+                     bool full) {
+    const auto count = static_cast<int32_t>(active_.size());
+    append(runs, column_begin,
+           full ? TileRun{first, last, 0, 0} : TileRun{first, last, list_of_active(), count});
+  }
+
+  /// Adds a run behind its neighbour, or to it when both are cut by the same slices.
+  static void append(std::vector<TileRun>& runs, int32_t column_begin, const TileRun& run) {
+    if (run.first >= run.last) return;
     if (static_cast<int32_t>(runs.size()) > column_begin) {
       TileRun& previous = runs.back();
-      if (previous.last == first && previous.slice_begin == run.slice_begin &&
+      if (previous.last == run.first && previous.slice_begin == run.slice_begin &&
           previous.slice_count == run.slice_count) {
-        previous.last = last;
+        previous.last = run.last;
         return;
       }
     }
@@ -170,6 +235,7 @@ class RunBuilder {
   /// Where the ids of the active slices stand in `slice_ids`. Its start lists all slices, so that
   /// neighbours need no list of their own; else the latest list is shared if it is the same.
   int32_t list_of_active() {
+    if (active_.size() == 1) return active_.front().id;
     ids_.clear();
     for (const Piece& p : active_) ids_.push_back(p.id);
     std::sort(ids_.begin(), ids_.end());
@@ -182,10 +248,13 @@ class RunBuilder {
     return static_cast<int32_t>(latest_);
   }
 
-  std::span<const std::optional<Slice>> slices_;
+  std::span<const Slice> slices_;
   std::span<const int64_t> q_edges_, kv_edges_;
+  TileIndex q_tiles_;
   std::vector<int32_t>& slice_ids_;
-  std::vector<Piece> pieces_, active_;
+  Of of_;
+  std::vector<Piece> pieces_;  // of all columns
+  std::vector<Piece> active_;
   std::vector<int32_t> ids_;
   size_t latest_ = 0;
 };
@@ -221,13 +290,9 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequenc
   slice_ids.resize(slices.size());
   std::iota(slice_ids.begin(), slice_ids.end(), 0);
 
-  std::vector<std::optional<Slice>> tight;
-  for (const Slice& s : slices) tight.push_back(tighten(s));
-  RunBuilder(tight, q_edges, kv_edges, slice_ids).build(column_begin, columns);
-  for (auto& s : tight) {
-    if (s) s = transpose(*s);
-  }
-  RunBuilder(tight, kv_edges, q_edges, slice_ids).build(row_begin, rows);
+  using Of = RunBuilder::Of;
+  RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::columns).build(column_begin, columns);
+  RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::rows).build(row_begin, rows);
 }
 
 std::vector<TileMap::Part> TileMap::parts() const {

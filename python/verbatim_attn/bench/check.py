@@ -147,6 +147,12 @@ def differing_words(a: dict[str, Tensor], b: dict[str, Tensor]) -> int:
     return sum(int((_words(a[name]) != _words(b[name])).sum()) for name in a)
 
 
+def deviation(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, float]:
+    """The largest difference of each output (DASH, Table 1)."""
+    found = {name: (a[name].detach() - b[name]).abs().max().item() for name in a}
+    return {name: x if math.isfinite(x) else 1e300 for name, x in found.items()}
+
+
 def _words(x: Tensor) -> Tensor:
     raw = x.detach().contiguous().view(-1).view(torch.uint8)
     return torch.nn.functional.pad(raw, (0, -raw.numel() % 4)).view(torch.int32)

@@ -78,7 +78,7 @@ def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
         groups.setdefault(title, []).append(row)
     parts = []
     for title, members in groups.items():
-        draw = _chart if len(lengths[members[0]["set"]]) > 1 else _dots
+        draw = chart if len(lengths[members[0]["set"]]) > 1 else dots
         charts = [
             draw(f"{which}, TFLOP/s", members, colours, lambda r, w=which: _rate(r, w))
             for which in ("forward", "backward")
@@ -87,10 +87,10 @@ def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
         if any(charts):
             parts += [f"<h2>{escape(title)}</h2>", *charts]
     overhead = _overhead(rows)
-    draw = _dots if len({row["problem"]["q_len"] for row in overhead}) == 1 else _chart
-    if chart := draw("backward, speed-up of a fixed order over none", overhead, colours,
+    draw = dots if len({row["problem"]["q_len"] for row in overhead}) == 1 else chart
+    if drawn := draw("backward, speed-up of a fixed order over none", overhead, colours,
                      lambda r: r["ratio"]):  # fmt: skip
-        parts += ["<h2>What determinism costs</h2>", chart]
+        parts += ["<h2>What determinism costs</h2>", drawn]
     return parts
 
 
@@ -112,7 +112,7 @@ def _overhead(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:
+def chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:
     """Values over the length (logarithmic), a line a provider; the median where a length has
     several. Empty without values."""
     points: dict[str, dict[int, list[float]]] = {}
@@ -160,7 +160,7 @@ def _chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], valu
     )
 
 
-def _dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:
+def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:
     """A line a case, a dot a provider, values from 0 to the right. Empty without values."""
     known = [(row, y) for row in rows if not math.isnan(y := value(row))]
     if not known:

@@ -113,7 +113,7 @@ class Bench:
         self._compare(row, last)
         first = {name: x.detach().clone() for name, x in last.items()}
         row["bits"] = {"repeats": self.settings.repeats, "differing_words": 0,
-                       "sha256": check.sha256(first)}  # fmt: skip
+                       "deviation": dict.fromkeys(first, 0.0), "sha256": check.sha256(first)}  # fmt: skip
         for _ in range(self.settings.repeats):
             last.clear()
             _poison(first)
@@ -186,8 +186,11 @@ class Bench:
             raise Stop("wrong", f"error ratio {ratio:.3g}, {check.ALLOWED_RATIO:g} allowed")
 
     def _count(self, row: Row, provider: Provider, found: Any, first: Any) -> None:
-        words = row["bits"]["differing_words"] + check.differing_words(found, first)
-        row["bits"]["differing_words"] = words
+        bits, words = row["bits"], check.differing_words(found, first)
+        if words:
+            for name, largest in check.deviation(found, first).items():
+                bits["deviation"][name] = max(bits["deviation"][name], largest)
+        bits["differing_words"] = words = bits["differing_words"] + words
         if words and provider.ours and provider.deterministic:
             raise Stop("differs", f"{words} words differ between calls that promise equal bits")
 

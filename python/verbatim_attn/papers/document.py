@@ -1,0 +1,132 @@
+"""The page of one entry, the list for a terminal, and docs/papers.md.
+
+Judgements are read from bench/results/papers/judged.json: {"entries": {NAME: sentence},
+"objections": [{"paper", "claim", "evidence"}]}. Numbers in them are names in braces, each the result
+of an entry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..bench import page, report
+from ..bench.errors import Refused
+from . import evidence, views
+from .registry import ENTRIES, NEEDS, PAPERS, Entry
+
+_HEAD = """# The four papers, table by table
+
+```
+python -m verbatim_attn.papers                      # this list
+python -m verbatim_attn.papers NAME --json FILE     # makes one; again: goes on where it was cut
+python -m verbatim_attn.papers NAME --page FILE     # its picture or table, from bench/results
+```
+
+Written by `python -m verbatim_attn.papers --markdown docs/papers.md`; every number is read from \
+`bench/results`, where `papers/NAME.json` (the colon written `_`) is what the command made. Cards \
+differ from the papers', so ratios are compared, not rates. The last column is a person's, \
+from `bench/results/papers/judged.json`.
+"""
+
+
+def state(entry: Entry, folder: Path) -> str:
+    """In a word or two: whether there is a result."""
+    if evidence.own_files(entry, folder):
+        return "made"
+    if evidence.parts(entry, folder):
+        return "made in part"
+    return "to be run" if entry.commands else "-"
+
+
+def line(entry: Entry, folder: Path) -> str:
+    return line_of(entry, evidence.parts(entry, folder))
+
+
+def line_of(entry: Entry, of: list[evidence.Part]) -> str:
+    """Its result in a line; "" without one."""
+    said = views.VIEWS[entry.view].line(entry, of) if of and entry.view else ""
+    where = evidence.cards(of)
+    return f"{said} ({where})" if said and where else said
+
+
+def listing(folder: Path) -> str:
+    """For a terminal."""
+    lines = []
+    for paper, title in PAPERS.items():
+        lines += ["", title]
+        for entry in ENTRIES.values():
+            if entry.paper == paper:
+                lines.append(f"  {entry.name:<15} {NEEDS[entry.needs]:<33}"
+                             f"{state(entry, folder):<13}{entry.title}")  # fmt: skip
+    return "\n".join(lines[1:])
+
+
+def html(entry: Entry, of: list[evidence.Part]) -> str:
+    """The picture or table of one entry with ours in place of the paper's."""
+    view = views.VIEWS.get(entry.view)
+    if view is None or not of:
+        raise Refused("there is no result to draw", "the entry", entry.name,
+                      "one that was made: see the list")  # fmt: skip
+    benches = [part["result"] for part in of if part["result"].get("command") == "bench"]
+    return "\n".join(
+        [
+            f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(entry.name)}</title>",
+            f"<style>{page.STYLE}</style><h1>{escape(entry.name)}: {escape(entry.title)}</h1>",
+            f"<p>{escape(PAPERS[entry.paper])}. The paper: {escape(entry.claim)}.</p>",
+            f"<p>Here: {escape(view.line(entry, of) or 'no case to compare')}.</p><ul>",
+            *(f"<li>{escape(report.provenance(result))}" for result in benches),
+            "</ul>",
+            view.html(entry, of),
+            "<h2>Made by</h2><ul>",
+            *(f"<li><code>{escape(' '.join(part['words']))}</code>" for part in of),
+            "</ul></html>\n",
+        ]
+    )
+
+
+def markdown(folder: Path) -> str:
+    """docs/papers.md."""
+    judged = _judged(folder)
+    out = [_HEAD]
+    for paper, title in PAPERS.items():
+        out += [f"## {title}", "", "| | the paper claims | needs | ours | agrees or differs |",
+                "|---|---|---|---|---|"]  # fmt: skip
+        for entry in ENTRIES.values():
+            if entry.paper == paper:
+                made = state(entry, folder)
+                ours = line(entry, folder) or made
+                ours = f"in part: {ours}" if made == "made in part" else ours
+                verdict = _filled(judged["entries"].get(entry.name, ""), folder)
+                cells = [
+                    f"`{entry.name}` {entry.title}",
+                    entry.claim,
+                    NEEDS[entry.needs],
+                    ours,
+                    verdict,
+                ]
+                out.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        out.append("")
+    out += ["## What we hold to be wrong", ""]
+    for one in judged["objections"]:
+        out += [
+            f"**{PAPERS[one['paper']]}: {one['claim']}** {_filled(one['evidence'], folder)}",
+            "",
+        ]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _judged(folder: Path) -> dict[str, Any]:
+    path = folder / "papers" / "judged.json"
+    found: dict[str, Any] = json.loads(path.read_text())
+    if unknown := set(found["entries"]) - set(ENTRIES):
+        raise Refused("a judgement of no entry", path.name, min(unknown), "a name of the list")
+    return found
+
+
+def _filled(text: str, folder: Path) -> str:
+    """With the result of every entry whose name stands in braces."""
+    return re.sub(r"\{([a-z]+:\w+)\}", lambda name: line(ENTRIES[name[1]], folder), text)

@@ -1,0 +1,137 @@
+"""Makes an entry: runs its commands one after another and keeps what each wrote.
+
+A result file is {"command": "papers", "entry", "parts": [{"words", "result"}]}. It is written after
+every command, so a run that was cut goes on with the next one; bench keeps its rows itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ..bench import results, sampling
+from ..bench.errors import Refused
+from .registry import Command, Entry
+
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+_OF_TOOL = ("plan", "bench", "tune", "mask")
+_DRAWN = {"plan": "--gantt", "mask": "--svg"}
+_DRAWS = 64  # packed sequences of a length distribution
+
+
+def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) -> dict[str, Any]:
+    """The result of `entry`, in the file at `path`. `trial` is added to what is measured."""
+    if not entry.commands:
+        raise Refused("nothing makes it here", "the entry", f"{entry.name}, {entry.needs}",
+                      "one that needs a CPU or one GPU", "dash:fig8")  # fmt: skip
+    found = begun(entry, path)
+    done = {tuple(part["words"]) for part in found["parts"]}
+    for number, command in enumerate(entry.commands):
+        words = _words(command, device, trial)
+        if tuple(words) in done:
+            continue
+        print(f"{number + 1} of {len(entry.commands)}: {' '.join(words)}", file=sys.stderr)
+        part = {"words": words, **_run(words, f"{path}.{number}.jsonl", commit)}
+        found["parts"].append(part)
+        results.write(path, json.dumps(found) + "\n")
+    return found
+
+
+def begun(entry: Entry, path: str) -> dict[str, Any]:
+    """What is at `path`, refused when it is another entry's."""
+    if not Path(path).exists():
+        return {"command": "papers", "entry": entry.name, "parts": []}
+    try:
+        found: dict[str, Any] = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise Refused(str(error), "--json", path, f"a new file, or one of {entry.name}") from None
+    if found.get("command") != "papers" or found.get("entry") != entry.name:
+        raise Refused("the file is of another run", "--json", path,
+                      f"a new file, or one of {entry.name}")  # fmt: skip
+    return found
+
+
+def shown(command: Command) -> list[str]:
+    """A command as one would type it."""
+    kind, *rest = _words(command, "cuda", [])
+    programs = {"bench.py": ["python", "-m", "verbatim_attn.bench"],
+                "train": ["python", "python/examples/train_lm.py"]}  # fmt: skip
+    return [*programs.get(kind, ["verbatim", kind]), *rest]
+
+
+def _words(command: Command, device: str, trial: list[str]) -> list[str]:
+    words: list[str] = []
+    for word in command:
+        words += ["--device", device, *trial] if word == "DEVICE" else [word]
+    return words
+
+
+def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
+    """What one command wrote, and what it drew."""
+    kind, *rest = words
+    if kind == "lengths":
+        return {"result": _lengths(rest[0], int(rest[1]))}
+    with tempfile.TemporaryDirectory() as folder:
+        out, drawn = Path(folder, "result.json"), Path(folder, "drawn.svg")
+        # The tool writes its arguments into its result: names without a folder.
+        of_tool = kind in _OF_TOOL
+        line = [*_program(kind), *rest, "--json", out.name if of_tool else str(out)]
+        if kind == "bench.py":
+            line += ["--resume", rows]
+        if kind in ("bench", "bench.py"):
+            line += ["--commit", commit]
+        if kind == "tune":
+            line += ["--memo", "memo.json"]
+        if kind in _DRAWN:
+            line += [_DRAWN[kind], drawn.name]
+        done = subprocess.run(
+            line, stdout=subprocess.PIPE, text=True, check=False, cwd=folder if of_tool else None
+        )
+        if not out.exists():
+            raise Refused(f"{kind} ended with {done.returncode}", "the command", " ".join(words),
+                          "a result: see above")  # fmt: skip
+        part: dict[str, Any] = {"result": json.loads(out.read_text())}
+        if kind in _DRAWN:
+            part["drawn"] = drawn.read_text()
+        return part
+
+
+def _program(kind: str) -> list[str]:
+    if kind in _OF_TOOL:
+        tool = os.environ.get("VERBATIM_TOOL") or shutil.which("verbatim")
+        if tool is None:
+            raise Refused("the tool is not on the path", "VERBATIM_TOOL", "nothing",
+                          "the path of the command-line tool", "build/verbatim")  # fmt: skip
+        return [str(Path(tool).resolve()), kind]
+    if kind == "train":
+        program = _EXAMPLES / "train_lm.py"
+        if not program.exists():
+            raise Refused("train_lm.py is not beside the package", "the entry", "an installation",
+                          "a checkout of the repository")  # fmt: skip
+        return [sys.executable, str(program)]
+    return [sys.executable, "-m", "verbatim_attn.bench"]
+
+
+def _lengths(source: str, total: int) -> dict[str, Any]:
+    """Documents of several packed sequences: how many of each length (from 2^n on, n the key), and
+    how many of all tokens lie in them; beside it the quantiles that they are drawn from."""
+    drawn = [length for seed in range(_DRAWS)
+             for length in sampling.document_lengths(total, source, seed)]  # fmt: skip
+    documents = Counter(length.bit_length() - 1 for length in drawn)
+    tokens: Counter[int] = Counter()
+    for length in drawn:
+        tokens[length.bit_length() - 1] += length
+    known = sampling.DISTRIBUTIONS.get(source)
+    return {
+        "source": source, "total": total, "sequences": _DRAWS, "documents": len(drawn),
+        "share_of_documents": {str(n): documents[n] / len(drawn) for n in sorted(documents)},
+        "share_of_tokens": {str(n): tokens[n] / sum(drawn) for n in sorted(tokens)},
+        "quantiles": dict(zip(map(str, sampling.SHARES), known, strict=True)) if known else None,
+    }  # fmt: skip
