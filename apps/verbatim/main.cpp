@@ -22,7 +22,8 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = root.remaining(true);
   if (!unknown.empty()) {
     std::vector<std::string> known;
-    for (const CLI::App* command : root.get_subcommands()) {
+    for (const CLI::App* command = &root; !command->get_subcommands().empty();) {
+      command = command->get_subcommands().front();
       for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
     }
     fmt::print(stderr, " (nearest: {})", nearest_name(unknown.front(), known));
@@ -58,6 +59,7 @@ int main_program(int argc, const char* const* argv) {
   add_bench(root, action);
   add_calibrate(root, action);
   add_tune(root, action);
+  add_tl(root, action);
   add_report(root, action);
   try {
     require_command(root, argc, argv);
