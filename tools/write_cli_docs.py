@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import sys
 
-COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "tl fmt",
+COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "tl", "tl fmt",
             "tl check", "tl reason", "report", "info"]
 INTRODUCTION = """\
 # The command line

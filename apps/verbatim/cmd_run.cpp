@@ -24,6 +24,7 @@ struct RunCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  KernelOptions kernels;
   OutputOptions output;
   std::string pass = "both", check, device = "cpu";
   std::vector<std::string> input;
@@ -191,7 +192,8 @@ int RunCommand::run() const {
 
   Progress progress;
   progress.say("planning ...");
-  const AttentionOptions options = planning.make_both(device);
+  AttentionOptions options = planning.make_both(device);
+  options.kernels = kernels.read();
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = milliseconds_since(start) / 1e3;
@@ -274,6 +276,7 @@ void add_run(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
+  command->kernels.add_to(*sub, group);
   sub->add_option("--input", command->input,
                   "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
                   "files as q=FILE k=FILE ...; what is missing is random")

@@ -98,6 +98,7 @@ void add_format(CLI::App& tl, Action& action) {
   CLI::App* sub = tl.add_subcommand("fmt", "Write a program in its one layout");
   add_file(*sub, command->file, "A program");
   sub->add_flag("--write", command->write, "To the file itself, not to stdout");
+  sub->footer("Example: verbatim tl fmt kernels/tl/forward.tl");
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
@@ -110,6 +111,11 @@ void add_check(CLI::App& tl, Action& action) {
   sub->add_flag("--sketch", command->sketch, "Sizes, Allocate, Reshape and Wait may be missing");
   sub->add_flag("--fix", command->fix,
                 "Apply the edits that faults suggest; the file is written when none is left");
+  sub->footer(
+      "Example: verbatim tl check --sketch kernels/tl/forward.tl\n"
+      "Every fault comes with its place, its code (docs/tl.md), and what would be right. Exit code "
+      "2\n"
+      "when there is one.");
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
@@ -129,6 +135,11 @@ void add_reason(CLI::App& tl, Action& action) {
   sub->add_option("--tile-kv", command->tile_kv, "Keys per tile (default: the contract's)")
       ->type_name("N");
   command->problem.add_to(*sub);
+  sub->footer(
+      "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output f.tl\n"
+      "Writes parameters, coordinates, Allocate, Reshape and Wait, each choice with its reason. Of "
+      "the\n"
+      "problem only the dtype (bf16 or f16) and the head dims count.");
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
@@ -138,10 +149,8 @@ void add_tl(CLI::App& root, Action& action) {
   CLI::App* sub = root.add_subcommand("tl", "Attention kernels as text: check, complete, format");
   sub->require_subcommand(1);
   sub->footer(
-      "Example: verbatim tl check --sketch kernels/tl/forward.tl\n"
       "A sketch is a page of Copy and Compute statements; reason completes it for a GPU; run and\n"
-      "verify take the whole program with --kernel. docs/tl.md has the language and the codes of\n"
-      "faults. Exit code 2: a program is refused.");
+      "verify take the whole program with --kernel. docs/tl.md has the language.");
   add_format(*sub, action);
   add_check(*sub, action);
   add_reason(*sub, action);

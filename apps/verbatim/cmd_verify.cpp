@@ -18,6 +18,7 @@ struct VerifyCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  KernelOptions kernels;
   OutputOptions output;
   std::string device = "cpu", pass = "both", against;
   int repeats = 20;
@@ -55,7 +56,8 @@ int VerifyCommand::run() const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  const AttentionOptions options = planning.make_both(device);
+  AttentionOptions options = planning.make_both(device);
+  options.kernels = kernels.read();
 
   Progress progress;
   progress.say("planning ...");
@@ -149,6 +151,7 @@ void add_verify(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
+  command->kernels.add_to(*sub, group);
   sub->add_option("--against", command->against, "What an earlier verify saved with --json")
       ->group(group)
       ->type_name("FILE");

@@ -34,10 +34,13 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
 
 /// An unknown command is named with the nearest one; the parser would only miss a command.
 void require_command(const CLI::App& root, int argc, const char* const* argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> known;
-  for (const CLI::App* command : root.get_subcommands({})) known.push_back(command->get_name());
-  require_one_of(argv[1], "command", known);
+  const CLI::App* app = &root;
+  for (int i = 1; i < argc && argv[i][0] != '-' && !app->get_subcommands({}).empty(); ++i) {
+    std::vector<std::string> known;
+    for (const CLI::App* command : app->get_subcommands({})) known.push_back(command->get_name());
+    require_one_of(argv[i], "command", known);
+    app = app->get_subcommand(argv[i]);
+  }
 }
 
 int main_program(int argc, const char* const* argv) {

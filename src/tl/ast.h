@@ -65,8 +65,9 @@ struct Move {
   std::optional<Coordinate> coordinate;
   Memory from, to;
   Span from_at, to_at;
-  std::optional<Name> result;   // its name there, when that is another
-  std::optional<bool> ordered;  // Reduce: whether addends take turns
+  std::optional<Name> result;     // its name there, when that is another
+  std::optional<bool> ordered;    // Reduce: whether addends take turns
+  std::optional<Operand> factor;  // Reduce: of the whole sum
   Span ordered_at;
 };
 struct Compute {

@@ -295,8 +295,18 @@ void Examiner::store(const Move& m, const Tensor& tensor, std::vector<Step>& ste
   check_block(m, tensor);
   const int a = read(m.name.text, m.name.at, m.from);
   if (a < 0 || !fits(a, tensor.tile(), m.name.at)) return;
+  if (m.factor && !m.factor->number && m.factor->text != "scale")
+    return report("operation", m.factor->at, "a sum is multiplied by a number", "scale");
+  for (const Step& step : kernel_.after)
+    if (sums && step.out == a)
+      report("sum", step.at,
+             fmt::format("a chain may be cut in pieces, and each would do this to the sum of {}",
+                         tensor.name),
+             fmt::format("{} with scale, for the whole sum", to_string(*at_)));
   steps.push_back({.kind = sums ? Step::Kind::reduce : Step::Kind::store,
                    .a = a,
+                   .number = m.factor ? m.factor->number : std::nullopt,
+                   .by_scale = m.factor && !m.factor->number,
                    .tensor = &tensor,
                    .ordered = m.ordered.value_or(true),
                    .at = at_->at});

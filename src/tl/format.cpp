@@ -48,6 +48,7 @@ std::string to_text(const Move& m) {
   if (m.coordinate) text += to_text(*m.coordinate);
   text += fmt::format(" from {} to {}", to_string(m.from), to_string(m.to));
   if (m.ordered) text += " as addend";
+  if (m.factor) text += " with " + to_text(*m.factor);
   if (m.result) text += " and get " + m.result->text;
   return text;
 }

@@ -37,8 +37,8 @@ struct Step {
   int out = -1, a = -1, b = -1, c = -1;  // variables
   bool a_transposed = false, b_transposed = false;
   bool accumulate = false;         // gemm: adds to out
-  std::optional<double> number{};  // instead of b
-  bool by_scale = false;           // instead of b: the scale of the scores
+  std::optional<double> number{};  // instead of b; reduce: factor of the whole sum
+  bool by_scale = false;           // the same: the scale of the scores
   std::vector<int> rescaled{};     // online softmax: sums that are brought to the new maximum
   const Tensor* tensor = nullptr;
   bool ordered = true;  // reduce

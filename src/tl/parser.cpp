@@ -231,6 +231,7 @@ class Parser {
     if (reduces) {
       expect("as", what);
       expect("addend", "as");
+      if (accept("with")) result.factor = operand();
     }
     if (accept("and")) {
       expect("get", "and");

@@ -158,7 +158,7 @@ std::string described(const std::vector<Diagnostic>& faults, std::string_view te
 class Reasoning {
  public:
   Reasoning(const Program& sketch, Pass pass, const ReasonOptions& options)
-      : options_(options), target_(find_target(options.target)) {
+      : options_(options), target_(find_target(options.target)), pass_(pass) {
     tile_ = default_tile(options.problem, pass);
     if (options.tile.q > 0) tile_.q = options.tile.q;
     if (options.tile.kv > 0) tile_.kv = options.tile.kv;
@@ -210,11 +210,13 @@ class Reasoning {
     return std::nullopt;
   }
 
-  /// The largest that the target can do, of those that halve one or both extents.
+  /// The largest that the target can do, of those that halve extents of the contract's or of what
+  /// was asked for.
   std::string nearest_tile() const {
+    const TileShape usual = default_tile(options_.problem, pass_);
     TileShape best{0, 0};
-    for (int64_t q = tile_.q; q >= 16; q /= 2)
-      for (int64_t kv = tile_.kv; kv >= 16; kv /= 2)
+    for (int64_t q = std::max(tile_.q, usual.q); q >= 16; q /= 2)
+      for (int64_t kv = std::max(tile_.kv, usual.kv); kv >= 16; kv /= 2)
         if (q * kv > best.q * best.kv && first_that_fits({q, kv}, nullptr)) best = {q, kv};
     if (best.q == 0) return "head dims that are multiples of 16";
     return fmt::format("--tile-q {} --tile-kv {}", best.q, best.kv);
@@ -222,6 +224,7 @@ class Reasoning {
 
   const ReasonOptions& options_;
   const Target& target_;
+  Pass pass_;
   TileShape tile_;
   Program program_;
 };

@@ -64,8 +64,12 @@ constexpr Mutation kMutations[] = {
      "sum", ""},
     {"backward",
      "Reduce ordered dK (BN, HeadDim) in coordinate [L = block_idx] from register to "
-     "global as addend",
+     "global as addend with scale",
      "Copy dK (BN, HeadDim) in coordinate [L = block_idx] from register to global", "sum", ""},
+    {"backward", "Reduce ordered dK",
+     "Compute Multiply dK, scale and get new dK\nReduce ordered dK", "sum", "Compute Multiply dK"},
+    {"backward", "from register to global as addend with scale",
+     "from register to global as addend with L", "operation", ""},
     {"backward", "Reduce ordered dQ", "Reduce unordered dQ", "unordered", ""},
     {"backward", "[L = i] from global to register", "[L = i] from global to shared", "level",
      "Copy L (BM) in coordinate [L = i]"},

@@ -1,6 +1,7 @@
 // The words: every line of the paper parses, the layout is one, and faults name their place.
 #include <gtest/gtest.h>
 
+#include "support/corpus.h"
 #include "tl/parser.h"
 #include "tl/programs.h"
 #include "verbatim/error.h"
@@ -48,6 +49,10 @@ std::string fault_of(std::string_view text) {
 
 TEST(Language, EveryLineOfThePaperParses) {
   for (const char* text : kQuoted) EXPECT_EQ(fault_of(text), "") << text;
+}
+
+TEST(Language, Corpus) {
+  check_corpus("tl", [](const std::string& text) { tl::format(text, "corpus"); });
 }
 
 TEST(Language, FormattingTwiceIsFormattingOnce) {

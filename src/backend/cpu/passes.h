@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/sums.h"
 
 namespace verbatim::cpu {
 
@@ -14,15 +15,13 @@ void run_backward(const Plan& plan, const BackwardTensors& tensors, const RunOpt
 int64_t forward_workspace_bytes(const Plan& plan);
 int64_t backward_workspace_bytes(const Plan& plan);
 
+/// thread_count(), but not more than the work pays for: calling another thread takes microseconds.
+int worthwhile_threads(const Plan& plan, const RunOptions& run);
+
 inline ScoreScalars score_scalars(const Problem& problem) {
   return {static_cast<float>(problem.softmax_scale()), static_cast<float>(problem.softcap),
           problem.softcap == 0 ? 0.0f : static_cast<float>(1 / problem.softcap),
           Dropout::make(problem.dropout, problem.seed).scale};
-}
-
-/// Address of row (b, l, h).
-inline void* row_address(const TensorView& t, int64_t b, int64_t l, int64_t h) {
-  return static_cast<char*>(t.data) + t.offset(b, l, h) * size_of(t.dtype);
 }
 
 /// Rows l, l + 1, ... of head h as a destination.
