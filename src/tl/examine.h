@@ -67,7 +67,7 @@ class Examiner {
   void check_product(const Step& step);
   void collect_rescaled();
 
-  // Variables.
+  // variables.cpp: variables by name and memory.
   int find(const std::string& name, Memory memory) const;
   int variable(const std::string& name, Memory memory, Span at);
   /// The variable that an operand means, ready to be read; -1, reported, when it is not. Matrix

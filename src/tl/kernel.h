@@ -41,7 +41,6 @@ struct Step {
   bool by_scale = false;           // the same: the scale of the scores
   std::vector<int> rescaled{};     // online softmax: sums that are brought to the new maximum
   const Tensor* tensor = nullptr;
-  bool ordered = true;  // reduce
   Span at{};
 };
 
