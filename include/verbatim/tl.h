@@ -63,7 +63,8 @@ struct CheckOptions {
   Level level = Level::invariant;  // above not_guaranteed every sum needs an order
   bool sketch = false;             // sizes, Allocate, Reshape and Wait may be missing
 };
-/// All faults of a program in the order of its text; of one that does not parse, the first.
+/// The faults of a program in the order of its text, 100 at most; of one that does not parse, the
+/// first.
 /// Throws Error when there is no such target.
 std::vector<Diagnostic> check(std::string_view text, const CheckOptions& options);
 

@@ -13,6 +13,7 @@
 namespace verbatim::tl {
 namespace {
 
+constexpr int64_t kMostFaults = 100;
 constexpr const char* kLayoutChange = "from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)";
 
 std::vector<std::string> names_of(const Shape& shape) {
@@ -379,6 +380,7 @@ void Examiner::wait(const Wait& w, std::vector<Step>& steps) {
 
 void Examiner::report(std::string code, Span at, std::string reason, std::string right,
                       std::optional<Edit> edit) {
+  if (std::ssize(result_.faults) == kMostFaults) return;
   result_.faults.push_back(
       {std::move(code), at.begin, at.end, std::move(reason), std::move(right), std::move(edit)});
 }

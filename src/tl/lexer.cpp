@@ -7,7 +7,7 @@
 namespace verbatim::tl {
 namespace {
 
-constexpr size_t kMostBytes = 1 << 20, kMostLetters = 64;
+constexpr size_t kMostBytes = 1 << 16, kMostLetters = 64;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }

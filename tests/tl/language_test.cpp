@@ -97,7 +97,7 @@ TEST(Language, FaultsNameTheirPlace) {
   EXPECT_EQ(fault_of("Wait from"), "syntax@1:6");
   EXPECT_EQ(fault_of("Wait " + std::string(65, 'x')), "name@1:6");
   EXPECT_EQ(fault_of(std::string("Wait A\0", 7)), "character@1:7");
-  EXPECT_EQ(fault_of(std::string((1 << 20) + 1, ' ')), "size@1:1");
+  EXPECT_EQ(fault_of(std::string((1 << 16) + 1, ' ')), "size@1:1");
   std::string deep;
   for (int i = 0; i < 9; ++i) deep += "for i = 0:N\n";
   EXPECT_EQ(fault_of(deep), "depth@9:1");
@@ -120,8 +120,8 @@ TEST(Language, AMessageShowsTheLineACaretAndWhatWouldBeRight) {
 
 TEST(Language, HostileTextsEnd) {
   for (const std::string& text :
-       {std::string(1 << 20, '('), std::string(1 << 20, '.'), std::string(1 << 19, '\n') + "(",
-        std::string("for i in 0:N: ") + std::string(100000, ' ') + "for", std::string(1000, '\x80'),
+       {std::string(1 << 16, '('), std::string(1 << 16, '.'), std::string(1 << 15, '\n') + "(",
+        std::string("for i in 0:N: ") + std::string(10000, ' ') + "for", std::string(1000, '\x80'),
         std::string("Copy \"; rm\" from global to shared"), std::string("Copy ../../x from"),
         std::string("Copy A in coordinate [L = sel[i]")})
     EXPECT_NE(fault_of(text), "");

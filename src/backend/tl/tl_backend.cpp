@@ -82,7 +82,7 @@ class TlBackend final : public Backend {
       require(program->kernel, "tile_kv", fmt::to_string(made.kv), fmt::to_string(tile.kv));
       if (plan.pass == Pass::forward &&
           std::ranges::any_of(order->chains, [](const Chain& c) { return c.addends > 1; }))
-        throw Error(ErrorCode::unsupported, "tl.kernel", "programs merge no pieces of rows",
+        throw Error(ErrorCode::unsupported, "tl.kernel", "programs merge no segments of rows",
                     {"forward_order", order->name, "an order without /split", "descending"});
     }
   }
