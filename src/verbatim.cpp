@@ -27,19 +27,32 @@ struct Attention::Impl {
   }
 };
 
+namespace {
+
+std::unique_ptr<Backend> make_backend_for(const AttentionOptions& options) {
+  if (options.kernels.empty()) return make_backend(options.device);
+  if (device_index(options.device) < 0) return make_tl_backend(options.kernels, options.plan.level);
+  throw Error(ErrorCode::unsupported, "attention", "programs are interpreted on the CPU only",
+              {"device", options.device, "cpu", "cpu"});
+}
+
+}  // namespace
+
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
   problem.validate();
-  std::unique_ptr<Backend> backend = make_backend(options.device);
+  std::unique_ptr<Backend> backend = make_backend_for(options);
   backend->check(problem);
+  backend->check_mask(mask);
   PlanOptions backward_options = options.plan;
   if (backward_options.machine.name.empty()) {
     backward_options.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
   }
   if (backward_options.residents == 0) backward_options.residents = backend->residents();
-  if (backward_options.arithmetic.empty()) backward_options.arithmetic = backend->arithmetic();
   backward_options.pass = Pass::backward;
   PlanOptions forward_options = backward_options;
   forward_options.pass = Pass::forward;
+  for (PlanOptions* each : {&forward_options, &backward_options})
+    if (each->arithmetic.empty()) each->arithmetic = backend->arithmetic_of(each->pass);
   forward_options.order = options.forward_order;
   auto backward = cached_plan(problem, mask, backward_options);
   auto forward = cached_plan(problem, mask, forward_options);

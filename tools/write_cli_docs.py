@@ -4,8 +4,8 @@ import pathlib
 import subprocess
 import sys
 
-COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "report",
-            "info"]
+COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "tl", "tl fmt",
+            "tl check", "tl reason", "report", "info"]
 INTRODUCTION = """\
 # The command line
 
@@ -29,7 +29,7 @@ appears on stderr while a terminal watches.
 def page(tool):
     text = INTRODUCTION
     for command in COMMANDS:
-        shown = subprocess.check_output([tool, command, "--help"], text=True)
+        shown = subprocess.check_output([tool, *command.split(), "--help"], text=True)
         lines = [line.rstrip() for line in shown.strip().splitlines()]
         text += f"\n## {command}\n\n```text\n" + "\n".join(lines) + "\n```\n"
     return text

@@ -276,7 +276,7 @@ void Audit::world(const std::optional<DistOptions>& asked) {
   std::vector<DistOptions> worlds;
   if (asked) {
     worlds.push_back(*asked);
-  } else if (options_.device == "cpu") {  // which alone runs pieces of a plan
+  } else if (options_.device == "cpu" && options_.kernels.empty()) {  // which run pieces of a plan
     for (const int32_t ranks : {2, 4})
       for (const StrategyInfo& info : strategies())
         if (info.name != std::string("ulysses") || problem_.q_heads % ranks == 0)

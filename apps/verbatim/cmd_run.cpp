@@ -28,6 +28,7 @@ struct RunCommand {
   MaskOptions mask;
   PlanningOptions planning;
   WorldOptions world;
+  KernelOptions kernels;
   OutputOptions output;
   std::string pass = "both", check, device = "cpu";
   std::vector<std::string> input;
@@ -197,7 +198,10 @@ int RunCommand::run() const {
 
   Progress progress;
   progress.say("planning ...");
-  const AttentionOptions options = planning.make_both(device);
+  AttentionOptions options = planning.make_both(device);
+  options.kernels = kernels.read();
+  if (world.given() && !options.kernels.empty())
+    fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = milliseconds_since(start) / 1e3;
@@ -299,6 +303,7 @@ void add_run(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
+  command->kernels.add_to(*sub, group);
   sub->add_option("--input", command->input,
                   "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
                   "files as q=FILE k=FILE ...; what is missing is random")

@@ -21,6 +21,7 @@ struct VerifyCommand {
   MaskOptions mask;
   PlanningOptions planning;
   WorldOptions world;
+  KernelOptions kernels;
   OutputOptions output;
   std::string device = "cpu", pass = "both", against;
   int repeats = 20;
@@ -58,7 +59,10 @@ int VerifyCommand::run() const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  const AttentionOptions options = planning.make_both(device);
+  AttentionOptions options = planning.make_both(device);
+  options.kernels = kernels.read();
+  if (world.given() && !options.kernels.empty())
+    fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
   const std::optional<DistOptions> asked =
       world.given() ? std::optional(world.make()) : std::nullopt;
 
@@ -160,6 +164,7 @@ void add_verify(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
+  command->kernels.add_to(*sub, group);
   sub->add_option("--against", command->against, "What an earlier verify saved with --json")
       ->group(group)
       ->type_name("FILE");

@@ -22,7 +22,8 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = root.remaining(true);
   if (!unknown.empty()) {
     std::vector<std::string> known;
-    for (const CLI::App* command : root.get_subcommands()) {
+    for (const CLI::App* command = &root; !command->get_subcommands().empty();) {
+      command = command->get_subcommands().front();
       for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
     }
     fmt::print(stderr, " (nearest: {})", nearest_name(unknown.front(), known));
@@ -33,10 +34,13 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
 
 /// An unknown command is named with the nearest one; the parser would only miss a command.
 void require_command(const CLI::App& root, int argc, const char* const* argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> known;
-  for (const CLI::App* command : root.get_subcommands({})) known.push_back(command->get_name());
-  require_one_of(argv[1], "command", known);
+  const CLI::App* app = &root;
+  for (int i = 1; i < argc && argv[i][0] != '-' && !app->get_subcommands({}).empty(); ++i) {
+    std::vector<std::string> known;
+    for (const CLI::App* command : app->get_subcommands({})) known.push_back(command->get_name());
+    require_one_of(argv[i], "command", known);
+    app = app->get_subcommand(argv[i]);
+  }
 }
 
 int main_program(int argc, const char* const* argv) {
@@ -58,6 +62,7 @@ int main_program(int argc, const char* const* argv) {
   add_bench(root, action);
   add_calibrate(root, action);
   add_tune(root, action);
+  add_tl(root, action);
   add_report(root, action);
   try {
     require_command(root, argc, argv);

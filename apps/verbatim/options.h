@@ -65,6 +65,15 @@ struct PlanningOptions {
   std::string level_name() const;
 };
 
+/// --kernel: programs of TL that run in place of the device's own kernels, at most one a pass.
+struct KernelOptions {
+  std::vector<std::string> files;
+
+  void add_to(CLI::App& command, const char* group);
+  /// Their texts.
+  std::vector<std::string> read() const;
+};
+
 /// Where results go besides the terminal.
 struct OutputOptions {
   std::string json, report;
@@ -101,6 +110,7 @@ void add_bench(CLI::App& root, Action& action);
 void add_calibrate(CLI::App& root, Action& action);
 void add_tune(CLI::App& root, Action& action);
 void add_trace(CLI::App& root, Action& action);
+void add_tl(CLI::App& root, Action& action);
 void add_report(CLI::App& root, Action& action);
 
 }  // namespace verbatim::app

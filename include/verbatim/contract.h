@@ -28,8 +28,8 @@ std::span<const ArithmeticInfo> arithmetics();
 /// The id of the arithmetic that runs a pass under the order `order` (a name) in tiles of `tile`,
 /// where kernels up to `family` may be taken: those of "sm90" have conditions, and what does not
 /// meet them runs on "sm80". A function of what every head and document of a problem has in
-/// common, so that no neighbour chooses another's kernel. Throws Error when there is no such
-/// family.
+/// common, so that no neighbour chooses another's kernel. The id of a TL program stands for itself.
+/// Throws Error when there is no such family.
 std::string arithmetic_of(std::string_view family, Pass pass, const Problem& problem,
                           TileShape tile, std::string_view order);
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "verbatim/error.h"
 #include "verbatim/mask.h"
@@ -19,6 +20,9 @@ struct AttentionOptions {
   PlanOptions plan;  // plan.pass is set for each pass
   std::string forward_order = "auto";
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
+  /// TL code (verbatim/tl.h), at most one program a pass, that runs in place of the device's own
+  /// kernels. Its tiles are the plan's. Only the device "cpu" takes any: it interprets them.
+  std::vector<std::string> kernels{};
 };
 
 /// Throws Error(device) naming the tile when a call on `device` ("cpu", "cuda", "cuda:N") gave up

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/dropout.h"
 #include "verbatim/error.h"
@@ -36,8 +38,12 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// Throws Error(unsupported) naming the nearest supported value when this backend cannot run it.
   virtual void check(const Problem& problem) const = 0;
+  /// The same for a mask.
+  virtual void check_mask(const Mask&) const {}
   /// PlanOptions::arithmetic that runs here when nobody asks for another: "cpu", "sm80", "sm90".
   virtual std::string_view arithmetic() const = 0;
+  /// The same of one pass, where passes differ.
+  virtual std::string arithmetic_of(Pass) const { return std::string(arithmetic()); }
   /// The same for a plan that is too large.
   virtual void check_plan(const Plan&) const {}
   /// Throws Error(device) when a wait of an earlier call has expired, as verbatim::check().
@@ -74,6 +80,10 @@ class Backend {
 
 /// The CPU executor: threads follow the plan (src/backend/cpu).
 std::unique_ptr<Backend> make_cpu_backend();
+/// The interpreter of TL (src/backend/tl): runs each pass that has a program by it, the other as
+/// the CPU does. `programs` is TL code, at most one a pass. Throws Error with the described faults
+/// of one that is refused at `level`, or is a sketch.
+std::unique_ptr<Backend> make_tl_backend(const std::vector<std::string>& programs, Level level);
 /// The CUDA executor on device `index`; throws Error(unsupported) when built without CUDA.
 std::unique_ptr<Backend> make_cuda_backend(int index);
 /// -1 of "cpu", 0 of "cuda", N of "cuda:N"; throws Error(invalid_argument) for any other name.

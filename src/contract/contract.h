@@ -29,6 +29,8 @@ inline constexpr int32_t kWave = 128;
 inline constexpr const char* kCpu = "cpu.1";
 inline constexpr const char* kSm80 = "sm80.1";
 inline constexpr const char* kSm90 = "sm90.1";
+/// Of the interpreter of TL, before the hash of the program.
+inline constexpr const char* kTl = "tl.1:";
 
 /// The sm90 backward scales LSE by 1 / scale, which must fit into its statistics.
 inline constexpr double kLeastSm90Scale = 1e-6;

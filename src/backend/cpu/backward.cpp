@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
 #include "backend/cpu/tile_mask.h"
 #include "backend/cpu/workspace.h"
+#include "backend/executor.h"
+#include "backend/sums.h"
 #include "plan/dropout_origins.h"
 
 namespace verbatim::cpu {
@@ -462,21 +463,6 @@ std::vector<int32_t> added_before(const SumLayout& layout, const PieceCall* piec
     }
   }
   return added;
-}
-
-/// dQ of the rows that no chain visits.
-void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
-  const size_t bytes = static_cast<size_t>(dq.shape[3] * size_of(dq.dtype));
-  for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head) {
-    const HeadOrder& order = plan.order(head);
-    const int64_t b = head / plan.problem.kv_heads, kv_head = head % plan.problem.kv_heads;
-    for (int32_t t = 0; t < order.tiles->q_tiles(); ++t) {
-      if (order.row_addends[t] > 0) continue;
-      for (int64_t h = kv_head * order.group; h < (kv_head + 1) * order.group; ++h)
-        for (int64_t q = order.tiles->q_edges[t]; q < order.tiles->q_edges[t + 1]; ++q)
-          std::memset(row_address(dq, {b, q, h}), 0, bytes);
-    }
-  }
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <thread>
+#include <vector>
 
 #include "backend/backend.h"
-#include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
+#include "backend/cpu/workspace.h"
+#include "backend/executor.h"
 #include "contract/contract.h"
 
 namespace verbatim {
@@ -83,6 +85,24 @@ class CpuBackend final : public Backend {
 };
 
 }  // namespace
+
+namespace cpu {
+
+int worthwhile_threads(const Plan& plan, const RunOptions& run) {
+  // About 100 microseconds of a core; a score costs as much besides its products as 80 of them.
+  constexpr int64_t kProductsPerThread = 10'000'000, kProductsPerScore = 80;
+  std::vector<int64_t> visits;
+  for (const auto& order : plan.orders) visits.push_back(order->visits());
+  int64_t all_visits = 0;
+  for (const int32_t order : plan.order_of_head) all_visits += visits[order];
+  const TileLimits tile(plan);
+  const int64_t dims = plan.problem.head_dim + plan.problem.head_dim_v;
+  const int64_t products = (plan.pass == Pass::forward ? dims : 5 * dims / 2) + kProductsPerScore;
+  const int64_t paid = all_visits * tile.q * tile.kv * products / kProductsPerThread;
+  return static_cast<int>(std::clamp<int64_t>(paid, 1, thread_count(plan, run)));
+}
+
+}  // namespace cpu
 
 std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend>(); }
 

@@ -2,37 +2,21 @@
 // keeps one query tile with its running softmax and visits KV tiles. Scores are held transposed,
 // one column per query, so that maxima and sums need no horizontal step.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
 #include "backend/cpu/tile_mask.h"
 #include "backend/cpu/workspace.h"
+#include "backend/executor.h"
+#include "backend/sums.h"
 #include "plan/dropout_origins.h"
 
 namespace verbatim::cpu {
 namespace {
-
-/// Natural logarithm of a positive normal x by fixed operations: a C library may pick another
-/// instruction on another CPU. Relative error below 1e-11.
-double log_fixed(double x) {
-  const uint64_t bits = std::bit_cast<uint64_t>(x);
-  int64_t exponent = static_cast<int64_t>(bits >> 52) - 1023;
-  double m = std::bit_cast<double>((bits & 0xfffffffffffff) | 0x3ff0000000000000);
-  if (m > 1.4142135623730951) {
-    m *= 0.5;
-    ++exponent;
-  }
-  const double s = (m - 1) / (m + 1), z = s * s;  // log m = 2 artanh s, |s| <= 0.172
-  double series = 1.0 / 13;
-  for (int odd = 11; odd >= 1; odd -= 2) series = series * z + 1.0 / odd;
-  return static_cast<double>(exponent) * 0.6931471805599453 + 2 * s * series;
-}
 
 /// Running softmax of the queries of one tile and their output so far.
 struct State {

@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/sums.h"
 
 namespace verbatim::cpu {
 
@@ -22,6 +23,9 @@ void add_tile_sums(const Plan& plan, const TileSums& sums, const BackwardTensors
 /// Bytes that a run with all cores allocates: partial sums, turns, and the tiles of its workers.
 int64_t forward_workspace_bytes(const Plan& plan);
 int64_t backward_workspace_bytes(const Plan& plan);
+
+/// thread_count(), but not more than the work pays for: calling another thread takes microseconds.
+int worthwhile_threads(const Plan& plan, const RunOptions& run);
 
 inline ScoreScalars score_scalars(const Problem& problem) {
   return {static_cast<float>(problem.softmax_scale()), static_cast<float>(problem.softcap),

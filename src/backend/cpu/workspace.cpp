@@ -40,7 +40,7 @@ int64_t SumLayout::state_floats(int64_t rows, int64_t head_dim_v) {
   return round_up(rows, kRowGroup) * leading_dim(head_dim_v) + 2 * round_up(rows, kLanes);
 }
 
-SumLayout::SumLayout(const Plan& plan, bool piece) : plan_(plan) {
+SumLayout::SumLayout(const Plan& plan, bool piece) : SumNumbers(plan), plan_(plan) {
   const bool backward = plan.pass == Pass::backward;
   const bool in_output = backward && plan.problem.dtype == Dtype::f32;
   const int64_t dims = plan.problem.head_dim + plan.problem.head_dim_v;
@@ -68,20 +68,9 @@ SumLayout::SumLayout(const Plan& plan, bool piece) : plan_(plan) {
   }
   for (const int32_t o : plan.order_of_head) {
     const HeadOrder& order = *plan.orders[o];
-    first_sum_.push_back(sums_);
     first_float_.push_back(floats_);
-    sums_ += int64_t{order.group} * order.tiles->q_tiles() + order.tiles->kv_tiles();
     floats_ += order.group * places_[o].row_floats + places_[o].kv_floats;
   }
-}
-
-int64_t SumLayout::row_sum(int32_t head, int32_t q_head, int32_t q_tile) const {
-  return first_sum_[head] + int64_t{q_head} * plan_.order(head).tiles->q_tiles() + q_tile;
-}
-
-int64_t SumLayout::kv_sum(int32_t head, int32_t kv_tile) const {
-  const HeadOrder& order = plan_.order(head);
-  return first_sum_[head] + int64_t{order.group} * order.tiles->q_tiles() + kv_tile;
 }
 
 int64_t SumLayout::row_place(int32_t head, int32_t q_head, int32_t q_tile) const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/sums.h"
 #include "verbatim/plan.h"
 #include "verbatim/tensor.h"
 
@@ -39,20 +40,16 @@ struct TileLimits {
   explicit TileLimits(const Plan& plan);
 };
 
-/// Numbers of the sums of a plan, and offsets of the f32 partial results that fit no output.
+/// The sums of a plan, and offsets of the f32 partial results that fit no output.
 /// Backward: the dQ rows of each query head, then the dK and dV of each KV tile; places only for
 /// sums of several addends whose output is 16 bits wide (an f32 output is its own place, and rows
 /// of a piece have theirs in the caller's memory).
 /// Forward: the query tiles of each query head; places for the state of split rows.
-class SumLayout {
+class SumLayout : public SumNumbers {
  public:
   explicit SumLayout(const Plan& plan, bool piece = false);
 
-  int64_t sums() const { return sums_; }
   int64_t floats() const { return floats_; }
-
-  int64_t row_sum(int32_t head, int32_t q_head, int32_t q_tile) const;
-  int64_t kv_sum(int32_t head, int32_t kv_tile) const;
   /// Offset of the partial result, in floats.
   int64_t row_place(int32_t head, int32_t q_head, int32_t q_tile) const;
   int64_t kv_place(int32_t head, int32_t kv_tile) const;
@@ -66,9 +63,9 @@ class SumLayout {
     int64_t row_floats = 0, kv_floats = 0;
   };
   const Plan& plan_;
-  std::vector<OrderPlaces> places_;               // per order of the plan
-  std::vector<int64_t> first_sum_, first_float_;  // per head
-  int64_t sums_ = 0, floats_ = 0;
+  std::vector<OrderPlaces> places_;   // per order of the plan
+  std::vector<int64_t> first_float_;  // per head
+  int64_t floats_ = 0;
 };
 
 }  // namespace verbatim::cpu

@@ -5,9 +5,9 @@
 #include <new>
 
 #include "backend/cpu/cases.h"
-#include "backend/cpu/executor.h"
 #include "backend/cpu/passes.h"
 #include "backend/cpu/plans.h"
+#include "backend/executor.h"
 
 namespace verbatim::test {
 namespace {
@@ -74,9 +74,9 @@ TEST(Executor, PassesOnTheExceptionOfAWorker) {
   const Problem p = one_head();
   Case c(p, masks::full(kLength, kLength));
   const Plan plan = backward_plan(p, c.mask, kTile, Order::rotating);
-  class Failing final : public cpu::Worker {
+  class Failing final : public Worker {
     void start(const PlacedTask& task) override { task_ = task.task; }
-    cpu::Turn compute() override {
+    Turn compute() override {
       if (task_ == 5) throw std::bad_alloc();
       return {};
     }
@@ -86,7 +86,7 @@ TEST(Executor, PassesOnTheExceptionOfAWorker) {
   for (const int threads : {1, 2, 8}) {
     RunOptions run;
     run.threads = threads;
-    EXPECT_THROW(cpu::execute(
+    EXPECT_THROW(execute(
                      plan, {0}, [] { return std::make_unique<Failing>(); }, run),
                  std::bad_alloc);
   }

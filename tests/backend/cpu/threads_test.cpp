@@ -1,5 +1,5 @@
 // Threads between calls, and how many of them a call takes.
-#include "backend/cpu/threads.h"
+#include "backend/threads.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cpu/executor.h"
+#include "backend/cpu/passes.h"
 #include "backend/cpu/plans.h"
 
 namespace verbatim::test {
@@ -20,7 +20,7 @@ namespace {
 bool counts_to(int end, int threads) {
   std::atomic<int> next = 0;
   std::vector<std::atomic<int>> seen(static_cast<size_t>(end));
-  cpu::in_parallel(threads, [&] {
+  in_parallel(threads, [&] {
     for (int i = next++; i < end; i = next++) ++seen[static_cast<size_t>(i)];
   });
   return std::ranges::all_of(seen, [](const auto& times) { return times == 1; });
@@ -36,7 +36,7 @@ TEST(Threads, ServeManyCallersAndCallersInsideCalls) {
   for (int c = 0; c < 4; ++c) {
     callers.emplace_back([&] {
       for (int call = 0; call < 50; ++call) wrong += !counts_to(100, 3);
-      cpu::in_parallel(2, [&] { wrong += !counts_to(100, 3); });
+      in_parallel(2, [&] { wrong += !counts_to(100, 3); });
     });
   }
   callers.clear();

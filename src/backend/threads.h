@@ -1,9 +1,9 @@
-// Threads of the CPU executor, kept between calls.
+// Threads of the executor on the host, kept between calls.
 #pragma once
 
 #include <functional>
 
-namespace verbatim::cpu {
+namespace verbatim {
 
 /// Calls `work` in this thread and in up to `threads` - 1 others, and returns when all calls have.
 /// `work` must not throw, and a call of it returns only when those under way can do what is left:
@@ -11,4 +11,4 @@ namespace verbatim::cpu {
 /// calls the others sleep, until the process ends; one made by fork() starts its own.
 void in_parallel(int threads, const std::function<void()>& work);
 
-}  // namespace verbatim::cpu
+}  // namespace verbatim

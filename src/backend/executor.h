@@ -15,7 +15,7 @@
 #include "verbatim/run.h"
 #include "verbatim/timeline.h"
 
-namespace verbatim::cpu {
+namespace verbatim {
 
 /// Where a result enters a sum: it may be added when addends 0 .. addend - 1 are in.
 struct Turn {
@@ -58,10 +58,8 @@ void execute(const Plan& plan, std::vector<int32_t> added,
 
 /// Threads that a run uses: as asked, or all cores, but not more than tasks.
 int thread_count(const Plan& plan, const RunOptions& run);
-/// The same, but not more than the work pays for: calling another thread takes microseconds.
-int worthwhile_threads(const Plan& plan, const RunOptions& run);
 /// Virtual workers that are started while others can run: some to spare, so that a thread whose
 /// worker waits finds another one.
 int64_t preferred_workers(const Plan& plan, int threads);
 
-}  // namespace verbatim::cpu
+}  // namespace verbatim

@@ -1,4 +1,4 @@
-#include "backend/cpu/threads.h"
+#include "backend/threads.h"
 
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-namespace verbatim::cpu {
+namespace verbatim {
 namespace {
 
 /// One call of in_parallel().
@@ -85,4 +85,4 @@ void in_parallel(int threads, const std::function<void()>& work) {
   }
 }
 
-}  // namespace verbatim::cpu
+}  // namespace verbatim

@@ -1,4 +1,4 @@
-#include "backend/cpu/executor.h"
+#include "backend/executor.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -9,11 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "backend/cpu/threads.h"
-#include "backend/cpu/workspace.h"
+#include "backend/threads.h"
 #include "verbatim/error.h"
 
-namespace verbatim::cpu {
+namespace verbatim {
 namespace {
 
 /// A virtual worker and what it is doing.
@@ -181,7 +180,7 @@ class Executor {
                     std::to_string(slot->turn.addend);
     }
     details.expected = "a plan that verify() accepts";
-    return Error(ErrorCode::invalid_plan, "cpu.execute", "no worker of the plan can go on",
+    return Error(ErrorCode::invalid_plan, "backend.execute", "no worker of the plan can go on",
                  std::move(details));
   }
 
@@ -247,20 +246,6 @@ int thread_count(const Plan& plan, const RunOptions& run) {
   return static_cast<int>(std::max<int64_t>(1, std::min(asked, tasks)));
 }
 
-int worthwhile_threads(const Plan& plan, const RunOptions& run) {
-  // About 100 microseconds of a core; a score costs as much besides its products as 80 of them.
-  constexpr int64_t kProductsPerThread = 10'000'000, kProductsPerScore = 80;
-  std::vector<int64_t> visits;
-  for (const auto& order : plan.orders) visits.push_back(order->visits());
-  int64_t all_visits = 0;
-  for (const int32_t order : plan.order_of_head) all_visits += visits[order];
-  const TileLimits tile(plan);
-  const int64_t dims = plan.problem.head_dim + plan.problem.head_dim_v;
-  const int64_t products = (plan.pass == Pass::forward ? dims : 5 * dims / 2) + kProductsPerScore;
-  const int64_t paid = all_visits * tile.q * tile.kv * products / kProductsPerThread;
-  return static_cast<int>(std::clamp<int64_t>(paid, 1, thread_count(plan, run)));
-}
-
 int64_t preferred_workers(const Plan& plan, int threads) {
   const int64_t tasks = static_cast<int64_t>(plan.placement.tasks.size());
   return std::min(tasks, std::max<int64_t>(plan.residency, 2 * threads));
@@ -271,4 +256,4 @@ void execute(const Plan& plan, std::vector<int32_t> added,
   Executor(plan, std::move(added), make_worker, run).run();
 }
 
-}  // namespace verbatim::cpu
+}  // namespace verbatim

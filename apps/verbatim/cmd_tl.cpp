@@ -1,0 +1,159 @@
+// Attention kernels as text (docs/tl.md): one nested command for each thing done with a program.
+#include "verbatim/tl.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "core/file.h"
+#include "options.h"
+
+namespace verbatim::app {
+namespace {
+
+struct FormatCommand {
+  std::string file;
+  bool write = false;
+
+  int run() const {
+    const std::string text = read_text(file), formatted = tl::format(text, file);
+    if (!write) {
+      fmt::print("{}", formatted);
+    } else if (formatted != text) {
+      write_file(file, formatted);
+    }
+    return 0;
+  }
+};
+
+struct CheckCommand {
+  std::string file, target, level = "invariant";
+  bool sketch = false, fix = false;
+
+  int run() const;
+};
+
+std::string target_names() {
+  std::string names;
+  for (const tl::Target& target : tl::targets())
+    names += (names.empty() ? "" : ", ") + std::string(target.name);
+  return names;
+}
+
+int CheckCommand::run() const {
+  const tl::CheckOptions options{target, level_from_string(level), sketch};
+  std::string text = read_text(file);
+  std::vector<tl::Diagnostic> faults = tl::check(text, options);
+  if (fix && !faults.empty()) {
+    text = tl::fix(text, options);
+    faults = tl::check(text, options);
+    if (faults.empty()) write_file(file, tl::format(text, file));
+  }
+  if (!faults.empty()) {
+    std::string all;
+    for (const tl::Diagnostic& fault : faults) all += tl::describe(fault, text, file);
+    throw Error(ErrorCode::invalid_argument, "tl.check",
+                fmt::format("{} is refused: {} fault{}{}\n{}", file, faults.size(),
+                            faults.size() == 1 ? "" : "s",
+                            fix ? " left by all edits, none of which was written" : "", all));
+  }
+  fmt::print("{}: no fault at level {}\n", file, level);
+  return 0;
+}
+
+struct ReasonCommand {
+  ProblemOptions problem;
+  std::string file, target, level = "invariant", output;
+  int64_t tile_q = 0, tile_kv = 0;
+
+  int run() const {
+    tl::ReasonOptions options{
+        make_problem(problem, {}), {tile_q, tile_kv}, target, level_from_string(level)};
+    for (const auto& [name, value] :
+         {std::pair{"--tile-q", tile_q}, std::pair{"--tile-kv", tile_kv}})
+      if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
+    write_file(output, tl::reason(read_text(file), file, options));
+    return 0;
+  }
+};
+
+void add_file(CLI::App& command, std::string& file, const char* what) {
+  command.add_option("FILE", file, what)->required()->type_name("");
+}
+
+void add_target(CLI::App& command, std::string& target, const std::string& otherwise) {
+  command.add_option("--target", target, "GPU: " + target_names() + otherwise)->type_name("NAME");
+}
+
+void add_level(CLI::App& command, std::string& level) {
+  command
+      .add_option("--level", level,
+                  "What stays equal between runs: above not_guaranteed every sum has an order")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
+void add_format(CLI::App& tl, Action& action) {
+  auto command = std::make_shared<FormatCommand>();
+  CLI::App* sub = tl.add_subcommand("fmt", "Write a program in its one layout");
+  add_file(*sub, command->file, "A program");
+  sub->add_flag("--write", command->write, "To the file itself, not to stdout");
+  sub->footer("Example: verbatim tl fmt kernels/tl/forward.tl");
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+void add_check(CLI::App& tl, Action& action) {
+  auto command = std::make_shared<CheckCommand>();
+  CLI::App* sub = tl.add_subcommand("check", "Say what is wrong with a program, and what is right");
+  add_file(*sub, command->file, "A program");
+  add_target(*sub, command->target, " (default: the program's)");
+  add_level(*sub, command->level);
+  sub->add_flag("--sketch", command->sketch, "Sizes, Allocate, Reshape and Wait may be missing");
+  sub->add_flag("--fix", command->fix,
+                "Apply the edits that faults suggest; the file is written when none is left");
+  sub->footer(
+      "Example: verbatim tl check --sketch kernels/tl/forward.tl\n"
+      "Every fault comes with its place, its code (docs/tl.md), and what would be right. Exit code "
+      "2\n"
+      "when there is one.");
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+void add_reason(CLI::App& tl, Action& action) {
+  auto command = std::make_shared<ReasonCommand>();
+  CLI::App* sub = tl.add_subcommand("reason", "Complete a sketch for a problem and a GPU");
+  add_file(*sub, command->file, "A sketch");
+  add_target(*sub, command->target, "");
+  sub->get_option("--target")->required();
+  sub->add_option("--output", command->output, "Where the whole program goes")
+      ->required()
+      ->type_name("FILE")
+      ->check(why_not_writable);
+  add_level(*sub, command->level);
+  sub->add_option("--tile-q", command->tile_q, "Queries per tile (default: the contract's)")
+      ->type_name("N");
+  sub->add_option("--tile-kv", command->tile_kv, "Keys per tile (default: the contract's)")
+      ->type_name("N");
+  command->problem.add_to(*sub);
+  sub->footer(
+      "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output f.tl\n"
+      "Writes parameters, coordinates, Allocate, Reshape and Wait, each choice with its reason. Of "
+      "the\n"
+      "problem only the dtype (bf16 or f16) and the head dims count.");
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+}  // namespace
+
+void add_tl(CLI::App& root, Action& action) {
+  CLI::App* sub = root.add_subcommand("tl", "Attention kernels as text: check, complete, format");
+  sub->require_subcommand(1);
+  sub->footer(
+      "A sketch is a page of Copy and Compute statements; reason completes it for a GPU; run and\n"
+      "verify take the whole program with --kernel. docs/tl.md has the language.");
+  add_format(*sub, action);
+  add_check(*sub, action);
+  add_reason(*sub, action);
+}
+
+}  // namespace verbatim::app

@@ -1,0 +1,92 @@
+// TL: attention kernels as a page of text (docs/tl.md). After LLM-TL of QiMeng-Attention (Zhou et
+// al. 2025): a sketch of Copy and Compute statements is completed with sizes, coordinates,
+// Allocate and Reshape for a GPU, and checked before it runs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "verbatim/plan.h"
+
+namespace verbatim::tl {
+
+/// Bytes [begin, end) of a program, and what to put in their place.
+struct Edit {
+  int64_t begin = 0, end = 0;
+  std::string text;
+  bool operator==(const Edit&) const = default;
+};
+
+/// One fault of a program. Codes, with what each means, are in docs/tl.md.
+struct Diagnostic {
+  std::string code;            // "transpose"
+  int64_t begin = 0, end = 0;  // the bytes at fault
+  std::string reason;          // why it is refused
+  std::string right;           // what would be right
+  std::optional<Edit> edit{};  // makes it right
+  bool operator==(const Diagnostic&) const = default;
+};
+
+/// Line and column of a byte, both from 1; columns count characters.
+struct Place {
+  int64_t line = 1, column = 1;
+  bool operator==(const Place&) const = default;
+};
+Place place_of(std::string_view text, int64_t at);
+
+/// "FILE:LINE:COLUMN: CODE: reason", the line, a caret under the fault, and what would be right.
+std::string describe(const Diagnostic& diagnostic, std::string_view text, std::string_view file);
+
+/// A GPU as the checker and the reasoning see it. Memory is what one CTA can have.
+struct Target {
+  const char* name;     // "a100"
+  const char* summary;  // "A100, sm_80: mma.sync m16n8k16, cp.async"
+  int64_t shared_bytes;
+  int64_t registers;             // 32-bit, of a multiprocessor
+  int64_t registers_per_thread;  // most
+  struct {
+    int64_t m, n, k, warps;
+  } mma;              // rows, columns and depth of one matrix instruction, and whose it is
+  bool bf16;          // its matrix instructions take bf16, besides f16
+  bool async_copies;  // global to shared in the background: cp.async or TMA
+};
+std::span<const Target> targets();
+/// Throws Error naming the nearest when there is none.
+const Target& find_target(std::string_view name);
+
+struct CheckOptions {
+  std::string target;              // empty: the program's own
+  Level level = Level::invariant;  // above not_guaranteed every sum needs an order
+  bool sketch = false;             // sizes, Allocate, Reshape and Wait may be missing
+};
+/// The faults of a program in the order of its text, 100 at most; of one that does not parse, the
+/// first.
+/// Throws Error when there is no such target.
+std::vector<Diagnostic> check(std::string_view text, const CheckOptions& options);
+
+/// `text` with the edits of all `faults` that have one; of edits that overlap, the first.
+std::string apply_edits(std::string_view text, std::span<const Diagnostic> faults);
+/// `text` edited until check() finds nothing more that it can edit.
+std::string fix(std::string_view text, const CheckOptions& options);
+
+/// The program in its one layout, comments included. Throws Error(invalid_argument) with the
+/// described fault when it does not parse.
+std::string format(std::string_view text, std::string_view file);
+
+/// What a sketch is completed for. A tile of 0 is the contract's.
+struct ReasonOptions {
+  Problem problem;
+  TileShape tile{0, 0};
+  std::string target;
+  Level level = Level::invariant;
+};
+/// The whole TL code of a sketch: parameters, coordinates, Allocate, Reshape and Wait, each choice
+/// with its reason in a comment. The same text for the same arguments. Throws Error with the
+/// described faults of a sketch that is refused, and naming what the target cannot do.
+std::string reason(std::string_view sketch, std::string_view file, const ReasonOptions& options);
+
+}  // namespace verbatim::tl

@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "backend/tl/interpreter.h"
+#include "contract/contract.h"
+
+namespace verbatim {
+namespace {
+
+const char* word(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+/// A program and what plans that it runs are called.
+struct Program {
+  tl::Kernel kernel;
+  std::string arithmetic;
+};
+
+Program checked(const std::string& text, Level level) {
+  const tl::Examined found = tl::examine(text, {.target = {}, .level = level});
+  if (found.faults.empty()) return {found.kernel, contract::kTl + tl::hash_of(found.program)};
+  std::string faults;
+  for (const tl::Diagnostic& fault : found.faults)
+    faults += "\n" + tl::describe(fault, text, "kernel");
+  if (tl::check(text, {.target = {}, .level = level, .sketch = true}).empty())
+    throw Error(ErrorCode::invalid_argument, "tl.kernel", "the program is a sketch" + faults,
+                {"kernel", "a sketch", "TL code", "what `verbatim tl reason` makes of it"});
+  throw Error(ErrorCode::invalid_argument, "tl.kernel", "the program is refused" + faults);
+}
+
+class TlBackend final : public Backend {
+ public:
+  TlBackend(const std::vector<std::string>& programs, Level level) : cpu_(make_cpu_backend()) {
+    for (const std::string& text : programs) {
+      Program program = checked(text, level);
+      const Pass pass = program.kernel.pass;
+      if (program_of(pass))
+        throw Error(
+            ErrorCode::invalid_argument, "tl.kernel", "two programs are for one pass",
+            {"kernel", fmt::format("two of the {}", word(pass)), "one a pass", "the first"});
+      programs_.push_back(std::move(program));
+    }
+  }
+
+  std::string_view name() const override { return cpu_->name(); }
+  std::string_view arithmetic() const override { return cpu_->arithmetic(); }
+  std::string arithmetic_of(Pass pass) const override {
+    const Program* program = program_of(pass);
+    return program ? program->arithmetic : cpu_->arithmetic_of(pass);
+  }
+  int32_t residents() const override { return cpu_->residents(); }
+
+  void check(const Problem& p) const override {
+    p.validate();
+    for (const Program& program : programs_) {
+      const tl::Kernel& k = program.kernel;
+      require(k, "dtype", std::string(to_string(p.dtype)), std::string(to_string(k.dtype)));
+      require(k, "head_dim", fmt::to_string(p.head_dim), fmt::to_string(k.head_dim));
+      require(k, "head_dim_v", fmt::to_string(p.head_dim_v), fmt::to_string(k.head_dim_v));
+      require(k, "softcap", fmt::to_string(p.softcap), "0");
+      require(k, "dropout", fmt::to_string(p.dropout), "0");
+    }
+  }
+
+  void check_mask(const Mask& mask) const override {
+    for (const Program& program : programs_)
+      if (!program.kernel.mask.empty())
+        require(program.kernel, "mask", mask.name(), program.kernel.mask);
+  }
+
+  void check_plan(const Plan& plan) const override {
+    const Program* program = program_of(plan.pass);
+    if (!program) return cpu_->check_plan(plan);
+    if (plan.arithmetic != program->arithmetic)
+      refuse_arithmetic(plan, program->arithmetic, "tl.kernel");
+    const TileShape tile = program->kernel.tile;
+    for (const auto& order : plan.orders) {
+      const TileShape made = order->tiles->shape;
+      require(program->kernel, "tile_q", fmt::to_string(made.q), fmt::to_string(tile.q));
+      require(program->kernel, "tile_kv", fmt::to_string(made.kv), fmt::to_string(tile.kv));
+      if (plan.pass == Pass::forward &&
+          std::ranges::any_of(order->chains, [](const Chain& c) { return c.addends > 1; }))
+        throw Error(ErrorCode::unsupported, "tl.kernel", "programs merge no segments of rows",
+                    {"forward_order", order->name, "an order without /split", "descending"});
+    }
+  }
+
+  int64_t workspace_bytes(const Plan& plan) const override {
+    const Program* program = program_of(plan.pass);
+    return program ? tl::workspace_bytes(program->kernel, plan) : cpu_->workspace_bytes(plan);
+  }
+  std::string kernel_name(const Plan& plan) const override {
+    const Program* program = program_of(plan.pass);
+    return program ? "tl." + program->kernel.target : cpu_->kernel_name(plan);
+  }
+
+  void forward(const Plan& plan, const ForwardTensors& tensors,
+               const RunOptions& run) const override {
+    const Program* program = program_of(Pass::forward);
+    if (!program) return cpu_->forward(plan, tensors, run);
+    check_plan(plan);
+    check_tensors(plan.problem, tensors);
+    tl::run_forward(program->kernel, plan, tensors, run);
+  }
+
+  void backward(const Plan& plan, const BackwardTensors& tensors,
+                const RunOptions& run) const override {
+    const Program* program = program_of(Pass::backward);
+    if (!program) return cpu_->backward(plan, tensors, run);
+    check_plan(plan);
+    check_tensors(plan.problem, tensors);
+    tl::run_backward(program->kernel, plan, tensors, run);
+  }
+
+ private:
+  const Program* program_of(Pass pass) const {
+    const auto found = std::ranges::find_if(
+        programs_, [&](const Program& program) { return program.kernel.pass == pass; });
+    return found == programs_.end() ? nullptr : &*found;
+  }
+
+  static void require(const tl::Kernel& kernel, const char* what, std::string got,
+                      std::string expected) {
+    if (got == expected) return;
+    throw Error(ErrorCode::unsupported, "tl.kernel",
+                fmt::format("the {} program is for another {}", word(kernel.pass), what),
+                {what, std::move(got), expected, std::move(expected)});
+  }
+
+  std::unique_ptr<Backend> cpu_;  // of the pass that has no program
+  std::vector<Program> programs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_tl_backend(const std::vector<std::string>& programs, Level level) {
+  return std::make_unique<TlBackend>(programs, level);
+}
+
+}  // namespace verbatim

@@ -1,0 +1,74 @@
+// What a kernel needs of a multiprocessor.
+#include <algorithm>
+#include <set>
+
+#include "tl/kernel.h"
+
+namespace verbatim::tl {
+namespace {
+
+constexpr int64_t kOverhead = 40;  // registers of a thread for addresses, counters and fragments
+
+std::vector<int> reads(const Step& step) {
+  std::vector<int> all = step.rescaled;
+  for (const int v : {step.a, step.b, step.c})
+    if (v >= 0) all.push_back(v);
+  if (step.accumulate) all.push_back(step.out);
+  return all;
+}
+
+/// Walks steps backwards with the set of variables whose values are still read.
+class Liveness {
+ public:
+  Liveness(const Kernel& kernel, int64_t threads) : kernel_(kernel), threads_(threads) {}
+
+  void walk(const std::vector<Step>& steps) {
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      note(*step);
+      if (step->out >= 0 && !step->accumulate) live_.erase(step->out);
+      for (const int v : reads(*step)) live_.insert(v);
+      note(*step);
+    }
+  }
+  const RegisterUse& most() const { return most_; }
+
+ private:
+  void note(const Step& step) {
+    int64_t words = 0;
+    for (const int v : live_)
+      if (kernel_.variables[v].memory == Memory::registers)
+        words += kernel_.variables[v].rows * kernel_.variables[v].cols;
+    const int64_t per_thread = (words + threads_ - 1) / threads_ + kOverhead;
+    if (per_thread > most_.per_thread) most_ = {per_thread, step.at};
+  }
+
+  const Kernel& kernel_;
+  int64_t threads_;
+  std::set<int> live_;
+  RegisterUse most_;
+};
+
+}  // namespace
+
+int64_t bytes_of(const Kernel& kernel, const Variable& v) {
+  const bool half = v.memory == Memory::shared && v.cols > 1;
+  return v.rows * v.cols * (half ? 2 : 4) * (v.staged ? kernel.stages : 1);
+}
+
+int64_t shared_bytes(const Kernel& kernel) {
+  int64_t bytes = 0;
+  for (const Variable& v : kernel.variables)
+    if (v.memory == Memory::shared) bytes += bytes_of(kernel, v);
+  return bytes;
+}
+
+RegisterUse register_use(const Kernel& kernel, int64_t warps) {
+  Liveness liveness(kernel, 32 * warps);
+  liveness.walk(kernel.after);
+  liveness.walk(kernel.visit);
+  liveness.walk(kernel.visit);  // what the next visit reads is live at the end of one
+  liveness.walk(kernel.before);
+  return liveness.most();
+}
+
+}  // namespace verbatim::tl

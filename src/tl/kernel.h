@@ -1,0 +1,79 @@
+// A program with every name resolved: what the checker makes of it, and what runs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tl/ast.h"
+#include "tl/vocabulary.h"
+#include "verbatim/tl.h"
+
+namespace verbatim::tl {
+
+/// A tile in shared memory or registers.
+struct Variable {
+  std::string name;
+  Memory memory;
+  std::vector<std::string> shape{};  // names of its extents; empty: nothing says it
+  int64_t rows = 0, cols = 0;        // cols 1: one number a row; in a sketch 0
+  bool staged = false;               // copied from global memory in the loop: has `stages` buffers
+  Span at{};                         // where it is mentioned first, or its Allocate
+};
+
+struct Step {
+  enum class Kind {
+    load,     // a tile of `tensor` to `out`
+    store,    // `a` to a tile of `tensor`
+    reduce,   // `a` is an addend of a tile of `tensor`
+    move,     // `a` between shared memory and registers, to `out`
+    wait,     // until `a` has arrived
+    compute,  // `out` = operation(a, b, c)
+    reshape,  // `a` from the layout of a product to that of a factor: rounded to the dtype
+  } kind;
+  Operation operation{};
+  int out = -1, a = -1, b = -1, c = -1;  // variables
+  bool a_transposed = false, b_transposed = false;
+  bool accumulate = false;         // gemm: adds to out
+  std::optional<double> number{};  // instead of b; reduce: factor of the whole sum
+  bool by_scale = false;           // the same: the scale of the scores
+  std::vector<int> rescaled{};     // online softmax: sums that are brought to the new maximum
+  const Tensor* tensor = nullptr;
+  Span at{};
+};
+
+struct Kernel {
+  Pass pass = Pass::forward;
+  std::string target, mask;  // the mask it is made for; empty: any
+  Dtype dtype = Dtype::bf16;
+  int64_t head_dim = 0, head_dim_v = 0;
+  TileShape tile{0, 0};
+  int64_t stages = 1, warps = 0;
+  std::vector<Variable> variables;
+  std::vector<Step> before, visit, after;  // the loop over visits, and what is around it
+};
+
+/// 16 hex digits over all of a program that is not layout or comment.
+std::string hash_of(const Program& program);
+
+struct Examined {
+  std::vector<Diagnostic> faults;  // in the order of the text
+  Program program;
+  Kernel kernel;  // whole when there are no faults and it is no sketch
+};
+Examined examine(std::string_view text, const CheckOptions& options);
+
+/// Bytes of a variable; shared memory holds inputs, P and dS in 16 bits.
+int64_t bytes_of(const Kernel& kernel, const Variable& variable);
+int64_t shared_bytes(const Kernel& kernel);
+/// An estimate: 32-bit registers of a thread where most are live, and what is done there. The
+/// compiler's own count is the last word.
+struct RegisterUse {
+  int64_t per_thread = 0;
+  Span at{};
+};
+RegisterUse register_use(const Kernel& kernel, int64_t warps);
+
+}  // namespace verbatim::tl

@@ -1,0 +1,245 @@
+// From a sketch to TL code: the checker's own edits complete it, and what is left to choose
+// (stages, warps) is the first that the target holds.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "tl/kernel.h"
+#include "tl/parser.h"
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim::tl {
+namespace {
+
+constexpr const char* kOperation = "tl.reason";
+constexpr int64_t kMostStages = 2;                      // one buffer in use, one arriving
+constexpr std::array<int64_t, 4> kWarps{4, 8, 12, 16};  // whole warpgroups, fewest first
+
+struct Choice {
+  TileShape tile;
+  int64_t stages, warps;
+};
+
+void append_parameter(std::vector<Statement>& statements, const std::string& name,
+                      const std::string& value) {
+  Param param;
+  param.name.text = name;
+  param.value.emplace().text = value;
+  statements.push_back({std::move(param), {}, false, {}, ""});
+}
+
+/// The program with the parameters of `choice` in front, behind `param pass`.
+Program with_parameters(const Program& program, const ReasonOptions& options,
+                        const Choice& choice) {
+  const Problem& p = options.problem;
+  const std::vector<std::pair<std::string, std::string>> values{
+      {"target", options.target},
+      {"dtype", std::string(to_string(p.dtype))},
+      {"HeadDim", fmt::to_string(p.head_dim)},
+      {"HeadDimV", fmt::to_string(p.head_dim_v)},
+      {"BM", fmt::to_string(choice.tile.q)},
+      {"BN", fmt::to_string(choice.tile.kv)},
+      {"stages", fmt::to_string(choice.stages)},
+      {"warps", fmt::to_string(choice.warps)}};
+  Program result = program;
+  std::vector<Statement>& all = result.statements;
+  std::erase_if(all, [&](const Statement& s) {
+    const Param* param = std::get_if<Param>(&s.node);
+    return param &&
+           std::ranges::any_of(values, [&](const auto& v) { return v.first == param->name.text; });
+  });
+  const auto pass = std::ranges::find_if(
+      all, [](const Statement& s) { return std::holds_alternative<Param>(s.node); });
+  std::vector<Statement> made;
+  for (const auto& [name, value] : values) append_parameter(made, name, value);
+  all.insert(pass == all.end() ? all.begin() : std::next(pass),
+             std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()));
+  return result;
+}
+
+/// Allocates of one memory after those of another, as the hierarchy goes down.
+void sort_allocates(std::vector<Statement>& statements) {
+  const auto is_allocate = [](const Statement& s) {
+    return std::holds_alternative<Allocate>(s.node);
+  };
+  const auto first = std::ranges::find_if(statements, is_allocate);
+  const auto last = std::find_if_not(first, statements.end(), is_allocate);
+  std::stable_sort(first, last, [](const Statement& a, const Statement& b) {
+    return std::get<Allocate>(a.node).memory < std::get<Allocate>(b.node).memory;
+  });
+  for (auto s = first; s != last; ++s)
+    s->apart = s == first ||
+               std::get<Allocate>(s->node).memory != std::get<Allocate>(std::prev(s)->node).memory;
+  if (last != statements.end()) last->apart = true;
+}
+
+std::string kib(int64_t bytes) { return fmt::format("{:.4g} KiB", bytes / 1024.0); }
+
+/// Why each choice was made, behind its line.
+class Explanation {
+ public:
+  Explanation(const Kernel& kernel, const ReasonOptions& options)
+      : kernel_(kernel), options_(options), target_(find_target(kernel.target)) {}
+
+  void add_to(std::vector<Statement>& statements) const {
+    for (Statement& s : statements) {
+      std::string why;
+      if (const Param* p = std::get_if<Param>(&s.node)) why = of(p->name.text);
+      if (const Allocate* a = std::get_if<Allocate>(&s.node)) why = of(*a);
+      if (std::holds_alternative<Reshape>(s.node))
+        why = fmt::format("a product becomes a factor, rounded to {}", to_string(kernel_.dtype));
+      if (std::holds_alternative<Wait>(s.node)) why = "for its copy in the background";
+      if (s.comment.empty()) s.comment = why;
+      if (Loop* loop = std::get_if<Loop>(&s.node)) {
+        if (s.comment.empty()) s.comment = "the visits of a chain, in the plan's order";
+        add_to(loop->body);
+      }
+    }
+  }
+
+ private:
+  std::string of(const std::string& parameter) const {
+    if (parameter == "target") return target_.summary;
+    if (parameter == "BM") return "queries of a tile: " + whose_tile();
+    if (parameter == "BN") return "keys of a tile: " + whose_tile();
+    if (parameter == "stages") return why_stages();
+    if (parameter != "warps") return "";
+    const int64_t most =
+        std::min(target_.registers_per_thread, target_.registers / (32 * kernel_.warps));
+    return fmt::format("the fewest that hold the tiles: about {} of {} registers a thread",
+                       register_use(kernel_, kernel_.warps).per_thread, most);
+  }
+
+  std::string whose_tile() const {
+    const bool usual = kernel_.tile == default_tile(options_.problem, kernel_.pass);
+    return usual ? "the contract's" : "as asked for";
+  }
+
+  std::string why_stages() const {
+    const std::string room =
+        fmt::format("{} of {}", kib(shared_bytes(kernel_)), kib(target_.shared_bytes));
+    if (!target_.async_copies) return "copies are not in the background; shared memory: " + room;
+    Kernel more = kernel_;
+    ++more.stages;
+    if (kernel_.stages == kMostStages)
+      return "the next visit's tiles arrive during this one; shared memory: " + room;
+    return fmt::format("two would take {}; shared memory: {}", kib(shared_bytes(more)), room);
+  }
+
+  std::string of(const Allocate& a) const {
+    if (a.memory == Memory::global) return "";
+    for (const Variable& v : kernel_.variables) {
+      if (v.name != a.name.text || v.memory != a.memory) continue;
+      const int64_t bytes = bytes_of(kernel_, v);
+      if (v.memory == Memory::shared && v.staged && kernel_.stages > 1)
+        return fmt::format("{} buffers of {}", kernel_.stages, kib(bytes / kernel_.stages));
+      if (v.memory == Memory::shared) return kib(bytes);
+      if (v.cols == 1) return "f32, one a row";
+      return fmt::format("f32, {} a thread", bytes / 4 / (32 * kernel_.warps));
+    }
+    return "";
+  }
+
+  const Kernel& kernel_;
+  const ReasonOptions& options_;
+  const Target& target_;
+};
+
+std::string described(const std::vector<Diagnostic>& faults, std::string_view text,
+                      std::string_view file) {
+  std::string all;
+  for (const Diagnostic& fault : faults) all += "\n" + describe(fault, text, file);
+  return all;
+}
+
+class Reasoning {
+ public:
+  Reasoning(const Program& sketch, Pass pass, const ReasonOptions& options)
+      : options_(options), target_(find_target(options.target)), pass_(pass) {
+    tile_ = default_tile(options.problem, pass);
+    if (options.tile.q > 0) tile_.q = options.tile.q;
+    if (options.tile.kv > 0) tile_.kv = options.tile.kv;
+    // Sizes have no part in what is missing: once complete, the program serves every choice.
+    program_ = parse_whole(
+        fix(to_string(with_parameters(sketch, options, {tile_, 1, kWarps[0]})), check_options()),
+        "sketch", kOperation);
+    sort_allocates(program_.statements);
+  }
+
+  std::string run() {
+    check_dtype();
+    std::vector<Diagnostic> faults;
+    if (const std::optional<Examined> found = first_that_fits(tile_, &faults)) {
+      Program chosen = found->program;
+      Explanation(found->kernel, options_).add_to(chosen.statements);
+      return to_string(chosen);
+    }
+    throw Error(ErrorCode::unsupported, kOperation,
+                fmt::format("{} cannot do it: {}", target_.name, faults.front().reason),
+                {"tile",
+                 fmt::format("tiles of {} x {}, head dims {} and {}", tile_.q, tile_.kv,
+                             options_.problem.head_dim, options_.problem.head_dim_v),
+                 faults.front().right, nearest_tile()});
+  }
+
+ private:
+  CheckOptions check_options() const { return {.target = {}, .level = options_.level}; }
+
+  void check_dtype() const {
+    const Dtype dtype = options_.problem.dtype;
+    if (dtype == Dtype::f16 || (dtype == Dtype::bf16 && target_.bf16)) return;
+    throw Error(ErrorCode::unsupported, kOperation,
+                fmt::format("matrix instructions of {} do not take it", target_.name),
+                {"dtype", std::string(to_string(dtype)), target_.bf16 ? "bf16 or f16" : "f16",
+                 target_.bf16 ? "bf16" : "f16"});
+  }
+
+  /// As many stages as there is room for, then as few warps as hold the registers.
+  std::optional<Examined> first_that_fits(TileShape tile, std::vector<Diagnostic>* faults) const {
+    for (int64_t stages = target_.async_copies ? kMostStages : 1; stages > 0; --stages) {
+      for (const int64_t warps : kWarps) {
+        const Program tried = with_parameters(program_, options_, {tile, stages, warps});
+        Examined found = examine(to_string(tried), check_options());
+        if (found.faults.empty()) return found;
+        if (faults) *faults = std::move(found.faults);
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// The largest that the target can do, of those that halve extents of the contract's or of what
+  /// was asked for.
+  std::string nearest_tile() const {
+    const TileShape usual = default_tile(options_.problem, pass_);
+    TileShape best{0, 0};
+    for (int64_t q = std::max(tile_.q, usual.q); q >= 16; q /= 2)
+      for (int64_t kv = std::max(tile_.kv, usual.kv); kv >= 16; kv /= 2)
+        if (q * kv > best.q * best.kv && first_that_fits({q, kv}, nullptr)) best = {q, kv};
+    if (best.q == 0) return "head dims that are multiples of 16";
+    return fmt::format("--tile-q {} --tile-kv {}", best.q, best.kv);
+  }
+
+  const ReasonOptions& options_;
+  const Target& target_;
+  Pass pass_;
+  TileShape tile_;
+  Program program_;
+};
+
+}  // namespace
+
+std::string reason(std::string_view sketch, std::string_view file, const ReasonOptions& options) {
+  options.problem.validate();
+  find_target(options.target);
+  const Examined found =
+      examine(sketch, {.target = options.target, .level = options.level, .sketch = true});
+  if (!found.faults.empty())
+    throw Error(ErrorCode::invalid_argument, kOperation,
+                "the sketch is refused" + described(found.faults, sketch, file));
+  return Reasoning(found.program, found.kernel.pass, options).run();
+}
+
+}  // namespace verbatim::tl

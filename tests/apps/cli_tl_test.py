@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Drives the nested commands of tl: python3 cli_tl_test.py TOOL [CLASS]."""
+import shutil
+import unittest
+
+from cli_tool import ROOT, Tool
+
+SKETCHES = ROOT / "kernels" / "tl"
+SIZES = ["--dtype", "bf16", "--head-dim", 64]
+PROBLEM = [*SIZES, "--mask", "causal", "--seqlen", 150, "--q-heads", 2]
+
+
+class Tl(Tool):
+    def refusal(self, *words):
+        """Exit code 2, a message, and every file as it was."""
+        before = {p: p.read_bytes() for p in self.path.iterdir()}
+        done = self.call(*words, code=2)
+        self.assertEqual(done.stdout, "")
+        self.assertTrue(done.stderr.startswith("verbatim: "), done.stderr)
+        self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)
+        return done.stderr
+
+    def reason(self, name, *words, target="a100"):
+        program = self.path / f"{name}.tl"
+        self.call("tl", "reason", SKETCHES / f"{name}.tl", "--target", target, "--output", program,
+                  *SIZES, *words)
+        return program
+
+    def test_sketches_are_checked_and_formatted(self):
+        for name in ("forward", "backward"):
+            sketch = SKETCHES / f"{name}.tl"
+            self.call("tl", "check", "--sketch", sketch)
+            self.assertEqual(self.call("tl", "fmt", sketch).stdout, sketch.read_text())
+
+    def test_fmt_writes_in_place(self):
+        file = self.path / "a.tl"
+        file.write_text("copy Q   from global to shared memory")
+        self.assertEqual(self.call("tl", "fmt", "--write", file).stdout, "")
+        self.assertEqual(file.read_text(), "Copy Q from global to shared\n")
+
+    def test_reason_is_the_same_twice_and_passes(self):
+        program = self.reason("backward")
+        self.call("tl", "check", program)
+        first = program.read_text()
+        self.assertEqual(self.reason("backward").read_text(), first)
+        self.assertIn("param BM = 128  // queries of a tile: the contract's\n", first)
+
+    def test_fix_repairs_and_is_all_or_nothing(self):
+        program = self.reason("forward")
+        right = program.read_text()
+        program.write_text(right.replace("K^T", "K"))
+        message = self.refusal("tl", "check", program)
+        self.assertIn("transpose: ", message)
+        self.assertIn("right would be: K^T", message)
+        self.call("tl", "check", "--fix", program)
+        self.assertEqual(program.read_text(), right)
+        program.write_text(right.replace("K^T", "K").replace("Compute Mask S", "Compute Mask X"))
+        self.assertIn("left by all edits", self.refusal("tl", "check", "--fix", program))
+
+    def test_run_and_verify_take_programs(self):
+        forward, backward = self.reason("forward"), self.reason("backward")
+        both = self.result("run", *PROBLEM, "--repeats", 2, "--kernel", forward, backward)
+        ours = self.result("run", *PROBLEM, "--repeats", 2)
+        self.assertEqual(both["check"]["mode"], "full")
+        self.assertNotEqual(both["plan"]["fingerprint"], ours["plan"]["fingerprint"])
+        self.assertNotEqual(both["bits"]["sha256"]["dk"], ours["bits"]["sha256"]["dk"])
+        one = self.result("run", *PROBLEM, "--repeats", 1, "--threads", 1, "--kernel", forward,
+                          backward)
+        self.assertEqual(one["bits"]["sha256"], both["bits"]["sha256"])
+        self.call("verify", *PROBLEM, "--repeats", 2, "--kernel", forward, backward)
+
+    def test_a_pass_without_a_program_runs_as_ever(self):
+        ours = self.result("run", *PROBLEM, "--repeats", 1)
+        mixed = self.result("run", *PROBLEM, "--repeats", 1, "--kernel", self.reason("backward"))
+        self.assertEqual(mixed["bits"]["sha256"]["o"], ours["bits"]["sha256"]["o"])
+        self.assertNotEqual(mixed["bits"]["sha256"]["dq"], ours["bits"]["sha256"]["dq"])
+
+    def test_bad_input(self):
+        sketch, output = SKETCHES / "forward.tl", self.path / "none.tl"
+        program = self.reason("forward")
+        shutil.copy(program, self.path / "two.tl")
+        for words, parts in [
+                (["tl", "reason", sketch, "--target", "a200", "--output", output, *SIZES],
+                 ["got 'a200'", "nearest: a100"]),
+                (["tl", "reason", sketch, "--target", "a100", "--output", output], ["got f32",
+                                                                                   "nearest: bf16"]),
+                (["tl", "reason", sketch, "--target", "t4", "--output", output, *SIZES],
+                 ["nearest: f16"]),
+                (["tl", "reason", sketch, "--target", "t4", "--output", output, "--dtype", "f16",
+                  "--head-dim", 128], ["shared memory", "nearest: --tile-q"]),
+                (["tl", "reason", sketch, "--target", "a100", "--output", output, *SIZES,
+                  "--tile-q", -1], ["--tile-q"]),
+                (["tl", "check", sketch], ["parameter: ", "right would be: "]),
+                (["tl", "check", "--level", "most", sketch], ["most"]),
+                (["tl", "check", self.path / "missing.tl"], ["missing.tl"]),
+                (["tl", "chekc", sketch], ["chekc"]),
+                (["run", *PROBLEM, "--kernel", sketch], ["got a sketch", "tl reason"]),
+                (["run", *PROBLEM, "--tile-q", 64, "--kernel", program],
+                 ["got 64, expected 192"]),
+                (["run", *PROBLEM, "--dtype", "f16", "--kernel", program], ["dtype"]),
+                (["run", *PROBLEM, "--kernel", program, self.path / "two.tl"],
+                 ["two programs are for one pass"]),
+                (["run", *PROBLEM, "--device", "cuda", "--kernel", program], [])]:
+            message = self.refusal(*words)
+            for part in parts:
+                self.assertIn(part, message, words)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

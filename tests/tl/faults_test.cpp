@@ -1,0 +1,160 @@
+// Faulty programs: each gives the intended code at the intended line, as the first fault.
+#include <gtest/gtest.h>
+
+#include "tl/programs.h"
+
+namespace verbatim::test {
+namespace {
+
+/// A program with one line changed. The fault is in the line that holds `at`, or where that is
+/// empty in the changed line.
+struct Mutation {
+  const char *program, *from, *to, *code, *at;
+};
+
+constexpr Mutation kMutations[] = {
+    // Parameters
+    {"forward", "param pass = forward", "param pass = sideways", "parameter", ""},
+    {"forward", "param target = a100", "param target = a200", "parameter", ""},
+    {"forward", "param dtype = bf16", "param dtype = f32", "parameter", ""},
+    {"forward", "param HeadDim = 64", "param HeadDim = 512", "parameter", ""},
+    {"forward", "param BM = 192", "param BM", "parameter", ""},
+    {"forward", "param BM = 192", "param BM = 0", "parameter", ""},
+    {"forward", "param stages = 2", "param stages = 99", "parameter", ""},
+    {"forward", "param BN = 128", "param BN = 128\nparam BN = 64", "parameter", "param BN = 64"},
+    {"forward", "param warps = 12", "param threads = 12", "parameter", "// Forward:"},
+    // Allocations
+    {"forward", "Allocate S in register (BM, BN)", "Allocate S in register (BN, BM)", "shape",
+     "Compute GEMM Q, K^T"},
+    {"forward", "Allocate S in register (BM, BN)", "Allocate S in register (BM, BX)", "parameter",
+     ""},
+    {"forward", "Allocate S in register (BM, BN)", "Allocate S in register (BM, BN, 2)", "shape",
+     ""},
+    {"forward", "Allocate K in shared", "Allocate K2 in shared", "unallocated", "Copy K ("},
+    {"forward", "Allocate m in register (BM)", "Allocate l in register (BM)", "twice",
+     "Allocate l in register (BM)  // f32, one a row\nAllocate O"},
+    {"forward", "Allocate Q in global (M, HeadDim)", "Allocate Q in global (N, HeadDim)", "shape",
+     ""},
+    {"forward", "K in global (N, HeadDim) with offset kv_head_offset",
+     "K in global (N, HeadDim) with offset q_head_offset", "offset", ""},
+    {"forward", "K in global (N, HeadDim) with offset kv_head_offset", "K in global (N, HeadDim)",
+     "offset", ""},
+    {"forward", "Allocate S in register (BM, BN)",
+     "Allocate S in register (BM, BN) with offset q_head_offset", "offset", ""},
+    {"forward", "Allocate L in global", "Allocate dQ in global", "tensor", ""},
+    // Copies
+    {"forward", "[L = block_idx] from global to shared", "[L = i] from global to shared",
+     "coordinate", ""},
+    {"forward", "Copy K (BN, HeadDim) in coordinate [L = i]",
+     "Copy K (BN, HeadDim) in coordinate [L = block_idx]", "coordinate", ""},
+    {"forward", "Copy K (BN, HeadDim) in coordinate [L = i]",
+     "Copy K (BN, HeadDim) in coordinate [L = sel[i]]", "coordinate", ""},
+    {"forward", "Copy K (BN, HeadDim) in coordinate [L = i]",
+     "Copy K (BN, HeadDim) in coordinate [D = i]", "coordinate", ""},
+    {"forward", "Copy K (BN, HeadDim)", "Copy K (HeadDim, BN)", "shape", ""},
+    {"forward", "Copy K (BN, HeadDim) in coordinate [L = i]", "Copy K", "incomplete", ""},
+    {"forward", "[L = i] from global to shared", "[L = i] from global to register", "level", ""},
+    {"forward", "[L = i] from global to shared", "[L = i] from global to global", "level", ""},
+    {"forward", "Copy K (BN", "Copy X (BN", "tensor", ""},
+    {"forward", "Copy O (BM, HeadDimV) in coordinate [L = block_idx] from register to global",
+     "Copy O (BM, HeadDimV) in coordinate [L = block_idx] from shared to global", "level", ""},
+    {"forward", "Copy O (BM, HeadDimV) in coordinate [L = block_idx] from register to global",
+     "Reduce ordered O (BM, HeadDimV) in coordinate [L = block_idx] from register to global as "
+     "addend",
+     "sum", ""},
+    {"backward",
+     "Reduce ordered dK (BN, HeadDim) in coordinate [L = block_idx] from register to "
+     "global as addend with scale",
+     "Copy dK (BN, HeadDim) in coordinate [L = block_idx] from register to global", "sum", ""},
+    {"backward", "Reduce ordered dK",
+     "Compute Multiply dK, scale and get new dK\nReduce ordered dK", "sum", "Compute Multiply dK"},
+    {"backward", "from register to global as addend with scale",
+     "from register to global as addend with L", "operation", ""},
+    {"backward", "Reduce ordered dQ", "Reduce unordered dQ", "unordered", ""},
+    {"backward", "[L = i] from global to register", "[L = i] from global to shared", "level",
+     "Copy L (BM) in coordinate [L = i]"},
+    {"backward", "Copy P from register to shared", "Copy P from register to register", "level", ""},
+    {"backward", "  Copy dS from register to shared\n", "", "level", "Compute GEMM dS^T"},
+    // What is read before it is there
+    {"forward", "  Wait K", "  Wait Q", "race", "Compute GEMM Q, K^T"},
+    {"forward", "  Wait V  // for its copy in the background\n", "", "race", "Compute GEMM S, V"},
+    {"forward", "  Wait K", "  Wait X", "undefined", ""},
+    {"forward", "Compute Fill m with -inf", "Compute Fill m2 with -inf", "shape", ""},
+    {"forward", "Compute Fill l with 0\n", "", "start", "Compute Softmax S"},
+    {"forward", "Compute Fill O with 0\n", "", "start", "Compute GEMM S, V"},
+    {"forward", "Compute Divide O, l", "Compute Divide O, x", "undefined", ""},
+    {"forward", "Compute Divide O, l", "Compute Divide S, l", "undefined", ""},
+    {"backward", "Compute Subtract dP, D and", "Compute Subtract dX, D and", "undefined", ""},
+    // Operations
+    {"forward", "K^T and get S", "K and get S", "transpose", ""},
+    {"forward", "GEMM S, V and", "GEMM S, V^T and", "transpose", ""},
+    {"forward", "GEMM S, V and", "GEMM S, K^T and", "transpose", ""},
+    {"backward", "GEMM dS^T, Q and", "GEMM dS, Q and", "transpose", ""},
+    {"forward", "GEMM Q, K^T and", "GEMM Q, m and", "shape", ""},
+    {"forward", "  Reshape S", "  Wait K\n  // Reshape S", "reshape", "Compute GEMM S, V"},
+    {"forward", "from (MMA_C, MMA_M, MMA_N) to (MMA_A", "from (MMA_A, MMA_M, MMA_N) to (MMA_A",
+     "layout", ""},
+    {"forward", "  Wait V", "  Compute Multiply S, scale and get new S\n  Wait V", "layout",
+     "  Compute Multiply S, scale and get new S\n  Wait V"},
+    {"forward", "  Compute Mask S\n", "", "mask", "Compute Softmax S"},
+    {"forward", "Compute Mask S", "Compute Mask S with casual", "mask", ""},
+    {"forward", "Compute Mask S", "Compute Mask O", "shape", ""},
+    {"forward", "Compute Softmax S with m and l", "Compute Softmax S", "operation", ""},
+    {"forward", "Compute Softmax S", "Compute Softmaxx S", "operation", ""},
+    {"forward", "Compute Multiply S, scale and get new S", "Compute Multiply S, scale", "operation",
+     ""},
+    {"forward", "Compute Multiply S, scale and get new S", "Compute Multiply S and get new S",
+     "operation", ""},
+    {"backward", "Compute Subtract dP, D and", "Compute Subtract dP, dK and", "shape", ""},
+    // The loop and what follows it
+    {"forward", "for i = 0:N", "for i = 0:16", "loop", ""},
+    {"forward", "for i = 0:N", "for i = 1:N", "loop", ""},
+    {"forward", "for i = 0:N", "for j = 0:N\n  ...\nend\nfor i = 0:N", "elided", "..."},
+    {"forward", "Copy L (BM)", "Copy O  (BM, HeadDimV)", "output", ""},
+    {"forward", "Compute LogSumExp m, l and get L\n", "", "undefined", "Copy L (BM)"},
+    // The target
+    {"forward", "param dtype = bf16", "param dtype = f16", "", ""},
+    {"forward", "param target = a100", "param target = t4", "dtype", "param dtype"},
+    {"forward", "param stages = 2", "param stages = 5", "shared_memory", "Allocate V in shared"},
+    {"forward", "param warps = 12", "param warps = 4", "registers", "Compute GEMM S, V"},
+    {"forward", "param warps = 12", "param warps = 8", "mma", "Compute GEMM S, V"},
+    {"forward", "param BN = 128", "param BN = 100", "mma", "Compute GEMM Q, K^T"},
+};
+
+TEST(Faults, EveryMutationGivesItsCodeAtItsLine) {
+  const std::string forward = code("forward"), backward = code("backward");
+  int count = 0;
+  for (const Mutation& m : kMutations) {
+    const std::string& whole = std::string_view(m.program) == "forward" ? forward : backward;
+    const std::string text = replaced(whole, m.from, m.to);
+    const std::vector<std::string> faults = found(text);
+    ++count;
+    if (*m.code == 0) {
+      EXPECT_EQ(faults, std::vector<std::string>{}) << m.to;
+      continue;
+    }
+    const int64_t line = line_of(text, *m.at ? m.at : m.to);
+    ASSERT_FALSE(faults.empty()) << m.from << " -> " << m.to;
+    EXPECT_EQ(faults.front(), m.code + ("@" + std::to_string(line)))
+        << m.from << " -> " << m.to << "\n"
+        << tl::describe(tl::check(text, {}).front(), text, "mutation");
+    EXPECT_LE(faults.size(), 3u) << m.from << " -> " << m.to;
+  }
+  EXPECT_GE(count, 60);
+}
+
+TEST(Faults, EveryEditLeadsOn) {
+  // Applying edits ends, and what it leaves has a reason and what would be right.
+  const std::string forward = code("forward"), backward = code("backward");
+  for (const Mutation& m : kMutations) {
+    const std::string& whole = std::string_view(m.program) == "forward" ? forward : backward;
+    const std::string fixed = tl::fix(replaced(whole, m.from, m.to), {});
+    for (const tl::Diagnostic& fault : tl::check(fixed, {})) {
+      EXPECT_FALSE(fault.edit) << m.to << "\n" << tl::describe(fault, fixed, "fixed");
+      EXPECT_FALSE(fault.reason.empty() || fault.right.empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test

@@ -1,0 +1,98 @@
+// Reasoning: every sketch on every target is completed, twice the same, or refused by name.
+#include <gtest/gtest.h>
+
+#include "tl/kernel.h"
+#include "tl/programs.h"
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim::test {
+namespace {
+
+struct Sizes {
+  int64_t head_dim, head_dim_v;
+};
+
+tl::ReasonOptions with_sizes(Sizes sizes, const char* target) {
+  tl::ReasonOptions options = reason_options(sizes.head_dim, target);
+  options.problem.head_dim_v = sizes.head_dim_v;
+  return options;
+}
+
+TEST(Reason, CompletesOrRefusesByName) {
+  int complete = 0;
+  for (const char* name : {"forward", "backward"}) {
+    for (const tl::Target& target : tl::targets()) {
+      for (const Sizes sizes : {Sizes{64, 64}, Sizes{128, 128}, Sizes{192, 128}}) {
+        const tl::ReasonOptions options = with_sizes(sizes, target.name);
+        std::string text;
+        try {
+          text = tl::reason(sketch(name), name, options);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::unsupported);
+          // What is nearest works.
+          tl::ReasonOptions nearest = options;
+          ASSERT_EQ(std::sscanf(error.details().nearest.c_str(), "--tile-q %ld --tile-kv %ld",
+                                &nearest.tile.q, &nearest.tile.kv),
+                    2)
+              << error.what();
+          EXPECT_NO_THROW(tl::reason(sketch(name), name, nearest));
+          continue;
+        }
+        ++complete;
+        EXPECT_EQ(tl::reason(sketch(name), name, options), text);
+        EXPECT_TRUE(tl::check(text, {}).empty());
+        EXPECT_EQ(tl::format(text, name), text);
+        EXPECT_EQ(tl::examine(text, {}).kernel.tile,
+                  default_tile(options.problem, *name == 'f' ? Pass::forward : Pass::backward));
+      }
+    }
+  }
+  EXPECT_GE(complete, 15);
+}
+
+TEST(Reason, EveryChoiceHasItsReason) {
+  const std::string text = code("forward", 128);
+  for (const char* choice :
+       {"param target", "param BM", "param BN", "param stages", "param warps",
+        "Allocate K in shared", "Allocate S in register", "Reshape S", "Wait K"}) {
+    const size_t at = text.find(choice);
+    ASSERT_NE(at, std::string::npos) << choice;
+    EXPECT_NE(text.substr(at, text.find('\n', at) - at).find("//"), std::string::npos) << choice;
+  }
+}
+
+TEST(Reason, AnEditedProgramHasAnotherHashAndACommentHasNot) {
+  const auto hash = [](const std::string& text) {
+    return tl::hash_of(tl::examine(text, {}).program);
+  };
+  const std::string text = code("backward");
+  EXPECT_EQ(hash(text + "\n\n// a comment\n"), hash(text));
+  EXPECT_NE(hash(replaced(text, "param stages = 2", "param stages = 1")), hash(text));
+}
+
+TEST(Reason, RefusesADtypeThatTheTargetLacks) {
+  tl::ReasonOptions options = reason_options(64, "t4");
+  options.problem.dtype = Dtype::bf16;
+  try {
+    tl::reason(sketch("forward"), "forward", options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.details().argument, "dtype");
+    EXPECT_EQ(error.details().nearest, "f16");
+  }
+}
+
+TEST(Reason, RefusesAFaultySketchWithItsFaults) {
+  const std::string wrong = replaced(sketch("forward"), "K^T", "K");
+  try {
+    tl::reason(wrong, "wrong.tl", reason_options(64));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("wrong.tl:"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("transpose"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test
