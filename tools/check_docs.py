@@ -11,7 +11,7 @@ MOST_WORDS = 100  # of a paragraph, an item of a list or a cell of a table
 # Generated from the tool and from results, schemas that tests read, and what was tried.
 EXEMPT = ("docs/cli.md", "docs/schema.md", "docs/papers.md", "docs/results/", "docs/lab/", "CHANGELOG.md")
 
-SKIPPED = ("build", ".git", "bench/results")
+SKIPPED = ("build", ".cache", ".git", "bench/results")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 COMMIT = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")
