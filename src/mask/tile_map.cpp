@@ -32,6 +32,32 @@ std::vector<int64_t> edges_of_parts(std::vector<int64_t> breaks,
   return breaks;
 }
 
+/// The tiles of an axis by position, in constant time.
+class TileIndex {
+ public:
+  explicit TileIndex(std::span<const int64_t> edges) : edges_(edges) {
+    const int64_t tiles = std::max<int64_t>(std::ssize(edges) - 1, 1);
+    while ((tiles << shift_) < edges.back()) ++shift_;
+    int32_t tile = 0;
+    for (int64_t begin = 0; begin < edges.back(); begin += int64_t{1} << shift_) {
+      while (edges[tile + 1] <= begin) ++tile;
+      first_.push_back(tile);
+    }
+  }
+  /// The tile that holds the position; past the end: their number.
+  int32_t at(int64_t position) const {
+    if (position >= edges_.back()) return static_cast<int32_t>(edges_.size()) - 1;
+    int32_t tile = first_[position >> shift_];
+    while (edges_[tile + 1] <= position) ++tile;
+    return tile;
+  }
+
+ private:
+  std::span<const int64_t> edges_;
+  int shift_ = 0;
+  std::vector<int32_t> first_;  // tile that holds each multiple of 2^shift_: as many as tiles
+};
+
 /// What one slice does to the tiles of one column. A convex slice touches an interval of them, and
 /// in an interval inside that one it is solid: it holds all rows of the tile at `width` keys.
 struct Piece {
@@ -51,52 +77,71 @@ struct Piece {
 /// Finds the runs of all columns; on transposed slices, those of all rows.
 class RunBuilder {
  public:
-  /// Slices are tightened; nullopt for those without a position.
-  RunBuilder(std::span<const std::optional<Slice>> slices, std::span<const int64_t> q_edges,
-             std::span<const int64_t> kv_edges, std::vector<int32_t>& slice_ids)
-      : slices_(slices), q_edges_(q_edges), kv_edges_(kv_edges), slice_ids_(slice_ids) {}
+  enum class Of { columns, rows };
+
+  RunBuilder(std::span<const Slice> slices, std::span<const int64_t> q_edges,
+             std::span<const int64_t> kv_edges, std::vector<int32_t>& slice_ids, Of of)
+      : slices_(slices),
+        q_edges_(of == Of::columns ? q_edges : kv_edges),
+        kv_edges_(of == Of::columns ? kv_edges : q_edges),
+        q_tiles_(q_edges_),
+        slice_ids_(slice_ids),
+        of_(of) {}
 
   void build(std::vector<int32_t>& begin, std::vector<TileRun>& runs) {
-    std::vector<int32_t> starting;  // slices in the order of their first column
-    for (int32_t id = 0; id < static_cast<int32_t>(slices_.size()); ++id) {
-      if (slices_[id]) starting.push_back(id);
-    }
-    std::stable_sort(starting.begin(), starting.end(), [&](int32_t a, int32_t b) {
-      return slices_[a]->k_begin < slices_[b]->k_begin;
-    });
-
-    std::vector<int32_t> alive;
-    size_t next = 0;
+    const size_t columns = kv_edges_.size() - 1;
+    std::vector<int32_t> ids, id_begin;  // slices of each column, ascending
+    list_slices(columns, ids, id_begin);
     begin.assign(1, 0);
-    for (size_t column = 0; column + 1 < kv_edges_.size(); ++column) {
+    for (size_t column = 0; column < columns; ++column) {
       const int64_t k_begin = kv_edges_[column], k_end = kv_edges_[column + 1];
-      std::erase_if(alive, [&](int32_t id) { return slices_[id]->k_end <= k_begin; });
-      while (next < starting.size() && slices_[starting[next]]->k_begin < k_end) {
-        alive.push_back(starting[next++]);
-      }
       pieces_.clear();
-      for (const int32_t id : alive) add_piece(id, k_begin, k_end);
+      for (int32_t i = id_begin[column]; i < id_begin[column + 1]; ++i)
+        add_piece(ids[i], k_begin, k_end);
       sweep(k_begin, k_end, runs, begin.back());
       begin.push_back(static_cast<int32_t>(runs.size()));
     }
   }
 
  private:
-  void add_piece(int32_t id, int64_t k_begin, int64_t k_end) {
-    const Slice& slice = *slices_[id];
-    const auto s = tighten(clip(slice, {slice.q_begin, slice.q_end, k_begin, k_end}));
-    if (!s) return;
-    const auto tile_of = [&](int64_t q) {
-      return static_cast<int32_t>(std::upper_bound(q_edges_.begin(), q_edges_.end(), q) -
-                                  q_edges_.begin()) -
-             1;
+  Slice slice(int32_t id) const {
+    return of_ == Of::columns ? slices_[id] : transpose(slices_[id]);
+  }
+
+  void list_slices(size_t columns, std::vector<int32_t>& ids, std::vector<int32_t>& begin) const {
+    struct Reach {
+      int32_t first, last;  // columns that a slice touches
     };
+    const TileIndex tiles(kv_edges_);
+    std::vector<Reach> reach;
+    reach.reserve(slices_.size());
+    begin.assign(columns + 1, 0);
+    for (int32_t id = 0; id < std::ssize(slices_); ++id) {
+      const auto s = tighten(slice(id));
+      reach.push_back(s ? Reach{tiles.at(s->k_begin), tiles.at(s->k_end - 1) + 1} : Reach{0, 0});
+      for (int32_t c = reach.back().first; c < reach.back().last; ++c) ++begin[c];
+    }
+    std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), 0);
+    ids.resize(begin.back());
+    for (int32_t id = 0; id < std::ssize(slices_); ++id)
+      for (int32_t c = reach[id].first; c < reach[id].last; ++c) ids[begin[c]++] = id;
+    std::shift_right(begin.begin(), begin.end(), 1);  // each has become the next one's
+    begin.front() = 0;
+  }
+
+  void add_piece(int32_t id, int64_t k_begin, int64_t k_end) {
+    auto s = tighten(slice(id));
+    const bool is_rectangle = s->lo == Slice::kNoLow && s->hi == Slice::kNoHigh;
+    s = clip(*s, {s->q_begin, s->q_end, k_begin, k_end});
+    if (!is_rectangle && !(s = tighten(*s))) return;
     const int64_t solid_begin = std::max(s->q_begin, s->k_end - 1 - s->hi);
     const int64_t solid_end = std::min(s->q_end, s->k_begin - s->lo + 1);
-    Piece piece{tile_of(s->q_begin), tile_of(s->q_end - 1) + 1, 0, 0, id, s->k_end - s->k_begin};
+    Piece piece{q_tiles_.at(s->q_begin), q_tiles_.at(s->q_end - 1) + 1, 0, 0, id,
+                s->k_end - s->k_begin};
     piece.solid_first = piece.solid_last = piece.last;
     if (solid_begin < solid_end) {
-      const int32_t first = tile_of(solid_begin - 1) + 1, last = tile_of(solid_end);
+      const int32_t first = solid_begin == 0 ? 0 : q_tiles_.at(solid_begin - 1) + 1;
+      const int32_t last = q_tiles_.at(solid_end);
       if (first < last) {
         piece.solid_first = first;
         piece.solid_last = last;
@@ -107,9 +152,10 @@ class RunBuilder {
 
   /// Splits the column wherever a piece changes and classifies each part at once.
   void sweep(int64_t k_begin, int64_t k_end, std::vector<TileRun>& runs, int32_t column_begin) {
-    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    const auto before = [](const Piece& a, const Piece& b) {
       return a.first != b.first ? a.first < b.first : a.id < b.id;
-    });
+    };
+    if (!std::ranges::is_sorted(pieces_, before)) std::ranges::sort(pieces_, before);
     active_.clear();
     size_t next = 0;
     int32_t tile = 0;
@@ -144,7 +190,7 @@ class RunBuilder {
     const int64_t q_begin = q_edges_[tile], q_end = q_edges_[tile + 1];
     int64_t area = 0;
     for (const Piece& p : active_) {
-      area += clip(*slices_[p.id], {q_begin, q_end, k_begin, k_end}).area();
+      area += clip(slice(p.id), {q_begin, q_end, k_begin, k_end}).area();
     }
     return area == (q_end - q_begin) * (k_end - k_begin);
   }
@@ -170,6 +216,7 @@ class RunBuilder {
   /// Where the ids of the active slices stand in `slice_ids`. Its start lists all slices, so that
   /// neighbours need no list of their own; else the latest list is shared if it is the same.
   int32_t list_of_active() {
+    if (active_.size() == 1) return active_.front().id;
     ids_.clear();
     for (const Piece& p : active_) ids_.push_back(p.id);
     std::sort(ids_.begin(), ids_.end());
@@ -182,9 +229,11 @@ class RunBuilder {
     return static_cast<int32_t>(latest_);
   }
 
-  std::span<const std::optional<Slice>> slices_;
+  std::span<const Slice> slices_;
   std::span<const int64_t> q_edges_, kv_edges_;
+  TileIndex q_tiles_;
   std::vector<int32_t>& slice_ids_;
+  Of of_;
   std::vector<Piece> pieces_, active_;
   std::vector<int32_t> ids_;
   size_t latest_ = 0;
@@ -221,13 +270,9 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequenc
   slice_ids.resize(slices.size());
   std::iota(slice_ids.begin(), slice_ids.end(), 0);
 
-  std::vector<std::optional<Slice>> tight;
-  for (const Slice& s : slices) tight.push_back(tighten(s));
-  RunBuilder(tight, q_edges, kv_edges, slice_ids).build(column_begin, columns);
-  for (auto& s : tight) {
-    if (s) s = transpose(*s);
-  }
-  RunBuilder(tight, kv_edges, q_edges, slice_ids).build(row_begin, rows);
+  using Of = RunBuilder::Of;
+  RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::columns).build(column_begin, columns);
+  RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::rows).build(row_begin, rows);
 }
 
 std::vector<TileMap::Part> TileMap::parts() const {

@@ -1,6 +1,7 @@
 #include "plan/row_counters.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace verbatim {
 namespace {
@@ -38,65 +39,100 @@ bool extend(Stair& a, const Stair& b) {
   return fits;
 }
 
-}  // namespace
+uint64_t bit(int32_t i) { return uint64_t{1} << (i % 64); }
 
-RowCounters::RowCounters(int32_t rows) : rows_(rows) {
-  if (rows > 0) stairs_.push_back({0, rows, 0, 0, 1});
+/// The highest of the bits 0 to `i` of a word; -1: none.
+int32_t highest(uint64_t word, int32_t i) {
+  return 63 - std::countl_zero(word & (~uint64_t{0} >> (63 - i)));
 }
 
-// The index of the stair that begins at `row`, cutting one in two or three if need be.
-size_t RowCounters::split(int32_t row) {
-  const auto after = std::upper_bound(stairs_.begin(), stairs_.end(), row,
-                                      [](int32_t r, const Stair& s) { return r < s.begin; });
-  if (after == stairs_.begin()) return 0;
-  const size_t index = static_cast<size_t>(after - stairs_.begin()) - 1;
-  const Stair whole = stairs_[index];
-  if (whole.begin == row) return index;
-  if (row >= whole.end) return stairs_.size();
+size_t words_for(size_t bits) { return (bits + 63) / 64; }
+
+}  // namespace
+
+RowCounters::RowCounters(int32_t rows)
+    : rows_(rows),
+      stairs_(static_cast<size_t>(rows)),
+      begins_(words_for(stairs_.size())),
+      words_(words_for(begins_.size())) {
+  if (rows > 0) put({0, rows, 0, 0, 1});
+}
+
+void RowCounters::put(const Stair& stair) {
+  at(stair.begin) = stair;
+  const int32_t word = stair.begin / 64;
+  begins_[static_cast<size_t>(word)] |= bit(stair.begin);
+  words_[static_cast<size_t>(word / 64)] |= bit(word);
+}
+
+void RowCounters::remove(int32_t begin) {
+  const int32_t word = begin / 64;
+  if ((begins_[static_cast<size_t>(word)] &= ~bit(begin)) == 0)
+    words_[static_cast<size_t>(word / 64)] &= ~bit(word);
+}
+
+// Where the stair that holds `row` begins.
+int32_t RowCounters::begin_of(int32_t row) const {
+  int32_t word = row / 64;
+  if (const int32_t i = highest(begins_[static_cast<size_t>(word)], row % 64); i >= 0)
+    return word * 64 + i;
+  // A stair begins at row 0, so some word before has a bit.
+  int32_t group = (word - 1) / 64, i = highest(words_[static_cast<size_t>(group)], (word - 1) % 64);
+  while (i < 0) i = highest(words_[static_cast<size_t>(--group)], 63);
+  word = group * 64 + i;
+  return word * 64 + highest(begins_[static_cast<size_t>(word)], 63);
+}
+
+// Lets a stair begin at `row`, cutting one in two or three if need be.
+void RowCounters::split(int32_t row) {
+  if (row >= rows_) return;
+  const int32_t begin = begin_of(row);
+  if (begin == row) return;
+  const Stair whole = at(begin);
   const int32_t plateau_end =
       std::min(whole.end, whole.begin + ((row - whole.begin) / whole.every + 1) * whole.every);
   const bool on_edge = whole.step == 0 || (row - whole.begin) % whole.every == 0;
-  const auto rest_from = [&](int32_t begin) {
-    return canonical({begin, whole.end, whole.at(begin), whole.step, whole.every});
+  const auto put_rest_from = [&](int32_t from) {
+    put(canonical({from, whole.end, whole.at(from), whole.step, whole.every}));
   };
-  stairs_[index] = canonical({whole.begin, row, whole.value, whole.step, whole.every});
-  const auto next = stairs_.begin() + static_cast<ptrdiff_t>(index) + 1;
-  if (on_edge) {
-    stairs_.insert(next, rest_from(row));
-  } else if (plateau_end == whole.end) {
-    stairs_.insert(next, {row, plateau_end, whole.at(row), 0, 1});
-  } else {
-    stairs_.insert(next, {{row, plateau_end, whole.at(row), 0, 1}, rest_from(plateau_end)});
-  }
-  return index + 1;
+  at(begin) = canonical({whole.begin, row, whole.value, whole.step, whole.every});
+  if (on_edge) return put_rest_from(row);
+  put({row, plateau_end, whole.at(row), 0, 1});
+  if (plateau_end < whole.end) put_rest_from(plateau_end);
 }
 
-// Joins what can be joined among the stairs [first, last).
-void RowCounters::join(size_t first, size_t last) {
-  size_t kept = first;
-  for (size_t next = first + 1; next < last; ++next) {
-    stairs_[++kept] = stairs_[next];
-    while (kept > first && extend(stairs_[kept - 1], stairs_[kept])) --kept;
+// Joins what can be joined among the stairs from the one at `first` to the one that ends at `last`.
+void RowCounters::join(int32_t first, int32_t last) {
+  for (int32_t next = at(first).end; next < last;) {
+    const int32_t after = at(next).end;
+    for (int32_t kept = next; kept > first;) {
+      const int32_t before = begin_of(kept - 1);
+      if (!extend(at(before), at(kept))) break;
+      remove(kept);
+      kept = before;
+    }
+    next = after;
   }
-  stairs_.erase(stairs_.begin() + static_cast<ptrdiff_t>(kept) + 1,
-                stairs_.begin() + static_cast<ptrdiff_t>(last));
 }
 
 void RowCounters::take(int32_t first, int32_t last, std::vector<Stair>& out) {
   if (first >= last) return;
-  const size_t begin = split(first);
-  const size_t end = split(last);
-  for (size_t k = begin; k < end; ++k) {
-    out.push_back(stairs_[k]);
-    ++stairs_[k].value;
+  split(first);
+  split(last);
+  for (int32_t row = first; row < last; row = at(row).end) {
+    out.push_back(at(row));
+    ++at(row).value;
   }
-  join(begin == 0 ? 0 : begin - 1, std::min(end + 1, stairs_.size()));
+  join(first == 0 ? 0 : begin_of(first - 1), last < rows_ ? at(last).end : rows_);
 }
 
 std::vector<int32_t> RowCounters::values() const {
   std::vector<int32_t> values(static_cast<size_t>(rows_));
-  for (const Stair& s : stairs_)
+  for (int32_t begin = 0; begin < rows_;) {
+    const Stair& s = stairs_[static_cast<size_t>(begin)];
     for (int32_t row = s.begin; row < s.end; ++row) values[static_cast<size_t>(row)] = s.at(row);
+    begin = s.end;
+  }
   return values;
 }
 

@@ -18,7 +18,9 @@ struct Stair {
 };
 
 /// One counter per row, kept as stairs: on regular masks a few records stand for all rows, so a
-/// column of any height is numbered in constant time.
+/// column of any height is numbered in constant time. On irregular ones, whose stairs are short, a
+/// visit costs no more than its own rows: each stair lies at the row where it begins, and a bitmap
+/// says where one does.
 class RowCounters {
  public:
   explicit RowCounters(int32_t rows);
@@ -29,11 +31,16 @@ class RowCounters {
   std::vector<int32_t> values() const;
 
  private:
-  size_t split(int32_t row);
-  void join(size_t first, size_t last);
+  Stair& at(int32_t begin) { return stairs_[static_cast<size_t>(begin)]; }
+  void put(const Stair& stair);
+  void remove(int32_t begin);
+  int32_t begin_of(int32_t row) const;
+  void split(int32_t row);
+  void join(int32_t first, int32_t last);
 
   int32_t rows_;
-  std::vector<Stair> stairs_;  // ascending, covering [0, rows)
+  std::vector<Stair> stairs_;             // [rows], of which those count that begin at their row
+  std::vector<uint64_t> begins_, words_;  // a bit for each of these; for each word with such a bit
 };
 
 }  // namespace verbatim

@@ -107,12 +107,12 @@ std::vector<std::string> placement_names(const Plan& plan,
 }
 
 /// Places the tasks as the first placement does of which one worker at a time can do with what it
-/// finds, or of rotating orders half of them at once; else as that which takes the fewest.
-void place(Plan& plan, const PlanOptions& options, int32_t workers) {
+/// finds, or of rotating orders half of them at once; else as that which takes the fewest. `proof`
+/// is that of the plan's orders.
+void place(Plan& plan, OrderProof& proof, const PlanOptions& options, int32_t workers) {
   std::vector<std::shared_ptr<const HeadOrder>> heads;
   for (const int32_t order : plan.order_of_head)
     heads.push_back(plan.orders[static_cast<size_t>(order)]);
-  OrderProof proof(plan);
   const int32_t enough = proof.rotates() ? std::max(workers / 2, 1) : 1;
   plan.residency = std::numeric_limits<int32_t>::max();
   for (const std::string& name : placement_names(plan, heads, proof.rotates(), options, workers)) {
@@ -176,14 +176,18 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
 
   const int32_t workers =
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
+  OrderProof proof(plan);
   if (options.placement == "auto" && options.pass == Pass::backward && !plan.orders.empty() &&
-      OrderProof(plan).rotates() && runs_better_in_pieces(*plan.orders.front(), workers))
-    cut(plan);
-  place(plan, options, workers);
+      proof.rotates() && runs_better_in_pieces(*plan.orders.front(), workers) && cut(plan))
+    proof = OrderProof(plan);
+  place(plan, proof, options, workers);
   const int32_t most = options.workers > 0 ? options.workers : options.residents;
   if (most > 0 && plan.residency > most) {
     const Plan whole = plan;
-    if (cut(plan)) place(plan, options, workers);
+    if (cut(plan)) {
+      proof = OrderProof(plan);
+      place(plan, proof, options, workers);
+    }
     if (plan.residency > most) {
       if (options.workers > 0)
         throw Error(ErrorCode::unsupported, "make_plan",
