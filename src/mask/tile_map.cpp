@@ -89,16 +89,13 @@ class RunBuilder {
         of_(of) {}
 
   void build(std::vector<int32_t>& begin, std::vector<TileRun>& runs) {
-    const size_t columns = kv_edges_.size() - 1;
-    std::vector<int32_t> ids, id_begin;  // slices of each column, ascending
-    list_slices(columns, ids, id_begin);
+    const std::vector<int32_t> piece_begin = list_pieces();
     begin.assign(1, 0);
-    for (size_t column = 0; column < columns; ++column) {
-      const int64_t k_begin = kv_edges_[column], k_end = kv_edges_[column + 1];
-      pieces_.clear();
-      for (int32_t i = id_begin[column]; i < id_begin[column + 1]; ++i)
-        add_piece(ids[i], k_begin, k_end);
-      sweep(k_begin, k_end, runs, begin.back());
+    runs.reserve(pieces_.size());
+    for (size_t column = 0; column + 1 < kv_edges_.size(); ++column) {
+      const std::span<Piece> pieces = std::span(pieces_).subspan(
+          piece_begin[column], piece_begin[column + 1] - piece_begin[column]);
+      sweep(pieces, kv_edges_[column], kv_edges_[column + 1], runs, begin.back());
       begin.push_back(static_cast<int32_t>(runs.size()));
     }
   }
@@ -108,63 +105,82 @@ class RunBuilder {
     return of_ == Of::columns ? slices_[id] : transpose(slices_[id]);
   }
 
-  void list_slices(size_t columns, std::vector<int32_t>& ids, std::vector<int32_t>& begin) const {
-    struct Reach {
-      int32_t first, last;  // columns that a slice touches
+  /// Fills `pieces_` column by column, in each in the order of slices: where those of a column are.
+  std::vector<int32_t> list_pieces() {
+    const TileIndex columns(kv_edges_);
+    const auto for_each_piece = [&](auto&& f) {
+      for (int32_t id = 0; id < std::ssize(slices_); ++id) {
+        const auto s = tighten(slice(id));
+        if (!s) continue;
+        const int32_t last = columns.at(s->k_end - 1);
+        for (int32_t column = columns.at(s->k_begin); column <= last; ++column) f(id, *s, column);
+      }
     };
-    const TileIndex tiles(kv_edges_);
-    std::vector<Reach> reach;
-    reach.reserve(slices_.size());
-    begin.assign(columns + 1, 0);
-    for (int32_t id = 0; id < std::ssize(slices_); ++id) {
-      const auto s = tighten(slice(id));
-      reach.push_back(s ? Reach{tiles.at(s->k_begin), tiles.at(s->k_end - 1) + 1} : Reach{0, 0});
-      for (int32_t c = reach.back().first; c < reach.back().last; ++c) ++begin[c];
-    }
+    std::vector<int32_t> begin(kv_edges_.size());
+    for_each_piece([&](int32_t, const Slice&, int32_t column) { ++begin[column]; });
     std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), 0);
-    ids.resize(begin.back());
-    for (int32_t id = 0; id < std::ssize(slices_); ++id)
-      for (int32_t c = reach[id].first; c < reach[id].last; ++c) ids[begin[c]++] = id;
+    pieces_.resize(begin.back());
+    for_each_piece([&](int32_t id, const Slice& s, int32_t column) {
+      pieces_[begin[column]++] = piece_of(id, s, kv_edges_[column], kv_edges_[column + 1]);
+    });
     std::shift_right(begin.begin(), begin.end(), 1);  // each has become the next one's
     begin.front() = 0;
+    return begin;
   }
 
-  void add_piece(int32_t id, int64_t k_begin, int64_t k_end) {
-    auto s = tighten(slice(id));
-    const bool is_rectangle = s->lo == Slice::kNoLow && s->hi == Slice::kNoHigh;
-    s = clip(*s, {s->q_begin, s->q_end, k_begin, k_end});
-    if (!is_rectangle && !(s = tighten(*s))) return;
-    const int64_t solid_begin = std::max(s->q_begin, s->k_end - 1 - s->hi);
-    const int64_t solid_end = std::min(s->q_end, s->k_begin - s->lo + 1);
-    Piece piece{q_tiles_.at(s->q_begin), q_tiles_.at(s->q_end - 1) + 1, 0, 0, id,
-                s->k_end - s->k_begin};
-    piece.solid_first = piece.solid_last = piece.last;
+  /// Of a tightened slice that touches the column; its band may leave nothing there.
+  Piece piece_of(int32_t id, const Slice& whole, int64_t k_begin, int64_t k_end) const {
+    Slice s = clip(whole, {whole.q_begin, whole.q_end, k_begin, k_end});
+    if (s.lo != Slice::kNoLow || s.hi != Slice::kNoHigh) {
+      const auto tight = tighten(s);
+      if (!tight) return {0, 0, 0, 0, id, 0};
+      s = *tight;
+    }
+    const int32_t last = q_tiles_.at(s.q_end - 1) + 1;
+    Piece piece{q_tiles_.at(s.q_begin), last, last, last, id, s.k_end - s.k_begin};
+    const int64_t solid_begin = std::max(s.q_begin, s.k_end - 1 - s.hi);
+    const int64_t solid_end = std::min(s.q_end, s.k_begin - s.lo + 1);
     if (solid_begin < solid_end) {
-      const int32_t first = solid_begin == 0 ? 0 : q_tiles_.at(solid_begin - 1) + 1;
-      const int32_t last = q_tiles_.at(solid_end);
-      if (first < last) {
-        piece.solid_first = first;
-        piece.solid_last = last;
+      int32_t solid_first = q_tiles_.at(solid_begin);
+      if (q_edges_[solid_first] < solid_begin) ++solid_first;
+      const int32_t solid_last = q_tiles_.at(solid_end);
+      if (solid_first < solid_last) {
+        piece.solid_first = solid_first;
+        piece.solid_last = solid_last;
       }
     }
-    pieces_.push_back(piece);
+    return piece;
   }
 
   /// Splits the column wherever a piece changes and classifies each part at once.
-  void sweep(int64_t k_begin, int64_t k_end, std::vector<TileRun>& runs, int32_t column_begin) {
+  void sweep(std::span<Piece> pieces, int64_t k_begin, int64_t k_end, std::vector<TileRun>& runs,
+             int32_t column_begin) {
     const auto before = [](const Piece& a, const Piece& b) {
       return a.first != b.first ? a.first < b.first : a.id < b.id;
     };
-    if (!std::ranges::is_sorted(pieces_, before)) std::ranges::sort(pieces_, before);
+    const auto empty = std::ranges::remove_if(pieces, [](const Piece& p) { return p.last == 0; });
+    pieces = pieces.first(pieces.size() - empty.size());
+    if (!std::ranges::is_sorted(pieces, before)) std::ranges::sort(pieces, before);
     active_.clear();
     size_t next = 0;
     int32_t tile = 0;
-    while (next < pieces_.size() || !active_.empty()) {
-      if (active_.empty()) tile = pieces_[next].first;
-      while (next < pieces_.size() && pieces_[next].first <= tile) {
-        active_.push_back(pieces_[next++]);
+    while (next < pieces.size() || !active_.empty()) {
+      if (active_.empty()) {
+        const Piece& p = pieces[next];
+        if (next + 1 == pieces.size() || p.last <= pieces[next + 1].first) {  // alone
+          const bool fills = p.width == k_end - k_begin;
+          append(runs, column_begin, {p.first, p.solid_first, p.id, 1});
+          append(runs, column_begin, {p.solid_first, p.solid_last, fills ? 0 : p.id, !fills});
+          append(runs, column_begin, {p.solid_last, p.last, p.id, 1});
+          ++next;
+          continue;
+        }
+        tile = p.first;
       }
-      int32_t end = next < pieces_.size() ? pieces_[next].first : INT32_MAX;
+      while (next < pieces.size() && pieces[next].first <= tile) {
+        active_.push_back(pieces[next++]);
+      }
+      int32_t end = next < pieces.size() ? pieces[next].first : INT32_MAX;
       int64_t solid_width = 0;
       bool all_solid = true;
       for (const Piece& p : active_) {
@@ -173,12 +189,12 @@ class RunBuilder {
         all_solid = all_solid && p.solid(tile);
       }
       if (all_solid) {
-        append(runs, column_begin, tile, end, solid_width == k_end - k_begin);
+        append_active(runs, column_begin, tile, end, solid_width == k_end - k_begin);
       } else if (active_.size() == 1) {
-        append(runs, column_begin, tile, end, false);
+        append_active(runs, column_begin, tile, end, false);
       } else {  // few tiles: here a band or a slice's end crosses a tile that slices share
         for (int32_t t = tile; t < end; ++t) {
-          append(runs, column_begin, t, t + 1, is_full(t, k_begin, k_end));
+          append_active(runs, column_begin, t, t + 1, is_full(t, k_begin, k_end));
         }
       }
       tile = end;
@@ -195,18 +211,21 @@ class RunBuilder {
     return area == (q_end - q_begin) * (k_end - k_begin);
   }
 
-  void append(std::vector<TileRun>& runs, int32_t column_begin, int32_t first, int32_t last,
-              bool full) {
-    TileRun run{first, last, 0, 0};
-    if (!full) {
-      run.slice_begin = list_of_active();
-      run.slice_count = static_cast<int32_t>(active_.size());
-    }
+  void append_active(std::vector<TileRun>& runs, int32_t column_begin, int32_t first, int32_t last,
+                     bool full) {
+    const auto count = static_cast<int32_t>(active_.size());
+    append(runs, column_begin,
+           full ? TileRun{first, last, 0, 0} : TileRun{first, last, list_of_active(), count});
+  }
+
+  /// Adds a run behind its neighbour, or to it when both are cut by the same slices.
+  static void append(std::vector<TileRun>& runs, int32_t column_begin, const TileRun& run) {
+    if (run.first >= run.last) return;
     if (static_cast<int32_t>(runs.size()) > column_begin) {
       TileRun& previous = runs.back();
-      if (previous.last == first && previous.slice_begin == run.slice_begin &&
+      if (previous.last == run.first && previous.slice_begin == run.slice_begin &&
           previous.slice_count == run.slice_count) {
-        previous.last = last;
+        previous.last = run.last;
         return;
       }
     }
@@ -234,7 +253,8 @@ class RunBuilder {
   TileIndex q_tiles_;
   std::vector<int32_t>& slice_ids_;
   Of of_;
-  std::vector<Piece> pieces_, active_;
+  std::vector<Piece> pieces_;  // of all columns
+  std::vector<Piece> active_;
   std::vector<int32_t> ids_;
   size_t latest_ = 0;
 };
