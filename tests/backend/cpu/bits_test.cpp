@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cases.h"
 #include "backend/cpu/plans.h"
+#include "verbatim/schedule.h"
 
 namespace verbatim::test {
 namespace {
