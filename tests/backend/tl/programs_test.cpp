@@ -15,6 +15,7 @@
 #include "tl/programs.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
+#include "verbatim/verbatim.h"
 
 namespace verbatim::test {
 namespace {
