@@ -45,17 +45,16 @@ def test_every_table_and_figure_has_a_row():
     }  # fmt: skip
 
 
-def test_every_table_and_figure_of_the_texts_has_a_row():
-    folder = os.environ.get("VERBATIM_PAPERS")
-    if not folder:
-        pytest.skip("VERBATIM_PAPERS does not name the folder of the papers' texts")
-    for paper, name in TEXTS.items():
-        text = pathlib.Path(folder, name).read_text(errors="replace")
-        named = {("fig" if kind == "F" else "table") + number
-                 for kind, number in re.findall(r"\b([FT])(?:igure|ig\.|able) (\d+)", text)
-                 }  # fmt: skip
-        assert len(named) == sum(COUNTS[paper])
-        assert all(f"{paper}:{item}" in registry.ENTRIES for item in named)
+if "VERBATIM_PAPERS" in os.environ:  # the folder of the texts, which are not ours to ship
+
+    def test_every_table_and_figure_of_the_texts_has_a_row():
+        for paper, name in TEXTS.items():
+            text = pathlib.Path(os.environ["VERBATIM_PAPERS"], name).read_text(errors="replace")
+            named = {("fig" if kind == "F" else "table") + number
+                     for kind, number in re.findall(r"\b([FT])(?:igure|ig\.|able) (\d+)", text)
+                     }  # fmt: skip
+            assert len(named) == sum(COUNTS[paper])
+            assert all(f"{paper}:{item}" in registry.ENTRIES for item in named)
 
 
 def test_entries_can_be_made_where_they_say_so():

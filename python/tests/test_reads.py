@@ -60,7 +60,7 @@ def test_dense_masks_are_read_once(reads, monkeypatch):
 
 def test_the_second_layer_waits_for_nothing():
     if not torch.cuda.is_available():
-        pytest.skip("no GPU")
+        pytest.skip("needs CUDA")
     q, k, v = (torch.randn(96, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
                for _ in range(3))  # fmt: skip
     lengths = torch.tensor([0, 40, 96], device="cuda", dtype=torch.int32)
