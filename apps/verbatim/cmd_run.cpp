@@ -198,10 +198,11 @@ int RunCommand::run() const {
 
   Progress progress;
   progress.say("planning ...");
-  AttentionOptions options = planning.make_both(device);
-  options.kernels = kernels.read();
-  if (world.given() && !options.kernels.empty())
+  std::vector<std::string> programs = kernels.read(device);
+  if (world.given() && !programs.empty())
     fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
+  AttentionOptions options = planning.make_both(device);
+  options.kernels = std::move(programs);
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = milliseconds_since(start) / 1e3;

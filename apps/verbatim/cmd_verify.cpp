@@ -59,10 +59,11 @@ int VerifyCommand::run() const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  AttentionOptions options = planning.make_both(device);
-  options.kernels = kernels.read();
-  if (world.given() && !options.kernels.empty())
+  std::vector<std::string> programs = kernels.read(device);
+  if (world.given() && !programs.empty())
     fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
+  AttentionOptions options = planning.make_both(device);
+  options.kernels = std::move(programs);
   const std::optional<DistOptions> asked =
       world.given() ? std::optional(world.make()) : std::nullopt;
 

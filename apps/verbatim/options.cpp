@@ -225,7 +225,9 @@ void KernelOptions::add_to(CLI::App& command, const char* group) {
       ->expected(1, 2);
 }
 
-std::vector<std::string> KernelOptions::read() const {
+std::vector<std::string> KernelOptions::read(const std::string& device) const {
+  if (!files.empty() && device != "cpu")
+    fail("programs are interpreted on the CPU", {"--device", device, "cpu beside --kernel", "cpu"});
   std::vector<std::string> texts;
   for (const std::string& file : files) texts.push_back(read_text(file));
   return texts;

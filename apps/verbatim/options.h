@@ -70,8 +70,8 @@ struct KernelOptions {
   std::vector<std::string> files;
 
   void add_to(CLI::App& command, const char* group);
-  /// Their texts.
-  std::vector<std::string> read() const;
+  /// Their texts. Refuses a device that interprets none.
+  std::vector<std::string> read(const std::string& device) const;
 };
 
 /// Where results go besides the terminal.

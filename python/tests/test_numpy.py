@@ -237,3 +237,11 @@ def test_plans_name_what_fixes_their_bits():
         va.Plan(PROBLEM, arithmetic="sm80")
     with pytest.raises(ValueError, match="there is no such arithmetic"):
         va.Plan(PROBLEM, arithmetic="sm75")
+    q, k, v, dout = inputs(np.random.default_rng(3))
+    o, lse = va.attention(q, k, v, arithmetic="cpu", return_lse=True)
+    assert o.tobytes() == va.attention(q, k, v).tobytes()
+    va.attention_backward(dout, q, k, v, o, lse, arithmetic="cpu")
+    with pytest.raises(ValueError, match="there is no such arithmetic"):
+        va.attention(q, k, v, arithmetic="sm75")
+    with pytest.raises(ValueError, match="there is no such arithmetic"):
+        va.attention_backward(dout, q, k, v, o, lse, arithmetic="sm75")

@@ -120,7 +120,7 @@ def op_arguments(how):
     seed = torch.tensor(how["seed"]) if "seed" in how else None
     spec = how.get("mask", masks.Full()).spec
     return (seed, spec, how.get("scale"), how.get("softcap", 0.0), how.get("dropout", 0.0),
-            how.get("order", "auto"), "auto", how.get("level", "invariant"), True)  # fmt: skip
+            how.get("order", "auto"), "auto", how.get("level", "invariant"), True, "")  # fmt: skip
 
 
 @pytest.mark.parametrize("how", CASES.values(), ids=CASES)
@@ -218,7 +218,8 @@ def test_the_order_survives_every_entry_point(monkeypatch, place):
     monkeypatch.setattr(
         ops, "call_of", lambda x, mask, how: asked.append((len(x), how[3:])) or real(x, mask, how)
     )
-    how = {"order": "shift", "level": "run_to_run", "deterministic": False}
+    kernels = "cpu" if place.device == "cpu" else "sm80"
+    how = {"order": "shift", "level": "run_to_run", "deterministic": False, "arithmetic": kernels}
     q, k, v = inputs(place)
 
     def call(q, k, v):
@@ -229,7 +230,7 @@ def test_the_order_survives_every_entry_point(monkeypatch, place):
     for o in (call(q, k, v), compiled, checkpointed):
         gradients(o, q, k, v)
     assert len(asked) >= 6
-    assert set(asked) == {(n, ("shift", "auto", "run_to_run", False)) for n in (3, 6)}
+    assert set(asked) == {(n, ("shift", "auto", "run_to_run", False, kernels)) for n in (3, 6)}
 
 
 def test_checkpointing_draws_the_same_dropout(place):
@@ -437,6 +438,8 @@ def test_errors_name_what_is_wrong():
         va.attention(q.double(), k.double(), v.double())
     with pytest.raises(ValueError, match="wrong dtype of k"):
         va.attention(q, k.half(), v)
+    with pytest.raises(ValueError, match="there is no such arithmetic"):
+        va.attention(q, k, v, arithmetic="sm75")
     with pytest.raises(TypeError, match="k is no Tensor; got ndarray"):
         va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32")) and va.attention_backward(
             q, q, k.numpy(), v, q, q

@@ -20,7 +20,7 @@ from .native import load
 
 SETTINGS = (
     "str mask, float? scale, float softcap, float dropout, str order, str forward_order, "
-    "str level, bool deterministic"
+    "str level, bool deterministic, str arithmetic"
 )
 _library = torch.library.Library("verbatim", "DEF")
 _library.define(

@@ -78,7 +78,8 @@ def activate() -> Activation:
 
 def _plan(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask, scale: Any, dropout: float) -> Plan:
     """For (batch, length, heads, dim) tensors, always deterministic."""
-    return plan_of(q, k, v, mask.spec, (scale, 0.0, dropout, "auto", "auto", "invariant", True))
+    settings = (scale, 0.0, dropout, "auto", "auto", "invariant", True, "")
+    return plan_of(q, k, v, mask.spec, settings)
 
 
 def _top_left(q_len: int, kv_len: int, is_causal: bool) -> masks.Mask:

@@ -12,8 +12,9 @@ from ._library import DTYPES
 from .masks import Full, Mask
 from .plan import Plan, Problem
 
-# scale, softcap, dropout, order, forward_order, level, deterministic: as attention() takes them
-Settings = tuple[float | None, float, float, str, str, str, bool]
+# scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as attention()
+# takes them
+Settings = tuple[float | None, float, float, str, str, str, bool, str]
 _FULL = Full()
 _operators: Any = None  # the module _torch, once a tensor has come
 
@@ -36,7 +37,7 @@ def make_plan(
     any_order: bool,
 ) -> Plan:  # fmt: skip
     """The plan for q, k and v of these shapes; `mask` is Mask.spec."""
-    scale, softcap, dropout, order, forward_order, level, deterministic = how
+    scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic = how
     order, level = resolve_order(order, level, deterministic, any_order)
     q, k, v = shapes
     scale = None if scale is None else float(scale)
@@ -44,8 +45,9 @@ def make_plan(
         q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
     )  # fmt: skip
     return Plan(
-        problem, _Text(mask), order=order, forward_order=forward_order, level=level, device=device
-    )
+        problem, _Text(mask), order=order, forward_order=forward_order, level=level,
+        arithmetic=arithmetic, device=device,
+    )  # fmt: skip
 
 
 def _plan_for(
@@ -111,6 +113,7 @@ def attention(
     forward_order: str = "auto",
     level: str = "invariant",
     deterministic: bool = True,
+    arithmetic: str = "",
     return_lse: bool = False,
 ) -> Any:
     """Exact attention whose gradients are the same bits every time.
@@ -134,6 +137,7 @@ def attention(
         level: "invariant", "gpu_to_gpu" or "run_to_run": what stays equal (docs/determinism.md).
         deterministic: False lets "auto" give up the order. Ignored while
             torch.use_deterministic_algorithms(True) holds, which also forbids order "none".
+        arithmetic: "sm80" takes the portable kernels on Hopper, too; "": the device's.
         return_lse: also return the row logarithms of the softmax sums.
 
     Returns:
@@ -144,7 +148,10 @@ def attention(
         ValueError, NotImplementedError: name the argument, what was passed and what would do.
     """
     spec = (mask or _FULL).spec
-    settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
+    settings = (
+        scale, float(softcap), float(dropout), order, forward_order, level, deterministic,
+        arithmetic,
+    )  # fmt: skip
     if hasattr(q, "requires_grad"):
         if _operators is None:
             _import_operators()
@@ -171,6 +178,7 @@ def attention_backward(
     forward_order: str = "auto",
     level: str = "invariant",
     deterministic: bool = True,
+    arithmetic: str = "",
 ) -> tuple[Any, ...]:
     """(dQ, dK, dV) for dout, like o, given what attention(..., return_lse=True) took and returned.
 
@@ -179,7 +187,10 @@ def attention_backward(
     """
     spec = (mask or _FULL).spec
     tensors = (q, k, v, o, dout, lse)
-    settings = (scale, float(softcap), float(dropout), order, forward_order, level, deterministic)
+    settings = (
+        scale, float(softcap), float(dropout), order, forward_order, level, deterministic,
+        arithmetic,
+    )  # fmt: skip
     return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
 
 

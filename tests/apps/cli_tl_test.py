@@ -100,7 +100,8 @@ class Tl(Tool):
                 (["run", *PROBLEM, "--dtype", "f16", "--kernel", program], ["dtype"]),
                 (["run", *PROBLEM, "--kernel", program, self.path / "two.tl"],
                  ["two programs are for one pass"]),
-                (["run", *PROBLEM, "--device", "cuda", "--kernel", program], [])]:
+                (["run", *PROBLEM, "--device", "cuda", "--kernel", program],
+                 ["--device", "got cuda", "nearest: cpu"])]:
             message = self.refusal(*words)
             for part in parts:
                 self.assertIn(part, message, words)

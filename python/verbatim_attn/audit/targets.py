@@ -84,7 +84,7 @@ class Verbatim(Target):
                 return_lse=True,
             )  # fmt: skip
             return {"o": o, "lse": lse}
-        settings = (None, 0.0, 0.0, self.order, "auto", "invariant", deterministic)
+        settings = (None, 0.0, 0.0, self.order, "auto", "invariant", deterministic, "")
         plan = plan_of(q, k, v, self.mask.spec, settings)
         o, lse = plan.forward(q, k, v, threads=self.threads)
         dq, dk, dv = plan.backward(dout, q, k, v, o, lse, threads=self.threads)
