@@ -410,10 +410,11 @@ def test_the_order_survives(built, monkeypatch):
     asked, make_plan = [], native.make_plan
     monkeypatch.setattr(native, "make_plan", lambda *x: asked.append(x[4]) or make_plan(*x))
     q, k, v = inputs(q_len=123)
-    how = {"order": "shift", "level": "run_to_run", "deterministic": False}
+    how = {"order": "shift", "level": "run_to_run", "deterministic": False, "arithmetic": "cpu"}
     for _ in range(2):
         gradients(va.attention(q, k, v, **how), q, k, v)
-    assert asked == [(None, 0.0, 0.0, "shift", "auto", "run_to_run", False)]  # by both passes, once
+    settings = (None, 0.0, 0.0, "shift", "auto", "run_to_run", False, "cpu")
+    assert asked == [settings]  # by both passes, once
 
 
 def test_activation_changes_nothing(place, both):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,9 +26,7 @@ class Handle:
     def __init__(self, spec: str) -> None:
         self.pointer = ctypes.c_void_p()
         _library.check(_library.create(spec.encode(), ctypes.byref(self.pointer)))
-
-    def __del__(self) -> None:
-        _library.destroy(self.pointer)
+        weakref.finalize(self, _library.destroy, self.pointer)  # at exit, too
 
 
 class Call:
