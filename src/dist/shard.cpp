@@ -1,4 +1,7 @@
 // Which rank holds which positions: cells between common tile edges, dealt to ranks.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -8,8 +11,6 @@
 #include "schedule/names.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
-
-#include <fmt/format.h>
 
 namespace verbatim {
 namespace {
@@ -130,7 +131,7 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   for (const ShardInfo& info : kShards) names.emplace_back(info.name);
   if (std::ranges::find(names, sharding.name) == names.end())
     throw Error(ErrorCode::invalid_argument, "dist", "no such sharding",
-                {"shard", "'" + sharding.name + "'", "a name of shards()",
+                {"shard", "'" + sharding.name + "'", fmt::format("{}", fmt::join(names, ", ")),
                  nearest_name(sharding.name, names)});
 
   const Problem& problem = forward.problem;

@@ -1,6 +1,7 @@
 #include "dist/strategy.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -107,8 +108,8 @@ Grid make_grid(const Problem& problem, DistOptions& options) {
   for (const StrategyInfo& info : kStrategies) names.emplace_back(info.name);
   if (std::ranges::find(names, options.strategy) == names.end())
     throw Error(ErrorCode::invalid_argument, "dist", "no such strategy",
-                {"strategy", "'" + options.strategy + "'", "a name of strategies()",
-                 nearest_name(options.strategy, names)});
+                {"strategy", "'" + options.strategy + "'",
+                 fmt::format("{}", fmt::join(names, ", ")), nearest_name(options.strategy, names)});
   Grid grid;
   grid.inner = inner_size(problem, options);
   grid.outer = options.world / grid.inner;

@@ -50,27 +50,6 @@ void DistCase::expect_same(const DistOptions& options) {
   expect_bytes(dealt.forward, replay(dealt.forward, tensors.forward(), "cpu", run));
   expect_bytes(dealt.backward, replay(dealt.backward, tensors.backward(), "cpu", run));
   EXPECT_EQ(tensors.hashes(), expected);
-  EXPECT_EQ(dealt.forward.whole.fingerprint(), forward.fingerprint());
-  EXPECT_EQ(dealt.backward.whole.fingerprint(), backward.fingerprint());
-}
-
-std::vector<Mask> every_mask(int64_t kv_heads) {
-  constexpr int64_t n = 200;
-  const std::vector<int64_t> documents{70, 1, 0, 129}, prefix{20}, edges{0, 30, 31, 110, n};
-  return {masks::full(n, n),
-          masks::causal(n, n),
-          masks::full_sliding_window(n, n, 40),
-          masks::causal_sliding_window(n, n, 40),
-          masks::full_document(documents),
-          masks::causal_document(documents),
-          masks::share_question(documents),
-          masks::causal_blockwise(documents),
-          masks::global_sliding(n, 20, 30),
-          masks::prefix_lm_causal(n, 70),
-          masks::prefix_lm_document(documents, prefix),
-          masks::block_causal_document(documents, 30),
-          masks::uniform_block_sparse(n, n, 24, 40, 0.4, 3, kv_heads),
-          masks::variable_block_sparse(edges, edges, 0.5, 3, kv_heads)};
 }
 
 std::vector<std::string> strategy_names() {

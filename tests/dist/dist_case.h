@@ -21,12 +21,9 @@ struct DistCase {
     DistPlan forward, backward;
   };
   Dealt deal(const DistOptions& options) const;
-  /// Proves and replays; expects the bits and fingerprints of one device and the bytes predicted.
+  /// Proves and replays; expects the bits of one device and the bytes predicted.
   void expect_same(const DistOptions& options);
 };
-
-/// A mask of each of the 14 patterns, of 200 positions.
-std::vector<Mask> every_mask(int64_t kv_heads);
 
 std::vector<std::string> strategy_names();
 std::vector<std::string> shard_names();

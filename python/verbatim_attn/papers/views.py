@@ -191,8 +191,8 @@ def _length_line(entry: Entry, of: list[Part]) -> str:
     said = []
     for part in of:
         r = part["result"]
-        short, long = (sum(share for n, share in r[name].items() if (int(n) >= 13) == far)
-                       for name, far in (("share_of_documents", False), ("share_of_tokens", True)))  # fmt: skip
+        short = sum(share for n, share in r["share_of_documents"].items() if int(n) < 13)
+        long = sum(share for n, share in r["share_of_tokens"].items() if int(n) >= 13)
         said.append(f"{r['source']} to {r['total']}: {short:.1%} of documents below 8,192 tokens,"
                     f" {long:.0%} of tokens in longer ones")  # fmt: skip
     return "; ".join(said)

@@ -18,26 +18,6 @@ constexpr TileShape kTile{16, 32};
 constexpr int64_t kDocs[] = {70, 1, 0, 129};
 constexpr int64_t kLength = 200;
 
-/// The fourteen patterns.
-std::vector<Mask> every_mask(int64_t kv_heads) {
-  constexpr int64_t n = kLength;
-  const std::vector<int64_t> prefix{20}, edges{0, 30, 31, 110, n};
-  return {masks::full(n, n),
-          masks::causal(n, n),
-          masks::full_sliding_window(n, n, 40),
-          masks::causal_sliding_window(n, n, 40),
-          masks::full_document(kDocs),
-          masks::causal_document(kDocs),
-          masks::share_question(kDocs),
-          masks::causal_blockwise(kDocs),
-          masks::global_sliding(n, 20, 30),
-          masks::prefix_lm_causal(n, 70),
-          masks::prefix_lm_document(kDocs, prefix),
-          masks::block_causal_document(kDocs, 30),
-          masks::uniform_block_sparse(n, n, 24, 40, 0.4, 3, kv_heads),
-          masks::variable_block_sparse(edges, edges, 0.5, 3, kv_heads)};
-}
-
 Problem problem_of(int64_t length, Dtype dtype = Dtype::f32) {
   return {.batch = 2,
           .q_heads = 4,

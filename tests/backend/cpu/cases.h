@@ -32,4 +32,7 @@ struct Case {
   std::string describe() const;
 };
 
+/// A mask of each of the 14 patterns, of 200 positions.
+std::vector<Mask> every_mask(int64_t kv_heads);
+
 }  // namespace verbatim::test
