@@ -195,12 +195,14 @@ def draw_chains():
     return svg.document()
 
 
-FIRST, SECOND = "h200_peers.json", "h200_peers_sdpa.json"  # the runs of the chart
+# The runs of the chart.
+FIRST, SECOND, THIRD = "h200_peers.json", "h200_peers_sdpa.json", "h200_cudnn_flex.json"
 LINES = (  # provider, name, run, colour
     ("verbatim", "Verbatim, deterministic", FIRST, "#0b6e4f"),
     ("flash_attn_3", "FlashAttention-3", FIRST, "#2e86ab"),
     ("flash_attn_3:deterministic", "FlashAttention-3, deterministic", FIRST, "#7d5ba6"),
     ("torch:cudnn", "cuDNN", SECOND, "#c26d27"),
+    ("cudnn:flex:deterministic", "cuDNN flex_attention, deterministic", THIRD, "#a3a300"),
     ("flex", "FlexAttention", FIRST, "#d1495b"),
     ("torch:flash", "FlashAttention-2", SECOND, "#66797f"),
 )
@@ -209,7 +211,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
 def stroke(provider, run, colour):
     width = 3.5 if provider == "verbatim" else 2
-    return f"stroke:{colour};stroke-width:{width}" + (";stroke-dasharray:6 4" * (run == SECOND))
+    return f"stroke:{colour};stroke-width:{width}" + (";stroke-dasharray:6 4" * (run != FIRST))
 
 
 def draw_rates(svg, left, top, dim, runs):
@@ -234,8 +236,8 @@ def draw_rates(svg, left, top, dim, runs):
 
 
 def draw_speed():
-    runs = {run: json.loads((RESULTS / run).read_text()) for run in (FIRST, SECOND)}
-    svg = Svg(960, 408, "Backward TFLOP/s by length: Verbatim and its peers, causal, H200")
+    runs = {run: json.loads((RESULTS / run).read_text()) for run in (FIRST, SECOND, THIRD)}
+    svg = Svg(960, 430, "Backward TFLOP/s by length: Verbatim and its peers, causal, H200")
     draw_rates(svg, 62, 52, 128, runs)
     draw_rates(svg, 532, 52, 64, runs)
     for i, (provider, name, run, colour) in enumerate(LINES):
@@ -243,10 +245,11 @@ def draw_speed():
         svg.path(f"M{x} {y - 4}h28", "line", stroke(provider, run, colour))
         svg.text(x + 36, y, name)
     note = (
-        "NVIDIA H200, bf16, 16,384 tokens of hidden size 2,048. Dashed: another run (commit"
-        f" {runs[SECOND]['commit']}; the others {runs[FIRST]['commit']})."
+        "NVIDIA H200, bf16, 16,384 tokens of hidden size 2,048. Commit"
+        f" {runs[FIRST]['commit']}; dashed: other runs ({runs[SECOND]['commit']},"
+        f" {runs[THIRD]['commit']})."
     )
-    svg.text(62, 396, note, "small")
+    svg.text(62, 418, note, "small")
     return svg.document()
 
 

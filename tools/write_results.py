@@ -24,6 +24,7 @@ PEERS = {
     "torch:math": "plain formulas (PyTorch)",
     "flex": "FlexAttention",
     "flash_attn_3": "FlashAttention-3",
+    "cudnn:flex": "cuDNN's flex_attention",
 }
 
 
@@ -89,8 +90,9 @@ def summary(rows, providers):
     return table(lines)
 
 
-def peers(name, providers, of_set=None):
-    """A run of `python -m verbatim_attn.bench`: `providers` beside ours, of one set or all."""
+def peers(name, providers, of_set=None, script=None):
+    """A run of `python -m verbatim_attn.bench`: `providers` beside ours, of one set or all. `script`:
+    what called it, several times."""
     result = load(name)
     shown = ("verbatim", *providers)
     result["results"] = [
@@ -106,7 +108,7 @@ def peers(name, providers, of_set=None):
     }
     run = again(
         "export VERBATIM_LIBRARY=build/libverbatim_c.so PYTHONPATH=python",
-        command(["python", "-m", "verbatim_attn.bench"], result["arguments"], own),
+        script or command(["python", "-m", "verbatim_attn.bench"], result["arguments"], own),
     )
     parts = [
         summary(report.rows_of([result]), providers),
@@ -276,6 +278,17 @@ PAGES = {
         "Twelve masks, one sequence of 8,192 tokens, 64:8 heads of 128. `s0` is the seed of what is"
         " drawn. A peer without a number does not take that mask.",
         lambda: peers("h200_peers_masks.json", ("flex", *FA3, *VARLEN, *FA2, "torch:cudnn")),
+    ),
+    "cudnn-flex": (
+        "How fast is cuDNN's flex_attention?",
+        "nvidia-cudnn-frontend 1.32.0, the nearest relative of ours: masks as intervals of keys, with"
+        " a switch for determinism. The shapes of [dense](dense.md) and [masks](masks.md). Three"
+        " repeats have equal bits with the switch in all 36 cases, without it in 2.",
+        lambda: peers(
+            "h200_cudnn_flex.json",
+            ("cudnn:flex", "cudnn:flex:deterministic"),
+            script="COMMIT=COMMIT LIB=build OUT=results bash bench/peers.sh cudnn",
+        ),
     ),
     "blocks": (
         "How much faster is a transformer block?",
