@@ -13,13 +13,14 @@ void start_load(int ctas, unsigned seed, void* stream);
 /// Whether a plain kernel launched now ends within a second.
 bool kernels_run();
 
-/// Multiprocessors that nobody else gets: CTAs with all of a multiprocessor's shared memory, which
-/// run until the object goes, or for five seconds.
+/// Multiprocessors that others do not get: a CTA on each, which runs until the object goes, or for
+/// five seconds.
 class Occupied {
  public:
+  enum class By { all_shared, most_shared };  // no other CTA fits; no Hopper backward's does
   /// Returns when all of the CTAs run. Kernels that are launched meanwhile must have run before:
   /// loading one may wait for the device.
-  explicit Occupied(int multiprocessors);
+  explicit Occupied(int multiprocessors, By by = By::all_shared);
   ~Occupied();
   Occupied(const Occupied&) = delete;
   Occupied& operator=(const Occupied&) = delete;
