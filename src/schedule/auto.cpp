@@ -40,19 +40,24 @@ double longest_sequence(const TileMap& tiles) {
   return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
-/// Visits of one query head: all of them, and those of the fullest KV tile.
+/// Visits of one query head: all of them, those of the fullest KV tile, and the KV tiles of which
+/// most see the same query tile last.
 struct Load {
-  int64_t visits = 0, longest = 0, columns = 0;
+  int64_t visits = 0, longest = 0, columns = 0, alike = 0;
 
   explicit Load(const TileMap& tiles) : visits(tiles.count()), columns(tiles.kv_tiles()) {
-    for (int32_t j = 0; j < tiles.kv_tiles(); ++j)
-      longest = std::max(longest, count_tiles(tiles.column(j)));
+    std::vector<int64_t> ends(static_cast<size_t>(tiles.q_tiles()));
+    for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
+      const auto column = tiles.column(j);
+      if (column.empty()) continue;
+      longest = std::max(longest, count_tiles(column));
+      alike = std::max(alike, ++ends[static_cast<size_t>(column.back().last - 1)]);
+    }
   }
   /// Whether the longest chain is at least a quarter longer than the mean.
   bool unequal() const { return 4 * longest * columns >= 5 * visits; }
-  /// Whether it is at least four times as long: some KV tiles are seen by far more rows than others
-  /// (a question that all answers share).
-  bool has_shared_tiles() const { return longest * columns >= 4 * visits; }
+  /// Whether most chains of a descending order start at one query tile, and follow each other.
+  bool starts_together() const { return 2 * alike > columns; }
 };
 
 /// Whether one chain of the head takes 2/3 of each worker's share of all heads, or more.
@@ -124,11 +129,12 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const std::string order = head.name == "none"
                                 ? contract::auto_order(Pass::backward, *head.tiles, head.group)
                                 : head.name;
-  const bool staggered = (order.starts_with("descending") || order == "auto") && load.unequal();
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md).
   const bool rectangular = load.visits == load.columns * head.tiles->q_tiles();
   const bool splits = order.find('/') != std::string::npos;
+  const bool staggered = (order.starts_with("descending") || order == "auto") &&
+                         (load.unequal() || (load.starts_together() && !rectangular));
   size_t side_by_side = rectangular || splits ? between(4, fitting, many) : 1;
   if (order.starts_with("shift")) {
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
@@ -145,10 +151,11 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
   // Longest first puts all parts side by side. That pays where the end of the longest chains would
-  // be waited for, and of packed sequences, whose chains are short.
+  // be waited for, and where chains start apart (a question that all answers share); of packed
+  // sequences, whose chains are short, until there are many heads.
   const bool packed = head.tiles->sequences.size() > 1;
   const bool few =
-      packed ? count <= many : load.has_shared_tiles() || has_long_chains(head, count, workers);
+      packed ? count <= many : !load.starts_together() || has_long_chains(head, count, workers);
   if (staggered && few && head.group > 1 && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};

@@ -98,6 +98,21 @@ TEST(Auto, PutsForwardHeadsSideBySideWhereRowsAreUnequal) {
   EXPECT_EQ(placement(masks::causal(8192, 8192)), "head_swizzled:8");
 }
 
+// Chains that start at one query tile follow each other, so heads start one after another; those
+// of a shared question and of global tokens start apart and go by length (docs/placements.md).
+TEST(Auto, StaggersWhatStartsTogether) {
+  const auto placement = [](const Mask& mask) {
+    return make_plan(problem_of(64, 8, 8192), mask, h200_options()).placement.name;
+  };
+  const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
+  EXPECT_EQ(placement(masks::causal(8192, 8192)), "staggered:8");
+  EXPECT_EQ(placement(masks::prefix_lm_causal(8192, 6724)), "staggered:8");
+  EXPECT_EQ(placement(masks::causal_blockwise(documents)), "staggered:8");
+  EXPECT_EQ(placement(masks::share_question(documents)), "longest_first");
+  EXPECT_EQ(placement(masks::global_sliding(8192, 528, 528)), "longest_first");
+  EXPECT_EQ(placement(masks::causal_sliding_window(8192, 8192, 1024)), "head_swizzled:2");
+}
+
 // Chains that rotate through a group are pieces where whole heads would leave workers idle.
 TEST(Auto, CutsWhatRotatesThroughAGroup) {
   const auto plan = [](int64_t q_heads, int64_t kv_heads, int64_t length) {
