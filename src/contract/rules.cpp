@@ -57,8 +57,9 @@ bool rotates(const Shape& shape) {
 }
 
 bool is_skewed(const Shape& shape) {
-  return static_cast<double>(shape.longest_column) * static_cast<double>(shape.columns.size()) >=
-         kSkewed * static_cast<double>(shape.visits);
+  return !shape.starts_together() &&
+         static_cast<double>(shape.longest_column) * static_cast<double>(shape.columns.size()) >=
+             kSkewed * static_cast<double>(shape.visits);
 }
 
 constexpr std::array kRules{
@@ -68,8 +69,8 @@ constexpr std::array kRules{
               "chains that each start at another row never wait in the same one", rotates,
               [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"skewed",
-              "some KV tile has at least 2.5 times as many visits as the mean (a question that all "
-              "answers share, global tokens)",
+              "some KV tile has at least 2.5 times as many visits as the mean, and most start at "
+              "other query tiles (a question that all answers share, global tokens)",
               "parts only where chains are long: parts of short ones wait for each other",
               is_skewed, [](const Shape& shape) { return descending(shape, true); }},
     OrderRule{"descending", "all others",
@@ -81,12 +82,14 @@ constexpr std::array kRules{
 
 Shape::Shape(const TileMap& tiles, int32_t heads)
     : group(heads), rows(tiles.q_edges.back()), q_tiles(tiles.q_tiles()) {
+  std::vector<int64_t> ends(static_cast<size_t>(q_tiles));
   for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
-    const int64_t count = count_tiles(tiles.column(j));
-    if (count == 0) continue;
-    columns.push_back(count);
-    visits += count;
-    longest_column = std::max(longest_column, count);
+    const auto column = tiles.column(j);
+    if (column.empty()) continue;
+    columns.push_back(count_tiles(column));
+    visits += columns.back();
+    longest_column = std::max(longest_column, columns.back());
+    alike = std::max(alike, ++ends[static_cast<size_t>(column.back().last - 1)]);
   }
   for (int32_t q = 0; q < tiles.q_tiles(); ++q)
     longest_row = std::max(longest_row, count_tiles(tiles.row(q)));

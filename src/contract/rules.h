@@ -18,11 +18,15 @@ struct Shape {
   std::vector<int64_t> columns;   // visits of each KV tile that has any
   int64_t visits = 0;             // of all, by one query head
   int64_t longest_column = 0, longest_row = 0;
+  int64_t alike = 0;  // KV tiles whose last visits are of the query tile that most have there
   bool full = false;  // every query tile visits every KV tile
   // All that runs together, in KV heads of this sequence; 0: not to be known (level invariant).
   double heads = 0;
 
   Shape(const TileMap& tiles, int32_t group);
+  /// Whether at least half of the chains of a descending order start at one query tile, and so
+  /// follow each other (causal masks, prefixes); those of global tokens start apart.
+  bool starts_together() const { return 2 * alike >= static_cast<int64_t>(columns.size()); }
 };
 
 /// One rule for the backward's order. The first that applies decides.

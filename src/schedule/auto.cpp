@@ -40,26 +40,6 @@ double longest_sequence(const TileMap& tiles) {
   return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
-/// Visits of one query head: all of them, those of the fullest KV tile, and the KV tiles of which
-/// most see the same query tile last.
-struct Load {
-  int64_t visits = 0, longest = 0, columns = 0, alike = 0;
-
-  explicit Load(const TileMap& tiles) : visits(tiles.count()), columns(tiles.kv_tiles()) {
-    std::vector<int64_t> ends(static_cast<size_t>(tiles.q_tiles()));
-    for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
-      const auto column = tiles.column(j);
-      if (column.empty()) continue;
-      longest = std::max(longest, count_tiles(column));
-      alike = std::max(alike, ++ends[static_cast<size_t>(column.back().last - 1)]);
-    }
-  }
-  /// Whether the longest chain is at least a quarter longer than the mean.
-  bool unequal() const { return 4 * longest * columns >= 5 * visits; }
-  /// Whether most chains of a descending order start at one query tile, and follow each other.
-  bool starts_together() const { return 2 * alike > columns; }
-};
-
 /// Whether one chain of the head takes 2/3 of each worker's share of all heads, or more.
 bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
   int64_t longest = 0;
@@ -120,7 +100,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const double shared_bytes = static_cast<double>(head_bytes) * longest_sequence(*head.tiles) /
                               static_cast<double>(head.group);
   const auto fitting = static_cast<size_t>(machine.l2_bytes / std::max(shared_bytes, 1.0));
-  const Load load(*head.tiles);
+  const contract::Shape shape(*head.tiles, head.group);
+  const auto columns = static_cast<int64_t>(shape.columns.size());
   const size_t count = heads.size();
   const auto between = [](size_t low, size_t value, size_t high) {
     return std::clamp(value, low, std::max(low, high));
@@ -131,14 +112,16 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
                                 : head.name;
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md).
-  const bool rectangular = load.visits == load.columns * head.tiles->q_tiles();
   const bool splits = order.find('/') != std::string::npos;
-  const bool staggered = (order.starts_with("descending") || order == "auto") &&
-                         (load.unequal() || (load.starts_together() && !rectangular));
-  size_t side_by_side = rectangular || splits ? between(4, fitting, many) : 1;
+  // Where the longest chain is a quarter longer than the mean, or chains follow each other.
+  const bool uneven = 4 * shape.longest_column * columns >= 5 * shape.visits ||
+                      (shape.starts_together() && !shape.full);
+  const bool staggered = uneven && (order.starts_with("descending") || order == "auto");
+  size_t side_by_side = shape.full || splits ? between(4, fitting, many) : 1;
   if (order.starts_with("shift")) {
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
-    side_by_side = (2 * static_cast<size_t>(workers) + load.columns) / (load.columns + 1);
+    side_by_side =
+        (2 * static_cast<size_t>(workers) + shape.columns.size()) / (shape.columns.size() + 1);
   } else if (staggered) {
     // With five sections the starts are spread best, if that leaves a section heads enough.
     const size_t fifth = count / 5, low = std::max<size_t>(many / 4, 1);
@@ -155,7 +138,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // sequences, whose chains are short, until there are many heads.
   const bool packed = head.tiles->sequences.size() > 1;
   const bool few =
-      packed ? count <= many : !load.starts_together() || has_long_chains(head, count, workers);
+      packed ? count <= many : !shape.starts_together() || has_long_chains(head, count, workers);
   if (staggered && few && head.group > 1 && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};

@@ -60,7 +60,8 @@ std::vector<Case> run_cases() {
 
 /// Large ones, of which the plans are compared: each rule of `auto` decides some.
 std::vector<Case> planned_cases() {
-  const std::vector<int64_t> documents{1606, 18, 3147, 124, 561, 433, 2303}, one{3000, 2600, 2592};
+  const std::vector<int64_t> documents{1606, 18, 3147, 124, 561, 433, 2303}, one{3000, 2600, 2592},
+      blocks{1237, 2307, 4034, 235, 212, 167};
   return {make_case("full 4k", masks::full(4096, 4096), 16, 16, 128),
           make_case("full 8k, groups", masks::full(8192, 8192), 64, 8, 128),
           make_case("full 1k, groups", masks::full(1024, 1024), 64, 8, 64),
@@ -69,6 +70,7 @@ std::vector<Case> planned_cases() {
           make_case("causal 16k, groups", masks::causal(16384, 16384), 28, 4, 128),
           make_case("documents 8k", masks::causal_document(documents), 32, 8, 128),
           make_case("question 8k", masks::share_question(one), 32, 8, 128),
+          make_case("blockwise 8k", masks::causal_blockwise(blocks), 64, 8, 128),
           make_case("global 8k", masks::global_sliding(8192, 397, 397), 64, 8, 128),
           make_case("prefix 8k", masks::prefix_lm_causal(8192, 6724), 64, 8, 128),
           make_case("wide heads", masks::causal(4096, 4096), 16, 4, 256)};

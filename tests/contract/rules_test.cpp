@@ -44,6 +44,10 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   EXPECT_EQ(order(masks::full(40000, 40000), 1), "descending");  // its rows leave L2
   EXPECT_EQ(order(masks::causal(8192, 8192), 1), "descending");
   EXPECT_NE(order(masks::causal(1024, 1024), 16), "descending");  // few chains, all of them long
+  // Some KV tiles are seen by far more rows than others, from different query tiles, and from one.
+  const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
+  EXPECT_EQ(order(masks::share_question(documents), 8), "descending/even:4");
+  EXPECT_EQ(order(masks::causal_blockwise(documents), 8), "descending/split:2");
 }
 
 // Few heads are cut in as many parts as fill a wave, many in none; who may not know, in between.
