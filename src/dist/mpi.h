@@ -1,0 +1,57 @@
+// MPI as a wire. The library that knows MPI is loaded when it is asked for.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "dist/mpi_library.h"
+#include "dist/wire.h"
+
+namespace verbatim::dist {
+
+/// libverbatim_mpi.so: $VERBATIM_MPI, else beside the program. Throws Error(unsupported) saying
+/// what is missing.
+const VerbatimMpi& load_mpi();
+
+/// The ranks that mpirun started. One object a process.
+class Mpi final : public Wire {
+ public:
+  /// Throws as load_mpi() does.
+  Mpi();
+  int32_t rank() const override { return rank_; }
+  int32_t size() const override { return size_; }
+  /// At most 16 GiB; more throws Error(unsupported).
+  void send(int32_t to, Words frame) override;
+  std::optional<Arrival> poll() override;
+  /// Waits for all ranks. Sends nothing afterwards.
+  void stop();
+  /// Ends the processes of all ranks, this one with them.
+  [[noreturn]] void abort(int code);
+
+ private:
+  void drop_sent();
+
+  const VerbatimMpi& library_;
+  int rank_ = 0, size_ = 0;
+  std::deque<Words> frames_;  // on their way, the oldest first
+  int64_t dropped_ = 0;
+};
+
+/// Rank and size that mpirun gave this process, before MPI is loaded; nothing: it did not start it.
+struct Launched {
+  int32_t rank, size;
+};
+std::optional<Launched> launched();
+
+/// Runs `command` as `ranks` processes on this machine by mpirun, which must be on PATH, and waits.
+/// Calls `say` for each line of the ranks that starts with "verbatim: ", and says which rank was
+/// killed. Returns the exit code of rank 0, or 3 when processes failed. Throws Error(unsupported)
+/// when there is no launcher or no library.
+int launch(int32_t ranks, std::span<const std::string> command,
+           const std::function<void(std::string_view)>& say);
+
+}  // namespace verbatim::dist

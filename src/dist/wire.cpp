@@ -1,0 +1,123 @@
+#include "dist/wire.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "verbatim/error.h"
+
+namespace verbatim::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMeeting = -1000;
+
+[[noreturn]] void fail(const std::string& message) {
+  throw Error(ErrorCode::device, "dist.transfer", message);
+}
+
+/// Sleeps longer the longer nothing comes: ranks may be more than cores.
+class Patience {
+ public:
+  void wait() {
+    if (++times_ < 50) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(times_, 500)));
+    }
+  }
+
+ private:
+  int times_ = 0;
+};
+
+std::string name_of(int64_t message) {
+  return message == kMeeting ? "the meeting" : fmt::format("message {}", message);
+}
+
+}  // namespace
+
+/// The first words of a frame.
+struct Courier::Header {
+  int64_t number;  // frames of the sender to this rank before
+  int64_t meetings, message, bytes;
+};
+
+Courier::Courier(Wire& wire, double timeout)
+    : wire_(wire),
+      timeout_(timeout),
+      sent_(static_cast<size_t>(wire.size())),
+      received_(static_cast<size_t>(wire.size())) {}
+
+void Courier::send(int32_t to, int64_t message, std::span<const std::byte> bytes) {
+  constexpr size_t kHeader = sizeof(Header) / sizeof(int64_t);
+  const Header header{sent_[static_cast<size_t>(to)]++, meetings_, message, std::ssize(bytes)};
+  Words frame(kHeader + (bytes.size() + sizeof(int64_t) - 1) / sizeof(int64_t));
+  std::memcpy(frame.data(), &header, sizeof header);
+  if (!bytes.empty()) std::memcpy(frame.data() + kHeader, bytes.data(), bytes.size());
+  wire_.send(to, std::move(frame));
+}
+
+void Courier::sort_in(Wire::Arrival arrival) {
+  auto& [from, frame] = arrival;
+  Header header;
+  if (frame.size() * sizeof(int64_t) < sizeof header)
+    fail(fmt::format("rank {} sent a frame without a header", from));
+  std::memcpy(&header, frame.data(), sizeof header);
+  int64_t& expected = received_[static_cast<size_t>(from)];
+  if (header.number < expected)
+    fail(fmt::format("{} of rank {} came twice", name_of(header.message), from));
+  if (header.number > expected)
+    fail(fmt::format("{} of rank {} is its number {}; number {} is lost or comes out of turn",
+                     name_of(header.message), from, header.number, expected));
+  ++expected;
+  const bool fresh =
+      mail_.try_emplace({header.meetings, from, header.message}, std::move(frame)).second;
+  if (!fresh) fail(fmt::format("rank {} sent {} twice", from, name_of(header.message)));
+}
+
+bool Courier::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
+  const auto late = Clock::now() + std::chrono::duration<double>(timeout_);
+  Patience patience;
+  while (true) {
+    if (auto mail = mail_.extract({meetings_, from, message})) {
+      const Words& frame = mail.mapped();
+      Header header;
+      std::memcpy(&header, frame.data(), sizeof header);
+      const size_t there = frame.size() * sizeof(int64_t) - sizeof header;
+      if (header.bytes != std::ssize(bytes) || there < bytes.size())
+        fail(fmt::format("{} of rank {} has {} bytes, expected {}", name_of(message), from,
+                         header.bytes, bytes.size()));
+      const auto* data = reinterpret_cast<const std::byte*>(frame.data()) + sizeof header;
+      std::ranges::copy(std::span(data, bytes.size()), bytes.begin());
+      return true;
+    }
+    if (auto arrival = wire_.poll()) {
+      sort_in(std::move(*arrival));
+      patience = {};
+    } else if (Clock::now() < late) {
+      patience.wait();
+    } else {
+      fail(fmt::format("{} of rank {} did not come in {} s", name_of(message), from, timeout_));
+    }
+  }
+}
+
+void Courier::meet() {
+  for (int32_t r = 0; r < wire_.size(); ++r)
+    if (r != wire_.rank()) send(r, kMeeting, {});
+  for (int32_t r = 0; r < wire_.size(); ++r)
+    if (r != wire_.rank()) receive(r, kMeeting, {});
+  ++meetings_;
+  if (mail_.empty()) return;
+  const auto [when, from, message] = mail_.begin()->first;
+  if (when < meetings_) fail(fmt::format("nothing takes {} of rank {}", name_of(message), from));
+}
+
+}  // namespace verbatim::dist
