@@ -33,9 +33,9 @@ const VerbatimMpi* find_library() {
   return reinterpret_cast<VerbatimMpiFunction>(function)();
 }
 
-std::optional<int32_t> number_in(const char* variable) {
+int32_t number_in(const char* variable) {
   const char* const text = std::getenv(variable);
-  return text ? std::optional(std::atoi(text)) : std::nullopt;
+  return text ? std::atoi(text) : 0;
 }
 
 }  // namespace
@@ -82,10 +82,9 @@ void Mpi::abort(int code) {
 }
 
 std::optional<Launched> launched() {
-  const std::optional<int32_t> rank = number_in("OMPI_COMM_WORLD_RANK");
-  const std::optional<int32_t> size = number_in("OMPI_COMM_WORLD_SIZE");
-  if (!rank || !size) return std::nullopt;
-  return Launched{*rank, *size};
+  const Launched found{number_in("OMPI_COMM_WORLD_RANK"), number_in("OMPI_COMM_WORLD_SIZE"),
+                       number_in("OMPI_COMM_WORLD_LOCAL_SIZE")};
+  return found.size > 0 ? std::optional(found) : std::nullopt;
 }
 
 }  // namespace verbatim::dist

@@ -41,9 +41,10 @@ class Mpi final : public Wire {
   int64_t dropped_ = 0;
 };
 
-/// Rank and size that mpirun gave this process, before MPI is loaded; nothing: it did not start it.
+/// What mpirun told this process, before MPI is loaded; nothing: it did not start it.
 struct Launched {
   int32_t rank, size;
+  int32_t beside;  // ranks on this machine
 };
 std::optional<Launched> launched();
 

@@ -1,15 +1,12 @@
 #include "dist/processes.h"
 
-#include <fmt/format.h>
-
 #include <chrono>
-
-#include "verbatim/error.h"
 
 namespace verbatim::dist {
 
-void Processes::agree(const std::string& specification, const std::string& trouble) {
-  dist::agree(courier_, rank(), size(), specification, trouble);
+void Processes::agree(const std::string& specification, const Error* bad_input) {
+  asked_ = true;
+  dist::agree(courier_, rank(), size(), specification, bad_input);
 }
 
 Processes::Result Processes::run(const DistPlan& plan, const LocalTensors& whole,

@@ -18,7 +18,9 @@ class Processes {
   int32_t size() const { return wire_.size(); }
 
   /// dist::agree() among all processes.
-  void agree(const std::string& specification, const std::string& trouble = "");
+  void agree(const std::string& specification, const Error* bad_input = nullptr);
+  /// Whether agree() was called.
+  bool asked() const { return asked_; }
 
   /// What one run of a pass took.
   struct Result {
@@ -33,6 +35,7 @@ class Processes {
  private:
   Wire& wire_;
   Courier courier_;
+  bool asked_ = false;
 };
 
 }  // namespace verbatim::dist

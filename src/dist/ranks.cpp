@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/json.h"
 #include "verbatim/error.h"
 
 namespace verbatim::dist {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // the first difference is that of the first member
 
 constexpr const char* kAgree = "dist.agree";
 // Messages of a text, its size first, and of a gathering: the report, then each output.
@@ -41,47 +40,62 @@ std::string shown(const Json& object, const Json::json_pointer& path) {
   return object.contains(path) ? object[path].dump() : "none";
 }
 
-/// Why these two cannot run together, as the parts of an Error; nothing when they can.
+/// The parts of an Error.
+Json verdict(std::string_view operation, const std::string& message,
+             const Error::Details& details = {}) {
+  return {operation, message, details.argument, details.got, details.expected};
+}
+
+/// Why these two cannot run together; null when they can.
 Json verdict_on(const Json& first, const Json& other, int32_t rank) {
-  if (other.contains("trouble"))
-    return {fmt::format("rank {}: {}", rank, other["trouble"].get<std::string>()), "", "", ""};
+  if (other.is_array()) {
+    Json refusal = other;
+    refusal[1] = fmt::format("rank {}: {}", rank, other[1].get<std::string>());
+    return refusal;
+  }
   const Json difference = Json::diff(first, other);
   if (difference.empty()) return nullptr;
   const std::string path = difference[0]["path"];
   std::string name = path.substr(1);
   std::ranges::replace(name, '/', '.');
   const Json::json_pointer at(path);
-  return {fmt::format("{} of rank {} is another", name, rank), name, shown(other, at),
-          shown(first, at) + ", as rank 0 has it"};
+  return verdict(
+      kAgree, fmt::format("{} of rank {} is another", name, rank),
+      {name, shown(other, at), fmt::format("{}, as rank 0 has it", shown(first, at)), ""});
 }
 
-/// What rank 0 finds.
-Json compare(Transport& transport, int32_t world, const Json& own) {
-  Json verdict = nullptr;
-  if (own.contains("trouble")) verdict = {own["trouble"], "", "", ""};
+/// What rank 0 finds, told to the others.
+Json judge(Transport& transport, int32_t world, const Json& own) {
+  Json found = own.is_array() ? own : Json(nullptr);
   for (int32_t r = 1; r < world; ++r) {
-    const Json other = parse_json(receive_text(transport, r), kAgree);
-    if (verdict.is_null()) verdict = verdict_on(own, other, r);
+    const Json other = Json::parse(receive_text(transport, r));
+    if (found.is_null()) found = verdict_on(own, other, r);
   }
-  for (int32_t r = 1; r < world; ++r) send_text(transport, r, verdict.dump());
-  return verdict;
+  for (int32_t r = 1; r < world; ++r) send_text(transport, r, found.dump());
+  return found;
 }
 
 }  // namespace
 
 void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
-           const std::string& trouble) {
-  const Json own = trouble.empty() ? parse_json(specification, kAgree) : Json{{"trouble", trouble}};
-  Json verdict;
+           const Error* bad_input) {
+  Json own;
+  if (bad_input) {  // what() has the operation and the details
+    own = verdict(bad_input->operation(),
+                  std::string(bad_input->what()).substr(bad_input->operation().size() + 3));
+  } else {
+    own = Json::parse(specification);
+  }
+  Json found;
   if (rank == 0) {
-    verdict = compare(transport, world, own);
+    found = judge(transport, world, own);
   } else {
     send_text(transport, 0, own.dump());
-    verdict = parse_json(receive_text(transport, 0), kAgree);
+    found = Json::parse(receive_text(transport, 0));
   }
-  if (verdict.is_null()) return;
-  throw Error(ErrorCode::invalid_argument, kAgree, verdict[0],
-              {verdict[1], verdict[2], verdict[3], ""});
+  if (found.is_null()) return;
+  throw Refused(ErrorCode::invalid_argument, found[0], found[1],
+                {found[2], found[3], found[4], ""});
 }
 
 RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,

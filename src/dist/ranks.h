@@ -7,15 +7,22 @@
 
 #include "dist/executor.h"
 #include "dist/shard_memory.h"
+#include "verbatim/error.h"
 
 namespace verbatim::dist {
 
+/// All ranks throw it alike: they do not fit together, or one has bad input.
+class Refused : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Compares the whole specifications of all ranks, JSON objects: version, problem, mask, options.
-/// A fingerprint would not do, for it holds no scale, softcap or seed. Where they differ, all ranks
-/// throw the same Error(invalid_argument), which names the first member that does and the rank. A
-/// rank that has none for its input is bad gives `trouble` instead; then all throw that.
+/// A fingerprint would not do, for it holds no scale, softcap or seed. Throws Refused at every rank
+/// when one differs, naming the first member that does and the rank. A rank whose input is bad
+/// gives that error instead; then all throw that.
 void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
-           const std::string& trouble = "");
+           const Error* bad_input = nullptr);
 
 /// Runs all steps of a rank. `home` are the tensors of its shard. An Error that a transfer raises
 /// names rank and step.
