@@ -27,8 +27,7 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
     }
     message += fmt::format(" (nearest: {})", nearest_name(unknown.front(), known));
   }
-  complain(message);
-  return kBadInput;
+  return refuse_usage(Error(ErrorCode::invalid_argument, "verbatim", message));
 }
 
 /// An unknown command is named with the nearest one; the parser would only miss a command.
@@ -63,10 +62,10 @@ int main_program(int argc, const char* const* argv) {
   add_tune(root, action);
   add_tl(root, action);
   add_report(root, action);
+  remember_arguments(argc, argv);
   try {
     require_command(root, argc, argv);
     root.parse(argc, argv);
-    remember_arguments(argc, argv);
     return action();
   } catch (const CLI::Success& help) {
     return root.exit(help);

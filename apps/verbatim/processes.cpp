@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +15,9 @@
 namespace verbatim::app {
 namespace {
 
+constexpr double kDefaultTimeout = 300;  // seconds
 constexpr int32_t kMostProcesses = 256;  // on one machine
+constexpr int kBadInput = 2, kBroken = 3;
 
 int code_of(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
@@ -35,28 +37,10 @@ int start_processes(int32_t ranks) {
   return dist::launch(ranks, words, print);
 }
 
-}  // namespace
-
-bool is_first_process() {
-  const auto launched = dist::launched();
-  return !launched || launched->rank == 0;
-}
-
-void complain(const std::string& message) {
-  if (is_first_process()) print("verbatim: " + message);
-}
-
-int explain(const std::exception& error) {
-  complain(error.what());
-  return code_of(error);
-}
-
-int in_world(const WorldOptions& options, const InProcesses& command) {
-  const int32_t ranks = options.given() ? options.make().world : 1;
-  if (options.starts_processes()) return start_processes(ranks);
-  if (!options.has_processes()) return command(nullptr);
+/// Runs `command` as one rank of MPI.
+int in_mpi(double timeout, const InProcesses& command) {
   dist::Mpi mpi;
-  dist::Processes processes(mpi, options.seconds_to_wait());
+  dist::Processes processes(mpi, timeout);
   int code = 0;
   try {
     try {
@@ -73,6 +57,39 @@ int in_world(const WorldOptions& options, const InProcesses& command) {
   }
   mpi.stop();
   return code;
+}
+
+}  // namespace
+
+bool is_first_process() {
+  const auto launched = dist::launched();
+  return !launched || launched->rank == 0;
+}
+
+int explain(const std::exception& error) {
+  if (is_first_process()) print(fmt::format("verbatim: {}", error.what()));
+  return code_of(error);
+}
+
+int refuse_usage(const Error& error) {
+  const bool world = std::ranges::find(arguments(), "--world") != arguments().end();
+  if (!world || !dist::launched()) return explain(error);
+  try {
+    return in_mpi(kDefaultTimeout, [&](dist::Processes*) -> int { throw error; });
+  } catch (const Error& no_mpi) {
+    return explain(no_mpi);
+  }
+}
+
+int in_world(const WorldOptions& options, const InProcesses& command) {
+  const double given = options.timeout.value_or(0);
+  if (options.has_processes() && dist::launched())
+    return in_mpi(given > 0 ? given : kDefaultTimeout, [&](dist::Processes* processes) {
+      options.make();
+      return command(processes);
+    });
+  const int32_t ranks = options.given() ? options.make().world : 1;
+  return options.has_processes() ? start_processes(ranks) : command(nullptr);
 }
 
 }  // namespace verbatim::app

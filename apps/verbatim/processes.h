@@ -10,15 +10,13 @@
 
 namespace verbatim::app {
 
-constexpr int kBadInput = 2, kBroken = 3;  // exit codes
-
-/// Prints a message to stderr. Of processes that mpirun started only rank 0 does: what it finds
-/// wrong all do.
-void complain(const std::string& message);
-/// Prints an error likewise; returns its exit code.
-int explain(const std::exception& error);
-/// Whether this process prints and saves results.
+/// Whether this process prints and saves: of those that mpirun started only rank 0 does.
 bool is_first_process();
+
+/// Prints an error, if this is the first process; returns the exit code.
+int explain(const std::exception& error);
+/// The same for a line that cannot be parsed, also when only one rank of a world was given it.
+int refuse_usage(const Error& error);
 
 /// What a command does with the other processes of its world; nullptr: alone.
 using InProcesses = std::function<int(dist::Processes*)>;

@@ -64,10 +64,6 @@ void WorldOptions::add_to(CLI::App& command, bool runs) {
       ->needs(dealt);
 }
 
-bool WorldOptions::starts_processes() const {
-  return world.starts_with(kLocal) && !dist::launched();
-}
-
 int WorldOptions::threads() const {
   const auto launched = dist::launched();
   if (!has_processes() || !launched) return 0;

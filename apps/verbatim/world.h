@@ -29,9 +29,6 @@ struct WorldOptions {
   bool has_processes() const { return given() && !world.starts_with(kReplay); }
   /// What runs the ranks: "replay" or "mpi".
   const char* engine() const { return has_processes() ? "mpi" : "replay"; }
-  /// Whether this process is to start those processes.
-  bool starts_processes() const;
-  double seconds_to_wait() const { return timeout.value_or(300); }
   /// CPU threads of a process that were not asked for otherwise: 0, or its part of the machine's.
   int threads() const;
   /// Throws Error naming the option that is no such world, or does not fit it.

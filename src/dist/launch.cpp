@@ -4,9 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <ranges>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -56,6 +59,7 @@ Child start(std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // ranks that outlive mpirun become our children
   int ends[2];
   if (pipe(ends) != 0) fail("pipe");
   const pid_t process = fork();
@@ -97,8 +101,7 @@ class Errors {
  private:
   void take(const std::string& line) {
     if (line.starts_with("verbatim: ")) {
-      say_(line);
-      said_ = true;
+      if (!std::exchange(said_, true)) say_(line);  // others follow from the first
     } else {
       rest_ += line + "\n";
     }
@@ -120,7 +123,24 @@ std::string killed_rank(const std::string& text) {
   return fmt::format("{} {}", all.substr(rank, end - rank),
                      signal == std::string::npos
                          ? "was killed"
-                         : all.substr(signal, text.find('\n', signal) - signal));
+                         : all.substr(signal, text.find_first_of(".\n", signal) - signal));
+}
+
+/// Waits for mpirun, and for ranks that it left behind, which it has told to end: those that have
+/// not after some seconds are killed. Returns the status of mpirun.
+int wait_for_all(pid_t launcher) {
+  int status = 0;
+  if (waitpid(launcher, &status, 0) < 0) fail("waitpid");
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (pid_t found; (found = waitpid(-1, nullptr, WNOHANG)) >= 0;) {
+    if (found > 0) continue;
+    if (std::chrono::steady_clock::now() > late) {
+      std::ifstream children(fmt::format("/proc/self/task/{}/children", getpid()));
+      for (pid_t child; children >> child;) kill(child, SIGKILL);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return status;
 }
 
 }  // namespace
@@ -131,8 +151,7 @@ int launch(int32_t ranks, std::span<const std::string> command,
   const Child child = start(command_line(ranks, command));
   Errors errors(say);
   errors.read_all(child.errors);
-  int status = 0;
-  if (waitpid(child.process, &status, 0) < 0) fail("waitpid");
+  const int status = wait_for_all(child.process);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
   // 1 and 2 are the ranks' own, unless mpirun says them of itself.
   const bool of_ranks =
@@ -142,7 +161,9 @@ int launch(int32_t ranks, std::span<const std::string> command,
   if (!killed.empty()) {
     say(fmt::format("verbatim: [{}] {}", kOperation, killed));
   } else if (!errors.said()) {
-    say(fmt::format("verbatim: [{}] mpirun ended with {}\n{}", kOperation, code, errors.rest()));
+    say(fmt::format("verbatim: [{}] mpirun {} {}\n{}", kOperation,
+                    WIFSIGNALED(status) ? "was killed by signal" : "ended with",
+                    WIFSIGNALED(status) ? WTERMSIG(status) : code, errors.rest()));
   }
   return kFailed;
 }

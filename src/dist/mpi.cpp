@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "verbatim/error.h"
 
@@ -53,26 +55,35 @@ void Mpi::send(int32_t to, Words frame) {
                 {"message", fmt::format("{} words of 8 bytes", frame.size()), "fewer than 2^31",
                  "more ranks"});
   drop_sent();
-  frames_.push_back(std::move(frame));
-  library_.send(to, frames_.back().data(), std::ssize(frames_.back()));
+  Transfer& transfer = sending_.emplace_back(Transfer{to, std::move(frame), 0});
+  transfer.call = library_.send(to, transfer.frame.data(), std::ssize(transfer.frame));
 }
 
 std::optional<Wire::Arrival> Mpi::poll() {
   drop_sent();
-  Arrival arrival;
-  const int64_t words = library_.arrived(&arrival.from);
-  if (words < 0) return std::nullopt;
-  arrival.frame.resize(static_cast<size_t>(words));
-  library_.take(arrival.frame.data());
-  return arrival;
+  int32_t from = 0;
+  if (const int64_t words = library_.arrived(&from); words >= 0) {
+    Transfer& transfer =
+        receiving_.emplace_back(Transfer{from, Words(static_cast<size_t>(words)), 0});
+    transfer.call = library_.take(transfer.frame.data());
+  }
+  // A short frame may overtake a long one of its sender here, so only the oldest of each counts.
+  std::set<int32_t> waiting;
+  for (auto at = receiving_.begin(); at != receiving_.end(); ++at) {
+    if (!waiting.insert(at->peer).second || !library_.done(at->call)) continue;
+    Arrival arrival{at->peer, std::move(at->frame)};
+    receiving_.erase(at);
+    return arrival;
+  }
+  return std::nullopt;
 }
 
 void Mpi::drop_sent() {
-  for (const int64_t sent = library_.sent(); dropped_ < sent; ++dropped_) frames_.pop_front();
+  sending_.remove_if([&](const Transfer& transfer) { return library_.done(transfer.call); });
 }
 
 void Mpi::stop() {
-  while (drop_sent(), !frames_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (drop_sent(), !sending_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   library_.stop();
 }
 

@@ -1,8 +1,8 @@
 // MPI as a wire. The library that knows MPI is loaded when it is asked for.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,12 +33,16 @@ class Mpi final : public Wire {
   [[noreturn]] void abort(int code);
 
  private:
+  struct Transfer {
+    int32_t peer;
+    Words frame;
+    int64_t call;  // of the library
+  };
   void drop_sent();
 
   const VerbatimMpi& library_;
   int rank_ = 0, size_ = 0;
-  std::deque<Words> frames_;  // on their way, the oldest first
-  int64_t dropped_ = 0;
+  std::list<Transfer> sending_, receiving_;  // the oldest first
 };
 
 /// What mpirun told this process, before MPI is loaded; nothing: it did not start it.
@@ -48,10 +52,11 @@ struct Launched {
 };
 std::optional<Launched> launched();
 
-/// Runs `command` as `ranks` processes on this machine by mpirun, which must be on PATH, and waits.
-/// Calls `say` for each line of the ranks that starts with "verbatim: ", and says which rank was
-/// killed. Returns the exit code of rank 0, or 3 when processes failed. Throws Error(unsupported)
-/// when there is no launcher or no library.
+/// Runs `command` as `ranks` processes on this machine by mpirun, which must be on PATH, and waits
+/// until all of them are gone, and all other children of this process. Calls `say` once if anything
+/// fails: with the first line of a rank that starts with "verbatim: ", else with what mpirun tells,
+/// as which rank was killed. Returns the exit code of the ranks, or 3 when processes failed. Throws
+/// Error(unsupported) when there is no launcher or no library.
 int launch(int32_t ranks, std::span<const std::string> command,
            const std::function<void(std::string_view)>& say);
 

@@ -3,14 +3,14 @@
 
 #include <mpi.h>
 
-#include <deque>
+#include <map>
 
 namespace {
 
 constexpr int kTag = 0;
 
-std::deque<MPI_Request> requests;  // of sends, the oldest first
-int64_t done = 0;
+std::map<int64_t, MPI_Request> requests;  // by call
+int64_t calls = 0;
 MPI_Message arrived_message;
 int arrived_words = 0;
 
@@ -20,20 +20,10 @@ void start(int* rank, int* size) {
   MPI_Comm_size(MPI_COMM_WORLD, size);
 }
 
-void send(int to, const int64_t* words, int64_t count) {
+int64_t send(int to, const int64_t* words, int64_t count) {
   MPI_Isend(words, static_cast<int>(count), MPI_INT64_T, to, kTag, MPI_COMM_WORLD,
-            &requests.emplace_back());
-}
-
-int64_t sent() {
-  while (!requests.empty()) {
-    int complete = 0;
-    MPI_Test(&requests.front(), &complete, MPI_STATUS_IGNORE);
-    if (complete == 0) break;
-    requests.pop_front();
-    ++done;
-  }
-  return done;
+            &requests[calls]);
+  return calls++;
 }
 
 int64_t arrived(int* from) {
@@ -46,15 +36,23 @@ int64_t arrived(int* from) {
   return arrived_words;
 }
 
-void take(int64_t* words) {
-  MPI_Mrecv(words, arrived_words, MPI_INT64_T, &arrived_message, MPI_STATUS_IGNORE);
+int64_t take(int64_t* words) {
+  MPI_Imrecv(words, arrived_words, MPI_INT64_T, &arrived_message, &requests[calls]);
+  return calls++;
+}
+
+bool done(int64_t call) {
+  int complete = 0;
+  MPI_Test(&requests.at(call), &complete, MPI_STATUS_IGNORE);
+  if (complete != 0) requests.erase(call);
+  return complete != 0;
 }
 
 void stop() { MPI_Finalize(); }
 
 void abort_all(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
-constexpr VerbatimMpi kLibrary{start, send, sent, arrived, take, stop, abort_all};
+constexpr VerbatimMpi kLibrary{start, send, arrived, take, done, stop, abort_all};
 
 }  // namespace
 

@@ -7,14 +7,15 @@
 struct VerbatimMpi {
   /// Comes before all others.
   void (*start)(int* rank, int* size);
-  /// Sends `count` words, at most 2^31 - 1. They must stay until `sent` counts this call.
-  void (*send)(int to, const int64_t* words, int64_t count);
-  /// How many calls of `send`, the oldest first, are done with their words.
-  int64_t (*sent)();
-  /// Words of a frame that is there, and its sender; -1: none is.
+  /// Starts to send `count` words, at most 2^31 - 1. Returns a number for `done`.
+  int64_t (*send)(int to, const int64_t* words, int64_t count);
+  /// Words of a frame that has come, and its sender; -1: none has.
   int64_t (*arrived)(int* from);
-  /// Fills `words` with that frame.
-  void (*take)(int64_t* words);
+  /// Starts to fill `words` with that frame, which a busy sender may still have parts of. Returns a
+  /// number for `done`.
+  int64_t (*take)(int64_t* words);
+  /// Whether MPI is done with the words of a call. To be asked until it is.
+  bool (*done)(int64_t call);
   /// Waits for all processes to stop.
   void (*stop)();
   /// Ends all processes.

@@ -40,6 +40,11 @@ std::string shown(const Json& object, const Json::json_pointer& path) {
   return object.contains(path) ? object[path].dump() : "none";
 }
 
+/// What an Error says, without who says it.
+std::string message_of(const Error& error) {
+  return std::string(error.what()).substr(error.operation().size() + 3);
+}
+
 /// The parts of an Error.
 Json verdict(std::string_view operation, const std::string& message,
              const Error::Details& details = {}) {
@@ -79,13 +84,8 @@ Json judge(Transport& transport, int32_t world, const Json& own) {
 
 void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
            const Error* bad_input) {
-  Json own;
-  if (bad_input) {  // what() has the operation and the details
-    own = verdict(bad_input->operation(),
-                  std::string(bad_input->what()).substr(bad_input->operation().size() + 3));
-  } else {
-    own = Json::parse(specification);
-  }
+  const Json own = bad_input ? verdict(bad_input->operation(), message_of(*bad_input))
+                             : Json::parse(specification);
   Json found;
   if (rank == 0) {
     found = judge(transport, world, own);
