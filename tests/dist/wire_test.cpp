@@ -141,9 +141,9 @@ class EveryTransfer : public testing::TestWithParam<const char*> {};
 TEST_P(EveryTransfer, IsMissedWhenItGoesWrong) {
   const std::string kind = GetParam();
   Ranks ranks("ulysses");
-  // A rank meets the two others before and after each pass. What the forward made is gathered in
-  // three frames; behind those of the backward comes none that would show a fault.
-  const int64_t frames = ranks.sends(1) + 4 * (kRanks - 1) + 3;
+  // A rank meets the two others before and after each pass, and what the forward made is gathered
+  // in three frames. Behind the last meeting ranks may listen no more.
+  const int64_t frames = ranks.sends(1) + 3 * (kRanks - 1) + 3;
   for (int64_t at = 0; at < frames; ++at) {
     std::string all;
     for (const std::string& error :
