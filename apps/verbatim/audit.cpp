@@ -284,8 +284,8 @@ void Audit::world(const WorldOptions& asked, dist::Processes* processes) {
   if (worlds.empty()) return;
   Row row{"world", "2 and 4 ranks, every strategy"};
   for (const DistOptions& options : worlds) {
-    const World dealt = run_in_world(attention_, tensors_, passes_, options_.device, options,
-                                     asked.engine(), processes);
+    const World dealt =
+        run_in_world(attention_, tensors_, passes_, options_.device, options, asked, processes);
     note(hash_outputs(tensors_, passes_), expected_, row);
     if (asked.given()) row.detail = dealt.summary();
   }

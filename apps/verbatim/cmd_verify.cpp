@@ -65,8 +65,8 @@ int VerifyCommand::run(dist::Processes* processes) const {
   options.kernels = std::move(programs);
   if (processes && processes->rank() != 0) {  // rank 0 audits
     Tensors tensors(sizes, sizes.seed);
-    run_in_world(Attention(sizes, made, options), tensors, passes, device, world.make(),
-                 world.engine(), processes);
+    run_in_world(Attention(sizes, made, options), tensors, passes, device, world.make(), world,
+                 processes);
     return 0;
   }
 

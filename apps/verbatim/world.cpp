@@ -225,16 +225,18 @@ std::string World::summary() const {
 }
 
 World run_in_world(const Attention& attention, Tensors& tensors, Passes passes,
-                   const std::string& device, const DistOptions& options, const std::string& engine,
+                   const std::string& device, const DistOptions& options, const WorldOptions& asked,
                    dist::Processes* processes) {
   World dealt(attention.plan(Pass::forward), attention.plan(Pass::backward), attention.mask(),
-              options, engine);
+              options, asked.engine());
   if (processes)
     processes->agree(
         dealt.specification(attention.mask(), tensors, {{"backward", passes != Passes::forward}}));
   tensors.poison_outputs(Passes::both);
-  dealt.run(Pass::forward, tensors, device, {}, processes);
-  if (passes != Passes::forward) dealt.run(Pass::backward, tensors, device, {}, processes);
+  RunOptions run;
+  run.threads = asked.threads();
+  dealt.run(Pass::forward, tensors, device, run, processes);
+  if (passes != Passes::forward) dealt.run(Pass::backward, tensors, device, run, processes);
   return dealt;
 }
 

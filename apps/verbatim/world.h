@@ -68,10 +68,10 @@ class World {
   std::map<Pass, std::vector<RankReport>> reports_;  // of passes that ran
 };
 
-/// Deals a problem and runs it on outputs that start as NaN: the forward, and the backward unless
-/// `passes` is the forward alone. Processes agree first.
+/// Deals a problem as `options` say and runs it, by the engine of `asked`, on outputs that start as
+/// NaN: the forward, and the backward unless `passes` is the forward alone. Processes agree first.
 World run_in_world(const Attention& attention, Tensors& tensors, Passes passes,
-                   const std::string& device, const DistOptions& options, const std::string& engine,
+                   const std::string& device, const DistOptions& options, const WorldOptions& asked,
                    dist::Processes* processes);
 
 }  // namespace verbatim::app

@@ -93,6 +93,7 @@ class Errors {
         }
       }
     }
+    if (!line.empty()) take(line);
     close(file);
   }
   bool said() const { return said_; }

@@ -37,10 +37,6 @@ class Patience {
   int times_ = 0;
 };
 
-std::string name_of(int64_t message) {
-  return message == kMeeting ? "the meeting" : fmt::format("message {}", message);
-}
-
 }  // namespace
 
 /// The first words of a frame.
@@ -71,15 +67,20 @@ void Courier::sort_in(Wire::Arrival arrival) {
     fail(fmt::format("rank {} sent a frame without a header", from));
   std::memcpy(&header, frame.data(), sizeof header);
   int64_t& expected = received_[static_cast<size_t>(from)];
-  if (header.number < expected)
-    fail(fmt::format("{} of rank {} came twice", name_of(header.message), from));
+  if (header.number < expected) fail(name_of(header.message, from) + " came twice");
   if (header.number > expected)
-    fail(fmt::format("{} of rank {} is its number {}; number {} is lost or comes out of turn",
-                     name_of(header.message), from, header.number, expected));
+    fail(fmt::format("{} is its number {}; number {} is lost or comes out of turn",
+                     name_of(header.message, from), header.number, expected));
   ++expected;
   const bool fresh =
       mail_.try_emplace({header.meetings, from, header.message}, std::move(frame)).second;
-  if (!fresh) fail(fmt::format("rank {} sent {} twice", from, name_of(header.message)));
+  if (!fresh) fail(name_of(header.message, from) + " was sent twice");
+}
+
+std::string Courier::name_of(int64_t message, int32_t from) const {
+  return message == kMeeting
+             ? fmt::format("the meeting of rank {} with rank {}", from, wire_.rank())
+             : fmt::format("message {} of rank {}", message, from);
 }
 
 bool Courier::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
@@ -92,8 +93,8 @@ bool Courier::receive(int32_t from, int64_t message, std::span<std::byte> bytes)
       std::memcpy(&header, frame.data(), sizeof header);
       const size_t there = frame.size() * sizeof(int64_t) - sizeof header;
       if (header.bytes != std::ssize(bytes) || there < bytes.size())
-        fail(fmt::format("{} of rank {} has {} bytes, expected {}", name_of(message), from,
-                         header.bytes, bytes.size()));
+        fail(fmt::format("{} has {} bytes, expected {}", name_of(message, from), header.bytes,
+                         bytes.size()));
       const auto* data = reinterpret_cast<const std::byte*>(frame.data()) + sizeof header;
       std::ranges::copy(std::span(data, bytes.size()), bytes.begin());
       return true;
@@ -104,7 +105,7 @@ bool Courier::receive(int32_t from, int64_t message, std::span<std::byte> bytes)
     } else if (Clock::now() < late) {
       patience.wait();
     } else {
-      fail(fmt::format("{} of rank {} did not come in {} s", name_of(message), from, timeout_));
+      fail(fmt::format("{} did not come in {} s", name_of(message, from), timeout_));
     }
   }
 }
@@ -117,7 +118,7 @@ void Courier::meet() {
   ++meetings_;
   if (mail_.empty()) return;
   const auto [when, from, message] = mail_.begin()->first;
-  if (when < meetings_) fail(fmt::format("nothing takes {} of rank {}", name_of(message), from));
+  if (when < meetings_) fail("nothing takes " + name_of(message, from));
 }
 
 }  // namespace verbatim::dist

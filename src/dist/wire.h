@@ -51,6 +51,7 @@ class Courier final : public Transport {
  private:
   struct Header;
   void sort_in(Wire::Arrival arrival);
+  std::string name_of(int64_t message, int32_t from) const;
 
   Wire& wire_;
   double timeout_;
