@@ -310,12 +310,7 @@ void add_run(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->check(why_not_writable);
   command->output.add_to(*sub, true);
-  sub->callback([command, &action] {
-    action = [command] {
-      return in_world(command->world,
-                      [&](dist::Processes* processes) { return command->run(processes); });
-    };
-  });
+  sub->callback([command, &action] { action = action_in_world(command); });
 }
 
 }  // namespace verbatim::app

@@ -173,12 +173,7 @@ void add_verify(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("FILE");
   command->output.add_to(*sub, true);
-  sub->callback([command, &action] {
-    action = [command] {
-      return in_world(command->world,
-                      [&](dist::Processes* processes) { return command->run(processes); });
-    };
-  });
+  sub->callback([command, &action] { action = action_in_world(command); });
 }
 
 }  // namespace verbatim::app

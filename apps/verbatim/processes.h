@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "dist/processes.h"
@@ -24,5 +25,14 @@ using InProcesses = std::function<int(dist::Processes*)>;
 /// Runs `command` alone, or in every process of the world; starts these for "local:N". Until
 /// Processes::agree() an error of one is an error of all, printed once; later it ends all.
 int in_world(const WorldOptions& options, const InProcesses& command);
+
+/// The action of a command that has the member `world`.
+template <class Command>
+Action action_in_world(std::shared_ptr<Command> command) {
+  return [command] {
+    return in_world(command->world,
+                    [&](dist::Processes* processes) { return command->run(processes); });
+  };
+}
 
 }  // namespace verbatim::app

@@ -1,4 +1,5 @@
 // mpirun on this machine, as a child process.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -65,7 +66,8 @@ Child start(std::vector<std::string> words) {
   const pid_t process = fork();
   if (process < 0) fail("fork");
   if (process == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);  // mpirun then ends the ranks
+    prctl(PR_SET_PDEATHSIG, SIGTERM);                 // mpirun then ends the ranks
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);  // else it takes what we are given
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);

@@ -34,15 +34,16 @@ class Wire {
 };
 
 /// Messages as frames. A frame carries how many its sender sent to this rank before: one that is
-/// lost, doubled or out of turn shows with the next, at the latest when ranks meet.
+/// lost, doubled or out of turn shows with the next, at the latest when ranks meet. A rank that has
+/// waited for half of its timeout tells all others for whom.
 class Courier final : public Transport {
  public:
   /// `timeout`: seconds that a rank waits for a message.
   Courier(Wire& wire, double timeout);
 
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override;
-  /// Waits, and returns true. Throws Error(device) naming the message and its sender when it does
-  /// not come in time, or when anything else came wrong.
+  /// Waits, and returns true. Throws Error(device) naming the message and its sender, and for whom
+  /// that waits, when it does not come in time; or when anything else came wrong.
   bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override;
   /// Returns when every rank is here. Throws Error(device) when a message sent before was not
   /// taken.
@@ -50,13 +51,18 @@ class Courier final : public Transport {
 
  private:
   struct Header;
+  int32_t rank() const { return wire_.rank(); }
   void sort_in(Wire::Arrival arrival);
+  void tell_waiting(int32_t from);
   std::string name_of(int64_t message, int32_t from) const;
+  /// Who waits for whom, from that rank on.
+  std::string waits_of(int32_t rank) const;
 
   Wire& wire_;
   double timeout_;
   int64_t meetings_ = 0;
   std::vector<int64_t> sent_, received_;  // frames, by rank
+  std::vector<int32_t> awaited_;          // by rank: whom it told that it waits for, or -1
   // Messages that have come: by the meetings of their sender before, sender and number.
   std::map<std::tuple<int64_t, int32_t, int64_t>, Words> mail_;
 };

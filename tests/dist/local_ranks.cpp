@@ -83,11 +83,13 @@ int start(std::vector<std::string> words, const std::string& fault) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   fmt::print("{}: code {} in {:.1f} s: {}\n", fault, code, took.count(), told);
   if (fault.empty()) return code;
-  const char* const expected = fault == "doubled"  ? "of rank 1 came twice"
-                               : fault == "killed" ? "rank 1 exited on signal 9"
-                                                   : "did not come in 2 s";
+  const char* const expected = fault == "doubled"                      ? "of rank 1 came twice"
+                               : fault == "killed"                     ? "exited on signal 9"
+                               : fault == "lost" || fault == "swapped" ? "lost or comes out of turn"
+                                                                       : "did not come in 2 s";
   const bool has_step = fault == "killed" || told.find("at step") != std::string::npos;
-  const bool good = code == 3 && told.find(expected) != std::string::npos && has_step &&
+  const bool good = code == 3 && told.find(expected) != std::string::npos &&
+                    told.find("rank 1") != std::string::npos && has_step &&
                     took.count() < kTimeout + 10;
   return good ? 0 : 1;
 }

@@ -162,6 +162,7 @@ TEST(DistWire, ATransferThatNeverComesNamesRankAndStep) {
   const auto errors = errors_of([&](auto& processes) { ranks.run(processes); }, {"held", 3}, 0.3);
   EXPECT_NE(errors[2].find("rank 2 at step"), std::string::npos) << errors[2];
   EXPECT_NE(errors[2].find("of rank 1 did not come in 0.3 s"), std::string::npos) << errors[2];
+  EXPECT_NE(errors[0].find("rank 2 waits for rank 1"), std::string::npos) << errors[0];
 }
 
 TEST(DistWire, RanksThatDifferAreToldApart) {
