@@ -3,7 +3,8 @@ BUILD ?= build
 # AUTO compiles the CUDA code where nvcc and a GPU are, ON where there is no GPU, too.
 CUDA ?= AUTO
 PACKAGES := g++ cmake ninja-build python3-dev python3-venv libcli11-dev nlohmann-json3-dev \
-            libfmt-dev libgtest-dev python3-numpy python3-pytest python3-jsonschema
+            libfmt-dev libgtest-dev python3-numpy python3-pytest python3-jsonschema \
+            libopenmpi-dev openmpi-bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # About 8 documents of real lengths, 4 query heads per KV head, bf16: seconds on two cores.

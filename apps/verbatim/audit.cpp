@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "mask/slice.h"
-#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -272,10 +271,10 @@ void Audit::padded(Side side, int64_t rows, int64_t keys) {
   rows_.push_back(row);
 }
 
-void Audit::world(const std::optional<DistOptions>& asked) {
+void Audit::world(const WorldOptions& asked, dist::Processes* processes) {
   std::vector<DistOptions> worlds;
-  if (asked) {
-    worlds.push_back(*asked);
+  if (asked.given()) {
+    worlds.push_back(asked.make());
   } else if (options_.device == "cpu" && options_.kernels.empty()) {  // which run pieces of a plan
     for (const int32_t ranks : {2, 4})
       for (const StrategyInfo& info : strategies())
@@ -285,12 +284,10 @@ void Audit::world(const std::optional<DistOptions>& asked) {
   if (worlds.empty()) return;
   Row row{"world", "2 and 4 ranks, every strategy"};
   for (const DistOptions& options : worlds) {
-    World dealt(attention_.plan(Pass::forward), attention_.plan(Pass::backward), mask_, options);
-    tensors_.poison_outputs(Passes::both);
-    dealt.forward(tensors_, options_.device, {});
-    if (passes_ != Passes::forward) dealt.backward(tensors_, options_.device, {});
+    const World dealt =
+        run_in_world(attention_, tensors_, passes_, options_.device, options, asked, processes);
     note(hash_outputs(tensors_, passes_), expected_, row);
-    if (asked) row.detail = dealt.summary();
+    if (asked.given()) row.detail = dealt.summary();
   }
   rows_.push_back(row);
 }

@@ -1,13 +1,12 @@
 // The audit of one problem: what must not matter, changed one thing at a time.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tensors.h"
-#include "verbatim/dist.h"
 #include "verbatim/verbatim.h"
+#include "world.h"
 
 namespace verbatim::app {
 
@@ -44,7 +43,7 @@ class Audit {
   void neighbours();
   void padding();
   /// Dealt to ranks: as asked for, else two and four, with every strategy that fits.
-  void world(const std::optional<DistOptions>& asked);
+  void world(const WorldOptions& asked, dist::Processes* processes);
   void against(const std::string& path, const Hashes& saved);
 
   const std::vector<Row>& rows() const { return rows_; }

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "options.h"
+#include "processes.h"
 #include "report/format.h"
 #include "report/gantt.h"
 #include "report/table.h"
@@ -118,9 +119,10 @@ int PlanCommand::run() const {
     const Plan beside = make_plan(sizes, made, plain.make(other));
     const Plan& own = found.front().plan;
     dealt.emplace(other == Pass::forward ? beside : own, other == Pass::forward ? own : beside,
-                  made, world.make());
+                  made, world.make(), world.engine());
     result["dist"] = dealt->describe(passes);
   }
+  if (world.has_processes() && !is_first_process()) return 0;
   progress.say("drawing ...");
   const Plan& fastest = found.front().plan;
   draw(fastest, options.machine,
@@ -153,7 +155,7 @@ void add_plan(CLI::App& root, Action& action) {
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub, "h200");
-  command->world.add_to(*sub);
+  command->world.add_to(*sub, false);
   sub->add_option("--pass", command->pass, "Pass to plan: forward or backward")
       ->group("Plan")
       ->type_name("NAME")

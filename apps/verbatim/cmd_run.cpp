@@ -10,6 +10,7 @@
 #include "backend/reference/compare.h"
 #include "input.h"
 #include "options.h"
+#include "processes.h"
 #include "report/format.h"
 #include "report/timeline.h"
 #include "result.h"
@@ -35,11 +36,11 @@ struct RunCommand {
   std::string output_file;
   int repeats = 3, threads = 0;
 
-  int run() const;
+  int run(dist::Processes* processes) const;
 };
 
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 /// Middle of the sorted values; of an even number, the lower one.
@@ -56,8 +57,8 @@ struct Repeats {
   bool identical = true;
 };
 
-/// One pass over the tensors.
-using RunPass = std::function<void(Pass, const Tensors&)>;
+/// One pass over the tensors; returns seconds.
+using RunPass = std::function<double(Pass, const Tensors&)>;
 
 Repeats repeat(const RunPass& run, Tensors& tensors, Passes passes, int count, Progress& progress) {
   Repeats result;
@@ -65,16 +66,8 @@ Repeats repeat(const RunPass& run, Tensors& tensors, Passes passes, int count, P
   for (int i = 0; i < count; ++i) {
     progress.say(fmt::format("run {} of {} ...", i + 1, count));
     tensors.poison_outputs(passes);
-    if (passes != Passes::backward) {
-      const auto start = Clock::now();
-      run(Pass::forward, tensors);
-      result.forward_ms.push_back(milliseconds_since(start));
-    }
-    if (passes != Passes::forward) {
-      const auto start = Clock::now();
-      run(Pass::backward, tensors);
-      result.backward_ms.push_back(milliseconds_since(start));
-    }
+    if (passes != Passes::backward) result.forward_ms.push_back(run(Pass::forward, tensors) * 1e3);
+    if (passes != Passes::forward) result.backward_ms.push_back(run(Pass::backward, tensors) * 1e3);
     Hashes hashes = hash_outputs(tensors, passes);
     if (i == 0) {
       result.hashes = std::move(hashes);
@@ -180,7 +173,7 @@ void add_times(const Attention& attention, const Repeats& repeats, Json& result)
   result["workspace_bytes"] = workspace;
 }
 
-int RunCommand::run() const {
+int RunCommand::run(dist::Processes* processes) const {
   const Passes passes = passes_from_string(pass);
   if (repeats < 1)
     fail("a run needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "1"});
@@ -199,37 +192,37 @@ int RunCommand::run() const {
   Progress progress;
   progress.say("planning ...");
   std::vector<std::string> programs = kernels.read(device);
-  if (world.given() && !programs.empty())
-    fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
+  world.check(device, !programs.empty());
   AttentionOptions options = planning.make_both(device);
   options.kernels = std::move(programs);
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
-  const double plan_seconds = milliseconds_since(start) / 1e3;
+  const double plan_seconds = seconds_since(start);
 
   Tensors tensors(sizes, sizes.seed);
   files.load(tensors);
   RunOptions run_options;
-  run_options.threads = threads;
+  run_options.threads = threads ? threads : world.threads();
   std::optional<World> dealt;
   if (world.given())
-    dealt.emplace(attention.plan(Pass::forward), attention.plan(Pass::backward), made,
-                  world.make());
+    dealt.emplace(attention.plan(Pass::forward), attention.plan(Pass::backward), made, world.make(),
+                  world.engine());
+  if (processes)
+    processes->agree(dealt->specification(made, tensors, {{"pass", pass}, {"repeats", repeats}}));
   const RunPass run_pass = [&](Pass which, const Tensors& all) {
-    const bool is_forward = which == Pass::forward;
-    if (dealt) {
-      is_forward ? dealt->forward(all, device, run_options)
-                 : dealt->backward(all, device, run_options);
-    } else {
-      is_forward ? attention.forward(all.forward(), run_options)
-                 : attention.backward(all.backward(), run_options);
-    }
+    if (dealt) return dealt->run(which, all, device, run_options, processes);
+    const auto begin = Clock::now();
+    which == Pass::forward ? attention.forward(all.forward(), run_options)
+                           : attention.backward(all.backward(), run_options);
+    return seconds_since(begin);
   };
   const Repeats results = repeat(run_pass, tensors, passes, repeats, progress);
+  if (processes && processes->rank() != 0) return 0;  // whose outputs are not whole
 
   Json result = new_result("run");
   result["device"] = device;
-  result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
+  result["threads"] = run_options.threads ? run_options.threads
+                                          : static_cast<int>(std::thread::hardware_concurrency());
   result["level"] = planning.level_name();
   result["problem"] = app::describe(sizes);
   const Machine& machine = options.plan.machine;
@@ -282,7 +275,7 @@ void add_run(CLI::App& root, Action& action) {
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
-  command->world.add_to(*sub);
+  command->world.add_to(*sub, true);
   const char* group = "Run";
   sub->add_option("--pass", command->pass, "forward, backward or both")
       ->group(group)
@@ -317,7 +310,7 @@ void add_run(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->check(why_not_writable);
   command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  sub->callback([command, &action] { action = action_in_world(command); });
 }
 
 }  // namespace verbatim::app

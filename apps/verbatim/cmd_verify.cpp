@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "audit.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "options.h"
+#include "processes.h"
 #include "report/format.h"
 #include "result.h"
 #include "world.h"
@@ -26,7 +26,7 @@ struct VerifyCommand {
   std::string device = "cpu", pass = "both", against;
   int repeats = 20;
 
-  int run() const;
+  int run(dist::Processes* processes) const;
 };
 
 /// The hashes that an earlier verify saved. Throws Error unless it had this problem, mask and
@@ -52,7 +52,7 @@ Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& ma
   return found;
 }
 
-int VerifyCommand::run() const {
+int VerifyCommand::run(dist::Processes* processes) const {
   const Passes passes = passes_from_string(pass);
   if (repeats < 1) {
     fail("an audit needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "20"});
@@ -60,16 +60,21 @@ int VerifyCommand::run() const {
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
   std::vector<std::string> programs = kernels.read(device);
-  if (world.given() && !programs.empty())
-    fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
+  world.check(device, !programs.empty());
   AttentionOptions options = planning.make_both(device);
   options.kernels = std::move(programs);
-  const std::optional<DistOptions> asked =
-      world.given() ? std::optional(world.make()) : std::nullopt;
+  if (processes && processes->rank() != 0) {  // rank 0 audits
+    Tensors tensors(sizes, sizes.seed);
+    run_in_world(Attention(sizes, made, options), tensors, passes, device, world.make(), world,
+                 processes);
+    return 0;
+  }
 
   Progress progress;
   progress.say("planning ...");
   Audit audit(sizes, made, options, passes, repeats);
+  progress.say("auditing world ...");
+  audit.world(world, processes);  // first: other processes wait for it
   const std::pair<const char*, void (Audit::*)()> kChecks[] = {
       {"repeats", &Audit::repeat},    {"threads", &Audit::threads},
       {"load", &Audit::load},         {"workers", &Audit::workers},
@@ -80,8 +85,6 @@ int VerifyCommand::run() const {
     progress.say(fmt::format("auditing {} ...", name));
     (audit.*check)();
   }
-  progress.say("auditing world ...");
-  audit.world(asked);
   progress.say("");
   if (!against.empty())
     audit.against(against, saved_hashes(against, describe(sizes), made, audit.expected()));
@@ -151,7 +154,7 @@ void add_verify(CLI::App& root, Action& action) {
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
-  command->world.add_to(*sub);
+  command->world.add_to(*sub, true);
   const char* group = "Audit";
   sub->add_option("--pass", command->pass, "forward, backward or both")
       ->group(group)
@@ -170,7 +173,7 @@ void add_verify(CLI::App& root, Action& action) {
       ->group(group)
       ->type_name("FILE");
   command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  sub->callback([command, &action] { action = action_in_world(command); });
 }
 
 }  // namespace verbatim::app

@@ -2,23 +2,22 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <string>
 #include <vector>
 
 #include "options.h"
+#include "processes.h"
 #include "result.h"
 #include "schedule/names.h"
 
 namespace verbatim::app {
 namespace {
 
-constexpr int kBadInput = 2, kBroken = 3;
-
 /// The parser's message, with what it expected or, for an unknown option, probably meant.
 int usage_error(const CLI::App& root, const CLI::ParseError& error) {
-  fmt::print(stderr, "verbatim: {}", error.what());
+  std::string message = error.what();
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
-    fmt::print(stderr, "; expected an integer (N) or a number (X), as --help has it");
+    message += "; expected an integer (N) or a number (X), as --help has it";
   const std::vector<std::string> unknown = root.remaining(true);
   if (!unknown.empty()) {
     std::vector<std::string> known;
@@ -26,10 +25,9 @@ int usage_error(const CLI::App& root, const CLI::ParseError& error) {
       command = command->get_subcommands().front();
       for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
     }
-    fmt::print(stderr, " (nearest: {})", nearest_name(unknown.front(), known));
+    message += fmt::format(" (nearest: {})", nearest_name(unknown.front(), known));
   }
-  fmt::print(stderr, "\n");
-  return kBadInput;
+  return refuse_usage(Error(ErrorCode::invalid_argument, "verbatim", message));
 }
 
 /// An unknown command is named with the nearest one; the parser would only miss a command.
@@ -64,21 +62,17 @@ int main_program(int argc, const char* const* argv) {
   add_tune(root, action);
   add_tl(root, action);
   add_report(root, action);
+  remember_arguments(argc, argv);
   try {
     require_command(root, argc, argv);
     root.parse(argc, argv);
-    remember_arguments(argc, argv);
     return action();
   } catch (const CLI::Success& help) {
     return root.exit(help);
   } catch (const CLI::ParseError& error) {
     return usage_error(root, error);
-  } catch (const Error& error) {
-    fmt::print(stderr, "verbatim: {}\n", error.what());
-    return error.code() == ErrorCode::device ? kBroken : kBadInput;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "verbatim: {}\n", error.what());
-    return kBroken;
+    return explain(error);
   }
 }
 

@@ -17,16 +17,18 @@ namespace {
 /// More slices than this are not worth a picture: the page then shows numbers only.
 constexpr size_t kMaxSavedSlices = 20000;
 
-Json& arguments() {
-  static Json list = Json::array();
+std::vector<std::string>& remembered() {
+  static std::vector<std::string> list;
   return list;
 }
 
 }  // namespace
 
 void remember_arguments(int count, const char* const* list) {
-  for (int i = 1; i < count; ++i) arguments().push_back(list[i]);
+  remembered().assign(list + 1, list + count);
 }
+
+const std::vector<std::string>& arguments() { return remembered(); }
 
 Json new_result(const std::string& command) {
   return {{"command", command},

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "bench/device.h"
 #include "options.h"
@@ -17,6 +18,7 @@ using Json = nlohmann::ordered_json;
 Json new_result(const std::string& command);
 /// Called once by main with everything behind the tool's name.
 void remember_arguments(int count, const char* const* arguments);
+const std::vector<std::string>& arguments();
 
 Json describe(const Problem& problem);
 /// Name, parameters, exact area, tile classes of the first head, and the slices when they are few.

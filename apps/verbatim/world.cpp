@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <thread>
+#include <utility>
 
+#include "backend/reference/compare.h"
+#include "core/sha256.h"
+#include "dist/mpi.h"
 #include "report/format.h"
 
 namespace verbatim::app {
@@ -20,7 +26,7 @@ const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "bac
 
 }  // namespace
 
-void WorldOptions::add_to(CLI::App& command) {
+void WorldOptions::add_to(CLI::App& command, bool runs) {
   const char* group = "World";
   std::string strategy_names, shard_names;
   for (const StrategyInfo& info : strategies())
@@ -32,9 +38,10 @@ void WorldOptions::add_to(CLI::App& command) {
   };
   CLI::Option* dealt = add(
       "--world", world,
-      "Deal the problem to N ranks, which this process plays one step after another. Changes no "
-      "bit",
-      "replay:N");
+      "Deal the problem to ranks. replay:N: this process plays N, one step after another. local:N: "
+      "N processes on this machine, which mpirun starts. mpi: those that mpirun started. Changes "
+      "no bit",
+      "NAME");
   add("--strategy", strategy, "How K and V get to the ranks that need them: " + strategy_names,
       "NAME")
       ->capture_default_str()
@@ -50,38 +57,110 @@ void WorldOptions::add_to(CLI::App& command) {
   add("--ring-window", ring_window,
       "Strategy loongtrain: ranks of an inner ring (default: at most the root of the ring)", "N")
       ->needs(dealt);
+  if (!runs) return;
+  add("--timeout", timeout,
+      "Worlds of processes: seconds that a rank waits for another before all end (default: 300)",
+      "X")
+      ->needs(dealt);
+}
+
+int WorldOptions::threads() const {
+  const auto launched = dist::launched();
+  if (!has_processes() || !launched) return 0;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launched->beside);
 }
 
 DistOptions WorldOptions::make() const {
-  constexpr std::string_view kPrefix = "replay:";
   DistOptions options{0, strategy, shard, ulysses_size, ring_window};
+  const auto launched = dist::launched();
+  if (timeout && !has_processes())
+    fail("one process waits for nobody", {"--timeout", "--world " + world, "local:N or mpi", ""});
+  if (timeout && !(*timeout > 0))
+    fail("a wait has no length", {"--timeout", fmt::to_string(*timeout), "seconds above 0", "300"});
+  if (world == "mpi") {
+    if (!launched)
+      fail("mpirun did not start this process",
+           {"--world", world, "mpirun -n N verbatim ... --world mpi", "local:2"});
+    options.world = launched->size;
+    return options;
+  }
+  const std::string_view prefix = has_processes() ? kLocal : kReplay;
   const std::string_view digits =
-      std::string_view(world).substr(std::min(kPrefix.size(), world.size()));
+      std::string_view(world).substr(std::min(prefix.size(), world.size()));
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), options.world);
-  if (!world.starts_with(kPrefix) || error != std::errc{} || end != digits.data() + digits.size())
-    fail("there is no such world", {"--world", "'" + world + "'", "replay:N", "replay:2"});
+  if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size())
+    fail("there is no such world",
+         {"--world", "'" + world + "'", "replay:N, local:N or mpi", "replay:2"});
+  if (prefix == kLocal && launched && launched->size != options.world)
+    fail("mpirun started another number of processes",
+         {"--world", world, fmt::format("local:{}", launched->size), "mpi"});
   return options;
 }
 
+void WorldOptions::check(const std::string& device, bool programs) const {
+  if (given() && programs)
+    fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
+  if (has_processes() && device != "cpu")
+    fail("ranks run on the CPU", {"--device", device, "cpu beside --world " + world, "cpu"});
+}
+
 World::World(const Plan& forward, const Plan& backward, const Mask& mask,
-             const DistOptions& options) {
+             const DistOptions& options, std::string engine)
+    : engine_(std::move(engine)) {
   const Sharding sharding = make_sharding(forward, backward, mask, options);
   forward_ = deal(forward, sharding, options);
   backward_ = deal(backward, sharding, options);
 }
 
-void World::forward(const Tensors& tensors, const std::string& device, const RunOptions& run) {
-  reports_[Pass::forward] = replay(forward_, tensors.forward(), device, run);
+std::string World::specification(const Mask& mask, const Tensors& tensors,
+                                 const Json& command) const {
+  const auto pass = [&](Pass which) -> Json {
+    const Plan& whole = plan(which).whole;
+    const HeadOrder* first = whole.orders.empty() ? nullptr : whole.orders.front().get();
+    return {{"order", first ? first->name : "none"}, {"placement", whole.placement.name},
+            {"workers", whole.placement.workers},    {"level", to_string(whole.level)},
+            {"arithmetic", whole.arithmetic},        {"fingerprint", whole.fingerprint()}};
+  };
+  const DistOptions& options = forward_.options;
+  Json json = {{"version", VERBATIM_VERSION}, {"contract", kContractVersion}};
+  json.update(command);
+  json["problem"] = app::describe(forward_.whole.problem);
+  json["mask"] = {
+      {"name", mask.name()}, {"params", mask.params_json()}, {"sha256", sha256(to_json(mask))}};
+  json["forward"] = pass(Pass::forward);
+  json["backward"] = pass(Pass::backward);
+  json["dist"] = {{"world", options.world},
+                  {"strategy", options.strategy},
+                  {"shard", forward_.shard},
+                  {"ulysses_size", options.ulysses_size},
+                  {"ring_window", options.ring_window}};
+  for (const auto& [name, tensor] :
+       {std::pair{"q", &tensors.q}, {"k", &tensors.k}, {"v", &tensors.v}, {"do", &tensors.dout}})
+    json["inputs"][name] = sha256_of(tensor->view());
+  return json.dump();
 }
 
-void World::backward(const Tensors& tensors, const std::string& device, const RunOptions& run) {
-  reports_[Pass::backward] = replay(backward_, tensors.backward(), device, run);
+double World::run(Pass pass, const Tensors& tensors, const std::string& device,
+                  const RunOptions& options, dist::Processes* processes) {
+  if (processes) {
+    const dist::LocalTensors whole = pass == Pass::forward
+                                         ? dist::whole_tensors(tensors.forward())
+                                         : dist::whole_tensors(tensors.backward());
+    dist::Processes::Result result =
+        processes->run(plan(pass), whole, *make_backend(device), options);
+    reports_[pass] = std::move(result.reports);
+    return result.seconds;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  reports_[pass] = pass == Pass::forward ? replay(forward_, tensors.forward(), device, options)
+                                         : replay(backward_, tensors.backward(), device, options);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 Json World::describe(const std::vector<Pass>& passes) const {
   const DistOptions& options = forward_.options;
-  Json json = {{"engine", "replay"},
+  Json json = {{"engine", engine_},
                {"world", options.world},
                {"strategy", options.strategy},
                {"shard", forward_.shard},
@@ -143,6 +222,22 @@ std::string World::summary() const {
   if (options.ulysses_size > 1) text += fmt::format(", heads shared by {}", options.ulysses_size);
   if (options.ring_window > 0) text += fmt::format(", windows of {}", options.ring_window);
   return text;
+}
+
+World run_in_world(const Attention& attention, Tensors& tensors, Passes passes,
+                   const std::string& device, const DistOptions& options, const WorldOptions& asked,
+                   dist::Processes* processes) {
+  World dealt(attention.plan(Pass::forward), attention.plan(Pass::backward), attention.mask(),
+              options, asked.engine());
+  if (processes)
+    processes->agree(
+        dealt.specification(attention.mask(), tensors, {{"backward", passes != Passes::forward}}));
+  tensors.poison_outputs(Passes::both);
+  RunOptions run;
+  run.threads = asked.threads();
+  dealt.run(Pass::forward, tensors, device, run, processes);
+  if (passes != Passes::forward) dealt.run(Pass::backward, tensors, device, run, processes);
+  return dealt;
 }
 
 }  // namespace verbatim::app

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "dist/processes.h"
 #include "options.h"
 #include "report/table.h"
 #include "result.h"
@@ -15,23 +17,43 @@ namespace verbatim::app {
 
 /// Ranks and how the problem is dealt to them.
 struct WorldOptions {
-  std::string world;  // "replay:N"; empty: one device
+  std::string world;  // "replay:N", "local:N" or "mpi"; empty: one device
   std::string strategy = "balanced", shard;
   int32_t ulysses_size = 0, ring_window = 0;
+  std::optional<double> timeout;  // seconds
 
-  void add_to(CLI::App& command);
+  /// `runs`: the command runs what it deals, and so may wait.
+  void add_to(CLI::App& command, bool runs);
   bool given() const { return !world.empty(); }
-  /// Throws Error naming the option that is no such world, or has no meaning without one.
+  /// Whether ranks are processes: those of MPI.
+  bool has_processes() const { return given() && !world.starts_with(kReplay); }
+  /// What runs the ranks: "replay" or "mpi".
+  const char* engine() const { return has_processes() ? "mpi" : "replay"; }
+  /// CPU threads of a process that were not asked for otherwise: 0, or its part of the machine's.
+  int threads() const;
+  /// Throws Error naming the option that is no such world, or does not fit it.
   DistOptions make() const;
+  /// Throws Error when ranks cannot run on the device, or with programs in place of its kernels.
+  void check(const std::string& device, bool programs) const;
+
+ private:
+  static constexpr std::string_view kReplay = "replay:", kLocal = "local:";
 };
 
 /// Both passes, dealt and proved.
 class World {
  public:
-  World(const Plan& forward, const Plan& backward, const Mask& mask, const DistOptions& options);
+  /// `engine` is the name of what would run it.
+  World(const Plan& forward, const Plan& backward, const Mask& mask, const DistOptions& options,
+        std::string engine = "replay");
 
-  void forward(const Tensors& tensors, const std::string& device, const RunOptions& run);
-  void backward(const Tensors& tensors, const std::string& device, const RunOptions& run);
+  /// What all processes must have alike, as dist::agree() has it: versions, problem, mask, both
+  /// passes, how they are dealt, the tensors read and what the command does with them.
+  std::string specification(const Mask& mask, const Tensors& tensors, const Json& command) const;
+  /// Runs a pass in `processes`, else replays it. Returns seconds. Only at rank 0 are the outputs
+  /// whole.
+  double run(Pass pass, const Tensors& tensors, const std::string& device,
+             const RunOptions& options, dist::Processes* processes = nullptr);
   /// The member `dist` of these passes, with what the last run of each counted.
   Json describe(const std::vector<Pass>& passes) const;
   /// The same, a line a rank.
@@ -42,7 +64,14 @@ class World {
   const DistPlan& plan(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
 
   DistPlan forward_, backward_;
+  std::string engine_;
   std::map<Pass, std::vector<RankReport>> reports_;  // of passes that ran
 };
+
+/// Deals a problem as `options` say and runs it, by the engine of `asked`, on outputs that start as
+/// NaN: the forward, and the backward unless `passes` is the forward alone. Processes agree first.
+World run_in_world(const Attention& attention, Tensors& tensors, Passes passes,
+                   const std::string& device, const DistOptions& options, const WorldOptions& asked,
+                   dist::Processes* processes);
 
 }  // namespace verbatim::app

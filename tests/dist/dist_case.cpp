@@ -16,10 +16,11 @@ Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, TileShape tile
   return make_plan(problem, mask, options);
 }
 
-/// What was sent is what was predicted.
-void expect_bytes(const DistPlan& plan, const std::vector<RankReport>& reports) {
+/// Whether what was sent is what was predicted.
+bool as_predicted(const DistPlan& plan, const std::vector<RankReport>& reports) {
   for (size_t r = 0; r < reports.size(); ++r)
-    EXPECT_EQ(reports[r].sent_bytes, sent_bytes(plan, static_cast<int32_t>(r)));
+    if (reports[r].sent_bytes != sent_bytes(plan, static_cast<int32_t>(r))) return false;
+  return true;
 }
 
 }  // namespace
@@ -43,13 +44,28 @@ void DistCase::expect_same(const DistOptions& options) {
   const Dealt dealt = deal(options);
   ASSERT_NO_THROW(verify(dealt.forward));
   ASSERT_NO_THROW(verify(dealt.backward));
-  for (GuardedTensor* t : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv})
-    t->poison();
+  poison_outputs();
   RunOptions run;
   run.threads = 2;
-  expect_bytes(dealt.forward, replay(dealt.forward, tensors.forward(), "cpu", run));
-  expect_bytes(dealt.backward, replay(dealt.backward, tensors.backward(), "cpu", run));
+  EXPECT_TRUE(as_predicted(dealt.forward, replay(dealt.forward, tensors.forward(), "cpu", run)));
+  EXPECT_TRUE(as_predicted(dealt.backward, replay(dealt.backward, tensors.backward(), "cpu", run)));
   EXPECT_EQ(tensors.hashes(), expected);
+}
+
+bool DistCase::run_in(dist::Processes& processes, const DistOptions& options) {
+  const Dealt dealt = deal(options);
+  poison_outputs();
+  const auto backend = make_backend("cpu");
+  const auto run = [&](const DistPlan& plan, const dist::LocalTensors& whole) {
+    return as_predicted(plan, processes.run(plan, whole, *backend, {.threads = 1}).reports);
+  };
+  const bool forward_good = run(dealt.forward, dist::whole_tensors(tensors.forward()));
+  return run(dealt.backward, dist::whole_tensors(tensors.backward())) && forward_good;
+}
+
+void DistCase::poison_outputs() {
+  for (GuardedTensor* t : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv})
+    t->poison();
 }
 
 std::vector<std::string> strategy_names() {

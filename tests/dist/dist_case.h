@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/cases.h"
+#include "dist/processes.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::test {
@@ -23,6 +24,11 @@ struct DistCase {
   Dealt deal(const DistOptions& options) const;
   /// Proves and replays; expects the bits of one device and the bytes predicted.
   void expect_same(const DistOptions& options);
+  /// Runs both passes as one of these processes. Whether all sent the bytes predicted, at rank 0.
+  bool run_in(dist::Processes& processes, const DistOptions& options);
+
+ private:
+  void poison_outputs();
 };
 
 std::vector<std::string> strategy_names();

@@ -1,0 +1,95 @@
+#include "processes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dist/mpi.h"
+#include "result.h"
+
+namespace verbatim::app {
+namespace {
+
+constexpr double kDefaultTimeout = 300;  // seconds
+constexpr int32_t kMostProcesses = 256;  // on one machine
+constexpr int kBadInput = 2, kBroken = 3;
+
+int code_of(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return ours && ours->code() != ErrorCode::device ? kBadInput : kBroken;
+}
+
+void print(std::string_view line) { fmt::print(stderr, "{}\n", line); }
+
+/// This command again, as every rank runs it.
+int start_processes(int32_t ranks) {
+  if (ranks < 1 || ranks > kMostProcesses)
+    fail("this machine does not run so many processes",
+         {"--world", fmt::format("local:{}", ranks), fmt::format("1 to {} of them", kMostProcesses),
+          fmt::format("local:{}", ranks < 1 ? 1 : kMostProcesses)});
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe")};
+  words.insert(words.end(), arguments().begin(), arguments().end());
+  return dist::launch(ranks, words, print);
+}
+
+/// Runs `command` as one rank of MPI.
+int in_mpi(double timeout, const InProcesses& command) {
+  dist::Mpi mpi;
+  dist::Processes processes(mpi, timeout);
+  int code = 0;
+  try {
+    try {
+      code = command(&processes);
+    } catch (const Error& error) {
+      if (processes.asked()) throw;
+      processes.agree("", &error);  // refuses at every rank
+    }
+  } catch (const dist::Refused& refusal) {
+    code = explain(refusal);
+  } catch (const std::exception& error) {
+    print(fmt::format("verbatim: {}", error.what()));
+    mpi.abort(code_of(error));
+  }
+  mpi.stop();
+  return code;
+}
+
+}  // namespace
+
+bool is_first_process() {
+  const auto launched = dist::launched();
+  return !launched || launched->rank == 0;
+}
+
+int explain(const std::exception& error) {
+  if (is_first_process()) print(fmt::format("verbatim: {}", error.what()));
+  return code_of(error);
+}
+
+int refuse_usage(const Error& error) {
+  const bool world = std::ranges::find(arguments(), "--world") != arguments().end();
+  if (!world || !dist::launched()) return explain(error);
+  try {
+    return in_mpi(kDefaultTimeout, [&](dist::Processes*) -> int { throw error; });
+  } catch (const Error& no_mpi) {
+    return explain(no_mpi);
+  }
+}
+
+int in_world(const WorldOptions& options, const InProcesses& command) {
+  const double given = options.timeout.value_or(0);
+  if (options.has_processes() && dist::launched())
+    return in_mpi(given > 0 ? given : kDefaultTimeout, [&](dist::Processes* processes) {
+      options.make();
+      return command(processes);
+    });
+  const int32_t ranks = options.given() ? options.make().world : 1;
+  return options.has_processes() ? start_processes(ranks) : command(nullptr);
+}
+
+}  // namespace verbatim::app

@@ -1,0 +1,63 @@
+// MPI as a wire. The library that knows MPI is loaded when it is asked for.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "dist/mpi_library.h"
+#include "dist/wire.h"
+
+namespace verbatim::dist {
+
+/// libverbatim_mpi.so: $VERBATIM_MPI, else beside the program. Throws Error(unsupported) saying
+/// what is missing.
+const VerbatimMpi& load_mpi();
+
+/// The ranks that mpirun started. One object a process.
+class Mpi final : public Wire {
+ public:
+  /// Throws as load_mpi() does.
+  Mpi();
+  int32_t rank() const override { return rank_; }
+  int32_t size() const override { return size_; }
+  /// At most 16 GiB; more throws Error(unsupported).
+  void send(int32_t to, Words frame) override;
+  std::optional<Arrival> poll() override;
+  /// Waits for all ranks. Sends nothing afterwards.
+  void stop();
+  /// Ends the processes of all ranks, this one with them.
+  [[noreturn]] void abort(int code);
+
+ private:
+  struct Transfer {
+    int32_t peer;
+    Words frame;
+    int64_t call;  // of the library
+  };
+  void drop_sent();
+
+  const VerbatimMpi& library_;
+  int rank_ = 0, size_ = 0;
+  std::list<Transfer> sending_, receiving_;  // the oldest first
+};
+
+/// What mpirun told this process, before MPI is loaded; nothing: it did not start it.
+struct Launched {
+  int32_t rank, size;
+  int32_t beside;  // ranks on this machine
+};
+std::optional<Launched> launched();
+
+/// Runs `command` as `ranks` processes on this machine by mpirun, which must be on PATH, and waits
+/// until all of them are gone, and all other children of this process. Calls `say` once if anything
+/// fails: with the first line of a rank that starts with "verbatim: ", else with what mpirun tells,
+/// as which rank was killed. Returns the exit code of the ranks, or 3 when processes failed. Throws
+/// Error(unsupported) when there is no launcher or no library.
+int launch(int32_t ranks, std::span<const std::string> command,
+           const std::function<void(std::string_view)>& say);
+
+}  // namespace verbatim::dist

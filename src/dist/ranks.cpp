@@ -1,0 +1,140 @@
+#include "dist/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "verbatim/error.h"
+
+namespace verbatim::dist {
+namespace {
+
+using Json = nlohmann::ordered_json;  // the first difference is that of the first member
+
+constexpr const char* kAgree = "dist.agree";
+// Messages of a text, its size first, and of a gathering: the report, then each output.
+constexpr int64_t kSize = -1, kText = -2, kReport = -10, kOutput = -11;
+
+template <class T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+void send_text(Transport& transport, int32_t to, const std::string& text) {
+  int64_t size = std::ssize(text);
+  transport.send(to, kSize, bytes_of(size));
+  transport.send(to, kText, std::as_bytes(std::span(text)));
+}
+
+std::string receive_text(Transport& transport, int32_t from) {
+  int64_t size = 0;
+  transport.receive(from, kSize, bytes_of(size));
+  std::string text(static_cast<size_t>(size), '\0');
+  transport.receive(from, kText, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+/// The member of that path as text, or that there is none.
+std::string shown(const Json& object, const Json::json_pointer& path) {
+  return object.contains(path) ? object[path].dump() : "none";
+}
+
+/// What an Error says, without who says it.
+std::string message_of(const Error& error) {
+  return std::string(error.what()).substr(error.operation().size() + 3);
+}
+
+/// The parts of an Error.
+Json verdict(std::string_view operation, const std::string& message,
+             const Error::Details& details = {}) {
+  return {operation, message, details.argument, details.got, details.expected};
+}
+
+/// Why these two cannot run together; null when they can.
+Json verdict_on(const Json& first, const Json& other, int32_t rank) {
+  if (other.is_array()) {
+    Json refusal = other;
+    refusal[1] = fmt::format("rank {}: {}", rank, other[1].get<std::string>());
+    return refusal;
+  }
+  const Json difference = Json::diff(first, other);
+  if (difference.empty()) return nullptr;
+  const std::string path = difference[0]["path"];
+  std::string name = path.substr(1);
+  std::ranges::replace(name, '/', '.');
+  const Json::json_pointer at(path);
+  return verdict(
+      kAgree, fmt::format("{} of rank {} is another", name, rank),
+      {name, shown(other, at), fmt::format("{}, as rank 0 has it", shown(first, at)), ""});
+}
+
+/// What rank 0 finds, told to the others.
+Json judge(Transport& transport, int32_t world, const Json& own) {
+  Json found = own.is_array() ? own : Json(nullptr);
+  for (int32_t r = 1; r < world; ++r) {
+    const Json other = Json::parse(receive_text(transport, r));
+    if (found.is_null()) found = verdict_on(own, other, r);
+  }
+  for (int32_t r = 1; r < world; ++r) send_text(transport, r, found.dump());
+  return found;
+}
+
+}  // namespace
+
+void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
+           const Error* bad_input) {
+  const Json own = bad_input ? verdict(bad_input->operation(), message_of(*bad_input))
+                             : Json::parse(specification);
+  Json found;
+  if (rank == 0) {
+    found = judge(transport, world, own);
+  } else {
+    send_text(transport, 0, own.dump());
+    found = Json::parse(receive_text(transport, 0));
+  }
+  if (found.is_null()) return;
+  throw Refused(ErrorCode::invalid_argument, found[0], found[1],
+                {found[2], found[3], found[4], ""});
+}
+
+RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,
+                    const LocalTensors& home, const RunOptions& run, Transport& transport) {
+  RankExecutor executor(plan, rank, backend, home, run);
+  try {
+    while (!executor.done()) executor.advance(transport);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::device) throw;
+    throw Error(
+        error.code(), "dist.run",
+        fmt::format("rank {} at step {} of the {}: {}", rank, executor.step(),
+                    plan.whole.pass == Pass::forward ? "forward" : "backward", error.what()));
+  }
+  return executor.report();
+}
+
+std::vector<RankReport> gather(const DistPlan& plan, int32_t rank, ShardMemory& shard,
+                               const RankReport& report, const LocalTensors& whole,
+                               Transport& transport) {
+  shard.give(whole);
+  if (rank != 0) {
+    RankReport own = report;
+    transport.send(0, kReport, bytes_of(own));
+    int64_t message = kOutput;
+    for (const std::span<std::byte> output : shard.outputs()) transport.send(0, message--, output);
+    return {};
+  }
+  std::vector<RankReport> reports(plan.ranks.size());
+  reports[0] = report;
+  for (int32_t r = 1; r < std::ssize(plan.ranks); ++r) {
+    transport.receive(r, kReport, bytes_of(reports[static_cast<size_t>(r)]));
+    ShardMemory other(plan, r);
+    int64_t message = kOutput;
+    for (const std::span<std::byte> output : other.outputs())
+      transport.receive(r, message--, output);
+    other.give(whole);
+  }
+  return reports;
+}
+
+}  // namespace verbatim::dist

@@ -1,0 +1,206 @@
+// Ranks that share nothing but a wire: here threads, each with tensors of its own.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "core/random.h"
+#include "dist/dist_case.h"
+#include "dist/faulty_wire.h"
+#include "dist/processes.h"
+
+namespace verbatim::test {
+namespace {
+
+constexpr int32_t kRanks = 3;
+
+/// Frames on their way in one process; each is put there up to `delay` microseconds late.
+class Lines {
+ public:
+  explicit Lines(uint64_t delay) : delay_(delay) {}
+  void put(int32_t to, dist::Wire::Arrival arrival) {
+    if (delay_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(next() % delay_));
+    const std::lock_guard lock(mutex_);
+    boxes_[static_cast<size_t>(to)].push_back(std::move(arrival));
+  }
+  std::optional<dist::Wire::Arrival> take(int32_t rank) {
+    const std::lock_guard lock(mutex_);
+    auto& box = boxes_[static_cast<size_t>(rank)];
+    if (box.empty() && over) throw std::runtime_error("another rank ended");
+    if (box.empty()) return std::nullopt;
+    dist::Wire::Arrival first = std::move(box.front());
+    box.pop_front();
+    return first;
+  }
+
+  std::atomic<bool> over = false;  // a rank failed, and all end as under MPI
+
+ private:
+  uint64_t next() {
+    const std::lock_guard lock(mutex_);
+    return random_.bits();
+  }
+
+  std::mutex mutex_;
+  uint64_t delay_;
+  Random random_{1};
+  std::array<std::deque<dist::Wire::Arrival>, kRanks> boxes_;
+};
+
+class MemoryWire final : public dist::Wire {
+ public:
+  MemoryWire(Lines& lines, int32_t rank) : lines_(lines), rank_(rank) {}
+  int32_t rank() const override { return rank_; }
+  int32_t size() const override { return kRanks; }
+  void send(int32_t to, dist::Words frame) override { lines_.put(to, {rank_, std::move(frame)}); }
+  std::optional<Arrival> poll() override { return lines_.take(rank_); }
+
+ private:
+  Lines& lines_;
+  int32_t rank_;
+};
+
+struct Fault {
+  std::string kind;
+  int64_t at = 0;
+};
+
+/// What each of the ranks, run in a thread, threw; rank 1 sends over a wire with that fault.
+std::vector<std::string> errors_of(const std::function<void(dist::Processes&)>& run,
+                                   const Fault& fault = {}, double timeout = 60,
+                                   uint64_t delay = 0) {
+  Lines lines(delay);
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      MemoryWire memory(lines, r);
+      FaultyWire wire(memory, r == 1 ? fault.kind : "", fault.at);
+      dist::Processes processes(wire, timeout);
+      try {
+        run(processes);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+        lines.over = true;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+const std::vector<std::string> kNone(kRanks);
+
+/// The same problem for each rank.
+class Ranks {
+ public:
+  explicit Ranks(const std::string& strategy)
+      : options_{.world = kRanks, .strategy = strategy, .shard = "zigzag"} {
+    for (auto& c : cases_)
+      c = std::make_unique<DistCase>(Problem{.q_heads = 6,
+                                             .kv_heads = 3,
+                                             .q_len = 100,
+                                             .kv_len = 100,
+                                             .head_dim = 16,
+                                             .head_dim_v = 16,
+                                             .dtype = Dtype::bf16},
+                                     masks::causal(100, 100), TileShape{16, 16}, "descending");
+  }
+  void run(dist::Processes& processes) {
+    cases_[static_cast<size_t>(processes.rank())]->run_in(processes, options_);
+  }
+  /// Whether rank 0 has the bits of one device.
+  bool same() const { return cases_[0]->tensors.hashes() == cases_[0]->expected; }
+  int64_t sends(int32_t rank) const {
+    const DistCase::Dealt dealt = cases_[0]->deal(options_);
+    int64_t count = 0;
+    for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
+      for (const Step& step : plan->ranks[static_cast<size_t>(rank)].steps)
+        count += std::holds_alternative<Send>(step);
+    return count;
+  }
+
+ private:
+  DistOptions options_;
+  std::array<std::unique_ptr<DistCase>, kRanks> cases_;
+};
+
+TEST(DistWire, EveryStrategyHasTheBitsOfOneDevice) {
+  for (const std::string& strategy : strategy_names()) {
+    SCOPED_TRACE(strategy);
+    Ranks ranks(strategy);
+    for (const uint64_t delay : {0, 500}) {
+      EXPECT_EQ(errors_of([&](auto& processes) { ranks.run(processes); }, {}, 60, delay), kNone);
+      EXPECT_TRUE(ranks.same());
+    }
+  }
+}
+
+class EveryTransfer : public testing::TestWithParam<const char*> {};
+
+TEST_P(EveryTransfer, IsMissedWhenItGoesWrong) {
+  const std::string kind = GetParam();
+  Ranks ranks("ulysses");
+  // A rank meets the two others before and after each pass, and what the forward made is gathered
+  // in three frames. Behind the last meeting ranks may listen no more.
+  const int64_t frames = ranks.sends(1) + 3 * (kRanks - 1) + 3;
+  // What is not doubled shows only when a rank has waited for half of its timeout: fewer of these.
+  for (int64_t at = kind == "doubled" ? 0 : 3; at < frames; at += kind == "doubled" ? 1 : 7) {
+    std::string all;
+    for (const std::string& error :
+         errors_of([&](auto& processes) { ranks.run(processes); }, {kind, at}, 8))
+      all += error + "\n";
+    EXPECT_NE(all.find(kind == "doubled" ? "of rank 1 came twice" : "of rank 1"), std::string::npos)
+        << kind << " at " << at << ": " << all;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(DistWire, EveryTransfer, testing::Values("lost", "doubled", "swapped"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(DistWire, ATransferThatNeverComesNamesRankAndStep) {
+  Ranks ranks("ring");
+  // Two meetings and half of the forward: the others wait at a step.
+  std::string all;
+  for (const std::string& error :
+       errors_of([&](auto& processes) { ranks.run(processes); }, {"held", 3}, 5))
+    all += error + "\n";
+  EXPECT_NE(all.find("at step"), std::string::npos) << all;
+  EXPECT_NE(all.find("did not come in 5 s"), std::string::npos) << all;
+  EXPECT_NE(all.find("rank 1"), std::string::npos) << all;
+}
+
+TEST(DistWire, RanksThatDifferAreToldApart) {
+  const std::string usual = R"({"version": "1", "problem": {"scale": 0.5, "seed": 3}, "x": 1})";
+  const auto with = [&](const std::string& other) {
+    return errors_of([&](dist::Processes& p) { p.agree(p.rank() == 2 ? other : usual); });
+  };
+  EXPECT_EQ(with(usual), kNone);
+  const auto expect = [&](const std::string& other, const std::string& message) {
+    for (const std::string& error : with(other)) EXPECT_EQ(error, "[dist.agree] " + message);
+  };
+  expect(R"({"version": "2", "problem": {"scale": 0.5, "seed": 3}, "x": 1})",
+         R"(version of rank 2 is another; got "2", expected "1", as rank 0 has it)");
+  expect(R"({"version": "1", "problem": {"scale": 0.25, "seed": 4}, "x": 1})",
+         "problem.scale of rank 2 is another; got 0.25, expected 0.5, as rank 0 has it");
+  expect(R"({"version": "1", "problem": {"scale": 0.5}, "x": 1})",
+         "problem.seed of rank 2 is another; got none, expected 3, as rank 0 has it");
+}
+
+TEST(DistWire, BadInputOfOneRankIsToldToAll) {
+  const auto errors = errors_of([](dist::Processes& p) {
+    const Error bad(ErrorCode::invalid_argument, "mask", "no such name",
+                    {"mask", "causl", "a name", "causal"});
+    p.agree("{}", p.rank() == 1 ? &bad : nullptr);
+  });
+  for (const std::string& error : errors)
+    EXPECT_EQ(error, "[mask] rank 1: no such name; got causl, expected a name (nearest: causal)");
+}
+
+}  // namespace
+}  // namespace verbatim::test
