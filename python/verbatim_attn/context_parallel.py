@@ -121,7 +121,9 @@ class ContextParallel:
         """Of this rank's rows in their sequences, int64 (rows): for rotary embeddings."""
         return self._axes[axis].rows[self.rank] % self._axes[axis].length
 
-    def attention(self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False) -> Any:
+    def attention(
+        self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False
+    ) -> Any:
         """o (1, rows, q_heads, head_dim_v) of this rank's rows, given its shards of q, k and v:
         tensors on the CPU. With return_lse also the LSE, f32 (1, q_heads, rows), which carries no
         gradient.
