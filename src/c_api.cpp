@@ -1,21 +1,16 @@
 // The C interface: the facade without exceptions or templates.
-#include "verbatim/c.h"
+#include "c_api.h"
 
 #include <set>
 #include <utility>
 
 #include "core/json.h"
 #include "mask/distinct.h"
-#include "verbatim/verbatim.h"
-
-struct verbatim_attention {
-  verbatim::Attention attention;
-  std::string device;
-};
 
 namespace {
 
 using namespace verbatim;
+using namespace verbatim::c;
 using Json = nlohmann::ordered_json;
 
 thread_local std::string last_error, last_text;
@@ -34,30 +29,6 @@ verbatim_status status_of(ErrorCode code) {
       return verbatim_io_error;
   }
   return verbatim_internal_error;
-}
-
-/// Runs `action`; an exception becomes a status and a message.
-template <class Action>
-verbatim_status guarded(Action action) {
-  try {
-    action();
-    return verbatim_ok;
-  } catch (const Error& error) {
-    last_error = error.what();
-    return status_of(error.code());
-  } catch (const std::exception& error) {
-    last_error = error.what();
-    return verbatim_internal_error;
-  }
-}
-
-/// The same for actions that make a text.
-template <class Action>
-verbatim_status answered(const char** text, Action action) {
-  return guarded([&] {
-    last_text = action();
-    *text = last_text.c_str();
-  });
 }
 
 Dtype dtype_of(verbatim_dtype dtype) {
@@ -82,19 +53,6 @@ TensorView view_of(const verbatim_tensor& t) {
 
 RowView rows_of(const Problem& p, const float* lse) {
   return {const_cast<float*>(lse), {p.batch, p.q_heads, p.q_len}};
-}
-
-RunOptions run_of(const verbatim_run_options* run) {
-  RunOptions options;
-  if (!run) return options;
-  options.stream = run->stream;
-  options.threads = run->threads;
-  if (run->seed) options.seed = *run->seed;
-  options.seed_at = run->seed_at;
-  options.wait_limit = run->wait_limit;
-  options.workspace = run->workspace;
-  options.workspace_bytes = run->workspace_bytes;
-  return options;
 }
 
 AttentionOptions options_of(const nlohmann::json& json) {
@@ -133,16 +91,6 @@ AttentionOptions options_of(const nlohmann::json& json) {
   return options;
 }
 
-verbatim_attention make_attention(const char* text) {
-  constexpr const char* kOperation = "attention.create";
-  const nlohmann::json spec = parse_json(text, kOperation);
-  const Problem problem = problem_from_json(json_member(spec, "problem", kOperation).dump());
-  const Mask mask = masks::make(json_member(spec, "mask", kOperation).dump(), problem.q_len,
-                                problem.kv_len, problem.kv_heads);
-  const AttentionOptions options = options_of(json_member(spec, "options", kOperation));
-  return {Attention(problem, mask, options), options.device};
-}
-
 /// Distinct order names of a plan, in the sequence of its heads.
 Json order_names(const Plan& plan) {
   std::set<std::string> seen;
@@ -151,21 +99,6 @@ Json order_names(const Plan& plan) {
     if (seen.insert(order->name).second) names.push_back(order->name);
   }
   return names;
-}
-
-Json describe(const Attention& attention, Pass pass) {
-  const Plan& plan = attention.plan(pass);
-  const TileShape tile =
-      plan.orders.empty() ? default_tile(plan.problem, pass) : plan.orders.front()->tiles->shape;
-  return {{"orders", order_names(plan)},
-          {"tile", {tile.q, tile.kv}},
-          {"placement", plan.placement.name},
-          {"workers", plan.placement.workers},
-          {"residency", plan.residency},
-          {"fingerprint", plan.fingerprint()},
-          {"arithmetic", plan.arithmetic},
-          {"kernel", attention.kernel(pass)},
-          {"workspace_bytes", attention.workspace_bytes(pass)}};
 }
 
 std::string describe(const verbatim_attention& handle) {
@@ -180,8 +113,8 @@ std::string describe(const verbatim_attention& handle) {
                {{"name", mask.name()},
                 {"params", Json::parse(mask.params_json())},
                 {"area", mask.area(p.batch, p.q_heads, p.kv_heads)}}},
-              {"forward", describe(attention, Pass::forward)},
-              {"backward", describe(attention, Pass::backward)}}
+              {"forward", describe_pass(attention, Pass::forward)},
+              {"backward", describe_pass(attention, Pass::backward)}}
       .dump();
 }
 
@@ -234,6 +167,67 @@ Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q
 
 }  // namespace
 
+namespace verbatim::c {
+
+verbatim_status failed(const std::exception& error) {
+  last_error = error.what();
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return ours ? status_of(ours->code()) : verbatim_internal_error;
+}
+
+const char* answer(std::string text) {
+  last_text = std::move(text);
+  return last_text.c_str();
+}
+
+ForwardTensors tensors_of(const Problem& problem, const verbatim_forward_tensors& t) {
+  return {view_of(t.q), view_of(t.k), view_of(t.v), view_of(t.o), rows_of(problem, t.lse)};
+}
+
+BackwardTensors tensors_of(const Problem& problem, const verbatim_backward_tensors& t) {
+  return {view_of(t.q),  view_of(t.k),    view_of(t.v),
+          view_of(t.o),  view_of(t.dout), rows_of(problem, t.lse),
+          view_of(t.dq), view_of(t.dk),   view_of(t.dv)};
+}
+
+RunOptions run_of(const verbatim_run_options* run) {
+  RunOptions options;
+  if (!run) return options;
+  options.stream = run->stream;
+  options.threads = run->threads;
+  if (run->seed) options.seed = *run->seed;
+  options.seed_at = run->seed_at;
+  options.wait_limit = run->wait_limit;
+  options.workspace = run->workspace;
+  options.workspace_bytes = run->workspace_bytes;
+  return options;
+}
+
+verbatim_attention make_attention(const nlohmann::json& spec, const char* operation) {
+  const Problem problem = problem_from_json(json_member(spec, "problem", operation).dump());
+  const Mask mask = masks::make(json_member(spec, "mask", operation).dump(), problem.q_len,
+                                problem.kv_len, problem.kv_heads);
+  const AttentionOptions options = options_of(json_member(spec, "options", operation));
+  return {Attention(problem, mask, options), options.device};
+}
+
+Json describe_pass(const Attention& attention, Pass pass) {
+  const Plan& plan = attention.plan(pass);
+  const TileShape tile =
+      plan.orders.empty() ? default_tile(plan.problem, pass) : plan.orders.front()->tiles->shape;
+  return {{"orders", order_names(plan)},
+          {"tile", {tile.q, tile.kv}},
+          {"placement", plan.placement.name},
+          {"workers", plan.placement.workers},
+          {"residency", plan.residency},
+          {"fingerprint", plan.fingerprint()},
+          {"arithmetic", plan.arithmetic},
+          {"kernel", attention.kernel(pass)},
+          {"workspace_bytes", attention.workspace_bytes(pass)}};
+}
+
+}  // namespace verbatim::c
+
 extern "C" {
 
 const char* verbatim_last_error() { return last_error.c_str(); }
@@ -241,29 +235,27 @@ const char* verbatim_last_error() { return last_error.c_str(); }
 verbatim_status verbatim_info(const char** json) { return answered(json, info); }
 
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention) {
-  return guarded([&] { *attention = new verbatim_attention(make_attention(spec)); });
+  return guarded([&] {
+    constexpr const char* kOperation = "attention.create";
+    *attention = new verbatim_attention(make_attention(parse_json(spec, kOperation), kOperation));
+  });
 }
 
 void verbatim_attention_destroy(verbatim_attention* attention) { delete attention; }
 
 verbatim_status verbatim_attention_forward(const verbatim_attention* handle,
-                                           const verbatim_forward_tensors* t,
+                                           const verbatim_forward_tensors* tensors,
                                            const verbatim_run_options* run) {
   return guarded([&] {
-    handle->attention.forward({view_of(t->q), view_of(t->k), view_of(t->v), view_of(t->o),
-                               rows_of(handle->attention.problem(), t->lse)},
-                              run_of(run));
+    handle->attention.forward(tensors_of(handle->attention.problem(), *tensors), run_of(run));
   });
 }
 
 verbatim_status verbatim_attention_backward(const verbatim_attention* handle,
-                                            const verbatim_backward_tensors* t,
+                                            const verbatim_backward_tensors* tensors,
                                             const verbatim_run_options* run) {
   return guarded([&] {
-    handle->attention.backward({view_of(t->q), view_of(t->k), view_of(t->v), view_of(t->o),
-                                view_of(t->dout), rows_of(handle->attention.problem(), t->lse),
-                                view_of(t->dq), view_of(t->dk), view_of(t->dv)},
-                               run_of(run));
+    handle->attention.backward(tensors_of(handle->attention.problem(), *tensors), run_of(run));
   });
 }
 

@@ -16,11 +16,77 @@ static verbatim_tensor tensor(float* data) {
   return t;
 }
 
+/* A peer without a process: takes everything, agrees, and has nothing to send. */
+static const char* take(void* user, int32_t to, int64_t message, const void* bytes, int64_t size) {
+  (void)to, (void)message, (void)bytes;
+  *(int64_t*)user += size;
+  return NULL;
+}
+static const char* give(void* user, int32_t from, int64_t message, void* bytes, int64_t size) {
+  static const char kVerdict[] = "null"; /* which refuses nothing */
+  const int64_t length = (int64_t)strlen(kVerdict);
+  (void)user, (void)from;
+  if (message >= 0) return "the line is cut";
+  memcpy(bytes, size == 8 ? (const void*)&length : kVerdict, (size_t)size);
+  return NULL;
+}
+
 static int failures = 0;
 static void expect(int good, const char* what) {
   if (good) return;
   fprintf(stderr, "failed: %s; last error: %s\n", what, verbatim_last_error());
   ++failures;
+}
+
+/* One rank of one, then rank 1 of 2, whose peer never sends what it is to. */
+static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
+  char spec[1024];
+  int64_t sent = 0;
+  const verbatim_transport transport = {&sent, take, give};
+  verbatim_dist* dist = NULL;
+  const char* json = NULL;
+  snprintf(spec, sizeof spec, "{\"dist\": {\"strategy\": \"ring\"}, %s", kSpec + 1);
+  expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_ok, "one rank");
+  expect(verbatim_dist_describe(dist, &json) == verbatim_ok, "describe a rank");
+  expect(strstr(json, "\"q\":[[0,0,2]]") != NULL, "which holds all rows");
+
+  float o[2], lse[2], dq[2], dk[2], dv[2];
+  verbatim_forward_tensors again = *forward;
+  again.o = tensor(o), again.lse = lse;
+  expect(verbatim_dist_forward(dist, &again, NULL) == verbatim_ok, "forward of a rank");
+  expect(!memcmp(o, forward->o.data, sizeof o) && !memcmp(lse, forward->lse, sizeof lse),
+         "the bits without ranks");
+  const verbatim_backward_tensors backward = {
+      again.q, again.k, again.v, again.o, tensor(dout), lse, tensor(dq), tensor(dk), tensor(dv)};
+  expect(verbatim_dist_backward(dist, &backward, NULL) == verbatim_ok, "backward of a rank");
+  expect(fabs(dv[0] - 1.25) < 1e-6 && fabs(dv[1] - 0.75) < 1e-6, "dV sums the weights");
+  expect(sent == 0, "one rank sends nothing");
+  verbatim_dist_destroy(dist);
+
+  static float rows[384]; /* every tensor of a shard: tiles have 384 positions */
+  const verbatim_tensor half = {rows, verbatim_f32, {1, 384, 1, 1}, {384, 1, 1, 1}};
+  const verbatim_forward_tensors halves = {half, half, half, half, rows};
+  const char* two =
+      "{\"dist\": {\"strategy\": \"ring\", \"shard\": \"contiguous\"}, \"options\": {},"
+      " \"mask\": {\"name\": \"full\", \"params\": {}}, \"problem\": {\"batch\": 1, \"q_heads\": 1,"
+      " \"kv_heads\": 1, \"q_len\": 768, \"kv_len\": 768, \"head_dim\": 1, \"head_dim_v\": 1,"
+      " \"dtype\": \"f32\", \"scale\": 1, \"softcap\": 0, \"dropout\": 0, \"seed\": 0}}";
+  expect(verbatim_dist_create(two, 2, 1, &transport, &dist) == verbatim_ok, "rank 1 of 2");
+  expect(sent > 0, "which shows its specification");
+  expect(verbatim_dist_describe(dist, &json) == verbatim_ok, "describe rank 1");
+  expect(strstr(json, "{\"q\":[[0,384,768]],\"kv\":[[0,384,768]]") != NULL, "its half");
+  expect(verbatim_dist_forward(dist, &halves, NULL) == verbatim_device_error, "a cut line");
+  expect(strstr(verbatim_last_error(), "rank 1 at step ") != NULL &&
+             strstr(verbatim_last_error(), "from rank 0; got the line is cut") != NULL,
+         "which names ranks and step");
+  verbatim_dist_destroy(dist);
+
+  expect(verbatim_dist_create(spec, 2, 2, &transport, &dist) == verbatim_invalid_argument,
+         "there is no rank 2 of 2");
+  snprintf(spec, sizeof spec, "{\"dist\": {\"strategy\": \"rong\"}, %s", kSpec + 1);
+  expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: ring") != NULL,
+         "an unknown strategy, and the nearest");
 }
 
 int main(void) {
@@ -39,6 +105,8 @@ int main(void) {
                                               tensor(dq), tensor(dk),   tensor(dv)};
   expect(verbatim_attention_backward(attention, &backward, NULL) == verbatim_ok, "backward");
   expect(fabs(dv[0] - 1.25) < 1e-6 && fabs(dv[1] - 0.75) < 1e-6, "dV sums the weights");
+
+  test_ranks(&forward, dout);
 
   const char* json = NULL;
   expect(verbatim_attention_describe(attention, &json) == verbatim_ok, "describe");

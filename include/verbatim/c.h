@@ -103,6 +103,49 @@ verbatim_status verbatim_check(const char* device);
  * placement, arithmetic, fingerprint, kernel and bytes of workspace. */
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention, const char** json);
 
+/* How bytes get from rank to rank: functions of the caller. Each returns NULL, or what went wrong
+ * as text that lasts until the next call of either. Between two ranks, messages are received in the
+ * sequence in which they are sent; `message` is a number for engines with tags or without order,
+ * and below 0 in a comparison. */
+typedef struct verbatim_transport {
+  void* user;
+  /* Returns when the bytes may be overwritten: it must not wait until they are received. */
+  const char* (*send)(void* user, int32_t to, int64_t message, const void* bytes, int64_t size);
+  /* Returns when the bytes are there, or gives up. */
+  const char* (*receive)(void* user, int32_t from, int64_t message, void* bytes, int64_t size);
+} verbatim_transport;
+
+/* One rank's part of an attention that several ranks compute: context parallelism
+ * (docs/context-parallel.md), with the bits of verbatim_attention for any world, strategy and
+ * sharding. A handle serves one call at a time. */
+typedef struct verbatim_dist verbatim_dist;
+
+/* All ranks call this with the same `spec`: that of verbatim_attention_create(), and "dist", an
+ * object with any of the members strategy, shard, ulysses_size and ring_window (DistOptions of
+ * verbatim/dist.h). Ranks compare versions and specifications over `transport`, which lasts as long
+ * as the handle. Where they differ every rank fails and names the first difference and the rank;
+ * where one rank's input is bad, every rank says so. Only the device "cpu" runs ranks. */
+verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t rank,
+                                     const verbatim_transport* transport, verbatim_dist** dist);
+void verbatim_dist_destroy(verbatim_dist* dist);
+
+/* All ranks call these, in the same sequence. The tensors are the rank's shard: batch 1, and as
+ * length its rows of queries or keys, in the sequence of verbatim_dist_describe(). With dropout the
+ * forward first compares the seeds of all ranks. A transfer that fails is a verbatim_device_error
+ * that names rank and step; the other ranks then fail as their transport gives up. */
+verbatim_status verbatim_dist_forward(const verbatim_dist* dist,
+                                      const verbatim_forward_tensors* tensors,
+                                      const verbatim_run_options* run);
+verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
+                                       const verbatim_backward_tensors* tensors,
+                                       const verbatim_run_options* run);
+
+/* JSON: world, rank, strategy, shard, ulysses_size, ring_window as chosen; "ranks", for each what
+ * it holds (q and kv, lists of [batch entry, first position, end]), bytes that it sends in each
+ * pass (predicted_bytes, comparisons apart) and of its memory (memory_bytes); for each pass what
+ * verbatim_attention_describe() has. */
+verbatim_status verbatim_dist_describe(const verbatim_dist* dist, const char** json);
+
 /* The whole JSON of the mask that `mask` describes for these sizes (masks::make). */
 verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
                                    int64_t kv_heads, const char** json);

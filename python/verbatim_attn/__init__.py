@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _library, masks
 from .attention import attention, attention_backward
 from .audit import audit
+from .context_parallel import ContextParallel
 from .flash import flash_attn_func, flash_attn_varlen_func
 from .flex import from_block_mask, from_mask_mod
 from .huggingface import register as register_huggingface
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __version__: str = _library.info()["version"]
 __all__ = [
+    "ContextParallel",
     "PassPlan",
     "Plan",
     "Problem",

@@ -23,6 +23,8 @@ def kept(make: Callable[..., Any], *arguments: Any) -> Any:
 class Handle:
     """Owns a verbatim_attention, for the plans and calls that share it."""
 
+    functions = _library.forward, _library.backward
+
     def __init__(self, spec: str) -> None:
         self.pointer = ctypes.c_void_p()
         _library.check(_library.create(spec.encode(), ctypes.byref(self.pointer)))
@@ -39,14 +41,14 @@ class Call:
 
     def __init__(
         self,
-        handle: Handle,
+        handle: Any,  # with a pointer and the functions of both passes
         arrays: Arrays,
         keys: Sequence[Key],
         outputs: Sequence[Sequence[int]],
         rows: Sequence[int],
     ) -> None:
         is_forward = len(keys) == 3
-        self._function = _library.forward if is_forward else _library.backward
+        self._function = handle.functions[not is_forward]
         self._struct = _library.FORWARD if is_forward else _library.BACKWARD
         self._handle = handle
         self._arrays = arrays

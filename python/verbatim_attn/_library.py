@@ -59,6 +59,25 @@ backward = _function("verbatim_attention_backward", ctypes.c_void_p, _text, _tex
 workspace = _function(
     "verbatim_attention_workspace", ctypes.c_void_p, ctypes.c_int, _text, ctypes.POINTER(_int)
 )
+# Of verbatim_transport: user, rank, message, address and size to the address of a text, or NULL.
+MOVE = ctypes.CFUNCTYPE(
+    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, _int, ctypes.c_void_p, _int
+)
+
+
+class Transport(ctypes.Structure):
+    _fields_ = (("user", ctypes.c_void_p), ("send", MOVE), ("receive", MOVE))
+
+
+dist_create = _function(
+    "verbatim_dist_create", _text, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(Transport),
+    ctypes.POINTER(ctypes.c_void_p),
+)  # fmt: skip
+dist_destroy = _function("verbatim_dist_destroy", ctypes.c_void_p)
+dist_destroy.restype = None  # type: ignore[attr-defined]
+dist_forward = _function("verbatim_dist_forward", ctypes.c_void_p, _text, _text)
+dist_backward = _function("verbatim_dist_backward", ctypes.c_void_p, _text, _text)
+_dist_describe = _function("verbatim_dist_describe", ctypes.c_void_p, _text_out)
 _check_waits = _function("verbatim_check", _text)
 _describe = _function("verbatim_attention_describe", ctypes.c_void_p, _text_out)
 _info = _function("verbatim_info", _text_out)
@@ -95,6 +114,10 @@ def check_waits(device: str) -> None:
 
 def describe(handle: ctypes.c_void_p) -> dict[str, Any]:
     return json.loads(_answer(_describe, handle))
+
+
+def dist_describe(handle: ctypes.c_void_p) -> dict[str, Any]:
+    return json.loads(_answer(_dist_describe, handle))
 
 
 def mask_json(spec: str, q_len: int, kv_len: int, kv_heads: int) -> str:

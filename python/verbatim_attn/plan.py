@@ -45,6 +45,12 @@ class PassPlan(NamedTuple):
     workspace_bytes: int
 
 
+def specification(problem: Problem, mask: Mask | None, **members: dict[str, Any]) -> str:
+    """What the library makes a plan of, as JSON."""
+    described = {"problem": problem._asdict(), **members}
+    return f'{{"mask": {(mask or Full()).spec}, {json.dumps(described)[1:]}'
+
+
 class Plan:
     """Forward and backward of one problem under one mask, planned once and run many times.
 
@@ -80,11 +86,7 @@ class Plan:
         }
         self.problem = problem
         self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
-        spec = (
-            f'{{"problem": {json.dumps(problem._asdict())}, "mask": {(mask or Full()).spec}, '
-            f'"options": {json.dumps(options)}}}'
-        )
-        self._handle = Handle(spec)
+        self._handle = Handle(specification(problem, mask, options=options))
         p = problem
         q = (p.batch, p.q_len, p.q_heads, p.head_dim)
         k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)

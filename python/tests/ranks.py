@@ -1,0 +1,58 @@
+"""Processes of a torch.distributed group that do what a test asks for, each the same function."""
+
+import contextlib
+import multiprocessing
+import os
+from datetime import timedelta
+
+
+class Ranks:
+    """`world` processes over gloo on this machine."""
+
+    def __init__(self, world, folder, timeout=120):
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        store = f"file://{folder}/store-{world}-{os.urandom(4).hex()}"
+        for rank in range(world):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, store, rank, world, timeout)
+            self.processes.append(context.Process(target=_serve, args=arguments, daemon=True))
+            self.processes[-1].start()
+            theirs.close()
+            self.pipes.append(ours)
+
+    def start(self, function, *arguments):
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+
+    def results(self, ranks=None):
+        """What each returns, or the exception that it raises."""
+        return [self.pipes[r].recv() for r in ranks or range(len(self.pipes))]
+
+    def run(self, function, *arguments):
+        self.start(function, *arguments)
+        return self.results()
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+            process.join()
+
+
+def _serve(pipe, store, rank, world, timeout):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
+    )
+    with contextlib.suppress(EOFError):
+        while True:
+            function, arguments = pipe.recv()
+            try:
+                answer = function(rank, *arguments)
+            except Exception as error:
+                answer = error
+            pipe.send(answer)

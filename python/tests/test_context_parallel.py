@@ -1,0 +1,298 @@
+"""va.ContextParallel on gloo processes: the bits of va.attention without ranks, and its errors."""
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verbatim_attn as va
+from ranks import Ranks
+from verbatim_attn import masks
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("PyTorch was built without gloo", allow_module_level=True)
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "09_context_parallel.py"
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request, tmp_path_factory):
+    started = Ranks(request.param, tmp_path_factory.mktemp("store"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def pair(tmp_path):
+    started = Ranks(2, tmp_path, timeout=3)
+    yield started
+    started.stop()
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    mask: Any = dataclasses.field(default_factory=masks.Causal)
+    batch: int = 1
+    q_len: int = 520
+    kv_len: int = 520
+    heads: tuple[int, int] = (4, 2)
+    dims: tuple[int, int] = (80, 80)  # whose shards end at multiples of 128
+    dtype: str = "bf16"
+    dropout: float = 0.0
+    how: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def problem(self):
+        return va.Problem(
+            self.batch, *self.heads, self.q_len, self.kv_len, *self.dims, self.dtype,
+            dropout=self.dropout,
+        )  # fmt: skip
+
+    def tensors(self):
+        """q, k, v and dout."""
+        dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[self.dtype]
+        generator = torch.Generator().manual_seed(3)
+        (q_heads, kv_heads), (dim, dim_v) = self.heads, self.dims
+        return [
+            torch.randn(self.batch, length, heads, dim, generator=generator).to(dtype)
+            for length, heads, dim in (
+                (self.q_len, q_heads, dim),
+                (self.kv_len, kv_heads, dim),
+                (self.kv_len, kv_heads, dim_v),
+                (self.q_len, q_heads, dim_v),
+            )  # fmt: skip
+        ]
+
+    def seed(self):
+        return 11 if self.dropout else None
+
+
+CASES = {
+    **{
+        strategy: Case(how={"strategy": strategy})
+        for strategy in ("ulysses", "ring", "allgather", "usp", "loongtrain", "balanced")
+    },
+    **{
+        shard: Case(masks.CausalDocument((300, 150, 70)), how={"strategy": "ring", "shard": shard})
+        for shard in ("contiguous", "zigzag", "document", "balanced")
+    },
+    "full": Case(masks.Full(), heads=(8, 1), how={"strategy": "ulysses"}),
+    "window": Case(masks.CausalSlidingWindow(100), heads=(2, 2), dtype="f32"),
+    "a rank with nothing": Case(q_len=130, kv_len=130, how={"shard": "contiguous"}),
+    "other lengths": Case(q_len=300, kv_len=520, dims=(96, 72), dtype="f16"),
+    "padded batch": Case(masks.Causal().padded((520, 100, 0)), batch=3),
+    "dropout": Case(masks.CausalDocument((333, 187)), dropout=0.2, how={"strategy": "usp"}),
+    "an order": Case(how={"order": "descending/split:2", "strategy": "allgather"}),
+}
+
+
+def digest(x):
+    return hashlib.sha256(x.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def alone(case):
+    q, k, v, dout = case.tensors()
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    how = {name: case.how[name] for name in ("order",) if name in case.how}
+    o = va.attention(*inputs, mask=case.mask, dropout=case.dropout, seed=case.seed(), **how)
+    return [digest(x) for x in (o, *torch.autograd.grad(o, inputs, dout))]
+
+
+def parallel_of(case):
+    return va.ContextParallel(None, case.problem(), mask=case.mask, **case.how)
+
+
+def spread(rank, case):
+    """The digests of O, dQ, dK and dV, and bytes that were sent and predicted by pass."""
+    parallel = parallel_of(case)
+    wire = parallel._handle.wire
+    sent = []
+    original = wire.send
+
+    def counting(to, message, flat):
+        if message >= 0:
+            sent[-1] += flat.numel()
+        original(to, message, flat)
+
+    wire.send = counting
+    q, k, v, dout = case.tensors()
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, ("q", "kv", "kv"), strict=True)]
+    sent.append(0)
+    o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
+    sent.append(0)
+    gradients = torch.autograd.grad(o, inputs, dout)
+    own = parallel.description["ranks"][rank]
+    predicted = [own[name]["predicted_bytes"] for name in ("forward", "backward")]
+    return [digest(x) for x in (o, *gradients)], sent, predicted
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_bits_are_those_without_ranks(case, ranks):
+    expected = alone(case)
+    for got, sent, predicted in ranks.run(spread, case):
+        assert got == expected
+        assert sent == predicted
+
+
+def round_trip(rank, case):
+    parallel = parallel_of(case)
+    whole = torch.arange(case.batch * case.q_len * 3).view(case.batch, case.q_len, 3)
+    shard = parallel.dispatch(whole)
+    flags = parallel.dispatch(whole[..., 0] % 2 == 0)
+    assert torch.equal(parallel.undispatch(shard), whole)
+    assert torch.equal(parallel.undispatch(flags), whole[..., 0] % 2 == 0)
+    numbers = torch.arange(case.q_len).expand(case.batch, -1)
+    assert torch.equal(parallel.positions(), parallel.dispatch(numbers)[0])
+    return shard[0, :, 0].tolist()
+
+
+def test_shards_come_back_whole_and_cover_it(ranks):
+    case = Case(masks.CausalDocument((300, 150, 70)), batch=2, how={"shard": "zigzag"})
+    held = [row for shard in ranks.run(round_trip, case) for row in shard]
+    assert sorted(held) == [3 * i for i in range(2 * 520)]
+
+
+def drawn(rank, seed):
+    torch.manual_seed(seed)
+    case = Case(dropout=0.3)
+    parallel = parallel_of(case)
+    q, k, v, _ = case.tensors()
+    o = parallel.attention(*(parallel.dispatch(x) for x in (q, k, v)))
+    return digest(parallel.undispatch(o))
+
+
+def test_a_seed_is_drawn_from_the_generator_as_without_ranks(ranks):
+    q, k, v, _ = Case(dropout=0.3).tensors()
+    torch.manual_seed(5)
+    expected = digest(va.attention(q, k, v, mask=masks.Causal(), dropout=0.3))
+    assert set(ranks.run(drawn, 5)) == {expected}
+
+
+def differing(rank, last, name):
+    """The last rank has another `name`."""
+    odd = rank == last
+    cases = {
+        "problem.scale": lambda: va.ContextParallel(
+            None, Case().problem()._replace(scale=0.5 if odd else None)
+        ),
+        "mask.params.window": lambda: va.ContextParallel(
+            None, Case().problem(), masks.CausalSlidingWindow(7 if odd else 6)
+        ),
+        "options.order": lambda: parallel_of(
+            Case(how={"order": "ascending" if odd else "descending"})
+        ),
+        "strategy": lambda: parallel_of(Case(how={"strategy": "ring" if odd else "balanced"})),
+        "seed": lambda: drawn(rank, 6 if odd else 5),
+        "strategy 'rang'": lambda: parallel_of(Case(how={"strategy": "rang" if odd else "ring"})),
+    }
+    cases[name]()
+
+
+FIELDS = ["problem.scale", "mask.params.window", "options.order", "strategy", "seed"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_rank_names_what_differs_and_where(name, ranks):
+    last = len(ranks.pipes) - 1
+    for error in ranks.run(differing, last, name):
+        assert isinstance(error, ValueError)
+        assert f"{name} of rank {last} is another; got " in str(error)
+
+
+def test_bad_input_of_one_rank_ends_all(ranks):
+    last = len(ranks.pipes) - 1
+    *others, own = ranks.run(differing, last, "strategy 'rang'")
+    for error in [*others, own]:
+        assert isinstance(error, ValueError) and "nearest: ring" in str(error)
+    assert all(f"rank {last}: " in str(error) for error in others)
+
+
+def misused(rank):
+    parallel = parallel_of(Case())
+    q, k, v, _ = Case().tensors()
+    messages = []
+    for call in (
+        lambda: parallel.dispatch(q[:, :-1]),
+        lambda: parallel.undispatch(q[:, :3]),
+        lambda: parallel.attention(q, k, v),
+        lambda: parallel.attention(q.double(), k, v),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_errors_of_tensors_name_them(ranks):
+    for whole, shard, local, dtype in ranks.run(misused):
+        assert "wrong shape of the whole tensor; got [1, 519, 4, 80], expected (1, 520" in whole
+        assert "wrong shape of the shard; got [1, 3, 4, 80]" in shard
+        assert "wrong shape of q; got [1, 520, 4, 80]" in local
+        assert "float64" in dtype
+
+
+def dying(rank, dead, backward):
+    """Rank `dead` ends in the forward, or in the backward, as it is about to send."""
+    parallel = parallel_of(Case(masks.Full(), how={"strategy": "ring", "order": "descending"}))
+    q, k, v, dout = Case().tensors()
+    local = [parallel.dispatch(x).detach().requires_grad_() for x in (q, k, v)]
+    wire = parallel._handle.wire
+    if rank == dead and not backward:
+        wire.send = lambda *_: os._exit(1)
+    o = parallel.attention(*local)
+    if rank == dead:
+        wire.send = lambda *_: os._exit(1)
+    torch.autograd.grad(o, local, parallel.dispatch(dout))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_rank_that_dies_is_named_with_the_step(backward, pair):
+    pair.start(dying, 1, backward)
+    (error,) = pair.results([0])
+    name = "backward" if backward else "forward"
+    assert isinstance(error, RuntimeError)
+    assert f"of the {name}" in str(error) and "rank 0 at step " in str(error)
+    assert "no message from rank 1" in str(error)
+
+
+def silent(rank):
+    """Rank 1 loses all that it should send."""
+    parallel = parallel_of(Case(masks.Full(), how={"strategy": "ring"}))
+    q, k, v, _ = Case().tensors()
+    local = [parallel.dispatch(x) for x in (q, k, v)]
+    if rank == 1:
+        parallel._handle.wire.send = lambda *_: None
+    begin = time.monotonic()
+    try:
+        parallel.attention(*local)
+    except RuntimeError as error:
+        return time.monotonic() - begin, str(error)
+    finally:
+        if rank == 1:
+            time.sleep(8)
+
+
+def test_a_transfer_that_never_comes_ends_in_time(pair):
+    pair.start(silent)
+    seconds, message = pair.results([0])[0]
+    assert 2 < seconds < 13
+    assert "rank 0 at step " in message and "no message from rank 1" in message
+
+
+def test_the_example_ends_with_the_same_loss_on_1_2_and_4_processes():
+    def printed(n):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                   f"--nproc-per-node={n}", str(EXAMPLE)]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return done.stdout
+
+    one = printed(1)
+    assert one.startswith("loss 0x") and printed(2) == one and printed(4) == one

@@ -1,0 +1,190 @@
+"""Bytes between the ranks of a torch.distributed group, and the autograd of context parallelism."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import _library
+
+_FIRST_TAG = 1 << 30  # tags below are the user's
+_SHARD = -100  # the message of gather(); the library's own are above
+_POLL = 1e-4  # seconds
+
+
+class Wire:
+    """Messages over a process group: through the host with gloo, through the GPU with NCCL alone.
+
+    A send keeps a copy until it is taken, for gloo and NCCL wait for the receiver. With NCCL the
+    messages of one direction have communicators, and so streams, of their own: a stream on which a
+    send waits for its receiver would hold up the receive behind it.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._ranks = dist.get_process_group_ranks(group)
+        self.rank, self.size = dist.get_rank(group), len(self._ranks)
+        self._device = torch.device("cpu")
+        self._up = self._down = group
+        self._timeout = None
+        if "cpu:" not in dist.get_backend_config(group):
+            self._device = torch.device("cuda", torch.cuda.current_device())
+            own = group or dist.group.WORLD
+            self._timeout = own._get_backend(self._device).options._timeout
+            self._up, self._down = (
+                dist.new_group(
+                    self._ranks, self._timeout, backend="nccl", use_local_synchronization=True
+                )
+                for _ in range(2)
+            )
+        self._sent: list[tuple[int, int, Any, Tensor]] = []  # that may still be on their way
+        self._told: Any = None  # the text of the last failure
+        self.transport = _library.Transport(
+            None, _library.MOVE(self._send_bytes), _library.MOVE(self._receive_bytes)
+        )
+
+    def send(self, to: int, message: int, flat: Tensor) -> None:
+        """Of a copy that nobody else writes."""
+        group = self._up if self.rank < to else self._down
+        work = dist.isend(flat, self._ranks[to], group, self._tag(message))
+        self._sent.append((to, message, work, flat))
+
+    def receive(self, source: int, message: int, flat: Tensor) -> None:
+        group = self._up if source < self.rank else self._down
+        self._wait(dist.irecv(flat, self._ranks[source], group, self._tag(message)))
+
+    def finish(self) -> None:
+        """Waits until all that was sent is taken."""
+        sent, self._sent = self._sent, []
+        for to, message, work, _flat in sent:
+            try:
+                self._wait(work)
+            except Exception as error:
+                raise RuntimeError(
+                    f"[context_parallel] rank {to} did not take message {message} of rank "
+                    f"{self.rank}; got {error}, expected it within the group's timeout"
+                ) from error
+
+    def gather(self, shard: Tensor, rows: list[int]) -> list[Tensor]:
+        """The shards of all ranks, of so many rows each."""
+        own = self._staged(shard.contiguous())
+        shards = []
+        try:
+            for r in range(self.size):
+                if r != self.rank and shard.numel():
+                    self.send(r, _SHARD, _bytes(own))
+            for r, n in enumerate(rows):
+                part = own if r == self.rank else own.new_empty((n, *shard.shape[1:]))
+                if r != self.rank and part.numel():
+                    self.receive(r, _SHARD, _bytes(part))
+                shards.append(part.to(shard.device))
+        except Exception as error:
+            self._sent = []
+            raise RuntimeError(
+                f"[context_parallel] a shard of rank {len(shards)} did not come to rank "
+                f"{self.rank}; got {error}, expected it within the group's timeout"
+            ) from error
+        self.finish()
+        return shards
+
+    @staticmethod
+    def _tag(message: int) -> int:
+        return _FIRST_TAG + message % _FIRST_TAG
+
+    def _wait(self, work: Any) -> None:
+        if self._timeout is None:
+            work.wait()  # at most the group's timeout
+            return
+        # wait() of NCCL holds up the stream, not the host.
+        end = time.monotonic() + self._timeout.total_seconds()
+        while not work.is_completed():
+            if time.monotonic() > end:
+                raise TimeoutError(f"no transfer in {self._timeout}")
+            time.sleep(_POLL)
+        work.wait()
+
+    def _staged(self, x: Tensor) -> Tensor:
+        """x where messages are: itself, or a copy, in pinned memory when that is the host's."""
+        if x.device.type == self._device.type:
+            return x
+        pinned = self._device.type == "cpu"
+        return torch.empty(x.shape, dtype=x.dtype, device=self._device, pin_memory=pinned).copy_(x)
+
+    def _send_bytes(self, _user: Any, to: int, message: int, address: int, size: int) -> Any:
+        try:
+            copy = torch.empty(size, dtype=torch.uint8, device=self._device)
+            self.send(to, message, copy.copy_(_view(address, size)))
+        except BaseException as error:
+            return self._failed(error)
+        return None
+
+    def _receive_bytes(self, _user: Any, source: int, message: int, address: int, size: int) -> Any:
+        try:
+            if self._device.type == "cpu":
+                self.receive(source, message, _view(address, size))
+            else:
+                flat = torch.empty(size, dtype=torch.uint8, device=self._device)
+                self.receive(source, message, flat)
+                _view(address, size).copy_(flat)
+        except BaseException as error:
+            return self._failed(error)
+        return None
+
+    def _failed(self, error: BaseException) -> int:
+        self._sent = []  # whose receivers are gone
+        self._told = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
+        return ctypes.addressof(self._told)
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.reshape(-1).view(torch.uint8)
+
+
+def _view(address: int, size: int) -> Tensor:
+    """Memory of the library."""
+    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
+
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, parallel: Any, seed: Any) -> Any:
+        o, lse = parallel.run((q, k, v), seed)
+        ctx.save_for_backward(q, k, v, o, lse)
+        ctx.parallel, ctx.seed = parallel, seed
+        ctx.mark_non_differentiable(lse)
+        return o, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor, _dlse: Any) -> Any:
+        q, k, v, o, lse = ctx.saved_tensors
+        return (*ctx.parallel.run((q, k, v, o, dout, lse), ctx.seed), None, None)
+
+
+class Dispatch(torch.autograd.Function):
+    """The gradient of a whole tensor is gathered, as that of a shard is taken from the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parallel: Any, axis: str) -> Tensor:
+        ctx.parallel, ctx.axis = parallel, axis
+        return parallel.take(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return Undispatch.apply(gradient, ctx.parallel, ctx.axis), None, None
+
+
+class Undispatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parallel: Any, axis: str) -> Tensor:
+        ctx.parallel, ctx.axis = parallel, axis
+        return parallel.give(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return Dispatch.apply(gradient, ctx.parallel, ctx.axis), None, None

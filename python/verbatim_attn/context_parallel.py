@@ -1,0 +1,194 @@
+"""Long sequences over the ranks of a torch.distributed group, with the bits of one device."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any, NamedTuple
+
+from . import _library
+from ._arrays import Arrays, Key, arrays_of
+from ._calls import Call, kept
+from .masks import Mask
+from .plan import Problem, specification
+
+
+class _Handle:
+    """Owns a verbatim_dist, and the wire that it calls."""
+
+    functions = _library.dist_forward, _library.dist_backward
+
+    def __init__(self, spec: str, wire: Any) -> None:
+        self.wire = wire
+        self.pointer = ctypes.c_void_p()
+        status = _library.dist_create(
+            spec.encode(), wire.size, wire.rank, ctypes.byref(wire.transport),
+            ctypes.byref(self.pointer),
+        )  # fmt: skip
+        wire.finish()  # others wait for what this rank found, good or bad
+        _library.check(status)
+        weakref.finalize(self, _library.dist_destroy, self.pointer)
+
+
+class _Axis(NamedTuple):
+    """Which rows every rank holds, as batch entry * length + position."""
+
+    length: int
+    rows: list[Any]  # int64 tensors
+
+
+class ContextParallel:
+    """One attention whose rows are spread over the ranks of `group`.
+
+        parallel = va.ContextParallel(group, problem, mask=va.masks.Causal())
+        q, k, v = (parallel.dispatch(x) for x in (q, k, v))   # (1, rows here, heads, dim)
+        o = parallel.undispatch(parallel.attention(q, k, v))
+
+    Results and gradients have the bits of va.attention without ranks: for any number of them, any
+    strategy and any sharding (docs/context-parallel.md). All ranks make the object and call its
+    methods in the same sequence, one call at a time. Making it compares problem, mask, options and
+    versions of all ranks.
+
+    Args:
+        group: of torch.distributed, None: the default one. Its timeout is that of every transfer.
+        problem: the sizes of the whole problem (verbatim_attn.Problem).
+        mask: one of verbatim_attn.masks; None: every query sees every key.
+        strategy: "balanced", "ulysses", "ring", "allgather", "usp" or "loongtrain".
+        shard: "contiguous", "zigzag", "document" or "balanced"; "": the strategy's own.
+        ulysses_size: ranks that share heads with usp and loongtrain; 0: chosen.
+        ring_window: ranks of an inner ring with loongtrain; 0: chosen.
+        order, forward_order, level: as va.attention takes them.
+
+    Raises:
+        ValueError, NotImplementedError: on every rank, when one has bad input or ranks differ; the
+            message names the field and the rank.
+        RuntimeError: a transfer failed, here or in any method; names the ranks and the step.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        problem: Problem,
+        mask: Mask | None = None,
+        *,
+        strategy: str = "balanced",
+        shard: str = "",
+        ulysses_size: int = 0,
+        ring_window: int = 0,
+        order: str = "auto",
+        forward_order: str = "auto",
+        level: str = "invariant",
+    ) -> None:
+        import torch
+
+        from . import _ranks
+
+        self._torch, self._operators = torch, _ranks
+        self.problem = problem
+        spec = specification(
+            problem,
+            mask,
+            options={"order": order, "forward_order": forward_order, "level": level},
+            dist={
+                "strategy": strategy,
+                "shard": shard,
+                "ulysses_size": ulysses_size,
+                "ring_window": ring_window,
+            },
+        )
+        self._handle = _Handle(spec, _ranks.Wire(group))
+        #: World, rank, strategy and shard as chosen; of each rank the ranges that it holds, bytes
+        #: that it sends and of its memory; both passes.
+        self.description: dict[str, Any] = _library.dist_describe(self._handle.pointer)
+        self.rank: int = self.description["rank"]
+        self._axes = {
+            axis: _Axis(length, [self._rows(r[axis], length) for r in self.description["ranks"]])
+            for axis, length in (("q", problem.q_len), ("kv", problem.kv_len))
+        }
+
+    def dispatch(self, x: Any, axis: str = "q") -> Any:
+        """The rows of this rank, (1, rows, ...), of a whole tensor (batch, length, ...), which all
+        ranks have alike. `axis` "kv" where there are other numbers of keys than of queries. Its
+        gradient is gathered from all ranks."""
+        return self._operators.Dispatch.apply(x, self, axis)
+
+    def undispatch(self, x: Any, axis: str = "q") -> Any:
+        """The whole tensor, on all ranks, of their shards. Its gradient is taken to be alike on all
+        ranks: that of a loss that each of them computes."""
+        return self._operators.Undispatch.apply(x, self, axis)
+
+    def positions(self, axis: str = "q") -> Any:
+        """Of this rank's rows in their sequences, int64 (rows): for rotary embeddings."""
+        return self._axes[axis].rows[self.rank] % self._axes[axis].length
+
+    def attention(
+        self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False
+    ) -> Any:
+        """o (1, rows, q_heads, head_dim_v) of this rank's rows, given its shards of q, k and v:
+        tensors on the CPU. With return_lse also the LSE, f32 (1, q_heads, rows), which carries no
+        gradient.
+
+        `seed` of the dropout, an integer or a tensor of one, the same on all ranks; None: the next
+        of PyTorch's generator, which they seed alike."""
+        if not self.problem.dropout:
+            seed = None
+        elif seed is None:
+            seed = int(self._torch.randint(2**63 - 1, ()))
+        else:
+            seed = int(seed) % 2**64
+        o, lse = self._operators.Attention.apply(q, k, v, self, seed)
+        return (o, lse) if return_lse else o
+
+    def run(self, tensors: tuple[Any, ...], seed: int | None) -> tuple[Any, ...]:
+        """(o, lse) of q, k and v; (dq, dk, dv) of q, k, v, o, dout and the LSE."""
+        arrays = arrays_of(tensors[0])
+        call = kept(ContextParallel._prepare, self, arrays, arrays.keys(tensors))
+        try:
+            return call(tensors, seed, self._torch.get_num_threads())
+        finally:
+            self._handle.wire.finish()
+
+    def take(self, x: Any, axis: str) -> Any:
+        """dispatch() without autograd."""
+        batch, length = self.problem.batch, self._axes[axis].length
+        if tuple(x.shape[:2]) != (batch, length):
+            other = "kv" if axis == "q" else "q"
+            raise ValueError(
+                f"[context_parallel] wrong shape of the whole tensor; got {list(x.shape)}, expected "
+                f"({batch}, {length}, ...) (nearest: axis='{other}')"
+            )
+        rows = self._axes[axis].rows[self.rank]
+        return x.flatten(0, 1).index_select(0, rows.to(x.device))[None]
+
+    def give(self, x: Any, axis: str) -> Any:
+        """undispatch() without autograd."""
+        length, rows = self._axes[axis]
+        own = len(rows[self.rank])
+        if tuple(x.shape[:2]) != (1, own):
+            raise ValueError(
+                f"[context_parallel] wrong shape of the shard; got {list(x.shape)}, expected "
+                f"(1, {own}, ...)"
+            )
+        whole = x.new_empty((self.problem.batch * length, *x.shape[2:]))
+        for at, part in zip(rows, self._handle.wire.gather(x[0], [*map(len, rows)]), strict=True):
+            whole[at.to(x.device)] = part
+        return whole.unflatten(0, (self.problem.batch, length))
+
+    def _rows(self, ranges: list[list[int]], length: int) -> Any:
+        arange = self._torch.arange
+        parts = [arange(b * length + begin, b * length + end) for b, begin, end in ranges]
+        return self._torch.cat([arange(0), *parts])
+
+    def _prepare(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
+        if arrays.device != "cpu":
+            raise NotImplementedError(
+                f"[context_parallel] ranks compute on the CPU; got tensors on {arrays.device}, "
+                "expected cpu (nearest: q.cpu())"
+            )
+        p = self.problem
+        q_rows, kv_rows = (len(self._axes[axis].rows[self.rank]) for axis in ("q", "kv"))
+        q = (1, q_rows, p.q_heads, p.head_dim)
+        k = (1, kv_rows, p.kv_heads, p.head_dim)
+        o = (*q[:3], p.head_dim_v)
+        outputs = [o] if len(keys) == 3 else [q, k, (*k[:3], p.head_dim_v)]
+        return Call(self._handle, arrays, keys, outputs, (1, p.q_heads, q_rows))

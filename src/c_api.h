@@ -1,0 +1,50 @@
+// What the files of the C interface share.
+#pragma once
+
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "verbatim/c.h"
+#include "verbatim/verbatim.h"
+
+struct verbatim_attention {
+  verbatim::Attention attention;
+  std::string device;
+};
+
+namespace verbatim::c {
+
+/// Keeps the message for verbatim_last_error().
+verbatim_status failed(const std::exception& error);
+/// Keeps the text until this thread's next one.
+const char* answer(std::string text);
+
+/// Runs `action`; an exception becomes a status and a message.
+template <class Action>
+verbatim_status guarded(Action action) {
+  try {
+    action();
+    return verbatim_ok;
+  } catch (const std::exception& error) {
+    return failed(error);
+  }
+}
+
+/// The same for actions that make a text.
+template <class Action>
+verbatim_status answered(const char** text, Action action) {
+  return guarded([&] { *text = answer(action()); });
+}
+
+/// `problem` is that of the tensors.
+ForwardTensors tensors_of(const Problem& problem, const verbatim_forward_tensors& t);
+BackwardTensors tensors_of(const Problem& problem, const verbatim_backward_tensors& t);
+RunOptions run_of(const verbatim_run_options* run);
+
+/// From the members that verbatim_attention_create() knows.
+verbatim_attention make_attention(const nlohmann::json& spec, const char* operation);
+/// A pass of it, as verbatim_attention_describe() has it.
+nlohmann::ordered_json describe_pass(const Attention& attention, Pass pass);
+
+}  // namespace verbatim::c

@@ -1,0 +1,228 @@
+// The C interface of context parallelism: one rank, over a transport of the caller.
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "c_api.h"
+#include "core/json.h"
+#include "core/sha256.h"
+#include "dist/ranks.h"
+#include "verbatim/dist.h"
+
+namespace {
+
+using namespace verbatim;
+using namespace verbatim::c;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kCreate = "dist.create";
+
+class Callbacks final : public dist::Transport {
+ public:
+  explicit Callbacks(const verbatim_transport& functions) : functions_(functions) {}
+  void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
+    const char* trouble =
+        functions_.send(functions_.user, to, message, bytes.data(), std::ssize(bytes));
+    if (trouble) throw Error(ErrorCode::device, "dist.send", told("to", to, trouble));
+  }
+  bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
+    const char* trouble =
+        functions_.receive(functions_.user, from, message, bytes.data(), std::ssize(bytes));
+    if (trouble) throw Error(ErrorCode::device, "dist.receive", told("from", from, trouble));
+    return true;
+  }
+
+ private:
+  static std::string told(const char* way, int32_t rank, const char* trouble) {
+    return fmt::format("no message {} rank {}; got {}", way, rank, trouble);
+  }
+
+  verbatim_transport functions_;
+};
+
+/// All that a rank knows before tensors come.
+struct Dealt {
+  verbatim_attention whole;
+  std::unique_ptr<Backend> backend;
+  DistPlan forward, backward;
+  Problem shard;  // whose sizes are those of this rank's tensors
+};
+
+DistOptions dist_options_of(const nlohmann::json& json, int32_t world) {
+  static const std::set<std::string> kKnown{"strategy", "shard", "ulysses_size", "ring_window"};
+  for (const auto& [key, value] : json.items())
+    if (!kKnown.contains(key))
+      throw Error(ErrorCode::invalid_argument, kCreate, "there is no such option of dist",
+                  {key, key, "strategy, shard, ulysses_size or ring_window", ""});
+  DistOptions options{.world = world};
+  if (json.contains("strategy"))
+    options.strategy = json_text(json["strategy"], "strategy", kCreate);
+  if (json.contains("shard")) options.shard = json_text(json["shard"], "shard", kCreate);
+  const auto number = [&](const char* key) {
+    return json.contains(key) ? json_int32(json[key], key, kCreate) : 0;
+  };
+  options.ulysses_size = number("ulysses_size");
+  options.ring_window = number("ring_window");
+  return options;
+}
+
+Dealt deal(const nlohmann::json& spec, int32_t world, int32_t rank) {
+  const DistOptions options = dist_options_of(json_member(spec, "dist", kCreate), world);
+  verbatim_attention whole = make_attention(spec, kCreate);
+  std::unique_ptr<Backend> backend = make_backend(whole.device);
+  if (backend->name() != "cpu") refuse_pieces(backend->name());
+  const Attention& attention = whole.attention;
+  const Plan &forward = attention.plan(Pass::forward), &backward = attention.plan(Pass::backward);
+  const Sharding sharding = make_sharding(forward, backward, attention.mask(), options);
+  Problem shard = attention.problem();
+  shard.batch = 1;
+  shard.q_len = sharding.q[static_cast<size_t>(rank)].size();
+  shard.kv_len = sharding.kv[static_cast<size_t>(rank)].size();
+  Dealt dealt{.whole = std::move(whole),
+              .backend = std::move(backend),
+              .forward = make_dist_plan(forward, sharding, options),
+              .backward = make_dist_plan(backward, sharding, options),
+              .shard = std::move(shard)};
+  verify(dealt.forward);
+  verify(dealt.backward);
+  return dealt;
+}
+
+/// What must be equal on all ranks.
+std::string specification(const Dealt& dealt, const nlohmann::json& spec) {
+  const Attention& attention = dealt.whole.attention;
+  const Mask& mask = attention.mask();
+  const DistOptions& options = dealt.forward.options;
+  Json json{{"version", VERBATIM_VERSION},
+            {"contract", kContractVersion},
+            {"problem", Json::parse(to_json(attention.problem()))},
+            {"mask",
+             {{"name", mask.name()},
+              {"params", Json::parse(mask.params_json())},
+              {"sha256", sha256(to_json(mask))}}},
+            {"options", spec["options"]},
+            {"strategy", options.strategy},
+            {"shard", dealt.forward.shard},
+            {"ulysses_size", options.ulysses_size},
+            {"ring_window", options.ring_window}};
+  for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
+    json["fingerprints"].push_back(plan->whole.fingerprint());
+  return json.dump();
+}
+
+/// Deals at every rank, or fails at every rank.
+Dealt deal_alike(const char* text, int32_t world, int32_t rank, dist::Transport& transport) {
+  std::optional<Dealt> dealt;
+  std::optional<Error> bad;
+  std::string own;
+  try {
+    const nlohmann::json spec = parse_json(text, kCreate);
+    dealt = deal(spec, world, rank);
+    own = specification(*dealt, spec);
+  } catch (const Error& error) {
+    bad = error;
+  }
+  try {
+    dist::agree(transport, rank, world, own, bad ? &*bad : nullptr);
+  } catch (const dist::Refused&) {
+    if (bad) throw *bad;  // which knows its kind
+    throw;
+  }
+  return std::move(*dealt);
+}
+
+}  // namespace
+
+struct verbatim_dist {
+  int32_t rank;
+  mutable Callbacks transport;
+  Dealt dealt;
+
+  template <class Tensors>
+  void run(const DistPlan& plan, const Tensors& given, const RunOptions& options) const {
+    const auto tensors = tensors_of(dealt.shard, given);
+    check_tensors(dealt.shard, tensors);
+    dist::run_rank(plan, rank, *dealt.backend, dist::whole_tensors(tensors), options, transport);
+  }
+};
+
+namespace {
+
+Json ranges_of(const HeldRows& rows) {
+  Json ranges = Json::array();
+  for (const RowRange& range : rows.ranges())
+    ranges.push_back({range.batch, range.rows.begin, range.rows.end});
+  return ranges;
+}
+
+std::string describe(const verbatim_dist& handle) {
+  const Dealt& dealt = handle.dealt;
+  const DistOptions& options = dealt.forward.options;
+  Json ranks = Json::array();
+  for (int32_t r = 0; r < options.world; ++r) {
+    const RankPlan& own = dealt.forward.ranks[static_cast<size_t>(r)];
+    const auto sizes = [r](const DistPlan& plan) -> Json {
+      return {{"predicted_bytes", sent_bytes(plan, r)}, {"memory_bytes", memory_bytes(plan, r)}};
+    };
+    ranks.push_back({{"q", ranges_of(own.home_q)},
+                     {"kv", ranges_of(own.home_kv)},
+                     {"forward", sizes(dealt.forward)},
+                     {"backward", sizes(dealt.backward)}});
+  }
+  return Json{{"world", options.world},
+              {"rank", handle.rank},
+              {"strategy", options.strategy},
+              {"shard", dealt.forward.shard},
+              {"ulysses_size", options.ulysses_size},
+              {"ring_window", options.ring_window},
+              {"ranks", std::move(ranks)},
+              {"forward", describe_pass(dealt.whole.attention, Pass::forward)},
+              {"backward", describe_pass(dealt.whole.attention, Pass::backward)}}
+      .dump();
+}
+
+}  // namespace
+
+extern "C" {
+
+verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t rank,
+                                     const verbatim_transport* transport, verbatim_dist** dist) {
+  return guarded([&] {
+    if (rank < 0 || rank >= world)
+      throw Error(ErrorCode::invalid_argument, kCreate, "there is no such rank",
+                  {"rank", std::to_string(rank), fmt::format("0 to {}", world - 1), "0"});
+    Callbacks callbacks(*transport);
+    Dealt dealt = deal_alike(spec, world, rank, callbacks);
+    *dist = new verbatim_dist{rank, callbacks, std::move(dealt)};
+  });
+}
+
+void verbatim_dist_destroy(verbatim_dist* dist) { delete dist; }
+
+verbatim_status verbatim_dist_forward(const verbatim_dist* dist,
+                                      const verbatim_forward_tensors* tensors,
+                                      const verbatim_run_options* run) {
+  return guarded([&] {
+    const RunOptions options = run_of(run);
+    const Problem& problem = dist->dealt.whole.attention.problem();
+    if (problem.dropout > 0) {
+      const Json seed{{"seed", options.seed.value_or(problem.seed)}};
+      dist::agree(dist->transport, dist->rank, dist->dealt.forward.options.world, seed.dump());
+    }
+    dist->run(dist->dealt.forward, *tensors, options);
+  });
+}
+
+verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
+                                       const verbatim_backward_tensors* tensors,
+                                       const verbatim_run_options* run) {
+  return guarded([&] { dist->run(dist->dealt.backward, *tensors, run_of(run)); });
+}
+
+verbatim_status verbatim_dist_describe(const verbatim_dist* dist, const char** json) {
+  return answered(json, [&] { return describe(*dist); });
+}
+
+}  // extern "C"
