@@ -371,10 +371,16 @@ def test_bad_transcripts(here, capsys):
     generated([stub.says(CODE)], "--mode", "direct")
     first, second = Path("made/transcript.jsonl").read_text().splitlines()
     replay = ["generate", "--replay", "changed.jsonl", "--output", "again"]
-    for text in ("", "{}", first, first + "\n{}", first.replace("a100", "t4") + "\n" + second):
+    for text, said in (
+        ("", "--replay"),
+        ("{}", "settings"),
+        (first + "\n{}", "model"),
+        (first, "no more answers"),
+        (first.replace("a100", "h200") + "\n" + second, "exchange 1 asks something else"),
+    ):
         Path("changed.jsonl").write_text(text)
         assert tool.main(replay) == 2
-        assert "--replay" in capsys.readouterr().err
+        assert said in capsys.readouterr().err and not Path("again").exists()
 
 
 def test_the_last_block_is_the_program():

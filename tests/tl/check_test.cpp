@@ -1,6 +1,7 @@
 // What the checker promises of whole programs: nothing can be left out, and edits mend.
 #include <gtest/gtest.h>
 
+#include "tl/kernel.h"
 #include "tl/programs.h"
 #include "verbatim/error.h"
 
@@ -90,6 +91,22 @@ TEST(Check, NoSumCanLoseItsOrder) {
     }
   }
   EXPECT_EQ(unordered, 5 * 2 * 3);  // targets, head dims, dQ dK dV
+}
+
+TEST(Check, AShapeIsKeptWhileVariablesAreAdded) {
+  constexpr int kCopies = 40;  // the list of variables moves several times
+  std::string copies;
+  for (int i = 0; i < kCopies; ++i)
+    copies += "  Copy S from register to shared and get P" + std::to_string(i) + "\n";
+  const std::string text =
+      replaced(sketch("forward"), "  Compute Multiply S", copies + "  Compute Multiply S");
+  const tl::Examined examined =
+      tl::examine(text, {.target = {}, .level = Level::invariant, .sketch = true});
+  EXPECT_TRUE(examined.faults.empty());
+  int kept = 0;
+  for (const tl::Variable& variable : examined.kernel.variables)
+    kept += variable.name.starts_with("P") && variable.shape == Found{"BM", "BN"};
+  EXPECT_EQ(kept, kCopies);
 }
 
 TEST(Check, WhatTheEditsRestoreIsTheProgram) {
