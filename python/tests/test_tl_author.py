@@ -122,12 +122,22 @@ def test_what_the_checker_finds_goes_back(here, interpreted, fault):
     assert replayed_the_same() == (0, True)
 
 
-def test_what_the_interpreter_finds_goes_back(here, interpreted):
-    wrong = CODE.replace("Compute Multiply S, scale", "Compute Divide S, scale")
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (("Compute Multiply S, scale", "Compute Divide S, scale"), "o: error ratio"),
+        (
+            ("Compute LogSumExp m, l", "Compute Divide l, 0 and get new l\nCompute LogSumExp m, l"),
+            "lse: 140 NaN or infinite",
+        ),
+    ],
+)
+def test_what_the_interpreter_finds_goes_back(here, interpreted, change, said):
+    wrong = CODE.replace(*change)
     assert tl.check(wrong) == []
     answers = [stub.says(fenced(wrong)), stub.says(fenced(CODE))]
     code, _, lines = generated(answers, "--mode", "direct")
-    assert code == 0 and "error ratio" in lines[0]["verdict"] and "expected" in lines[0]["verdict"]
+    assert code == 0 and said in lines[0]["verdict"] and "expected" in lines[0]["verdict"]
     assert interpreted == [wrong, CODE]
 
 

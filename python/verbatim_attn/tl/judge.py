@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -126,8 +127,12 @@ def _differences(found: dict) -> str:
     """What the interpreter found, for each result."""
     lines = []
     for name, result in found["check"]["outputs"].items():
-        line = f"{name}: error ratio {result['ratio']:.4g}, 2 allowed"
-        if not result["ratio"] <= 2:
+        strange = result["nonfinite_mismatches"]
+        ratio = math.inf if result["ratio"] is None else result["ratio"]  # as JSON has it
+        line = f"{name}: error ratio {ratio:.4g}, 2 allowed"
+        if strange:
+            line = f"{name}: {strange} NaN or infinite, or finite where they must be infinite"
+        if strange or ratio > 2:
             line += (f"; worst at (batch, position, head, dim) {result['worst']}: got "
                      f"{result['got']}, expected {result['expected']}")  # fmt: skip
         lines.append(line)
