@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ def of(found: Any) -> Spec:
     pass_ = one_of("--spec pass", str(found.get("pass", "forward")), ("forward", "backward"))
     try:
         problem = Problem(**found["problem"])
+        _check_size(problem)
         mask = json.dumps(found.get("mask", {"name": "causal", "params": {}}))
         Handle(f'{{"problem": {json.dumps(problem._asdict())}, "mask": {mask}, "options": {{}}}}')
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -72,8 +74,12 @@ def of(found: Any) -> Spec:
     for name in ("softcap", "dropout"):
         if value := getattr(problem, name):
             raise Refused("TL has none", f"--spec problem.{name}", value, "0", 0)
-    pairs = problem.batch * problem.q_heads * problem.q_len * problem.kv_len
-    if pairs > _MOST_PAIRS:
-        raise Refused("too large to interpret", "--spec problem", f"{pairs:,} pairs of a query and "
-                      "a key over all heads", f"at most {_MOST_PAIRS:,}", "a shorter q_len")  # fmt: skip
     return Spec(pass_, problem, mask, str(found.get("notes", "")))
+
+
+def _check_size(p: Problem) -> None:
+    sizes = p.batch, p.q_heads, p.q_len, p.kv_len
+    if all(isinstance(size, int) for size in sizes) and math.prod(sizes) > _MOST_PAIRS:
+        raise Refused("too large to interpret", "--spec problem", f"{math.prod(sizes):,} pairs of "
+                      "a query and a key over all heads", f"at most {_MOST_PAIRS:,}",
+                      "a shorter q_len")  # fmt: skip
