@@ -1,11 +1,13 @@
 // The C interface: the facade without exceptions or templates.
 #include "c_api.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "core/json.h"
 #include "mask/distinct.h"
+#include "schedule/names.h"
 
 namespace {
 
@@ -57,15 +59,9 @@ RowView rows_of(const Problem& p, const float* lse) {
 
 AttentionOptions options_of(const nlohmann::json& json) {
   constexpr const char* kOperation = "options";
-  static const std::set<std::string> kKnown{"arithmetic",    "device",    "level", "order",
-                                            "forward_order", "placement", "tile",  "workers"};
-  for (const auto& [key, value] : json.items()) {
-    if (kKnown.contains(key)) continue;
-    throw Error(
-        ErrorCode::invalid_argument, kOperation, "there is no such option",
-        {key, key, "arithmetic, device, level, order, forward_order, placement, tile or workers",
-         ""});
-  }
+  static const std::vector<std::string> kKnown{"arithmetic",    "device",    "level", "order",
+                                               "forward_order", "placement", "tile",  "workers"};
+  require_known_members(json, kKnown, kOperation);
   const auto text = [&](const char* key, const char* otherwise) -> std::string {
     return json.contains(key) ? json_text(json[key], key, kOperation) : otherwise;
   };
@@ -76,15 +72,7 @@ AttentionOptions options_of(const nlohmann::json& json) {
   options.plan.order = text("order", "auto");
   options.plan.placement = text("placement", "auto");
   options.plan.arithmetic = text("arithmetic", "");
-  if (json.contains("tile")) {
-    const nlohmann::json& tile = json["tile"];
-    if (!tile.is_array() || tile.size() != 2) {
-      throw Error(ErrorCode::invalid_argument, kOperation, "a tile is two numbers",
-                  {"tile", tile.type_name(), "[q, kv]", "[0, 0]"});
-    }
-    options.plan.tile = {json_int(tile[0], "tile", kOperation),
-                         json_int(tile[1], "tile", kOperation)};
-  }
+  if (json.contains("tile")) options.plan.tile = tile_of(json, kOperation);
   if (json.contains("workers")) {
     options.plan.workers = json_int32(json["workers"], "workers", kOperation);
   }
@@ -148,6 +136,9 @@ std::string info() {
   for (const PlacementInfo& placement : placements()) {
     json["placements"].push_back({{"name", placement.name}, {"summary", placement.summary}});
   }
+  for (const tl::Target& target : tl::targets()) {
+    json["tl_targets"].push_back({{"name", target.name}, {"summary", target.summary}});
+  }
   return json.dump();
 }
 
@@ -168,6 +159,29 @@ Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q
 }  // namespace
 
 namespace verbatim::c {
+
+void require_known_members(const nlohmann::json& json, const std::vector<std::string>& known,
+                           const char* operation) {
+  if (!json.is_object())
+    throw Error(ErrorCode::invalid_argument, operation, "options are members of an object",
+                {"options", json.type_name(), "an object", "{}"});
+  for (const auto& [key, value] : json.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    std::string names;
+    for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+    throw Error(ErrorCode::invalid_argument, operation, "there is no such option",
+                {key, key, names, nearest_name(key, known)});
+  }
+}
+
+TileShape tile_of(const nlohmann::json& json, const char* operation) {
+  const nlohmann::json& tile = json["tile"];
+  if (!tile.is_array() || tile.size() != 2) {
+    throw Error(ErrorCode::invalid_argument, operation, "a tile is two numbers",
+                {"tile", tile.type_name(), "[q, kv]", "[0, 0]"});
+  }
+  return {json_int(tile[0], "tile", operation), json_int(tile[1], "tile", operation)};
+}
 
 verbatim_status failed(const std::exception& error) {
   last_error = error.what();

@@ -4,6 +4,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "verbatim/c.h"
 #include "verbatim/verbatim.h"
@@ -36,6 +37,13 @@ template <class Action>
 verbatim_status answered(const char** text, Action action) {
   return guarded([&] { *text = answer(action()); });
 }
+
+/// Throws Error, which names the nearest, in the name of `operation` when `json` is no object or
+/// has a member that is not `known`.
+void require_known_members(const nlohmann::json& json, const std::vector<std::string>& known,
+                           const char* operation);
+/// The two numbers of member "tile": queries and keys.
+TileShape tile_of(const nlohmann::json& json, const char* operation);
 
 /// `problem` is that of the tensors.
 ForwardTensors tensors_of(const Problem& problem, const verbatim_forward_tensors& t);

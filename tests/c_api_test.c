@@ -89,6 +89,61 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
          "an unknown strategy, and the nearest");
 }
 
+/* A kernel as text: faults with their edits, and a sketch that becomes TL code. */
+static void test_tl(void) {
+  const char* const sketch =
+      "param pass = forward\nCopy Q from global to shared\nCompute Fill m with -inf\n"
+      "Compute Fill l with 0\nCompute Fill O with 0\nfor i = 0:N\n"
+      "Copy K from global to shared\nCopy V from global to shared\n"
+      "Compute GEMM Q, K^T and get S\nCompute Mask S\nCompute Softmax S with m and l\n"
+      "Compute GEMM S, V and accumulate O\nend\nCompute Divide O, l and get new O\n"
+      "Compute LogSumExp m, l and get L\nCopy O from register to global\n"
+      "Copy L from register to global\n";
+  const char* const as_sketch = "{\"sketch\": true}";
+  const char* text = NULL;
+  expect(verbatim_tl_check(sketch, as_sketch, &text) == verbatim_ok && strcmp(text, "[]") == 0,
+         "a sketch without a fault");
+  expect(verbatim_tl_check(sketch, "{}", &text) == verbatim_ok &&
+             strstr(text, "\"code\":\"parameter\",\"line\":1") != NULL,
+         "which is no TL code");
+
+  char wrong[1024];
+  strcpy(wrong, sketch);
+  memcpy(strstr(wrong, "K^T and get S"), "K and get S  ", 13);
+  expect(verbatim_tl_check(wrong, as_sketch, &text) == verbatim_ok &&
+             strstr(text, "\"code\":\"transpose\",\"line\":9,\"column\":17") != NULL &&
+             strstr(text, "\"edit\":{") != NULL,
+         "K without its transposition has a place and an edit");
+  expect(verbatim_tl_fix(wrong, as_sketch, &text) == verbatim_ok &&
+             strstr(text, "K^T and get S") != NULL,
+         "which restores it");
+  expect(verbatim_tl_check("Copy \xff", "{}", &text) == verbatim_ok &&
+             strstr(text, "\"character\"") != NULL,
+         "what is no UTF-8 is a fault");
+
+  const char* const spec =
+      "{\"problem\": {\"batch\": 1, \"q_heads\": 1, \"kv_heads\": 1, \"q_len\": 64,"
+      " \"kv_len\": 64, \"head_dim\": 64, \"head_dim_v\": 64, \"dtype\": \"f16\","
+      " \"scale\": 1, \"softcap\": 0, \"dropout\": 0, \"seed\": 0},"
+      " \"target\": \"t4\", \"tile\": [64, 32]}";
+  expect(verbatim_tl_reason(sketch, spec, &text) == verbatim_ok &&
+             strstr(text, "param BN = 32") != NULL && strstr(text, "Reshape S") != NULL,
+         "reasoning completes the sketch");
+  expect(verbatim_tl_format("copy  Q from   global to shared", &text) == verbatim_ok &&
+             strcmp(text, "Copy Q from global to shared\n") == 0,
+         "one layout");
+
+  expect(verbatim_tl_check(sketch, "{\"target\": \"h20\"}", &text) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: h200") != NULL,
+         "an unknown target is answered with the nearest");
+  expect(verbatim_tl_check(sketch, "{\"sketsh\": true}", &text) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: sketch") != NULL,
+         "and so is an unknown option");
+  expect(verbatim_tl_reason(wrong, spec, &text) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "program:9:17: transpose") != NULL,
+         "a faulty sketch is refused with its faults");
+}
+
 int main(void) {
   float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
   float dout[] = {1, 1}, dq[2], dk[2], dv[2];
@@ -132,5 +187,7 @@ int main(void) {
              verbatim_invalid_argument,
          "an unknown mask is an invalid argument");
   expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
+
+  test_tl();
   return failures != 0;
 }

@@ -65,8 +65,8 @@ typedef enum verbatim_pass { verbatim_forward_pass, verbatim_backward_pass } ver
 /* What went wrong in this thread's last failed call; never NULL. */
 const char* verbatim_last_error(void);
 
-/* JSON: version, version of the contract, and names and summaries of the masks, arithmetics, orders
- * and placements. */
+/* JSON: version, version of the contract, and names and summaries of the masks, arithmetics,
+ * orders, placements and targets of TL. */
 verbatim_status verbatim_info(const char** json);
 
 /* A problem under a mask on a device, planned once for both passes. */
@@ -162,6 +162,21 @@ verbatim_status verbatim_mask_area(const char* mask, int64_t batch, int64_t q_he
 /* JSON of the mask whose visible positions are the bytes of `dense` that are not 0. */
 verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
                                          int64_t q_len, int64_t kv_len, const char** json);
+
+/* Attention kernels as text (verbatim/tl.h, docs/tl.md). `options` is JSON, an object with any of
+ * the members target (default: the program's own), level ("invariant") and sketch (false). */
+
+/* JSON: the faults of a program in the order of its text. Each has code, line, column, begin and
+ * end (bytes), reason, right, shown (what people read, with the line and a caret), and where an
+ * edit makes it right, edit: begin, end, text. */
+verbatim_status verbatim_tl_check(const char* program, const char* options, const char** json);
+/* The program edited until the check finds nothing more that it can edit. */
+verbatim_status verbatim_tl_fix(const char* program, const char* options, const char** fixed);
+/* The TL code of a sketch. `spec` is JSON with the members "problem" (as problem_from_json),
+ * "target" and, if one likes, tile ([q, kv], 0: the contract's) and level. */
+verbatim_status verbatim_tl_reason(const char* sketch, const char* spec, const char** program);
+/* The program in its one layout. */
+verbatim_status verbatim_tl_format(const char* program, const char** formatted);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

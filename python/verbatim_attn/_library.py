@@ -86,6 +86,10 @@ _mask_mod = _function("verbatim_mask_mod", _text, *_sizes, _text_out)
 _mask_to_dense = _function("verbatim_mask_to_dense", _text, _int, *_sizes, ctypes.c_void_p)
 _mask_area = _function("verbatim_mask_area", _text, _int, _int, *_sizes, ctypes.POINTER(_int))
 _mask_from_dense = _function("verbatim_mask_from_dense", ctypes.c_void_p, _int, *_sizes, _text_out)
+_tl_check = _function("verbatim_tl_check", _text, _text, _text_out)
+_tl_fix = _function("verbatim_tl_fix", _text, _text, _text_out)
+_tl_reason = _function("verbatim_tl_reason", _text, _text, _text_out)
+_tl_format = _function("verbatim_tl_format", _text, _text_out)
 
 
 def _fail(status: int) -> NoReturn:
@@ -142,3 +146,19 @@ def mask_area(spec: str, batch: int, q_heads: int, kv_heads: int, q_len: int, kv
 
 def mask_from_dense(address: int, batch: int, kv_heads: int, q_len: int, kv_len: int) -> str:
     return _answer(_mask_from_dense, address, batch, kv_heads, q_len, kv_len)
+
+
+def tl_check(program: bytes, options: str) -> list[dict[str, Any]]:
+    return json.loads(_answer(_tl_check, program, options.encode()))
+
+
+def tl_fix(program: bytes, options: str) -> str:
+    return _answer(_tl_fix, program, options.encode())
+
+
+def tl_reason(sketch: bytes, spec: str) -> str:
+    return _answer(_tl_reason, sketch, spec.encode())
+
+
+def tl_format(program: bytes) -> str:
+    return _answer(_tl_format, program)

@@ -158,8 +158,9 @@ class RunBuilder {
     const auto before = [](const Piece& a, const Piece& b) {
       return a.first != b.first ? a.first < b.first : a.id < b.id;
     };
-    const auto empty = std::ranges::remove_if(pieces, [](const Piece& p) { return p.last == 0; });
-    pieces = pieces.first(pieces.size() - empty.size());
+    const auto end =
+        std::remove_if(pieces.begin(), pieces.end(), [](const Piece& p) { return p.last == 0; });
+    pieces = pieces.first(end - pieces.begin());
     if (!std::ranges::is_sorted(pieces, before)) std::ranges::sort(pieces, before);
     active_.clear();
     size_t next = 0;

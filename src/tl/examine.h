@@ -76,7 +76,8 @@ class Examiner {
   int read(const std::string& name, Span at, Memory memory);
   bool arrived(int v, Span at);
   void report_undefined(const std::string& name, Span at, bool by_mma);
-  int write(const std::string& name, Memory memory, Span at, const std::vector<std::string>& shape);
+  /// `shape` is a copy: another variable's moves when this one is new.
+  int write(const std::string& name, Memory memory, Span at, std::vector<std::string> shape);
   bool fits(int v, const std::vector<std::string>& shape, Span at);
   bool equal(const std::vector<std::string>& a, const std::vector<std::string>& b) const;
   bool equal(const std::string& a, const std::string& b) const;

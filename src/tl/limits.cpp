@@ -40,7 +40,8 @@ void Examiner::check_allocations() {
 void Examiner::check_outputs() {
   for (const Tensor& tensor : tensors()) {
     if (tensor.role(kernel_.pass) != Tensor::Role::out || outputs_.contains(tensor.name)) continue;
-    const int64_t last = text_.find_last_not_of(" \t\r\n");
+    const size_t found = text_.find_last_not_of(" \t\r\n");  // not there when all is blank
+    const int64_t last = found == std::string_view::npos ? 0 : static_cast<int64_t>(found);
     report("output", {last, last + 1}, fmt::format("nothing writes {}", tensor.name),
            fmt::format("{} {} from register to global{}",
                        kernel_.pass == Pass::forward ? "Copy" : "Reduce ordered", tensor.name,

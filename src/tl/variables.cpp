@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "schedule/names.h"
 #include "tl/examine.h"
@@ -86,10 +87,10 @@ void Examiner::report_undefined(const std::string& name, Span at, bool by_mma) {
 }
 
 int Examiner::write(const std::string& name, Memory memory, Span at,
-                    const std::vector<std::string>& shape) {
+                    std::vector<std::string> shape) {
   const int v = variable(name, memory, at);
   unknown_.erase(name);
-  if (!fits(v, shape, at)) kernel_.variables[v].shape = shape;
+  if (!fits(v, shape, at)) kernel_.variables[v].shape = std::move(shape);
   State& state = states_[v];
   state.written = true;
   state.masked = state.arriving = false;

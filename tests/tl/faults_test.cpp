@@ -143,6 +143,20 @@ TEST(Faults, EveryMutationGivesItsCodeAtItsLine) {
   EXPECT_GE(count, 60);
 }
 
+TEST(Faults, OfABlankTextCanBeShown) {
+  for (const std::string text : {"", " ", "\n\n", "// a comment"}) {
+    for (const bool sketch : {true, false}) {
+      const std::vector<tl::Diagnostic> faults =
+          tl::check(text, {.target = {}, .level = Level::invariant, .sketch = sketch});
+      EXPECT_FALSE(faults.empty());
+      for (const tl::Diagnostic& fault : faults) {
+        EXPECT_GE(fault.begin, 0) << fault.code;
+        EXPECT_FALSE(tl::describe(fault, text, "blank").empty());
+      }
+    }
+  }
+}
+
 TEST(Faults, EveryEditLeadsOn) {
   // Applying edits ends, and what it leaves has a reason and what would be right.
   const std::string forward = code("forward"), backward = code("backward");

@@ -1,10 +1,13 @@
 // Programs for tests: the shipped sketches, and one with the names of the paper's listings.
 #pragma once
 
+#include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "core/file.h"
+#include "verbatim/error.h"
 #include "verbatim/tl.h"
 
 namespace verbatim::test {
@@ -20,6 +23,15 @@ inline tl::ReasonOptions reason_options(int64_t head_dim, const std::string& tar
   options.tile = tile;
   options.target = target;
   return options;
+}
+
+/// The tile that a refusal names as the nearest which works.
+inline TileShape nearest_tile(const Error& error) {
+  TileShape tile{0, 0};
+  const std::string& nearest = error.details().nearest;
+  if (std::sscanf(nearest.c_str(), "--tile-q %ld --tile-kv %ld", &tile.q, &tile.kv) != 2)
+    throw std::runtime_error("no tile is named: " + std::string(error.what()));
+  return tile;
 }
 
 /// TL code of a shipped sketch.

@@ -32,10 +32,7 @@ TEST(Reason, CompletesOrRefusesByName) {
           EXPECT_EQ(error.code(), ErrorCode::unsupported);
           // What is nearest works.
           tl::ReasonOptions nearest = options;
-          ASSERT_EQ(std::sscanf(error.details().nearest.c_str(), "--tile-q %ld --tile-kv %ld",
-                                &nearest.tile.q, &nearest.tile.kv),
-                    2)
-              << error.what();
+          nearest.tile = nearest_tile(error);
           EXPECT_NO_THROW(tl::reason(sketch(name), name, nearest));
           continue;
         }

@@ -10,23 +10,18 @@ import re
 import shlex
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import __version__, masks
 from . import providers, results, sampling, workloads
-from .errors import Refused, one_of
+from .errors import Parser, Refused, one_of
 from .models import MODELS
 
 BLOCKS = [name for name, model in MODELS.items() if model.ffn]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Refused(message, "the command line", shlex.join(sys.argv[1:]), "see --help")
-
-
 def parser() -> argparse.ArgumentParser:
-    p = _Parser(prog="python -m verbatim_attn.bench", description=__doc__)
+    p = Parser(prog="python -m verbatim_attn.bench", description=__doc__)
     add = p.add_argument
     add("what", nargs="?", default="run", help="run (attention) or block (transformer blocks)")
     add("--list", action="store_true", help="sets, and providers with what keeps them from running")

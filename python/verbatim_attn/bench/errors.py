@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import shlex
+import sys
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 class Refused(Exception):
@@ -21,3 +25,10 @@ def one_of(argument: str, got: str, known: Iterable[str]) -> str:
         nearest = difflib.get_close_matches(got, names, 1, cutoff=0) or names[:1]
         raise Refused("there is no such name", argument, got, ", ".join(names), *nearest)
     return got
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses what it cannot parse as everything else is refused."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(message, "the command line", shlex.join(sys.argv[1:]), "see --help")

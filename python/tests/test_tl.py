@@ -1,0 +1,78 @@
+"""TL from Python: check, fix, reason and format are those of the tool."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import verbatim_attn as va
+from verbatim_attn import tl
+
+SKETCH_FILE = Path(__file__).parents[2] / "kernels" / "tl" / "forward.tl"
+SKETCH = SKETCH_FILE.read_text()
+PROBLEM = va.Problem(1, 2, 1, 64, 64, 64, 64, "bf16")
+WRONG = SKETCH.replace("GEMM Q, K^T", "GEMM Q, K")
+
+
+def test_reason_and_format_are_the_tools(tmp_path):
+    tool = os.environ.get("VERBATIM_TOOL")
+    if not tool:
+        pytest.skip("VERBATIM_TOOL does not name the command-line tool")
+    words = ["--target", "h200", "--dtype", "bf16", "--tile-q", "64", "--output", "f.tl"]
+    subprocess.run([tool, "tl", "reason", SKETCH_FILE, *words], cwd=tmp_path, check=True)
+    code = tl.reason(SKETCH, PROBLEM, "h200", tile=(64, 0))
+    assert code == (tmp_path / "f.tl").read_text()
+    (tmp_path / "f.tl").write_text(code.replace("  ", "      "))
+    shown = subprocess.run([tool, "tl", "fmt", "f.tl"], cwd=tmp_path, stdout=subprocess.PIPE)
+    assert tl.format(code.replace("  ", "      ")).encode() == shown.stdout
+
+
+def test_a_fault_has_a_place_and_an_edit():
+    assert tl.check(SKETCH, sketch=True) == []
+    (fault,) = tl.check(WRONG, sketch=True)
+    line = next(n for n, text in enumerate(WRONG.splitlines(), 1) if "GEMM Q, K and" in text)
+    assert (fault.code, fault.line, fault.column) == ("transpose", line, 19)
+    assert WRONG.encode()[fault.begin : fault.end] == b"K" and fault.right == "K^T"
+    assert fault.edit == tl.Edit(fault.begin, fault.end, "K^T")
+    assert fault.shown.startswith(f"program:{line}:19: transpose: ") and "^\n" in fault.shown
+    assert tl.fix(WRONG, sketch=True) == SKETCH
+
+
+def test_bytes_are_those_of_utf_8():
+    (fault,) = tl.check("// ümlaut — é\n" + WRONG, sketch=True)
+    assert ("// ümlaut — é\n" + WRONG).encode()[fault.begin : fault.end] == b"K"
+
+
+def test_level_and_target_count():
+    sketch = SKETCH_FILE.with_name("backward.tl").read_text()
+    loose = sketch.replace("Reduce ordered dK", "Reduce unordered dK")
+    assert [fault.code for fault in tl.check(loose, sketch=True)] == ["unordered"]
+    assert tl.check(loose, sketch=True, level="not_guaranteed") == []
+    code = tl.reason(SKETCH, PROBLEM, "a100")
+    assert [fault.code for fault in tl.check(code, "t4")] == ["dtype"] and tl.check(code) == []
+
+
+def test_targets_have_names():
+    assert list(tl.targets()) == ["t4", "rtx8000", "a100", "l40s", "h200"]
+    assert "sm_90a" in tl.targets()["h200"]
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: tl.check(SKETCH, "a10"), "nearest: a100"),
+        (lambda: tl.check(SKETCH, level="invarant"), "invariant"),
+        (lambda: tl.check("Copy\0 Q"), "got 0 at 4"),
+        (lambda: tl.format("Copy"), "program:1:5: syntax"),
+        (lambda: tl.reason(WRONG, PROBLEM, "a100"), "transpose"),
+        (lambda: tl.reason(SKETCH, PROBLEM._replace(head_dim=0), "a100"), "head_dim"),
+    ],
+)
+def test_bad_input_is_a_value_error(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_what_a_target_cannot_do_is_not_implemented():
+    with pytest.raises(NotImplementedError, match="nearest: f16"):
+        tl.reason(SKETCH, PROBLEM, "t4")

@@ -1,0 +1,99 @@
+"""Attention kernels as a page of text: checked, mended, completed for a GPU, in one layout.
+
+    from verbatim_attn import tl
+    code = tl.reason(sketch, va.Problem(1, 8, 2, 4096, 4096, 128, 128, "bf16"), "a100")
+    for fault in tl.check(code):
+        print(fault.shown)
+
+docs/tl.md has the language. `python -m verbatim_attn.tl generate` lets a model write programs
+(docs/tl-author.md).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from .. import _library
+from ..plan import Problem
+
+__all__ = ["Edit", "Fault", "check", "fix", "format", "reason", "targets"]
+
+
+class Edit(NamedTuple):
+    """Bytes [begin, end) of a program in UTF-8, and what to put in their place."""
+
+    begin: int
+    end: int
+    text: str
+
+
+class Fault(NamedTuple):
+    """One fault of a program. docs/tl.md has the codes."""
+
+    code: str  # "transpose"
+    line: int  # from 1, as the column, which counts characters
+    column: int
+    begin: int  # the bytes at fault: [begin, end)
+    end: int
+    reason: str
+    right: str  # what would be right
+    shown: str  # for people: the place, the line with a caret, and what would be right
+    edit: Edit | None = None  # makes it right
+
+
+def check(
+    program: str, target: str | None = None, *, level: str = "invariant", sketch: bool = False
+) -> list[Fault]:
+    """The faults of a program in the order of its text, 100 at most; of one that does not parse,
+    the first. `target` None: the program's own. In a `sketch` sizes, Allocate, Reshape and Wait may
+    be missing. Above level "not_guaranteed" every sum needs an order."""
+    found = _library.tl_check(_bytes(program), _options(target, level, sketch))
+    return [Fault(**{**fault, "edit": _edit(fault)}) for fault in found]
+
+
+def fix(
+    program: str, target: str | None = None, *, level: str = "invariant", sketch: bool = False
+) -> str:
+    """The program edited until check() finds nothing more that it can edit."""
+    return _library.tl_fix(_bytes(program), _options(target, level, sketch))
+
+
+def reason(
+    sketch: str,
+    problem: Problem,
+    target: str,
+    *,
+    tile: tuple[int, int] = (0, 0),
+    level: str = "invariant",
+) -> str:
+    """The whole TL code of a sketch, each choice with its reason in a comment. Of the problem only
+    the dtype (bf16 or f16) and the head dims count; a tile of 0 is the contract's."""
+    spec = {"problem": problem._asdict(), "target": target, "tile": tile, "level": level}
+    return _library.tl_reason(_bytes(sketch), json.dumps(spec))
+
+
+def format(program: str) -> str:
+    """The program in its one layout, comments included."""
+    return _library.tl_format(_bytes(program))
+
+
+def targets() -> dict[str, str]:
+    """What each GPU is, by its name."""
+    return {target["name"]: target["summary"] for target in _library.info()["tl_targets"]}
+
+
+def _options(target: str | None, level: str, sketch: bool) -> str:
+    return json.dumps({"target": target or "", "level": level, "sketch": sketch})
+
+
+def _edit(fault: dict[str, Any]) -> Edit | None:
+    return Edit(**fault["edit"]) if "edit" in fault else None
+
+
+def _bytes(program: str) -> bytes:
+    """For the library, to which text ends with the first zero."""
+    if "\0" in program:
+        at = program.index("\0")
+        raise ValueError(f"program: a character is no text; got 0 at {at}, expected none")
+    return program.encode()
