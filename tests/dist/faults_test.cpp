@@ -132,7 +132,7 @@ TEST(DistFaults, APieceTwiceOrNever) {
 
 TEST(DistFaults, ACarriedSumTakenAStepEarly) {
   const auto carries = [](const Compute& compute) {
-    return std::ranges::any_of(compute.piece.carries, [](const Carry& c) { return c.in >= 0; });
+    return std::ranges::any_of(compute.carries, [](const Carry& c) { return c.in >= 0; });
   };
   // The launch comes before the one, or the message, that its sums come from.
   expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
@@ -142,13 +142,13 @@ TEST(DistFaults, ACarriedSumTakenAStepEarly) {
   });
   // A chain that should go on starts from zero.
   expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
-    for (Carry& carry : std::get<Compute>(steps[at]).piece.carries) carry.in = -1;
+    for (Carry& carry : std::get<Compute>(steps[at]).carries) carry.in = -1;
   });
   // A chain takes the sum of another.
   expect_refused<Compute>(
-      [&](const Compute& compute) { return carries(compute) && compute.piece.carries.size() > 1; },
+      [&](const Compute& compute) { return carries(compute) && compute.carries.size() > 1; },
       [](std::vector<Step>& steps, size_t at) {
-        auto& all = std::get<Compute>(steps[at]).piece.carries;
+        auto& all = std::get<Compute>(steps[at]).carries;
         std::swap(all.front().in, all.back().in);
       });
 }
