@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -189,10 +190,13 @@ struct RankReport {
 
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
 /// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
-/// `device` must run pieces: "cpu".
+/// `device` must run pieces: "cpu". With a seed in `delays`, messages come late and ranks take
+/// turns by chance: another legal sequence, the same bits.
 std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
-                               const std::string& device = "cpu", const RunOptions& run = {});
+                               const std::string& device = "cpu", const RunOptions& run = {},
+                               std::optional<uint64_t> delays = {});
 std::vector<RankReport> replay(const DistPlan& plan, const BackwardTensors& tensors,
-                               const std::string& device = "cpu", const RunOptions& run = {});
+                               const std::string& device = "cpu", const RunOptions& run = {},
+                               std::optional<uint64_t> delays = {});
 
 }  // namespace verbatim

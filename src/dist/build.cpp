@@ -258,15 +258,19 @@ class Builder {
       held.emplace_back(of_entry(rows, batch_of(head)));
       whole.emplace_back(boxes_of(kKv, held.back(), heads));
     }
-    for (const Hop& hop : hops_) {
-      const auto h = static_cast<size_t>(hop.held);
+    if (!all && std::exchange(seen_of_, &dealt(head)) != &dealt(head)) {
+      seen_.clear();
+      for (const Hop& hop : hops_)
+        seen_.push_back(held[static_cast<size_t>(hop.held)].intersect(
+            dealt(head).kv[static_cast<size_t>(hop.to)]));
+    }
+    for (size_t n = 0; n < hops_.size(); ++n) {
+      const Hop& hop = hops_[n];
       for (int32_t i = 0; i < grid_.inner; ++i) {
         const int32_t from = grid_.rank(hop.from, i), to = grid_.rank(hop.to, i);
         if (heads.begin < rank(to).kv_heads.begin || heads.begin >= rank(to).kv_heads.end) continue;
-        const auto seen = [&] {
-          return held[h].intersect(dealt(head).kv[static_cast<size_t>(to)]);
-        };
-        move(from, Space::work, to, Space::work, all ? whole[h] : boxes_of(kKv, seen(), heads));
+        move(from, Space::work, to, Space::work,
+             all ? whole[static_cast<size_t>(hop.held)] : boxes_of(kKv, seen_[n], heads));
       }
     }
   }
@@ -424,6 +428,8 @@ class Builder {
   std::vector<HeldRows> group_kv_;                                                 // by outer index
   std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
   std::vector<Blocks> blocks_;            // by rank
+  const Dealt* seen_of_ = nullptr;
+  std::vector<HeldRows> seen_;  // by hop of Route::needed: what is needed for heads dealt so
   int64_t messages_ = 0;
 };
 

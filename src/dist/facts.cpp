@@ -27,6 +27,28 @@ class RowSums {
     }
   }
 
+  /// `number` to the rows [first, last).
+  void add(int32_t q_head, int32_t first, int32_t last, int32_t number) {
+    Head& head = heads_[static_cast<size_t>(q_head)];
+    if (head.count.empty()) head.first = first;
+    if (first < head.first) {
+      const auto more = static_cast<size_t>(head.first - first);
+      head.count.insert(head.count.begin(), more, 0);
+      head.numbers.insert(head.numbers.begin(), more, 0);
+      head.first = first;
+    }
+    const auto begin = static_cast<size_t>(first - head.first);
+    const auto end = static_cast<size_t>(last - head.first);
+    if (end >= head.count.size()) {
+      head.count.resize(end + 1);
+      head.numbers.resize(end + 1);
+    }
+    ++head.count[begin];
+    --head.count[end];
+    head.numbers[begin] += number;
+    head.numbers[end] -= number;
+  }
+
   std::vector<PartFacts::RowPart> take() const {
     std::vector<PartFacts::RowPart> rows;
     for (size_t h = 0; h < heads_.size(); ++h) {
@@ -50,27 +72,6 @@ class RowSums {
     std::vector<int32_t> count;
     std::vector<int64_t> numbers;
   };
-
-  void add(int32_t q_head, int32_t first, int32_t last, int32_t addend) {
-    Head& head = heads_[static_cast<size_t>(q_head)];
-    if (head.count.empty()) head.first = first;
-    if (first < head.first) {
-      const auto more = static_cast<size_t>(head.first - first);
-      head.count.insert(head.count.begin(), more, 0);
-      head.numbers.insert(head.numbers.begin(), more, 0);
-      head.first = first;
-    }
-    const auto begin = static_cast<size_t>(first - head.first);
-    const auto end = static_cast<size_t>(last - head.first);
-    if (end >= head.count.size()) {
-      head.count.resize(end + 1);
-      head.numbers.resize(end + 1);
-    }
-    ++head.count[begin];
-    --head.count[end];
-    head.numbers[begin] += addend;
-    head.numbers[end] -= addend;
-  }
 
   std::vector<Head> heads_;
 };
@@ -139,6 +140,10 @@ PartFacts facts_of(const OrderPart& part, const std::vector<WholeChain>& chains)
         } else {
           for (int32_t i = begin; i < end; ++i) reads(run.tile(i), run.tile(i) + 1);
         }
+      }
+      if (!backward) {
+        const Chain& row = order.chains[static_cast<size_t>(c)];
+        rows.add(row.q_head, row.tile, row.tile + 1, row.addends);
       }
       facts.chains.push_back(own);
     }

@@ -23,8 +23,9 @@ struct PartFacts {
     int32_t chain;  // into whole_chains()
     Position begin, end;
   };
-  /// Of a row of a query head: how many addends it gets, and the sum of their numbers. As a plan
-  /// gives each number once, n addends are the next n when their sum is that of the next n.
+  /// Of a row of a query head. Backward: how many addends it gets, and the sum of their numbers. As
+  /// a plan gives each number once, n addends are the next n when their sum is that of the next n.
+  /// Forward: of how many chains it is merged, and the sum of what each says that they are.
   struct RowPart {
     int32_t q_head, q_tile;
     int32_t count;

@@ -149,30 +149,35 @@ class Proof {
     Memory& memory = in(space);
     const std::optional<Interval> pieces = (kv ? memory.kv : memory.q).find(box.range);
     const Interval heads = heads_in(space, box.operand);
-    require(pieces && heads.begin <= box.heads.begin && box.heads.end <= heads.end,
-            "has no memory for rows {} to {} of {}", box.range.rows.begin, box.range.rows.end,
-            to_string(box.operand));
+    if (!pieces || box.heads.begin < heads.begin || heads.end < box.heads.end)
+      fail_rows(box, "in no memory of this rank");
     for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
       f(memory.there[static_cast<size_t>(box.operand)], *pieces, h);
   }
   void read(Space space, const Box& box) {
     each(space, box, [&](const Present& present, Interval pieces, int64_t head) {
-      require(present.all(pieces, head), "reads {} of rows {} to {} before it is there",
-              to_string(box.operand), box.range.rows.begin, box.range.rows.end);
+      if (!present.all(pieces, head)) fail_rows(box, "read before they are there");
     });
   }
   void write(Space space, const Box& box) {
     each(space, box, [&](Present& present, Interval pieces, int64_t head) {
-      require(!present.any(pieces, head), "gets {} of rows {} to {} twice", to_string(box.operand),
-              box.range.rows.begin, box.range.rows.end);
+      if (present.any(pieces, head)) fail_rows(box, "written twice");
       present.set(pieces, head);
     });
+  }
+  [[noreturn]] void fail_rows(const Box& box, const char* what) const {
+    fail(fmt::format("rows {} to {} of {} are {}", box.range.rows.begin, box.range.rows.end,
+                     to_string(box.operand), what));
   }
 
   static bool is_input(Pass pass, Operand operand) {
     if (pass == Pass::forward)
       return operand == Operand::q || operand == Operand::k || operand == Operand::v;
     return operand < Operand::dq;
+  }
+
+  bool is_output(Operand operand) const {
+    return backward() ? operand >= Operand::dq : operand == Operand::o || operand == Operand::lse;
   }
 
   /// Rows of dQ to which no key is visible, by head.
@@ -226,14 +231,7 @@ class Proof {
             {edges[static_cast<size_t>(first)], edges[static_cast<size_t>(last)]}};
   }
 
-  /// What a launch reads of query tiles or KV tiles.
-  void read_q(int32_t head, int32_t q_head, int32_t first, int32_t last) {
-    for (int o = 0; o < kOperands; ++o) {
-      const auto operand = static_cast<Operand>(o);
-      if (is_input(whole_.pass, operand) && !dist::on_kv_axis(operand))
-        read(Space::work, q_box(operand, head, q_head, first, last));
-    }
-  }
+  /// What a launch reads of KV tiles.
   void read_kv(int32_t head, const PartFacts& facts) {
     for (const Interval& tiles : facts.kv_tiles)
       for (const Operand operand : {Operand::k, Operand::v})
@@ -314,10 +312,10 @@ class Proof {
     const PartFacts& facts = facts_of(compute);
     if (backward()) {
       check_chains(compute, facts);
-      check_rows(compute.head, facts);
     } else {
       for (const PartFacts::ChainPart& chain : facts.chains) check_forward(compute.head, chain);
     }
+    check_rows(compute.head, facts);
     read_kv(compute.head, facts);
     return true;
   }
@@ -331,26 +329,18 @@ class Proof {
   }
 
   /// One chain of the forward: whole.
-  void check_forward(int32_t head, const PartFacts::ChainPart& part) {
-    const Chain& chain = whole_.order(head).chains[static_cast<size_t>(part.chain)];
-    const WholeChain& whole =
-        (*heads_[static_cast<size_t>(head)].chains)[static_cast<size_t>(part.chain)];
-    std::vector<bool>& started = heads_[static_cast<size_t>(head)].started;
+  void check_forward(int32_t number, const PartFacts::ChainPart& part) {
+    HeadState& head = heads_[static_cast<size_t>(number)];
     const auto c = static_cast<size_t>(part.chain);
-    const auto name = [&] {
-      return fmt::format("chain {} of tile (head {}, q_head {}, q_tile {})", chain.addend, head,
-                         chain.q_head, chain.tile);
-    };
-    if (part.begin != start_of(whole) || part.end != end_of(whole)) fail(name() + " is not whole");
-    if (started[c]) fail(name() + " is made twice");
-    started[c] = true;
-    read_q(head, chain.q_head, chain.tile, chain.tile + 1);
-    // Parts of a row meet in memory of the launch.
-    if (chain.addend > 0 && !started[c - 1])
-      fail(name() + " comes before the one that it is merged with");
-    if (chain.addend + 1 < chain.addends) return;
-    for (const Operand operand : {Operand::o, Operand::lse})
-      write(Space::work, q_box(operand, head, chain.q_head, chain.tile, chain.tile + 1));
+    const bool whole =
+        part.begin == start_of((*head.chains)[c]) && part.end == end_of((*head.chains)[c]);
+    if (whole && !head.started[c]) {
+      head.started[c] = true;
+      return;
+    }
+    const Chain& chain = whole_.order(number).chains[c];
+    fail(fmt::format("chain {} of tile (head {}, q_head {}, q_tile {}) is {}", chain.addend, number,
+                     chain.q_head, chain.tile, whole ? "made twice" : "not whole"));
   }
 
   /// Chains of the backward go on where they were. Then nothing waits in a circle, for their visits
@@ -384,36 +374,65 @@ class Proof {
     }
   }
 
-  /// Every row takes its next addends, each once.
-  void check_rows(int32_t number, const PartFacts& facts) {
-    const HeadOrder& order = whole_.order(number);
-    HeadState& head = heads_[static_cast<size_t>(number)];
-    for (auto row = facts.rows.begin(); row != facts.rows.end();) {
-      // Rows of one query head behind each other are read at once.
-      const auto first = row;
-      for (; row != facts.rows.end() && row->q_head == first->q_head &&
-             row->q_tile - first->q_tile == row - first;
-           ++row) {
-        const size_t place =
-            static_cast<size_t>(row->q_head) * static_cast<size_t>(order.tiles->q_tiles()) +
-            static_cast<size_t>(row->q_tile);
-        int32_t& next = head.row_next[place];
-        const int64_t count = row->count;
-        require(row->numbers == count * next + count * (count - 1) / 2,
-                "row (head {}, q_head {}, q_tile {}) has {} addends and gets {} that are not the "
-                "next",
-                number, row->q_head, row->q_tile, next, count);
-        require(head.row_rank[place] == r_ || head.row_rank[place] < 0,
-                "row (head {}, q_head {}, q_tile {}) is summed up on another rank", number,
-                row->q_head, row->q_tile);
-        head.row_rank[place] = r_;
-        next += row->count;
-        if (next == order.row_addends[static_cast<size_t>(row->q_tile)])
-          write(Space::work, q_box(Operand::dq, number, row->q_head, row->q_tile, row->q_tile + 1));
+  /// Rows of a launch: those of one query head behind each other are looked at together.
+  void check_rows(int32_t head, const PartFacts& facts) {
+    auto first = facts.rows.begin();
+    bool all_complete = false;
+    for (auto row = first; row != facts.rows.end(); ++row) {
+      const bool complete = backward() ? add_up(head, *row) : merge(head, *row);
+      if (row != first && (complete != all_complete || row->q_head != first->q_head ||
+                           row->q_tile != (row - 1)->q_tile + 1)) {
+        settle(head, *first, *(row - 1), all_complete);
+        first = row;
       }
-      read_q(number, first->q_head, first->q_tile,
-             first->q_tile + static_cast<int32_t>(row - first));
+      all_complete = complete;
     }
+    if (first != facts.rows.end()) settle(head, *first, facts.rows.back(), all_complete);
+  }
+
+  /// What a launch reads of rows and, when they are complete, writes.
+  void settle(int32_t head, const PartFacts::RowPart& first, const PartFacts::RowPart& last,
+              bool complete) {
+    for (int o = 0; o < kOperands; ++o) {
+      const auto operand = static_cast<Operand>(o);
+      if (dist::on_kv_axis(operand)) continue;
+      const Box box = q_box(operand, head, first.q_head, first.q_tile, last.q_tile + 1);
+      if (is_input(whole_.pass, operand)) {
+        read(Space::work, box);
+      } else if (complete && is_output(operand)) {
+        write(Space::work, box);
+      }
+    }
+  }
+
+  static std::string name_of(int32_t head, const PartFacts::RowPart& row) {
+    return fmt::format("row (head {}, q_head {}, q_tile {})", head, row.q_head, row.q_tile);
+  }
+
+  /// A row of dQ takes its next addends, each once. Whether these are the last.
+  bool add_up(int32_t number, const PartFacts::RowPart& row) {
+    HeadState& head = heads_[static_cast<size_t>(number)];
+    const HeadOrder& order = whole_.order(number);
+    const size_t place =
+        static_cast<size_t>(row.q_head) * static_cast<size_t>(order.tiles->q_tiles()) +
+        static_cast<size_t>(row.q_tile);
+    int32_t& next = head.row_next[place];
+    const int64_t count = row.count;
+    if (row.numbers != count * next + count * (count - 1) / 2)
+      fail(fmt::format("{} has {} addends and gets {} that are not the next", name_of(number, row),
+                       next, count));
+    if (head.row_rank[place] != r_ && head.row_rank[place] >= 0)
+      fail(name_of(number, row) + " is summed up on another rank");
+    head.row_rank[place] = r_;
+    next += row.count;
+    return next == order.row_addends[static_cast<size_t>(row.q_tile)];
+  }
+
+  /// The parts of a row of the forward meet in memory of their launch.
+  bool merge(int32_t head, const PartFacts::RowPart& row) const {
+    if (row.numbers != int64_t{row.count} * row.count)
+      fail(name_of(head, row) + " lacks parts that it is merged from");
+    return true;
   }
 
   bool make(const Add& add) {
@@ -451,9 +470,7 @@ class Proof {
     for (r_ = 0; r_ < world(); ++r_) {
       for (int o = 0; o < kOperands; ++o) {
         const auto operand = static_cast<Operand>(o);
-        const bool output =
-            backward() ? operand >= Operand::dq : operand == Operand::o || operand == Operand::lse;
-        if (!output) continue;
+        if (!is_output(operand)) continue;
         for (const RowRange& range : held_at_home(operand).ranges())
           read(Space::home, {operand, range, heads_in(Space::home, operand)});
       }
