@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 
 #include "report/format.h"
 
 namespace verbatim::app {
 namespace {
 
-DistPlan deal(const Plan& whole, const Sharding& sharding, const DistOptions& options) {
-  DistPlan plan = make_dist_plan(whole, sharding, options);
-  verify(plan);
-  return plan;
+/// What `f` takes.
+template <class F>
+double seconds_of(F&& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
@@ -66,9 +69,15 @@ DistOptions WorldOptions::make() const {
 
 World::World(const Plan& forward, const Plan& backward, const Mask& mask,
              const DistOptions& options) {
-  const Sharding sharding = make_sharding(forward, backward, mask, options);
-  forward_ = deal(forward, sharding, options);
-  backward_ = deal(backward, sharding, options);
+  dealing_seconds_ = seconds_of([&] {
+    const Sharding sharding = make_sharding(forward, backward, mask, options);
+    forward_ = make_dist_plan(forward, sharding, options);
+    backward_ = make_dist_plan(backward, sharding, options);
+  });
+  proving_seconds_ = seconds_of([&] {
+    verify(forward_);
+    verify(backward_);
+  });
 }
 
 void World::forward(const Tensors& tensors, const std::string& device, const RunOptions& run) {
@@ -87,6 +96,8 @@ Json World::describe(const std::vector<Pass>& passes) const {
                {"shard", forward_.shard},
                {"ulysses_size", options.ulysses_size},
                {"ring_window", options.ring_window},
+               {"dealing_ms", dealing_seconds_ * 1e3},
+               {"proving_ms", proving_seconds_ * 1e3},
                {"passes", Json::array()}};
   for (const Pass pass : passes) {
     Json ranks = Json::array();
@@ -143,6 +154,12 @@ std::string World::summary() const {
   if (options.ulysses_size > 1) text += fmt::format(", heads shared by {}", options.ulysses_size);
   if (options.ring_window > 0) text += fmt::format(", windows of {}", options.ring_window);
   return text;
+}
+
+std::string World::timing() const {
+  return fmt::format("both passes dealt in {}, proved in {}",
+                     report::milliseconds(dealing_seconds_ * 1e3),
+                     report::milliseconds(proving_seconds_ * 1e3));
 }
 
 }  // namespace verbatim::app
