@@ -135,7 +135,8 @@ int PlanCommand::run() const {
       "and idle: share of all workers' time.\n",
       headline(sizes, made), pass, planning.level_name(), options.machine.name,
       fastest.placement.workers, table_of(found, plans).str());
-  if (dealt) fmt::print("\n{}\n\n{}", dealt->summary(), dealt->table(passes).str());
+  if (dealt)
+    fmt::print("\n{}; {}\n\n{}", dealt->summary(), dealt->timing(), dealt->table(passes).str());
   return 0;
 }
 

@@ -16,10 +16,12 @@
 namespace verbatim::app {
 namespace {
 
-DistPlan deal(const Plan& whole, const Sharding& sharding, const DistOptions& options) {
-  DistPlan plan = make_dist_plan(whole, sharding, options);
-  verify(plan);
-  return plan;
+/// What `f` takes.
+template <class F>
+double seconds_of(F&& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
@@ -108,9 +110,15 @@ void WorldOptions::check(const std::string& device, bool programs) const {
 World::World(const Plan& forward, const Plan& backward, const Mask& mask,
              const DistOptions& options, std::string engine)
     : engine_(std::move(engine)) {
-  const Sharding sharding = make_sharding(forward, backward, mask, options);
-  forward_ = deal(forward, sharding, options);
-  backward_ = deal(backward, sharding, options);
+  dealing_seconds_ = seconds_of([&] {
+    const Sharding sharding = make_sharding(forward, backward, mask, options);
+    forward_ = make_dist_plan(forward, sharding, options);
+    backward_ = make_dist_plan(backward, sharding, options);
+  });
+  proving_seconds_ = seconds_of([&] {
+    verify(forward_);
+    verify(backward_);
+  });
 }
 
 std::string World::specification(const Mask& mask, const Tensors& tensors,
@@ -166,6 +174,8 @@ Json World::describe(const std::vector<Pass>& passes) const {
                {"shard", forward_.shard},
                {"ulysses_size", options.ulysses_size},
                {"ring_window", options.ring_window},
+               {"dealing_ms", dealing_seconds_ * 1e3},
+               {"proving_ms", proving_seconds_ * 1e3},
                {"passes", Json::array()}};
   for (const Pass pass : passes) {
     Json ranks = Json::array();
@@ -222,6 +232,12 @@ std::string World::summary() const {
   if (options.ulysses_size > 1) text += fmt::format(", heads shared by {}", options.ulysses_size);
   if (options.ring_window > 0) text += fmt::format(", windows of {}", options.ring_window);
   return text;
+}
+
+std::string World::timing() const {
+  return fmt::format("both passes dealt in {}, proved in {}",
+                     report::milliseconds(dealing_seconds_ * 1e3),
+                     report::milliseconds(proving_seconds_ * 1e3));
 }
 
 World run_in_world(const Attention& attention, Tensors& tensors, Passes passes,

@@ -59,12 +59,15 @@ class World {
   /// The same, a line a rank.
   report::Table table(const std::vector<Pass>& passes) const;
   std::string summary() const;
+  /// How long planning took, beyond that of one device.
+  std::string timing() const;
 
  private:
   const DistPlan& plan(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
 
   DistPlan forward_, backward_;
   std::string engine_;
+  double dealing_seconds_ = 0, proving_seconds_ = 0;
   std::map<Pass, std::vector<RankReport>> reports_;  // of passes that ran
 };
 

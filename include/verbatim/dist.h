@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -64,10 +67,53 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// An f32 sum of dK and dV on its way: `block` is its number in the memory of the rank.
+/// Boxes that the two ends of a transfer, or all hops of what goes round, have in common.
+class Boxes {
+ public:
+  Boxes() = default;
+  Boxes(std::vector<Box> boxes)  // NOLINT: a list of boxes is what it says
+      : boxes_(boxes.empty() ? nullptr
+                             : std::make_shared<const std::vector<Box>>(std::move(boxes))) {}
+  const Box* begin() const { return boxes_ ? boxes_->data() : nullptr; }
+  const Box* end() const { return begin() + size(); }
+  size_t size() const { return boxes_ ? boxes_->size() : 0; }
+  bool empty() const { return !boxes_; }
+
+ private:
+  std::shared_ptr<const std::vector<Box>> boxes_;
+};
+
+/// F32 sums of dK and dV on their way: of `count` KV tiles from `kv_tile` on, one behind the other
+/// from `block` on in the memory of the rank.
 struct CarriedSum {
-  int32_t head, kv_tile, block;
+  int32_t head, kv_tile, block, count = 1;
   bool operator==(const CarriedSum&) const = default;
+};
+
+/// A place on the way of a chain. A pass is what a chain visits of one query head, in one
+/// direction, before it turns; the place is before those visits of the pass that are at `tile` (of
+/// the streamed axis) or beyond, and before all later passes.
+struct Place {
+  int32_t pass = -1, tile = 0;  // before all
+  bool operator==(const Place&) const = default;
+};
+
+/// Chains from `chain` on, as the order has them before any is cut in pieces for few workers, from
+/// one place of their ways to another.
+struct Stretch {
+  int32_t chain = 0, count = 0;
+  Place begin, end;
+  bool operator==(const Stretch&) const = default;
+};
+
+/// What a rank does of an order at once: visits that wait for no other rank but for what was sent
+/// before. Said by ranges, for chains that many ranks cut have more pieces than can be listed.
+struct OrderPart {
+  std::shared_ptr<const HeadOrder> whole;
+  std::vector<Stretch> stretches;  // by chain; apart from each other
+
+  /// The chains of the stretches, with these visits alone.
+  std::shared_ptr<const HeadOrder> make() const;
 };
 
 /// The steps of a rank. A send returns when its bytes are copied, a receive when they are there. A
@@ -76,22 +122,27 @@ struct Send {
   int32_t to;
   int64_t message;
   Space space;
-  std::vector<Box> boxes;
+  Boxes boxes;
   std::vector<CarriedSum> sums{};
 };
 struct Receive {
   int32_t from;
   int64_t message;
   Space space;
-  std::vector<Box> boxes;
+  Boxes boxes;
   std::vector<CarriedSum> sums{};
 };
 struct Copy {
   Space from, to;
-  std::vector<Box> boxes;
+  Boxes boxes;
 };
 struct Compute {
-  Piece piece;
+  int32_t head = 0;
+  std::shared_ptr<const OrderPart> part;  // heads with equal orders share it
+  std::vector<Carry> carries{};  // backward: of each stretch's first chain; others lie behind it
+
+  /// With each of its chains, as a backend runs it.
+  Piece piece() const;
 };
 struct Add {
   TileSums sums;
@@ -139,10 +190,13 @@ struct RankReport {
 
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
 /// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
-/// `device` must run pieces: "cpu".
+/// `device` must run pieces: "cpu". With a seed in `delays`, messages come late and ranks take
+/// turns by chance: another legal sequence, the same bits.
 std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
-                               const std::string& device = "cpu", const RunOptions& run = {});
+                               const std::string& device = "cpu", const RunOptions& run = {},
+                               std::optional<uint64_t> delays = {});
 std::vector<RankReport> replay(const DistPlan& plan, const BackwardTensors& tensors,
-                               const std::string& device = "cpu", const RunOptions& run = {});
+                               const std::string& device = "cpu", const RunOptions& run = {},
+                               std::optional<uint64_t> delays = {});
 
 }  // namespace verbatim

@@ -35,10 +35,11 @@ class HeldRows {
   bool operator==(const HeldRows&) const = default;
 
  private:
+  void append(const RowRange& range);                  // behind all others and apart from them
   size_t find(int64_t batch, int64_t position) const;  // the last range that begins at or before it
 
   std::vector<RowRange> ranges_;
-  std::vector<int64_t> begin_{0};  // of each range in memory, then all rows
+  std::vector<int64_t> begin_;  // of each range in memory, then all rows; empty where none is held
 };
 
 /// Where the f32 dK and dV of a chain come from and go to: numbers of blocks (PieceMemory), each of

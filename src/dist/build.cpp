@@ -2,10 +2,11 @@
 // in which each comes after those it needs. A rank's list is its part of that sequence, so no rank
 // can wait forever.
 #include <algorithm>
-#include <cstdlib>
+#include <iterator>
 #include <map>
 #include <utility>
 
+#include "dist/blocks.h"
 #include "dist/deal.h"
 #include "dist/strategy.h"
 #include "verbatim/dist.h"
@@ -13,11 +14,14 @@
 namespace verbatim {
 namespace {
 
+using dist::Blocks;
+using dist::Convoy;
 using dist::Deal;
 using dist::Grid;
 using dist::Hop;
 using dist::Owners;
 using dist::Share;
+using dist::Strip;
 
 constexpr Operand kForwardQ[] = {Operand::q};
 constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand::dout};
@@ -29,17 +33,28 @@ constexpr Operand kKvOut[] = {Operand::dk, Operand::dv};
 /// The rank that holds a position.
 class Homes {
  public:
-  explicit Homes(const std::vector<HeldRows>& ranks) {
+  Homes(const std::vector<HeldRows>& ranks, int64_t batch) : of_entry_(static_cast<size_t>(batch)) {
     for (size_t r = 0; r < ranks.size(); ++r)
       for (const RowRange& range : ranks[r].ranges())
-        at_[{range.batch, range.rows.begin}] = static_cast<int32_t>(r);
+        of_entry_[static_cast<size_t>(range.batch)].emplace_back(range.rows.begin,
+                                                                 static_cast<int32_t>(r));
+    for (auto& ranges : of_entry_) std::ranges::sort(ranges);
   }
-  int32_t of(int64_t batch, int64_t position) const {
-    return std::prev(at_.upper_bound({batch, position}))->second;
+
+  /// The ranks that hold the first positions of tiles.
+  std::vector<Strip> strips(int64_t batch, const std::vector<int64_t>& edges) const {
+    std::vector<Strip> strips;
+    for (const auto& [position, rank] : of_entry_[static_cast<size_t>(batch)]) {
+      const auto first =
+          static_cast<int32_t>(std::ranges::lower_bound(edges, position) - edges.begin());
+      if (!strips.empty() && strips.back().first == first) strips.pop_back();
+      strips.push_back({first, rank});
+    }
+    return strips;
   }
 
  private:
-  std::map<std::pair<int64_t, int64_t>, int32_t> at_;  // by batch entry and first position
+  std::vector<std::vector<std::pair<int64_t, int32_t>>> of_entry_;  // first position and rank
 };
 
 /// Boxes of `operands` over rows and heads.
@@ -55,17 +70,25 @@ void append(std::vector<Box>& boxes, std::vector<Box> more) {
   boxes.insert(boxes.end(), more.begin(), more.end());
 }
 
+/// A head of a batch entry, dealt, with what follows for its rows.
+struct Dealt {
+  std::shared_ptr<const Deal> deal;
+  std::vector<HeldRows> q, kv, ended;  // by rank: visited; of dK and dV that end there
+};
+
 class Builder {
  public:
   Builder(const Plan& whole, const Sharding& sharding, const DistOptions& options)
-      : sharding_(sharding), homes_q_(sharding.q), homes_kv_(sharding.kv) {
+      : sharding_(sharding),
+        homes_q_(sharding.q, whole.problem.batch),
+        homes_kv_(sharding.kv, whole.problem.batch) {
     plan_.whole = whole;
     plan_.options = options;
     plan_.shard = sharding.name;
     grid_ = dist::make_grid(whole.problem, plan_.options);
     hops_ = dist::hops(grid_);
     plan_.ranks.resize(static_cast<size_t>(options.world));
-    free_blocks_.resize(plan_.ranks.size());
+    blocks_.resize(plan_.ranks.size());
   }
 
   DistPlan build() {
@@ -81,6 +104,7 @@ class Builder {
       run_backward();
     }
     bring_home();
+    for (int32_t r = 0; r < world(); ++r) rank(r).blocks = blocks_[static_cast<size_t>(r)].size();
     return std::move(plan_);
   }
 
@@ -93,7 +117,8 @@ class Builder {
   int64_t batch_of(int32_t head) const { return head / problem().kv_heads; }
   int64_t kv_head_of(int32_t head) const { return head % problem().kv_heads; }
   RankPlan& rank(int32_t r) { return plan_.ranks[static_cast<size_t>(r)]; }
-  const Deal& deal_of(int32_t head) const { return *deals_[static_cast<size_t>(head)]; }
+  const Dealt& dealt(int32_t head) const { return *dealt_[static_cast<size_t>(head)]; }
+  const Deal& deal_of(int32_t head) const { return *dealt(head).deal; }
 
   /// Query heads of an inner rank, and the KV heads that these see.
   Interval q_heads(int32_t inner) const {
@@ -112,55 +137,45 @@ class Builder {
   }
 
   void deal_head(int32_t head) {
-    const HeadOrder& order = whole().order(head);
-    const int64_t b = batch_of(head), first = kv_head_of(head) * order.group;
+    const std::shared_ptr<const HeadOrder>& order =
+        whole().orders[static_cast<size_t>(whole().order_of_head[static_cast<size_t>(head)])];
+    const int64_t b = batch_of(head), first = kv_head_of(head) * order->group;
+    const auto owned = [&](std::vector<Strip> strips, int64_t q_head) {
+      for (Strip& strip : strips) strip.rank = owner(strip.rank, q_head);
+      return strips;
+    };
     Owners owners;
-    for (int32_t g = 0; g < order.group; ++g)
-      for (int32_t t = 0; t < order.tiles->q_tiles(); ++t)
-        owners.rows.push_back(
-            owner(homes_q_.of(b, order.tiles->q_edges[static_cast<size_t>(t)]), first + g));
-    for (int32_t t = 0; t < order.tiles->kv_tiles(); ++t)
-      owners.tiles.push_back(
-          owner(homes_kv_.of(b, order.tiles->kv_edges[static_cast<size_t>(t)]), first));
-    const auto [at, fresh] = known_.try_emplace({&order, std::move(owners)});
+    const std::vector<Strip> rows = homes_q_.strips(b, order->tiles->q_edges);
+    for (int32_t g = 0; g < order->group; ++g) owners.rows.push_back(owned(rows, first + g));
+    owners.tiles = owned(homes_kv_.strips(b, order->tiles->kv_edges), first);
+    const auto [at, fresh] = deals_.try_emplace({order.get(), std::move(owners)});
     if (fresh) at->second = std::make_shared<const Deal>(dist::deal(order, at->first.second));
-    deals_.push_back(at->second);
+    auto& dealt = known_[{at->second.get(), b}];
+    if (!dealt)
+      dealt = std::make_shared<const Dealt>(
+          Dealt{at->second, rows_of(at->second->q_tiles, b, order->tiles->q_edges),
+                rows_of(at->second->kv_tiles, b, order->tiles->kv_edges),
+                rows_of(ended_tiles(*at->second), b, order->tiles->kv_edges)});
+    dealt_.push_back(dealt);
   }
 
-  static RowRange rows_of(const std::vector<int64_t>& edges, int64_t b, int32_t tile) {
-    return {b, {edges[static_cast<size_t>(tile)], edges[static_cast<size_t>(tile) + 1]}};
+  static std::vector<dist::Visited> ended_tiles(const Deal& deal) {
+    std::vector<dist::Visited> tiles;
+    for (const dist::TileEnd& end : deal.ends)
+      tiles.push_back({end.rank, end.kv_tile, end.kv_tile + 1});
+    return tiles;
   }
 
-  /// Rows that a rank needs of a head: of the query tiles and KV tiles of its shares.
-  struct Needs {
-    std::vector<HeldRows> q, kv;  // by rank
-  };
-  Needs needs_of(int32_t head) const {
-    std::vector<std::vector<RowRange>> q(plan_.ranks.size()), kv(plan_.ranks.size());
-    for (const Share& share : deal_of(head).shares) {
-      const HeadOrder& order = *share.order;
-      auto& kept = (backward() ? kv : q)[static_cast<size_t>(share.rank)];
-      auto& streamed = (backward() ? q : kv)[static_cast<size_t>(share.rank)];
-      const auto& kept_edges = backward() ? order.tiles->kv_edges : order.tiles->q_edges;
-      const auto& streamed_edges = backward() ? order.tiles->q_edges : order.tiles->kv_edges;
-      for (const Chain& chain : order.chains)
-        kept.push_back(rows_of(kept_edges, batch_of(head), chain.tile));
-      for (const Run& run : order.runs) {
-        // Tiles behind each other are one range.
-        const int32_t ranges = std::abs(run.step) == 1 ? 1 : run.count;
-        for (int32_t i = 0; i < ranges; ++i) {
-          const auto [first, last] =
-              std::minmax({run.tile(i), run.tile(ranges == 1 ? run.count - 1 : i)});
-          streamed.push_back({batch_of(head),
-                              {streamed_edges[static_cast<size_t>(first)],
-                               streamed_edges[static_cast<size_t>(last) + 1]}});
-        }
-      }
-    }
-    Needs needs;
-    for (auto& rows : q) needs.q.emplace_back(std::move(rows));
-    for (auto& rows : kv) needs.kv.emplace_back(std::move(rows));
-    return needs;
+  /// The rows of tiles, by rank.
+  std::vector<HeldRows> rows_of(const std::vector<dist::Visited>& tiles, int64_t b,
+                                const std::vector<int64_t>& edges) const {
+    std::vector<std::vector<RowRange>> ranges(plan_.ranks.size());
+    for (const auto& [rank, first, last] : tiles)
+      ranges[static_cast<size_t>(rank)].push_back(
+          {b, {edges[static_cast<size_t>(first)], edges[static_cast<size_t>(last)]}});
+    std::vector<HeldRows> rows;
+    for (auto& each : ranges) rows.emplace_back(std::move(each));
+    return rows;
   }
 
   HeldRows group_kv(int32_t outer) const {
@@ -178,11 +193,10 @@ class Builder {
     const auto add = [](std::vector<RowRange>& all, const HeldRows& rows) {
       all.insert(all.end(), rows.ranges().begin(), rows.ranges().end());
     };
-    for (int32_t head = 0; head < heads(); ++head) {
-      needs_.push_back(needs_of(head));
+    for (const auto& [key, dealt] : known_) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r) {
-        add(q[r], needs_.back().q[r]);
-        add(kv[r], needs_.back().kv[r]);
+        add(q[r], dealt->q[r]);
+        add(kv[r], dealt->kv[r]);
       }
     }
     for (int32_t r = 0; r < world(); ++r) {
@@ -204,14 +218,14 @@ class Builder {
   }
 
   /// Moves boxes from rank to rank.
-  void move(int32_t from, Space source, int32_t to, Space target, std::vector<Box> boxes) {
+  void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes) {
     if (boxes.empty()) return;
     if (from == to) {
-      rank(to).steps.emplace_back(Copy{source, target, std::move(boxes)});
+      rank(to).steps.emplace_back(Copy{source, target, boxes});
       return;
     }
     rank(from).steps.emplace_back(Send{to, messages_, source, boxes});
-    rank(to).steps.emplace_back(Receive{from, messages_, target, std::move(boxes)});
+    rank(to).steps.emplace_back(Receive{from, messages_, target, boxes});
     ++messages_;
   }
 
@@ -236,17 +250,27 @@ class Builder {
 
   /// K and V of one head on their way from group to group.
   void pass_on(int32_t head) {
-    const int64_t kv_head = kv_head_of(head);
-    for (const Hop& hop : hops_) {
-      const HeldRows held(of_entry(group_kv_[static_cast<size_t>(hop.held)], batch_of(head)));
+    const bool all = grid_.route != dist::Route::needed;
+    const Interval heads{kv_head_of(head), kv_head_of(head) + 1};
+    std::vector<HeldRows> held;  // by outer index
+    std::vector<Boxes> whole;
+    for (const HeldRows& rows : group_kv_) {
+      held.emplace_back(of_entry(rows, batch_of(head)));
+      whole.emplace_back(boxes_of(kKv, held.back(), heads));
+    }
+    if (!all && std::exchange(seen_of_, &dealt(head)) != &dealt(head)) {
+      seen_.clear();
+      for (const Hop& hop : hops_)
+        seen_.push_back(held[static_cast<size_t>(hop.held)].intersect(
+            dealt(head).kv[static_cast<size_t>(hop.to)]));
+    }
+    for (size_t n = 0; n < hops_.size(); ++n) {
+      const Hop& hop = hops_[n];
       for (int32_t i = 0; i < grid_.inner; ++i) {
         const int32_t from = grid_.rank(hop.from, i), to = grid_.rank(hop.to, i);
-        if (kv_head < rank(to).kv_heads.begin || kv_head >= rank(to).kv_heads.end) continue;
-        const bool all = grid_.route != dist::Route::needed;
-        const HeldRows rows =
-            all ? held
-                : held.intersect(needs_[static_cast<size_t>(head)].kv[static_cast<size_t>(to)]);
-        move(from, Space::work, to, Space::work, boxes_of(kKv, rows, {kv_head, kv_head + 1}));
+        if (heads.begin < rank(to).kv_heads.begin || heads.begin >= rank(to).kv_heads.end) continue;
+        move(from, Space::work, to, Space::work,
+             all ? whole[static_cast<size_t>(hop.held)] : boxes_of(kKv, seen_[n], heads));
       }
     }
   }
@@ -259,153 +283,134 @@ class Builder {
   }
 
   void launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
-    rank(share.rank).steps.emplace_back(Compute{{head, share.order, std::move(carries)}});
+    rank(share.rank).steps.emplace_back(Compute{head, share.part, std::move(carries)});
   }
 
   /// Heads follow each other, one stage behind: while sums of one are on their way, others fill the
   /// time.
   void run_backward() {
-    int32_t last = 0;
+    struct Progress {
+      size_t share = 0, end = 0;  // what comes next
+    };
+    std::vector<Progress> at(static_cast<size_t>(heads()));
+    int32_t last = heads() - 1;
     for (int32_t head = 0; head < heads(); ++head) {
-      at_.emplace_back(deal_of(head).chains.size());
+      at_.emplace_back(deal_of(head).convoys.size(), -1);
       if (!deal_of(head).shares.empty())
         last = std::max(last, head + deal_of(head).shares.back().stage);
     }
-    std::vector<size_t> next(static_cast<size_t>(heads()));  // share of each head
-    for (int32_t time = 0; time <= std::max(last, heads() - 1); ++time) {
+    for (int32_t time = 0; time <= last; ++time) {
       if (time < heads()) pass_on(time);
       const int32_t started = std::min(time + 1, heads());
-      std::vector<size_t> first = next;
+      const std::vector<Progress> before = at;
       for (int32_t head = 0; head < started; ++head) {
-        const Deal& deal = deal_of(head);
-        size_t& share = next[static_cast<size_t>(head)];
-        for (; share < deal.shares.size() && deal.shares[share].stage == time - head; ++share)
-          carry_on(head, share);
+        const std::vector<Share>& shares = deal_of(head).shares;
+        size_t& next = at[static_cast<size_t>(head)].share;
+        for (; next < shares.size() && shares[next].stage == time - head; ++next)
+          carry_on(head, shares[next]);
       }
       for (int32_t head = 0; head < started; ++head) {
-        const size_t h = static_cast<size_t>(head);
-        for (size_t share = first[h]; share < next[h]; ++share) hand_on(head, share);
-        if (first[h] < next[h]) add_tiles(head, time - head);
+        const Deal& deal = deal_of(head);
+        Progress& now = at[static_cast<size_t>(head)];
+        for (size_t share = before[static_cast<size_t>(head)].share; share < now.share; ++share)
+          for (const dist::Handing& handing : deal.shares[share].handings)
+            hand_on(head, deal.shares[share].rank, handing);
+        for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - head; ++now.end)
+          add_tile(head, deal.ends[now.end]);
       }
     }
   }
 
-  /// Where the sum of a chain is: a block of a rank.
-  struct Held {
-    int32_t rank = -1, block = -1;
-  };
-  Held& held(int32_t head, int32_t chain) {
-    return at_[static_cast<size_t>(head)][static_cast<size_t>(chain)];
+  const Convoy& convoy(int32_t head, int32_t number) const {
+    return deal_of(head).convoys[static_cast<size_t>(number)];
   }
+  /// The block of the first sum of a convoy; -1: it has not started.
+  int32_t& block(int32_t head, int32_t number) {
+    return at_[static_cast<size_t>(head)][static_cast<size_t>(number)];
+  }
+  Blocks& blocks(int32_t r) { return blocks_[static_cast<size_t>(r)]; }
 
-  int32_t take_block(int32_t r) {
-    auto& free = free_blocks_[static_cast<size_t>(r)];
-    if (free.empty()) return rank(r).blocks++;
-    const int32_t block = free.back();
-    free.pop_back();
-    return block;
-  }
-  void give_back(const Held& sum) {
-    free_blocks_[static_cast<size_t>(sum.rank)].push_back(sum.block);
-  }
-
-  void carry_on(int32_t head, size_t number) {
-    const Share& share = deal_of(head).shares[number];
+  void carry_on(int32_t head, const Share& share) {
+    int32_t fresh = 0;
+    for (const int32_t number : share.convoys)
+      if (block(head, number) < 0) fresh += convoy(head, number).count;
+    blocks(share.rank).make_room(fresh);
     std::vector<Carry> carries;
-    for (const int32_t chain : share.chain_of) {
-      Held& sum = held(head, chain);
-      const int32_t in = sum.block;
-      if (in < 0) sum = {share.rank, take_block(share.rank)};
-      carries.push_back({in, sum.block});
+    carries.reserve(share.convoys.size());
+    for (const int32_t number : share.convoys) {
+      int32_t& at = block(head, number);
+      const int32_t in = at;
+      if (in < 0) at = blocks(share.rank).take(convoy(head, number).count);
+      carries.push_back({in, at});
     }
     launch(head, share, std::move(carries));
   }
 
-  /// Sends the sums of a share to the ranks where their chains go on, a message for each.
-  void hand_on(int32_t head, size_t number) {
-    const Deal& deal = deal_of(head);
-    const Share& share = deal.shares[number];
-    std::map<int32_t, std::vector<int32_t>> to;  // chains, by rank
-    for (const int32_t chain : share.chain_of) {
-      const auto& links = deal.links[static_cast<size_t>(chain)];
-      const auto here = std::ranges::find(links, static_cast<int32_t>(number));
-      const int32_t rank = here + 1 != links.end()
-                               ? deal.shares[static_cast<size_t>(*(here + 1))].rank
-                               : end_of(deal, chain).rank;
-      if (rank != share.rank) to[rank].push_back(chain);
-    }
-    for (const auto& [rank, chains] : to) send_sums(head, chains, rank);
-  }
-
-  void send_sums(int32_t head, const std::vector<int32_t>& chains, int32_t to) {
-    const int32_t from = held(head, chains.front()).rank;
-    Send send{to, messages_, Space::work, {}};
+  /// Sends sums to where their chains go on, or end.
+  void hand_on(int32_t head, int32_t from, const dist::Handing& handing) {
+    Send send{handing.to, messages_, Space::work, {}};
     Receive receive{from, messages_, Space::work, {}};
     ++messages_;
-    for (const int32_t chain : chains) {
-      Held& sum = held(head, chain);
-      const int32_t tile = deal_of(head).chains[static_cast<size_t>(chain)].tile;
-      send.sums.push_back({head, tile, sum.block});
-      give_back(sum);
-      sum = {to, take_block(to)};
-      receive.sums.push_back({head, tile, sum.block});
+    int32_t count = 0;
+    for (const int32_t number : handing.convoys) count += convoy(head, number).count;
+    blocks(handing.to).make_room(count);
+    for (const int32_t number : handing.convoys) {
+      const Convoy& each = convoy(head, number);
+      int32_t& at = block(head, number);
+      add_sums(send.sums, head, each, at);
+      blocks(from).give_back(at, each.count);
+      at = blocks(handing.to).take(each.count);
+      add_sums(receive.sums, head, each, at);
     }
     rank(from).steps.emplace_back(std::move(send));
-    rank(to).steps.emplace_back(std::move(receive));
+    rank(handing.to).steps.emplace_back(std::move(receive));
   }
 
-  static const dist::TileEnd& end_of(const Deal& deal, int32_t chain) {
-    return deal.ends[static_cast<size_t>(deal.chains[static_cast<size_t>(chain)].tile)];
-  }
-
-  /// Ends the sums of the tiles whose parts are complete at `stage`.
-  void add_tiles(int32_t head, int32_t stage) {
-    const Deal& deal = deal_of(head);
-    for (size_t tile = 0; tile < deal.ends.size(); ++tile) {
-      const dist::TileEnd& end = deal.ends[tile];
-      if (end.stage != stage) continue;
-      TileSums sums{head, static_cast<int32_t>(tile), {}};
-      for (const int32_t chain : end.chains) {
-        sums.blocks.push_back(held(head, chain).block);
-        give_back(held(head, chain));
+  static void add_sums(std::vector<CarriedSum>& sums, int32_t head, const Convoy& convoy,
+                       int32_t first) {
+    for (const auto& [offset, tile, count] : convoy.tiles) {
+      const int32_t block = first + offset;
+      if (!sums.empty() && sums.back().kv_tile + sums.back().count == tile &&
+          sums.back().block + sums.back().count == block) {
+        sums.back().count += count;
+      } else {
+        sums.push_back({head, tile, block, count});
       }
-      rank(end.rank).steps.emplace_back(Add{std::move(sums)});
     }
   }
 
-  std::vector<HeldRows> ended_rows(int32_t head) const {
-    std::vector<std::vector<RowRange>> rows(plan_.ranks.size());
-    const std::vector<int64_t>& edges = whole().order(head).tiles->kv_edges;
-    const Deal& deal = deal_of(head);
-    for (size_t tile = 0; tile < deal.ends.size(); ++tile)
-      rows[static_cast<size_t>(deal.ends[tile].rank)].push_back(
-          rows_of(edges, batch_of(head), static_cast<int32_t>(tile)));
-    std::vector<HeldRows> held;
-    for (auto& each : rows) held.emplace_back(std::move(each));
-    return held;
+  void add_tile(int32_t head, const dist::TileEnd& end) {
+    TileSums sums{head, end.kv_tile, {}};
+    for (const int32_t chain : end.chains) {
+      const int32_t number = deal_of(head).convoy_of[static_cast<size_t>(chain)];
+      sums.blocks.push_back(block(head, number) + chain - convoy(head, number).chain);
+      blocks(end.rank).give_back(sums.blocks.back(), 1);
+    }
+    rank(end.rank).steps.emplace_back(Add{std::move(sums)});
   }
 
   /// From the work space to the shards.
   void bring_home() {
     const std::span<const Operand> q =
         backward() ? std::span<const Operand>(kBackwardOut) : kForwardOut;
-    std::vector<std::vector<HeldRows>> ended;  // rows of dK and dV, by head and rank
-    for (int32_t head = 0; head < heads(); ++head) ended.push_back(ended_rows(head));
     for (int32_t step = 0; step < world(); ++step) {
       for (int32_t from = 0; from < world(); ++from) {
         const int32_t to = (from + step) % world();
+        const Interval own = rank(from).q_heads;
+        const auto r = static_cast<size_t>(from);
         std::vector<Box> boxes;
+        HeldRows rows, keys;  // heads that are dealt alike have the same
         for (int32_t head = 0; head < heads(); ++head) {
-          const auto h = static_cast<size_t>(head), r = static_cast<size_t>(from);
+          if (head == 0 ||
+              dealt_[static_cast<size_t>(head)] != dealt_[static_cast<size_t>(head) - 1]) {
+            if (!rank(from).in_place) rows = dealt(head).q[r].intersect(rank(to).home_q);
+            if (backward()) keys = dealt(head).ended[r].intersect(rank(to).home_kv);
+          }
           const int64_t kv_head = kv_head_of(head), group = problem().group();
-          const Interval own = rank(from).q_heads;
-          const Interval q_heads{std::max(own.begin, kv_head * group),
-                                 std::min(own.end, (kv_head + 1) * group)};
-          if (!rank(from).in_place)
-            append(boxes, boxes_of(q, needs_[h].q[r].intersect(rank(to).home_q), q_heads));
-          if (backward())
-            append(boxes, boxes_of(kKvOut, ended[h][r].intersect(rank(to).home_kv),
-                                   {kv_head, kv_head + 1}));
+          append(boxes, boxes_of(q, rows,
+                                 {std::max(own.begin, kv_head * group),
+                                  std::min(own.end, (kv_head + 1) * group)}));
+          append(boxes, boxes_of(kKvOut, keys, {kv_head, kv_head + 1}));
         }
         move(from, Space::work, to, Space::home, std::move(boxes));
       }
@@ -417,12 +422,14 @@ class Builder {
   Homes homes_q_, homes_kv_;
   Grid grid_;
   std::vector<Hop> hops_;
-  std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> known_;
-  std::vector<std::shared_ptr<const Deal>> deals_;  // by head
-  std::vector<Needs> needs_;                        // by head
-  std::vector<HeldRows> group_kv_;                  // by outer index
-  std::vector<std::vector<Held>> at_;               // by head and chain
-  std::vector<std::vector<int32_t>> free_blocks_;   // by rank
+  std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
+  std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
+  std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
+  std::vector<HeldRows> group_kv_;                                                 // by outer index
+  std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
+  std::vector<Blocks> blocks_;            // by rank
+  const Dealt* seen_of_ = nullptr;
+  std::vector<HeldRows> seen_;  // by hop of Route::needed: what is needed for heads dealt so
   int64_t messages_ = 0;
 };
 

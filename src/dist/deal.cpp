@@ -2,214 +2,193 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace verbatim::dist {
 namespace {
 
-/// Visits [begin, end) of a run.
-void append(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
-  while (begin < end) {
-    // What starts inside a plateau of equal addends ends with it.
-    const bool inside = begin % run.addend_every != 0;
-    const int32_t stop =
-        inside ? std::min(end, (begin / run.addend_every + 1) * run.addend_every) : end;
-    Run piece = run;
-    piece.first = run.tile(begin);
-    piece.count = stop - begin;
-    piece.addend = run.addend_of(begin);
-    if (inside) piece.addend_step = 0, piece.addend_every = 1;
-    runs.push_back(piece);
-    begin = stop;
-  }
-}
-
-/// Gathers the chains of shares.
-class Shares {
+/// Adds tiles [first, last) that a rank visits; what touches the rank's last ones is joined.
+class VisitedTiles {
  public:
-  explicit Shares(const HeadOrder& order) : order_(order) {}
-
-  void add(int32_t stage, int32_t rank, int32_t number, Chain chain, std::span<const Run> runs) {
-    pieces_[{stage, rank}].push_back({number, chain, {runs.begin(), runs.end()}});
-  }
-
-  Deal make() {
-    Deal deal;
-    for (auto& [key, pieces] : pieces_) {
-      std::ranges::stable_sort(pieces, {}, &PieceOfChain::number);
-      auto order = std::make_shared<HeadOrder>();
-      order->pass = order_.pass;
-      order->name = order_.name;
-      order->tiles = order_.tiles;
-      order->group = order_.group;
-      order->row_addends = order_.row_addends;
-      Share share{key.first, key.second, nullptr, {}};
-      for (PieceOfChain& piece : pieces) {
-        const auto chains = static_cast<int32_t>(order->chains.size());
-        piece.chain.run_begin = static_cast<int32_t>(order->runs.size());
-        order->runs.insert(order->runs.end(), piece.runs.begin(), piece.runs.end());
-        piece.chain.run_end = static_cast<int32_t>(order->runs.size());
-        order->chains.push_back(piece.chain);
-        order->tasks.push_back({chains, chains + 1});
-        share.chain_of.push_back(piece.number);
+  void add(int32_t rank, int32_t first, int32_t last) {
+    if (static_cast<size_t>(rank) >= at_.size()) at_.resize(static_cast<size_t>(rank) + 1, -1);
+    int32_t& at = at_[static_cast<size_t>(rank)];
+    if (at >= 0) {
+      Visited& before = all_[static_cast<size_t>(at)];
+      if (first <= before.last && before.first <= last) {
+        before.first = std::min(before.first, first);
+        before.last = std::max(before.last, last);
+        return;
       }
-      share.order = std::move(order);
-      deal.shares.push_back(std::move(share));
     }
-    return deal;
+    at = static_cast<int32_t>(all_.size());
+    all_.push_back({rank, first, last});
   }
+  std::vector<Visited> take() { return std::move(all_); }
 
  private:
-  struct PieceOfChain {
-    int32_t number;
-    Chain chain;
-    std::vector<Run> runs;
-  };
-  const HeadOrder& order_;
-  std::map<std::pair<int32_t, int32_t>, std::vector<PieceOfChain>> pieces_;  // by stage and rank
+  std::vector<int32_t> at_;  // last of each rank
+  std::vector<Visited> all_;
 };
 
-/// Walks the chains of a backward, each as far as its addends are due, and cuts them.
-class Cutter {
- public:
-  Cutter(const HeadOrder& order, const Owners& owners)
-      : order_(order),
-        owners_(owners),
-        chains_(whole_chains(order)),
-        rows_(owners.rows.size()),
-        walkers_(chains_.size()),
-        shares_(order) {}
+/// Each chain of the forward is one rank's.
+Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& owners) {
+  std::map<int32_t, std::shared_ptr<OrderPart>> parts;  // by rank
+  VisitedTiles q_tiles, kv_tiles;
+  for (size_t c = 0; c < order->chains.size(); ++c) {
+    const Chain& chain = order->chains[c];
+    const int32_t rank = rank_of(owners.rows[static_cast<size_t>(chain.q_head)], chain.tile);
+    auto& part = parts[rank];
+    if (!part) part = std::make_shared<OrderPart>(OrderPart{order, {}});
+    const auto number = static_cast<int32_t>(c);
+    if (!part->stretches.empty() &&
+        part->stretches.back().chain + part->stretches.back().count == number) {
+      ++part->stretches.back().count;
+    } else {
+      part->stretches.push_back({number, 1, {}, kEnd});
+    }
+    q_tiles.add(rank, chain.tile, chain.tile + 1);
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order->runs[static_cast<size_t>(r)];
+      // Tiles behind each other are one range.
+      const int32_t ranges = std::abs(run.step) == 1 ? 1 : run.count;
+      for (int32_t i = 0; i < ranges; ++i) {
+        const auto [first, last] =
+            std::minmax({run.tile(i), run.tile(ranges == 1 ? run.count - 1 : i)});
+        kv_tiles.add(rank, first, last + 1);
+      }
+    }
+  }
+  Deal deal;
+  for (auto& [rank, part] : parts) deal.shares.push_back({0, rank, std::move(part), {}, {}});
+  deal.q_tiles = q_tiles.take();
+  deal.kv_tiles = kv_tiles.take();
+  return deal;
+}
 
-  Deal cut() {
-    std::vector<size_t> ready;
-    for (size_t c = 0; c < chains_.size(); ++c) {
-      walkers_[c].run = chains_[c].run_begin;
-      ready.push_back(c);
-      while (!ready.empty()) {
-        const size_t next = ready.back();
-        ready.pop_back();
-        go_on(next, ready);
-      }
-    }
-    Deal deal = shares_.make();
-    deal.links.resize(chains_.size());
-    for (size_t s = 0; s < deal.shares.size(); ++s)
-      for (const int32_t c : deal.shares[s].chain_of)
-        deal.links[static_cast<size_t>(c)].push_back(static_cast<int32_t>(s));
-    deal.ends.resize(static_cast<size_t>(order_.tiles->kv_tiles()));
-    for (size_t c = 0; c < chains_.size(); ++c)
-      deal.ends[static_cast<size_t>(chains_[c].tile)].chains.push_back(static_cast<int32_t>(c));
-    for (TileEnd& end : deal.ends) {
-      std::ranges::sort(end.chains, {},
-                        [&](int32_t c) { return chains_[static_cast<size_t>(c)].addend; });
-      for (const int32_t c : end.chains) {
-        const int32_t last = deal.links[static_cast<size_t>(c)].back();
-        end.stage = std::max(end.stage, deal.shares[static_cast<size_t>(last)].stage);
-        end.rank = deal.shares[static_cast<size_t>(last)].rank;
-      }
-    }
-    deal.chains = std::move(chains_);
-    return deal;
+class BackwardDeal {
+ public:
+  BackwardDeal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners)
+      : order_(order),
+        chains_(whole_chains(*order)),
+        routes_(find_routes(*order, chains_, owners)) {}
+
+  Deal make() {
+    find_ends();
+    make_convoys();
+    make_shares();
+    find_kv_tiles();
+    deal_.q_tiles = std::move(routes_.q_tiles);
+    return std::move(deal_);
   }
 
  private:
-  struct Row {
-    int32_t next = 0;   // addend that may enter
-    int32_t stage = 0;  // of the one before
-  };
-  struct Walker {
-    int32_t run = 0, visit = 0;    // what comes next
-    int32_t begin = 0;             // first visit of `run` that is in no piece yet
-    int32_t rank = -1, stage = 0;  // of the piece that is open
-    std::vector<Run> runs;         // of the piece that is open
-  };
+  const std::vector<Link>& links_of(int32_t chain) const {
+    return routes_.lists[static_cast<size_t>(routes_.list_of[static_cast<size_t>(chain)])];
+  }
 
-  void go_on(size_t c, std::vector<size_t>& ready) {
-    Walker& at = walkers_[c];
-    const WholeChain& chain = chains_[c];
-    for (; at.run < chain.run_end; ++at.run, at.visit = at.begin = 0) {
-      const Run& run = order_.runs[static_cast<size_t>(at.run)];
-      for (; at.visit < run.count; ++at.visit) {
-        const size_t index =
-            static_cast<size_t>(run.q_head) * static_cast<size_t>(order_.tiles->q_tiles()) +
-            static_cast<size_t>(run.tile(at.visit));
-        const int32_t addend = run.addend_of(at.visit);
-        Row& row = rows_[index];
-        if (row.next != addend) {
-          parked_[{index, addend}] = c;
-          return;
-        }
-        enter(c, run, owners_.rows[index], row);
-        const auto woken = parked_.find({index, ++row.next});
-        if (woken == parked_.end()) continue;
-        ready.push_back(woken->second);
-        parked_.erase(woken);
-      }
-      append(at.runs, run, at.begin, run.count);
+  void find_ends() {
+    deal_.ends.resize(static_cast<size_t>(order_->tiles->kv_tiles()));
+    for (size_t t = 0; t < deal_.ends.size(); ++t) deal_.ends[t].kv_tile = static_cast<int32_t>(t);
+    for (size_t c = 0; c < chains_.size(); ++c)
+      deal_.ends[static_cast<size_t>(chains_[c].tile)].chains.push_back(static_cast<int32_t>(c));
+    for (TileEnd& end : deal_.ends) {
+      std::ranges::sort(end.chains, {},
+                        [&](int32_t c) { return chains_[static_cast<size_t>(c)].addend; });
+      for (const int32_t c : end.chains) end.stage = std::max(end.stage, links_of(c).back().stage);
+      if (!end.chains.empty()) end.rank = links_of(end.chains.back()).back().rank;
     }
-    if (at.rank < 0) at.rank = owners_.tiles[static_cast<size_t>(chain.tile)];
-    close(c);
   }
 
-  /// Counts the next visit of chain `c`, by `rank`, to a piece of its own if the one before is of
-  /// another rank or stage.
-  void enter(size_t c, const Run& run, int32_t rank, Row& row) {
-    Walker& at = walkers_[c];
-    const int32_t after = at.rank < 0 || at.rank == rank ? at.stage : at.stage + 1;
-    const int32_t stage = std::max(after, row.stage);
-    row.stage = stage;
-    if (at.rank == rank && at.stage == stage) return;
-    append(at.runs, run, at.begin, at.visit);
-    at.begin = at.visit;
-    if (at.rank >= 0) close(c);
-    at.rank = rank;
-    at.stage = stage;
+  void make_convoys() {
+    int32_t list = -1;
+    for (size_t c = 0; c < chains_.size(); ++c) {
+      const int32_t tile = chains_[c].tile;
+      const int32_t end_rank = deal_.ends[static_cast<size_t>(tile)].rank;
+      if (std::exchange(list, routes_.list_of[c]) != routes_.list_of[c] ||
+          deal_.convoys.back().ranks.back() != end_rank) {
+        Convoy& fresh = deal_.convoys.emplace_back();
+        fresh.chain = static_cast<int32_t>(c);
+        for (const Link& link : links_of(fresh.chain)) fresh.ranks.push_back(link.rank);
+        fresh.ranks.push_back(end_rank);
+      }
+      Convoy& convoy = deal_.convoys.back();
+      if (!convoy.tiles.empty() &&
+          convoy.tiles.back().kv_tile + convoy.tiles.back().count == tile) {
+        ++convoy.tiles.back().count;
+      } else {
+        convoy.tiles.push_back({convoy.count, tile, 1});
+      }
+      ++convoy.count;
+      deal_.convoy_of.push_back(static_cast<int32_t>(deal_.convoys.size()) - 1);
+    }
   }
 
-  void close(size_t c) {
-    Walker& at = walkers_[c];
-    shares_.add(at.stage, at.rank, static_cast<int32_t>(c), {.tile = chains_[c].tile}, at.runs);
-    at.runs.clear();
+  void make_shares() {
+    struct Entry {
+      int32_t rank, convoy, link;
+    };
+    std::vector<std::vector<Entry>> stages;
+    for (size_t k = 0; k < deal_.convoys.size(); ++k) {
+      const std::vector<Link>& links = links_of(deal_.convoys[k].chain);
+      for (size_t l = 0; l < links.size(); ++l) {
+        const auto stage = static_cast<size_t>(links[l].stage);
+        if (stage >= stages.size()) stages.resize(stage + 1);
+        stages[stage].push_back({links[l].rank, static_cast<int32_t>(k), static_cast<int32_t>(l)});
+      }
+    }
+    for (size_t stage = 0; stage < stages.size(); ++stage) {
+      std::ranges::stable_sort(stages[stage], {}, &Entry::rank);
+      std::shared_ptr<OrderPart> part;
+      for (const Entry& entry : stages[stage]) {
+        if (deal_.shares.empty() || deal_.shares.back().stage != static_cast<int32_t>(stage) ||
+            deal_.shares.back().rank != entry.rank) {
+          part = std::make_shared<OrderPart>(OrderPart{order_, {}});
+          deal_.shares.push_back({static_cast<int32_t>(stage), entry.rank, part, {}, {}});
+        }
+        add(deal_.shares.back(), *part, entry.convoy, static_cast<size_t>(entry.link));
+      }
+    }
   }
 
-  const HeadOrder& order_;
-  const Owners& owners_;
+  void add(Share& share, OrderPart& part, int32_t number, size_t link) {
+    const Convoy& convoy = deal_.convoys[static_cast<size_t>(number)];
+    const std::vector<Link>& links = links_of(convoy.chain);
+    part.stretches.push_back({convoy.chain, convoy.count, links[link].begin,
+                              link + 1 < links.size() ? links[link + 1].begin : kEnd});
+    share.convoys.push_back(number);
+    const int32_t to = convoy.ranks[link + 1];
+    if (to == share.rank) return;
+    auto handing = std::ranges::lower_bound(share.handings, to, {}, &Handing::to);
+    if (handing == share.handings.end() || handing->to != to)
+      handing = share.handings.insert(handing, Handing{to, {}});
+    handing->convoys.push_back(number);
+  }
+
+  void find_kv_tiles() {
+    VisitedTiles tiles;
+    for (const Convoy& convoy : deal_.convoys) {
+      const std::set<int32_t> ranks(convoy.ranks.begin(), convoy.ranks.end());
+      for (const int32_t rank : ranks)
+        for (const Span& span : convoy.tiles)
+          tiles.add(rank, span.kv_tile, span.kv_tile + span.count);
+    }
+    deal_.kv_tiles = tiles.take();
+    std::ranges::stable_sort(deal_.ends, {}, &TileEnd::stage);
+  }
+
+  std::shared_ptr<const HeadOrder> order_;
   std::vector<WholeChain> chains_;
-  std::vector<Row> rows_;
-  std::vector<Walker> walkers_;
-  std::map<std::pair<size_t, int32_t>, size_t> parked_;  // by row and the addend waited for
-  Shares shares_;
+  Routes routes_;
+  Deal deal_;
 };
 
 }  // namespace
 
-std::vector<WholeChain> whole_chains(const HeadOrder& order) {
-  std::vector<WholeChain> chains;
-  for (const Chain& chain : order.chains) {
-    if (!chain.continues) {
-      chains.push_back({chain.tile, chain.addend, chain.addends, chain.run_begin, chain.run_end});
-      continue;
-    }
-    chains.back().run_end = chain.run_end;
-    chains.back().addends = 1;  // what counts its pieces; chains that are cut share no tile
-  }
-  return chains;
-}
-
-Deal deal(const HeadOrder& order, const Owners& owners) {
-  if (order.pass == Pass::backward) return Cutter(order, owners).cut();
-  Shares shares(order);
-  for (size_t c = 0; c < order.chains.size(); ++c) {
-    const Chain& chain = order.chains[c];
-    const auto row =
-        static_cast<size_t>(chain.q_head) * static_cast<size_t>(order.tiles->q_tiles()) +
-        static_cast<size_t>(chain.tile);
-    shares.add(0, owners.rows[row], static_cast<int32_t>(c), chain,
-               std::span(order.runs)
-                   .subspan(static_cast<size_t>(chain.run_begin),
-                            static_cast<size_t>(chain.run_end - chain.run_begin)));
-  }
-  return shares.make();
+Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners) {
+  return order->pass == Pass::backward ? BackwardDeal(order, owners).make()
+                                       : deal_forward(order, owners);
 }
 
 }  // namespace verbatim::dist

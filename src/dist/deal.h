@@ -4,52 +4,56 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "verbatim/plan.h"
+#include "dist/route.h"
+#include "verbatim/dist.h"
 
 namespace verbatim::dist {
 
-/// Who visits what of one head.
-struct Owners {
-  std::vector<int32_t> rows;   // rank of the visits of a query tile, [group, q_tiles]
-  std::vector<int32_t> tiles;  // rank of a KV tile that nothing visits, [kv_tiles]
-  bool operator<(const Owners& other) const {
-    return rows != other.rows ? rows < other.rows : tiles < other.tiles;
-  }
+/// KV tiles of a convoy: its chains from `offset` on keep those from `kv_tile` on.
+struct Span {
+  int32_t offset, kv_tile, count;
 };
 
-/// A chain of the backward, whether its order has it whole or cut in pieces for few workers.
-struct WholeChain {
-  int32_t tile = 0, addend = 0, addends = 1;
-  int32_t run_begin = 0, run_end = 0;
+/// Chains behind each other that go the same way, so that their sums travel together.
+struct Convoy {
+  int32_t chain = 0, count = 0;  // into whole_chains()
+  std::vector<int32_t> ranks;    // of its links, then where its tiles end
+  std::vector<Span> tiles;
 };
-std::vector<WholeChain> whole_chains(const HeadOrder& order);
+
+/// Convoys that go on from a share to another rank.
+struct Handing {
+  int32_t to = 0;
+  std::vector<int32_t> convoys;
+};
 
 /// What one rank can do at once: visits that wait for none of other ranks but those of the stages
 /// before. In the backward, every chain goes on from where a share of a lower stage left it.
 struct Share {
   int32_t stage = 0, rank = 0;
-  std::shared_ptr<const HeadOrder> order;
-  std::vector<int32_t> chain_of;  // backward: into whole_chains(), of each chain
+  std::shared_ptr<const OrderPart> part;
+  std::vector<int32_t> convoys;  // backward: of each stretch of the part
+  std::vector<Handing> handings;
 };
 
 /// Where the sum of a KV tile ends: with the last of its parts.
 struct TileEnd {
+  int32_t kv_tile = 0;
+  int32_t stage = 0, rank = 0;  // when all parts are complete, and of the last part
   std::vector<int32_t> chains;  // into whole_chains(), by addend
-  int32_t stage = 0;            // when all parts are complete
-  int32_t rank = 0;             // of the last part
 };
 
 struct Deal {
-  std::vector<Share> shares;  // ascending by stage, then rank
+  std::vector<Share> shares;               // ascending by stage, then rank
+  std::vector<Visited> q_tiles, kv_tiles;  // what ranks need; they may overlap
   // Of the backward:
-  std::vector<WholeChain> chains;
-  std::vector<std::vector<int32_t>> links;  // shares that a chain goes through, by chain
-  std::vector<TileEnd> ends;                // by KV tile
+  std::vector<Convoy> convoys;
+  std::vector<int32_t> convoy_of;  // by chain
+  std::vector<TileEnd> ends;       // ascending by stage
 };
 
-Deal deal(const HeadOrder& order, const Owners& owners);
+Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners);
 
 }  // namespace verbatim::dist

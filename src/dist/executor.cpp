@@ -96,8 +96,11 @@ void RankExecutor::for_each_run_of_bytes(Space space, std::span<const Box> boxes
         f(row(space, box.operand, box.range.batch, l, h), bytes);
   }
   for (const CarriedSum& sum : sums) {
-    float* block = blocks_.data() + sum.block * block_floats_;
-    f(reinterpret_cast<std::byte*>(block), static_cast<size_t>(sum_bytes(plan_, sum)));
+    for (int32_t i = 0; i < sum.count; ++i) {
+      float* block = blocks_.data() + (sum.block + i) * block_floats_;
+      f(reinterpret_cast<std::byte*>(block),
+        static_cast<size_t>(sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i})));
+    }
   }
 }
 
@@ -130,7 +133,7 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
     }
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
     const auto begin = std::chrono::steady_clock::now();
-    this->compute(compute->piece);
+    this->compute(compute->piece());
     report_.compute_seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } else {

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "core/random.h"
 #include "dist/executor.h"
 #include "dist/shard_memory.h"
 #include "verbatim/error.h"
@@ -19,13 +20,17 @@ using dist::ShardMemory;
 /// Messages that are on their way, in one process.
 class Mailbox {
  public:
+  explicit Mailbox(std::optional<uint64_t> delays) : delays_(delays) {}
+
   /// What rank `own` sees of it.
   class Port final : public dist::Transport {
    public:
     Port(Mailbox& box, int32_t own) : box_(box), own_(own) {}
     void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
-      const bool fresh =
-          box_.mail_.try_emplace({own_, to, message}, bytes.begin(), bytes.end()).second;
+      const bool fresh = box_.mail_
+                             .try_emplace({own_, to, message}, Letter{{bytes.begin(), bytes.end()},
+                                                                      box_.chance(kLongestDelay)})
+                             .second;
       if (!fresh)
         throw Error(ErrorCode::invalid_plan, "dist.replay",
                     fmt::format("rank {} sends message {} to rank {} twice", own_, message, to));
@@ -33,11 +38,17 @@ class Mailbox {
     bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
       const auto mail = box_.mail_.find({from, own_, message});
       if (mail == box_.mail_.end()) return false;
-      if (mail->second.size() != bytes.size())
+      Letter& letter = mail->second;
+      if (letter.delay > 0) {
+        --letter.delay;
+        box_.late_ = true;
+        return false;
+      }
+      if (letter.bytes.size() != bytes.size())
         throw Error(ErrorCode::invalid_plan, "dist.replay",
                     fmt::format("message {} from rank {} to rank {} has {} bytes, expected {}",
-                                message, from, own_, mail->second.size(), bytes.size()));
-      std::ranges::copy(mail->second, bytes.begin());
+                                message, from, own_, letter.bytes.size(), bytes.size()));
+      std::ranges::copy(letter.bytes, bytes.begin());
       box_.mail_.erase(mail);
       return true;
     }
@@ -47,6 +58,13 @@ class Mailbox {
     int32_t own_;
   };
 
+  /// A number below `end` by chance; 0 where nothing is left to chance.
+  size_t chance(size_t end) {
+    return delays_ ? static_cast<size_t>(random_bits(*delays_, drawn_++) % end) : 0;
+  }
+  /// Whether a message has been asked for since, and was late.
+  bool take_late() { return std::exchange(late_, false); }
+
   void expect_empty() const {
     if (mail_.empty()) return;
     const auto& [from, to, message] = mail_.begin()->first;
@@ -55,14 +73,23 @@ class Mailbox {
   }
 
  private:
+  static constexpr size_t kLongestDelay = 5;
+  struct Letter {
+    std::vector<std::byte> bytes;
+    size_t delay = 0;  // times that it is not there yet when it is asked for
+  };
   // By sender, receiver and number.
-  std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<std::byte>> mail_;
+  std::map<std::tuple<int32_t, int32_t, int64_t>, Letter> mail_;
+  std::optional<uint64_t> delays_;
+  uint64_t drawn_ = 0;
+  bool late_ = false;
 };
 
 std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
-                             const std::string& device, const RunOptions& run) {
+                             const std::string& device, const RunOptions& run,
+                             std::optional<uint64_t> delays) {
   const std::unique_ptr<Backend> backend = make_backend(device);
-  Mailbox mailbox;
+  Mailbox mailbox(delays);
   std::vector<ShardMemory> shards;
   std::vector<RankExecutor> ranks;
   std::vector<Mailbox::Port> ports;
@@ -74,7 +101,12 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   }
   for (bool moved = true; moved;) {
     moved = false;
-    for (size_t r = 0; r < ranks.size(); ++r) moved |= ranks[r].advance(ports[r]);
+    const size_t first = mailbox.chance(ranks.size());
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const size_t r = (first + i) % ranks.size();
+      moved |= ranks[r].advance(ports[r]);
+    }
+    moved |= mailbox.take_late();
   }
   for (size_t r = 0; r < ranks.size(); ++r)
     if (!ranks[r].done())
@@ -99,17 +131,19 @@ void require(const DistPlan& plan, Pass pass) {
 }  // namespace
 
 std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
-                               const std::string& device, const RunOptions& run) {
+                               const std::string& device, const RunOptions& run,
+                               std::optional<uint64_t> delays) {
   require(plan, Pass::forward);
   check_tensors(plan.whole.problem, tensors);
-  return play(plan, dist::whole_tensors(tensors), device, run);
+  return play(plan, dist::whole_tensors(tensors), device, run, delays);
 }
 
 std::vector<RankReport> replay(const DistPlan& plan, const BackwardTensors& tensors,
-                               const std::string& device, const RunOptions& run) {
+                               const std::string& device, const RunOptions& run,
+                               std::optional<uint64_t> delays) {
   require(plan, Pass::backward);
   check_tensors(plan.whole.problem, tensors);
-  return play(plan, dist::whole_tensors(tensors), device, run);
+  return play(plan, dist::whole_tensors(tensors), device, run, delays);
 }
 
 }  // namespace verbatim

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include "schedule/names.h"
 #include "verbatim/dist.h"
@@ -94,24 +95,45 @@ std::vector<HeldRows> deal(std::span<const Cell> cells, const std::string& shard
   return held;
 }
 
+/// Of the rows between edges that lie behind each other.
+using Weights = std::vector<double>;
+
+Weights lengths(int64_t, const Edges& at) {
+  Weights all;
+  for (size_t e = 1; e < at.size(); ++e) all.push_back(static_cast<double>(at[e] - at[e - 1]));
+  return all;
+}
+
+Weights areas(const HeadMask& mask, const Edges& at) {
+  Weights all(at.size() - 1);
+  for (const Slice& slice : mask.slices) {
+    const auto first = std::ranges::upper_bound(at, slice.q_begin) - at.begin() - 1;
+    for (auto e = static_cast<size_t>(first); e < all.size() && at[e] < slice.q_end; ++e) {
+      Slice part = slice;
+      part.q_begin = std::max(slice.q_begin, at[e]);
+      part.q_end = std::min(slice.q_end, at[e + 1]);
+      all[e] += static_cast<double>(part.area());
+    }
+  }
+  return all;
+}
+
 /// Cells of one axis, of all batch entries. `edges(b)` are those of an entry, `breaks(b)` the
-/// starts of its documents but the first, `weigh(b, rows)` what counts.
+/// starts of its documents but the first, `weigh(b, edges)` what counts.
 std::vector<Cell> make_cells(int64_t batch, const std::function<Edges(int64_t)>& edges,
                              const std::function<Edges(int64_t)>& breaks,
-                             const std::function<double(int64_t, Interval)>& weigh) {
+                             const std::function<Weights(int64_t, const Edges&)>& weigh) {
   std::vector<Cell> cells;
   for (int64_t b = 0; b < batch; ++b) {
     const Edges at = edges(b), starts = breaks(b);
+    const Weights weights = weigh(b, at);
     for (size_t e = 1; e < at.size(); ++e) {
-      const Interval rows{at[e - 1], at[e]};
-      const auto document = std::ranges::upper_bound(starts, rows.begin) - starts.begin();
-      cells.push_back({{b, rows}, document, weigh(b, rows)});
+      const auto document = std::ranges::upper_bound(starts, at[e - 1]) - starts.begin();
+      cells.push_back({{b, {at[e - 1], at[e]}}, document, weights[e - 1]});
     }
   }
   return cells;
 }
-
-double length(int64_t, Interval rows) { return static_cast<double>(rows.end - rows.begin); }
 
 }  // namespace
 
@@ -146,16 +168,13 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const auto kv_edges = [&](int64_t b) {
     return common(tiles(forward, b).kv_edges, tiles(backward, b).kv_edges);
   };
-  std::map<std::tuple<int32_t, int64_t>, double> areas;  // by mask and first row
-  const auto area = [&](int64_t b, Interval rows) {
-    double sum = 0;
+  std::map<std::pair<int32_t, Edges>, Weights> known;  // by head mask
+  const auto area = [&](int64_t b, const Edges& at) {
+    Weights sum(at.size() - 1);
     for (int64_t h = 0; h < problem.kv_heads; ++h) {
-      const auto [at, fresh] = areas.try_emplace({mask.variant(b, h), rows.begin});
-      if (fresh) {
-        const HeadMask& head = mask.head(b, h);
-        at->second = static_cast<double>(head.crop(rows.begin, rows.end, 0, head.kv_len).area());
-      }
-      sum += at->second;
+      Weights& own = known[{mask.variant(b, h), at}];
+      if (own.empty()) own = areas(mask.head(b, h), at);
+      std::ranges::transform(sum, own, sum.begin(), std::plus{});
     }
     return sum;
   };
@@ -165,12 +184,13 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const auto joint = [&](int64_t b) { return common(q_edges(b), kv_edges(b)); };
   std::vector<Cell> cells =
       make_cells(problem.batch, alike ? std::function<Edges(int64_t)>(joint) : q_edges, q_breaks,
-                 by_area ? std::function<double(int64_t, Interval)>(area) : length);
+                 by_area ? std::function<Weights(int64_t, const Edges&)>(area) : lengths);
   if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
-    for (Cell& cell : cells) cell.weight = length(0, cell.range.rows);
+    for (Cell& cell : cells)
+      cell.weight = static_cast<double>(cell.range.rows.end - cell.range.rows.begin);
   sharding.q = deal(cells, sharding.name, options.world);
   sharding.kv = alike ? sharding.q
-                      : deal(make_cells(problem.batch, kv_edges, kv_breaks, length), sharding.name,
+                      : deal(make_cells(problem.batch, kv_edges, kv_breaks, lengths), sharding.name,
                              options.world);
   return sharding;
 }

@@ -44,7 +44,8 @@ int64_t row_bytes(const Problem& problem, Operand operand) {
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum) {
   const auto edge = plan.whole.order(sum.head).tiles->kv_edges.begin() + sum.kv_tile;
   const Problem& problem = plan.whole.problem;
-  return (edge[1] - edge[0]) * (problem.head_dim + problem.head_dim_v) * int64_t{sizeof(float)};
+  return (edge[sum.count] - edge[0]) * (problem.head_dim + problem.head_dim_v) *
+         int64_t{sizeof(float)};
 }
 
 int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,

@@ -11,7 +11,7 @@ namespace verbatim::dist {
 bool on_kv_axis(Operand operand);
 /// Of one position and head.
 int64_t row_bytes(const Problem& problem, Operand operand);
-/// Of dK and dV of a KV tile in f32.
+/// Of dK and dV of these KV tiles in f32.
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum);
 int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
                       std::span<const CarriedSum> sums);

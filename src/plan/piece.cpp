@@ -11,16 +11,20 @@ HeldRows::HeldRows(std::vector<RowRange> ranges) {
   std::ranges::sort(ranges, [](const RowRange& a, const RowRange& b) {
     return std::tie(a.batch, a.rows.begin) < std::tie(b.batch, b.rows.begin);
   });
-  for (const RowRange& range : ranges) {
-    if (ranges_.empty() || ranges_.back().batch != range.batch ||
-        ranges_.back().rows.end < range.rows.begin) {
-      ranges_.push_back(range);
-    } else {
-      ranges_.back().rows.end = std::max(ranges_.back().rows.end, range.rows.end);
-    }
+  for (size_t k = 0; k < ranges.size();) {
+    RowRange joined = ranges[k];
+    for (++k; k < ranges.size() && ranges[k].batch == joined.batch &&
+              ranges[k].rows.begin <= joined.rows.end;
+         ++k)
+      joined.rows.end = std::max(joined.rows.end, ranges[k].rows.end);
+    append(joined);
   }
-  for (const RowRange& range : ranges_)
-    begin_.push_back(begin_.back() + range.rows.end - range.rows.begin);
+}
+
+void HeldRows::append(const RowRange& range) {
+  if (begin_.empty()) begin_.push_back(0);
+  begin_.push_back(begin_.back() + range.rows.end - range.rows.begin);
+  ranges_.push_back(range);
 }
 
 size_t HeldRows::find(int64_t batch, int64_t position) const {
@@ -41,13 +45,15 @@ int64_t HeldRows::at(int64_t batch, int64_t position) const {
 }
 
 HeldRows HeldRows::intersect(const HeldRows& other) const {
-  std::vector<RowRange> common;
-  for (const RowRange& a : ranges_)
-    for (const RowRange& b : other.ranges_)
-      if (a.batch == b.batch)
-        common.push_back(
-            {a.batch, {std::max(a.rows.begin, b.rows.begin), std::min(a.rows.end, b.rows.end)}});
-  return HeldRows(std::move(common));
+  HeldRows common;
+  for (auto a = ranges_.begin(), b = other.ranges_.begin();
+       a != ranges_.end() && b != other.ranges_.end();) {
+    const Interval rows{std::max(a->rows.begin, b->rows.begin), std::min(a->rows.end, b->rows.end)};
+    if (a->batch == b->batch && rows.begin < rows.end) common.append({a->batch, rows});
+    const bool a_first = std::tie(a->batch, a->rows.end) < std::tie(b->batch, b->rows.end);
+    a_first ? ++a : ++b;
+  }
+  return common;
 }
 
 Plan plan_of(const Plan& whole, const Piece& piece) {

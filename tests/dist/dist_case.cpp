@@ -39,6 +39,10 @@ DistCase::Dealt DistCase::deal(const DistOptions& options) const {
   return {make_dist_plan(forward, sharding, options), make_dist_plan(backward, sharding, options)};
 }
 
+std::array<GuardedTensor*, 5> DistCase::outputs() {
+  return {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv};
+}
+
 void DistCase::expect_same(const DistOptions& options) {
   SCOPED_TRACE(to_text(options) + " " + tensors.describe());
   const Dealt dealt = deal(options);

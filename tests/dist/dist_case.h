@@ -1,6 +1,7 @@
 // One problem on one device and, from the same inputs, dealt to ranks.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct DistCase {
     DistPlan forward, backward;
   };
   Dealt deal(const DistOptions& options) const;
+  std::array<GuardedTensor*, 5> outputs();
   /// Proves and replays; expects the bits of one device and the bytes predicted.
   void expect_same(const DistOptions& options);
   /// Runs both passes as one of these processes. Whether all sent the bytes predicted, at rank 0.

@@ -56,8 +56,8 @@ bool any(const T&) {
 /// Applies `break_it` to each step in turn, each time to a fresh plan, and expects a refusal.
 template <class T>
 void expect_refused(const std::function<bool(const T&)>& wanted,
-                    const std::function<void(std::vector<Step>&, size_t)>& break_it) {
-  const DistPlan good = backward_plan();
+                    const std::function<void(std::vector<Step>&, size_t)>& break_it,
+                    const DistPlan& good = backward_plan()) {
   ASSERT_EQ(refusal(good), "");
   const auto places = find<T>(good, wanted);
   ASSERT_GT(places.size(), 0u);
@@ -132,7 +132,7 @@ TEST(DistFaults, APieceTwiceOrNever) {
 
 TEST(DistFaults, ACarriedSumTakenAStepEarly) {
   const auto carries = [](const Compute& compute) {
-    return std::ranges::any_of(compute.piece.carries, [](const Carry& c) { return c.in >= 0; });
+    return std::ranges::any_of(compute.carries, [](const Carry& c) { return c.in >= 0; });
   };
   // The launch comes before the one, or the message, that its sums come from.
   expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
@@ -142,15 +142,73 @@ TEST(DistFaults, ACarriedSumTakenAStepEarly) {
   });
   // A chain that should go on starts from zero.
   expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
-    for (Carry& carry : std::get<Compute>(steps[at]).piece.carries) carry.in = -1;
+    for (Carry& carry : std::get<Compute>(steps[at]).carries) carry.in = -1;
   });
   // A chain takes the sum of another.
   expect_refused<Compute>(
-      [&](const Compute& compute) { return carries(compute) && compute.piece.carries.size() > 1; },
+      [&](const Compute& compute) { return carries(compute) && compute.carries.size() > 1; },
       [](std::vector<Step>& steps, size_t at) {
-        auto& all = std::get<Compute>(steps[at]).piece.carries;
+        auto& all = std::get<Compute>(steps[at]).carries;
         std::swap(all.front().in, all.back().in);
       });
+}
+
+/// Changes the part of a launch alone, though heads share it.
+void change(Step& step, const std::function<void(OrderPart&)>& how) {
+  Compute& compute = std::get<Compute>(step);
+  auto part = std::make_shared<OrderPart>(*compute.part);
+  how(*part);
+  compute.part = std::move(part);
+}
+
+TEST(DistFaults, AChainThatIsCutElsewhere) {
+  const auto expect = [](const std::function<void(OrderPart&)>& how) {
+    expect_refused<Compute>(any<Compute>,
+                            [&](std::vector<Step>& steps, size_t at) { change(steps[at], how); });
+  };
+  expect([](OrderPart& part) { ++part.stretches.front().begin.pass; });
+  expect([](OrderPart& part) { part.stretches.back().end = part.stretches.back().begin; });
+  expect([](OrderPart& part) { --part.stretches.back().count; });
+  expect([](OrderPart& part) { ++part.stretches.back().count; });
+  expect([](OrderPart& part) { ++part.stretches.front().chain; });
+  expect([](OrderPart& part) { part.stretches.back().chain = 1 << 20; });
+  expect([](OrderPart& part) { part.whole = std::make_shared<HeadOrder>(*part.whole); });
+}
+
+TEST(DistFaults, SumsOfOtherTilesOrBlocks) {
+  const auto of_sums = [](const auto& step) { return !step.sums.empty(); };
+  const auto expect = [&](const std::function<void(CarriedSum&)>& how) {
+    expect_refused<Send>(of_sums, [&](std::vector<Step>& steps, size_t at) {
+      how(std::get<Send>(steps[at]).sums.back());
+    });
+    expect_refused<Receive>(of_sums, [&](std::vector<Step>& steps, size_t at) {
+      how(std::get<Receive>(steps[at]).sums.back());
+    });
+  };
+  expect([](CarriedSum& sum) { --sum.count; });
+  expect([](CarriedSum& sum) { ++sum.count; });
+  expect([](CarriedSum& sum) { ++sum.kv_tile; });
+  expect([](CarriedSum& sum) { ++sum.head; });
+  expect([](CarriedSum& sum) { sum.block = 1 << 20; });
+}
+
+TEST(DistFaults, WhatIsWrongInAForward) {
+  const DistPlan good = causal_case().deal({.world = 4, .strategy = "ring"}).forward;
+  expect_refused<Compute>(any<Compute>, repeat, good);
+  expect_refused<Compute>(any<Compute>, erase, good);
+  expect_refused<Send>(any<Send>, erase, good);
+  expect_refused<Receive>(any<Receive>, erase, good);
+  const auto first = [](std::vector<Step>& steps, size_t at) {
+    std::rotate(steps.begin(), steps.begin() + static_cast<ptrdiff_t>(at),
+                steps.begin() + static_cast<ptrdiff_t>(at) + 1);
+  };
+  expect_refused<Compute>(any<Compute>, first, good);
+  expect_refused<Compute>(
+      any<Compute>,
+      [](std::vector<Step>& steps, size_t at) {
+        change(steps[at], [](OrderPart& part) { part.stretches.back().end = {0, 0}; });
+      },
+      good);
 }
 
 TEST(DistFaults, TheExecutorSeesALostAndADoubledTransfer) {

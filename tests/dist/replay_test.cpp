@@ -18,6 +18,20 @@ Problem problem_of(int64_t length, Dtype dtype = Dtype::bf16) {
           .dtype = dtype};
 }
 
+TEST(Dist, TransfersMayComeLate) {
+  DistCase c(problem_of(200), masks::causal(200, 200), kTile, "descending/split:2");
+  for (const std::string& strategy : strategy_names()) {
+    const DistCase::Dealt dealt = c.deal({.world = 8, .strategy = strategy});
+    for (uint64_t delays = 1; delays <= 8; ++delays) {
+      SCOPED_TRACE(strategy + ", delays " + std::to_string(delays));
+      for (GuardedTensor* t : c.outputs()) t->poison();
+      replay(dealt.forward, c.tensors.forward(), "cpu", {}, delays);
+      replay(dealt.backward, c.tensors.backward(), "cpu", {}, delays);
+      ASSERT_EQ(c.tensors.hashes(), c.expected);
+    }
+  }
+}
+
 class EveryMask : public testing::TestWithParam<int> {};
 
 TEST_P(EveryMask, HasTheBitsOfOneDevice) {

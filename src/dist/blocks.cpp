@@ -1,0 +1,53 @@
+#include "dist/blocks.h"
+
+#include <iterator>
+#include <utility>
+
+namespace verbatim::dist {
+
+void Blocks::make_room(int32_t count) {
+  keep(std::exchange(returned_, {}));
+  keep(std::exchange(room_, {}));
+  for (auto free = free_.begin(); free != free_.end(); ++free) {
+    if (free->second < count) continue;
+    room_ = {free->first, free->second};
+    free_.erase(free);
+    return;
+  }
+}
+
+int32_t Blocks::take(int32_t count) {
+  if (room_.count < count) make_room(count);
+  if (room_.count < count) {
+    // What is free at the end grows.
+    const bool grows = !free_.empty() && free_.rbegin()->first + free_.rbegin()->second == size_;
+    const int32_t block = grows ? free_.rbegin()->first : size_;
+    if (grows) free_.erase(std::prev(free_.end()));
+    size_ = block + count;
+    room_ = {block, count};
+  }
+  room_.count -= count;
+  return std::exchange(room_.block, room_.block + count);
+}
+
+void Blocks::give_back(int32_t block, int32_t count) {
+  if (returned_.block + returned_.count != block) keep(std::exchange(returned_, {block, 0}));
+  returned_.count += count;
+}
+
+void Blocks::keep(const Stretch& stretch) {
+  if (stretch.count == 0) return;
+  const auto at = free_.emplace(stretch.block, stretch.count).first;
+  const auto after = std::next(at);
+  if (after != free_.end() && at->first + at->second == after->first) {
+    at->second += after->second;
+    free_.erase(after);
+  }
+  if (at == free_.begin()) return;
+  const auto before = std::prev(at);
+  if (before->first + before->second != at->first) return;
+  before->second += at->second;
+  free_.erase(at);
+}
+
+}  // namespace verbatim::dist

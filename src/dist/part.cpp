@@ -1,0 +1,85 @@
+// Parts of orders: from ranges to the chains that a backend runs.
+#include "dist/passes.h"
+
+namespace verbatim {
+namespace {
+
+/// Visits [begin, end) of a run.
+void append(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
+  while (begin < end) {
+    // What starts inside a plateau of equal addends ends with it.
+    const bool inside = begin % run.addend_every != 0;
+    const int32_t stop =
+        inside ? std::min(end, (begin / run.addend_every + 1) * run.addend_every) : end;
+    Run piece = run;
+    piece.first = run.tile(begin);
+    piece.count = stop - begin;
+    piece.addend = run.addend_of(begin);
+    if (inside) piece.addend_step = 0, piece.addend_every = 1;
+    runs.push_back(piece);
+    begin = stop;
+  }
+}
+
+}  // namespace
+
+namespace dist {
+
+std::vector<WholeChain> whole_chains(const HeadOrder& order) {
+  std::vector<WholeChain> chains;
+  chains.reserve(order.chains.size());
+  for (const Chain& chain : order.chains) {
+    if (!chain.continues) {
+      chains.push_back({chain.tile, chain.addend, chain.addends, chain.run_begin, chain.run_end});
+      continue;
+    }
+    chains.back().run_end = chain.run_end;
+    chains.back().addends = 1;  // what counts its pieces; chains that are cut share no tile
+  }
+  return chains;
+}
+
+}  // namespace dist
+
+std::shared_ptr<const HeadOrder> OrderPart::make() const {
+  auto order = std::make_shared<HeadOrder>();
+  order->pass = whole->pass;
+  order->name = whole->name;
+  order->tiles = whole->tiles;
+  order->group = whole->group;
+  order->row_addends = whole->row_addends;
+  const bool forward = whole->pass == Pass::forward;
+  const std::vector<dist::WholeChain> chains = dist::whole_chains(*whole);
+  for (const Stretch& stretch : stretches) {
+    for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {
+      const dist::WholeChain& from = chains[static_cast<size_t>(c)];
+      Chain chain{.tile = from.tile};
+      if (forward) chain = whole->chains[static_cast<size_t>(c)];
+      chain.run_begin = static_cast<int32_t>(order->runs.size());
+      dist::Passes passes;
+      for (int32_t r = from.run_begin; r < from.run_end; ++r) {
+        const Run& run = whole->runs[static_cast<size_t>(r)];
+        const int32_t pass = passes.next(run);
+        append(order->runs, run, dist::visits_before(run, pass, stretch.begin),
+               dist::visits_before(run, pass, stretch.end));
+      }
+      chain.run_end = static_cast<int32_t>(order->runs.size());
+      const auto number = static_cast<int32_t>(order->chains.size());
+      order->chains.push_back(chain);
+      order->tasks.push_back({number, number + 1});
+    }
+  }
+  return order;
+}
+
+Piece Compute::piece() const {
+  Piece piece{head, part->make(), {}};
+  for (size_t s = 0; s < carries.size(); ++s) {
+    const Carry& first = carries[s];
+    for (int32_t i = 0; i < part->stretches[s].count; ++i)
+      piece.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
+  }
+  return piece;
+}
+
+}  // namespace verbatim

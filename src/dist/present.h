@@ -1,0 +1,58 @@
+// Which rows of a tensor are there, in the memory of a rank.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "verbatim/dist.h"
+
+namespace verbatim::dist {
+
+/// Positions of one axis, ascending, by batch entry.
+using Cuts = std::vector<std::vector<int64_t>>;
+/// Where tiles, shards and work spaces begin and end.
+Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges, HeldRows RankPlan::*home,
+          HeldRows RankPlan::*work);
+
+/// Rows of one axis that a memory holds, in pieces between cuts.
+class RowPieces {
+ public:
+  RowPieces(const HeldRows& rows, const Cuts& cuts);
+  size_t size() const { return pieces_.size(); }
+  /// The pieces [begin, end) that a range consists of; none if not all of it is held, or it begins
+  /// or ends inside one.
+  std::optional<Interval> find(const RowRange& range) const;
+
+ private:
+  std::vector<RowRange> pieces_;
+  std::vector<int64_t> before_;  // rows
+};
+
+/// Whether each piece of each head is there.
+class Present {
+ public:
+  Present() = default;
+  Present(size_t pieces, int64_t heads)
+      : pieces_(static_cast<int64_t>(pieces)), there_(pieces * static_cast<size_t>(heads)) {}
+  bool all(Interval pieces, int64_t head) const {
+    return std::find(at(pieces.begin, head), at(pieces.end, head), 0) == at(pieces.end, head);
+  }
+  bool any(Interval pieces, int64_t head) const {
+    return std::find(at(pieces.begin, head), at(pieces.end, head), 1) != at(pieces.end, head);
+  }
+  void set(Interval pieces, int64_t head) {
+    std::fill(there_.begin() + pieces_ * head + pieces.begin,
+              there_.begin() + pieces_ * head + pieces.end, 1);
+  }
+
+ private:
+  std::vector<uint8_t>::const_iterator at(int64_t piece, int64_t head) const {
+    return there_.begin() + pieces_ * head + piece;
+  }
+  int64_t pieces_ = 0;
+  std::vector<uint8_t> there_;  // [heads, pieces]
+};
+
+}  // namespace verbatim::dist

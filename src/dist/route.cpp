@@ -1,0 +1,223 @@
+#include "dist/route.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "dist/sequence.h"
+
+namespace verbatim::dist {
+namespace {
+
+/// What all query tiles have been visited in so far: in segments, on each of which rank and stage
+/// of the last visit are the same.
+class Rows {
+ public:
+  struct Segment {
+    int32_t begin, rank, stage;  // -1: not visited
+  };
+
+  Rows(const std::vector<Strip>& strips, int32_t tiles) : tiles_(tiles) {
+    for (const Strip& strip : strips) segments_.push_back({strip.first, strip.rank, -1});
+  }
+
+  size_t find(int32_t tile) const {
+    const auto after = std::ranges::upper_bound(segments_, tile, {}, &Segment::begin);
+    return static_cast<size_t>(after - segments_.begin()) - 1;
+  }
+  const Segment& operator[](size_t s) const { return segments_[s]; }
+  size_t size() const { return segments_.size(); }
+  int32_t end(size_t s) const { return s + 1 < segments_.size() ? segments_[s + 1].begin : tiles_; }
+
+  /// Tiles [from, to) of segment s have been visited in `stage`.
+  void raise(size_t s, int32_t from, int32_t to, int32_t stage) {
+    const Segment old = segments_[s];
+    if (old.stage == stage) return;
+    std::array<Segment, 3> parts{};
+    size_t count = 0;
+    if (old.begin < from) parts[count++] = old;
+    const size_t raised = s + count;
+    parts[count++] = {from, old.rank, stage};
+    if (to < end(s)) parts[count++] = {to, old.rank, old.stage};
+    segments_[s] = parts[0];
+    segments_.insert(segments_.begin() + static_cast<ptrdiff_t>(s) + 1, parts.begin() + 1,
+                     parts.begin() + static_cast<ptrdiff_t>(count));
+    if (raised + 1 < size()) join(raised);
+    if (raised > 0) join(raised - 1);
+  }
+
+ private:
+  /// Makes one segment of s and the next, if they are alike.
+  void join(size_t s) {
+    const Segment &a = segments_[s], &b = segments_[s + 1];
+    if (a.rank == b.rank && a.stage == b.stage)
+      segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(s) + 1);
+  }
+
+  int32_t tiles_;
+  std::vector<Segment> segments_;
+};
+
+/// Follows chains on their walks.
+class Router {
+ public:
+  Router(const HeadOrder& order, const std::vector<WholeChain>& chains, const Owners& owners)
+      : order_(order), chains_(chains), owners_(owners), ways_(chains.size()) {
+    for (const auto& strips : owners.rows) rows_.emplace_back(strips, order.tiles->q_tiles());
+    routes_.list_of.resize(chains.size());
+  }
+
+  Routes find() {
+    for_each_walk(order_, chains_, [this](const Walk& walk) { go(walk); });
+    for (size_t h = 0; h < rows_.size(); ++h)
+      for (size_t s = 0; s < rows_[h].size(); ++s)
+        if (rows_[h][s].stage >= 0)
+          routes_.q_tiles.push_back({rows_[h][s].rank, rows_[h][s].begin, rows_[h].end(s)});
+    return std::move(routes_);
+  }
+
+ private:
+  /// A chain on its way.
+  struct Way {
+    Passes passes;
+    int32_t pass = -1;
+    int32_t rank = -1, stage = 0;  // of the last visit
+    std::vector<Link> links;
+  };
+  /// The tiles of a pass, as far as its links are the same whichever of them come first and last.
+  struct Span {
+    int32_t q_head = 0;
+    bool up = true;
+    int32_t first = 0, first_until = 0, last_from = 0, last = 0;
+  };
+
+  void go(const Walk& walk) {
+    const auto c = static_cast<size_t>(walk.chain);
+    const WholeChain& chain = chains_[c];
+    const int32_t last = chain.run_begin < chain.run_end
+                             ? order_.runs[static_cast<size_t>(chain.run_end) - 1].count
+                             : 0;
+    const bool ends = walk.run_end == chain.run_end && walk.last == last;
+    const bool whole = ends && walk.run_begin == chain.run_begin && walk.first == 0;
+    std::vector<Span> spans;
+    if (whole) spans = spans_of(chain);
+    if (!spans.empty() && repeats(spans)) {
+      routes_.list_of[c] = static_cast<int32_t>(routes_.lists.size()) - 1;
+      return;
+    }
+    Way& way = ways_[c];
+    for (int32_t r = walk.run_begin; r < walk.run_end; ++r) {
+      const Run& run = order_.runs[static_cast<size_t>(r)];
+      visit(way, run, r == walk.run_begin ? walk.first : 0,
+            r + 1 == walk.run_end ? walk.last : run.count);
+    }
+    last_.clear();
+    if (!ends) return;
+    if (way.links.empty()) way.links.push_back({0, rank_of(owners_.tiles, chain.tile), {}});
+    if (!spans.empty()) remember(std::move(spans), way.links);
+    if (routes_.lists.empty() || routes_.lists.back() != way.links)
+      routes_.lists.push_back(std::move(way.links));
+    routes_.list_of[c] = static_cast<int32_t>(routes_.lists.size()) - 1;
+    way.links.clear();
+  }
+
+  void visit(Way& way, const Run& run, int32_t begin, int32_t end) {
+    bool turned = false;
+    if (begin == 0) {
+      const int32_t pass = way.passes.next(run);
+      turned = std::exchange(way.pass, pass) != pass;
+    }
+    if (std::abs(run.step) == 1) return sweep(way, run, begin, end, turned);
+    for (int32_t i = begin; i < end; ++i) sweep(way, run, i, i + 1, turned && i == begin);
+  }
+
+  /// Visits [begin, end) of a run, whose tiles lie behind each other. `turned`: they start a pass.
+  void sweep(Way& way, const Run& run, int32_t begin, int32_t end, bool turned) {
+    Rows& rows = rows_[static_cast<size_t>(run.q_head)];
+    const bool up = run.step > 0;
+    const auto [low, high] = std::minmax({run.tile(begin), run.tile(end - 1)});
+    for (int32_t tile = run.tile(begin); low <= tile && tile <= high;) {
+      const size_t s = rows.find(tile);
+      const Rows::Segment at = rows[s];
+      const int32_t from = std::max(low, at.begin), to = std::min(high + 1, rows.end(s));
+      const int32_t after = way.rank < 0 || way.rank == at.rank ? way.stage : way.stage + 1;
+      const int32_t stage = std::max(after, at.stage);
+      if (way.rank != at.rank || way.stage != stage) {
+        const int32_t place = turned ? pass_begin(up) : up ? from : to - 1;
+        way.links.push_back({stage, at.rank, {way.pass, place}});
+        way.rank = at.rank;
+        way.stage = stage;
+      }
+      turned = false;
+      rows.raise(s, from, to, stage);
+      tile = up ? to : from - 1;
+    }
+  }
+
+  /// Where a link begins that begins with a pass.
+  int32_t pass_begin(bool up) const { return up ? 0 : order_.tiles->q_tiles() - 1; }
+
+  /// The passes of a chain; none if one has a gap.
+  std::vector<Span> spans_of(const WholeChain& chain) const {
+    std::vector<Span> spans;
+    Passes passes;
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order_.runs[static_cast<size_t>(r)];
+      const int32_t pass = passes.next(run), last = run.tile(run.count - 1);
+      if (pass == std::ssize(spans)) {
+        spans.push_back({run.q_head, run.step > 0, run.first, run.first, run.first, last});
+      } else if (run.first != spans.back().last + (run.step > 0 ? 1 : -1)) {
+        return {};
+      } else {
+        spans.back().last = last;
+      }
+      if (std::abs(run.step) != 1) return {};
+    }
+    return spans;
+  }
+
+  /// Whether a chain of these passes goes the way of the one before: its tiles are among that
+  /// one's, which have the stages that it left, and begin and end in the same links.
+  bool repeats(const std::vector<Span>& spans) const {
+    return std::ranges::equal(spans, last_, [](const Span& a, const Span& b) {
+      const auto in_turn = [&](int32_t x, int32_t y, int32_t z) {
+        return a.up ? x <= y && y <= z : x >= y && y >= z;
+      };
+      return a.q_head == b.q_head && a.up == b.up && in_turn(b.first, a.first, b.first_until) &&
+             in_turn(b.last_from, a.last, b.last);
+    });
+  }
+
+  void remember(std::vector<Span> spans, const std::vector<Link>& links) {
+    for (Span& span : spans) span.first_until = span.last, span.last_from = span.first;
+    for (auto link = links.rbegin(); link != links.rend(); ++link) {
+      Span& span = spans[static_cast<size_t>(link->begin.pass)];
+      if (link->begin.tile == pass_begin(span.up)) continue;
+      if (span.last_from == span.first) span.last_from = link->begin.tile;
+      span.first_until = link->begin.tile - (span.up ? 1 : -1);
+    }
+    last_ = std::move(spans);
+  }
+
+  const HeadOrder& order_;
+  const std::vector<WholeChain>& chains_;
+  const Owners& owners_;
+  std::vector<Rows> rows_;  // by query head of the group
+  std::vector<Way> ways_;   // by chain
+  std::vector<Span> last_;  // of the last walk, if it was a whole chain without gaps
+  Routes routes_;
+};
+
+}  // namespace
+
+int32_t rank_of(const std::vector<Strip>& strips, int32_t tile) {
+  return std::prev(std::ranges::upper_bound(strips, tile, {}, &Strip::first))->rank;
+}
+
+Routes find_routes(const HeadOrder& order, const std::vector<WholeChain>& chains,
+                   const Owners& owners) {
+  return Router(order, chains, owners).find();
+}
+
+}  // namespace verbatim::dist

@@ -1,0 +1,47 @@
+// Where the chains of a backward go: from rank to rank, and when.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dist/passes.h"
+
+namespace verbatim::dist {
+
+/// Tiles from `first` on, up to the next strip, belong to a rank.
+struct Strip {
+  int32_t first = 0, rank = 0;
+  auto operator<=>(const Strip&) const = default;
+};
+
+/// Who visits what of one head.
+struct Owners {
+  std::vector<std::vector<Strip>> rows;  // query tiles, by query head of the group
+  std::vector<Strip> tiles;              // KV tiles, as far as nothing visits them
+  auto operator<=>(const Owners&) const = default;
+};
+int32_t rank_of(const std::vector<Strip>& strips, int32_t tile);
+
+/// Visits of a chain on one rank, from `begin` to the next link. A stage is one more than that of
+/// the last visit on another rank that the chain comes from, and at least that of the addend before
+/// in any row: visits of one rank and stage can be made at once.
+struct Link {
+  int32_t stage = 0, rank = 0;
+  Place begin;
+  bool operator==(const Link&) const = default;
+};
+
+/// Tiles that are visited on a rank.
+struct Visited {
+  int32_t rank, first, last;  // tiles [first, last)
+};
+
+struct Routes {
+  std::vector<std::vector<Link>> lists;
+  std::vector<int32_t> list_of;  // by chain; neighbours that go the same way mostly share one
+  std::vector<Visited> q_tiles;
+};
+Routes find_routes(const HeadOrder& order, const std::vector<WholeChain>& chains,
+                   const Owners& owners);
+
+}  // namespace verbatim::dist

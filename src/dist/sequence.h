@@ -1,0 +1,26 @@
+// A sequence in which one process could make all visits of a backward.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "dist/passes.h"
+
+namespace verbatim::dist {
+
+/// Consecutive visits of a chain (a number into whole_chains()): from visit `first` of run
+/// `run_begin` to before visit `last` of run `run_end` - 1. A chain without visits has one walk
+/// without runs.
+struct Walk {
+  int32_t chain = 0;
+  int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs
+  int32_t first = 0, last = 0;
+};
+
+/// Calls f for walks that hold every visit once, in a sequence in which each row's addends come in
+/// their order. Costs runs where the tasks of the order count up as issued, else visits. Throws
+/// Error(invalid_plan) where waits go in a circle.
+void for_each_walk(const HeadOrder& order, const std::vector<WholeChain>& chains,
+                   const std::function<void(const Walk&)>& f);
+
+}  // namespace verbatim::dist
