@@ -4,25 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "plan/visits.h"
+
 namespace verbatim::dist {
 namespace {
-
-/// Visits [begin, end) of a run.
-void append(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
-  while (begin < end) {
-    // What starts inside a plateau of equal addends ends with it.
-    const bool inside = begin % run.addend_every != 0;
-    const int32_t stop =
-        inside ? std::min(end, (begin / run.addend_every + 1) * run.addend_every) : end;
-    Run piece = run;
-    piece.first = run.tile(begin);
-    piece.count = stop - begin;
-    piece.addend = run.addend_of(begin);
-    if (inside) piece.addend_step = 0, piece.addend_every = 1;
-    runs.push_back(piece);
-    begin = stop;
-  }
-}
 
 /// Gathers the chains of shares.
 class Shares {
@@ -145,7 +130,7 @@ class Cutter {
         ready.push_back(woken->second);
         parked_.erase(woken);
       }
-      append(at.runs, run, at.begin, run.count);
+      append_visits(at.runs, run, at.begin, run.count);
     }
     if (at.rank < 0) at.rank = owners_.tiles[static_cast<size_t>(chain.tile)];
     close(c);
@@ -159,7 +144,7 @@ class Cutter {
     const int32_t stage = std::max(after, row.stage);
     row.stage = stage;
     if (at.rank == rank && at.stage == stage) return;
-    append(at.runs, run, at.begin, at.visit);
+    append_visits(at.runs, run, at.begin, at.visit);
     at.begin = at.visit;
     if (at.rank >= 0) close(c);
     at.rank = rank;

@@ -51,6 +51,7 @@ struct alignas(16) Visit {
   } head;
   uint16_t q_head, batch;
   int32_t sum;          // the place of its dQ in dq_sum
+  int32_t q_at;         // the row of q_begin in the tensors
   int32_t slice_begin;  // of the bands; all but the first are read from the plan
   Band band;            // the first
 };
@@ -67,6 +68,7 @@ struct Chain90 {
   enum State : int32_t { visited, empty, end };  // `end`: no more chains
   State state;
   int32_t kv_begin, kv_rows;
+  int32_t kv_at;  // the row of kv_begin in the tensors
   uint16_t batch, kv_head;
   Place place;
   int32_t run_begin, run_end;  // of its order
@@ -75,6 +77,7 @@ struct Chain90 {
   int32_t place_before;     // from a row to that which had its place before
   int32_t addend, addends;  // of the chains that share it
   bool continues;           // goes on from their sum so far
+  Carry carry;              // of a piece of a plan
 };
 
 /// Everything the compiler must know.

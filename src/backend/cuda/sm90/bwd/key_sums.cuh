@@ -2,7 +2,8 @@
 //
 // Between two chains the sum of dV lies in the workspace and that of dK, in floats, in the rows of
 // the results: a row of dK and one of dV, two bytes an element, are as long as one of the sum, and
-// nobody needs them before the last chain writes them.
+// nobody needs them before the last chain writes them. A piece of a plan has both in blocks
+// (CarriedSums), and no turns: what it goes on from is there before it starts.
 #pragma once
 
 #include "backend/cuda/sm90/bwd/config.h"
@@ -19,16 +20,26 @@ class KeySums {
   static_assert(2 * sizeof(Element) == sizeof(float));
 
  public:
-  /// `row`: of the tile, this thread's first.
-  __device__ __forceinline__ KeySums(const Params& p, const Chain90& chain, int half, int row)
+  /// `row`: of the tile, this thread's first. `block`: of the sums, in a piece of a plan.
+  __device__ __forceinline__ KeySums(const Params& p, const Chain90& chain, int half, int row,
+                                     int32_t block)
       : rows_(chain.kv_rows - row) {
-    const int64_t place = static_cast<int64_t>(chain.key) * 2 + half;
-    turn_ = p.workspace.key_turns + place;
     barrier_ =
         static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
+    if (p.common.carried.dq != nullptr) {
+      constexpr int kPairs = kFloats;  // of a row
+      dk_[0] =
+          reinterpret_cast<float2*>(p.common.carried.block(block)) + row * kPairs + threadIdx.x % 4;
+      dk_[1] = dk_[0] + kPairs / 2;
+      apart_[0] = apart_[1] = 8 * kPairs;
+      to_dv_ = chain.kv_rows * kPairs;
+      return;
+    }
+    const int64_t place = static_cast<int64_t>(chain.key) * 2 + half;
+    turn_ = p.workspace.key_turns + place;
     dv_ = p.workspace.dv_sum + place * (kFloats / 4 * 128) + threadIdx.x % 128;
     const auto first = [&](const TensorRef& tensor) {
-      Element* at = tensor.template at<Element>(chain.batch, chain.kv_begin + row, chain.kv_head);
+      Element* at = tensor.template at<Element>(chain.batch, chain.kv_at + row, chain.kv_head);
       return reinterpret_cast<float2*>(at) + threadIdx.x % 4;
     };
     dk_[0] = first(p.common.dk);
@@ -39,6 +50,7 @@ class KeySums {
 
   /// By the warpgroup, until all addends before the chain's are there.
   __device__ __forceinline__ void wait(const Params& p, const Chain90& chain) const {
+    if (turn_ == nullptr) return;
     if (threadIdx.x % 128 == 0) wait_for_turn(p.common, turn_, chain.addend, chain.key, true);
     ptx::named_barrier(barrier_, 128);
   }
@@ -46,11 +58,15 @@ class KeySums {
   /// x = combine(x, sum) for every element.
   template <class Acc, class Combine>
   __device__ __forceinline__ void read(Acc& dk, Acc& dv, Combine combine) const {
-    each_pair([&](int i, const float2* at) {
-      const float2 sum = __ldcg(at);
-      dk(i) = combine(dk(i), sum.x);
-      dk(i + 1) = combine(dk(i + 1), sum.y);
-    });
+    const auto read_pairs = [&](Acc& acc, int32_t offset) {
+      each_pair(offset, [&](int i, const float2* at) {
+        const float2 sum = __ldcg(at);
+        acc(i) = combine(acc(i), sum.x);
+        acc(i + 1) = combine(acc(i + 1), sum.y);
+      });
+    };
+    read_pairs(dk, 0);
+    if (dv_ == nullptr) return read_pairs(dv, to_dv_);
     CUTE_UNROLL
     for (int i = 0; i < kFloats; i += 4) {
       const float4 sum = __ldcg(dv_ + 32 * i);
@@ -64,7 +80,11 @@ class KeySums {
   /// Leaves the sums, now of `addends` chains, for the next.
   template <class Acc>
   __device__ __forceinline__ void write(const Acc& dk, const Acc& dv, int32_t addends) const {
-    each_pair([&](int i, float2* at) { __stcg(at, make_float2(dk(i), dk(i + 1))); });
+    const auto write_pairs = [&](const Acc& acc, int32_t offset) {
+      each_pair(offset, [&](int i, float2* at) { __stcg(at, make_float2(acc(i), acc(i + 1))); });
+    };
+    write_pairs(dk, 0);
+    if (dv_ == nullptr) return write_pairs(dv, to_dv_);
     CUTE_UNROLL
     for (int i = 0; i < kFloats; i += 4) {
       __stcg(dv_ + 32 * i, make_float4(dv(i), dv(i + 1), dv(i + 2), dv(i + 3)));
@@ -74,25 +94,27 @@ class KeySums {
   }
 
  private:
-  /// Calls f(i, address) for elements i and i + 1 of dK, in the rows that the tile has.
+  /// Calls f(i, address) for elements i and i + 1 of dK, in the rows that the tile has; with
+  /// `offset`, of what lies so many pairs behind it.
   template <class F>
-  __device__ __forceinline__ void each_pair(F f) const {
-    constexpr int kHalf = kFloats / 8;  // pairs of a row in dK; the others lie in dV
+  __device__ __forceinline__ void each_pair(int32_t offset, F f) const {
+    constexpr int kHalf = kFloats / 8;  // groups of pairs in the first half of a row
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
       CUTE_UNROLL
       for (int j = 0; j < 2 * kHalf; ++j) {
-        f(4 * j + 2 * r, dk_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
+        f(4 * j + 2 * r, dk_[j / kHalf] + offset + r * apart_[j / kHalf] + 4 * (j % kHalf));
       }
     }
   }
 
-  float2* dk_[2];     // in dK and in dV
-  int64_t apart_[2];  // of rows `row` and `row + 8` there
-  float4* dv_;
-  int32_t* turn_;
-  int rows_;  // from `row` on
+  float2* dk_[2];            // halves of the rows: in dK and in dV, or in a block
+  int64_t apart_[2];         // of rows `row` and `row + 8` there
+  int32_t to_dv_ = 0;        // in a block: pairs from dK to dV
+  float4* dv_ = nullptr;     // in the workspace, ...
+  int32_t* turn_ = nullptr;  // ... where sums have turns
+  int rows_;                 // from `row` on
   uint32_t barrier_;
 };
 
@@ -103,7 +125,7 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
   clear(dk);
   clear(dv);
   if (!chain.continues) return;
-  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
+  const KeySums<Element, size(Acc{})> sums(p, chain, half, row, chain.carry.in);
   sums.wait(p, chain);
   sums.read(dk, dv, [](float, float sum) { return sum; });
 }
@@ -113,7 +135,7 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
 template <class Element, class Acc>
 __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
                                Acc& dv) {
-  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
+  const KeySums<Element, size(Acc{})> sums(p, chain, half, row, chain.carry.out);
   if (chain.addend > 0 && !chain.continues) {
     sums.wait(p, chain);
     sums.read(dk, dv, [](float mine, float sum) { return mine + sum; });
