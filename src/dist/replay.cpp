@@ -1,20 +1,20 @@
 // One process plays all ranks: each goes on until a message is missing, then the next.
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "dist/executor.h"
-#include "dist/sizes.h"
+#include "dist/shard_memory.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
 
-using dist::LocalMemory;
 using dist::LocalTensors;
 using dist::RankExecutor;
+using dist::ShardMemory;
 
 /// Messages that are on their way, in one process.
 class Mailbox {
@@ -59,69 +59,18 @@ class Mailbox {
   std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<std::byte>> mail_;
 };
 
-std::byte* row(const TensorView& t, int64_t b, int64_t l, int64_t h) {
-  return static_cast<std::byte*>(t.data) + t.offset(b, l, h) * size_of(t.dtype);
-}
-
-/// Copies the rows that a rank holds of a tensor of the problem to its shard, or back.
-void exchange(const TensorView& whole, const HeldRows& rows, const TensorView& local, bool back) {
-  const auto bytes = static_cast<size_t>(whole.shape[3] * size_of(whole.dtype));
-  for (const RowRange& range : rows.ranges()) {
-    for (int64_t l = range.rows.begin; l < range.rows.end; ++l) {
-      for (int64_t h = 0; h < whole.shape[2]; ++h) {
-        std::byte* ours = row(local, 0, rows.at(range.batch, l), h);
-        std::byte* theirs = row(whole, range.batch, l, h);
-        std::memcpy(back ? theirs : ours, back ? ours : theirs, bytes);
-      }
-    }
-  }
-}
-
-void exchange(const RowView& whole, const HeldRows& rows, const RowView& local, bool back) {
-  for (const RowRange& range : rows.ranges()) {
-    for (int64_t h = 0; h < whole.shape[1]; ++h) {
-      float* ours = local.row(0, h) + rows.at(range.batch, range.rows.begin);
-      float* theirs = whole.row(range.batch, h) + range.rows.begin;
-      const auto bytes = static_cast<size_t>(range.rows.end - range.rows.begin) * sizeof(float);
-      std::memcpy(back ? theirs : ours, back ? ours : theirs, bytes);
-    }
-  }
-}
-
-bool is_output(Pass pass, Operand operand) {
-  if (pass == Pass::forward) return operand == Operand::o || operand == Operand::lse;
-  return operand >= Operand::dq;
-}
-
 std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
                              const std::string& device, const RunOptions& run) {
-  const Pass pass = plan.whole.pass;
-  const Problem& problem = plan.whole.problem;
   const std::unique_ptr<Backend> backend = make_backend(device);
   Mailbox mailbox;
-  std::vector<LocalMemory> homes;
+  std::vector<ShardMemory> shards;
   std::vector<RankExecutor> ranks;
   std::vector<Mailbox::Port> ports;
-  const auto exchange_all = [&](size_t r, bool back) {
-    const RankPlan& own = plan.ranks[r];
-    const LocalTensors& home = homes[r].tensors();
-    for (const Operand operand : dist::operands_of(pass)) {
-      if (is_output(pass, operand) != back) continue;
-      if (operand == Operand::lse) {
-        exchange(whole.lse, own.home_q, home.lse, back);
-      } else {
-        exchange(whole[operand], dist::on_kv_axis(operand) ? own.home_kv : own.home_q,
-                 home[operand], back);
-      }
-    }
-  };
-  for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    const RankPlan& own = plan.ranks[r];
-    homes.emplace_back(problem, dist::operands_of(pass), own.home_q.size(), own.home_kv.size(),
-                       problem.q_heads, problem.kv_heads);
-    exchange_all(r, false);
-    ranks.emplace_back(plan, static_cast<int32_t>(r), *backend, homes[r].tensors(), run);
-    ports.emplace_back(mailbox, static_cast<int32_t>(r));
+  for (int32_t r = 0; r < std::ssize(plan.ranks); ++r) {
+    ShardMemory& shard = shards.emplace_back(plan, r);
+    shard.take(whole);
+    ranks.emplace_back(plan, r, *backend, shard.tensors(), run);
+    ports.emplace_back(mailbox, r);
   }
   for (bool moved = true; moved;) {
     moved = false;
@@ -134,7 +83,7 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   mailbox.expect_empty();
   std::vector<RankReport> reports;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    exchange_all(r, true);
+    shards[r].give(whole);
     reports.push_back(ranks[r].report());
   }
   return reports;
@@ -153,30 +102,14 @@ std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tenso
                                const std::string& device, const RunOptions& run) {
   require(plan, Pass::forward);
   check_tensors(plan.whole.problem, tensors);
-  LocalTensors whole;
-  whole[Operand::q] = tensors.q;
-  whole[Operand::k] = tensors.k;
-  whole[Operand::v] = tensors.v;
-  whole[Operand::o] = tensors.o;
-  whole.lse = tensors.lse;
-  return play(plan, whole, device, run);
+  return play(plan, dist::whole_tensors(tensors), device, run);
 }
 
 std::vector<RankReport> replay(const DistPlan& plan, const BackwardTensors& tensors,
                                const std::string& device, const RunOptions& run) {
   require(plan, Pass::backward);
   check_tensors(plan.whole.problem, tensors);
-  LocalTensors whole;
-  whole[Operand::q] = tensors.q;
-  whole[Operand::k] = tensors.k;
-  whole[Operand::v] = tensors.v;
-  whole[Operand::o] = tensors.o;
-  whole[Operand::dout] = tensors.dout;
-  whole.lse = tensors.lse;
-  whole[Operand::dq] = tensors.dq;
-  whole[Operand::dk] = tensors.dk;
-  whole[Operand::dv] = tensors.dv;
-  return play(plan, whole, device, run);
+  return play(plan, dist::whole_tensors(tensors), device, run);
 }
 
 }  // namespace verbatim
