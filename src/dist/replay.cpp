@@ -22,22 +22,27 @@ class Mailbox {
   /// What rank `own` sees of it.
   class Port final : public dist::Transport {
    public:
-    Port(Mailbox& box, int32_t own) : box_(box), own_(own) {}
+    Port(Mailbox& box, int32_t own, const Backend& backend, const RunOptions& run)
+        : box_(box), own_(own), backend_(backend), run_(run) {}
     void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
-      const bool fresh =
-          box_.mail_.try_emplace({own_, to, message}, bytes.begin(), bytes.end()).second;
+      const auto [mail, fresh] = box_.mail_.try_emplace({own_, to, message});
       if (!fresh)
         throw Error(ErrorCode::invalid_plan, "dist.replay",
                     fmt::format("rank {} sends message {} to rank {} twice", own_, message, to));
+      const int64_t size = std::ssize(bytes);
+      mail->second = {backend_.allocate(size, run_), size};
+      backend_.copy({mail->second.data.get(), size}, {const_cast<std::byte*>(bytes.data()), size},
+                    run_);
     }
     bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
       const auto mail = box_.mail_.find({from, own_, message});
       if (mail == box_.mail_.end()) return false;
-      if (mail->second.size() != bytes.size())
+      if (mail->second.size != std::ssize(bytes))
         throw Error(ErrorCode::invalid_plan, "dist.replay",
                     fmt::format("message {} from rank {} to rank {} has {} bytes, expected {}",
-                                message, from, own_, mail->second.size(), bytes.size()));
-      std::ranges::copy(mail->second, bytes.begin());
+                                message, from, own_, mail->second.size, bytes.size()));
+      backend_.copy({bytes.data(), mail->second.size}, {mail->second.data.get(), mail->second.size},
+                    run_);
       box_.mail_.erase(mail);
       return true;
     }
@@ -45,6 +50,8 @@ class Mailbox {
    private:
     Mailbox& box_;
     int32_t own_;
+    const Backend& backend_;
+    const RunOptions& run_;
   };
 
   void expect_empty() const {
@@ -55,8 +62,12 @@ class Mailbox {
   }
 
  private:
+  struct Mail {
+    std::shared_ptr<std::byte> data;
+    int64_t size;
+  };
   // By sender, receiver and number.
-  std::map<std::tuple<int32_t, int32_t, int64_t>, std::vector<std::byte>> mail_;
+  std::map<std::tuple<int32_t, int32_t, int64_t>, Mail> mail_;
 };
 
 std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
@@ -67,10 +78,10 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   std::vector<RankExecutor> ranks;
   std::vector<Mailbox::Port> ports;
   for (int32_t r = 0; r < std::ssize(plan.ranks); ++r) {
-    ShardMemory& shard = shards.emplace_back(plan, r);
+    ShardMemory& shard = shards.emplace_back(plan, r, *backend, run);
     shard.take(whole);
     ranks.emplace_back(plan, r, *backend, shard.tensors(), run);
-    ports.emplace_back(mailbox, r);
+    ports.emplace_back(mailbox, r, *backend, run);
   }
   for (bool moved = true; moved;) {
     moved = false;

@@ -36,9 +36,9 @@ class BackwardWorker {
     head_ = head;
     b_ = head / p_.sizes.kv_heads;
     kv_head_ = head % p_.sizes.kv_heads;
-    key_ = order.kv_edges[chain.tile];
-    at_key_ = order.kv_rows[chain.tile];
-    keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1] - key_);
+    key_ = static_cast<int32_t>(order.kv_edges[chain.tile]);
+    at_key_ = static_cast<int32_t>(order.kv_rows[chain.tile]);
+    keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1]) - key_;
 
     KeyGradient dk, dv;
     if (chain.continues) {
@@ -236,7 +236,7 @@ class BackwardWorker {
     for (int j = 0; j < Config::kKeyRows; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int64_t r = m + 16 * j + lane_ / 4 + 8 * i;
+        const int r = m + 16 * j + lane_ / 4 + 8 * i;
         read_row<Config::kKeyColumns>(dk[j], i, n, r < keys_ ? p_.sizes.head_dim : 0,
                                       sums.dk + r * p_.sizes.head_dim);
         read_row<Config::kKeyColumns>(dv[j], i, n, r < keys_ ? p_.sizes.head_dim_v : 0,
@@ -257,7 +257,7 @@ class BackwardWorker {
     for (int j = 0; j < Config::kKeyRows; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int64_t r = m + 16 * j + lane_ / 4 + 8 * i;
+        const int r = m + 16 * j + lane_ / 4 + 8 * i;
         if (r >= keys_) continue;
         add_row<Config::kKeyColumns>(
             dk[j], i, n, p_.sizes.head_dim, sums.dk + r * p_.sizes.head_dim, first, last,
@@ -316,7 +316,7 @@ class BackwardWorker {
   const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
   int32_t head_ = 0, keys_ = 0;
   int64_t b_ = 0, kv_head_ = 0;
-  int64_t key_ = 0, at_key_ = 0;  // the KV tile's first key: its position, and in the tensors
+  int32_t key_ = 0, at_key_ = 0;  // the KV tile's first key: its position, and in the tensors
 };
 
 template <class Config>

@@ -41,9 +41,9 @@ class ForwardWorker {
     kv_head_ = head % p_.sizes.kv_heads;
     h_ = kv_head_ * p_.plan.group + chain.q_head;
     q_tile_ = chain.tile;
-    row_ = order.q_edges[chain.tile];
-    at_row_ = order.q_rows[chain.tile];
-    rows_ = static_cast<int32_t>(order.q_edges[chain.tile + 1] - row_);
+    row_ = static_cast<int32_t>(order.q_edges[chain.tile]);
+    at_row_ = static_cast<int32_t>(order.q_rows[chain.tile]);
+    rows_ = static_cast<int32_t>(order.q_edges[chain.tile + 1]) - row_;
 
     Out o;  // (kTileQ, kHeadDim)
     clear(o);
@@ -273,7 +273,7 @@ class ForwardWorker {
   const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
   int32_t head_ = 0, q_tile_ = 0, rows_ = 0;
   int64_t b_ = 0, kv_head_ = 0, h_ = 0;
-  int64_t row_ = 0, at_row_ = 0;  // of the query tile's first row: its position, and in the tensors
+  int32_t row_ = 0, at_row_ = 0;  // of the query tile's first row: its position, and in the tensors
 };
 
 template <class Config>

@@ -50,10 +50,11 @@ struct alignas(16) Visit {
     uint16_t bands;      // 0: every query sees every key
   } head;
   uint16_t q_head, batch;
-  int32_t sum;          // the place of its dQ in dq_sum
-  int32_t q_at;         // the row of q_begin in the tensors
-  int32_t slice_begin;  // of the bands; all but the first are read from the plan
-  Band band;            // the first
+  int32_t sum;           // the place of its dQ in dq_sum
+  int32_t q_at;          // the row of q_begin in the tensors
+  int32_t dropped_head;  // q_head as dropout counts it: in the problem
+  int32_t slice_begin;   // of the bands; all but the first are read from the plan
+  Band band;             // the first
 };
 
 /// Where in the plan the decoder is. The ends are those of the unit and of the task.

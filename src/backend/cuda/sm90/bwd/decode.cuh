@@ -142,6 +142,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
                         .rows = static_cast<uint16_t>(is_last ? rows : 0),
                         .bands = static_cast<uint16_t>(max(slices, static_cast<int32_t>(cut)))};
           visit.q_head = q_head;
+          visit.dropped_head = plan.first_q_head + q_head;
           visit.batch = chain.batch;
           visit.slice_begin = slice_begin;
         }

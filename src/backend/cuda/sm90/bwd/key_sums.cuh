@@ -2,8 +2,8 @@
 //
 // Between two chains the sum of dV lies in the workspace and that of dK, in floats, in the rows of
 // the results: a row of dK and one of dV, two bytes an element, are as long as one of the sum, and
-// nobody needs them before the last chain writes them. A piece of a plan has both in blocks
-// (CarriedSums), and no turns: what it goes on from is there before it starts.
+// nobody needs them before the last chain writes them. In a piece of a plan both are carried in a
+// block, row by row, and nobody waits: what a chain goes on from is there before the launch.
 #pragma once
 
 #include "backend/cuda/sm90/bwd/config.h"
@@ -20,23 +20,13 @@ class KeySums {
   static_assert(2 * sizeof(Element) == sizeof(float));
 
  public:
-  /// `row`: of the tile, this thread's first. `block`: of the sums, in a piece of a plan.
-  __device__ __forceinline__ KeySums(const Params& p, const Chain90& chain, int half, int row,
-                                     int32_t block)
+  /// `row`: of the tile, this thread's first.
+  __device__ __forceinline__ KeySums(const Params& p, const Chain90& chain, int half, int row)
       : rows_(chain.kv_rows - row) {
-    barrier_ =
-        static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
-    if (p.common.carried.dq != nullptr) {
-      constexpr int kPairs = kFloats;  // of a row
-      dk_[0] =
-          reinterpret_cast<float2*>(p.common.carried.block(block)) + row * kPairs + threadIdx.x % 4;
-      dk_[1] = dk_[0] + kPairs / 2;
-      apart_[0] = apart_[1] = 8 * kPairs;
-      to_dv_ = chain.kv_rows * kPairs;
-      return;
-    }
     const int64_t place = static_cast<int64_t>(chain.key) * 2 + half;
     turn_ = p.workspace.key_turns + place;
+    barrier_ =
+        static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
     dv_ = p.workspace.dv_sum + place * (kFloats / 4 * 128) + threadIdx.x % 128;
     const auto first = [&](const TensorRef& tensor) {
       Element* at = tensor.template at<Element>(chain.batch, chain.kv_at + row, chain.kv_head);
@@ -50,7 +40,6 @@ class KeySums {
 
   /// By the warpgroup, until all addends before the chain's are there.
   __device__ __forceinline__ void wait(const Params& p, const Chain90& chain) const {
-    if (turn_ == nullptr) return;
     if (threadIdx.x % 128 == 0) wait_for_turn(p.common, turn_, chain.addend, chain.key, true);
     ptx::named_barrier(barrier_, 128);
   }
@@ -58,15 +47,11 @@ class KeySums {
   /// x = combine(x, sum) for every element.
   template <class Acc, class Combine>
   __device__ __forceinline__ void read(Acc& dk, Acc& dv, Combine combine) const {
-    const auto read_pairs = [&](Acc& acc, int32_t offset) {
-      each_pair(offset, [&](int i, const float2* at) {
-        const float2 sum = __ldcg(at);
-        acc(i) = combine(acc(i), sum.x);
-        acc(i + 1) = combine(acc(i + 1), sum.y);
-      });
-    };
-    read_pairs(dk, 0);
-    if (dv_ == nullptr) return read_pairs(dv, to_dv_);
+    each_pair([&](int i, const float2* at) {
+      const float2 sum = __ldcg(at);
+      dk(i) = combine(dk(i), sum.x);
+      dk(i + 1) = combine(dk(i + 1), sum.y);
+    });
     CUTE_UNROLL
     for (int i = 0; i < kFloats; i += 4) {
       const float4 sum = __ldcg(dv_ + 32 * i);
@@ -80,11 +65,7 @@ class KeySums {
   /// Leaves the sums, now of `addends` chains, for the next.
   template <class Acc>
   __device__ __forceinline__ void write(const Acc& dk, const Acc& dv, int32_t addends) const {
-    const auto write_pairs = [&](const Acc& acc, int32_t offset) {
-      each_pair(offset, [&](int i, float2* at) { __stcg(at, make_float2(acc(i), acc(i + 1))); });
-    };
-    write_pairs(dk, 0);
-    if (dv_ == nullptr) return write_pairs(dv, to_dv_);
+    each_pair([&](int i, float2* at) { __stcg(at, make_float2(dk(i), dk(i + 1))); });
     CUTE_UNROLL
     for (int i = 0; i < kFloats; i += 4) {
       __stcg(dv_ + 32 * i, make_float4(dv(i), dv(i + 1), dv(i + 2), dv(i + 3)));
@@ -94,28 +75,74 @@ class KeySums {
   }
 
  private:
-  /// Calls f(i, address) for elements i and i + 1 of dK, in the rows that the tile has; with
-  /// `offset`, of what lies so many pairs behind it.
+  /// Calls f(i, address) for elements i and i + 1 of dK, in the rows that the tile has.
   template <class F>
-  __device__ __forceinline__ void each_pair(int32_t offset, F f) const {
-    constexpr int kHalf = kFloats / 8;  // groups of pairs in the first half of a row
+  __device__ __forceinline__ void each_pair(F f) const {
+    constexpr int kHalf = kFloats / 8;  // pairs of a row in dK; the others lie in dV
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
       CUTE_UNROLL
       for (int j = 0; j < 2 * kHalf; ++j) {
-        f(4 * j + 2 * r, dk_[j / kHalf] + offset + r * apart_[j / kHalf] + 4 * (j % kHalf));
+        f(4 * j + 2 * r, dk_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
       }
     }
   }
 
-  float2* dk_[2];            // halves of the rows: in dK and in dV, or in a block
-  int64_t apart_[2];         // of rows `row` and `row + 8` there
-  int32_t to_dv_ = 0;        // in a block: pairs from dK to dV
-  float4* dv_ = nullptr;     // in the workspace, ...
-  int32_t* turn_ = nullptr;  // ... where sums have turns
-  int rows_;                 // from `row` on
+  float2* dk_[2];     // in dK and in dV
+  int64_t apart_[2];  // of rows `row` and `row + 8` there
+  float4* dv_;
+  int32_t* turn_;
+  int rows_;  // from `row` on
   uint32_t barrier_;
+};
+
+/// A thread's part of the carried sums of a KV tile, of kFloats as above.
+template <int kFloats>
+class CarriedKeySums {
+ public:
+  __device__ __forceinline__ CarriedKeySums(const Params& p, const Chain90& chain, int32_t block,
+                                            int row)
+      : dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + row * kFloats +
+            threadIdx.x % 4),
+        dv_(dk_ + chain.kv_rows * kFloats),
+        rows_(chain.kv_rows - row) {}
+
+  template <class Acc>
+  __device__ __forceinline__ void read(Acc& dk, Acc& dv) const {
+    const auto into = [](Acc& acc) {
+      return [&acc](int i, const float2* at) {
+        const float2 sum = __ldcg(at);
+        acc(i) = sum.x;
+        acc(i + 1) = sum.y;
+      };
+    };
+    each_pair(dk_, into(dk));
+    each_pair(dv_, into(dv));
+  }
+
+  template <class Acc>
+  __device__ __forceinline__ void write(const Acc& dk, const Acc& dv) const {
+    const auto from = [](const Acc& acc) {
+      return [&acc](int i, float2* at) { __stcg(at, make_float2(acc(i), acc(i + 1))); };
+    };
+    each_pair(dk_, from(dk));
+    each_pair(dv_, from(dv));
+  }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void each_pair(float2* sums, F f) const {
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (8 * r >= rows_) return;
+      CUTE_UNROLL
+      for (int j = 0; j < kFloats / 4; ++j) f(4 * j + 2 * r, sums + 8 * r * kFloats + 4 * j);
+    }
+  }
+
+  float2 *dk_, *dv_;
+  int rows_;  // from `row` on
 };
 
 /// dK and dV before the first visit: 0, or what the chain that this one continues has left.
@@ -125,7 +152,10 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
   clear(dk);
   clear(dv);
   if (!chain.continues) return;
-  const KeySums<Element, size(Acc{})> sums(p, chain, half, row, chain.carry.in);
+  if (chain.carry.in >= 0) {
+    return CarriedKeySums<size(Acc{})>(p, chain, chain.carry.in, row).read(dk, dv);
+  }
+  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
   sums.wait(p, chain);
   sums.read(dk, dv, [](float, float sum) { return sum; });
 }
@@ -135,7 +165,10 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
 template <class Element, class Acc>
 __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
                                Acc& dv) {
-  const KeySums<Element, size(Acc{})> sums(p, chain, half, row, chain.carry.out);
+  if (chain.carry.out >= 0) {
+    return CarriedKeySums<size(Acc{})>(p, chain, chain.carry.out, row).write(dk, dv);
+  }
+  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
   if (chain.addend > 0 && !chain.continues) {
     sums.wait(p, chain);
     sums.read(dk, dv, [](float mine, float sum) { return mine + sum; });
