@@ -67,6 +67,15 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
   return local;
 }
 
+/// Makes those -1 that belong to query tiles without a visit.
+void hide_unvisited(const HeadOrder& backward, std::vector<int64_t>& q_rows) {
+  std::vector<bool> visited(q_rows.size());
+  for (const Run& run : backward.runs)
+    for (int32_t i = 0; i < run.count; ++i) visited[static_cast<size_t>(run.tile(i))] = true;
+  for (size_t t = 0; t < q_rows.size(); ++t)
+    if (!visited[t]) q_rows[t] = -1;
+}
+
 }  // namespace
 
 LocalTiles::LocalTiles(const std::vector<int64_t>& all, int64_t batch, const HeldRows& held) {
@@ -128,7 +137,10 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
   kv_rows = kv.rows;
   auto order = local_order(*piece.order, q, kv, carries, static_cast<int32_t>(q_head - group_begin),
                            static_cast<int32_t>(end - q_head));
-  if (whole.pass == Pass::backward) first_addends = addends_before(*order);
+  if (whole.pass == Pass::backward) {
+    first_addends = addends_before(*order);
+    hide_unvisited(*order, q_rows);
+  }
 
   plan.pass = whole.pass;
   plan.problem = problem;

@@ -88,8 +88,8 @@ struct HandOff {
 
 /// Sums with which a piece of a plan goes on, and which it leaves (verbatim/piece.h).
 struct CarriedSums {
-  float* dq;      // as Kernel::dq_sum_floats has them; null: the plan is whole
-  float* blocks;  // of Carry: dK, then dV of a KV tile, rows without gaps
+  float* dq;      // as Kernel::dq_sum_floats has them
+  float* blocks;  // of Carry: dK, then dV of a KV tile, rows without gaps; null: the plan is whole
   int64_t block_floats;
 
   VERBATIM_HD float* block(int32_t number) const { return blocks + number * block_floats; }

@@ -30,7 +30,7 @@ class BackwardWorker {
       : p_(params),
         s_(storage),
         space_(static_cast<float*>(params.workspace)),
-        at_(BackwardWorkspace::of(params.sizes, shared_tiles, params.carried.dq != nullptr)) {}
+        at_(BackwardWorkspace::of(params.sizes, shared_tiles, params.carried.blocks != nullptr)) {}
 
   __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) {
     head_ = head;
@@ -186,7 +186,7 @@ class BackwardWorker {
       }
       __syncthreads();
     }
-    float* sums = p_.carried.dq ? p_.carried.dq : space_ + at_.dq;
+    float* sums = p_.carried.blocks ? p_.carried.dq : space_ + at_.dq;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = m + lane_ / 4 + 8 * i;

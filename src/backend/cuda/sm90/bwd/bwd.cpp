@@ -109,7 +109,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const int64_t head_tiles = int64_t{common.plan.group} * common.hand_off.max_q_tiles;
   const int64_t heads = int64_t{sizes.batch} * sizes.kv_heads;
   const LiveHeads live = context.live_heads;
-  const bool piece = common.carried.dq != nullptr;
+  const bool piece = common.carried.blocks != nullptr;
   const int64_t live_tiles = int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles;
   const Extent at(head_dim, piece ? 0 : live_tiles, heads * head_tiles,
                   heads * common.hand_off.max_kv_tiles, context.shared_tiles);
