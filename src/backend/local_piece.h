@@ -27,7 +27,8 @@ struct LocalTiles {
 /// the last of its tile, and rows take turns whatever the level.
 struct LocalPiece {
   Plan plan;
-  std::vector<int64_t> q_rows, kv_rows;   // as LocalTiles has them
+  // As LocalTiles has them; in the backward -1 of query tiles without a visit, too.
+  std::vector<int64_t> q_rows, kv_rows;
   std::vector<Carry> carries;             // as the piece has them
   std::vector<int32_t> first_addends;     // backward: that a row begins with, [q_heads][q_tiles]
   int64_t first_sequence = 0;             // of the batch entry (DropoutOrigins)

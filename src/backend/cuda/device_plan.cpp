@@ -108,6 +108,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
   }
   live_heads_ = verbatim::live_heads(plan);
   if (piece && pass_ == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
+    piece_ = true;
     shared_tiles_ = empty_rows_ = false;
     live_heads_ = {1, group_};
   }

@@ -28,7 +28,7 @@ class DevicePlan {
 
   const PlanView& view() const { return view_; }
   PlanExtent extent() const {
-    return {max_q_tiles_, max_kv_tiles_, shared_tiles_, live_heads_, turns_ > 0};
+    return {max_q_tiles_, max_kv_tiles_, shared_tiles_, live_heads_, piece_};
   }
   int32_t max_q_tiles() const { return max_q_tiles_; }
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
@@ -75,7 +75,7 @@ class DevicePlan {
   size_t turns_ = 0;
   int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
   LiveHeads live_heads_{};
-  bool shared_tiles_ = false, empty_rows_ = false;
+  bool shared_tiles_ = false, empty_rows_ = false, piece_ = false;
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in
