@@ -175,6 +175,23 @@ TEST(LocalPiece, MakesTheSameVisitsAtTheRowsOfItsMemory) {
   EXPECT_GT(all.later_addends, 0);
 }
 
+TEST(LocalPiece, StepsOverTilesThatAreNotHeld) {
+  const Mask mask = masks::full(16, 160);
+  const DistCase c(problem_of(mask, 1), mask, kTile);
+  auto order = std::make_shared<HeadOrder>(c.forward.order(0));
+  order->runs = {{.first = 0, .count = 3, .step = 3}, {.first = 9, .count = 4, .step = -3}};
+  order->chains = {{.tile = 0, .run_begin = 0, .run_end = 2}};
+  order->tasks = {{0, 1}};
+  RankPlan own;
+  own.q = HeldRows({{0, {0, 16}}});
+  own.kv = HeldRows({{0, {0, 16}}, {0, {48, 80}}, {0, {96, 112}}, {0, {144, 160}}});
+  own.q_heads = {0, 3};
+  own.kv_heads = {0, 1};
+  Met met;
+  expect_local(c.forward, own, {.head = 0, .order = order, .carries = {}}, met);
+  EXPECT_EQ(met.visits, 7);
+}
+
 TEST(LocalPiece, NamesTheWorkersThatARotationNeeds) {
   const Mask mask = masks::full(300, 300);
   const DistCase c(problem_of(mask, 1), mask, kTile, "shift");
