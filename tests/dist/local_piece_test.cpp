@@ -183,8 +183,9 @@ TEST(LocalPiece, StepsOverTilesThatAreNotHeld) {
   order->chains = {{.tile = 0, .run_begin = 0, .run_end = 2}};
   order->tasks = {{0, 1}};
   RankPlan own;
-  own.q = HeldRows({{0, {0, 16}}});
-  own.kv = HeldRows({{0, {0, 16}}, {0, {48, 80}}, {0, {96, 112}}, {0, {144, 160}}});
+  own.q = HeldRows(std::vector<RowRange>{{0, {0, 16}}});
+  own.kv =
+      HeldRows(std::vector<RowRange>{{0, {0, 16}}, {0, {48, 80}}, {0, {96, 112}}, {0, {144, 160}}});
   own.q_heads = {0, 3};
   own.kv_heads = {0, 1};
   Met met;
