@@ -139,7 +139,7 @@ struct RankReport {
 
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
 /// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
-/// `device` must run pieces: "cpu".
+/// `device` is "cpu", "cuda" or "cuda:N"; there, seconds are those of kernels, by events.
 std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
                                const std::string& device = "cpu", const RunOptions& run = {});
 std::vector<RankReport> replay(const DistPlan& plan, const BackwardTensors& tensors,
