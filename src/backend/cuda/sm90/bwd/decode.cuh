@@ -35,7 +35,7 @@ __device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_
   const int64_t x = (&slice.q_begin)[f] - origin;
   return static_cast<int16_t>(min(max(x, -kFar), f == 3 ? int64_t{kv_rows} : kFar));
 }
-static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t) + 4);
+static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t));
 
 /// `slice` in those coordinates.
 template <class C>
@@ -142,7 +142,6 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
                         .rows = static_cast<uint16_t>(is_last ? rows : 0),
                         .bands = static_cast<uint16_t>(max(slices, static_cast<int32_t>(cut)))};
           visit.q_head = q_head;
-          visit.dropped_head = plan.first_q_head + q_head;
           visit.batch = chain.batch;
           visit.slice_begin = slice_begin;
         }
@@ -189,7 +188,6 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       chain.continues = planned.continues;
-      chain.carry = order.carries != nullptr ? order.carries[place.chain] : Carry{};
       ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     }
     __syncwarp();

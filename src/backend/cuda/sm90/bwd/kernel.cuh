@@ -229,8 +229,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
         CUTE_UNROLL
         for (uint32_t& word : kept) word = ~0u;
         if (dropout.enabled()) {
-          kept_bits(kept, dropout, place.sequence, visit.dropped_head, visit.q_begin - place.q,
-                    place.k + tid / 32 * 16);
+          kept_bits(kept, dropout, place.sequence, p.common.plan.first_q_head + visit.q_head,
+                    visit.q_begin - place.q, place.k + tid / 32 * 16);
         }
       }
       issue(delta_weights, tPrV, tPrDo(_, _, _, s), tP);

@@ -145,6 +145,10 @@ class CarriedKeySums {
   int rows_;  // from `row` on
 };
 
+__device__ __forceinline__ Carry carry_of(const Params& p, const Chain90& chain) {
+  return p.common.plan.orders[chain.place.order].carries[chain.place.chain];
+}
+
 /// dK and dV before the first visit: 0, or what the chain that this one continues has left.
 template <class Element, class Acc>
 __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
@@ -152,8 +156,8 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
   clear(dk);
   clear(dv);
   if (!chain.continues) return;
-  if (chain.carry.in >= 0) {
-    return CarriedKeySums<size(Acc{})>(p, chain, chain.carry.in, row).read(dk, dv);
+  if (p.common.carried.blocks != nullptr) {
+    return CarriedKeySums<size(Acc{})>(p, chain, carry_of(p, chain).in, row).read(dk, dv);
   }
   const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
   sums.wait(p, chain);
@@ -165,8 +169,8 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
 template <class Element, class Acc>
 __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
                                Acc& dv) {
-  if (chain.carry.out >= 0) {
-    return CarriedKeySums<size(Acc{})>(p, chain, chain.carry.out, row).write(dk, dv);
+  if (p.common.carried.blocks != nullptr) {
+    return CarriedKeySums<size(Acc{})>(p, chain, carry_of(p, chain).out, row).write(dk, dv);
   }
   const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
   if (chain.addend > 0 && !chain.continues) {
