@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "mask/distinct.h"
 #include "schedule/names.h"
+#include "verbatim/tl.h"
 
 namespace {
 

@@ -190,8 +190,9 @@ struct RankReport {
 
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
 /// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
-/// `device` must run pieces: "cpu". With a seed in `delays`, messages come late and ranks take
-/// turns by chance: another legal sequence, the same bits.
+/// `device` is "cpu", "cuda" or "cuda:N"; there, seconds are those of kernels, by events. With a
+/// seed in `delays`, messages come late and ranks take turns by chance: another legal sequence, the
+/// same bits.
 std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
                                const std::string& device = "cpu", const RunOptions& run = {},
                                std::optional<uint64_t> delays = {});

@@ -1,6 +1,7 @@
 // What every backend does: run a plan on tensors. Backends register by name in backend.cpp.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,11 +22,17 @@ struct PieceMemory {
   const HeldRows& q_rows;  // of q, o, dout, lse, dq
   const HeldRows& kv_rows;
   int64_t first_q_head = 0, first_kv_head = 0;  // the problem's heads that come first
-  TensorView dq_sums{};      // f32, shaped like dq: sums that later pieces go on with; dq, when f32
+  float* dq_sums = nullptr;  // Backend::dq_sum_floats() that later pieces go on with
   float* blocks = nullptr;   // of Carry: dK, then dV of one KV tile, rows without gaps
   int64_t block_floats = 0;  // from block to block
 
   float* block(int32_t number) const { return blocks + number * block_floats; }
+};
+
+/// Rows of bytes, `apart` bytes from one to the next.
+struct ByteRows {
+  std::byte* at;
+  int64_t bytes, rows = 1, apart = 0;
 };
 
 /// Throws Error(unsupported): this backend runs whole plans only.
@@ -62,20 +69,33 @@ class Backend {
   virtual void backward(const Plan& plan, const BackwardTensors& tensors,
                         const RunOptions& run) const = 0;
 
-  /// Pieces of `whole`, one after another those of a rank (verbatim/piece.h). A piece reads only
-  /// rows of the tiles that it visits. Throws Error(unsupported) where that is not built.
-  virtual void forward_piece(const Plan&, const Piece&, const ForwardTensors&, const PieceMemory&,
-                             const RunOptions&) const {
+  /// Pieces of `whole`, one after another those of a rank (verbatim/piece.h), in memory of
+  /// allocate(). A piece uses only rows of the tiles that it visits. Returns when it is done the
+  /// seconds that it computed. Throws Error(unsupported) where that is not built.
+  virtual double forward_piece(const Plan&, const Piece&, const ForwardTensors&, const PieceMemory&,
+                               const RunOptions&) const {
     refuse_pieces(name());
   }
-  virtual void backward_piece(const Plan&, const Piece&, const BackwardTensors&, const PieceMemory&,
-                              const RunOptions&) const {
+  virtual double backward_piece(const Plan&, const Piece&, const BackwardTensors&,
+                                const PieceMemory&, const RunOptions&) const {
     refuse_pieces(name());
   }
   /// Adds the parts of a tile in their order, scales, rounds and writes dk and dv.
-  virtual void add(const Plan&, const TileSums&, const BackwardTensors&, const PieceMemory&) const {
+  virtual void add(const Plan&, const TileSums&, const BackwardTensors&, const PieceMemory&,
+                   const RunOptions&) const {
     refuse_pieces(name());
   }
+  /// Of PieceMemory::dq_sums for these rows and so many query heads.
+  virtual int64_t dq_sum_floats(const Plan&, const HeldRows&, int64_t) const {
+    refuse_pieces(name());
+  }
+
+  /// Memory that pieces run in, given back with the last copy of the pointer. It, and what follows,
+  /// is in sequence with the work on run.stream.
+  virtual std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const;
+  virtual void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const;
+  /// Between rows of its own memory and of the host, as many and as long on both sides.
+  virtual void copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const;
 };
 
 /// The CPU executor: threads follow the plan (src/backend/cpu).

@@ -1,9 +1,5 @@
 #include "dist/executor.h"
 
-#include <fmt/format.h>
-
-#include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "dist/sizes.h"
@@ -12,26 +8,41 @@
 namespace verbatim::dist {
 namespace {
 
-TensorView rows_of(std::vector<float>& floats, int64_t rows, int64_t heads, int64_t dim) {
-  floats.resize(static_cast<size_t>(rows * heads * dim));
-  return TensorView::dense(floats.data(), Dtype::f32, {1, rows, heads, dim});
+/// One row behind the other from `at` on, as many and as long as `like`.
+ByteRows packed(std::byte* at, const ByteRows& like) {
+  return {at, like.bytes, like.rows, like.bytes};
 }
 
 }  // namespace
 
-LocalMemory::LocalMemory(const Problem& problem, std::span<const Operand> operands, int64_t q_rows,
-                         int64_t kv_rows, int64_t q_heads, int64_t kv_heads) {
+ByteRows byte_rows(const TensorView& tensor, int64_t batch, Interval rows, Interval heads) {
+  const int64_t size = size_of(tensor.dtype);
+  auto* at =
+      static_cast<std::byte*>(tensor.data) + tensor.offset(batch, rows.begin, heads.begin) * size;
+  return {at, (heads.end - heads.begin) * tensor.shape[3] * size, rows.end - rows.begin,
+          tensor.stride[1] * size};
+}
+
+ByteRows byte_rows(const RowView& statistic, int64_t batch, Interval rows, Interval heads) {
+  constexpr int64_t kSize = sizeof(float);
+  auto* at = reinterpret_cast<std::byte*>(statistic.row(batch, heads.begin) + rows.begin);
+  return {at, (rows.end - rows.begin) * kSize, heads.end - heads.begin, statistic.shape[2] * kSize};
+}
+
+LocalMemory::LocalMemory(const Backend& backend, const RunOptions& run, const Problem& problem,
+                         std::span<const Operand> operands, int64_t q_rows, int64_t kv_rows,
+                         int64_t q_heads, int64_t kv_heads) {
   for (const Operand operand : operands) {
     const bool kv = on_kv_axis(operand);
     const int64_t rows = kv ? kv_rows : q_rows, heads = kv ? kv_heads : q_heads;
-    const int64_t bytes = row_bytes(problem, operand);
-    std::vector<std::byte>& data =
-        bytes_.emplace_back(static_cast<size_t>(rows * heads * bytes), std::byte{0xff});
+    const int64_t bytes = row_bytes(problem, operand), all = rows * heads * bytes;
+    std::byte* data = bytes_.emplace_back(backend.allocate(all, run)).get();
+    backend.fill({data, all}, 0xff, run);
     if (operand == Operand::lse) {
-      tensors_.lse = {reinterpret_cast<float*>(data.data()), {1, heads, rows}};
+      tensors_.lse = {reinterpret_cast<float*>(data), {1, heads, rows}};
     } else {
-      tensors_[operand] = TensorView::dense(data.data(), problem.dtype,
-                                            {1, rows, heads, bytes / size_of(problem.dtype)});
+      tensors_[operand] =
+          TensorView::dense(data, problem.dtype, {1, rows, heads, bytes / size_of(problem.dtype)});
     }
   }
 }
@@ -42,9 +53,9 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       rank_(rank),
       backend_(backend),
       run_(run),
-      memory_(plan.whole.problem, operands_of(plan.whole.pass), own().in_place ? 0 : own().q.size(),
-              own().kv.size(), own().q_heads.end - own().q_heads.begin,
-              own().kv_heads.end - own().kv_heads.begin),
+      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass),
+              own().in_place ? 0 : own().q.size(), own().kv.size(),
+              own().q_heads.end - own().q_heads.begin, own().kv_heads.end - own().kv_heads.begin),
       home_(std::move(home)),
       work_(memory_.tensors()),
       block_floats_(block_floats(plan.whole)) {
@@ -54,17 +65,17 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       if (!on_kv_axis(operand)) work_[operand] = home_[operand];
   }
   if (plan.whole.pass == Pass::forward) return;
-  const Problem& problem = plan.whole.problem;
-  blocks_.resize(static_cast<size_t>(own().blocks * block_floats_));
-  if (problem.dtype != Dtype::f32)
-    dq_sums_view_ = rows_of(dq_sums_, own().q.size(), own().q_heads.end - own().q_heads.begin,
-                            problem.head_dim);
+  blocks_ = floats(own().blocks * block_floats_);
+  dq_sums_ =
+      floats(backend.dq_sum_floats(plan.whole, own().q, own().q_heads.end - own().q_heads.begin));
   // Rows that nothing visits stay zero.
   const TensorView& dq = home_[Operand::dq];
-  for (int64_t l = 0; l < dq.shape[1]; ++l)
-    for (int64_t h = 0; h < dq.shape[2]; ++h)
-      std::memset(static_cast<std::byte*>(dq.data) + dq.offset(0, l, h) * size_of(dq.dtype), 0,
-                  static_cast<size_t>(dq.shape[3] * size_of(dq.dtype)));
+  backend.fill(byte_rows(dq, 0, {0, dq.shape[1]}, {0, dq.shape[2]}), 0, run_);
+}
+
+std::shared_ptr<float> RankExecutor::floats(int64_t count) const {
+  const auto bytes = backend_.allocate(count * int64_t{sizeof(float)}, run_);
+  return {bytes, reinterpret_cast<float*>(bytes.get())};
 }
 
 bool RankExecutor::advance(Transport& transport) {
@@ -74,92 +85,81 @@ bool RankExecutor::advance(Transport& transport) {
   return step_ > first;
 }
 
-std::byte* RankExecutor::row(Space space, Operand operand, int64_t batch, int64_t position,
-                             int64_t head) const {
-  const bool kv = on_kv_axis(operand), home = space == Space::home;
-  const HeldRows& rows = kv ? (home ? own().home_kv : own().kv) : (home ? own().home_q : own().q);
+ByteRows RankExecutor::rows_of(Space space, const Box& box) const {
+  const bool kv = on_kv_axis(box.operand), home = space == Space::home;
+  const HeldRows& held = kv ? (home ? own().home_kv : own().kv) : (home ? own().home_q : own().q);
   const int64_t first = home ? 0 : kv ? own().kv_heads.begin : own().q_heads.begin;
   const LocalTensors& tensors = home ? home_ : work_;
-  const int64_t l = rows.at(batch, position), h = head - first;
-  if (operand == Operand::lse) return reinterpret_cast<std::byte*>(tensors.lse.row(0, h) + l);
-  const TensorView& view = tensors[operand];
-  return static_cast<std::byte*>(view.data) + view.offset(0, l, h) * size_of(view.dtype);
+  const int64_t begin = held.at(box.range.batch, box.range.rows.begin);
+  const Interval rows{begin, begin + box.range.rows.end - box.range.rows.begin};
+  const Interval heads{box.heads.begin - first, box.heads.end - first};
+  if (box.operand == Operand::lse) return byte_rows(tensors.lse, 0, rows, heads);
+  return byte_rows(tensors[box.operand], 0, rows, heads);
 }
 
-template <class F>
-void RankExecutor::for_each_run_of_bytes(Space space, std::span<const Box> boxes,
-                                         std::span<const CarriedSum> sums, F&& f) {
-  for (const Box& box : boxes) {
-    const auto bytes = static_cast<size_t>(row_bytes(plan_.whole.problem, box.operand));
-    for (int64_t l = box.range.rows.begin; l < box.range.rows.end; ++l)
-      for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
-        f(row(space, box.operand, box.range.batch, l, h), bytes);
-  }
+std::vector<ByteRows> RankExecutor::rows_of(Space space, std::span<const Box> boxes,
+                                            std::span<const CarriedSum> sums) const {
+  std::vector<ByteRows> rows;
+  for (const Box& box : boxes) rows.push_back(rows_of(space, box));
   for (const CarriedSum& sum : sums) {
     for (int32_t i = 0; i < sum.count; ++i) {
-      float* block = blocks_.data() + (sum.block + i) * block_floats_;
-      f(reinterpret_cast<std::byte*>(block),
-        static_cast<size_t>(sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i})));
+      float* block = blocks_.get() + (sum.block + i) * block_floats_;
+      rows.push_back({reinterpret_cast<std::byte*>(block),
+                      sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i})});
     }
   }
+  return rows;
 }
 
 bool RankExecutor::make(const Step& step, Transport& transport) {
   if (const auto* send = std::get_if<Send>(&step)) {
-    std::vector<std::byte> bytes;
-    for_each_run_of_bytes(send->space, send->boxes, send->sums, [&](std::byte* at, size_t size) {
-      bytes.insert(bytes.end(), at, at + size);
-    });
-    transport.send(send->to, send->message, bytes);
-    report_.sent_bytes += std::ssize(bytes);
-  } else if (const auto* receive = std::get_if<Receive>(&step)) {
-    std::vector<std::byte> bytes(
-        static_cast<size_t>(message_bytes(plan_, receive->boxes, receive->sums)));
-    if (!transport.receive(receive->from, receive->message, bytes)) return false;
-    const std::byte* next = bytes.data();
-    for_each_run_of_bytes(receive->space, receive->boxes, receive->sums,
-                          [&](std::byte* at, size_t size) {
-                            std::memcpy(at, next, size);
-                            next += size;
-                          });
-  } else if (const auto* copy = std::get_if<Copy>(&step)) {
-    for (const Box& box : copy->boxes) {
-      const auto bytes = static_cast<size_t>(row_bytes(plan_.whole.problem, box.operand));
-      const int64_t b = box.range.batch;
-      for (int64_t l = box.range.rows.begin; l < box.range.rows.end; ++l)
-        for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
-          std::memcpy(row(copy->to, box.operand, b, l, h), row(copy->from, box.operand, b, l, h),
-                      bytes);
+    const int64_t bytes = message_bytes(plan_, send->boxes, send->sums);
+    const auto message = backend_.allocate(bytes, run_);
+    std::byte* next = message.get();
+    for (const ByteRows& rows : rows_of(send->space, send->boxes, send->sums)) {
+      backend_.copy(packed(next, rows), rows, run_);
+      next += rows.rows * rows.bytes;
     }
+    transport.send(send->to, send->message, {message.get(), static_cast<size_t>(bytes)});
+    report_.sent_bytes += next - message.get();
+  } else if (const auto* receive = std::get_if<Receive>(&step)) {
+    const int64_t bytes = message_bytes(plan_, receive->boxes, receive->sums);
+    const auto message = backend_.allocate(bytes, run_);
+    std::byte* next = message.get();
+    if (!transport.receive(receive->from, receive->message, {next, static_cast<size_t>(bytes)}))
+      return false;
+    for (const ByteRows& rows : rows_of(receive->space, receive->boxes, receive->sums)) {
+      backend_.copy(rows, packed(next, rows), run_);
+      next += rows.rows * rows.bytes;
+    }
+  } else if (const auto* copy = std::get_if<Copy>(&step)) {
+    for (const Box& box : copy->boxes)
+      backend_.copy(rows_of(copy->to, box), rows_of(copy->from, box), run_);
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
-    const auto begin = std::chrono::steady_clock::now();
-    this->compute(compute->piece());
-    report_.compute_seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    report_.compute_seconds += this->compute(compute->piece());
   } else {
     add(std::get<Add>(step).sums);
   }
   return true;
 }
 
-PieceMemory RankExecutor::memory() {
-  return {own().q,       own().kv,       own().q_heads.begin, own().kv_heads.begin,
-          dq_sums_view_, blocks_.data(), block_floats_};
+PieceMemory RankExecutor::memory() const {
+  return {own().q,        own().kv,      own().q_heads.begin, own().kv_heads.begin,
+          dq_sums_.get(), blocks_.get(), block_floats_};
 }
 
-void RankExecutor::compute(const Piece& piece) {
+double RankExecutor::compute(const Piece& piece) const {
   if (plan_.whole.pass == Pass::forward) {
-    backend_.forward_piece(
+    return backend_.forward_piece(
         plan_.whole, piece,
         {work_[Operand::q], work_[Operand::k], work_[Operand::v], work_[Operand::o], work_.lse},
         memory(), run_);
-    return;
   }
-  backend_.backward_piece(plan_.whole, piece, backward_tensors(), memory(), run_);
+  return backend_.backward_piece(plan_.whole, piece, backward_tensors(), memory(), run_);
 }
 
-void RankExecutor::add(const TileSums& sums) {
-  backend_.add(plan_.whole, sums, backward_tensors(), memory());
+void RankExecutor::add(const TileSums& sums) const {
+  backend_.add(plan_.whole, sums, backward_tensors(), memory(), run_);
 }
 
 BackwardTensors RankExecutor::backward_tensors() const {

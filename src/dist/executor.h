@@ -16,7 +16,7 @@ namespace verbatim::dist {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Returns when the bytes may be overwritten.
+  /// Returns when the bytes may be overwritten. They are in memory of the backend.
   virtual void send(int32_t to, int64_t message, std::span<const std::byte> bytes) = 0;
   /// Fills `bytes` with the message. False, at once: it is not there yet. A transport that waits
   /// returns true. Throws Error when the message has another size.
@@ -34,16 +34,23 @@ struct LocalTensors {
   }
 };
 
-/// Memory of dense tensors, every byte 0xff at first: a NaN in each dtype.
+/// Rows and heads of one batch entry of a tensor, in the sequence (row, head): of all heads, or of
+/// one. Heads are dense.
+ByteRows byte_rows(const TensorView& tensor, int64_t batch, Interval rows, Interval heads);
+/// In the sequence (head, row).
+ByteRows byte_rows(const RowView& statistic, int64_t batch, Interval rows, Interval heads);
+
+/// A backend's memory of dense tensors, every byte 0xff at first: a NaN in each dtype.
 class LocalMemory {
  public:
   /// Of some operands, over rows and heads of both axes.
-  LocalMemory(const Problem& problem, std::span<const Operand> operands, int64_t q_rows,
-              int64_t kv_rows, int64_t q_heads, int64_t kv_heads);
+  LocalMemory(const Backend& backend, const RunOptions& run, const Problem& problem,
+              std::span<const Operand> operands, int64_t q_rows, int64_t kv_rows, int64_t q_heads,
+              int64_t kv_heads);
   const LocalTensors& tensors() const { return tensors_; }
 
  private:
-  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<std::shared_ptr<std::byte>> bytes_;
   LocalTensors tensors_;
 };
 
@@ -64,15 +71,15 @@ class RankExecutor {
  private:
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
   bool make(const Step& step, Transport& transport);
-  void compute(const Piece& piece);
-  void add(const TileSums& sums);
-  PieceMemory memory();
+  double compute(const Piece& piece) const;  // seconds
+  void add(const TileSums& sums) const;
+  PieceMemory memory() const;
   BackwardTensors backward_tensors() const;
-  std::byte* row(Space space, Operand operand, int64_t batch, int64_t position, int64_t head) const;
-  /// Calls f(address, bytes) for every row of the boxes and every sum, in sequence.
-  template <class F>
-  void for_each_run_of_bytes(Space space, std::span<const Box> boxes,
-                             std::span<const CarriedSum> sums, F&& f);
+  ByteRows rows_of(Space space, const Box& box) const;
+  /// The rows of the boxes, then the sums.
+  std::vector<ByteRows> rows_of(Space space, std::span<const Box> boxes,
+                                std::span<const CarriedSum> sums) const;
+  std::shared_ptr<float> floats(int64_t count) const;
 
   const DistPlan& plan_;
   int32_t rank_;
@@ -80,8 +87,7 @@ class RankExecutor {
   RunOptions run_;
   LocalMemory memory_;
   LocalTensors home_, work_;
-  std::vector<float> dq_sums_, blocks_;
-  TensorView dq_sums_view_;
+  std::shared_ptr<float> dq_sums_, blocks_;
   int64_t block_floats_;
   size_t step_ = 0;
   RankReport report_;

@@ -11,7 +11,7 @@ void Processes::agree(const std::string& specification, const Error* bad_input) 
 
 Processes::Result Processes::run(const DistPlan& plan, const LocalTensors& whole,
                                  const Backend& backend, const RunOptions& run) {
-  ShardMemory shard(plan, rank());
+  ShardMemory shard(plan, rank(), backend, run);
   shard.take(whole);
   courier_.meet();
   const auto begin = std::chrono::steady_clock::now();

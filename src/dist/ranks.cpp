@@ -128,7 +128,7 @@ std::vector<RankReport> gather(const DistPlan& plan, int32_t rank, ShardMemory& 
   reports[0] = report;
   for (int32_t r = 1; r < std::ssize(plan.ranks); ++r) {
     transport.receive(r, kReport, bytes_of(reports[static_cast<size_t>(r)]));
-    ShardMemory other(plan, r);
+    ShardMemory other = shard.of(r);
     int64_t message = kOutput;
     for (const std::span<std::byte> output : other.outputs())
       transport.receive(r, message--, output);

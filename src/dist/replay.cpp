@@ -25,15 +25,17 @@ class Mailbox {
   /// What rank `own` sees of it.
   class Port final : public dist::Transport {
    public:
-    Port(Mailbox& box, int32_t own) : box_(box), own_(own) {}
+    Port(Mailbox& box, int32_t own, const Backend& backend, const RunOptions& run)
+        : box_(box), own_(own), backend_(backend), run_(run) {}
     void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
-      const bool fresh = box_.mail_
-                             .try_emplace({own_, to, message}, Letter{{bytes.begin(), bytes.end()},
-                                                                      box_.chance(kLongestDelay)})
-                             .second;
+      const auto [mail, fresh] = box_.mail_.try_emplace({own_, to, message});
       if (!fresh)
         throw Error(ErrorCode::invalid_plan, "dist.replay",
                     fmt::format("rank {} sends message {} to rank {} twice", own_, message, to));
+      const int64_t size = std::ssize(bytes);
+      mail->second = {backend_.allocate(size, run_), size, box_.chance(kLongestDelay)};
+      backend_.copy({mail->second.data.get(), size}, {const_cast<std::byte*>(bytes.data()), size},
+                    run_);
     }
     bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
       const auto mail = box_.mail_.find({from, own_, message});
@@ -44,11 +46,11 @@ class Mailbox {
         box_.late_ = true;
         return false;
       }
-      if (letter.bytes.size() != bytes.size())
+      if (letter.size != std::ssize(bytes))
         throw Error(ErrorCode::invalid_plan, "dist.replay",
                     fmt::format("message {} from rank {} to rank {} has {} bytes, expected {}",
-                                message, from, own_, letter.bytes.size(), bytes.size()));
-      std::ranges::copy(letter.bytes, bytes.begin());
+                                message, from, own_, letter.size, bytes.size()));
+      backend_.copy({bytes.data(), letter.size}, {letter.data.get(), letter.size}, run_);
       box_.mail_.erase(mail);
       return true;
     }
@@ -56,6 +58,8 @@ class Mailbox {
    private:
     Mailbox& box_;
     int32_t own_;
+    const Backend& backend_;
+    const RunOptions& run_;
   };
 
   /// A number below `end` by chance; 0 where nothing is left to chance.
@@ -75,7 +79,8 @@ class Mailbox {
  private:
   static constexpr size_t kLongestDelay = 5;
   struct Letter {
-    std::vector<std::byte> bytes;
+    std::shared_ptr<std::byte> data;  // of the backend
+    int64_t size = 0;
     size_t delay = 0;  // times that it is not there yet when it is asked for
   };
   // By sender, receiver and number.
@@ -94,10 +99,10 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   std::vector<RankExecutor> ranks;
   std::vector<Mailbox::Port> ports;
   for (int32_t r = 0; r < std::ssize(plan.ranks); ++r) {
-    ShardMemory& shard = shards.emplace_back(plan, r);
+    ShardMemory& shard = shards.emplace_back(plan, r, *backend, run);
     shard.take(whole);
     ranks.emplace_back(plan, r, *backend, shard.tensors(), run);
-    ports.emplace_back(mailbox, r);
+    ports.emplace_back(mailbox, r, *backend, run);
   }
   for (bool moved = true; moved;) {
     moved = false;

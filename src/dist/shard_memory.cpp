@@ -1,38 +1,20 @@
 #include "dist/shard_memory.h"
 
-#include <cstring>
-
 #include "dist/sizes.h"
 
 namespace verbatim::dist {
 namespace {
 
-std::byte* row(const TensorView& t, int64_t b, int64_t l, int64_t h) {
-  return static_cast<std::byte*>(t.data) + t.offset(b, l, h) * size_of(t.dtype);
-}
-
 /// Copies the rows that a rank holds of a tensor of the problem to its shard, or back.
-void copy_rows(const TensorView& whole, const HeldRows& rows, const TensorView& local, bool back) {
-  const auto bytes = static_cast<size_t>(whole.shape[3] * size_of(whole.dtype));
-  for (const RowRange& range : rows.ranges()) {
-    for (int64_t l = range.rows.begin; l < range.rows.end; ++l) {
-      for (int64_t h = 0; h < whole.shape[2]; ++h) {
-        std::byte* ours = row(local, 0, rows.at(range.batch, l), h);
-        std::byte* theirs = row(whole, range.batch, l, h);
-        std::memcpy(back ? theirs : ours, back ? ours : theirs, bytes);
-      }
-    }
-  }
-}
-
-void copy_rows(const RowView& whole, const HeldRows& rows, const RowView& local, bool back) {
-  for (const RowRange& range : rows.ranges()) {
-    for (int64_t h = 0; h < whole.shape[1]; ++h) {
-      float* ours = local.row(0, h) + rows.at(range.batch, range.rows.begin);
-      float* theirs = whole.row(range.batch, h) + range.rows.begin;
-      const auto bytes = static_cast<size_t>(range.rows.end - range.rows.begin) * sizeof(float);
-      std::memcpy(back ? theirs : ours, back ? ours : theirs, bytes);
-    }
+template <class View>
+void copy_rows(const Backend& backend, const RunOptions& run, const View& whole,
+               const HeldRows& held, const View& local, Interval heads, bool back) {
+  for (const RowRange& range : held.ranges()) {
+    const int64_t begin = held.at(range.batch, range.rows.begin);
+    const ByteRows ours =
+        byte_rows(local, 0, {begin, begin + range.rows.end - range.rows.begin}, heads);
+    const ByteRows theirs = byte_rows(whole, range.batch, range.rows, heads);
+    backend.copy(back ? theirs : ours, back ? ours : theirs, run);
   }
 }
 
@@ -63,21 +45,28 @@ LocalTensors whole_tensors(const BackwardTensors& tensors) {
   return whole;
 }
 
-ShardMemory::ShardMemory(const DistPlan& plan, int32_t rank)
+ShardMemory::ShardMemory(const DistPlan& plan, int32_t rank, const Backend& backend,
+                         const RunOptions& run)
     : plan_(plan),
+      backend_(backend),
+      run_(run),
       own_(plan.ranks[static_cast<size_t>(rank)]),
-      memory_(plan.whole.problem, operands_of(plan.whole.pass), own_.home_q.size(),
+      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass), own_.home_q.size(),
               own_.home_kv.size(), plan.whole.problem.q_heads, plan.whole.problem.kv_heads) {}
 
 void ShardMemory::exchange(const LocalTensors& whole, bool back) {
   for (const Operand operand : operands_of(plan_.whole.pass)) {
     if (is_output(plan_.whole.pass, operand) != back) continue;
     if (operand == Operand::lse) {
-      copy_rows(whole.lse, own_.home_q, tensors().lse, back);
-    } else {
-      copy_rows(whole[operand], on_kv_axis(operand) ? own_.home_kv : own_.home_q,
-                tensors()[operand], back);
+      copy_rows(backend_, run_, whole.lse, own_.home_q, tensors().lse, {0, whole.lse.shape[1]},
+                back);
+      continue;
     }
+    const TensorView& all = whole[operand];
+    const bool dense = all.stride[2] == all.shape[3];
+    for (int64_t h = 0; h < all.shape[2]; h = dense ? all.shape[2] : h + 1)
+      copy_rows(backend_, run_, all, on_kv_axis(operand) ? own_.home_kv : own_.home_q,
+                tensors()[operand], {h, dense ? all.shape[2] : h + 1}, back);
   }
 }
 

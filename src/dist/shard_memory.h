@@ -15,7 +15,9 @@ LocalTensors whole_tensors(const BackwardTensors& tensors);
 
 class ShardMemory {
  public:
-  ShardMemory(const DistPlan& plan, int32_t rank);
+  ShardMemory(const DistPlan& plan, int32_t rank, const Backend& backend, const RunOptions& run);
+  /// Memory of the same backend for another rank.
+  ShardMemory of(int32_t rank) const { return {plan_, rank, backend_, run_}; }
   const LocalTensors& tensors() const { return memory_.tensors(); }
   /// Copies the inputs of the rank's positions.
   void take(const LocalTensors& whole) { exchange(whole, false); }
@@ -28,6 +30,8 @@ class ShardMemory {
   void exchange(const LocalTensors& whole, bool back);
 
   const DistPlan& plan_;
+  const Backend& backend_;
+  const RunOptions& run_;
   const RankPlan& own_;
   LocalMemory memory_;
 };

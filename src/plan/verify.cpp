@@ -164,14 +164,7 @@ int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
       last = std::max(last, of_task[static_cast<size_t>(awaited)]);
     }
   }
-  int32_t residency = 1, block_begin = 0, block_last = 0;
-  for (size_t p = 0; p < tasks.size(); ++p) {
-    block_last = std::max(block_last, furthest[p]);
-    if (block_last != static_cast<int32_t>(p)) continue;
-    residency = std::max(residency, block_last + 1 - block_begin);
-    block_begin = block_last = static_cast<int32_t>(p) + 1;
-  }
-  return residency;
+  return largest_block(furthest);
 }
 
 /// With fixed sequences every worker must run: who waits may wait for any other.
@@ -215,6 +208,17 @@ int32_t OrderProof::residency(const Plan& plan) {
   const auto sequences = check_placement(plan);
   return plan.placement.queue ? queue_residency(plan, ordered_, sequences, waits_)
                               : static_residency(plan, ordered_);
+}
+
+int32_t largest_block(std::span<const int32_t> furthest) {
+  int32_t largest = 1, begin = 0, last = 0;
+  for (size_t p = 0; p < furthest.size(); ++p) {
+    last = std::max(last, furthest[p]);
+    if (last != static_cast<int32_t>(p)) continue;
+    largest = std::max(largest, last + 1 - begin);
+    begin = last = static_cast<int32_t>(p) + 1;
+  }
+  return largest;
 }
 
 int32_t verify(const Plan& plan) { return OrderProof(plan).residency(plan); }

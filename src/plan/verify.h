@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,5 +27,9 @@ class OrderProof {
   std::vector<std::optional<Waits>> waits_;  // by order, once they have been asked for
   bool rotates_ = false;
 };
+
+/// The most tasks of a block that no task before it waits into. `furthest`: of each task of a
+/// sequence the last that it waits for, or itself.
+int32_t largest_block(std::span<const int32_t> furthest);
 
 }  // namespace verbatim

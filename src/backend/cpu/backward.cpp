@@ -16,6 +16,7 @@
 #include "backend/executor.h"
 #include "backend/sums.h"
 #include "plan/dropout_origins.h"
+#include "plan/visits.h"
 
 namespace verbatim::cpu {
 namespace {
@@ -363,7 +364,11 @@ class BackwardWorker final : public Worker {
   /// Where the sums of the current dQ rows lie until their last addend is in.
   RowsOut row_sums(int64_t first, const RowsOut& out) const {
     if (out.dtype == Dtype::f32) return out;
-    if (call_.piece) return rows_out(call_.piece->memory.dq_sums, q_place(first));
+    if (call_.piece) {
+      const Place at = q_place(first);
+      const int64_t apart = call_.tensors.dq.shape[2] * head_dim();  // rows of all heads
+      return {call_.piece->memory.dq_sums + at.l * apart + at.h * head_dim(), Dtype::f32, apart};
+    }
     const int64_t place = call_.layout.row_place(at_.head, run().q_head, at_.q_tile);
     return {call_.places + place, Dtype::f32, head_dim()};
   }
@@ -448,20 +453,12 @@ class BackwardWorker final : public Worker {
   bool finite_k_ = true;
 };
 
-/// The addends that are in each sum before a piece starts, [sums]: of a row as many as the first of
-/// its visits in here has before it.
+/// The addends that are in each sum before a piece starts, [sums].
 std::vector<int32_t> added_before(const SumLayout& layout, const PieceCall* piece) {
   std::vector<int32_t> added(static_cast<size_t>(layout.sums()), 0);
   if (!piece) return added;
-  const int32_t head = piece->piece.head;
-  std::vector<bool> met(added.size());
-  for (const Run& run : piece->piece.order->runs) {
-    for (int32_t i = 0; i < run.count; ++i) {
-      const auto sum = static_cast<size_t>(layout.row_sum(head, run.q_head, run.tile(i)));
-      added[sum] = met[sum] ? std::min(added[sum], run.addend_of(i)) : run.addend_of(i);
-      met[sum] = true;
-    }
-  }
+  std::ranges::copy(addends_before(*piece->piece.order),
+                    added.begin() + layout.row_sum(piece->piece.head, 0, 0));
   return added;
 }
 

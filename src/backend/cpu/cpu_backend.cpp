@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -49,23 +50,32 @@ class CpuBackend final : public Backend {
     cpu::run_backward(plan, tensors, sized(plan, run), cpu::kernels());
   }
 
-  void forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
-                     const PieceMemory& memory, const RunOptions& run) const override {
+  double forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
+                       const PieceMemory& memory, const RunOptions& run) const override {
     require(whole, Pass::forward, "cpu.forward_piece");
     const cpu::PieceCall call{piece, memory};
+    const Clock::time_point begin = Clock::now();
     cpu::run_forward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  void backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
-                      const PieceMemory& memory, const RunOptions& run) const override {
+  double backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
+                        const PieceMemory& memory, const RunOptions& run) const override {
     require(whole, Pass::backward, "cpu.backward_piece");
     const cpu::PieceCall call{piece, memory};
+    const Clock::time_point begin = Clock::now();
     cpu::run_backward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
   void add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
-           const PieceMemory& memory) const override {
+           const PieceMemory& memory, const RunOptions&) const override {
     cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
+  }
+
+  int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override {
+    if (whole.problem.dtype == Dtype::f32) return 0;  // they lie in dq
+    return q_rows.size() * q_heads * whole.problem.head_dim;
   }
 
  private:

@@ -40,7 +40,7 @@ const T* at(const void* base, int64_t offset) {
 /// Offsets of one order's arrays.
 struct OrderOffsets {
   int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, q_used, kv_used, slice_ids, slices,
-      dropout_origins;
+      dropout_origins, q_rows, kv_rows, carries;
 };
 
 /// OrderView::q_used or kv_used of tiles with these edges, from what each slice shows of the axis.
@@ -56,7 +56,7 @@ std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<I
 }
 
 OrderOffsets add_order(Blob& blob, const HeadOrder& order,
-                       const std::vector<DropoutOrigin>& dropout_origins) {
+                       const std::vector<DropoutOrigin>& dropout_origins, const LocalPiece* piece) {
   const TileMap& tiles = *order.tiles;
   std::vector<Interval> queries, keys;
   for (const Slice& slice : tiles.slices) {
@@ -65,22 +65,26 @@ OrderOffsets add_order(Blob& blob, const HeadOrder& order,
     queries.push_back({shown->q_begin, shown->q_end});
     keys.push_back({shown->k_begin, shown->k_end});
   }
+  const int64_t q_edges = blob.add(tiles.q_edges), kv_edges = blob.add(tiles.kv_edges);
   return {.runs = blob.add(order.runs),
           .chains = blob.add(order.chains),
           .tasks = blob.add(order.tasks),
           .row_addends = blob.add(order.row_addends),
-          .q_edges = blob.add(tiles.q_edges),
-          .kv_edges = blob.add(tiles.kv_edges),
+          .q_edges = q_edges,
+          .kv_edges = kv_edges,
           .q_used = blob.add(used(tiles.q_edges, queries)),
           .kv_used = blob.add(used(tiles.kv_edges, keys)),
           .slice_ids = blob.add(tiles.slice_ids),
           .slices = blob.add(tiles.slices),
-          .dropout_origins = blob.add(dropout_origins)};
+          .dropout_origins = blob.add(dropout_origins),
+          .q_rows = piece ? blob.add(piece->q_rows) : q_edges,
+          .kv_rows = piece ? blob.add(piece->kv_rows) : kv_edges,
+          .carries = piece ? blob.add(piece->carries) : -1};
 }
 
 }  // namespace
 
-DevicePlan::DevicePlan(const Device& device, const Plan& plan)
+DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece)
     : device_(device.index),
       pass_(plan.pass),
       ordered_(plan.level != Level::not_guaranteed),
@@ -92,16 +96,23 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
       uploads_(device.uploads) {
   const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
-  const DropoutOrigins dropout(plan);
+  DropoutOrigins dropout(plan);
+  if (piece) dropout.first_sequence = {piece->first_sequence};
   std::vector<OrderOffsets> offsets;
   for (const auto& order : orders_) {
-    offsets.push_back(add_order(blob, *order, dropout.of_order[offsets.size()]));
+    offsets.push_back(add_order(blob, *order, dropout.of_order[offsets.size()], piece));
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
     shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
   live_heads_ = verbatim::live_heads(plan);
+  if (piece && pass_ == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
+    piece_ = true;
+    shared_tiles_ = empty_rows_ = false;
+    live_heads_ = {1, group_};
+  }
+  const int64_t turns = piece ? blob.add(piece->first_addends) : -1;
   const int64_t heads = blob.add(order_of_head_);
   const int64_t sequences = blob.add(dropout.first_sequence);
   const int64_t placed = blob.add(placement_.tasks);
@@ -120,6 +131,9 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
                          .row_addends = at<int32_t>(memory_, o.row_addends),
                          .q_edges = at<int64_t>(memory_, o.q_edges),
                          .kv_edges = at<int64_t>(memory_, o.kv_edges),
+                         .q_rows = at<int64_t>(memory_, o.q_rows),
+                         .kv_rows = at<int64_t>(memory_, o.kv_rows),
+                         .carries = o.carries < 0 ? nullptr : at<Carry>(memory_, o.carries),
                          .q_used = at<int32_t>(memory_, o.q_used),
                          .kv_used = at<int32_t>(memory_, o.kv_used),
                          .slice_ids = at<int32_t>(memory_, o.slice_ids),
@@ -138,7 +152,10 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan)
            .unit_count = static_cast<int32_t>(queue ? placement_.tasks.size()
                                                     : placement_.worker_begin.size() - 1),
            .group = group_,
-           .kv_heads = kv_heads_};
+           .kv_heads = kv_heads_,
+           .first_q_head = piece ? static_cast<int32_t>(piece->q_head) : 0};
+  if (turns >= 0) first_turns_ = at<int32_t>(memory_, turns);
+  if (piece) turns_ = piece->first_addends.size();
 
   // The runtime has copied `bytes` when this returns; the device need not have.
   check(cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, uploads_),
@@ -163,6 +180,13 @@ void DevicePlan::before_launch(cudaStream_t stream, cudaGraph_t graph) const {
   } else {
     check(cudaStreamWaitEvent(stream, uploaded_), "cuda.plan");
   }
+}
+
+void DevicePlan::set_turns(void* row_turn, cudaStream_t stream) const {
+  if (turns_ == 0) return;
+  check(cudaMemcpyAsync(row_turn, first_turns_, turns_ * sizeof(int32_t), cudaMemcpyDeviceToDevice,
+                        stream),
+        "cuda.piece");
 }
 
 void DevicePlan::in_use_until(std::shared_ptr<const End> end) const {

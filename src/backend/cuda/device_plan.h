@@ -9,8 +9,9 @@
 
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/in_flight.h"
+#include "backend/cuda/kernel.h"
 #include "backend/cuda/runtime.h"
-#include "plan/live_heads.h"
+#include "backend/local_piece.h"
 #include "verbatim/plan.h"
 
 namespace verbatim::cuda {
@@ -18,17 +19,24 @@ namespace verbatim::cuda {
 /// A Plan on a device, with what launches need to know of it. Safe to use from several threads.
 class DevicePlan {
  public:
-  DevicePlan(const Device& device, const Plan& plan);
+  DevicePlan(const Device& device, const Plan& plan) : DevicePlan(device, plan, nullptr) {}
+  DevicePlan(const Device& device, const LocalPiece& piece)
+      : DevicePlan(device, piece.plan, &piece) {}
   ~DevicePlan();  // idle()
   DevicePlan(const DevicePlan&) = delete;
   DevicePlan& operator=(const DevicePlan&) = delete;
 
   const PlanView& view() const { return view_; }
+  PlanExtent extent() const {
+    return {max_q_tiles_, max_kv_tiles_, shared_tiles_, live_heads_, piece_};
+  }
   int32_t max_q_tiles() const { return max_q_tiles_; }
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
   bool shared_tiles() const { return shared_tiles_; }
   bool empty_rows() const { return empty_rows_; }
   LiveHeads live_heads() const { return live_heads_; }
+  /// Of a piece's backward: copies the turns that rows begin with to HandOff::row_turn.
+  void set_turns(void* row_turn, cudaStream_t stream) const;
 
   bool holds(const Device& device, const Plan& plan) const;
 
@@ -43,6 +51,8 @@ class DevicePlan {
   bool idle() const;
 
  private:
+  DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece);
+
   int device_;
   Pass pass_;
   bool ordered_;
@@ -61,9 +71,11 @@ class DevicePlan {
   cudaEvent_t uploaded_ = nullptr;
   void* memory_ = nullptr;
   PlanView view_{};
+  const int32_t* first_turns_ = nullptr;
+  size_t turns_ = 0;
   int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
   LiveHeads live_heads_{};
-  bool shared_tiles_ = false, empty_rows_ = false;
+  bool shared_tiles_ = false, empty_rows_ = false, piece_ = false;
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in

@@ -6,6 +6,7 @@
 #include <numbers>
 #include <optional>
 
+#include "backend/cuda/add_sums.h"
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/in_flight.h"
@@ -161,40 +162,45 @@ class Launch {
   std::optional<Turnstile> turnstile_;
 };
 
-/// What both passes do: fill in the plan and the memory, and launch.
+/// A whole plan on the device, for what `stream` is given from now on.
+std::shared_ptr<const DevicePlan> uploaded(const Device& device, const Plan& plan,
+                                           cudaStream_t stream) {
+  const cudaGraph_t graph = graph_of(stream);
+  auto held = device_plan(device, plan);
+  if (graph) keep_with(graph, held);
+  held->before_launch(stream, graph);
+  return held;
+}
+
+/// What both passes do: fill in the plan and the memory, and launch. `held` is the plan on the
+/// device.
 template <class Params>
 void run_plan(const Device& device, const Kernel& kernel,
               void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
-              const RunOptions& run, int64_t spin_limit_ns, Params params,
+              const DevicePlan& held, const RunOptions& run, int64_t spin_limit_ns, Params params,
               const RecordView& record = {}) {
   const auto stream = static_cast<cudaStream_t>(run.stream);
-  const cudaGraph_t graph = graph_of(stream);
-  const auto held = device_plan(device, plan);
-  if (graph) keep_with(graph, held);
-  held->before_launch(stream, graph);
-  const Layout layout(plan.problem, held->max_q_tiles(), held->max_kv_tiles(),
-                      kernel.workspace_bytes(plan.problem, {.max_q_tiles = held->max_q_tiles(),
-                                                            .max_kv_tiles = held->max_kv_tiles(),
-                                                            .shared_tiles = held->shared_tiles(),
-                                                            .live_heads = held->live_heads()}));
+  const Layout layout(plan.problem, held.max_q_tiles(), held.max_kv_tiles(),
+                      kernel.workspace_bytes(plan.problem, held.extent()));
   const Scratch own(device, run.workspace ? 0 : layout.end, stream);
   void* memory = run.workspace ? callers_workspace(run, layout.end) : own.data();
   check(cudaMemsetAsync(memory, 0, layout.workspace, stream), kernel.name);
+  held.set_turns(static_cast<std::byte*>(memory) + layout.row_turns, stream);
   params.sizes = sizes_of(plan.problem);
   params.scalars = scalars_of(plan.problem, run);
-  params.plan = held->view();
-  params.hand_off = layout.hand_off(memory, *held, plan.residency, device.report, spin_limit_ns);
+  params.plan = held.view();
+  params.hand_off = layout.hand_off(memory, held, plan.residency, device.report, spin_limit_ns);
   params.workspace = static_cast<std::byte*>(memory) + layout.workspace;
-  const Launch started(device, *held, stream, graph, plan.residency);
+  const Launch started(device, held, stream, graph_of(stream), plan.residency);
   launch(params, {.stream = stream,
                   .multiprocessors = started.multiprocessors(),
                   .residency = plan.residency,
                   .together = started.together(),
                   .dtype = plan.problem.dtype,
                   .tile = tile_of(plan),
-                  .shared_tiles = held->shared_tiles(),
-                  .live_heads = held->live_heads(),
-                  .empty_rows = held->empty_rows(),
+                  .shared_tiles = held.shared_tiles(),
+                  .live_heads = held.live_heads(),
+                  .empty_rows = held.empty_rows(),
                   .ordered = plan.level != Level::not_guaranteed,
                   .record = record});
 }
@@ -301,7 +307,8 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
   params.v = ref("v", staging.input(tensors.v));
   params.o = ref("o", staging.output(tensors.o));
   params.lse = staging.output(tensors.lse).data;
-  run_plan(device_, chosen, chosen.forward, plan, run, wait_limit, params);
+  const auto held = uploaded(device_, plan, static_cast<cudaStream_t>(run.stream));
+  run_plan(device_, chosen, chosen.forward, plan, *held, run, wait_limit, params);
   if (staging.finish()) check_waits();
 }
 
@@ -328,13 +335,128 @@ void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
   if (run.timeline && chosen.records && chosen.records(plan.problem)) {
     recording.emplace(device_, plan, static_cast<cudaStream_t>(run.stream));
   }
-  run_plan(device_, chosen, chosen.backward, plan, run, wait_limit, params,
+  const auto held = uploaded(device_, plan, static_cast<cudaStream_t>(run.stream));
+  run_plan(device_, chosen, chosen.backward, plan, *held, run, wait_limit, params,
            recording ? recording->view() : RecordView{});
   if (recording) {
     const auto [q_tiles, kv_tiles] = extent_of(plan);
     recording->collect(plan, q_tiles, kv_tiles, *run.timeline);
   }
   if (staging.finish()) check_waits();
+}
+
+template <class Params>
+double CudaBackend::run_piece(const Kernel& kernel,
+                              void (*launch)(const Params&, const LaunchContext&),
+                              const LocalPiece& piece, const RunOptions& run,
+                              const Params& params) const {
+  const auto stream = static_cast<cudaStream_t>(run.stream);
+  const int64_t wait_limit = wait_limit_ns(run);
+  check_limits(kernel.limits, piece.plan.problem, counts_of(piece.plan));
+  check_waits();
+  const DevicePlan held(device_, piece);
+  held.before_launch(stream, nullptr);
+  const Stopwatch watch(stream);
+  run_plan(device_, kernel, launch, piece.plan, held, run, wait_limit, params);
+  const double seconds = watch.seconds();
+  check_waits();
+  return seconds;
+}
+
+double CudaBackend::forward_piece(const Plan& whole, const Piece& piece,
+                                  const ForwardTensors& tensors, const PieceMemory& memory,
+                                  const RunOptions& run) const {
+  const LocalPiece local(whole, piece, memory, tensors.q.shape[2]);
+  const Kernel& chosen = kernel(local.plan);
+  const DeviceGuard guard(device_.index);
+  ForwardParams params;
+  params.q = ref("q", local.q_side(tensors.q));
+  params.k = ref("k", local.kv_side(tensors.k));
+  params.v = ref("v", local.kv_side(tensors.v));
+  params.o = ref("o", local.q_side(tensors.o));
+  params.lse = local.q_side(tensors.lse).data;
+  return run_piece(chosen, chosen.forward, local, run, params);
+}
+
+double CudaBackend::backward_piece(const Plan& whole, const Piece& piece,
+                                   const BackwardTensors& tensors, const PieceMemory& memory,
+                                   const RunOptions& run) const {
+  const LocalPiece local(whole, piece, memory, tensors.q.shape[2]);
+  const Kernel& chosen = kernel(local.plan);
+  const DeviceGuard guard(device_.index);
+  BackwardParams params;
+  params.q = ref("q", local.q_side(tensors.q));
+  params.k = ref("k", local.kv_side(tensors.k));
+  params.v = ref("v", local.kv_side(tensors.v));
+  params.o = ref("o", local.q_side(tensors.o));
+  params.dout = ref("dout", local.q_side(tensors.dout));
+  params.lse = local.q_side(tensors.lse).data;
+  params.dq = ref("dq", local.q_side(tensors.dq));
+  params.dk = ref("dk", local.kv_side(tensors.dk));
+  params.dv = ref("dv", local.kv_side(tensors.dv));
+  const auto q_tiles = static_cast<int32_t>(local.q_rows.size());
+  params.carried = {
+      memory.dq_sums + local.q_head_at * chosen.dq_sum_floats(local.plan.problem, q_tiles),
+      memory.blocks, memory.block_floats};
+  return run_piece(chosen, chosen.backward, local, run, params);
+}
+
+void CudaBackend::add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
+                      const PieceMemory& memory, const RunOptions& run) const {
+  const Problem& problem = whole.problem;
+  const auto edge = whole.order(sums.head).tiles->kv_edges.begin() + sums.kv_tile;
+  const int64_t row = memory.kv_rows.at(sums.head / problem.kv_heads, edge[0]);
+  const int64_t head = sums.head % problem.kv_heads - memory.first_kv_head;
+  const Kernel& chosen = kernel(whole);
+  const DeviceGuard guard(device_.index);
+  const Scalars scalars = scalars_of(problem, run);
+  const TensorRef dk = ref("dk", tensors.dk), dv = ref("dv", tensors.dv);
+  add_tile_sums(
+      {.dtype = problem.dtype,
+       .blocks = {nullptr, memory.blocks, memory.block_floats},
+       .rows = static_cast<int32_t>(edge[1] - edge[0]),
+       .outputs = {{dk.at<uint16_t>(0, row, head), dk.row, static_cast<int32_t>(problem.head_dim),
+                    scalars.scale},
+                   {dv.at<uint16_t>(0, row, head), dv.row, static_cast<int32_t>(problem.head_dim_v),
+                    chosen.scales_dv ? scalars.dropout.scale : 1}}},
+      sums.blocks, static_cast<cudaStream_t>(run.stream));
+}
+
+int64_t CudaBackend::dq_sum_floats(const Plan& whole, const HeldRows& q_rows,
+                                   int64_t q_heads) const {
+  Problem local = whole.problem;
+  local.q_len = q_rows.size();
+  return q_heads *
+         kernel(whole).dq_sum_floats(local, local_q_tiles(whole, q_rows, whole.problem.batch));
+}
+
+std::shared_ptr<std::byte> CudaBackend::allocate(int64_t bytes, const RunOptions& run) const {
+  const DeviceGuard guard(device_.index);
+  const auto memory =
+      std::make_shared<Scratch>(device_, bytes, static_cast<cudaStream_t>(run.stream));
+  return {memory, static_cast<std::byte*>(memory->data())};
+}
+
+void CudaBackend::fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const {
+  if (rows.bytes == 0 || rows.rows == 0) return;
+  const DeviceGuard guard(device_.index);
+  cuda::check(
+      cudaMemset2DAsync(rows.at, static_cast<size_t>(std::max(rows.apart, rows.bytes)), value,
+                        static_cast<size_t>(rows.bytes), static_cast<size_t>(rows.rows),
+                        static_cast<cudaStream_t>(run.stream)),
+      "cuda.fill");
+}
+
+void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const {
+  if (to.bytes == 0 || to.rows == 0) return;
+  const DeviceGuard guard(device_.index);
+  const auto apart = [](const ByteRows& rows) {
+    return static_cast<size_t>(std::max(rows.apart, rows.bytes));
+  };
+  cuda::check(cudaMemcpy2DAsync(to.at, apart(to), from.at, apart(from),
+                                static_cast<size_t>(to.bytes), static_cast<size_t>(to.rows),
+                                cudaMemcpyDefault, static_cast<cudaStream_t>(run.stream)),
+              "cuda.copy");
 }
 
 void CudaBackend::synchronize(const RunOptions& run) const {

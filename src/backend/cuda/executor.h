@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/registry.h"
 #include "backend/cuda/runtime.h"
+#include "backend/local_piece.h"
 
 namespace verbatim::cuda {
 
@@ -36,6 +37,17 @@ class CudaBackend : public Backend {
   void backward(const Plan& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override;
 
+  double forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
+                       const PieceMemory& memory, const RunOptions& run) const override;
+  double backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
+                        const PieceMemory& memory, const RunOptions& run) const override;
+  void add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
+           const PieceMemory& memory, const RunOptions& run) const override;
+  int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override;
+  std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override;
+  void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const override;
+  void copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const override;
+
   /// Waits for all work on run.stream; throws Error(device) for what it or earlier work met.
   void synchronize(const RunOptions& run) const;
 
@@ -50,6 +62,9 @@ class CudaBackend : public Backend {
   const Kernel& kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
                        const TileShape& tile) const;
   int64_t wait_limit_ns(const RunOptions& run) const;
+  template <class Params>
+  double run_piece(const Kernel& kernel, void (*launch)(const Params&, const LaunchContext&),
+                   const LocalPiece& piece, const RunOptions& run, const Params& params) const;
 
   const Device& device_;
   int64_t wait_limit_ns_ = 10'000'000'000;

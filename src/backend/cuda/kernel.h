@@ -34,6 +34,7 @@ struct PlanExtent {
   int32_t max_q_tiles, max_kv_tiles;  // most of any order
   bool shared_tiles;                  // as in LaunchContext
   LiveHeads live_heads;               // as in LaunchContext
+  bool piece = false;                 // sums are carried: CarriedSums
 };
 
 /// A compiled kernel. Its functions are pure, except for the launches; a launch enqueues all it
@@ -51,6 +52,10 @@ struct Kernel {
   int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
   /// Bytes of Params::workspace.
   int64_t (*workspace_bytes)(const Problem& problem, const PlanExtent& extent);
+  /// Backward: P has no scale of dropout, dV gets it where it is rounded.
+  bool scales_dv = false;
+  /// Backward: floats of CarriedSums::dq for each query head of `problem` and so many tiles.
+  int64_t (*dq_sum_floats)(const Problem& problem, int32_t q_tiles) = nullptr;
   /// Whether it fills LaunchContext::record when that has memory; null: never.
   bool (*records)(const Problem& problem) = nullptr;
   void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null

@@ -137,8 +137,8 @@ class DevicePlan {
     view.runs = keep(runs);
     view.chains = keep(chains);
     view.tasks = keep(tasks);
-    view.q_edges = keep(map.q_edges);
-    view.kv_edges = keep(map.kv_edges);
+    view.q_edges = view.q_rows = keep(map.q_edges);
+    view.kv_edges = view.kv_rows = keep(map.kv_edges);
     view.slice_ids = keep(map.slice_ids);
     view.slices = keep(map.slices);
     view.dropout_origins = keep(std::vector<DropoutOrigin>(map.q_tiles()));

@@ -86,6 +86,15 @@ struct HandOff {
   }
 };
 
+/// Sums with which a piece of a plan goes on, and which it leaves (verbatim/piece.h).
+struct CarriedSums {
+  float* dq;      // as Kernel::dq_sum_floats has them
+  float* blocks;  // of Carry: dK, then dV of a KV tile, rows without gaps; null: the plan is whole
+  int64_t block_floats;
+
+  VERBATIM_HD float* block(int32_t number) const { return blocks + number * block_floats; }
+};
+
 struct ForwardParams {
   PlanView plan{};
   Sizes sizes;
@@ -103,6 +112,7 @@ struct BackwardParams {
   TensorRef q, k, v, o, dout;
   const float* lse;  // [batch, q_heads, q_len]
   TensorRef dq, dk, dv;
+  CarriedSums carried{};
   HandOff hand_off{};
   void* workspace = nullptr;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
 };

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/dropout.h"
-#include "verbatim/plan.h"
+#include "verbatim/piece.h"
 
 namespace verbatim::cuda {
 
@@ -16,6 +16,11 @@ struct OrderView {
   const int32_t* row_addends;  // backward: [q_tiles] addends of each dQ row; 0: dQ = 0
   const int64_t* q_edges;      // [q_tiles + 1]
   const int64_t* kv_edges;     // [kv_tiles + 1]
+  // Rows of the tensors at which tiles begin: the edges, but of a piece of a plan where its memory
+  // has the tile, -1 where it does not.
+  const int64_t* q_rows;   // [q_tiles]
+  const int64_t* kv_rows;  // [kv_tiles]
+  const Carry* carries;    // of a piece's backward: [chains]; else null
   // Positions of a tile up to the last that the mask shows: what lies behind them, padding or
   // another document, may hold anything and enters no product.
   const int32_t* q_used;   // [q_tiles]
@@ -38,6 +43,7 @@ struct PlanView {
   int32_t unit_count;
   int32_t group;  // query heads per KV head
   int32_t kv_heads;
+  int32_t first_q_head;  // of the problem, for dropout: 0, but of a piece of a plan
 
   /// Where dropout counts from in query tile `q_tile` of `head`.
   VERBATIM_HD DropoutOrigin dropout_origin(int32_t head, int32_t q_tile) const {

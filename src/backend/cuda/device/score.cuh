@@ -29,6 +29,7 @@ __device__ uint32_t kept(const Dropout& dropout, const PlanView& plan, int32_t h
   const DropoutOrigin origin = plan.dropout_origin(head, q_tile);
   q -= origin.q;
   k -= origin.k;
+  h += plan.first_q_head;
   uint32_t bits = 0;
 #pragma unroll 1
   for (int n = 0; n < kColumns; ++n) {

@@ -8,7 +8,8 @@ namespace verbatim::cuda {
 
 /// Up to kBlock consecutive rows of one visited tile.
 struct Step {
-  int64_t row;         // first row, on the streamed axis
+  int32_t row;         // first row, on the streamed axis
+  int32_t at;          // that row in the tensors
   int32_t rows;        // rows that exist
   int32_t used;        // of them up to the last that the mask shows: the others count as 0
   int32_t q_head;      // inside the group
@@ -22,21 +23,24 @@ struct Step {
 template <int kBlock>
 class Steps {
  public:
-  /// `edges` and `used` are those of the streamed axis.
+  /// `edges`, `rows` and `used` are those of the streamed axis.
   __device__ Steps(const OrderView& order, const Chain& chain, const int64_t* edges,
-                   const int32_t* used)
+                   const int64_t* rows, const int32_t* used)
       : run_(order.runs + chain.run_begin),
         end_(order.runs + chain.run_end),
         ids_(order.slice_ids),
         edges_(edges),
+        rows_(rows),
         used_(used) {}
 
   __device__ bool next(Step& step) {
     if (run_ == end_) return false;
     const int32_t tile = run_->first + visit_ * run_->step;
-    const int64_t begin = edges_[tile] + done_, left = edges_[tile + 1] - begin;
+    const auto begin = static_cast<int32_t>(edges_[tile]) + done_;
+    const int32_t left = static_cast<int32_t>(edges_[tile + 1]) - begin;
     step = {.row = begin,
-            .rows = static_cast<int32_t>(left < kBlock ? left : kBlock),
+            .at = static_cast<int32_t>(rows_[tile]) + done_,
+            .rows = min(left, kBlock),
             .used = min(max(used_[tile] - done_, 0), kBlock),
             .q_head = run_->q_head,
             .tile = tile,
@@ -57,7 +61,7 @@ class Steps {
  private:
   const Run *run_, *end_;
   const int32_t* ids_;
-  const int64_t* edges_;
+  const int64_t *edges_, *rows_;
   const int32_t* used_;
   int32_t visit_ = 0, done_ = 0;
 };

@@ -37,8 +37,11 @@ int64_t shared_bytes(const Problem& p, const TileShape& tile) {
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& extent) {
-  return BackwardWorkspace::of(sizes_of(problem), extent.shared_tiles).end * int64_t{sizeof(float)};
+  return BackwardWorkspace::of(sizes_of(problem), extent.shared_tiles, extent.piece).end *
+         int64_t{sizeof(float)};
 }
+
+int64_t dq_sum_floats(const Problem& problem, int32_t) { return problem.q_len * problem.head_dim; }
 
 void launch(const BackwardParams& params, const LaunchContext& context) {
   const Sizes& s = params.sizes;
@@ -59,6 +62,7 @@ Kernel backward_kernel() {
           .lacks = lacks_here,
           .shared_bytes = shared_bytes,
           .workspace_bytes = workspace_bytes,
+          .dq_sum_floats = dq_sum_floats,
           .forward = nullptr,
           .backward = launch};
 }

@@ -30,23 +30,24 @@ class BackwardWorker {
       : p_(params),
         s_(storage),
         space_(static_cast<float*>(params.workspace)),
-        at_(BackwardWorkspace::of(params.sizes, shared_tiles)) {}
+        at_(BackwardWorkspace::of(params.sizes, shared_tiles, params.carried.blocks != nullptr)) {}
 
   __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) {
     head_ = head;
     b_ = head / p_.sizes.kv_heads;
     kv_head_ = head % p_.sizes.kv_heads;
-    key_ = order.kv_edges[chain.tile];
-    keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1] - key_);
+    key_ = static_cast<int32_t>(order.kv_edges[chain.tile]);
+    at_key_ = static_cast<int32_t>(order.kv_rows[chain.tile]);
+    keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1]) - key_;
 
     KeyGradient dk, dv;
     if (chain.continues) {
-      take_over(chain, dk, dv);
+      take_over(order, chain, dk, dv);
     } else {
       clear(dk);
       clear(dv);
     }
-    Steps<Config::kBlockQ> steps(order, chain, order.q_edges, order.q_used);
+    Steps<Config::kBlockQ> steps(order, chain, order.q_edges, order.q_rows, order.q_used);
     Step next;
     bool more = steps.next(next);
     __syncthreads();  // the previous chain has read its K
@@ -69,7 +70,7 @@ class BackwardWorker {
       if (more) load_rows(next);
       add_rows(order, step, careful);
     }
-    add_keys(chain, dk, dv);
+    add_keys(order, chain, dk, dv);
   }
 
  private:
@@ -106,9 +107,9 @@ class BackwardWorker {
 
   __device__ void load_keys(int32_t used) {
     constexpr int kThreads = Config::kThreads;
-    copy_async<kThreads>(s_.k, p_.k.at<const Element>(b_, key_, kv_head_), p_.k.row, used,
+    copy_async<kThreads>(s_.k, p_.k.at<const Element>(b_, at_key_, kv_head_), p_.k.row, used,
                          p_.sizes.head_dim);
-    copy_async<kThreads>(s_.v, p_.v.at<const Element>(b_, key_, kv_head_), p_.v.row, used,
+    copy_async<kThreads>(s_.v, p_.v.at<const Element>(b_, at_key_, kv_head_), p_.v.row, used,
                          p_.sizes.head_dim_v);
     commit_copies();
   }
@@ -116,14 +117,14 @@ class BackwardWorker {
   __device__ void load_rows(const Step& step) {
     constexpr int kThreads = Config::kThreads;
     const int64_t h = q_head(step);
-    copy_async<kThreads>(s_.q, p_.q.at<const Element>(b_, step.row, h), p_.q.row, step.used,
+    copy_async<kThreads>(s_.q, p_.q.at<const Element>(b_, step.at, h), p_.q.row, step.used,
                          p_.sizes.head_dim);
-    copy_async<kThreads>(s_.dout, p_.dout.at<const Element>(b_, step.row, h), p_.dout.row,
-                         step.used, p_.sizes.head_dim_v);
+    copy_async<kThreads>(s_.dout, p_.dout.at<const Element>(b_, step.at, h), p_.dout.row, step.used,
+                         p_.sizes.head_dim_v);
     commit_copies();
     const int row = threadIdx.x;
     if (row >= Config::kBlockQ) return;
-    const int64_t i = p_.sizes.row_index(b_, h, step.row + row);
+    const int64_t i = p_.sizes.row_index(b_, h, step.at + row);
     const float lse = row < step.rows ? p_.lse[i] : -INFINITY;
     s_.lse_log2[row] = lse == -INFINITY ? INFINITY : lse * kLog2e;
     s_.delta[row] = row < step.rows ? space_[at_.delta + i] : 0;
@@ -185,14 +186,14 @@ class BackwardWorker {
       }
       __syncthreads();
     }
-    float* sums = space_ + at_.dq;
+    float* sums = p_.carried.blocks ? p_.carried.dq : space_ + at_.dq;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = m + lane_ / 4 + 8 * i;
       if (r >= step.rows) continue;
-      float* sum = sums + p_.sizes.row_index(b_, h, step.row + r) * p_.sizes.head_dim;
+      float* sum = sums + p_.sizes.row_index(b_, h, step.at + r) * p_.sizes.head_dim;
       add_row<Config::kDqColumns>(dq[0], i, n, p_.sizes.head_dim, sum, first, last,
-                                  p_.dq.at<Element>(b_, step.row + r, h), p_.scalars.scale);
+                                  p_.dq.at<Element>(b_, step.at + r, h), p_.scalars.scale);
     }
     if (!last && step.last) {
       __syncthreads();
@@ -209,29 +210,48 @@ class BackwardWorker {
     __syncthreads();
   }
 
+  /// Where the sums of a chain's KV tile lie while they grow: their first rows.
+  struct KeySums {
+    float *dk, *dv;
+  };
+  /// `goes_in`: those that it goes on from; else those that it leaves.
+  __device__ KeySums key_sums(const OrderView& order, const Chain& chain, bool goes_in) const {
+    if (order.carries) {
+      const Carry carry = order.carries[&chain - order.chains];
+      float* block = p_.carried.block(goes_in ? carry.in : carry.out);
+      return {block, block + int64_t{keys_} * p_.sizes.head_dim};
+    }
+    const int64_t index = p_.sizes.key_index(b_, kv_head_, at_key_);
+    return {space_ + at_.dk + index * p_.sizes.head_dim,
+            space_ + at_.dv + index * p_.sizes.head_dim_v};
+  }
+
   /// dK and dV start with what the chain before left.
-  __device__ void take_over(const Chain& chain, KeyGradient& dk, KeyGradient& dv) {
+  __device__ void take_over(const OrderView& order, const Chain& chain, KeyGradient& dk,
+                            KeyGradient& dv) {
     wait_for_keys(chain);
+    const KeySums sums = key_sums(order, chain, true);
     const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
 #pragma unroll
     for (int j = 0; j < Config::kKeyRows; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = m + 16 * j + lane_ / 4 + 8 * i;
-        const int64_t index = p_.sizes.key_index(b_, kv_head_, key_ + r);
         read_row<Config::kKeyColumns>(dk[j], i, n, r < keys_ ? p_.sizes.head_dim : 0,
-                                      space_ + at_.dk + index * p_.sizes.head_dim);
+                                      sums.dk + r * p_.sizes.head_dim);
         read_row<Config::kKeyColumns>(dv[j], i, n, r < keys_ ? p_.sizes.head_dim_v : 0,
-                                      space_ + at_.dv + index * p_.sizes.head_dim_v);
+                                      sums.dv + r * p_.sizes.head_dim_v);
       }
     }
   }
 
   /// dK and dV of a chain: written, or added in turn when chains share the KV tile.
-  __device__ void add_keys(const Chain& chain, KeyGradient& dk, KeyGradient& dv) {
+  __device__ void add_keys(const OrderView& order, const Chain& chain, KeyGradient& dk,
+                           KeyGradient& dv) {
     const bool first = chain.addend == 0 || chain.continues;  // nothing to add
     const bool last = chain.addend == chain.addends - 1;
     if (!first) wait_for_keys(chain);
+    const KeySums sums = key_sums(order, chain, false);
     const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
 #pragma unroll
     for (int j = 0; j < Config::kKeyRows; ++j) {
@@ -239,13 +259,12 @@ class BackwardWorker {
       for (int i = 0; i < 2; ++i) {
         const int r = m + 16 * j + lane_ / 4 + 8 * i;
         if (r >= keys_) continue;
-        const int64_t index = p_.sizes.key_index(b_, kv_head_, key_ + r);
-        add_row<Config::kKeyColumns>(dk[j], i, n, p_.sizes.head_dim,
-                                     space_ + at_.dk + index * p_.sizes.head_dim, first, last,
-                                     p_.dk.at<Element>(b_, key_ + r, kv_head_), p_.scalars.scale);
+        add_row<Config::kKeyColumns>(
+            dk[j], i, n, p_.sizes.head_dim, sums.dk + r * p_.sizes.head_dim, first, last,
+            p_.dk.at<Element>(b_, at_key_ + r, kv_head_), p_.scalars.scale);
         add_row<Config::kKeyColumns>(dv[j], i, n, p_.sizes.head_dim_v,
-                                     space_ + at_.dv + index * p_.sizes.head_dim_v, first, last,
-                                     p_.dv.at<Element>(b_, key_ + r, kv_head_), 1);
+                                     sums.dv + r * p_.sizes.head_dim_v, first, last,
+                                     p_.dv.at<Element>(b_, at_key_ + r, kv_head_), 1);
       }
     }
     if (!last) {
@@ -296,7 +315,8 @@ class BackwardWorker {
   BackwardWorkspace at_;
   const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
   int32_t head_ = 0, keys_ = 0;
-  int64_t b_ = 0, kv_head_ = 0, key_ = 0;
+  int64_t b_ = 0, kv_head_ = 0;
+  int32_t key_ = 0, at_key_ = 0;  // the KV tile's first key: its position, and in the tensors
 };
 
 template <class Config>

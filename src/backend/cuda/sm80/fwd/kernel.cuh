@@ -41,18 +41,19 @@ class ForwardWorker {
     kv_head_ = head % p_.sizes.kv_heads;
     h_ = kv_head_ * p_.plan.group + chain.q_head;
     q_tile_ = chain.tile;
-    row_ = order.q_edges[chain.tile];
-    rows_ = static_cast<int32_t>(order.q_edges[chain.tile + 1] - row_);
+    row_ = static_cast<int32_t>(order.q_edges[chain.tile]);
+    at_row_ = static_cast<int32_t>(order.q_rows[chain.tile]);
+    rows_ = static_cast<int32_t>(order.q_edges[chain.tile + 1]) - row_;
 
     Out o;  // (kTileQ, kHeadDim)
     clear(o);
     Softmax softmax;
-    Steps<Config::kBlockKv> steps(order, chain, order.kv_edges, order.kv_used);
+    Steps<Config::kBlockKv> steps(order, chain, order.kv_edges, order.kv_rows, order.kv_used);
     Step next;
     bool more = steps.next(next);
     __syncthreads();  // the previous chain has read its Q and V
     if (more) {
-      copy_async<Config::kThreads>(s_.q, p_.q.at<const Element>(b_, row_, h_), p_.q.row,
+      copy_async<Config::kThreads>(s_.q, p_.q.at<const Element>(b_, at_row_, h_), p_.q.row,
                                    order.q_used[chain.tile], p_.sizes.head_dim);
       load_k(next);
       load_v(next);
@@ -82,12 +83,12 @@ class ForwardWorker {
 
  private:
   __device__ void load_k(const Step& step) {
-    copy_async<Config::kThreads>(s_.k, p_.k.at<const Element>(b_, step.row, kv_head_), p_.k.row,
+    copy_async<Config::kThreads>(s_.k, p_.k.at<const Element>(b_, step.at, kv_head_), p_.k.row,
                                  step.used, p_.sizes.head_dim);
     commit_copies();
   }
   __device__ void load_v(const Step& step) {
-    copy_async<Config::kThreads>(s_.v, p_.v.at<const Element>(b_, step.row, kv_head_), p_.v.row,
+    copy_async<Config::kThreads>(s_.v, p_.v.at<const Element>(b_, step.at, kv_head_), p_.v.row,
                                  step.used, p_.sizes.head_dim_v);
     commit_copies();
   }
@@ -202,11 +203,11 @@ class ForwardWorker {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = 16 * warp_ + lane_ / 4 + 8 * i;
-      const int64_t index = p_.sizes.row_index(b_, h_, row_ + r);
+      const int64_t index = p_.sizes.row_index(b_, h_, at_row_ + r);
       if (r < rows_ && !first) merge(index, i, softmax, o);
       __syncwarp();  // all four lanes of a row have read its maximum and sum
       if (r >= rows_) continue;
-      last ? write(row_ + r, index, i, softmax, o) : keep(index, i, softmax, o);
+      last ? write(at_row_ + r, index, i, softmax, o) : keep(index, i, softmax, o);
     }
     if (!last) {
       __syncthreads();
@@ -271,7 +272,8 @@ class ForwardWorker {
   ForwardWorkspace at_;
   const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
   int32_t head_ = 0, q_tile_ = 0, rows_ = 0;
-  int64_t b_ = 0, kv_head_ = 0, h_ = 0, row_ = 0;
+  int64_t b_ = 0, kv_head_ = 0, h_ = 0;
+  int32_t row_ = 0, at_row_ = 0;  // of the query tile's first row: its position, and in the tensors
 };
 
 template <class Config>

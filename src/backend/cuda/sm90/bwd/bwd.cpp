@@ -82,9 +82,13 @@ int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
                                 : shared_bytes<128, Dtype::bf16, false>();
 }
 
+int64_t dq_sum_floats(const Problem& problem, int32_t q_tiles) {
+  return int64_t{q_tiles} * tile_of(problem.head_dim).q * problem.head_dim;
+}
+
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
-  return Extent(problem.head_dim,
-                int64_t{plan.live_heads.heads} * plan.live_heads.queries * plan.max_q_tiles,
+  const int64_t heads = int64_t{plan.live_heads.heads} * plan.live_heads.queries;
+  return Extent(problem.head_dim, plan.piece ? 0 : heads * plan.max_q_tiles,
                 problem.batch * problem.q_heads * plan.max_q_tiles,
                 problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
              .end *
@@ -105,8 +109,10 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const int64_t head_tiles = int64_t{common.plan.group} * common.hand_off.max_q_tiles;
   const int64_t heads = int64_t{sizes.batch} * sizes.kv_heads;
   const LiveHeads live = context.live_heads;
-  const Extent at(head_dim, int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles,
-                  heads * head_tiles, heads * common.hand_off.max_kv_tiles, context.shared_tiles);
+  const bool piece = common.carried.blocks != nullptr;
+  const int64_t live_tiles = int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles;
+  const Extent at(head_dim, piece ? 0 : live_tiles, heads * head_tiles,
+                  heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
   const Scalars& scalars = common.scalars;
   const Params params{
@@ -116,7 +122,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .map_v = map(common.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
       .common = common,
       .workspace = {.stats = words + at.stats,
-                    .dq_sum = words + at.dq_sum,
+                    .dq_sum = piece ? common.carried.dq : words + at.dq_sum,
                     .dv_sum = reinterpret_cast<float4*>(words + at.dv_sum),
                     .key_turns = reinterpret_cast<int32_t*>(words + at.key_turns)},
       .unit = lse_unit(scalars.scale),
@@ -156,6 +162,8 @@ Kernel backward_kernel() {
           .lacks = lacks,
           .shared_bytes = shared_bytes_of,
           .workspace_bytes = workspace_bytes,
+          .scales_dv = true,
+          .dq_sum_floats = dq_sum_floats,
           .records = records,
           .forward = nullptr,
           .backward = backward};

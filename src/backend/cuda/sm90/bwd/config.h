@@ -30,7 +30,7 @@ enum class NamedBarrier : uint32_t {
 
 /// A slice in the coordinates of a visit's tiles: query r sees the keys of [max(k_begin, r + lo),
 /// min(k_end, r + hi + 1)) if q_begin <= r < q_end.
-struct alignas(16) Band {
+struct Band {
   int16_t q_begin, q_end, k_begin, k_end, lo, hi;
 };
 
@@ -53,6 +53,7 @@ struct alignas(16) Visit {
   int32_t sum;          // the place of its dQ in dq_sum
   int32_t slice_begin;  // of the bands; all but the first are read from the plan
   Band band;            // the first
+  int32_t q_at;         // the row of q_begin in the tensors
 };
 
 /// Where in the plan the decoder is. The ends are those of the unit and of the task.
@@ -64,9 +65,11 @@ struct Place {
 
 /// One KV tile with its visits.
 struct Chain90 {
-  enum State : int32_t { visited, empty, end };  // `end`: no more chains
+  enum State : int16_t { visited, empty, end };  // `end`: no more chains
   State state;
+  bool continues;  // goes on from the sum so far of the chains that share the tile
   int32_t kv_begin, kv_rows;
+  int32_t kv_at;  // the row of kv_begin in the tensors
   uint16_t batch, kv_head;
   Place place;
   int32_t run_begin, run_end;  // of its order
@@ -74,7 +77,6 @@ struct Chain90 {
   int32_t sums_before;      // from a row to the place of its sum
   int32_t place_before;     // from a row to that which had its place before
   int32_t addend, addends;  // of the chains that share it
-  bool continues;           // goes on from their sum so far
 };
 
 /// Everything the compiler must know.

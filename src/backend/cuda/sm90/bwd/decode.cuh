@@ -35,7 +35,7 @@ __device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_
   const int64_t x = (&slice.q_begin)[f] - origin;
   return static_cast<int16_t>(min(max(x, -kFar), f == 3 ? int64_t{kv_rows} : kFar));
 }
-static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t) + 4);
+static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t));
 
 /// `slice` in those coordinates.
 template <class C>
@@ -109,6 +109,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
         Visit& visit = smem.visit[slot];
         const int32_t q_tile = source.tile(at), addend = source.addend_of(at);
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
+        const int32_t q_at = static_cast<int32_t>(order.q_rows[q_tile]);
         const int32_t slices = source.slice_count, slice_begin = source.slice_begin;
         const int32_t addends = order.row_addends[q_tile];
         const int32_t q_end = static_cast<int32_t>(order.q_edges[q_tile + 1]);
@@ -134,6 +135,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           visit.key = chain.key;
           visit.addend = addend > 0 ? addend : min(chain.place_before - row - 1, 0);
           visit.q_begin = q_begin;
+          visit.q_at = q_at;
           visit.head = {.first = i == 0 && run == chain.run_begin,
                         .last = i == total - 1 && run + 32 >= chain.run_end,
                         .chain = static_cast<uint16_t>(chains % kChainRing),
@@ -161,10 +163,12 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       const int32_t run_begin = planned.run_begin, run_end = planned.run_end, tile = planned.tile;
       const int32_t kv_begin = static_cast<int32_t>(order.kv_edges[tile]);
       const int32_t kv_end = static_cast<int32_t>(order.kv_edges[tile + 1]);
+      const int32_t kv_at = static_cast<int32_t>(order.kv_rows[tile]);
       ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
       chain.state = run_begin < run_end ? Chain90::visited : Chain90::empty;
       chain.kv_begin = kv_begin;
       chain.kv_rows = kv_end - kv_begin;
+      chain.kv_at = kv_at;
       chain.batch = head / plan.kv_heads;
       chain.kv_head = head % plan.kv_heads;
       chain.place = place;

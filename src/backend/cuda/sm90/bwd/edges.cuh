@@ -13,8 +13,8 @@ namespace verbatim::cuda::sm90_bwd {
 /// The query tile that a CTA of the edge kernels works on: one CTA for each row tile.
 struct RowTile {
   int32_t b, q_head, q_tile;
-  int32_t begin, rows;  // rows 0: the order of this head has no such tile
-  int64_t index;        // of the row tile
+  int32_t at, rows;  // where it begins in the tensors; rows 0: this head has no such tile there
+  int64_t index;     // of the row tile
   const OrderView* order;
 
   __device__ explicit RowTile(const BackwardParams& p) {
@@ -25,10 +25,10 @@ struct RowTile {
     q_head = batch_q_head % p.sizes.q_heads;
     const int32_t head = b * p.plan.kv_heads + q_head / p.plan.group;
     order = &p.plan.orders[p.plan.order_of_head[head]];
-    begin = rows = 0;
-    if (q_tile < order->q_tiles) {
-      begin = static_cast<int32_t>(order->q_edges[q_tile]);
-      rows = static_cast<int32_t>(order->q_edges[q_tile + 1]) - begin;
+    at = rows = 0;
+    if (q_tile < order->q_tiles && order->q_rows[q_tile] >= 0) {
+      at = static_cast<int32_t>(order->q_rows[q_tile]);
+      rows = static_cast<int32_t>(order->q_edges[q_tile + 1] - order->q_edges[q_tile]);
     }
   }
 };
@@ -49,14 +49,14 @@ __global__ void __launch_bounds__(kEdgeThreads)
   const int mine = threadIdx.x;  // the row whose statistics this thread writes
   float lse = -INFINITY;
   const int used = tile.order->q_used[tile.q_tile];
-  if (mine < used) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.begin + mine)];
+  if (mine < used) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.at + mine)];
   const int lane = threadIdx.x % kLanes;
   const bool any = tile.order->row_addends[tile.q_tile] > 0;
   CUTE_UNROLL
   for (int r = threadIdx.x / kLanes; r < C::kTileQ; r += kEdgeThreads / kLanes) {
     float sum = 0;
     if (r < tile.rows) {
-      const int64_t row = tile.begin + r;
+      const int64_t row = tile.at + r;
       const auto load = [&](const TensorRef& tensor) {
         return *reinterpret_cast<const uint4*>(
             tensor.template at<const Element>(tile.b, row, tile.q_head) + 8 * lane);
@@ -113,8 +113,7 @@ __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Worksp
   // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
   const int first_row = C::kHeadDim == 64 ? 64 * half : 0;
   const int first_col = C::kHeadDim == 64 ? 0 : 64 * half;
-  Element* base =
-      p.dq.template at<Element>(tile.b, tile.begin + first_row, tile.q_head) + first_col;
+  Element* base = p.dq.template at<Element>(tile.b, tile.at + first_row, tile.q_head) + first_col;
   store_rows<Element, 8>([&](int i) { return acc[i]; }, p.scalars.scale, base, p.dq.row, row,
                          tile.rows - first_row);
 }

@@ -200,7 +200,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
     const int row = C::kHeadDim == 64 ? 64 * half : 0, col = C::kHeadDim == 64 ? 0 : 64 * half;
     Element* base =
-        p.common.dq.template at<Element>(visit.batch, visit.q_begin + row, visit.q_head) + col;
+        p.common.dq.template at<Element>(visit.batch, visit.q_at + row, visit.q_head) + col;
     store_rows<Element, 8>([&](int i) { return sum[i]; }, p.common.scalars.scale, base,
                            p.common.dq.row, tid % 128 / 32 * 16 + lane / 4, visit.head.rows - row);
   };
@@ -229,8 +229,8 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
         CUTE_UNROLL
         for (uint32_t& word : kept) word = ~0u;
         if (dropout.enabled()) {
-          kept_bits(kept, dropout, place.sequence, visit.q_head, visit.q_begin - place.q,
-                    place.k + tid / 32 * 16);
+          kept_bits(kept, dropout, place.sequence, p.common.plan.first_q_head + visit.q_head,
+                    visit.q_begin - place.q, place.k + tid / 32 * 16);
         }
       }
       issue(delta_weights, tPrV, tPrDo(_, _, _, s), tP);
@@ -335,7 +335,7 @@ __device__ void consume(typename C::SharedStorage& smem, const Params& p) {
     if (chain.addends > 1) share_key_tile<Element>(p, chain, half, k_row, tK, tV);
     if (chain.addend + 1 == chain.addends) {
       const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
-        Element* base = tensor.template at<Element>(chain.batch, chain.kv_begin, chain.kv_head);
+        Element* base = tensor.template at<Element>(chain.batch, chain.kv_at, chain.kv_head);
         store_rows<Element, C::kHeadDim / 8>(acc, scale, base, tensor.row, k_row, chain.kv_rows);
       };
       store(p.common.dk, tK, p.common.scalars.scale);

@@ -2,7 +2,8 @@
 //
 // Between two chains the sum of dV lies in the workspace and that of dK, in floats, in the rows of
 // the results: a row of dK and one of dV, two bytes an element, are as long as one of the sum, and
-// nobody needs them before the last chain writes them.
+// nobody needs them before the last chain writes them. In a piece of a plan both are carried in a
+// block, row by row, and nobody waits: what a chain goes on from is there before the launch.
 #pragma once
 
 #include "backend/cuda/sm90/bwd/config.h"
@@ -28,7 +29,7 @@ class KeySums {
         static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
     dv_ = p.workspace.dv_sum + place * (kFloats / 4 * 128) + threadIdx.x % 128;
     const auto first = [&](const TensorRef& tensor) {
-      Element* at = tensor.template at<Element>(chain.batch, chain.kv_begin + row, chain.kv_head);
+      Element* at = tensor.template at<Element>(chain.batch, chain.kv_at + row, chain.kv_head);
       return reinterpret_cast<float2*>(at) + threadIdx.x % 4;
     };
     dk_[0] = first(p.common.dk);
@@ -96,6 +97,58 @@ class KeySums {
   uint32_t barrier_;
 };
 
+/// A thread's part of the carried sums of a KV tile, of kFloats as above.
+template <int kFloats>
+class CarriedKeySums {
+ public:
+  __device__ __forceinline__ CarriedKeySums(const Params& p, const Chain90& chain, int32_t block,
+                                            int row)
+      : dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + row * kFloats +
+            threadIdx.x % 4),
+        dv_(dk_ + chain.kv_rows * kFloats),
+        rows_(chain.kv_rows - row) {}
+
+  template <class Acc>
+  __device__ __forceinline__ void read(Acc& dk, Acc& dv) const {
+    const auto into = [](Acc& acc) {
+      return [&acc](int i, const float2* at) {
+        const float2 sum = __ldcg(at);
+        acc(i) = sum.x;
+        acc(i + 1) = sum.y;
+      };
+    };
+    each_pair(dk_, into(dk));
+    each_pair(dv_, into(dv));
+  }
+
+  template <class Acc>
+  __device__ __forceinline__ void write(const Acc& dk, const Acc& dv) const {
+    const auto from = [](const Acc& acc) {
+      return [&acc](int i, float2* at) { __stcg(at, make_float2(acc(i), acc(i + 1))); };
+    };
+    each_pair(dk_, from(dk));
+    each_pair(dv_, from(dv));
+  }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void each_pair(float2* sums, F f) const {
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (8 * r >= rows_) return;
+      CUTE_UNROLL
+      for (int j = 0; j < kFloats / 4; ++j) f(4 * j + 2 * r, sums + 8 * r * kFloats + 4 * j);
+    }
+  }
+
+  float2 *dk_, *dv_;
+  int rows_;  // from `row` on
+};
+
+__device__ __forceinline__ Carry carry_of(const Params& p, const Chain90& chain) {
+  return p.common.plan.orders[chain.place.order].carries[chain.place.chain];
+}
+
 /// dK and dV before the first visit: 0, or what the chain that this one continues has left.
 template <class Element, class Acc>
 __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
@@ -103,6 +156,9 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
   clear(dk);
   clear(dv);
   if (!chain.continues) return;
+  if (p.common.carried.blocks != nullptr) {
+    return CarriedKeySums<size(Acc{})>(p, chain, carry_of(p, chain).in, row).read(dk, dv);
+  }
   const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
   sums.wait(p, chain);
   sums.read(dk, dv, [](float, float sum) { return sum; });
@@ -113,6 +169,9 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
 template <class Element, class Acc>
 __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
                                Acc& dv) {
+  if (p.common.carried.blocks != nullptr) {
+    return CarriedKeySums<size(Acc{})>(p, chain, carry_of(p, chain).out, row).write(dk, dv);
+  }
   const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
   if (chain.addend > 0 && !chain.continues) {
     sums.wait(p, chain);

@@ -41,15 +41,15 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   for (uint32_t n = 0;; ++n) {
     ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
     const Visit& visit = smem.visit[n % kVisitRing];
-    const int32_t row = visit.row, q_begin = visit.q_begin, q_head = visit.q_head;
+    const int32_t row = visit.row, q_at = visit.q_at, q_head = visit.q_head;
     const int32_t batch = visit.batch;
     const bool first = visit.head.first;
     if (row < 0) return;
-    int32_t kv_begin = 0, kv_head = 0, kv_used = C::kTileKv;
+    int32_t kv_at = 0, kv_head = 0, kv_used = C::kTileKv;
     if (first) {
       const Chain90& chain = smem.chain[visit.head.chain];
       const OrderView& order = p.common.plan.orders[chain.place.order];
-      kv_begin = chain.kv_begin;
+      kv_at = chain.kv_at;
       kv_head = chain.kv_head;
       kv_used = order.kv_used[chain.key % p.common.hand_off.max_kv_tiles];
       used = order.q_used;
@@ -73,8 +73,8 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       } else {
         ptx::mbarrier_arrive_expect(rows_full, C::kRowsBytes);
       }
-      load_tile(p.map_q, bar, q, C::kTileQ, q_begin, q_head, batch);
-      load_tile(p.map_dout, bar, dout, C::kTileQ, q_begin, q_head, batch);
+      load_tile(p.map_q, bar, q, C::kTileQ, q_at, q_head, batch);
+      load_tile(p.map_dout, bar, dout, C::kTileQ, q_at, q_head, batch);
       ptx::mbarrier_wait(&smem.stats_empty, n % 2 ^ 1);
       ptx::bulk_load(rows_full, smem.stats,
                      static_cast<const char*>(p.workspace.stats) + int64_t{row} * C::kStatsBytes,
@@ -89,7 +89,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
           } else {
             ptx::mbarrier_arrive_expect(full, C::kKvBytes);
           }
-          load_tile(map, clean_keys ? &smem.raw : full, tile, C::kTileKv, kv_begin, kv_head, batch);
+          load_tile(map, clean_keys ? &smem.raw : full, tile, C::kTileKv, kv_at, kv_head, batch);
         };
         Recorder::disturb();
         load_keys(p.map_v, &smem.v_full, &smem.v_empty, smem.v);

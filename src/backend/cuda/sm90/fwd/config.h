@@ -44,6 +44,7 @@ struct alignas(16) Band {
 /// Where a chain's results go.
 struct Place {
   int32_t q_begin, q_rows;  // first query of the tile, and how many belong to it
+  int32_t q_at;             // the row of that query in the tensors
   int32_t q_head, kv_head, batch;
   int32_t head, q_tile;  // of the plan: batch * kv_heads + kv_head
 };
@@ -62,6 +63,7 @@ struct alignas(16) Visit {
     fresh = 64,   // no row saw any key before in this chain (known to the warpgroup, not here)
   };
   int32_t k_begin;  // first key
+  int32_t k_at;     // its row in the tensors
   int32_t k_width;  // keys that belong to the tile
   int32_t k_used;   // keys from here on are seen by no row: their V rows count as 0
   int32_t band_count;

@@ -50,12 +50,14 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
       const bool there = run < end;
       const int count = __popc(__ballot_sync(~0u, there)) / kBands;
       if (count == 0) return;
-      int32_t k_begin = 0, k_width = 0, k_used = 0, bands = 0, slice_begin = 0;
+      int32_t k_begin = 0, k_at = 0, k_width = 0, k_used = 0, bands = 0, slice_begin = 0;
       Band band{};
       if (there) {
         const Run& source = order.runs[run];
-        const int64_t* edges = order.kv_edges + source.tile(i);
+        const int32_t tile = source.tile(i);
+        const int64_t* edges = order.kv_edges + tile;
         k_begin = static_cast<int32_t>(edges[0]);
+        k_at = static_cast<int32_t>(order.kv_rows[tile]);
         k_width = static_cast<int32_t>(edges[1]) - k_begin;
         const int32_t slices = source.slice_count;
         slice_begin = source.slice_begin;
@@ -105,6 +107,7 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
           if (b < Config::consumers) visit.flags[b] = flags;
           if (b > 0) return;
           visit.k_begin = k_begin;
+          visit.k_at = k_at;
           visit.k_width = k_width;
           visit.k_used = k_used;
           visit.band_count = bands;
@@ -125,6 +128,7 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         const int32_t kv_head = placed.head - batch * plan.kv_heads;
         smem.place = {q_begin,
                       static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                      static_cast<int32_t>(order.q_rows[chain.tile]),
                       kv_head * plan.group + chain.q_head,
                       kv_head,
                       batch,

@@ -44,7 +44,7 @@ __device__ void fetch(const CUtensorMap& map, uint64_t& full, cute::TMA::CacheHi
   }
 }
 
-/// Calls f(flags, place, k_begin) for every visit, and for the stop. One lane of a loader warp.
+/// Calls f(flags, place, k_at) for every visit, and for the stop. One lane of a loader warp.
 template <class Tile, class Element, class F>
 __device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
   using Config = FwdConfig<Tile>;
@@ -54,9 +54,9 @@ __device__ void for_each_visit(SharedStorage<Tile, Element>& smem, F&& f) {
     wait(smem.visit_full[slot], visits.phase());
     flags = smem.visit[slot].flags[0];
     const Place place = smem.visit[slot].place;
-    const int32_t k_begin = smem.visit[slot].k_begin;
+    const int32_t k_at = smem.visit[slot].k_at;
     arrive(smem.visit_empty[slot]);
-    f(flags, place, k_begin);
+    f(flags, place, k_at);
   }
 }
 
@@ -68,12 +68,12 @@ __device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& sme
   using Hint = cute::TMA::CacheHintSm90;
   Ring<Config::q_stages> queries;
   Ring<Config::k_stages> keys;
-  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
+  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_at) {
     if ((flags & Record::first) && !(flags & Record::stop)) {
       const int slot = queries.slot();
       wait(smem.q_empty[slot], queries.free());
       fetch<Config>(args.q_map, smem.q_full[slot], Hint::EVICT_FIRST, smem.q[slot], Config::tile_q,
-                    place.q_begin, place.q_head, place.batch);
+                    place.q_at, place.q_head, place.batch);
       queries.advance();
     }
     const int slot = keys.slot();
@@ -82,7 +82,7 @@ __device__ void load_keys(const FwdArgs& args, SharedStorage<Tile, Element>& sme
       arrive(smem.k_full[slot]);
     } else {
       fetch<Config>(args.k_map, smem.k_full[slot], Hint::EVICT_LAST, smem.k[slot], Config::tile_kv,
-                    k_begin, place.kv_head, place.batch);
+                    k_at, place.kv_head, place.batch);
     }
     keys.advance();
   });
@@ -94,7 +94,7 @@ __device__ void load_values(const FwdArgs& args, SharedStorage<Tile, Element>& s
   using Config = FwdConfig<Tile>;
   using Record = Visit<Config>;
   Ring<Config::v_stages> values;
-  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_begin) {
+  for_each_visit(smem, [&](uint32_t flags, const Place& place, int32_t k_at) {
     if (flags & Record::stop) return;
     const int slot = values.slot();
     wait(smem.v_empty[slot], values.free());
@@ -102,7 +102,7 @@ __device__ void load_values(const FwdArgs& args, SharedStorage<Tile, Element>& s
       arrive(smem.v_full[slot]);
     } else {
       fetch<Config>(args.v_map, smem.v_full[slot], cute::TMA::CacheHintSm90::EVICT_LAST,
-                    smem.v[slot], Config::tile_kv, k_begin, place.kv_head, place.batch);
+                    smem.v[slot], Config::tile_kv, k_at, place.kv_head, place.batch);
     }
     values.advance();
   });
@@ -159,7 +159,7 @@ __device__ void finish(const FwdArgs& args, const Visit<Config>& visit,
     factor[r] = sum == 0 ? 0 : __fdividef(args.dropout.scale, sum);
     if (threadIdx.x % 4 == 0 && row + 8 * r < visit.place.q_rows) {
       constexpr float kLn2 = 0.693147180559945309f;
-      const int64_t q = visit.place.q_begin + row + 8 * r;
+      const int64_t q = visit.place.q_at + row + 8 * r;
       args.lse[args.sizes.row_index(visit.place.batch, visit.place.q_head, q)] =
           sum == 0 ? -INFINITY : kLn2 * (softmax.base[r] + log2f(sum));
     }
@@ -200,14 +200,14 @@ __device__ void store(const FwdArgs& args, const Place& place, Element* q_tile, 
       for (int part = 0; part < Config::head_dim / kSwizzleSpan; ++part) {
         cute::SM90_TMA_STORE_4D::copy(
             &args.o_map, q_tile + (part * Config::tile_q + first) * kSwizzleSpan,
-            part * kSwizzleSpan, place.q_begin + first, place.q_head, place.batch);
+            part * kSwizzleSpan, place.q_at + first, place.q_head, place.batch);
       }
       cute::tma_store_arrive();
     }
     return;
   }
   constexpr int kPerRow = Config::head_dim / kChunk;
-  Element* to = args.o.at<Element>(place.batch, place.q_begin + first, place.q_head);
+  Element* to = args.o.at<Element>(place.batch, place.q_at + first, place.q_head);
 #pragma unroll
   for (int i = lane; i < kWarpRows * kPerRow; i += 32) {
     const int r = i / kPerRow, chunk = i % kPerRow;
@@ -344,7 +344,8 @@ __device__ void consume(const FwdArgs& args, SharedStorage<Tile, Element>& smem,
         const Record& visit = record(n);
         const Place& place = visit.place;
         const DropoutOrigin origin = args.plan.dropout_origin(place.head, place.q_tile);
-        draw_kept<Config::tile_kv>(kept, args.dropout, origin.sequence, place.q_head,
+        draw_kept<Config::tile_kv>(kept, args.dropout, origin.sequence,
+                                   args.plan.first_q_head + place.q_head,
                                    place.q_begin - origin.q + row, visit.k_begin - origin.k, t);
       }
     }

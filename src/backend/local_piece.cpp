@@ -1,0 +1,177 @@
+#include "backend/local_piece.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "backend/sums.h"
+#include "plan/dropout_origins.h"
+#include "plan/visits.h"
+
+namespace verbatim {
+namespace {
+
+/// `run` with its tiles as `local` numbers them: where they are not evenly apart, in parts.
+void append_local(std::vector<Run>& runs, const Run& run, const std::vector<int32_t>& local) {
+  const auto tile = [&](int32_t i) { return local[static_cast<size_t>(run.tile(i))]; };
+  for (int32_t begin = 0, end; begin < run.count; begin = end) {
+    const int32_t step = begin + 1 < run.count ? tile(begin + 1) - tile(begin) : 1;
+    for (end = begin + 1; end < run.count && tile(end) - tile(end - 1) == step;) ++end;
+    const size_t first = runs.size();
+    append_visits(runs, run, begin, end);
+    for (size_t r = first; r < runs.size(); ++r) {
+      runs[r].first = local[static_cast<size_t>(runs[r].first)];
+      runs[r].step = step;
+    }
+  }
+}
+
+std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const LocalTiles& q,
+                                             const LocalTiles& kv,
+                                             const std::vector<Carry>& carries, int32_t first_head,
+                                             int32_t heads) {
+  const bool backward = order.pass == Pass::backward;
+  auto local = std::make_shared<HeadOrder>();
+  local->pass = order.pass;
+  local->name = order.name;
+  local->group = heads;
+  local->tasks = order.tasks;
+  auto tiles = std::make_shared<TileMap>(*order.tiles);
+  tiles->q_edges = q.edges;
+  tiles->kv_edges = kv.edges;
+  tiles->column_begin = tiles->row_begin = {};  // of visits the order knows all
+  tiles->columns = tiles->rows = {};
+  local->tiles = std::move(tiles);
+  for (Chain chain : order.chains) {
+    const auto begin = static_cast<int32_t>(local->runs.size());
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      Run run = order.runs[static_cast<size_t>(r)];
+      run.q_head -= first_head;
+      append_local(local->runs, run, backward ? q.of : kv.of);
+    }
+    chain.run_begin = begin;
+    chain.run_end = static_cast<int32_t>(local->runs.size());
+    chain.tile = (backward ? kv.of : q.of)[static_cast<size_t>(chain.tile)];
+    if (backward) {
+      chain.continues = carries[local->chains.size()].in >= 0;
+      chain.addend = 0;
+      chain.addends = 2;
+    } else {
+      chain.q_head -= first_head;
+    }
+    local->chains.push_back(chain);
+  }
+  if (!backward) return local;
+  local->row_addends.assign(q.rows.size(), 0);
+  for (size_t t = 0; t < q.of.size(); ++t)
+    if (q.of[t] >= 0) local->row_addends[static_cast<size_t>(q.of[t])] = order.row_addends[t];
+  return local;
+}
+
+/// Makes those -1 that belong to query tiles without a visit.
+void hide_unvisited(const HeadOrder& backward, std::vector<int64_t>& q_rows) {
+  std::vector<bool> visited(q_rows.size());
+  for (const Run& run : backward.runs)
+    for (int32_t i = 0; i < run.count; ++i) visited[static_cast<size_t>(run.tile(i))] = true;
+  for (size_t t = 0; t < q_rows.size(); ++t)
+    if (!visited[t]) q_rows[t] = -1;
+}
+
+}  // namespace
+
+LocalTiles::LocalTiles(const std::vector<int64_t>& all, int64_t batch, const HeldRows& held) {
+  for (size_t t = 0; t + 1 < all.size(); ++t) {
+    const bool holds = held.holds(batch, {all[t], all[t + 1]});
+    of.push_back(holds ? static_cast<int32_t>(rows.size()) : -1);
+    if (!holds && !rows.empty() && rows.back() < 0) continue;  // the gap goes on
+    edges.push_back(all[t]);
+    rows.push_back(holds ? held.at(batch, all[t]) : -1);
+  }
+  edges.push_back(all.back());
+}
+
+void LocalTiles::number(int32_t first, int32_t count) {
+  const auto before = static_cast<size_t>(first);
+  edges.insert(edges.begin(), before, edges.front());
+  rows.insert(rows.begin(), before, -1);
+  for (int32_t& tile : of)
+    if (tile >= 0) tile += first;
+  rows.resize(static_cast<size_t>(count), -1);
+  edges.resize(static_cast<size_t>(count) + 1, edges.back());
+}
+
+int32_t local_q_tiles(const Plan& whole, const HeldRows& q_rows, int64_t batch) {
+  int32_t tiles = 0;
+  const int64_t heads = whole.problem.kv_heads;
+  for (int64_t b = 0; b < batch; ++b) {
+    size_t most = 0;
+    const HeadOrder* last = nullptr;
+    for (int64_t head = b * heads; head < (b + 1) * heads; ++head) {
+      const HeadOrder& order = whole.order(static_cast<int32_t>(head));
+      if (&order == last) continue;
+      last = &order;
+      most = std::max(most, LocalTiles(order.tiles->q_edges, b, q_rows).rows.size());
+    }
+    tiles += static_cast<int32_t>(most);
+  }
+  return tiles;
+}
+
+LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory& memory,
+                       int64_t q_heads)
+    : carries(piece.carries) {
+  const Problem& problem = whole.problem;
+  const int64_t batch = piece.head / problem.kv_heads, kv_head = piece.head % problem.kv_heads;
+  const int64_t group_begin = kv_head * problem.group();
+  q_head = std::max(group_begin, memory.first_q_head);
+  const int64_t end = std::min(group_begin + problem.group(), memory.first_q_head + q_heads);
+  q_head_at = q_head - memory.first_q_head;
+  kv_head_at = kv_head - memory.first_kv_head;
+  first_sequence = DropoutOrigins(whole).first_sequence[static_cast<size_t>(piece.head)];
+
+  const TileMap& tiles = *piece.order->tiles;
+  LocalTiles q(tiles.q_edges, batch, memory.q_rows);
+  const LocalTiles kv(tiles.kv_edges, batch, memory.kv_rows);
+  q.number(local_q_tiles(whole, memory.q_rows, batch),
+           local_q_tiles(whole, memory.q_rows, problem.batch));
+  q_rows = q.rows;
+  kv_rows = kv.rows;
+  auto order = local_order(*piece.order, q, kv, carries, static_cast<int32_t>(q_head - group_begin),
+                           static_cast<int32_t>(end - q_head));
+  if (whole.pass == Pass::backward) {
+    first_addends = addends_before(*order);
+    hide_unvisited(*order, q_rows);
+  }
+
+  plan.pass = whole.pass;
+  plan.problem = problem;
+  plan.problem.batch = plan.problem.kv_heads = 1;
+  plan.problem.q_heads = end - q_head;
+  plan.problem.q_len = memory.q_rows.size();
+  plan.problem.kv_len = memory.kv_rows.size();
+  plan.arithmetic = whole.arithmetic;
+  plan.order_of_head = {0};
+  plan.placement.name = "queue";
+  plan.placement.workers = std::max(whole.placement.workers, 1);
+  for (size_t t = 0; t < order->tasks.size(); ++t)
+    plan.placement.tasks.push_back({0, static_cast<int32_t>(t)});
+  plan.residency = residency_of(*order);
+  plan.orders = {std::move(order)};
+}
+
+TensorView LocalPiece::q_side(TensorView tensor) const {
+  tensor.data = row_address(tensor, 0, 0, q_head_at);
+  tensor.shape[2] = plan.problem.q_heads;
+  return tensor;
+}
+
+TensorView LocalPiece::kv_side(TensorView tensor) const {
+  tensor.data = row_address(tensor, 0, 0, kv_head_at);
+  tensor.shape[2] = 1;
+  return tensor;
+}
+
+RowView LocalPiece::q_side(RowView rows) const {
+  return {rows.row(0, q_head_at), {1, plan.problem.q_heads, rows.shape[2]}};
+}
+
+}  // namespace verbatim

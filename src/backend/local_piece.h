@@ -1,0 +1,51 @@
+// A piece of a plan as a plan of the memory that it runs in, for executors whose kernels find rows
+// by tile: they run it as any plan, and look up where a tile lies.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace verbatim {
+
+/// The tiles of one axis of one head: those that a memory holds, each gap between them one tile.
+struct LocalTiles {
+  std::vector<int64_t> edges;  // their positions, which stay the problem's
+  std::vector<int64_t> rows;   // of each the first row in memory; -1: not held
+  std::vector<int32_t> of;     // of each tile of the plan, held ones only, its number here; else -1
+
+  LocalTiles(const std::vector<int64_t>& edges, int64_t batch, const HeldRows& held);
+  /// Puts empty tiles before and behind, so that the first has number `first` and all are `count`.
+  void number(int32_t first, int32_t count);
+};
+
+/// The piece alone: one KV head with the query heads of its group that the memory has. The
+/// problem's lengths are the rows of the memory; tile edges, slices and addends stay what they
+/// were, so that masks and dropout need no translation. Query tiles are numbered through the batch,
+/// alike in all pieces of a head. In the backward a chain with a carried sum `continues`, none is
+/// the last of its tile, and rows take turns whatever the level.
+struct LocalPiece {
+  Plan plan;
+  // As LocalTiles has them; in the backward -1 of query tiles without a visit, too.
+  std::vector<int64_t> q_rows, kv_rows;
+  std::vector<Carry> carries;             // as the piece has them
+  std::vector<int32_t> first_addends;     // backward: that a row begins with, [q_heads][q_tiles]
+  int64_t first_sequence = 0;             // of the batch entry (DropoutOrigins)
+  int64_t q_head = 0;                     // of the problem, the first
+  int64_t q_head_at = 0, kv_head_at = 0;  // in memory, the first
+
+  /// `q_heads`: query heads of the memory.
+  LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory& memory, int64_t q_heads);
+
+  /// The heads of the piece in tensors of the memory.
+  TensorView q_side(TensorView tensor) const;
+  TensorView kv_side(TensorView tensor) const;
+  RowView q_side(RowView rows) const;
+};
+
+/// Query tiles of a memory in the batch entries before `batch`: of each as many as that head of it
+/// has that has most.
+int32_t local_q_tiles(const Plan& whole, const HeldRows& q_rows, int64_t batch);
+
+}  // namespace verbatim

@@ -1,0 +1,203 @@
+// A piece in the coordinates of its memory makes the visits that it has in the whole plan, at the
+// rows that the memory has.
+#include "backend/local_piece.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+#include "dist/dist_case.h"
+#include "plan/dropout_origins.h"
+
+namespace verbatim::test {
+namespace {
+
+/// A visit as the problem knows it, and the rows of its tiles in memory.
+struct Visited {
+  Interval kept, streamed;
+  int64_t kept_row, streamed_row, q_head;
+  int32_t addend, addends, slice_begin, slice_count;
+  std::array<int64_t, 3> origin;  // sequence, query, key
+  bool operator==(const Visited&) const = default;
+};
+
+Interval tile_of(const std::vector<int64_t>& edges, int32_t tile) {
+  return {edges[static_cast<size_t>(tile)], edges[static_cast<size_t>(tile) + 1]};
+}
+
+std::array<int64_t, 3> origin_of(const DropoutOrigins& origins, int32_t head, int32_t q_tile) {
+  const DropoutOrigin origin = origins.at(head, q_tile);
+  return {origin.sequence, origin.q, origin.k};
+}
+
+/// Of all chains of an order, in sequence. `row(kv, tile)` and `origin(q_tile)`.
+template <class Row, class Origin>
+std::vector<Visited> visits_of(const HeadOrder& order, int64_t first_q_head, Row row,
+                               Origin origin) {
+  const bool backward = order.pass == Pass::backward;
+  const TileMap& tiles = *order.tiles;
+  std::vector<Visited> visits;
+  for (const Chain& chain : order.chains) {
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order.runs[static_cast<size_t>(r)];
+      for (int32_t i = 0; i < run.count; ++i) {
+        const int32_t q_tile = backward ? run.tile(i) : chain.tile;
+        visits.push_back({tile_of(backward ? tiles.kv_edges : tiles.q_edges, chain.tile),
+                          tile_of(backward ? tiles.q_edges : tiles.kv_edges, run.tile(i)),
+                          row(backward, chain.tile), row(!backward, run.tile(i)),
+                          first_q_head + (backward ? run.q_head : chain.q_head), run.addend_of(i),
+                          backward ? order.row_addends[static_cast<size_t>(q_tile)] : 0,
+                          run.slice_begin, run.slice_count, origin(q_tile)});
+      }
+    }
+  }
+  return visits;
+}
+
+/// Whether so many workers that take the tasks in sequence, each until its next addend is due, make
+/// all visits.
+bool ends(const LocalPiece& piece, int32_t workers) {
+  const HeadOrder& order = *piece.plan.orders.front();
+  std::vector<int32_t> next = piece.first_addends;
+  struct Place {
+    int32_t run, end, visit = 0;
+  };
+  std::deque<Place> active;
+  size_t task = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (; std::ssize(active) < workers && task < order.tasks.size(); ++task) {
+      const Chain& chain = order.chains[static_cast<size_t>(order.tasks[task].chain_begin)];
+      active.push_back({chain.run_begin, chain.run_end});
+      moved = true;
+    }
+    for (Place& at : active) {
+      for (; at.run < at.end; ++at.run, at.visit = 0) {
+        const Run& run = order.runs[static_cast<size_t>(at.run)];
+        for (; at.visit < run.count; ++at.visit, moved = true) {
+          int32_t& turn =
+              next[static_cast<size_t>(run.q_head * order.tiles->q_tiles() + run.tile(at.visit))];
+          if (turn != run.addend_of(at.visit)) break;
+          ++turn;
+        }
+        if (at.visit < run.count) break;
+      }
+    }
+    std::erase_if(active, [](const Place& at) { return at.run == at.end; });
+  }
+  return active.empty() && task == order.tasks.size();
+}
+
+/// What was met, so that no test passes by meeting nothing.
+struct Met {
+  int64_t visits = 0, gaps = 0, later_addends = 0, rotations = 0;
+};
+
+void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Met& met) {
+  const int64_t batch = piece.head / whole.problem.kv_heads;
+  const PieceMemory memory{own.q, own.kv, own.q_heads.begin, own.kv_heads.begin};
+  const LocalPiece local(whole, piece, memory, own.q_heads.end - own.q_heads.begin);
+  const HeadOrder& order = *local.plan.orders.front();
+  const TileMap& tiles = *piece.order->tiles;
+  const DropoutOrigins origins(whole);
+  const auto expected = visits_of(
+      *piece.order, piece.head % whole.problem.kv_heads * whole.problem.group(),
+      [&](bool kv, int32_t tile) {
+        return kv ? own.kv.at(batch, tiles.kv_edges[static_cast<size_t>(tile)])
+                  : own.q.at(batch, tiles.q_edges[static_cast<size_t>(tile)]);
+      },
+      [&](int32_t q_tile) { return origin_of(origins, piece.head, q_tile); });
+  DropoutOrigins there(local.plan);
+  there.first_sequence = {local.first_sequence};
+  const auto got = visits_of(
+      order, local.q_head,
+      [&](bool kv, int32_t tile) {
+        return (kv ? local.kv_rows : local.q_rows)[static_cast<size_t>(tile)];
+      },
+      [&](int32_t q_tile) { return origin_of(there, 0, q_tile); });
+  EXPECT_TRUE(got == expected);
+  met.visits += std::ssize(got);
+  met.gaps += std::ranges::count(local.kv_rows, -1);
+  ASSERT_EQ(order.chains.size(), piece.order->chains.size());
+  if (whole.pass == Pass::forward) return;
+  for (size_t c = 0; c < order.chains.size(); ++c)
+    EXPECT_EQ(order.chains[c].continues, piece.carries[c].in >= 0);
+  EXPECT_TRUE(ends(local, local.plan.residency)) << local.plan.residency;
+  met.later_addends += std::ranges::count_if(local.first_addends, [](int32_t a) { return a > 0; });
+  met.rotations += local.plan.residency > 1 && !ends(local, 1);
+}
+
+Met expect_all_local(const DistCase& c, const DistOptions& options) {
+  SCOPED_TRACE(to_text(options) + " " + c.tensors.describe());
+  const DistCase::Dealt dealt = c.deal(options);
+  Met met;
+  for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
+    for (const RankPlan& rank : plan->ranks)
+      for (const Step& step : rank.steps)
+        if (const auto* compute = std::get_if<Compute>(&step))
+          expect_local(plan->whole, rank, compute->piece, met);
+  EXPECT_GT(met.visits, 0);
+  return met;
+}
+
+Problem problem_of(const Mask& mask, int64_t batch) {
+  return {.batch = batch,
+          .q_heads = 12,
+          .kv_heads = 4,
+          .q_len = mask.q_len(),
+          .kv_len = mask.kv_len(),
+          .head_dim = 16,
+          .head_dim_v = 16,
+          .dtype = Dtype::bf16};
+}
+constexpr TileShape kTile{16, 16};
+
+TEST(LocalPiece, MakesTheSameVisitsAtTheRowsOfItsMemory) {
+  const std::vector<int64_t> documents{70, 16, 0, 130, 84};
+  const std::vector<int64_t> valid{190, 33};
+  Met all;
+  for (const Mask& mask : {masks::causal(200, 200), masks::causal_document(documents),
+                           masks::causal_sliding_window(300, 300, 40), masks::causal(137, 251),
+                           masks::full(200, 200).with_key_lengths(valid)})
+    for (const int64_t batch : {1, 2}) {
+      if (batch == 1 && mask.batch() == 2) continue;
+      const DistCase c(problem_of(mask, batch), mask, kTile);
+      for (const std::string& strategy : strategy_names())
+        for (const int32_t world : {2, 6}) {
+          const Met met = expect_all_local(c, {.world = world, .strategy = strategy});
+          all.gaps += met.gaps;
+          all.later_addends += met.later_addends;
+        }
+    }
+  EXPECT_GT(all.gaps, 0);
+  EXPECT_GT(all.later_addends, 0);
+}
+
+TEST(LocalPiece, StepsOverTilesThatAreNotHeld) {
+  const Mask mask = masks::full(16, 160);
+  const DistCase c(problem_of(mask, 1), mask, kTile);
+  auto order = std::make_shared<HeadOrder>(c.forward.order(0));
+  order->runs = {{.first = 0, .count = 3, .step = 3}, {.first = 9, .count = 4, .step = -3}};
+  order->chains = {{.tile = 0, .run_begin = 0, .run_end = 2}};
+  order->tasks = {{0, 1}};
+  RankPlan own;
+  own.q = HeldRows(std::vector<RowRange>{{0, {0, 16}}});
+  own.kv =
+      HeldRows(std::vector<RowRange>{{0, {0, 16}}, {0, {48, 80}}, {0, {96, 112}}, {0, {144, 160}}});
+  own.q_heads = {0, 3};
+  own.kv_heads = {0, 1};
+  Met met;
+  expect_local(c.forward, own, {.head = 0, .order = order, .carries = {}}, met);
+  EXPECT_EQ(met.visits, 7);
+}
+
+TEST(LocalPiece, NamesTheWorkersThatARotationNeeds) {
+  const Mask mask = masks::full(300, 300);
+  const DistCase c(problem_of(mask, 1), mask, kTile, "shift");
+  EXPECT_GT(expect_all_local(c, {.world = 2, .strategy = "ulysses"}).rotations, 0);
+}
+
+}  // namespace
+}  // namespace verbatim::test
