@@ -198,11 +198,9 @@ int RunCommand::run() const {
 
   Progress progress;
   progress.say("planning ...");
-  std::vector<std::string> programs = kernels.read(device);
-  if (world.given() && !programs.empty())
+  if (world.given() && !kernels.files.empty())
     fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
-  AttentionOptions options = planning.make_both(device);
-  options.kernels = std::move(programs);
+  const AttentionOptions options = kernels.options_for(device, planning);
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = milliseconds_since(start) / 1e3;

@@ -59,11 +59,9 @@ int VerifyCommand::run() const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  std::vector<std::string> programs = kernels.read(device);
-  if (world.given() && !programs.empty())
+  if (world.given() && !kernels.files.empty())
     fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
-  AttentionOptions options = planning.make_both(device);
-  options.kernels = std::move(programs);
+  const AttentionOptions options = kernels.options_for(device, planning);
   const std::optional<DistOptions> asked =
       world.given() ? std::optional(world.make()) : std::nullopt;
 

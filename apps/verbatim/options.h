@@ -3,12 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "verbatim/tl.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::app {
@@ -70,9 +72,18 @@ struct KernelOptions {
   std::vector<std::string> files;
 
   void add_to(CLI::App& command, const char* group);
-  /// Their texts. Refuses a device that interprets none.
-  std::vector<std::string> read(const std::string& device) const;
+  /// As AttentionOptions::kernels: their texts, or on a GPU their libraries, which are built of
+  /// programs. Beside them plans are of no other arithmetic than theirs.
+  std::vector<std::string> read(const std::string& device, const PlanningOptions& planning) const;
+  /// make_both() with them.
+  AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;
 };
+
+/// Translates TL code and compiles it, both into `folder`; the library. No `archs`: machine code for
+/// the program's target, and PTX for later ones.
+std::filesystem::path build_kernel(const std::string& file, const tl::CheckOptions& options,
+                                   std::vector<std::string> archs,
+                                   const std::filesystem::path& folder);
 
 /// Where results go besides the terminal.
 struct OutputOptions {

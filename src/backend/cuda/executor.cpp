@@ -164,7 +164,8 @@ class Launch {
 /// What both passes do: fill in the plan and the memory, and launch.
 template <class Params>
 void run_plan(const Device& device, const Kernel& kernel,
-              void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
+              const std::function<void(const Params&, const LaunchContext&)>& launch,
+              const Plan& plan,
               const RunOptions& run, int64_t spin_limit_ns, Params params,
               const RecordView& record = {}) {
   const auto stream = static_cast<cudaStream_t>(run.stream);
@@ -209,7 +210,38 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan) {
       .end;
 }
 
-CudaBackend::CudaBackend(int index) : device_(device(index)) {}
+CudaBackend::CudaBackend(int index, const std::vector<std::string>& libraries)
+    : device_(device(index)) {
+  for (const std::string& path : libraries) {
+    LoadedKernel one = load_kernel(path);
+    if (loaded(one.kernel.pass)) refuse_second_kernel(one.kernel.pass, "cuda.kernel");
+    loaded_.push_back(std::move(one));
+  }
+}
+
+const LoadedKernel* CudaBackend::loaded(Pass pass) const {
+  const auto found = std::ranges::find(loaded_, pass, [](const auto& l) { return l.kernel.pass; });
+  return found == loaded_.end() ? nullptr : &*found;
+}
+
+std::string CudaBackend::arithmetic_of(Pass pass) const {
+  const LoadedKernel* own = loaded(pass);
+  return own ? own->kernel.arithmetic : std::string(arithmetic());
+}
+
+TileShape CudaBackend::tile_of(Pass pass) const {
+  const LoadedKernel* own = loaded(pass);
+  return own ? own->library->tile : TileShape{0, 0};
+}
+
+void CudaBackend::check_mask(const Mask& mask) const {
+  for (const LoadedKernel& own : loaded_) {
+    const std::string only = own.library->mask;
+    if (!only.empty() && mask.name() != only)
+      throw Error(ErrorCode::unsupported, "cuda.kernel", "the program is for another mask",
+                  {"mask", mask.name(), only, only});
+  }
+}
 
 std::string_view CudaBackend::arithmetic() const {
   return device_.arch / 10 == 9 ? "sm90" : "sm80";  // wgmma is of 9.0 alone
@@ -217,9 +249,13 @@ std::string_view CudaBackend::arithmetic() const {
 
 const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
                                   const TileShape& tile) const {
-  const auto found = std::ranges::find_if(kernels(), [&](const Kernel& kernel) {
+  const LoadedKernel* own = loaded(pass);
+  const auto row = std::ranges::find_if(kernels(), [&](const Kernel& kernel) {
     return kernel.pass == pass && kernel.arithmetic == arithmetic;
   });
+  const Kernel* found = own                      ? &own->kernel
+                        : row != kernels().end() ? &*row
+                                                 : nullptr;
   const auto refuse = [&](std::string expected) {
     throw Error(
         ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
@@ -230,7 +266,8 @@ const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, cons
                      tile.q, tile.kv, device_.arch / 10, device_.arch % 10),
          expected, expected});
   };
-  if (found == kernels().end()) refuse("arithmetic sm80 or sm90");
+  if (!found) refuse("arithmetic sm80 or sm90");
+  if (arithmetic != found->arithmetic) refuse("arithmetic " + std::string(found->arithmetic));
   if (device_.arch < found->arch || device_.arch >= found->family) {
     refuse(found->arch == 90 ? "a GPU of compute capability 9.0, or arithmetic sm80"
                              : "a GPU of compute capability 8.0 or more");
@@ -251,8 +288,11 @@ const Kernel& CudaBackend::kernel(const Plan& plan) const {
 void CudaBackend::check(const Problem& problem) const {
   const TileShape smallest{64, 64}, largest{192, 128};
   // The portable kernels take what those of Hopper take.
-  kernel(Pass::forward, contract::kSm80, problem, smallest);
-  kernel(Pass::backward, contract::kSm80, problem, smallest);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const LoadedKernel* own = loaded(pass);
+    kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
+           own ? own->library->tile : smallest);
+  }
   const auto tiles = [](int64_t length, int64_t tile) { return (length + tile - 1) / tile; };
   check_limits({}, problem,  // of a plan: check_plan()
                {tiles(problem.q_len, largest.q), tiles(problem.kv_len, largest.kv), 0});
@@ -260,6 +300,7 @@ void CudaBackend::check(const Problem& problem) const {
 
 void CudaBackend::check_plan(const Plan& plan) const {
   check_limits(kernel(plan).limits, plan.problem, counts_of(plan));
+  if (loaded(plan.pass)) check_whole_rows(plan, "cuda.kernel");
 }
 
 int32_t CudaBackend::available(const RunOptions& run) const {
@@ -347,8 +388,8 @@ void CudaBackend::synchronize(const RunOptions& run) const {
 
 namespace verbatim {
 
-std::unique_ptr<Backend> make_cuda_backend(int index) {
-  return std::make_unique<cuda::CudaBackend>(index);
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::vector<std::string>& libraries) {
+  return std::make_unique<cuda::CudaBackend>(index, libraries);
 }
 
 }  // namespace verbatim

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/backend.h"
+#include "backend/cuda/library.h"
 #include "backend/cuda/registry.h"
 #include "backend/cuda/runtime.h"
 
@@ -18,11 +19,15 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan);
 /// copied there and back, and waited for.
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(int index);
+  /// `libraries` run in place of the kernels of their pass.
+  explicit CudaBackend(int index, const std::vector<std::string>& libraries = {});
 
   std::string_view name() const override { return "cuda"; }
   std::string_view arithmetic() const override;
+  std::string arithmetic_of(Pass pass) const override;
+  TileShape tile_of(Pass pass) const override;
   void check(const Problem& problem) const override;
+  void check_mask(const Mask& mask) const override;
   void check_plan(const Plan& plan) const override;
   void check_waits() const override;
   int32_t residents() const override { return device_.multiprocessors; }
@@ -50,8 +55,11 @@ class CudaBackend : public Backend {
   const Kernel& kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
                        const TileShape& tile) const;
   int64_t wait_limit_ns(const RunOptions& run) const;
+  /// The one of a pass, or null.
+  const LoadedKernel* loaded(Pass pass) const;
 
   const Device& device_;
+  std::vector<LoadedKernel> loaded_;
   int64_t wait_limit_ns_ = 10'000'000'000;
 };
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "backend/cuda/device/params.h"
@@ -46,15 +47,15 @@ struct Kernel {
   const char* arithmetic;  // id of arithmetics(): of the plans that it runs
   Limits limits{};         // of its own fields
   /// Empty when it can run the problem in these tiles; else what would work, for the error.
-  std::string (*lacks)(const Problem& problem, const TileShape& tile);
+  std::function<std::string(const Problem& problem, const TileShape& tile)> lacks;
   /// Shared memory of one CTA: a device that has less cannot run it.
-  int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
+  std::function<int64_t(const Problem& problem, const TileShape& tile)> shared_bytes;
   /// Bytes of Params::workspace.
-  int64_t (*workspace_bytes)(const Problem& problem, const PlanExtent& extent);
+  std::function<int64_t(const Problem& problem, const PlanExtent& extent)> workspace_bytes;
   /// Whether it fills LaunchContext::record when that has memory; null: never.
   bool (*records)(const Problem& problem) = nullptr;
-  void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
-  void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
+  std::function<void(const ForwardParams& params, const LaunchContext& context)> forward;    // or
+  std::function<void(const BackwardParams& params, const LaunchContext& context)> backward;  // null
 };
 
 /// The sizes of a validated problem.

@@ -1,0 +1,96 @@
+// From emitted CUDA C++ to a library, by nvcc. What it is told is chosen here: no text of a program
+// is among it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/file.h"
+#include "tl/kernel.h"
+#include "verbatim/error.h"
+
+namespace verbatim::tl {
+namespace {
+
+constexpr const char* kOperation = "tl.build";
+constexpr const char* kSources = VERBATIM_SOURCES, * kCutlass = VERBATIM_CUTLASS;
+
+/// "sm_90" or "compute_80" as nvcc's -gencode.
+std::string gencode(const std::string& arch) {
+  const size_t digits = arch.find('_') + 1;
+  const std::string kind = arch.substr(0, digits), number = arch.substr(digits);
+  const bool known = (kind == "sm_" || kind == "compute_") && !number.empty() &&
+                     number.find_first_not_of("0123456789a") == std::string::npos;
+  if (!known)
+    throw Error(ErrorCode::invalid_argument, kOperation, "there is no such architecture",
+                {"arch", arch, "sm_N (machine code) or compute_N (PTX)", "sm_90"});
+  return fmt::format("arch=compute_{},code={}", number, arch);
+}
+
+/// Runs a program of the PATH with its output in a file; its exit status, -1 when there is none.
+int run(const std::vector<std::string>& words, const std::filesystem::path& output) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(),
+                                   O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  pid_t child = 0;
+  const int failed = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed) return -1;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+}  // namespace
+
+void build(const std::filesystem::path& source, const std::filesystem::path& library,
+           const std::vector<std::string>& archs) {
+  if (*kCutlass == 0 || !std::filesystem::exists(kCutlass) || !std::filesystem::exists(kSources))
+    throw Error(ErrorCode::unsupported, kOperation,
+                "the headers that this build was configured with are missing",
+                {"headers", *kCutlass ? fmt::format("{}, {}", kSources, kCutlass) : "no CUTLASS",
+                 "a build with -DVERBATIM_CUDA=ON, where it was made", ""});
+  const std::filesystem::path made = library.string() + ".part", log = library.string() + ".log";
+  std::vector<std::string> words{"nvcc",
+                                 "-std=c++20",
+                                 "-O3",
+                                 "--expt-relaxed-constexpr",
+                                 "--fmad=false",
+                                 "--shared",
+                                 "-Xcompiler=-fPIC,-fvisibility=hidden",
+                                 fmt::format("-I{}/src", kSources),
+                                 fmt::format("-I{}/include", kSources),
+                                 "-isystem",
+                                 kCutlass};
+  for (const std::string& arch : archs) {
+    words.emplace_back("-gencode");
+    words.push_back(gencode(arch));
+  }
+  words.insert(words.end(), {"-o", made.string(), source.string()});
+  const int status = run(words, log);
+  const std::string said = status > 0 ? read_text(log) : "";
+  std::error_code ignored;
+  std::filesystem::remove(log, ignored);
+  if (status < 0)
+    throw Error(ErrorCode::unsupported, kOperation, "there is no nvcc",
+                {"PATH", "without it", "a CUDA toolkit's bin folder in it", "/usr/local/cuda/bin"});
+  if (status > 0) {
+    std::filesystem::remove(made, ignored);
+    throw Error(ErrorCode::unsupported, kOperation,
+                fmt::format("nvcc ends with {}:\n{}", status, said));
+  }
+  std::filesystem::rename(made, library);
+}
+
+}  // namespace verbatim::tl
