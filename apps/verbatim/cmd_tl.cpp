@@ -96,9 +96,10 @@ struct BuildCommand {
   std::vector<std::string> archs;
 
   int run() const {
-    const std::filesystem::path library =
-        build_kernel(file, {target, level_from_string(level), false}, archs, output);
-    fmt::print("{}\n", library.string());
+    const tl::Emitted emitted =
+        tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
+    const std::filesystem::path library = tl::build(emitted, output, archs);
+    fmt::print("{}: arithmetic {}\n", library.string(), emitted.arithmetic);
     return 0;
   }
 };

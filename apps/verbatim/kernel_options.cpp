@@ -1,8 +1,6 @@
 // --kernel: programs as they are, as libraries, and what becomes libraries on the way.
 #include <stdlib.h>
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <vector>
 
@@ -37,24 +35,12 @@ class TemporaryFolder {
 
 std::string build_for_now(const std::string& file, const std::string& level) {
   static const TemporaryFolder folder;
-  return build_kernel(file, {.target = {}, .level = level_from_string(level)}, {}, folder.path());
+  const tl::Emitted emitted =
+      tl::emit(read_text(file), file, {.target = {}, .level = level_from_string(level)});
+  return tl::build(emitted, folder.path());
 }
 
 }  // namespace
-
-std::filesystem::path build_kernel(const std::string& file, const tl::CheckOptions& options,
-                                   std::vector<std::string> archs,
-                                   const std::filesystem::path& folder) {
-  const tl::Emitted emitted = tl::emit(read_text(file), file, options);
-  std::filesystem::create_directories(folder);
-  const std::filesystem::path source = folder / (emitted.name + ".cu");
-  write_file(source, emitted.source);
-  if (archs.empty())
-    archs = {fmt::format("sm_{}", emitted.arch), fmt::format("compute_{}", emitted.arch)};
-  const std::filesystem::path library = folder / (emitted.name + ".so");
-  tl::build(source, library, archs);
-  return library;
-}
 
 void KernelOptions::add_to(CLI::App& command, const char* group) {
   command

@@ -3,14 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "verbatim/tl.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::app {
@@ -78,12 +76,6 @@ struct KernelOptions {
   /// make_both() with them.
   AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;
 };
-
-/// Translates TL code and compiles it, both into `folder`; the library. No `archs`: machine code for
-/// the program's target, and PTX for later ones.
-std::filesystem::path build_kernel(const std::string& file, const tl::CheckOptions& options,
-                                   std::vector<std::string> archs,
-                                   const std::filesystem::path& folder);
 
 /// Where results go besides the terminal.
 struct OutputOptions {

@@ -101,10 +101,11 @@ struct Emitted {
 /// Error(unsupported) naming what is not translated.
 Emitted emit(std::string_view text, std::string_view file, const CheckOptions& options);
 
-/// Compiles what emit() has made to a library that a device can load (AttentionOptions::libraries),
-/// with the nvcc of the PATH. `archs` are nvcc's: sm_80 is machine code, compute_80 PTX. Throws
-/// Error(unsupported) without nvcc or the headers, and with nvcc's words when it refuses.
-void build(const std::filesystem::path& source, const std::filesystem::path& library,
-           const std::vector<std::string>& archs);
+/// Writes what emit() has made to `folder` and compiles it there with the nvcc of the PATH; the
+/// library (AttentionOptions::kernels). `archs` are nvcc's, sm_80 for machine code, compute_80 for
+/// PTX; none: both of the target. Throws Error(unsupported), before anything is written, without
+/// nvcc or the headers, and with nvcc's words when it refuses.
+std::filesystem::path build(const Emitted& emitted, const std::filesystem::path& folder,
+                            std::vector<std::string> archs = {});
 
 }  // namespace verbatim::tl

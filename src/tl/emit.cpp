@@ -107,6 +107,10 @@ class Emitter {
   }
 
   void refuse_what_is_missing() const {
+    for (const Step& step : k_.after)
+      if (step.kind == Step::Kind::store && var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_))
+        refuse(step.at, "a result that is larger than all tiles in shared memory",
+               "larger tiles of keys");
     if (k_.pass == Pass::backward)
       throw Error(ErrorCode::unsupported, kOperation,
                   fmt::format("a backward is not translated for {} yet", k_.target),
@@ -131,10 +135,10 @@ class Emitter {
 
   void head() {
     const bool bf16 = k_.dtype == Dtype::bf16;
-    line("// The forward of {} for {} (sm_{}), as `verbatim tl emit` writes it: every block stands",
-         arithmetic_, k_.target, gpu_.arch);
-    line("// under its line of TL. A chain keeps a query tile and visits KV tiles in the plan's order;");
-    line("// `visits` knows them, `order` and `chain` are the plan's (plan_view.h).");
+    line("// The forward of {} for {} (sm_{}), as `verbatim tl emit`", arithmetic_, k_.target,
+         gpu_.arch);
+    line("// writes it: every block stands under its line of TL. A chain keeps a query tile and visits");
+    line("// KV tiles in the plan's order; `visits` knows them, `order` and `chain` are the plan's.");
     for (const char* header : {"hand_off", "library", "tiles"})
       line("#include \"backend/cuda/device/{}.cuh\"", header);
     blank();
@@ -224,8 +228,7 @@ class Emitter {
   }
 
   void entry() {
-    line("__global__ __launch_bounds__(kThreads) void kernel(");
-    line("    const __grid_constant__ ForwardParams p) {{");
+    line("__global__ __launch_bounds__(kThreads) void kernel(const __grid_constant__ ForwardParams p) {{");
     line("  extern __shared__ __align__(128) unsigned char memory[];");
     line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
     line("  Worker worker{{p, shared}};");
@@ -368,8 +371,8 @@ class Emitter {
     if (const Step* careful = product_by(step.a)) {
       line("// In a cut tile a zero of {} may meet a NaN or an infinity that it does not see.",
            var(careful->a).name);
-      line("const bool careful_{} =", var(step.a).name);
-      line("    __syncthreads_or(visits.is_cut() && nonfinite<Gpu, kThreads>({}));", name(step.a));
+      line("const bool careful_{} = __syncthreads_or(", var(step.a).name);
+      line("    visits.is_cut() && nonfinite<Gpu, kThreads>({}));", name(step.a));
     } else {
       line("__syncthreads();");
     }

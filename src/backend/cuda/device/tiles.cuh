@@ -439,9 +439,9 @@ __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, k
 }
 
 /// Writes one number a row.
-template <int kRows, int kCols, class Mma, class Numbers>
+template <int kRows, class Mma, class Numbers>
 __device__ void copy_out(const Mma& mma, const Numbers& numbers, float* target, int rows) {
-  const auto at = places<kRows, kCols>(mma);
+  const auto at = places<kRows, 16>(mma);
   CUTE_UNROLL
   for (int i = 0; i < size(numbers); ++i) {
     const int row = get<0>(at(i, 0));
