@@ -27,20 +27,9 @@ struct Attention::Impl {
   }
 };
 
-namespace {
-
-std::unique_ptr<Backend> make_backend_for(const AttentionOptions& options) {
-  if (options.kernels.empty()) return make_backend(options.device);
-  if (device_index(options.device) < 0) return make_tl_backend(options.kernels, options.plan.level);
-  throw Error(ErrorCode::unsupported, "attention", "programs are interpreted on the CPU only",
-              {"device", options.device, "cpu", "cpu"});
-}
-
-}  // namespace
-
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
   problem.validate();
-  std::unique_ptr<Backend> backend = make_backend_for(options);
+  std::unique_ptr<Backend> backend = make_backend(options.device, options.kernels, options.plan.level);
   backend->check(problem);
   backend->check_mask(mask);
   PlanOptions backward_options = options.plan;
@@ -51,8 +40,7 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
   backward_options.pass = Pass::backward;
   PlanOptions forward_options = backward_options;
   forward_options.pass = Pass::forward;
-  for (PlanOptions* each : {&forward_options, &backward_options})
-    if (each->arithmetic.empty()) each->arithmetic = backend->arithmetic_of(each->pass);
+  for (PlanOptions* each : {&forward_options, &backward_options}) complete(*each, *backend);
   forward_options.order = options.forward_order;
   auto backward = cached_plan(problem, mask, backward_options);
   auto forward = cached_plan(problem, mask, forward_options);

@@ -19,6 +19,7 @@ struct BenchCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  KernelOptions kernels;
   OutputOptions output;
   std::string set, match = ".*", device = "cpu", protocol = "rested", check = "sampled", commit;
   std::string providers = "verbatim";
@@ -62,9 +63,12 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
   const CaseProblem problem = parse_case(one.words);
   const auto& [sizes, made] = problem;
   backend.check(sizes);
+  backend.check_mask(made);
   const auto options = [&](Pass pass) {
     PlanOptions chosen = planning.make(pass, device);
     chosen.residents = backend.residents();
+    chosen.arithmetic = planning.arithmetic;
+    complete(chosen, backend);
     return chosen;
   };
   const auto start = std::chrono::steady_clock::now();
@@ -214,7 +218,8 @@ int BenchCommand::run() const {
   const std::vector<std::string> chosen_providers =
       parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
-  const auto backend = make_backend(device);
+  const auto backend = make_backend(device, kernels.read(device, planning),
+                                    level_from_string(planning.level_name()));
   const auto on = bench::make_device(device);
 
   Json result = new_result("bench");
@@ -302,6 +307,7 @@ void add_bench(CLI::App& root, Action& action) {
   add_case_options(*sub, command->set, command->match);
   const char* group = "Bench";
   add(group, "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
+  command->kernels.add_to(*sub, group);
   add(group, "--providers", command->providers,
       "Whose attention: of verbatim, cudnn, cudnn:deterministic", "A,B,...")
       ->capture_default_str();

@@ -191,10 +191,8 @@ int RunCommand::run(dist::Processes* processes) const {
 
   Progress progress;
   progress.say("planning ...");
-  std::vector<std::string> programs = kernels.read(device);
-  world.check(device, !programs.empty());
-  AttentionOptions options = planning.make_both(device);
-  options.kernels = std::move(programs);
+  world.check(device, !kernels.files.empty());
+  const AttentionOptions options = kernels.options_for(device, planning);
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = seconds_since(start);

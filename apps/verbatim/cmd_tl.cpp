@@ -77,6 +77,33 @@ struct ReasonCommand {
   }
 };
 
+struct EmitCommand {
+  std::string file, target, level = "invariant", output;
+
+  int run() const {
+    const tl::Emitted emitted =
+        tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
+    std::filesystem::create_directories(output);
+    const std::filesystem::path path = std::filesystem::path(output) / (emitted.name + ".cu");
+    write_file(path, emitted.source);
+    fmt::print("{}: arithmetic {}\n", path.string(), emitted.arithmetic);
+    return 0;
+  }
+};
+
+struct BuildCommand {
+  std::string file, target, level = "invariant", output;
+  std::vector<std::string> archs;
+
+  int run() const {
+    const tl::Emitted emitted =
+        tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
+    const std::filesystem::path library = tl::build(emitted, output, archs);
+    fmt::print("{}: arithmetic {}\n", library.string(), emitted.arithmetic);
+    return 0;
+  }
+};
+
 void add_file(CLI::App& command, std::string& file, const char* what) {
   command.add_option("FILE", file, what)->required()->type_name("");
 }
@@ -143,6 +170,42 @@ void add_reason(CLI::App& tl, Action& action) {
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
+void add_emit(CLI::App& tl, Action& action) {
+  auto command = std::make_shared<EmitCommand>();
+  CLI::App* sub = tl.add_subcommand("emit", "Translate TL code to CUDA C++");
+  add_file(*sub, command->file, "TL code");
+  add_target(*sub, command->target, " (default: the program's)");
+  add_level(*sub, command->level);
+  sub->add_option("--output", command->output, "Where the file goes, named by pass and target")
+      ->required()
+      ->type_name("FOLDER");
+  sub->footer(
+      "Example: verbatim tl emit f.tl --output generated\n"
+      "Writes one file, each block under its line of TL, byte for byte the same every time.");
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
+void add_build(CLI::App& tl, Action& action) {
+  auto command = std::make_shared<BuildCommand>();
+  CLI::App* sub = tl.add_subcommand("build", "Compile TL code to a library that a GPU runs");
+  add_file(*sub, command->file, "TL code");
+  add_target(*sub, command->target, " (default: the program's)");
+  add_level(*sub, command->level);
+  sub->add_option("--arch", command->archs,
+                  "What nvcc makes: sm_N (machine code), compute_N (PTX); default: both, the "
+                  "target's")
+      ->type_name("NAME")
+      ->expected(1, 8);
+  sub->add_option("--output", command->output, "Where source and library go")
+      ->required()
+      ->type_name("FOLDER");
+  sub->footer(
+      "Example: verbatim tl build f.tl --output generated\n"
+      "As emit, then nvcc. run, verify and bench take the library, or the program itself, with\n"
+      "--device cuda --kernel.");
+  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+}
+
 }  // namespace
 
 void add_tl(CLI::App& root, Action& action) {
@@ -154,6 +217,8 @@ void add_tl(CLI::App& root, Action& action) {
   add_format(*sub, action);
   add_check(*sub, action);
   add_reason(*sub, action);
+  add_emit(*sub, action);
+  add_build(*sub, action);
 }
 
 }  // namespace verbatim::app

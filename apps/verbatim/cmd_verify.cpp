@@ -59,10 +59,8 @@ int VerifyCommand::run(dist::Processes* processes) const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  std::vector<std::string> programs = kernels.read(device);
-  world.check(device, !programs.empty());
-  AttentionOptions options = planning.make_both(device);
-  options.kernels = std::move(programs);
+  world.check(device, !kernels.files.empty());
+  const AttentionOptions options = kernels.options_for(device, planning);
   if (processes && processes->rank() != 0) {  // rank 0 audits
     Tensors tensors(sizes, sizes.seed);
     run_in_world(Attention(sizes, made, options), tensors, passes, device, world.make(), world,

@@ -215,24 +215,6 @@ std::string PlanningOptions::level_name() const {
   return !level.empty() ? level : order == "none" ? "not_guaranteed" : "invariant";
 }
 
-void KernelOptions::add_to(CLI::App& command, const char* group) {
-  command
-      .add_option("--kernel", files,
-                  "TL programs, one a pass, that the device cpu interprets in place of its own "
-                  "kernels (tl reason); a pass without one runs as ever")
-      ->group(group)
-      ->type_name("FILE")
-      ->expected(1, 2);
-}
-
-std::vector<std::string> KernelOptions::read(const std::string& device) const {
-  if (!files.empty() && device != "cpu")
-    fail("programs are interpreted on the CPU", {"--device", device, "cpu beside --kernel", "cpu"});
-  std::vector<std::string> texts;
-  for (const std::string& file : files) texts.push_back(read_text(file));
-  return texts;
-}
-
 void OutputOptions::add_to(CLI::App& command, bool with_report) {
   command.add_option("--json", json, "Write the result as JSON (docs/schema.md)")
       ->group("Output")

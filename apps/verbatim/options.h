@@ -70,8 +70,11 @@ struct KernelOptions {
   std::vector<std::string> files;
 
   void add_to(CLI::App& command, const char* group);
-  /// Their texts. Refuses a device that interprets none.
-  std::vector<std::string> read(const std::string& device) const;
+  /// As AttentionOptions::kernels: their texts, or on a GPU their libraries, which are built of
+  /// programs. Beside them plans are of no other arithmetic than theirs.
+  std::vector<std::string> read(const std::string& device, const PlanningOptions& planning) const;
+  /// make_both() with them.
+  AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;
 };
 
 /// Where results go besides the terminal.

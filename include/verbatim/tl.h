@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -88,5 +89,23 @@ struct ReasonOptions {
 /// with its reason in a comment. The same text for the same arguments. Throws Error with the
 /// described faults of a sketch that is refused, and naming what the target cannot do.
 std::string reason(std::string_view sketch, std::string_view file, const ReasonOptions& options);
+
+/// A program in CUDA C++ (docs/tl.md): one file, to be compiled with the headers of this library.
+struct Emitted {
+  std::string name;        // of its file: the pass and the target, "forward_a100"
+  std::string source;      // the same text for the same program, target and version
+  std::string arithmetic;  // of the plans that it runs: "tl.1:" and a hash of all that
+  int arch;                // compute capability of the target: 80
+};
+/// Translates TL code. Throws Error with the described faults of a program that is refused, and
+/// Error(unsupported) naming what is not translated.
+Emitted emit(std::string_view text, std::string_view file, const CheckOptions& options);
+
+/// Writes what emit() has made to `folder` and compiles it there with the nvcc of the PATH; the
+/// library (AttentionOptions::kernels). `archs` are nvcc's, sm_80 for machine code, compute_80 for
+/// PTX; none: both of the target. Throws Error(unsupported), before anything is written, without
+/// nvcc or the headers, and with nvcc's words when it refuses.
+std::filesystem::path build(const Emitted& emitted, const std::filesystem::path& folder,
+                            std::vector<std::string> archs = {});
 
 }  // namespace verbatim::tl

@@ -20,8 +20,9 @@ struct AttentionOptions {
   PlanOptions plan;  // plan.pass is set for each pass
   std::string forward_order = "auto";
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
-  /// TL code (verbatim/tl.h), at most one program a pass, that runs in place of the device's own
-  /// kernels. Its tiles are the plan's. Only the device "cpu" takes any: it interprets them.
+  /// At most one a pass, in place of the device's own kernels: on a CPU texts of TL code
+  /// (verbatim/tl.h), which it interprets, on a GPU paths of libraries that tl::build() made. Their
+  /// tiles are the plan's.
   std::vector<std::string> kernels{};
 };
 

@@ -27,4 +27,18 @@ std::unique_ptr<Backend> make_backend(std::string_view device) {
   return index < 0 ? make_cpu_backend() : make_cuda_backend(index);
 }
 
+void complete(PlanOptions& options, const Backend& backend) {
+  if (options.arithmetic.empty()) options.arithmetic = backend.arithmetic_of(options.pass);
+  const TileShape only = backend.tile_of(options.pass);
+  if (options.tile.q == 0) options.tile.q = only.q;
+  if (options.tile.kv == 0) options.tile.kv = only.kv;
+}
+
+std::unique_ptr<Backend> make_backend(std::string_view device,
+                                      const std::vector<std::string>& kernels, Level level) {
+  if (kernels.empty()) return make_backend(device);
+  const int index = device_index(device);
+  return index < 0 ? make_tl_backend(kernels, level) : make_cuda_backend(index, kernels);
+}
+
 }  // namespace verbatim

@@ -13,6 +13,7 @@
 #include "verbatim/piece.h"
 #include "verbatim/plan.h"
 #include "verbatim/run.h"
+#include "verbatim/schedule.h"
 
 namespace verbatim {
 
@@ -51,6 +52,8 @@ class Backend {
   virtual std::string_view arithmetic() const = 0;
   /// The same of one pass, where passes differ.
   virtual std::string arithmetic_of(Pass) const { return std::string(arithmetic()); }
+  /// The only tiles that run here in a pass; 0: any.
+  virtual TileShape tile_of(Pass) const { return {0, 0}; }
   /// The same for a plan that is too large.
   virtual void check_plan(const Plan&) const {}
   /// Throws Error(device) when a wait of an earlier call has expired, as verbatim::check().
@@ -105,11 +108,20 @@ std::unique_ptr<Backend> make_cpu_backend();
 /// of one that is refused at `level`, or is a sketch.
 std::unique_ptr<Backend> make_tl_backend(const std::vector<std::string>& programs, Level level);
 /// The CUDA executor on device `index`; throws Error(unsupported) when built without CUDA.
-std::unique_ptr<Backend> make_cuda_backend(int index);
+/// `libraries` (verbatim tl build), at most one a pass, run in place of its own kernels.
+std::unique_ptr<Backend> make_cuda_backend(int index,
+                                           const std::vector<std::string>& libraries = {});
 /// -1 of "cpu", 0 of "cuda", N of "cuda:N"; throws Error(invalid_argument) for any other name.
 int device_index(std::string_view device);
 /// The backend of such a name.
 std::unique_ptr<Backend> make_backend(std::string_view device);
+/// The same with kernels of the caller in place of its own: on a CPU texts of programs, on a GPU
+/// paths of libraries.
+std::unique_ptr<Backend> make_backend(std::string_view device,
+                                      const std::vector<std::string>& kernels, Level level);
+
+/// What nobody asked for in another way follows from the backend: arithmetic and tiles.
+void complete(PlanOptions& options, const Backend& backend);
 
 /// The dropout of one run: the plan is the same for every seed.
 inline Dropout dropout_of(const Problem& problem, const RunOptions& run) {
@@ -121,6 +133,10 @@ inline Dropout dropout_of(const Problem& problem, const RunOptions& run) {
 /// Throws Error: a backend that runs `known` was given a plan of another arithmetic.
 [[noreturn]] void refuse_arithmetic(const Plan& plan, const std::string& known,
                                     const char* operation);
+
+/// What all kernels of TL refuse: a second one of a pass, and segments of rows in a forward.
+[[noreturn]] void refuse_second_kernel(Pass pass, const char* operation);
+void check_whole_rows(const Plan& plan, const char* operation);
 
 /// Throws Error naming the tensor, the shape it has and the shape it should have.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);

@@ -98,4 +98,19 @@ void refuse_arithmetic(const Plan& plan, const std::string& known, const char* o
               {"plan.arithmetic", plan.arithmetic, known, "a plan made for this device"});
 }
 
+void refuse_second_kernel(Pass pass, const char* operation) {
+  throw Error(ErrorCode::invalid_argument, operation, "two programs are for one pass",
+              {"kernel", pass == Pass::forward ? "two of the forward" : "two of the backward",
+               "one a pass", "the first"});
+}
+
+void check_whole_rows(const Plan& plan, const char* operation) {
+  if (plan.pass != Pass::forward) return;
+  for (const auto& order : plan.orders)
+    for (const Chain& chain : order->chains)
+      if (chain.addends > 1)
+        throw Error(ErrorCode::unsupported, operation, "programs merge no segments of rows",
+                    {"forward_order", order->name, "an order without /split", "descending"});
+}
+
 }  // namespace verbatim

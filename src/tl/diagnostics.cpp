@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "verbatim/tl.h"
+#include "tl/kernel.h"
+#include "verbatim/error.h"
 
 namespace verbatim::tl {
 namespace {
@@ -51,6 +52,24 @@ std::string describe(const Diagnostic& d, std::string_view text, std::string_vie
                                     d.code, d.reason, shown);
   if (!caret.empty()) message += "  " + caret + "\n";
   return message + "  right would be: " + d.right + "\n";
+}
+
+std::string described(const std::vector<Diagnostic>& faults, std::string_view text,
+                      std::string_view file) {
+  std::string all;
+  for (const Diagnostic& fault : faults) all += "\n" + describe(fault, text, file);
+  return all;
+}
+
+Examined examine_code(std::string_view text, std::string_view file, const CheckOptions& options,
+                      const char* operation) {
+  Examined found = examine(text, options);
+  if (found.faults.empty()) return found;
+  const std::string faults = described(found.faults, text, file);
+  if (check(text, {.target = {}, .level = options.level, .sketch = true}).empty())
+    throw Error(ErrorCode::invalid_argument, operation, "the program is a sketch" + faults,
+                {"kernel", "a sketch", "TL code", "what `verbatim tl reason` makes of it"});
+  throw Error(ErrorCode::invalid_argument, operation, "the program is refused" + faults);
 }
 
 std::string apply_edits(std::string_view text, std::span<const Diagnostic> faults) {

@@ -64,6 +64,13 @@ struct Examined {
   Kernel kernel;  // whole when there are no faults and it is no sketch
 };
 Examined examine(std::string_view text, const CheckOptions& options);
+/// The same of TL code without faults. Throws Error(invalid_argument) with those that there are, or
+/// saying that it is a sketch.
+Examined examine_code(std::string_view text, std::string_view file, const CheckOptions& options,
+                      const char* operation);
+/// The faults one after another, each as describe() shows it.
+std::string described(const std::vector<Diagnostic>& faults, std::string_view text,
+                      std::string_view file);
 
 /// Bytes of a variable; shared memory holds inputs, P and dS in 16 bits.
 int64_t bytes_of(const Kernel& kernel, const Variable& variable);

@@ -148,13 +148,6 @@ class Explanation {
   const Target& target_;
 };
 
-std::string described(const std::vector<Diagnostic>& faults, std::string_view text,
-                      std::string_view file) {
-  std::string all;
-  for (const Diagnostic& fault : faults) all += "\n" + describe(fault, text, file);
-  return all;
-}
-
 class Reasoning {
  public:
   Reasoning(const Program& sketch, Pass pass, const ReasonOptions& options)

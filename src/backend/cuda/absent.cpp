@@ -3,7 +3,7 @@
 
 namespace verbatim {
 
-std::unique_ptr<Backend> make_cuda_backend(int index) {
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::vector<std::string>&) {
   throw Error(ErrorCode::unsupported, "backend", "this build has no CUDA backend",
               {"device", "cuda:" + std::to_string(index), "cpu", "cpu"});
 }

@@ -176,9 +176,9 @@ std::shared_ptr<const DevicePlan> uploaded(const Device& device, const Plan& pla
 /// device.
 template <class Params>
 void run_plan(const Device& device, const Kernel& kernel,
-              void (*launch)(const Params&, const LaunchContext&), const Plan& plan,
-              const DevicePlan& held, const RunOptions& run, int64_t spin_limit_ns, Params params,
-              const RecordView& record = {}) {
+              const std::function<void(const Params&, const LaunchContext&)>& launch,
+              const Plan& plan, const DevicePlan& held, const RunOptions& run,
+              int64_t spin_limit_ns, Params params, const RecordView& record = {}) {
   const auto stream = static_cast<cudaStream_t>(run.stream);
   const Layout layout(plan.problem, held.max_q_tiles(), held.max_kv_tiles(),
                       kernel.workspace_bytes(plan.problem, held.extent()));
@@ -215,7 +215,38 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan) {
       .end;
 }
 
-CudaBackend::CudaBackend(int index) : device_(device(index)) {}
+CudaBackend::CudaBackend(int index, const std::vector<std::string>& libraries)
+    : device_(device(index)) {
+  for (const std::string& path : libraries) {
+    LoadedKernel one = load_kernel(path);
+    if (loaded(one.kernel.pass)) refuse_second_kernel(one.kernel.pass, "cuda.kernel");
+    loaded_.push_back(std::move(one));
+  }
+}
+
+const LoadedKernel* CudaBackend::loaded(Pass pass) const {
+  const auto found = std::ranges::find(loaded_, pass, [](const auto& l) { return l.kernel.pass; });
+  return found == loaded_.end() ? nullptr : &*found;
+}
+
+std::string CudaBackend::arithmetic_of(Pass pass) const {
+  const LoadedKernel* own = loaded(pass);
+  return own ? own->kernel.arithmetic : std::string(arithmetic());
+}
+
+TileShape CudaBackend::tile_of(Pass pass) const {
+  const LoadedKernel* own = loaded(pass);
+  return own ? own->library->tile : TileShape{0, 0};
+}
+
+void CudaBackend::check_mask(const Mask& mask) const {
+  for (const LoadedKernel& own : loaded_) {
+    const std::string only = own.library->mask;
+    if (!only.empty() && mask.name() != only)
+      throw Error(ErrorCode::unsupported, "cuda.kernel", "the program is for another mask",
+                  {"mask", mask.name(), only, only});
+  }
+}
 
 std::string_view CudaBackend::arithmetic() const {
   return device_.arch / 10 == 9 ? "sm90" : "sm80";  // wgmma is of 9.0 alone
@@ -223,9 +254,11 @@ std::string_view CudaBackend::arithmetic() const {
 
 const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
                                   const TileShape& tile) const {
-  const auto found = std::ranges::find_if(kernels(), [&](const Kernel& kernel) {
+  const LoadedKernel* own = loaded(pass);
+  const auto row = std::ranges::find_if(kernels(), [&](const Kernel& kernel) {
     return kernel.pass == pass && kernel.arithmetic == arithmetic;
   });
+  const Kernel* found = own ? &own->kernel : row != kernels().end() ? &*row : nullptr;
   const auto refuse = [&](std::string expected) {
     throw Error(
         ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
@@ -236,7 +269,8 @@ const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, cons
                      tile.q, tile.kv, device_.arch / 10, device_.arch % 10),
          expected, expected});
   };
-  if (found == kernels().end()) refuse("arithmetic sm80 or sm90");
+  if (!found) refuse("arithmetic sm80 or sm90");
+  if (arithmetic != found->arithmetic) refuse("arithmetic " + std::string(found->arithmetic));
   if (device_.arch < found->arch || device_.arch >= found->family) {
     refuse(found->arch == 90 ? "a GPU of compute capability 9.0, or arithmetic sm80"
                              : "a GPU of compute capability 8.0 or more");
@@ -257,8 +291,11 @@ const Kernel& CudaBackend::kernel(const Plan& plan) const {
 void CudaBackend::check(const Problem& problem) const {
   const TileShape smallest{64, 64}, largest{192, 128};
   // The portable kernels take what those of Hopper take.
-  kernel(Pass::forward, contract::kSm80, problem, smallest);
-  kernel(Pass::backward, contract::kSm80, problem, smallest);
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const LoadedKernel* own = loaded(pass);
+    kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
+           own ? own->library->tile : smallest);
+  }
   const auto tiles = [](int64_t length, int64_t tile) { return (length + tile - 1) / tile; };
   check_limits({}, problem,  // of a plan: check_plan()
                {tiles(problem.q_len, largest.q), tiles(problem.kv_len, largest.kv), 0});
@@ -266,6 +303,7 @@ void CudaBackend::check(const Problem& problem) const {
 
 void CudaBackend::check_plan(const Plan& plan) const {
   check_limits(kernel(plan).limits, plan.problem, counts_of(plan));
+  if (loaded(plan.pass)) check_whole_rows(plan, "cuda.kernel");
 }
 
 int32_t CudaBackend::available(const RunOptions& run) const {
@@ -346,10 +384,9 @@ void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
 }
 
 template <class Params>
-double CudaBackend::run_piece(const Kernel& kernel,
-                              void (*launch)(const Params&, const LaunchContext&),
-                              const LocalPiece& piece, const RunOptions& run,
-                              const Params& params) const {
+double CudaBackend::run_piece(
+    const Kernel& kernel, const std::function<void(const Params&, const LaunchContext&)>& launch,
+    const LocalPiece& piece, const RunOptions& run, const Params& params) const {
   const auto stream = static_cast<cudaStream_t>(run.stream);
   const int64_t wait_limit = wait_limit_ns(run);
   check_limits(kernel.limits, piece.plan.problem, counts_of(piece.plan));
@@ -469,8 +506,8 @@ void CudaBackend::synchronize(const RunOptions& run) const {
 
 namespace verbatim {
 
-std::unique_ptr<Backend> make_cuda_backend(int index) {
-  return std::make_unique<cuda::CudaBackend>(index);
+std::unique_ptr<Backend> make_cuda_backend(int index, const std::vector<std::string>& libraries) {
+  return std::make_unique<cuda::CudaBackend>(index, libraries);
 }
 
 }  // namespace verbatim

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/backend.h"
+#include "backend/cuda/library.h"
 #include "backend/cuda/registry.h"
 #include "backend/cuda/runtime.h"
 #include "backend/local_piece.h"
@@ -19,11 +20,15 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan);
 /// copied there and back, and waited for.
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(int index);
+  /// `libraries` run in place of the kernels of their pass.
+  explicit CudaBackend(int index, const std::vector<std::string>& libraries = {});
 
   std::string_view name() const override { return "cuda"; }
   std::string_view arithmetic() const override;
+  std::string arithmetic_of(Pass pass) const override;
+  TileShape tile_of(Pass pass) const override;
   void check(const Problem& problem) const override;
+  void check_mask(const Mask& mask) const override;
   void check_plan(const Plan& plan) const override;
   void check_waits() const override;
   int32_t residents() const override { return device_.multiprocessors; }
@@ -63,10 +68,14 @@ class CudaBackend : public Backend {
                        const TileShape& tile) const;
   int64_t wait_limit_ns(const RunOptions& run) const;
   template <class Params>
-  double run_piece(const Kernel& kernel, void (*launch)(const Params&, const LaunchContext&),
+  double run_piece(const Kernel& kernel,
+                   const std::function<void(const Params&, const LaunchContext&)>& launch,
                    const LocalPiece& piece, const RunOptions& run, const Params& params) const;
+  /// The one of a pass, or null.
+  const LoadedKernel* loaded(Pass pass) const;
 
   const Device& device_;
+  std::vector<LoadedKernel> loaded_;
   int64_t wait_limit_ns_ = 10'000'000'000;
 };
 

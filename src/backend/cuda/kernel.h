@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "backend/cuda/device/params.h"
@@ -47,19 +48,20 @@ struct Kernel {
   const char* arithmetic;  // id of arithmetics(): of the plans that it runs
   Limits limits{};         // of its own fields
   /// Empty when it can run the problem in these tiles; else what would work, for the error.
-  std::string (*lacks)(const Problem& problem, const TileShape& tile);
+  std::function<std::string(const Problem& problem, const TileShape& tile)> lacks;
   /// Shared memory of one CTA: a device that has less cannot run it.
-  int64_t (*shared_bytes)(const Problem& problem, const TileShape& tile);
+  std::function<int64_t(const Problem& problem, const TileShape& tile)> shared_bytes;
   /// Bytes of Params::workspace.
-  int64_t (*workspace_bytes)(const Problem& problem, const PlanExtent& extent);
+  std::function<int64_t(const Problem& problem, const PlanExtent& extent)> workspace_bytes;
   /// Backward: P has no scale of dropout, dV gets it where it is rounded.
   bool scales_dv = false;
-  /// Backward: floats of CarriedSums::dq for each query head of `problem` and so many tiles.
+  /// Backward: floats of CarriedSums::dq for each query head of `problem` and so many tiles; null:
+  /// it runs no pieces.
   int64_t (*dq_sum_floats)(const Problem& problem, int32_t q_tiles) = nullptr;
   /// Whether it fills LaunchContext::record when that has memory; null: never.
   bool (*records)(const Problem& problem) = nullptr;
-  void (*forward)(const ForwardParams& params, const LaunchContext& context);    // or null
-  void (*backward)(const BackwardParams& params, const LaunchContext& context);  // or null
+  std::function<void(const ForwardParams& params, const LaunchContext& context)> forward;    // or
+  std::function<void(const BackwardParams& params, const LaunchContext& context)> backward;  // null
 };
 
 /// The sizes of a validated problem.

@@ -19,15 +19,9 @@ struct Program {
 };
 
 Program checked(const std::string& text, Level level) {
-  const tl::Examined found = tl::examine(text, {.target = {}, .level = level});
-  if (found.faults.empty()) return {found.kernel, contract::kTl + tl::hash_of(found.program)};
-  std::string faults;
-  for (const tl::Diagnostic& fault : found.faults)
-    faults += "\n" + tl::describe(fault, text, "kernel");
-  if (tl::check(text, {.target = {}, .level = level, .sketch = true}).empty())
-    throw Error(ErrorCode::invalid_argument, "tl.kernel", "the program is a sketch" + faults,
-                {"kernel", "a sketch", "TL code", "what `verbatim tl reason` makes of it"});
-  throw Error(ErrorCode::invalid_argument, "tl.kernel", "the program is refused" + faults);
+  const tl::Examined found =
+      tl::examine_code(text, "kernel", {.target = {}, .level = level}, "tl.kernel");
+  return {found.kernel, contract::kTl + tl::hash_of(found.program)};
 }
 
 class TlBackend final : public Backend {
@@ -36,10 +30,7 @@ class TlBackend final : public Backend {
     for (const std::string& text : programs) {
       Program program = checked(text, level);
       const Pass pass = program.kernel.pass;
-      if (program_of(pass))
-        throw Error(
-            ErrorCode::invalid_argument, "tl.kernel", "two programs are for one pass",
-            {"kernel", fmt::format("two of the {}", word(pass)), "one a pass", "the first"});
+      if (program_of(pass)) refuse_second_kernel(pass, "tl.kernel");
       programs_.push_back(std::move(program));
     }
   }
@@ -49,6 +40,10 @@ class TlBackend final : public Backend {
   std::string arithmetic_of(Pass pass) const override {
     const Program* program = program_of(pass);
     return program ? program->arithmetic : cpu_->arithmetic_of(pass);
+  }
+  TileShape tile_of(Pass pass) const override {
+    const Program* program = program_of(pass);
+    return program ? program->kernel.tile : TileShape{0, 0};
   }
   int32_t residents() const override { return cpu_->residents(); }
 
@@ -80,11 +75,8 @@ class TlBackend final : public Backend {
       const TileShape made = order->tiles->shape;
       require(program->kernel, "tile_q", fmt::to_string(made.q), fmt::to_string(tile.q));
       require(program->kernel, "tile_kv", fmt::to_string(made.kv), fmt::to_string(tile.kv));
-      if (plan.pass == Pass::forward &&
-          std::ranges::any_of(order->chains, [](const Chain& c) { return c.addends > 1; }))
-        throw Error(ErrorCode::unsupported, "tl.kernel", "programs merge no segments of rows",
-                    {"forward_order", order->name, "an order without /split", "descending"});
     }
+    check_whole_rows(plan, "tl.kernel");
   }
 
   int64_t workspace_bytes(const Plan& plan) const override {

@@ -26,21 +26,34 @@ cudaError_t launch_blocks(void (*kernel)(Args...), int64_t blocks, int threads,
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-/// CTAs of a kernel that draws `units` tickets: as many as fit at once on the multiprocessors of
-/// the stream. Throws Error(unsupported) when the plan needs more of them at once, so before the
-/// first kernel of a launch.
+/// CTAs of a kernel that fit on a multiprocessor of the current device.
+template <class... Args>
+cudaError_t residents_of(void (*kernel)(Args...), int threads, int64_t shared_bytes, int* count) {
+  const int bytes = static_cast<int>(shared_bytes);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(count, kernel, threads, bytes);
+}
+
+/// CTAs that draw `units` tickets, where `resident` of the kernel's fit on a multiprocessor: as many
+/// as fit at once on the multiprocessors of the stream. Throws Error(unsupported) when the plan
+/// needs more of them at once.
+inline int64_t workers_of(const char* name, int resident, const LaunchContext& context,
+                          int32_t units) {
+  const int64_t all = int64_t{resident} * context.multiprocessors;
+  check_residency(context.residency, all, name);
+  return std::min<int64_t>(all, units);
+}
+
+/// The same of a compiled kernel, so before the first of a launch.
 template <class... Args>
 int64_t workers_of(const char* name, void (*kernel)(Args...), int threads, int64_t shared_bytes,
                    const LaunchContext& context, int32_t units) {
   if (units == 0) return 0;
-  const int bytes = static_cast<int>(shared_bytes);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  int per_multiprocessor = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, threads, bytes),
-        name);
-  const int64_t resident = int64_t{per_multiprocessor} * context.multiprocessors;
-  check_residency(context.residency, resident, name);
-  return std::min<int64_t>(resident, units);
+  int resident = 0;
+  check(residents_of(kernel, threads, shared_bytes, &resident), name);
+  return workers_of(name, resident, context, units);
 }
 
 /// Starts kernel(args...) on workers_of() CTAs.

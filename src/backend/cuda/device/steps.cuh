@@ -78,6 +78,20 @@ __device__ inline int32_t nearby(int64_t value) {
   return static_cast<int32_t>(value < -kFar ? -kFar : value > kFar ? kFar : value);
 }
 
+/// Columns [begin, end) of a row.
+struct Columns {
+  int32_t begin, end;
+};
+
+/// What a slice shows of row `row` of a block.
+__device__ inline Columns seen_columns(const Slice& slice, const Block& block, int32_t row) {
+  if (row < slice.q_begin - block.q || row >= slice.q_end - block.q) return {0, 0};
+  const int64_t diagonal = block.q - block.k + row;  // k - q = lo at column diagonal + lo
+  const int32_t begin = max(nearby(slice.k_begin - block.k), nearby(slice.lo + diagonal));
+  const int32_t end = min(nearby(slice.k_end - block.k), nearby(slice.hi + diagonal + 1));
+  return {max(begin, 0), min(end, block.k_rows)};
+}
+
 /// Visible elements of an accumulator of mma.m16n8k16 in a block: bit 4 n + 2 i + j stands for
 /// (row + 8 i, col + 8 n + j), n < kColumns.
 template <int kColumns>
@@ -101,12 +115,8 @@ __device__ uint32_t visible(const OrderView& order, const Step& step, const Bloc
     if (r >= block.q_rows) continue;
     if (step.id_count == 0) add(i, 0, block.k_rows);
     for (int32_t s = 0; s < step.id_count; ++s) {
-      const Slice& slice = order.slices[step.ids[s]];
-      if (r < slice.q_begin - block.q || r >= slice.q_end - block.q) continue;
-      const int64_t diagonal = block.q - block.k + r;  // k - q = lo at column diagonal + lo
-      const int32_t begin = max(nearby(slice.k_begin - block.k), nearby(slice.lo + diagonal));
-      const int32_t end = min(nearby(slice.k_end - block.k), nearby(slice.hi + diagonal + 1));
-      add(i, max(begin, 0), min(end, block.k_rows));
+      const Columns seen = seen_columns(order.slices[step.ids[s]], block, r);
+      add(i, seen.begin, seen.end);
     }
   }
   return bits;

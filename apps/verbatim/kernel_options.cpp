@@ -1,0 +1,84 @@
+// --kernel: programs as they are, as libraries, and what becomes libraries on the way.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/file.h"
+#include "options.h"
+#include "verbatim/tl.h"
+
+namespace verbatim::app {
+namespace {
+
+/// A folder that is there until the tool ends.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "verbatim-XXXXXX").string();
+    if (!mkdtemp(name.data()))
+      throw Error(ErrorCode::io, "tl.build", "no folder can be made for a library",
+                  {"TMPDIR", name, "a folder that can be written to", "/tmp"});
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string build_for_now(const std::string& file, const std::string& level) {
+  static const TemporaryFolder folder;
+  const tl::Emitted emitted =
+      tl::emit(read_text(file), file, {.target = {}, .level = level_from_string(level)});
+  return tl::build(emitted, folder.path());
+}
+
+}  // namespace
+
+void KernelOptions::add_to(CLI::App& command, const char* group) {
+  command
+      .add_option("--kernel", files,
+                  "TL code (tl reason), one a pass, in place of the device's own kernels; "
+                  "interpreted on the CPU, on a GPU built with nvcc or what tl build has built; a "
+                  "pass without one runs as ever")
+      ->group(group)
+      ->type_name("FILE")
+      ->expected(1, 2);
+}
+
+std::vector<std::string> KernelOptions::read(const std::string& device,
+                                             const PlanningOptions& planning) const {
+  if (!files.empty() && !planning.arithmetic.empty())
+    fail("a program has an arithmetic of its own",
+         {"--arithmetic", planning.arithmetic, "--kernel without it", ""});
+  std::vector<std::string> found;
+  for (const std::string& file : files) {
+    const bool library = std::filesystem::path(file).extension() == ".so";
+    if (device_index(device) < 0) {
+      if (library)
+        fail("a library runs on a GPU", {"--kernel", file, "TL code, or --device cuda", ""});
+      found.push_back(read_text(file));
+    } else {
+      found.push_back(library ? file : build_for_now(file, planning.level_name()));
+    }
+  }
+  return found;
+}
+
+AttentionOptions KernelOptions::options_for(const std::string& device,
+                                            const PlanningOptions& planning) const {
+  std::vector<std::string> found = read(device, planning);
+  AttentionOptions options = planning.make_both(device);
+  if (!found.empty()) options.plan.arithmetic.clear();
+  options.kernels = std::move(found);
+  return options;
+}
+
+}  // namespace verbatim::app

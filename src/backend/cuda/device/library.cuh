@@ -1,0 +1,42 @@
+// A kernel in a library of its own: what `verbatim tl build` makes and the executor loads. The two
+// share no C++ run time, so that only plain data crosses.
+#pragma once
+
+#include "backend/cuda/device/launch.cuh"
+
+namespace verbatim::cuda {
+
+/// What both sides of a library must agree on: raised when the meaning of what kernels are given
+/// changes, and the sizes of it.
+struct LibraryVersion {
+  int32_t number;
+  uint64_t forward, backward, order, library;
+
+  bool operator==(const LibraryVersion&) const = default;
+};
+
+/// What a library exports as `verbatim_library`.
+struct Library {
+  LibraryVersion version;  // the only member that can be read of any library
+  const char* name;        // "tl.a100.forward"
+  const char* arithmetic;  // "tl.1:" and a hash: of the plans that it runs
+  const char* mask;        // the one that it is for; empty: any
+  int32_t arch;            // least compute capability: 80
+  Pass pass;
+  Dtype dtype;
+  int64_t head_dim, head_dim_v;
+  TileShape tile;
+  int64_t shared_bytes;  // of a CTA
+  /// CTAs that fit on a multiprocessor of the current device.
+  cudaError_t (*residents)(int* count);
+  /// Starts `workers` CTAs; `together`: all at once or not yet. The other pass's is null.
+  cudaError_t (*forward)(const ForwardParams&, int64_t workers, bool together, cudaStream_t);
+  cudaError_t (*backward)(const BackwardParams&, int64_t workers, bool together, cudaStream_t);
+};
+
+inline constexpr LibraryVersion kLibraryVersion{1, sizeof(ForwardParams), sizeof(BackwardParams),
+                                                sizeof(OrderView), sizeof(Library)};
+
+}  // namespace verbatim::cuda
+
+extern "C" __attribute__((visibility("default"))) const verbatim::cuda::Library verbatim_library;

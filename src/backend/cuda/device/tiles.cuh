@@ -1,0 +1,506 @@
+// What kernels translated from TL are made of (docs/tl.md): tiles in shared memory and registers,
+// copies, products and the online softmax, on CuTe. All threads of a CTA call these together.
+#pragma once
+
+#include <cutlass/numeric_conversion.h>
+#include <cutlass/numeric_types.h>
+
+#include <cute/tensor.hpp>
+
+#include "backend/cuda/device/params.h"
+#include "backend/cuda/device/score.cuh"
+#include "backend/cuda/device/steps.cuh"
+
+namespace verbatim::cuda::tiles {
+
+using namespace cute;
+
+// ---- What a GPU has: its matrix instruction, and how tiles come from global memory.
+
+/// mma.sync m16n8k16 and cp.async.
+struct Sm80 {
+  template <class Element>
+  using Atom = MMA_Atom<conditional_t<is_same_v<Element, half_t>, SM80_16x8x16_F32F16F16F32_TN,
+                                      SM80_16x8x16_F32BF16BF16F32_TN>>;
+  template <class Element>
+  using Copy = Copy_Atom<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>, Element>;
+};
+
+/// Products of tiles by kWarps warps, each with rows of its own.
+template <class Gpu, class Element, int kWarps>
+using Product =
+    TiledMMA<typename Gpu::template Atom<Element>, Layout<Shape<Int<kWarps>, _1, _1>>,
+             Tile<Int<16 * kWarps>, _16, _16>>;
+
+/// threadIdx.x, read where it is needed: what is made of it would else be kept in registers from
+/// the start of the kernel to its end.
+__device__ inline int thread_here() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+// ---- Shared memory.
+
+/// kRows x kCols 16-bit elements, row-major; the 16-byte chunks of a row are permuted by its
+/// number, so that ldmatrix meets no bank twice in either direction.
+template <class Element, int kRows, int kCols>
+struct SharedTile {
+  static constexpr int kWide = kCols % 64 == 0 ? 64 : kCols % 32 == 0 ? 32 : 16;
+  static_assert(kCols % kWide == 0 && kRows % 8 == 0);
+  using Permuted = decltype(composition(Swizzle<kWide == 64   ? 3
+                                                : kWide == 32 ? 2
+                                                              : 1,
+                                                3, 3>{},
+                                        Layout<Shape<_8, Int<kWide>>, Stride<Int<kWide>, _1>>{}));
+  alignas(128) Element data[kRows * kCols];
+
+  /// (kRows, kCols)
+  __device__ auto rows() {
+    return make_tensor(make_smem_ptr(data),
+                       tile_to_shape(Permuted{}, Shape<Int<kRows>, Int<kCols>>{}));
+  }
+  /// (kCols, kRows)
+  __device__ auto transposed() {
+    const auto tile = rows();
+    return make_tensor(tile.data(),
+                       composition(tile.layout(), Layout<Shape<Int<kCols>, Int<kRows>>,
+                                                         Stride<Int<kRows>, _1>>{}));
+  }
+};
+
+/// How kThreads threads share the 16-byte chunks of a tile: a row is copied by kWide / 8 of them.
+template <class Atom, class Tile, int kThreads>
+__device__ auto chunks_of() {
+  constexpr int kAcross = Tile::kWide / 8;
+  return make_tiled_copy(Atom{},
+                         Layout<Shape<Int<kThreads / kAcross>, Int<kAcross>>,
+                                Stride<Int<kAcross>, _1>>{},
+                         Layout<Shape<_1, _8>>{});
+}
+
+/// Starts copying the first `used` rows at `source`, `stride` elements apart; the others become 0.
+template <class Gpu, int kThreads, class Element, int kRows, int kCols>
+__device__ void copy_in(SharedTile<Element, kRows, kCols>& tile, const Element* source,
+                        int64_t stride, int used) {
+  const auto chunks =
+      chunks_of<typename Gpu::template Copy<Element>, SharedTile<Element, kRows, kCols>,
+                kThreads>();
+  const auto thread = chunks.get_slice(thread_here());
+  using Extent = Shape<Int<kRows>, Int<kCols>>;
+  const auto from = thread.partition_S(
+      make_tensor(make_gmem_ptr(source), make_layout(Extent{}, make_stride(stride, _1{}))));
+  const auto place = thread.partition_S(make_identity_tensor(Extent{}));
+  auto to = thread.partition_D(tile.rows());  // (8, rows, columns)
+  CUTE_UNROLL
+  for (int m = 0; m < size<1>(to); ++m) {
+    copy(chunks.with(get<0>(place(0, m, 0)) < used), from(_, m, _), to(_, m, _));
+  }
+}
+
+/// Whether what this thread copied to a tile holds a NaN or an infinity.
+template <class Gpu, int kThreads, class Element, int kRows, int kCols>
+__device__ bool nonfinite(SharedTile<Element, kRows, kCols>& tile) {
+  constexpr uint32_t kExponent = is_same_v<Element, half_t> ? 0x7c007c00u : 0x7f807f80u;
+  const auto thread = chunks_of<typename Gpu::template Copy<Element>,
+                                SharedTile<Element, kRows, kCols>, kThreads>()
+                          .get_slice(thread_here());
+  const auto copied = recast<const uint32_t>(thread.partition_D(tile.rows()));
+  bool found = false;
+  CUTE_UNROLL
+  for (int i = 0; i < size(copied); ++i) {
+    const uint32_t exponents = copied(i) & kExponent;
+    found |= (exponents & 0xffff) == (kExponent & 0xffff) || exponents >> 16 == kExponent >> 16;
+  }
+  return found;
+}
+
+// ---- Products.
+
+/// A factor in shared memory whose rows lie along the summed axis, as they are read: Q and K^T.
+template <class Tile>
+struct AlongK {
+  using Copy = SM75_U32x4_LDSM_N;
+  Tile& tile;
+  __device__ auto view() const { return tile.rows(); }
+};
+template <class Tile>
+AlongK(Tile&) -> AlongK<Tile>;
+/// One whose rows lie across it: V.
+template <class Tile>
+struct AcrossK {
+  using Copy = SM75_U16x8_LDSM_T;
+  Tile& tile;
+  __device__ auto view() const { return tile.transposed(); }
+};
+template <class Tile>
+AcrossK(Tile&) -> AcrossK<Tile>;
+
+/// This thread's part of a product: ((2, 2), M, N), f32.
+template <int kRows, int kCols, class Mma>
+__device__ auto registers(const Mma& mma) {
+  return partition_fragment_C(mma, Shape<Int<kRows>, Int<kCols>>{});
+}
+
+/// sums += a b; `fetch_a(k)` fills a's fragments of step k, as b's come from shared memory: part
+/// after part, the next while one is multiplied.
+template <class Mma, class Sums, class A, class FetchA, class B>
+__device__ void multiply_steps(const Mma& mma, Sums& sums, const A& a, FetchA fetch_a,
+                               const B& factor) {
+  const auto tile = factor.view();  // (N, K)
+  using Element = typename decltype(tile)::value_type;
+  auto b = make_tensor<Element>(partition_shape_B(mma, shape(tile)));
+  const auto load = make_tiled_copy_B(Copy_Atom<typename B::Copy, Element>{}, mma);
+  const auto thread = load.get_slice(threadIdx.x);
+  const auto from = thread.partition_S(tile);
+  auto to = thread.retile_D(b);
+  // A part is 32 columns of one step, or as many as are left: more would take more registers.
+  constexpr int kSteps = size<2>(decltype(to){}), kBlocks = size<1>(decltype(to){});
+  constexpr int kPart = kBlocks % 2 == 0 ? 2 : kBlocks, kParts = kBlocks / kPart;
+  constexpr int kColumns = size<1>(decltype(b){}) / kBlocks, kDepth = size<2>(decltype(b){}) / kSteps;
+  const auto fetch = [&](auto part) {
+    constexpr int k = part() / kParts, n = part() % kParts * kPart;
+    if constexpr (n == 0) fetch_a(Int<k>{});
+    CUTE_UNROLL
+    for (int i = n; i < n + kPart; ++i) copy(load, from(_, i, k), to(_, i, k));
+  };
+  fetch(_0{});
+  for_each(make_int_sequence<kSteps * kParts>{}, [&](auto part) {
+    if constexpr (part() + 1 < kSteps * kParts) fetch(Int<part() + 1>{});
+    constexpr int k = part() / kParts, n = part() % kParts * kPart;
+    CUTE_UNROLL
+    for (int d = k * kDepth; d < (k + 1) * kDepth; ++d)
+      CUTE_UNROLL
+      for (int j = n * kColumns; j < (n + kPart) * kColumns; ++j)
+        CUTE_UNROLL
+        for (int m = 0; m < size<1>(sums); ++m)
+          gemm(mma, a(_, m, d), b(_, j, d), sums(_, m, j));
+  });
+}
+
+/// sums += a b, both from shared memory.
+template <class Mma, class Sums, class A, class B>
+__device__ void multiply(const Mma& mma, Sums& sums, const A& factor, const B& other) {
+  const auto tile = factor.view();  // (M, K)
+  using Element = typename decltype(tile)::value_type;
+  auto a = make_tensor<Element>(partition_shape_A(mma, shape(tile)));
+  const auto load = make_tiled_copy_A(Copy_Atom<typename A::Copy, Element>{}, mma);
+  const auto thread = load.get_slice(threadIdx.x);
+  const auto from = thread.partition_S(tile);
+  auto to = thread.retile_D(a);
+  multiply_steps(mma, sums, a, [&](auto k) { copy(load, from(_, _, k), to(_, _, k)); }, other);
+}
+
+/// sums += a b, a from registers: what factor_of() made.
+template <class Mma, class Sums, class Element, class Layout, class B>
+__device__ void multiply(const Mma& mma, Sums& sums, const Tensor<Element, Layout>& a,
+                         const B& other) {
+  multiply_steps(mma, sums, a, [](auto) {}, other);
+}
+
+// ---- Registers. Four lanes (a quad) hold a row of a product; a thread holds parts of kRows rows.
+
+/// A product ((2, 2), M, N) as (rows, columns) of this thread: ((2, M), (2, N)).
+template <class Layout>
+__device__ auto rows_and_columns(const Layout& product) {
+  return make_layout(make_layout(get<0, 1>(product), get<1>(product)),
+                     make_layout(get<0, 0>(product), get<2>(product)));
+}
+template <class Sums>
+__device__ auto by_rows(Sums& sums) {
+  return make_tensor(sums.data(), rows_and_columns(sums.layout()));
+}
+
+/// Row and column in a kRows x kCols tile of each element that by_rows() has.
+template <int kRows, int kCols, class Mma>
+__device__ auto places(const Mma& mma) {
+  const auto product =
+      mma.get_slice(thread_here()).partition_C(make_identity_tensor(Shape<Int<kRows>, Int<kCols>>{}));
+  return make_tensor(product.data(), rows_and_columns(product.layout()));
+}
+
+/// One number a row of this thread's part of products with kRows rows.
+template <int kRows, class Mma>
+__device__ auto numbers(const Mma&) {
+  return make_tensor<float>(Int<kRows / (8 * size<1>(typename Mma::ThrLayoutVMNK{}))>{});
+}
+
+/// result = f(a, b) of every element; b is a tile, or one number a row.
+template <class Result, class A, class B, class F>
+__device__ void combine(Result& result, const A& a, const B& b, F f) {
+  auto to = by_rows(result);
+  const auto from = by_rows(a);
+  CUTE_UNROLL
+  for (int i = 0; i < size<0>(to); ++i) {
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(to); ++j) {
+      if constexpr (rank(typename B::layout_type{}) == 1) {
+        to(i, j) = f(from(i, j), b(i));
+      } else {
+        to(i, j) = f(from(i, j), by_rows(b)(i, j));
+      }
+    }
+  }
+}
+
+/// result = f(a) of every element, or number.
+template <class Result, class A, class F>
+__device__ void apply(Result& result, const A& a, F f) {
+  CUTE_UNROLL
+  for (int i = 0; i < size(result); ++i) result(i) = f(a(i));
+}
+
+/// f(what the lanes of a quad have), for each.
+template <class F>
+__device__ float over_quad(float x, F f) {
+  x = f(x, __shfl_xor_sync(~0u, x, 1));
+  return f(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ inline float exp2_approximately(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// scores = -inf for pairs that the mask hides, and behind the end of a tile.
+template <int kRows, int kCols, class Mma, class Scores>
+__device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, const Run& run,
+                     const Block& block) {
+  auto values = by_rows(scores);
+  const auto at = places<kRows, kCols>(mma);
+  constexpr int kColumns = size<1>(decltype(values){}) / 2;  // pairs of a row, 8 columns apart
+  static_assert(kColumns <= 32);
+  // Bit n: the first of pair n is in front of column `end`.
+  const auto in_front = [](int32_t first, int32_t end) {
+    const int32_t count = min(max((end - first + 7) / 8, 0), kColumns);
+    return static_cast<uint32_t>((uint64_t{1} << count) - 1);
+  };
+  CUTE_UNROLL
+  for (int i = 0; i < size<0>(values); ++i) {
+    const int32_t row = get<0>(at(i, 0)), column = get<1>(at(i, 0));
+    uint32_t seen[2] = {0, 0};
+    const auto show = [&](int32_t begin, int32_t end) {
+      CUTE_UNROLL
+      for (int j = 0; j < 2; ++j)
+        seen[j] |= in_front(column + j, end) & ~in_front(column + j, begin);
+    };
+    if (run.slice_count == 0) show(0, block.k_rows);
+    for (int32_t s = 0; s < run.slice_count; ++s) {
+      const Slice& slice = order.slices[order.slice_ids[run.slice_begin + s]];
+      const Columns columns = seen_columns(slice, block, row);
+      show(columns.begin, columns.end);
+    }
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(values); ++j)
+      if (!(seen[j % 2] >> j / 2 & 1)) values(i, j) = -INFINITY;
+  }
+}
+
+/// A step of the online softmax: maxima and sums take in the scores, which become
+/// exp(unit * (score - maximum)), and what is summed already is brought to the new maxima.
+/// unit: log2(e) times a factor of the scores that is yet to come. A lane's sums are those of its
+/// own columns until complete().
+template <class Scores, class Numbers, class... Rescaled>
+__device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
+                        Rescaled&... rescaled) {
+  auto values = by_rows(scores);
+  CUTE_UNROLL
+  for (int i = 0; i < size<0>(values); ++i) {
+    float maximum = maxima(i);
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
+    maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
+    const float base = maximum == -INFINITY ? 0 : maximum * unit;
+    const float decay = exp2_approximately(fmaf(maxima(i), unit, -base));
+    maxima(i) = maximum;
+    float sum = sums(i) * decay;
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(values); ++j) {
+      values(i, j) = exp2_approximately(fmaf(values(i, j), unit, -base));
+      sum += values(i, j);
+    }
+    sums(i) = sum;
+    const auto bring = [&](auto& tile) {
+      auto row = by_rows(tile);
+      CUTE_UNROLL
+      for (int j = 0; j < size<1>(row); ++j) row(i, j) *= decay;
+    };
+    (bring(rescaled), ...);
+  }
+}
+
+/// Sums of whole rows, from those of the lanes.
+template <class Numbers>
+__device__ void complete(Numbers& sums) {
+  CUTE_UNROLL
+  for (int i = 0; i < size(sums); ++i)
+    sums(i) = over_quad(sums(i), [](float x, float y) { return x + y; });
+}
+
+/// log of the sum of exp(unit / log2(e) * score); -inf of no score.
+template <class Numbers>
+__device__ void logsumexp(const Numbers& maxima, const Numbers& sums, float unit,
+                          Numbers& result) {
+  CUTE_UNROLL
+  for (int i = 0; i < size(result); ++i)
+    result(i) = sums(i) == 0 ? -INFINITY : fmaf(maxima(i), unit / kLog2e, logf(sums(i)));
+}
+
+/// 1 / x, and 0 where x is 0: a row without a key.
+template <class Numbers>
+__device__ auto inverse(const Numbers& numbers) {
+  auto result = make_fragment_like(numbers);
+  apply(result, numbers, [](float x) { return x == 0 ? 0 : 1 / x; });
+  return result;
+}
+
+/// A product rounded to Element.
+template <class Element, class Sums>
+__device__ auto rounded(const Sums& sums) {
+  auto result = make_tensor<Element>(sums.layout());
+  const auto from = recast<const cutlass::Array<float, 2>>(sums);
+  auto to = recast<cutlass::Array<Element, 2>>(result);
+  CUTE_UNROLL
+  for (int i = 0; i < size(from); ++i)
+    to(i) = cutlass::NumericArrayConverter<Element, float, 2>::convert(from(i));
+  return result;
+}
+
+/// A product (MMA_C) as the first factor of the next (MMA_A): the registers stay, and those of 16
+/// columns, or as many as the instruction is deep, make a fragment.
+template <class Element, class Mma, class Sums>
+__device__ auto factor_of(const Mma&, const Sums& sums) {
+  const auto result = rounded<Element>(sums);
+  constexpr int kBlocks = size<2>(typename Mma::AtomShape_MNK{}) / 8;  // of 8 columns
+  const auto split = logical_divide(result.layout(), Shape<X, X, Int<kBlocks>>{});
+  return make_tensor(result.data(),
+                     make_layout(make_layout(get<0, 0>(split), get<0, 1>(split), get<2, 0>(split)),
+                                 get<1>(split), get<2, 1>(split)));
+}
+
+/// See multiply_carefully(). Out of line, on copies in memory, so that it costs no register.
+template <int kRows, class Mma, class Sums, class Rounded, class Tile>
+__device__ __noinline__ void add_products(const Mma& mma, Sums& sums, const Rounded& a,
+                                          Tile& factor) {
+  const auto left = by_rows(a);
+  auto result = by_rows(sums);
+  const auto right = factor.rows();  // (keys, columns)
+  const auto at = places<kRows, decltype(size<1>(right))::value>(mma);
+  const int quad = thread_here() % 32 / 4 * 4;
+  CUTE_NO_UNROLL
+  for (int k = 0; k < size<0>(right); ++k) {
+    CUTE_NO_UNROLL
+    for (int i = 0; i < size<0>(left); ++i) {
+      // Column k lies in pair k / 8 of lane k % 8 / 2 of the quad.
+      const float x = __shfl_sync(~0u, static_cast<float>(left(i, k / 8 * 2 + k % 2)),
+                                  quad + k % 8 / 2);
+      CUTE_NO_UNROLL
+      for (int j = 0; j < size<1>(result) && x != 0; ++j)
+        result(i, j) = fmaf(x, static_cast<float>(right(k, get<1>(at(i, j)))), result(i, j));
+    }
+  }
+}
+
+/// multiply() by a tile that holds NaN or infinities: what a zero of `a`, a product rounded, meets
+/// adds nothing, so that they reach only the rows that see them.
+template <int kRows, class Mma, class Sums, class Rounded, class Tile>
+__device__ void multiply_carefully(const Mma& mma, Sums& sums, const Rounded& a, Tile& factor) {
+  Sums copy = sums;
+  add_products<kRows>(mma, copy, a, factor);
+  cute::copy(copy, sums);
+}
+
+// ---- Back to global memory.
+
+/// Writes the first `rows` rows of a product at `target`, `stride` elements apart, by way of `tile`.
+template <int kThreads, class Mma, class Sums, class Element, int kRows, int kCols>
+__device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, kRows, kCols>& tile,
+                         Element* target, int64_t stride, int rows) {
+  __syncthreads();  // nobody reads what lay here before
+  const auto shared = tile.rows();
+  const auto put = make_tiled_copy_C(Copy_Atom<UniversalCopy<uint32_t>, Element>{}, mma);
+  const auto mine = put.get_slice(thread_here());
+  const auto result = rounded<Element>(sums);
+  auto staged = mine.partition_D(shared);
+  copy(put, mine.retile_S(result), staged);
+  __syncthreads();
+  const auto chunks = chunks_of<Copy_Atom<UniversalCopy<uint128_t>, Element>,
+                                SharedTile<Element, kRows, kCols>, kThreads>();
+  const auto thread = chunks.get_slice(thread_here());
+  using Extent = Shape<Int<kRows>, Int<kCols>>;
+  const auto place = thread.partition_S(make_identity_tensor(Extent{}));
+  const auto from = thread.partition_S(shared);
+  auto to = thread.partition_D(
+      make_tensor(make_gmem_ptr(target), make_layout(Extent{}, make_stride(stride, _1{}))));
+  CUTE_UNROLL
+  for (int m = 0; m < size<1>(to); ++m)
+    if (get<0>(place(0, m, 0)) < rows) copy(chunks, from(_, m, _), to(_, m, _));
+}
+
+/// Writes one number a row.
+template <int kRows, class Mma, class Numbers>
+__device__ void copy_out(const Mma& mma, const Numbers& numbers, float* target, int rows) {
+  const auto at = places<kRows, 16>(mma);
+  CUTE_UNROLL
+  for (int i = 0; i < size(numbers); ++i) {
+    const int row = get<0>(at(i, 0));
+    if (get<1>(at(i, 0)) == 0 && row < rows) target[row] = numbers(i);
+  }
+}
+
+// ---- Visits.
+
+/// The visits of a chain to tiles of the other axis: the current one, 0, and the next kStages, in
+/// so many buffers. What is known of one is read when it is asked for: registers are for tiles.
+template <int kStages>
+class Visits {
+ public:
+  __device__ Visits(const OrderView& order, const Chain& chain)
+      : order_(order), run_(chain.run_begin), end_(chain.run_end) {
+    CUTE_UNROLL
+    for (int i = 0; i <= kStages; ++i) take(i);
+  }
+  __device__ void advance() {
+    CUTE_UNROLL
+    for (int i = 0; i < kStages; ++i) visits_[i] = visits_[i + 1];
+    take(kStages);
+    buffer_ = (buffer_ + 1) % kStages;
+  }
+  __device__ int buffer(int ahead) const { return (buffer_ + ahead) % kStages; }
+  __device__ bool has(int ahead) const { return visits_[ahead].tile >= 0; }
+
+  /// Keys of the visited tile: the first, how many there are, and how many up to the last that
+  /// the mask shows: the others count as 0.
+  __device__ int32_t row(int ahead) const {
+    return static_cast<int32_t>(order_.kv_edges[visits_[ahead].tile]);
+  }
+  __device__ int32_t rows() const {
+    return static_cast<int32_t>(order_.kv_edges[visits_[0].tile + 1]) - row(0);
+  }
+  __device__ int32_t used(int ahead) const { return order_.kv_used[visits_[ahead].tile]; }
+  /// Slices that cut the visited tile; none: all is visible.
+  __device__ const Run& run() const { return order_.runs[visits_[0].run]; }
+  __device__ bool is_cut() const { return run().slice_count > 0; }
+
+ private:
+  struct Visit {
+    int32_t tile, run;
+  };
+
+  __device__ void take(int i) {
+    visits_[i] = {-1, run_};
+    if (run_ == end_) return;
+    const Run& run = order_.runs[run_];
+    visits_[i].tile = run.first + visit_ * run.step;
+    if (++visit_ < run.count) return;
+    visit_ = 0;
+    ++run_;
+  }
+
+  const OrderView& order_;
+  int32_t run_, end_, visit_ = 0, buffer_ = 0;
+  Visit visits_[kStages + 1];
+};
+
+}  // namespace verbatim::cuda::tiles

@@ -1,0 +1,77 @@
+#include "backend/cuda/library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace verbatim::cuda {
+namespace {
+
+constexpr const char* kOperation = "cuda.kernel";
+
+const Library& open(const std::string& path) {
+  // With a slash in it, so that it is not searched for elsewhere.
+  const std::string whole = std::filesystem::absolute(path).string();
+  void* handle = dlopen(whole.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) throw Error(ErrorCode::io, kOperation, dlerror());
+  const auto* library = static_cast<const Library*>(dlsym(handle, "verbatim_library"));
+  if (!library)
+    throw Error(ErrorCode::invalid_argument, kOperation, "the library holds no kernel",
+                {"kernel", path, "what `verbatim tl build` makes", ""});
+  if (library->version != kLibraryVersion)
+    throw Error(ErrorCode::unsupported, kOperation, "the library is of another version",
+                {"kernel", path, "one that this version has built",
+                 "what `verbatim tl build` makes of its program"});
+  return *library;
+}
+
+/// Empty when the library is for the problem and tile; else what it is for.
+std::string lacks(const Library& library, const Problem& p, const TileShape& tile) {
+  if (p.dtype == library.dtype && p.head_dim == library.head_dim &&
+      p.head_dim_v == library.head_dim_v && tile == library.tile && p.softcap == 0 &&
+      p.dropout == 0)
+    return "";
+  return fmt::format("dtype {}, head dims {} and {}, {}, no softcap, no dropout",
+                     to_string(library.dtype), library.head_dim, library.head_dim_v,
+                     tiles_of(library.tile));
+}
+
+/// The launch of either pass.
+template <class Params>
+auto launcher(const Library& library,
+              cudaError_t (*start)(const Params&, int64_t, bool, cudaStream_t)) {
+  std::function<void(const Params&, const LaunchContext&)> launch;
+  if (!start) return launch;
+  launch = [&library, start](const Params& params, const LaunchContext& context) {
+    if (params.plan.unit_count == 0) return;
+    int resident = 0;
+    check(library.residents(&resident), library.name);
+    const int64_t workers = workers_of(library.name, resident, context, params.plan.unit_count);
+    check(start(params, workers, context.together, context.stream), library.name);
+  };
+  return launch;
+}
+
+}  // namespace
+
+LoadedKernel load_kernel(const std::string& path) {
+  const Library& library = open(path);
+  constexpr int32_t kAnyLater = 1000;
+  return {&library,
+          {.name = library.name,
+           .summary = "a library",
+           .arch = library.arch,
+           .family = kAnyLater,
+           .pass = library.pass,
+           .arithmetic = library.arithmetic,
+           .lacks = [&library](const Problem& problem,
+                               const TileShape& tile) { return lacks(library, problem, tile); },
+           .shared_bytes = [&library](const Problem&,
+                                      const TileShape&) { return library.shared_bytes; },
+           .workspace_bytes = [](const Problem&, const PlanExtent&) { return int64_t{0}; },
+           .forward = launcher<ForwardParams>(library, library.forward),
+           .backward = launcher<BackwardParams>(library, library.backward)}};
+}
+
+}  // namespace verbatim::cuda

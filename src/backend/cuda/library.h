@@ -1,0 +1,20 @@
+// Kernels in libraries of their own: what `verbatim tl build` makes.
+#pragma once
+
+#include <string>
+
+#include "backend/cuda/device/library.cuh"
+
+namespace verbatim::cuda {
+
+/// A kernel that was loaded, as one of the registry, and what it is for.
+struct LoadedKernel {
+  const Library* library;
+  Kernel kernel;
+};
+
+/// Loads `path`, which then stays loaded. Throws Error(io) when it is no library, and
+/// Error(unsupported) when it is another version's.
+LoadedKernel load_kernel(const std::string& path);
+
+}  // namespace verbatim::cuda

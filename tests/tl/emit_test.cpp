@@ -1,0 +1,149 @@
+// Translation: every sketch on every target is translated, twice the same, or refused by name; and
+// when the copies in the background are started.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tl/copies.h"
+#include "tl/programs.h"
+#include "verbatim/error.h"
+
+namespace verbatim::test {
+namespace {
+
+/// The forward in tiles whose buffers fit `stages` times.
+std::string forward(int64_t stages = 2, int64_t head_dim = 64) {
+  const std::string text =
+      tl::reason(sketch("forward"), "forward", reason_options(head_dim, "a100", {64, 64}));
+  return replaced(text, "param stages = 2", "param stages = " + std::to_string(stages));
+}
+
+TEST(Emit, TranslatesOrRefusesByName) {
+  int translated = 0, refused = 0;
+  for (const char* name : {"forward", "backward"})
+    for (const tl::Target& target : tl::targets()) {
+      const std::string text =
+          tl::reason(sketch(name), name, reason_options(64, target.name, {64, 64}));
+      try {
+        const tl::Emitted emitted = tl::emit(text, name, {});
+        EXPECT_EQ(tl::emit(text, name, {}).source, emitted.source);
+        EXPECT_EQ(emitted.name, std::string(name) + "_" + target.name);
+        ++translated;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+        EXPECT_FALSE(error.details().nearest.empty()) << error.what();
+        ++refused;
+      }
+    }
+  EXPECT_GE(translated, 1);
+  EXPECT_EQ(translated + refused, 10);
+}
+
+TEST(Emit, EveryBlockStandsUnderItsLine) {
+  const std::string source = tl::emit(forward(), "forward", {}).source;
+  for (const char* line :
+       {"// Allocate K in shared (BN, HeadDim)\n  SharedTile<Element, kBN, kHeadDim> s_K[kStages];",
+        "// Copy K (BN, HeadDim) in coordinate [L = i] from global to shared\n",
+        "// Compute GEMM Q, K^T and get S\n", "// Compute Mask S\n      if (",
+        "// Compute Softmax S with m and l\n      softmax(r_S, r_m, r_l, unit, r_O);",
+        "// Reshape S from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)\n",
+        "// Compute Divide O, l and get new O\n"})
+    EXPECT_NE(source.find(line), std::string::npos) << line;
+}
+
+TEST(Emit, AnEditedProgramIsAnotherArithmetic) {
+  const std::string text = forward(), own = tl::emit(text, "forward", {}).arithmetic;
+  EXPECT_EQ(own.rfind("tl.1:", 0), 0u);
+  EXPECT_EQ(tl::emit("// another comment\n" + text, "forward", {}).arithmetic, own);
+  EXPECT_NE(tl::emit(replaced(text, "param warps = 4", "param warps = 2"), "forward", {}).arithmetic,
+            own);
+}
+
+TEST(Emit, NamesAreAllThatCodeTakesFromAProgram) {
+  std::string text = forward();
+  for (const auto& [from, to] : {std::pair{"// Forward", "*/ #include \"x\" // Forward"}})
+    text = replaced(text, from, "// " + std::string(to));
+  const std::string plain = tl::emit(forward(), "forward", {}).source;
+  EXPECT_EQ(tl::emit(text, "\"; rm", {}).source, plain);
+  std::string named = forward();
+  for (size_t at = 0; (at = named.find(" m\n", at)) != std::string::npos;) named.erase(at, 0), ++at;
+  named = replaced(named, "Allocate m in", "Allocate int in");
+  named = replaced(named, "Fill m with", "Fill int with");
+  named = replaced(named, "with m and l", "with int and l");
+  named = replaced(named, "LogSumExp m, l", "LogSumExp int, l");
+  EXPECT_NE(tl::emit(named, "forward", {}).source.find("auto r_int = numbers<kBM>(mma);"),
+            std::string::npos);
+}
+
+TEST(Emit, ASketchIsRefused) {
+  try {
+    tl::emit(sketch("forward"), "f.tl", {});
+    FAIL() << "a sketch was translated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(error.details().got, "a sketch");
+  }
+}
+
+/// Plays the copies of some visits: what is waited for has arrived, and nothing is overwritten that
+/// is still read.
+void play(const std::string& text) {
+  constexpr int64_t kVisits = 9;
+  const tl::Examined found = tl::examine(text, {});
+  ASSERT_TRUE(found.faults.empty());
+  const tl::Kernel& kernel = found.kernel;
+  const tl::Copies copies(kernel);
+  ASSERT_EQ(copies.without_room(), -1);
+  using Copy = std::pair<int, int64_t>;  // of a tile, for a visit
+  std::vector<Copy> started;
+  std::map<Copy, int64_t> holds;  // by tile and buffer: the visit it is for
+  std::map<int, int64_t> read;    // by tile: the last visit that is read, up to the last barrier
+  const auto start = [&](int tile, int64_t visit) {
+    const int64_t before = visit - kernel.stages;
+    if (before >= 0) {
+      EXPECT_EQ(read[tile], before) << "the buffer is still read";
+    }
+    started.emplace_back(tile, visit);
+    holds[{tile, visit % kernel.stages}] = visit;
+  };
+  for (const auto& refill : copies.first()) start(refill.tile, refill.ahead);
+  for (auto& [tile, visit] : std::map<int, int64_t>(read)) read[tile] = -1;
+  std::map<int, int64_t> unread;  // read since the last barrier
+  for (int64_t visit = 0; visit < kVisits; ++visit)
+    for (const tl::Step& step : kernel.visit) {
+      if (step.kind == tl::Step::Kind::wait) {
+        const int64_t arrived = std::ssize(started) - copies.pending(step);
+        const auto own = std::ranges::find(started, Copy{step.a, visit});
+        ASSERT_NE(own, started.end()) << "never started";
+        EXPECT_LT(own - started.begin(), arrived) << "may not have arrived";
+        for (const auto& [tile, last] : unread) read[tile] = last;  // the barrier
+        for (const auto& refill : copies.behind(step)) start(refill.tile, visit + refill.ahead);
+      }
+      for (const int tile : {step.a, step.b}) {
+        if (step.kind != tl::Step::Kind::compute || tile < 0) continue;
+        if (!kernel.variables[static_cast<size_t>(tile)].staged) continue;
+        EXPECT_EQ((holds[{tile, visit % kernel.stages}]), visit);
+        unread[tile] = visit;
+      }
+    }
+}
+
+TEST(Copies, ArriveInTimeAndOverwriteNothing) {
+  for (const int64_t stages : {1, 2, 3, 4}) {
+    SCOPED_TRACE(stages);
+    play(forward(stages));
+  }
+}
+
+TEST(Copies, ABufferThatIsReadBehindAllWaitsHasNoTimeToBeFilled) {
+  const std::string text = replaced(forward(1), "  Wait V  // for its copy in the background\n", "");
+  const std::string both =
+      replaced(text, "  Wait K", "  Wait V\n  Wait K");  // K is read behind both
+  const tl::Examined found = tl::examine(both, {});
+  ASSERT_TRUE(found.faults.empty());
+  EXPECT_GE(tl::Copies(found.kernel).without_room(), 0);
+  EXPECT_THROW(tl::emit(both, "both", {}), Error);
+}
+
+}  // namespace
+}  // namespace verbatim::test
