@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <vector>
 
+#include "core/names.h"
 #include "options.h"
 #include "result.h"
-#include "schedule/names.h"
 
 namespace verbatim::app {
 namespace {

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <map>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import html
 import shlex
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .result import Audit
+from typing import Any
 
 _STYLE = """
 :root{color-scheme:light dark;--paper:#fdfcf9;--card:#fff;--ink:#1d2733;--muted:#68737f;
@@ -69,18 +66,20 @@ def _facts(found: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def page(audit: Audit) -> str:
+def page(audit: dict[str, Any], details: list[str]) -> str:
+    """Of Audit.to_dict() and a line about each of its checks."""
     verdicts = [
-        [escape(name.replace("_", "-")), _said(verdict)] for name, verdict in audit.verdicts.items()
+        [escape(name.replace("_", "-")), _said(verdict)]
+        for name, verdict in audit["verdicts"].items()
     ]
     checks = [
-        [escape(f.check), escape(f.varies), str(f.runs), escape(", ".join(f.tensors)),
-         _said(f.status), escape(f.detail)]
-        for f in audit.findings
+        [escape(f["check"]), escape(f["varies"]), str(f["runs"]), escape(", ".join(f["tensors"])),
+         _said(f["status"]), escape(detail)]
+        for f, detail in zip(audit["checks"], details, strict=True)
     ]  # fmt: skip
     inputs = [
         [escape(name), escape(f"{x['dtype']} {x['shape']}"), _code(x["sha256"])]
-        for name, x in audit.inputs.items()
+        for name, x in audit["inputs"].items()
     ]
     body = _table(verdicts)
     body += _section(
@@ -91,21 +90,21 @@ def page(audit: Audit) -> str:
     body += _section(
         "What this does not prove",
         "Read the verdicts as no more than this.",
-        f'<ul class="panel">{"".join(f"<li>{escape(line)}</li>" for line in audit.not_proved)}'
+        f'<ul class="panel">{"".join(f"<li>{escape(line)}</li>" for line in audit["not_proved"])}'
         "</ul>\n",
     )
     body += _section(
         "The first run",
         "SHA-256 of the elements in row-major order.",
-        _table([[escape(name), _code(x)] for name, x in audit.sha256.items()]),
+        _table([[escape(name), _code(x)] for name, x in audit["sha256"].items()]),
     )
-    body += _section("The problem", "", _table(_facts(audit.problem)))
+    body += _section("The problem", "", _table(_facts(audit["problem"])))
     body += _section("The inputs", "", _table(inputs))
-    body += _section("The environment", "", _table(_facts(audit.environment)))
-    if audit.arguments:
-        command = shlex.join(["python", "-m", "verbatim_attn.audit", *audit.arguments])
+    body += _section("The environment", "", _table(_facts(audit["environment"])))
+    if audit["arguments"]:
+        command = shlex.join(["python", "-m", "verbatim_attn.audit", *audit["arguments"]])
         body += _section("Again", "The command that made this page.", _code(command))
-    title = f"Audit of {escape(audit.target)}"
+    title = f"Audit of {escape(audit['target'])}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -113,6 +112,6 @@ def page(audit: Audit) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
         f'<header>\n<p class="mark">Verbatim</p>\n<h1>{title}</h1>\n'
-        f"<p>on {escape(audit.environment['device'])}</p>\n</header>\n{body}"
-        f"<footer>verbatim {escape(audit.version)}</footer>\n</main>\n</body>\n</html>\n"
+        f"<p>on {escape(audit['environment']['device'])}</p>\n</header>\n{body}"
+        f"<footer>verbatim {escape(audit['version'])}</footer>\n</main>\n</body>\n</html>\n"
     )

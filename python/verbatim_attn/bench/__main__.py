@@ -13,7 +13,7 @@ import time
 from typing import Any, NoReturn
 
 from .. import __version__, masks
-from . import providers, results, sampling, workloads
+from . import providers, registry, results, sampling, workloads
 from .errors import Refused, one_of
 from .models import MODELS
 
@@ -151,7 +151,7 @@ def arguments() -> list[str]:
 
 
 def run(a: argparse.Namespace) -> dict[str, Any]:
-    cases, chosen = chosen_cases(a), providers.chosen(a.providers)
+    cases, chosen = chosen_cases(a), registry.chosen(a.providers)
     one_of("--protocol", a.protocol, ("rested", "sustained"))
     one_of("--check", a.check, ("sampled", "none"))
     if reason := providers.missing("torch"):
@@ -215,7 +215,7 @@ def _list() -> None:
     for name, make in workloads.SETS.items():
         print(f"  {name:<10} {' '.join((make.__doc__ or '').split())}")
     print("providers")
-    for name, provider in providers.known().items():
+    for name, provider in registry.known().items():
         print(f"  {name:<24} {provider.available() or 'available'}")
 
 
