@@ -53,6 +53,7 @@ HEADERS = {
 MODULES = {
     "_library": [],
     "_reads": [],
+    "_page": [],
     "masks": ["_library", "_reads"],
     "_handles": ["_library"],
     "_native": ["_library", "_handles"],
@@ -68,11 +69,11 @@ MODULES = {
     "huggingface": ["masks", "attention"],
     "activation": ["masks", "plan"],
     "_cudnn_flex": ["masks"],
-    "audit": ["_library", "masks", "plan", "attention", "_cudnn_flex"],
+    "audit": ["_library", "_page", "masks", "plan", "attention", "_cudnn_flex"],
     "__init__": ["_library", "masks", "plan", "attention", "waits", "flex", "flash", "huggingface",
                  "activation", "audit"],
-    "bench": ["masks", "plan", "attention", "_cudnn_flex", "__init__"],
-    "papers": ["bench"],
+    "bench": ["_page", "masks", "plan", "attention", "_cudnn_flex", "__init__"],
+    "papers": ["_page", "bench"],
 }  # fmt: skip
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
