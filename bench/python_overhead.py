@@ -102,12 +102,12 @@ def torch_rows(
     """And what begins a turn of a row: it takes the row's way, and waits for a GPU, whose queue would
     fill."""
     import torch
-    from verbatim_attn import _torch
+    from verbatim_attn import _native
 
-    built = _torch.native
+    built = _native.module
 
     def begin_turn(row: str) -> None:
-        _torch.native = built if row.endswith(NATIVE) else None
+        _native.module = built if row.endswith(NATIVE) else None
         if device != "cpu":
             torch.cuda.synchronize()
 

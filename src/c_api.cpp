@@ -7,7 +7,7 @@
 
 #include "core/json.h"
 #include "mask/distinct.h"
-#include "schedule/names.h"
+#include "core/names.h"
 #include "verbatim/tl.h"
 
 namespace {

@@ -1,43 +1,185 @@
 #!/usr/bin/env python3
-"""Fails when a source file includes from a folder that comes after its own in the data flow."""
+"""Fails when a source file, a public header or a module of the Python package includes what its row
+of these tables does not allow, and where there is a circle."""
+
+import ast
+import graphlib
+import importlib.util
 import pathlib
 import re
 import sys
 
-# A file may include from its own layer and from the layers before it.
-LAYERS = ["core", "mask", "contract", "plan", "schedule", "tl", "backend", "dist", "verbatim.cpp",
-          "c_api.h", "c_api.cpp", "c_api_tl.cpp", "c_dist.cpp", "bench", "report", "apps"]
-# Nobody else may look inside these parts of the backend; a part may use what is before it.
-BACKENDS = ["reference", "cpu", "tl", "cuda"]
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+# Rows are folders, or files by the start of their names; the longest that fits is a file's own.
+# A row: what its files may include besides one another. Only rows above it can stand there.
+SOURCES = {
+    "core": [],
+    "mask": ["core"],
+    "contract": ["core", "mask"],
+    "plan": ["core", "mask", "contract"],
+    "schedule.h": ["core", "plan"],
+    "schedule/orders": ["core", "contract", "plan", "schedule.h"],
+    "schedule": ["core", "contract", "plan", "schedule.h", "schedule/orders"],
+    "tl": ["core", "mask", "contract", "plan", "schedule.h"],
+    "backend": ["core", "plan", "schedule.h"],
+    "backend/reference": ["core", "mask"],
+    "backend/cpu": ["core", "mask", "contract", "plan", "backend"],
+    "backend/tl": ["core", "contract", "tl", "backend"],
+    "backend/cuda/device": ["core", "plan"],
+    "backend/cuda": ["core", "mask", "plan", "backend", "backend/cuda/device"],
+    "backend/cuda/sm80": ["core", "contract", "backend/cuda/device", "backend/cuda"],
+    "backend/cuda/sm90": ["core", "contract", "backend/cuda/device", "backend/cuda"],
+    "backend/cuda/registry": ["backend/cuda", "backend/cuda/sm80", "backend/cuda/sm90"],
+    "backend/cuda/executor": ["contract", "plan", "backend", "backend/cuda",
+                              "backend/cuda/registry"],
+    "dist": ["core", "plan", "backend"],
+    "verbatim": ["core", "mask", "plan", "schedule.h", "backend"],
+    "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],
+    "bench/cuda": ["core", "backend", "backend/cuda", "backend/cuda/sm90", "bench"],
+    "c_api": ["core", "mask", "tl", "verbatim"],
+    "c_api_tl": ["core", "tl", "c_api"],
+    "c_dist": ["core", "dist", "c_api"],
+    "report": ["core", "mask"],
+    "apps": ["core", "mask", "tl", "backend", "backend/reference", "dist", "verbatim", "bench",
+             "bench/cuda", "report"],
+}  # fmt: skip
+
+# The row that each public header belongs to, as if it lay there.
+HEADERS = {
+    "c.h": "c_api", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
+    "mask.h": "mask", "piece.h": "plan", "plan.h": "plan", "problem.h": "core", "run.h": "core",
+    "schedule.h": "schedule.h", "tensor.h": "core", "timeline.h": "core", "tl.h": "tl",
+    "verbatim.h": "verbatim",
+}  # fmt: skip
+
+# The same of the Python package: modules and packages inside it.
+MODULES = {
+    "_library": [],
+    "_reads": [],
+    "_page": [],
+    "_errors": [],
+    "masks": ["_library", "_reads"],
+    "_handles": ["_library"],
+    "_native": ["_library", "_handles"],
+    "_arrays": ["_library", "_native"],
+    "_calls": ["_library", "_arrays"],
+    "plan": ["_library", "masks", "_handles", "_arrays", "_calls"],
+    "_torch": ["_handles", "_native", "_arrays", "plan"],
+    "attention": ["masks", "plan", "_torch"],
+    "_ranks": ["_library"],
+    "context_parallel": ["_library", "masks", "_handles", "_arrays", "_calls", "_ranks"],
+    "native": ["_native"],
+    "waits": ["_library"],
+    "flex": ["masks"],
+    "flash": ["masks", "attention"],
+    "huggingface": ["masks", "attention"],
+    "activation": ["masks", "plan"],
+    "_cudnn_flex": ["masks"],
+    "audit": ["_library", "_page", "masks", "plan", "attention", "_cudnn_flex"],
+    "__init__": ["_library", "masks", "plan", "attention", "waits", "flex", "flash", "huggingface",
+                 "activation", "audit", "context_parallel"],
+    "bench": ["_errors", "_page", "masks", "plan", "attention", "_cudnn_flex", "__init__"],
+    "tl": ["_library", "_errors", "_handles", "plan", "__init__"],
+    "papers": ["_errors", "_page", "bench"],
+}  # fmt: skip
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
 
-def layer_of(path):
-    """Index of the layer of `path`, relative to the root or to src/; None for public headers."""
-    parts = pathlib.PurePath(path).parts
-    if parts and parts[0] == "src":
-        parts = parts[1:]
-    return LAYERS.index(parts[0]) if parts and parts[0] in LAYERS else None
+def row_of(table, name):
+    """The longest row that is `name`, a folder of it or the start of its file name; or None."""
+    fits = [row for row in table if re.match(re.escape(row) + r"(?![^/.])", name)]
+    return max(fits, key=len, default=None)
+
+
+def wrong_rows(table):
+    above = set()
+    for row, allowed in table.items():
+        for other in set(allowed) - above:
+            yield f"the table lets {row} include {other}, which is not above it"
+        above.add(row)
+
+
+def wrong_arrows(table, edges):
+    """`edges`: (file, its name in the table, what it includes, its name in the table)."""
+    used = set()
+    for file, own, other_file, other in edges:
+        arrow = row_of(table, own), row_of(table, other)
+        used.add(arrow)
+        if None in arrow:
+            yield f"{other_file if arrow[0] else file} has no row in the table"
+        elif arrow[0] != arrow[1] and arrow[1] not in table[arrow[0]]:
+            yield f"{file}: {arrow[0]} may not include {arrow[1]}: {other_file}"
+    for row, allowed in table.items():
+        for other in allowed:
+            if (row, other) not in used:
+                yield f"the table lets {row} include {other}, but it does not"
+
+
+def circles(edges):
+    """A circle of files, if there is any: a table does not see those inside a row."""
+    graph = {}
+    for file, _own, other, _row in edges:
+        graph.setdefault(file, set()).add(other)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        yield "a circle: " + " -> ".join(reversed(error.args[1]))
+
+
+def source_name(path):
+    """The name in SOURCES of a file, given relative to the root."""
+    if path.parts[0] == "include":
+        return HEADERS.get(path.name, str(path))
+    return str(path).removeprefix("src/")
+
+
+def sources(root):
+    for top in ("include", "src", "apps"):
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix not in {".h", ".cpp", ".cuh", ".cu", ".inc"}:
+                continue
+            for include in INCLUDE.findall(file.read_text()):
+                places = (file.parent, root / "include", root / "src")
+                found = [place / include for place in places if (place / include).exists()]
+                if found:
+                    name, other = file.relative_to(root), found[0].relative_to(root)
+                    yield str(name), source_name(name), str(other), source_name(other)
+
+
+def module_name(name):
+    """The name in MODULES of a module: verbatim_attn.bench.page is bench/page."""
+    return "/".join(name.split(".")[1:]) or "__init__"
+
+
+def imports(tree, parent):
+    """What a module imports, wherever in it: each with the name that it stands for if it is none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), parent)
+            yield from ((f"{base}.{alias.name}", base) for alias in node.names)
+
+
+def modules(root):
+    top = root / "python"
+    files = {}
+    for file in sorted((top / "verbatim_attn").rglob("*.py")):
+        parts = file.relative_to(top).with_suffix("").parts
+        files[".".join(parts).removesuffix(".__init__")] = file
+    for name, file in files.items():
+        parent = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        for inner, base in imports(ast.parse(file.read_text()), parent):
+            other = inner if inner in files else base
+            if other in files and other != name:
+                yield name, module_name(name), other, module_name(other)
 
 
 def violations(root):
-    files = [p for top in ("src", "apps") for p in (root / top).rglob("*")
-             if p.suffix in {".h", ".cpp", ".cuh", ".cu", ".inc"}]
-    for file in sorted(files):
-        name = file.relative_to(root)
-        own = layer_of(name)
-        if own is None:
-            yield f"{name}: this folder has no place in the layers"
-            continue
-        for include in INCLUDE.findall(file.read_text()):
-            other = layer_of(include)
-            if other is not None and other > own:
-                yield f"{name}: includes {include}, which comes later"
-            parts = pathlib.PurePath(include).parts
-            backend = parts[1] if len(parts) > 2 and parts[0] == "backend" else None
-            home = name.parts[2] if name.parts[:2] == ("src", "backend") else None
-            if backend in BACKENDS and home in BACKENDS and backend != home:
-                yield f"{name}: a backend includes another, {include}"
+    for table, edges in ((SOURCES, list(sources(root))), (MODULES, list(modules(root)))):
+        yield from wrong_rows(table)
+        yield from wrong_arrows(table, edges)
+        yield from circles(edges)
 
 
 def main():

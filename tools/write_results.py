@@ -313,7 +313,9 @@ PAGES = {
         "What does a call from Python cost?",
         "One tiny problem (16 tokens, one head), CPU time of the calling thread, the lowest tenth"
         ' of many calls. Rows with "native" take the way in C++'
-        " ([python.md](../python.md#what-a-call-costs)).",
+        " ([python.md](../python.md#what-a-call-costs)). The other rows of PyTorch's tensors were"
+        " measured while that way went around PyTorch's dispatcher; today it goes through it and"
+        " costs more.",
         lambda: [*calls("cpu_python_overhead.json"), *calls("h200_python_overhead.json")],
     ),
     "training": (

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "core/names.h"
 #include "options.h"
 #include "processes.h"
 #include "result.h"
-#include "schedule/names.h"
 
 namespace verbatim::app {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "core/names.h"
 #include "options.h"
-#include "schedule/names.h"
 
 namespace verbatim::app {
 namespace {

@@ -11,7 +11,7 @@
 #include "backend/backend.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "schedule/names.h"
+#include "core/names.h"
 
 namespace verbatim::app {
 namespace {

@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "verbatim/piece.h"
-#include "verbatim/verbatim.h"
+#include "verbatim/plan.h"
+#include "verbatim/run.h"
 
 namespace verbatim {
 

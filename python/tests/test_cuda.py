@@ -274,14 +274,14 @@ def test_a_check_finds_nothing_and_waits_for_nothing():
 
 @pytest.mark.parametrize("native", [False, True])
 def test_workspace_is_of_pytorchs_allocator(native, monkeypatch):
-    import verbatim_attn._torch as ops
+    from verbatim_attn import _native
 
     if native:
         from verbatim_attn import native as way
 
         way.build()
     else:
-        monkeypatch.setattr(ops, "native", None)
+        monkeypatch.setattr(_native, "module", None)
     problem = va.Problem(1, 4, 4, 1000, 1000, 128, 128, "bf16")
     plan = va.Plan(problem, masks.Causal(), device="cuda")
     q, k, v, dout = (torch.randn(1, 1000, 4, 128, device="cuda", dtype=torch.bfloat16)

@@ -10,7 +10,7 @@ import verbatim_attn as va
 from verbatim_attn import _cudnn_flex, masks
 from verbatim_attn.audit import __main__ as tool
 from verbatim_attn.audit import targets
-from verbatim_attn.bench import peers, providers, workloads
+from verbatim_attn.bench import peers, providers, registry, workloads
 from verbatim_attn.plan import Problem
 
 DOCUMENTS = (5, 0, 9, 10)
@@ -76,13 +76,13 @@ def case_of(mask, *, batch=1, length=24, heads=(4, 2), dims=(16, 16), dtype="bf1
 )
 def test_what_its_documentation_offers(how, part):
     for name in NAMES:
-        reason = providers.known()[name].supports(case_of(masks.Causal(), **how), "cuda")
+        reason = registry.known()[name].supports(case_of(masks.Causal(), **how), "cuda")
         assert (reason is None) if part is None else part in reason
-        assert "CUDA" in providers.known()[name].supports(case_of(masks.Causal(), **how), "cpu")
+        assert "CUDA" in registry.known()[name].supports(case_of(masks.Causal(), **how), "cpu")
 
 
 def test_masks_of_too_many_intervals_are_refused(monkeypatch):
-    provider = providers.known()["cudnn:flex"]
+    provider = registry.known()["cudnn:flex"]
     for mask in MASKS:
         assert provider.supports(case_of(mask), "cuda") is None
     # Four query heads, 24 queries, at most 7 endpoints of 4 bytes each.
@@ -93,7 +93,7 @@ def test_masks_of_too_many_intervals_are_refused(monkeypatch):
 
 def test_modes_are_twins():
     assert providers.unordered_twin(NAMES[1]) == NAMES[0]
-    known = providers.known()
+    known = registry.known()
     assert [known[name].deterministic for name in NAMES] == [False, True]
 
 
@@ -118,7 +118,7 @@ def bench_row(name, case, repeats=2):
 
     device = Device("cpu")
     device.times_in_turn = lambda calls, protocol: [[1.0]]  # the check, not the clock
-    provider = providers.known()[name]
+    provider = registry.known()[name]
     assert provider.available() is None
     provider.supports = lambda case, device: None  # the fake runs on a CPU
     return run.Bench(case, device, run.Settings(repeats=repeats)).row(provider)

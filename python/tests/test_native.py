@@ -15,9 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 import verbatim_attn as va  # noqa: E402
-import verbatim_attn._torch as ops  # noqa: E402
 from test_torch import gradients, head_dims, inputs, random_mask, same_bits  # noqa: E402
-from verbatim_attn import masks, native  # noqa: E402
+from verbatim_attn import _native, masks, native  # noqa: E402
 
 if shutil.which(os.environ.get("CXX", "c++").split()[0]) is None:
     pytest.skip("no compiler", allow_module_level=True)
@@ -29,9 +28,9 @@ if not Path(sysconfig.get_path("include"), "Python.h").exists():
 def built():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("VERBATIM_NATIVE", raising=False)
-        patch.setattr(ops, "native", native.load(ops.gradients_of))
+        patch.setattr(_native, "module", _native.load())
         native.build()
-        yield ops.native
+        yield _native.module
 
 
 @pytest.fixture
@@ -58,9 +57,9 @@ def both(built, monkeypatch):
                 done.append(made is not None)
             return made
 
-        monkeypatch.setattr(ops, "native", None)
+        monkeypatch.setattr(_native, "module", None)
         expected = outcome(call)
-        monkeypatch.setattr(ops, "native", SimpleNamespace(attention=counted, run=built.run))
+        monkeypatch.setattr(_native, "module", SimpleNamespace(attention=counted, run=built.run))
         got = outcome(call)
         assert (done.count(True), done.count(False)) == taken
         if isinstance(expected[0], type):
@@ -311,7 +310,7 @@ def test_errors(name, both):
 
 def test_an_order_that_is_no_name(built, monkeypatch):
     for way, error in ((built, TypeError), (None, RuntimeError)):  # no key; no schema's argument
-        monkeypatch.setattr(ops, "native", way)
+        monkeypatch.setattr(_native, "module", way)
         with pytest.raises(error, match="list"):
             va.attention(*inputs(grad=False), order=["auto"])
 
@@ -370,7 +369,7 @@ def test_modes_and_compilers_get_operators(both):
 
 def test_threads_share_plans(built, monkeypatch, place):
     """As many shapes as threads, each met by every thread at the same time."""
-    monkeypatch.setattr(ops, "native", built)
+    monkeypatch.setattr(_native, "module", built)
     problems = [inputs(place, seed, q_len=30 + seed, kv_len=50) for seed in range(4)]
 
     def run(tensors):
@@ -392,7 +391,7 @@ def test_threads_share_plans(built, monkeypatch, place):
 
 def test_a_graph_outlives_its_plan(built, monkeypatch):
     """More plans than are kept, between a forward and its backward."""
-    monkeypatch.setattr(ops, "native", built)
+    monkeypatch.setattr(_native, "module", built)
     q, k, v = inputs()
     expected = attended((q, k, v))
     o = va.attention(q, k, v)
@@ -406,9 +405,9 @@ def test_a_graph_outlives_its_plan(built, monkeypatch):
 
 
 def test_the_order_survives(built, monkeypatch):
-    monkeypatch.setattr(ops, "native", built)
-    asked, make_plan = [], native.make_plan
-    monkeypatch.setattr(native, "make_plan", lambda *x: asked.append(x[4]) or make_plan(*x))
+    monkeypatch.setattr(_native, "module", built)
+    asked, problem_of = [], _native.problem_of
+    monkeypatch.setattr(_native, "problem_of", lambda *x: asked.append(x[2]) or problem_of(*x))
     q, k, v = inputs(q_len=123)
     how = {"order": "shift", "level": "run_to_run", "deterministic": False, "arithmetic": "cpu"}
     for _ in range(2):
@@ -431,16 +430,16 @@ def test_activation_changes_nothing(place, both):
 
 
 def test_status(built, monkeypatch, tmp_path):
-    monkeypatch.setattr(ops, "native", built)
+    monkeypatch.setattr(_native, "module", built)
     assert native.status().way == "native" and native.status().file.exists()
-    monkeypatch.setattr(ops, "native", None)
+    monkeypatch.setattr(_native, "module", None)
     monkeypatch.setenv("VERBATIM_NATIVE", "0")
-    assert native.load(ops.gradients_of) is None
+    assert _native.load() is None
     assert native.status()[::2] == ("python", "VERBATIM_NATIVE is 0")
 
     monkeypatch.delenv("VERBATIM_NATIVE")
     monkeypatch.setenv("VERBATIM_CACHE", str(tmp_path))
-    assert native.load(ops.gradients_of) is None
+    assert _native.load() is None
     assert native.status()[::2] == ("python", "not built")
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(RuntimeError, match=r"\[native\] compiling failed"):
@@ -448,12 +447,12 @@ def test_status(built, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
     native.status().file.write_text("no library")
     with pytest.warns(UserWarning, match="does not load"):
-        assert native.load(ops.gradients_of) is None
+        assert _native.load() is None
     assert native.status().reason == "does not load"
 
 
 def test_tools_of_the_command_line(built, monkeypatch, capsys):
-    monkeypatch.setattr(ops, "native", built)
+    monkeypatch.setattr(_native, "module", built)
     monkeypatch.delenv("VERBATIM_NATIVE", raising=False)
     for words in ([], ["build"]):
         assert native.main(words) == 0
@@ -481,5 +480,5 @@ def test_outputs_are_not_filled_first(built, monkeypatch):
 
     with deterministic_algorithms():
         for way in (built, None):
-            monkeypatch.setattr(ops, "native", way)
+            monkeypatch.setattr(_native, "module", way)
             assert filled() <= {(0,)}

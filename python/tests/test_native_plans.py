@@ -6,10 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import verbatim_attn as va  # noqa: E402
-import verbatim_attn._torch as ops  # noqa: E402
 from test_native import between, built, heads_first, shifted  # noqa: E402, F401
 from test_torch import inputs, same_bits  # noqa: E402
-from verbatim_attn import masks  # noqa: E402
+from verbatim_attn import _native, masks  # noqa: E402
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def both_of_plans(built, monkeypatch):  # noqa: F811
 
         results = []
         for way in (None, SimpleNamespace(run=counted)):
-            monkeypatch.setattr(ops, "native", way)
+            monkeypatch.setattr(_native, "module", way)
             try:
                 results.append(call())
             except Exception as error:  # noqa: BLE001

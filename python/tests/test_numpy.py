@@ -10,7 +10,7 @@ import pytest
 import reference
 import verbatim_attn as va
 from verbatim_attn import masks
-from verbatim_attn._calls import kept
+from verbatim_attn._handles import kept
 
 PROBLEM = va.Problem(2, 4, 2, 70, 90, 24, 24, "f32")
 
@@ -210,7 +210,7 @@ def test_none_is_a_level_without_promise():
     for order in ("none", "auto"):
         o, lse = va.attention(q, k, v, order=order, deterministic=False, return_lse=True)
         va.attention_backward(dout, q, k, v, o, lse, order=order, deterministic=False)
-    from verbatim_attn.attention import resolve_order
+    from verbatim_attn._handles import resolve_order
 
     assert resolve_order("none", "invariant", False) == ("auto", "not_guaranteed")
     assert resolve_order("auto", "invariant", False) == ("auto", "not_guaranteed")

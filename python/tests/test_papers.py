@@ -8,9 +8,12 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import verbatim_attn as va
+from verbatim_attn._errors import Refused
 from verbatim_attn.bench import __main__ as bench
-from verbatim_attn.bench.errors import Refused
+from verbatim_attn.bench import page as bench_page
 from verbatim_attn.papers import document, evidence, registry, run, views
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -91,6 +94,23 @@ def test_plans_are_made_resumed_and_drawn(tool, tmp_path):
     assert again.stderr.count("2 of 2") == 1 and "1 of 2" not in again.stderr
     refused = papers("dash:fig4", "--json", made, code=2)
     assert "another run" in refused.stderr and json.loads(made.read_text())["entry"] == "dash:fig3"
+
+
+def test_every_page_has_one_style_and_policy(tool, tmp_path):
+    """The tool's, an audit's, the benchmark's and an entry's."""
+    of_tool = tmp_path / "tool.html"
+    words = ("plan", "--mask", "causal", "--seqlen", "64", "--report", of_tool)
+    subprocess.run([os.environ["VERBATIM_TOOL"], *words], check=True, capture_output=True)
+    audit = va.audit(lambda x: {"y": x}, {"x": np.zeros(3, np.float32)}, checks=["repeats"])
+    entry = registry.ENTRIES["dash:fig4"]
+    pages = [
+        of_tool.read_text(),
+        audit.to_html(),
+        bench_page.html([json.loads((RESULTS / "h200_rested.json").read_text())]),
+        document.html(entry, evidence.parts(entry, RESULTS)),
+    ]
+    heads = {page.partition("</title>")[2].partition("<main>")[0] for page in pages}
+    assert len(heads) == 1 and "--paper:" in heads.pop()
 
 
 def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):

@@ -213,7 +213,7 @@ def test_the_order_survives_every_entry_point(monkeypatch, place):
     asked = []
     import verbatim_attn._torch as ops
 
-    monkeypatch.setattr(ops, "native", None)  # test_native.py asks that one
+    monkeypatch.setattr(ops._native, "module", None)  # test_native.py asks that one
     real = ops.call_of
     monkeypatch.setattr(
         ops, "call_of", lambda x, mask, how: asked.append((len(x), how[3:])) or real(x, mask, how)
@@ -424,7 +424,7 @@ def test_deterministic_algorithms_forbid_any_order(place):
             va.attention(q, k, v, **unordered)
         with pytest.raises(RuntimeError, match="forbids"):  # also when only the backward is inside
             gradients(o, q, k, v)
-        from verbatim_attn.attention import resolve_order
+        from verbatim_attn._handles import resolve_order
 
         assert resolve_order("auto", "invariant", False, False) == ("auto", "invariant")
         va.attention(q, k, v, deterministic=False)

@@ -29,7 +29,7 @@ class Arrays:
     stream: Callable[[], int]  # the current one's address
 
     def run_native(self, *_call: Any) -> tuple[Any, ...] | None:
-        """A plan's pass as native.py's module does it (address, tensors of the plan, tensors, seed,
+        """A plan's pass as _native.py's module does it (address, tensors of the plan, tensors, seed,
         threads); None where it is not built, or leaves the call to Python."""
         return None
 
@@ -144,9 +144,9 @@ class TorchTensors(Arrays):
     def __init__(self, device: Any) -> None:
         import torch
 
-        from . import _torch as operators
+        from . import _native
 
-        self._operators = operators  # whose `native` tests replace
+        self._native = _native  # whose `module` tests replace
         self.kind = torch.Tensor
         self.device = str(device)
         self.rows_dtype = torch.float32
@@ -169,8 +169,8 @@ class TorchTensors(Arrays):
         return self._codes.get(dtype)
 
     def run_native(self, *call: Any) -> tuple[Any, ...] | None:
-        native = self._operators.native
-        return None if native is None else native.run(*call)
+        module = self._native.module
+        return None if module is None else module.run(*call)
 
     def layout(self, name: str, key: Key) -> bytes | None:
         if key[3] != self._device:

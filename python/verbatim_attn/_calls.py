@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from . import _library
 from ._arrays import NAMES, Arrays, Key, seed_address
-
-
-@functools.lru_cache(maxsize=256)
-def kept(make: Callable[..., Any], *arguments: Any) -> Any:
-    """make(*arguments), or what it returned for equal arguments before: plans with their library
-    handles, and calls prepared for the layouts of tensors. There is no other cache of either here;
-    what is expensive about a plan the library keeps itself."""
-    return make(*arguments)
-
-
-class Handle:
-    """Owns a verbatim_attention, for the plans and calls that share it."""
-
-    functions = _library.forward, _library.backward
-
-    def __init__(self, spec: str) -> None:
-        self.pointer = ctypes.c_void_p()
-        _library.check(_library.create(spec.encode(), ctypes.byref(self.pointer)))
-        weakref.finalize(self, _library.destroy, self.pointer)  # at exit, too
 
 
 class Call:

@@ -27,7 +27,7 @@ FORWARD = struct.Struct("@" + 4 * _TENSOR + _ROWS)
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
 RUN = struct.Struct("@PiPPdPq")
 
-wait_limit = ctypes.c_double(0)  # of all calls; where native.py's module reads it too
+wait_limit = ctypes.c_double(0)  # of all calls; where _native.py's module reads it, too
 
 DTYPES = ("f32", "bf16", "f16")  # in the order of verbatim_dtype
 

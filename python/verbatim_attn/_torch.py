@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from . import _native
 from ._arrays import different_devices
-from .attention import Settings, call_of
-from .native import load
+from ._handles import Settings
+from .plan import call_of
 
 SETTINGS = (
     "str mask, float? scale, float softcap, float dropout, str order, str forward_order, "
@@ -42,8 +43,8 @@ def attention(
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
     elif not isinstance(seed, Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
-    if native is not None and not is_dynamo_compiling():
-        made = native.attention(q, k, v, seed, mask, settings, return_lse)
+    if not is_dynamo_compiling() and _native.module is not None:
+        made = _native.module.attention(q, k, v, seed, mask, settings, return_lse)
         if made is not None:  # nobody observes
             return made
     if forward_ad._current_level >= 0:
@@ -59,12 +60,6 @@ def _refuse_tangents(*tensors: Tensor) -> None:
                 f"[attention] there are no forward-mode derivatives; got a tangent of {name}, "
                 "expected none (nearest: torch.autograd.grad)"
             )
-
-
-def gradients_of(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
-    """(dq, dk, dv) of (q, k, v, o, dout, lse), for whoever observes them."""
-    q, k, v, o, dout, lse = tensors
-    return torch.ops.verbatim.backward(dout, q, k, v, o, lse, seed, mask, *settings)
 
 
 def _run(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
@@ -137,5 +132,3 @@ torch.library.register_fake("verbatim::forward", _forward_fake, lib=_library)
 torch.library.register_fake("verbatim::backward", _backward_fake, lib=_library)
 torch.library.register_autograd("verbatim::forward", _gradients, setup_context=_save, lib=_library)
 torch.library.register_autograd("verbatim::backward", _refuse_second_derivatives, lib=_library)
-
-native = load(gradients_of)

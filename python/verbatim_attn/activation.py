@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from . import masks
-from .attention import plan_of
-from .plan import Plan
+from .plan import Plan, plan_of
 
 _NAME = "VERBATIM"
 

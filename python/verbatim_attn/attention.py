@@ -2,101 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
-from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
-from ._calls import Call, kept
-from ._library import DTYPES
 from .masks import Full, Mask
-from .plan import Plan, Problem
+from .plan import call_of
 
-# scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as attention()
-# takes them
-Settings = tuple[float | None, float, float, str, str, str, bool, str]
 _FULL = Full()
 _operators: Any = None  # the module _torch, once a tensor has come
-
-
-class _Text(Mask):
-    """A mask whose JSON is at hand."""
-
-    def __init__(self, spec: str) -> None:
-        object.__setattr__(self, "spec", spec)
-
-
-def _any_order_is_allowed() -> bool:
-    """What torch.use_deterministic_algorithms(True) ends."""
-    torch = sys.modules.get("torch")
-    return torch is None or not torch.are_deterministic_algorithms_enabled()
-
-
-def make_plan(
-    shapes: Sequence[Sequence[int]], dtype: str, device: str, mask: str, how: Settings,
-    any_order: bool,
-) -> Plan:  # fmt: skip
-    """The plan for q, k and v of these shapes; `mask` is Mask.spec."""
-    scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic = how
-    order, level = resolve_order(order, level, deterministic, any_order)
-    q, k, v = shapes
-    scale = None if scale is None else float(scale)
-    problem = Problem(
-        q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
-    )  # fmt: skip
-    return Plan(
-        problem, _Text(mask), order=order, forward_order=forward_order, level=level,
-        arithmetic=arithmetic, device=device,
-    )  # fmt: skip
-
-
-def _plan_for(
-    arrays: Arrays, keys: Sequence[Key], mask: str, how: Settings, any_order: bool
-) -> Plan:
-    for name, key in zip(NAMES[:3], keys, strict=False):
-        check_dimensions(name, key)
-    dtype = DTYPES[arrays.dtype(keys[0][2])]
-    return make_plan([key[0] for key in keys[:3]], dtype, arrays.device, mask, how, any_order)
-
-
-def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan:
-    """The plan for these tensors."""
-    arrays = arrays_of(q)
-    keys = arrays.keys((q, k, v))
-    return kept(_plan_for, arrays, keys, mask, settings, _any_order_is_allowed())
-
-
-def _prepare(
-    arrays: Arrays, keys: tuple[Key, ...], mask: str, settings: Settings, any_order: bool
-) -> Call:
-    return _plan_for(arrays, keys, mask, settings, any_order).prepare(arrays, keys)
-
-
-def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
-    """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
-    arrays = arrays_of(tensors[0])
-    keys = arrays.keys(tensors)
-    return kept(_prepare, arrays, keys, mask, settings, _any_order_is_allowed())
-
-
-def resolve_order(
-    order: str, level: str, deterministic: bool, any_order: bool = True
-) -> tuple[str, str]:
-    """Order and level of a plan. Order "none" adds in any order, at level not_guaranteed; it is
-    what "auto" means when nobody asks for determinism and `any_order` is allowed."""
-    if order == "none" and deterministic:
-        raise ValueError(
-            "[attention] order 'none' adds in any order; got deterministic=True, expected "
-            "deterministic=False (nearest: order='auto')"
-        )
-    if order == "none" and not any_order:
-        raise RuntimeError(
-            "[attention] torch.use_deterministic_algorithms(True) forbids adding in any order; got "
-            "order='none', expected the name of an order (nearest: order='auto')"
-        )
-    if order == "none" or (order == "auto" and not deterministic and any_order):
-        return "auto", "not_guaranteed"
-    return order, level
 
 
 def attention(

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from . import _library
 from ._arrays import Arrays, Key, arrays_of
-from ._calls import Call, kept
-from .masks import Mask
-from .plan import Problem, specification
+from ._calls import Call
+from ._handles import Problem, kept, specification
+from .masks import Full, Mask
 
 
 class _Handle:
@@ -87,7 +87,7 @@ class ContextParallel:
         self.problem = problem
         spec = specification(
             problem,
-            mask,
+            (mask or Full()).spec,
             options={"order": order, "forward_order": forward_order, "level": level},
             dist={
                 "strategy": strategy,

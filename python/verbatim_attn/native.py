@@ -13,30 +13,15 @@ VERBATIM_NATIVE=0 leaves the native way unused.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import hashlib
-import importlib.util
 import os
-import struct
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from . import _library
-from ._calls import kept
-from ._library import DTYPES
-from .attention import Settings, make_plan
-
-_NAME = "verbatim_torch"
-_HERE = Path(__file__).parent
-_SOURCE = _HERE / "csrc" / "torch_call.cpp"
-_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-plt")
-_INCLUDES = (_HERE / "include", _HERE.parents[1] / "include")  # installed; in the tree
+from . import _native
 
 
 class Status(NamedTuple):
@@ -49,12 +34,10 @@ class Status(NamedTuple):
 
 def status() -> Status:
     """Of this process. Needs PyTorch."""
-    from . import _torch
-
-    file = _file()
-    if _torch.native is not None:
+    file = _native.module_file()
+    if _native.module is not None:
         return Status("native", file, "built for this PyTorch and this Python")
-    if _is_off():
+    if _native.is_off():
         return Status("python", file, "VERBATIM_NATIVE is 0")
     return Status("python", file, "does not load" if file.exists() else "not built")
 
@@ -66,13 +49,13 @@ def build(folder: Path | None = None) -> Path:
 
     Raises RuntimeError with what the compiler says.
     """
-    from . import _torch
-
-    file = _file() if folder is None else folder / _file().name
-    if _torch.native is None or not file.exists():
+    file = _native.module_file()
+    if folder is not None:
+        file = folder / file.name
+    if _native.module is None or not file.exists():
         _compile(file)
-    if _torch.native is None:
-        _torch.native = load(_torch.gradients_of)
+    if _native.module is None:
+        _native.module = _native.load()
     return file
 
 
@@ -86,10 +69,10 @@ def _compile(file: Path) -> None:
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:  # others may build at once
         made = Path(scratch) / file.name
         command = [
-            *os.environ.get("CXX", "c++").split(), *_FLAGS,
+            *os.environ.get("CXX", "c++").split(), *_native.FLAGS,
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-            *(f"-I{path}" for path in _INCLUDES), *(f"-isystem{path}" for path in theirs),
-            str(_SOURCE), "-o", str(made),
+            *(f"-I{path}" for path in _native.INCLUDES), *(f"-isystem{path}" for path in theirs),
+            str(_native.SOURCE), "-o", str(made),
             f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10",
         ]  # fmt: skip
         try:
@@ -101,59 +84,6 @@ def _compile(file: Path) -> None:
                 "which needs neither)"
             ) from error
         made.replace(file)
-
-
-def load(gradients_of: Callable[..., Any]) -> Any:
-    """The built module, whose `attention` is for _torch.attention and whose `run` is for Plan; None
-    when there is none that loads."""
-    file = _file()
-    if _is_off() or not file.exists():
-        return None
-    try:
-        spec = importlib.util.spec_from_file_location(_NAME, file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-    except ImportError as error:
-        warnings.warn(
-            f"[native] {file} does not load; got {error} (nearest: python -m verbatim_attn.native "
-            "build)",
-            stacklevel=2,
-        )
-        return None
-    functions: tuple[Any, ...] = (_library.forward, _library.backward, _library.workspace)
-    addresses = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
-    limit = ctypes.addressof(_library.wait_limit)
-    module.begin(*addresses, limit, kept, _plan, gradients_of, _library.check)
-    return module
-
-
-def _plan(mask: str, settings: Settings, numbers: bytes) -> tuple[Any, ...]:
-    """What csrc/torch_call.cpp asks for by the numbers of plan_for()."""
-    is_deterministic, index, dtype, *sizes = struct.unpack("15q", numbers)
-    shapes = sizes[:4], sizes[4:8], sizes[8:]
-    device = "cpu" if index < 0 else f"cuda:{index}"
-    plan = make_plan(shapes, DTYPES[dtype], device, mask, settings, not is_deterministic)
-    return plan._handle.pointer.value, plan._handle, mask, settings
-
-
-def _is_off() -> bool:
-    return os.environ.get("VERBATIM_NATIVE") == "0"
-
-
-def _file() -> Path:
-    """Named by all that is compiled, how, and all that the result is loaded into."""
-    import torch
-
-    sources = [_SOURCE, *(path / "verbatim/c.h" for path in _INCLUDES)]
-    seen = [path.read_text() for path in sources if path.exists()]
-    seen += [*_FLAGS, str(torch.version.git_version)]
-    digest = hashlib.sha256("".join(seen).encode()).hexdigest()[:12]
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("VERBATIM_CACHE") or Path(home) / "verbatim_attn"
-    name = f"{_NAME}-{torch.__version__}-{digest}{suffix}"
-    installed = _HERE / name  # built with the package
-    return installed if installed.exists() else Path(folder) / name
 
 
 def main(words: list[str] | None = None) -> int:

@@ -1,34 +1,18 @@
-"""Problems and plans: everything about an attention that is known before its tensors are."""
+"""Plans: everything about an attention that is known before its tensors are."""
 
 from __future__ import annotations
 
 import functools
-import json
 import struct
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _library
-from ._arrays import Arrays, Key, arrays_of
-from ._calls import Call, Handle, kept
+from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
+from ._calls import Call
+from ._handles import Handle, Problem, Settings, kept, problem_of, specification
 from .masks import Full, Mask
-
-
-class Problem(NamedTuple):
-    """One attention problem: for batch b, query head h and its KV head h // (q_heads / kv_heads)
-    S = softcap(scale Q K^T), P = softmax(S over visible keys), O = dropout(P) V."""
-
-    batch: int
-    q_heads: int
-    kv_heads: int  # divides q_heads
-    q_len: int
-    kv_len: int
-    head_dim: int  # 1 to 256
-    head_dim_v: int
-    dtype: str  # "f32", "bf16" or "f16"
-    scale: float | None = None  # None: 1 / sqrt(head_dim)
-    softcap: float = 0.0  # 0: none; else S = softcap tanh(scale Q K^T / softcap)
-    dropout: float = 0.0  # probability that an element of P is dropped
-    seed: int = 0  # of the dropout, when a run names no other
 
 
 class PassPlan(NamedTuple):
@@ -43,12 +27,6 @@ class PassPlan(NamedTuple):
     fingerprint: str
     kernel: str
     workspace_bytes: int
-
-
-def specification(problem: Problem, mask: Mask | None, **members: dict[str, Any]) -> str:
-    """What the library makes a plan of, as JSON."""
-    described = {"problem": problem._asdict(), **members}
-    return f'{{"mask": {(mask or Full()).spec}, {json.dumps(described)[1:]}'
 
 
 class Plan:
@@ -86,14 +64,14 @@ class Plan:
         }
         self.problem = problem
         self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
-        self._handle = Handle(specification(problem, mask, options=options))
+        self._handle = Handle(specification(problem, (mask or Full()).spec, options=options))
         p = problem
         q = (p.batch, p.q_len, p.q_heads, p.head_dim)
         k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)
         self._shapes = q, k, (*k[:3], p.head_dim_v)
-        dtype = ("f32", "bf16", "f16").index(p.dtype)
+        dtype = _library.DTYPES.index(p.dtype)
         index = -1 if device == "cpu" else int(self._device.rpartition(":")[2])
-        # For native.py, in the order of PlannedTensors in csrc/torch_call.cpp.
+        # For _native.py, in the order of PlannedTensors in csrc/torch_call.cpp.
         self._native = (
             self._handle.pointer.value,
             struct.pack("14q", *q, *k, *self._shapes[2], dtype, index),
@@ -180,3 +158,46 @@ class Plan:
                 f"{each.fingerprint}"
             )
         return "\n".join(lines)
+
+
+class _Text(Mask):
+    """A mask whose JSON is at hand."""
+
+    def __init__(self, spec: str) -> None:
+        object.__setattr__(self, "spec", spec)
+
+
+def _any_order_is_allowed() -> bool:
+    """What torch.use_deterministic_algorithms(True) ends."""
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.are_deterministic_algorithms_enabled()
+
+
+def _plan_for(
+    arrays: Arrays, keys: Sequence[Key], mask: str, settings: Settings, any_order: bool
+) -> Plan:
+    for name, key in zip(NAMES[:3], keys, strict=False):
+        check_dimensions(name, key)
+    dtype = _library.DTYPES[arrays.dtype(keys[0][2])]
+    problem, options = problem_of([key[0] for key in keys[:3]], dtype, settings, any_order)
+    return Plan(problem, _Text(mask), device=arrays.device, **options)
+
+
+def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan:
+    """The plan for these tensors."""
+    arrays = arrays_of(q)
+    keys = arrays.keys((q, k, v))
+    return kept(_plan_for, arrays, keys, mask, settings, _any_order_is_allowed())
+
+
+def _prepare(
+    arrays: Arrays, keys: tuple[Key, ...], mask: str, settings: Settings, any_order: bool
+) -> Call:
+    return _plan_for(arrays, keys, mask, settings, any_order).prepare(arrays, keys)
+
+
+def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
+    """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
+    arrays = arrays_of(tensors[0])
+    keys = arrays.keys(tensors)
+    return kept(_prepare, arrays, keys, mask, settings, _any_order_is_allowed())

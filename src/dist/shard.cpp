@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <string>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "verbatim/error.h"
 
 namespace verbatim {

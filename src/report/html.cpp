@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "report/format.h"
 #include "report/gantt.h"
 #include "report/mask_picture.h"
+#include "report/texts.h"
 #include "report/timeline.h"
 #include "verbatim/error.h"
 
@@ -16,42 +18,6 @@ namespace verbatim::report {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::string_view kPageStyle = R"(
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);
-font:15px/1.55 ui-sans-serif,system-ui,"Segoe UI",Roboto,Helvetica,Arial,sans-serif}
-main{max-width:1080px;margin:0 auto;padding:36px 24px 64px}
-header p{margin:0;color:var(--muted)}
-h1{font-size:30px;line-height:1.2;letter-spacing:-.01em;margin:6px 0 8px}
-h2{font-size:19px;margin:44px 0 4px}
-.lead{color:var(--muted);max-width:46em;margin:0 0 16px}
-.mark{font-size:13px;letter-spacing:.14em;text-transform:uppercase}
-.verdict{display:inline-block;margin-top:14px;padding:5px 14px;border-radius:999px;color:#fff;
-font-weight:600;background:var(--good)}
-.verdict.bad{background:var(--bad)}
-@media (prefers-color-scheme:dark){.verdict{color:#12161a}}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(148px,1fr));gap:12px;margin-top:24px}
-.card,.panel{background:var(--card);border:1px solid var(--faint);border-radius:12px}
-.card{padding:12px 16px}.panel{padding:16px}
-.card b{display:block;font-size:22px;line-height:1.25;font-weight:650;
-font-variant-numeric:tabular-nums}
-.card span{color:var(--muted);font-size:13px}
-.split{display:grid;grid-template-columns:minmax(0,1.15fr) minmax(0,1fr);gap:20px;align-items:start}
-@media (max-width:760px){.split{grid-template-columns:1fr}}
-svg{display:block;width:100%;height:auto}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-.scroll{overflow-x:auto}
-td,th{padding:6px 14px 6px 0;border-bottom:1px solid var(--faint);text-align:left;
-vertical-align:top;font-weight:400}
-thead th{color:var(--muted);font-size:13px;white-space:nowrap}
-td:last-child,th:last-child{padding-right:0}tbody tr:last-child>*{border-bottom:0}
-tbody th{color:var(--muted);white-space:nowrap}
-code{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
-.command{display:block;padding:12px 16px;background:var(--empty);border-radius:10px}
-.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}
-footer{margin-top:48px;color:var(--muted);font-size:13px}
-)";
 
 constexpr std::array kOutputs{"o", "lse", "dq", "dk", "dv"};
 constexpr const char* kDot = "&#8202;&middot;&#8202;";
@@ -85,8 +51,7 @@ class Grid {
     body_ += "</tr>\n";
   }
   std::string html() const {
-    return "<div class=\"scroll\"><table><thead><tr>" + head_ + "</tr></thead><tbody>\n" + body_ +
-           "</tbody></table></div>\n";
+    return "<table><thead><tr>" + head_ + "</tr></thead><tbody>\n" + body_ + "</tbody></table>\n";
   }
 
  private:
@@ -278,15 +243,25 @@ std::string banner(const json& result) {
   return pill(same, fmt::format("{} runs, {}", runs, same ? "identical bits" : "bits differ"));
 }
 
+/// `text` with each {{name}} replaced by what `slots` hold.
+std::string fill(std::string_view text, const std::map<std::string_view, std::string>& slots) {
+  std::string filled;
+  for (size_t begin; (begin = text.find("{{")) != std::string_view::npos;) {
+    const size_t end = text.find("}}", begin);
+    filled += text.substr(0, begin);
+    filled += slots.at(text.substr(begin + 2, end - begin - 2));
+    text.remove_prefix(end + 2);
+  }
+  return filled.append(text);
+}
+
 std::string page(const json& result) {
-  const std::string title = headline(result);
-  std::string body = "<header>\n<p class=\"mark\">Verbatim</p>\n<h1>" + title + "</h1>\n<p>";
   std::string line;
   const auto add = [&](const std::string& part) { line += (line.empty() ? "" : ", ") + part; };
   if (result.contains("level")) add("level " + text_of(result["level"]));
   if (result.contains("device")) add("on " + text_of(result["device"]));
   if (result.contains("threads")) add(text_of(result["threads"]) + " threads");
-  body += escape(line) + "</p>\n" + banner(result) + "</header>\n" + cards(result);
+  std::string body = cards(result);
   if (result.contains("mask")) body += mask_section(result);
   if (result.contains("plan")) body += plan_section(result);
   if (result.contains("bits")) body += bits_section(result);
@@ -297,14 +272,11 @@ std::string page(const json& result) {
     body += section("Again", "The command that made these numbers.",
                     "<code class=\"command\">" + escape(command) + "</code>\n");
   }
-  body += "<footer>verbatim " + escape(text_of(result.at("version"))) + "</footer>\n";
-
-  return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-         "style-src 'unsafe-inline'\">\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-         title + "</title>\n<style>" + std::string(kPalette) + std::string(kPageStyle) +
-         "</style>\n</head>\n<body>\n<main>\n" + body + "</main>\n</body>\n</html>\n";
+  return fill(kPage, {{"palette", std::string(kPalette)},
+                      {"title", headline(result)},
+                      {"lead", "<p>" + escape(line) + "</p>\n" + banner(result)},
+                      {"body", body},
+                      {"version", escape(text_of(result.at("version")))}});
 }
 
 }  // namespace

@@ -9,16 +9,13 @@
 
 namespace verbatim::report {
 
-/// Colours and text styles of every picture and page, as CSS.
-extern const std::string_view kPalette;
-
 class Picture {
  public:
   Picture(double width, double height) : width_(width), height_(height) {}
 
   enum class Anchor { start, middle, end };
 
-  /// `css` names classes of kPalette; `tip` is shown while the pointer rests on the shape.
+  /// `css` names classes of palette.css; `tip` is shown while the pointer rests on the shape.
   void rect(double x, double y, double width, double height, std::string_view css,
             std::string_view tip = {});
   void line(double x1, double y1, double x2, double y2, std::string_view css);
@@ -30,7 +27,7 @@ class Picture {
 
   double width() const { return width_; }
   double height() const { return height_; }
-  /// For a page that carries kPalette. `title` is read aloud in place of the picture.
+  /// For a page. `title` is read aloud in place of the picture.
   std::string inline_svg(std::string_view title) const;
   /// A file of its own.
   std::string document(std::string_view title) const;

@@ -6,8 +6,8 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "core/names.h"
 #include "schedule/machines.h"
-#include "schedule/names.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 

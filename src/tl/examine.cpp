@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "core/sha256.h"
-#include "schedule/names.h"
 #include "tl/parser.h"
 #include "verbatim/error.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "tl/examine.h"
 #include "verbatim/mask.h"
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "tl/lexer.h"
 #include "verbatim/error.h"
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <vector>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "verbatim/error.h"
 #include "verbatim/tl.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedule/names.h"
+#include "core/names.h"
 #include "tl/examine.h"
 
 namespace verbatim::tl {

@@ -8,6 +8,7 @@ from typing import Any
 
 from .bits import Difference
 from .checks import VERDICTS
+from .page import page
 
 SCHEMA = "verbatim.audit.v1"  # docs/schema.md
 
@@ -104,9 +105,7 @@ class Audit:
 
     def to_html(self) -> str:
         """One page without scripts and outside resources; every string of the result is escaped."""
-        from .page import page
-
-        return page(self)
+        return page(self.to_dict(), [finding.detail for finding in self.findings])
 
     def __str__(self) -> str:
         rows = [("what is varied", "runs", "")]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _cudnn_flex, masks
-from ..attention import plan_of
 from ..masks import Mask
+from ..plan import plan_of
 
 LAYOUT = {"*": "blhd", "lse": "bhl"}
 

@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 from .. import __version__, masks
-from . import providers, results, sampling, workloads
-from .errors import Parser, Refused, one_of
+from .._errors import Parser, Refused, one_of
+from . import providers, registry, results, sampling, workloads
 from .models import MODELS
 
 BLOCKS = [name for name, model in MODELS.items() if model.ffn]
@@ -146,7 +146,7 @@ def arguments() -> list[str]:
 
 
 def run(a: argparse.Namespace) -> dict[str, Any]:
-    cases, chosen = chosen_cases(a), providers.chosen(a.providers)
+    cases, chosen = chosen_cases(a), registry.chosen(a.providers)
     one_of("--protocol", a.protocol, ("rested", "sustained"))
     one_of("--check", a.check, ("sampled", "none"))
     if reason := providers.missing("torch"):
@@ -210,7 +210,7 @@ def _list() -> None:
     for name, make in workloads.SETS.items():
         print(f"  {name:<10} {' '.join((make.__doc__ or '').split())}")
     print("providers")
-    for name, provider in providers.known().items():
+    for name, provider in registry.known().items():
         print(f"  {name:<24} {provider.available() or 'available'}")
 
 

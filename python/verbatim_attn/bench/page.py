@@ -1,11 +1,14 @@
-"""One self-contained HTML page: charts as SVG, tables, provenance. No script, nothing to load."""
+"""The page of results: charts as SVG, tables, provenance."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from html import escape
+from collections.abc import Iterable
 from typing import Any
 
+from .. import _page
+from .._page import code, escape, listed, section, table
 from . import report
 
 COLOURS = (
@@ -14,56 +17,54 @@ COLOURS = (
 )  # fmt: skip
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 460, 250, 56, 34
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2a2f; background: #fbfaf7; margin: 0 auto;
-  max-width: 1120px; padding: 2rem }
-h1 { font-weight: 600 } h2 { margin-top: 2.5rem; font-weight: 600 }
-figure { display: inline-block; margin: 0 1rem 1rem 0; background: #fff; border: 1px solid #e4e0d6;
-  border-radius: 6px; padding: .6rem } figcaption { font-weight: 600; margin-bottom: .2rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; background: #fff }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #eceae2 }
-th:first-child, td:first-child { text-align: left } .scroll { overflow-x: auto }
-.key span { display: inline-block; margin-right: 1.2rem } .dot { width: .8em; height: .8em;
-  border-radius: 50%; margin-right: .35em !important } li, code { overflow-wrap: anywhere }
-"""
-
 
 def html(results: report.Results) -> str:
     """The page of one or several results."""
     rows = report.rows_of(results)
-    names = list(dict.fromkeys(row["provider"] for row in rows))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    key = "".join(
-        f'<span><span class="dot" style="background:{colours[name]}"></span>{escape(name)}</span>'
-        for name in names
-    )
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Attention, measured</title>",
-        f"<style>{STYLE}</style><h1>Attention, measured</h1><ul>",
-        *(f"<li>{escape(report.provenance(result))}" for result in results),
-        f'</ul><p class="key">{key}</p>',
-        *_charts(rows, colours),
-    ]
+    colours = colours_of(row["provider"] for row in rows)
+    body = key(colours) + _charts(rows, colours)
     for title, columns, lines in report.tables(results):
-        parts.append(f"<h2>{escape(title)}</h2><div class=scroll><table><tr>")
-        parts += [f"<th>{escape(cell)}" for cell in columns]
-        for line in lines:
-            parts.append("<tr>" + "".join(f"<td>{escape(cell)}" for cell in line))
-        parts.append("</table></div>")
+        body += section(escape(title), "", numbers(columns, lines))
     reasons = [row for row in rows if row["status"] != "ok"]
     if reasons:
-        parts.append("<h2>Rows without a time</h2><ul>")
-        parts += [
-            "<li>" + escape(f"{r['name']}, {r['provider']}: {r['status']}, {r['reason']}")
-            for r in reasons
-        ]
-        parts.append("</ul>")
-    parts.append("<h2>Run a row again</h2><details><summary>commands</summary><ul>")
-    parts += [f"<li><code>{escape(row['repro'])}</code>" for row in rows if row.get("repro")]
-    return "\n".join([*parts, "</ul></details></html>\n"])
+        said = (f"{r['name']}, {r['provider']}: {r['status']}, {r['reason']}" for r in reasons)
+        body += section("Rows without a time", "", listed(map(escape, said)))
+    commands = listed(code(row["repro"]) for row in rows if row.get("repro"))
+    again = f"<details><summary>commands</summary>{commands}</details>\n"
+    body += section("Run a row again", "", again)
+    lead = listed(escape(report.provenance(result)) for result in results)
+    return _page.page("Attention, measured", lead, body, versions(results))
 
 
-def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
+def versions(results: report.Results) -> str:
+    """Of Verbatim, that results were made with."""
+    return escape(
+        ", ".join(sorted({result["version"] for result in results if "version" in result}))
+    )
+
+
+def numbers(columns: list[str], lines: list[list[str]]) -> str:
+    """A table of text cells, the first of a line its name."""
+    cells = [[escape(cell) for cell in line] for line in lines]
+    return table(cells, map(escape, columns), numbers=True)
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    return dict(zip(dict.fromkeys(names), itertools.cycle(COLOURS)))
+
+
+def key(colours: dict[str, str]) -> str:
+    return '<p class="key">' + "".join(
+        f'<span><span class="dot" style="background:{colour}"></span>{escape(name)}</span>'
+        for name, colour in colours.items()
+    ) + "</p>\n"  # fmt: skip
+
+
+def figures(drawn: Iterable[str]) -> str:
+    return f'<div class="figures">{"".join(drawn)}</div>\n'
+
+
+def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> str:
     """TFLOP/s and memory: by length per set, mask and heads, or by case where a set has one length;
     then what determinism costs."""
     lengths: dict[str, set[int]] = {}
@@ -76,7 +77,7 @@ def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
             title += f": {row['mask']['name']}, {p['q_heads']}:{p['kv_heads']} heads"
             title += f" of {p['head_dim']}"
         groups.setdefault(title, []).append(row)
-    parts = []
+    body = ""
     for title, members in groups.items():
         draw = chart if len(lengths[members[0]["set"]]) > 1 else dots
         charts = [
@@ -85,13 +86,13 @@ def _charts(rows: list[dict[str, Any]], colours: dict[str, str]) -> list[str]:
         ]
         charts.append(draw("backward, GiB besides its inputs", members, colours, _gibibytes))
         if any(charts):
-            parts += [f"<h2>{escape(title)}</h2>", *charts]
+            body += section(escape(title), "", figures(charts))
     overhead = _overhead(rows)
     draw = dots if len({row["problem"]["q_len"] for row in overhead}) == 1 else chart
     if drawn := draw("backward, speed-up of a fixed order over none", overhead, colours,
                      lambda r: r["ratio"]):  # fmt: skip
-        parts += ["<h2>What determinism costs</h2>", drawn]
-    return parts
+        body += section("What determinism costs", "", figures([drawn]))
+    return body
 
 
 def _rate(row: dict[str, Any], which: str) -> float:
@@ -137,13 +138,14 @@ def chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value
     for i in range(5):
         y = top * i / 4
         marks.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y_of(y):.1f}" y2="{y_of(y):.1f}" '
-            f'stroke="#eceae2"/><text x="{_LEFT - 6}" y="{y_of(y) + 4:.1f}" '
+            f'<line class="hair" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y_of(y):.1f}" '
+            f'y2="{y_of(y):.1f}"/><text class="label" x="{_LEFT - 6}" y="{y_of(y) + 4:.1f}" '
             f'text-anchor="end">{y:.3g}</text>'
         )
     shown = lengths if len(lengths) <= 8 else lengths[:: -(-len(lengths) // 8)]
     marks += [
-        f'<text x="{x_of(n):.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{n}</text>' for n in shown
+        f'<text class="label" x="{x_of(n):.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{n}</text>'
+        for n in shown
     ]
     for name, of in points.items():
         line = [(x_of(n), y_of(sorted(ys)[len(ys) // 2])) for n, ys in sorted(of.items())]
@@ -154,10 +156,7 @@ def chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value
             + "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in line)
             + "</g>"
         )
-    return (
-        f'<figure><figcaption>{escape(title)}</figcaption><svg width="{_WIDTH}" height="{_HEIGHT}" '
-        f'font-size="11" role="img">{"".join(marks)}</svg></figure>'
-    )
+    return _figure(title, _WIDTH, _HEIGHT, marks)
 
 
 def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:
@@ -167,7 +166,7 @@ def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value:
         return ""
     cases = list(dict.fromkeys(row["name"] for row, _ in known))
     top = max(y for _, y in known) * 1.08 or 1.0
-    left, step, height = 8 + 6.2 * max(map(len, cases)), 22, 22 * len(cases) + 34
+    left, step, height = 8 + 6.8 * max(map(len, cases)), 22, 22 * len(cases) + 34
 
     def x_of(y: float) -> float:
         return left + y / top * (_WIDTH - 24)
@@ -176,12 +175,14 @@ def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value:
     for i in range(5):
         x = x_of(top * i / 4)
         marks.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 24}" stroke="#eceae2"/>'
-            f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle">{top * i / 4:.3g}</text>'
+            f'<line class="hair" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{height - 24}"/>'
+            f'<text class="label" x="{x:.1f}" y="{height - 8}" text-anchor="middle">'
+            f"{top * i / 4:.3g}</text>"
         )
     for i, name in enumerate(cases):
         marks.append(
-            f'<text x="{left - 8:.1f}" y="{step * i + 20}" text-anchor="end">{escape(name)}</text>'
+            f'<text class="label" x="{left - 8:.1f}" y="{step * i + 20}" '
+            f'text-anchor="end">{escape(name)}</text>'
         )
     for row, y in known:
         marks.append(
@@ -189,7 +190,12 @@ def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value:
             f'fill="{colours[row["provider"]]}"><title>{escape(row["provider"])} {y:.4g}</title>'
             "</circle>"
         )
+    return _figure(title, left + _WIDTH, height, marks)
+
+
+def _figure(title: str, width: float, height: int, marks: list[str]) -> str:
     return (
-        f'<figure><figcaption>{escape(title)}</figcaption><svg width="{left + _WIDTH:.0f}" '
-        f'height="{height}" font-size="11" role="img">{"".join(marks)}</svg></figure>'
+        f'<figure><figcaption>{escape(title)}</figcaption><svg width="{width:.0f}" '
+        f'height="{height}" viewBox="0 0 {width:.0f} {height}" '
+        f'role="img" aria-label="{escape(title)}">{"".join(marks)}</svg></figure>\n'
     )

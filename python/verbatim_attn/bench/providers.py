@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
 from .. import masks
-from .errors import one_of
 from .workloads import Case
 
 Attend = Callable[[Any, Any, Any], Any]
@@ -333,31 +332,6 @@ def deterministic_algorithms(fill: bool = False) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(was)
         switch.fill_uninitialized_memory = filled
-
-
-def known() -> dict[str, Provider]:
-    """Every provider by name, ours first."""
-    from . import peers
-
-    every: list[Provider] = [
-        Verbatim("verbatim"),
-        Verbatim("verbatim:gpu_to_gpu", "gpu_to_gpu"),
-        Verbatim("verbatim:unordered", "not_guaranteed"),
-        *(Sdpa(backend, mode) for backend in Sdpa.BACKENDS for mode in (False, True)),
-        Varlen(False),
-        Varlen(True),
-        Flex(),
-        *peers.every(),
-    ]
-    return {provider.name: provider for provider in every}
-
-
-def chosen(names: str) -> list[Provider]:
-    """The providers that a comma separates; "all" are all."""
-    every = known()
-    if names == "all":
-        return list(every.values())
-    return [every[one_of("--providers", name, every)] for name in names.split(",")]
 
 
 def unordered_twin(name: str) -> str | None:

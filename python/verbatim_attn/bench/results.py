@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .errors import Refused
+from .._errors import Refused
 
 SCHEMA = "verbatim.bench.v2"
 _SAME = ("schema", "version", "device", "commit", "protocol", "software")

@@ -12,7 +12,8 @@ import torch
 from ..plan import Problem
 from . import check
 from .measure import Device, Timing, ratio_in_turn
-from .providers import Provider, deterministic_algorithms, known, unordered_twin
+from .providers import Provider, deterministic_algorithms, unordered_twin
+from .registry import known
 from .workloads import Case
 
 Row = dict[str, Any]

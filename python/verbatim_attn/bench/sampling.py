@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from .errors import Refused
+from .._errors import Refused
 
 SHARES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.9)  # percent of documents
 

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from .. import masks
+from .._errors import Refused, one_of
 from ..masks import Mask
 from ..plan import Problem
-from .errors import Refused, one_of
 from .models import MODELS
 from .sampling import document_lengths
 

@@ -273,7 +273,7 @@ Plan plan_for(const Tensor& q, const Tensor& k, const Tensor& v, PyObject* mask,
               PyObject* settings) {
   const bool deterministic = is_deterministic();
   int64_t numbers[15] = {deterministic, q.device().index(),
-                         dtype_of(q)};  // as native.py reads them
+                         dtype_of(q)};  // as _native.py reads them
   int64_t* next = numbers + 3;
   for (const auto* x : {&q, &k, &v}) next = std::copy_n(x->sizes().begin(), 4, next);
   THPObjectPtr bytes(PyBytes_FromStringAndSize(reinterpret_cast<char*>(numbers), sizeof numbers));

@@ -8,8 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from .._errors import Refused
 from ..bench import results
-from ..bench.errors import Refused
 from . import document, evidence, run
 from .registry import ENTRIES
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from .. import _page
+from .._errors import Refused
+from .._page import code, escape, listed, section
 from ..bench import page, report
-from ..bench.errors import Refused
 from . import evidence, views
 from .registry import ENTRIES, NEEDS, PAPERS, Entry
 
@@ -71,21 +72,16 @@ def html(entry: Entry, of: list[evidence.Part]) -> str:
     if view is None or not of:
         raise Refused("there is no result to draw", "the entry", entry.name,
                       "one that was made: see the list")  # fmt: skip
+    made = (code(" ".join(part["words"])) for part in of)
     benches = [part["result"] for part in of if part["result"].get("command") == "bench"]
-    return "\n".join(
-        [
-            f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(entry.name)}</title>",
-            f"<style>{page.STYLE}</style><h1>{escape(entry.name)}: {escape(entry.title)}</h1>",
-            f"<p>{escape(PAPERS[entry.paper])}. The paper: {escape(entry.claim)}.</p>",
-            f"<p>Here: {escape(view.line(entry, of) or 'no case to compare')}.</p><ul>",
-            *(f"<li>{escape(report.provenance(result))}" for result in benches),
-            "</ul>",
-            view.html(entry, of),
-            "<h2>Made by</h2><ul>",
-            *(f"<li><code>{escape(' '.join(part['words']))}</code>" for part in of),
-            "</ul></html>\n",
-        ]
+    lead = (
+        f"<p>{escape(PAPERS[entry.paper])}. The paper: {escape(entry.claim)}.</p>\n"
+        f"<p>Here: {escape(view.line(entry, of) or 'no case to compare')}.</p>\n"
+        + listed(escape(report.provenance(result)) for result in benches)
     )
+    body = view.html(entry, of) + section("Made by", "", listed(made))
+    versions = page.versions([part["result"] for part in of])
+    return _page.page(escape(f"{entry.name}: {entry.title}"), lead, body, versions)
 
 
 def markdown(folder: Path) -> str:

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .._errors import Refused
 from ..bench import report
-from ..bench.errors import Refused
 from .registry import Entry, Row
 
 Part = dict[str, Any]

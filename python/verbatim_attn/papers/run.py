@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from .._errors import Refused
 from ..bench import results, sampling
-from ..bench.errors import Refused
 from .registry import Command, Entry
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from html import escape
 from typing import Any, NamedTuple
 
+from .._page import escape
 from ..bench import page
 from .evidence import Part, rows
 from .registry import Entry, Row
@@ -45,30 +45,12 @@ def of_case(row: Row) -> str:
     return f"{mask['name']}{share}{block}, {p['q_heads']}:{p['kv_heads']} heads of {p['head_dim']}"
 
 
-def table(columns: list[str], lines: list[list[str]]) -> str:
-    parts = ["<div class=scroll><table><tr>", *(f"<th>{escape(cell)}" for cell in columns)]
-    for line in lines:
-        parts.append("<tr>" + "".join(f"<td>{escape(cell)}" for cell in line))
-    return "\n".join([*parts, "</table></div>"])
-
-
-def _colours(names: list[str]) -> dict[str, str]:
-    return {name: page.COLOURS[i % len(page.COLOURS)] for i, name in enumerate(names)}
-
-
-def _key(colours: dict[str, str]) -> str:
-    return '<p class="key">' + "".join(
-        f'<span><span class="dot" style="background:{colour}"></span>{escape(name)}</span>'
-        for name, colour in colours.items()
-    ) + "</p>"  # fmt: skip
-
-
 # Curves over the length, or dots by case
 
 
 def _curves(entry: Entry, of: list[Part]) -> str:
     found = rows(of)
-    colours = _colours(list(dict.fromkeys(row["provider"] for row in found)))
+    colours = page.colours_of(row["provider"] for row in found)
     panels: dict[str, list[Row]] = {}
     for row in found:
         panels.setdefault(of_case(row) if entry.view == "lines" else "", []).append(row)
@@ -81,7 +63,9 @@ def _curves(entry: Entry, of: list[Part]) -> str:
         by.setdefault((of_case(row), row["problem"]["q_len"], row["provider"]), row)
     lines = [[case, str(length), *(_cell(by.get((case, length, name)), entry.axis)
                                    for name in colours)] for case, length in cases]  # fmt: skip
-    return _key(colours) + "".join(charts) + table(["case", "length", *colours], lines)
+    return (
+        page.key(colours) + page.figures(charts) + page.numbers(["case", "length", *colours], lines)
+    )
 
 
 def _cell(row: Row | None, axis: str) -> str:
@@ -135,15 +119,15 @@ def _blocks(entry: Entry, of: list[Part]) -> str:
     lines = [[row["name"], row["provider"], f"{slowest[row['name']] / row['block']['ms']:.3f}",
               *(f"{row['block']['parts_ms'][part] / row['block']['ms']:.2f}" for part in parts)]
              for row in found]  # fmt: skip
-    return table(["block", "attention", "speed-up", *parts], lines)
+    return page.numbers(["block", "attention", "speed-up", *parts], lines)
 
 
 # Plans, masks, lengths, perplexity
 
 
 def _drawn(entry: Entry, of: list[Part]) -> str:
-    return "".join(f"<figure><figcaption>{escape(' '.join(part['words']))}</figcaption>"
-                   f"{part['drawn']}</figure>" for part in of)  # fmt: skip
+    return page.figures(f"<figure><figcaption>{escape(' '.join(part['words']))}</figcaption>"
+                        f"{part['drawn']}</figure>" for part in of)  # fmt: skip
 
 
 def formula(words: list[str], tiles: int) -> float:
@@ -184,7 +168,9 @@ def _length_html(entry: Entry, of: list[Part]) -> str:
         r = part["result"]
         lines += [[r["source"], str(2 ** int(n)), f"{share:.4f}", f"{r['share_of_tokens'][n]:.4f}"]
                   for n, share in r["share_of_documents"].items()]  # fmt: skip
-    return table(["distribution", "tokens from", "share of documents", "share of tokens"], lines)
+    return page.numbers(
+        ["distribution", "tokens from", "share of documents", "share of tokens"], lines
+    )
 
 
 def _length_line(entry: Entry, of: list[Part]) -> str:
@@ -206,11 +192,11 @@ def _epoch_html(entry: Entry, of: list[Part]) -> str:
     curves = _epochs(of)
     points = [{"provider": name, "problem": {"q_len": epoch + 1}, "y": y}
               for name, curve in curves.items() for epoch, y in enumerate(curve)]  # fmt: skip
-    colours = _colours(list(curves))
+    colours = page.colours_of(curves)
     lines = [[str(epoch + 1), *(f"{curve[epoch]:.4f}" for curve in curves.values())]
              for epoch in range(max(map(len, curves.values()), default=0))]  # fmt: skip
     drawn = page.chart("validation perplexity by epoch", points, colours, lambda point: point["y"])
-    return _key(colours) + drawn + table(["epoch", *curves], lines)
+    return page.key(colours) + page.figures([drawn]) + page.numbers(["epoch", *curves], lines)
 
 
 def _epoch_line(entry: Entry, of: list[Part]) -> str:
@@ -237,7 +223,7 @@ def _support(of: list[Part]) -> tuple[list[str], dict[str, dict[str, str]]]:
 
 def _support_html(entry: Entry, of: list[Part]) -> str:
     names, cases = _support(of)
-    return table(["mask", *names], [[case, *(has.get(name, "-") for name in names)]
+    return page.numbers(["mask", *names], [[case, *(has.get(name, "-") for name in names)]
                                     for case, has in cases.items()])  # fmt: skip
 
 
@@ -265,7 +251,7 @@ def _deviation_html(entry: Entry, of: list[Part]) -> str:
                         *(f"{bits['deviation'].get(g, math.nan):.2g}" for g in ("dq", "dk", "dv")),
                     ]
                 )
-    return table(["case", "provider", "passes", "dQ", "dK", "dV"], lines)
+    return page.numbers(["case", "provider", "passes", "dQ", "dK", "dV"], lines)
 
 
 def _deviation_line(entry: Entry, of: list[Part]) -> str:
@@ -284,7 +270,9 @@ def _memory_html(entry: Entry, of: list[Part]) -> str:
         for which, peak in (row.get("peak_bytes") or {}).items():
             lines.append([of_case(row), str(row["problem"]["q_len"]), row["provider"], which,
                           *(f"{peak[kind] / 2**30:.3f}" for kind in ("allocated", "reserved"))])  # fmt: skip
-    return table(["case", "length", "provider", "pass", "allocated, GiB", "reserved, GiB"], lines)
+    return page.numbers(
+        ["case", "length", "provider", "pass", "allocated, GiB", "reserved, GiB"], lines
+    )
 
 
 def _tuned(of: list[Part]) -> list[Row]:
@@ -294,7 +282,7 @@ def _tuned(of: list[Part]) -> list[Row]:
 def _tuned_html(entry: Entry, of: list[Part]) -> str:
     lines = [[row["name"], row["pass"], str(len(row["ms"])), row["auto"], row["best"],
               f"{row['ms'][row['auto']] / row['ms'][row['best']]:.3f}"] for row in _tuned(of)]  # fmt: skip
-    return table(["problem", "pass", "tried", "auto", "best", "gain"], lines)
+    return page.numbers(["problem", "pass", "tried", "auto", "best", "gain"], lines)
 
 
 def _tuned_line(entry: Entry, of: list[Part]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..bench.errors import Parser, Refused, one_of
+from .._errors import Parser, Refused, one_of
 from . import cuda, spec, targets
 from .author import MODES, TRANSLATORS, Author, Settings
 from .endpoint import Endpoint, Recording, Source

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import _library
-from ..bench.errors import Refused
+from .._errors import Refused
 from ..plan import Problem
 from . import sandbox, targets
 from .spec import Spec

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from ..bench.errors import Refused
+from .._errors import Refused
 
 Messages = list[dict[str, str]]
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from ..bench.errors import Refused
+from .._errors import Refused
 from . import check, cuda, format, sandbox
 from .spec import Spec
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _library
-from .._calls import Handle
-from ..bench.errors import Refused, one_of
+from .._errors import Refused, one_of
+from .._handles import Handle, specification
 from ..plan import Problem
 
 _MEMBERS = ("pass", "problem", "mask", "notes")
@@ -67,7 +67,7 @@ def of(found: Any) -> Spec:
         problem = Problem(**found["problem"])
         _check_size(problem)
         mask = json.dumps(found.get("mask", {"name": "causal", "params": {}}))
-        Handle(f'{{"problem": {json.dumps(problem._asdict())}, "mask": {mask}, "options": {{}}}}')
+        Handle(specification(problem, mask, options={}))
     except (TypeError, ValueError, NotImplementedError) as error:
         raise Refused(str(error), "--spec", "this problem", "one that the library has") from None
     one_of("--spec problem.dtype", problem.dtype, ("bf16", "f16"))

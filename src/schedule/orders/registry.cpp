@@ -8,7 +8,7 @@
 #include <string>
 
 #include "contract/rules.h"
-#include "schedule/names.h"
+#include "core/names.h"
 #include "schedule/orders/orders.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"

@@ -1,7 +1,7 @@
 // Host side of the sm80 backward: one instantiation per .cu file (sm80/CMakeLists.txt lists them).
 #pragma once
 
-#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm80/bwd/bwd.h"
 #include "backend/cuda/sm80/bwd/kernel.cuh"
 #include "backend/cuda/sm80/bwd/prepare.cuh"

@@ -1,7 +1,7 @@
 // Host side of the sm80 forward: one instantiation per .cu file (sm80/CMakeLists.txt lists them).
 #pragma once
 
-#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm80/fwd/fwd.h"
 #include "backend/cuda/sm80/fwd/kernel.cuh"
 

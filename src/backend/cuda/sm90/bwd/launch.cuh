@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/bwd/edges.cuh"
 #include "backend/cuda/sm90/bwd/kernel.cuh"
 #include "backend/cuda/sm90/bwd/launch.h"

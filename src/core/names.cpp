@@ -1,4 +1,4 @@
-#include "schedule/names.h"
+#include "core/names.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,0 +1,98 @@
+"""Problems, and what the library keeps of them: made once, found again by what they are made of."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from . import _library
+
+# scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as attention()
+# takes them
+Settings = tuple[float | None, float, float, str, str, str, bool, str]
+
+
+class Problem(NamedTuple):
+    """One attention problem: for batch b, query head h and its KV head h // (q_heads / kv_heads)
+    S = softcap(scale Q K^T), P = softmax(S over visible keys), O = dropout(P) V."""
+
+    batch: int
+    q_heads: int
+    kv_heads: int  # divides q_heads
+    q_len: int
+    kv_len: int
+    head_dim: int  # 1 to 256
+    head_dim_v: int
+    dtype: str  # "f32", "bf16" or "f16"
+    scale: float | None = None  # None: 1 / sqrt(head_dim)
+    softcap: float = 0.0  # 0: none; else S = softcap tanh(scale Q K^T / softcap)
+    dropout: float = 0.0  # probability that an element of P is dropped
+    seed: int = 0  # of the dropout, when a run names no other
+
+
+@functools.lru_cache(maxsize=256)
+def kept(make: Callable[..., Any], *arguments: Any) -> Any:
+    """make(*arguments), or what it returned for equal arguments before: plans with their library
+    handles, and calls prepared for the layouts of tensors. There is no other cache of either here;
+    what is expensive about a plan the library keeps itself."""
+    return make(*arguments)
+
+
+def specification(problem: Problem, mask: str, **members: dict[str, Any]) -> str:
+    """What the library makes a plan of, as JSON. `mask` is Mask.spec."""
+    described = {"problem": problem._asdict(), **members}
+    return f'{{"mask": {mask}, {json.dumps(described)[1:]}'
+
+
+class Handle:
+    """Owns a verbatim_attention, for the plans and calls that share it."""
+
+    functions = _library.forward, _library.backward
+
+    def __init__(self, spec: str) -> None:
+        self.pointer = ctypes.c_void_p()
+        _library.check(_library.create(spec.encode(), ctypes.byref(self.pointer)))
+        weakref.finalize(self, _library.destroy, self.pointer)  # at exit, too
+
+
+def problem_of(
+    shapes: Sequence[Sequence[int]], dtype: str, how: Settings, any_order: bool
+) -> tuple[Problem, dict[str, Any]]:
+    """The problem of q, k and v of these shapes, and the options of its plan."""
+    scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic = how
+    order, level = resolve_order(order, level, deterministic, any_order)
+    q, k, v = shapes
+    scale = None if scale is None else float(scale)
+    problem = Problem(
+        q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
+    )  # fmt: skip
+    return problem, {
+        "order": order,
+        "forward_order": forward_order,
+        "level": level,
+        "arithmetic": arithmetic,
+    }
+
+
+def resolve_order(
+    order: str, level: str, deterministic: bool, any_order: bool = True
+) -> tuple[str, str]:
+    """Order and level of a plan. Order "none" adds in any order, at level not_guaranteed; it is
+    what "auto" means when nobody asks for determinism and `any_order` is allowed."""
+    if order == "none" and deterministic:
+        raise ValueError(
+            "[attention] order 'none' adds in any order; got deterministic=True, expected "
+            "deterministic=False (nearest: order='auto')"
+        )
+    if order == "none" and not any_order:
+        raise RuntimeError(
+            "[attention] torch.use_deterministic_algorithms(True) forbids adding in any order; got "
+            "order='none', expected the name of an order (nearest: order='auto')"
+        )
+    if order == "none" or (order == "auto" and not deterministic and any_order):
+        return "auto", "not_guaranteed"
+    return order, level
