@@ -115,6 +115,9 @@ class Emitter {
       throw Error(ErrorCode::unsupported, kOperation,
                   fmt::format("a backward is not translated for {} yet", k_.target),
                   {"param pass", "backward", "forward", "forward"});
+    for (const Variable& v : k_.variables)
+      if (v.rows % 16 != 0 || (v.shape.size() == 2 && v.cols % 16 != 0))
+        refuse(v.at, "a tile whose sides are no multiples of 16", "multiples of 16");
     if (const int tile = copies_.without_room(); tile >= 0)
       refuse(var(tile).at, "a tile with one buffer that is read behind all Waits", "stages = 2");
     for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})
