@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "tl", "tl fmt",
-            "tl check", "tl reason", "report", "info"]
+            "tl check", "tl reason", "tl emit", "tl build", "report", "info"]
 INTRODUCTION = """\
 # The command line
 

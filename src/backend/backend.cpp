@@ -29,7 +29,7 @@ std::unique_ptr<Backend> make_backend(std::string_view device) {
 
 void complete(PlanOptions& options, const Backend& backend) {
   if (options.arithmetic.empty()) options.arithmetic = backend.arithmetic_of(options.pass);
-  const TileShape only = backend.tile_of(options.pass);
+  const TileShape only = backend.own_tile(options.pass);
   if (options.tile.q == 0) options.tile.q = only.q;
   if (options.tile.kv == 0) options.tile.kv = only.kv;
 }

@@ -53,7 +53,7 @@ class Backend {
   /// The same of one pass, where passes differ.
   virtual std::string arithmetic_of(Pass) const { return std::string(arithmetic()); }
   /// The only tiles that run here in a pass; 0: any.
-  virtual TileShape tile_of(Pass) const { return {0, 0}; }
+  virtual TileShape own_tile(Pass) const { return {0, 0}; }
   /// The same for a plan that is too large.
   virtual void check_plan(const Plan&) const {}
   /// Throws Error(device) when a wait of an earlier call has expired, as verbatim::check().

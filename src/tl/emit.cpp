@@ -115,6 +115,9 @@ class Emitter {
       throw Error(ErrorCode::unsupported, kOperation,
                   fmt::format("a backward is not translated for {} yet", k_.target),
                   {"param pass", "backward", "forward", "forward"});
+    for (const Variable& v : k_.variables)
+      if (v.rows % 16 != 0 || (v.shape.size() == 2 && v.cols % 16 != 0))
+        refuse(v.at, "a tile whose sides are no multiples of 16", "multiples of 16");
     if (const int tile = copies_.without_room(); tile >= 0)
       refuse(var(tile).at, "a tile with one buffer that is read behind all Waits", "stages = 2");
     for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})
@@ -139,8 +142,8 @@ class Emitter {
          gpu_.arch);
     line("// writes it: every block stands under its line of TL. A chain keeps a query tile and visits");
     line("// KV tiles in the plan's order; `visits` knows them, `order` and `chain` are the plan's.");
-    for (const char* header : {"hand_off", "library", "tiles"})
-      line("#include \"backend/cuda/device/{}.cuh\"", header);
+    for (const char* header : {"device/hand_off", "device/tiles", "library"})
+      line("#include \"backend/cuda/{}.cuh\"", header);
     blank();
     line("namespace verbatim::cuda::tiles {{");
     line("namespace {{");

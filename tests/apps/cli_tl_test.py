@@ -45,6 +45,14 @@ class Tl(Tool):
         self.assertEqual(self.reason("backward").read_text(), first)
         self.assertIn("param BM = 128  // queries of a tile: the contract's\n", first)
 
+    def test_emit_is_the_same_twice_and_names_its_file_itself(self):
+        program = self.reason("forward")
+        for folder in ("one", "two"):
+            self.call("tl", "emit", program, "--output", self.path / folder)
+        first, second = (self.path / folder / "forward_a100.cu" for folder in ("one", "two"))
+        self.assertEqual(first.read_bytes(), second.read_bytes())
+        self.assertEqual([p.name for p in first.parent.iterdir()], [first.name])
+
     def test_fix_repairs_and_is_all_or_nothing(self):
         program = self.reason("forward")
         right = program.read_text()
@@ -100,8 +108,15 @@ class Tl(Tool):
                 (["run", *PROBLEM, "--dtype", "f16", "--kernel", program], ["dtype"]),
                 (["run", *PROBLEM, "--kernel", program, self.path / "two.tl"],
                  ["two programs are for one pass"]),
-                (["run", *PROBLEM, "--device", "cuda", "--kernel", program],
-                 ["--device", "got cuda", "nearest: cpu"])]:
+                (["run", *PROBLEM, "--kernel", self.path / "two.so"],
+                 ["--kernel", "TL code, or --device cuda"]),
+                (["run", *PROBLEM, "--arithmetic", "sm80", "--kernel", program],
+                 ["--arithmetic", "got sm80"]),
+                (["tl", "emit", sketch, "--output", self.path / "out"], ["got a sketch"]),
+                (["tl", "emit", program, "--target", "h100", "--output", self.path / "out"],
+                 ["nearest: h200"]),
+                (["tl", "emit", self.path / "backward.tl", "--output", self.path / "out"],
+                 ["got backward", "nearest: forward"])]:
             message = self.refusal(*words)
             for part in parts:
                 self.assertIn(part, message, words)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/device/mma.cuh"
 
 namespace verbatim::cuda {

@@ -234,7 +234,7 @@ std::string CudaBackend::arithmetic_of(Pass pass) const {
   return own ? own->kernel.arithmetic : std::string(arithmetic());
 }
 
-TileShape CudaBackend::tile_of(Pass pass) const {
+TileShape CudaBackend::own_tile(Pass pass) const {
   const LoadedKernel* own = loaded(pass);
   return own ? own->library->tile : TileShape{0, 0};
 }

@@ -26,7 +26,7 @@ class CudaBackend : public Backend {
   std::string_view name() const override { return "cuda"; }
   std::string_view arithmetic() const override;
   std::string arithmetic_of(Pass pass) const override;
-  TileShape tile_of(Pass pass) const override;
+  TileShape own_tile(Pass pass) const override;
   void check(const Problem& problem) const override;
   void check_mask(const Mask& mask) const override;
   void check_plan(const Plan& plan) const override;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "backend/cuda/device/library.cuh"
+#include "backend/cuda/library.cuh"
 
 namespace verbatim::cuda {
 

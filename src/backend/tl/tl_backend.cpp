@@ -41,7 +41,7 @@ class TlBackend final : public Backend {
     const Program* program = program_of(pass);
     return program ? program->arithmetic : cpu_->arithmetic_of(pass);
   }
-  TileShape tile_of(Pass pass) const override {
+  TileShape own_tile(Pass pass) const override {
     const Program* program = program_of(pass);
     return program ? program->kernel.tile : TileShape{0, 0};
   }

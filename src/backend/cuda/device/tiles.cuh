@@ -6,6 +6,7 @@
 #include <cutlass/numeric_types.h>
 
 #include <cute/tensor.hpp>
+#include <numeric>
 
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/device/score.cuh"
@@ -44,8 +45,9 @@ __device__ inline int thread_here() {
 
 /// kRows x kCols 16-bit elements, row-major; the 16-byte chunks of a row are permuted by its
 /// number, so that ldmatrix meets no bank twice in either direction.
-template <class Element, int kRows, int kCols>
+template <class Element, int kRows_, int kCols_>
 struct SharedTile {
+  static constexpr int kRows = kRows_, kCols = kCols_;
   static constexpr int kWide = kCols % 64 == 0 ? 64 : kCols % 32 == 0 ? 32 : 16;
   static_assert(kCols % kWide == 0 && kRows % 8 == 0);
   using Permuted = decltype(composition(Swizzle<kWide == 64   ? 3
@@ -69,25 +71,33 @@ struct SharedTile {
   }
 };
 
-/// How kThreads threads share the 16-byte chunks of a tile: a row is copied by kWide / 8 of them.
-template <class Atom, class Tile, int kThreads>
-__device__ auto chunks_of() {
-  constexpr int kAcross = Tile::kWide / 8;
-  return make_tiled_copy(Atom{},
-                         Layout<Shape<Int<kThreads / kAcross>, Int<kAcross>>,
-                                Stride<Int<kAcross>, _1>>{},
-                         Layout<Shape<_1, _8>>{});
-}
+/// How the 16-byte chunks of a tile are shared by the first kUsed of kThreads threads: a row by
+/// kWide / 8 of them, as many rows at once as divide the tile.
+template <class Tile, int kThreads>
+struct Chunks {
+  static constexpr int kAcross = Tile::kWide / 8;
+  static constexpr int kAtOnce = std::gcd(Tile::kRows, kThreads / kAcross);
+  static constexpr int kUsed = kAtOnce * kAcross;
+  using Extent = Shape<Int<Tile::kRows>, Int<Tile::kCols>>;
+
+  template <class Atom>
+  __device__ static auto copy() {
+    return make_tiled_copy(Atom{},
+                           Layout<Shape<Int<kAtOnce>, Int<kAcross>>, Stride<Int<kAcross>, _1>>{},
+                           Layout<Shape<_1, _8>>{});
+  }
+};
 
 /// Starts copying the first `used` rows at `source`, `stride` elements apart; the others become 0.
 template <class Gpu, int kThreads, class Element, int kRows, int kCols>
 __device__ void copy_in(SharedTile<Element, kRows, kCols>& tile, const Element* source,
                         int64_t stride, int used) {
-  const auto chunks =
-      chunks_of<typename Gpu::template Copy<Element>, SharedTile<Element, kRows, kCols>,
-                kThreads>();
-  const auto thread = chunks.get_slice(thread_here());
-  using Extent = Shape<Int<kRows>, Int<kCols>>;
+  using Shared = Chunks<SharedTile<Element, kRows, kCols>, kThreads>;
+  using Extent = typename Shared::Extent;
+  const int index = thread_here();
+  if (index >= Shared::kUsed) return;
+  const auto chunks = Shared::template copy<typename Gpu::template Copy<Element>>();
+  const auto thread = chunks.get_slice(index);
   const auto from = thread.partition_S(
       make_tensor(make_gmem_ptr(source), make_layout(Extent{}, make_stride(stride, _1{}))));
   const auto place = thread.partition_S(make_identity_tensor(Extent{}));
@@ -102,9 +112,11 @@ __device__ void copy_in(SharedTile<Element, kRows, kCols>& tile, const Element* 
 template <class Gpu, int kThreads, class Element, int kRows, int kCols>
 __device__ bool nonfinite(SharedTile<Element, kRows, kCols>& tile) {
   constexpr uint32_t kExponent = is_same_v<Element, half_t> ? 0x7c007c00u : 0x7f807f80u;
-  const auto thread = chunks_of<typename Gpu::template Copy<Element>,
-                                SharedTile<Element, kRows, kCols>, kThreads>()
-                          .get_slice(thread_here());
+  using Shared = Chunks<SharedTile<Element, kRows, kCols>, kThreads>;
+  const int index = thread_here();
+  if (index >= Shared::kUsed) return false;
+  const auto thread =
+      Shared::template copy<typename Gpu::template Copy<Element>>().get_slice(index);
   const auto copied = recast<const uint32_t>(thread.partition_D(tile.rows()));
   bool found = false;
   CUTE_UNROLL
@@ -425,10 +437,12 @@ __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, k
   auto staged = mine.partition_D(shared);
   copy(put, mine.retile_S(result), staged);
   __syncthreads();
-  const auto chunks = chunks_of<Copy_Atom<UniversalCopy<uint128_t>, Element>,
-                                SharedTile<Element, kRows, kCols>, kThreads>();
-  const auto thread = chunks.get_slice(thread_here());
-  using Extent = Shape<Int<kRows>, Int<kCols>>;
+  using Shared = Chunks<SharedTile<Element, kRows, kCols>, kThreads>;
+  using Extent = typename Shared::Extent;
+  const int index = thread_here();
+  if (index >= Shared::kUsed) return;
+  const auto chunks = Shared::template copy<Copy_Atom<UniversalCopy<uint128_t>, Element>>();
+  const auto thread = chunks.get_slice(index);
   const auto place = thread.partition_S(make_identity_tensor(Extent{}));
   const auto from = thread.partition_S(shared);
   auto to = thread.partition_D(

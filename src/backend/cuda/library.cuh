@@ -2,7 +2,7 @@
 // share no C++ run time, so that only plain data crosses.
 #pragma once
 
-#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/launch.cuh"
 
 namespace verbatim::cuda {
 
