@@ -209,7 +209,8 @@ void add_build(CLI::App& tl, Action& action) {
 }  // namespace
 
 void add_tl(CLI::App& root, Action& action) {
-  CLI::App* sub = root.add_subcommand("tl", "Attention kernels as text: check, complete, translate, format");
+  CLI::App* sub =
+      root.add_subcommand("tl", "Attention kernels as text: check, complete, translate, format");
   sub->require_subcommand(1);
   sub->footer(
       "A sketch is a page of Copy and Compute statements; reason completes it for a GPU; run and\n"

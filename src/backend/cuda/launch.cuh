@@ -36,9 +36,9 @@ cudaError_t residents_of(void (*kernel)(Args...), int threads, int64_t shared_by
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(count, kernel, threads, bytes);
 }
 
-/// CTAs that draw `units` tickets, where `resident` of the kernel's fit on a multiprocessor: as many
-/// as fit at once on the multiprocessors of the stream. Throws Error(unsupported) when the plan
-/// needs more of them at once.
+/// CTAs that draw `units` tickets, where `resident` of the kernel's fit on a multiprocessor: as
+/// many as fit at once on the multiprocessors of the stream. Throws Error(unsupported) when the
+/// plan needs more of them at once.
 inline int64_t workers_of(const char* name, int resident, const LaunchContext& context,
                           int32_t units) {
   const int64_t all = int64_t{resident} * context.multiprocessors;

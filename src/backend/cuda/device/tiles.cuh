@@ -29,9 +29,8 @@ struct Sm80 {
 
 /// Products of tiles by kWarps warps, each with rows of its own.
 template <class Gpu, class Element, int kWarps>
-using Product =
-    TiledMMA<typename Gpu::template Atom<Element>, Layout<Shape<Int<kWarps>, _1, _1>>,
-             Tile<Int<16 * kWarps>, _16, _16>>;
+using Product = TiledMMA<typename Gpu::template Atom<Element>, Layout<Shape<Int<kWarps>, _1, _1>>,
+                         Tile<Int<16 * kWarps>, _16, _16>>;
 
 /// threadIdx.x, read where it is needed: what is made of it would else be kept in registers from
 /// the start of the kernel to its end.
@@ -50,11 +49,11 @@ struct SharedTile {
   static constexpr int kRows = kRows_, kCols = kCols_;
   static constexpr int kWide = kCols % 64 == 0 ? 64 : kCols % 32 == 0 ? 32 : 16;
   static_assert(kCols % kWide == 0 && kRows % 8 == 0);
-  using Permuted = decltype(composition(Swizzle<kWide == 64   ? 3
-                                                : kWide == 32 ? 2
-                                                              : 1,
-                                                3, 3>{},
-                                        Layout<Shape<_8, Int<kWide>>, Stride<Int<kWide>, _1>>{}));
+  using Permuted =
+      decltype(composition(Swizzle < kWide == 64 ? 3
+                           : kWide == 32         ? 2
+                                                 : 1,
+                           3, 3 > {}, Layout<Shape<_8, Int<kWide>>, Stride<Int<kWide>, _1>>{}));
   alignas(128) Element data[kRows * kCols];
 
   /// (kRows, kCols)
@@ -65,9 +64,9 @@ struct SharedTile {
   /// (kCols, kRows)
   __device__ auto transposed() {
     const auto tile = rows();
-    return make_tensor(tile.data(),
-                       composition(tile.layout(), Layout<Shape<Int<kCols>, Int<kRows>>,
-                                                         Stride<Int<kRows>, _1>>{}));
+    return make_tensor(
+        tile.data(), composition(tile.layout(),
+                                 Layout<Shape<Int<kCols>, Int<kRows>>, Stride<Int<kRows>, _1>>{}));
   }
 };
 
@@ -169,7 +168,8 @@ __device__ void multiply_steps(const Mma& mma, Sums& sums, const A& a, FetchA fe
   // A part is 32 columns of one step, or as many as are left: more would take more registers.
   constexpr int kSteps = size<2>(decltype(to){}), kBlocks = size<1>(decltype(to){});
   constexpr int kPart = kBlocks % 2 == 0 ? 2 : kBlocks, kParts = kBlocks / kPart;
-  constexpr int kColumns = size<1>(decltype(b){}) / kBlocks, kDepth = size<2>(decltype(b){}) / kSteps;
+  constexpr int kColumns = size<1>(decltype(b){}) / kBlocks,
+                kDepth = size<2>(decltype(b){}) / kSteps;
   const auto fetch = [&](auto part) {
     constexpr int k = part() / kParts, n = part() % kParts * kPart;
     if constexpr (n == 0) fetch_a(Int<k>{});
@@ -181,12 +181,9 @@ __device__ void multiply_steps(const Mma& mma, Sums& sums, const A& a, FetchA fe
     if constexpr (part() + 1 < kSteps * kParts) fetch(Int<part() + 1>{});
     constexpr int k = part() / kParts, n = part() % kParts * kPart;
     CUTE_UNROLL
-    for (int d = k * kDepth; d < (k + 1) * kDepth; ++d)
-      CUTE_UNROLL
-      for (int j = n * kColumns; j < (n + kPart) * kColumns; ++j)
-        CUTE_UNROLL
-        for (int m = 0; m < size<1>(sums); ++m)
-          gemm(mma, a(_, m, d), b(_, j, d), sums(_, m, j));
+    for (int d = k * kDepth; d < (k + 1) * kDepth; ++d) CUTE_UNROLL
+    for (int j = n * kColumns; j < (n + kPart) * kColumns; ++j) CUTE_UNROLL
+    for (int m = 0; m < size<1>(sums); ++m) gemm(mma, a(_, m, d), b(_, j, d), sums(_, m, j));
   });
 }
 
@@ -200,14 +197,16 @@ __device__ void multiply(const Mma& mma, Sums& sums, const A& factor, const B& o
   const auto thread = load.get_slice(threadIdx.x);
   const auto from = thread.partition_S(tile);
   auto to = thread.retile_D(a);
-  multiply_steps(mma, sums, a, [&](auto k) { copy(load, from(_, _, k), to(_, _, k)); }, other);
+  multiply_steps(
+      mma, sums, a, [&](auto k) { copy(load, from(_, _, k), to(_, _, k)); }, other);
 }
 
 /// sums += a b, a from registers: what factor_of() made.
 template <class Mma, class Sums, class Element, class Layout, class B>
 __device__ void multiply(const Mma& mma, Sums& sums, const Tensor<Element, Layout>& a,
                          const B& other) {
-  multiply_steps(mma, sums, a, [](auto) {}, other);
+  multiply_steps(
+      mma, sums, a, [](auto) {}, other);
 }
 
 // ---- Registers. Four lanes (a quad) hold a row of a product; a thread holds parts of kRows rows.
@@ -226,8 +225,8 @@ __device__ auto by_rows(Sums& sums) {
 /// Row and column in a kRows x kCols tile of each element that by_rows() has.
 template <int kRows, int kCols, class Mma>
 __device__ auto places(const Mma& mma) {
-  const auto product =
-      mma.get_slice(thread_here()).partition_C(make_identity_tensor(Shape<Int<kRows>, Int<kCols>>{}));
+  const auto product = mma.get_slice(thread_here())
+                           .partition_C(make_identity_tensor(Shape<Int<kRows>, Int<kCols>>{}));
   return make_tensor(product.data(), rows_and_columns(product.layout()));
 }
 
@@ -352,8 +351,7 @@ __device__ void complete(Numbers& sums) {
 
 /// log of the sum of exp(unit / log2(e) * score); -inf of no score.
 template <class Numbers>
-__device__ void logsumexp(const Numbers& maxima, const Numbers& sums, float unit,
-                          Numbers& result) {
+__device__ void logsumexp(const Numbers& maxima, const Numbers& sums, float unit, Numbers& result) {
   CUTE_UNROLL
   for (int i = 0; i < size(result); ++i)
     result(i) = sums(i) == 0 ? -INFINITY : fmaf(maxima(i), unit / kLog2e, logf(sums(i)));
@@ -405,8 +403,8 @@ __device__ __noinline__ void add_products(const Mma& mma, Sums& sums, const Roun
     CUTE_NO_UNROLL
     for (int i = 0; i < size<0>(left); ++i) {
       // Column k lies in pair k / 8 of lane k % 8 / 2 of the quad.
-      const float x = __shfl_sync(~0u, static_cast<float>(left(i, k / 8 * 2 + k % 2)),
-                                  quad + k % 8 / 2);
+      const float x =
+          __shfl_sync(~0u, static_cast<float>(left(i, k / 8 * 2 + k % 2)), quad + k % 8 / 2);
       CUTE_NO_UNROLL
       for (int j = 0; j < size<1>(result) && x != 0; ++j)
         result(i, j) = fmaf(x, static_cast<float>(right(k, get<1>(at(i, j)))), result(i, j));
@@ -425,7 +423,8 @@ __device__ void multiply_carefully(const Mma& mma, Sums& sums, const Rounded& a,
 
 // ---- Back to global memory.
 
-/// Writes the first `rows` rows of a product at `target`, `stride` elements apart, by way of `tile`.
+/// Writes the first `rows` rows of a product at `target`, `stride` elements apart, by way of
+/// `tile`.
 template <int kThreads, class Mma, class Sums, class Element, int kRows, int kCols>
 __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, kRows, kCols>& tile,
                          Element* target, int64_t stride, int rows) {
