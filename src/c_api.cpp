@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/json.h"
-#include "mask/distinct.h"
 #include "core/names.h"
+#include "mask/distinct.h"
 #include "verbatim/tl.h"
 
 namespace {

@@ -29,7 +29,8 @@ struct Attention::Impl {
 
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
   problem.validate();
-  std::unique_ptr<Backend> backend = make_backend(options.device, options.kernels, options.plan.level);
+  std::unique_ptr<Backend> backend =
+      make_backend(options.device, options.kernels, options.plan.level);
   backend->check(problem);
   backend->check_mask(mask);
   PlanOptions backward_options = options.plan;

@@ -108,7 +108,8 @@ class Emitter {
 
   void refuse_what_is_missing() const {
     for (const Step& step : k_.after)
-      if (step.kind == Step::Kind::store && var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_))
+      if (step.kind == Step::Kind::store &&
+          var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_))
         refuse(step.at, "a result that is larger than all tiles in shared memory",
                "larger tiles of keys");
     if (k_.pass == Pass::backward)
@@ -140,8 +141,12 @@ class Emitter {
     const bool bf16 = k_.dtype == Dtype::bf16;
     line("// The forward of {} for {} (sm_{}), as `verbatim tl emit`", arithmetic_, k_.target,
          gpu_.arch);
-    line("// writes it: every block stands under its line of TL. A chain keeps a query tile and visits");
-    line("// KV tiles in the plan's order; `visits` knows them, `order` and `chain` are the plan's.");
+    line(
+        "// writes it: every block stands under its line of TL. A chain keeps a query tile and "
+        "visits");
+    line(
+        "// KV tiles in the plan's order; `visits` knows them, `order` and `chain` are the "
+        "plan's.");
     for (const char* header : {"device/hand_off", "device/tiles", "library"})
       line("#include \"backend/cuda/{}.cuh\"", header);
     blank();
@@ -185,7 +190,9 @@ class Emitter {
     line("  const ForwardParams& p;");
     line("  Shared& shared;");
     blank();
-    line("  __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) {{");
+    line(
+        "  __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) "
+        "{{");
     indent_ = 4;
     line("const int32_t b = head / p.sizes.kv_heads, kv_head = head % p.sizes.kv_heads;");
     line("const int32_t q_head = kv_head * p.plan.group + chain.q_head;");
@@ -231,12 +238,16 @@ class Emitter {
   }
 
   void entry() {
-    line("__global__ __launch_bounds__(kThreads) void kernel(const __grid_constant__ ForwardParams p) {{");
+    line(
+        "__global__ __launch_bounds__(kThreads) void kernel(const __grid_constant__ ForwardParams "
+        "p) {{");
     line("  extern __shared__ __align__(128) unsigned char memory[];");
     line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
     line("  Worker worker{{p, shared}};");
     line("  for_each_chain(p.plan, p.hand_off, shared.ticket, worker);");
-    line("  if (ends_given_up(p.hand_off, shared.ticket)) destroy_results(p, threadIdx.x, kThreads);");
+    line(
+        "  if (ends_given_up(p.hand_off, shared.ticket)) destroy_results(p, threadIdx.x, "
+        "kThreads);");
     line("}}");
     blank();
     line("cudaError_t residents(int* count) {{");

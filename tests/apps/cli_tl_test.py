@@ -113,9 +113,9 @@ class Tl(Tool):
                 (["run", *PROBLEM, "--arithmetic", "sm80", "--kernel", program],
                  ["--arithmetic", "got sm80"]),
                 (["tl", "emit", sketch, "--output", self.path / "out"], ["got a sketch"]),
-                (["tl", "emit", program, "--target", "h100", "--output", self.path / "out"],
+                (["tl", "emit", program, "--target", "h20", "--output", self.path / "out"],
                  ["nearest: h200"]),
-                (["tl", "emit", self.path / "backward.tl", "--output", self.path / "out"],
+                (["tl", "emit", self.reason("backward"), "--output", self.path / "out"],
                  ["got backward", "nearest: forward"])]:
             message = self.refusal(*words)
             for part in parts:

@@ -137,7 +137,7 @@ Met expect_all_local(const DistCase& c, const DistOptions& options) {
     for (const RankPlan& rank : plan->ranks)
       for (const Step& step : rank.steps)
         if (const auto* compute = std::get_if<Compute>(&step))
-          expect_local(plan->whole, rank, compute->piece, met);
+          expect_local(plan->whole, rank, compute->piece(), met);
   EXPECT_GT(met.visits, 0);
   return met;
 }

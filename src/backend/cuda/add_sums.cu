@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/cuda/launch.cuh"
 #include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/launch.cuh"
 
 namespace verbatim::cuda {
 namespace {
