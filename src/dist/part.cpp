@@ -1,28 +1,8 @@
 // Parts of orders: from ranges to the chains that a backend runs.
 #include "dist/passes.h"
+#include "plan/visits.h"
 
 namespace verbatim {
-namespace {
-
-/// Visits [begin, end) of a run.
-void append(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
-  while (begin < end) {
-    // What starts inside a plateau of equal addends ends with it.
-    const bool inside = begin % run.addend_every != 0;
-    const int32_t stop =
-        inside ? std::min(end, (begin / run.addend_every + 1) * run.addend_every) : end;
-    Run piece = run;
-    piece.first = run.tile(begin);
-    piece.count = stop - begin;
-    piece.addend = run.addend_of(begin);
-    if (inside) piece.addend_step = 0, piece.addend_every = 1;
-    runs.push_back(piece);
-    begin = stop;
-  }
-}
-
-}  // namespace
-
 namespace dist {
 
 std::vector<WholeChain> whole_chains(const HeadOrder& order) {
@@ -60,8 +40,8 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
       for (int32_t r = from.run_begin; r < from.run_end; ++r) {
         const Run& run = whole->runs[static_cast<size_t>(r)];
         const int32_t pass = passes.next(run);
-        append(order->runs, run, dist::visits_before(run, pass, stretch.begin),
-               dist::visits_before(run, pass, stretch.end));
+        append_visits(order->runs, run, dist::visits_before(run, pass, stretch.begin),
+                      dist::visits_before(run, pass, stretch.end));
       }
       chain.run_end = static_cast<int32_t>(order->runs.size());
       const auto number = static_cast<int32_t>(order->chains.size());
