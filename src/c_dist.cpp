@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "c_api.h"
@@ -51,11 +50,7 @@ struct Dealt {
 };
 
 DistOptions dist_options_of(const nlohmann::json& json, int32_t world) {
-  static const std::set<std::string> kKnown{"strategy", "shard", "ulysses_size", "ring_window"};
-  for (const auto& [key, value] : json.items())
-    if (!kKnown.contains(key))
-      throw Error(ErrorCode::invalid_argument, kCreate, "there is no such option of dist",
-                  {key, key, "strategy, shard, ulysses_size or ring_window", ""});
+  require_known_members(json, {"strategy", "shard", "ulysses_size", "ring_window"}, kCreate);
   DistOptions options{.world = world};
   if (json.contains("strategy"))
     options.strategy = json_text(json["strategy"], "strategy", kCreate);

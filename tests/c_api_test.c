@@ -87,6 +87,10 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: ring") != NULL,
          "an unknown strategy, and the nearest");
+  snprintf(spec, sizeof spec, "{\"dist\": {\"strategi\": \"ring\"}, %s", kSpec + 1);
+  expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: strategy") != NULL,
+         "an unknown option, and the nearest");
 }
 
 /* A kernel as text: faults with their edits, and a sketch that becomes TL code. */

@@ -31,6 +31,7 @@ SOURCES = {
     "backend/cuda/registry": ["backend/cuda", "backend/cuda/sm80", "backend/cuda/sm90"],
     "backend/cuda/executor": ["contract", "plan", "backend", "backend/cuda",
                               "backend/cuda/registry"],
+    "backend/cuda/rank_memory": ["backend/cuda/executor"],
     "dist": ["core", "plan", "backend"],
     "verbatim": ["core", "mask", "plan", "schedule.h", "backend"],
     "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],

@@ -1,0 +1,37 @@
+// The memory that pieces of a plan run in.
+#include <algorithm>
+
+#include "backend/cuda/executor.h"
+
+namespace verbatim::cuda {
+
+std::shared_ptr<std::byte> CudaBackend::allocate(int64_t bytes, const RunOptions& run) const {
+  const DeviceGuard guard(device_.index);
+  const auto memory =
+      std::make_shared<Scratch>(device_, bytes, static_cast<cudaStream_t>(run.stream));
+  return {memory, static_cast<std::byte*>(memory->data())};
+}
+
+void CudaBackend::fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const {
+  if (rows.bytes == 0 || rows.rows == 0) return;
+  const DeviceGuard guard(device_.index);
+  cuda::check(
+      cudaMemset2DAsync(rows.at, static_cast<size_t>(std::max(rows.apart, rows.bytes)), value,
+                        static_cast<size_t>(rows.bytes), static_cast<size_t>(rows.rows),
+                        static_cast<cudaStream_t>(run.stream)),
+      "cuda.fill");
+}
+
+void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const {
+  if (to.bytes == 0 || to.rows == 0) return;
+  const DeviceGuard guard(device_.index);
+  const auto apart = [](const ByteRows& rows) {
+    return static_cast<size_t>(std::max(rows.apart, rows.bytes));
+  };
+  cuda::check(cudaMemcpy2DAsync(to.at, apart(to), from.at, apart(from),
+                                static_cast<size_t>(to.bytes), static_cast<size_t>(to.rows),
+                                cudaMemcpyDefault, static_cast<cudaStream_t>(run.stream)),
+              "cuda.copy");
+}
+
+}  // namespace verbatim::cuda
