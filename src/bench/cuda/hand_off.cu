@@ -1,5 +1,6 @@
 #include "bench/cuda/hand_off.h"
 
+#include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/sm90/ptx.cuh"
 
 namespace verbatim::bench {
@@ -31,9 +32,9 @@ __global__ void pass(int32_t* flags, int32_t count, long long* cycles) {
   const int32_t mine = blockIdx.x % 2;
   const long long begin = clock64();
   for (int32_t turn = mine; turn < 2 * count; turn += 2) {
-    while (ptx::load_acquire(flag) < turn) {
+    while (cuda::load_acquire(flag) < turn) {
     }
-    ptx::store_release(flag, turn + 1);
+    cuda::store_release(flag, turn + 1);
   }
   cycles[blockIdx.x] = clock64() - begin;
 }

@@ -19,14 +19,14 @@ WRITER = "backend/cuda/sm90/bwd/dq.cuh"
 KERNELS = f"""
 #include "{WRITER}"
 using namespace verbatim::cuda;
-using C = sm90_bwd::Config<cutlass::bfloat16_t, 128, false>;
-__global__ void writer(const __grid_constant__ sm90_bwd::Params p) {{
+using C = sm90::bwd::Config<cutlass::bfloat16_t, 128, false>;
+__global__ void writer(const __grid_constant__ sm90::bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
-  sm90_bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p);
+  sm90::bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p);
 }}
-__global__ void signaller(const __grid_constant__ sm90_bwd::Params p) {{
+__global__ void signaller(const __grid_constant__ sm90::bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
-  sm90_bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared));
+  sm90::bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared));
 }}
 """
 # What matters of an instruction; the first pattern that is found names it.
@@ -53,7 +53,7 @@ FAULTS = {
     "no wait for a turn": (
         "wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);", ";"),
     "no fence between the consumers' stores and the copy": ("ptx::fence_async_shared();", ""),
-    "a turn that is not released": ("ptx::store_release(turn, value);", "*turn = value;"),
+    "a turn that is not released": ("store_release(turn, value);", "*turn = value;"),
 }
 
 

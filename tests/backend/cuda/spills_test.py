@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """What ptxas says of the Hopper kernels' bf16 instances, whose code those of f16 share: no kernel
-of the backward spills a register, nor does the forward of head dim 128 without softcap and dropout,
-and no kernel has its wgmma serialised. Registers are the compiler's choice, so others than CUDA
-13.0's are not held to it.
+of the backward spills a register, nor does the forward of head dim 128, and no kernel has its wgmma
+serialised. Registers are the compiler's choice, so others than CUDA 13.0's are not held to it.
 
 Usage: spills_test.py NVCC SOURCE_DIR CUTLASS_INCLUDE
 """
@@ -19,7 +18,7 @@ INSTANCES = [(head_dim, extras) for head_dim in (64, 128) for extras in ("false"
 BACKWARD = """
 #include "backend/cuda/sm90/bwd/edges.cuh"
 #include "backend/cuda/sm90/bwd/kernel.cuh"
-namespace verbatim::cuda::sm90_bwd {{
+namespace verbatim::cuda::sm90::bwd {{
 using C = Config<cutlass::bfloat16_t, {head_dim}, {extras}>;
 template __global__ void prepare<C>(BackwardParams, Workspace, float);
 template __global__ void backward<C, NoRecorder>(const __grid_constant__ Params);
@@ -28,9 +27,9 @@ template __global__ void convert<C>(BackwardParams, Workspace);
 """
 FORWARD = """
 #include "backend/cuda/sm90/fwd/kernel.cuh"
-namespace verbatim::cuda::sm90 {{
-template __global__ void forward_kernel<Hd{head_dim}, cutlass::bfloat16_t, {extras}>(
-    const __grid_constant__ FwdArgs);
+namespace verbatim::cuda::sm90::fwd {{
+using C = Config<cutlass::bfloat16_t, {head_dim}, {extras}>;
+template __global__ void forward<C>(const __grid_constant__ Params);
 }}
 """
 
@@ -48,7 +47,7 @@ class Compiled(unittest.TestCase):
     def test_the_forward_issues_its_products_together(self) -> None:
         for instance, (spills, serialised) in of_instances(FORWARD).items():
             self.assertEqual((len(spills), serialised), (1, []), instance)
-            if instance == (128, "false"):
+            if instance[0] == 128:
                 self.assertEqual(spills, [(0, 0, 0)], instance)
 
 

@@ -25,12 +25,12 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
   const bool odd = lane & 1, high = lane & 2;
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {  // exchange with the neighbour inside each pair of words
-    const uint32_t got = __shfl_xor_sync(0xffffffff, odd ? w[i] : w[i + 1], 1);
+    const uint32_t got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
     (odd ? w[i] : w[i + 1]) = got;
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {  // and the pairs with the other half of the quad
-    const uint32_t got = __shfl_xor_sync(0xffffffff, high ? w[i] : w[i + 2], 2);
+    const uint32_t got = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
     (high ? w[i] : w[i + 2]) = got;
   }
 }

@@ -12,7 +12,7 @@
 namespace verbatim::cuda::sm90 {
 namespace {
 
-using namespace sm90_bwd;
+using namespace bwd;
 
 constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kMostEntries = 65536;  // fields of a Visit have 16 bits

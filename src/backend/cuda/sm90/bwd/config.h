@@ -5,10 +5,11 @@
 
 #include <cstdint>
 
+#include "backend/cuda/sm90/band.cuh"
 #include "backend/cuda/sm90/bwd/stats.cuh"
 #include "contract/contract.h"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 using namespace cute;
 
@@ -28,19 +29,12 @@ enum class NamedBarrier : uint32_t {
   ended = 4
 };
 
-/// A slice in the coordinates of a visit's tiles: query r sees the keys of [max(k_begin, r + lo),
-/// min(k_end, r + hi + 1)) if q_begin <= r < q_end.
-struct Band {
-  int16_t q_begin, q_end, k_begin, k_end, lo, hi;
-};
-
 /// One (query tile, KV tile) pair, as the decoder publishes it.
 struct alignas(16) Visit {
   int32_t row;      // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile;
                     // negative: no more visits
   int32_t key;      // index of the KV tile, as in Chain90
-  int32_t addend;   // place in the sum of its row; for the first addend 0, or -1 - r if row r had
-                    // this place in dq_sum before
+  int32_t addend;   // of its row; for the first 0, or -1 - r if row r had this sum slot before
   int32_t q_begin;  // first query row of the tile
   struct Head {
     uint16_t first : 1;  // of its chain
@@ -50,14 +44,14 @@ struct alignas(16) Visit {
     uint16_t bands;      // 0: every query sees every key
   } head;
   uint16_t q_head, batch;
-  int32_t sum;          // the place of its dQ in dq_sum
+  int32_t sum;          // the sum slot of its dQ
   int32_t slice_begin;  // of the bands; all but the first are read from the plan
   Band band;            // the first
   int32_t q_at;         // the row of q_begin in the tensors
 };
 
 /// Where in the plan the decoder is. The ends are those of the unit and of the task.
-struct Place {
+struct Cursor {
   int32_t task, task_end;  // of the placement
   int32_t head, order;     // b * kv_heads + kv_head, and the index of its order
   int32_t chain, chain_end;
@@ -71,11 +65,11 @@ struct Chain90 {
   int32_t kv_begin, kv_rows;
   int32_t kv_at;  // the row of kv_begin in the tensors
   uint16_t batch, kv_head;
-  Place place;
+  Cursor cursor;
   int32_t run_begin, run_end;  // of its order
   int32_t key;              // index of the KV tile: (b * kv_heads + kv_head) * max_kv_tiles + tile
-  int32_t sums_before;      // from a row to the place of its sum
-  int32_t place_before;     // from a row to that which had its place before
+  int32_t to_sum;           // from a row down to its sum slot
+  int32_t to_user;          // from a row down to that which had its slot before
   int32_t addend, addends;  // of the chains that share it
 };
 
@@ -164,4 +158,4 @@ struct Config {
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

@@ -5,9 +5,9 @@
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/ptx.cuh"
+#include "backend/cuda/sm90/pipeline.cuh"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 constexpr int kBatch = kVisitRing / 2;  // visits looked up at once
 constexpr int kLanes = 32 / kBatch;     // that look up one of them
@@ -18,31 +18,11 @@ constexpr uint32_t kAhead = 6;
 /// The last lane whose `value` (ascending over lanes) is at most `x`.
 __device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
   int found = 0;
-  CUTE_UNROLL
+#pragma unroll
   for (int step = 16; step > 0; step /= 2) {
-    if (__shfl_sync(0xffffffff, value, found + step) <= x) found += step;
+    if (__shfl_sync(~0u, value, found + step) <= x) found += step;
   }
   return found;
-}
-
-/// Member `f` of Slice, as that of Band, in the coordinates of the tiles at `q_begin` and
-/// `kv_begin`, of which the latter has `kv_rows` keys.
-template <class C>
-__device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_t q_begin,
-                                               int32_t kv_begin, int32_t kv_rows) {
-  constexpr int64_t kFar = C::kTileKv + C::kTileQ;  // beyond the tiles all positions are alike
-  const int64_t origin = f < 2 ? q_begin : f < 4 ? kv_begin : int64_t{kv_begin} - q_begin;
-  const int64_t x = (&slice.q_begin)[f] - origin;
-  return static_cast<int16_t>(min(max(x, -kFar), f == 3 ? int64_t{kv_rows} : kFar));
-}
-static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t));
-
-/// `slice` in those coordinates.
-template <class C>
-__device__ __forceinline__ Band make_band(const Slice& slice, int32_t q_begin, int32_t kv_begin,
-                                          int32_t kv_rows) {
-  const auto member = [&](int f) { return band_member<C>(f, slice, q_begin, kv_begin, kv_rows); };
-  return {member(0), member(1), member(2), member(3), member(4), member(5)};
 }
 
 /// Waits until the tickets after `unit` of which that unit's tasks may wait for one are taken, as
@@ -84,15 +64,15 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
 
   // The visits of up to 32 runs of `chain`.
   const auto publish_runs = [&](const Chain90& chain, int32_t run) {
-    const OrderView& order = plan.orders[chain.place.order];
+    const OrderView& order = plan.orders[chain.cursor.order];
     const int32_t count = run + lane < chain.run_end ? order.runs[run + lane].count : 0;
     int32_t begin = count;  // becomes the visits before this lane's run
-    CUTE_UNROLL
+#pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t below = __shfl_up_sync(0xffffffff, begin, step);
+      const int32_t below = __shfl_up_sync(~0u, begin, step);
       if (lane >= step) begin += below;
     }
-    const int32_t total = __shfl_sync(0xffffffff, begin, 31);
+    const int32_t total = __shfl_sync(~0u, begin, 31);
     begin = count > 0 ? begin - count : total;
     for (int32_t base = 0; base < total; base += kBatch) {
       // Eight lanes look up a visit: six of them a member of its band each, one the rest.
@@ -101,11 +81,11 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       const bool there = lane / kLanes < total - base;
       const int j = last_at_most(begin, i);
       const Run& source = order.runs[run + j];
-      const int32_t at = i - __shfl_sync(0xffffffff, begin, j);
+      const int32_t at = i - __shfl_sync(~0u, begin, j);
       const uint32_t slot = (n + lane / kLanes) % kVisitRing;
       if (there) {
         Recorder::disturb();
-        ptx::mbarrier_wait(&smem.visit_empty[slot], (n + lane / kLanes) / kVisitRing % 2 ^ 1);
+        wait_empty(smem.visit_empty, n + lane / kLanes);
         Visit& visit = smem.visit[slot];
         const int32_t q_tile = source.tile(at), addend = source.addend_of(at);
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
@@ -116,8 +96,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
         const bool cut = chain.kv_rows < C::kTileKv;
         if (member < 6 && slices > 0) {
           (&visit.band.q_begin)[member] =
-              band_member<C>(member, order.slices[order.slice_ids[slice_begin]], q_begin,
-                             chain.kv_begin, chain.kv_rows);
+              band_member(member, order.slices[order.slice_ids[slice_begin]], q_begin,
+                          chain.kv_begin, chain.kv_rows);
         }
         if (member == 6) {
           if (slices == 0 && cut) {
@@ -131,9 +111,9 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           const bool is_last = p.ordered && addend + 1 == addends;
           const int32_t rows = q_end - q_begin;
           visit.row = row;
-          visit.sum = row - chain.sums_before;
+          visit.sum = row - chain.to_sum;
           visit.key = chain.key;
-          visit.addend = addend > 0 ? addend : min(chain.place_before - row - 1, 0);
+          visit.addend = addend > 0 ? addend : min(chain.to_user - row - 1, 0);
           visit.q_begin = q_begin;
           visit.q_at = q_at;
           visit.head = {.first = i == 0 && run == chain.run_begin,
@@ -152,39 +132,38 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     }
   };
 
-  // Publishes the chain at `place`. Returns the copy of `place` in its slot, so that meanwhile no
+  // Publishes the chain at `cursor`. Returns the copy of `cursor` in its slot, so that meanwhile no
   // register has to hold it.
-  const auto publish_chain = [&](const Place& place) -> const Place& {
+  const auto publish_chain = [&](const Cursor& cursor) -> const Cursor& {
     Chain90& chain = smem.chain[chains % kChainRing];
     if (lane == 0) {
-      const OrderView& order = plan.orders[place.order];
-      const Chain& planned = order.chains[place.chain];
-      const int32_t head = place.head;
+      const OrderView& order = plan.orders[cursor.order];
+      const Chain& planned = order.chains[cursor.chain];
+      const int32_t head = cursor.head;
       const int32_t run_begin = planned.run_begin, run_end = planned.run_end, tile = planned.tile;
       const int32_t kv_begin = static_cast<int32_t>(order.kv_edges[tile]);
       const int32_t kv_end = static_cast<int32_t>(order.kv_edges[tile + 1]);
       const int32_t kv_at = static_cast<int32_t>(order.kv_rows[tile]);
-      ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
+      wait_empty(smem.chain_empty, chains);
       chain.state = run_begin < run_end ? Chain90::visited : Chain90::empty;
       chain.kv_begin = kv_begin;
       chain.kv_rows = kv_end - kv_begin;
       chain.kv_at = kv_at;
       chain.batch = head / plan.kv_heads;
       chain.kv_head = head % plan.kv_heads;
-      chain.place = place;
+      chain.cursor = cursor;
       chain.run_begin = run_begin;
       chain.run_end = run_end;
       chain.key = head * p.common.hand_off.max_kv_tiles + tile;
-      // Its query heads have the places that those `rounds` times live_queries before them had.
+      // Its query heads have the slots that those `rounds` times live_queries before them had.
       const int32_t tiles = p.common.hand_off.max_q_tiles;
       const int32_t first_query = plan.group * planned.addend / planned.addends;
       const int32_t rounds = first_query / p.live_queries, turns = head / p.live_heads;
       const int32_t others = plan.group - p.live_queries;
-      chain.sums_before = (rounds * p.live_queries + turns * p.live_heads * plan.group +
-                           (head - turns * p.live_heads) * others) *
-                          tiles;
-      chain.place_before =
-          (rounds > 0 ? p.live_queries : p.live_heads * plan.group - others) * tiles;
+      chain.to_sum = (rounds * p.live_queries + turns * p.live_heads * plan.group +
+                      (head - turns * p.live_heads) * others) *
+                     tiles;
+      chain.to_user = (rounds > 0 ? p.live_queries : p.live_heads * plan.group - others) * tiles;
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       chain.continues = planned.continues;
@@ -193,44 +172,41 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     __syncwarp();
     for (int32_t run = chain.run_begin; run < chain.run_end; run += 32) publish_runs(chain, run);
     ++chains;
-    return chain.place;
+    return chain.cursor;
   };
 
   for (int32_t last = -1;;) {  // the unit before
-    if (n >= kAhead) {
-      const uint32_t before = n - kAhead;
-      ptx::mbarrier_wait(&smem.visit_empty[before % kVisitRing], before / kVisitRing % 2);
-    }
+    if (n >= kAhead) wait_empty(smem.visit_empty, n - kAhead + kVisitRing);
     Recorder::disturb();
     int32_t unit = 0;
     if (lane == 0) {
       if (p.together > 1 && last >= 0) wait_for_tickets(p, last);
       unit = atomicAdd(p.common.hand_off.ticket, 1);
     }
-    unit = __shfl_sync(0xffffffff, unit, 0);
+    unit = __shfl_sync(~0u, unit, 0);
     if (unit >= plan.unit_count) break;
     last = unit;
-    Place place;
-    place.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
-    place.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
-    for (; place.task < place.task_end; ++place.task) {
-      const PlacedTask placed = plan.placed[place.task];
-      place.head = placed.head;
-      place.order = plan.order_of_head[placed.head];
-      const Task task = plan.orders[place.order].tasks[placed.task];
-      place.chain = task.chain_begin;
-      place.chain_end = task.chain_end;
-      for (; place.chain < place.chain_end; ++place.chain) place = publish_chain(place);
+    Cursor cursor;
+    cursor.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
+    cursor.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
+    for (; cursor.task < cursor.task_end; ++cursor.task) {
+      const PlacedTask placed = plan.placed[cursor.task];
+      cursor.head = placed.head;
+      cursor.order = plan.order_of_head[placed.head];
+      const Task task = plan.orders[cursor.order].tasks[placed.task];
+      cursor.chain = task.chain_begin;
+      cursor.chain_end = task.chain_end;
+      for (; cursor.chain < cursor.chain_end; ++cursor.chain) cursor = publish_chain(cursor);
     }
   }
   if (lane == 0) {
-    ptx::mbarrier_wait(&smem.chain_empty[chains % kChainRing], chains / kChainRing % 2 ^ 1);
+    wait_empty(smem.chain_empty, chains);
     smem.chain[chains % kChainRing].state = Chain90::end;
     ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
-    ptx::mbarrier_wait(&smem.visit_empty[n % kVisitRing], n / kVisitRing % 2 ^ 1);
+    wait_empty(smem.visit_empty, n);
     smem.visit[n % kVisitRing].row = -1;
     ptx::mbarrier_arrive(&smem.visit_full[n % kVisitRing]);
   }
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

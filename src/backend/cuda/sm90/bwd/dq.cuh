@@ -6,16 +6,16 @@
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/ptx.cuh"
+#include "backend/cuda/sm90/pipeline.cuh"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// Waits until `turn` reaches `addend`, as wait_until(). `tile` indexes row tiles, or with
 /// `of_keys` KV tiles.
 __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int32_t* turn,
                                               int32_t addend, int32_t tile, bool of_keys) {
   wait_until(
-      p.hand_off, addend, [&] { return ptx::load_acquire(turn); },
+      p.hand_off, addend, [&] { return load_acquire(turn); },
       [&](int32_t seen) -> WaitReport {
         const int32_t tiles = of_keys ? p.hand_off.max_kv_tiles : p.hand_off.max_q_tiles;
         const int32_t index = tile / tiles;  // b * kv_heads + kv_head, or b * q_heads + q_head
@@ -44,17 +44,17 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
   };
   Recorder recorder(p.record, 1, true);
   const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
-  // The first addend waits for the end of the sum that had its place.
+  // The first addend waits for the end of the sum that had its slot.
   const auto awaited = [&](const Next& v) { return turn_of(v.addend > 0 ? v.row : -1 - v.addend); };
   const auto due = [](const Next& v) { return v.addend > 0 ? v.addend : kSumDone; };
   const auto look = [&](uint32_t n) {
-    ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
+    wait_full(smem.visit_full, n);
     const Visit& visit = smem.visit[n % kVisitRing];
     Next next{visit.row,           visit.sum, visit.addend, visit.key,
               visit.head.rows > 0, false,     false,        visit.head.last != 0};
     if (p.ordered && next.row >= 0) {
       next.waits = next.addend > 0 || (next.addend < 0 && !next.last);
-      next.ready = next.waits && ptx::load_acquire(awaited(next)) >= due(next);
+      next.ready = next.waits && load_acquire(awaited(next)) >= due(next);
     }
     return next;
   };
@@ -72,7 +72,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
       ptx::fence_async_global();
       recorder.note(RecordKind::wait, begin, visit.row, visit.key);
     }
-    ptx::mbarrier_wait(&smem.dq_full[buffer], n / C::kStages % 2);
+    wait_full(smem.dq_full, n);
     // Everybody has done with visit n - kStages: this buffer held its dQ.
     if (n >= C::kStages) {
       ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kStages) % kVisitRing]);
@@ -90,7 +90,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     if (!visit.ends) next = look(n + 1);
     if (!visit.last) {
       ptx::mbarrier_arrive(sum_full);  // keeps the phase
-      if (p.ordered) ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
+      if (p.ordered) wait_empty(smem.signal_empty, signals);
       ptx::bulk_wait_read();
       ptx::mbarrier_arrive(&smem.dq_empty[buffer]);
     }
@@ -106,7 +106,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
         ptx::bulk_load(sum_full, smem.dq[buffer], sum, C::kDqBytes);
       }
       ptx::mbarrier_arrive(&smem.dq_empty[buffer]);  // for those who wait for the sum first
-      if (p.shares_sums) ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
+      if (p.shares_sums) wait_empty(smem.signal_empty, signals);
     }
     if (visit.last ? p.shares_sums : p.ordered) {
       // Another thread signals, so that the release is off this thread's chain.
@@ -119,7 +119,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
     if (visit.ends) next = look(n + 1);
   }
   if (!p.ordered) return;
-  ptx::mbarrier_wait(&smem.signal_empty, signals % 2 ^ 1);
+  wait_empty(smem.signal_empty, signals);
   smem.signal_turn = nullptr;
   ptx::mbarrier_arrive(&smem.signal_full);
 }
@@ -129,18 +129,18 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p) {
 template <class C, class Recorder>
 __device__ void signal_turns(typename C::SharedStorage& smem) {
   for (uint32_t n = 0;; ++n) {
-    ptx::mbarrier_wait(&smem.signal_full, n % 2);
+    wait_full(smem.signal_full, n);
     int32_t* turn = smem.signal_turn;
     const int32_t value = smem.signal_value;
-    if (turn != nullptr && value == kSumDone) {  // its place is free once it has been fetched
+    if (turn != nullptr && value == kSumDone) {  // its slot is free once it has been fetched
       const uint32_t visit = smem.signal_visit;
-      ptx::mbarrier_wait(&smem.sum_full[visit % C::kStages], visit / C::kStages % 2);
+      wait_full(smem.sum_full, visit);
     }
     ptx::mbarrier_arrive(&smem.signal_empty);
     if (turn == nullptr) return;
     Recorder::disturb();
-    ptx::store_release(turn, value);
+    store_release(turn, value);
   }
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

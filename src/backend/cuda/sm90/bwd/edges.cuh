@@ -8,7 +8,7 @@
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/fragment.cuh"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// The query tile that a CTA of the edge kernels works on: one CTA for each row tile.
 struct RowTile {
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kEdgeThreads)
   if (mine < used) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.at + mine)];
   const int lane = threadIdx.x % kLanes;
   const bool any = tile.order->row_addends[tile.q_tile] > 0;
-  CUTE_UNROLL
+#pragma unroll
   for (int r = threadIdx.x / kLanes; r < C::kTileQ; r += kEdgeThreads / kLanes) {
     float sum = 0;
     if (r < tile.rows) {
@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(kEdgeThreads)
       }
       const auto* po = reinterpret_cast<const Element*>(&o);
       const auto* pd = reinterpret_cast<const Element*>(&dout);
-      CUTE_UNROLL
+#pragma unroll
       for (int i = 0; i < 8; ++i) {
         sum = fmaf(static_cast<float>(po[i]), static_cast<float>(pd[i]), sum);
       }
     }
-    CUTE_UNROLL
+#pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) {
-      sum += __shfl_xor_sync(0xffffffff, sum, step);
+      sum += __shfl_xor_sync(~0u, sum, step);
     }
     if (lane == 0) delta[r] = sum;
   }
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Worksp
   const auto* sum = reinterpret_cast<const float4*>(workspace.dq_sum + tile.index * C::kDqFloats) +
                     half * (C::kDqFloats / 8) + threadIdx.x % 128;
   float acc[32];
-  CUTE_UNROLL
+#pragma unroll
   for (int i = 0; i < 8; ++i) {
     const float4 part = __ldcs(sum + 128 * i);
     acc[4 * i] = part.x;
@@ -118,4 +118,4 @@ __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Worksp
                          tile.rows - first_row);
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

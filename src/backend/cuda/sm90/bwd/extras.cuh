@@ -7,7 +7,7 @@
 #include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/ptx.cuh"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// Where dropout counts from in the visits of a chain: a KV tile lies in one sequence, and so do
 /// the queries that see it.
@@ -19,7 +19,7 @@ struct DropoutPlace {
   __device__ static DropoutPlace of(const BackwardParams& p, const Chain90& chain,
                                     const Visit& visit) {
     const int32_t q_tile = visit.row % p.hand_off.max_q_tiles;
-    const DropoutOrigin origin = p.plan.dropout_origin(chain.place.head, q_tile);
+    const DropoutOrigin origin = p.plan.dropout_origin(chain.cursor.head, q_tile);
     return {static_cast<uint32_t>(origin.sequence), static_cast<uint32_t>(origin.q),
             static_cast<uint32_t>(chain.kv_begin - origin.k)};
   }
@@ -35,7 +35,7 @@ __device__ __forceinline__ void kept_bits(uint32_t (&bits)[kWords], const Dropou
                                           uint32_t k) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t blocks = k % 8 == 0 ? 2 : 3;
-  CUTE_UNROLL
+#pragma unroll
   for (int w = 0; w < kWords; ++w) {
     uint32_t mine = 0;  // of queries `lane` and `lane` + 32: the 16 keys of each
 #pragma unroll 1
@@ -48,10 +48,10 @@ __device__ __forceinline__ void kept_bits(uint32_t (&bits)[kWords], const Dropou
       mine |= (draws >> k % 8 & 0xffff) << (16 * i);
     }
     bits[w] = 0;
-    CUTE_UNROLL
+#pragma unroll
     for (int m = 0; m < 8; ++m) {  // columns 8 * (m / 2) + 2 * (lane % 4) + m % 2, and 32 behind
       const int from = m / 2 * 8 + lane % 4 * 2 + m % 2;
-      const uint32_t keys = __shfl_sync(0xffffffff, mine, from) >> (lane / 4) & 0x01010101;
+      const uint32_t keys = __shfl_sync(~0u, mine, from) >> (lane / 4) & 0x01010101;
       bits[w] |= ((keys | keys >> 6) & 0x00050005) << (m / 2 * 4 + m % 2);
     }
   }
@@ -65,14 +65,14 @@ __device__ __forceinline__ void weigh(const Scores& scores, const Scores& dp, co
                                       float dropout_scale, Words& p_words, Words& ds_words) {
   using Element = typename C::Element;
   const auto* pairs = reinterpret_cast<const float4*>(stats) + threadIdx.x % 4;
-  CUTE_UNROLL
+#pragma unroll
   for (int i = 0; i < C::kTileQ / 2; i += 4) {  // two columns, two rows of each
     const float4 pair = pairs[i];
     const float lse[2] = {pair.x, pair.z}, delta[2] = {pair.y, pair.w};
-    CUTE_UNROLL
+#pragma unroll
     for (int r = i; r < i + 4; r += 2) {
       float p[2], ds[2];
-      CUTE_UNROLL
+#pragma unroll
       for (int e = 0; e < 2; ++e) {
         const bool keep = kept[r / 32] & 1u << (r % 32 + e);
         const float tanh = scores(r + e) * softcap_inverse;
@@ -88,4 +88,4 @@ __device__ __forceinline__ void weigh(const Scores& scores, const Scores& dp, co
   }
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

@@ -11,7 +11,7 @@
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/ptx.cuh"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// A thread's part of the sums of a warpgroup's half of a KV tile. Of wgmma accumulators: element
 /// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c, kFloats in all.
@@ -52,7 +52,7 @@ class KeySums {
       dk(i) = combine(dk(i), sum.x);
       dk(i + 1) = combine(dk(i + 1), sum.y);
     });
-    CUTE_UNROLL
+#pragma unroll
     for (int i = 0; i < kFloats; i += 4) {
       const float4 sum = __ldcg(dv_ + 32 * i);
       dv(i) = combine(dv(i), sum.x);
@@ -66,12 +66,12 @@ class KeySums {
   template <class Acc>
   __device__ __forceinline__ void write(const Acc& dk, const Acc& dv, int32_t addends) const {
     each_pair([&](int i, float2* at) { __stcg(at, make_float2(dk(i), dk(i + 1))); });
-    CUTE_UNROLL
+#pragma unroll
     for (int i = 0; i < kFloats; i += 4) {
       __stcg(dv_ + 32 * i, make_float4(dv(i), dv(i + 1), dv(i + 2), dv(i + 3)));
     }
     ptx::named_barrier(barrier_, 128);  // what it orders, the release passes on
-    if (threadIdx.x % 128 == 0) ptx::store_release(turn_, addends);
+    if (threadIdx.x % 128 == 0) store_release(turn_, addends);
   }
 
  private:
@@ -79,10 +79,10 @@ class KeySums {
   template <class F>
   __device__ __forceinline__ void each_pair(F f) const {
     constexpr int kHalf = kFloats / 8;  // pairs of a row in dK; the others lie in dV
-    CUTE_UNROLL
+#pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
-      CUTE_UNROLL
+#pragma unroll
       for (int j = 0; j < 2 * kHalf; ++j) {
         f(4 * j + 2 * r, dk_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
       }
@@ -133,10 +133,10 @@ class CarriedKeySums {
  private:
   template <class F>
   __device__ __forceinline__ void each_pair(float2* sums, F f) const {
-    CUTE_UNROLL
+#pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
-      CUTE_UNROLL
+#pragma unroll
       for (int j = 0; j < kFloats / 4; ++j) f(4 * j + 2 * r, sums + 8 * r * kFloats + 4 * j);
     }
   }
@@ -146,7 +146,7 @@ class CarriedKeySums {
 };
 
 __device__ __forceinline__ Carry carry_of(const Params& p, const Chain90& chain) {
-  return p.common.plan.orders[chain.place.order].carries[chain.place.chain];
+  return p.common.plan.orders[chain.cursor.order].carries[chain.cursor.chain];
 }
 
 /// dK and dV before the first visit: 0, or what the chain that this one continues has left.
@@ -184,4 +184,4 @@ __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, 
   }
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

@@ -8,7 +8,7 @@
 #include "backend/cuda/sm90/bwd/kernel.cuh"
 #include "backend/cuda/sm90/bwd/launch.h"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 template <int kHeadDim, Dtype kDtype, bool kExtras>
 using ConfigOf =
@@ -45,4 +45,4 @@ cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStre
   return status;
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

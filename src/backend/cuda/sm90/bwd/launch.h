@@ -10,7 +10,7 @@ struct NoRecorder;
 class Recorder;
 }  // namespace verbatim::cuda
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. With `together` the
 /// CTAs start all at once or not yet: for plans whose waits need several of them. kExtras: with
@@ -22,4 +22,4 @@ cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStre
 template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes();
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

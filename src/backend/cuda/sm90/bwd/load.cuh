@@ -8,15 +8,15 @@
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/ptx.cuh"
+#include "backend/cuda/sm90/pipeline.cuh"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// Zeros in the rows from `used` on of a tile in shared memory, by a warp: the swizzle moves 16
 /// bytes inside their row of 128.
 template <class C, int kRows>
 __device__ __forceinline__ void clear_rows(typename C::Element* tile, int32_t used, int lane) {
-  CUTE_UNROLL
+#pragma unroll
   for (int c = 0; c < C::kHeadDim; c += 64) {
     auto* part = reinterpret_cast<uint4*>(tile + c * kRows);
 #pragma unroll 1
@@ -31,7 +31,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
   const auto load_tile = [](const CUtensorMap& map, uint64_t* bar, typename C::Element* tile,
                             int rows, int32_t begin, int32_t head, int32_t batch) {
-    CUTE_UNROLL
+#pragma unroll
     for (int c = 0; c < C::kHeadDim; c += 64) {
       ptx::tma_load_4d(&map, bar, tile + c * rows, c, begin, head, batch);
     }
@@ -39,7 +39,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   uint32_t loads = 0, cleaned = 0;  // chains with visits, and visits with tiles to clean, so far
   const int32_t* used = nullptr;    // OrderView::q_used of the chain's order
   for (uint32_t n = 0;; ++n) {
-    ptx::mbarrier_wait(&smem.visit_full[n % kVisitRing], n / kVisitRing % 2);
+    wait_full(smem.visit_full, n);
     const Visit& visit = smem.visit[n % kVisitRing];
     const int32_t row = visit.row, q_at = visit.q_at, q_head = visit.q_head;
     const int32_t batch = visit.batch;
@@ -48,7 +48,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
     int32_t kv_at = 0, kv_head = 0, kv_used = C::kTileKv;
     if (first) {
       const Chain90& chain = smem.chain[visit.head.chain];
-      const OrderView& order = p.common.plan.orders[chain.place.order];
+      const OrderView& order = p.common.plan.orders[chain.cursor.order];
       kv_at = chain.kv_at;
       kv_head = chain.kv_head;
       kv_used = order.kv_used[chain.key % p.common.hand_off.max_kv_tiles];
@@ -64,7 +64,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
     const bool clean_rows = q_used < C::kTileQ, clean_keys = kv_used < C::kTileKv;
     if (lane == 0) {
       Recorder::disturb();
-      ptx::mbarrier_wait(&smem.rows_empty[stage], n / C::kStages % 2 ^ 1);
+      wait_empty(smem.rows_empty, n);
       uint64_t* bar = rows_full;
       if (clean_rows) {
         bar = &smem.raw;
@@ -75,32 +75,32 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       }
       load_tile(p.map_q, bar, q, C::kTileQ, q_at, q_head, batch);
       load_tile(p.map_dout, bar, dout, C::kTileQ, q_at, q_head, batch);
-      ptx::mbarrier_wait(&smem.stats_empty, n % 2 ^ 1);
+      wait_empty(smem.stats_empty, n);
       ptx::bulk_load(rows_full, smem.stats,
                      static_cast<const char*>(p.workspace.stats) + int64_t{row} * C::kStatsBytes,
                      C::kStatsBytes);
       if (first) {
         // The first Q travels while the last chain is being written. V is free first.
-        const auto load_keys = [&](const CUtensorMap& map, uint64_t* full, uint64_t* empty,
+        const auto load_keys = [&](const CUtensorMap& map, uint64_t& full, uint64_t& empty,
                                    typename C::Element* tile) {
-          ptx::mbarrier_wait(empty, loads % 2 ^ 1);
+          wait_empty(empty, loads);
           if (clean_keys) {
             ptx::mbarrier_expect(&smem.raw, C::kKvBytes);
           } else {
-            ptx::mbarrier_arrive_expect(full, C::kKvBytes);
+            ptx::mbarrier_arrive_expect(&full, C::kKvBytes);
           }
-          load_tile(map, clean_keys ? &smem.raw : full, tile, C::kTileKv, kv_at, kv_head, batch);
+          load_tile(map, clean_keys ? &smem.raw : &full, tile, C::kTileKv, kv_at, kv_head, batch);
         };
         Recorder::disturb();
-        load_keys(p.map_v, &smem.v_full, &smem.v_empty, smem.v);
-        load_keys(p.map_k, &smem.k_full, &smem.k_empty, smem.k);
+        load_keys(p.map_v, smem.v_full, smem.v_empty, smem.v);
+        load_keys(p.map_k, smem.k_full, smem.k_empty, smem.k);
       }
       if (clean_rows || clean_keys) ptx::mbarrier_arrive(&smem.raw);
     }
     __syncwarp();  // nobody polls while the first lane works
     loads += first;
     if (!clean_rows && !clean_keys) continue;
-    ptx::mbarrier_wait(&smem.raw, cleaned++ % 2);
+    wait_full(smem.raw, cleaned++);
     if (clean_keys) {
       clear_rows<C, C::kTileKv>(smem.k, kv_used, lane);
       clear_rows<C, C::kTileKv>(smem.v, kv_used, lane);
@@ -120,4 +120,4 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   }
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

@@ -9,7 +9,7 @@
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/device/record.h"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 inline constexpr int kStatBytes = 16;  // of a row's statistics, at most: stats.cuh
 
@@ -50,4 +50,4 @@ struct Params {
   Softcap softcap;    // of the kernel with softcap and dropout
 };
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

@@ -21,7 +21,7 @@
 
 #include "backend/cuda/sm90/bwd/params.h"
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90::bwd {
 
 /// The statistics of a row in the kernel with softcap and dropout.
 struct RowStats {
@@ -75,4 +75,4 @@ struct StatCode {
   }
 };
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90::bwd

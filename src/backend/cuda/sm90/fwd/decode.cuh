@@ -3,47 +3,46 @@
 
 #include "backend/cuda/sm90/fwd/config.h"
 #include "backend/cuda/sm90/fwd/mask.cuh"
+#include "backend/cuda/sm90/fwd/params.h"
 #include "backend/cuda/sm90/pipeline.cuh"
 
-namespace verbatim::cuda::sm90 {
+namespace verbatim::cuda::sm90::fwd {
 
 /// Decoder warp: turns tickets into visits. It looks up to kBatch visits of a chain up at once,
 /// with a lane for each of their bands, and publishes them one after another.
-template <class Tile, class Element>
-__device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) {
-  using Config = FwdConfig<Tile>;
-  using Record = Visit<Config>;
-  constexpr int kBands = Config::inline_bands, kBatch = 32 / kBands;
-  constexpr int kPlaceWords = sizeof(Place) / 4;
-  static_assert(Config::consumers <= kBands && kPlaceWords <= 32);
+template <class C>
+__device__ void decode(typename C::SharedStorage& smem, const Params& p) {
+  using Visit = typename C::Visit;
+  constexpr int kBands = kInlineBands, kBatch = 32 / kBands;
+  constexpr int kTileWords = sizeof(QueryTile) / 4;
+  static_assert(C::kConsumers <= kBands && kTileWords <= 32);
   const int lane = threadIdx.x % 32, b = lane % kBands;
-  const PlanView& plan = args.plan;
-  Ring<Config::visits> ring;
+  const PlanView& plan = p.plan;
+  Ring<kVisitRing> ring;
 
   const auto publish = [&](auto&& fill) {
-    wait(smem.visit_empty[ring.slot()], ring.free());
+    wait_empty(smem.visit_empty, ring);
     fill(smem.visit[ring.slot()]);
     __syncwarp();
-    if (lane == 0) arrive(smem.visit_full[ring.slot()]);
+    if (lane == 0) ptx::mbarrier_arrive(&smem.visit_full[ring.slot()]);
     ring.advance();
   };
-  // The chain at smem.place, of runs [run, end).
+  // The chain at smem.queries, of runs [run, end).
   const auto decode_chain = [&](const OrderView& order, int32_t run, const int32_t end) {
-    const int32_t q_begin = smem.place.q_begin, q_rows = smem.place.q_rows;
+    const int32_t q_begin = smem.queries.begin, q_rows = smem.queries.rows;
     const int32_t word =
-        lane < kPlaceWords ? reinterpret_cast<const int32_t*>(&smem.place)[lane] : 0;
-    const auto put_place = [&](Record& visit) {
-      if (lane < kPlaceWords) reinterpret_cast<int32_t*>(&visit.place)[lane] = word;
+        lane < kTileWords ? reinterpret_cast<const int32_t*>(&smem.queries)[lane] : 0;
+    const auto put_queries = [&](Visit& visit) {
+      if (lane < kTileWords) reinterpret_cast<int32_t*>(&visit.queries)[lane] = word;
     };
     if (run == end) {  // a visit that sees nothing: O = 0, LSE = -inf follow by themselves
-      publish([&](Record& visit) {
-        put_place(visit);
-        if (lane < Config::consumers)
-          visit.flags[lane] = Record::first | Record::empty | Record::hidden;
+      publish([&](Visit& visit) {
+        put_queries(visit);
+        if (lane < C::kConsumers) visit.flags[lane] = Visit::first | Visit::empty | Visit::hidden;
       });
       return;
     }
-    uint32_t first = lane < kBands ? Record::first : 0;
+    uint32_t first = lane < kBands ? Visit::first : 0;
     // This lane looks at bands b, b + kBands .. of visit `i` of the runs from `run` on.
     for (int32_t i = lane / kBands;; i += kBatch) {
       while (run < end && i >= order.runs[run].count) i -= order.runs[run++].count;
@@ -63,15 +62,15 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         slice_begin = source.slice_begin;
         if (slices == 0) {
           k_used = k_width;
-          bands = k_width < Config::tile_kv;
-          band = {0, Config::tile_q, 0, k_width, -Config::tile_q, Config::tile_kv};
+          bands = k_width < C::kTileKv;
+          band = {0, C::kTileQ, 0, static_cast<int16_t>(k_width), -C::kTileQ, C::kTileKv};
         } else {
           bands = slices;
           for (int32_t s = b; s < slices; s += kBands) {
             const Slice& slice = order.slices[order.slice_ids[slice_begin + s]];
             const Band next = make_band(slice, q_begin, k_begin, k_width);
             if (s == b) band = next;
-            k_used = max(k_used, next.k_end);
+            k_used = max(k_used, int32_t{next.k_end});
           }
         }
       }
@@ -82,29 +81,29 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
       // From here on lane b is warpgroup b's: what its rows see of the visit.
       uint32_t all = 0, some = 0;
 #pragma unroll
-      for (int group = 0; group < Config::consumers; ++group) {
+      for (int group = 0; group < C::kConsumers; ++group) {
         const int32_t begin = kRows * group, stop = min(begin + kRows, q_rows);
         const bool looks = b < bands && begin < stop;
         const uint32_t shown =
-            __ballot_sync(~0u, looks && shows_all(band, begin, stop, Config::tile_kv));
+            __ballot_sync(~0u, looks && shows_all(band, begin, stop, C::kTileKv));
         const uint32_t seen = __ballot_sync(~0u, looks && shows_some(band, begin, stop));
         if (group == b) all = shown, some = seen;
       }
       const uint32_t own = ((1u << kBands) - 1) << (lane - b);
-      uint32_t flags = first | (k_used < Config::tile_kv ? Record::tail : 0);
+      uint32_t flags = first | (k_used < C::kTileKv ? Visit::tail : 0);
       first = 0;
       if (q_rows <= kRows * b) {
-        flags |= Record::hidden;
+        flags |= Visit::hidden;
       } else if (bands > 0 && !(all & own)) {
-        flags |= (some & own) || bands > kBands ? Record::masked : Record::hidden;
+        flags |= (some & own) || bands > kBands ? Visit::masked : Visit::hidden;
       }
 #pragma unroll 1
       for (int v = 0; v < count; ++v) {
-        publish([&](Record& visit) {
-          put_place(visit);
+        publish([&](Visit& visit) {
+          put_queries(visit);
           if (lane / kBands != v) return;
           visit.bands[b] = band;
-          if (b < Config::consumers) visit.flags[b] = flags;
+          if (b < C::kConsumers) visit.flags[b] = flags;
           if (b > 0) return;
           visit.k_begin = k_begin;
           visit.k_at = k_at;
@@ -126,14 +125,14 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
         const int32_t batch = placed.head / plan.kv_heads;
         const int32_t kv_head = placed.head - batch * plan.kv_heads;
-        smem.place = {q_begin,
-                      static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
-                      static_cast<int32_t>(order.q_rows[chain.tile]),
-                      kv_head * plan.group + chain.q_head,
-                      kv_head,
-                      batch,
-                      placed.head,
-                      chain.tile};
+        smem.queries = {q_begin,
+                        static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                        static_cast<int32_t>(order.q_rows[chain.tile]),
+                        kv_head * plan.group + chain.q_head,
+                        kv_head,
+                        batch,
+                        placed.head,
+                        chain.tile};
       }
       __syncwarp();
       decode_chain(order, chain.run_begin, chain.run_end);
@@ -143,15 +142,15 @@ __device__ void decode(const FwdArgs& args, SharedStorage<Tile, Element>& smem) 
   int32_t ticket = blockIdx.x;
   while (ticket < plan.unit_count) {
     // Asked for now, needed when this unit has been decoded.
-    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(args.ticket, 1) : 0;
+    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(p.ticket, 1) : 0;
     const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
     const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
     for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);
     ticket = __shfl_sync(~0u, next, 0);
   }
-  publish([&](Record& visit) {
-    if (lane < Config::consumers) visit.flags[lane] = Record::stop | Record::first | Record::hidden;
+  publish([&](Visit& visit) {
+    if (lane < C::kConsumers) visit.flags[lane] = Visit::stop | Visit::first | Visit::hidden;
   });
 }
 
-}  // namespace verbatim::cuda::sm90
+}  // namespace verbatim::cuda::sm90::fwd

@@ -11,32 +11,27 @@
 namespace verbatim::cuda::sm90 {
 namespace {
 
-using Launch = cudaError_t (*)(const FwdArgs&, int32_t blocks, cudaStream_t);
+using namespace fwd;
 
-/// A compiled tile shape and its instances, [f16 or bf16][plain or with softcap and dropout].
+/// The instances of a head dim, [f16 or bf16][plain or with softcap and dropout].
 struct Instance {
   int64_t head_dim;
-  TileShape tile;
   int64_t (*shared_bytes)();
-  Launch launch[2][2];
+  cudaError_t (*launch[2][2])(const Params&, int32_t blocks, cudaStream_t);
 };
 
-template <class Tile>
+template <int kHeadDim>
 constexpr Instance instance() {
-  return {Tile::head_dim,
-          {Tile::tile_q, Tile::tile_kv},
-          shared_bytes<Tile, Dtype::f16, true>,
-          {{launch<Tile, Dtype::f16, false>, launch<Tile, Dtype::f16, true>},
-           {launch<Tile, Dtype::bf16, false>, launch<Tile, Dtype::bf16, true>}}};
+  return {kHeadDim,
+          shared_bytes<kHeadDim, Dtype::f16, true>,
+          {{launch<kHeadDim, Dtype::f16, false>, launch<kHeadDim, Dtype::f16, true>},
+           {launch<kHeadDim, Dtype::bf16, false>, launch<kHeadDim, Dtype::bf16, true>}}};
 }
 
-constexpr Instance kInstances[] = {instance<Hd64>(), instance<Hd128>()};
+constexpr Instance kInstances[] = {instance<64>(), instance<128>()};
 
-const Instance* find(int64_t head_dim, const TileShape& tile) {
-  for (const Instance& instance : kInstances) {
-    if (instance.head_dim == head_dim && instance.tile == tile) return &instance;
-  }
-  return nullptr;
+const Instance& instance_of(int64_t head_dim) {
+  return *std::ranges::find(kInstances, head_dim, &Instance::head_dim);
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
@@ -46,14 +41,12 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
     return "equal head dims of 64 or 128";
   }
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
-  if (find(problem.head_dim, tile) == nullptr) {
-    return tiles_of(contract::tile(Pass::forward, problem.head_dim));
-  }
-  return {};
+  const TileShape compiled = contract::tile(Pass::forward, problem.head_dim);
+  return tile == compiled ? std::string{} : tiles_of(compiled);
 }
 
-int64_t shared_bytes_of(const Problem& problem, const TileShape& tile) {
-  return find(problem.head_dim, tile)->shared_bytes();
+int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
+  return instance_of(problem.head_dim).shared_bytes();
 }
 
 int64_t no_workspace(const Problem&, const PlanExtent&) { return 0; }
@@ -78,11 +71,11 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   constexpr float kLog2e = std::numbers::log2e_v<float>;
   const bool capped = scalars.softcap != 0;
   if (params.plan.unit_count == 0) return;
-  const FwdArgs args{
-      .q_map = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
-      .k_map = map(params.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
-      .v_map = map(params.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
-      .o_map = map(params.o, sizes.q_len, sizes.q_heads, kWarpRows),
+  const Params args{
+      .map_q = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
+      .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .map_v = map(params.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .map_o = map(params.o, sizes.q_len, sizes.q_heads, kWarpRows),
       .plan = params.plan,
       .ticket = params.hand_off.ticket,
       .o = params.o,
@@ -92,10 +85,9 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
       .softcap_log2 = capped ? 2 * kLog2e * scalars.scale / scalars.softcap : 0,
       .dropout = scalars.dropout,
   };
-  const Instance& instance = *find(sizes.head_dim, context.tile);
   const bool extras = capped || scalars.dropout.enabled();
   const int32_t blocks = std::min(context.multiprocessors, params.plan.unit_count);
-  check(instance.launch[bf16][extras](args, blocks, context.stream), kOperation);
+  check(instance_of(sizes.head_dim).launch[bf16][extras](args, blocks, context.stream), kOperation);
 }
 
 }  // namespace

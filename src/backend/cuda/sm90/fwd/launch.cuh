@@ -7,26 +7,26 @@
 #include "backend/cuda/sm90/fwd/kernel.cuh"
 #include "backend/cuda/sm90/fwd/launch.h"
 
-namespace verbatim::cuda::sm90 {
+namespace verbatim::cuda::sm90::fwd {
 
-template <Dtype kDtype>
-using ElementOf = std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>;
+template <int kHeadDim, Dtype kDtype, bool kExtras>
+using ConfigOf =
+    Config<std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>,
+           kHeadDim, kExtras>;
 
-template <class Tile, Dtype kDtype, bool kExtras>
+template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes() {
-  constexpr int64_t kBytes = sizeof(SharedStorage<Tile, ElementOf<kDtype>>);
-  static_assert(kBytes <= kMaxShared);
-  return kBytes;
+  return sizeof(typename ConfigOf<kHeadDim, kDtype, kExtras>::SharedStorage);
 }
 
-template <class Tile, Dtype kDtype, bool kExtras>
-cudaError_t launch(const FwdArgs& args, int32_t blocks, cudaStream_t stream) {
-  const auto kernel = forward_kernel<Tile, ElementOf<kDtype>, kExtras>;
-  const auto bytes = static_cast<int>(shared_bytes<Tile, kDtype, kExtras>());
+template <int kHeadDim, Dtype kDtype, bool kExtras>
+cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream) {
+  using C = ConfigOf<kHeadDim, kDtype, kExtras>;
+  constexpr int kShared = sizeof(typename C::SharedStorage);
   const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
-  return launch_blocks(kernel, blocks, FwdConfig<Tile>::threads, bytes, false, stream, args);
+  return launch_blocks(forward<C>, blocks, C::kThreads, kShared, false, stream, params);
 }
 
-}  // namespace verbatim::cuda::sm90
+}  // namespace verbatim::cuda::sm90::fwd

@@ -3,17 +3,17 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/cuda/sm90/fwd/args.h"
+#include "backend/cuda/sm90/fwd/params.h"
 #include "verbatim/tensor.h"
 
-namespace verbatim::cuda::sm90 {
+namespace verbatim::cuda::sm90::fwd {
 
-/// Enqueues the kernel of a tile shape on `blocks` blocks. kExtras: with softcap and dropout.
-template <class Tile, Dtype kDtype, bool kExtras>
-cudaError_t launch(const FwdArgs& args, int32_t blocks, cudaStream_t stream);
+/// Enqueues the kernel on `blocks` CTAs. kExtras: with softcap and dropout.
+template <int kHeadDim, Dtype kDtype, bool kExtras>
+cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream);
 
-/// Shared memory of one of its blocks, in bytes.
-template <class Tile, Dtype kDtype, bool kExtras>
+/// Shared memory of one of its CTAs, in bytes.
+template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes();
 
-}  // namespace verbatim::cuda::sm90
+}  // namespace verbatim::cuda::sm90::fwd

@@ -5,7 +5,7 @@
 #include "backend/cuda/sm90/tanh.cuh"
 #include "core/dropout.h"
 
-namespace verbatim::cuda::sm90 {
+namespace verbatim::cuda::sm90::fwd {
 
 /// Online softmax of a thread's two rows (row r and row r + 8 of the accumulator). `base` is what
 /// is subtracted from a row's scores: the maximum of its first scores that it sees, replaced only
@@ -127,4 +127,4 @@ __device__ void draw_kept(uint32_t (&kept)[2], const Dropout& dropout, uint32_t 
   }
 }
 
-}  // namespace verbatim::cuda::sm90
+}  // namespace verbatim::cuda::sm90::fwd

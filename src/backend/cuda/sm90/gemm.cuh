@@ -1,19 +1,19 @@
-// Asynchronous products of the sm90 backward's consumers.
+// Asynchronous products of the sm90 kernels: each a wgmma group, for which the caller waits.
 #pragma once
 
 #include <cute/tensor.hpp>
 
-namespace verbatim::cuda::sm90_bwd {
+namespace verbatim::cuda::sm90 {
 
 using namespace cute;
 
-/// C (+)= A B over the K blocks of the operands, asynchronously, as one wgmma group.
-template <bool kClear, class Mma, class A, class B, class Acc>
-__device__ __forceinline__ void gemm(Mma& mma, const A& a, const B& b, Acc& c) {
+/// C = A B, or C += A B with `add`, over the K blocks of the operands.
+template <class Mma, class A, class B, class Acc>
+__device__ __forceinline__ void gemm(Mma& mma, bool add, const A& a, const B& b, Acc& c) {
   warpgroup_fence_operand(c);
   warpgroup_arrive();
-  mma.accumulate_ = kClear ? GMMA::ScaleOut::Zero : GMMA::ScaleOut::One;
-  CUTE_UNROLL
+  mma.accumulate_ = add ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
+#pragma unroll
   for (int k = 0; k < size<2>(a); ++k) {
     cute::gemm(mma, a(_, _, k), b(_, _, k), c);
     mma.accumulate_ = GMMA::ScaleOut::One;
@@ -30,9 +30,9 @@ __device__ __forceinline__ void gemm(Mma0& mma0, const A0& a0, const B0& b0, Mma
   mma0.accumulate_ = GMMA::ScaleOut::Zero;
   cute::gemm(mma0, a0(_, _, 0), b0(_, _, 0), c);
   mma.accumulate_ = GMMA::ScaleOut::One;
-  CUTE_UNROLL
+#pragma unroll
   for (int k = 0; k < size<2>(a); ++k) cute::gemm(mma, a(_, _, k), b(_, _, k), c);
   warpgroup_commit_batch();
 }
 
-}  // namespace verbatim::cuda::sm90_bwd
+}  // namespace verbatim::cuda::sm90

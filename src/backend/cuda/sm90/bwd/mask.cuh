@@ -1,0 +1,43 @@
+// What a thread of the sm90 backward sees of a visit.
+#pragma once
+
+#include "backend/cuda/sm90/bwd/config.h"
+
+namespace verbatim::cuda::sm90::bwd {
+
+/// Bit i of the result: element i of this thread's S^T fragment is visible. Element i is at KV row
+/// k_row + 8 * (i / 2 % 2) and query column 8 * (i / 4) + 2 * (lane % 4) + i % 2 of the tile.
+template <int kWords>
+__device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const OrderView* orders,
+                                             const Visit& visit, const Chain90& chain, int k_row) {
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) bits[w] = 0;
+  const int bands = visit.head.bands;
+#pragma unroll 1
+  for (int b = 0; b < bands; ++b) {
+    Band band = visit.band;
+    if (b > 0) {
+      const OrderView& order = orders[chain.cursor.order];
+      band = make_band(order.slices[order.slice_ids[visit.slice_begin + b]], visit.q_begin,
+                       chain.kv_begin, chain.kv_rows);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = k_row + 8 * half;
+      const int first = max(int{band.q_begin}, k - band.hi);  // queries [first, last) see k
+      const int last =
+          k >= band.k_begin && k < band.k_end ? max(min(int{band.q_end}, k - band.lo + 1), 0) : 0;
+      const uint32_t seen = columns_before(last) & ~columns_before(first);
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        uint32_t pairs = seen >> (16 * w) & 0xffff;  // of bits, spread to every second pair
+        pairs = (pairs | pairs << 8) & 0x00ff00ff;
+        pairs = (pairs | pairs << 4) & 0x0f0f0f0f;
+        pairs = (pairs | pairs << 2) & 0x33333333;
+        bits[w] |= pairs << (2 * half);
+      }
+    }
+  }
+}
+
+}  // namespace verbatim::cuda::sm90::bwd
