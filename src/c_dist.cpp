@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "c_api.h"
 #include "core/json.h"
 #include "core/sha256.h"
 #include "dist/ranks.h"
+#include "dist/sizes.h"
+#include "dist/through_host.h"
 #include "verbatim/dist.h"
 
 namespace {
@@ -21,6 +24,7 @@ constexpr const char* kCreate = "dist.create";
 class Callbacks final : public dist::Transport {
  public:
   explicit Callbacks(const verbatim_transport& functions) : functions_(functions) {}
+  bool on_device() const { return functions_.on_device != 0; }
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
     const char* trouble =
         functions_.send(functions_.user, to, message, bytes.data(), std::ssize(bytes));
@@ -67,7 +71,6 @@ Dealt deal(const nlohmann::json& spec, int32_t world, int32_t rank) {
   const DistOptions options = dist_options_of(json_member(spec, "dist", kCreate), world);
   verbatim_attention whole = make_attention(spec, kCreate);
   std::unique_ptr<Backend> backend = make_backend(whole.device);
-  if (backend->name() != "cpu") refuse_pieces(backend->name());
   const Attention& attention = whole.attention;
   const Plan &forward = attention.plan(Pass::forward), &backward = attention.plan(Pass::backward);
   const Sharding sharding = make_sharding(forward, backward, attention.mask(), options);
@@ -85,11 +88,21 @@ Dealt deal(const nlohmann::json& spec, int32_t world, int32_t rank) {
   return dealt;
 }
 
+/// Rows move as they lie, with all of their heads.
+void require_dense_rows(std::string_view name, const TensorView& tensor) {
+  if (tensor.shape[2] <= 1 || tensor.stride[2] == tensor.shape[3]) return;
+  throw Error(ErrorCode::unsupported, "dist.run", "the heads of a row are apart",
+              {fmt::format("{}.stride[2]", name), std::to_string(tensor.stride[2]),
+               std::to_string(tensor.shape[3]), "a dense copy"});
+}
+
 /// What must be equal on all ranks.
 std::string specification(const Dealt& dealt, const nlohmann::json& spec) {
   const Attention& attention = dealt.whole.attention;
   const Mask& mask = attention.mask();
   const DistOptions& options = dealt.forward.options;
+  nlohmann::json asked = spec["options"];
+  asked["device"] = dealt.backend->name();  // its number is a rank's own
   Json json{{"version", VERBATIM_VERSION},
             {"contract", kContractVersion},
             {"problem", Json::parse(to_json(attention.problem()))},
@@ -97,7 +110,7 @@ std::string specification(const Dealt& dealt, const nlohmann::json& spec) {
              {{"name", mask.name()},
               {"params", Json::parse(mask.params_json())},
               {"sha256", sha256(to_json(mask))}}},
-            {"options", spec["options"]},
+            {"options", std::move(asked)},
             {"strategy", options.strategy},
             {"shard", dealt.forward.shard},
             {"ulysses_size", options.ulysses_size},
@@ -136,10 +149,16 @@ struct verbatim_dist {
   Dealt dealt;
 
   template <class Tensors>
-  void run(const DistPlan& plan, const Tensors& given, const RunOptions& options) const {
+  void run(const DistPlan& plan, const Tensors& given, RunOptions options) const {
     const auto tensors = tensors_of(dealt.shard, given);
     check_tensors(dealt.shard, tensors);
-    dist::run_rank(plan, rank, *dealt.backend, dist::whole_tensors(tensors), options, transport);
+    const dist::LocalTensors home = dist::whole_tensors(tensors);
+    for (const Operand operand : dist::operands_of(plan.whole.pass))
+      if (operand != Operand::lse) require_dense_rows(to_string(operand), home[operand]);
+    options.workspace = nullptr;  // pieces need less than any size that could be named
+    dist::ThroughHost host(transport, *dealt.backend, options);
+    dist::Transport& way = transport.on_device() ? static_cast<dist::Transport&>(transport) : host;
+    dist::run_rank(plan, rank, *dealt.backend, home, options, way);
   }
 };
 

@@ -113,6 +113,10 @@ typedef struct verbatim_transport {
   const char* (*send)(void* user, int32_t to, int64_t message, const void* bytes, int64_t size);
   /* Returns when the bytes are there, or gives up. */
   const char* (*receive)(void* user, int32_t from, int64_t message, void* bytes, int64_t size);
+  /* Where the bytes of messages from 0 on lie when ranks compute on a GPU. 0: in pinned memory of
+   * the host, to which the library copies them. Else on the GPU: they are read, overwritten and
+   * written in sequence with the work on the run's stream. Those below 0 lie in the host's. */
+  int32_t on_device;
 } verbatim_transport;
 
 /* One rank's part of an attention that several ranks compute: context parallelism
@@ -124,15 +128,19 @@ typedef struct verbatim_dist verbatim_dist;
  * object with any of the members strategy, shard, ulysses_size and ring_window (DistOptions of
  * verbatim/dist.h). Ranks compare versions and specifications over `transport`, which lasts as long
  * as the handle. Where they differ every rank fails and names the first difference and the rank;
- * where one rank's input is bad, every rank says so. Only the device "cpu" runs ranks. */
+ * where one rank's input is bad, every rank says so. The number of a device ("cuda:1") is a rank's
+ * own: ranks may share a GPU. */
 verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t rank,
                                      const verbatim_transport* transport, verbatim_dist** dist);
 void verbatim_dist_destroy(verbatim_dist* dist);
 
 /* All ranks call these, in the same sequence. The tensors are the rank's shard: batch 1, and as
- * length its rows of queries or keys, in the sequence of verbatim_dist_describe(). With dropout the
- * forward first compares the seeds of all ranks. A transfer that fails is a verbatim_device_error
- * that names rank and step; the other ranks then fail as their transport gives up. */
+ * length its rows of queries or keys, in the sequence of verbatim_dist_describe(), in memory of the
+ * device, the heads of a row behind each other. On a GPU they are read and written in sequence with
+ * the work on the run's stream, for parts of which a call waits; a workspace is not used. With
+ * dropout the forward first compares the seeds of all ranks. A transfer that fails is a
+ * verbatim_device_error that names rank and step; the other ranks then fail as their transport
+ * gives up. */
 verbatim_status verbatim_dist_forward(const verbatim_dist* dist,
                                       const verbatim_forward_tensors* tensors,
                                       const verbatim_run_options* run);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,9 +84,10 @@ class Backend {
                                 const PieceMemory&, const RunOptions&) const {
     refuse_pieces(name());
   }
-  /// Adds the parts of a tile in their order, scales, rounds and writes dk and dv.
-  virtual void add(const Plan&, const TileSums&, const BackwardTensors&, const PieceMemory&,
-                   const RunOptions&) const {
+  /// Adds the parts of each tile in their order, scales, rounds and writes dk and dv. Returns as
+  /// pieces do.
+  virtual double add(const Plan&, std::span<const TileSums>, const BackwardTensors&,
+                     const PieceMemory&, const RunOptions&) const {
     refuse_pieces(name());
   }
   /// Of PieceMemory::dq_sums for these rows and so many query heads.
@@ -99,6 +101,12 @@ class Backend {
   virtual void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const;
   /// Between rows of its own memory and of the host, as many and as long on both sides.
   virtual void copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const;
+  /// Whether that memory is the host's.
+  virtual bool is_on_host() const { return true; }
+  /// Memory of the host that is quick to copy from and to.
+  virtual std::shared_ptr<std::byte> allocate_on_host(int64_t bytes) const;
+  /// Waits for all work on run.stream; throws Error(device) for what it or earlier work met.
+  virtual void synchronize(const RunOptions&) const {}
 };
 
 /// The CPU executor: threads follow the plan (src/backend/cpu).
@@ -111,6 +119,8 @@ std::unique_ptr<Backend> make_tl_backend(const std::vector<std::string>& program
 /// `libraries` (verbatim tl build), at most one a pass, run in place of its own kernels.
 std::unique_ptr<Backend> make_cuda_backend(int index,
                                            const std::vector<std::string>& libraries = {});
+/// CUDA devices of this machine that the process may use; 0 when built without CUDA.
+int32_t cuda_devices();
 /// -1 of "cpu", 0 of "cuda", N of "cuda:N"; throws Error(invalid_argument) for any other name.
 int device_index(std::string_view device);
 /// The backend of such a name.

@@ -6,6 +6,10 @@
 namespace verbatim {
 
 std::shared_ptr<std::byte> Backend::allocate(int64_t bytes, const RunOptions&) const {
+  return allocate_on_host(bytes);
+}
+
+std::shared_ptr<std::byte> Backend::allocate_on_host(int64_t bytes) const {
   return {new std::byte[static_cast<size_t>(bytes)], std::default_delete<std::byte[]>()};
 }
 

@@ -138,7 +138,11 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
     report_.compute_seconds += this->compute(compute->piece());
   } else {
-    add(std::get<Add>(step).sums);
+    std::vector<TileSums> tiles{std::get<Add>(step).sums};  // and those behind it, at once
+    const std::vector<Step>& steps = own().steps;
+    for (; step_ + 1 < steps.size() && std::holds_alternative<Add>(steps[step_ + 1]); ++step_)
+      tiles.push_back(std::get<Add>(steps[step_ + 1]).sums);
+    report_.compute_seconds += backend_.add(plan_.whole, tiles, backward_tensors(), memory(), run_);
   }
   return true;
 }
@@ -156,10 +160,6 @@ double RankExecutor::compute(const Piece& piece) const {
         memory(), run_);
   }
   return backend_.backward_piece(plan_.whole, piece, backward_tensors(), memory(), run_);
-}
-
-void RankExecutor::add(const TileSums& sums) const {
-  backend_.add(plan_.whole, sums, backward_tensors(), memory(), run_);
 }
 
 BackwardTensors RankExecutor::backward_tensors() const {

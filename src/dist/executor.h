@@ -72,7 +72,6 @@ class RankExecutor {
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
   bool make(const Step& step, Transport& transport);
   double compute(const Piece& piece) const;  // seconds
-  void add(const TileSums& sums) const;
   PieceMemory memory() const;
   BackwardTensors backward_tensors() const;
   ByteRows rows_of(Space space, const Box& box) const;

@@ -94,7 +94,8 @@ void Mpi::abort(int code) {
 
 std::optional<Launched> launched() {
   const Launched found{number_in("OMPI_COMM_WORLD_RANK"), number_in("OMPI_COMM_WORLD_SIZE"),
-                       number_in("OMPI_COMM_WORLD_LOCAL_SIZE")};
+                       number_in("OMPI_COMM_WORLD_LOCAL_SIZE"),
+                       number_in("OMPI_COMM_WORLD_LOCAL_RANK")};
   return found.size > 0 ? std::optional(found) : std::nullopt;
 }
 

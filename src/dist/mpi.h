@@ -48,7 +48,8 @@ class Mpi final : public Wire {
 /// What mpirun told this process, before MPI is loaded; nothing: it did not start it.
 struct Launched {
   int32_t rank, size;
-  int32_t beside;  // ranks on this machine
+  int32_t beside;  // ranks on this machine ...
+  int32_t place;   // ... and its number among them
 };
 std::optional<Launched> launched();
 

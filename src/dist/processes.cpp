@@ -1,6 +1,9 @@
 #include "dist/processes.h"
 
+#include <algorithm>
 #include <chrono>
+
+#include "dist/through_host.h"
 
 namespace verbatim::dist {
 
@@ -12,13 +15,19 @@ void Processes::agree(const std::string& specification, const Error* bad_input) 
 Processes::Result Processes::run(const DistPlan& plan, const LocalTensors& whole,
                                  const Backend& backend, const RunOptions& run) {
   ShardMemory shard(plan, rank(), backend, run);
+  ThroughHost transport(courier_, backend, run);
   shard.take(whole);
   courier_.meet();
   const auto begin = std::chrono::steady_clock::now();
-  const RankReport report = run_rank(plan, rank(), backend, shard.tensors(), run, courier_);
+  RankReport report = run_rank(plan, rank(), backend, shard.tensors(), run, transport);
+  backend.synchronize(run);
   courier_.meet();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  return {seconds.count(), gather(plan, rank(), shard, report, whole, courier_)};
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  Result result{0, gather(plan, rank(), shard, report, whole, transport)};
+  for (const RankReport& each : result.reports)  // the first to start has seen all of it
+    result.seconds = std::max(result.seconds, each.seconds);
+  backend.synchronize(run);
+  return result;
 }
 
 }  // namespace verbatim::dist

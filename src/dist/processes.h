@@ -24,7 +24,7 @@ class Processes {
 
   /// What one run of a pass took.
   struct Result {
-    double seconds = 0;               // from when all ranks were ready until all were done
+    double seconds = 0;               // from when all ranks were ready until all were done, at 0
     std::vector<RankReport> reports;  // of all ranks, at rank 0
   };
   /// Runs `plan`, which has as many ranks. `whole` are tensors of the problem: a rank reads its

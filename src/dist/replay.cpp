@@ -123,6 +123,7 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
     shards[r].give(whole);
     reports.push_back(ranks[r].report());
   }
+  backend->synchronize(run);
   return reports;
 }
 

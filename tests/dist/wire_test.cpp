@@ -3,70 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <chrono>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <stdexcept>
 #include <thread>
 
-#include "core/random.h"
 #include "dist/dist_case.h"
 #include "dist/faulty_wire.h"
+#include "dist/memory_wire.h"
 #include "dist/processes.h"
 
 namespace verbatim::test {
 namespace {
 
 constexpr int32_t kRanks = 3;
-
-/// Frames on their way in one process; each is put there up to `delay` microseconds late.
-class Lines {
- public:
-  explicit Lines(uint64_t delay) : delay_(delay) {}
-  void put(int32_t to, dist::Wire::Arrival arrival) {
-    if (delay_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(next() % delay_));
-    const std::lock_guard lock(mutex_);
-    boxes_[static_cast<size_t>(to)].push_back(std::move(arrival));
-  }
-  std::optional<dist::Wire::Arrival> take(int32_t rank) {
-    const std::lock_guard lock(mutex_);
-    auto& box = boxes_[static_cast<size_t>(rank)];
-    if (box.empty() && over) throw std::runtime_error("another rank ended");
-    if (box.empty()) return std::nullopt;
-    dist::Wire::Arrival first = std::move(box.front());
-    box.pop_front();
-    return first;
-  }
-
-  std::atomic<bool> over = false;  // a rank failed, and all end as under MPI
-
- private:
-  uint64_t next() {
-    const std::lock_guard lock(mutex_);
-    return random_.bits();
-  }
-
-  std::mutex mutex_;
-  uint64_t delay_;
-  Random random_{1};
-  std::array<std::deque<dist::Wire::Arrival>, kRanks> boxes_;
-};
-
-class MemoryWire final : public dist::Wire {
- public:
-  MemoryWire(Lines& lines, int32_t rank) : lines_(lines), rank_(rank) {}
-  int32_t rank() const override { return rank_; }
-  int32_t size() const override { return kRanks; }
-  void send(int32_t to, dist::Words frame) override { lines_.put(to, {rank_, std::move(frame)}); }
-  std::optional<Arrival> poll() override { return lines_.take(rank_); }
-
- private:
-  Lines& lines_;
-  int32_t rank_;
-};
 
 struct Fault {
   std::string kind;
@@ -77,7 +26,7 @@ struct Fault {
 std::vector<std::string> errors_of(const std::function<void(dist::Processes&)>& run,
                                    const Fault& fault = {}, double timeout = 60,
                                    uint64_t delay = 0) {
-  Lines lines(delay);
+  Lines lines(kRanks, delay);
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
   for (int32_t r = 0; r < kRanks; ++r)

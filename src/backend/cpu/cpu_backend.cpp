@@ -68,9 +68,12 @@ class CpuBackend final : public Backend {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  void add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
-           const PieceMemory& memory, const RunOptions&) const override {
-    cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
+  double add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
+             const PieceMemory& memory, const RunOptions&) const override {
+    const Clock::time_point begin = Clock::now();
+    for (const TileSums& sums : tiles)
+      cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override {

@@ -8,4 +8,6 @@ std::unique_ptr<Backend> make_cuda_backend(int index, const std::vector<std::str
               {"device", "cuda:" + std::to_string(index), "cpu", "cpu"});
 }
 
+int32_t cuda_devices() { return 0; }
+
 }  // namespace verbatim

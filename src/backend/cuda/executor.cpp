@@ -438,25 +438,31 @@ double CudaBackend::backward_piece(const Plan& whole, const Piece& piece,
   return run_piece(chosen, chosen.backward, local, run, params);
 }
 
-void CudaBackend::add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
-                      const PieceMemory& memory, const RunOptions& run) const {
+double CudaBackend::add(const Plan& whole, std::span<const TileSums> tiles,
+                        const BackwardTensors& tensors, const PieceMemory& memory,
+                        const RunOptions& run) const {
   const Problem& problem = whole.problem;
-  const auto edge = whole.order(sums.head).tiles->kv_edges.begin() + sums.kv_tile;
-  const int64_t row = memory.kv_rows.at(sums.head / problem.kv_heads, edge[0]);
-  const int64_t head = sums.head % problem.kv_heads - memory.first_kv_head;
   const Kernel& chosen = kernel(whole);
+  const auto stream = static_cast<cudaStream_t>(run.stream);
   const DeviceGuard guard(device_.index);
   const Scalars scalars = scalars_of(problem, run);
   const TensorRef dk = ref("dk", tensors.dk), dv = ref("dv", tensors.dv);
-  add_tile_sums(
-      {.dtype = problem.dtype,
-       .blocks = {nullptr, memory.blocks, memory.block_floats},
-       .rows = static_cast<int32_t>(edge[1] - edge[0]),
-       .outputs = {{dk.at<uint16_t>(0, row, head), dk.row, static_cast<int32_t>(problem.head_dim),
-                    scalars.scale},
-                   {dv.at<uint16_t>(0, row, head), dv.row, static_cast<int32_t>(problem.head_dim_v),
-                    chosen.scales_dv ? scalars.dropout.scale : 1}}},
-      sums.blocks, static_cast<cudaStream_t>(run.stream));
+  const Stopwatch watch(stream);
+  for (const TileSums& sums : tiles) {
+    const auto edge = whole.order(sums.head).tiles->kv_edges.begin() + sums.kv_tile;
+    const int64_t row = memory.kv_rows.at(sums.head / problem.kv_heads, edge[0]);
+    const int64_t head = sums.head % problem.kv_heads - memory.first_kv_head;
+    add_tile_sums({.dtype = problem.dtype,
+                   .blocks = {nullptr, memory.blocks, memory.block_floats},
+                   .rows = static_cast<int32_t>(edge[1] - edge[0]),
+                   .outputs = {{dk.at<uint16_t>(0, row, head), dk.row,
+                                static_cast<int32_t>(problem.head_dim), scalars.scale},
+                               {dv.at<uint16_t>(0, row, head), dv.row,
+                                static_cast<int32_t>(problem.head_dim_v),
+                                chosen.scales_dv ? scalars.dropout.scale : 1}}},
+                  sums.blocks, stream);
+  }
+  return watch.seconds();
 }
 
 int64_t CudaBackend::dq_sum_floats(const Plan& whole, const HeldRows& q_rows,
@@ -465,12 +471,6 @@ int64_t CudaBackend::dq_sum_floats(const Plan& whole, const HeldRows& q_rows,
   local.q_len = q_rows.size();
   return q_heads *
          kernel(whole).dq_sum_floats(local, local_q_tiles(whole, q_rows, whole.problem.batch));
-}
-
-void CudaBackend::synchronize(const RunOptions& run) const {
-  const DeviceGuard guard(device_.index);
-  cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(run.stream)), "cuda.synchronize");
-  check_waits();
 }
 
 }  // namespace verbatim::cuda

@@ -46,15 +46,15 @@ class CudaBackend : public Backend {
                        const PieceMemory& memory, const RunOptions& run) const override;
   double backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
                         const PieceMemory& memory, const RunOptions& run) const override;
-  void add(const Plan& whole, const TileSums& sums, const BackwardTensors& tensors,
-           const PieceMemory& memory, const RunOptions& run) const override;
+  double add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
+             const PieceMemory& memory, const RunOptions& run) const override;
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override;
   std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override;
   void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const override;
   void copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const override;
-
-  /// Waits for all work on run.stream; throws Error(device) for what it or earlier work met.
-  void synchronize(const RunOptions& run) const;
+  bool is_on_host() const override { return false; }
+  std::shared_ptr<std::byte> allocate_on_host(int64_t bytes) const override;
+  void synchronize(const RunOptions& run) const override;
 
   /// The wait limit of calls whose RunOptions name none; 10 seconds at first.
   void set_wait_limit(double seconds) { wait_limit_ns_ = static_cast<int64_t>(seconds * 1e9); }

@@ -34,4 +34,18 @@ void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOption
               "cuda.copy");
 }
 
+std::shared_ptr<std::byte> CudaBackend::allocate_on_host(int64_t bytes) const {
+  const DeviceGuard guard(device_.index);
+  void* memory = nullptr;
+  cuda::check(cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable),
+              "cuda.host");
+  return {static_cast<std::byte*>(memory), [](std::byte* at) { cudaFreeHost(at); }};
+}
+
+void CudaBackend::synchronize(const RunOptions& run) const {
+  const DeviceGuard guard(device_.index);
+  cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(run.stream)), "cuda.synchronize");
+  check_waits();
+}
+
 }  // namespace verbatim::cuda

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backend/backend.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/report.h"
 
@@ -19,10 +20,8 @@ int attribute(cudaDeviceAttr name, int device) {
 }
 
 Device open(int index) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  const int count = cuda_devices();
   if (index < 0 || index >= count) {
-    (void)cudaGetLastError();  // a missing driver must not spoil the next call
     throw Error(ErrorCode::device, "cuda.device", "there is no such device",
                 {"device", fmt::format("cuda:{}", index),
                  count > 0 ? fmt::format("cuda:0 to cuda:{}", count - 1)
@@ -114,3 +113,14 @@ RelaxedCapture::RelaxedCapture() {
 RelaxedCapture::~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
 
 }  // namespace verbatim::cuda
+
+namespace verbatim {
+
+int32_t cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();  // a missing driver must not spoil the next call
+  return 0;
+}
+
+}  // namespace verbatim
