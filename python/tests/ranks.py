@@ -7,15 +7,15 @@ from datetime import timedelta
 
 
 class Ranks:
-    """`world` processes over gloo on this machine."""
+    """`world` processes on this machine."""
 
-    def __init__(self, world, folder, timeout=120):
+    def __init__(self, world, folder, timeout=120, backend="gloo"):
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
         store = f"file://{folder}/store-{world}-{os.urandom(4).hex()}"
         for rank in range(world):
             ours, theirs = context.Pipe()
-            arguments = (theirs, store, rank, world, timeout)
+            arguments = (theirs, backend, store, rank, world, timeout)
             self.processes.append(context.Process(target=_serve, args=arguments, daemon=True))
             self.processes[-1].start()
             theirs.close()
@@ -39,14 +39,14 @@ class Ranks:
             process.join()
 
 
-def _serve(pipe, store, rank, world, timeout):
+def _serve(pipe, backend, store, rank, world, timeout):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
+        backend, store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
     )
     with contextlib.suppress(EOFError):
         while True:

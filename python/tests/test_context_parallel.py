@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("PyTorch was built without gloo", allow_module_level=True)
 
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 EXAMPLE = Path(__file__).parents[1] / "examples" / "09_context_parallel.py"
 
 
@@ -45,6 +46,7 @@ class Case:
     dims: tuple[int, int] = (80, 80)  # whose shards end at multiples of 128
     dtype: str = "bf16"
     dropout: float = 0.0
+    device: str = "cpu"
     how: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def problem(self):
@@ -55,11 +57,12 @@ class Case:
 
     def tensors(self):
         """q, k, v and dout."""
-        dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[self.dtype]
         generator = torch.Generator().manual_seed(3)
         (q_heads, kv_heads), (dim, dim_v) = self.heads, self.dims
         return [
-            torch.randn(self.batch, length, heads, dim, generator=generator).to(dtype)
+            torch.randn(self.batch, length, heads, dim, generator=generator).to(
+                self.device, DTYPES[self.dtype]
+            )
             for length, heads, dim in (
                 (self.q_len, q_heads, dim),
                 (self.kv_len, kv_heads, dim),
@@ -67,6 +70,13 @@ class Case:
                 (self.q_len, q_heads, dim_v),
             )  # fmt: skip
         ]
+
+    def at(self, place):
+        """The same there, in a dtype that its kernels take."""
+        is_taken = DTYPES[self.dtype] in place.dtypes
+        return dataclasses.replace(
+            self, device=place.device, dtype=self.dtype if is_taken else "bf16"
+        )
 
     def seed(self):
         return 11 if self.dropout else None
@@ -92,7 +102,9 @@ CASES = {
 
 
 def digest(x):
-    return hashlib.sha256(x.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(
+        x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    ).hexdigest()
 
 
 def alone(case):
@@ -104,7 +116,7 @@ def alone(case):
 
 
 def parallel_of(case):
-    return va.ContextParallel(None, case.problem(), mask=case.mask, **case.how)
+    return va.ContextParallel(None, case.problem(), mask=case.mask, device=case.device, **case.how)
 
 
 def spread(rank, case):
@@ -133,7 +145,8 @@ def spread(rank, case):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_bits_are_those_without_ranks(case, ranks):
+def test_bits_are_those_without_ranks(case, place, ranks):
+    case = case.at(place)
     expected = alone(case)
     for got, sent, predicted in ranks.run(spread, case):
         assert got == expected
@@ -158,20 +171,48 @@ def test_shards_come_back_whole_and_cover_it(ranks):
     assert sorted(held) == [3 * i for i in range(2 * 520)]
 
 
-def drawn(rank, seed):
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_nccl_alone_on_a_gpu(tmp_path):
+    started = Ranks(1, tmp_path, backend="nccl")
+    case = Case(device="cuda")
+    ((got, sent, predicted),) = started.run(spread, case)
+    assert got == alone(case) and sent == predicted
+    started.stop()
+
+
+def laid_out(rank, case):
+    """dQ, dK and dV where all that the ranks are given has its heads outside the rows."""
+    parallel = parallel_of(case)
+    inputs = [x.requires_grad_() for x in case.tensors()[:3]]
+    turned = [parallel.dispatch(x).transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+    squares = parallel.attention(*turned).transpose(1, 2).contiguous().square()
+    o = parallel.undispatch(squares.transpose(1, 2))
+    return [digest(x) for x in torch.autograd.grad(o, inputs, case.tensors()[3])]
+
+
+def test_layouts_do_not_matter(place, ranks):
+    case = Case().at(place)
+    *inputs, dout = [x.requires_grad_() for x in case.tensors()]
+    o = va.attention(*inputs, mask=case.mask).square()
+    expected = [digest(x) for x in torch.autograd.grad(o, inputs, dout)]
+    for got in ranks.run(laid_out, case):
+        assert got == expected
+
+
+def drawn(rank, seed, case):
     torch.manual_seed(seed)
-    case = Case(dropout=0.3)
     parallel = parallel_of(case)
     q, k, v, _ = case.tensors()
     o = parallel.attention(*(parallel.dispatch(x) for x in (q, k, v)))
     return digest(parallel.undispatch(o))
 
 
-def test_a_seed_is_drawn_from_the_generator_as_without_ranks(ranks):
-    q, k, v, _ = Case(dropout=0.3).tensors()
+def test_a_seed_is_drawn_from_the_generator_as_without_ranks(place, ranks):
+    case = Case(dropout=0.3).at(place)
+    q, k, v, _ = case.tensors()
     torch.manual_seed(5)
     expected = digest(va.attention(q, k, v, mask=masks.Causal(), dropout=0.3))
-    assert set(ranks.run(drawn, 5)) == {expected}
+    assert set(ranks.run(drawn, 5, case)) == {expected}
 
 
 def differing(rank, last, name):
@@ -188,7 +229,7 @@ def differing(rank, last, name):
             Case(how={"order": "ascending" if odd else "descending"})
         ),
         "strategy": lambda: parallel_of(Case(how={"strategy": "ring" if odd else "balanced"})),
-        "seed": lambda: drawn(rank, 6 if odd else 5),
+        "seed": lambda: drawn(rank, 6 if odd else 5, Case(dropout=0.3)),
         "strategy 'rang'": lambda: parallel_of(Case(how={"strategy": "rang" if odd else "ring"})),
     }
     cases[name]()
@@ -222,6 +263,7 @@ def misused(rank):
         lambda: parallel.undispatch(q[:, :3]),
         lambda: parallel.attention(q, k, v),
         lambda: parallel.attention(q.double(), k, v),
+        lambda: parallel.attention(q.to("meta"), k, v),
     ):
         try:
             call()
@@ -231,11 +273,12 @@ def misused(rank):
 
 
 def test_errors_of_tensors_name_them(ranks):
-    for whole, shard, local, dtype in ranks.run(misused):
+    for whole, shard, local, dtype, device in ranks.run(misused):
         assert "wrong shape of the whole tensor; got [1, 519, 4, 80], expected (1, 520" in whole
         assert "wrong shape of the shard; got [1, 3, 4, 80]" in shard
         assert "wrong shape of q; got [1, 520, 4, 80]" in local
         assert "float64" in dtype
+        assert "got meta, expected cpu (nearest: q.to('cpu')" in device
 
 
 def dying(rank, dead, backward):

@@ -69,7 +69,7 @@ class Call:
         limit = _library.wait_limit.value
         how = arrays.stream(), threads, value, seed_at, limit
         run = _library.RUN.pack(*how, 0, 0)
-        if arrays.device != "cpu":
+        if arrays.device != "cpu" and self._handle.takes_workspace:
             size = ctypes.c_int64()
             is_backward = len(tensors) > 3
             pointer = self._handle.pointer

@@ -52,6 +52,7 @@ class Handle:
     """Owns a verbatim_attention, for the plans and calls that share it."""
 
     functions = _library.forward, _library.backward
+    takes_workspace = True
 
     def __init__(self, spec: str) -> None:
         self.pointer = ctypes.c_void_p()

@@ -66,7 +66,12 @@ MOVE = ctypes.CFUNCTYPE(
 
 
 class Transport(ctypes.Structure):
-    _fields_ = (("user", ctypes.c_void_p), ("send", MOVE), ("receive", MOVE))
+    _fields_ = (
+        ("user", ctypes.c_void_p),
+        ("send", MOVE),
+        ("receive", MOVE),
+        ("on_device", ctypes.c_int32),
+    )
 
 
 dist_create = _function(

@@ -19,21 +19,24 @@ _POLL = 1e-4  # seconds
 
 
 class Wire:
-    """Messages over a process group: through the host with gloo, through the GPU with NCCL alone.
+    """Messages of ranks that compute on `device`, over a process group: from GPU to GPU where it has
+    NCCL for them, also where it has nothing for the host; else through the host.
 
     A send keeps a copy until it is taken, for gloo and NCCL wait for the receiver. With NCCL the
     messages of one direction have communicators, and so streams, of their own: a stream on which a
     send waits for its receiver would hold up the receive behind it.
     """
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, device: torch.device) -> None:
         self._ranks = dist.get_process_group_ranks(group)
         self.rank, self.size = dist.get_rank(group), len(self._ranks)
-        self._device = torch.device("cpu")
+        self._device = torch.device("cpu")  # where messages are sent from
         self._up = self._down = group
         self._timeout = None
-        if "cpu:" not in dist.get_backend_config(group):
-            self._device = torch.device("cuda", torch.cuda.current_device())
+        backends = dist.get_backend_config(group)
+        if "cuda:nccl" in backends and (device.type == "cuda" or "cpu:" not in backends):
+            current = torch.device("cuda", torch.cuda.current_device())
+            self._device = device if device.type == "cuda" else current
             own = group or dist.group.WORLD
             self._timeout = own._get_backend(self._device).options._timeout
             self._up, self._down = (
@@ -44,8 +47,12 @@ class Wire:
             )
         self._sent: list[tuple[int, int, Any, Tensor]] = []  # that may still be on their way
         self._told: Any = None  # the text of the last failure
+        self._memory = device if device == self._device else torch.device("cpu")  # the library's
         self.transport = _library.Transport(
-            None, _library.MOVE(self._send_bytes), _library.MOVE(self._receive_bytes)
+            None,
+            _library.MOVE(self._send_bytes),
+            _library.MOVE(self._receive_bytes),
+            self._memory.type == "cuda",
         )
 
     def send(self, to: int, message: int, flat: Tensor) -> None:
@@ -118,22 +125,29 @@ class Wire:
     def _send_bytes(self, _user: Any, to: int, message: int, address: int, size: int) -> Any:
         try:
             copy = torch.empty(size, dtype=torch.uint8, device=self._device)
-            self.send(to, message, copy.copy_(_view(address, size)))
+            self.send(to, message, copy.copy_(self._view(message, address, size)))
         except BaseException as error:
             return self._failed(error)
         return None
 
     def _receive_bytes(self, _user: Any, source: int, message: int, address: int, size: int) -> Any:
         try:
+            view = self._view(message, address, size)
             if self._device.type == "cpu":
-                self.receive(source, message, _view(address, size))
+                self.receive(source, message, view)
             else:
                 flat = torch.empty(size, dtype=torch.uint8, device=self._device)
                 self.receive(source, message, flat)
-                _view(address, size).copy_(flat)
+                view.copy_(flat)
         except BaseException as error:
             return self._failed(error)
         return None
+
+    def _view(self, message: int, address: int, size: int) -> Tensor:
+        """Memory of the library; that of a comparison is the host's."""
+        if message >= 0 and self._memory.type == "cuda":
+            return torch.as_tensor(_DeviceMemory(address, size), device=self._memory)
+        return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
     def _failed(self, error: BaseException) -> int:
         self._sent = []  # whose receivers are gone
@@ -145,9 +159,13 @@ def _bytes(x: Tensor) -> Tensor:
     return x.reshape(-1).view(torch.uint8)
 
 
-def _view(address: int, size: int) -> Tensor:
-    """Memory of the library."""
-    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
+class _DeviceMemory:
+    """Bytes on a GPU, as PyTorch takes them without a copy."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3,
+        }  # fmt: skip
 
 
 class Attention(torch.autograd.Function):

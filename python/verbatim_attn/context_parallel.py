@@ -17,6 +17,7 @@ class _Handle:
     """Owns a verbatim_dist, and the wire that it calls."""
 
     functions = _library.dist_forward, _library.dist_backward
+    takes_workspace = False
 
     def __init__(self, spec: str, wire: Any) -> None:
         self.wire = wire
@@ -51,6 +52,8 @@ class ContextParallel:
 
     Args:
         group: of torch.distributed, None: the default one. Its timeout is that of every transfer.
+            Bytes of a GPU go from GPU to GPU where the group has NCCL for them, else through pinned
+            memory of the host.
         problem: the sizes of the whole problem (verbatim_attn.Problem).
         mask: one of verbatim_attn.masks; None: every query sees every key.
         strategy: "balanced", "ulysses", "ring", "allgather", "usp" or "loongtrain".
@@ -58,6 +61,8 @@ class ContextParallel:
         ulysses_size: ranks that share heads with usp and loongtrain; 0: chosen.
         ring_window: ranks of an inner ring with loongtrain; 0: chosen.
         order, forward_order, level: as va.attention takes them.
+        device: of the tensors, "cpu", "cuda" (the current one) or "cuda:1"; each rank has its own,
+            and with gloo ranks may share one.
 
     Raises:
         ValueError, NotImplementedError: on every rank, when one has bad input or ranks differ; the
@@ -78,6 +83,7 @@ class ContextParallel:
         order: str = "auto",
         forward_order: str = "auto",
         level: str = "invariant",
+        device: Any = "cpu",
     ) -> None:
         import torch
 
@@ -85,10 +91,18 @@ class ContextParallel:
 
         self._torch, self._operators = torch, _ranks
         self.problem = problem
+        self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
         spec = specification(
             problem,
             (mask or Full()).spec,
-            options={"order": order, "forward_order": forward_order, "level": level},
+            options={
+                "order": order,
+                "forward_order": forward_order,
+                "level": level,
+                "device": str(self.device),
+            },
             dist={
                 "strategy": strategy,
                 "shard": shard,
@@ -96,7 +110,7 @@ class ContextParallel:
                 "ring_window": ring_window,
             },
         )
-        self._handle = _Handle(spec, _ranks.Wire(group))
+        self._handle = _Handle(spec, _ranks.Wire(group, self.device))
         #: World, rank, strategy and shard as chosen; of each rank the ranges that it holds, bytes
         #: that it sends and of its memory; both passes.
         self.description: dict[str, Any] = _library.dist_describe(self._handle.pointer)
@@ -119,21 +133,20 @@ class ContextParallel:
 
     def positions(self, axis: str = "q") -> Any:
         """Of this rank's rows in their sequences, int64 (rows): for rotary embeddings."""
-        return self._axes[axis].rows[self.rank] % self._axes[axis].length
+        return (self._axes[axis].rows[self.rank] % self._axes[axis].length).to(self.device)
 
     def attention(
         self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False
     ) -> Any:
-        """o (1, rows, q_heads, head_dim_v) of this rank's rows, given its shards of q, k and v:
-        tensors on the CPU. With return_lse also the LSE, f32 (1, q_heads, rows), which carries no
+        """o (1, rows, q_heads, head_dim_v) of this rank's rows, given its shards of q, k and v. With return_lse also the LSE, f32 (1, q_heads, rows), which carries no
         gradient.
 
         `seed` of the dropout, an integer or a tensor of one, the same on all ranks; None: the next
-        of PyTorch's generator, which they seed alike."""
+        of PyTorch's generator of the device, which they seed alike."""
         if not self.problem.dropout:
             seed = None
         elif seed is None:
-            seed = int(self._torch.randint(2**63 - 1, ()))
+            seed = int(self._torch.randint(2**63 - 1, (), device=self.device))
         else:
             seed = int(seed) % 2**64
         o, lse = self._operators.Attention.apply(q, k, v, self, seed)
@@ -142,6 +155,7 @@ class ContextParallel:
     def run(self, tensors: tuple[Any, ...], seed: int | None) -> tuple[Any, ...]:
         """(o, lse) of q, k and v; (dq, dk, dv) of q, k, v, o, dout and the LSE."""
         arrays = arrays_of(tensors[0])
+        tensors = tuple(x.contiguous() for x in tensors)  # rows move as they lie
         call = kept(ContextParallel._prepare, self, arrays, arrays.keys(tensors))
         try:
             return call(tensors, seed, self._torch.get_num_threads())
@@ -180,10 +194,10 @@ class ContextParallel:
         return self._torch.cat([arange(0), *parts])
 
     def _prepare(self, arrays: Arrays, keys: tuple[Key, ...]) -> Call:
-        if arrays.device != "cpu":
-            raise NotImplementedError(
-                f"[context_parallel] ranks compute on the CPU; got tensors on {arrays.device}, "
-                "expected cpu (nearest: q.cpu())"
+        if arrays.device != str(self.device):
+            raise ValueError(
+                f"[context_parallel] the tensors are elsewhere; got {arrays.device}, expected "
+                f"{self.device} (nearest: q.to('{self.device}'), or device='{arrays.device}')"
             )
         p = self.problem
         q_rows, kv_rows = (len(self._axes[axis].rows[self.rank]) for axis in ("q", "kv"))
