@@ -8,6 +8,7 @@
 
 #include "dist/blocks.h"
 #include "dist/deal.h"
+#include "dist/free_order.h"
 #include "dist/strategy.h"
 #include "verbatim/dist.h"
 
@@ -92,6 +93,7 @@ class Builder {
   }
 
   DistPlan build() {
+    if (backward() && whole().level == Level::not_guaranteed) free_orders();
     for (int32_t head = 0; head < heads(); ++head) deal_head(head);
     lay_out();
     bring_in();
@@ -136,19 +138,46 @@ class Builder {
     return grid_.rank(grid_.outer_of(home), static_cast<int32_t>(inner));
   }
 
-  void deal_head(int32_t head) {
-    const std::shared_ptr<const HeadOrder>& order =
-        whole().orders[static_cast<size_t>(whole().order_of_head[static_cast<size_t>(head)])];
-    const int64_t b = batch_of(head), first = kv_head_of(head) * order->group;
+  Owners owners_of(int32_t head) const {
+    const HeadOrder& order = whole().order(head);
+    const int64_t b = batch_of(head), first = kv_head_of(head) * order.group;
     const auto owned = [&](std::vector<Strip> strips, int64_t q_head) {
       for (Strip& strip : strips) strip.rank = owner(strip.rank, q_head);
       return strips;
     };
     Owners owners;
-    const std::vector<Strip> rows = homes_q_.strips(b, order->tiles->q_edges);
-    for (int32_t g = 0; g < order->group; ++g) owners.rows.push_back(owned(rows, first + g));
-    owners.tiles = owned(homes_kv_.strips(b, order->tiles->kv_edges), first);
-    const auto [at, fresh] = deals_.try_emplace({order.get(), std::move(owners)});
+    const std::vector<Strip> rows = homes_q_.strips(b, order.tiles->q_edges);
+    for (int32_t g = 0; g < order.group; ++g) owners.rows.push_back(owned(rows, first + g));
+    owners.tiles = owned(homes_kv_.strips(b, order.tiles->kv_edges), first);
+    return owners;
+  }
+
+  /// Of a plan that promises no bits: no rank waits for another's sums.
+  void free_orders() {
+    Plan& plan = plan_.whole;
+    std::vector<std::shared_ptr<const HeadOrder>> orders;
+    std::map<std::pair<const HeadOrder*, Owners>, int32_t> known;
+    plan.placement.queue = true;
+    plan.placement.worker_begin.clear();
+    plan.placement.tasks.clear();
+    for (int32_t head = 0; head < heads(); ++head) {
+      Owners owners = owners_of(head);
+      const HeadOrder& order = plan.order(head);
+      const auto [at, fresh] =
+          known.try_emplace({&order, owners}, static_cast<int32_t>(orders.size()));
+      if (fresh) orders.push_back(dist::part_by_rank(order, owners));
+      plan.order_of_head[static_cast<size_t>(head)] = at->second;
+      for (size_t task = 0; task < orders[static_cast<size_t>(at->second)]->tasks.size(); ++task)
+        plan.placement.tasks.push_back({head, static_cast<int32_t>(task)});
+    }
+    plan.orders = std::move(orders);
+  }
+
+  void deal_head(int32_t head) {
+    const std::shared_ptr<const HeadOrder>& order =
+        whole().orders[static_cast<size_t>(whole().order_of_head[static_cast<size_t>(head)])];
+    const int64_t b = batch_of(head);
+    const auto [at, fresh] = deals_.try_emplace({order.get(), owners_of(head)});
     if (fresh) at->second = std::make_shared<const Deal>(dist::deal(order, at->first.second));
     auto& dealt = known_[{at->second.get(), b}];
     if (!dealt)

@@ -1,0 +1,58 @@
+#include "dist/free_order.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "plan/visits.h"
+
+namespace verbatim::dist {
+namespace {
+
+/// Visits of a chain, by rank.
+std::map<int32_t, std::vector<Run>> runs_by_rank(const HeadOrder& order, const WholeChain& chain,
+                                                 const Owners& owners) {
+  std::map<int32_t, std::vector<Run>> parts;
+  for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+    const Run& run = order.runs[static_cast<size_t>(r)];
+    const std::vector<Strip>& strips = owners.rows[static_cast<size_t>(run.q_head)];
+    for (int32_t begin = 0, end = 0; begin < run.count; begin = end) {
+      const int32_t rank = rank_of(strips, run.tile(begin));
+      while (end < run.count && rank_of(strips, run.tile(end)) == rank) ++end;
+      append_visits(parts[rank], run, begin, end);
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owners& owners) {
+  auto parted = std::make_shared<HeadOrder>();
+  parted->pass = order.pass;
+  parted->name = order.name;
+  parted->tiles = order.tiles;
+  parted->group = order.group;
+  parted->row_addends = order.row_addends;
+  std::vector<int32_t> parts_of_tile(static_cast<size_t>(order.tiles->kv_tiles()));
+  const auto add = [&](int32_t tile, const std::vector<Run>& runs) {
+    Chain chain{.tile = tile, .run_begin = static_cast<int32_t>(parted->runs.size())};
+    parted->runs.insert(parted->runs.end(), runs.begin(), runs.end());
+    chain.run_end = static_cast<int32_t>(parted->runs.size());
+    chain.addend = parts_of_tile[static_cast<size_t>(tile)]++;
+    const auto number = static_cast<int32_t>(parted->chains.size());
+    parted->chains.push_back(chain);
+    parted->tasks.push_back({number, number + 1});
+  };
+  for (const WholeChain& chain : whole_chains(order)) {
+    std::map<int32_t, std::vector<Run>> parts = runs_by_rank(order, chain, owners);
+    const auto own = parts.extract(rank_of(owners.tiles, chain.tile));
+    for (const auto& [rank, runs] : parts) add(chain.tile, runs);
+    if (own || parts.empty()) add(chain.tile, own ? own.mapped() : std::vector<Run>{});
+  }
+  for (Chain& chain : parted->chains)
+    chain.addends = parts_of_tile[static_cast<size_t>(chain.tile)];
+  return parted;
+}
+
+}  // namespace verbatim::dist
