@@ -283,6 +283,7 @@ void Audit::world(const WorldOptions& asked, dist::Processes* processes) {
   }
   if (worlds.empty()) return;
   Row row{"world", "2 and 4 ranks, every strategy"};
+  row.promised = options_.plan.level != Level::not_guaranteed;
   for (const DistOptions& options : worlds) {
     const World dealt =
         run_in_world(attention_, tensors_, passes_, options_.device, options, asked, processes);

@@ -1,16 +1,21 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "bench/attention.h"
 #include "bench/cuda/cudnn.h"
 #include "cases.h"
 #include "core/file.h"
 #include "options.h"
+#include "processes.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "result.h"
+#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -19,6 +24,7 @@ struct BenchCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  WorldOptions world;
   KernelOptions kernels;
   OutputOptions output;
   std::string set, match = ".*", device = "cpu", protocol = "rested", check = "sampled", commit;
@@ -28,8 +34,16 @@ struct BenchCommand {
   bool repro = false;
   std::string given, settings;  // options of the problem and of this command, as typed
 
-  int run() const;
-  Json run_case(const Backend& backend, const bench::Device& on, const Case& one) const;
+  int run(dist::Processes* processes) const;
+  struct Plans {
+    Plan forward, backward;
+    double backward_ms, cached_us;  // to make it, and to find it again
+  };
+  Plans plans_of(const Backend& backend, const CaseProblem& problem) const;
+  Json run_case(const Backend& backend, const bench::Device& on, const Case& one,
+                dist::Processes* processes) const;
+  Json run_world(const Backend& backend, const bench::Device& on, const CaseProblem& problem,
+                 const Plans& plans, dist::Processes* processes) const;
   Json run_peer(const std::string& provider, const bench::Device& on, const Case& one) const;
   Json describe(const Case& one, const CaseProblem& made) const;
   bench::Protocol timing() const {
@@ -58,9 +72,8 @@ Json BenchCommand::describe(const Case& one, const CaseProblem& made) const {
             {"area", made.mask.area(p.batch, p.q_heads, p.kv_heads)}}}};
 }
 
-Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
-                            const Case& one) const {
-  const CaseProblem problem = parse_case(one.words);
+BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
+                                           const CaseProblem& problem) const {
   const auto& [sizes, made] = problem;
   backend.check(sizes);
   backend.check_mask(made);
@@ -71,18 +84,64 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
     complete(chosen, backend);
     return chosen;
   };
-  const auto start = std::chrono::steady_clock::now();
-  const Plan backward = make_plan(sizes, made, options(Pass::backward));
-  const std::chrono::duration<double, std::milli> planned =
-      std::chrono::steady_clock::now() - start;
-  const Plan forward = make_plan(sizes, made, options(Pass::forward));
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  Plan backward = make_plan(sizes, made, options(Pass::backward));
+  const std::chrono::duration<double, std::milli> planned = Clock::now() - start;
   const PlanOptions again = options(Pass::backward);
   cached_plan(sizes, made, again);
-  const auto asked = std::chrono::steady_clock::now();
+  const auto asked = Clock::now();
   cached_plan(sizes, made, again);
-  const std::chrono::duration<double, std::micro> found_again =
-      std::chrono::steady_clock::now() - asked;
-  const bench::Result found = bench::run_case(backend, on, made, forward, backward,
+  const std::chrono::duration<double, std::micro> found_again = Clock::now() - asked;
+  return {make_plan(sizes, made, options(Pass::forward)), std::move(backward), planned.count(),
+          found_again.count()};
+}
+
+/// The case dealt to ranks, run as often as bits are compared: the member `dist`. Processes but the
+/// first only take part.
+Json BenchCommand::run_world(const Backend& backend, const bench::Device& on,
+                             const CaseProblem& problem, const Plans& plans,
+                             dist::Processes* processes) const {
+  const auto& [sizes, made] = problem;
+  World dealt(plans.forward, plans.backward, made, world.make(), world.engine());
+  if (processes)
+    processes->agree(
+        dealt.specification(made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
+  RunOptions run;
+  run.threads = threads ? threads : world.threads();
+  const bench::Tensors ranks(on, sizes);
+  std::optional<bench::Tensors> alone;  // what one device makes of it
+  if (!processes || processes->rank() == 0) {
+    alone.emplace(on, sizes);
+    backend.forward(plans.forward, alone->forward, run);
+    backend.backward(plans.backward, alone->backward, run);
+    backend.synchronize(run);
+  }
+  int64_t differing = 0;
+  for (int i = 0; i < repeats; ++i) {
+    for (const auto& output : ranks.outputs) on.poison(output.data, output.bytes);
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      dealt.run(pass, ranks.forward, ranks.backward, world.device_of(device), run, processes);
+    for (size_t o = 0; alone && o < ranks.outputs.size(); ++o)
+      differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
+                                        ranks.outputs[o].bytes);
+  }
+  if (!alone) return nullptr;
+  Json found = dealt.describe({Pass::forward, Pass::backward});
+  found["differing_words"] = differing;
+  return found;
+}
+
+Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, const Case& one,
+                            dist::Processes* processes) const {
+  const CaseProblem problem = parse_case(one.words);
+  const auto& [sizes, made] = problem;
+  const Plans plans = plans_of(backend, problem);
+  Json dist;
+  if (world.given()) dist = run_world(backend, on, problem, plans, processes);
+  if (processes && processes->rank() != 0) return nullptr;
+  const Plan& backward = plans.backward;
+  const bench::Result found = bench::run_case(backend, on, made, plans.forward, backward,
                                               {.protocol = timing(),
                                                .repeats = repeats,
                                                .check = check == "sampled",
@@ -98,8 +157,8 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
         {"fingerprint", backward.fingerprint()},
         {"residency", backward.residency},
         {"bytes", backward.bytes()},
-        {"ms", planned.count()},
-        {"cached_us", found_again.count()},
+        {"ms", plans.backward_ms},
+        {"cached_us", plans.cached_us},
         {"new_call_us", found.new_plan_us},
         {"known_call_us", found.known_plan_us}}},
       {"forward", describe_timing(found.forward, flops(sizes, made, Pass::forward))},
@@ -114,6 +173,12 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on,
         {"sha256", found.sha256}}},
       {"workspace_bytes", backend.workspace_bytes(backward)},
       {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}});
+  if (world.given()) {
+    for (Json& pass : dist["passes"])
+      pass["of_one_device"] = pass["compute_ms"].get<double>() /
+                              row[pass["pass"].get<std::string>()]["ms"].get<double>();
+    row["dist"] = std::move(dist);
+  }
   return row;
 }
 
@@ -207,7 +272,42 @@ report::Table table_of(const Json& result) {
   return table;
 }
 
-int BenchCommand::run() const {
+/// What ranks make of each case; empty without --world.
+report::Table dist_table_of(const Json& result) {
+  using Align = report::Table::Align;
+  report::Table table({{"case"},
+                       {"pass"},
+                       {"ranks", Align::right},
+                       {"strategy"},
+                       {"shard"},
+                       {"all compute ms", Align::right},
+                       {"of one device", Align::right},
+                       {"largest rank ms", Align::right},
+                       {"wall ms", Align::right},
+                       {"sent", Align::right},
+                       {"memory", Align::right},
+                       {"bits"}});
+  for (const Json& row : result["results"]) {
+    if (!row.contains("dist")) continue;
+    const Json& dist = row["dist"];
+    for (const Json& pass : dist["passes"]) {
+      int64_t sent = 0, memory = 0;
+      for (const Json& rank : pass["ranks"]) {
+        sent += rank["sent_bytes"].get<int64_t>();
+        memory = std::max(memory, rank["memory_bytes"].get<int64_t>());
+      }
+      table.row({row["name"], pass["pass"], dist["world"].dump(), dist["strategy"], dist["shard"],
+                 fmt::format("{:.3f}", pass["compute_ms"].get<double>()),
+                 fmt::format("{:.3f}", pass["of_one_device"].get<double>()),
+                 fmt::format("{:.3f}", pass["largest_ms"].get<double>()),
+                 fmt::format("{:.3f}", pass["ms"].get<double>()), report::bytes(sent),
+                 report::bytes(memory), dist["differing_words"] == 0 ? "equal" : "DIFFER"});
+    }
+  }
+  return table;
+}
+
+int BenchCommand::run(dist::Processes* processes) const {
   require_one_of(protocol, "--protocol", {"rested", "sustained"});
   require_one_of(check, "--check", {"sampled", "none"});
   if (repeats < 1)
@@ -218,9 +318,15 @@ int BenchCommand::run() const {
   const std::vector<std::string> chosen_providers =
       parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
-  const auto backend = make_backend(device, kernels.read(device, planning),
+  world.check(!kernels.files.empty());
+  const std::string own_device = world.device_of(device);
+  const auto backend = make_backend(own_device, kernels.read(own_device, planning),
                                     level_from_string(planning.level_name()));
-  const auto on = bench::make_device(device);
+  const auto on = bench::make_device(own_device);
+  if (processes && processes->rank() != 0) {  // which rank 0 times
+    for (const Case& one : chosen) run_case(*backend, *on, one, processes);
+    return 0;
+  }
 
   Json result = new_result("bench");
   result["device"] = app::describe(on->facts());
@@ -251,8 +357,9 @@ int BenchCommand::run() const {
         fmt::format("{} ({} of {}) ...", one.name, result["results"].size() + 1, chosen.size()));
     for (const std::string& provider : chosen_providers) {
       const bool ours = provider == "verbatim";
-      Json row = ours ? run_case(*backend, *on, one) : run_peer(provider, *on, one);
+      Json row = ours ? run_case(*backend, *on, one, processes) : run_peer(provider, *on, one);
       if (ours) good &= row["bits"]["differing_words"] == 0 && row["check"]["correct"].get<bool>();
+      if (row.contains("dist")) good &= row["dist"]["differing_words"] == 0;
       result["results"].push_back(std::move(row));
       save(output, result);
     }
@@ -266,6 +373,7 @@ int BenchCommand::run() const {
   if (!markdown.empty()) write_file(markdown, table.markdown());
   fmt::print("{}, {} protocol\n\n{}", result["device"]["name"].get<std::string>(), protocol,
              table.str());
+  if (world.given()) fmt::print("\n{}", dist_table_of(result).str());
   for (const auto& [name, what] :
        {std::pair{"matmul_tflops", "bf16 matmul, TFLOP/s"}, {"copy_tb_per_s", "copy, TB/s"}}) {
     const Json& value = result[name];
@@ -294,12 +402,18 @@ void add_bench(CLI::App& root, Action& action) {
       "the median over 0.3 s.\n"
       "noise: the spread of the middle half. MHz: right after the last call. memory: outputs and\n"
       "workspace of the backward. Exit code 1: our bits differ or are wrong.\n"
+      "With --world each case is also dealt to ranks, as often as its bits are compared, and has "
+      "to\n"
+      "have those of one device: what all ranks computed and what the largest did are medians, of "
+      "a\n"
+      "replay on a GPU by events; wall is the time of a whole pass, transfers among them.\n"
       "Beside cuDNN: verbatim bench --device cuda --set dense --providers\n"
       "verbatim,cudnn,cudnn:deterministic, where the build found cudnn-frontend's and cuDNN's\n"
       "headers. libcudnn.so.9 ($VERBATIM_CUDNN) and libcudart are loaded when it runs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);
   command->planning.add_to(*sub);
+  command->world.add_to(*sub, true);
   const auto add = [&](const char* group, const char* option, auto& value, const char* help,
                        const char* type) {
     return sub->add_option(option, value, help)->group(group)->type_name(type);
@@ -327,9 +441,9 @@ void add_bench(CLI::App& root, Action& action) {
   command->output.add_to(*sub, false);
   sub->callback([command, sub, &action] {
     command->given = words_of(*sub, {"Problem", "Mask"});
-    const std::string settings = words_of(*sub, {"Plan", "Bench"});
+    const std::string settings = words_of(*sub, {"Plan", "World", "Bench"});
     command->settings = settings.empty() ? "" : " " + settings;
-    action = [command] { return command->run(); };
+    action = action_in_world(command);
   });
 }
 

@@ -43,13 +43,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Middle of the sorted values; of an even number, the lower one.
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 /// Times and bits of the repeats.
 struct Repeats {
   std::vector<double> forward_ms, backward_ms;
@@ -191,8 +184,9 @@ int RunCommand::run(dist::Processes* processes) const {
 
   Progress progress;
   progress.say("planning ...");
-  world.check(device, !kernels.files.empty());
-  const AttentionOptions options = kernels.options_for(device, planning);
+  world.check(!kernels.files.empty());
+  const std::string own_device = world.device_of(device);
+  const AttentionOptions options = kernels.options_for(own_device, planning);
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = seconds_since(start);
@@ -206,9 +200,10 @@ int RunCommand::run(dist::Processes* processes) const {
     dealt.emplace(attention.plan(Pass::forward), attention.plan(Pass::backward), made, world.make(),
                   world.engine());
   if (processes)
-    processes->agree(dealt->specification(made, tensors, {{"pass", pass}, {"repeats", repeats}}));
+    processes->agree(dealt->specification(made, &tensors, {{"pass", pass}, {"repeats", repeats}}));
   const RunPass run_pass = [&](Pass which, const Tensors& all) {
-    if (dealt) return dealt->run(which, all, device, run_options, processes);
+    if (dealt)
+      return dealt->run(which, all.forward(), all.backward(), own_device, run_options, processes);
     const auto begin = Clock::now();
     which == Pass::forward ? attention.forward(all.forward(), run_options)
                            : attention.backward(all.backward(), run_options);

@@ -59,11 +59,12 @@ int VerifyCommand::run(dist::Processes* processes) const {
   }
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
-  world.check(device, !kernels.files.empty());
-  const AttentionOptions options = kernels.options_for(device, planning);
+  world.check(!kernels.files.empty());
+  const std::string own_device = world.device_of(device);
+  const AttentionOptions options = kernels.options_for(own_device, planning);
   if (processes && processes->rank() != 0) {  // rank 0 audits
     Tensors tensors(sizes, sizes.seed);
-    run_in_world(Attention(sizes, made, options), tensors, passes, device, world.make(), world,
+    run_in_world(Attention(sizes, made, options), tensors, passes, own_device, world.make(), world,
                  processes);
     return 0;
   }
@@ -148,6 +149,7 @@ void add_verify(CLI::App& root, Action& action) {
       "--order none runs the backward without turns on a GPU, where repeats then differ: the "
       "audit\n"
       "holds it to run_to_run all the same. On a CPU every plan takes its turns, and repeats.\n"
+      "Ranks then start sums of their own, and bits follow the world.\n"
       "Exit code 1: a promised bit differs.");
   command->problem.add_to(*sub);
   command->mask.add_to(*sub);

@@ -108,6 +108,12 @@ double flops(const Problem& problem, const Mask& mask, Pass pass) {
   return pass == Pass::forward ? forward : 2.5 * forward;
 }
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 void save(const OutputOptions& output, const Json& result) {
   // The page is made first: when it cannot be, nothing is written.
   const std::string page = output.report.empty() ? "" : report::html_report(result.dump());

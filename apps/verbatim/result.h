@@ -32,6 +32,9 @@ Json describe(const bench::Facts& facts);
 /// each of QK^T and PV), 2.5 times that backward.
 double flops(const Problem& problem, const Mask& mask, Pass pass);
 
+/// Middle of the sorted values, of which there is one at least; of an even number, the lower one.
+double median(std::vector<double> values);
+
 /// Writes the files that were asked for, each whole or not at all.
 void save(const OutputOptions& output, const Json& result);
 

@@ -100,11 +100,15 @@ DistOptions WorldOptions::make() const {
   return options;
 }
 
-void WorldOptions::check(const std::string& device, bool programs) const {
+std::string WorldOptions::device_of(const std::string& device) const {
+  const auto launched = dist::launched();
+  if (!has_processes() || !launched || device != "cuda") return device;
+  return fmt::format("cuda:{}", launched->place % std::max(1, cuda_devices()));
+}
+
+void WorldOptions::check(bool programs) const {
   if (given() && programs)
     fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
-  if (has_processes() && device != "cpu")
-    fail("ranks run on the CPU", {"--device", device, "cpu beside --world " + world, "cpu"});
 }
 
 World::World(const Plan& forward, const Plan& backward, const Mask& mask,
@@ -121,7 +125,7 @@ World::World(const Plan& forward, const Plan& backward, const Mask& mask,
   });
 }
 
-std::string World::specification(const Mask& mask, const Tensors& tensors,
+std::string World::specification(const Mask& mask, const Tensors* tensors,
                                  const Json& command) const {
   const auto pass = [&](Pass which) -> Json {
     const Plan& whole = plan(which).whole;
@@ -143,27 +147,40 @@ std::string World::specification(const Mask& mask, const Tensors& tensors,
                   {"shard", forward_.shard},
                   {"ulysses_size", options.ulysses_size},
                   {"ring_window", options.ring_window}};
-  for (const auto& [name, tensor] :
-       {std::pair{"q", &tensors.q}, {"k", &tensors.k}, {"v", &tensors.v}, {"do", &tensors.dout}})
+  if (!tensors) return json.dump();
+  for (const auto& [name, tensor] : {std::pair{"q", &tensors->q},
+                                     {"k", &tensors->k},
+                                     {"v", &tensors->v},
+                                     {"do", &tensors->dout}})
     json["inputs"][name] = sha256_of(tensor->view());
   return json.dump();
 }
 
-double World::run(Pass pass, const Tensors& tensors, const std::string& device,
-                  const RunOptions& options, dist::Processes* processes) {
+double World::run(Pass pass, const ForwardTensors& forward, const BackwardTensors& backward,
+                  const std::string& device, const RunOptions& options,
+                  dist::Processes* processes) {
+  const bool is_forward = pass == Pass::forward;
+  dist::Processes::Result result;
   if (processes) {
-    const dist::LocalTensors whole = pass == Pass::forward
-                                         ? dist::whole_tensors(tensors.forward())
-                                         : dist::whole_tensors(tensors.backward());
-    dist::Processes::Result result =
-        processes->run(plan(pass), whole, *make_backend(device), options);
-    reports_[pass] = std::move(result.reports);
-    return result.seconds;
+    const dist::LocalTensors whole =
+        is_forward ? dist::whole_tensors(forward) : dist::whole_tensors(backward);
+    result = processes->run(plan(pass), whole, *make_backend(device), options);
+  } else {
+    result.seconds = seconds_of([&] {
+      result.reports = is_forward ? replay(forward_, forward, device, options)
+                                  : replay(backward_, backward, device, options);
+    });
   }
-  const auto begin = std::chrono::steady_clock::now();
-  reports_[pass] = pass == Pass::forward ? replay(forward_, tensors.forward(), device, options)
-                                         : replay(backward_, tensors.backward(), device, options);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  Runs& runs = runs_[pass];
+  runs.seconds.push_back(result.seconds);
+  runs.reports.push_back(std::move(result.reports));
+  return result.seconds;
+}
+
+double World::Runs::compute_ms(int32_t rank) const {
+  std::vector<double> times;
+  for (const auto& run : reports) times.push_back(run[static_cast<size_t>(rank)].compute_seconds);
+  return median(times) * 1e3;
 }
 
 Json World::describe(const std::vector<Pass>& passes) const {
@@ -179,7 +196,8 @@ Json World::describe(const std::vector<Pass>& passes) const {
                {"passes", Json::array()}};
   for (const Pass pass : passes) {
     Json ranks = Json::array();
-    const auto report = reports_.find(pass);
+    const auto runs = runs_.find(pass);
+    double compute_ms = 0, largest_ms = 0;
     for (int32_t r = 0; r < options.world; ++r) {
       const RankPlan& own = plan(pass).ranks[static_cast<size_t>(r)];
       Json rank = {{"rows", own.home_q.size()},
@@ -187,13 +205,21 @@ Json World::describe(const std::vector<Pass>& passes) const {
                    {"steps", own.steps.size()},
                    {"predicted_bytes", sent_bytes(plan(pass), r)},
                    {"memory_bytes", memory_bytes(plan(pass), r)}};
-      if (report != reports_.end()) {
-        rank["sent_bytes"] = report->second[static_cast<size_t>(r)].sent_bytes;
-        rank["compute_ms"] = report->second[static_cast<size_t>(r)].compute_seconds * 1e3;
+      if (runs != runs_.end()) {
+        const double ms = runs->second.compute_ms(r);
+        rank["sent_bytes"] = runs->second.reports.back()[static_cast<size_t>(r)].sent_bytes;
+        rank["compute_ms"] = ms;
+        compute_ms += ms;
+        largest_ms = std::max(largest_ms, ms);
       }
       ranks.push_back(std::move(rank));
     }
-    json["passes"].push_back({{"pass", name_of(pass)}, {"ranks", std::move(ranks)}});
+    Json one = {{"pass", name_of(pass)}, {"ranks", std::move(ranks)}};
+    if (runs != runs_.end())
+      one.update({{"ms", median(runs->second.seconds) * 1e3},
+                  {"compute_ms", compute_ms},
+                  {"largest_ms", largest_ms}});
+    json["passes"].push_back(std::move(one));
   }
   return json;
 }
@@ -209,17 +235,14 @@ report::Table World::table(const std::vector<Pass>& passes) const {
                        {"memory", Align::right},
                        {"computes", Align::right}});
   for (const Pass pass : passes) {
-    const auto report = reports_.find(pass);
+    const auto runs = runs_.find(pass);
     for (int32_t r = 0; r < forward_.options.world; ++r) {
       const RankPlan& own = plan(pass).ranks[static_cast<size_t>(r)];
       table.row({r == 0 ? name_of(pass) : "", fmt::to_string(r), report::count(own.home_q.size()),
                  report::count(own.home_kv.size()), report::count(std::ssize(own.steps)),
                  report::bytes(sent_bytes(plan(pass), r)),
                  report::bytes(memory_bytes(plan(pass), r)),
-                 report == reports_.end()
-                     ? "-"
-                     : report::milliseconds(report->second[static_cast<size_t>(r)].compute_seconds *
-                                            1e3)});
+                 runs == runs_.end() ? "-" : report::milliseconds(runs->second.compute_ms(r))});
     }
   }
   return table;
@@ -247,12 +270,13 @@ World run_in_world(const Attention& attention, Tensors& tensors, Passes passes,
               options, asked.engine());
   if (processes)
     processes->agree(
-        dealt.specification(attention.mask(), tensors, {{"backward", passes != Passes::forward}}));
+        dealt.specification(attention.mask(), &tensors, {{"backward", passes != Passes::forward}}));
   tensors.poison_outputs(Passes::both);
   RunOptions run;
   run.threads = asked.threads();
-  dealt.run(Pass::forward, tensors, device, run, processes);
-  if (passes != Passes::forward) dealt.run(Pass::backward, tensors, device, run, processes);
+  dealt.run(Pass::forward, tensors.forward(), tensors.backward(), device, run, processes);
+  if (passes != Passes::forward)
+    dealt.run(Pass::backward, tensors.forward(), tensors.backward(), device, run, processes);
   return dealt;
 }
 

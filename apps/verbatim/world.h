@@ -31,10 +31,13 @@ struct WorldOptions {
   const char* engine() const { return has_processes() ? "mpi" : "replay"; }
   /// CPU threads of a process that were not asked for otherwise: 0, or its part of the machine's.
   int threads() const;
+  /// `device` as this process has it: ranks of a machine take turns over its GPUs, where it is
+  /// "cuda".
+  std::string device_of(const std::string& device) const;
   /// Throws Error naming the option that is no such world, or does not fit it.
   DistOptions make() const;
-  /// Throws Error when ranks cannot run on the device, or with programs in place of its kernels.
-  void check(const std::string& device, bool programs) const;
+  /// Throws Error when ranks cannot run with programs in place of the device's kernels.
+  void check(bool programs) const;
 
  private:
   static constexpr std::string_view kReplay = "replay:", kLocal = "local:";
@@ -48,13 +51,15 @@ class World {
         std::string engine = "replay");
 
   /// What all processes must have alike, as dist::agree() has it: versions, problem, mask, both
-  /// passes, how they are dealt, the tensors read and what the command does with them.
-  std::string specification(const Mask& mask, const Tensors& tensors, const Json& command) const;
+  /// passes, how they are dealt, the tensors if they are not made from their seeds, and what the
+  /// command does with them.
+  std::string specification(const Mask& mask, const Tensors* tensors, const Json& command) const;
   /// Runs a pass in `processes`, else replays it. Returns seconds. Only at rank 0 are the outputs
   /// whole.
-  double run(Pass pass, const Tensors& tensors, const std::string& device,
-             const RunOptions& options, dist::Processes* processes = nullptr);
-  /// The member `dist` of these passes, with what the last run of each counted.
+  double run(Pass pass, const ForwardTensors& forward, const BackwardTensors& backward,
+             const std::string& device, const RunOptions& options,
+             dist::Processes* processes = nullptr);
+  /// The member `dist` of these passes, with what their runs counted and medians of their times.
   Json describe(const std::vector<Pass>& passes) const;
   /// The same, a line a rank.
   report::Table table(const std::vector<Pass>& passes) const;
@@ -68,7 +73,13 @@ class World {
   DistPlan forward_, backward_;
   std::string engine_;
   double dealing_seconds_ = 0, proving_seconds_ = 0;
-  std::map<Pass, std::vector<RankReport>> reports_;  // of passes that ran
+  struct Runs {
+    std::vector<double> seconds;
+    std::vector<std::vector<RankReport>> reports;  // by run and rank
+    /// The median of what this rank computed.
+    double compute_ms(int32_t rank) const;
+  };
+  std::map<Pass, Runs> runs_;
 };
 
 /// Deals a problem as `options` say and runs it, by the engine of `asked`, on outputs that start as

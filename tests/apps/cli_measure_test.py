@@ -30,6 +30,20 @@ class Bench(Tool):
         self.assertEqual(again["bits"], row["bits"])
         self.assertEqual(again["repro"], row["repro"])
 
+    def test_ranks_beside_one_device(self):
+        words = ["--repeats", 2, "--world", "replay:3", "--strategy", "ring"]
+        row, = self.result("bench", *DOCUMENTS, *words)["results"]
+        self.assertEqual(row["dist"]["differing_words"], 0)
+        self.assertEqual([each["pass"] for each in row["dist"]["passes"]], ["forward", "backward"])
+        for each in row["dist"]["passes"]:
+            times = [rank["compute_ms"] for rank in each["ranks"]]
+            self.assertEqual(sum(times), each["compute_ms"])
+            self.assertEqual(max(times), each["largest_ms"])
+            self.assertGreaterEqual(each["ms"], each["compute_ms"] / 2)  # medians of other runs
+            one = row[each["pass"]]["ms"]
+            self.assertEqual(each["of_one_device"], each["compute_ms"] / one)
+        self.assertIn("--world replay:3 --strategy ring", row["repro"])
+
     def test_a_peer_that_cannot_run_has_a_row_that_says_why(self):
         providers = ("cudnn", "verbatim", "cudnn:deterministic")
         markdown = self.path / "b.md"

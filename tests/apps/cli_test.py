@@ -221,6 +221,23 @@ class Run(Tool):
                 for rank in ranks:
                     self.assertEqual(rank["sent_bytes"], rank["predicted_bytes"])
 
+    def test_the_free_order_follows_the_world(self):
+        words = ["--seqlen", 1200, "--head-dim", 32, "--dtype", "f32", "--order", "none"]
+        alone = self.result("run", *words)["bits"]["sha256"]
+        seen = set()
+        for world in (1, 2, 4):
+            result = self.result("run", *words, "--world", f"replay:{world}", "--shard", "contiguous")
+            bits = result["bits"]["sha256"]
+            self.assertEqual([bits[o] for o in ("o", "lse", "dq")],
+                             [alone[o] for o in ("o", "lse", "dq")])
+            self.assertEqual(result["level"], "not_guaranteed")
+            seen.add(bits["dk"])
+            self.assertEqual(bits["dk"] == alone["dk"], world == 1)
+        self.assertEqual(len(seen), 3)
+        rows = self.result("verify", *words, "--repeats", 1)["audit"]
+        world, = [row for row in rows if row["check"] == "world"]
+        self.assertEqual((world["identical"], world["promised"]), (False, False))
+
     def test_seed_changes_bits(self):
         a, b = (self.result("run", *DOCUMENTS, "--seed", s)["bits"]["sha256"] for s in (1, 2))
         self.assertNotEqual(a["dq"], b["dq"])

@@ -57,6 +57,12 @@ class World(Tool):
         alone = self.result(*SMALL)["bits"]
         self.assertEqual(json.loads(file.read_text())["bits"], alone)
 
+    def test_bench(self):
+        row, = self.result("bench", *DOCUMENTS, "--repeats", 2, "--world", "local:2")["results"]
+        self.assertEqual((row["dist"]["engine"], row["dist"]["differing_words"]), ("mpi", 0))
+        for each in row["dist"]["passes"]:
+            self.assertGreaterEqual(each["ms"], each["largest_ms"] / 2)
+
     def test_verify(self):
         result = self.result("verify", *DOCUMENTS, "--repeats", 1, "--world", "local:2",
                              "--strategy", "usp")
@@ -72,7 +78,6 @@ class World(Tool):
                             (["--world", "local:0"], "nearest: local:1"),
                             (["--world", "local:2", "--timeout", 0], "--timeout"),
                             (["--world", "replay:2", "--timeout", 9], "local:N"),
-                            (["--world", "local:2", "--device", "cuda"], "cpu"),
                             (["--world", "mpi"], "local:2")):
             file = self.path / "mask.json"
             self.call("mask", "--seqlen", 200, "--to", "json", "--to-file", file)
@@ -80,6 +85,19 @@ class World(Tool):
             error = self.refused(*SMALL, *words)
             self.assertIn(part, error)
             self.assertEqual(error.count("verbatim: "), 1, error)
+
+    def test_on_a_gpu(self):
+        """Ranks take turns over the GPUs that there are; none is bad input of all of them."""
+        words = [*DOCUMENTS, "--device", "cuda"]
+        ranks = ["--world", "local:2", "--strategy", "usp"]
+        devices = {one["name"]: one["state"] for one in self.result("info")["devices"]}
+        if devices["cuda"] == "ready":
+            result, alone = self.result("run", *words, *ranks), self.result("run", *words)
+            self.assertEqual(result["bits"], alone["bits"])
+            return
+        error = self.refused("run", *words, *ranks)
+        self.assertIn("cuda:0", error)
+        self.assertEqual(error.count("verbatim: "), 1, error)
 
     def test_bad_input_of_one_rank(self):
         good = [*SMALL, "--world", "mpi"]
