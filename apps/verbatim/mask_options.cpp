@@ -29,8 +29,10 @@ const Spelling kDensity{"--density", &MaskOptions::density};
 const Spelling kBlockQ{"--block-q", &MaskOptions::block_q};
 const Spelling kBlockK{"--block-k", &MaskOptions::block_k};
 const Spelling kBlockList{"--block-list", &MaskOptions::block_list};
-const Spelling kAll[] = {kWindow,  kDocuments, kPrefix, kBlock,    kGlobal,
-                         kDensity, kBlockQ,    kBlockK, kBlockList};
+const Spelling kCuSeqlensQ{"--cu-seqlens-q", &MaskOptions::cu_seqlens_q};
+const Spelling kCuSeqlensK{"--cu-seqlens-k", &MaskOptions::cu_seqlens_k};
+const Spelling kAll[] = {kWindow, kDocuments, kPrefix,    kBlock,      kGlobal,    kDensity,
+                         kBlockQ, kBlockK,    kBlockList, kCuSeqlensQ, kCuSeqlensK};
 
 template <class T>
 T parse_number(const std::string& text, const std::string& argument) {
@@ -199,6 +201,27 @@ int64_t single_length(const MaskOptions& options, const Problem& problem) {
   return problem.q_len;
 }
 
+/// Packed sequences with windows, in FlashAttention's vocabulary; without lengths one sequence.
+Mask windows(const MaskOptions& options, const Problem& problem) {
+  const Arguments args(options, {kCuSeqlensQ, kCuSeqlensK}, {kWindow});
+  const std::vector<int64_t> sides = args.list(kWindow);  // left, right
+  if (sides.size() != 2 || std::min(sides[0], sides[1]) < -1) {
+    fail("a window has two sides",
+         {kWindow.option, options.window, "LEFT,RIGHT, each 0 or more, or -1: all", "-1,0"});
+  }
+  if (args.has(kCuSeqlensK) && !args.has(kCuSeqlensQ)) {
+    fail("sequences of keys have queries",
+         {kCuSeqlensQ.option, "nothing", "as many entries as --cu-seqlens-k", ""});
+  }
+  const auto side = [](int64_t width) { return width < 0 ? std::nullopt : std::optional(width); };
+  const std::vector<int64_t> q =
+      args.has(kCuSeqlensQ) ? args.list(kCuSeqlensQ) : std::vector<int64_t>{0, problem.q_len};
+  const std::vector<int64_t> k = args.has(kCuSeqlensK)   ? args.list(kCuSeqlensK)
+                                 : args.has(kCuSeqlensQ) ? q
+                                                         : std::vector<int64_t>{0, problem.kv_len};
+  return masks::windows(q, k, side(sides[0]), side(sides[1]));
+}
+
 Mask named_mask(const MaskOptions& options, const Problem& problem) {
   const int64_t q_len = problem.q_len, kv_len = problem.kv_len;
   const auto arguments = [&](std::vector<Spelling> required) {
@@ -241,6 +264,7 @@ Mask named_mask(const MaskOptions& options, const Problem& problem) {
   }
   if (name == "uniform_block_sparse") return block_sparse(options, problem, true);
   if (name == "variable_block_sparse") return block_sparse(options, problem, false);
+  if (name == "windows") return windows(options, problem);
   std::vector<std::string> known(masks::names().begin(), masks::names().end());
   fail("there is no such mask", {"--mask", name, fmt::format("one of {}", fmt::join(known, ", ")),
                                  nearest_name(name, known)});
@@ -292,7 +316,15 @@ void MaskOptions::add_to(CLI::App& command) {
       ->group(group)
       ->type_name("NAME")
       ->capture_default_str();
-  add("--window", window, "Sliding windows, global_sliding: positions to each visible side", "N");
+  add("--window", window,
+      "Sliding windows, global_sliding: positions to each visible side; windows: keys before and "
+      "after, -1: all",
+      "N|LEFT,RIGHT");
+  add("--cu-seqlens-q", cu_seqlens_q,
+      "windows: where packed sequences begin, then their end: 0,..,queries (default: one sequence)",
+      "A,B,..|@FILE");
+  add("--cu-seqlens-k", cu_seqlens_k, "windows: the same of keys (default: as queries)",
+      "A,B,..|@FILE");
   add("--doc-lengths", doc_lengths, "Document lengths, in order; they sum to the length",
       "A,B,..|@FILE");
   add("--prefix", prefix, "Prefix length, or one per document for prefix_lm_document",
@@ -319,6 +351,14 @@ std::optional<std::pair<int64_t, int64_t>> MaskOptions::implied_lengths() const 
   if (name.starts_with('@')) {
     const Mask mask = mask_from_json(read_text(name.substr(1)));
     return std::pair(mask.q_len(), mask.kv_len());
+  }
+  if (!cu_seqlens_q.empty()) {
+    const auto end_of = [](const std::string& text, const Spelling& spelling) {
+      const std::vector<int64_t> starts = parse_list(text, spelling.option);
+      return starts.empty() ? 0 : starts.back();
+    };
+    const int64_t q_len = end_of(cu_seqlens_q, kCuSeqlensQ);
+    return std::pair(q_len, cu_seqlens_k.empty() ? q_len : end_of(cu_seqlens_k, kCuSeqlensK));
   }
   if (doc_lengths.empty()) return std::nullopt;
   const int64_t length = sum_of(parse_list(doc_lengths, kDocuments.option));

@@ -31,10 +31,11 @@ struct ProblemOptions {
 struct MaskOptions {
   std::string name = "causal";
   std::string window, doc_lengths, prefix, block, global, density, block_q, block_k, block_list,
-      key_lengths, q_lengths, padding;
+      cu_seqlens_q, cu_seqlens_k, key_lengths, q_lengths, padding;
 
   void add_to(CLI::App& command);
-  /// Queries and keys that the document lengths add up to, or that the mask's file is for.
+  /// Queries and keys that the lengths of documents or sequences add up to, or that the mask's file
+  /// is for.
   std::optional<std::pair<int64_t, int64_t>> implied_lengths() const;
   /// Throws Error naming the parameter that is missing, superfluous or does not fit `problem`.
   Mask make(const Problem& problem) const;

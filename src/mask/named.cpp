@@ -140,10 +140,9 @@ Mask pattern(const std::string& name, Params& params, const Sizes& size) {
     };
     return windows(q, k, width("left"), width("right"));
   }
-  throw Error(
-      ErrorCode::invalid_argument, kOperation, "there is no mask of this name",
-      {"name", "'" + name + "'", fmt::format("{}, cu_seqlens, windows", fmt::join(names(), ", ")),
-       "the JSON of a mask, which has its slices"});
+  throw Error(ErrorCode::invalid_argument, kOperation, "there is no mask of this name",
+              {"name", "'" + name + "'", fmt::format("{}, cu_seqlens", fmt::join(names(), ", ")),
+               "the JSON of a mask, which has its slices"});
 }
 
 Mask described(const Json& json, const Sizes& size);

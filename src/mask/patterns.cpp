@@ -274,6 +274,7 @@ std::span<const char* const> names() {
       "block_causal_document",
       "uniform_block_sparse",
       "variable_block_sparse",
+      "windows",
   };
   return kNames;
 }

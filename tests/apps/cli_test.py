@@ -36,7 +36,7 @@ class Help(Tool):
 class Info(Tool):
     def test_lists_what_is_here(self):
         result = self.result("info")
-        self.assertEqual(len(result["masks"]), 14)
+        self.assertEqual(len(result["masks"]), 15)
         self.assertIn("ascending", [o["name"] for o in result["orders"]])
         self.assertEqual(result["devices"][0], {"name": "cpu", "state": "ready"})
         taken = {row["dtype"]: row["head_dims"] for row in result["support"]
@@ -65,6 +65,7 @@ class Mask(Tool):
             "uniform_block_sparse": ["--block-q", 8, "--block-k", 16, "--density", 0.5],
             "variable_block_sparse": ["--block-q", "30,34", "--block-k", "10,54",
                                       "--density", 0.5],
+            "windows": ["--window", "5,2"],
         }
         self.assertEqual(list(parameters), self.result("info")["masks"])
         for name, words in parameters.items():
@@ -73,6 +74,41 @@ class Mask(Tool):
                               "dense").stdout
             self.assertEqual(mask["name"], name)
             self.assertEqual(mask["area"], dense.count("1"), name)
+
+    def test_windows_by_cumulative_lengths(self):
+        """The parameters, breaks and positions of masks::windows()."""
+        starts = {"cu_seqlens_q": [0, 3, 3, 10], "cu_seqlens_k": [0, 5, 6, 11]}
+        lengths = ["--cu-seqlens-q", "0,3,3,10", "--cu-seqlens-k", "0,5,6,11"]
+        for left in (-1, 0, 2):
+            for right in (-1, 0, 4):
+                sides = {k: v for k, v in (("left", left), ("right", right)) if v >= 0}
+                made = json.loads(self.call("mask", "--mask", "windows", *lengths, "--window",
+                                            f"{left},{right}", "--to", "json").stdout)
+                self.assertEqual(made["params"], {**starts, **sides})
+                self.assertEqual((made["q_len"], made["kv_len"]), (10, 11))
+                variant = made["variants"][0]
+                self.assertEqual((variant["q_breaks"], variant["k_breaks"]), ([3, 3], [5, 6]))
+                seen = [(q, k) for b, e, kb, ke in ((0, 3, 0, 5), (3, 10, 6, 11))
+                        for q in range(b, e) for k in range(kb, ke)
+                        if (left < 0 or k >= q + ke - e - left)
+                        and (right < 0 or k <= q + ke - e + right)]
+                dense = self.call("mask", "--mask", "windows", *lengths, "--window",
+                                  f"{left},{right}", "--to", "dense").stdout
+                self.assertEqual([(q, k) for q, row in enumerate(dense.split("\n"))
+                                  for k, one in enumerate(row.replace(" ", "")) if one == "1"],
+                                 seen)
+
+    def test_windows_of_one_sequence_and_of_equal_lengths(self):
+        one = self.result("mask", "--mask", "windows", "--window", "-1,0", "--q-len", 7,
+                          "--kv-len", 9)["mask"]
+        causal = self.result("mask", "--mask", "causal", "--q-len", 7, "--kv-len", 9)["mask"]
+        self.assertEqual((one["area"], one["tiles"]), (causal["area"], causal["tiles"]))
+        packed = self.result("mask", "--mask", "windows", "--cu-seqlens-q", "0,70,70,193",
+                             "--window", "-1,0")["mask"]
+        documents = self.result("mask", "--mask", "causal_document", "--doc-lengths",
+                                "70,0,123")["mask"]
+        self.assertEqual((packed["area"], packed["tiles"]),
+                         (documents["area"], documents["tiles"]))
 
     def test_round_trip_through_a_file(self):
         file = self.path / "mask.json"
@@ -397,7 +433,7 @@ class BadInput(Tool):
             self.assertIn(f"(nearest: {nearest})", message)
 
     def test_refused(self):
-        documents = ["--mask", "causal_document"]
+        documents, windows = ["--mask", "causal_document"], ["--mask", "windows"]
         for words, part in (
                 (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
                 (["run", "--head-dim", 257], "head_dim"),
@@ -412,6 +448,18 @@ class BadInput(Tool):
                 (["run", *documents, "--doc-lengths", "@/nowhere.json"], "/nowhere.json"),
                 (["run", "--mask", "causal", "--window", 3], "--window"),
                 (["run", "--mask", "causal_sliding_window", "--window", -3], "-3"),
+                (["run", *windows], "mask windows needs --window"),
+                (["run", *windows, "--window", 4], "nearest: -1,0"),
+                (["run", *windows, "--window", "-2,0"], "LEFT,RIGHT"),
+                (["run", *windows, "--window", "1,0", "--doc-lengths", "8"], "--doc-lengths"),
+                (["run", *windows, "--window", "1,0", "--cu-seqlens-k", "0,4"], "--cu-seqlens-q"),
+                (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--cu-seqlens-k",
+                  "0,2,4"], "cu_seqlens_k"),
+                (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,5,4"],
+                 "cu_seqlens_q[2]"),
+                (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--seqlen", 5],
+                 "4 x 4"),
+                (["run", "--mask", "causal", "--cu-seqlens-q", "0,4"], "--cu-seqlens-q"),
                 (["run", "--key-lengths", "5,6"], "--key-lengths"),
                 (["run", "--q-lengths", "5"], "--key-lengths"),
                 (["run", "--key-lengths", "5", "--padding", "top"], "--padding"),

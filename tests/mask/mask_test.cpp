@@ -256,9 +256,10 @@ TEST(Sequences, AreDocumentsThatNoSliceJoins) {
 }
 
 TEST(Masks, AreNamedInTheOrderOfTheDocumentation) {
-  ASSERT_EQ(masks::names().size(), 14u);
+  ASSERT_EQ(masks::names().size(), 15u);
   for (size_t i = 0; i < 12; ++i) EXPECT_EQ(masks::names()[i], test::static_patterns()[i]);
   EXPECT_STREQ(masks::names()[13], "variable_block_sparse");
+  EXPECT_STREQ(masks::names()[14], "windows");
 }
 
 // Where padding begins and ends follows from the visible positions.
