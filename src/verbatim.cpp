@@ -21,8 +21,8 @@ struct Attention::Impl {
     const int32_t available = backend->available(run);
     if (whole->residency <= available) return whole;
     PlanOptions options = pass == Pass::forward ? forward_options : backward_options;
-    options.workers = 0;  // which would stand for the workers that there are
-    options.residents = available;
+    options.workers = 0;  // of the whole device
+    options.machine.workers = options.residents = available;
     return cached_plan(problem, mask, options);
   }
 };
@@ -35,7 +35,7 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
   backend->check_mask(mask);
   PlanOptions backward_options = options.plan;
   if (backward_options.machine.name.empty()) {
-    backward_options.machine = make_machine(backend->name() == "cpu" ? "cpu" : "h200");
+    backward_options.machine = make_machine(backend->machine());
   }
   if (backward_options.residents == 0) backward_options.residents = backend->residents();
   backward_options.pass = Pass::backward;

@@ -167,7 +167,8 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
   add("--tile-kv", tile_kv, "Keys per tile (default: by head dim)", "N");
   auto* machine_option =
       add("--machine", machine,
-          std::string("Model for placement and prediction: h200, cpu, paper:C,R, @file.json") +
+          std::string("Model for placement and prediction: h200, h200:WORKERS, h200:WORKERS,GHZ, "
+                      "cpu, paper:C,R, @file.json") +
               (machine.empty() ? " (default: by device)" : ""),
           "NAME");
   if (!machine.empty()) machine_option->capture_default_str();
@@ -175,9 +176,7 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
       "FILE");
 }
 
-std::string machine_of(const std::string& device) {
-  return device_index(device) < 0 ? "cpu" : "h200";
-}
+std::string machine_of(const std::string& device) { return make_backend(device)->machine(); }
 
 PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
   PlanOptions options;

@@ -94,7 +94,7 @@ class Study {
  public:
   explicit Study(const Options& options) : options_(options), backend_(0) {
     backend_.set_wait_limit(1);
-    usual_.machine = make_machine("h200");
+    usual_.machine = make_machine(backend_.machine());
     usual_.residents = backend_.residents();
     usual_.arithmetic = backend_.arithmetic();
   }

@@ -77,7 +77,7 @@ struct Machine {
   static Machine paper(double compute, double reduce, int32_t workers);
   bool operator==(const Machine&) const = default;
 };
-/// "h200", "cpu", "paper:C,R", or "@file.json".
+/// "h200", "h200:WORKERS", "h200:WORKERS,GHZ", "cpu", "paper:C,R", or "@file.json".
 Machine make_machine(std::string_view spec);
 std::string to_json(const Machine& machine);
 /// Fields that are left out keep their default. Throws Error naming a field that is unknown, of

@@ -61,6 +61,8 @@ class Backend {
   virtual void check_waits() const {}
   /// PlanOptions::residents of this backend: workers that it runs at once.
   virtual int32_t residents() const = 0;
+  /// Of make_machine(): what plans that run here are placed for.
+  virtual std::string machine() const = 0;
   /// Workers that a call with `run` can have at once: plans that need more have to be cut for them.
   virtual int32_t available(const RunOptions&) const { return INT32_MAX; }
   virtual int64_t workspace_bytes(const Plan& plan) const = 0;

@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <ranges>
+#include <vector>
 
 #include "core/file.h"
 #include "core/json.h"
@@ -46,16 +48,34 @@ void for_each_field(M& m, F&& f) {
 [[noreturn]] void refuse(std::string_view spec, std::string nearest) {
   throw Error(
       ErrorCode::invalid_argument, "schedule.make_machine", "no such machine",
-      {"machine", std::string(spec), "h200, cpu, paper:C,R or @file.json", std::move(nearest)});
+      {"machine", std::string(spec),
+       "h200, h200:WORKERS, h200:WORKERS,GHZ, cpu, paper:C,R or @file.json", std::move(nearest)});
 }
 
-double number(std::string_view text, std::string_view spec) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) ||
-      value < 0)
-    refuse(spec, "paper:1,1");
-  return value;
+/// The numbers behind the colon of `spec`, which commas separate.
+std::vector<double> numbers(std::string_view spec, const char* nearest) {
+  std::vector<double> found;
+  for (const auto part : std::views::split(spec.substr(spec.find(':') + 1), ',')) {
+    const char* const end = part.data() + part.size();
+    const auto [stop, error] = std::from_chars(part.data(), end, found.emplace_back());
+    if (error != std::errc() || stop != end || !std::isfinite(found.back()) || found.back() < 0)
+      refuse(spec, nearest);
+  }
+  return found;
+}
+
+/// `machine` with other workers, and perhaps another clock.
+Machine resized(Machine machine, std::string_view spec) {
+  constexpr double kMostWorkers = 1 << 20;
+  const std::vector<double> counts = numbers(spec, "h200:132");
+  const double workers = counts[0];
+  if (counts.size() > 2 || workers < 1 || workers > kMostWorkers ||
+      workers != std::floor(workers) || counts.back() == 0)
+    refuse(spec, "h200:132");
+  machine.name = spec;
+  machine.workers = static_cast<int32_t>(workers);
+  if (counts.size() == 2) machine.clock_ghz = counts[1];
+  return machine;
 }
 
 template <class T>
@@ -95,18 +115,16 @@ Machine Machine::paper(double compute, double reduce, int32_t workers) {
 }
 
 Machine make_machine(std::string_view spec) {
-  constexpr std::string_view kPaper = "paper:";
   static const Machine h200 = machine_from_json(machines::kH200);
   static const Machine cpu = machine_from_json(machines::kCpu);
   if (spec == "h200") return h200;
   if (spec == "cpu") return cpu;
   if (spec.starts_with('@')) return machine_from_json(read_text(std::string(spec.substr(1))));
-  if (spec.starts_with(kPaper)) {
-    const std::string_view costs = spec.substr(kPaper.size());
-    const size_t comma = costs.find(',');
-    if (comma == std::string_view::npos) refuse(spec, "paper:1,1");
-    return Machine::paper(number(costs.substr(0, comma), spec),
-                          number(costs.substr(comma + 1), spec), 1);
+  if (spec.starts_with("h200:")) return resized(h200, spec);
+  if (spec.starts_with("paper:")) {
+    const std::vector<double> costs = numbers(spec, "paper:1,1");
+    if (costs.size() != 2) refuse(spec, "paper:1,1");
+    return Machine::paper(costs[0], costs[1], 1);
   }
   refuse(spec, nearest_name(spec, std::array<std::string, 2>{"h200", "cpu"}));
 }

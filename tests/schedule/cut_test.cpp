@@ -63,6 +63,12 @@ TEST(Cut, KeepsEverySumAndNeedsOneResident) {
       EXPECT_EQ(cut.orders[0]->runs, whole.orders[0]->runs);
       EXPECT_EQ(sums_of(*cut.orders[0]), sums_of(*whole.orders[0]));
       EXPECT_EQ(plan_from_json(to_json(cut)).fingerprint(), whole.fingerprint());
+      options.machine.workers = 3;  // as of a share of a GPU
+      const Plan small = make_plan(problem, mask, options);
+      EXPECT_EQ(small.placement.workers, 3);
+      EXPECT_EQ(small.residency, 1);
+      EXPECT_EQ(small.fingerprint(), whole.fingerprint());
+      options.machine.workers = 132;
       options.residents = whole.residency;
       EXPECT_EQ(make_plan(problem, mask, options).orders[0]->chains, whole.orders[0]->chains);
     }

@@ -193,11 +193,18 @@ TEST(Machine, ComesBackFromJson) {
   }
   EXPECT_EQ(make_machine("paper:3,1.5").reduce, 1.5);
   EXPECT_EQ(make_machine("h200").workers, 132);
+  Machine small = make_machine("h200:108,1.41");
+  EXPECT_EQ(small.workers, 108);
+  EXPECT_EQ(small.clock_ghz, 1.41);
+  EXPECT_EQ(make_machine("h200:108").clock_ghz, make_machine("h200").clock_ghz);
+  small.name = "h200", small.workers = 132, small.clock_ghz = make_machine("h200").clock_ghz;
+  EXPECT_EQ(small, make_machine("h200")) << "no more than these differ";
 }
 
 TEST(Machine, RefusesWhatItDoesNotKnow) {
   for (const char* spec :
-       {"h100", "paper:1", "paper:1,x", "paper:-1,1", "paper:inf,1", "@/no/such/file", "@/"})
+       {"h100", "h200:", "h200:0", "h200:2.5", "h200:1048577", "h200:8,0", "h200:8,1,1", "paper:1",
+        "paper:1,x", "paper:-1,1", "paper:inf,1", "@/no/such/file", "@/"})
     EXPECT_THROW(make_machine(spec), Error) << spec;
   for (const char* json : {
            R"({"computes": 1})",

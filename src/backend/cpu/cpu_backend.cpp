@@ -26,6 +26,7 @@ class CpuBackend final : public Backend {
   int32_t residents() const override {
     return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
   }
+  std::string machine() const override { return "cpu"; }
 
   int64_t workspace_bytes(const Plan& plan) const override {
     return plan.pass == Pass::forward ? cpu::forward_workspace_bytes(plan)

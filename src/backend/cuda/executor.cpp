@@ -306,6 +306,10 @@ void CudaBackend::check_plan(const Plan& plan) const {
   if (loaded(plan.pass)) check_whole_rows(plan, "cuda.kernel");
 }
 
+std::string CudaBackend::machine() const {
+  return fmt::format("h200:{}", device_.multiprocessors);  // the one GPU that was calibrated
+}
+
 int32_t CudaBackend::available(const RunOptions& run) const {
   const DeviceGuard guard(device_.index);
   return multiprocessors_of(device_, static_cast<cudaStream_t>(run.stream));

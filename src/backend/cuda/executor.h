@@ -32,6 +32,7 @@ class CudaBackend : public Backend {
   void check_plan(const Plan& plan) const override;
   void check_waits() const override;
   int32_t residents() const override { return device_.multiprocessors; }
+  std::string machine() const override;
   /// Those of run.stream's green context or MPS share: one CTA of the Hopper kernels fills each.
   int32_t available(const RunOptions& run) const override;
   int64_t workspace_bytes(const Plan& plan) const override;

@@ -46,6 +46,7 @@ class TlBackend final : public Backend {
     return program ? program->kernel.tile : TileShape{0, 0};
   }
   int32_t residents() const override { return cpu_->residents(); }
+  std::string machine() const override { return cpu_->machine(); }
 
   void check(const Problem& p) const override {
     p.validate();
