@@ -1,81 +1,51 @@
 #include "cases.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <regex>
 
+#include "bench/workloads.h"
+#include "result.h"
+
 namespace verbatim::app {
 namespace {
 
-std::vector<Case> dense() {
-  std::vector<Case> cases;
-  for (const int dim : {128, 64}) {
-    for (const char* mask : {"causal", "full"}) {
-      for (const int len : {512, 1024, 2048, 4096, 8192, 16384}) {
-        cases.push_back({"dense", fmt::format("hd{} {} {}", dim, mask, len),
-                         fmt::format("--mask {} --batch {} --seqlen {} --q-heads {} --head-dim {} "
-                                     "--dtype bf16",
-                                     mask, 16384 / len, len, 2048 / dim, dim)});
-      }
-    }
-  }
-  return cases;
+/// A parameter of a mask as its option takes it.
+std::string text_of(const Json& value) {
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> entries;
+  for (const Json& entry : value) entries.push_back(entry.dump());
+  return fmt::format("{}", fmt::join(entries, ","));
 }
 
-std::vector<Case> gqa() {
-  std::vector<Case> cases;
-  for (const char* mask : {"causal", "full"}) {
-    cases.push_back({"gqa", fmt::format("hd128 {} 64:8 8192", mask),
-                     fmt::format("--mask {} --seqlen 8192 --q-heads 64 --kv-heads 8 "
-                                 "--head-dim 128 --dtype bf16",
-                                 mask)});
+Case case_of(const std::string& set, const bench::Workload& one) {
+  std::string mask = "--mask " + one.mask;
+  for (const auto& [name, value] : one.params.items()) {
+    std::string option = name;
+    std::ranges::replace(option, '_', '-');
+    mask += fmt::format(" --{} {}", option, text_of(value));
   }
-  return cases;
-}
-
-/// Parameters of the FlexAttention table that docs/benchmarks.md compares with.
-std::vector<Case> static_masks() {
-  const std::string documents =
-      " --doc-lengths 380,18,147,124,561,433,1606,59,216,21,122,260,19,114,394,287,123,322,825,4,"
-      "801,466,177,90,623";
-  std::vector<Case> cases;
-  for (const auto& [mask, parameters] : std::initializer_list<std::pair<std::string, std::string>>{
-           {"full", ""},
-           {"causal", ""},
-           {"full_sliding_window", " --window 1024"},
-           {"causal_sliding_window", " --window 1024"},
-           {"full_document", documents},
-           {"causal_document", documents},
-           {"share_question", documents},
-           {"causal_blockwise", documents},
-           {"global_sliding", " --global 397 --window 397"},
-           {"prefix_lm_causal", " --prefix 1520"},
-           {"prefix_lm_document", documents + " --prefix 195"},
-           {"block_causal_document", " --doc-lengths 6144,2048 --block 1024"}}) {
-    cases.push_back({"masks", mask,
-                     fmt::format("--mask {}{} --seqlen 8192 --q-heads 64 --kv-heads 8 "
-                                 "--head-dim 128 --dtype bf16",
-                                 mask, parameters)});
-  }
-  return cases;
+  return {set, one.name,
+          fmt::format("{} --batch {} --seqlen {} --q-heads {} --kv-heads {} --head-dim {} "
+                      "--dtype bf16",
+                      mask, one.batch, one.seqlen, one.q_heads, one.kv_heads, one.head_dim)};
 }
 
 }  // namespace
 
 std::vector<Case> cases_of(const std::string& sets) {
   std::vector<Case> all;
-  for (const std::string& set : parse_names(sets, "--set", {"dense", "gqa", "masks"})) {
-    const std::vector<Case> cases = set == "dense" ? dense()
-                                    : set == "gqa" ? gqa()
-                                                   : static_masks();
-    all.insert(all.end(), cases.begin(), cases.end());
-  }
+  for (const std::string& set : parse_names(sets, "--set", bench::set_names()))
+    for (const bench::Workload& one : bench::workloads(set)) all.push_back(case_of(set, one));
   return all;
 }
 
 void add_case_options(CLI::App& command, std::string& sets, std::string& match) {
-  command.add_option("--set", sets, "Instead of one problem: of dense, gqa, masks")
+  command
+      .add_option("--set", sets,
+                  fmt::format("Instead of one problem: of {}", fmt::join(bench::set_names(), ", ")))
       ->group("Cases")
       ->type_name("A,B,...");
   command.add_option("--match", match, "Of the set, names that match a regular expression")

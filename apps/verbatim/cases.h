@@ -19,9 +19,8 @@ void add_case_options(CLI::App& command, std::string& sets, std::string& match);
 /// when `given` says something beside a set.
 std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,
                                const Case& given);
-/// Comma-separated names of sets. "dense": the 24 shapes of FlashAttention and DASH (16384 tokens,
-/// hidden size 2048). "gqa": 64:8 heads, 8192 tokens. "masks": the 12 static masks, 64:8 heads,
-/// 8192 tokens. bf16 all. Throws Error naming the nearest set.
+/// The problems of sets of bench/workloads.json, whose names commas separate. Throws Error naming
+/// the nearest set.
 std::vector<Case> cases_of(const std::string& sets);
 
 /// The options of `command` that were given and belong to one of `groups`, as they would be typed.

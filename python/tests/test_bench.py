@@ -98,14 +98,24 @@ def test_sixty_percent_of_mixed_tokens_are_in_long_documents():
 
 
 def test_sets_have_unique_names_and_masks_of_their_length():
-    for name in ("dense", "longca", "sparse", "mqa", "models"):
+    for name in ("dense", "gqa", "longca", "sparse", "mqa", "models"):
         cases = workloads.cases(name, workloads.Choice(seqlens=(256, 512)))
         assert len({case.name for case in cases}) == len(cases)
         for case in cases[:60]:
             p = case.problem
             shown = case.mask.dense(p.q_len, kv_heads=p.kv_heads).sum()
             assert case.area == shown * p.batch * p.q_heads // p.kv_heads, case.name
-    assert len(workloads.cases("dense", workloads.Choice())) == 24
+    dense = workloads.cases("dense", workloads.Choice())
+    assert len(dense) == 24
+    assert dense[7].name == "hd128 full 1024"
+    assert tuple(dense[7].problem)[:7] == (16, 16, 16, 1024, 1024, 128, 128)
+    documents = workloads.cases("masks", workloads.Choice())  # of one length
+    assert len(documents) == 12 and all(case.area > 0 for case in documents)
+    chosen = workloads.Choice(seqlens=(64,), heads=((4, 2), (2, 1)), head_dims=(32,), batch=3)
+    assert [(case.name, *case.problem[:4]) for case in workloads.cases("mqa", chosen)] == [
+        (f"{q}:{kv} {mask} 64", 3, q, kv, 64)
+        for q, kv in ((4, 2), (2, 1)) for mask in ("causal", "full")
+    ]  # fmt: skip
     names = {case.mask.name for case in workloads.cases("longca", workloads.Choice())}
     assert len(names) == 12
 

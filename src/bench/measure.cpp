@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/workloads.h"
+
 namespace verbatim::bench {
 
 std::string_view to_string(Protocol protocol) {
@@ -33,25 +35,27 @@ Timing summarise(std::vector<double> calls, double clock_mhz) {
 std::vector<Timing> measure_in_turn(const Device& device, Protocol protocol,
                                     std::span<const std::function<void()>> calls) {
   using Clock = std::chrono::steady_clock;
-  using namespace std::chrono_literals;
+  using Seconds = std::chrono::duration<double>;
   const size_t n = calls.size();
   std::vector<std::vector<double>> times(n);
   if (protocol == Protocol::rested) {
-    constexpr size_t kWarmUp = 3, kTimed = 10;
+    const auto& [idle_s, warm_up_calls, timed_calls] = protocols().rested;
     for (size_t burst = 0; burst < n; ++burst) {  // no longer than if there were one call
-      std::this_thread::sleep_for(500ms);
-      for (size_t i = 0; i < kWarmUp + kTimed; ++i) {
+      std::this_thread::sleep_for(Seconds(idle_s));
+      for (size_t i = 0; i < warm_up_calls + timed_calls; ++i) {
         const size_t which = (burst + i) % n;
         const double ms = device.time(calls[which]);
-        if (i >= kWarmUp) times[which].push_back(ms);
+        if (i >= warm_up_calls) times[which].push_back(ms);
       }
     }
   } else {
     const auto each = [&](auto&& take) {
       for (size_t which = 0; which < n; ++which) take(which, device.time(calls[which]));
     };
-    for (const auto end = Clock::now() + 600ms; Clock::now() < end;) each([](size_t, double) {});
-    const auto end = Clock::now() + n * 300ms;
+    const auto& [warm_up_s, timed_s] = protocols().sustained;
+    for (const auto end = Clock::now() + Seconds(warm_up_s); Clock::now() < end;)
+      each([](size_t, double) {});
+    const auto end = Clock::now() + Seconds(static_cast<double>(n) * timed_s);
     do {
       each([&](size_t which, double ms) { times[which].push_back(ms); });
     } while (Clock::now() < end);

@@ -10,9 +10,10 @@
 
 namespace verbatim::bench {
 
+/// How long and how often: bench/workloads.json.
 enum class Protocol {
-  rested,     // 0.5 s idle, 3 calls to warm up, the median of 10 calls
-  sustained,  // 0.6 s of the same work, then the median over 0.3 s
+  rested,     // idle, calls to warm up, then the median of some calls
+  sustained,  // the same work for a while, then the median over some time
 };
 std::string_view to_string(Protocol protocol);
 
@@ -25,7 +26,7 @@ struct Timing {
 };
 Timing measure(const Device& device, Protocol protocol, const std::function<void()>& call);
 /// Of each of `calls`, made in turn, so that heat and clock are the same for all. Rested: one burst
-/// of 13 calls for each of them, so that bursts are as long as of one; sustained: 0.3 s for each.
+/// for each of them, so that bursts are as long as of one; sustained: as long for each as for one.
 std::vector<Timing> measure_in_turn(const Device& device, Protocol protocol,
                                     std::span<const std::function<void()>> calls);
 /// How many times as long as `b` a call of `a` takes, of two that were timed in turn: the median of

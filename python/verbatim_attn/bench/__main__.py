@@ -207,8 +207,8 @@ def _add_block(row: dict[str, Any], case: Any, provider: Any, device: Any, proto
 
 def _list() -> None:
     print("sets")
-    for name, make in workloads.SETS.items():
-        print(f"  {name:<10} {' '.join((make.__doc__ or '').split())}")
+    for name in workloads.SETS:
+        print(f"  {name:<10} {' '.join(workloads.about(name).split())}")
     print("providers")
     for name, provider in registry.known().items():
         print(f"  {name:<24} {provider.available() or 'available'}")

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .workloads import LISTS
+
 Timing = dict[str, float]
 
 # Clock cycles (about 1 ms) for which the GPU waits before a call is timed, so that it never waits
@@ -51,23 +53,25 @@ class Device:
 
     def times_in_turn(self, calls: Sequence[Callable[[], Any]], protocol: str) -> list[list[float]]:
         """Milliseconds of every call, called one after another again and again, so that clocks
-        and limits are alike for all. rested: for each call a burst, 0.5 s idle, 3 calls to warm up
-        and 10 timed. sustained: 0.6 s of the same work, then 0.3 s timed for each call."""
+        and limits are alike for all. rested: for each call a burst, idle, then calls to warm up
+        and timed ones. sustained: the same work for a while, then as long timed for each call. How
+        long and how often: bench/workloads.json."""
+        lasts = LISTS["protocols"][protocol]
         times: list[list[float]] = [[] for _ in calls]
         if protocol == "rested":
             for burst in range(len(calls)):  # no longer than if there were one call
-                time.sleep(0.5)
-                for i in range(13):
+                time.sleep(lasts["idle_s"])
+                for i in range(lasts["warm_up_calls"] + lasts["timed_calls"]):
                     which = (burst + i) % len(calls)
                     ms = self.time(calls[which])
-                    if i >= 3:
+                    if i >= lasts["warm_up_calls"]:
                         times[which].append(ms)
         else:
-            end = time.perf_counter() + 0.6
+            end = time.perf_counter() + lasts["warm_up_s"]
             while time.perf_counter() < end:
                 for call in calls:
                     self.time(call)
-            end = time.perf_counter() + 0.3 * len(calls)
+            end = time.perf_counter() + lasts["timed_s"] * len(calls)
             while not times[0] or time.perf_counter() < end:
                 for taken, call in zip(times, calls, strict=True):
                     taken.append(self.time(call))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import itertools
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,6 +20,12 @@ from .models import MODELS
 from .sampling import document_lengths
 
 Heads = tuple[int, int]  # query heads, KV heads
+
+# bench/workloads.json, which the tool reads, too: beside this file, or in the tree.
+_PLACES = (Path(__file__).parent, Path(__file__).parents[3] / "bench")
+LISTS: dict[str, Any] = json.loads(
+    next(f for place in _PLACES if (f := place / "workloads.json").exists()).read_text()
+)
 
 
 @dataclass(frozen=True)
@@ -87,22 +96,45 @@ def problem(
     return Problem(batch, *heads, length, length, dim, dim_v or dim, choice.dtype, seed=choice.seed)
 
 
-def dense(choice: Choice) -> Iterator[Case]:
-    """FlashAttention's and DASH's shapes: 16384 tokens, hidden size 2048."""
-    for dim in choice.head_dims or (128, 64):
-        for mask in (masks.Causal(), masks.Full()):
-            for length in choice.seqlens or (512, 1024, 2048, 4096, 8192, 16384):
-                for heads in choice.heads or ((2048 // dim, 2048 // dim),):
-                    sizes = problem(choice, max(1, 16384 // length), heads, length, dim)
-                    yield Case("dense", f"hd{dim} {mask.name} {length}", sizes, mask)
+def _listed(name: str, choice: Choice) -> Iterator[Case]:
+    """A set of SETS whose masks are not drawn: every combination of its lists."""
+    listed = LISTS["sets"][name]
+    each = {**listed["each"], "mask": [*map(_mask, _entries(listed["each"]["mask"]))]}
+    for key, asked in (
+        ("seqlen", choice.seqlens), ("head_dim", choice.head_dims), ("heads", choice.heads)
+    ):  # fmt: skip
+        if asked:
+            each[key] = asked
+    for values in itertools.product(*each.values()):
+        chosen = dict(zip(each, values, strict=True))
+        dim, length, mask = chosen["head_dim"], chosen["seqlen"], chosen["mask"]
+        heads = chosen.get("heads") or (listed["hidden"] // dim,) * 2
+        batch = max(1, listed["tokens"] // length) if "tokens" in listed else listed.get("batch", 1)
+        title = listed["name"].format(
+            head_dim=dim, heads=f"{heads[0]}:{heads[1]}", mask=mask.name, seqlen=length
+        )
+        yield Case(name, title, problem(choice, batch, tuple(heads), length, dim), mask)
+
+
+def _entries(masks_of_set: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for entry in masks_of_set:
+        if isinstance(entry, str):
+            yield entry, {}
+        else:
+            yield from ((name, entry["params"]) for name in entry["names"])
+
+
+def _mask(entry: tuple[str, dict[str, Any]]) -> Mask:
+    name, params = entry
+    return next(made for made in Mask.__subclasses__() if made.name == name)(*params.values())
 
 
 def longca(choice: Choice) -> Iterator[Case]:
     """LongCA-bench's twelve static masks, without the defects of its code: head dim 128."""
-    lengths = (1024, 2048, 4096, 8192, 16384, 32768, 49152)
-    for dim in choice.head_dims or (128,):
-        for heads in choice.heads or ((64, 8), (64, 64)):
-            for length in choice.seqlens or lengths:
+    each = LISTS["drawn"]["longca"]
+    for dim in choice.head_dims or each["head_dim"]:
+        for heads in choice.heads or each["heads"]:
+            for length in choice.seqlens or each["seqlen"]:
                 for make in STATIC_MASKS:
                     drawn = make not in (_full, _causal, _full_window, _causal_window)
                     for seed in range(choice.seed, choice.seed + (choice.samples if drawn else 1)):
@@ -118,28 +150,18 @@ def longca(choice: Choice) -> Iterator[Case]:
 def sparse(choice: Choice) -> Iterator[Case]:
     """LongCA-bench's block-sparse masks: blocks of 64, of 128, and of unequal sizes around 128, the
     share 0.2, 0.5 or 0.8 of each row of blocks, another choice for every KV head."""
-    for dim in choice.head_dims or (128,):
-        for heads in choice.heads or ((64, 8), (64, 64)):
-            for length in choice.seqlens or (16384, 32768, 65536, 131072):
-                for block in ("64", "128", "variable"):
-                    for density in (0.2, 0.5, 0.8):
+    each = LISTS["drawn"]["sparse"]
+    for dim in choice.head_dims or each["head_dim"]:
+        for heads in choice.heads or each["heads"]:
+            for length in choice.seqlens or each["seqlen"]:
+                for block in each["block"]:
+                    for density in each["density"]:
                         mask = _blocks(block, length, density, choice.seed)
                         yield Case(
                             "sparse", f"block {block} {density} {heads[0]}:{heads[1]} {length}",
                             problem(choice, 1, heads, length, dim), mask,
                             {"source": "blocks", "seed": choice.seed},
                         )  # fmt: skip
-
-
-def mqa(choice: Choice) -> Iterator[Case]:
-    """The FlashAttention reproduction's memory study: batch 4, 16 query heads of 64, as many KV
-    heads or one."""
-    for dim in choice.head_dims or (64,):
-        for heads in choice.heads or ((16, 16), (16, 1)):
-            for mask in (masks.Causal(), masks.Full()):
-                for length in choice.seqlens or (1024, 2048, 4096, 8192):
-                    name = f"{heads[0]}:{heads[1]} {mask.name} {length}"
-                    yield Case("mqa", name, problem(choice, 4, heads, length, dim), mask)
 
 
 def models(choice: Choice) -> Iterator[Case]:
@@ -165,14 +187,19 @@ def given(choice: Choice) -> Iterator[Case]:
                 yield Case("given", name, problem(choice, 1, heads, length, dim), choice.mask)
 
 
-SETS = {
-    "dense": dense,
+SETS: dict[str, Callable[[Choice], Iterator[Case]]] = {
+    **{name: functools.partial(_listed, name) for name in LISTS["sets"]},
     "longca": longca,
     "sparse": sparse,
-    "mqa": mqa,
     "models": models,
     "given": given,
 }
+
+
+def about(name: str) -> str:
+    """What a set holds."""
+    listed = LISTS["sets"].get(name)
+    return listed["about"] + "." if listed else SETS[name].__doc__ or ""
 
 
 def cases(sets: str, choice: Choice) -> list[Case]:
