@@ -11,9 +11,51 @@
 namespace verbatim::app {
 namespace {
 
+std::string target_names() {
+  std::string names;
+  for (const tl::Target& target : tl::targets())
+    names += (names.empty() ? "" : ", ") + std::string(target.name);
+  return names;
+}
+
+/// A program, and what it is examined for.
+struct ProgramOptions {
+  std::string file, target, level = "invariant";
+
+  CLI::Option* add_to(CLI::App& command, const char* what, const std::string& otherwise);
+  tl::Emitted emit() const {
+    return tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
+  }
+};
+
+void add_file(CLI::App& command, std::string& file, const char* what) {
+  command.add_option("FILE", file, what)->required()->type_name("");
+}
+
+/// Returns --target; `otherwise` says what holds without it.
+CLI::Option* ProgramOptions::add_to(CLI::App& command, const char* what,
+                                    const std::string& otherwise) {
+  add_file(command, file, what);
+  command
+      .add_option("--level", level,
+                  "What stays equal between runs: above not_guaranteed every sum has an order")
+      ->type_name("NAME")
+      ->capture_default_str();
+  return command.add_option("--target", target, "GPU: " + target_names() + otherwise)
+      ->type_name("NAME");
+}
+
+constexpr const char* kOwnTarget = " (default: the program's)";
+
 struct FormatCommand {
   std::string file;
   bool write = false;
+
+  void add_to(CLI::App& sub) {
+    add_file(sub, file, "A program");
+    sub.add_flag("--write", write, "To the file itself, not to stdout");
+    sub.footer("Example: verbatim tl fmt kernels/tl/forward.tl");
+  }
 
   int run() const {
     const std::string text = read_text(file), formatted = tl::format(text, file);
@@ -27,20 +69,25 @@ struct FormatCommand {
 };
 
 struct CheckCommand {
-  std::string file, target, level = "invariant";
+  ProgramOptions program;
   bool sketch = false, fix = false;
+
+  void add_to(CLI::App& sub) {
+    program.add_to(sub, "A program", kOwnTarget);
+    sub.add_flag("--sketch", sketch, "Sizes, Allocate, Reshape and Wait may be missing");
+    sub.add_flag("--fix", fix,
+                 "Apply the edits that faults suggest; the file is written when none is left");
+    sub.footer(
+        "Example: verbatim tl check --sketch kernels/tl/forward.tl\n"
+        "Every fault comes with its place, its code (docs/tl.md), and what would be right. Exit\n"
+        "code 2 when there is one.");
+  }
 
   int run() const;
 };
 
-std::string target_names() {
-  std::string names;
-  for (const tl::Target& target : tl::targets())
-    names += (names.empty() ? "" : ", ") + std::string(target.name);
-  return names;
-}
-
 int CheckCommand::run() const {
+  const auto& [file, target, level] = program;
   const tl::CheckOptions options{target, level_from_string(level), sketch};
   std::string text = read_text(file);
   std::vector<tl::Diagnostic> faults = tl::check(text, options);
@@ -62,12 +109,31 @@ int CheckCommand::run() const {
 }
 
 struct ReasonCommand {
+  ProgramOptions program;
   ProblemOptions problem;
-  std::string file, target, level = "invariant", output;
+  std::string output;
   int64_t tile_q = 0, tile_kv = 0;
 
+  void add_to(CLI::App& sub) {
+    program.add_to(sub, "A sketch", "")->required();
+    sub.add_option("--output", output, "Where the whole program goes")
+        ->required()
+        ->type_name("FILE")
+        ->check(why_not_writable);
+    sub.add_option("--tile-q", tile_q, "Queries per tile (default: the contract's)")
+        ->type_name("N");
+    sub.add_option("--tile-kv", tile_kv, "Keys per tile (default: the contract's)")->type_name("N");
+    problem.add_to(sub);
+    sub.footer(
+        "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output "
+        "f.tl\n"
+        "Writes parameters, coordinates, Allocate, Reshape and Wait, each choice with its reason.\n"
+        "Of the problem only the dtype (bf16 or f16) and the head dims count.");
+  }
+
   int run() const {
-    tl::ReasonOptions options{
+    const auto& [file, target, level] = program;
+    const tl::ReasonOptions options{
         make_problem(problem, {}), {tile_q, tile_kv}, target, level_from_string(level)};
     for (const auto& [name, value] :
          {std::pair{"--tile-q", tile_q}, std::pair{"--tile-kv", tile_kv}})
@@ -78,11 +144,21 @@ struct ReasonCommand {
 };
 
 struct EmitCommand {
-  std::string file, target, level = "invariant", output;
+  ProgramOptions program;
+  std::string output;
+
+  void add_to(CLI::App& sub) {
+    program.add_to(sub, "TL code", kOwnTarget);
+    sub.add_option("--output", output, "Where the file goes, named by pass and target")
+        ->required()
+        ->type_name("FOLDER");
+    sub.footer(
+        "Example: verbatim tl emit f.tl --output generated\n"
+        "Writes one file, each block under its line of TL, byte for byte the same every time.");
+  }
 
   int run() const {
-    const tl::Emitted emitted =
-        tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
+    const tl::Emitted emitted = program.emit();
     std::filesystem::create_directories(output);
     const std::filesystem::path path = std::filesystem::path(output) / (emitted.name + ".cu");
     write_file(path, emitted.source);
@@ -92,117 +168,39 @@ struct EmitCommand {
 };
 
 struct BuildCommand {
-  std::string file, target, level = "invariant", output;
+  ProgramOptions program;
+  std::string output;
   std::vector<std::string> archs;
 
+  void add_to(CLI::App& sub) {
+    program.add_to(sub, "TL code", kOwnTarget);
+    sub.add_option("--arch", archs,
+                   "What nvcc makes: sm_N (machine code), compute_N (PTX); default: both, the "
+                   "target's")
+        ->type_name("NAME")
+        ->expected(1, 8);
+    sub.add_option("--output", output, "Where source and library go")
+        ->required()
+        ->type_name("FOLDER");
+    sub.footer(
+        "Example: verbatim tl build f.tl --output generated\n"
+        "As emit, then nvcc. run, verify and bench take the library, or the program itself, with\n"
+        "--device cuda --kernel.");
+  }
+
   int run() const {
-    const tl::Emitted emitted =
-        tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
+    const tl::Emitted emitted = program.emit();
     const std::filesystem::path library = tl::build(emitted, output, archs);
     fmt::print("{}: arithmetic {}\n", library.string(), emitted.arithmetic);
     return 0;
   }
 };
 
-void add_file(CLI::App& command, std::string& file, const char* what) {
-  command.add_option("FILE", file, what)->required()->type_name("");
-}
-
-void add_target(CLI::App& command, std::string& target, const std::string& otherwise) {
-  command.add_option("--target", target, "GPU: " + target_names() + otherwise)->type_name("NAME");
-}
-
-void add_level(CLI::App& command, std::string& level) {
-  command
-      .add_option("--level", level,
-                  "What stays equal between runs: above not_guaranteed every sum has an order")
-      ->type_name("NAME")
-      ->capture_default_str();
-}
-
-void add_format(CLI::App& tl, Action& action) {
-  auto command = std::make_shared<FormatCommand>();
-  CLI::App* sub = tl.add_subcommand("fmt", "Write a program in its one layout");
-  add_file(*sub, command->file, "A program");
-  sub->add_flag("--write", command->write, "To the file itself, not to stdout");
-  sub->footer("Example: verbatim tl fmt kernels/tl/forward.tl");
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
-}
-
-void add_check(CLI::App& tl, Action& action) {
-  auto command = std::make_shared<CheckCommand>();
-  CLI::App* sub = tl.add_subcommand("check", "Say what is wrong with a program, and what is right");
-  add_file(*sub, command->file, "A program");
-  add_target(*sub, command->target, " (default: the program's)");
-  add_level(*sub, command->level);
-  sub->add_flag("--sketch", command->sketch, "Sizes, Allocate, Reshape and Wait may be missing");
-  sub->add_flag("--fix", command->fix,
-                "Apply the edits that faults suggest; the file is written when none is left");
-  sub->footer(
-      "Example: verbatim tl check --sketch kernels/tl/forward.tl\n"
-      "Every fault comes with its place, its code (docs/tl.md), and what would be right. Exit code "
-      "2\n"
-      "when there is one.");
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
-}
-
-void add_reason(CLI::App& tl, Action& action) {
-  auto command = std::make_shared<ReasonCommand>();
-  CLI::App* sub = tl.add_subcommand("reason", "Complete a sketch for a problem and a GPU");
-  add_file(*sub, command->file, "A sketch");
-  add_target(*sub, command->target, "");
-  sub->get_option("--target")->required();
-  sub->add_option("--output", command->output, "Where the whole program goes")
-      ->required()
-      ->type_name("FILE")
-      ->check(why_not_writable);
-  add_level(*sub, command->level);
-  sub->add_option("--tile-q", command->tile_q, "Queries per tile (default: the contract's)")
-      ->type_name("N");
-  sub->add_option("--tile-kv", command->tile_kv, "Keys per tile (default: the contract's)")
-      ->type_name("N");
-  command->problem.add_to(*sub);
-  sub->footer(
-      "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output f.tl\n"
-      "Writes parameters, coordinates, Allocate, Reshape and Wait, each choice with its reason. Of "
-      "the\n"
-      "problem only the dtype (bf16 or f16) and the head dims count.");
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
-}
-
-void add_emit(CLI::App& tl, Action& action) {
-  auto command = std::make_shared<EmitCommand>();
-  CLI::App* sub = tl.add_subcommand("emit", "Translate TL code to CUDA C++");
-  add_file(*sub, command->file, "TL code");
-  add_target(*sub, command->target, " (default: the program's)");
-  add_level(*sub, command->level);
-  sub->add_option("--output", command->output, "Where the file goes, named by pass and target")
-      ->required()
-      ->type_name("FOLDER");
-  sub->footer(
-      "Example: verbatim tl emit f.tl --output generated\n"
-      "Writes one file, each block under its line of TL, byte for byte the same every time.");
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
-}
-
-void add_build(CLI::App& tl, Action& action) {
-  auto command = std::make_shared<BuildCommand>();
-  CLI::App* sub = tl.add_subcommand("build", "Compile TL code to a library that a GPU runs");
-  add_file(*sub, command->file, "TL code");
-  add_target(*sub, command->target, " (default: the program's)");
-  add_level(*sub, command->level);
-  sub->add_option("--arch", command->archs,
-                  "What nvcc makes: sm_N (machine code), compute_N (PTX); default: both, the "
-                  "target's")
-      ->type_name("NAME")
-      ->expected(1, 8);
-  sub->add_option("--output", command->output, "Where source and library go")
-      ->required()
-      ->type_name("FOLDER");
-  sub->footer(
-      "Example: verbatim tl build f.tl --output generated\n"
-      "As emit, then nvcc. run, verify and bench take the library, or the program itself, with\n"
-      "--device cuda --kernel.");
+template <class Command>
+void add_command(CLI::App& tl, Action& action, const char* name, const char* what) {
+  auto command = std::make_shared<Command>();
+  CLI::App* sub = tl.add_subcommand(name, what);
+  command->add_to(*sub);
   sub->callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
@@ -215,11 +213,12 @@ void add_tl(CLI::App& root, Action& action) {
   sub->footer(
       "A sketch is a page of Copy and Compute statements; reason completes it for a GPU; run and\n"
       "verify take the whole program with --kernel. docs/tl.md has the language.");
-  add_format(*sub, action);
-  add_check(*sub, action);
-  add_reason(*sub, action);
-  add_emit(*sub, action);
-  add_build(*sub, action);
+  add_command<FormatCommand>(*sub, action, "fmt", "Write a program in its one layout");
+  add_command<CheckCommand>(*sub, action, "check",
+                            "Say what is wrong with a program, and what is right");
+  add_command<ReasonCommand>(*sub, action, "reason", "Complete a sketch for a problem and a GPU");
+  add_command<EmitCommand>(*sub, action, "emit", "Translate TL code to CUDA C++");
+  add_command<BuildCommand>(*sub, action, "build", "Compile TL code to a library that a GPU runs");
 }
 
 }  // namespace verbatim::app
