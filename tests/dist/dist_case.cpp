@@ -25,6 +25,16 @@ bool as_predicted(const DistPlan& plan, const std::vector<RankReport>& reports) 
 
 }  // namespace
 
+Problem problem_of(int64_t length, int64_t q_heads, int64_t kv_heads, int64_t dim) {
+  return {.q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .q_len = length,
+          .kv_len = length,
+          .head_dim = dim,
+          .head_dim_v = dim,
+          .dtype = Dtype::bf16};
+}
+
 DistCase::DistCase(const Problem& problem, const Mask& mask, TileShape tile,
                    const std::string& order)
     : tensors(problem, mask),

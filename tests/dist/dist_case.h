@@ -11,6 +11,11 @@
 
 namespace verbatim::test {
 
+constexpr TileShape kTile{16, 16};  // 13 tiles of 200 positions: some of 16 ranks get none
+
+/// bf16, one batch entry, as many queries as keys.
+Problem problem_of(int64_t length, int64_t q_heads = 16, int64_t kv_heads = 4, int64_t dim = 16);
+
 struct DistCase {
   Case tensors;
   Plan forward, backward;

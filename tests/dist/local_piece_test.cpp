@@ -152,7 +152,6 @@ Problem problem_of(const Mask& mask, int64_t batch) {
           .head_dim_v = 16,
           .dtype = Dtype::bf16};
 }
-constexpr TileShape kTile{16, 16};
 
 TEST(LocalPiece, MakesTheSameVisitsAtTheRowsOfItsMemory) {
   const std::vector<int64_t> documents{70, 16, 0, 130, 84};

@@ -14,18 +14,7 @@
 namespace verbatim::test {
 namespace {
 
-constexpr TileShape kTile{16, 16};
 constexpr double kTimeout = 2;
-
-Problem problem_of(int64_t length) {
-  return {.q_heads = 16,
-          .kv_heads = 4,
-          .q_len = length,
-          .kv_len = length,
-          .head_dim = 16,
-          .head_dim_v = 16,
-          .dtype = Dtype::bf16};
-}
 
 /// Every mask with every strategy; on eight ranks two masks.
 int run_all(dist::Processes& processes) {

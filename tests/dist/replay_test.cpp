@@ -6,18 +6,6 @@
 namespace verbatim::test {
 namespace {
 
-constexpr TileShape kTile{16, 16};  // 13 tiles of 200 positions: some of 16 ranks get none
-
-Problem problem_of(int64_t length, Dtype dtype = Dtype::bf16) {
-  return {.q_heads = 16,
-          .kv_heads = 4,
-          .q_len = length,
-          .kv_len = length,
-          .head_dim = 16,
-          .head_dim_v = 16,
-          .dtype = dtype};
-}
-
 TEST(Dist, TransfersMayComeLate) {
   DistCase c(problem_of(200), masks::causal(200, 200), kTile, "descending/split:2");
   for (const std::string& strategy : strategy_names()) {

@@ -6,27 +6,16 @@
 namespace verbatim::test {
 namespace {
 
-Problem problem_of(int64_t length, int64_t q_heads = 8, int64_t kv_heads = 4, int64_t dim = 16) {
-  return {.q_heads = q_heads,
-          .kv_heads = kv_heads,
-          .q_len = length,
-          .kv_len = length,
-          .head_dim = dim,
-          .head_dim_v = dim,
-          .dtype = Dtype::bf16};
-}
-constexpr TileShape kTile{16, 16};
-
 TEST(Dist, EveryShardingOfEveryStrategy) {
   const std::vector<int64_t> documents{70, 16, 0, 130, 84};
-  DistCase c(problem_of(300), masks::causal_document(documents), kTile);
+  DistCase c(problem_of(300, 8), masks::causal_document(documents), kTile);
   for (const std::string& strategy : strategy_names())
     for (const std::string& shard : shard_names())
       c.expect_same({.world = 4, .strategy = strategy, .shard = shard});
 }
 
 TEST(Dist, GroupsAndWindowsOfAnySize) {
-  DistCase c(problem_of(300), masks::causal(300, 300), kTile);
+  DistCase c(problem_of(300, 8), masks::causal(300, 300), kTile);
   for (const int32_t size : {1, 2, 4, 8})
     c.expect_same({.world = 8, .strategy = "usp", .shard = "zigzag", .ulysses_size = size});
   for (const int32_t window : {1, 2, 3, 6})
@@ -41,14 +30,15 @@ TEST(Dist, EveryOrder) {
   for (const OrderInfo& info : orders()) {
     if (info.pass == Pass::forward || info.level < Level::invariant) continue;
     for (const char* suffix : {"", "/split", "/split:2"}) {
-      DistCase c(problem_of(200), masks::causal(200, 200), kTile, info.name + std::string(suffix));
+      DistCase c(problem_of(200, 8), masks::causal(200, 200), kTile,
+                 info.name + std::string(suffix));
       for (const char* strategy : {"ulysses", "usp", "balanced"})
         c.expect_same({.world = 4, .strategy = strategy});
       c.expect_same({.world = 3, .strategy = "ring", .shard = "contiguous"});
     }
   }
   const std::vector<int64_t> documents{60, 140};
-  DistCase even(problem_of(200), masks::share_question(documents), kTile, "descending/even:4");
+  DistCase even(problem_of(200, 8), masks::share_question(documents), kTile, "descending/even:4");
   for (const std::string& strategy : strategy_names())
     even.expect_same({.world = 4, .strategy = strategy});
 }
@@ -74,7 +64,7 @@ TEST(Dist, GroupsThatRanksCutInTheMiddle) {
 
 TEST(Dist, OtherNumbersOfQueriesAndKeys) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f16}) {
-    Problem p = problem_of(0);
+    Problem p = problem_of(0, 8);
     p.q_len = 137;
     p.kv_len = 251;
     p.dtype = dtype;
@@ -89,7 +79,7 @@ TEST(Dist, OtherNumbersOfQueriesAndKeys) {
 }
 
 TEST(Dist, BatchesPaddingAndDropout) {
-  Problem p = problem_of(150);
+  Problem p = problem_of(150, 8);
   p.batch = 3;
   p.dropout = 0.3;
   p.seed = 5;
