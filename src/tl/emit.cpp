@@ -18,7 +18,7 @@ namespace verbatim::tl {
 namespace {
 
 constexpr const char* kOperation = "tl.emit";
-constexpr const char* kVersion = "emit.1";  // raised with the bits of what is written
+constexpr const char* kVersion = "emit.2";  // raised with the bits of what is written
 
 /// A target that is translated for.
 struct Gpu {
@@ -51,7 +51,7 @@ class Emitter {
     refuse_what_is_missing();
     head();
     shared();
-    worker();
+    chain();
     entry();
     return std::move(out_);
   }
@@ -109,7 +109,7 @@ class Emitter {
   void refuse_what_is_missing() const {
     for (const Step& step : k_.after)
       if (step.kind == Step::Kind::store &&
-          var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_))
+          var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_) - kPlaceBytes)
         refuse(step.at, "a result that is larger than all tiles in shared memory",
                "larger tiles of keys");
     if (k_.pass == Pass::backward)
@@ -142,12 +142,10 @@ class Emitter {
     line("// The forward of {} for {} (sm_{}), as `verbatim tl emit`", arithmetic_, k_.target,
          gpu_.arch);
     line(
-        "// writes it: every block stands under its line of TL. A chain keeps a query tile and "
-        "visits");
-    line(
-        "// KV tiles in the plan's order; `visits` knows them, `order` and `chain` are the "
-        "plan's.");
-    for (const char* header : {"device/hand_off", "device/tiles", "library"})
+        "// writes it: every block stands under its line of TL. A chain keeps a query tile, `at`, "
+        "and");
+    line("// visits KV tiles in the plan's order; `visits` knows them.");
+    for (const char* header : {"device/chains", "device/hand_off", "device/tiles", "library"})
       line("#include \"backend/cuda/{}.cuh\"", header);
     blank();
     line("namespace verbatim::cuda::tiles {{");
@@ -179,26 +177,18 @@ class Emitter {
       quote(v.at);
       line("SharedTile<Element, {}> s_{}{};", extents(v), v.name, v.staged ? "[kStages]" : "");
     }
-    line("int32_t ticket;");
+    line("Place at;");
+    line("int32_t ended;");
     indent_ -= 2;
     line("}};");
     blank();
   }
 
-  void worker() {
-    line("struct Worker {{");
-    line("  const ForwardParams& p;");
-    line("  Shared& shared;");
-    blank();
-    line(
-        "  __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) "
-        "{{");
-    indent_ = 4;
-    line("const int32_t b = head / p.sizes.kv_heads, kv_head = head % p.sizes.kv_heads;");
-    line("const int32_t q_head = kv_head * p.plan.group + chain.q_head;");
-    line("const auto row = static_cast<int32_t>(order.q_edges[chain.tile]);");
-    line("const int32_t rows = static_cast<int32_t>(order.q_edges[chain.tile + 1]) - row;");
-    line("Visits<kStages> visits(order, chain);");
+  void chain() {
+    line("__device__ __forceinline__ void do_chain(const ForwardParams& p, Shared& shared) {{");
+    indent_ = 2;
+    line("const Place& at = shared.at;");
+    line("Visits<Pass::forward, kStages> visits(at);");
     find_fold();
     if (fold_) {
       line("// A positive scale is multiplied with in the exponent.");
@@ -208,7 +198,6 @@ class Emitter {
       line("constexpr float unit = kLog2e;");
     }
     line("const Mma mma;");
-    line("__syncthreads();  // the chain before has read its tiles");
     blank();
     allocate_registers();
     for (const Step& step : k_.visit)
@@ -222,8 +211,7 @@ class Emitter {
     emit(k_.after, false);
     if (out_.ends_with("\n\n")) out_.pop_back();
     indent_ = 0;
-    line("  }}");
-    line("}};");
+    line("}}");
     blank();
   }
 
@@ -243,18 +231,17 @@ class Emitter {
         "p) {{");
     line("  extern __shared__ __align__(128) unsigned char memory[];");
     line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
-    line("  Worker worker{{p, shared}};");
-    line("  for_each_chain(p.plan, p.hand_off, shared.ticket, worker);");
+    line("  for (start(shared.at); next_chain<Pass::forward>(shared.at, p);) do_chain(p, shared);");
     line(
-        "  if (ends_given_up(p.hand_off, shared.ticket)) destroy_results(p, threadIdx.x, "
+        "  if (ends_given_up(p.hand_off, shared.ended)) destroy_results(p, threadIdx.x, "
         "kThreads);");
     line("}}");
     blank();
     line("cudaError_t residents(int* count) {{");
     line("  return residents_of(kernel, kThreads, sizeof(Shared), count);");
     line("}}");
-    line("cudaError_t start(const ForwardParams& p, int64_t workers, bool together,");
-    line("                  cudaStream_t stream) {{");
+    line("cudaError_t launch(const ForwardParams& p, int64_t workers, bool together,");
+    line("                   cudaStream_t stream) {{");
     line("  return launch_blocks(kernel, workers, kThreads, sizeof(Shared), together, stream, p);");
     line("}}");
     blank();
@@ -275,7 +262,7 @@ class Emitter {
         {"tile", "{verbatim::cuda::tiles::kBM, verbatim::cuda::tiles::kBN}"},
         {"shared_bytes", "sizeof(verbatim::cuda::tiles::Shared)"},
         {"residents", "verbatim::cuda::tiles::residents"},
-        {"forward", "verbatim::cuda::tiles::start"},
+        {"forward", "verbatim::cuda::tiles::launch"},
         {"backward", "nullptr"}};
     for (const auto& [member, value] : members) line("    .{} = {},", member, value);
     line("}};");
@@ -287,12 +274,12 @@ class Emitter {
   struct Source {
     std::string at, stride, used;
   };
-  Source source(const Tensor& tensor, bool of_visit) const {
+  Source source(const Tensor& tensor) const {
     const std::string ref = reference(tensor), h = tensor.queries ? "q_head" : "kv_head";
     const bool kept = tensor.kept(k_.pass);
-    const std::string first = kept ? "row" : of_visit ? "visits.row(ahead)" : "visits.row(0)";
-    return {fmt::format("{}.at<const Element>(b, {}, {})", ref, first, h), ref + ".row",
-            kept ? "order.q_used[chain.tile]" : "visits.used(ahead)"};
+    const char* place = kept ? "at" : "next";
+    return {fmt::format("{}.at<const Element>(at.b, {}.at, at.{})", ref, place, h), ref + ".row",
+            fmt::format("{}.used", place)};
   }
   static std::string reference(const Tensor& tensor) {
     return "p." + std::string(1, static_cast<char>(std::tolower(tensor.name[0])));
@@ -301,8 +288,8 @@ class Emitter {
   void define_copy(const Step& step) {
     quote(step.at);
     line("const auto copy_{} = [&](int ahead) {{", var(step.out).name);
-    const Source from = source(*step.tensor, true);
-    line("  if (visits.has(ahead))");
+    const Source from = source(*step.tensor);
+    line("  if (const Visit next = visits.at(ahead); next.exists())");
     line("    copy_in<Gpu, kThreads>(shared.s_{}[visits.buffer(ahead)],", var(step.out).name);
     line("                           {}, {},", from.at, from.stride);
     line("                           {});", from.used);
@@ -321,7 +308,7 @@ class Emitter {
   void loop() {
     for (const Statement& s : program_.statements)
       if (std::holds_alternative<Loop>(s.node)) quote(s.at);
-    line("for (; visits.has(0); visits.advance()) {{");
+    line("for (; visits.any(); visits.advance()) {{");
     indent_ += 2;
     emit(k_.visit, false);
     out_.pop_back();
@@ -374,7 +361,7 @@ class Emitter {
   }
 
   void load(const Step& step) {
-    const Source from = source(*step.tensor, false);
+    const Source from = source(*step.tensor);
     line("copy_in<Gpu, kThreads>({}, {}, {},", name(step.out), from.at, from.stride);
     line("                       {});", from.used);
     line("cp_async_fence();");
@@ -386,7 +373,7 @@ class Emitter {
       line("// In a cut tile a zero of {} may meet a NaN or an infinity that it does not see.",
            var(careful->a).name);
       line("const bool careful_{} = __syncthreads_or(", var(step.a).name);
-      line("    visits.is_cut() && nonfinite<Gpu, kThreads>({}));", name(step.a));
+      line("    visits.at(0).is_cut() && nonfinite<Gpu, kThreads>({}));", name(step.a));
     } else {
       line("__syncthreads();");
     }
@@ -409,9 +396,11 @@ class Emitter {
       case Operation::fill:
         return line("fill({}, {});", name(step.out), number(*step.number));
       case Operation::mask:
-        line("if (const int keys = visits.rows(); visits.is_cut() || keys < kBN)");
-        line("  hide<kBM, kBN>(mma, {}, order, visits.run(), {{row, visits.row(0), rows, keys}});",
-             name(step.out));
+        line("if (const Visit now = visits.at(0); now.is_cut() || now.rows < kBN)");
+        line(
+            "  hide<kBM, kBN>(mma, {}, *at.order, *now.run, {{at.row, now.row, at.rows, "
+            "now.rows}});",
+            name(step.out));
         return;
       case Operation::softmax: {
         std::string rescaled;
@@ -437,8 +426,8 @@ class Emitter {
     const std::string product = fmt::format("multiply(mma, {}, {}, {});", name(step.out), a, b);
     if (!from_registers) return line("{}", product);
     line("if (careful_{})", var(step.b).name);
-    line("  multiply_carefully<{}>(mma, {}, rounded<Element>({}), {});", rows(var(step.out)),
-         name(step.out), name(step.a), name(step.b));
+    line("  multiply_carefully<{}>(mma, {}, {}, {});", rows(var(step.out)), name(step.out), a,
+         name(step.b));
     line("else");
     line("  {}", product);
   }
@@ -467,11 +456,11 @@ class Emitter {
     if (v.shape.size() == 2) {
       line("copy_out<kThreads>(mma, {}, reinterpret_cast<SharedTile<Element, {}>&>(shared),",
            name(step.a), extents(v));
-      line("                   {0}.at<Element>(b, row, q_head), {0}.row, rows);",
+      line("                   {0}.at<Element>(at.b, at.at, at.q_head), {0}.row, at.rows);",
            reference(*step.tensor));
     } else {
-      line("copy_out<{}>(mma, {}, p.lse + p.sizes.row_index(b, q_head, row), rows);", rows(v),
-           name(step.a));
+      line("copy_out<{}>(mma, {}, p.lse + p.sizes.row_index(at.b, at.q_head, at.at), at.rows);",
+           rows(v), name(step.a));
     }
   }
 

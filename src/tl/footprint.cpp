@@ -56,7 +56,7 @@ int64_t bytes_of(const Kernel& kernel, const Variable& v) {
 }
 
 int64_t shared_bytes(const Kernel& kernel) {
-  int64_t bytes = 0;
+  int64_t bytes = kPlaceBytes;
   for (const Variable& v : kernel.variables)
     if (v.memory == Memory::shared) bytes += bytes_of(kernel, v);
   return bytes;

@@ -71,7 +71,7 @@ void Examiner::check_target() {
     for (const Step& step : *steps)
       if (step.kind == Step::Kind::compute && step.operation == Operation::gemm)
         check_product(step);
-  int64_t bytes = 0;
+  int64_t bytes = kPlaceBytes;
   for (const Variable& v : kernel_.variables) {
     if (v.memory != Memory::shared) continue;
     bytes += bytes_of(kernel_, v);

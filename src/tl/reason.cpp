@@ -23,6 +23,24 @@ struct Choice {
   int64_t stages, warps;
 };
 
+/// The tile to begin with: the contract's, but in a forward of mma.sync one that four warps hold. A
+/// warp then has 32 queries, and reads K and V half as often as with 16.
+TileShape first_tile(const Target& target, const Problem& problem, Pass pass) {
+  const int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
+  if (target.mma.warps > 1 || pass == Pass::backward || head_dim > 128)
+    return default_tile(problem, pass);
+  return {128, head_dim > 64 ? 64 : 128};
+}
+
+/// CTAs that a multiprocessor holds at once.
+int64_t residents(const Kernel& kernel) {
+  constexpr int64_t kReserved = 1024;  // bytes of shared memory of every CTA, by the driver
+  const Target& target = find_target(kernel.target);
+  const int64_t threads = 32 * kernel.warps;
+  return std::min((target.shared_bytes + kReserved) / (shared_bytes(kernel) + kReserved),
+                  target.registers / (threads * register_use(kernel, kernel.warps).per_thread));
+}
+
 void append_parameter(std::vector<Statement>& statements, const std::string& name,
                       const std::string& value) {
   Param param;
@@ -114,8 +132,9 @@ class Explanation {
   }
 
   std::string whose_tile() const {
-    const bool usual = kernel_.tile == default_tile(options_.problem, kernel_.pass);
-    return usual ? "the contract's" : "as asked for";
+    if (kernel_.tile == default_tile(options_.problem, kernel_.pass)) return "the contract's";
+    const bool first = kernel_.tile == first_tile(target_, options_.problem, kernel_.pass);
+    return first ? "so that a warp has 32 queries" : "as asked for";
   }
 
   std::string why_stages() const {
@@ -126,6 +145,8 @@ class Explanation {
     ++more.stages;
     if (kernel_.stages == kMostStages)
       return "the next visit's tiles arrive during this one; shared memory: " + room;
+    if (const int64_t ctas = residents(kernel_); ctas > residents(more))
+      return fmt::format("so that {} CTAs run at once; shared memory: {}", ctas, room);
     return fmt::format("two would take {}; shared memory: {}", kib(shared_bytes(more)), room);
   }
 
@@ -152,7 +173,7 @@ class Reasoning {
  public:
   Reasoning(const Program& sketch, Pass pass, const ReasonOptions& options)
       : options_(options), target_(find_target(options.target)), pass_(pass) {
-    tile_ = default_tile(options.problem, pass);
+    tile_ = first_tile(target_, options.problem, pass);
     if (options.tile.q > 0) tile_.q = options.tile.q;
     if (options.tile.kv > 0) tile_.kv = options.tile.kv;
     // Sizes have no part in what is missing: once complete, the program serves every choice.
@@ -190,17 +211,23 @@ class Reasoning {
                  target_.bf16 ? "bf16" : "f16"});
   }
 
-  /// As many stages as there is room for, then as few warps as hold the registers.
+  /// As many stages as there is room for, unless fewer let more CTAs run at once, whose copies and
+  /// products overlap as well; then as few warps as hold the registers.
   std::optional<Examined> first_that_fits(TileShape tile, std::vector<Diagnostic>* faults) const {
+    std::optional<Examined> best;
     for (int64_t stages = target_.async_copies ? kMostStages : 1; stages > 0; --stages) {
       for (const int64_t warps : kWarps) {
         const Program tried = with_parameters(program_, options_, {tile, stages, warps});
         Examined found = examine(to_string(tried), check_options());
-        if (found.faults.empty()) return found;
-        if (faults) *faults = std::move(found.faults);
+        if (!found.faults.empty()) {
+          if (faults) *faults = std::move(found.faults);
+          continue;
+        }
+        if (!best || residents(found.kernel) > residents(best->kernel)) best = std::move(found);
+        break;
       }
     }
-    return std::nullopt;
+    return best;
   }
 
   /// The largest that the target can do, of those that halve extents of the contract's or of what

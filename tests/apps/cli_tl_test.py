@@ -104,7 +104,7 @@ class Tl(Tool):
                 (["tl", "chekc", sketch], ["chekc"]),
                 (["run", *PROBLEM, "--kernel", sketch], ["got a sketch", "tl reason"]),
                 (["run", *PROBLEM, "--tile-q", 64, "--kernel", program],
-                 ["got 64, expected 192"]),
+                 ["got 64, expected 128"]),
                 (["run", *PROBLEM, "--dtype", "f16", "--kernel", program], ["dtype"]),
                 (["run", *PROBLEM, "--kernel", program, self.path / "two.tl"],
                  ["two programs are for one pass"]),

@@ -164,7 +164,8 @@ TEST(Check, ATileMayBeSquareAndItsNamesStillDiffer) {
 }
 
 TEST(Check, AnotherTargetIsAnotherQuestion) {
-  const std::string text = code("forward", 128);
+  const std::string text =  // 128 KiB of shared memory
+      tl::reason(sketch("forward"), "forward", reason_options(128, "a100", {128, 96}));
   EXPECT_EQ(found(text, {.target = "h200"}), Found{});
   EXPECT_EQ(found(text, {.target = "t4"}),
             Found{"dtype@" + std::to_string(line_of(text, "param dtype"))});

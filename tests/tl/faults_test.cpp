@@ -18,11 +18,11 @@ constexpr Mutation kMutations[] = {
     {"forward", "param target = a100", "param target = a200", "parameter", ""},
     {"forward", "param dtype = bf16", "param dtype = f32", "parameter", ""},
     {"forward", "param HeadDim = 64", "param HeadDim = 512", "parameter", ""},
-    {"forward", "param BM = 192", "param BM", "parameter", ""},
-    {"forward", "param BM = 192", "param BM = 0", "parameter", ""},
+    {"forward", "param BM = 128", "param BM", "parameter", ""},
+    {"forward", "param BM = 128", "param BM = 0", "parameter", ""},
     {"forward", "param stages = 2", "param stages = 99", "parameter", ""},
     {"forward", "param BN = 128", "param BN = 128\nparam BN = 64", "parameter", "param BN = 64"},
-    {"forward", "param warps = 12", "param threads = 12", "parameter", "// Forward:"},
+    {"forward", "param warps = 4", "param threads = 4", "parameter", "// Forward:"},
     // Allocations
     {"forward", "Allocate S in register (BM, BN)", "Allocate S in register (BN, BM)", "shape",
      "Compute GEMM Q, K^T"},
@@ -116,8 +116,8 @@ constexpr Mutation kMutations[] = {
     {"forward", "param dtype = bf16", "param dtype = f16", "", ""},
     {"forward", "param target = a100", "param target = t4", "dtype", "param dtype"},
     {"forward", "param stages = 2", "param stages = 5", "shared_memory", "Allocate V in shared"},
-    {"forward", "param warps = 12", "param warps = 4", "registers", "Compute GEMM S, V"},
-    {"forward", "param warps = 12", "param warps = 8", "mma", "Compute GEMM S, V"},
+    {"forward", "param warps = 4", "param warps = 2", "registers", "Compute GEMM S, V"},
+    {"forward", "param warps = 4", "param warps = 12", "mma", "Compute GEMM Q, K"},
     {"forward", "param BN = 128", "param BN = 100", "mma", "Compute GEMM Q, K^T"},
 };
 

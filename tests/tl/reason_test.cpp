@@ -40,12 +40,26 @@ TEST(Reason, CompletesOrRefusesByName) {
         EXPECT_EQ(tl::reason(sketch(name), name, options), text);
         EXPECT_TRUE(tl::check(text, {}).empty());
         EXPECT_EQ(tl::format(text, name), text);
-        EXPECT_EQ(tl::examine(text, {}).kernel.tile,
-                  default_tile(options.problem, *name == 'f' ? Pass::forward : Pass::backward));
+        const TileShape tile = tl::examine(text, {}).kernel.tile;
+        const bool narrow = *name == 'f' && target.mma.warps == 1 && sizes.head_dim <= 128;
+        EXPECT_EQ(tile, narrow ? (TileShape{128, sizes.head_dim > 64 ? 64 : 128})
+                               : default_tile(options.problem,
+                                              *name == 'f' ? Pass::forward : Pass::backward));
       }
     }
   }
   EXPECT_GE(complete, 15);
+}
+
+TEST(Reason, FewerStagesWhereMoreCtasRunAtOnce) {
+  const auto kernel = [](int64_t head_dim, const char* target) {
+    return tl::examine(tl::reason(sketch("forward"), "f", reason_options(head_dim, target)), {})
+        .kernel;
+  };
+  EXPECT_EQ(kernel(64, "a100").stages, 2);   // two CTAs of 80 KiB
+  EXPECT_EQ(kernel(128, "a100").stages, 1);  // two of 64 KiB, not one of 96
+  EXPECT_EQ(kernel(128, "l40s").stages, 2);  // one of either
+  EXPECT_EQ(kernel(128, "a100").warps, 4);
 }
 
 TEST(Reason, EveryChoiceHasItsReason) {

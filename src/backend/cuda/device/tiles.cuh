@@ -165,9 +165,9 @@ __device__ void multiply_steps(const Mma& mma, Sums& sums, const A& a, FetchA fe
   const auto thread = load.get_slice(threadIdx.x);
   const auto from = thread.partition_S(tile);
   auto to = thread.retile_D(b);
-  // A part is 32 columns of one step, or as many as are left: more would take more registers.
+  // A part is what four instructions multiply: more would take more registers.
   constexpr int kSteps = size<2>(decltype(to){}), kBlocks = size<1>(decltype(to){});
-  constexpr int kPart = kBlocks % 2 == 0 ? 2 : kBlocks, kParts = kBlocks / kPart;
+  constexpr int kPart = size<1>(Sums{}) == 1 && kBlocks % 2 == 0 ? 2 : 1, kParts = kBlocks / kPart;
   constexpr int kColumns = size<1>(decltype(b){}) / kBlocks,
                 kDepth = size<2>(decltype(b){}) / kSteps;
   const auto fetch = [&](auto part) {
@@ -377,48 +377,57 @@ __device__ auto rounded(const Sums& sums) {
   return result;
 }
 
-/// A product (MMA_C) as the first factor of the next (MMA_A): the registers stay, and those of 16
-/// columns, or as many as the instruction is deep, make a fragment.
+/// A product (MMA_C) as the first factor of the next (MMA_A), ((2, 2, 2), M, K): the registers stay
+/// where they are, and those of 16 columns, or as many as the instruction is deep, make a fragment.
 template <class Element, class Mma, class Sums>
 __device__ auto factor_of(const Mma&, const Sums& sums) {
   const auto result = rounded<Element>(sums);
   constexpr int kBlocks = size<2>(typename Mma::AtomShape_MNK{}) / 8;  // of 8 columns
   const auto split = logical_divide(result.layout(), Shape<X, X, Int<kBlocks>>{});
-  return make_tensor(result.data(),
-                     make_layout(make_layout(get<0, 0>(split), get<0, 1>(split), get<2, 0>(split)),
+  const auto fragments = make_tensor(
+      result.data(), make_layout(make_layout(get<0, 0>(split), get<0, 1>(split), get<2, 0>(split)),
                                  get<1>(split), get<2, 1>(split)));
+  auto factor = make_tensor<Element>(shape(fragments));  // each fragment in registers side by side
+  copy(recast<const uint32_t>(fragments), recast<uint32_t>(factor));
+  return factor;
 }
 
-/// See multiply_carefully(). Out of line, on copies in memory, so that it costs no register.
-template <int kRows, class Mma, class Sums, class Rounded, class Tile>
-__device__ __noinline__ void add_products(const Mma& mma, Sums& sums, const Rounded& a,
-                                          Tile& factor) {
-  const auto left = by_rows(a);
+/// multiply() by a tile that holds NaN or infinities: what a zero of `a`, made by factor_of(),
+/// meets adds nothing, so that they reach only the rows that see them.
+template <int kRows, class Mma, class Sums, class Factor, class Tile>
+__device__ void multiply_carefully(const Mma& mma, Sums& sums, const Factor& a, Tile& factor) {
+  // Elements are counted through, so they lie in memory: in a copy that the compiler does not see
+  // through, or it would keep `a` there.
+  auto copied = make_fragment_like(a);
+  auto words = recast<uint32_t>(copied);
+  const auto from = recast<const uint32_t>(a);
+  CUTE_UNROLL
+  for (int i = 0; i < size(words); ++i)
+    asm volatile("mov.b32 %0, %1;" : "=r"(words(i)) : "r"(from(i)));
+  const auto fragments = copied.layout();
+  const auto left = make_tensor(  // (rows, keys) of this thread
+      copied.data(),
+      make_layout(make_layout(get<0, 1>(fragments), get<1>(fragments)),
+                  make_layout(get<0, 0>(fragments), get<0, 2>(fragments), get<2>(fragments))));
   auto result = by_rows(sums);
   const auto right = factor.rows();  // (keys, columns)
   const auto at = places<kRows, decltype(size<1>(right))::value>(mma);
   const int quad = thread_here() % 32 / 4 * 4;
   CUTE_NO_UNROLL
   for (int k = 0; k < size<0>(right); ++k) {
-    CUTE_NO_UNROLL
-    for (int i = 0; i < size<0>(left); ++i) {
-      // Column k lies in pair k / 8 of lane k % 8 / 2 of the quad.
-      const float x =
-          __shfl_sync(~0u, static_cast<float>(left(i, k / 8 * 2 + k % 2)), quad + k % 8 / 2);
-      CUTE_NO_UNROLL
-      for (int j = 0; j < size<1>(result) && x != 0; ++j)
-        result(i, j) = fmaf(x, static_cast<float>(right(k, get<1>(at(i, j)))), result(i, j));
+    // Column k lies in pair k / 8 of lane k % 8 / 2 of the quad.
+    float x[size<0>(decltype(result){})];
+    CUTE_UNROLL
+    for (int i = 0; i < size<0>(result); ++i)
+      x[i] = __shfl_sync(~0u, static_cast<float>(left(i, k / 8 * 2 + k % 2)), quad + k % 8 / 2);
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(result); ++j) {
+      const auto y = static_cast<float>(right(k, get<1>(at(0, j))));
+      CUTE_UNROLL
+      for (int i = 0; i < size<0>(result); ++i)
+        if (x[i] != 0) result(i, j) = fmaf(x[i], y, result(i, j));
     }
   }
-}
-
-/// multiply() by a tile that holds NaN or infinities: what a zero of `a`, a product rounded, meets
-/// adds nothing, so that they reach only the rows that see them.
-template <int kRows, class Mma, class Sums, class Rounded, class Tile>
-__device__ void multiply_carefully(const Mma& mma, Sums& sums, const Rounded& a, Tile& factor) {
-  Sums copy = sums;
-  add_products<kRows>(mma, copy, a, factor);
-  cute::copy(copy, sums);
 }
 
 // ---- Back to global memory.
@@ -461,59 +470,5 @@ __device__ void copy_out(const Mma& mma, const Numbers& numbers, float* target, 
     if (get<1>(at(i, 0)) == 0 && row < rows) target[row] = numbers(i);
   }
 }
-
-// ---- Visits.
-
-/// The visits of a chain to tiles of the other axis: the current one, 0, and the next kStages, in
-/// so many buffers. What is known of one is read when it is asked for: registers are for tiles.
-template <int kStages>
-class Visits {
- public:
-  __device__ Visits(const OrderView& order, const Chain& chain)
-      : order_(order), run_(chain.run_begin), end_(chain.run_end) {
-    CUTE_UNROLL
-    for (int i = 0; i <= kStages; ++i) take(i);
-  }
-  __device__ void advance() {
-    CUTE_UNROLL
-    for (int i = 0; i < kStages; ++i) visits_[i] = visits_[i + 1];
-    take(kStages);
-    buffer_ = (buffer_ + 1) % kStages;
-  }
-  __device__ int buffer(int ahead) const { return (buffer_ + ahead) % kStages; }
-  __device__ bool has(int ahead) const { return visits_[ahead].tile >= 0; }
-
-  /// Keys of the visited tile: the first, how many there are, and how many up to the last that
-  /// the mask shows: the others count as 0.
-  __device__ int32_t row(int ahead) const {
-    return static_cast<int32_t>(order_.kv_edges[visits_[ahead].tile]);
-  }
-  __device__ int32_t rows() const {
-    return static_cast<int32_t>(order_.kv_edges[visits_[0].tile + 1]) - row(0);
-  }
-  __device__ int32_t used(int ahead) const { return order_.kv_used[visits_[ahead].tile]; }
-  /// Slices that cut the visited tile; none: all is visible.
-  __device__ const Run& run() const { return order_.runs[visits_[0].run]; }
-  __device__ bool is_cut() const { return run().slice_count > 0; }
-
- private:
-  struct Visit {
-    int32_t tile, run;
-  };
-
-  __device__ void take(int i) {
-    visits_[i] = {-1, run_};
-    if (run_ == end_) return;
-    const Run& run = order_.runs[run_];
-    visits_[i].tile = run.first + visit_ * run.step;
-    if (++visit_ < run.count) return;
-    visit_ = 0;
-    ++run_;
-  }
-
-  const OrderView& order_;
-  int32_t run_, end_, visit_ = 0, buffer_ = 0;
-  Visit visits_[kStages + 1];
-};
 
 }  // namespace verbatim::cuda::tiles

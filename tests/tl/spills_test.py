@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""What ptxas says of translated programs: the shipped sketches, each for the architecture of its
+target, keep their registers. Registers are the compiler's choice, so others than CUDA 13.0's are
+not held to it; a program that nothing can be made of yet is refused by name.
+
+Usage: spills_test.py TOOL NVCC SOURCE_DIR CUTLASS_INCLUDE
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL, NVCC, SOURCE, CUTLASS = sys.argv[1:5]
+# The widest head dim has the most in registers.
+KERNELS = [("forward", "a100", "bf16", 128)]
+
+
+class Compiled(unittest.TestCase):
+    def setUp(self) -> None:
+        version = subprocess.run([NVCC, "--version"], capture_output=True, text=True).stdout
+        if "release 13.0" not in version:
+            self.skipTest("nvcc is not of CUDA 13.0")
+
+    def test_translated_sketches_keep_their_registers(self) -> None:
+        for kernel in KERNELS:
+            with self.subTest(kernel):
+                self.assertEqual(spills(*kernel), [("0", "0")])
+
+
+def spills(sketch: str, target: str, dtype: str, head_dim: int) -> list[tuple[str, str]]:
+    """Bytes of spill stores and loads of each kernel."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        program = folder / "program.tl"
+        output(TOOL, "tl", "reason", f"{SOURCE}/kernels/tl/{sketch}.tl", "--target", target,
+               "--dtype", dtype, "--head-dim", head_dim, "--output", program)
+        output(TOOL, "tl", "emit", program, "--output", folder)
+        source = folder / f"{sketch}_{target}.cu"
+        said = output(NVCC, "-cubin", f"-arch={architecture(source)}", "-O3", "-std=c++20",
+                      "--expt-relaxed-constexpr", "--fmad=false", "-Xptxas", "-v",
+                      f"-I{SOURCE}/src", f"-I{SOURCE}/include", "-isystem", CUTLASS, "-o",
+                      folder / "kernel.cubin", source)
+    return re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said)
+
+
+def architecture(source: pathlib.Path) -> str:
+    """The one that the file says it is for: sm_80."""
+    return re.search(r"sm_\d+a?", source.read_text())[0]
+
+
+def output(*words: object) -> str:
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"{words}: {done.stderr}")
+    return done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
