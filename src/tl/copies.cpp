@@ -10,7 +10,7 @@ Copies::Copies(const Kernel& kernel) : kernel_(kernel) {
   const auto position = [&](const Step& step) { return static_cast<size_t>(&step - visit.data()); };
   for (const Step& step : visit) {
     if (step.kind == Step::Kind::wait) waits_.push_back(position(step));
-    if (step.kind != Step::Kind::load) continue;
+    if (step.kind != Step::Kind::load || !kernel.variables[step.out].staged) continue;
     Tile tile{step.out, 0, 0};
     for (const Step& other : visit) {
       if (other.kind == Step::Kind::wait && other.a == step.out) tile.wait = position(other);

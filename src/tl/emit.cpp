@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <limits>
+#include <map>
 
 #include "contract/contract.h"
 #include "core/sha256.h"
@@ -49,6 +51,7 @@ class Emitter {
 
   std::string run() {
     refuse_what_is_missing();
+    by_rows_ = has_factor_in_registers();
     head();
     shared();
     chain();
@@ -83,8 +86,7 @@ class Emitter {
   std::string name(int v) const {
     const Variable& variable = var(v);
     if (variable.memory != Memory::shared) return "r_" + variable.name;
-    return "shared.s_" + variable.name +
-           (variable.staged ? fmt::format("[visits.buffer({})]", ahead_) : "");
+    return "shared.s_" + variable.name + (variable.staged ? "[visits.buffer(0)]" : "");
   }
   /// An extent as the constant of its parameter.
   static std::string extent(const std::string& of, int64_t value) {
@@ -96,6 +98,63 @@ class Emitter {
   std::string cols(const Variable& v) const { return extent(v.shape[1], v.cols); }
   std::string extents(const Variable& v) const {
     return v.shape.size() == 2 ? rows(v) + ", " + cols(v) : rows(v);
+  }
+
+  bool backward() const { return k_.pass == Pass::backward; }
+  const char* pass() const { return backward() ? "backward" : "forward"; }
+  const char* params() const { return backward() ? "BackwardParams" : "ForwardParams"; }
+  bool is_staged(const Step& step) const {
+    return step.kind == Step::Kind::load && var(step.out).staged;
+  }
+  static const Step* first_of(const std::vector<Step>& steps, Step::Kind kind) {
+    const auto found = std::ranges::find(steps, kind, &Step::kind);
+    return found == steps.end() ? nullptr : &*found;
+  }
+
+  // ---- How warps share products.
+
+  /// Warps along the rows of a product, and along its columns.
+  struct Split {
+    int64_t rows, columns;
+  };
+
+  bool has_factor_in_registers() const {
+    return std::ranges::any_of(k_.visit, [&](const Step& s) {
+      return s.kind == Step::Kind::compute && s.operation == Operation::gemm &&
+             var(s.a).memory == Memory::registers;
+    });
+  }
+
+  /// Of rows x columns: by rows where a product goes on in registers; else what reads least of its
+  /// factors.
+  Split split_of(const Variable& v) const {
+    Split best{k_.warps, 1};
+    if (by_rows_) return best;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int64_t rows = k_.warps; rows > 0; --rows) {
+      const int64_t columns = k_.warps / rows;
+      if (rows * columns != k_.warps || v.rows % (16 * rows) || v.cols % (16 * columns)) continue;
+      const int64_t reads = v.rows / rows + v.cols / columns;
+      if (reads < least) least = reads, best = {rows, columns};
+    }
+    return best;
+  }
+
+  /// The name of the product that a tile in registers, or numbers of its rows, belong to.
+  std::string mma(const Variable& v) const {
+    if (by_rows_) return "mma";
+    if (v.shape.size() == 2) return fmt::format("mma_{}_{}", v.shape[0], v.shape[1]);
+    for (const Step& step : k_.visit)
+      if (step.b >= 0 && &var(step.b) == &v) return mma(var(step.a));
+    return "";
+  }
+
+  /// Those that there are, by name.
+  std::map<std::string, Split> products() const {
+    std::map<std::string, Split> all;
+    for (const Variable& v : k_.variables)
+      if (v.memory == Memory::registers && v.shape.size() == 2) all.emplace(mma(v), split_of(v));
+    return all;
   }
 
   // ---- What is not translated yet.
@@ -112,10 +171,6 @@ class Emitter {
           var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_) - kPlaceBytes)
         refuse(step.at, "a result that is larger than all tiles in shared memory",
                "larger tiles of keys");
-    if (k_.pass == Pass::backward)
-      throw Error(ErrorCode::unsupported, kOperation,
-                  fmt::format("a backward is not translated for {} yet", k_.target),
-                  {"param pass", "backward", "forward", "forward"});
     for (const Variable& v : k_.variables)
       if (v.rows % 16 != 0 || (v.shape.size() == 2 && v.cols % 16 != 0))
         refuse(v.at, "a tile whose sides are no multiples of 16", "multiples of 16");
@@ -123,15 +178,20 @@ class Emitter {
       refuse(var(tile).at, "a tile with one buffer that is read behind all Waits", "stages = 2");
     for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})
       for (const Step& step : *steps) {
-        if (step.kind == Step::Kind::move)
-          refuse(step.at, "a copy between shared memory and registers", "Reshape");
         const bool gemm = step.kind == Step::Kind::compute && step.operation == Operation::gemm;
-        if (gemm && step.a_transposed)
-          refuse(step.at, "a first factor that is transposed", "one that is not");
-        if (step.kind == Step::Kind::compute && step.operation == Operation::softmax && step.c < 0)
-          refuse(step.at, "a softmax from LSE", "Compute Softmax S with m and l");
-        if (step.kind == Step::Kind::load && !step.tensor->columns)
-          refuse(step.at, "a copy to registers", "a tile");
+        const bool in_registers = gemm && var(step.a).memory == Memory::registers;
+        if (step.kind == Step::Kind::move && (steps != &k_.visit || var(step.out).staged))
+          refuse(step.at, "a copy to shared memory outside the loop", "one inside");
+        if (step.kind == Step::Kind::move && var(step.out).memory != Memory::shared)
+          refuse(step.at, "a copy from shared memory to registers", "Compute GEMM");
+        if (in_registers && k_.pass == Pass::backward)
+          refuse(step.at, "a first factor in registers in a backward", "one in shared memory");
+        if (gemm && !in_registers && steps != &k_.visit)
+          refuse(step.at, "a product outside the loop", "one inside");
+        if (step.kind == Step::Kind::load && !step.tensor->columns && steps != &k_.visit)
+          refuse(step.at, "a copy to registers outside the loop", "one inside");
+        if (step.kind == Step::Kind::reduce && steps == &k_.visit && step.tensor->kept(k_.pass))
+          refuse(step.at, "a sum of the chain's own tile in the loop", "Reduce behind it");
       }
   }
 
@@ -139,14 +199,17 @@ class Emitter {
 
   void head() {
     const bool bf16 = k_.dtype == Dtype::bf16;
-    line("// The forward of {} for {} (sm_{}), as `verbatim tl emit`", arithmetic_, k_.target,
+    line("// The {} of {} for {} (sm_{}), as `verbatim tl emit`", pass(), arithmetic_, k_.target,
          gpu_.arch);
     line(
-        "// writes it: every block stands under its line of TL. A chain keeps a query tile, `at`, "
-        "and");
-    line("// visits KV tiles in the plan's order; `visits` knows them.");
+        "// writes it: every block stands under its line of TL. A chain keeps a tile, `at`, and "
+        "visits");
+    line("// those of the other axis in the plan's order; `visits` knows them.");
     for (const char* header : {"device/chains", "device/hand_off", "device/tiles", "library"})
       line("#include \"backend/cuda/{}.cuh\"", header);
+    if (backward())
+      for (const char* header : {"device/sums", "prepare"})
+        line("#include \"backend/cuda/{}.cuh\"", header);
     blank();
     line("namespace verbatim::cuda::tiles {{");
     line("namespace {{");
@@ -161,7 +224,6 @@ class Emitter {
       line("constexpr int {} = {};  // param {} = {}", constant(parameter), value, parameter,
            value);
     line("constexpr int kThreads = 32 * kWarps;");
-    line("using Mma = Product<Gpu, Element, kWarps>;");
     blank();
   }
   static std::string constant(std::string parameter) {
@@ -185,10 +247,10 @@ class Emitter {
   }
 
   void chain() {
-    line("__device__ __forceinline__ void do_chain(const ForwardParams& p, Shared& shared) {{");
+    line("__device__ __forceinline__ void do_chain(const {}& p, Shared& shared) {{", params());
     indent_ = 2;
     line("const Place& at = shared.at;");
-    line("Visits<Pass::forward, kStages> visits(at);");
+    line("Visits<Pass::{}, kStages> visits(at);", pass());
     find_fold();
     if (fold_) {
       line("// A positive scale is multiplied with in the exponent.");
@@ -197,11 +259,12 @@ class Emitter {
     } else {
       line("constexpr float unit = kLog2e;");
     }
-    line("const Mma mma;");
+    for (const auto& [mma, split] : products())
+      line("const Product<Gpu, Element, {}, {}> {};", split.rows, split.columns, mma);
     blank();
     allocate_registers();
     for (const Step& step : k_.visit)
-      if (step.kind == Step::Kind::load) define_copy(step);
+      if (is_staged(step)) define_copy(step);
     emit(k_.before, true);
     loop();
     for (const int v : partial_sums()) {
@@ -219,19 +282,19 @@ class Emitter {
     for (const Variable& v : k_.variables) {
       if (v.memory != Memory::registers) continue;
       quote(v.at);
-      line("auto r_{} = {}<{}>(mma);", v.name, v.shape.size() == 2 ? "registers" : "numbers",
-           extents(v));
+      line("auto r_{} = {}<{}>({});", v.name, v.shape.size() == 2 ? "registers" : "numbers",
+           extents(v), mma(v));
     }
     blank();
   }
 
   void entry() {
-    line(
-        "__global__ __launch_bounds__(kThreads) void kernel(const __grid_constant__ ForwardParams "
-        "p) {{");
+    line("__global__ __launch_bounds__(kThreads) void kernel(");
+    line("    const __grid_constant__ {} p) {{", params());
     line("  extern __shared__ __align__(128) unsigned char memory[];");
     line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
-    line("  for (start(shared.at); next_chain<Pass::forward>(shared.at, p);) do_chain(p, shared);");
+    line("  for (start(shared.at); next_chain<Pass::{}>(shared.at, p);) do_chain(p, shared);",
+         pass());
     line(
         "  if (ends_given_up(p.hand_off, shared.ended)) destroy_results(p, threadIdx.x, "
         "kThreads);");
@@ -240,9 +303,20 @@ class Emitter {
     line("cudaError_t residents(int* count) {{");
     line("  return residents_of(kernel, kThreads, sizeof(Shared), count);");
     line("}}");
-    line("cudaError_t launch(const ForwardParams& p, int64_t workers, bool together,");
-    line("                   cudaStream_t stream) {{");
-    line("  return launch_blocks(kernel, workers, kThreads, sizeof(Shared), together, stream, p);");
+    if (backward()) {
+      line("int64_t workspace_bytes(const Sizes& sizes, bool shared_tiles, bool piece) {{");
+      line("  return BackwardWorkspace::of(sizes, shared_tiles, piece).end * int64_t{{4}};");
+      line("}}");
+    }
+    line("cudaError_t launch(const {}& p, const Start& start) {{", params());
+    if (backward()) {
+      line("  const cudaError_t status =");
+      line("      prepare_backward<{}>(p, start.empty_rows, start.stream);",
+           k_.dtype == Dtype::bf16 ? "__nv_bfloat16" : "__half");
+      line("  if (status != cudaSuccess) return status;");
+    }
+    line("  return launch_blocks(kernel, start.workers, kThreads, sizeof(Shared), start.together,");
+    line("                       start.stream, p);");
     line("}}");
     blank();
     line("}}  // namespace");
@@ -251,19 +325,20 @@ class Emitter {
     line("const verbatim::cuda::Library verbatim_library{{");
     const std::pair<const char*, std::string> members[] = {
         {"version", "verbatim::cuda::kLibraryVersion"},
-        {"name", fmt::format("\"tl.{}.forward\"", k_.target)},
+        {"name", fmt::format("\"tl.{}.{}\"", k_.target, pass())},
         {"arithmetic", fmt::format("\"{}\"", arithmetic_)},
         {"mask", fmt::format("\"{}\"", k_.mask)},
         {"arch", fmt::to_string(gpu_.arch)},
-        {"pass", "verbatim::Pass::forward"},
+        {"pass", fmt::format("verbatim::Pass::{}", pass())},
         {"dtype", fmt::format("verbatim::Dtype::{}", to_string(k_.dtype))},
         {"head_dim", "verbatim::cuda::tiles::kHeadDim"},
         {"head_dim_v", "verbatim::cuda::tiles::kHeadDimV"},
         {"tile", "{verbatim::cuda::tiles::kBM, verbatim::cuda::tiles::kBN}"},
         {"shared_bytes", "sizeof(verbatim::cuda::tiles::Shared)"},
         {"residents", "verbatim::cuda::tiles::residents"},
-        {"forward", "verbatim::cuda::tiles::launch"},
-        {"backward", "nullptr"}};
+        {"workspace_bytes", backward() ? "verbatim::cuda::tiles::workspace_bytes" : "nullptr"},
+        {"forward", backward() ? "nullptr" : "verbatim::cuda::tiles::launch"},
+        {"backward", backward() ? "verbatim::cuda::tiles::launch" : "nullptr"}};
     for (const auto& [member, value] : members) line("    .{} = {},", member, value);
     line("}};");
   }
@@ -278,11 +353,14 @@ class Emitter {
     const std::string ref = reference(tensor), h = tensor.queries ? "q_head" : "kv_head";
     const bool kept = tensor.kept(k_.pass);
     const char* place = kept ? "at" : "next";
-    return {fmt::format("{}.at<const Element>(at.b, {}.at, at.{})", ref, place, h), ref + ".row",
-            fmt::format("{}.used", place)};
+    const char* whose = kept || !tensor.queries ? "at" : "next";
+    return {fmt::format("{}.at<const Element>(at.b, {}.at, {}.{})", ref, place, whose, h),
+            ref + ".row", fmt::format("{}.used", place)};
   }
   static std::string reference(const Tensor& tensor) {
-    return "p." + std::string(1, static_cast<char>(std::tolower(tensor.name[0])));
+    std::string name;
+    for (const char c : std::string_view(tensor.name)) name += static_cast<char>(std::tolower(c));
+    return "p." + (name == "do" ? "dout" : name);
   }
 
   void define_copy(const Step& step) {
@@ -336,11 +414,15 @@ class Emitter {
   }
 
   void emit(const Step& step) {
-    const bool staged = step.kind == Step::Kind::load && var(step.out).staged;
+    const bool staged = is_staged(step);
+    if (&step == first_of(k_.after, Step::Kind::reduce)) {
+      line("begin_keys(p, at);  // where other chains share the tile");
+      blank();
+    }
     quote(step.at, staged ? ": started ahead" : "");
     switch (step.kind) {
       case Step::Kind::load:
-        if (!staged) load(step);
+        if (!staged) step.tensor->columns ? load(step) : load_numbers(step);
         break;
       case Step::Kind::wait:
         wait(step);
@@ -354,8 +436,12 @@ class Emitter {
       case Step::Kind::store:
         store(step);
         break;
-      default:
-        refuse(step.at, "this statement", "another");
+      case Step::Kind::move:
+        move(step);
+        break;
+      case Step::Kind::reduce:
+        reduce(step);
+        break;
     }
     blank();
   }
@@ -367,26 +453,83 @@ class Emitter {
     line("cp_async_fence();");
   }
 
+  void load_numbers(const Step& step) {
+    const bool lse = *step.tensor->name == 'L';
+    line("{{");
+    line("  const Visit now = visits.at(0);");
+    line("  const int64_t first = p.sizes.row_index(at.b, now.q_head, now.at);");
+    line("  copy_in<{}>({}, {}, {} + first, now.rows, {});", rows(var(step.out)),
+         mma(var(step.out)), name(step.out), lse ? "p.lse" : "delta_of(p)",
+         lse ? "-INFINITY" : "0");
+    line("}}");
+  }
+
+  /// Every Wait is a barrier; between the last reader of a tile and what writes it next, and
+  /// between that and its readers, there must be one.
+  void move(const Step& step) {
+    const size_t here = static_cast<size_t>(&step - k_.visit.data()), count = k_.visit.size();
+    const auto moves = [&](size_t i) { return k_.visit[i % count].kind == Step::Kind::move; };
+    bool waited = false;
+    for (size_t back = 1; back < count; ++back) {
+      const Step& before = k_.visit[(here + count - back) % count];
+      waited |= before.kind == Step::Kind::wait;
+      if (!waited && before.kind == Step::Kind::compute &&
+          (before.a == step.out || before.b == step.out)) {
+        line("__syncthreads();");
+        break;
+      }
+    }
+    line("put({}, {}, {});", mma(var(step.a)), name(step.a), name(step.out));
+    if (!moves(here + 1)) line("__syncthreads();");
+  }
+
+  void reduce(const Step& step) {
+    const Variable& v = var(step.a);
+    const std::string scale = step.by_scale ? "p.scalars.scale"
+                              : step.number ? number(*step.number)
+                                            : "1";
+    if (!step.tensor->kept(k_.pass))
+      return line("add_rows<{}, Element>({}, {}, p, at, visits.at(0), {});", extents(v), mma(v),
+                  name(step.a), scale);
+    line("add_keys<{}, Element>({}, {}, p, at, {}, {});", extents(v), mma(v), name(step.a),
+         of_v(step), scale);
+    if (&step == &k_.after.back()) line("end_keys(p, at);");
+  }
+  static bool of_v(const Step& reduce) { return std::string_view(reduce.tensor->name) == "dV"; }
+
   void wait(const Step& step) {
     line("cp_async_wait<{}>();", copies_.pending(step));
     if (const Step* careful = product_by(step.a)) {
       line("// In a cut tile a zero of {} may meet a NaN or an infinity that it does not see.",
            var(careful->a).name);
       line("const bool careful_{} = __syncthreads_or(", var(step.a).name);
-      line("    visits.at(0).is_cut() && nonfinite<Gpu, kThreads>({}));", name(step.a));
+      line("    {}nonfinite<Gpu, kThreads>({}));",
+           var(step.a).staged ? "visits.at(0).is_cut() && " : "", name(step.a));
     } else {
       line("__syncthreads();");
     }
     start_copies(copies_.behind(step));
   }
 
-  /// The product of this visit whose second factor is `tile`, and its first in registers.
+  /// The product of a visit whose second factor is `tile`, and whose first is made of scores that
+  /// are masked.
   const Step* product_by(int tile) const {
     const auto found = std::ranges::find_if(k_.visit, [&](const Step& s) {
       return s.kind == Step::Kind::compute && s.operation == Operation::gemm && s.b == tile &&
-             var(s.a).memory == Memory::registers;
+             is_masked(s.a);
     });
     return found == k_.visit.end() ? nullptr : &*found;
+  }
+
+  /// Whether a tile is made of masked scores, other than by a product.
+  bool is_masked(int v) const {
+    return std::ranges::any_of(k_.visit, [&](const Step& s) {
+      if (s.out != v) return false;
+      if (s.kind == Step::Kind::move) return is_masked(s.a);
+      if (s.kind != Step::Kind::compute || s.operation == Operation::gemm) return false;
+      return s.operation == Operation::mask || (s.a != v && is_masked(s.a)) ||
+             (s.b >= 0 && s.b != v && is_masked(s.b));
+    });
   }
 
   void compute(const Step& step) {
@@ -394,18 +537,19 @@ class Emitter {
       case Operation::gemm:
         return gemm(step);
       case Operation::fill:
-        return line("fill({}, {});", name(step.out), number(*step.number));
-      case Operation::mask:
-        line("if (const Visit now = visits.at(0); now.is_cut() || now.rows < kBN)");
-        line(
-            "  hide<kBM, kBN>(mma, {}, *at.order, *now.run, {{at.row, now.row, at.rows, "
-            "now.rows}});",
-            name(step.out));
+        line("fill({}, {});", name(step.out), number(*step.number));
+        for (const Step& sum : k_.after)
+          if (sum.kind == Step::Kind::reduce && sum.a == step.out)
+            line("continue_keys<{}, Element>({}, {}, p, at, {});", extents(var(sum.a)),
+                 mma(var(sum.a)), name(sum.a), of_v(sum));
         return;
+      case Operation::mask:
+        return hide(step.out, "");
       case Operation::softmax: {
         std::string rescaled;
         for (const int v : step.rescaled) rescaled += ", " + name(v);
         if (step.out != step.a) line("copy({}, {});", name(step.a), name(step.out));
+        if (step.c < 0) return line("probabilities({}, {}, unit);", name(step.out), name(step.b));
         return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
                     rescaled);
       }
@@ -416,20 +560,33 @@ class Emitter {
     }
   }
 
+  /// `value` where pairs are hidden; -inf if it says nothing.
+  void hide(int tile, const char* value) {
+    const auto [q, k] = backward() ? std::pair("now", "at") : std::pair("at", "now");
+    line("if (const Visit now = visits.at(0); now.is_cut() || {}.rows < kBN)", k);
+    line("  hide<kBM, kBN>({}, {}, *at.order, *now.run,", mma(var(tile)), name(tile));
+    line("                 {{{0}.row, {1}.row, {0}.rows, {1}.rows}}{2});", q, k, value);
+  }
+
   void gemm(const Step& step) {
+    const Variable& out = var(step.out);
     const bool from_registers = var(step.a).memory == Memory::registers;
     const std::string a =
-        from_registers ? "f_" + var(step.a).name : fmt::format("AlongK({})", name(step.a));
+        from_registers
+            ? "f_" + var(step.a).name
+            : fmt::format("{}({})", step.a_transposed ? "AcrossK" : "AlongK", name(step.a));
     const std::string b =
         fmt::format("{}({})", step.b_transposed ? "AlongK" : "AcrossK", name(step.b));
     if (!step.accumulate) line("clear({});", name(step.out));
-    const std::string product = fmt::format("multiply(mma, {}, {}, {});", name(step.out), a, b);
-    if (!from_registers) return line("{}", product);
-    line("if (careful_{})", var(step.b).name);
-    line("  multiply_carefully<{}>(mma, {}, {}, {});", rows(var(step.out)), name(step.out), a,
-         name(step.b));
+    const std::string product = fmt::format("({}, {}, {},", mma(out), name(step.out), a);
+    if (!is_masked(step.a)) return line("multiply{} {});", product, b);
+    line("if (careful_{}{})", var(step.b).name,
+         var(step.b).staged ? "" : " && visits.at(0).is_cut()");
+    line("  multiply_carefully<{}>{}", from_registers ? rows(out) : extents(out), product);
+    line("      {});", from_registers ? name(step.b) : b);
     line("else");
-    line("  {}", product);
+    line("  multiply{}", product);
+    line("      {});", b);
   }
 
   void elementwise(const Step& step) {
@@ -440,8 +597,12 @@ class Emitter {
                                                                : "*";
     if (step.b >= 0) {
       const std::string b = divides ? fmt::format("inverse({})", name(step.b)) : name(step.b);
-      return line("combine({}, {}, {}, [](float x, float y) {{ return x {} y; }});", out, a, b,
-                  sign);
+      line("combine({}, {}, {}, [](float x, float y) {{ return x {} y; }});", out, a, b, sign);
+      // What a hidden pair's other factor holds does not count.
+      if (step.operation == Operation::multiply && is_masked(step.a) != is_masked(step.b) &&
+          var(step.b).shape.size() == 2)
+        hide(step.out, ", 0.0f");
+      return;
     }
     const std::string b = step.by_scale ? "p.scalars.scale" : number(*step.number);
     const std::string what =
@@ -454,13 +615,13 @@ class Emitter {
   void store(const Step& step) {
     const Variable& v = var(step.a);
     if (v.shape.size() == 2) {
-      line("copy_out<kThreads>(mma, {}, reinterpret_cast<SharedTile<Element, {}>&>(shared),",
+      line("copy_out<kThreads>({}, {}, reinterpret_cast<SharedTile<Element, {}>&>(shared),", mma(v),
            name(step.a), extents(v));
       line("                   {0}.at<Element>(at.b, at.at, at.q_head), {0}.row, at.rows);",
            reference(*step.tensor));
     } else {
-      line("copy_out<{}>(mma, {}, p.lse + p.sizes.row_index(at.b, at.q_head, at.at), at.rows);",
-           rows(v), name(step.a));
+      line("copy_out<{}>({}, {}, p.lse + p.sizes.row_index(at.b, at.q_head, at.at), at.rows);",
+           rows(v), mma(v), name(step.a));
     }
   }
 
@@ -488,9 +649,12 @@ class Emitter {
       if (!is(*step, Operation::multiply) || !step->by_scale || step->out != step->a) continue;
       auto next = std::next(step);
       if (next != k_.visit.end() && is(*next, Operation::mask) && next->out == step->out) ++next;
-      if (next != k_.visit.end() && is(*next, Operation::softmax) && next->c >= 0 &&
-          next->a == step->out && next->out == step->out)
-        fold_ = &*step;
+      if (next == k_.visit.end() || !is(*next, Operation::softmax) || next->a != step->out)
+        continue;
+      const bool read_again = std::any_of(std::next(next), k_.visit.end(), [&](const Step& s) {
+        return s.a == step->out || s.b == step->out;
+      });
+      if (next->c >= 0 ? next->out == step->out : !read_again) fold_ = &*step;
     }
   }
 
@@ -499,10 +663,10 @@ class Emitter {
   const Gpu& gpu_;
   std::string arithmetic_;
   Copies copies_;
+  bool by_rows_ = false;  // all products: each warp has rows of its own
   const Step* fold_ = nullptr;
   std::string out_;
   size_t indent_ = 0;
-  int ahead_ = 0;
 };
 
 std::string arithmetic_of(const Examined& found) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <iterator>
 
+#include "tl/copies.h"
 #include "tl/kernel.h"
 #include "tl/parser.h"
 #include "verbatim/error.h"
@@ -211,8 +212,8 @@ class Reasoning {
                  target_.bf16 ? "bf16" : "f16"});
   }
 
-  /// As many stages as there is room for, unless fewer let more CTAs run at once, whose copies and
-  /// products overlap as well; then as few warps as hold the registers.
+  /// As many stages as there is room for, unless fewer suffice for copies in the background and let
+  /// more CTAs run at once; then as few warps as hold the registers.
   std::optional<Examined> first_that_fits(TileShape tile, std::vector<Diagnostic>* faults) const {
     std::optional<Examined> best;
     for (int64_t stages = target_.async_copies ? kMostStages : 1; stages > 0; --stages) {
@@ -223,7 +224,9 @@ class Reasoning {
           if (faults) *faults = std::move(found.faults);
           continue;
         }
-        if (!best || residents(found.kernel) > residents(best->kernel)) best = std::move(found);
+        if (!best || (residents(found.kernel) > residents(best->kernel) &&
+                      Copies(found.kernel).without_room() < 0))
+          best = std::move(found);
         break;
       }
     }

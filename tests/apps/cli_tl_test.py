@@ -46,12 +46,13 @@ class Tl(Tool):
         self.assertIn("param BM = 128  // queries of a tile: the contract's\n", first)
 
     def test_emit_is_the_same_twice_and_names_its_file_itself(self):
-        program = self.reason("forward")
-        for folder in ("one", "two"):
-            self.call("tl", "emit", program, "--output", self.path / folder)
-        first, second = (self.path / folder / "forward_a100.cu" for folder in ("one", "two"))
-        self.assertEqual(first.read_bytes(), second.read_bytes())
-        self.assertEqual([p.name for p in first.parent.iterdir()], [first.name])
+        for name in ("forward", "backward"):
+            program, file = self.reason(name), f"{name}_a100.cu"
+            for folder in (f"{name}1", f"{name}2"):
+                self.call("tl", "emit", program, "--output", self.path / folder)
+            first, second = (self.path / f"{name}{i}" / file for i in (1, 2))
+            self.assertEqual(first.read_bytes(), second.read_bytes())
+            self.assertEqual([p.name for p in first.parent.iterdir()], [file])
 
     def test_fix_repairs_and_is_all_or_nothing(self):
         program = self.reason("forward")
@@ -115,8 +116,8 @@ class Tl(Tool):
                 (["tl", "emit", sketch, "--output", self.path / "out"], ["got a sketch"]),
                 (["tl", "emit", program, "--target", "h20", "--output", self.path / "out"],
                  ["nearest: h200"]),
-                (["tl", "emit", self.reason("backward"), "--output", self.path / "out"],
-                 ["got backward", "nearest: forward"])]:
+                (["tl", "emit", self.reason("backward", target="h200"), "--output",
+                  self.path / "out"], ["got h200", "nearest: a100"])]:
             message = self.refusal(*words)
             for part in parts:
                 self.assertIn(part, message, words)

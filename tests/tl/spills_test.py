@@ -14,7 +14,7 @@ import unittest
 
 TOOL, NVCC, SOURCE, CUTLASS = sys.argv[1:5]
 # The widest head dim has the most in registers.
-KERNELS = [("forward", "a100", "bf16", 128)]
+KERNELS = [("forward", "a100", "bf16", 128), ("backward", "a100", "bf16", 128)]
 
 
 class Compiled(unittest.TestCase):
@@ -26,7 +26,7 @@ class Compiled(unittest.TestCase):
     def test_translated_sketches_keep_their_registers(self) -> None:
         for kernel in KERNELS:
             with self.subTest(kernel):
-                self.assertEqual(spills(*kernel), [("0", "0")])
+                self.assertEqual(set(spills(*kernel)), {("0", "0")})
 
 
 def spills(sketch: str, target: str, dtype: str, head_dim: int) -> list[tuple[str, str]]:

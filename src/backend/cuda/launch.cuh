@@ -8,11 +8,12 @@
 
 namespace verbatim::cuda {
 
-/// Starts kernel(args...) on `blocks` CTAs; `together`: on all of them at once or not yet.
+/// Starts kernel(args...) on `blocks` CTAs, if any; `together`: on all of them at once or not yet.
 template <class... Args>
 cudaError_t launch_blocks(void (*kernel)(Args...), int64_t blocks, int threads,
                           int64_t shared_bytes, bool together, cudaStream_t stream,
                           const std::type_identity_t<Args>&... args) {
+  if (blocks == 0) return cudaSuccess;
   cudaLaunchAttribute cooperative{};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;

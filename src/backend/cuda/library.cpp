@@ -39,19 +39,24 @@ std::string lacks(const Library& library, const Problem& p, const TileShape& til
 
 /// The launch of either pass.
 template <class Params>
-auto launcher(const Library& library,
-              cudaError_t (*start)(const Params&, int64_t, bool, cudaStream_t)) {
+auto launcher(const Library& library, cudaError_t (*start)(const Params&, const Start&)) {
   std::function<void(const Params&, const LaunchContext&)> launch;
   if (!start) return launch;
   launch = [&library, start](const Params& params, const LaunchContext& context) {
-    if (params.plan.unit_count == 0) return;
     int resident = 0;
     check(library.residents(&resident), library.name);
     const int64_t workers = workers_of(library.name, resident, context, params.plan.unit_count);
-    check(start(params, workers, context.together, context.stream), library.name);
+    check(start(params, {.workers = workers,
+                         .together = context.together,
+                         .empty_rows = context.empty_rows,
+                         .stream = context.stream}),
+          library.name);
   };
   return launch;
 }
+
+/// dQ in f32, rows without gaps.
+int64_t dq_sum_floats(const Problem& problem, int32_t) { return problem.q_len * problem.head_dim; }
 
 }  // namespace
 
@@ -69,7 +74,14 @@ LoadedKernel load_kernel(const std::string& path) {
                                const TileShape& tile) { return lacks(library, problem, tile); },
            .shared_bytes = [&library](const Problem&,
                                       const TileShape&) { return library.shared_bytes; },
-           .workspace_bytes = [](const Problem&, const PlanExtent&) { return int64_t{0}; },
+           .workspace_bytes =
+               [&library](const Problem& problem, const PlanExtent& extent) {
+                 return library.workspace_bytes
+                            ? library.workspace_bytes(sizes_of(problem), extent.shared_tiles,
+                                                      extent.piece)
+                            : 0;
+               },
+           .dq_sum_floats = library.backward ? dq_sum_floats : nullptr,
            .forward = launcher<ForwardParams>(library, library.forward),
            .backward = launcher<BackwardParams>(library, library.backward)}};
 }

@@ -15,6 +15,14 @@ struct LibraryVersion {
   bool operator==(const LibraryVersion&) const = default;
 };
 
+/// How CTAs of a launch start.
+struct Start {
+  int64_t workers;
+  bool together;    // all at once or not yet
+  bool empty_rows;  // as in LaunchContext
+  cudaStream_t stream;
+};
+
 /// What a library exports as `verbatim_library`.
 struct Library {
   LibraryVersion version;  // the only member that can be read of any library
@@ -29,12 +37,14 @@ struct Library {
   int64_t shared_bytes;  // of a CTA
   /// CTAs that fit on a multiprocessor of the current device.
   cudaError_t (*residents)(int* count);
-  /// Starts `workers` CTAs; `together`: all at once or not yet. The other pass's is null.
-  cudaError_t (*forward)(const ForwardParams&, int64_t workers, bool together, cudaStream_t);
-  cudaError_t (*backward)(const BackwardParams&, int64_t workers, bool together, cudaStream_t);
+  /// Bytes of the workspace, as Kernel::workspace_bytes; null: none.
+  int64_t (*workspace_bytes)(const Sizes& sizes, bool shared_tiles, bool piece);
+  /// Starts the pass; that of the other is null.
+  cudaError_t (*forward)(const ForwardParams&, const Start&);
+  cudaError_t (*backward)(const BackwardParams&, const Start&);
 };
 
-inline constexpr LibraryVersion kLibraryVersion{1, sizeof(ForwardParams), sizeof(BackwardParams),
+inline constexpr LibraryVersion kLibraryVersion{2, sizeof(ForwardParams), sizeof(BackwardParams),
                                                 sizeof(OrderView), sizeof(Library)};
 
 }  // namespace verbatim::cuda

@@ -16,6 +16,7 @@ struct Place {
   int32_t row, at;                   // its first row: the position, and in the tensors
   int32_t rows, used;                // rows that exist, and those up to the last that is visible
   int32_t run_begin, run_end;        // its visits
+  const Chain* chain_of_plan;        // itself
 };
 
 /// The start of a kernel: by all threads.
@@ -56,6 +57,7 @@ __device__ void find_next_chain(Place& place, const Params& p) {
   place.at = static_cast<int32_t>((kForward ? order.q_rows : order.kv_rows)[chain.tile]);
   place.rows = static_cast<int32_t>(edges[chain.tile + 1]) - place.row;
   place.used = (kForward ? order.q_used : order.kv_used)[chain.tile];
+  place.chain_of_plan = &chain;
   place.run_begin = chain.run_begin;
   place.run_end = chain.run_end;
 }
@@ -75,6 +77,9 @@ struct Visit {
   const Run* run;   // null: there is none
   int32_t row, at;  // as in Place
   int32_t rows, used;
+  int32_t q_head;  // in the tensors
+  int32_t tile;
+  int32_t addend;  // backward: place in the sum of the tile's rows
 
   __device__ bool exists() const { return run != nullptr; }
   /// Whether slices cut the tile; else all of it is visible.
@@ -96,21 +101,25 @@ class Visits {
 
   __device__ Visit at(int ahead) const {
     const OrderView& order = *place_.order;
-    int32_t run = run_, number = number_ + ahead;
+    int32_t index = run_, number = number_ + ahead;
 #pragma unroll 1
-    while (run != place_.run_end && number >= order.runs[run].count) {
-      number -= order.runs[run++].count;
+    while (index != place_.run_end && number >= order.runs[index].count) {
+      number -= order.runs[index++].count;
     }
-    if (run == place_.run_end) return {};
+    if (index == place_.run_end) return {};
     constexpr bool kForward = kPass == Pass::forward;
-    const int32_t tile = order.runs[run].first + number * order.runs[run].step;
+    const Run& run = order.runs[index];
+    const int32_t tile = run.first + number * run.step;
     const int64_t* edges = kForward ? order.kv_edges : order.q_edges;
     const auto row = static_cast<int32_t>(edges[tile]);
-    return {.run = order.runs + run,
+    return {.run = &run,
             .row = row,
             .at = static_cast<int32_t>((kForward ? order.kv_rows : order.q_rows)[tile]),
             .rows = static_cast<int32_t>(edges[tile + 1]) - row,
-            .used = (kForward ? order.kv_used : order.q_used)[tile]};
+            .used = (kForward ? order.kv_used : order.q_used)[tile],
+            .q_head = place_.q_head + run.q_head,
+            .tile = tile,
+            .addend = run.addend + number / run.addend_every * run.addend_step};
   }
 
  private:

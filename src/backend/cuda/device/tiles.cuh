@@ -27,10 +27,11 @@ struct Sm80 {
   using Copy = Copy_Atom<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>, Element>;
 };
 
-/// Products of tiles by kWarps warps, each with rows of its own.
-template <class Gpu, class Element, int kWarps>
-using Product = TiledMMA<typename Gpu::template Atom<Element>, Layout<Shape<Int<kWarps>, _1, _1>>,
-                         Tile<Int<16 * kWarps>, _16, _16>>;
+/// Products of tiles by kAlongRows x kAlongColumns warps, each with rows and columns of its own.
+template <class Gpu, class Element, int kAlongRows, int kAlongColumns = 1>
+using Product = TiledMMA<typename Gpu::template Atom<Element>,
+                         Layout<Shape<Int<kAlongRows>, Int<kAlongColumns>, _1>>,
+                         Tile<Int<16 * kAlongRows>, Int<16 * kAlongColumns>, _16>>;
 
 /// threadIdx.x, read where it is needed: what is made of it would else be kept in registers from
 /// the start of the kernel to its end.
@@ -230,6 +231,10 @@ __device__ auto places(const Mma& mma) {
   return make_tensor(product.data(), rows_and_columns(product.layout()));
 }
 
+/// Columns that all warps of a product make at once.
+template <class Mma>
+inline constexpr int kAcross = 16 * size<2>(typename Mma::ThrLayoutVMNK{});
+
 /// One number a row of this thread's part of products with kRows rows.
 template <int kRows, class Mma>
 __device__ auto numbers(const Mma&) {
@@ -274,17 +279,18 @@ __device__ inline float exp2_approximately(float x) {
   return y;
 }
 
-/// scores = -inf for pairs that the mask hides, and behind the end of a tile.
+/// scores = `hidden` for pairs that the mask hides, and behind the end of a tile.
 template <int kRows, int kCols, class Mma, class Scores>
 __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, const Run& run,
-                     const Block& block) {
+                     const Block& block, float hidden = -INFINITY) {
   auto values = by_rows(scores);
   const auto at = places<kRows, kCols>(mma);
-  constexpr int kColumns = size<1>(decltype(values){}) / 2;  // pairs of a row, 8 columns apart
+  constexpr int kColumns = size<1>(decltype(values){}) / 2;  // pairs of a row
+  constexpr int kApart = 8 * size<2>(typename Mma::ThrLayoutVMNK{});
   static_assert(kColumns <= 32);
   // Bit n: the first of pair n is in front of column `end`.
   const auto in_front = [](int32_t first, int32_t end) {
-    const int32_t count = min(max((end - first + 7) / 8, 0), kColumns);
+    const int32_t count = min(max((end - first + kApart - 1) / kApart, 0), kColumns);
     return static_cast<uint32_t>((uint64_t{1} << count) - 1);
   };
   CUTE_UNROLL
@@ -304,7 +310,7 @@ __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, con
     }
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j)
-      if (!(seen[j % 2] >> j / 2 & 1)) values(i, j) = -INFINITY;
+      if (!(seen[j % 2] >> j / 2 & 1)) values(i, j) = hidden;
   }
 }
 
@@ -338,6 +344,19 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
       for (int j = 0; j < size<1>(row); ++j) row(i, j) *= decay;
     };
     (bring(rescaled), ...);
+  }
+}
+
+/// scores = exp(unit * score - LSE), from the LSE of whole rows; 0 in rows without a key.
+template <class Scores, class Numbers>
+__device__ void probabilities(Scores& scores, const Numbers& lse, float unit) {
+  auto values = by_rows(scores);
+  CUTE_UNROLL
+  for (int i = 0; i < size<0>(values); ++i) {
+    const float base = lse(i) == -INFINITY ? INFINITY : lse(i) * kLog2e;
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(values); ++j)
+      values(i, j) = exp2_approximately(fmaf(values(i, j), unit, -base));
   }
 }
 
@@ -430,7 +449,51 @@ __device__ void multiply_carefully(const Mma& mma, Sums& sums, const Factor& a, 
   }
 }
 
-// ---- Back to global memory.
+/// multiply() of factors in shared memory, of which the second holds NaN or infinities: as above.
+template <int kRows, int kCols, class Mma, class Sums, class A, class B>
+__device__ void multiply_carefully(const Mma& mma, Sums& sums, const A& factor, const B& other) {
+  const auto left = factor.view();  // (M, K)
+  const auto right = other.view();  // (N, K)
+  auto result = by_rows(sums);
+  const auto at = places<kRows, kCols>(mma);
+  CUTE_NO_UNROLL
+  for (int k = 0; k < size<1>(left); ++k) {
+    float x[size<0>(decltype(result){})];
+    CUTE_UNROLL
+    for (int i = 0; i < size<0>(result); ++i) x[i] = static_cast<float>(left(get<0>(at(i, 0)), k));
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(result); ++j) {
+      const auto y = static_cast<float>(right(get<1>(at(0, j)), k));
+      CUTE_UNROLL
+      for (int i = 0; i < size<0>(result); ++i)
+        if (x[i] != 0) result(i, j) = fmaf(x[i], y, result(i, j));
+    }
+  }
+}
+
+// ---- Between registers and memory.
+
+/// tile = a product, rounded.
+template <class Mma, class Sums, class Element, int kRows, int kCols>
+__device__ void put(const Mma& mma, const Sums& sums, SharedTile<Element, kRows, kCols>& tile) {
+  const auto copies = make_tiled_copy_C(Copy_Atom<UniversalCopy<uint32_t>, Element>{}, mma);
+  const auto mine = copies.get_slice(thread_here());
+  const auto result = rounded<Element>(sums);
+  auto to = mine.partition_D(tile.rows());
+  copy(copies, mine.retile_S(result), to);
+}
+
+/// One number a row; `behind` behind the first `rows`.
+template <int kRows, class Mma, class Numbers>
+__device__ void copy_in(const Mma& mma, Numbers& numbers, const float* source, int rows,
+                        float behind) {
+  const auto at = places<kRows, kAcross<Mma>>(mma);
+  CUTE_UNROLL
+  for (int i = 0; i < size(numbers); ++i) {
+    const int row = get<0>(at(i, 0));
+    numbers(i) = row < rows ? source[row] : behind;
+  }
+}
 
 /// Writes the first `rows` rows of a product at `target`, `stride` elements apart, by way of
 /// `tile`.
@@ -438,12 +501,7 @@ template <int kThreads, class Mma, class Sums, class Element, int kRows, int kCo
 __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, kRows, kCols>& tile,
                          Element* target, int64_t stride, int rows) {
   __syncthreads();  // nobody reads what lay here before
-  const auto shared = tile.rows();
-  const auto put = make_tiled_copy_C(Copy_Atom<UniversalCopy<uint32_t>, Element>{}, mma);
-  const auto mine = put.get_slice(thread_here());
-  const auto result = rounded<Element>(sums);
-  auto staged = mine.partition_D(shared);
-  copy(put, mine.retile_S(result), staged);
+  put(mma, sums, tile);
   __syncthreads();
   using Shared = Chunks<SharedTile<Element, kRows, kCols>, kThreads>;
   using Extent = typename Shared::Extent;
@@ -452,7 +510,7 @@ __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, k
   const auto chunks = Shared::template copy<Copy_Atom<UniversalCopy<uint128_t>, Element>>();
   const auto thread = chunks.get_slice(index);
   const auto place = thread.partition_S(make_identity_tensor(Extent{}));
-  const auto from = thread.partition_S(shared);
+  const auto from = thread.partition_S(tile.rows());
   auto to = thread.partition_D(
       make_tensor(make_gmem_ptr(target), make_layout(Extent{}, make_stride(stride, _1{}))));
   CUTE_UNROLL
@@ -463,7 +521,7 @@ __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, k
 /// Writes one number a row.
 template <int kRows, class Mma, class Numbers>
 __device__ void copy_out(const Mma& mma, const Numbers& numbers, float* target, int rows) {
-  const auto at = places<kRows, 16>(mma);
+  const auto at = places<kRows, kAcross<Mma>>(mma);
   CUTE_UNROLL
   for (int i = 0; i < size(numbers); ++i) {
     const int row = get<0>(at(i, 0));

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "backend/cuda/device/mma.cuh"
-#include "backend/cuda/sm80/bwd/config.h"
+#include "backend/cuda/device/params.h"
 
-namespace verbatim::cuda::sm80 {
+namespace verbatim::cuda {
 
 /// delta[b, h, q] = sum over the head dim of dO * O. One warp per row, fixed order of additions.
 template <class Element>
@@ -44,4 +44,4 @@ __global__ __launch_bounds__(128) void zero_rows(const __grid_constant__ Backwar
   }
 }
 
-}  // namespace verbatim::cuda::sm80
+}  // namespace verbatim::cuda
