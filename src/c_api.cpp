@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/names.h"
 #include "mask/distinct.h"
+#include "mask/kept.h"
 #include "verbatim/tl.h"
 
 namespace {
@@ -155,6 +156,39 @@ Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q
   }
   return Mask("dense", "{}", std::move(heads.variants), std::move(heads.variant_of), batch,
               kv_heads);
+}
+
+template <class T>
+std::span<const T> array_of(const T* values, int64_t count, const char* name) {
+  if (count < 0 || (!values && count > 0))
+    throw Error(ErrorCode::invalid_argument, "mask.from_blocks", "an array is missing",
+                {name, values ? std::to_string(count) + " entries" : "NULL",
+                 "an array and the number of its entries", ""});
+  return {values, static_cast<size_t>(count)};
+}
+
+Mask mask_of(const verbatim_blocks& b) {
+  const masks::BlockLists lists{b.batch, b.kv_heads,
+                                array_of(b.row_begin, b.row_begins, "row_begin"),
+                                array_of(b.columns, b.column_count, "columns")};
+  if (!b.q_edges && !b.k_edges)
+    return masks::uniform_block_sparse(b.q_len, b.kv_len, b.block_q, b.block_k, lists);
+  return masks::variable_block_sparse(array_of(b.q_edges, b.q_blocks + 1, "q_edges"),
+                                      array_of(b.k_edges, b.k_blocks + 1, "k_edges"), lists);
+}
+
+/// What the JSON of a mask calls the arrays that its blocks came from.
+std::string blocks_of(const nlohmann::json& mask) {
+  constexpr const char* kOperation = "mask.release";
+  return json_text(json_member(json_member(mask, "params", kOperation), "blocks", kOperation),
+                   "blocks", kOperation);
+}
+
+std::string from_blocks(const verbatim_blocks& blocks) {
+  const Mask mask = mask_of(blocks);
+  const Json json{{"name", mask.name()}, {"params", Json::parse(mask.params_json())}};
+  masks::own(blocks_of(json), mask);
+  return json.dump();
 }
 
 }  // namespace
@@ -325,6 +359,14 @@ verbatim_status verbatim_mask_area(const char* text, int64_t batch, int64_t q_he
 verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
                                          int64_t q_len, int64_t kv_len, const char** json) {
   return answered(json, [&] { return to_json(from_dense(dense, batch, kv_heads, q_len, kv_len)); });
+}
+
+verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json) {
+  return answered(json, [&] { return from_blocks(*blocks); });
+}
+
+verbatim_status verbatim_mask_release(const char* mask) {
+  return guarded([&] { masks::disown(blocks_of(parse_json(mask, "mask.release"))); });
 }
 
 }  // extern "C"

@@ -89,18 +89,18 @@ class Mask {
   Mask(std::string name, std::string params_json, std::vector<HeadMask> variants,
        std::vector<int32_t> variant_of, int64_t batch, int64_t kv_heads);
 
-  const std::string& name() const { return name_; }
-  const std::string& params_json() const { return params_json_; }
-  int64_t q_len() const { return variants_.front().q_len; }
-  int64_t kv_len() const { return variants_.front().kv_len; }
+  const std::string& name() const { return content_->name; }
+  const std::string& params_json() const { return content_->params_json; }
+  int64_t q_len() const { return variants().front().q_len; }
+  int64_t kv_len() const { return variants().front().kv_len; }
   /// Batch entries and KV heads that the mask tells apart; 1 fits any number.
-  int64_t batch() const { return batch_; }
-  int64_t kv_heads() const { return kv_heads_; }
+  int64_t batch() const { return content_->batch; }
+  int64_t kv_heads() const { return content_->kv_heads; }
 
   /// Distinct head masks; kernels and plans are built once for each.
-  const std::vector<HeadMask>& variants() const { return variants_; }
+  const std::vector<HeadMask>& variants() const { return content_->variants; }
   int32_t variant(int64_t b, int64_t kv_head) const;
-  const HeadMask& head(int64_t b, int64_t kv_head) const { return variants_[variant(b, kv_head)]; }
+  const HeadMask& head(int64_t b, int64_t kv_head) const { return variants()[variant(b, kv_head)]; }
 
   /// Visible positions summed over `batch` and `q_heads` (FLOPs = 4 * area * head dim forward).
   int64_t area(int64_t batch, int64_t q_heads, int64_t kv_heads) const;
@@ -113,13 +113,19 @@ class Mask {
   /// on the left the last ones. Rows beyond see nothing: O = 0, LSE = -inf, dQ = 0.
   Mask with_lengths(std::span<const int64_t> q_lengths, std::span<const int64_t> key_lengths,
                     Side side = Side::right) const;
-  bool operator==(const Mask&) const = default;
+  bool operator==(const Mask& other) const {
+    return content_ == other.content_ || *content_ == *other.content_;
+  }
 
  private:
-  std::string name_, params_json_;
-  std::vector<HeadMask> variants_;
-  std::vector<int32_t> variant_of_;  // [batch, kv_heads]
-  int64_t batch_ = 1, kv_heads_ = 1;
+  struct Content {
+    std::string name, params_json;
+    std::vector<HeadMask> variants;
+    std::vector<int32_t> variant_of;  // [batch, kv_heads]
+    int64_t batch, kv_heads;
+    bool operator==(const Content&) const = default;
+  };
+  std::shared_ptr<const Content> content_;  // copies share it: those of plans and caches cost nothing
 };
 
 /// The 14 patterns (predicates: docs/masks.md). Lengths are positions; causal masks are aligned
@@ -153,6 +159,21 @@ Mask variable_block_sparse(Lengths q_edges, Lengths k_edges, double density, uin
                            int64_t kv_heads);
 Mask variable_block_sparse(Lengths q_edges, Lengths k_edges,
                            std::span<const std::vector<Block>> blocks_per_kv_head);
+
+/// Selected blocks as arrays, a list for each batch entry and KV head; a dimension of 1 serves all.
+/// In list l = b * kv_heads + h the queries of row r of blocks see the key blocks columns[i],
+/// row_begin[l * (q_blocks + 1) + r] <= i < row_begin[l * (q_blocks + 1) + r + 1], in any sequence,
+/// each once.
+struct BlockLists {
+  int64_t batch = 1, kv_heads = 1;
+  std::span<const int64_t> row_begin;  // [batch, kv_heads, q_blocks + 1]
+  std::span<const int32_t> columns;    // what no row names is not looked at
+};
+/// The masks above, of whose lists the parameters name the SHA-256 only. Throws Error that names the
+/// array, the list and the row at fault.
+Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
+                          const BlockLists& lists);
+Mask variable_block_sparse(Lengths q_edges, Lengths k_edges, const BlockLists& lists);
 
 /// Packed sequences with their own query and key lengths: cu_seqlens run from 0 to the totals;
 /// a causal sequence is aligned bottom-right.

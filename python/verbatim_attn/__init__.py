@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _library, masks
 from .attention import attention, attention_backward
 from .audit import audit
+from .blocks import from_block_lists, from_block_map
 from .context_parallel import ContextParallel
 from .flash import flash_attn_func, flash_attn_varlen_func
 from .flex import from_block_mask, from_mask_mod
@@ -36,6 +37,8 @@ __all__ = [
     "check",
     "flash_attn_func",
     "flash_attn_varlen_func",
+    "from_block_lists",
+    "from_block_map",
     "from_block_mask",
     "from_cu_seqlens",
     "from_mask_mod",

@@ -8,7 +8,10 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # In the order of verbatim_status.
 _EXCEPTIONS: tuple[type[Exception], ...] = (
@@ -26,6 +29,7 @@ _ROWS = "P0s"  # an address with no layout
 FORWARD = struct.Struct("@" + 4 * _TENSOR + _ROWS)
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
 RUN = struct.Struct("@PiPPdPq")
+_BLOCKS = struct.Struct("@4q2P4qPqPq")
 
 wait_limit = ctypes.c_double(0)  # of all calls; where _native.py's module reads it, too
 
@@ -91,6 +95,8 @@ _mask_mod = _function("verbatim_mask_mod", _text, *_sizes, _text_out)
 _mask_to_dense = _function("verbatim_mask_to_dense", _text, _int, *_sizes, ctypes.c_void_p)
 _mask_area = _function("verbatim_mask_area", _text, _int, _int, *_sizes, ctypes.POINTER(_int))
 _mask_from_dense = _function("verbatim_mask_from_dense", ctypes.c_void_p, _int, *_sizes, _text_out)
+_mask_from_blocks = _function("verbatim_mask_from_blocks", _text, _text_out)
+_mask_release = _function("verbatim_mask_release", _text)
 _tl_check = _function("verbatim_tl_check", _text, _text, _text_out)
 _tl_fix = _function("verbatim_tl_fix", _text, _text, _text_out)
 _tl_reason = _function("verbatim_tl_reason", _text, _text, _text_out)
@@ -151,6 +157,28 @@ def mask_area(spec: str, batch: int, q_heads: int, kv_heads: int, q_len: int, kv
 
 def mask_from_dense(address: int, batch: int, kv_heads: int, q_len: int, kv_len: int) -> str:
     return _answer(_mask_from_dense, address, batch, kv_heads, q_len, kv_len)
+
+
+def mask_from_blocks(
+    row_begin: np.ndarray,
+    columns: np.ndarray,
+    block: tuple[int, int],
+    lengths: tuple[int, int],
+    edges: tuple[np.ndarray, ...] | None,
+) -> str:
+    """row_begin: int64 (batch, kv_heads, q_blocks + 1), columns: int32, edges: int64."""
+    batch, kv_heads = row_begin.shape[:2]
+    addresses = (0, 0) if edges is None else tuple(axis.ctypes.data for axis in edges)
+    counts = (0, 0) if edges is None else tuple(axis.size - 1 for axis in edges)
+    blocks = _BLOCKS.pack(
+        *lengths, *block, *addresses, *counts, batch, kv_heads,
+        row_begin.ctypes.data, row_begin.size, columns.ctypes.data, columns.size,
+    )  # fmt: skip
+    return _answer(_mask_from_blocks, blocks)
+
+
+def mask_release(spec: str) -> None:
+    check(_mask_release(spec.encode()))
 
 
 def tl_check(program: bytes, options: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/random.h"
+#include "mask/blocks.h"
 #include "mask/distinct.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
@@ -18,16 +19,9 @@ using Json = nlohmann::json;
 /// Key blocks of every query block, ascending: [q_blocks][selected].
 using Selection = std::vector<std::vector<int64_t>>;
 
-[[noreturn]] void fail(const char* mask, std::string argument, std::string got,
-                       std::string expected, std::string nearest = "") {
-  throw Error(ErrorCode::invalid_argument, std::string("mask.") + mask,
-              fmt::format("{} is out of range", argument),
-              {argument, std::move(got), std::move(expected), std::move(nearest)});
-}
-
 void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
              std::string nearest = "") {
-  if (!ok) fail(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
+  if (!ok) refuse(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
 }
 
 Selection pick(int64_t q_blocks, int64_t k_blocks, double density, uint64_t seed, int64_t head) {
@@ -59,7 +53,7 @@ Selection listed(const char* mask, const std::vector<Block>& blocks, int64_t q_b
   for (const Block& block : blocks) {
     if (block.q_block < 0 || block.q_block >= q_blocks || block.k_block < 0 ||
         block.k_block >= k_blocks) {
-      fail(mask, "blocks", fmt::format("({}, {})", block.q_block, block.k_block),
+      refuse(mask, "blocks", fmt::format("({}, {})", block.q_block, block.k_block),
            fmt::format("blocks of a {} x {} grid", q_blocks, k_blocks));
     }
     selection[block.q_block].push_back(block.k_block);
@@ -69,27 +63,15 @@ Selection listed(const char* mask, const std::vector<Block>& blocks, int64_t q_b
     std::sort(row.begin(), row.end());
     const auto twice = std::adjacent_find(row.begin(), row.end());
     if (twice != row.end()) {
-      fail(mask, "blocks", fmt::format("({}, {}) twice", q, *twice), "every block once");
+      refuse(mask, "blocks", fmt::format("({}, {}) twice", q, *twice), "every block once");
     }
   }
   return selection;
 }
 
-/// One slice for each stretch of neighbouring blocks of a row.
-HeadMask assemble(Lengths q_edges, Lengths k_edges, const Selection& selection) {
-  HeadMask head{q_edges.back(), k_edges.back(), {}, {}, {}};
-  for (size_t q = 0; q < selection.size(); ++q) {
-    bool extends = false;
-    for (const int64_t k : selection[q]) {
-      extends = extends && head.slices.back().k_end == k_edges[k];
-      if (extends) {
-        head.slices.back().k_end = k_edges[k + 1];
-      } else {
-        head.slices.push_back({q_edges[q], q_edges[q + 1], k_edges[k], k_edges[k + 1]});
-      }
-      extends = true;
-    }
-  }
+HeadMask assemble(const Grid& grid, const Selection& selection) {
+  HeadMask head{grid.q.back(), grid.k.back(), {}, {}, {}};
+  for (size_t q = 0; q < selection.size(); ++q) append_row(head, grid, q, selection[q]);
   return head;
 }
 
@@ -110,13 +92,13 @@ void check_edges(const char* mask, const char* argument, Lengths edges) {
           fmt::format("edges from 0 to a length of at most {}", kMaxLength));
   const auto stays = std::adjacent_find(edges.begin(), edges.end(), std::greater_equal<>());
   if (stays != edges.end()) {
-    fail(mask, argument, fmt::format("{} before {}", stays[0], stays[1]),
+    refuse(mask, argument, fmt::format("{} before {}", stays[0], stays[1]),
          "strictly increasing edges");
   }
 }
 
-Mask from_density(const char* name, Json params, Lengths q_edges, Lengths k_edges, double density,
-                  uint64_t seed, int64_t kv_heads) {
+Mask from_density(const char* name, Json params, const Grid& grid, double density, uint64_t seed,
+                  int64_t kv_heads) {
   require(density >= 0 && density <= 1, name, "density", fmt::to_string(density), "0 to 1",
           density > 1 ? "1" : "0");
   require(kv_heads >= 1 && kv_heads <= kMaxHeads, name, "kv_heads", fmt::to_string(kv_heads),
@@ -125,15 +107,14 @@ Mask from_density(const char* name, Json params, Lengths q_edges, Lengths k_edge
   params["seed"] = seed;
   DistinctHeads heads;
   for (int64_t h = 0; h < kv_heads; ++h) {
-    const Selection selection =
-        pick(std::ssize(q_edges) - 1, std::ssize(k_edges) - 1, density, seed, h);
-    heads.variant_of.push_back(heads.id_of(assemble(q_edges, k_edges, selection)));
+    const Selection selection = pick(grid.q_blocks(), grid.k_blocks(), density, seed, h);
+    heads.variant_of.push_back(heads.id_of(assemble(grid, selection)));
   }
   return Mask(name, params.dump(), std::move(heads.variants), std::move(heads.variant_of), 1,
               kv_heads);
 }
 
-Mask from_lists(const char* name, Json params, Lengths q_edges, Lengths k_edges,
+Mask from_lists(const char* name, Json params, const Grid& grid,
                 std::span<const std::vector<Block>> blocks_per_kv_head) {
   const int64_t kv_heads = std::ssize(blocks_per_kv_head);
   require(kv_heads >= 1 && kv_heads <= kMaxHeads, name, "blocks_per_kv_head",
@@ -141,9 +122,8 @@ Mask from_lists(const char* name, Json params, Lengths q_edges, Lengths k_edges,
   DistinctHeads heads;
   Json lists = Json::array();
   for (const std::vector<Block>& blocks : blocks_per_kv_head) {
-    const Selection selection =
-        listed(name, blocks, std::ssize(q_edges) - 1, std::ssize(k_edges) - 1);
-    heads.variant_of.push_back(heads.id_of(assemble(q_edges, k_edges, selection)));
+    const Selection selection = listed(name, blocks, grid.q_blocks(), grid.k_blocks());
+    heads.variant_of.push_back(heads.id_of(assemble(grid, selection)));
     Json& list = lists.emplace_back(Json::array());
     for (const Block& block : blocks) list.push_back({block.q_block, block.k_block});
   }
@@ -152,55 +132,54 @@ Mask from_lists(const char* name, Json params, Lengths q_edges, Lengths k_edges,
               kv_heads);
 }
 
-constexpr const char* kUniform = "uniform_block_sparse";
-constexpr const char* kVariable = "variable_block_sparse";
-
-struct Edges {
-  std::vector<int64_t> q, k;
-};
-
-Edges uniform_grid(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k) {
-  return {uniform_edges(kUniform, "q_len", q_len, "block_q", block_q),
-          uniform_edges(kUniform, "kv_len", kv_len, "block_k", block_k)};
-}
-
 Json uniform_params(int64_t block_q, int64_t block_k) {
   return {{"block_q", block_q}, {"block_k", block_k}};
 }
 
-Json variable_params(Lengths q_edges, Lengths k_edges) {
-  check_edges(kVariable, "q_edges", q_edges);
-  check_edges(kVariable, "k_edges", k_edges);
-  return {{"q_edges", std::vector<int64_t>(q_edges.begin(), q_edges.end())},
-          {"k_edges", std::vector<int64_t>(k_edges.begin(), k_edges.end())}};
-}
+Json variable_params(const Grid& grid) { return {{"q_edges", grid.q}, {"k_edges", grid.k}}; }
 
 }  // namespace
 
+void refuse(const char* mask, std::string argument, std::string got, std::string expected,
+            std::string nearest) {
+  throw Error(ErrorCode::invalid_argument, std::string("mask.") + mask,
+              fmt::format("{} is out of range", argument),
+              {argument, std::move(got), std::move(expected), std::move(nearest)});
+}
+
+Grid uniform_grid(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k) {
+  return {uniform_edges(kUniform, "q_len", q_len, "block_q", block_q),
+          uniform_edges(kUniform, "kv_len", kv_len, "block_k", block_k)};
+}
+
+Grid variable_grid(Lengths q_edges, Lengths k_edges) {
+  check_edges(kVariable, "q_edges", q_edges);
+  check_edges(kVariable, "k_edges", k_edges);
+  return {{q_edges.begin(), q_edges.end()}, {k_edges.begin(), k_edges.end()}};
+}
+
 Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
                           double density, uint64_t seed, int64_t kv_heads) {
-  const Edges edges = uniform_grid(q_len, kv_len, block_q, block_k);
-  return from_density(kUniform, uniform_params(block_q, block_k), edges.q, edges.k, density, seed,
-                      kv_heads);
+  return from_density(kUniform, uniform_params(block_q, block_k),
+                      uniform_grid(q_len, kv_len, block_q, block_k), density, seed, kv_heads);
 }
 
 Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
                           std::span<const std::vector<Block>> blocks_per_kv_head) {
-  const Edges edges = uniform_grid(q_len, kv_len, block_q, block_k);
-  return from_lists(kUniform, uniform_params(block_q, block_k), edges.q, edges.k,
-                    blocks_per_kv_head);
+  return from_lists(kUniform, uniform_params(block_q, block_k),
+                    uniform_grid(q_len, kv_len, block_q, block_k), blocks_per_kv_head);
 }
 
 Mask variable_block_sparse(Lengths q_edges, Lengths k_edges, double density, uint64_t seed,
                            int64_t kv_heads) {
-  return from_density(kVariable, variable_params(q_edges, k_edges), q_edges, k_edges, density, seed,
-                      kv_heads);
+  const Grid grid = variable_grid(q_edges, k_edges);
+  return from_density(kVariable, variable_params(grid), grid, density, seed, kv_heads);
 }
 
 Mask variable_block_sparse(Lengths q_edges, Lengths k_edges,
                            std::span<const std::vector<Block>> blocks_per_kv_head) {
-  return from_lists(kVariable, variable_params(q_edges, k_edges), q_edges, k_edges,
-                    blocks_per_kv_head);
+  const Grid grid = variable_grid(q_edges, k_edges);
+  return from_lists(kVariable, variable_params(grid), grid, blocks_per_kv_head);
 }
 
 }  // namespace verbatim::masks

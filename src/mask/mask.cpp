@@ -98,28 +98,28 @@ Mask::Mask(std::string name, std::string params_json, HeadMask head)
 
 Mask::Mask(std::string name, std::string params_json, std::vector<HeadMask> variants,
            std::vector<int32_t> variant_of, int64_t batch, int64_t kv_heads)
-    : name_(std::move(name)),
-      params_json_(std::move(params_json)),
-      variants_(std::move(variants)),
-      variant_of_(std::move(variant_of)),
-      batch_(batch),
-      kv_heads_(kv_heads) {
-  require(parse_params(params_json_).is_object(), "mask", "the parameters are not a JSON object",
-          {"params_json", params_json_, "an object such as {\"window\":3}", "{}"});
-  require(!variants_.empty(), "mask", "a mask needs a head mask",
+    : content_(std::make_shared<const Content>(std::move(name), std::move(params_json),
+                                               std::move(variants), std::move(variant_of), batch,
+                                               kv_heads)) {
+  require(parse_params(this->params_json()).is_object(), "mask",
+          "the parameters are not a JSON object",
+          {"params_json", this->params_json(), "an object such as {\"window\":3}", "{}"});
+  require(!this->variants().empty(), "mask", "a mask needs a head mask",
           {"variants", "none", "at least 1", "1"});
   require(batch >= 1 && batch <= kMaxHeads && kv_heads >= 1 && kv_heads <= kMaxHeads, "mask",
           "a size is out of range",
           {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads), "1 to 2^24", "1"});
-  require(std::ssize(variant_of_) == batch * kv_heads, "mask",
+  const auto& of = content_->variant_of;
+  require(std::ssize(of) == batch * kv_heads, "mask",
           "there must be one variant per batch entry and KV head",
-          {"variant_of", fmt::format("{} entries", variant_of_.size()),
+          {"variant_of", fmt::format("{} entries", of.size()),
            fmt::format("{} x {} entries", batch, kv_heads), ""});
-  for (const int32_t v : variant_of_) {
-    require(v >= 0 && v < std::ssize(variants_), "mask", "no such variant",
-            {"variant_of", fmt::to_string(v), fmt::format("0 to {}", variants_.size() - 1), ""});
+  for (const int32_t v : of) {
+    require(v >= 0 && v < std::ssize(content_->variants), "mask", "no such variant",
+            {"variant_of", fmt::to_string(v), fmt::format("0 to {}", content_->variants.size() - 1),
+             ""});
   }
-  for (const HeadMask& head : variants_) {
+  for (const HeadMask& head : content_->variants) {
     require(head.q_len == q_len() && head.kv_len == kv_len(), "mask", "the variants differ in size",
             {"variants", fmt::format("{} x {}", head.q_len, head.kv_len),
              fmt::format("{} x {}", q_len(), kv_len()), ""});
@@ -128,12 +128,13 @@ Mask::Mask(std::string name, std::string params_json, std::vector<HeadMask> vari
 }
 
 int32_t Mask::variant(int64_t b, int64_t kv_head) const {
-  const int64_t row = batch_ == 1 ? 0 : b, column = kv_heads_ == 1 ? 0 : kv_head;
-  require(b >= 0 && row < batch_ && kv_head >= 0 && column < kv_heads_, "mask.variant",
-          "the mask has no such head",
-          {"b, kv_head", fmt::format("{}, {}", b, kv_head),
-           fmt::format("inside {} x {} (1 fits any number)", batch_, kv_heads_), ""});
-  return variant_of_[row * kv_heads_ + column];
+  const int64_t batch = content_->batch, kv_heads = content_->kv_heads;
+  const int64_t row = batch == 1 ? 0 : b, column = kv_heads == 1 ? 0 : kv_head;
+  if (b < 0 || row >= batch || kv_head < 0 || column >= kv_heads)
+    throw Error(ErrorCode::invalid_argument, "mask.variant", "the mask has no such head",
+                {"b, kv_head", fmt::format("{}, {}", b, kv_head),
+                 fmt::format("inside {} x {} (1 fits any number)", batch, kv_heads), ""});
+  return content_->variant_of[static_cast<size_t>(row * kv_heads + column)];
 }
 
 int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {
@@ -141,16 +142,17 @@ int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {
           "mask.area", "KV heads do not divide query heads",
           {"batch, q_heads, kv_heads", fmt::format("{}, {}, {}", batch, q_heads, kv_heads),
            "positive numbers, q_heads a multiple of kv_heads", ""});
-  require((batch_ == 1 || batch_ == batch) && (kv_heads_ == 1 || kv_heads_ == kv_heads),
+  require((this->batch() == 1 || this->batch() == batch) &&
+              (this->kv_heads() == 1 || this->kv_heads() == kv_heads),
           "mask.area", "the mask was made for other sizes",
           {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads),
-           fmt::format("{}, {} (1 fits any number)", batch_, kv_heads_), ""});
+           fmt::format("{}, {} (1 fits any number)", this->batch(), this->kv_heads()), ""});
   // Each entry stands for this many (batch, query head) pairs.
-  const int64_t copies = (batch / batch_) * (q_heads / kv_heads_);
+  const int64_t copies = (batch / this->batch()) * (q_heads / this->kv_heads());
   std::vector<int64_t> areas;
-  for (const HeadMask& head : variants_) areas.push_back(head.area());
+  for (const HeadMask& head : variants()) areas.push_back(head.area());
   int64_t sum = 0;
-  for (const int32_t v : variant_of_) {
+  for (const int32_t v : content_->variant_of) {
     int64_t part = 0;
     require(!__builtin_mul_overflow(areas[v], copies, &part) &&
                 !__builtin_add_overflow(sum, part, &sum),
@@ -161,8 +163,8 @@ int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {
 }
 
 Mask Mask::intersect(const Mask& other) const {
-  const int64_t batch = common(batch_, other.batch_, "batch");
-  const int64_t kv_heads = common(kv_heads_, other.kv_heads_, "kv_heads");
+  const int64_t batch = common(this->batch(), other.batch(), "batch");
+  const int64_t kv_heads = common(this->kv_heads(), other.kv_heads(), "kv_heads");
   DistinctHeads heads;
   std::map<std::pair<int32_t, int32_t>, int32_t> made;
   for (int64_t b = 0; b < batch; ++b) {
@@ -171,7 +173,7 @@ Mask Mask::intersect(const Mask& other) const {
       auto it = made.find(pair);
       if (it == made.end()) {
         const int32_t id =
-            heads.id_of(variants_[pair.first].intersect(other.variants_[pair.second]));
+            heads.id_of(variants()[pair.first].intersect(other.variants()[pair.second]));
         it = made.emplace(pair, id).first;
       }
       heads.variant_of.push_back(it->second);
@@ -180,7 +182,7 @@ Mask Mask::intersect(const Mask& other) const {
   auto all = factors(*this);
   for (auto& factor : factors(other)) all.push_back(std::move(factor));
   const nlohmann::json params = {{"masks", std::move(all)}};
-  return Mask(name_ + "&" + other.name_, params.dump(), std::move(heads.variants),
+  return Mask(name() + "&" + other.name(), params.dump(), std::move(heads.variants),
               std::move(heads.variant_of), batch, kv_heads);
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/json.h"
+#include "mask/kept.h"
 #include "verbatim/error.h"
 #include "verbatim/mask.h"
 
@@ -41,6 +42,16 @@ class Params {
     std::vector<int64_t> values;
     for (const Json& entry : list(key)) values.push_back(json_int(entry, key, operation_));
     return values;
+  }
+  /// The mask whose blocks came as arrays, if "blocks" is the name of such.
+  std::optional<Mask> kept(const char* key) {
+    const Json& found = value(key);
+    if (!found.is_string()) return std::nullopt;
+    if (auto mask = find_kept(found.get<std::string>())) return mask;
+    throw Error(ErrorCode::invalid_argument, operation_, "nobody keeps these blocks",
+                {key, found.get<std::string>(),
+                 "the blocks of a mask that was made of arrays in this process and still lives",
+                 "lists of [q_block, k_block] per KV head"});
   }
   /// One list of [q_block, k_block] pairs per KV head.
   std::vector<std::vector<Block>> blocks(const char* key) {
@@ -86,6 +97,7 @@ struct Sizes {
 Mask uniform_blocks(Params& params, const Sizes& size) {
   const int64_t q = params.integer("block_q"), k = params.integer("block_k");
   if (params.has("blocks")) {
+    if (const auto kept = params.kept("blocks")) return *kept;
     return uniform_block_sparse(size.q_len, size.kv_len, q, k, params.blocks("blocks"));
   }
   const double density = params.number("density");
@@ -95,7 +107,10 @@ Mask uniform_blocks(Params& params, const Sizes& size) {
 
 Mask variable_blocks(Params& params, const Sizes& size) {
   const std::vector<int64_t> q = params.integers("q_edges"), k = params.integers("k_edges");
-  if (params.has("blocks")) return variable_block_sparse(q, k, params.blocks("blocks"));
+  if (params.has("blocks")) {
+    if (const auto kept = params.kept("blocks")) return *kept;
+    return variable_block_sparse(q, k, params.blocks("blocks"));
+  }
   const double density = params.number("density");
   return variable_block_sparse(q, k, density, params.seed("seed"), size.kv_heads);
 }

@@ -1,0 +1,160 @@
+"""Block-sparse masks from arrays: lists of blocks, or maps of them, as kernels and models have them.
+
+The arrays go to the library as they are and are copied there; equal ones are found again by their
+SHA-256, with the plans made for them. Tensors on a GPU are waited for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from . import _library
+from ._reads import read_once
+from .masks import Explicit
+
+Pair = tuple[Any, Any]
+
+
+class _Owner:
+    """Ends with the last mask that has it: a mask, its copies, and masks made of them."""
+
+
+class _Kept(Explicit):
+    """A mask that the library keeps while its owner lives."""
+
+
+def from_block_lists(
+    row_begin: Any,
+    columns: Any,
+    *,
+    block: Pair | None = None,
+    lengths: Pair | None = None,
+    edges: Pair | None = None,
+) -> Explicit:
+    """Queries of row r of blocks see the key blocks columns[row_begin[r]] to columns[row_begin[r +
+    1] - 1], in any sequence, each once (compressed sparse rows).
+
+    row_begin: (q_blocks + 1), (kv_heads, q_blocks + 1) or (batch, kv_heads, q_blocks + 1); without
+    a dimension, or with 1, one list serves all. Lists lie in `columns` one behind another. Blocks
+    are `block` = (queries, keys) of `lengths` = (q_len, kv_len), or lie between `edges` =
+    (q_edges, k_edges), which run from 0 to the lengths."""
+    begin = _integers("row_begin", row_begin, np.int64)
+    flat = _integers("columns", columns, np.int32)
+    if not 1 <= begin.ndim <= 3 or flat.ndim != 1:
+        raise ValueError(
+            "[masks.from_block_lists] wrong number of dimensions; got row_begin of "
+            f"{begin.ndim} and columns of {flat.ndim}, expected row_begin of 1 to 3 (batch, "
+            "kv_heads, q_blocks + 1) and columns of 1"
+        )
+    begin = begin.reshape((1,) * (3 - begin.ndim) + begin.shape)
+    _check_that_lists_follow(begin, flat.size)
+    return _kept(begin, flat, block, lengths, edges)
+
+
+def from_block_map(
+    selected: Any,
+    *,
+    block: Pair | None = None,
+    lengths: Pair | None = None,
+    edges: Pair | None = None,
+) -> Explicit:
+    """Blocks by a map of what is not 0: (q_blocks, k_blocks), (kv_heads, ...) or (batch, kv_heads,
+    ...); the rest as from_block_lists()."""
+    return read_once(_from_map, selected, block, lengths, edges)
+
+
+def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pair | None) -> Any:
+    plane = _host(selected) != 0
+    if not 2 <= plane.ndim <= 4:
+        raise ValueError(
+            f"[masks.from_block_map] wrong number of dimensions; got {plane.ndim}, expected "
+            "(batch, kv_heads, q_blocks, k_blocks), the first two optional"
+        )
+    plane = plane.reshape((1,) * (4 - plane.ndim) + plane.shape)
+    q_blocks, k_blocks = _grid(block, lengths, edges)
+    if plane.shape[2:] != (q_blocks, k_blocks):
+        raise ValueError(
+            f"[masks.from_block_map] the map is of another grid; got {plane.shape[2]} x "
+            f"{plane.shape[3]} blocks, expected {q_blocks} x {k_blocks}"
+        )
+    batch, heads = plane.shape[:2]
+    ends = np.count_nonzero(plane, -1).cumsum().reshape(batch, heads, q_blocks)
+    begin = np.zeros((batch, heads, q_blocks + 1), np.int64)
+    begin[..., 1:] = ends
+    begin[..., 0] = np.append(0, begin[..., -1].ravel()[:-1]).reshape(batch, heads)
+    return _kept(begin, np.nonzero(plane)[3].astype(np.int32), block, lengths, edges)
+
+
+def _host(x: Any) -> np.ndarray:
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+
+
+def _integers(name: str, x: Any, dtype: type) -> np.ndarray:
+    found = _host(x)
+    if found.size and found.dtype.kind not in "iu":
+        raise ValueError(
+            f"[masks.from_block_lists] {name} must be integers; got {found.dtype}, expected "
+            f"{np.dtype(dtype)} (nearest: {name}.astype(np.{np.dtype(dtype)}))"
+        )
+    bounds = np.iinfo(dtype)
+    if found.size and not bounds.min <= found.min() <= found.max() <= bounds.max:
+        raise ValueError(
+            f"[masks.from_block_lists] {name} is out of range; got {found.min()} to "
+            f"{found.max()}, expected numbers of {bounds.bits} bits"
+        )
+    return np.ascontiguousarray(found, dtype)
+
+
+def _check_that_lists_follow(begin: np.ndarray, columns: int) -> None:
+    starts, ends = begin[..., 0].ravel(), begin[..., -1].ravel()
+    expected = np.append(0, ends[:-1])
+    if (starts != expected).any():
+        at = int((starts != expected).argmax())
+        batch, head = divmod(at, begin.shape[1])
+        raise ValueError(
+            "[masks.from_block_lists] lists lie in columns one behind another; got row_begin of "
+            f"batch entry {batch}, KV head {head}, row 0: {starts[at]}, expected {expected[at]}"
+        )
+    if ends[-1] != columns:
+        raise ValueError(
+            f"[masks.from_block_lists] the rows do not end with columns; got {ends[-1]}, expected "
+            f"{columns}, its length"
+        )
+
+
+def _grid(block: Pair | None, lengths: Pair | None, edges: Pair | None) -> tuple[int, int]:
+    """Blocks of both axes."""
+    if (edges is None) == (block is None or lengths is None):
+        raise ValueError(
+            "[masks] blocks have a size, or edges; got "
+            f"block={block}, lengths={lengths}, edges={'none' if edges is None else 'given'}, "
+            "expected block= and lengths=, or edges= (nearest: block=(64, 64), "
+            "lengths=(q_len, kv_len))"
+        )
+    if edges is not None:
+        return len(edges[0]) - 1, len(edges[1]) - 1
+    assert block is not None and lengths is not None
+    q, k = (-(-length // max(size, 1)) for length, size in zip(lengths, block, strict=True))
+    return q, k
+
+
+def _kept(
+    begin: np.ndarray,
+    columns: np.ndarray,
+    block: Pair | None,
+    lengths: Pair | None,
+    edges: Pair | None,
+) -> Explicit:
+    _grid(block, lengths, edges)
+    arrays = None
+    if edges is not None:
+        arrays = tuple(np.ascontiguousarray(_host(axis), np.int64) for axis in edges)
+    spec = _library.mask_from_blocks(begin, columns, block or (0, 0), lengths or (0, 0), arrays)
+    mask = _Kept(spec)
+    owner = _Owner()
+    object.__setattr__(mask, "_owner", owner)
+    weakref.finalize(owner, _library.mask_release, spec).atexit = False
+    return mask
