@@ -12,6 +12,7 @@
 #include "verbatim/contract.h"
 #include "verbatim/mask.h"
 #include "verbatim/problem.h"
+#include "verbatim/runs.h"
 
 namespace verbatim {
 
@@ -25,20 +26,6 @@ enum class Level {
 };
 std::string_view to_string(Level level);
 Level level_from_string(std::string_view name);
-
-/// Consecutive visits of a chain: tiles first, first + step, ... of the streamed axis (query tiles
-/// in the backward, KV tiles in the forward), cut by the same slices.
-struct Run {
-  int32_t q_head = 0;  // query head inside the group whose rows are visited
-  int32_t first = 0, count = 0, step = 1;
-  int32_t addend = 0, addend_step = 0;  // backward: place of each visit in the sum of its dQ row
-  int32_t slice_begin = 0, slice_count = 0;  // as in TileRun; 0 slices: nothing to mask
-  int32_t addend_every = 1;  // visits that share an addend before it steps: KV tiles are wider
-
-  constexpr int32_t tile(int32_t i) const { return first + i * step; }
-  constexpr int32_t addend_of(int32_t i) const { return addend + i / addend_every * addend_step; }
-  bool operator==(const Run&) const = default;
-};
 
 /// Visits during which one tile stays in registers: a KV tile with dK and dV in the backward, the
 /// query tile of one head with its online softmax in the forward (visit order = order of the sum).
@@ -69,14 +56,20 @@ struct HeadOrder {
   std::string name;  // "descending", "shift", ...
   std::shared_ptr<const TileMap> tiles;
   int32_t group = 1;  // query heads per KV head
-  std::vector<Run> runs;
+  Runs runs;
   std::vector<Chain> chains;
   std::vector<Task> tasks;           // each chain in one, in the sequence to issue them in
   std::vector<int32_t> row_addends;  // backward: addends of each dQ row, [q_tiles]
 
   int64_t visits() const;
   int64_t visits(const Chain& chain) const;
+  /// Of the host's: a device holds the runs one by one.
   int64_t bytes() const;
+  /// Runs::for_each_part() of the runs of a chain.
+  template <class F>
+  void for_each_part(const Chain& chain, F&& f) const {
+    runs.for_each_part(static_cast<size_t>(chain.run_begin), static_cast<size_t>(chain.run_end), f);
+  }
 };
 
 /// A task of one head: entry of a placement.
@@ -109,7 +102,7 @@ struct Plan {
   int32_t residency = 1;
 
   const HeadOrder& order(int32_t head) const { return *orders[order_of_head[head]]; }
-  /// Bytes of runs, chains, tasks and placement: what a device must hold.
+  /// Bytes of runs, chains, tasks and placement on the host, where equal runs are kept once.
   int64_t bytes() const;
   /// 16 hex digits over everything that fixes the order of every sum of the pass: the contract's
   /// version, the arithmetic, tile edges, slices, distinct orders, group, head dims, dtype. Level,

@@ -108,34 +108,47 @@ class RunBuilder {
   /// Fills `pieces_` column by column, in each in the order of slices: where those of a column are.
   std::vector<int32_t> list_pieces() {
     const TileIndex columns(kv_edges_);
-    const auto for_each_piece = [&](auto&& f) {
-      for (int32_t id = 0; id < std::ssize(slices_); ++id) {
-        const auto s = tighten(slice(id));
-        if (!s) continue;
-        const int32_t last = columns.at(s->k_end - 1);
-        for (int32_t column = columns.at(s->k_begin); column <= last; ++column) f(id, *s, column);
-      }
+    struct Touch {
+      Slice slice;
+      int32_t id, first, last;  // columns [first, last]
     };
+    std::vector<Touch> touches;
+    touches.reserve(slices_.size());
     std::vector<int32_t> begin(kv_edges_.size());
-    for_each_piece([&](int32_t, const Slice&, int32_t column) { ++begin[column]; });
+    for (int32_t id = 0; id < std::ssize(slices_); ++id) {
+      const auto s = tighten(slice(id));
+      if (!s) continue;
+      touches.push_back({*s, id, columns.at(s->k_begin), columns.at(s->k_end - 1)});
+      for (int32_t column = touches.back().first; column <= touches.back().last; ++column)
+        ++begin[column];
+    }
     std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), 0);
     pieces_.resize(begin.back());
-    for_each_piece([&](int32_t id, const Slice& s, int32_t column) {
-      pieces_[begin[column]++] = piece_of(id, s, kv_edges_[column], kv_edges_[column + 1]);
-    });
+    for (const auto& [s, id, first, last] : touches)
+      for (int32_t column = first; column <= last; ++column)
+        pieces_[begin[column]++] = piece_of(id, s, kv_edges_[column], kv_edges_[column + 1]);
     std::shift_right(begin.begin(), begin.end(), 1);  // each has become the next one's
     begin.front() = 0;
     return begin;
   }
 
+  /// As below, where all rows see the same `width` keys.
+  Piece piece_of_rectangle(int32_t id, const Slice& s, int64_t width) const {
+    const int32_t first = q_tiles_.at(s.q_begin), last = q_tiles_.at(s.q_end - 1) + 1;
+    const int32_t solid_first = first + (q_edges_[first] < s.q_begin);
+    const int32_t solid_last = last - (q_edges_[last] > s.q_end);
+    if (solid_first >= solid_last) return {first, last, last, last, id, width};
+    return {first, last, solid_first, solid_last, id, width};
+  }
+
   /// Of a tightened slice that touches the column; its band may leave nothing there.
   Piece piece_of(int32_t id, const Slice& whole, int64_t k_begin, int64_t k_end) const {
-    Slice s = clip(whole, {whole.q_begin, whole.q_end, k_begin, k_end});
-    if (s.lo != Slice::kNoLow || s.hi != Slice::kNoHigh) {
-      const auto tight = tighten(s);
-      if (!tight) return {0, 0, 0, 0, id, 0};
-      s = *tight;
-    }
+    if (whole.lo == Slice::kNoLow && whole.hi == Slice::kNoHigh)
+      return piece_of_rectangle(id, whole,
+                                std::min(whole.k_end, k_end) - std::max(whole.k_begin, k_begin));
+    const auto tight = tighten(clip(whole, {whole.q_begin, whole.q_end, k_begin, k_end}));
+    if (!tight) return {0, 0, 0, 0, id, 0};
+    const Slice& s = *tight;
     const int32_t last = q_tiles_.at(s.q_end - 1) + 1;
     Piece piece{q_tiles_.at(s.q_begin), last, last, last, id, s.k_end - s.k_begin};
     const int64_t solid_begin = std::max(s.q_begin, s.k_end - 1 - s.hi);

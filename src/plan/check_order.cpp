@@ -54,23 +54,34 @@ void check_ranges(const Subject& subject) {
                  (subject.backward() && k > 0 && continues(order.chains[k - 1], chain))),
             "chain", k);
   }
-  for (size_t k = 0; k < order.runs.size(); ++k) {
-    const Run& run = order.runs[k];
+  size_t k = 0;
+  const auto check_run = [&](const Run& run) {
     const int64_t last = run.first + (int64_t{run.count} - 1) * run.step;
     const int64_t steps = (int64_t{run.count} - 1) / std::max(run.addend_every, 1);
     const int64_t last_addend = run.addend + steps * run.addend_step;
     require(run.count > 0 && run.step != 0 && run.addend_every > 0 && 0 <= run.first &&
                 run.first < subject.streamed_tiles() && 0 <= last &&
-                last < subject.streamed_tiles() && 0 <= run.q_head && run.q_head < group &&
-                0 <= run.addend && 0 <= last_addend && last_addend <= INT32_MAX,
+                last < subject.streamed_tiles() && 0 <= run.addend && 0 <= last_addend &&
+                last_addend <= INT32_MAX,
             "run", k);
-  }
+    ++k;
+  };
+  std::span<const Run> checked;  // which query heads repeat
+  order.runs.for_each_part(0, order.runs.size(), [&](int32_t q_head, std::span<const Run> runs) {
+    require(0 <= q_head && q_head < group, "run", k);
+    if (runs.data() == checked.data() && runs.size() == checked.size()) {
+      k += runs.size();
+      return;
+    }
+    std::ranges::for_each(runs, check_run);
+    checked = runs;
+  });
 }
 
-/// The visits of one run, by the tile that its chain keeps.
+/// Runs behind one another, by the tile that their chain keeps.
 struct Step {
   int32_t kept;
-  const Run* run;
+  std::span<const Run> runs;
 };
 
 /// What one query head does, in sequence.
@@ -81,9 +92,7 @@ struct Trail {
 
 bool repeats(const Trail& trail, const Trail& other) {
   return std::ranges::equal(trail.steps, other.steps, [](const Step& a, const Step& b) {
-    Run run = *b.run;
-    run.q_head = a.run->q_head;
-    return a.kept == b.kept && *a.run == run;
+    return a.kept == b.kept && same_but_for_heads(a.runs, b.runs);
   });
 }
 
@@ -95,17 +104,16 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
   std::vector<Trail> trails(heads);
   for (size_t h = 0; h < heads; ++h) {
     trails[h].q_head = static_cast<int32_t>(h);
-    trails[h].steps.reserve(order.runs.size() / heads);
+    trails[h].steps.reserve(order.chains.size());
   }
   for (const int32_t t : sequence) {
     const Task& task = order.tasks[static_cast<size_t>(t)];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain& chain = order.chains[static_cast<size_t>(c)];
-      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-        const Run& run = order.runs[static_cast<size_t>(r)];
-        trails[std::min(static_cast<size_t>(run.q_head), heads - 1)].steps.push_back(
-            {chain.tile, &run});
-      }
+      order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
+        trails[std::min(static_cast<size_t>(q_head), heads - 1)].steps.push_back(
+            {chain.tile, runs});
+      });
     }
   }
   trails.erase(std::remove_if(trails.begin() + 1, trails.end(),
@@ -127,23 +135,31 @@ struct Visited {
 
 std::vector<Visited> sorted_visits(const Trail& trail) {
   std::vector<Visited> visits;
-  visits.reserve(trail.steps.size());
-  for (const auto& [kept, run] : trail.steps) {
-    // By name: clang before 16 captures no structured binding.
-    const auto add = [&visits, kept = kept, run = run](int32_t first, int32_t last) {
-      visits.push_back({kept, first, last, run->slice_begin, run->slice_count});
-    };
-    if (run->step == 1) {
-      add(run->first, run->first + run->count);
-    } else if (run->step == -1) {
-      add(run->first - run->count + 1, run->first + 1);
-    } else {
-      for (int32_t i = 0; i < run->count; ++i) add(run->tile(i), run->tile(i) + 1);
+  size_t runs = 0;
+  for (const Step& step : trail.steps) runs += step.runs.size();
+  visits.reserve(runs);
+  for (const Step& step : trail.steps) {
+    const size_t begin = visits.size();
+    for (const Run& run : step.runs) {
+      const auto add = [&](int32_t first, int32_t last) {
+        visits.push_back({step.kept, first, last, run.slice_begin, run.slice_count});
+      };
+      if (run.step == 1) {
+        add(run.first, run.first + run.count);
+      } else if (run.step == -1) {
+        add(run.first - run.count + 1, run.first + 1);
+      } else {
+        for (int32_t i = 0; i < run.count; ++i) add(run.tile(i), run.tile(i) + 1);
+      }
     }
+    // Those of a descending order come out backwards.
+    if (step.runs.front().first > step.runs.back().first)
+      std::reverse(visits.begin() + static_cast<ptrdiff_t>(begin), visits.end());
   }
-  std::sort(visits.begin(), visits.end(), [](const Visited& a, const Visited& b) {
+  const auto before = [](const Visited& a, const Visited& b) {
     return std::tie(a.kept, a.first) < std::tie(b.kept, b.first);
-  });
+  };
+  if (!std::ranges::is_sorted(visits, before)) std::ranges::sort(visits, before);
   return visits;
 }
 
@@ -224,9 +240,10 @@ void check_shared_tiles(const Subject& subject) {
       fail(fmt::format("{}: its chain has addend {} of {}, out of range or given twice", tile(),
                        chain.addend, chain.addends));
     if (chain.addend < chains) seen[slot] = true;
-    for (int32_t r = chain.run_begin; !subject.backward() && r < chain.run_end; ++r)
-      if (order.runs[static_cast<size_t>(r)].q_head != chain.q_head)
-        fail(tile() + ": a run visits another query head than its chain");
+    if (subject.backward()) continue;
+    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run>) {
+      if (q_head != chain.q_head) fail(tile() + ": a run visits another query head than its chain");
+    });
   }
   for (const Chain& chain : order.chains) {
     const size_t place = place_of(chain);
@@ -266,6 +283,26 @@ bool matches(const Run& run, const Stair& stair) {
   return true;
 }
 
+/// Whether counting visit by visit costs less than stairs: most runs of irregular masks are one
+/// tile.
+bool has_short_runs(const Trail& trail) {
+  int64_t visits = 0, runs = 0;
+  for (const Step& step : trail.steps) {
+    runs += std::ssize(step.runs);
+    for (const Run& run : step.runs) visits += run.count;
+  }
+  return visits <= 8 * runs;
+}
+
+bool counts_up_by_visits(const Trail& trail, int32_t rows) {
+  std::vector<int32_t> next(static_cast<size_t>(rows));  // addend of each row
+  for (const Step& step : trail.steps)
+    for (const Run& run : step.runs)
+      for (int32_t i = 0; i < run.count; ++i)
+        if (next[static_cast<size_t>(run.tile(i))]++ != run.addend_of(i)) return false;
+  return true;
+}
+
 /// As counts_up() below; `trails` are those of `sequence`.
 bool counts_up(const Subject& subject, std::span<const int32_t> sequence,
                const std::vector<Trail>& trails) {
@@ -283,15 +320,20 @@ bool counts_up(const Subject& subject, std::span<const int32_t> sequence,
   if (!subject.backward()) return true;
   std::vector<Stair> stairs;
   for (const Trail& trail : trails) {
+    if (has_short_runs(trail)) {
+      if (!counts_up_by_visits(trail, order.tiles->q_tiles())) return false;
+      continue;
+    }
     RowCounters counters(order.tiles->q_tiles());
     for (const Step& step : trail.steps) {
-      const Run& run = *step.run;
-      if (std::abs(run.step) != 1) return false;
-      const int32_t last = run.tile(run.count - 1);
-      stairs.clear();
-      counters.take(std::min(run.first, last), std::max(run.first, last) + 1, stairs);
-      for (const Stair& stair : stairs)
-        if (!matches(run, stair)) return false;
+      for (const Run& run : step.runs) {
+        if (std::abs(run.step) != 1) return false;
+        const int32_t last = run.tile(run.count - 1);
+        stairs.clear();
+        counters.take(std::min(run.first, last), std::max(run.first, last) + 1, stairs);
+        for (const Stair& stair : stairs)
+          if (!matches(run, stair)) return false;
+      }
     }
   }
   return true;
@@ -303,23 +345,31 @@ void check_addends(const Subject& subject, const Trail& trail) {
   std::vector<int64_t> begin{0};  // of each row in `seen`
   for (const int32_t addends : order.row_addends) begin.push_back(begin.back() + addends);
   std::vector<bool> seen(static_cast<size_t>(begin.back()));
-  for (const auto& [kept, run] : trail.steps) {
-    for (int32_t i = 0; i < run->count; ++i) {
-      const int32_t row = run->tile(i), addend = run->addend_of(i);
-      const int32_t addends = order.row_addends[static_cast<size_t>(row)];
-      if (addend < 0 || addend >= addends)
-        fail(fmt::format("{} has addend {}, expected 0 to {}",
-                         subject.name(kept, trail.q_head, row), addend, addends - 1));
-      const auto place = static_cast<size_t>(begin[static_cast<size_t>(row)] + addend);
-      if (seen[place])
-        fail(fmt::format("{} has addend {}, which its row gave before",
-                         subject.name(kept, trail.q_head, row), addend));
-      seen[place] = true;
-    }
-  }
+  const auto enter = [&](int32_t kept, int32_t row, int32_t addend) {
+    const int32_t addends = order.row_addends[static_cast<size_t>(row)];
+    if (addend < 0 || addend >= addends)
+      fail(fmt::format("{} has addend {}, expected 0 to {}", subject.name(kept, trail.q_head, row),
+                       addend, addends - 1));
+    const auto place = static_cast<size_t>(begin[static_cast<size_t>(row)] + addend);
+    if (seen[place])
+      fail(fmt::format("{} has addend {}, which its row gave before",
+                       subject.name(kept, trail.q_head, row), addend));
+    seen[place] = true;
+  };
+  for (const Step& step : trail.steps)
+    for (const Run& run : step.runs)
+      for (int32_t i = 0; i < run.count; ++i) enter(step.kept, run.tile(i), run.addend_of(i));
 }
 
 }  // namespace
+
+bool same_but_for_heads(std::span<const Run> a, std::span<const Run> b) {
+  if (a.data() == b.data() && a.size() == b.size()) return true;
+  return std::ranges::equal(a, b, [](const Run& x, Run y) {
+    y.q_head = x.q_head;
+    return x == y;
+  });
+}
 
 bool check_order(const Subject& subject) {
   check_ranges(subject);

@@ -46,7 +46,7 @@ Json order_to_json(const HeadOrder& order) {
           {"kv_edges", tiles.kv_edges},
           {"slices", to_arrays(tiles.slices)},
           {"sequences", to_arrays(tiles.sequences)},
-          {"runs", to_arrays(order.runs)},
+          {"runs", to_arrays(order.runs.all())},
           {"chains", to_arrays(order.chains)},
           {"tasks", to_arrays(order.tasks)},
           {"row_addends", order.row_addends}};
@@ -200,7 +200,7 @@ HeadOrder read_order(const Node& node, Pass pass) {
   order.name = node.member("name").text();
   order.tiles = read_tiles(node);
   order.group = read<int32_t>(node.member("group"));
-  order.runs = list<Run>(node.member("runs"));
+  order.runs = Runs(list<Run>(node.member("runs")));
   order.chains = list<Chain>(node.member("chains"));
   order.tasks = list<Task>(node.member("tasks"));
   order.row_addends = list<int32_t>(node.member("row_addends"));

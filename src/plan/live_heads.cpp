@@ -38,10 +38,11 @@ int32_t equal_parts(const HeadOrder& order) {
   if (order.group % parts != 0) return 1;
   for (const Chain& chain : order.chains) {
     if (chain.addends != parts) return 1;
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const int32_t query = order.runs[static_cast<size_t>(r)].q_head;
-      if (query / (order.group / parts) != chain.addend) return 1;
-    }
+    bool own = true;
+    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run>) {
+      own = own && q_head / (order.group / parts) == chain.addend;
+    });
+    if (!own) return 1;
   }
   return parts;
 }

@@ -18,8 +18,10 @@ constexpr std::array<std::string_view, 4> kLevels{"not_guaranteed", "run_to_run"
 class Hash {
  public:
   void add(int64_t value) {
-    const auto bits = static_cast<uint64_t>(value);
-    for (int shift = 0; shift < 64; shift += 8) add_byte(static_cast<uint8_t>(bits >> shift));
+    auto bits = static_cast<uint64_t>(value);
+    int bytes = 0;
+    for (; bits != 0; bits >>= 8, ++bytes) add_byte(static_cast<uint8_t>(bits));
+    value_ *= kPrimes[8 - bytes];  // the bytes that are 0
   }
   void add(std::string_view text) {
     add(static_cast<int64_t>(text.size()));
@@ -32,7 +34,15 @@ class Hash {
   uint64_t value() const { return value_; }
 
  private:
-  void add_byte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001b3u; }
+  static constexpr uint64_t kPrime = 0x100000001b3u;
+  // Its powers: what so many bytes of 0 do.
+  static constexpr std::array<uint64_t, 9> kPrimes = [] {
+    std::array<uint64_t, 9> powers{1};
+    for (size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * kPrime;
+    return powers;
+  }();
+
+  void add_byte(uint8_t byte) { value_ = (value_ ^ byte) * kPrime; }
   uint64_t value_ = 0xcbf29ce484222325u;
 };
 
@@ -58,11 +68,11 @@ void add_order(Hash& hash, const HeadOrder& order) {
     hash.add(
         std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends - pieces + 1});
     for (; c <= last; ++c) {
-      for (int32_t r = order.chains[c].run_begin; r < order.chains[c].run_end; ++r) {
-        const Run& run = order.runs[static_cast<size_t>(r)];
-        hash.add(std::array<int64_t, 7>{run.q_head, run.first, run.count, run.step, run.addend,
-                                        run.addend_step, run.addend_every});
-      }
+      order.for_each_part(order.chains[c], [&](int32_t q_head, std::span<const Run> runs) {
+        for (const Run& run : runs)
+          hash.add(std::array<int64_t, 7>{q_head, run.first, run.count, run.step, run.addend,
+                                          run.addend_step, run.addend_every});
+      });
     }
   }
 }
@@ -84,15 +94,23 @@ int64_t HeadOrder::visits() const {
 }
 
 int64_t HeadOrder::visits(const Chain& chain) const {
-  int64_t visits = 0;
-  for (int32_t r = chain.run_begin; r < chain.run_end; ++r)
-    visits += runs[static_cast<size_t>(r)].count;
+  int64_t visits = 0, of_part = 0;
+  std::span<const Run> counted;
+  for_each_part(chain, [&](int32_t, std::span<const Run> part) {
+    if (part.data() != counted.data() || part.size() != counted.size()) {
+      of_part = 0;
+      for (const Run& run : part) of_part += run.count;
+      counted = part;
+    }
+    visits += of_part;
+  });
   return visits;
 }
 
 int64_t HeadOrder::bytes() const {
-  return static_cast<int64_t>(runs.size() * sizeof(Run) + chains.size() * sizeof(Chain) +
-                              tasks.size() * sizeof(Task) + row_addends.size() * sizeof(int32_t));
+  return runs.bytes() +
+         static_cast<int64_t>(chains.size() * sizeof(Chain) + tasks.size() * sizeof(Task) +
+                              row_addends.size() * sizeof(int32_t));
 }
 
 int64_t Plan::bytes() const {

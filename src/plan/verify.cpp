@@ -24,26 +24,25 @@ namespace {
 std::shared_ptr<const HeadOrder> first_query_head(const HeadOrder& order) {
   if (order.group == 1 || order.tasks.size() != order.chains.size()) return nullptr;
   auto first = std::make_shared<HeadOrder>();
+  std::vector<Run> first_runs;
   first->pass = order.pass;
   first->tiles = order.tiles;
   first->tasks = order.tasks;
   for (Chain chain : order.chains) {
-    const auto runs = std::span(order.runs)
-                          .subspan(static_cast<size_t>(chain.run_begin),
-                                   static_cast<size_t>(chain.run_end - chain.run_begin));
-    const size_t each = runs.size() / static_cast<size_t>(order.group);
-    if (chain.addends > 1 || each * static_cast<size_t>(order.group) != runs.size()) return nullptr;
-    for (size_t r = 0; r < runs.size(); ++r) {
-      Run expected = runs[r % each];
-      expected.q_head = static_cast<int32_t>(r / each);
-      if (runs[r] != expected) return nullptr;
-    }
-    chain.run_begin = static_cast<int32_t>(first->runs.size());
-    first->runs.insert(first->runs.end(), runs.begin(),
-                       runs.begin() + static_cast<ptrdiff_t>(each));
-    chain.run_end = static_cast<int32_t>(first->runs.size());
+    std::span<const Run> own;
+    int32_t q_head = 0;
+    bool repeats = chain.addends <= 1;
+    order.for_each_part(chain, [&](int32_t visited, std::span<const Run> runs) {
+      if (visited == 0) own = runs;
+      repeats = repeats && visited == q_head++ && same_but_for_heads(own, runs);
+    });
+    if (!repeats || (q_head != 0 && q_head != order.group)) return nullptr;
+    chain.run_begin = static_cast<int32_t>(first_runs.size());
+    first_runs.insert(first_runs.end(), own.begin(), own.end());
+    chain.run_end = static_cast<int32_t>(first_runs.size());
     first->chains.push_back(chain);
   }
+  first->runs = Runs(std::move(first_runs));
   return first;
 }
 

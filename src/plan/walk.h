@@ -12,10 +12,12 @@ template <class F>
 void for_each_visit(const HeadOrder& order, const Task& task, F&& f) {
   for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
     const Chain& chain = order.chains[static_cast<size_t>(c)];
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order.runs[static_cast<size_t>(r)];
-      for (int32_t i = 0; i < run.count; ++i) f(chain, run, i);
-    }
+    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
+      for (Run run : runs) {
+        run.q_head = q_head;
+        for (int32_t i = 0; i < run.count; ++i) f(chain, run, i);
+      }
+    });
   }
 }
 
@@ -37,7 +39,7 @@ class Walker {
   size_t task_index() const { return task_; }
   const HeadOrder& order() const { return plan_->order(placed().head); }
   const Chain& chain() const { return order().chains[static_cast<size_t>(chain_)]; }
-  const Run& run() const { return order().runs[static_cast<size_t>(run_)]; }
+  const Run& run() const { return current_; }
   int32_t tile() const { return run().tile(visit_); }
   int32_t addend() const { return run().addend_of(visit_); }
 
@@ -47,7 +49,10 @@ class Walker {
       return;
     }
     if (!at_chain_end()) {
-      if (++visit_ == run().count) visit_ = 0, ++run_;
+      if (++visit_ < run().count) return;
+      visit_ = 0;
+      ++run_;
+      open_run();
       return;
     }
     const Task& task = order().tasks[static_cast<size_t>(placed().task)];
@@ -66,6 +71,10 @@ class Walker {
     run_ = chain().run_begin;
     visit_ = 0;
     starts_ = chain().continues;
+    open_run();
+  }
+  void open_run() {
+    if (run_ < chain().run_end) current_ = order().runs[static_cast<size_t>(run_)];
   }
 
   const Plan* plan_ = nullptr;
@@ -73,6 +82,7 @@ class Walker {
   size_t task_ = 0;
   int32_t chain_ = 0, run_ = 0, visit_ = 0;
   bool starts_ = false;
+  Run current_;  // run_, where there is one
 };
 
 }  // namespace verbatim

@@ -85,11 +85,12 @@ std::vector<int64_t> urgency_of_tasks(const HeadOrder& order) {
   };
   std::vector<Row> rows(static_cast<size_t>(order.tiles->q_tiles()));
   const auto each_visit = [&](const Chain& chain, auto visit) {
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order.runs[static_cast<size_t>(r)];
-      for (int32_t i = 0; run.q_head == 0 && i < run.count; ++i)
-        visit(rows[static_cast<size_t>(run.tile(i))], run.addend_of(i));
-    }
+    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
+      if (q_head != 0) return;
+      for (const Run& run : runs)
+        for (int32_t i = 0; i < run.count; ++i)
+          visit(rows[static_cast<size_t>(run.tile(i))], run.addend_of(i));
+    });
   };
   bool in_order = true;
   for (size_t t = of_task.size(); t-- > 0;) {

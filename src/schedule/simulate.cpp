@@ -344,11 +344,10 @@ double Costs::task(const HeadOrder& order, const Task& task) const {
     const Chain& chain = order.chains[static_cast<size_t>(c)];
     cost += machine_.chain_start + (chain.addends > 1 ? machine_.chain_share : machine_.chain_end) +
             (chain.continues ? machine_.chain_share : 0);
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order.runs[static_cast<size_t>(r)];
-      const bool in_series = order.pass == Pass::backward && !machine_.overlap;
-      cost += run.count * (compute(run) + (in_series ? reduce_ : 0));
-    }
+    const bool in_series = order.pass == Pass::backward && !machine_.overlap;
+    order.for_each_part(chain, [&](int32_t, std::span<const Run> runs) {
+      for (const Run& run : runs) cost += run.count * (compute(run) + (in_series ? reduce_ : 0));
+    });
   }
   return cost;
 }

@@ -84,7 +84,7 @@ TEST(Orders, AreRefusedOnceAnyFieldIsWrong) {
       if (good->runs.empty()) return;
       for (int fault = 0; fault < 6; ++fault) {
         HeadOrder order = *good;
-        verbatim::Run& run = order.runs[rng() % order.runs.size()];
+        verbatim::Run& run = order.runs.unpacked()[rng() % order.runs.size()];
         switch (fault) {
           case 0:
             ++run.first;

@@ -197,7 +197,7 @@ class BackwardWorker final : public Worker {
   enum class Step { begin_chain, take_over, visit, end_chain };
 
   const Chain& chain() const { return order_->chains[chain_]; }
-  const Run& run() const { return order_->runs[run_]; }
+  Run run() const { return order_->runs[run_]; }
   int64_t q_head() const { return kv_head_ * order_->group + run().q_head; }
 
   Place q_place(int64_t row) const { return call_.rows.q(b_, row, q_head()); }
@@ -326,7 +326,7 @@ class BackwardWorker final : public Worker {
     upcoming_.count = 0;
     const bool last_of_run = visit_ + 1 == run().count;
     if (!last_of_run || run_ + 1 < chain().run_end) {
-      const Run& next = last_of_run ? order_->runs[run_ + 1] : run();
+      const Run next = last_of_run ? order_->runs[run_ + 1] : run();
       const int32_t tile = last_of_run ? next.first : next.tile(visit_ + 1);
       const BackwardTensors& t = call_.tensors;
       if (!call_.deltas.known(row_tile(next.q_head, tile))) push_upcoming(t.o, next.q_head, tile);

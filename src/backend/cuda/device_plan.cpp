@@ -66,7 +66,7 @@ OrderOffsets add_order(Blob& blob, const HeadOrder& order,
     keys.push_back({shown->k_begin, shown->k_end});
   }
   const int64_t q_edges = blob.add(tiles.q_edges), kv_edges = blob.add(tiles.kv_edges);
-  return {.runs = blob.add(order.runs),
+  return {.runs = blob.add(order.runs.all()),
           .chains = blob.add(order.chains),
           .tasks = blob.add(order.tasks),
           .row_addends = blob.add(order.row_addends),

@@ -115,7 +115,7 @@ class ProgramWorker final : public Worker {
   };
 
   const Chain& chain() const { return order_->chains[chain_]; }
-  const Run& run() const { return order_->runs[run_]; }
+  Run run() const { return order_->runs[run_]; }
   bool forward() const { return kernel_.pass == Pass::forward; }
   const std::vector<Step>& steps() const {
     return phase_ == Phase::visit ? kernel_.visit : kernel_.after;

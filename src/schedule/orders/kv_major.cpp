@@ -83,7 +83,7 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   }
   order.row_addends = counters.values();
   const int64_t most = visits.empty() ? 0 : std::ranges::max(visits);
-  order.runs.reserve(runs.size() * static_cast<size_t>(group));
+  order.runs = Runs::of_repeats(std::move(runs));
 
   const auto add_chain = [&](size_t column, int32_t part, int32_t shared) {
     const size_t begin = column == 0 ? 0 : ends[column - 1], end = ends[column];
@@ -91,13 +91,8 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
                 .run_begin = static_cast<int32_t>(order.runs.size()),
                 .addend = part,
                 .addends = shared};
-    const int32_t last_head = first_head(group, part + 1, shared);
-    for (int32_t q_head = first_head(group, part, shared); q_head < last_head; ++q_head) {
-      for (size_t k = begin; k < end; ++k) {
-        order.runs.push_back(runs[k]);
-        order.runs.back().q_head = q_head;
-      }
-    }
+    const int32_t head = first_head(group, part, shared);
+    order.runs.repeat(begin, end, head, first_head(group, part + 1, shared) - head);
     chain.run_end = static_cast<int32_t>(order.runs.size());
     const auto chains = static_cast<int32_t>(order.chains.size());
     order.chains.push_back(chain);

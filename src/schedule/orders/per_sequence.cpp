@@ -8,10 +8,7 @@ namespace {
 void append(HeadOrder& whole, const HeadOrder& part, int32_t kept, int32_t streamed) {
   const auto runs = static_cast<int32_t>(whole.runs.size());
   const auto chains = static_cast<int32_t>(whole.chains.size());
-  for (Run run : part.runs) {
-    run.first += streamed;
-    whole.runs.push_back(run);
-  }
+  whole.runs.append(part.runs, streamed);
   for (Chain chain : part.chains) {
     chain.tile += kept;
     chain.run_begin += runs;

@@ -120,8 +120,14 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
       trails.push_back({walk.kv_tile, walk.phase, visits_of(*tiles, core, walk, time)});
   }
   order.row_addends = number(trails, tiles->q_tiles());
-  std::vector<std::vector<Run>> runs;  // of each trail
-  for (const Trail& trail : trails) runs.push_back(compress(trail.visits));
+  std::vector<Run> runs;
+  std::vector<size_t> ends{0};  // of each trail in `runs`, behind a 0
+  for (const Trail& trail : trails) {
+    const std::vector<Run> own = compress(trail.visits);
+    runs.insert(runs.end(), own.begin(), own.end());
+    ends.push_back(runs.size());
+  }
+  order.runs = Runs::of_repeats(std::move(runs));
 
   const int32_t shared = parts.of(group, 1, 1);  // chains of a KV tile
   const auto add_chain = [&](size_t trail, int32_t part) {
@@ -129,13 +135,9 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
                 .run_begin = static_cast<int32_t>(order.runs.size()),
                 .addend = part,
                 .addends = shared};
-    const int32_t last_head = first_head(group, part + 1, shared);
-    for (int32_t q_head = first_head(group, part, shared); q_head < last_head; ++q_head) {
-      for (Run run : runs[trail]) {
-        run.q_head = q_head;
-        order.runs.push_back(run);
-      }
-    }
+    const int32_t head = first_head(group, part, shared);
+    order.runs.repeat(ends[trail], ends[trail + 1], head,
+                      first_head(group, part + 1, shared) - head);
     chain.run_end = static_cast<int32_t>(order.runs.size());
     order.chains.push_back(chain);
   };

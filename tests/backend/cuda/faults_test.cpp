@@ -36,7 +36,7 @@ Plan edited(const Plan& plan, Edit edit) {
 /// Renames the addends of every visit.
 template <class Rename>
 void rename_addends(HeadOrder& order, Rename rename) {
-  for (Run& run : order.runs) {
+  for (Run& run : order.runs.unpacked()) {
     EXPECT_EQ(run.addend_step, 0) << "ascending: one addend for each KV tile";
     run.addend = rename(run.addend);
   }
@@ -47,17 +47,17 @@ void visit_a_hidden_tile(HeadOrder& order) {
   const auto& edges = order.tiles->q_edges;
   for (Chain& chain : order.chains) {
     if (chain.tile != order.tiles->kv_tiles() - 1) continue;
-    const std::vector<Run> runs(order.runs.begin() + chain.run_begin,
-                                order.runs.begin() + chain.run_end);
+    std::vector<Run>& all = order.runs.unpacked();
+    const std::vector<Run> runs(all.begin() + chain.run_begin, all.begin() + chain.run_end);
     Run hidden = runs.front();
     ASSERT_GT(hidden.slice_count, 0) << "the slice that hides it";
     hidden.first = static_cast<int32_t>(std::ranges::find(edges, 5 * kTile) - edges.begin());
     hidden.count = 1;
     hidden.addend = 0;
-    chain.run_begin = static_cast<int32_t>(order.runs.size());
-    order.runs.push_back(hidden);
-    order.runs.insert(order.runs.end(), runs.begin(), runs.end());
-    chain.run_end = static_cast<int32_t>(order.runs.size());
+    chain.run_begin = static_cast<int32_t>(all.size());
+    all.push_back(hidden);
+    all.insert(all.end(), runs.begin(), runs.end());
+    chain.run_end = static_cast<int32_t>(all.size());
   }
 }
 
