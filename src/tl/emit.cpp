@@ -20,7 +20,7 @@ namespace verbatim::tl {
 namespace {
 
 constexpr const char* kOperation = "tl.emit";
-constexpr const char* kVersion = "emit.2";  // raised with the bits of what is written
+constexpr const char* kVersion = "emit.3";  // raised with the bits of what is written
 
 /// A target that is translated for.
 struct Gpu {

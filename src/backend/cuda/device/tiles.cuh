@@ -331,13 +331,13 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
     const float decay = exp2_approximately(fmaf(maxima(i), unit, -base));
     maxima(i) = maximum;
-    float sum = sums(i) * decay;
+    float sum = 0;  // of the visit alone: one long sum would lose digits with every visit
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) {
       values(i, j) = exp2_approximately(fmaf(values(i, j), unit, -base));
       sum += values(i, j);
     }
-    sums(i) = sum;
+    sums(i) = fmaf(sums(i), decay, sum);
     const auto bring = [&](auto& tile) {
       auto row = by_rows(tile);
       CUTE_UNROLL
