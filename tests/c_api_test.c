@@ -148,6 +148,39 @@ static void test_tl(void) {
          "a faulty sketch is refused with its faults");
 }
 
+static void test_blocks(void) {
+  const int64_t row_begin[] = {0, 1, 2};
+  const int32_t columns[] = {1, 0};
+  verbatim_blocks blocks = {.q_len = 4,
+                            .kv_len = 4,
+                            .block_q = 2,
+                            .block_k = 2,
+                            .batch = 1,
+                            .kv_heads = 1,
+                            .row_begin = row_begin,
+                            .row_begins = 3,
+                            .columns = columns,
+                            .column_count = 2};
+  const char* json = NULL;
+  char mask[512] = "";
+  expect(verbatim_mask_from_blocks(&blocks, &json) == verbatim_ok, "a mask of blocks");
+  strncpy(mask, json, sizeof mask - 1);
+  uint8_t shown[16] = {0};
+  expect(verbatim_mask_to_dense(mask, 1, 1, 4, 4, shown) == verbatim_ok && shown[2] && !shown[0] &&
+             shown[8] && !shown[10],
+         "its JSON names it");
+  expect(verbatim_mask_release(mask) == verbatim_ok, "which is released once");
+  expect(verbatim_mask_release(mask) == verbatim_invalid_argument, "and not twice");
+  blocks.row_begins = 2;
+  expect(verbatim_mask_from_blocks(&blocks, &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "row_begin") != NULL,
+         "a wrong array is named");
+  blocks.row_begin = NULL;
+  expect(verbatim_mask_from_blocks(&blocks, &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "NULL") != NULL,
+         "and so is one that is missing");
+}
+
 int main(void) {
   float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
   float dout[] = {1, 1}, dq[2], dk[2], dv[2];
@@ -192,6 +225,7 @@ int main(void) {
          "an unknown mask is an invalid argument");
   expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
 
+  test_blocks();
   test_tl();
   return failures != 0;
 }

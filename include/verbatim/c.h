@@ -173,22 +173,22 @@ verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, in
 
 /* Selected blocks as arrays: BlockLists of verbatim/mask.h. */
 typedef struct verbatim_blocks {
-  int64_t q_len, kv_len;     /* blocks of block_q x block_k positions, the last ones shorter; */
-  int64_t block_q, block_k;  /* not looked at where there are edges */
-  const int64_t* q_edges;    /* [q_blocks + 1], from 0 to q_len; NULL: equal blocks on both axes */
-  const int64_t* k_edges;    /* [k_blocks + 1], from 0 to kv_len */
-  int64_t q_blocks;          /* of the edges, else not looked at */
+  int64_t q_len, kv_len;    /* blocks of block_q x block_k positions, the last ones shorter; */
+  int64_t block_q, block_k; /* not looked at where there are edges */
+  const int64_t* q_edges;   /* [q_blocks + 1], from 0 to q_len; NULL: equal blocks on both axes */
+  const int64_t* k_edges;   /* [k_blocks + 1], from 0 to kv_len */
+  int64_t q_blocks;         /* of the edges, else not looked at */
   int64_t k_blocks;
-  int64_t batch, kv_heads;   /* lists; 1: one for all */
-  const int64_t* row_begin;  /* [batch, kv_heads, q_blocks + 1], offsets into columns */
-  int64_t row_begins;        /* their number */
-  const int32_t* columns;    /* key blocks */
+  int64_t batch, kv_heads;  /* lists; 1: one for all */
+  const int64_t* row_begin; /* [batch, kv_heads, q_blocks + 1], offsets into columns */
+  int64_t row_begins;       /* their number */
+  const int32_t* columns;   /* key blocks */
   int64_t column_count;
 } verbatim_blocks;
 
-/* JSON that names the mask of these blocks wherever JSON of a mask goes in this process. The library
- * copies the arrays, keeps the mask until it is released as often as it was made, and the 64 last
- * used of those that were. */
+/* JSON that names the mask of these blocks wherever JSON of a mask goes in this process. The
+ * library copies the arrays, keeps the mask until it is released as often as it was made, and the
+ * 64 last used of those that were. */
 verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json);
 verbatim_status verbatim_mask_release(const char* mask);
 

@@ -125,7 +125,7 @@ class Mask {
     int64_t batch, kv_heads;
     bool operator==(const Content&) const = default;
   };
-  std::shared_ptr<const Content> content_;  // copies share it: those of plans and caches cost nothing
+  std::shared_ptr<const Content> content_;  // shared by copies: those in caches cost nothing
 };
 
 /// The 14 patterns (predicates: docs/masks.md). Lengths are positions; causal masks are aligned
@@ -169,8 +169,8 @@ struct BlockLists {
   std::span<const int64_t> row_begin;  // [batch, kv_heads, q_blocks + 1]
   std::span<const int32_t> columns;    // what no row names is not looked at
 };
-/// The masks above, of whose lists the parameters name the SHA-256 only. Throws Error that names the
-/// array, the list and the row at fault.
+/// The masks above, of whose lists the parameters name the SHA-256 only. Throws Error that names
+/// the array, the list and the row at fault.
 Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
                           const BlockLists& lists);
 Mask variable_block_sparse(Lengths q_edges, Lengths k_edges, const BlockLists& lists);

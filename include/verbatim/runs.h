@@ -25,8 +25,8 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// The runs of an order in sequence: read as a list of Run. Query heads of a group mostly repeat one
-/// another's, which are kept once, so that a long group costs no memory and little time.
+/// The runs of an order in sequence: read as a list of Run. Query heads of a group mostly repeat
+/// one another's, which are kept once, so that a long group costs no memory and little time.
 class Runs {
  public:
   Runs() = default;
@@ -37,7 +37,9 @@ class Runs {
 
   size_t size() const { return stretches_.empty() ? kept_.size() : stretches_.back().end(); }
   bool empty() const { return size() == 0; }
-  Run operator[](size_t i) const { return stretches_.empty() ? kept_[i] : stretch_at(i).at(*this, i); }
+  Run operator[](size_t i) const {
+    return stretches_.empty() ? kept_[i] : stretch_at(i).at(*this, i);
+  }
   bool operator==(const Runs& other) const;
   /// All of them, one by one: what devices hold.
   std::vector<Run> all() const;
@@ -55,7 +57,7 @@ class Runs {
   void push_back(const Run& run) { unpacked().push_back(run); }
   void reserve(size_t runs) { kept_.reserve(runs); }
   void clear() { *this = Runs(); }
-  /// To write to: all of them, one by one from now on.
+  /// To write to: from now on each is kept by itself.
   std::vector<Run>& unpacked();
 
  private:
@@ -101,7 +103,7 @@ void Runs::for_each_part(size_t begin, size_t end, F&& f) const {
   const std::span<const Run> kept(kept_);
   if (stretches_.empty()) return own(kept.subspan(begin, end - begin));
   for (const Stretch* s = &stretch_at(begin); begin < end; ++s) {
-    for (; begin < std::min(end, s->end());) {
+    while (begin < std::min(end, s->end())) {
       const size_t each = static_cast<size_t>(s->size), in = begin - s->begin, from = in % each;
       const size_t count = std::min(each - from, end - begin);
       const std::span<const Run> runs = kept.subspan(s->first + from, count);

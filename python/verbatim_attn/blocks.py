@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _library
 from ._reads import read_once
-from .masks import Explicit
+from .masks import Explicit, _plain
 
 Pair = tuple[Any, Any]
 
@@ -22,7 +22,7 @@ class _Owner:
     """Ends with the last mask that has it: a mask, its copies, and masks made of them."""
 
 
-class _Kept(Explicit):
+class BlockLists(Explicit):
     """A mask that the library keeps while its owner lives."""
 
 
@@ -63,7 +63,7 @@ def from_block_map(
 ) -> Explicit:
     """Blocks by a map of what is not 0: (q_blocks, k_blocks), (kv_heads, ...) or (batch, kv_heads,
     ...); the rest as from_block_lists()."""
-    return read_once(_from_map, selected, block, lengths, edges)
+    return read_once(_from_map, selected, *map(_plain, (block, lengths, edges)))
 
 
 def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pair | None) -> Any:
@@ -153,7 +153,7 @@ def _kept(
     if edges is not None:
         arrays = tuple(np.ascontiguousarray(_host(axis), np.int64) for axis in edges)
     spec = _library.mask_from_blocks(begin, columns, block or (0, 0), lengths or (0, 0), arrays)
-    mask = _Kept(spec)
+    mask = BlockLists(spec)
     owner = _Owner()
     object.__setattr__(mask, "_owner", owner)
     weakref.finalize(owner, _library.mask_release, spec).atexit = False

@@ -24,9 +24,7 @@ def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     partial = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, columns)
     full = partial & shows_all
     if block_mask.full_kv_indices is not None:
-        full = full | _listed(
-            block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns
-        )
+        full = full | _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
     if shows_all or not partial.any():
         blocks = _of_kv_heads(full, group)
         return from_block_map(blocks, block=size, lengths=(q_len, kv_len))

@@ -7,6 +7,7 @@
 
 #include "core/sha256.h"
 #include "mask/blocks.h"
+#include "mask/distinct.h"
 #include "mask/kept.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
@@ -122,21 +123,22 @@ Mask from_arrays(const char* mask, Json params, const Grid& grid, const BlockLis
   if (auto known = find_kept(name)) return *known;
   const int64_t count = lists.batch * lists.kv_heads;
   for (int64_t l = 0; l < count; ++l) check_offsets(mask, lists, rows_of(lists, grid, l), l);
-  std::vector<HeadMask> variants;
-  std::vector<std::span<const int64_t>> rows;  // of each variant
-  std::vector<int32_t> variant_of;
+  DistinctHeads heads;
+  std::vector<int64_t> read;  // lists that equal none before them
   for (int64_t l = 0; l < count; ++l) {
-    const auto begin = rows_of(lists, grid, l);
-    const auto known =
-        std::ranges::find_if(rows, [&](const auto& other) { return same(lists, begin, other); });
-    variant_of.push_back(static_cast<int32_t>(known - rows.begin()));
-    if (known != rows.end()) continue;
-    variants.push_back(head_of(mask, lists, grid, l));
-    rows.push_back(begin);
+    const auto rows = rows_of(lists, grid, l);
+    const auto known = std::ranges::find_if(
+        read, [&](int64_t other) { return same(lists, rows, rows_of(lists, grid, other)); });
+    if (known != read.end()) {
+      heads.variant_of.push_back(heads.variant_of[static_cast<size_t>(*known)]);
+      continue;
+    }
+    heads.variant_of.push_back(heads.id_of(head_of(mask, lists, grid, l)));
+    read.push_back(l);
   }
   params["blocks"] = name;
-  const Mask made(mask, params.dump(), std::move(variants), std::move(variant_of), lists.batch,
-                  lists.kv_heads);
+  const Mask made(mask, params.dump(), std::move(heads.variants), std::move(heads.variant_of),
+                  lists.batch, lists.kv_heads);
   keep(name, made);
   return made;
 }

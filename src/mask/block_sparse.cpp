@@ -21,7 +21,8 @@ using Selection = std::vector<std::vector<int64_t>>;
 
 void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
              std::string nearest = "") {
-  if (!ok) refuse(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
+  if (!ok)
+    refuse(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
 }
 
 Selection pick(int64_t q_blocks, int64_t k_blocks, double density, uint64_t seed, int64_t head) {
@@ -54,7 +55,7 @@ Selection listed(const char* mask, const std::vector<Block>& blocks, int64_t q_b
     if (block.q_block < 0 || block.q_block >= q_blocks || block.k_block < 0 ||
         block.k_block >= k_blocks) {
       refuse(mask, "blocks", fmt::format("({}, {})", block.q_block, block.k_block),
-           fmt::format("blocks of a {} x {} grid", q_blocks, k_blocks));
+             fmt::format("blocks of a {} x {} grid", q_blocks, k_blocks));
     }
     selection[block.q_block].push_back(block.k_block);
   }
@@ -93,7 +94,7 @@ void check_edges(const char* mask, const char* argument, Lengths edges) {
   const auto stays = std::adjacent_find(edges.begin(), edges.end(), std::greater_equal<>());
   if (stays != edges.end()) {
     refuse(mask, argument, fmt::format("{} before {}", stays[0], stays[1]),
-         "strictly increasing edges");
+           "strictly increasing edges");
   }
 }
 

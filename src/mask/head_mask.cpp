@@ -33,8 +33,7 @@ void check_breaks(const std::vector<int64_t>& breaks, int64_t length, const char
 bool in_rows(const std::vector<Slice>& slices) {
   return std::ranges::adjacent_find(slices, [](const Slice& a, const Slice& b) {
            const bool below = a.q_end <= b.q_begin;
-           const bool beside =
-               a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
+           const bool beside = a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
            return !below && !beside;
          }) == slices.end();
 }

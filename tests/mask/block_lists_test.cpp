@@ -11,9 +11,9 @@
 namespace verbatim {
 namespace {
 
+using masks::BlockLists;
 using test::Rng;
 using test::uniform;
-using masks::BlockLists;
 
 /// Random lists, of which some are equal, in arrays and as pairs.
 struct Lists {
@@ -72,17 +72,15 @@ TEST(BlockLists, ArraysGiveTheMaskOfTheirPairs) {
     const int64_t block_q = uniform(rng, 1, 20), block_k = uniform(rng, 1, 70);
     const Lists lists(rng, uniform(rng, 1, 3), uniform(rng, 1, 3), (q_len + block_q - 1) / block_q,
                       (kv_len + block_k - 1) / block_k);
-    const Mask mask =
-        masks::uniform_block_sparse(q_len, kv_len, block_q, block_k, lists.arrays());
+    const Mask mask = masks::uniform_block_sparse(q_len, kv_len, block_q, block_k, lists.arrays());
     expect_same_heads(mask, lists, [&](const auto& pairs) {
       return masks::uniform_block_sparse(q_len, kv_len, block_q, block_k, pairs);
     });
     const std::vector<int64_t> q_edges{0, 7, 9, 30}, k_edges{0, 1, 40, 64, 100};
     const Lists other(rng, 2, 2, 3, 4);
-    expect_same_heads(masks::variable_block_sparse(q_edges, k_edges, other.arrays()), other,
-                      [&](const auto& pairs) {
-                        return masks::variable_block_sparse(q_edges, k_edges, pairs);
-                      });
+    expect_same_heads(
+        masks::variable_block_sparse(q_edges, k_edges, other.arrays()), other,
+        [&](const auto& pairs) { return masks::variable_block_sparse(q_edges, k_edges, pairs); });
     if (HasFatalFailure()) return;
   }
 }

@@ -102,9 +102,11 @@ TEST(Verify, NamesATileWithASecondEqualAddend) {
 
 TEST(Verify, RefusesIndicesOutOfRange) {
   expect_fault(broken([](HeadOrder& o) { o.group = 0; }), "a group of 0 query heads");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend_step = INT32_MAX; }), "run 1 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend_step = INT32_MAX; }),
+               "run 1 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = -1; }), "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[0].addend_every = 0; }), "run 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[0].addend_every = 0; }),
+               "run 0 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.chains[1].tile = 2; }), "chain 1 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.chains[0].addends = INT32_MAX; }), "chain 0 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.tasks[1].chain_end = 9; }), "task 1 of head 0");
@@ -114,14 +116,16 @@ TEST(Verify, NamesATileInACycle) {
   // Chain 0 walks down and waits for chain 1 in row 0; chain 1 walks up and waits in row 1.
   expect_fault(broken([](HeadOrder& o) {
                  o.runs.unpacked()[0] = {.first = 0, .count = 2, .addend = 1, .addend_step = -1};
-                 o.runs.unpacked()[1] = {.first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1};
+                 o.runs.unpacked()[1] = {
+                     .first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1};
                }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 0) waits in a cycle");
 }
 
 TEST(Verify, FindsTheResidencyOfWaitsForLaterTasks) {
   // Addends against the issue order: task 0 waits for task 1 in both rows.
-  Plan plan = broken([](HeadOrder& o) { std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend); });
+  Plan plan = broken(
+      [](HeadOrder& o) { std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend); });
   EXPECT_EQ(verify(plan), 2);
   std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
   EXPECT_EQ(verify(plan), 1);
@@ -230,9 +234,10 @@ TEST(Fingerprint, ChangesWithTheBitsOnly) {
   EXPECT_EQ(plan.fingerprint().size(), 16u);
   other.problem.dtype = Dtype::bf16;
   EXPECT_NE(other.fingerprint(), plan.fingerprint());
-  EXPECT_NE(
-      broken([](HeadOrder& o) { std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend); }).fingerprint(),
-      plan.fingerprint());
+  EXPECT_NE(broken([](HeadOrder& o) {
+              std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend);
+            }).fingerprint(),
+            plan.fingerprint());
 }
 
 TEST(PlanJson, ComesBackEqual) {
@@ -251,7 +256,9 @@ TEST(PlanJson, RefusesWhatVerifyRefuses) {
   longer.problem.kv_len = 5;
   EXPECT_THROW(plan_from_json(to_json(longer)), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.group = 0; }))), Error);
-  EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 0; }))), Error);
+  EXPECT_THROW(
+      plan_from_json(to_json(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 0; }))),
+      Error);
 }
 
 TEST(PlanJson, NamesWhatIsWrong) {

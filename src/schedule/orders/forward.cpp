@@ -36,7 +36,7 @@ HeadOrder forward(const Tiles& tiles, int32_t group, Parts parts, Columns column
   // query heads do the same, so the runs of one are kept.
   std::vector<Run> runs;
   runs.reserve(tiles->rows.size());
-  std::vector<size_t> ends{0};    // of each piece in `runs`, behind a 0
+  std::vector<size_t> ends{0};     // of each piece in `runs`, behind a 0
   std::vector<int32_t> pieces_of;  // each row, from the last on
   for (int32_t q_tile = tiles->q_tiles() - 1; q_tile >= 0; --q_tile) {
     const auto row = tiles->row(q_tile);
@@ -60,8 +60,8 @@ HeadOrder forward(const Tiles& tiles, int32_t group, Parts parts, Columns column
         const auto begin = static_cast<int32_t>(order.runs.size());
         order.runs.repeat(end[p], end[p + 1], q_head, 1);
         const auto chains = static_cast<int32_t>(order.chains.size());
-        order.chains.push_back({q_tile, begin, static_cast<int32_t>(order.runs.size()), q_head, p,
-                                pieces});
+        order.chains.push_back(
+            {q_tile, begin, static_cast<int32_t>(order.runs.size()), q_head, p, pieces});
         order.tasks.push_back({chains, chains + 1});
       }
     }
