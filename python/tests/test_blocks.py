@@ -91,7 +91,11 @@ def test_equal_arrays_are_one_mask_and_live_as_long_as_a_mask_made_of_them():
         (([0, 1, 2], [0, 4]), {}, "columns of batch entry 0, KV head 0, row 1.*got 4.*0 to 3"),
         (([[0, 1, 2], [2, 3, 4]], [0, 1, 2, -1]), {}, "KV head 1, row 1.*got -1"),
         (([0, 2, 2], [1, 1]), {}, "row 0.*1 twice.*every block once"),
-        (([0, 2, 1], [1]), {}, "row_begin of batch entry 0, KV head 0, row 2.*got 1"),
+        (
+            ([0, 2, 1], [1]),
+            {},
+            "row_begin of batch entry 0, KV head 0, row 1.*got 2, expected 0 to 1",
+        ),
         (([0, 1], [1]), {}, "row_begin.*2 offsets"),
         (([[0, 1, 1], [0, 1, 1]], [1]), {}, "one behind another.*KV head 1, row 0"),
         (([0, 1, 1], [1, 2]), {}, "do not end with columns; got 1, expected 2"),

@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "verbatim/runs.h"
+
+namespace verbatim {
+namespace {
+
+using Rng = std::mt19937_64;
+
+int32_t uniform(Rng& rng, int32_t low, int32_t high) {
+  return std::uniform_int_distribution(low, high)(rng);
+}
+
+verbatim::Run random_run(Rng& rng) {
+  return {.q_head = uniform(rng, 0, 3), .first = uniform(rng, 0, 99), .count = uniform(rng, 1, 9)};
+}
+
+/// Runs, and the same as a plain list.
+struct Both {
+  Runs runs;
+  std::vector<verbatim::Run> plain;
+
+  static Both random(Rng& rng) {
+    Both both;
+    if (uniform(rng, 0, 1) == 0) {  // each by itself
+      for (int32_t n = uniform(rng, 0, 6); n > 0; --n) both.plain.push_back(random_run(rng));
+      both.runs = Runs(both.plain);
+      return both;
+    }
+    std::vector<verbatim::Run> kept(static_cast<size_t>(uniform(rng, 0, 6)));
+    for (verbatim::Run& run : kept) run = random_run(rng);
+    both.runs = Runs::of_repeats(kept);
+    for (int32_t n = uniform(rng, 0, 4); n > 0; --n) {
+      const auto size = static_cast<int32_t>(kept.size());
+      const int32_t first = uniform(rng, 0, size), last = uniform(rng, first, size);
+      const int32_t q_head = uniform(rng, 0, 5), heads = uniform(rng, 1, 4);
+      both.runs.repeat(static_cast<size_t>(first), static_cast<size_t>(last), q_head, heads);
+      for (int32_t h = q_head; h < q_head + heads; ++h) {
+        for (int32_t r = first; r < last; ++r) {
+          both.plain.push_back(kept[static_cast<size_t>(r)]);
+          both.plain.back().q_head = h;
+        }
+      }
+    }
+    return both;
+  }
+
+  void append(const Both& other, int32_t tile) {
+    runs.append(other.runs, tile);
+    for (verbatim::Run run : other.plain) {
+      run.first += tile;
+      plain.push_back(run);
+    }
+  }
+};
+
+void expect_equal(const Both& both) {
+  ASSERT_EQ(both.runs.size(), both.plain.size());
+  ASSERT_EQ(both.runs.all(), both.plain);
+  ASSERT_EQ(both.runs, Runs(both.plain));
+  for (size_t i = 0; i < both.plain.size(); ++i) ASSERT_EQ(both.runs[i], both.plain[i]);
+  for (size_t begin = 0; begin <= both.plain.size(); ++begin) {
+    for (size_t end = begin; end <= both.plain.size(); ++end) {
+      std::vector<verbatim::Run> found;
+      both.runs.for_each_part(begin, end, [&](int32_t q_head, std::span<const verbatim::Run> part) {
+        ASSERT_FALSE(part.empty());
+        for (verbatim::Run run : part) {
+          run.q_head = q_head;
+          found.push_back(run);
+        }
+      });
+      ASSERT_EQ(found, std::vector(both.plain.begin() + static_cast<ptrdiff_t>(begin),
+                                   both.plain.begin() + static_cast<ptrdiff_t>(end)));
+    }
+  }
+}
+
+TEST(Runs, AreTheListOfTheirRepeats) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Rng rng(seed);
+    Both both = Both::random(rng);
+    for (int32_t n = uniform(rng, 0, 2); n > 0; --n)
+      both.append(Both::random(rng), uniform(rng, 0, 50));
+    expect_equal(both);
+    const verbatim::Run next = random_run(rng);
+    both.runs.push_back(next);
+    both.plain.push_back(next);
+    expect_equal(both);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Runs, KeepWhatIsRepeatedOnce) {
+  Runs runs = Runs::of_repeats(std::vector<verbatim::Run>(1000));
+  runs.repeat(0, 1000, 0, 64);
+  EXPECT_EQ(runs.size(), 64000u);
+  EXPECT_LT(runs.bytes(), int64_t{1000} * 40);
+  EXPECT_EQ(runs[63999].q_head, 63);
+}
+
+}  // namespace
+}  // namespace verbatim
