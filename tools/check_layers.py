@@ -48,8 +48,8 @@ SOURCES = {
 HEADERS = {
     "c.h": "c_api", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
     "mask.h": "mask", "piece.h": "plan", "plan.h": "plan", "problem.h": "core", "run.h": "core",
-    "runs.h": "plan",     "schedule.h": "schedule.h", "tensor.h": "core", "timeline.h": "core", "tl.h": "tl",
-    "verbatim.h": "verbatim",
+    "runs.h": "plan", "schedule.h": "schedule.h", "tensor.h": "core", "timeline.h": "core",
+    "tl.h": "tl", "verbatim.h": "verbatim",
 }  # fmt: skip
 
 # The same of the Python package: modules and packages inside it.
@@ -77,8 +77,8 @@ MODULES = {
     "activation": ["masks", "plan"],
     "_cudnn_flex": ["masks"],
     "audit": ["_library", "_page", "masks", "plan", "attention", "_cudnn_flex"],
-    "__init__": ["_library", "masks", "blocks", "plan", "attention", "waits", "flex", "flash", "huggingface",
-                 "activation", "audit", "context_parallel"],
+    "__init__": ["_library", "masks", "blocks", "plan", "attention", "waits", "flex", "flash",
+                 "huggingface", "activation", "audit", "context_parallel"],
     "bench": ["_errors", "_page", "masks", "plan", "attention", "_cudnn_flex", "__init__"],
     "tl": ["_library", "_errors", "_handles", "plan", "__init__"],
     "papers": ["_errors", "_page", "bench"],

@@ -40,12 +40,11 @@ void check_sizes(const char* mask, const BlockLists& lists, const Grid& grid) {
   };
   check("batch", lists.batch);
   check("kv_heads", lists.kv_heads);
-  const int64_t expected = lists.batch * lists.kv_heads * std::ssize(grid.q);
-  if (std::ssize(lists.row_begin) != expected)
+  const auto each = std::ssize(grid.q), given = std::ssize(lists.row_begin);
+  if (given % each != 0 || given / each != lists.batch * lists.kv_heads)
     refuse(mask, "row_begin", fmt::format("{} offsets", lists.row_begin.size()),
            fmt::format("{} x {} x {}: batch entries, KV heads, rows of blocks and one more",
-                       lists.batch, lists.kv_heads, grid.q.size()),
-           fmt::to_string(expected));
+                       lists.batch, lists.kv_heads, each));
 }
 
 void check_offsets(const char* mask, const BlockLists& lists, std::span<const int64_t> rows,

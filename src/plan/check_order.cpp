@@ -102,10 +102,7 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
   // Of more query heads than there are runs, the first without any stands for all such.
   const size_t heads = std::min(static_cast<size_t>(order.group), order.runs.size() + 1);
   std::vector<Trail> trails(heads);
-  for (size_t h = 0; h < heads; ++h) {
-    trails[h].q_head = static_cast<int32_t>(h);
-    trails[h].steps.reserve(order.chains.size());
-  }
+  for (size_t h = 0; h < heads; ++h) trails[h].q_head = static_cast<int32_t>(h);
   for (const int32_t t : sequence) {
     const Task& task = order.tasks[static_cast<size_t>(t)];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
@@ -296,10 +293,13 @@ bool has_short_runs(const Trail& trail) {
 
 bool counts_up_by_visits(const Trail& trail, int32_t rows) {
   std::vector<int32_t> next(static_cast<size_t>(rows));  // addend of each row
-  for (const Step& step : trail.steps)
-    for (const Run& run : step.runs)
+  for (const Step& step : trail.steps) {
+    for (const Run& run : step.runs) {
+      if (std::abs(run.step) != 1) return false;
       for (int32_t i = 0; i < run.count; ++i)
         if (next[static_cast<size_t>(run.tile(i))]++ != run.addend_of(i)) return false;
+    }
+  }
   return true;
 }
 
