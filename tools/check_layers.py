@@ -32,7 +32,7 @@ SOURCES = {
     "backend/cuda/executor": ["contract", "plan", "backend", "backend/cuda",
                               "backend/cuda/registry"],
     "backend/cuda/rank_memory": ["backend/cuda/executor"],
-    "dist": ["core", "plan", "backend"],
+    "dist": ["core", "plan", "schedule.h", "schedule", "backend"],
     "verbatim": ["core", "mask", "plan", "schedule.h", "backend"],
     "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],
     "bench/cuda": ["core", "backend", "backend/cuda", "backend/cuda/sm90", "bench"],
@@ -46,7 +46,7 @@ SOURCES = {
 
 # The row that each public header belongs to, as if it lay there.
 HEADERS = {
-    "c.h": "c_api", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
+    "c.h": "c_api", "cluster.h": "dist", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
     "mask.h": "mask", "piece.h": "plan", "plan.h": "plan", "problem.h": "core", "run.h": "core",
     "runs.h": "plan", "schedule.h": "schedule.h", "tensor.h": "core", "timeline.h": "core",
     "tl.h": "tl", "verbatim.h": "verbatim",

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "mask/slice.h"
+#include "prediction.h"
 
 namespace verbatim::app {
 namespace {
@@ -274,7 +275,7 @@ void Audit::padded(Side side, int64_t rows, int64_t keys) {
 void Audit::world(const WorldOptions& asked, dist::Processes* processes) {
   std::vector<DistOptions> worlds;
   if (asked.given()) {
-    worlds.push_back(asked.make());
+    worlds.push_back(choose(asked, attention_).options);
   } else if (options_.device == "cpu" && options_.kernels.empty()) {  // which run pieces of a plan
     for (const int32_t ranks : {2, 4})
       for (const StrategyInfo& info : strategies())

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "options.h"
+#include "prediction.h"
 #include "processes.h"
 #include "report/format.h"
 #include "report/gantt.h"
@@ -17,46 +18,79 @@
 namespace verbatim::app {
 namespace {
 
+/// Larger plans are not simulated visit by visit: it would take minutes.
+constexpr int64_t kMostVisits = int64_t{1} << 28;
+
+/// What the machine makes of a plan, unless it is too large.
+std::optional<Simulation> try_simulate(const Plan& plan, const Machine& machine) {
+  int64_t visits = 0;
+  for (size_t h = 0; h < plan.order_of_head.size(); ++h)
+    visits += plan.order(static_cast<int32_t>(h)).visits();
+  if (visits > kMostVisits) return {};
+  return simulate(plan, machine);
+}
+
+/// A plan, and what the machine makes of it.
+struct Found {
+  Plan plan;
+  std::optional<Simulation> simulation;
+  double plan_seconds = 0;
+};
+
+Json describe(const Found& found, const Machine& machine) {
+  Json json = app::describe(found.plan, found.simulation.value_or(Simulation{}), machine,
+                            found.plan_seconds);
+  if (!found.simulation)
+    for (const char* time : {"makespan", "lower_bound", "work", "stall", "idle"}) json.erase(time);
+  return json;
+}
+
 struct PlanCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
   WorldOptions world;
   OutputOptions output;
-  std::string pass = "backward", gantt, perfetto, dump;
+  std::string pass = "backward", measured, gantt, perfetto, dump;
 
   int run() const;
-  std::vector<Candidate> candidates(const Problem& sizes, const Mask& made,
-                                    const PlanOptions& options) const;
-  void draw(const Plan& plan, const Machine& machine, const std::string& title, Json& result) const;
+  std::vector<Found> find(const Problem& sizes, const Mask& made, const PlanOptions& options) const;
+  bool draws() const { return !gantt.empty() || !perfetto.empty() || !output.report.empty(); }
+  void draw(const std::vector<Timeline>& timelines, bool backward, const std::string& title,
+            Json& result) const;
 };
 
-std::vector<Candidate> PlanCommand::candidates(const Problem& sizes, const Mask& made,
-                                               const PlanOptions& options) const {
-  if (planning.order == "all") return search(sizes, made, options);
+std::vector<Found> PlanCommand::find(const Problem& sizes, const Mask& made,
+                                     const PlanOptions& options) const {
+  std::vector<Found> found;
+  if (planning.order == "all") {
+    for (Candidate& each : search(sizes, made, options))
+      found.push_back({std::move(each.plan), each.simulation, each.plan_seconds});
+    return found;
+  }
   const auto start = std::chrono::steady_clock::now();
-  Candidate one{make_plan(sizes, made, options), {}, 0};
+  Found& one = found.emplace_back(Found{make_plan(sizes, made, options), {}});
   one.plan_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  one.simulation = simulate(one.plan, options.machine);
-  return {std::move(one)};
+  one.simulation = try_simulate(one.plan, options.machine);
+  return found;
 }
 
-/// What the first plan does when, in the result and in the files that show it.
-void PlanCommand::draw(const Plan& plan, const Machine& machine, const std::string& title,
-                       Json& result) const {
-  if (gantt.empty() && perfetto.empty() && output.report.empty()) return;
-  const bool backward = plan.pass == Pass::backward;
-  Timeline timeline;
-  simulate(plan, machine, &timeline);
-  const Timeline small = report::condense(timeline, backward);
-  result["timelines"] = Json::array({Json::parse(report::to_json(small))});
-  if (!gantt.empty())
-    write_file(gantt, report::gantt_picture({&small, 1}, backward).document(title));
-  if (!perfetto.empty()) write_file(perfetto, to_perfetto_json({&timeline, 1}));
+/// What the first plan, or what ranks make of it, does when, in the result and in the files that
+/// show it.
+void PlanCommand::draw(const std::vector<Timeline>& timelines, bool backward,
+                       const std::string& title, Json& result) const {
+  std::vector<Timeline> small;
+  result["timelines"] = Json::array();
+  for (const Timeline& timeline : timelines) {
+    small.push_back(report::condense(timeline, backward));
+    result["timelines"].push_back(Json::parse(report::to_json(small.back())));
+  }
+  if (!gantt.empty()) write_file(gantt, report::gantt_picture(small, backward).document(title));
+  if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timelines));
 }
 
-report::Table table_of(const std::vector<Candidate>& found, const Json& described) {
+report::Table table_of(const std::vector<Found>& found, const Json& described) {
   using Align = report::Table::Align;
   report::Table table({{"order"},
                        {"placement"},
@@ -71,10 +105,11 @@ report::Table table_of(const std::vector<Candidate>& found, const Json& describe
                        {"fingerprint"}});
   for (size_t i = 0; i < found.size(); ++i) {
     const Plan& plan = found[i].plan;
-    const Simulation& s = found[i].simulation;
+    const Simulation s = found[i].simulation.value_or(Simulation{});
     const double time = s.makespan * plan.placement.workers;
-    table.row({described[i]["order"], plan.placement.name, report::cycles(s.makespan),
-               report::cycles(s.lower_bound),
+    const auto cycles = [&](double t) { return found[i].simulation ? report::cycles(t) : "-"; };
+    table.row({described[i]["order"], plan.placement.name, cycles(s.makespan),
+               cycles(s.lower_bound),
                s.lower_bound > 0 ? fmt::format("{:.3f}", s.makespan / s.lower_bound) : "-",
                time > 0 ? report::percent(s.stall / time) : "-",
                time > 0 ? report::percent(s.idle / time) : "-", report::count(plan.residency),
@@ -97,19 +132,19 @@ int PlanCommand::run() const {
 
   Progress progress;
   progress.say("planning and simulating ...");
-  const std::vector<Candidate> found = candidates(sizes, made, options);
+  const std::vector<Found> found = find(sizes, made, options);
   if (found.empty()) fail("no order keeps this level", {"--level", planning.level_name(), "", ""});
 
   Json result = new_result("plan");
-  result["problem"] = describe(sizes);
-  result["mask"] = describe(made, sizes, options.tile);
+  result["problem"] = app::describe(sizes);
+  result["mask"] = app::describe(made, sizes, options.tile);
   Json plans = Json::array();
-  for (const Candidate& each : found) {
-    plans.push_back(describe(each.plan, each.simulation, options.machine, each.plan_seconds));
-  }
+  for (const Found& each : found) plans.push_back(describe(each, options.machine));
   result["level"] = planning.level_name();
   result["plan"] = all ? plans : plans[0];
   std::optional<World> dealt;
+  std::optional<Prediction> predicted;
+  Choice choice;
   const std::vector<Pass> passes{options.pass};
   if (world.given()) {
     progress.say("dealing to ranks ...");
@@ -118,15 +153,28 @@ int PlanCommand::run() const {
     plain.order = plain.forward_order = "auto";
     const Plan beside = make_plan(sizes, made, plain.make(other));
     const Plan& own = found.front().plan;
-    dealt.emplace(other == Pass::forward ? beside : own, other == Pass::forward ? own : beside,
-                  made, world.make(), world.engine());
-    result["dist"] = dealt->describe(passes);
+    const Plan &forward = other == Pass::forward ? beside : own,
+               &backward = other == Pass::forward ? own : beside;
+    choice = choose(world, forward, backward, made);
+    dealt.emplace(forward, backward, made, choice.options, world.engine());
+    predicted.emplace(*dealt, options.pass, make_cluster(world.cluster), measured);
+    Json& dist = result["dist"] = dealt->describe(passes);
+    choice.describe(dist);
+    predicted->describe(dist["passes"][0]);
   }
   if (world.has_processes() && !is_first_process()) return 0;
   progress.say("drawing ...");
   const Plan& fastest = found.front().plan;
-  draw(fastest, options.machine,
-       headline(sizes, made) + ": " + plans[0]["order"].get<std::string>(), result);
+  if (draws()) {
+    std::vector<Timeline> timelines(1);
+    if (predicted) {
+      timelines = predicted->timelines();
+    } else {
+      simulate(fastest, options.machine, timelines.data());
+    }
+    draw(timelines, options.pass == Pass::backward,
+         headline(sizes, made) + ": " + plans[0]["order"].get<std::string>(), result);
+  }
   if (!dump.empty()) write_file(dump, to_json(fastest) + "\n");
   save(output, result);
   progress.say("");
@@ -135,8 +183,10 @@ int PlanCommand::run() const {
       "and idle: share of all workers' time.\n",
       headline(sizes, made), pass, planning.level_name(), options.machine.name,
       fastest.placement.workers, table_of(found, plans).str());
+  if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt)
-    fmt::print("\n{}; {}\n\n{}", dealt->summary(), dealt->timing(), dealt->table(passes).str());
+    fmt::print("\n{}; {}\n\n{}\n{}", dealt->summary(), dealt->timing(), dealt->table(passes).str(),
+               predicted->text());
   return 0;
 }
 
@@ -161,7 +211,15 @@ void add_plan(CLI::App& root, Action& action) {
       ->group("Plan")
       ->type_name("NAME")
       ->capture_default_str();
-  sub->add_option("--gantt", command->gantt, "Write the simulated plan as a chart")
+  sub->add_option(
+         "--measured", command->measured,
+         "A result of run --world with the same problem and dealing: its times of launches "
+         "in place of predicted ones")
+      ->group("World")
+      ->type_name("JSON")
+      ->needs("--world");
+  sub->add_option("--gantt", command->gantt,
+                  "Write the simulated plan as a chart, with --world what each rank does")
       ->group("Output")
       ->type_name("SVG")
       ->check(why_not_writable);

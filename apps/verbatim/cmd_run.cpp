@@ -10,6 +10,7 @@
 #include "backend/reference/compare.h"
 #include "input.h"
 #include "options.h"
+#include "prediction.h"
 #include "processes.h"
 #include "report/format.h"
 #include "report/timeline.h"
@@ -196,9 +197,12 @@ int RunCommand::run(dist::Processes* processes) const {
   RunOptions run_options;
   run_options.threads = threads ? threads : world.threads();
   std::optional<World> dealt;
-  if (world.given())
-    dealt.emplace(attention.plan(Pass::forward), attention.plan(Pass::backward), made, world.make(),
-                  world.engine());
+  Choice choice;
+  if (world.given()) {
+    choice = choose(world, attention);
+    dealt.emplace(attention.plan(Pass::forward), attention.plan(Pass::backward), made,
+                  choice.options, world.engine());
+  }
   if (processes)
     processes->agree(dealt->specification(made, &tensors, {{"pass", pass}, {"repeats", repeats}}));
   const RunPass run_pass = [&](Pass which, const Tensors& all) {
@@ -236,7 +240,10 @@ int RunCommand::run(dist::Processes* processes) const {
   add_times(attention, results, result);
   const std::vector<Pass> ran =
       passes == Passes::both ? std::vector{Pass::forward, Pass::backward} : std::vector{main_pass};
-  if (dealt) result["dist"] = dealt->describe(ran);
+  if (dealt) {
+    result["dist"] = dealt->describe(ran);
+    choice.describe(result["dist"]);
+  }
   if (!output_file.empty()) save_outputs(output_file, tensors, passes);
   if (!output.report.empty()) {
     progress.say("recording a timeline ...");
@@ -250,6 +257,7 @@ int RunCommand::run(dist::Processes* processes) const {
   progress.say("");
   fmt::print("{}\n\n", headline(sizes, made));
   print(result, results, correct);
+  if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt) fmt::print("\n{}\n\n{}", dealt->summary(), dealt->table(ran).str());
   return results.identical && correct ? 0 : 1;
 }

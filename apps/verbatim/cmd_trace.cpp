@@ -28,10 +28,13 @@ struct TraceCommand {
   int run() const;
 };
 
+/// Kinds of events on one device, which come first.
+constexpr size_t kKinds = static_cast<size_t>(TimelineEvent::Kind::transfer);
+
 /// When it ended, and the shares of all workers' time until then by kind.
 Json summary(const Timeline& timeline) {
   double end = 0;
-  std::array<double, report::kEventKinds.size()> time{};
+  std::array<double, kKinds> time{};
   for (const TimelineEvent& event : timeline.events) {
     end = std::max(end, event.end);
     time[static_cast<size_t>(event.kind)] += event.end - event.begin;
@@ -41,7 +44,7 @@ Json summary(const Timeline& timeline) {
                {"workers", timeline.workers},
                {"end", end},
                {"shares", Json::object()}};
-  for (size_t kind = 0; kind < report::kEventKinds.size(); ++kind) {
+  for (size_t kind = 0; kind < kKinds; ++kind) {
     json["shares"][report::kEventKinds[kind]] =
         end > 0 ? time[kind] / (end * timeline.workers) : 0.0;
   }

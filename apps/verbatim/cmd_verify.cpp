@@ -8,10 +8,10 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "options.h"
+#include "prediction.h"
 #include "processes.h"
 #include "report/format.h"
 #include "result.h"
-#include "world.h"
 
 namespace verbatim::app {
 namespace {
@@ -64,7 +64,8 @@ int VerifyCommand::run(dist::Processes* processes) const {
   const AttentionOptions options = kernels.options_for(own_device, planning);
   if (processes && processes->rank() != 0) {  // rank 0 audits
     Tensors tensors(sizes, sizes.seed);
-    run_in_world(Attention(sizes, made, options), tensors, passes, own_device, world.make(), world,
+    const Attention attention(sizes, made, options);
+    run_in_world(attention, tensors, passes, own_device, choose(world, attention).options, world,
                  processes);
     return 0;
   }

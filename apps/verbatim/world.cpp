@@ -44,7 +44,9 @@ void WorldOptions::add_to(CLI::App& command, bool runs) {
       "N processes on this machine, which mpirun starts. mpi: those that mpirun started. Changes "
       "no bit",
       "NAME");
-  add("--strategy", strategy, "How K and V get to the ranks that need them: " + strategy_names,
+  add("--strategy", strategy,
+      "How K and V get to the ranks that need them: " + strategy_names +
+          ", or auto: the fastest of these on --cluster, simulated",
       "NAME")
       ->capture_default_str()
       ->needs(dealt);
@@ -58,6 +60,11 @@ void WorldOptions::add_to(CLI::App& command, bool runs) {
       ->needs(dealt);
   add("--ring-window", ring_window,
       "Strategy loongtrain: ranks of an inner ring (default: at most the root of the ring)", "N")
+      ->needs(dealt);
+  add("--cluster", cluster,
+      "Machines and links for simulated times: h200x8, h200x8-hdr or @file.json. Changes no bit",
+      "NAME")
+      ->capture_default_str()
       ->needs(dealt);
   if (!runs) return;
   add("--timeout", timeout,
@@ -211,6 +218,9 @@ Json World::describe(const std::vector<Pass>& passes) const {
         rank["compute_ms"] = ms;
         compute_ms += ms;
         largest_ms = std::max(largest_ms, ms);
+        rank["launch_ms"] = Json::array();
+        for (const double seconds : runs->second.reports.back()[static_cast<size_t>(r)].launch_seconds)
+          rank["launch_ms"].push_back(seconds * 1e3);
       }
       ranks.push_back(std::move(rank));
     }

@@ -18,9 +18,11 @@ namespace verbatim::app {
 /// Ranks and how the problem is dealt to them.
 struct WorldOptions {
   std::string world;  // "replay:N", "local:N" or "mpi"; empty: one device
-  std::string strategy = "balanced", shard;
+  std::string strategy = "balanced", shard, cluster = "h200x8";
   int32_t ulysses_size = 0, ring_window = 0;
   std::optional<double> timeout;  // seconds
+
+  static constexpr const char* kAuto = "auto";  // strategy: the fastest on the cluster
 
   /// `runs`: the command runs what it deals, and so may wait.
   void add_to(CLI::App& command, bool runs);
@@ -66,10 +68,9 @@ class World {
   std::string summary() const;
   /// How long planning took, beyond that of one device.
   std::string timing() const;
-
- private:
   const DistPlan& plan(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
 
+ private:
   DistPlan forward_, backward_;
   std::string engine_;
   double dealing_seconds_ = 0, proving_seconds_ = 0;

@@ -1,4 +1,4 @@
-// What happened when: one type for the simulator, the CPU executor and the device recorder.
+// What happened when: one type for the simulators, the CPU executor and the device recorder.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace verbatim {
 
 struct TimelineEvent {
-  enum class Kind : uint8_t { compute, wait, reduce, start, finish };
+  enum class Kind : uint8_t { compute, wait, reduce, start, finish, transfer };
   Kind kind;
   int32_t worker;
   int32_t head;             // b * kv_heads + kv_head; -1 when it belongs to no head
@@ -23,6 +23,7 @@ struct Timeline {
   std::string unit;    // "cycles" or "us"
   int32_t workers = 0;
   std::vector<TimelineEvent> events;
+  std::vector<std::string> names{};  // of workers; empty: their numbers
 };
 
 /// Chrome Trace Event JSON (ui.perfetto.dev opens it): one process a timeline, one track a worker.

@@ -136,7 +136,8 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
     for (const Box& box : copy->boxes)
       backend_.copy(rows_of(copy->to, box), rows_of(copy->from, box), run_);
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
-    report_.compute_seconds += this->compute(compute->piece());
+    report_.launch_seconds.push_back(this->compute(compute->piece()));
+    report_.compute_seconds += report_.launch_seconds.back();
   } else {
     std::vector<TileSums> tiles{std::get<Add>(step).sums};  // and those behind it, at once
     const std::vector<Step>& steps = own().steps;

@@ -13,12 +13,33 @@ namespace {
 using Json = nlohmann::ordered_json;  // the first difference is that of the first member
 
 constexpr const char* kAgree = "dist.agree";
-// Messages of a text, its size first, and of a gathering: the report, then each output.
-constexpr int64_t kSize = -1, kText = -2, kReport = -10, kOutput = -11;
+// Messages of a text, its size first, and of a gathering: the report in two, then each output.
+constexpr int64_t kSize = -1, kText = -2, kReport = -10, kLaunches = -11, kOutput = -12;
 
 template <class T>
 std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
+}
+
+/// What all reports have alike.
+struct Counts {
+  int64_t sent_bytes, launches;
+  double compute_seconds;
+};
+
+void send_report(Transport& transport, const RankReport& report) {
+  Counts counts{report.sent_bytes, std::ssize(report.launch_seconds), report.compute_seconds};
+  transport.send(0, kReport, bytes_of(counts));
+  transport.send(0, kLaunches, std::as_bytes(std::span(report.launch_seconds)));
+}
+
+RankReport receive_report(Transport& transport, int32_t from) {
+  Counts counts{};
+  transport.receive(from, kReport, bytes_of(counts));
+  RankReport report{.sent_bytes = counts.sent_bytes, .compute_seconds = counts.compute_seconds};
+  report.launch_seconds.resize(static_cast<size_t>(counts.launches));
+  transport.receive(from, kLaunches, std::as_writable_bytes(std::span(report.launch_seconds)));
+  return report;
 }
 
 void send_text(Transport& transport, int32_t to, const std::string& text) {
@@ -118,8 +139,7 @@ std::vector<RankReport> gather(const DistPlan& plan, int32_t rank, ShardMemory& 
                                Transport& transport) {
   shard.give(whole);
   if (rank != 0) {
-    RankReport own = report;
-    transport.send(0, kReport, bytes_of(own));
+    send_report(transport, report);
     int64_t message = kOutput;
     for (const std::span<std::byte> output : shard.outputs()) transport.send(0, message--, output);
     return {};
@@ -127,7 +147,7 @@ std::vector<RankReport> gather(const DistPlan& plan, int32_t rank, ShardMemory& 
   std::vector<RankReport> reports(plan.ranks.size());
   reports[0] = report;
   for (int32_t r = 1; r < std::ssize(plan.ranks); ++r) {
-    transport.receive(r, kReport, bytes_of(reports[static_cast<size_t>(r)]));
+    reports[static_cast<size_t>(r)] = receive_report(transport, r);
     ShardMemory other = shard.of(r);
     int64_t message = kOutput;
     for (const std::span<std::byte> output : other.outputs())

@@ -114,7 +114,7 @@ std::string cards(const json& result) {
   }
   if (result.contains("plan") && result["plan"].is_object()) {
     const json& plan = result["plan"];
-    const double bound = plan.at("lower_bound");
+    const double bound = plan.value("lower_bound", 0.0);
     if (bound > 0) {
       card(percent(plan.at("makespan").get<double>() / bound - 1), "predicted above lower bound");
     }
@@ -157,13 +157,13 @@ std::string mask_section(const json& result) {
 }
 
 void add_plan(const json& plan, Grid& grid) {
-  const double makespan = plan.at("makespan"), bound = plan.at("lower_bound");
+  const double makespan = plan.value("makespan", 0.0), bound = plan.value("lower_bound", 0.0);
   grid.add({escape(text_of(plan.at("pass"))), code(text_of(plan.at("order"))),
             escape(text_of(plan.at("placement"))), escape(text_of(plan.at("level"))),
             cycles(makespan), cycles(bound),
-            bound > 0 ? fmt::format("{:.3f}", makespan / bound) : "", cycles(plan.at("stall")),
-            bytes(plan.at("bytes")), milliseconds(plan.at("planning_ms")),
-            code(text_of(plan.at("fingerprint")))});
+            bound > 0 ? fmt::format("{:.3f}", makespan / bound) : "",
+            cycles(plan.value("stall", 0.0)), bytes(plan.at("bytes")),
+            milliseconds(plan.at("planning_ms")), code(text_of(plan.at("fingerprint")))});
 }
 
 std::string plan_section(const json& result) {

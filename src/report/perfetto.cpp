@@ -8,6 +8,7 @@
 namespace verbatim {
 
 using report::kEventKinds;
+using report::name_of;
 
 std::string to_perfetto_json(std::span<const Timeline> timelines) {
   using nlohmann::json;
@@ -25,8 +26,8 @@ std::string to_perfetto_json(std::span<const Timeline> timelines) {
       fmt::format_to(out,
                      ",\n"
                      R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},)"
-                     R"("args":{{"name":"worker {}"}}}})",
-                     process, worker, worker);
+                     R"("args":{{"name":{}}}}})",
+                     process, worker, json(name_of(timeline, worker)).dump());
     }
     for (const TimelineEvent& e : timeline.events) {
       const char* kind = kEventKinds[static_cast<size_t>(e.kind)];

@@ -1,5 +1,7 @@
 #include "report/timeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -61,7 +63,7 @@ const TimelineEvent* main_bar(const std::vector<Cell>& list, double step) {
 
 Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events) {
   if (timeline.events.size() <= max_events || timeline.workers <= 0) return timeline;
-  Timeline result{timeline.source, timeline.unit, timeline.workers, {}};
+  Timeline result{timeline.source, timeline.unit, timeline.workers, {}, timeline.names};
   const size_t steps = std::max<size_t>(50, max_events / static_cast<size_t>(timeline.workers));
   double end = 0;
   for (const TimelineEvent& event : timeline.events) end = std::max(end, event.end);
@@ -86,17 +88,23 @@ Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events)
   return result;
 }
 
+std::string name_of(const Timeline& timeline, int32_t worker) {
+  if (timeline.names.empty()) return fmt::format("worker {}", worker);
+  return timeline.names[static_cast<size_t>(worker)];
+}
+
 std::string to_json(const Timeline& timeline) {
   json events = json::array();
   for (const TimelineEvent& e : timeline.events) {
     events.push_back({kEventKinds[static_cast<size_t>(e.kind)], e.worker, e.head, e.q_head,
                       e.q_tile, e.kv_tile, e.begin, e.end});
   }
-  return json{{"source", timeline.source},
-              {"unit", timeline.unit},
-              {"workers", timeline.workers},
-              {"events", std::move(events)}}
-      .dump();
+  json value{{"source", timeline.source},
+             {"unit", timeline.unit},
+             {"workers", timeline.workers},
+             {"events", std::move(events)}};
+  if (!timeline.names.empty()) value["names"] = timeline.names;
+  return value.dump();
 }
 
 Timeline timeline_from_json(const std::string& text) {
@@ -105,8 +113,11 @@ Timeline timeline_from_json(const std::string& text) {
   };
   try {
     const json value = json::parse(text);
-    Timeline timeline{value.at("source"), value.at("unit"), value.at("workers"), {}};
+    Timeline timeline{value.at("source"), value.at("unit"), value.at("workers"), {}, {}};
     if (timeline.workers < 0 || timeline.workers > 1'000'000) throw fail("workers out of range");
+    if (value.contains("names")) timeline.names = value.at("names");
+    if (!timeline.names.empty() && std::ssize(timeline.names) != timeline.workers)
+      throw fail("not a name a worker");
     for (const json& row : value.at("events")) {
       const auto kind =
           std::find(kEventKinds.begin(), kEventKinds.end(), row.at(0).get<std::string>());

@@ -47,6 +47,15 @@ TEST(Timeline, RoundTripsThroughJson) {
   EXPECT_EQ(to_json(timeline_from_json(to_json(timeline))), to_json(timeline));
 }
 
+TEST(Timeline, NamesOfWorkersStay) {
+  Timeline timeline = busy(2, 9);
+  timeline.names = {"rank 0", "rank 0 sends"};
+  EXPECT_EQ(timeline_from_json(to_json(timeline)).names, timeline.names);
+  EXPECT_EQ(condense(timeline, true, 4).names, timeline.names);
+  timeline.names.pop_back();
+  EXPECT_THROW(timeline_from_json(to_json(timeline)), Error);
+}
+
 TEST(Timeline, RefusesWhatIsNone) {
   for (const char* text :
        {"", "[]", "{}", R"({"source":"a","unit":"b","workers":-1,"events":[]})",

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..bench import sampling
+
 PAPERS = {
     "dash": "DASH: Deterministic Attention Scheduling for High-throughput Reproducible LLM Training",
     "longca": "LongCA-bench: Long-Context Attention Benchmark",
@@ -21,7 +23,6 @@ NEEDS = {
     "nothing": "nothing: it explains",
     "cpu": "a CPU",
     "gpu": "one GPU",
-    "context parallel": "context parallelism (to come)",
     "TL": "the kernel language TL (to come)",
     "other card": "an A800",
 }
@@ -71,6 +72,32 @@ def _orders(mask: str, *orders: str) -> tuple[Command, ...]:
 
 def _bench(words: str, providers: str) -> Command:
     return tuple(f"bench.py {words} --providers {providers} --repeats 3 DEVICE".split())
+
+
+RANK_TOKENS = 8192  # a device
+DEVICES = (8, 16, 32, 64, 96)
+STRATEGIES = ("ulysses", "allgather", "ring", "usp", "loongtrain", "balanced")
+_INNER = "--ulysses-size 8"  # the devices of a node share the heads
+
+
+def _ranks(mask: str, devices: int, words: str) -> Command:
+    length = devices * RANK_TOKENS
+    documents = ",".join(map(str, sampling.document_lengths(length)))
+    return _tool(
+        f"plan --mask {mask} --q-heads 64 --kv-heads 8 --head-dim 128 --dtype bf16",
+        f"--doc-lengths {documents}" if mask.endswith("document") else f"--seqlen {length}",
+        f"--world replay:{devices} {words}",
+    )
+
+
+def _by_devices(mask: str) -> tuple[Command, ...]:
+    return tuple(_ranks(mask, devices, f"--strategy auto {_INNER}") for devices in DEVICES)
+
+
+def _volumes() -> tuple[Command, ...]:
+    shares = {"usp": _INNER, "loongtrain": _INNER}
+    return tuple(_ranks("full", 16, f"--pass {which} --strategy {name} {shares.get(name, '')}")
+                 for name in STRATEGIES for which in ("forward", "backward"))  # fmt: skip
 
 
 def _of(row: Row, **wanted: Any) -> bool:
@@ -189,12 +216,11 @@ _REGULAR = ("full", "causal", "full_sliding_window", "causal_sliding_window", "f
 _HETEROGENEOUS = ("share_question", "causal_blockwise", "global_sliding", "prefix_lm_causal",
                   "prefix_lm_document", "block_causal_document")  # fmt: skip
 _PARALLEL = {
-    "fig6": "forward, full documents, by devices",
-    "table3": "communication volume per device",
-    "fig21": "full, by devices",
-    "fig22": "causal, by devices",
-    "fig23": "causal documents, by devices",
-    "fig24": "backward, full documents, by devices",
+    "fig6": ("forward, full documents, by devices", "full_document", "forward"),
+    "fig21": ("full, by devices", "full", "block"),
+    "fig22": ("causal, by devices", "causal", "block"),
+    "fig23": ("causal documents, by devices", "causal_document", "block"),
+    "fig24": ("backward, full documents, by devices", "full_document", "backward"),
 }
 _A800 = {25: "full and causal", 26: "documents", 27: "windows", 28: "prefixes",
          29: "shared question and blockwise", 30: "global sliding",
@@ -273,9 +299,12 @@ _LONGCA = (
     )),
     Entry("longca:table10", "NSA", "Triton leads TileLang", "TL"),
     Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "TL"),
-    *(Entry(f"longca:{name}", title, "head-sharded and hybrid forms scale best" if name != "table3"
-            else "ring forms send keys and values, Ulysses all four tensors", "context parallel")
-      for name, title in _PARALLEL.items()),
+    Entry("longca:table3", "communication volume per device",
+          "ring forms send keys and values, Ulysses all four tensors", "cpu", _volumes(),
+          view="volumes"),
+    *(Entry(f"longca:{name}", title, "head-sharded and hybrid forms scale best", "cpu",
+            _by_devices(mask), view="devices", axis=axis)
+      for name, (title, mask, axis) in _PARALLEL.items()),
     *(Entry(f"longca:fig{number}", f"A800: {title}", "as on the H100", "other card")
       for number, title in _A800.items()),
 )  # fmt: skip

@@ -89,7 +89,8 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
             line += ["--commit", commit]
         if kind == "tune":
             line += ["--memo", "memo.json"]
-        if kind in _DRAWN:
+        draws = kind in _DRAWN and "--world" not in words  # a picture of 96 ranks shows nothing
+        if draws:
             line += [_DRAWN[kind], drawn.name]
         done = subprocess.run(
             line, stdout=subprocess.PIPE, text=True, check=False, cwd=folder if of_tool else None
@@ -98,7 +99,7 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
             raise Refused(f"{kind} ended with {done.returncode}", "the command", " ".join(words),
                           "a result: see above")  # fmt: skip
         part: dict[str, Any] = {"result": json.loads(out.read_text())}
-        if kind in _DRAWN:
+        if draws:
             part["drawn"] = drawn.read_text()
         return part
 

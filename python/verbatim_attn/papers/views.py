@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._page import escape
 from ..bench import page
+from . import parallel
 from .evidence import Part, rows
 from .registry import Entry, Row
 
@@ -305,4 +306,6 @@ VIEWS = {
     "deviation": View(_deviation_html, _deviation_line),
     "memory": View(_memory_html, compared),
     "tuned": View(_tuned_html, _tuned_line),
+    "devices": View(parallel.rates_html, parallel.rates_line),
+    "volumes": View(parallel.volumes_html, parallel.volumes_line),
 }

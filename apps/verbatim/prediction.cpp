@@ -1,0 +1,197 @@
+#include "prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/file.h"
+#include "report/format.h"
+
+namespace verbatim::app {
+namespace {
+
+using Align = report::Table::Align;
+
+/// The mean of what ranks have over the most that one has: 1 when all have alike.
+template <class F>
+double balance(size_t ranks, F&& of) {
+  double sum = 0, most = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    sum += of(r);
+    most = std::max(most, of(r));
+  }
+  return most > 0 ? sum / static_cast<double>(ranks) / most : 1;
+}
+
+Json json_of(const Trial::Makespans& makespans) {
+  return {{"in_turn_ms", makespans.in_turn * 1e3}, {"overlapped_ms", makespans.overlapped * 1e3}};
+}
+
+const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+/// Times of launches from a result of run with the same plan and dealing.
+LaunchTimes read_launches(const std::string& path, const DistPlan& plan) {
+  const Json result = Json::parse(read_text(path), nullptr, false);
+  const auto require = [&](bool same, const char* what) {
+    if (!same)
+      fail(fmt::format("its {} is another", what),
+           {"--measured", path, "a result of run --world with the same problem and dealing", ""});
+  };
+  require(result.is_object() && result.value("command", "") == "run" && result.contains("dist"),
+          "command");
+  const Json& dist = result["dist"];
+  const char* pass = name_of(plan.whole.pass);
+  for (const char* member : {"plan", "forward_plan"})
+    if (result.contains(member) && result[member]["pass"] == pass)
+      require(result[member]["fingerprint"] == plan.whole.fingerprint(), "fingerprint");
+  require(dist["world"] == plan.options.world, "world");
+  require(dist["strategy"] == plan.options.strategy, "strategy");
+  require(dist["shard"] == plan.shard, "sharding");
+  require(dist["ulysses_size"] == plan.options.ulysses_size, "Ulysses group");
+  require(dist["ring_window"] == plan.options.ring_window, "ring window");
+  LaunchTimes launches;
+  for (const Json& one : dist["passes"]) {
+    if (one["pass"] != pass) continue;
+    for (const Json& rank : one["ranks"]) {
+      require(rank.contains("launch_ms"), "version");
+      auto& times = launches.emplace_back();
+      for (const Json& ms : rank["launch_ms"]) times.push_back(ms.get<double>() * 1e-3);
+    }
+  }
+  require(std::ssize(launches) == plan.options.world, "pass");
+  return launches;
+}
+
+}  // namespace
+
+Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backward,
+              const Mask& mask) {
+  Choice choice{asked.make(), {}, {}};
+  const Cluster cluster = make_cluster(asked.cluster);
+  if (choice.options.strategy != WorldOptions::kAuto) return choice;
+  choice.trials = try_strategies(forward, backward, mask, choice.options, cluster);
+  choice.options = fastest(choice.trials).options;
+  choice.cluster = cluster.name;
+  return choice;
+}
+
+Choice choose(const WorldOptions& asked, const Attention& attention) {
+  return choose(asked, attention.plan(Pass::forward), attention.plan(Pass::backward),
+                attention.mask());
+}
+
+void Choice::describe(Json& dist) const {
+  for (const Trial& trial : trials) {
+    Json one = {{"strategy", trial.options.strategy}, {"shard", trial.options.shard}};
+    if (trial.refused.empty()) {
+      one["forward"] = json_of(trial.forward);
+      one["backward"] = json_of(trial.backward);
+    } else {
+      one["refused"] = trial.refused;
+    }
+    dist["tried"].push_back(std::move(one));
+  }
+}
+
+std::string Choice::text() const {
+  if (trials.empty()) return "";
+  report::Table table({{"strategy"},
+                       {"shard"},
+                       {"forward", Align::right},
+                       {"backward", Align::right},
+                       {"both", Align::right},
+                       {""}});
+  for (const Trial& trial : trials) {
+    if (!trial.refused.empty()) {
+      table.row({trial.options.strategy, trial.options.shard, "-", "-", "-", trial.refused});
+      continue;
+    }
+    table.row({trial.options.strategy, trial.options.shard,
+               report::milliseconds(trial.forward.in_turn * 1e3),
+               report::milliseconds(trial.backward.in_turn * 1e3),
+               report::milliseconds(trial.in_turn() * 1e3),
+               trial.options == options ? "taken" : ""});
+  }
+  return fmt::format("Strategies, simulated on {}, transfers in turn:\n\n{}", cluster, table.str());
+}
+
+Prediction::Prediction(const World& world, Pass pass, const Cluster& cluster,
+                       const std::string& measured)
+    : plan_(world.plan(pass)),
+      cluster_(cluster),
+      launches_(measured.empty() ? launch_times(plan_, cluster.machine)
+                                 : read_launches(measured, plan_)),
+      measured_(!measured.empty()),
+      in_turn_(simulate(plan_, cluster_, launches_, Transfers::in_turn)),
+      overlapped_(simulate(plan_, cluster_, launches_, Transfers::overlapped)),
+      device_seconds_(device_seconds(plan_.whole, cluster_.machine)) {}
+
+double Prediction::rate(const DistSimulation& simulation) const {
+  const double all = simulation.makespan * static_cast<double>(simulation.ranks.size());
+  return all > 0 ? device_seconds_ / all : 1;
+}
+
+double Prediction::compute_balance() const {
+  return balance(in_turn_.ranks.size(), [&](size_t r) { return in_turn_.ranks[r].compute; });
+}
+
+double Prediction::bytes_balance() const {
+  return balance(in_turn_.ranks.size(), [&](size_t r) {
+    return static_cast<double>(sent_bytes(plan_, static_cast<int32_t>(r)));
+  });
+}
+
+void Prediction::describe(Json& pass) const {
+  pass["simulated"] = {{"cluster", cluster_.name},
+                       {"launches", measured_ ? "measured" : "predicted"},
+                       {"in_turn_ms", in_turn_.makespan * 1e3},
+                       {"overlapped_ms", overlapped_.makespan * 1e3},
+                       {"compute_balance", compute_balance()},
+                       {"bytes_balance", bytes_balance()}};
+  if (!measured_) {
+    pass["simulated"]["device_ms"] = device_seconds_ * 1e3;
+    pass["simulated"]["in_turn_rate"] = rate(in_turn_);
+    pass["simulated"]["overlapped_rate"] = rate(overlapped_);
+  }
+  for (size_t r = 0; r < in_turn_.ranks.size(); ++r) {
+    const RankTime &in_turn = in_turn_.ranks[r], &overlapped = overlapped_.ranks[r];
+    pass["ranks"][r]["simulated"] = {{"compute_ms", in_turn.compute * 1e3},
+                                     {"sends_ms", in_turn.sends * 1e3},
+                                     {"in_turn_exposed_ms", in_turn.exposed * 1e3},
+                                     {"overlapped_exposed_ms", overlapped.exposed * 1e3}};
+  }
+}
+
+std::vector<Timeline> Prediction::timelines() const {
+  std::vector<Timeline> both(2);
+  simulate(plan_, cluster_, launches_, Transfers::in_turn, &both[0]);
+  simulate(plan_, cluster_, launches_, Transfers::overlapped, &both[1]);
+  return both;
+}
+
+std::string Prediction::text() const {
+  report::Table table({{"rank", Align::right},
+                       {"computes", Align::right},
+                       {"link out", Align::right},
+                       {"exposed", Align::right},
+                       {"exposed if overlapped", Align::right}});
+  for (size_t r = 0; r < in_turn_.ranks.size(); ++r) {
+    const RankTime& time = in_turn_.ranks[r];
+    table.row({fmt::to_string(r), report::milliseconds(time.compute * 1e3),
+               report::milliseconds(time.sends * 1e3), report::milliseconds(time.exposed * 1e3),
+               report::milliseconds(overlapped_.ranks[r].exposed * 1e3)});
+  }
+  const auto ended = [&](const DistSimulation& simulation) {
+    const std::string rate = measured_ ? ""
+                                       : fmt::format(" ({} of one device's rate)",
+                                                     report::percent(this->rate(simulation)));
+    return report::milliseconds(simulation.makespan * 1e3) + rate;
+  };
+  return fmt::format(
+      "Simulated on {}, {} times of launches:\n\n{}\nall ranks done: transfers in turn {}, "
+      "overlapped {}; mean over most: compute {:.3f}, bytes {:.3f}\n",
+      cluster_.name, measured_ ? "measured" : "predicted", table.str(), ended(in_turn_),
+      ended(overlapped_), compute_balance(), bytes_balance());
+}
+
+}  // namespace verbatim::app

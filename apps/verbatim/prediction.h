@@ -1,0 +1,60 @@
+// What a cluster makes of a dealt problem, in simulated time.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "options.h"
+#include "report/table.h"
+#include "result.h"
+#include "verbatim/cluster.h"
+#include "world.h"
+
+namespace verbatim::app {
+
+/// How a problem is dealt, and of --strategy auto what was tried.
+struct Choice {
+  DistOptions options;
+  std::vector<Trial> trials;
+  std::string cluster;  // that they were tried on
+
+  /// Adds member `tried` to member `dist`, where strategies were tried.
+  void describe(Json& dist) const;
+  /// A line a strategy, and what they are; empty where none were tried.
+  std::string text() const;
+};
+/// Throws Error naming the option that is no such world or cluster.
+Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backward,
+              const Mask& mask);
+Choice choose(const WorldOptions& asked, const Attention& attention);
+
+/// One pass of a world on a cluster.
+class Prediction {
+ public:
+  /// `measured`: a result of run with the same world, whose times of launches are taken; empty: the
+  /// machine's. Throws Error naming what differs.
+  Prediction(const World& world, Pass pass, const Cluster& cluster, const std::string& measured);
+
+  /// Adds what was simulated to the pass and its ranks.
+  void describe(Json& pass) const;
+  /// Transfers in turn, then overlapped.
+  std::vector<Timeline> timelines() const;
+  /// A line a rank, and what follows for all.
+  std::string text() const;
+
+ private:
+  const DistPlan& plan_;
+  Cluster cluster_;
+  LaunchTimes launches_;
+  bool measured_;
+  DistSimulation in_turn_, overlapped_;
+  double device_seconds_;
+
+  /// The share of one device's rate that each rank has.
+  double rate(const DistSimulation& simulation) const;
+  double compute_balance() const;
+  double bytes_balance() const;
+};
+
+}  // namespace verbatim::app
