@@ -220,7 +220,7 @@ class Plan(Tool):
     def test_ranks_on_a_cluster(self):
         cluster = self.path / "cluster.json"
         cluster.write_text(json.dumps({"name": "desks", "machine": "paper:3,1",
-                                       "inside": {"gb_per_s": 1}, "between": {"latency_us": 2}}))
+                                       "between": {"gb_per_s": 1, "latency_us": 2}}))
         svg, trace = self.path / "ranks.svg", self.path / "ranks.json"
         result = self.result(*self.words, "--world", "replay:3", "--strategy", "ring", "--cluster",
                              f"@{cluster}", "--gantt", svg, "--perfetto", trace)
