@@ -24,11 +24,12 @@ std::span<std::byte> bytes_of(T& value) {
 /// What all reports have alike.
 struct Counts {
   int64_t sent_bytes, launches;
-  double compute_seconds;
+  double compute_seconds, seconds;
 };
 
 void send_report(Transport& transport, const RankReport& report) {
-  Counts counts{report.sent_bytes, std::ssize(report.launch_seconds), report.compute_seconds};
+  Counts counts{report.sent_bytes, std::ssize(report.launch_seconds), report.compute_seconds,
+                report.seconds};
   transport.send(0, kReport, bytes_of(counts));
   transport.send(0, kLaunches, std::as_bytes(std::span(report.launch_seconds)));
 }
@@ -36,7 +37,9 @@ void send_report(Transport& transport, const RankReport& report) {
 RankReport receive_report(Transport& transport, int32_t from) {
   Counts counts{};
   transport.receive(from, kReport, bytes_of(counts));
-  RankReport report{.sent_bytes = counts.sent_bytes, .compute_seconds = counts.compute_seconds};
+  RankReport report{.sent_bytes = counts.sent_bytes,
+                    .compute_seconds = counts.compute_seconds,
+                    .seconds = counts.seconds};
   report.launch_seconds.resize(static_cast<size_t>(counts.launches));
   transport.receive(from, kLaunches, std::as_writable_bytes(std::span(report.launch_seconds)));
   return report;
