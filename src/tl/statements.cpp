@@ -1,0 +1,274 @@
+#include "tl/statements.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <iterator>
+
+#include "tl/parser.h"
+
+namespace verbatim::tl {
+
+void Statements::quote(Span at, const char* remark) { line("// {}{}", text_at(at), remark); }
+
+void Statements::define_copies() {
+  for (const Step& step : k_.visit)
+    if (is_staged(step)) define_copy(step);
+}
+
+Statements::Source Statements::source(const Tensor& tensor) const {
+  const std::string ref = reference(tensor), h = tensor.queries ? "q_head" : "kv_head";
+  const bool kept = tensor.kept(k_.pass);
+  const char* place = kept ? "at" : "next";
+  const char* whose = kept || !tensor.queries ? "at" : "next";
+  return {fmt::format("{}.at<const Element>(at.b, {}.at, {}.{})", ref, place, whose, h),
+          ref + ".row", fmt::format("{}.used", place)};
+}
+std::string Statements::reference(const Tensor& tensor) {
+  std::string name;
+  for (const char c : std::string_view(tensor.name)) name += static_cast<char>(std::tolower(c));
+  return "p." + (name == "do" ? "dout" : name);
+}
+
+void Statements::define_copy(const Step& step) {
+  quote(step.at);
+  line("const auto copy_{} = [&](int ahead) {{", var(step.out).name);
+  const Source from = source(*step.tensor);
+  line("  if (const Visit next = visits.at(ahead); next.exists())");
+  line("    copy_in<Gpu, kThreads>(shared.s_{}[visits.buffer(ahead)],", var(step.out).name);
+  line("                           {}, {},", from.at, from.stride);
+  line("                           {});", from.used);
+  line("  cp_async_fence();");
+  line("}};");
+  blank();
+}
+
+void Statements::start_copies(const std::vector<Copies::Refill>& refills) {
+  for (const Copies::Refill& refill : refills)
+    line("copy_{}({});", var(refill.tile).name, refill.ahead);
+}
+
+void Statements::loop() {
+  for (const Statement& s : program_.statements)
+    if (std::holds_alternative<Loop>(s.node)) quote(s.at);
+  line("for (; visits.any(); visits.advance()) {{");
+  indent_ += 2;
+  emit(k_.visit, false);
+  out_.pop_back();
+  indent_ -= 2;
+  line("}}");
+  blank();
+}
+
+void Statements::emit(const std::vector<Step>& steps, bool first) {
+  const auto last_load = std::find_if(steps.rbegin(), steps.rend(), [](const Step& s) {
+                           return s.kind == Step::Kind::load;
+                         }).base();
+  for (auto step = steps.begin(); step != steps.end(); ++step) {
+    emit(*step);
+    if (first && std::next(step) == last_load) {
+      start_copies(copies_.first());
+      blank();
+    }
+  }
+  if (first && last_load == steps.begin()) {
+    start_copies(copies_.first());
+    blank();
+  }
+}
+
+void Statements::emit(const Step& step) {
+  const bool staged = is_staged(step);
+  if (&step == first_of(k_.after, Step::Kind::reduce)) {
+    line("begin_keys(p, at);  // where other chains share the tile");
+    blank();
+  }
+  quote(step.at, staged ? ": started ahead" : "");
+  switch (step.kind) {
+    case Step::Kind::load:
+      if (!staged) step.tensor->columns ? load(step) : load_numbers(step);
+      break;
+    case Step::Kind::wait:
+      wait(step);
+      break;
+    case Step::Kind::compute:
+      compute(step);
+      break;
+    case Step::Kind::reshape:
+      line("const auto f_{} = factor_of<Element>(mma, {});", var(step.a).name, name(step.a));
+      break;
+    case Step::Kind::store:
+      store(step);
+      break;
+    case Step::Kind::move:
+      move(step);
+      break;
+    case Step::Kind::reduce:
+      reduce(step);
+      break;
+  }
+  blank();
+}
+
+void Statements::load(const Step& step) {
+  const Source from = source(*step.tensor);
+  line("copy_in<Gpu, kThreads>({}, {}, {},", name(step.out), from.at, from.stride);
+  line("                       {});", from.used);
+  line("cp_async_fence();");
+}
+
+void Statements::load_numbers(const Step& step) {
+  const bool lse = *step.tensor->name == 'L';
+  line("{{");
+  line("  const Visit now = visits.at(0);");
+  line("  const int64_t first = p.sizes.row_index(at.b, now.q_head, now.at);");
+  line("  copy_in<{}>({}, {}, {} + first, now.rows, {});", rows(var(step.out)), mma(var(step.out)),
+       name(step.out), lse ? "p.lse" : "delta_of(p)", lse ? "-INFINITY" : "0");
+  line("}}");
+}
+
+/// Every Wait is a barrier; between the last reader of a tile and what writes it next, and
+/// between that and its readers, there must be one.
+void Statements::move(const Step& step) {
+  const size_t here = static_cast<size_t>(&step - k_.visit.data()), count = k_.visit.size();
+  const auto moves = [&](size_t i) { return k_.visit[i % count].kind == Step::Kind::move; };
+  bool waited = false;
+  for (size_t back = 1; back < count; ++back) {
+    const Step& before = k_.visit[(here + count - back) % count];
+    waited |= before.kind == Step::Kind::wait;
+    if (!waited && before.kind == Step::Kind::compute &&
+        (before.a == step.out || before.b == step.out)) {
+      line("__syncthreads();");
+      break;
+    }
+  }
+  line("put({}, {}, {});", mma(var(step.a)), name(step.a), name(step.out));
+  if (!moves(here + 1)) line("__syncthreads();");
+}
+
+void Statements::reduce(const Step& step) {
+  const Variable& v = var(step.a);
+  const std::string scale = step.by_scale ? "p.scalars.scale"
+                            : step.number ? number(*step.number)
+                                          : "1";
+  if (!step.tensor->kept(k_.pass))
+    return line("add_rows<{}, Element>({}, {}, p, at, visits.at(0), {});", extents(v), mma(v),
+                name(step.a), scale);
+  line("add_keys<{}, Element>({}, {}, p, at, {}, {});", extents(v), mma(v), name(step.a),
+       of_v(step), scale);
+  if (&step == &k_.after.back()) line("end_keys(p, at);");
+}
+bool Statements::of_v(const Step& reduce) { return std::string_view(reduce.tensor->name) == "dV"; }
+
+void Statements::wait(const Step& step) {
+  line("cp_async_wait<{}>();", copies_.pending(step));
+  if (const Step* careful = product_by(step.a)) {
+    line("// In a cut tile a zero of {} may meet a NaN or an infinity that it does not see.",
+         var(careful->a).name);
+    line("const bool careful_{} = __syncthreads_or(", var(step.a).name);
+    line("    {}nonfinite<Gpu, kThreads>({}));",
+         var(step.a).staged ? "visits.at(0).is_cut() && " : "", name(step.a));
+  } else {
+    line("__syncthreads();");
+  }
+  start_copies(copies_.behind(step));
+}
+
+void Statements::compute(const Step& step) {
+  switch (step.operation) {
+    case Operation::gemm:
+      return gemm(step);
+    case Operation::fill:
+      line("fill({}, {});", name(step.out), number(*step.number));
+      for (const Step& sum : k_.after)
+        if (sum.kind == Step::Kind::reduce && sum.a == step.out)
+          line("continue_keys<{}, Element>({}, {}, p, at, {});", extents(var(sum.a)),
+               mma(var(sum.a)), name(sum.a), of_v(sum));
+      return;
+    case Operation::mask:
+      return hide(step.out, "");
+    case Operation::softmax: {
+      std::string rescaled;
+      for (const int v : step.rescaled) rescaled += ", " + name(v);
+      if (step.out != step.a) line("copy({}, {});", name(step.a), name(step.out));
+      if (step.c < 0) return line("probabilities({}, {}, unit);", name(step.out), name(step.b));
+      return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
+                  rescaled);
+    }
+    case Operation::logsumexp:
+      return line("logsumexp({}, {}, unit, {});", name(step.a), name(step.b), name(step.out));
+    default:
+      return elementwise(step);
+  }
+}
+
+/// `value` where pairs are hidden; -inf if it says nothing.
+void Statements::hide(int tile, const char* value) {
+  const auto [q, k] = backward() ? std::pair("now", "at") : std::pair("at", "now");
+  line("if (const Visit now = visits.at(0); now.is_cut() || {}.rows < kBN)", k);
+  line("  hide<kBM, kBN>({}, {}, *at.order, *now.run,", mma(var(tile)), name(tile));
+  line("                 {{{0}.row, {1}.row, {0}.rows, {1}.rows}}{2});", q, k, value);
+}
+
+void Statements::gemm(const Step& step) {
+  const Variable& out = var(step.out);
+  const bool from_registers = var(step.a).memory == Memory::registers;
+  const std::string a =
+      from_registers
+          ? "f_" + var(step.a).name
+          : fmt::format("{}({})", step.a_transposed ? "AcrossK" : "AlongK", name(step.a));
+  const std::string b =
+      fmt::format("{}({})", step.b_transposed ? "AlongK" : "AcrossK", name(step.b));
+  if (!step.accumulate) line("clear({});", name(step.out));
+  const std::string product = fmt::format("({}, {}, {},", mma(out), name(step.out), a);
+  if (!is_masked(step.a)) return line("multiply{} {});", product, b);
+  line("if (careful_{}{})", var(step.b).name,
+       var(step.b).staged ? "" : " && visits.at(0).is_cut()");
+  line("  multiply_carefully<{}>{}", from_registers ? rows(out) : extents(out), product);
+  line("      {});", from_registers ? name(step.b) : b);
+  line("else");
+  line("  multiply{}", product);
+  line("      {});", b);
+}
+
+void Statements::elementwise(const Step& step) {
+  const std::string out = name(step.out), a = name(step.a);
+  const bool divides = step.operation == Operation::divide;
+  const char* sign = step.operation == Operation::add        ? "+"
+                     : step.operation == Operation::subtract ? "-"
+                                                             : "*";
+  if (step.b >= 0) {
+    const std::string b = divides ? fmt::format("inverse({})", name(step.b)) : name(step.b);
+    line("combine({}, {}, {}, [](float x, float y) {{ return x {} y; }});", out, a, b, sign);
+    // What a hidden pair's other factor holds does not count.
+    if (step.operation == Operation::multiply && is_masked(step.a) != is_masked(step.b) &&
+        var(step.b).shape.size() == 2)
+      hide(step.out, ", 0.0f");
+    return;
+  }
+  const std::string b = step.by_scale ? "p.scalars.scale" : number(*step.number);
+  const std::string what =
+      divides ? fmt::format("{0} == 0 ? 0 : x / {0}", b) : fmt::format("x {} {}", sign, b);
+  if (&step == fold_) line("if (!folds)");
+  line("{}apply({}, {}, [&](float x) {{ return {}; }});", &step == fold_ ? "  " : "", out, a, what);
+}
+
+void Statements::store(const Step& step) {
+  const Variable& v = var(step.a);
+  if (v.shape.size() == 2) {
+    line("copy_out<kThreads>({}, {}, reinterpret_cast<SharedTile<Element, {}>&>(shared),", mma(v),
+         name(step.a), extents(v));
+    line("                   {0}.at<Element>(at.b, at.at, at.q_head), {0}.row, at.rows);",
+         reference(*step.tensor));
+  } else {
+    line("copy_out<{}>({}, {}, p.lse + p.sizes.row_index(at.b, at.q_head, at.at), at.rows);",
+         rows(v), mma(v), name(step.a));
+  }
+}
+
+std::string Statements::number(double value) {
+  if (std::abs(value) > 1e18) return value < 0 ? "-INFINITY" : "INFINITY";
+  return fmt::format("{:#}f", value);
+}
+
+}  // namespace verbatim::tl

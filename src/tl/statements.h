@@ -1,0 +1,64 @@
+// The statements of a program as CUDA C++: each block under its line of TL, in the words of
+// src/backend/cuda/device/tiles.cuh and sums.cuh.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tl/translation.h"
+
+namespace verbatim::tl {
+
+class Statements : public Translation {
+ protected:
+  explicit Statements(const Examined& found) : Translation(found), fold_(folded()) {}
+
+  template <class... Args>
+  void line(fmt::format_string<Args...> format, Args&&... args) {
+    const std::string text = fmt::format(format, std::forward<Args>(args)...);
+    if (!text.empty()) out_.append(indent_, ' ').append(text);
+    out_ += '\n';
+  }
+  void blank() { out_ += '\n'; }
+  /// The line of TL that what follows stands for.
+  void quote(Span at, const char* remark = "");
+
+  /// The copies that the loop starts ahead, as lambdas.
+  void define_copies();
+  /// `first`: in front of the loop, whose first copies follow the last of these.
+  void emit(const std::vector<Step>& steps, bool first);
+  void loop();
+
+  const Step* fold_;
+  std::string out_;
+  size_t indent_ = 0;
+
+ private:
+  /// The first element that a Copy reads, its row stride, and how many rows count.
+  struct Source {
+    std::string at, stride, used;
+  };
+  Source source(const Tensor& tensor) const;
+  static std::string reference(const Tensor& tensor);
+  void define_copy(const Step& step);
+  void start_copies(const std::vector<Copies::Refill>& refills);
+
+  void emit(const Step& step);
+  void load(const Step& step);
+  void load_numbers(const Step& step);
+  void move(const Step& step);
+  void reduce(const Step& step);
+  static bool of_v(const Step& reduce);
+  void wait(const Step& step);
+  void compute(const Step& step);
+  void hide(int tile, const char* value);
+  void gemm(const Step& step);
+  void elementwise(const Step& step);
+  void store(const Step& step);
+  static std::string number(double value);
+};
+
+}  // namespace verbatim::tl

@@ -1,0 +1,165 @@
+#include "tl/translation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+#include "tl/parser.h"
+#include "verbatim/error.h"
+
+namespace verbatim::tl {
+
+Translation::Translation(const Examined& found)
+    : program_(found.program),
+      k_(found.kernel),
+      copies_(k_),
+      by_rows_(std::ranges::any_of(k_.visit, [&](const Step& s) {
+        return s.kind == Step::Kind::compute && s.operation == Operation::gemm &&
+               var(s.a).memory == Memory::registers;
+      })) {}
+
+std::string Translation::text_at(Span at) const { return text_at(program_.statements, at); }
+
+std::string Translation::name(int v) const {
+  const Variable& variable = var(v);
+  if (variable.memory != Memory::shared) return "r_" + variable.name;
+  return "shared.s_" + variable.name + (variable.staged ? "[visits.buffer(0)]" : "");
+}
+
+/// An extent as the constant of its parameter.
+std::string Translation::extent(const std::string& of, int64_t value) {
+  for (const char* known : {"BM", "BN", "HeadDim", "HeadDimV"})
+    if (of == known) return "k" + of;
+  return fmt::to_string(value);
+}
+
+std::string Translation::extents(const Variable& v) const {
+  return v.shape.size() == 2 ? rows(v) + ", " + extent(v.shape[1], v.cols) : rows(v);
+}
+
+const Step* Translation::first_of(const std::vector<Step>& steps, Step::Kind kind) {
+  const auto found = std::ranges::find(steps, kind, &Step::kind);
+  return found == steps.end() ? nullptr : &*found;
+}
+
+std::string Translation::text_at(const std::vector<Statement>& statements, Span at) {
+  for (const Statement& s : statements) {
+    if (s.at.begin == at.begin) return to_string(s);
+    if (const Loop* loop = std::get_if<Loop>(&s.node))
+      if (std::string text = text_at(loop->body, at); !text.empty()) return text;
+  }
+  return "";
+}
+
+/// Of rows x columns: by rows where a product goes on in registers; else what reads least of its
+/// factors.
+Translation::Split Translation::split_of(const Variable& v) const {
+  Split best{k_.warps, 1};
+  if (by_rows_) return best;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int64_t rows = k_.warps; rows > 0; --rows) {
+    const int64_t columns = k_.warps / rows;
+    if (rows * columns != k_.warps || v.rows % (16 * rows) || v.cols % (16 * columns)) continue;
+    const int64_t reads = v.rows / rows + v.cols / columns;
+    if (reads < least) least = reads, best = {rows, columns};
+  }
+  return best;
+}
+
+std::string Translation::mma(const Variable& v) const {
+  if (by_rows_) return "mma";
+  if (v.shape.size() == 2) return fmt::format("mma_{}_{}", v.shape[0], v.shape[1]);
+  for (const Step& step : k_.visit)
+    if (step.b >= 0 && &var(step.b) == &v) return mma(var(step.a));
+  return "";
+}
+
+std::map<std::string, Translation::Split> Translation::products() const {
+  std::map<std::string, Split> all;
+  for (const Variable& v : k_.variables)
+    if (v.memory == Memory::registers && v.shape.size() == 2) all.emplace(mma(v), split_of(v));
+  return all;
+}
+
+const Step* Translation::product_by(int tile) const {
+  const auto found = std::ranges::find_if(k_.visit, [&](const Step& s) {
+    return s.kind == Step::Kind::compute && s.operation == Operation::gemm && s.b == tile &&
+           is_masked(s.a);
+  });
+  return found == k_.visit.end() ? nullptr : &*found;
+}
+
+bool Translation::is_masked(int v) const {
+  return std::ranges::any_of(k_.visit, [&](const Step& s) {
+    if (s.out != v) return false;
+    if (s.kind == Step::Kind::move) return is_masked(s.a);
+    if (s.kind != Step::Kind::compute || s.operation == Operation::gemm) return false;
+    return s.operation == Operation::mask || (s.a != v && is_masked(s.a)) ||
+           (s.b >= 0 && s.b != v && is_masked(s.b));
+  });
+}
+
+std::vector<int> Translation::partial_sums() const {
+  std::vector<int> sums;
+  for (const Step& step : k_.visit)
+    if (step.kind == Step::Kind::compute && step.operation == Operation::softmax && step.c >= 0)
+      sums.push_back(step.c);
+  return sums;
+}
+
+const Step* Translation::folded() const {
+  const auto is = [](const Step& s, Operation operation) {
+    return s.kind == Step::Kind::compute && s.operation == operation;
+  };
+  for (auto step = k_.visit.begin(); step != k_.visit.end(); ++step) {
+    if (!is(*step, Operation::multiply) || !step->by_scale || step->out != step->a) continue;
+    auto next = std::next(step);
+    if (next != k_.visit.end() && is(*next, Operation::mask) && next->out == step->out) ++next;
+    if (next == k_.visit.end() || !is(*next, Operation::softmax) || next->a != step->out) continue;
+    const bool read_again = std::any_of(std::next(next), k_.visit.end(), [&](const Step& s) {
+      return s.a == step->out || s.b == step->out;
+    });
+    if (next->c >= 0 ? next->out == step->out : !read_again) return &*step;
+  }
+  return nullptr;
+}
+
+void Translation::refuse(Span at, const char* what, const char* nearest) const {
+  throw Error(ErrorCode::unsupported, kEmit,
+              fmt::format("{} is not translated for {} yet", what, k_.target),
+              {"program", text_at(at), nearest, nearest});
+}
+
+void Translation::refuse_what_is_missing() const {
+  for (const Step& step : k_.after)
+    if (step.kind == Step::Kind::store &&
+        var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_) - kPlaceBytes)
+      refuse(step.at, "a result that is larger than all tiles in shared memory",
+             "larger tiles of keys");
+  for (const Variable& v : k_.variables)
+    if (v.rows % 16 != 0 || (v.shape.size() == 2 && v.cols % 16 != 0))
+      refuse(v.at, "a tile whose sides are no multiples of 16", "multiples of 16");
+  if (const int tile = copies_.without_room(); tile >= 0)
+    refuse(var(tile).at, "a tile with one buffer that is read behind all Waits", "stages = 2");
+  for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})
+    for (const Step& step : *steps) {
+      const bool gemm = step.kind == Step::Kind::compute && step.operation == Operation::gemm;
+      const bool in_registers = gemm && var(step.a).memory == Memory::registers;
+      if (step.kind == Step::Kind::move && (steps != &k_.visit || var(step.out).staged))
+        refuse(step.at, "a copy to shared memory outside the loop", "one inside");
+      if (step.kind == Step::Kind::move && var(step.out).memory != Memory::shared)
+        refuse(step.at, "a copy from shared memory to registers", "Compute GEMM");
+      if (in_registers && k_.pass == Pass::backward)
+        refuse(step.at, "a first factor in registers in a backward", "one in shared memory");
+      if (gemm && !in_registers && steps != &k_.visit)
+        refuse(step.at, "a product outside the loop", "one inside");
+      if (step.kind == Step::Kind::load && !step.tensor->columns && steps != &k_.visit)
+        refuse(step.at, "a copy to registers outside the loop", "one inside");
+      if (step.kind == Step::Kind::reduce && steps == &k_.visit && step.tensor->kept(k_.pass))
+        refuse(step.at, "a sum of the chain's own tile in the loop", "Reduce behind it");
+    }
+}
+
+}  // namespace verbatim::tl

@@ -1,0 +1,74 @@
+// What a translation to CUDA asks of a kernel: names, how warps share products, which tiles are
+// masked; and what is not translated yet, refused by name.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tl/copies.h"
+#include "tl/kernel.h"
+
+namespace verbatim::tl {
+
+inline constexpr const char* kEmit = "tl.emit";  // the operation in errors
+
+class Translation {
+ public:
+  explicit Translation(const Examined& found);
+
+  /// Throws Error(unsupported) with what of the program is not translated yet, its line and what is
+  /// nearest.
+  void refuse_what_is_missing() const;
+
+ protected:
+  /// The statement at a place, as `fmt` writes it.
+  std::string text_at(Span at) const;
+  const Variable& var(int v) const { return k_.variables[static_cast<size_t>(v)]; }
+  /// In the code: behind a prefix, with the buffer of the current visit.
+  std::string name(int v) const;
+  std::string rows(const Variable& v) const { return extent(v.shape[0], v.rows); }
+  /// "kBM, kHeadDim", or "kBM" of one number a row.
+  std::string extents(const Variable& v) const;
+  bool backward() const { return k_.pass == Pass::backward; }
+  const char* pass() const { return backward() ? "backward" : "forward"; }
+  const char* params() const { return backward() ? "BackwardParams" : "ForwardParams"; }
+  /// Whether a step copies a tile in the loop, in the background.
+  bool is_staged(const Step& step) const {
+    return step.kind == Step::Kind::load && var(step.out).staged;
+  }
+  static const Step* first_of(const std::vector<Step>& steps, Step::Kind kind);
+
+  /// Warps along the rows of a product, and along its columns.
+  struct Split {
+    int64_t rows, columns;
+  };
+  /// The name of the product that a tile in registers, or numbers of its rows, belong to.
+  std::string mma(const Variable& v) const;
+  /// Those that there are, by name.
+  std::map<std::string, Split> products() const;
+
+  /// Whether a tile is made of masked scores, other than by a product.
+  bool is_masked(int v) const;
+  /// The product of a visit whose second factor is `tile`, and whose first is masked; or null.
+  const Step* product_by(int tile) const;
+  /// Running sums of online softmaxes, which lanes keep of their own columns.
+  std::vector<int> partial_sums() const;
+  /// The multiplication of scores by the scale that is left to the exponent of a softmax, which
+  /// alone reads them; or null.
+  const Step* folded() const;
+
+  const Program& program_;
+  const Kernel& k_;
+  Copies copies_;
+
+ private:
+  static std::string extent(const std::string& of, int64_t value);
+  static std::string text_at(const std::vector<Statement>& statements, Span at);
+  Split split_of(const Variable& v) const;
+  [[noreturn]] void refuse(Span at, const char* what, const char* nearest) const;
+
+  bool by_rows_;  // a product goes on in registers, so each warp has rows of its own
+};
+
+}  // namespace verbatim::tl
