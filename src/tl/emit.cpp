@@ -34,6 +34,7 @@ const Gpu& gpu_of(const std::string& target) {
   throw Error(ErrorCode::unsupported, kEmit, "there is no translation for this target yet",
               {"target", target, known, kGpus.front().target});
 }
+
 class Emitter : Statements {
  public:
   Emitter(const Examined& found, std::string arithmetic)

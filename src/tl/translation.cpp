@@ -18,7 +18,9 @@ Translation::Translation(const Examined& found)
       by_rows_(std::ranges::any_of(k_.visit, [&](const Step& s) {
         return s.kind == Step::Kind::compute && s.operation == Operation::gemm &&
                var(s.a).memory == Memory::registers;
-      })) {}
+      })) {
+  find_masked();
+}
 
 std::string Translation::text_at(Span at) const { return text_at(program_.statements, at); }
 
@@ -53,13 +55,10 @@ std::string Translation::text_at(const std::vector<Statement>& statements, Span 
   return "";
 }
 
-/// Of rows x columns: by rows where a product goes on in registers; else what reads least of its
-/// factors.
-Translation::Split Translation::split_of(const Variable& v) const {
-  Split best{k_.warps, 1};
-  if (by_rows_) return best;
+std::optional<Translation::Split> Translation::split_of(const Variable& v) const {
+  std::optional<Split> best;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int64_t rows = k_.warps; rows > 0; --rows) {
+  for (int64_t rows = k_.warps; rows > 0; rows = by_rows_ ? 0 : rows - 1) {
     const int64_t columns = k_.warps / rows;
     if (rows * columns != k_.warps || v.rows % (16 * rows) || v.cols % (16 * columns)) continue;
     const int64_t reads = v.rows / rows + v.cols / columns;
@@ -70,16 +69,22 @@ Translation::Split Translation::split_of(const Variable& v) const {
 
 std::string Translation::mma(const Variable& v) const {
   if (by_rows_) return "mma";
-  if (v.shape.size() == 2) return fmt::format("mma_{}_{}", v.shape[0], v.shape[1]);
+  const auto label = [](const std::string& of, int64_t value) {
+    const std::string constant = extent(of, value);
+    return constant[0] == 'k' ? constant.substr(1) : constant;
+  };
+  if (v.shape.size() == 2)
+    return fmt::format("mma_{}_{}", label(v.shape[0], v.rows), label(v.shape[1], v.cols));
   for (const Step& step : k_.visit)
-    if (step.b >= 0 && &var(step.b) == &v) return mma(var(step.a));
+    if (step.b >= 0 && &var(step.b) == &v && var(step.a).shape.size() == 2) return mma(var(step.a));
   return "";
 }
 
 std::map<std::string, Translation::Split> Translation::products() const {
   std::map<std::string, Split> all;
   for (const Variable& v : k_.variables)
-    if (v.memory == Memory::registers && v.shape.size() == 2) all.emplace(mma(v), split_of(v));
+    if (v.memory == Memory::registers && v.shape.size() == 2)
+      all.emplace(mma(v), split_of(v).value());
   return all;
 }
 
@@ -91,14 +96,19 @@ const Step* Translation::product_by(int tile) const {
   return found == k_.visit.end() ? nullptr : &*found;
 }
 
-bool Translation::is_masked(int v) const {
-  return std::ranges::any_of(k_.visit, [&](const Step& s) {
-    if (s.out != v) return false;
-    if (s.kind == Step::Kind::move) return is_masked(s.a);
-    if (s.kind != Step::Kind::compute || s.operation == Operation::gemm) return false;
-    return s.operation == Operation::mask || (s.a != v && is_masked(s.a)) ||
-           (s.b >= 0 && s.b != v && is_masked(s.b));
-  });
+void Translation::find_masked() {
+  masked_.assign(k_.variables.size(), false);
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (const Step& s : k_.visit) {
+      const bool product = s.operation == Operation::gemm;
+      const bool makes = s.kind == Step::Kind::move || (s.kind == Step::Kind::compute && !product);
+      if (!makes || s.out < 0 || is_masked(s.out)) continue;
+      const bool masks = s.kind == Step::Kind::compute && s.operation == Operation::mask;
+      if (!masks && !is_masked(s.a) && !(s.b >= 0 && is_masked(s.b))) continue;
+      masked_[static_cast<size_t>(s.out)] = grows = true;
+    }
+  }
 }
 
 std::vector<int> Translation::partial_sums() const {
@@ -141,6 +151,12 @@ void Translation::refuse_what_is_missing() const {
   for (const Variable& v : k_.variables)
     if (v.rows % 16 != 0 || (v.shape.size() == 2 && v.cols % 16 != 0))
       refuse(v.at, "a tile whose sides are no multiples of 16", "multiples of 16");
+  for (const Variable& v : k_.variables) {
+    if (v.memory != Memory::registers) continue;
+    if (v.shape.size() == 2 && !split_of(v))
+      refuse(v.at, "a tile that the warps cannot share in blocks of 16 x 16", "fewer warps");
+    if (mma(v).empty()) refuse(v.at, "one number a row of no tile", "numbers of a tile's rows");
+  }
   if (const int tile = copies_.without_room(); tile >= 0)
     refuse(var(tile).at, "a tile with one buffer that is read behind all Waits", "stages = 2");
   for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})

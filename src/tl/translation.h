@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,7 @@ class Translation {
   std::map<std::string, Split> products() const;
 
   /// Whether a tile is made of masked scores, other than by a product.
-  bool is_masked(int v) const;
+  bool is_masked(int v) const { return masked_[static_cast<size_t>(v)]; }
   /// The product of a visit whose second factor is `tile`, and whose first is masked; or null.
   const Step* product_by(int tile) const;
   /// Running sums of online softmaxes, which lanes keep of their own columns.
@@ -65,9 +66,13 @@ class Translation {
  private:
   static std::string extent(const std::string& of, int64_t value);
   static std::string text_at(const std::vector<Statement>& statements, Span at);
-  Split split_of(const Variable& v) const;
+  /// By rows where a product goes on in registers; else what reads least of its factors. Nothing
+  /// when none is in blocks of 16 x 16.
+  std::optional<Split> split_of(const Variable& v) const;
+  void find_masked();
   [[noreturn]] void refuse(Span at, const char* what, const char* nearest) const;
 
+  std::vector<bool> masked_;
   bool by_rows_;  // a product goes on in registers, so each warp has rows of its own
 };
 

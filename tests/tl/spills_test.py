@@ -14,7 +14,8 @@ import unittest
 
 TOOL, NVCC, SOURCE, CUTLASS = sys.argv[1:5]
 # The widest head dim has the most in registers.
-KERNELS = [("forward", "a100", "bf16", 128), ("backward", "a100", "bf16", 128)]
+KERNELS = [("forward", "a100", "bf16", 128), ("backward", "a100", "bf16", 128),
+           ("forward", "l40s", "bf16", 128)]
 
 
 class Compiled(unittest.TestCase):

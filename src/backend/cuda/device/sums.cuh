@@ -152,7 +152,7 @@ __device__ void add_keys(const Mma& mma, const Part& part, const BackwardParams&
                     chain.addend == 0 || chain.continues, chain.addend == chain.addends - 1, scale);
 }
 
-/// A chain that continues another starts with its sum, after begin_part().
+/// Where a chain continues another, it starts with what that left.
 template <int kRows, int kCols, class Element, class Mma, class Part>
 __device__ void continue_keys(const Mma& mma, Part& part, const BackwardParams& p, const Place& at,
                               bool of_v) {
