@@ -29,6 +29,7 @@ Copies::Copies(const Kernel& kernel) : kernel_(kernel) {
 
 std::vector<Copies::Refill> Copies::at(size_t wait) const {
   std::vector<Refill> refills;
+  if (waits_.empty()) return refills;  // nothing that is copied is read
   for (const Tile& tile : tiles_) {
     // The first Wait behind the last reader, in this visit or the next.
     const auto behind = std::ranges::upper_bound(waits_, tile.last_read);

@@ -32,7 +32,9 @@ class TlGpu(Tool):
             for which, dtype, head_dim, file in LIBRARIES:
                 result = self.result("run", "--device", "cuda", "--dtype", dtype, "--head-dim",
                                      head_dim, *problem, "--repeats", 3, "--kernel", file)
-                self.assertTrue(result["check"]["correct"], (which, problem))
+                self.assertEqual(result["check"]["mode"], "full")
+                self.assertLessEqual(max(result["check"]["error_ratio"].values()), 2,
+                                     (which, problem))
 
     def test_bits_keep_the_level(self):
         for which, dtype, head_dim, file in LIBRARIES:
