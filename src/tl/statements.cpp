@@ -191,7 +191,10 @@ void Statements::compute(const Step& step) {
       std::string rescaled;
       for (const int v : step.rescaled) rescaled += ", " + name(v);
       if (step.out != step.a) line("copy({}, {});", name(step.a), name(step.out));
-      if (step.c < 0) return line("probabilities({}, {}, unit);", name(step.out), name(step.b));
+      if (step.c < 0) {
+        line("probabilities({}, {}, unit);", name(step.out), name(step.b));
+        return hide(step.out, ", 0.0f");  // a row may have a NaN for its LSE
+      }
       return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
                   rescaled);
     }

@@ -61,8 +61,8 @@ TEST(Emit, SumsTakeTheirTurns) {
   for (const char* part :
        {"Place at;", "continue_keys<kBN, kHeadDim, Element>(mma_BN_HeadDim, r_dK, p, at, false);",
         "for (; visits.any();", "hide<kBM, kBN>(mma_BM_BN, r_S,",
-        ", 0.0f);",  // dS of hidden pairs
-        "put(mma_BM_BN, r_P, shared.s_P);",
+        "probabilities(r_P, r_L, unit);\n", "hide<kBM, kBN>(mma_BM_BN, r_P,", ", 0.0f);",
+        "hide<kBM, kBN>(mma_BM_BN, r_dS,", ", 0.0f);", "put(mma_BM_BN, r_P, shared.s_P);",
         "put(mma_BM_BN, r_dS, shared.s_dS);\n    __syncthreads();",
         "multiply(mma_BN_HeadDimV, r_dV, AcrossK(shared.s_P),",
         "add_rows<kBM, kHeadDim, Element>(mma_BM_HeadDim, r_dQ, p, at, visits.at(0), "
