@@ -68,7 +68,7 @@ std::vector<double> numbers(std::string_view spec, const char* nearest) {
 Machine resized(Machine machine, std::string_view spec) {
   constexpr double kMostWorkers = 1 << 20;
   const std::vector<double> counts = numbers(spec, "h200:132");
-  const double workers = counts[0];
+  const double workers = counts.empty() ? 0 : counts[0];
   if (counts.size() > 2 || workers < 1 || workers > kMostWorkers ||
       workers != std::floor(workers) || counts.back() == 0)
     refuse(spec, "h200:132");
