@@ -76,8 +76,8 @@ Dealt deal(const nlohmann::json& spec, int32_t world, int32_t rank) {
   const Sharding sharding = make_sharding(forward, backward, attention.mask(), options);
   Problem shard = attention.problem();
   shard.batch = 1;
-  shard.q_len = sharding.q[static_cast<size_t>(rank)].size();
-  shard.kv_len = sharding.kv[static_cast<size_t>(rank)].size();
+  shard.q_len = sharding.q[rank].size();
+  shard.kv_len = sharding.kv[rank].size();
   Dealt dealt{.whole = std::move(whole),
               .backend = std::move(backend),
               .forward = make_dist_plan(forward, sharding, options),
@@ -176,7 +176,7 @@ std::string describe(const verbatim_dist& handle) {
   const DistOptions& options = dealt.forward.options;
   Json ranks = Json::array();
   for (int32_t r = 0; r < options.world; ++r) {
-    const RankPlan& own = dealt.forward.ranks[static_cast<size_t>(r)];
+    const RankPlan& own = dealt.forward.ranks[r];
     const auto sizes = [r](const DistPlan& plan) -> Json {
       return {{"predicted_bytes", sent_bytes(plan, r)}, {"memory_bytes", memory_bytes(plan, r)}};
     };

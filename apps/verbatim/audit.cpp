@@ -175,7 +175,7 @@ void Audit::documents() {
     for (int64_t h = 0; h < problem_.kv_heads; ++h)
       heads.push_back(mask_.head(0, h).crop(begin, end, begin, end));
     heads.push_back({end - begin, end - begin, {}, {}, {}});  // of the other slots: nothing to do
-    std::vector<int32_t> variant_of(static_cast<size_t>(slot * problem_.kv_heads),
+    std::vector<int32_t> variant_of(slot * problem_.kv_heads,
                                     static_cast<int32_t>(problem_.kv_heads));
     for (int32_t h = 0; h < problem_.kv_heads; ++h) variant_of.push_back(h);
     Part place = Part::all(alone);

@@ -28,7 +28,7 @@ std::string text_of_dense(const HeadMask& mask) {
   std::string text;
   for (int64_t q = 0; q < mask.q_len; ++q) {
     for (int64_t k = 0; k < mask.kv_len; ++k) {
-      text += dense[static_cast<size_t>(q * mask.kv_len + k)] ? '1' : '0';
+      text += dense[q * mask.kv_len + k] ? '1' : '0';
     }
     text += '\n';
   }

@@ -142,7 +142,7 @@ std::vector<std::vector<masks::Block>> read_blocks(const std::string& text, int6
   }
   std::vector<std::vector<masks::Block>> per_head;
   for (int64_t head = 0; head < kv_heads; ++head) {
-    per_head.push_back(blocks(shared ? value : value[static_cast<size_t>(head)]));
+    per_head.push_back(blocks(shared ? value : value[head]));
   }
   return per_head;
 }
@@ -274,7 +274,7 @@ Mask named_mask(const MaskOptions& options, const Problem& problem) {
 std::vector<int64_t> lengths_of(const std::string& text, const char* option,
                                 const Problem& problem) {
   std::vector<int64_t> lengths = parse_list(text, option);
-  if (lengths.size() == 1) lengths.assign(static_cast<size_t>(problem.batch), lengths[0]);
+  if (lengths.size() == 1) lengths.assign(problem.batch, lengths[0]);
   if (std::ssize(lengths) != problem.batch) {
     fail("there is one length per batch entry", {option, fmt::format("{} lengths", lengths.size()),
                                                  fmt::format("{} or 1", problem.batch), ""});

@@ -13,7 +13,7 @@ namespace verbatim::app {
 
 Tensor::Tensor(Dtype dtype, std::array<int64_t, 4> shape) {
   const int64_t elements = shape[0] * shape[1] * shape[2] * shape[3];
-  bytes_.resize(static_cast<size_t>(elements * size_of(dtype)));
+  bytes_.resize(elements * size_of(dtype));
   view_ = TensorView::dense(bytes_.data(), dtype, shape);
 }
 

@@ -206,7 +206,7 @@ Json World::describe(const std::vector<Pass>& passes) const {
     const auto runs = runs_.find(pass);
     double compute_ms = 0, largest_ms = 0;
     for (int32_t r = 0; r < options.world; ++r) {
-      const RankPlan& own = plan(pass).ranks[static_cast<size_t>(r)];
+      const RankPlan& own = plan(pass).ranks[r];
       Json rank = {{"rows", own.home_q.size()},
                    {"keys", own.home_kv.size()},
                    {"steps", own.steps.size()},
@@ -247,7 +247,7 @@ report::Table World::table(const std::vector<Pass>& passes) const {
   for (const Pass pass : passes) {
     const auto runs = runs_.find(pass);
     for (int32_t r = 0; r < forward_.options.world; ++r) {
-      const RankPlan& own = plan(pass).ranks[static_cast<size_t>(r)];
+      const RankPlan& own = plan(pass).ranks[r];
       table.row({r == 0 ? name_of(pass) : "", fmt::to_string(r), report::count(own.home_q.size()),
                  report::count(own.home_kv.size()), report::count(std::ssize(own.steps)),
                  report::bytes(sent_bytes(plan(pass), r)),

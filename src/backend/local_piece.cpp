@@ -44,13 +44,13 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
   for (Chain chain : order.chains) {
     const auto begin = static_cast<int32_t>(local->runs.size());
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      Run run = order.runs[static_cast<size_t>(r)];
+      Run run = order.runs[r];
       run.q_head -= first_head;
       append_local(local->runs, run, backward ? q.of : kv.of);
     }
     chain.run_begin = begin;
     chain.run_end = static_cast<int32_t>(local->runs.size());
-    chain.tile = (backward ? kv.of : q.of)[static_cast<size_t>(chain.tile)];
+    chain.tile = (backward ? kv.of : q.of)[chain.tile];
     if (backward) {
       chain.continues = carries[local->chains.size()].in >= 0;
       chain.addend = 0;
@@ -63,7 +63,7 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
   if (!backward) return local;
   local->row_addends.assign(q.rows.size(), 0);
   for (size_t t = 0; t < q.of.size(); ++t)
-    if (q.of[t] >= 0) local->row_addends[static_cast<size_t>(q.of[t])] = order.row_addends[t];
+    if (q.of[t] >= 0) local->row_addends[q.of[t]] = order.row_addends[t];
   return local;
 }
 
@@ -90,12 +90,12 @@ LocalTiles::LocalTiles(const std::vector<int64_t>& all, int64_t batch, const Hel
 }
 
 void LocalTiles::number(int32_t first, int32_t count) {
-  const auto before = static_cast<size_t>(first);
+  const size_t before = first;
   edges.insert(edges.begin(), before, edges.front());
   rows.insert(rows.begin(), before, -1);
   for (int32_t& tile : of)
     if (tile >= 0) tile += first;
-  rows.resize(static_cast<size_t>(count), -1);
+  rows.resize(count, -1);
   edges.resize(static_cast<size_t>(count) + 1, edges.back());
 }
 
@@ -126,7 +126,7 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
   const int64_t end = std::min(group_begin + problem.group(), memory.first_q_head + q_heads);
   q_head_at = q_head - memory.first_q_head;
   kv_head_at = kv_head - memory.first_kv_head;
-  first_sequence = DropoutOrigins(whole).first_sequence[static_cast<size_t>(piece.head)];
+  first_sequence = DropoutOrigins(whole).first_sequence[piece.head];
 
   const TileMap& tiles = *piece.order->tiles;
   LocalTiles q(tiles.q_edges, batch, memory.q_rows);

@@ -36,7 +36,7 @@ int64_t SumNumbers::kv_sum(int32_t head, int32_t kv_tile) const {
 }
 
 void clear_unvisited_rows(const Plan& plan, const TensorView& dq) {
-  const size_t bytes = static_cast<size_t>(dq.shape[3] * size_of(dq.dtype));
+  const size_t bytes = dq.shape[3] * size_of(dq.dtype);
   for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head) {
     const HeadOrder& order = plan.order(head);
     const int64_t b = head / plan.problem.kv_heads, kv_head = head % plan.problem.kv_heads;

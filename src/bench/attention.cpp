@@ -34,7 +34,7 @@ class HostCopies {
 
  private:
   void* copy(const void* from, int64_t bytes) {
-    void* to = copies_.emplace_back(new std::byte[static_cast<size_t>(bytes)]).get();
+    void* to = copies_.emplace_back(new std::byte[bytes]).get();
     device_.copy(to, from, bytes);
     return to;
   }
@@ -112,7 +112,7 @@ Result run_passes(const Passes& passes, const Device& device, const Problem& pro
   for (const auto& [name, data, bytes] : tensors.outputs) {
     first.push_back(device.allocate(bytes));
     device.copy(first.back().get(), data, bytes);
-    std::vector<std::byte> host(static_cast<size_t>(bytes));
+    std::vector<std::byte> host(bytes);
     device.copy(host.data(), data, bytes);
     result.sha256[name] = sha256(host);
   }

@@ -82,14 +82,14 @@ constexpr std::array kRules{
 
 Shape::Shape(const TileMap& tiles, int32_t heads)
     : group(heads), rows(tiles.q_edges.back()), q_tiles(tiles.q_tiles()) {
-  std::vector<int64_t> ends(static_cast<size_t>(q_tiles));
+  std::vector<int64_t> ends(q_tiles);
   for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
     const auto column = tiles.column(j);
     if (column.empty()) continue;
     columns.push_back(count_tiles(column));
     visits += columns.back();
     longest_column = std::max(longest_column, columns.back());
-    alike = std::max(alike, ++ends[static_cast<size_t>(column.back().last - 1)]);
+    alike = std::max(alike, ++ends[column.back().last - 1]);
   }
   for (int32_t q = 0; q < tiles.q_tiles(); ++q)
     longest_row = std::max(longest_row, count_tiles(tiles.row(q)));

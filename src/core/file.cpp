@@ -62,7 +62,7 @@ std::vector<std::byte> read_file(const fs::path& path, int64_t max_bytes) {
   if (size < 0 || fs::is_directory(path)) fail("file.read", path, "not a regular file");
   if (size > max_bytes)
     fail("file.read", path, fmt::format("{} bytes are more than the limit of {}", size, max_bytes));
-  std::vector<std::byte> bytes(static_cast<size_t>(size));
+  std::vector<std::byte> bytes(size);
   stream.seekg(0);
   if (!stream.read(reinterpret_cast<char*>(bytes.data()), size))
     fail("file.read", path, "ended early");

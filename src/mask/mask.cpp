@@ -70,7 +70,7 @@ Mask cut(const Mask& mask, std::span<const Interval> rows, std::span<const Inter
       const auto [it, is_new] =
           made.try_emplace({rows[b].begin, rows[b].end, keys[b].begin, keys[b].end, variant}, 0);
       if (is_new) {
-        HeadMask head = mask.variants()[static_cast<size_t>(variant)];
+        HeadMask head = mask.variants()[variant];
         std::vector<Slice> visible;
         for (const Slice& s : head.slices) {
           const auto inside =

@@ -40,8 +40,8 @@ void check_ranges(const Subject& subject) {
                 inside(task.chain_begin, task.chain_end, order.chains.size()),
             "task", k);
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      require(!in_task[static_cast<size_t>(c)], "task", k);
-      in_task[static_cast<size_t>(c)] = true;
+      require(!in_task[c], "task", k);
+      in_task[c] = true;
     }
   }
   for (size_t k = 0; k < order.chains.size(); ++k) {
@@ -104,7 +104,7 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
   std::vector<Trail> trails(heads);
   for (size_t h = 0; h < heads; ++h) trails[h].q_head = static_cast<int32_t>(h);
   for (const int32_t t : sequence) {
-    const Task& task = order.tasks[static_cast<size_t>(t)];
+    const Task& task = order.tasks[t];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain& chain = order.chains[static_cast<size_t>(c)];
       order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
@@ -227,11 +227,9 @@ void check_shared_tiles(const Subject& subject) {
     const int32_t chains = begin[place + 1] - begin[place];
     const auto tile = [&] {
       return subject.name(chain.tile, chain.q_head,
-                          chain.run_begin < chain.run_end
-                              ? order.runs[static_cast<size_t>(chain.run_begin)].first
-                              : -1);
+                          chain.run_begin < chain.run_end ? order.runs[chain.run_begin].first : -1);
     };
-    const auto slot = static_cast<size_t>(begin[place] + chain.addend);
+    const size_t slot = begin[place] + chain.addend;
     if (chain.addend < 0 || chain.addend >= chain.addends || chain.addends < chains ||
         (chain.addend < chains && seen[slot]))
       fail(fmt::format("{}: its chain has addend {} of {}, out of range or given twice", tile(),
@@ -257,9 +255,9 @@ void check_row_totals(const Subject& subject) {
                      order.row_addends.size(), order.tiles->q_tiles()));
   for (int32_t row = 0; row < order.tiles->q_tiles(); ++row) {
     const int64_t addends = count_tiles(order.tiles->row(row));
-    if (order.row_addends[static_cast<size_t>(row)] != addends)
+    if (order.row_addends[row] != addends)
       fail(fmt::format("row (head {}, q_tile {}) promises {} addends, its mask has {}",
-                       subject.head, row, order.row_addends[static_cast<size_t>(row)], addends));
+                       subject.head, row, order.row_addends[row], addends));
   }
 }
 
@@ -310,9 +308,9 @@ bool counts_up(const Subject& subject, std::span<const int32_t> sequence,
   const size_t heads = subject.chain_heads();
   std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * heads);
   for (const int32_t t : sequence) {
-    const Task& task = order.tasks[static_cast<size_t>(t)];
+    const Task& task = order.tasks[t];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[static_cast<size_t>(c)];
+      const Chain& chain = order.chains[c];
       const auto tile = static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head);
       if (shared[tile]++ != chain.addend) return false;
     }

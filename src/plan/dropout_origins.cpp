@@ -19,7 +19,7 @@ std::vector<DropoutOrigin> origins_of(const TileMap& tiles) {
 DropoutOrigins::DropoutOrigins(const Plan& plan)
     : first_sequence(plan.order_of_head.size(), 0), order_of_head(plan.order_of_head) {
   for (const auto& order : plan.orders) of_order.push_back(origins_of(*order->tiles));
-  const auto kv_heads = static_cast<size_t>(plan.problem.kv_heads);
+  const size_t kv_heads = plan.problem.kv_heads;
   for (size_t h = kv_heads; h < first_sequence.size(); ++h) {
     const auto before = h - kv_heads;  // the same KV head of the batch entry before
     const TileMap& tiles = *plan.order(static_cast<int32_t>(before)).tiles;
@@ -28,9 +28,9 @@ DropoutOrigins::DropoutOrigins(const Plan& plan)
 }
 
 DropoutOrigin DropoutOrigins::at(int32_t head, int32_t q_tile) const {
-  const auto order = static_cast<size_t>(order_of_head[static_cast<size_t>(head)]);
-  DropoutOrigin origin = of_order[order][static_cast<size_t>(q_tile)];
-  origin.sequence += first_sequence[static_cast<size_t>(head)];
+  const size_t order = order_of_head[head];
+  DropoutOrigin origin = of_order[order][q_tile];
+  origin.sequence += first_sequence[head];
   return origin;
 }
 

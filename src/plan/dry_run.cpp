@@ -29,7 +29,7 @@ class DryRun {
     while (!ready.empty()) {
       const int32_t index = ready.back();
       ready.pop_back();
-      go_on(sequences[static_cast<size_t>(index)], index, ready);
+      go_on(sequences[index], index, ready);
     }
     for (const Walker& walker : sequences)
       if (!walker.done()) report(walker);
@@ -59,12 +59,12 @@ class DryRun {
   }
 
   Sum& sum_of(const Walker& walker) {
-    Head& head = heads_[static_cast<size_t>(walker.placed().head)];
+    Head& head = heads_[walker.placed().head];
     const HeadOrder& order = walker.order();
     const TileMap& tiles = *order.tiles;
     const auto place = [](std::vector<Sum>& sums, int32_t size, int32_t width, int32_t tile,
                           int32_t q_head) -> Sum& {
-      const auto heads = static_cast<size_t>(width);
+      const size_t heads = width;
       if (sums.empty()) sums.resize(static_cast<size_t>(size) * heads);
       return sums[static_cast<size_t>(tile) * heads + static_cast<size_t>(q_head)];
     };

@@ -63,11 +63,11 @@ LiveHeads live_heads(const Plan& plan) {
   Tickets of_heads(size), of_parts(size * shares);
   for (size_t ticket = 0; ticket < placement.tasks.size(); ++ticket) {
     const PlacedTask placed = placement.tasks[ticket];
-    const auto head = static_cast<size_t>(placed.head);
+    const size_t head = placed.head;
     of_heads.add(head, static_cast<int64_t>(ticket));
-    const Task& task = order.tasks[static_cast<size_t>(placed.task)];
+    const Task& task = order.tasks[placed.task];
     for (int32_t c = task.chain_begin; parts > 1 && c < task.chain_end; ++c) {
-      const auto part = static_cast<size_t>(order.chains[static_cast<size_t>(c)].addend);
+      const size_t part = order.chains[c].addend;
       of_parts.add(head * shares + part, static_cast<int64_t>(ticket));
     }
   }

@@ -72,7 +72,7 @@ Plan plan_of(const Plan& whole, const Piece& piece) {
     plan.orders.push_back(std::move(idle));
   }
   plan.order_of_head = whole.order_of_head;
-  plan.order_of_head[static_cast<size_t>(piece.head)] = static_cast<int32_t>(plan.orders.size());
+  plan.order_of_head[piece.head] = static_cast<int32_t>(plan.orders.size());
   plan.orders.push_back(piece.order);
   plan.placement.name = "queue";
   plan.placement.workers = std::max(whole.placement.workers, 1);

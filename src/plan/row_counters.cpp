@@ -61,26 +61,24 @@ RowCounters::RowCounters(int32_t rows)
 void RowCounters::put(const Stair& stair) {
   at(stair.begin) = stair;
   const int32_t word = stair.begin / 64;
-  begins_[static_cast<size_t>(word)] |= bit(stair.begin);
-  words_[static_cast<size_t>(word / 64)] |= bit(word);
+  begins_[word] |= bit(stair.begin);
+  words_[word / 64] |= bit(word);
 }
 
 void RowCounters::remove(int32_t begin) {
   const int32_t word = begin / 64;
-  if ((begins_[static_cast<size_t>(word)] &= ~bit(begin)) == 0)
-    words_[static_cast<size_t>(word / 64)] &= ~bit(word);
+  if ((begins_[word] &= ~bit(begin)) == 0) words_[word / 64] &= ~bit(word);
 }
 
 // Where the stair that holds `row` begins.
 int32_t RowCounters::begin_of(int32_t row) const {
   int32_t word = row / 64;
-  if (const int32_t i = highest(begins_[static_cast<size_t>(word)], row % 64); i >= 0)
-    return word * 64 + i;
+  if (const int32_t i = highest(begins_[word], row % 64); i >= 0) return word * 64 + i;
   // A stair begins at row 0, so some word before has a bit.
-  int32_t group = (word - 1) / 64, i = highest(words_[static_cast<size_t>(group)], (word - 1) % 64);
-  while (i < 0) i = highest(words_[static_cast<size_t>(--group)], 63);
+  int32_t group = (word - 1) / 64, i = highest(words_[group], (word - 1) % 64);
+  while (i < 0) i = highest(words_[--group], 63);
   word = group * 64 + i;
-  return word * 64 + highest(begins_[static_cast<size_t>(word)], 63);
+  return word * 64 + highest(begins_[word], 63);
 }
 
 // Lets a stair begin at `row`, cutting one in two or three if need be.
@@ -127,10 +125,10 @@ void RowCounters::take(int32_t first, int32_t last, std::vector<Stair>& out) {
 }
 
 std::vector<int32_t> RowCounters::values() const {
-  std::vector<int32_t> values(static_cast<size_t>(rows_));
+  std::vector<int32_t> values(rows_);
   for (int32_t begin = 0; begin < rows_;) {
-    const Stair& s = stairs_[static_cast<size_t>(begin)];
-    for (int32_t row = s.begin; row < s.end; ++row) values[static_cast<size_t>(row)] = s.at(row);
+    const Stair& s = stairs_[begin];
+    for (int32_t row = s.begin; row < s.end; ++row) values[row] = s.at(row);
     begin = s.end;
   }
   return values;

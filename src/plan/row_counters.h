@@ -31,7 +31,7 @@ class RowCounters {
   std::vector<int32_t> values() const;
 
  private:
-  Stair& at(int32_t begin) { return stairs_[static_cast<size_t>(begin)]; }
+  Stair& at(int32_t begin) { return stairs_[begin]; }
   void put(const Stair& stair);
   void remove(int32_t begin);
   int32_t begin_of(int32_t row) const;

@@ -78,26 +78,24 @@ bool counts_from_0(std::span<const int32_t> sequence) {
 std::vector<std::vector<int32_t>> check_placement(const Plan& plan) {
   const Placement& placement = plan.placement;
   const auto heads = static_cast<int32_t>(plan.order_of_head.size());
-  std::vector<std::vector<int32_t>> sequences(static_cast<size_t>(heads));
-  for (int32_t h = 0; h < heads; ++h)
-    sequences[static_cast<size_t>(h)].reserve(plan.order(h).tasks.size());
+  std::vector<std::vector<int32_t>> sequences(heads);
+  for (int32_t h = 0; h < heads; ++h) sequences[h].reserve(plan.order(h).tasks.size());
   for (const PlacedTask& task : placement.tasks) {
     if (task.head < 0 || task.head >= heads)
       fail(fmt::format("task {} of head {} does not exist", task.task, task.head));
-    sequences[static_cast<size_t>(task.head)].push_back(task.task);
+    sequences[task.head].push_back(task.task);
   }
   std::vector<bool> placed;
   for (int32_t h = 0; h < heads; ++h) {
-    const auto& sequence = sequences[static_cast<size_t>(h)];
+    const auto& sequence = sequences[h];
     const size_t tasks = plan.order(h).tasks.size();
     if (sequence.size() == tasks && counts_from_0(sequence)) continue;  // as most do
     placed.assign(tasks, false);
     for (const int32_t task : sequence) {
       if (task < 0 || static_cast<size_t>(task) >= tasks)
         fail(fmt::format("task {} of head {} does not exist", task, h));
-      if (placed[static_cast<size_t>(task)])
-        fail(fmt::format("task {} of head {} is placed twice", task, h));
-      placed[static_cast<size_t>(task)] = true;
+      if (placed[task]) fail(fmt::format("task {} of head {} is placed twice", task, h));
+      placed[task] = true;
     }
     const auto missing = std::find(placed.begin(), placed.end(), false);
     if (missing != placed.end())
@@ -124,8 +122,8 @@ std::vector<int32_t> heads_with_late_waits(const Plan& plan, const std::vector<b
   std::vector<std::optional<Proof>> last(plan.orders.size());  // heads mostly share their sequence
   std::vector<int32_t> heads;
   for (int32_t h = 0; h < std::ssize(sequences); ++h) {
-    const auto& sequence = sequences[static_cast<size_t>(h)];
-    const auto kind = static_cast<size_t>(plan.order_of_head[static_cast<size_t>(h)]);
+    const auto& sequence = sequences[h];
+    const size_t kind = plan.order_of_head[h];
     auto& proof = last[kind];
     if (!proof || *proof->sequence != sequence) {
       const HeadOrder& order = *plan.orders[kind];
@@ -148,19 +146,18 @@ int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
   std::vector<std::vector<int32_t>> position(plan.order_of_head.size());  // [head][task]
   for (size_t h = 0; h < position.size(); ++h) position[h].resize(sequences[h].size());
   for (size_t p = 0; p < tasks.size(); ++p)
-    position[static_cast<size_t>(tasks[p].head)][static_cast<size_t>(tasks[p].task)] =
-        static_cast<int32_t>(p);
+    position[tasks[p].head][tasks[p].task] = static_cast<int32_t>(p);
   // Waits are a matter of one head, so heads that share an order share their waits.
   std::vector<int32_t> furthest(tasks.size());  // last position that a task waits for
   std::iota(furthest.begin(), furthest.end(), 0);
   for (const int32_t h : late) {
-    const auto kind = static_cast<size_t>(plan.order_of_head[static_cast<size_t>(h)]);
+    const size_t kind = plan.order_of_head[h];
     auto& waits = known[kind];
     if (!waits) waits = find_waits(plan.orders[kind], h);
-    const auto& of_task = position[static_cast<size_t>(h)];
+    const auto& of_task = position[h];
     for (const auto& [waiting, awaited] : *waits) {
-      int32_t& last = furthest[static_cast<size_t>(of_task[static_cast<size_t>(waiting)])];
-      last = std::max(last, of_task[static_cast<size_t>(awaited)]);
+      int32_t& last = furthest[of_task[waiting]];
+      last = std::max(last, of_task[awaited]);
     }
   }
   return largest_block(furthest);
@@ -172,8 +169,8 @@ int32_t static_residency(const Plan& plan, const std::vector<bool>& ordered) {
   bool increasing = std::find(ordered.begin(), ordered.end(), false) == ordered.end();
   std::vector<Walker> sequences;
   for (int32_t w = 0; w < placement.workers; ++w) {
-    const auto begin = placement.tasks.begin() + placement.worker_begin[static_cast<size_t>(w)];
-    const auto end = placement.tasks.begin() + placement.worker_begin[static_cast<size_t>(w) + 1];
+    const auto begin = placement.tasks.begin() + placement.worker_begin[w];
+    const auto end = placement.tasks.begin() + placement.worker_begin[w + 1];
     // All waits go from (head, task) to a smaller one: so no cycle when all sequences grow.
     increasing = increasing && std::is_sorted(begin, end, [](const auto& a, const auto& b) {
                    return std::tie(a.head, a.task) < std::tie(b.head, b.task);
@@ -193,12 +190,12 @@ OrderProof::OrderProof(const Plan& plan)
     const int32_t kind = plan.order_of_head[h];
     if (kind < 0 || static_cast<size_t>(kind) >= plan.orders.size())
       fail(fmt::format("head {} follows order {}, which does not exist", h, kind));
-    if (checked[static_cast<size_t>(kind)]) continue;
-    checked[static_cast<size_t>(kind)] = true;
-    const HeadOrder& order = *plan.orders[static_cast<size_t>(kind)];
+    if (checked[kind]) continue;
+    checked[kind] = true;
+    const HeadOrder& order = *plan.orders[kind];
     if (order.pass != plan.pass) fail(fmt::format("head {} follows an order of the other pass", h));
     const bool ordered = check_order({order, static_cast<int32_t>(h)});
-    ordered_[static_cast<size_t>(kind)] = ordered;
+    ordered_[kind] = ordered;
     rotates_ |= !ordered;
   }
 }

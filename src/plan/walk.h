@@ -55,7 +55,7 @@ class Walker {
       open_run();
       return;
     }
-    const Task& task = order().tasks[static_cast<size_t>(placed().task)];
+    const Task& task = order().tasks[placed().task];
     if (++chain_ < task.chain_end) return open_chain();
     ++task_;
     open_task();
@@ -64,7 +64,7 @@ class Walker {
  private:
   void open_task() {
     if (done()) return;
-    chain_ = order().tasks[static_cast<size_t>(placed().task)].chain_begin;
+    chain_ = order().tasks[placed().task].chain_begin;
     open_chain();
   }
   void open_chain() {

@@ -165,7 +165,7 @@ std::string mask_ascii(const HeadMask& mask, int columns) {
                       {(mask.q_len + rows - 1) / rows, (mask.kv_len + cells - 1) / cells});
   std::string text;
   for (int32_t q = 0; q < tiles.q_tiles(); ++q) {
-    std::vector<const char*> line(static_cast<size_t>(tiles.kv_tiles()), "·");
+    std::vector<const char*> line(tiles.kv_tiles(), "·");
     for (const TileRun& run : tiles.row(q)) {
       std::fill(line.begin() + run.first, line.begin() + run.last, run.full() ? "█" : "▒");
     }

@@ -55,8 +55,8 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
   // Heads start one after another; where chains are short, or of a group and long, as many side by
   // side as half the workers hold at once (measured on an H200).
   const int32_t kv_tiles = head.tiles->core().kv_tiles();
-  const auto columns = static_cast<size_t>(std::max(kv_tiles, 1));
-  const auto together = static_cast<size_t>(contract::rotating_tiles(kv_tiles));
+  const size_t columns = std::max(kv_tiles, 1);
+  const size_t together = contract::rotating_tiles(kv_tiles);
   // One chunk of a head waits for the one before: others run beside it.
   if (together < columns)
     return {fmt::format("head_swizzled:{}:{}",

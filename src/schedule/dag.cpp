@@ -17,8 +17,7 @@ constexpr int32_t kSource = 0, kSink = 1;
 
 Dag make_dag(const Plan& plan, const Machine& machine) {
   int64_t nodes = 2;
-  for (const int32_t order : plan.order_of_head)
-    nodes += 2 * plan.orders[static_cast<size_t>(order)]->visits();
+  for (const int32_t order : plan.order_of_head) nodes += 2 * plan.orders[order]->visits();
   if (nodes > kMaxNodes)
     throw Error(ErrorCode::unsupported, "schedule.make_dag", "the plan is too large for a graph",
                 {"plan", std::to_string(nodes) + " nodes", "at most 2^20 nodes", ""});
@@ -63,26 +62,26 @@ Dag make_dag(const Plan& plan, const Machine& machine) {
 }
 
 double Dag::critical_path() const {
-  std::vector<std::vector<int32_t>> out(static_cast<size_t>(nodes));
-  std::vector<int32_t> missing(static_cast<size_t>(nodes));
+  std::vector<std::vector<int32_t>> out(nodes);
+  std::vector<int32_t> missing(nodes);
   for (size_t e = 0; e < edges.size(); ++e) {
-    out[static_cast<size_t>(edges[e].from)].push_back(static_cast<int32_t>(e));
-    ++missing[static_cast<size_t>(edges[e].to)];
+    out[edges[e].from].push_back(static_cast<int32_t>(e));
+    ++missing[edges[e].to];
   }
-  std::vector<double> longest(static_cast<size_t>(nodes));
+  std::vector<double> longest(nodes);
   std::vector<int32_t> ready;
   for (int32_t n = 0; n < nodes; ++n)
-    if (missing[static_cast<size_t>(n)] == 0) ready.push_back(n);
+    if (missing[n] == 0) ready.push_back(n);
   int32_t done = 0;
   while (!ready.empty()) {
-    const auto node = static_cast<size_t>(ready.back());
+    const size_t node = ready.back();
     ready.pop_back();
     ++done;
     for (const int32_t e : out[node]) {
-      const Edge& edge = edges[static_cast<size_t>(e)];
-      auto& end = longest[static_cast<size_t>(edge.to)];
+      const Edge& edge = edges[e];
+      auto& end = longest[edge.to];
       end = std::max(end, longest[node] + edge.weight);
-      if (--missing[static_cast<size_t>(edge.to)] == 0) ready.push_back(edge.to);
+      if (--missing[edge.to] == 0) ready.push_back(edge.to);
     }
   }
   if (done != nodes)

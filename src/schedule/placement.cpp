@@ -49,8 +49,7 @@ std::vector<PlacedTask> head_after_head(Heads heads) {
 
 std::span<const Chain> chains_of(const HeadOrder& order, const Task& task) {
   return std::span(order.chains)
-      .subspan(static_cast<size_t>(task.chain_begin),
-               static_cast<size_t>(task.chain_end - task.chain_begin));
+      .subspan(task.chain_begin, static_cast<size_t>(task.chain_end - task.chain_begin));
 }
 
 int64_t visits(const HeadOrder& order, const Task& task) {
@@ -71,10 +70,8 @@ std::vector<int64_t> visits_of_tasks(const HeadOrder& order) {
 std::vector<int64_t> urgency_of_tasks(const HeadOrder& order) {
   std::vector<int64_t> of_task = visits_of_tasks(order);
   if (order.pass == Pass::forward) return of_task;
-  std::vector<int64_t> of_tile(static_cast<size_t>(order.tiles->kv_tiles()));
-  const auto tile_of = [&](const Chain& chain) -> int64_t& {
-    return of_tile[static_cast<size_t>(chain.tile)];
-  };
+  std::vector<int64_t> of_tile(order.tiles->kv_tiles());
+  const auto tile_of = [&](const Chain& chain) -> int64_t& { return of_tile[chain.tile]; };
   for (size_t t = 0; t < of_task.size(); ++t)
     for (const Chain& chain : chains_of(order, order.tasks[t]))
       tile_of(chain) = std::max(tile_of(chain), of_task[t]);
@@ -83,7 +80,7 @@ std::vector<int64_t> urgency_of_tasks(const HeadOrder& order) {
     int32_t addend = std::numeric_limits<int32_t>::max();
     int64_t urgency = 0;
   };
-  std::vector<Row> rows(static_cast<size_t>(order.tiles->q_tiles()));
+  std::vector<Row> rows(order.tiles->q_tiles());
   const auto each_visit = [&](const Chain& chain, auto visit) {
     order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
       if (q_head != 0) return;
@@ -126,8 +123,7 @@ std::vector<int64_t> measured(Heads heads, std::span<const PlacedTask> tasks,
   std::vector<int64_t> work;
   work.reserve(tasks.size());
   for (const PlacedTask& task : tasks)
-    work.push_back(known[known_of_head[static_cast<size_t>(task.head)]]
-                       .second[static_cast<size_t>(task.task)]);
+    work.push_back(known[known_of_head[task.head]].second[task.task]);
   return work;
 }
 
@@ -136,12 +132,11 @@ std::vector<PlacedTask> longest_first(Heads heads) {
   const auto work = measured(heads, tasks, urgency_of_tasks);
   std::vector<int32_t> by_work(tasks.size());
   std::iota(by_work.begin(), by_work.end(), 0);
-  std::stable_sort(by_work.begin(), by_work.end(), [&](int32_t a, int32_t b) {
-    return work[static_cast<size_t>(a)] > work[static_cast<size_t>(b)];
-  });
+  std::stable_sort(by_work.begin(), by_work.end(),
+                   [&](int32_t a, int32_t b) { return work[a] > work[b]; });
   std::vector<PlacedTask> sorted;
   sorted.reserve(tasks.size());
-  for (const int32_t index : by_work) sorted.push_back(tasks[static_cast<size_t>(index)]);
+  for (const int32_t index : by_work) sorted.push_back(tasks[index]);
   return sorted;
 }
 
@@ -214,7 +209,7 @@ enum class Deal { same, alternating };
 
 Placement deal(Heads heads, int32_t workers, Deal how) {
   const auto tasks = head_after_head(heads);
-  const auto count = static_cast<size_t>(workers);
+  const size_t count = workers;
   std::vector<std::vector<PlacedTask>> hands(count);
   for (size_t t = 0; t < tasks.size(); ++t) {
     const size_t seat = t % count;

@@ -44,8 +44,7 @@ Candidate best_of(const Problem& problem, const Mask& mask, PlanOptions options)
   best.simulation = simulate(best.plan, options.machine);
   if (!choose) return best;
   std::vector<std::shared_ptr<const HeadOrder>> heads;
-  for (const int32_t order : best.plan.order_of_head)
-    heads.push_back(best.plan.orders[static_cast<size_t>(order)]);
+  for (const int32_t order : best.plan.order_of_head) heads.push_back(best.plan.orders[order]);
   for (size_t k = 1; k < kPlacements.size(); ++k) {
     Plan plan = best.plan;
     plan.placement = make_placement(kPlacements[k], heads, best.plan.placement.workers);

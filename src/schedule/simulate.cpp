@@ -76,17 +76,16 @@ class Simulator {
 
   SimulatedRun run() {
     const Placement& placement = plan_.placement;
-    workers_.resize(static_cast<size_t>(placement.workers));
+    workers_.resize(placement.workers);
     result_.tasks.resize(workers_.size());
     for (int32_t w = 0; w < placement.workers; ++w) {
-      Worker& worker = workers_[static_cast<size_t>(w)];
+      Worker& worker = workers_[w];
       worker.time = worker.writer = machine_.launch;
-      worker.released.resize(static_cast<size_t>(std::max(machine_.buffers, 1)));
+      worker.released.resize(std::max(machine_.buffers, 1));
       if (!placement.queue) {
-        const auto begin = placement.worker_begin[static_cast<size_t>(w)];
-        const auto end = placement.worker_begin[static_cast<size_t>(w) + 1];
-        give(w, std::span(placement.tasks)
-                    .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+        const auto begin = placement.worker_begin[w];
+        const auto end = placement.worker_begin[w + 1];
+        give(w, std::span(placement.tasks).subspan(begin, static_cast<size_t>(end - begin)));
       }
       ready_.emplace(worker.time, w);
     }
@@ -95,7 +94,7 @@ class Simulator {
       ready_.pop();
       // Goes on while no other worker is behind.
       while (step(w)) {
-        const double time = workers_[static_cast<size_t>(w)].time;
+        const double time = workers_[w].time;
         if (!ready_.empty() && ready_.top() < std::pair(time, w)) {
           ready_.emplace(time, w);
           break;
@@ -126,15 +125,15 @@ class Simulator {
   }
 
   void give(int32_t w, std::span<const PlacedTask> tasks) {
-    Worker& worker = workers_[static_cast<size_t>(w)];
+    Worker& worker = workers_[w];
     worker.walker = Walker(plan_, tasks);
-    auto& given = result_.tasks[static_cast<size_t>(w)];
+    auto& given = result_.tasks[w];
     given.insert(given.end(), tasks.begin(), tasks.end());
   }
 
   /// Does the next visit or chain end of a worker; false when it has to wait or is done.
   bool step(int32_t w) {
-    Worker& worker = workers_[static_cast<size_t>(w)];
+    Worker& worker = workers_[w];
     if (worker.walker.done()) {
       const auto& tasks = plan_.placement.tasks;
       if (!plan_.placement.queue || ticket_ == tasks.size()) return false;
@@ -148,10 +147,10 @@ class Simulator {
   }
 
   Head& head_of(const Walker& walker) {
-    Head& head = heads_[static_cast<size_t>(walker.placed().head)];
+    Head& head = heads_[walker.placed().head];
     if (head.tiles.empty()) {
       const HeadOrder& order = walker.order();
-      const auto group = static_cast<size_t>(order.group);
+      const size_t group = order.group;
       const auto rows = static_cast<size_t>(order.tiles->q_tiles()) * group;
       head.rows.resize(rows);
       head.marks.assign(rows, -1);
@@ -176,7 +175,7 @@ class Simulator {
     const auto next = std::find_if(list.begin(), list.end(),
                                    [&](const auto& entry) { return entry.first == sum.next; });
     if (next == list.end()) return;
-    ready_.emplace(workers_[static_cast<size_t>(next->second)].time, next->second);
+    ready_.emplace(workers_[next->second].time, next->second);
     list.erase(next);
     if (list.empty()) parked_.erase(waiting);
   }
@@ -341,7 +340,7 @@ Costs::Costs(const Plan& plan, const Machine& machine) : plan_(plan), machine_(m
 double Costs::task(const HeadOrder& order, const Task& task) const {
   double cost = 0;
   for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-    const Chain& chain = order.chains[static_cast<size_t>(c)];
+    const Chain& chain = order.chains[c];
     cost += machine_.chain_start + (chain.addends > 1 ? machine_.chain_share : machine_.chain_end) +
             (chain.continues ? machine_.chain_share : 0);
     const bool in_series = order.pass == Pass::backward && !machine_.overlap;

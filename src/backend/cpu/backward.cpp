@@ -223,7 +223,7 @@ class BackwardWorker final : public Worker {
     load(t.v, kv_place(), keys_, tiles_.v, tiles_.ld_dv);
     kernels_.transpose(tiles_.k, tiles_.ld_d, cols_, head_dim(), tiles_.k_t, tiles_.ld_n);
     kernels_.transpose(tiles_.v, tiles_.ld_dv, cols_, head_dim_v(), tiles_.v_t, tiles_.ld_n);
-    const size_t padded = static_cast<size_t>(round_up(cols_, kRowGroup));
+    const size_t padded = round_up(cols_, kRowGroup);
     std::memset(tiles_.dk, 0, padded * tiles_.ld_d * sizeof(float));
     std::memset(tiles_.dv, 0, padded * tiles_.ld_dv * sizeof(float));
     if (call_.piece && carry().in >= 0) load_sums(carried_dk(carry().in), carried_dv(carry().in));
@@ -455,7 +455,7 @@ class BackwardWorker final : public Worker {
 
 /// The addends that are in each sum before a piece starts, [sums].
 std::vector<int32_t> added_before(const SumLayout& layout, const PieceCall* piece) {
-  std::vector<int32_t> added(static_cast<size_t>(layout.sums()), 0);
+  std::vector<int32_t> added(layout.sums(), 0);
   if (!piece) return added;
   std::ranges::copy(addends_before(*piece->piece.order),
                     added.begin() + layout.row_sum(piece->piece.head, 0, 0));

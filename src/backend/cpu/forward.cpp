@@ -311,7 +311,7 @@ class ForwardWorker final : public Worker {
 void run_forward(const Plan& plan, const ForwardTensors& tensors, const RunOptions& run,
                  const KernelTable& kernels, const PieceCall* piece) {
   Call call(plan, tensors, run, kernels, piece);
-  std::vector<int32_t> added(static_cast<size_t>(call.layout.sums()), 0);
+  std::vector<int32_t> added(call.layout.sums(), 0);
   execute(
       plan, std::move(added), [&] { return std::make_unique<ForwardWorker>(call); }, run);
 }

@@ -224,7 +224,7 @@ std::string sha256_of(const TensorView& tensor) {
 }
 
 std::string sha256_of(const RowView& rows) {
-  const size_t count = static_cast<size_t>(rows.shape[0] * rows.shape[1] * rows.shape[2]);
+  const size_t count = rows.shape[0] * rows.shape[1] * rows.shape[2];
   return sha256(std::as_bytes(std::span<const float>(rows.data, count)));
 }
 

@@ -24,7 +24,7 @@ struct Rows {
   Rows() = default;
   Rows(const TensorView& tensor, int64_t b, int64_t h) : dim(tensor.shape[3]) {
     if (tensor.data == nullptr) return;
-    values.reserve(static_cast<size_t>(tensor.shape[1] * dim));
+    values.reserve(tensor.shape[1] * dim);
     dispatch_dtype(tensor.dtype, [&]<class T>(T) {
       for (int64_t l = 0; l < tensor.shape[1]; ++l) {
         const T* row = tensor.row<T>(b, l, h);
@@ -80,7 +80,7 @@ class Head {
   /// `queries` and `keys` are this head's places in the selection. Returns the largest norm of a
   /// key's column.
   double run(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
-    key_slot_.assign(static_cast<size_t>(p_.kv_len), -1);
+    key_slot_.assign(p_.kv_len, -1);
     for (size_t i = 0; i < keys.size(); ++i)
       key_slot_[selection_.keys[keys[i]].l] = static_cast<int64_t>(i);
     dk_.assign(keys.size() * p_.head_dim, 0);
@@ -89,7 +89,7 @@ class Head {
 
     for (int64_t h = kv_head_ * p_.group(); h < (kv_head_ + 1) * p_.group(); ++h) {
       const Rows<Real> q_rows(q_, b_, h), dout_rows(dout_, b_, h);
-      std::vector<int64_t> slot(static_cast<size_t>(p_.q_len), -1);
+      std::vector<int64_t> slot(p_.q_len, -1);
       for (int64_t place : queries)
         if (selection_.queries[place].h == h) slot[selection_.queries[place].l] = place;
       for (int64_t q = 0; q < p_.q_len; ++q) {

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<RowIndex> all_rows(int64_t batch, int64_t length, int64_t heads) {
   std::vector<RowIndex> rows;
-  rows.reserve(static_cast<size_t>(batch * length * heads));
+  rows.reserve(batch * length * heads);
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t l = 0; l < length; ++l)
       for (int64_t h = 0; h < heads; ++h) rows.push_back({b, l, h});
@@ -52,7 +52,7 @@ Selection Selection::sample(const Problem& p, const Mask& mask, uint64_t seed,
 
   const int64_t b = random.between(0, p.batch - 1), h = random.between(0, p.kv_heads - 1);
   const HeadMask& head = mask.head(b, h);
-  std::vector<int64_t> cost(static_cast<size_t>(p.q_len), -1);  // of rows looked at; 0 once taken
+  std::vector<int64_t> cost(p.q_len, -1);  // of rows looked at; 0 once taken
   int64_t left = max_positions;
   for (int i = 0; i < 256 && keys.size() < 32 && p.kv_len > 0; ++i) {
     // Half of the candidates come from the last keys, which few queries see under causal masks.

@@ -38,7 +38,7 @@ class Cutter {
     cut->tasks.clear();
     for (const Piece& piece : pieces_) {
       const int32_t index = begin[piece.chain] + piece.number, pieces = pieces_of_[piece.chain];
-      Chain& chain = cut->chains[static_cast<size_t>(index)] = order_.chains[piece.chain];
+      Chain& chain = cut->chains[index] = order_.chains[piece.chain];
       cut->tasks.push_back({index, index + 1});
       if (pieces == 1) continue;
       if (chain.addends > 1) return nullptr;  // an addend counts parts or pieces
@@ -82,7 +82,7 @@ class Cutter {
   void go_on(size_t c) {
     const int32_t end = order_.chains[c].run_end, begin = next_run_[c];
     int32_t& run = next_run_[c];
-    while (run < end && enter(order_.runs[static_cast<size_t>(run)], c)) ++run;
+    while (run < end && enter(order_.runs[run], c)) ++run;
     if (run > begin || begin == end) pieces_.push_back({c, begin, run, pieces_of_[c]++});
   }
 

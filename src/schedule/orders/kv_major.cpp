@@ -115,7 +115,7 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
 }
 
 std::vector<int32_t> left_to_right(const TileMap& tiles) {
-  std::vector<int32_t> kv_tiles(static_cast<size_t>(tiles.kv_tiles()));
+  std::vector<int32_t> kv_tiles(tiles.kv_tiles());
   std::iota(kv_tiles.begin(), kv_tiles.end(), 0);
   return kv_tiles;
 }

@@ -92,7 +92,7 @@ std::optional<order::Parts> parts_asked(const OrderInfo& info, std::string_view 
 bool order::takes_columns(const OrderInfo& info) {
   constexpr std::array<Builder, 4> kColumns{order::ascending, order::descending,
                                             order::right_to_left, order::chunked_descending};
-  const Builder builder = kBuilders[static_cast<size_t>(&info - kInfos.data())];
+  const Builder builder = kBuilders[&info - kInfos.data()];
   return std::ranges::find(kColumns, builder) != kColumns.end();
 }
 
@@ -128,7 +128,7 @@ std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                     ? contract::auto_order(pass, part->core(), group, visits)
                                     : std::string(name);
         const OrderInfo& info = order::find(pass, own);
-        const auto index = static_cast<size_t>(&info - kInfos.data());
+        const size_t index = &info - kInfos.data();
         const bool is_padding = part->columns.empty();  // whose zeros need no second chain
         HeadOrder order =
             kBuilders[index](part, group, is_padding ? order::kWalked : *parts_asked(info, own));

@@ -43,7 +43,7 @@ std::vector<int32_t> number(std::vector<Trail>& trails, int32_t q_tiles) {
   std::sort(sorted.begin(), sorted.end(), [](const Trail* a, const Trail* b) {
     return a->phase != b->phase ? a->phase < b->phase : a->kv_tile < b->kv_tile;
   });
-  std::vector<int32_t> next(static_cast<size_t>(q_tiles));
+  std::vector<int32_t> next(q_tiles);
   for (auto begin = sorted.begin(); begin != sorted.end();) {
     const auto end = std::find_if(begin, sorted.end(),
                                   [&](const Trail* t) { return t->phase != (*begin)->phase; });
@@ -59,7 +59,7 @@ std::vector<int32_t> number(std::vector<Trail>& trails, int32_t q_tiles) {
     std::partial_sum(place.begin(), place.end(), place.begin());
     std::vector<Visit*> by_time(place.back());
     for_each([&](Visit& visit, size_t time) { by_time[place[time]++] = &visit; });
-    for (Visit* visit : by_time) visit->addend = next[static_cast<size_t>(visit->q_tile)]++;
+    for (Visit* visit : by_time) visit->addend = next[visit->q_tile]++;
     begin = end;
   }
   return next;
@@ -74,7 +74,7 @@ Run longest_run(std::span<const Visit> visits) {
           .slice_begin = head.slice_begin,
           .slice_count = head.slice_count};
   const auto size = static_cast<int32_t>(visits.size());
-  const auto at = [&](int32_t k) -> const Visit& { return visits[static_cast<size_t>(k)]; };
+  const auto at = [&](int32_t k) -> const Visit& { return visits[k]; };
   if (size == 1 || std::abs(at(1).q_tile - head.q_tile) != 1) return run;
   run.step = at(1).q_tile - head.q_tile;
   const auto same_walk = [&](int32_t k) {
@@ -100,7 +100,7 @@ std::vector<Run> compress(std::span<const Visit> visits) {
   std::vector<Run> runs;
   while (!visits.empty()) {
     runs.push_back(longest_run(visits));
-    visits = visits.subspan(static_cast<size_t>(runs.back().count));
+    visits = visits.subspan(runs.back().count);
   }
   return runs;
 }
