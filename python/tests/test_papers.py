@@ -137,7 +137,7 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
 
 def test_bad_input_is_refused(tmp_path):
     assert "nearest: dash:fig8" in papers("dash:fi8", code=2).stderr
-    assert "language TL" in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
+    assert "longca:table10, TL" in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
     assert not (tmp_path / "x").exists()
     papers("--results", tmp_path / "nowhere", code=2)
     with pytest.raises(Refused, match="no result to draw"):
