@@ -14,8 +14,8 @@ std::map<int32_t, std::vector<Run>> runs_by_rank(const HeadOrder& order, const W
                                                  const Owners& owners) {
   std::map<int32_t, std::vector<Run>> parts;
   for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-    const Run& run = order.runs[static_cast<size_t>(r)];
-    const std::vector<Strip>& strips = owners.rows[static_cast<size_t>(run.q_head)];
+    const Run run = order.runs[r];
+    const std::vector<Strip>& strips = owners.rows[run.q_head];
     for (int32_t begin = 0, end = 0; begin < run.count; begin = end) {
       const int32_t rank = rank_of(strips, run.tile(begin));
       while (end < run.count && rank_of(strips, run.tile(end)) == rank) ++end;
@@ -34,12 +34,12 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
   parted->tiles = order.tiles;
   parted->group = order.group;
   parted->row_addends = order.row_addends;
-  std::vector<int32_t> parts_of_tile(static_cast<size_t>(order.tiles->kv_tiles()));
+  std::vector<int32_t> parts_of_tile(order.tiles->kv_tiles());
   const auto add = [&](int32_t tile, const std::vector<Run>& runs) {
     Chain chain{.tile = tile, .run_begin = static_cast<int32_t>(parted->runs.size())};
-    parted->runs.insert(parted->runs.end(), runs.begin(), runs.end());
+    for (const Run& run : runs) parted->runs.push_back(run);
     chain.run_end = static_cast<int32_t>(parted->runs.size());
-    chain.addend = parts_of_tile[static_cast<size_t>(tile)]++;
+    chain.addend = parts_of_tile[tile]++;
     const auto number = static_cast<int32_t>(parted->chains.size());
     parted->chains.push_back(chain);
     parted->tasks.push_back({number, number + 1});
@@ -50,8 +50,7 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
     for (const auto& [rank, runs] : parts) add(chain.tile, runs);
     if (own || parts.empty()) add(chain.tile, own ? own.mapped() : std::vector<Run>{});
   }
-  for (Chain& chain : parted->chains)
-    chain.addends = parts_of_tile[static_cast<size_t>(chain.tile)];
+  for (Chain& chain : parted->chains) chain.addends = parts_of_tile[chain.tile];
   return parted;
 }
 
