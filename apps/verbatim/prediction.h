@@ -1,7 +1,6 @@
 // What a cluster makes of a dealt problem, in simulated time.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +28,7 @@ Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backwa
               const Mask& mask);
 Choice choose(const WorldOptions& asked, const Attention& attention);
 
-/// One pass of a world on a cluster.
+/// One pass of a world, which stays its owner's, on a cluster.
 class Prediction {
  public:
   /// `measured`: a result of run with the same world, whose times of launches are taken; empty: the

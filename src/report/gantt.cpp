@@ -11,8 +11,8 @@
 namespace verbatim::report {
 namespace {
 
-constexpr double kNumbers = 64,
-                 kRight = 16;   // beside the time axis, left where workers are numbers
+constexpr double kNumbers = 64;  // left of the time axis, where workers are numbers
+constexpr double kRight = 16;
 constexpr double kBars = 900;   // pixels of the time axis
 constexpr double kHeader = 34;  // above the lanes of one timeline
 constexpr double kFooter = 44;  // its time axis

@@ -217,67 +217,6 @@ class Plan(Tool):
         self.assertEqual(sum(rank["keys"] for rank in ranks), 1024)
         self.assertNotIn("sent_bytes", ranks[0])
 
-    def test_ranks_on_a_cluster(self):
-        cluster = self.path / "cluster.json"
-        cluster.write_text(json.dumps({"name": "desks", "machine": "paper:3,1",
-                                       "between": {"gb_per_s": 1, "latency_us": 2}}))
-        svg, trace = self.path / "ranks.svg", self.path / "ranks.json"
-        result = self.result(*self.words, "--world", "replay:3", "--strategy", "ring", "--cluster",
-                             f"@{cluster}", "--gantt", svg, "--perfetto", trace)
-        dealt = result["dist"]["passes"][0]
-        found = dealt["simulated"]
-        self.assertEqual((found["cluster"], found["launches"]), ("desks", "predicted"))
-        self.assertLessEqual(found["overlapped_ms"], found["in_turn_ms"])
-        for rank in (rank["simulated"] for rank in dealt["ranks"]):
-            self.assertAlmostEqual(rank["compute_ms"] + rank["in_turn_exposed_ms"],
-                                   found["in_turn_ms"])
-            self.assertAlmostEqual(rank["compute_ms"] + rank["overlapped_exposed_ms"],
-                                   found["overlapped_ms"])
-        names = [f"rank {r}{of}" for r in range(3) for of in ("", " sends")]
-        for timeline, way in zip(result["timelines"], ("in turn", "overlapped"), strict=True):
-            self.assertEqual(timeline["source"], f"simulated desks, {way}")
-            self.assertEqual(timeline["names"], names)
-            self.assertEqual({event[1] for event in timeline["events"]}, set(range(6)))
-        tracks = [event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"]
-                  if event["name"] == "thread_name"]
-        self.assertEqual(tracks, 2 * names)
-        for name in names:
-            self.assertEqual(svg.read_text().count(f">{name}<"), 2)
-
-    def test_auto_takes_the_fastest_strategy(self):
-        words = [*self.words, "--world", "replay:3", "--strategy"]
-        auto = self.result(*words, "auto")["dist"]
-        ran = [one for one in auto["tried"] if "refused" not in one]
-        refused = [one for one in auto["tried"] if "refused" in one]
-        self.assertEqual([one["strategy"] for one in refused], ["ulysses"])
-        best = min(ran, key=lambda one: sum(one[p]["in_turn_ms"] for p in ("forward", "backward")))
-        self.assertEqual((auto["strategy"], auto["shard"]), (best["strategy"], best["shard"]))
-        for one in ran:
-            alone = self.result(*words, one["strategy"])["dist"]["passes"][0]["simulated"]
-            for way in ("in_turn_ms", "overlapped_ms"):
-                self.assertAlmostEqual(alone[way], one["backward"][way])
-        self.assertIn("taken", self.call(*words, "auto").stdout)
-
-    def test_measured_launches(self):
-        world = ["--world", "replay:2", "--strategy", "usp", "--ulysses-size", 2]
-        ran = self.result("run", *DOCUMENTS, *world)["dist"]["passes"]
-        measured = self.path / "ran.json"
-        (self.path / "result.json").rename(measured)
-        for one in ran:
-            found = self.result("plan", *DOCUMENTS, "--pass", one["pass"], *world, "--measured",
-                                measured)["dist"]["passes"][0]
-            self.assertEqual(found["simulated"]["launches"], "measured")
-            for rank, before in zip(found["ranks"], one["ranks"], strict=True):
-                self.assertGreaterEqual(rank["simulated"]["compute_ms"],
-                                        before["compute_ms"] * (1 - 1e-9))
-        for words, part in ((["--world", "replay:3"], "world"),
-                            (["--world", "replay:2", "--strategy", "ring"], "strategy"),
-                            ([*world, "--order", "descending/split"], "fingerprint")):
-            error = self.refused("plan", *DOCUMENTS, *words, "--measured", measured)
-            self.assertIn(f"its {part} is another", error)
-        self.assertIn("its command", self.refused("plan", *DOCUMENTS, *world, "--measured",
-                                                  self.path / "old.json"))
-
     def test_equal_fingerprints_for_other_placements(self):
         plans = [self.result(*self.words, "--order", "ascending", "--placement", name)["plan"]
                  for name in ("queue", "longest_first")]
