@@ -147,6 +147,7 @@ struct verbatim_dist {
   int32_t rank;
   mutable Callbacks transport;
   Dealt dealt;
+  mutable dist::HostMemory memory{};
 
   template <class Tensors>
   void run(const DistPlan& plan, const Tensors& given, RunOptions options) const {
@@ -156,7 +157,7 @@ struct verbatim_dist {
     for (const Operand operand : dist::operands_of(plan.whole.pass))
       if (operand != Operand::lse) require_dense_rows(to_string(operand), home[operand]);
     options.workspace = nullptr;  // pieces need less than any size that could be named
-    dist::ThroughHost host(transport, *dealt.backend, options);
+    dist::ThroughHost host(transport, memory, *dealt.backend, options);
     dist::Transport& way = transport.on_device() ? static_cast<dist::Transport&>(transport) : host;
     dist::run_rank(plan, rank, *dealt.backend, home, options, way);
   }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "dist/through_host.h"
-
 namespace verbatim::dist {
 
 void Processes::agree(const std::string& specification, const Error* bad_input) {
@@ -15,7 +13,7 @@ void Processes::agree(const std::string& specification, const Error* bad_input) 
 Processes::Result Processes::run(const DistPlan& plan, const LocalTensors& whole,
                                  const Backend& backend, const RunOptions& run) {
   ShardMemory shard(plan, rank(), backend, run);
-  ThroughHost transport(courier_, backend, run);
+  ThroughHost transport(courier_, memory_, backend, run);
   shard.take(whole);
   courier_.meet();
   const auto begin = std::chrono::steady_clock::now();

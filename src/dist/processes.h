@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist/ranks.h"
+#include "dist/through_host.h"
 #include "dist/wire.h"
 
 namespace verbatim::dist {
@@ -35,6 +36,7 @@ class Processes {
  private:
   Wire& wire_;
   Courier courier_;
+  HostMemory memory_;
   bool asked_ = false;
 };
 

@@ -34,8 +34,9 @@ TEST_P(Free, RanksStartTheirOwnSums) {
         verify(dealt.backward);
         for (const RankPlan& rank : dealt.backward.ranks)
           for (const Step& step : rank.steps)
-            if (const auto* compute = std::get_if<Compute>(&step))
+            if (const auto* compute = std::get_if<Compute>(&step)) {
               for (const Carry& carry : compute->carries) ASSERT_EQ(carry.in, -1);
+            }
         for (GuardedTensor* t : c.outputs()) t->poison();
         replay(dealt.forward, c.tensors.forward());
         replay(dealt.backward, c.tensors.backward());
