@@ -187,8 +187,8 @@ int64_t memory_bytes(const DistPlan& plan, int32_t rank);
 struct RankReport {
   int64_t sent_bytes = 0;  // counted where they are sent
   double compute_seconds = 0;
-  double seconds = 0;                  // where ranks are processes: until all were done
-  std::vector<double> launch_seconds;  // of each Compute step
+  double seconds = 0;                    // where ranks are processes: until all were done
+  std::vector<double> launch_seconds{};  // of each Compute step
 };
 
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
