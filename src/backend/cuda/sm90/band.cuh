@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "verbatim/mask.h"
+#include "backend/cuda/device/plan_view.h"
 
 namespace verbatim::cuda::sm90 {
 
