@@ -21,8 +21,8 @@ struct Attention::Impl {
     const int32_t available = backend->available(run);
     if (whole->residency <= available) return whole;
     PlanOptions options = pass == Pass::forward ? forward_options : backward_options;
-    options.workers = 0;  // of the whole device
-    options.machine.workers = options.residents = available;
+    options.workers = 0;  // which would stand for the workers that there are
+    options.residents = available;
     return cached_plan(problem, mask, options);
   }
 };

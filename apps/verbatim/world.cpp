@@ -219,7 +219,8 @@ Json World::describe(const std::vector<Pass>& passes) const {
         compute_ms += ms;
         largest_ms = std::max(largest_ms, ms);
         rank["launch_ms"] = Json::array();
-        for (const double seconds : runs->second.reports.back()[static_cast<size_t>(r)].launch_seconds)
+        for (const double seconds :
+             runs->second.reports.back()[static_cast<size_t>(r)].launch_seconds)
           rank["launch_ms"].push_back(seconds * 1e3);
       }
       ranks.push_back(std::move(rank));

@@ -37,6 +37,7 @@ class World(Tool):
     def test_processes_have_the_bits_of_one(self):
         alone = self.result("run", *DOCUMENTS)
         ranks = ["--strategy", "loongtrain", "--shard", "zigzag", "--ulysses-size", 2]
+        ranks += ["--repeats", 1]
         result = self.result("run", *DOCUMENTS, "--world", "local:4", *ranks)
         self.assertEqual(result["bits"], alone["bits"])
         self.assertEqual(result["plan"]["fingerprint"], alone["plan"]["fingerprint"])
@@ -46,7 +47,8 @@ class World(Tool):
             for rank, other in zip(ours["ranks"], theirs["ranks"], strict=True):
                 self.assertEqual(rank["sent_bytes"], rank["predicted_bytes"])
                 for each in (rank, other):
-                    self.assertAlmostEqual(sum(each.pop("launch_ms")), each.pop("compute_ms"))
+                    self.assertLessEqual(sum(each.pop("launch_ms")),  # the rest are additions
+                                         each.pop("compute_ms") * (1 + 1e-9))
                 self.assertEqual(rank, other)
 
     def test_under_mpirun(self):
