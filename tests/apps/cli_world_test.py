@@ -35,7 +35,7 @@ class World(Tool):
         return [line for line in done.stderr.splitlines() if line.startswith("verbatim: ")]
 
     def test_processes_have_the_bits_of_one(self):
-        alone = self.result("run", *DOCUMENTS)
+        alone = self.result("run", *DOCUMENTS, "--repeats", 1)
         ranks = ["--strategy", "loongtrain", "--shard", "zigzag", "--ulysses-size", 2]
         ranks += ["--repeats", 1]
         result = self.result("run", *DOCUMENTS, "--world", "local:4", *ranks)
