@@ -57,7 +57,8 @@ std::vector<Case> chosen_cases(const std::string& sets, const std::string& match
                                const Case& given) {
   if (sets.empty()) return {given};
   if (!given.words.empty()) {
-    fail("a set says what to run", {"--set", given.words, "no problem beside it", ""});
+    fail("a set says what to run",
+         {"--set", given.words, "no problem beside it", "--set " + sets + " alone"});
   }
   std::vector<Case> chosen;
   try {

@@ -138,8 +138,8 @@ class ContextParallel:
     def attention(
         self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False
     ) -> Any:
-        """o (1, rows, q_heads, head_dim_v) of this rank's rows, given its shards of q, k and v. With return_lse also the LSE, f32 (1, q_heads, rows), which carries no
-        gradient.
+        """o (1, rows, q_heads, head_dim_v) of this rank's rows, given its shards of q, k and v.
+        With return_lse also the LSE, f32 (1, q_heads, rows), which carries no gradient.
 
         `seed` of the dropout, an integer or a tensor of one, the same on all ranks; None: the next
         of PyTorch's generator of the device, which they seed alike."""
