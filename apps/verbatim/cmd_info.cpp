@@ -82,7 +82,7 @@ int InfoCommand::run() const {
   result["orders"] = Json::array();
   report::Table order_table({{"order"}, {"pass"}, {"level"}, {""}});
   for (const OrderInfo& info : orders()) {
-    const std::string pass = info.pass == Pass::forward ? "forward" : "backward";
+    const std::string pass = name_of(info.pass);
     result["orders"].push_back({{"name", info.name},
                                 {"pass", pass},
                                 {"level", to_string(info.level)},

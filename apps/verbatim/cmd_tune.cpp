@@ -78,7 +78,7 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
   }
   known.placements[memo_key(chosen, options.workers)] = best;
   return {{"name", one.name},
-          {"pass", pass == Pass::forward ? "forward" : "backward"},
+          {"pass", name_of(pass)},
           {"order", chosen.orders.empty() ? "none" : chosen.orders.front()->name},
           {"fingerprint", chosen.fingerprint()},
           {"auto", chosen.placement.name},

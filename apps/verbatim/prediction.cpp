@@ -27,39 +27,38 @@ Json json_of(const Trial::Makespans& makespans) {
   return {{"in_turn_ms", makespans.in_turn * 1e3}, {"overlapped_ms", makespans.overlapped * 1e3}};
 }
 
-const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
-
 /// Times of launches from a result of run with the same plan and dealing.
-LaunchTimes read_launches(const std::string& path, const DistPlan& plan) {
-  const Json result = Json::parse(read_text(path), nullptr, false);
+LaunchTimes read_launches(const std::string& path, const DistPlan& plan) try {
+  const Json result = Json::parse(read_text(path));
   const auto require = [&](bool same, const char* what) {
     if (!same)
       fail(fmt::format("its {} is another", what),
            {"--measured", path, "a result of run --world with the same problem and dealing", ""});
   };
-  require(result.is_object() && result.value("command", "") == "run" && result.contains("dist"),
-          "command");
-  const Json& dist = result["dist"];
+  require(result.value("command", "") == "run" && result.contains("dist"), "command");
+  const Json& dist = result.at("dist");
   const char* pass = name_of(plan.whole.pass);
   for (const char* member : {"plan", "forward_plan"})
-    if (result.contains(member) && result[member]["pass"] == pass)
-      require(result[member]["fingerprint"] == plan.whole.fingerprint(), "fingerprint");
-  require(dist["world"] == plan.options.world, "world");
-  require(dist["strategy"] == plan.options.strategy, "strategy");
-  require(dist["shard"] == plan.shard, "sharding");
-  require(dist["ulysses_size"] == plan.options.ulysses_size, "Ulysses group");
-  require(dist["ring_window"] == plan.options.ring_window, "ring window");
+    if (result.contains(member) && result[member].at("pass") == pass)
+      require(result[member].at("fingerprint") == plan.whole.fingerprint(), "fingerprint");
+  require(dist.at("world") == plan.options.world, "world");
+  require(dist.at("strategy") == plan.options.strategy, "strategy");
+  require(dist.at("shard") == plan.shard, "sharding");
+  require(dist.at("ulysses_size") == plan.options.ulysses_size, "Ulysses group");
+  require(dist.at("ring_window") == plan.options.ring_window, "ring window");
   LaunchTimes launches;
-  for (const Json& one : dist["passes"]) {
-    if (one["pass"] != pass) continue;
-    for (const Json& rank : one["ranks"]) {
-      require(rank.contains("launch_ms"), "version");
+  for (const Json& one : dist.at("passes")) {
+    if (one.at("pass") != pass) continue;
+    for (const Json& rank : one.at("ranks")) {
       auto& times = launches.emplace_back();
-      for (const Json& ms : rank["launch_ms"]) times.push_back(ms.get<double>() * 1e-3);
+      for (const Json& ms : rank.at("launch_ms")) times.push_back(ms.get<double>() * 1e-3);
     }
   }
   require(std::ssize(launches) == plan.options.world, "pass");
   return launches;
+} catch (const Json::exception& error) {
+  fail(error.what(),
+       {"--measured", path, "a result of run --world with the same problem and dealing", ""});
 }
 
 }  // namespace

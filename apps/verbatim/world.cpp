@@ -24,8 +24,6 @@ double seconds_of(F&& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
-
 }  // namespace
 
 void WorldOptions::add_to(CLI::App& command, bool runs) {

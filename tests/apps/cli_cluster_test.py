@@ -67,8 +67,13 @@ class Cluster(Tool):
                             ([*world, "--order", "descending/split"], "fingerprint")):
             error = self.refused("plan", *DOCUMENTS, *words, "--measured", measured)
             self.assertIn(f"its {part} is another", error)
-        self.assertIn("its command", self.refused("plan", *DOCUMENTS, *world, "--measured",
-                                                  self.path / "old.json"))
+        broken = self.path / "broken.json"
+        for text in ("{", "[]", '{"command": "run", "dist": 5}', '{"command": "run", "dist": {}}',
+                     '{"command": "run", "dist": {"world": 2, "passes": 1}}'):
+            broken.write_text(text)
+            self.refused("plan", *DOCUMENTS, *world, "--measured", broken)
+        broken.write_text('{"command": "plan", "dist": {}}')
+        self.assertIn("its command", self.refused("plan", *DOCUMENTS, *world, "--measured", broken))
 
 
 if __name__ == "__main__":
