@@ -68,7 +68,7 @@ struct HeadOrder {
   /// Runs::for_each_part() of the runs of a chain.
   template <class F>
   void for_each_part(const Chain& chain, F&& f) const {
-    runs.for_each_part(static_cast<size_t>(chain.run_begin), static_cast<size_t>(chain.run_end), f);
+    runs.for_each_part(chain.run_begin, chain.run_end, f);
   }
 };
 

@@ -55,7 +55,6 @@ class Runs {
   /// Appends `other`, whose tiles count from `tile` here.
   void append(const Runs& other, int32_t tile);
   void push_back(const Run& run) { unpacked().push_back(run); }
-  void reserve(size_t runs) { kept_.reserve(runs); }
   void clear() { *this = Runs(); }
   /// To write to: from now on each is kept by itself.
   std::vector<Run>& unpacked();
@@ -65,10 +64,10 @@ class Runs {
 
   /// Kept runs [first, first + size), `heads` times over.
   struct Stretch {
-    size_t begin, first;  // in the sequence, in kept_
-    int32_t size, q_head, heads;
+    size_t begin, first, size;  // begin: in the sequence; first: in kept_
+    int32_t q_head, heads;
 
-    size_t end() const { return begin + static_cast<size_t>(size) * static_cast<size_t>(heads); }
+    size_t end() const { return begin + size * heads; }
     Run at(const Runs& runs, size_t i) const;
   };
   const Stretch& stretch_at(size_t i) const;
@@ -82,9 +81,9 @@ inline const Runs::Stretch& Runs::stretch_at(size_t i) const {
 }
 
 inline Run Runs::Stretch::at(const Runs& runs, size_t i) const {
-  const size_t in = i - begin, each = static_cast<size_t>(size);
-  Run run = runs.kept_[first + in % each];
-  if (q_head != kOwn) run.q_head = q_head + static_cast<int32_t>(in / each);
+  const size_t in = i - begin;
+  Run run = runs.kept_[first + in % size];
+  if (q_head != kOwn) run.q_head = q_head + static_cast<int32_t>(in / size);
   return run;
 }
 
@@ -104,13 +103,13 @@ void Runs::for_each_part(size_t begin, size_t end, F&& f) const {
   if (stretches_.empty()) return own(kept.subspan(begin, end - begin));
   for (const Stretch* s = &stretch_at(begin); begin < end; ++s) {
     while (begin < std::min(end, s->end())) {
-      const size_t each = static_cast<size_t>(s->size), in = begin - s->begin, from = in % each;
-      const size_t count = std::min(each - from, end - begin);
+      const size_t in = begin - s->begin, from = in % s->size;
+      const size_t count = std::min(s->size - from, end - begin);
       const std::span<const Run> runs = kept.subspan(s->first + from, count);
       if (s->q_head == kOwn) {
         own(runs);
       } else {
-        f(s->q_head + static_cast<int32_t>(in / each), runs);
+        f(s->q_head + static_cast<int32_t>(in / s->size), runs);
       }
       begin += count;
     }

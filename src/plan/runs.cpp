@@ -35,7 +35,7 @@ int64_t Runs::bytes() const {
 
 void Runs::repeat(size_t first, size_t last, int32_t q_head, int32_t heads) {
   if (first == last) return;
-  stretches_.push_back({size(), first, static_cast<int32_t>(last - first), q_head, heads});
+  stretches_.push_back({size(), first, last - first, q_head, heads});
 }
 
 void Runs::append(const Runs& other, int32_t tile) {
@@ -47,7 +47,7 @@ void Runs::append(const Runs& other, int32_t tile) {
   }
   if (plain) return;
   const auto as_stretch = [](size_t from, size_t count) {
-    return Stretch{from, from, static_cast<int32_t>(count), kOwn, 1};
+    return Stretch{from, from, count, kOwn, 1};
   };
   if (stretches_.empty()) stretches_.push_back(as_stretch(0, begin));
   std::vector<Stretch> added = other.stretches_;

@@ -61,7 +61,7 @@ class Emitter : Statements {
     for (const char* header : {"device/chains", "device/hand_off", "device/tiles", "library"})
       line("#include \"backend/cuda/{}.cuh\"", header);
     if (backward())
-      for (const char* header : {"device/sums", "prepare"})
+      for (const char* header : {"device/sums", "prepare_backward"})
         line("#include \"backend/cuda/{}.cuh\"", header);
     blank();
     line("namespace verbatim::cuda::tiles {{");

@@ -20,7 +20,7 @@ cudaError_t launch_blocks(void (*kernel)(Args...), int64_t blocks, int threads,
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &cooperative;
   config.numAttrs = together ? 1 : 0;

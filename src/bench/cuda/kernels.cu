@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "backend/cuda/device/clock.cuh"
 #include "backend/cuda/status.h"
 #include "core/random.h"
 
@@ -30,14 +31,9 @@ __global__ void count(const uint32_t* a, const uint32_t* b, int64_t words,
 }
 
 __global__ void spin(long long* out) {
-  const auto nanoseconds = [] {
-    long long value;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
-    return value;
-  };
-  const long long begin_ns = nanoseconds(), begin = clock64();
+  const long long begin_ns = cuda::nanoseconds(), begin = clock64();
   long long now = begin_ns;
-  while (now - begin_ns < 100'000) now = nanoseconds();
+  while (now - begin_ns < 100'000) now = cuda::nanoseconds();
   out[0] = clock64() - begin;
   out[1] = now - begin_ns;
 }

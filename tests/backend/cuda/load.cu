@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "backend/cuda/device/clock.cuh"
 #include "backend/cuda/status.h"
 
 namespace verbatim::test {
@@ -21,19 +22,13 @@ __global__ void hold(unsigned seed) {
   while (clock64() - begin < cycles) memory[threadIdx.x] = memory[threadIdx.x] + 1;
 }
 
-__device__ long long nanoseconds() {
-  long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
 __global__ void nothing() {}
 
 __global__ void occupy(volatile int* flags) {
   constexpr long long kLongest = 5'000'000'000;
-  const long long begin = nanoseconds();
+  const long long begin = cuda::nanoseconds();
   flags[1 + blockIdx.x] = 1;
-  while (flags[0] <= blockIdx.x && nanoseconds() - begin < kLongest) __nanosleep(1000);
+  while (flags[0] <= blockIdx.x && cuda::nanoseconds() - begin < kLongest) __nanosleep(1000);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // what becomes of a launch whose turn does not come.
 #pragma once
 
+#include "backend/cuda/device/clock.cuh"
 #include "backend/cuda/device/params.h"
 
 namespace verbatim::cuda {
@@ -14,12 +15,6 @@ __device__ inline int32_t load_acquire(const int32_t* address) {
 
 __device__ inline void store_release(int32_t* address, int32_t value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
-
-__device__ inline int64_t nanoseconds() {
-  int64_t value;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
-  return value;
 }
 
 /// Ends every wait of the launch and tells the host where the first expired, unless a report lies

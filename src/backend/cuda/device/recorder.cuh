@@ -2,6 +2,7 @@
 // tests, disturbs: it stops threads for random whiles (tests/backend/cuda/delays.cuh).
 #pragma once
 
+#include "backend/cuda/device/clock.cuh"
 #include "backend/cuda/device/record.h"
 #include "verbatim/timeline.h"
 
@@ -49,12 +50,6 @@ class Recorder {
   __device__ static void disturb() {}
 
  private:
-  __device__ static int64_t nanoseconds() {
-    int64_t value;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
-    return value;
-  }
-
   int32_t list_, count_ = 0;
   RecordView view_;
   bool active_;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/prepare.cuh"
+#include "backend/cuda/prepare_backward.cuh"
 #include "backend/cuda/sm80/bwd/bwd.h"
 #include "backend/cuda/sm80/bwd/kernel.cuh"
 

@@ -1,28 +1,22 @@
 // Starts the sm90 backward kernels; included by their instances only.
 #pragma once
 
-#include <type_traits>
-
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/bwd/edges.cuh"
 #include "backend/cuda/sm90/bwd/kernel.cuh"
 #include "backend/cuda/sm90/bwd/launch.h"
+#include "backend/cuda/sm90/element.cuh"
 
 namespace verbatim::cuda::sm90::bwd {
 
 template <int kHeadDim, Dtype kDtype, bool kExtras>
-using ConfigOf =
-    Config<std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>,
-           kHeadDim, kExtras>;
-
-template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes() {
-  return sizeof(typename ConfigOf<kHeadDim, kDtype, kExtras>::SharedStorage);
+  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kExtras>::SharedStorage);
 }
 
 template <int kHeadDim, Dtype kDtype, bool kExtras, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream) {
-  using C = ConfigOf<kHeadDim, kDtype, kExtras>;
+  using C = Config<ElementOf<kDtype>, kHeadDim, kExtras>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
   cudaError_t status = cudaFuncSetAttribute(backward<C, Recorder>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);

@@ -1,27 +1,21 @@
 // Starts the sm90 forward kernel; included by its instances only.
 #pragma once
 
-#include <type_traits>
-
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/element.cuh"
 #include "backend/cuda/sm90/fwd/kernel.cuh"
 #include "backend/cuda/sm90/fwd/launch.h"
 
 namespace verbatim::cuda::sm90::fwd {
 
 template <int kHeadDim, Dtype kDtype, bool kExtras>
-using ConfigOf =
-    Config<std::conditional_t<kDtype == Dtype::bf16, cutlass::bfloat16_t, cutlass::half_t>,
-           kHeadDim, kExtras>;
-
-template <int kHeadDim, Dtype kDtype, bool kExtras>
 int64_t shared_bytes() {
-  return sizeof(typename ConfigOf<kHeadDim, kDtype, kExtras>::SharedStorage);
+  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kExtras>::SharedStorage);
 }
 
 template <int kHeadDim, Dtype kDtype, bool kExtras>
 cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream) {
-  using C = ConfigOf<kHeadDim, kDtype, kExtras>;
+  using C = Config<ElementOf<kDtype>, kHeadDim, kExtras>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
   const cudaError_t status =
       cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);

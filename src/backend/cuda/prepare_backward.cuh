@@ -1,7 +1,7 @@
-// Host side of device/prepare.cuh.
+// Starts the kernels of device/row_delta.cuh.
 #pragma once
 
-#include "backend/cuda/device/prepare.cuh"
+#include "backend/cuda/device/row_delta.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace verbatim::cuda {
