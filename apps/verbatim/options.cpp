@@ -146,7 +146,8 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
   add("--order", order,
       "Order of the backward's sums: auto" + backward +
           "; NAME/split: a task per query head, NAME/split:N: N per group, NAME/even:N: N where "
-          "most rows see a KV tile, elsewhere fewer",
+          "most rows see a KV tile, elsewhere fewer; NAME/rows:N: chains walk all heads of the "
+          "group in N rows before the next",
       "NAME")
       ->capture_default_str();
   add("--forward-order", forward_order,

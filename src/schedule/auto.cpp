@@ -112,7 +112,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
                                 : head.name;
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
   // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md).
-  const bool splits = order.find('/') != std::string::npos;
+  const bool splits =
+      order.find("/split") != std::string::npos || order.find("/even") != std::string::npos;
   // Where the longest chain is a quarter longer than the mean, or chains follow each other.
   const bool uneven = 4 * shape.longest_column * columns >= 5 * shape.visits ||
                       (shape.starts_together() && !shape.full);

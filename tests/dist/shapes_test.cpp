@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "dist/dist_case.h"
+#include "schedule/orders/orders.h"
 
 namespace verbatim::test {
 namespace {
@@ -29,7 +30,10 @@ TEST(Dist, GroupsAndWindowsOfAnySize) {
 TEST(Dist, EveryOrder) {
   for (const OrderInfo& info : orders()) {
     if (info.pass == Pass::forward || info.level < Level::invariant) continue;
-    for (const char* suffix : {"", "/split", "/split:2"}) {
+    for (const char* suffix : {"", "/split", "/split:2", "/rows:48", "/split:2/rows:64"}) {
+      if (std::string_view(suffix).find("/rows") != std::string_view::npos &&
+          !order::takes_columns(info))
+        continue;
       DistCase c(problem_of(200, 8), masks::causal(200, 200), kTile,
                  info.name + std::string(suffix));
       for (const char* strategy : {"ulysses", "usp", "balanced"})

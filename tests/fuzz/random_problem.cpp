@@ -122,11 +122,14 @@ std::string random_order(Rng& rng, Pass pass) {
   for (const OrderInfo& info : orders())
     if (info.pass == pass && info.level > Level::not_guaranteed) names.push_back(info.name);
   std::string name = names[uniform(rng, 0, std::ssize(names) - 1)];
-  if (!chance(rng, 3)) return name;
+  const bool columns = order::takes_columns(order::find(pass, name));
+  const std::string rows =
+      columns && chance(rng, 3) ? fmt::format("/rows:{}", uniform(rng, 1, 200)) : "";
+  if (!chance(rng, 3)) return name + rows;
   const bool in_parts = pass == Pass::backward && chance(rng, 2);
-  if (!in_parts) return name + "/split";
-  const bool even = order::takes_columns(order::find(pass, name)) && chance(rng, 2);
-  return fmt::format("{}/{}:{}", name, even ? "even" : "split", uniform(rng, 2, 4));
+  if (!in_parts) return name + "/split" + rows;
+  const bool even = columns && chance(rng, 2);
+  return fmt::format("{}/{}:{}{}", name, even ? "even" : "split", uniform(rng, 2, 4), rows);
 }
 
 std::string random_placement(Rng& rng) {

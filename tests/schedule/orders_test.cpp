@@ -46,13 +46,16 @@ std::vector<Case> cases() {
 
 constexpr TileShape kShapes[] = {{16, 16}, {8, 16}, {16, 8}, {10, 32}};
 
-// Every order of every pass, group 1 and 3, walked, split and in parts.
+// Every order of every pass, group 1 and 3, walked, split, in parts and by chunks of rows.
 template <class F>
 void for_each_order(F&& f) {
   for (const OrderInfo& info : orders()) {
-    for (const std::string_view suffix : {"", "/split", "/split:2", "/even:2", "/even:3"}) {
+    for (const std::string_view suffix : {"", "/split", "/split:2", "/even:2", "/even:3",
+                                          "/rows:40", "/split:2/rows:24", "/even:2/rows:100"}) {
       if (info.pass == Pass::forward && suffix == "/split:2") continue;
-      if (suffix.starts_with("/even") && !order::takes_columns(info)) continue;
+      const bool of_columns =
+          suffix.find("/even") != suffix.npos || suffix.find("/rows") != suffix.npos;
+      if (of_columns && !order::takes_columns(info)) continue;
       for (const int32_t group : {1, 3}) f(info.pass, info.name + std::string(suffix), group);
     }
   }
@@ -466,6 +469,49 @@ TEST(Orders, SplitLongKvTilesInEvenParts) {
     EXPECT_THROW(make_order(Pass::backward, name, tiles, 8), Error) << name;
   }
   EXPECT_THROW(make_order(Pass::forward, "descending/even:2", tiles, 8), Error);
+}
+
+// "/rows:N": all query heads of a chunk before the next chunk; addends are those without chunks.
+TEST(Orders, WalkAGroupInsideChunksOfRows) {
+  const std::vector<int64_t> docs{130, 70};
+  const auto tiles = std::make_shared<const TileMap>(
+      masks::causal_document(docs).variants().front(), TileShape{16, 32});
+  using Visit = std::array<int32_t, 3>;  // query head, query tile, addend
+  const auto visits_of_chain = [](const HeadOrder& order, size_t c) {
+    std::vector<Visit> visits;
+    for (int32_t r = order.chains[c].run_begin; r < order.chains[c].run_end; ++r) {
+      const verbatim::Run& run = order.runs[static_cast<size_t>(r)];
+      for (int32_t i = 0; i < run.count; ++i)
+        visits.push_back({run.q_head, run.tile(i), run.addend_of(i)});
+    }
+    return visits;
+  };
+  for (const std::string suffix : {"", "/split:2", "/even:3"}) {
+    for (const std::string base : {"ascending", "descending", "right_to_left"}) {
+      SCOPED_TRACE(base + suffix);
+      const auto plain = make_order(Pass::backward, base + suffix, tiles, 5);
+      const auto chunked = make_order(Pass::backward, base + suffix + "/rows:48", tiles, 5);
+      ASSERT_EQ(plain->chains.size(), chunked->chains.size());
+      EXPECT_EQ(plain->row_addends, chunked->row_addends);
+      for (size_t c = 0; c < plain->chains.size(); ++c) {
+        // Three tiles a chunk; the second document starts with tile 9, and so does a chunk.
+        std::vector<Visit> expected = visits_of_chain(*plain, c);
+        const auto chunk = [&](const Visit& visit) {
+          const int32_t number = visit[1] < 9 ? visit[1] / 3 : 3 + (visit[1] - 9) / 3;
+          return base == "descending" ? -number : number;
+        };
+        std::ranges::stable_sort(expected, {}, [&](const Visit& visit) { return chunk(visit); });
+        EXPECT_EQ(visits_of_chain(*chunked, c), expected) << c;
+      }
+    }
+  }
+  for (const char* name :
+       {"descending/rows", "descending/rows:", "descending/rows:0", "descending/rows:-1",
+        "descending/rows:6x", "shift/rows:48", "none/rows:48", "descending/rows:48/split:2",
+        "descending/rows:48/rows:48"}) {
+    EXPECT_THROW(make_order(Pass::backward, name, tiles, 5), Error) << name;
+  }
+  EXPECT_THROW(make_order(Pass::forward, "descending/rows:48", tiles, 5), Error);
 }
 
 TEST(MakePlan, GivesHeadsWithOneMaskOneOrder) {

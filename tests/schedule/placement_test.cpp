@@ -59,7 +59,8 @@ TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
   for (const Mask& mask : masks) {
     for (const OrderInfo& info : orders()) {
       if (info.pass != Pass::backward || !order::takes_columns(info)) continue;
-      for (const char* suffix : {"", "/split", "/split:2", "/even:2", "/even:4"}) {
+      for (const char* suffix :
+           {"", "/split", "/split:2", "/even:2", "/even:4", "/rows:100", "/split:2/rows:64"}) {
         Problem problem{.q_heads = 16, .kv_heads = 2, .q_len = 640, .kv_len = 640};
         PlanOptions options{.order = info.name + std::string(suffix),
                             .placement = "longest_first",

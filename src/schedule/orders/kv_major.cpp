@@ -1,6 +1,7 @@
 // Orders in which all dQ rows share one permutation of the KV tiles.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "contract/rules.h"
 #include "plan/row_counters.h"
@@ -32,19 +33,51 @@ void add_down(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) 
   run.step = -1;
 }
 
-// Appends the visits of one column by query head 0 and counts them; `stairs` is scratch.
-void visit_column(std::vector<Run>& runs, std::span<const TileRun> column, Rows rows,
-                  RowCounters& counters, std::vector<Stair>& stairs) {
+/// The query tiles at which chunks of `rows` positions begin (0: one chunk has all), then the end
+/// of the last. Chunks count from the first row of the core: padding before it moves none.
+std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows) {
+  std::vector<int32_t> edges{0};
+  const int64_t first = tiles.q_edges[static_cast<size_t>(tiles.core_q_tiles().first)];
+  const auto chunk = [&](int32_t tile) {
+    const int64_t at = tiles.q_edges[static_cast<size_t>(tile)] - first;
+    return at < 0 ? (at + 1) / rows - 1 : at / rows;
+  };
+  for (int32_t tile = 1; rows > 0 && tile < tiles.q_tiles(); ++tile)
+    if (chunk(tile) != chunk(tile - 1)) edges.push_back(tile);
+  edges.push_back(tiles.q_tiles());
+  return edges;
+}
+
+/// Calls f(chunk, tiles) for what lies in one chunk of one run of a column, as `rows` goes.
+template <class F>
+void for_each_in_chunks(std::span<const TileRun> column, Rows rows, std::span<const int32_t> edges,
+                        F&& f) {
   for (size_t k = 0; k < column.size(); ++k) {
-    const TileRun& tiles = rows == Rows::up ? column[k] : column[column.size() - 1 - k];
-    stairs.clear();
-    counters.take(tiles.first, tiles.last, stairs);
-    if (rows == Rows::up) {
-      for (const Stair& stair : stairs) add_up(runs, stair, tiles);
-    } else {
-      for (auto stair = stairs.rbegin(); stair != stairs.rend(); ++stair)
-        add_down(runs, *stair, tiles);
+    TileRun left = rows == Rows::up ? column[k] : column[column.size() - 1 - k];
+    while (left.first < left.last) {
+      TileRun tiles = left;
+      const auto end =
+          std::ranges::upper_bound(edges, rows == Rows::up ? left.first : left.last - 1);
+      if (rows == Rows::up) {
+        left.first = tiles.last = std::min(left.last, *end);
+      } else {
+        left.last = tiles.first = std::max(left.first, *std::prev(end));
+      }
+      f(end - edges.begin(), tiles);
     }
+  }
+}
+
+// Appends the visits of a run of a column by query head 0 and counts them; `stairs` is scratch.
+void visit_tiles(std::vector<Run>& runs, const TileRun& tiles, Rows rows, RowCounters& counters,
+                 std::vector<Stair>& stairs) {
+  stairs.clear();
+  counters.take(tiles.first, tiles.last, stairs);
+  if (rows == Rows::up) {
+    for (const Stair& stair : stairs) add_up(runs, stair, tiles);
+  } else {
+    for (auto stair = stairs.rbegin(); stair != stairs.rend(); ++stair)
+      add_down(runs, *stair, tiles);
   }
 }
 
@@ -72,27 +105,36 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   // The group shares mask and numbering, so one query head's runs do for all.
   RowCounters counters(tiles->q_tiles());
   std::vector<Run> runs;
-  std::vector<size_t> ends;     // of each column in `runs`
-  std::vector<int64_t> visits;  // of each column, by rows of the core
+  std::vector<size_t> begins;          // in `runs`, of each chunk of each column
+  std::vector<size_t> first_chunk{0};  // of each column, in `begins`, then the end
+  std::vector<int64_t> visits;         // of each column, by rows of the core
+  const std::vector<int32_t> edges = chunk_edges(*tiles, parts.rows);
   const TileRange core = tiles->core_q_tiles();
   std::vector<Stair> stairs;
   for (const int32_t kv_tile : kv_tiles) {
-    visit_column(runs, tiles->column(kv_tile), rows, counters, stairs);
-    ends.push_back(runs.size());
+    ptrdiff_t last = 0;
+    for_each_in_chunks(tiles->column(kv_tile), rows, edges,
+                       [&](ptrdiff_t chunk, const TileRun& run) {
+                         if (std::exchange(last, chunk) != chunk) begins.push_back(runs.size());
+                         visit_tiles(runs, run, rows, counters, stairs);
+                       });
+    first_chunk.push_back(begins.size());
     visits.push_back(core_visits(tiles->column(kv_tile), core));
   }
+  begins.push_back(runs.size());
   order.row_addends = counters.values();
   const int64_t most = visits.empty() ? 0 : std::ranges::max(visits);
   order.runs = Runs::of_repeats(std::move(runs));
 
   const auto add_chain = [&](size_t column, int32_t part, int32_t shared) {
-    const size_t begin = column == 0 ? 0 : ends[column - 1], end = ends[column];
     Chain chain{.tile = kv_tiles[column],
                 .run_begin = static_cast<int32_t>(order.runs.size()),
                 .addend = part,
                 .addends = shared};
     const int32_t head = first_head(group, part, shared);
-    order.runs.repeat(begin, end, head, first_head(group, part + 1, shared) - head);
+    const int32_t heads = first_head(group, part + 1, shared) - head;
+    for (size_t c = first_chunk[column]; c < first_chunk[column + 1]; ++c)
+      order.runs.repeat(begins[c], begins[c + 1], head, heads);
     chain.run_end = static_cast<int32_t>(order.runs.size());
     const auto chains = static_cast<int32_t>(order.chains.size());
     order.chains.push_back(chain);

@@ -23,6 +23,9 @@ struct Parts {
   // KV tiles that fewer rows see have fewer: as few as make no chain longer than the longest of
   // the KV tile that most rows see.
   bool even = false;
+  // Query positions, counted from the start of the sequence, that a chain visits of all its query
+  // heads before it goes on to the next; 0: all of one head, then of the next.
+  int32_t rows = 0;
 
   /// The chains of a KV tile that `visits` rows of a query head see, of all tiles at most `most`.
   int32_t of(int32_t group, int64_t visits, int64_t most) const;
@@ -70,7 +73,8 @@ HeadOrder forward_descending(const Tiles& tiles, int32_t group, Parts parts);
 /// `build` does. The name is that of the parts, or "auto" where they differ.
 HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build);
 
-/// Whether an entry of orders() takes one KV tile after another: each can have parts of its own.
+/// Whether an entry of orders() takes one KV tile after another: each can have parts of its own,
+/// and walk them by chunks of rows.
 bool takes_columns(const OrderInfo& info);
 /// The entry of orders() that `name` means, split or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);

@@ -71,19 +71,38 @@ constexpr std::array<Builder, kInfos.size()> kBuilders{
 
 std::string_view without_suffix(std::string_view name) { return name.substr(0, name.find('/')); }
 
-/// What the suffix asks for: none kWalked, "/split" kEach, "/split:N" and "/even:N" N; nothing if
-/// it is another.
+/// Reads the N of "<before>N", at least `least`, or nothing.
+std::optional<int32_t> number_after(std::string_view before, std::string_view text, int32_t least) {
+  if (!text.starts_with(before)) return std::nullopt;
+  int32_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + before.size(), end, number);
+  if (read != std::from_chars_result{end, std::errc()} || number < least) return std::nullopt;
+  return number;
+}
+
+/// What the suffixes ask for: none kWalked, "/split" kEach, "/split:N" and "/even:N" N, a last
+/// "/rows:N" chunks of rows; nothing if there are others.
 std::optional<order::Parts> parts_asked(const OrderInfo& info, std::string_view name) {
-  const std::string_view suffix = name.substr(without_suffix(name).size());
-  if (suffix.empty()) return order::kWalked;
-  if (suffix == "/split") return order::kEach;
-  order::Parts parts{.even = suffix.starts_with("/even:")};
-  if (info.pass == Pass::forward ||
-      (parts.even ? !order::takes_columns(info) : !suffix.starts_with("/split:")))
-    return std::nullopt;
-  const char* end = suffix.data() + suffix.size();
-  const auto read = std::from_chars(suffix.data() + suffix.find(':') + 1, end, parts.count);
-  if (read != std::from_chars_result{end, std::errc()} || parts.count < 2) return std::nullopt;
+  const bool columns = order::takes_columns(info);
+  std::string_view suffix = name.substr(without_suffix(name).size());
+  order::Parts parts;
+  if (const size_t last = suffix.rfind("/rows:"); last != std::string_view::npos && columns) {
+    const auto rows = number_after("/rows:", suffix.substr(last), 1);
+    if (!rows) return std::nullopt;
+    parts.rows = *rows;
+    suffix = suffix.substr(0, last);
+  }
+  if (suffix.empty()) return parts;
+  if (suffix == "/split") {
+    parts.count = order::kEach.count;
+    return parts;
+  }
+  if (info.pass == Pass::forward) return std::nullopt;
+  parts.even = columns && suffix.starts_with("/even:");
+  const auto count = number_after(parts.even ? "/even:" : "/split:", suffix, 2);
+  if (!count) return std::nullopt;
+  parts.count = *count;
   return parts;
 }
 
@@ -106,9 +125,10 @@ const OrderInfo& order::find(Pass pass, std::string_view name) {
   throw Error(
       ErrorCode::invalid_argument, "schedule.make_order", "no such order",
       {"order", std::string(name),
-       fmt::format(
-           "{}, with or without /split{}", fmt::join(known, ", "),
-           pass == Pass::backward ? ", /split:N or (orders of KV tiles) /even:N, N >= 2" : ""),
+       fmt::format("{}, with or without /split{}", fmt::join(known, ", "),
+                   pass == Pass::backward
+                       ? ", /split:N or (orders of KV tiles) /even:N, N >= 2, and then /rows:N"
+                       : ""),
        nearest_name(without_suffix(name), known)});
 }
 

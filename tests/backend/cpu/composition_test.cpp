@@ -36,7 +36,7 @@ std::string random_order(uint64_t seed) {
     for (const char* suffix : {"", "/split", "/split:2", "/split:3"})
       names.push_back(std::string(info.name) + suffix);
     if (order::takes_columns(info))
-      for (const char* suffix : {"/even:2", "/even:4"})
+      for (const char* suffix : {"/even:2", "/even:4", "/rows:200", "/split:2/rows:64"})
         names.push_back(std::string(info.name) + suffix);
   }
   return names[random_bits(seed, 1) % names.size()];

@@ -48,7 +48,7 @@ std::string examine(int64_t number, void* stream) {
   for (size_t i = 0; i < c.entries.size(); ++i) alone.push_back(tensors_of(c, i));
   std::string wrong;
   const std::vector<std::string> named{"descending", "ascending/split", "shift",
-                                       "right_to_left/split:2"};
+                                       "right_to_left/split:2", "descending/rows:512"};
   for (const std::string arithmetic : {"sm90", "sm80"}) {
     if (arithmetic == "sm90" && gpu()->arithmetic() != "sm90") continue;
     for (const std::string& order : {std::string("auto"), named[number % named.size()]}) {

@@ -25,11 +25,14 @@ std::string random_order(Random& random, Pass pass) {
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
   const std::string name = names[static_cast<size_t>(random.between(0, last))];
-  if (!random.chance(0.4)) return name;
+  const bool columns = order::takes_columns(order::find(pass, name));
+  const std::string rows =
+      columns && random.chance(0.3) ? fmt::format("/rows:{}", random.between(1, 1000)) : "";
+  if (!random.chance(0.4)) return name + rows;
   const bool in_parts = pass == Pass::backward && random.chance(0.5);
-  if (!in_parts) return name + "/split";
-  const bool even = order::takes_columns(order::find(pass, name)) && random.chance(0.5);
-  return fmt::format("{}/{}:{}", name, even ? "even" : "split", random.between(2, 4));
+  if (!in_parts) return name + "/split" + rows;
+  const bool even = columns && random.chance(0.5);
+  return fmt::format("{}/{}:{}{}", name, even ? "even" : "split", random.between(2, 4), rows);
 }
 
 /// Strictly ascending, from 0 to `length`.

@@ -93,7 +93,8 @@ TEST_P(Replay, EveryStrategyAndSharding) {
 
 TEST_P(Replay, EveryOrder) {
   const Mask mask = masks::causal(1100, 1100);
-  for (const char* order : {"ascending", "descending/split:2", "shift", "right_to_left/split"}) {
+  for (const char* order : {"ascending", "descending/split:2", "shift", "right_to_left/split",
+                            "descending/rows:512", "ascending/split:2/rows:256"}) {
     Replayed c(problem(mask), mask, arithmetic(), order);
     for (const char* strategy : {"ring", "usp", "balanced"})
       c.expect_same({.world = 4, .strategy = strategy});

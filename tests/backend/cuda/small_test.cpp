@@ -40,7 +40,8 @@ TEST_P(Small, Kernels) {
     if (kind.extras) p.softcap = 5, p.dropout = 0.2;
     GpuCase c(p, mask, 3);
     // split: shared KV tiles; shift: tasks wait for later ones.
-    for (const std::string order : {"descending", "ascending/split", "shift"}) {
+    for (const std::string order :
+         {"descending", "ascending/split", "descending/rows:64", "shift"}) {
       c.run(*gpu(), plan(c, Pass::forward, "ascending"), plan(c, Pass::backward, order));
       double ratio = 0;
       EXPECT_EQ(c.examine(ratio), "") << order;
