@@ -97,13 +97,12 @@ class Builder {
     for (int32_t head = 0; head < heads(); ++head) deal_head(head);
     lay_out();
     bring_in();
-    if (whole().pass == Pass::forward) {
-      for (int32_t head = 0; head < heads(); ++head) {
-        pass_on(head);
-        for (const Share& share : deal_of(head).shares) launch(head, share);
-      }
-    } else {
+    for (int32_t head = 0; head < heads(); ++head) pass_on(head);
+    if (backward()) {
       run_backward();
+    } else {
+      for (int32_t head = 0; head < heads(); ++head)
+        for (const Share& share : deal_of(head).shares) launch(head, share);
     }
     bring_home();
     for (int32_t r = 0; r < world(); ++r) rank(r).blocks = blocks_[static_cast<size_t>(r)].size();
@@ -254,8 +253,15 @@ class Builder {
       return;
     }
     rank(from).steps.emplace_back(Send{to, messages_, source, boxes});
-    rank(to).steps.emplace_back(Receive{from, messages_, target, boxes});
+    under_way_.emplace_back(to, Receive{from, messages_, target, boxes});
     ++messages_;
+  }
+
+  /// Ranks take what was sent to them: behind what they send meanwhile, so that no message waits
+  /// for another that it needs nothing of.
+  void take() {
+    for (auto& [to, receive] : under_way_) rank(to).steps.emplace_back(std::move(receive));
+    under_way_.clear();
   }
 
   /// From the shards to the work space: all-to-all inside a group; of queries also the rows of
@@ -274,6 +280,7 @@ class Builder {
           append(boxes, boxes_of(kKv, rank(from).home_kv, target.kv_heads));
         move(from, Space::home, to, Space::work, std::move(boxes));
       }
+      take();
     }
   }
 
@@ -301,6 +308,7 @@ class Builder {
         move(from, Space::work, to, Space::work,
              all ? whole[static_cast<size_t>(hop.held)] : boxes_of(kKv, seen_[n], heads));
       }
+      if ((n + 1) % static_cast<size_t>(grid_.outer) == 0) take();  // each group has sent once
     }
   }
 
@@ -329,7 +337,6 @@ class Builder {
         last = std::max(last, head + deal_of(head).shares.back().stage);
     }
     for (int32_t time = 0; time <= last; ++time) {
-      if (time < heads()) pass_on(time);
       const int32_t started = std::min(time + 1, heads());
       const std::vector<Progress> before = at;
       for (int32_t head = 0; head < started; ++head) {
@@ -340,10 +347,15 @@ class Builder {
       }
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
-        Progress& now = at[static_cast<size_t>(head)];
-        for (size_t share = before[static_cast<size_t>(head)].share; share < now.share; ++share)
+        const size_t now = at[static_cast<size_t>(head)].share;
+        for (size_t share = before[static_cast<size_t>(head)].share; share < now; ++share)
           for (const dist::Handing& handing : deal.shares[share].handings)
             hand_on(head, deal.shares[share].rank, handing);
+      }
+      take();
+      for (int32_t head = 0; head < started; ++head) {
+        const Deal& deal = deal_of(head);
+        Progress& now = at[static_cast<size_t>(head)];
         for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - head; ++now.end)
           add_tile(head, deal.ends[now.end]);
       }
@@ -392,7 +404,7 @@ class Builder {
       add_sums(receive.sums, head, each, at);
     }
     rank(from).steps.emplace_back(std::move(send));
-    rank(handing.to).steps.emplace_back(std::move(receive));
+    under_way_.emplace_back(handing.to, std::move(receive));
   }
 
   static void add_sums(std::vector<CarriedSum>& sums, int32_t head, const Convoy& convoy,
@@ -443,6 +455,7 @@ class Builder {
         }
         move(from, Space::work, to, Space::home, std::move(boxes));
       }
+      take();
     }
   }
 
@@ -459,6 +472,7 @@ class Builder {
   std::vector<Blocks> blocks_;            // by rank
   const Dealt* seen_of_ = nullptr;
   std::vector<HeldRows> seen_;  // by hop of Route::needed: what is needed for heads dealt so
+  std::vector<std::pair<int32_t, Receive>> under_way_;  // by receiver
   int64_t messages_ = 0;
 };
 
