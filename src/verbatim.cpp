@@ -66,12 +66,12 @@ Attention& Attention::operator=(Attention&&) noexcept = default;
 
 void Attention::forward(const ForwardTensors& tensors, const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  impl_->backend->forward(*impl_->plan_for(Pass::forward, run), tensors, run);
+  impl_->backend->forward(impl_->plan_for(Pass::forward, run), tensors, run);
 }
 
 void Attention::backward(const BackwardTensors& tensors, const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  impl_->backend->backward(*impl_->plan_for(Pass::backward, run), tensors, run);
+  impl_->backend->backward(impl_->plan_for(Pass::backward, run), tensors, run);
 }
 
 const Problem& Attention::problem() const { return impl_->problem; }

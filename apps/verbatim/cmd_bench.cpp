@@ -36,7 +36,7 @@ struct BenchCommand {
 
   int run(dist::Processes* processes) const;
   struct Plans {
-    Plan forward, backward;
+    std::shared_ptr<const Plan> forward, backward;
     double backward_ms, cached_us;  // to make it, and to find it again
   };
   Plans plans_of(const Backend& backend, const CaseProblem& problem) const;
@@ -86,15 +86,17 @@ BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
   };
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Plan backward = make_plan(sizes, made, options(Pass::backward));
+  const auto plan = [&](Pass pass) {
+    return std::make_shared<const Plan>(make_plan(sizes, made, options(pass)));
+  };
+  auto backward = plan(Pass::backward);
   const std::chrono::duration<double, std::milli> planned = Clock::now() - start;
   const PlanOptions again = options(Pass::backward);
   cached_plan(sizes, made, again);
   const auto asked = Clock::now();
   cached_plan(sizes, made, again);
   const std::chrono::duration<double, std::micro> found_again = Clock::now() - asked;
-  return {make_plan(sizes, made, options(Pass::forward)), std::move(backward), planned.count(),
-          found_again.count()};
+  return {plan(Pass::forward), std::move(backward), planned.count(), found_again.count()};
 }
 
 /// The case dealt to ranks, run as often as bits are compared: the member `dist`. Processes but the
@@ -103,7 +105,7 @@ Json BenchCommand::run_world(const Backend& backend, const bench::Device& on,
                              const CaseProblem& problem, const Plans& plans,
                              dist::Processes* processes) const {
   const auto& [sizes, made] = problem;
-  World dealt(plans.forward, plans.backward, made, world.make(), world.engine());
+  World dealt(*plans.forward, *plans.backward, made, world.make(), world.engine());
   if (processes)
     processes->agree(
         dealt.specification(made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
@@ -140,8 +142,8 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
   Json dist;
   if (world.given()) dist = run_world(backend, on, problem, plans, processes);
   if (processes && processes->rank() != 0) return nullptr;
-  const Plan& backward = plans.backward;
-  const bench::Result found = bench::run_case(backend, on, made, plans.forward, backward,
+  const Plan& backward = *plans.backward;
+  const bench::Result found = bench::run_case(backend, on, made, plans.forward, plans.backward,
                                               {.protocol = timing(),
                                                .repeats = repeats,
                                                .check = check == "sampled",

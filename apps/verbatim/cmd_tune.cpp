@@ -46,7 +46,10 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
   PlanOptions options = planning.make(pass, device);
   if (options.workers == 0) options.workers = on.facts().workers;
   const bench::Tensors tensors(on, sizes);
-  const auto time = [&](const Plan& plan) {
+  const auto plan_of = [&](const PlanOptions& asked) {
+    return std::make_shared<const Plan>(make_plan(sizes, made, asked));
+  };
+  const auto time = [&](const std::shared_ptr<const Plan>& plan) {
     return bench::measure(on, bench::Protocol::rested,
                           [&] {
                             if (pass == Pass::forward) {
@@ -58,30 +61,29 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
         .ms;
   };
   if (pass == Pass::backward) {  // which reads what the forward wrote
-    backend.forward(make_plan(sizes, made, planning.make(Pass::forward, device)), tensors.forward,
-                    {});
+    backend.forward(plan_of(planning.make(Pass::forward, device)), tensors.forward, {});
   }
-  const Plan chosen = make_plan(sizes, made, options);
+  const auto chosen = plan_of(options);
   const double auto_ms = time(chosen);
-  std::string best = chosen.placement.name;
+  std::string best = chosen->placement.name;
   double best_ms = auto_ms * kWorthwhile;
   Json tried = {{best, auto_ms}};
   for (const std::string& name : candidates(sizes)) {
     if (tried.contains(name)) continue;
     options.placement = name;
-    const Plan plan = make_plan(sizes, made, options);
-    if (plan.residency > 1) continue;  // might not fit beside another program's kernel
+    const auto plan = plan_of(options);
+    if (plan->residency > 1) continue;  // might not fit beside another program's kernel
     const double ms = tried[name] = time(plan);
     if (ms >= best_ms) continue;
     best = name;
     best_ms = ms;
   }
-  known.placements[memo_key(chosen, options.workers)] = best;
+  known.placements[memo_key(*chosen, options.workers)] = best;
   return {{"name", one.name},
           {"pass", name_of(pass)},
-          {"order", chosen.orders.empty() ? "none" : chosen.orders.front()->name},
-          {"fingerprint", chosen.fingerprint()},
-          {"auto", chosen.placement.name},
+          {"order", chosen->orders.empty() ? "none" : chosen->orders.front()->name},
+          {"fingerprint", chosen->fingerprint()},
+          {"auto", chosen->placement.name},
           {"best", best},
           {"ms", tried}};
 }

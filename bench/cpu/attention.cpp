@@ -89,10 +89,10 @@ void run_case(const Options& options, const std::string& mask_name, int64_t leng
   PlanOptions plan_options;
   plan_options.workers = threads;
   plan_options.pass = Pass::forward;
-  const Plan forward = make_plan(p, mask, plan_options);
+  const auto forward = std::make_shared<const Plan>(make_plan(p, mask, plan_options));
   plan_options.pass = Pass::backward;
   plan_options.order = options.order;
-  const Plan backward = make_plan(p, mask, plan_options);
+  const auto backward = std::make_shared<const Plan>(make_plan(p, mask, plan_options));
 
   const bool heads_first = options.layout == "bhld";
   const auto storage = [&](uint64_t seed) {

@@ -40,7 +40,9 @@ struct ByteRows {
 /// Throws Error(unsupported): this backend runs whole plans only.
 [[noreturn]] void refuse_pieces(std::string_view backend);
 
-/// A compiled-in way to execute plans. Stateless: all state is in the plan and the workspace.
+/// A compiled-in way to execute plans. Stateless: all state is in the plan and the workspace. What
+/// runs a whole plan takes a pointer that owns it, by which a device finds the plan again; what the
+/// device holds of it goes with its owners.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -70,9 +72,9 @@ class Backend {
   virtual int64_t callers_workspace_bytes(const Plan&) const { return 0; }
   /// The compiled code that runs `plan`, "backend.what".
   virtual std::string kernel_name(const Plan& plan) const = 0;
-  virtual void forward(const Plan& plan, const ForwardTensors& tensors,
+  virtual void forward(const std::shared_ptr<const Plan>& plan, const ForwardTensors& tensors,
                        const RunOptions& run) const = 0;
-  virtual void backward(const Plan& plan, const BackwardTensors& tensors,
+  virtual void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                         const RunOptions& run) const = 0;
 
   /// Pieces of `whole`, one after another those of a rank (verbatim/piece.h), in memory of

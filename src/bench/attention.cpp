@@ -59,20 +59,20 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Fills in what calls cost the host, with more new plans than a device keeps.
+/// Fills in what calls cost the host.
 void time_calls(const Device& device, const Plan& plan,
-                const std::function<void(const Plan&)>& enqueue, Result& result) {
+                const std::function<void(const std::shared_ptr<const Plan>&)>& enqueue,
+                Result& result) {
   constexpr int kPlans = 80;
   std::vector<double> first, second;
-  const auto microseconds = [&](const Plan& fresh) {
+  const auto microseconds = [&](const std::shared_ptr<const Plan>& fresh) {
     const auto start = std::chrono::steady_clock::now();
     enqueue(fresh);
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
         .count();
   };
   for (int i = 0; i < kPlans; ++i) {
-    Plan fresh = plan;  // a device knows a plan by its orders
-    for (auto& order : fresh.orders) order = std::make_shared<const HeadOrder>(*order);
+    const auto fresh = std::make_shared<const Plan>(plan);
     first.push_back(microseconds(fresh));
     second.push_back(microseconds(fresh));
     // So that no call waits for room in the queue of launches.
@@ -169,24 +169,26 @@ Tensors::Tensors(const Device& device, const Problem& p) {
              {"dv", dv.data, bytes_of(dv)}};
 }
 
-Result run_case(const Backend& backend, const Device& device, const Mask& mask, const Plan& forward,
-                const Plan& backward, const Settings& settings) {
-  const Tensors tensors(device, backward.problem);
-  const auto run_backward = [&](const Plan& plan) {
+Result run_case(const Backend& backend, const Device& device, const Mask& mask,
+                const std::shared_ptr<const Plan>& forward,
+                const std::shared_ptr<const Plan>& backward, const Settings& settings) {
+  const Problem& problem = backward->problem;
+  const Tensors tensors(device, problem);
+  const auto run_backward = [&](const std::shared_ptr<const Plan>& plan) {
     backend.backward(plan, tensors.backward, settings.run);
   };
   const bool on_gpu = backend.name() == "cuda";
-  Plan free = backward;
-  free.level = Level::not_guaranteed;
+  const auto free = std::make_shared<Plan>(*backward);
+  free->level = Level::not_guaranteed;
   std::function<void()> unordered;
-  if (on_gpu && backward.level != Level::not_guaranteed) unordered = [&] { run_backward(free); };
+  if (on_gpu && backward->level != Level::not_guaranteed) unordered = [&] { run_backward(free); };
   const Passes ours{.forward = [&] { backend.forward(forward, tensors.forward, settings.run); },
                     .backward = [&] { run_backward(backward); },
                     .unordered = unordered,
-                    .forward_workspace = backend.workspace_bytes(forward),
-                    .backward_workspace = backend.workspace_bytes(backward)};
-  return run_passes(ours, device, backward.problem, mask, tensors, settings, [&](Result& result) {
-    if (on_gpu) time_calls(device, backward, run_backward, result);
+                    .forward_workspace = backend.workspace_bytes(*forward),
+                    .backward_workspace = backend.workspace_bytes(*backward)};
+  return run_passes(ours, device, problem, mask, tensors, settings, [&](Result& result) {
+    if (on_gpu) time_calls(device, *backward, run_backward, result);
   });
 }
 

@@ -63,8 +63,9 @@ struct Result {
 };
 
 /// Runs both passes of one problem; times only what the check has found correct.
-Result run_case(const Backend& backend, const Device& device, const Mask& mask, const Plan& forward,
-                const Plan& backward, const Settings& settings);
+Result run_case(const Backend& backend, const Device& device, const Mask& mask,
+                const std::shared_ptr<const Plan>& forward,
+                const std::shared_ptr<const Plan>& backward, const Settings& settings);
 /// The same for a peer of ours, whose passes write into `tensors`.
 Result run_peer(const Passes& passes, const Device& device, const Problem& problem,
                 const Mask& mask, const Tensors& tensors, const Settings& settings);

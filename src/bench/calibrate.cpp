@@ -87,7 +87,7 @@ class Calibrator {
     options.order = backward ? "none" : "auto";
     options.placement = "queue";
     options.workers = workers_;
-    const Plan plan = make_plan(problem, mask, options);
+    const auto plan = std::make_shared<const Plan>(make_plan(problem, mask, options));
     const Tensors tensors(device_, problem);
     const Timing timing = measure(device_, Protocol::rested, [&] {
       if (backward) {

@@ -66,8 +66,8 @@ TEST(Dist, RandomProblemsHaveTheBitsOfOneDevice) {
       for (GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) t->poison();
     };
     poison();
-    backend->forward(forward, in, {});
-    backend->backward(backward, all, {});
+    backend->forward(std::make_shared<const Plan>(forward), in, {});
+    backend->backward(std::make_shared<const Plan>(backward), all, {});
     const std::vector<std::string> expected = hashes();
     poison();
     const Sharding sharding = make_sharding(forward, backward, r.mask, options);

@@ -37,18 +37,18 @@ class CpuBackend final : public Backend {
     return std::string("cpu.") + cpu::kernels().name;
   }
 
-  void forward(const Plan& plan, const ForwardTensors& tensors,
+  void forward(const std::shared_ptr<const Plan>& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override {
-    require(plan, Pass::forward, "cpu.forward");
-    check_tensors(plan.problem, tensors);
-    cpu::run_forward(plan, tensors, sized(plan, run), cpu::kernels());
+    require(*plan, Pass::forward, "cpu.forward");
+    check_tensors(plan->problem, tensors);
+    cpu::run_forward(*plan, tensors, sized(*plan, run), cpu::kernels());
   }
 
-  void backward(const Plan& plan, const BackwardTensors& tensors,
+  void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override {
-    require(plan, Pass::backward, "cpu.backward");
-    check_tensors(plan.problem, tensors);
-    cpu::run_backward(plan, tensors, sized(plan, run), cpu::kernels());
+    require(*plan, Pass::backward, "cpu.backward");
+    check_tensors(plan->problem, tensors);
+    cpu::run_backward(*plan, tensors, sized(*plan, run), cpu::kernels());
   }
 
   double forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -85,21 +86,13 @@ OrderOffsets add_order(Blob& blob, const HeadOrder& order,
 }  // namespace
 
 DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece)
-    : device_(device.index),
-      pass_(plan.pass),
-      ordered_(plan.level != Level::not_guaranteed),
-      orders_(plan.orders),
-      order_of_head_(plan.order_of_head),
-      placement_(plan.placement),
-      kv_heads_(static_cast<int32_t>(plan.problem.kv_heads)),
-      group_(static_cast<int32_t>(plan.problem.group())),
-      uploads_(device.uploads) {
+    : device_(device.index), uploads_(device.uploads) {
   const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
   DropoutOrigins dropout(plan);
   if (piece) dropout.first_sequence = {piece->first_sequence};
   std::vector<OrderOffsets> offsets;
-  for (const auto& order : orders_) {
+  for (const auto& order : plan.orders) {
     offsets.push_back(add_order(blob, *order, dropout.of_order[offsets.size()], piece));
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
@@ -107,23 +100,25 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
   live_heads_ = verbatim::live_heads(plan);
-  if (piece && pass_ == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
+  if (piece &&
+      plan.pass == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
     piece_ = true;
     shared_tiles_ = empty_rows_ = false;
-    live_heads_ = {1, group_};
+    live_heads_ = {1, static_cast<int32_t>(plan.problem.group())};
   }
+  const Placement& placement = plan.placement;
   const int64_t turns = piece ? blob.add(piece->first_addends) : -1;
-  const int64_t heads = blob.add(order_of_head_);
+  const int64_t heads = blob.add(plan.order_of_head);
   const int64_t sequences = blob.add(dropout.first_sequence);
-  const int64_t placed = blob.add(placement_.tasks);
-  const int64_t units = blob.add(placement_.worker_begin);
-  const int64_t views = blob.add(std::vector<OrderView>(orders_.size()));
+  const int64_t placed = blob.add(placement.tasks);
+  const int64_t units = blob.add(placement.worker_begin);
+  const int64_t views = blob.add(std::vector<OrderView>(plan.orders.size()));
 
   std::vector<std::byte> bytes = blob.take();
   const PrimaryContext own(device.index);
   const RelaxedCapture relaxed;
   check(cudaMallocFromPoolAsync(&memory_, bytes.size(), device.plans, uploads_), "cuda.plan");
-  for (size_t i = 0; i < orders_.size(); ++i) {
+  for (size_t i = 0; i < plan.orders.size(); ++i) {
     const OrderOffsets& o = offsets[i];
     const OrderView view{.runs = at<Run>(memory_, o.runs),
                          .chains = at<Chain>(memory_, o.chains),
@@ -139,20 +134,20 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
                          .slice_ids = at<int32_t>(memory_, o.slice_ids),
                          .slices = at<Slice>(memory_, o.slices),
                          .dropout_origins = at<DropoutOrigin>(memory_, o.dropout_origins),
-                         .q_tiles = orders_[i]->tiles->q_tiles(),
-                         .kv_tiles = orders_[i]->tiles->kv_tiles()};
+                         .q_tiles = plan.orders[i]->tiles->q_tiles(),
+                         .kv_tiles = plan.orders[i]->tiles->kv_tiles()};
     std::memcpy(&bytes[views + i * sizeof(OrderView)], &view, sizeof(OrderView));
   }
-  const bool queue = placement_.queue;
+  const bool queue = placement.queue;
   view_ = {.orders = at<OrderView>(memory_, views),
            .order_of_head = at<int32_t>(memory_, heads),
            .first_sequence = at<int64_t>(memory_, sequences),
            .placed = at<PlacedTask>(memory_, placed),
            .unit_begin = queue ? nullptr : at<int32_t>(memory_, units),
-           .unit_count = static_cast<int32_t>(queue ? placement_.tasks.size()
-                                                    : placement_.worker_begin.size() - 1),
-           .group = group_,
-           .kv_heads = kv_heads_,
+           .unit_count = static_cast<int32_t>(queue ? placement.tasks.size()
+                                                    : placement.worker_begin.size() - 1),
+           .group = static_cast<int32_t>(plan.problem.group()),
+           .kv_heads = static_cast<int32_t>(plan.problem.kv_heads),
            .first_q_head = piece ? static_cast<int32_t>(piece->q_head) : 0};
   if (turns >= 0) first_turns_ = at<int32_t>(memory_, turns);
   if (piece) turns_ = piece->first_addends.size();
@@ -204,54 +199,57 @@ bool DevicePlan::idle() const {
   return !kept_ && std::ranges::all_of(uses_, [](const auto& end) { return end->reached(); });
 }
 
-bool DevicePlan::holds(const Device& device, const Plan& plan) const {
-  const Placement& other = plan.placement;
-  return device_ == device.index && pass_ == plan.pass && orders_ == plan.orders &&
-         kv_heads_ == plan.problem.kv_heads && group_ == plan.problem.group() &&
-         order_of_head_ == plan.order_of_head && placement_.queue == other.queue &&
-         placement_.workers == other.workers && ordered_ == (plan.level != Level::not_guaranteed) &&
-         placement_.worker_begin == other.worker_begin && placement_.tasks == other.tasks;
-}
-
 namespace {
 
-struct Cache {
-  static constexpr size_t kKept = 64;
+/// The plans of one device.
+struct Uploads {
+  static constexpr int kKept = 64;
+  struct Upload {
+    std::weak_ptr<const Plan> of;
+    std::shared_ptr<const DevicePlan> plan;
+    bool is_of(const std::shared_ptr<const Plan>& other) const {
+      return !of.owner_before(other) && !other.owner_before(of);
+    }
+  };
 
   std::mutex mutex;
-  // Plans are freed here alone: who drops the last other reference may not call CUDA.
-  std::list<std::shared_ptr<const DevicePlan>> entries;  // last used first
-  std::list<std::shared_ptr<const DevicePlan>> retired;  // no longer kept, perhaps still in use
+  // Freed here alone: who drops the last other reference may not call CUDA.
+  std::list<Upload> all;  // last used first
 
-  static Cache& instance() {
-    static Cache* cache = new Cache;  // never destroyed: the driver may be gone before us
-    return *cache;
+  static Uploads& to(int device) {
+    static std::mutex mutex;
+    static auto* uploads = new std::map<int, Uploads>;  // kept: the driver may be gone before us
+    const std::lock_guard lock(mutex);
+    return (*uploads)[device];
   }
 
-  /// Retires the plan that was not used for longest when too many are kept, and frees those that no
-  /// launch, no graph and no thread uses any more.
+  /// Makes room for another: frees plans that nobody has any more, and those that were not used for
+  /// longest when too many are kept, unless a launch, a graph or a thread uses them.
   void trim() {
-    if (entries.size() >= kKept) retired.splice(retired.end(), entries, std::prev(entries.end()));
-    std::erase_if(retired, [](const auto& plan) { return plan.use_count() == 1 && plan->idle(); });
+    int kept = 1;
+    std::erase_if(all, [&](const Upload& upload) {
+      const bool keep = !upload.of.expired() && ++kept <= kKept;
+      return !keep && upload.plan.use_count() == 1 && upload.plan->idle();
+    });
   }
 };
 
 }  // namespace
 
-std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan) {
-  Cache& cache = Cache::instance();
-  const std::lock_guard lock(cache.mutex);
-  auto& entries = cache.entries;
-  auto found =
-      std::ranges::find_if(entries, [&](const auto& held) { return held->holds(device, plan); });
-  if (found == entries.end()) {
+std::shared_ptr<const DevicePlan> device_plan(const Device& device,
+                                              const std::shared_ptr<const Plan>& plan) {
+  Uploads& uploads = Uploads::to(device.index);
+  const std::lock_guard lock(uploads.mutex);
+  auto& all = uploads.all;
+  auto found = std::ranges::find_if(all, [&](const auto& upload) { return upload.is_of(plan); });
+  if (found == all.end()) {
     const RelaxedCapture relaxed;  // somebody may be capturing
-    cache.trim();
-    entries.push_front(std::make_shared<DevicePlan>(device, plan));
-    found = entries.begin();
+    uploads.trim();
+    all.push_front({plan, std::make_shared<DevicePlan>(device, *plan)});
+    found = all.begin();
   }
-  entries.splice(entries.begin(), entries, found);
-  return entries.front();
+  all.splice(all.begin(), all, found);
+  return all.front().plan;
 }
 
 void keep_with(cudaGraph_t graph, const std::shared_ptr<const DevicePlan>& plan) {

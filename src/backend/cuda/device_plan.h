@@ -1,11 +1,10 @@
-// Plans on a device: uploaded once, found again by identity.
+// Plans on a device: uploaded once, found again by who owns them.
 #pragma once
 
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/in_flight.h"
@@ -38,8 +37,6 @@ class DevicePlan {
   /// Of a piece's backward: copies the turns that rows begin with to HandOff::row_turn.
   void set_turns(void* row_turn, cudaStream_t stream) const;
 
-  bool holds(const Device& device, const Plan& plan) const;
-
   /// Before a launch on `stream`, or into the `graph` that it captures: it will start after the
   /// upload.
   void before_launch(cudaStream_t stream, cudaGraph_t graph) const;
@@ -54,13 +51,6 @@ class DevicePlan {
   DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece);
 
   int device_;
-  Pass pass_;
-  bool ordered_;
-  // What the plan consists of: shared orders keep their addresses from being used again.
-  std::vector<std::shared_ptr<const HeadOrder>> orders_;
-  std::vector<int32_t> order_of_head_;
-  Placement placement_;
-  int32_t kv_heads_ = 1, group_ = 1;
 
   mutable std::atomic<bool> kept_ = false;
   mutable std::mutex mutex_;
@@ -79,8 +69,10 @@ class DevicePlan {
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in
-/// microseconds without any call of CUDA. The 64 last used stay, and what a launch still uses.
-std::shared_ptr<const DevicePlan> device_plan(const Device& device, const Plan& plan);
+/// microseconds without any call of CUDA. The 64 last used stay while anybody has the plan, and all
+/// that a launch or a graph uses; a later upload frees the others.
+std::shared_ptr<const DevicePlan> device_plan(const Device& device,
+                                              const std::shared_ptr<const Plan>& plan);
 
 /// Lets `graph`, and all that is made of it, keep the plan.
 void keep_with(cudaGraph_t graph, const std::shared_ptr<const DevicePlan>& plan);

@@ -163,7 +163,8 @@ class Launch {
 };
 
 /// A whole plan on the device, for what `stream` is given from now on.
-std::shared_ptr<const DevicePlan> uploaded(const Device& device, const Plan& plan,
+std::shared_ptr<const DevicePlan> uploaded(const Device& device,
+                                           const std::shared_ptr<const Plan>& plan,
                                            cudaStream_t stream) {
   const cudaGraph_t graph = graph_of(stream);
   auto held = device_plan(device, plan);
@@ -334,8 +335,9 @@ int64_t CudaBackend::workspace_bytes(const Plan& plan) const {
 
 std::string CudaBackend::kernel_name(const Plan& plan) const { return kernel(plan).name; }
 
-void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
+void CudaBackend::forward(const std::shared_ptr<const Plan>& shared, const ForwardTensors& tensors,
                           const RunOptions& run) const {
+  const Plan& plan = *shared;
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(plan);
   check_limits(chosen.limits, plan.problem, counts_of(plan));
@@ -349,13 +351,14 @@ void CudaBackend::forward(const Plan& plan, const ForwardTensors& tensors,
   params.v = ref("v", staging.input(tensors.v));
   params.o = ref("o", staging.output(tensors.o));
   params.lse = staging.output(tensors.lse).data;
-  const auto held = uploaded(device_, plan, static_cast<cudaStream_t>(run.stream));
+  const auto held = uploaded(device_, shared, static_cast<cudaStream_t>(run.stream));
   run_plan(device_, chosen, chosen.forward, plan, *held, run, wait_limit, params);
   if (staging.finish()) check_waits();
 }
 
-void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
-                           const RunOptions& run) const {
+void CudaBackend::backward(const std::shared_ptr<const Plan>& shared,
+                           const BackwardTensors& tensors, const RunOptions& run) const {
+  const Plan& plan = *shared;
   check_tensors(plan.problem, tensors);
   const Kernel& chosen = kernel(plan);
   check_limits(chosen.limits, plan.problem, counts_of(plan));
@@ -377,7 +380,7 @@ void CudaBackend::backward(const Plan& plan, const BackwardTensors& tensors,
   if (run.timeline && chosen.records && chosen.records(plan.problem)) {
     recording.emplace(device_, plan, static_cast<cudaStream_t>(run.stream));
   }
-  const auto held = uploaded(device_, plan, static_cast<cudaStream_t>(run.stream));
+  const auto held = uploaded(device_, shared, static_cast<cudaStream_t>(run.stream));
   run_plan(device_, chosen, chosen.backward, plan, *held, run, wait_limit, params,
            recording ? recording->view() : RecordView{});
   if (recording) {

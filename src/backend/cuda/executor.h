@@ -38,9 +38,9 @@ class CudaBackend : public Backend {
   int64_t workspace_bytes(const Plan& plan) const override;
   int64_t callers_workspace_bytes(const Plan& plan) const override { return workspace_bytes(plan); }
   std::string kernel_name(const Plan& plan) const override;
-  void forward(const Plan& plan, const ForwardTensors& tensors,
+  void forward(const std::shared_ptr<const Plan>& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override;
-  void backward(const Plan& plan, const BackwardTensors& tensors,
+  void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override;
 
   double forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,

@@ -89,22 +89,22 @@ class TlBackend final : public Backend {
     return program ? "tl." + program->kernel.target : cpu_->kernel_name(plan);
   }
 
-  void forward(const Plan& plan, const ForwardTensors& tensors,
+  void forward(const std::shared_ptr<const Plan>& plan, const ForwardTensors& tensors,
                const RunOptions& run) const override {
     const Program* program = program_of(Pass::forward);
     if (!program) return cpu_->forward(plan, tensors, run);
-    check_plan(plan);
-    check_tensors(plan.problem, tensors);
-    tl::run_forward(program->kernel, plan, tensors, run);
+    check_plan(*plan);
+    check_tensors(plan->problem, tensors);
+    tl::run_forward(program->kernel, *plan, tensors, run);
   }
 
-  void backward(const Plan& plan, const BackwardTensors& tensors,
+  void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override {
     const Program* program = program_of(Pass::backward);
     if (!program) return cpu_->backward(plan, tensors, run);
-    check_plan(plan);
-    check_tensors(plan.problem, tensors);
-    tl::run_backward(program->kernel, plan, tensors, run);
+    check_plan(*plan);
+    check_tensors(plan->problem, tensors);
+    tl::run_backward(program->kernel, *plan, tensors, run);
   }
 
  private:

@@ -162,8 +162,9 @@ TEST(Edge, ExpandedInputsAndGappedRows) {
   ForwardTensors forward = c.forward();
   BackwardTensors backward = c.backward();
   forward.k = backward.k = k;
-  backend->forward(forward_plan(p, c.mask, kTile, 2), forward, {});
-  backend->backward(backward_plan(p, c.mask, kTile, Order::ascending), backward, {});
+  backend->forward(std::make_shared<const Plan>(forward_plan(p, c.mask, kTile, 2)), forward, {});
+  backend->backward(std::make_shared<const Plan>(backward_plan(p, c.mask, kTile, Order::ascending)),
+                    backward, {});
   EXPECT_EQ(c.hashes(), expected);
 }
 
@@ -171,7 +172,7 @@ TEST(Edge, WrongTensorsAreNamed) {
   const Problem p = problem_of(30, 30);
   Case c(p, masks::full(30, 30));
   const auto backend = make_cpu_backend();
-  const Plan plan = forward_plan(p, c.mask, kTile);
+  const auto plan = std::make_shared<const Plan>(forward_plan(p, c.mask, kTile));
   const auto argument_at_fault = [&](ForwardTensors tensors) -> std::string {
     try {
       backend->forward(plan, tensors, {});

@@ -34,16 +34,17 @@ Outcome run_case(uint64_t number, void* stream) {
   outcome.text = fmt::format("VERBATIM_GPU_FIRST={} VERBATIM_GPU_CASES=1: {}", number, r.text());
   try {
     GpuCase c(r.problem, r.mask, number, r.gap);
-    const Plan forward = c.plan(Pass::forward, r.forward_order, r.forward_tile);
-    const Plan backward = [&] {
+    const SharedPlan forward = c.plan(Pass::forward, r.forward_order, r.forward_tile);
+    const SharedPlan backward = [&] {
       try {
-        const Plan plan = c.plan(Pass::backward, r.backward_order, r.backward_tile, r.placement);
-        if (plan.residency <= 64) return plan;
+        const SharedPlan plan =
+            c.plan(Pass::backward, r.backward_order, r.backward_tile, r.placement);
+        if (plan->residency <= 64) return plan;
       } catch (const Error&) {  // this placement needs more workers at once than there are
       }
       return c.plan(Pass::backward, r.backward_order, r.backward_tile);
     }();
-    outcome.hopper = gpu()->kernel_name(backward) == "sm90.backward";
+    outcome.hopper = gpu()->kernel_name(*backward) == "sm90.backward";
     outcome.extras = r.problem.softcap != 0 || r.problem.dropout != 0;
     c.run(*gpu(), forward, backward, stream);
     const auto first = c.bits();
@@ -110,15 +111,15 @@ TEST(Accuracy, SoftcapAndDropout) {
         Problem p = problem_of(mask, head_dim);
         p.q_heads = 4;
         p.dtype = dtype;
-        const auto without = gpu()->kernel_name(GpuCase(p, mask, 3).plan(Pass::backward, order));
+        const auto without = gpu()->kernel_name(*GpuCase(p, mask, 3).plan(Pass::backward, order));
         for (const auto& [softcap, dropout] : kinds) {
           p.softcap = softcap;
           p.dropout = dropout;
           const auto where = fmt::format("{} {} {}", to_json(p), mask.name(), order);
           GpuCase c(p, mask, 3);
-          const Plan forward = c.plan(Pass::forward, "ascending");
-          const Plan backward = c.plan(Pass::backward, order);
-          EXPECT_EQ(gpu()->kernel_name(backward), without) << where;
+          const SharedPlan forward = c.plan(Pass::forward, "ascending");
+          const SharedPlan backward = c.plan(Pass::backward, order);
+          EXPECT_EQ(gpu()->kernel_name(*backward), without) << where;
           c.run(*gpu(), forward, backward);
           const auto first = c.bits();
           double ratio = 0;

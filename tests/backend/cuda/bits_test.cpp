@@ -22,8 +22,8 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
   cudaStream_t stream, load[2];
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   for (auto& s : load) cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
-  const auto repeat_plan = [&](const std::string& name, GpuCase& c, const Plan& backward) {
-    const Plan forward = c.plan(Pass::forward, "ascending");
+  const auto repeat_plan = [&](const std::string& name, GpuCase& c, const SharedPlan& backward) {
+    const SharedPlan forward = c.plan(Pass::forward, "ascending");
     c.run(*gpu(), forward, backward, stream);
     const auto disturb = [&](int64_t run) {
       for (auto& s : load) {
@@ -33,7 +33,7 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
       }
     };
     EXPECT_EQ(Repeats(c).differing(*gpu(), forward, backward, stream, repeats(), disturb), 0)
-        << name << " " << backward.orders.front()->name << " " << to_json(c.problem);
+        << name << " " << backward->orders.front()->name << " " << to_json(c.problem);
   };
   const auto repeat = [&](const std::string& name, const Problem& problem, const Mask& mask) {
     GpuCase c(problem, mask, 11);
@@ -74,8 +74,8 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
     Problem p = problem_of(brief, head_dim, 16);
     p.kv_heads = p.q_heads;
     GpuCase c(p, brief, 11);
-    const Plan backward = c.plan(Pass::backward, "descending", {0, 0}, "queue");
-    ASSERT_LT(live_heads(backward).heads, p.batch * p.kv_heads);
+    const SharedPlan backward = c.plan(Pass::backward, "descending", {0, 0}, "queue");
+    ASSERT_LT(live_heads(*backward).heads, p.batch * p.kv_heads);
     repeat_plan("many short heads", c, backward);
   }
   // Parts of groups, which have theirs where parts before had them.
@@ -84,8 +84,9 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
     Problem p = problem_of(longer, head_dim, 4);
     p.q_heads = 8 * p.kv_heads;
     GpuCase c(p, longer, 11);
-    const Plan backward = c.plan(Pass::backward, "descending/split:4", {0, 0}, "staggered:8", 40);
-    ASSERT_LT(live_heads(backward).queries, 8);
+    const SharedPlan backward =
+        c.plan(Pass::backward, "descending/split:4", {0, 0}, "staggered:8", 40);
+    ASSERT_LT(live_heads(*backward).queries, 8);
     repeat_plan("parts of groups", c, backward);
   }
   cudaDeviceSynchronize();
@@ -166,13 +167,13 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
         Problem p = problem_of(mask, head_dim);
         if (extras) p.softcap = 1.5, p.dropout = 0.3;
         GpuCase c(p, mask, 7);
-        const Plan forward = c.plan(Pass::forward, "ascending");
-        const Plan whole = c.plan(Pass::backward, "shift");
+        const SharedPlan forward = c.plan(Pass::forward, "ascending");
+        const SharedPlan whole = c.plan(Pass::backward, "shift");
         c.run(*gpu(), forward, whole);
         const auto expected = c.bits();
         for (const int32_t workers : {1, 4}) {
-          const Plan cut = c.plan(Pass::backward, "shift", {0, 0}, "auto", workers);
-          ASSERT_EQ(cut.residency, 1);
+          const SharedPlan cut = c.plan(Pass::backward, "shift", {0, 0}, "auto", workers);
+          ASSERT_EQ(cut->residency, 1);
           c.run(*gpu(), forward, cut);
           EXPECT_EQ(c.bits(), expected)
               << mask.name() << " head dim " << head_dim << " for " << workers << " workers";
@@ -189,8 +190,8 @@ TEST(Bits, GraphReplay) {
   for (const int64_t head_dim : {64, 128}) {
     for (const auto& [name, mask] : patterns(900, 2)) {
       GpuCase c(problem_of(mask, head_dim), mask, 3);
-      const Plan forward = c.plan(Pass::forward, "ascending");
-      const Plan backward = c.plan(Pass::backward, "descending/split");
+      const SharedPlan forward = c.plan(Pass::forward, "ascending");
+      const SharedPlan backward = c.plan(Pass::backward, "descending/split");
       c.run(*gpu(), forward, backward);
       const auto eager = c.bits();
 

@@ -31,7 +31,7 @@ void run(const std::string& arithmetic, const Problem& problem, const Mask& mask
     options.order = pass == Pass::forward ? "auto" : order;
     options.workers = 132;
     options.arithmetic = arithmetic;
-    return make_plan(problem, mask, options);
+    return share(make_plan(problem, mask, options));
   };
   for (GuardedTensor* output : {&t.o, &t.lse, &t.dq, &t.dk, &t.dv}) output->poison();
   gpu()->forward(plan_of(Pass::forward), t.forward(), {.stream = stream});

@@ -131,8 +131,8 @@ TEST(Extremes, ANanStaysInItsTiles) {
   constexpr std::array kNames{"q", "k", "v", "dout"};
   for (const int64_t head_dim : {64, 128}) {
     GpuCase c(problem_of(mask, head_dim), mask, 6);
-    const Plan forward = c.plan(Pass::forward, "ascending");
-    const Plan backward = c.plan(Pass::backward, "descending");
+    const SharedPlan forward = c.plan(Pass::forward, "ascending");
+    const SharedPlan backward = c.plan(Pass::backward, "descending");
     const std::array inputs{&c.q, &c.k, &c.v, &c.dout};
     for (size_t which = 0; which < inputs.size(); ++which) {
       GpuTensor& input = *inputs[which];
@@ -141,7 +141,7 @@ TEST(Extremes, ANanStaysInItsTiles) {
       const int64_t group = c.problem.group();
       const int64_t first = of_queries ? kQHead : kKvHead * group;
       const int64_t last = of_queries ? kQHead : first + group - 1;
-      Reach reach(*forward.order(0).tiles, *backward.order(0).tiles, kPosition, of_queries);
+      Reach reach(*forward->order(0).tiles, *backward->order(0).tiles, kPosition, of_queries);
       if (which == 3) reach.forward.assign(reach.forward.size(), false);
       const auto outside = [&] {
         c.run(*gpu(), forward, backward);

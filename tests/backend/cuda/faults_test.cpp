@@ -23,8 +23,8 @@ Problem faulty_problem(const Mask& mask, int64_t head_dim) {
 
 /// `plan` with an order that `edit` has changed.
 template <class Edit>
-Plan edited(const Plan& plan, Edit edit) {
-  Plan changed = plan;
+Plan edited(const SharedPlan& plan, Edit edit) {
+  Plan changed = *plan;
   for (auto& order : changed.orders) {
     auto copy = std::make_shared<HeadOrder>(*order);
     edit(*copy);
@@ -71,7 +71,8 @@ bool refused(const Plan& plan) {
 }
 
 /// Whether one of up to `limit` runs of `bad` has another dQ than `good`, or a wait that expires.
-bool seen(GpuCase& c, const Plan& forward, const Plan& good, const Plan& bad, int limit) {
+bool seen(GpuCase& c, const SharedPlan& forward, const SharedPlan& good, const SharedPlan& bad,
+          int limit) {
   c.run(*gpu(), forward, good);
   const auto expected = c.bits();
   try {
@@ -90,16 +91,16 @@ TEST(Faults, ASwappedOrderHasOtherBits) {
   const Mask mask = masks::full(kLength, kLength);
   for (const int64_t head_dim : {64, 128, 192}) {
     GpuCase c(faulty_problem(mask, head_dim), mask, 1);
-    const Plan forward = c.plan(Pass::forward, "ascending");
-    const Plan good = c.plan(Pass::backward, "ascending");
+    const SharedPlan forward = c.plan(Pass::forward, "ascending");
+    const SharedPlan good = c.plan(Pass::backward, "ascending");
     Plan bad = edited(good, [](HeadOrder& order) {
       rename_addends(order, [](int32_t a) { return a == 3 ? 4 : a == 4 ? 3 : a; });
     });
     bad.residency = verify(bad);  // a valid plan, of another order
-    EXPECT_NE(bad.fingerprint(), good.fingerprint());
+    EXPECT_NE(bad.fingerprint(), good->fingerprint());
     c.run(*gpu(), forward, good);
     const auto expected = c.bits();
-    c.run(*gpu(), forward, bad);
+    c.run(*gpu(), forward, share(bad));
     const auto swapped = c.bits();
     EXPECT_NE(swapped[kDq], expected[kDq]) << "head dim " << head_dim;
     for (const size_t same : {kO, kLse, kDk, kDv}) EXPECT_EQ(swapped[same], expected[same]);
@@ -111,7 +112,7 @@ TEST(Faults, AMissingWaitHasOtherBits) {
   const Mask mask = masks::full(kLength, kLength);
   for (const int64_t head_dim : {64, 128}) {
     GpuCase c(faulty_problem(mask, head_dim), mask, 1);
-    const Plan good = c.plan(Pass::backward, "ascending");
+    const SharedPlan good = c.plan(Pass::backward, "ascending");
     // All KV tiles but the first and the last wait for the first alone, and the last for one.
     const Plan bad = edited(good, [](HeadOrder& order) {
       const int32_t last = order.tiles->kv_tiles() - 1;
@@ -119,7 +120,7 @@ TEST(Faults, AMissingWaitHasOtherBits) {
       for (int32_t& addends : order.row_addends) addends = 3;
     });
     EXPECT_TRUE(refused(bad));
-    EXPECT_TRUE(seen(c, c.plan(Pass::forward, "ascending"), good, bad, 20))
+    EXPECT_TRUE(seen(c, c.plan(Pass::forward, "ascending"), good, share(bad), 20))
         << "head dim " << head_dim;
   }
 }
@@ -130,10 +131,10 @@ TEST(Faults, AMaskedTileThatSignalsHasOtherBits) {
   const Mask mask = masks::causal(kLength, kLength);
   for (const int64_t head_dim : {64, 128}) {
     GpuCase c(faulty_problem(mask, head_dim), mask, 1);
-    const Plan good = c.plan(Pass::backward, "ascending");
+    const SharedPlan good = c.plan(Pass::backward, "ascending");
     const Plan bad = edited(good, visit_a_hidden_tile);
     EXPECT_TRUE(refused(bad));
-    EXPECT_TRUE(seen(c, c.plan(Pass::forward, "ascending"), good, bad, 20))
+    EXPECT_TRUE(seen(c, c.plan(Pass::forward, "ascending"), good, share(bad), 20))
         << "head dim " << head_dim;
   }
 }
@@ -144,13 +145,13 @@ TEST(Faults, WithoutTurnsTheBitsChange) {
   const Mask mask = masks::causal(kLength, kLength);
   for (const int64_t head_dim : {64, 128}) {
     GpuCase c(faulty_problem(mask, head_dim), mask, 1);
-    const Plan none = [&] {
+    const SharedPlan none = [&] {
       PlanOptions options;
       options.order = "none";
       options.level = Level::not_guaranteed;
       options.arithmetic = gpu_arithmetic();
       options.workers = 132;
-      return make_plan(c.problem, mask, options);
+      return share(make_plan(c.problem, mask, options));
     }();
     EXPECT_TRUE(seen(c, c.plan(Pass::forward, "ascending"), none, none, 100))
         << "head dim " << head_dim;

@@ -135,9 +135,9 @@ BackwardTensors GpuCase::backward() const {
           lse.row_view(), dq.view(), dk.view(), dv.view()};
 }
 
-Plan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
-                   const std::string& placement, int32_t workers,
-                   const std::string& arithmetic) const {
+SharedPlan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
+                         const std::string& placement, int32_t workers,
+                         const std::string& arithmetic) const {
   PlanOptions options;
   options.pass = pass;
   options.order = order;
@@ -146,7 +146,7 @@ Plan GpuCase::plan(Pass pass, const std::string& order, TileShape tile,
   options.workers = workers;
   options.placement = placement;
   options.arithmetic = arithmetic;
-  return make_plan(problem, mask, options);
+  return share(make_plan(problem, mask, options));
 }
 
 void GpuCase::poison() {
@@ -156,8 +156,8 @@ void GpuCase::poison() {
   }
 }
 
-void GpuCase::run(const cuda::CudaBackend& backend, const Plan& forward_plan,
-                  const Plan& backward_plan, void* stream) {
+void GpuCase::run(const cuda::CudaBackend& backend, const SharedPlan& forward_plan,
+                  const SharedPlan& backward_plan, void* stream) {
   poison();
   const RunOptions options{.stream = stream};
   backend.forward(forward_plan, forward(), options);

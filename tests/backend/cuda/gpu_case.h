@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/executor.h"
@@ -29,6 +30,10 @@ std::string error_of(Body body) {
   }
   return "";
 }
+
+/// A plan as backends take it.
+using SharedPlan = std::shared_ptr<const Plan>;
+inline SharedPlan share(Plan plan) { return std::make_shared<const Plan>(std::move(plan)); }
 
 /// A tensor and its copy on the device, guards and gaps included.
 class GpuTensor {
@@ -73,13 +78,13 @@ struct GpuCase {
 
   ForwardTensors forward() const;
   BackwardTensors backward() const;
-  Plan plan(Pass pass, const std::string& order, TileShape tile = {0, 0},
-            const std::string& placement = "auto", int32_t workers = 132,
-            const std::string& arithmetic = gpu_arithmetic()) const;
+  SharedPlan plan(Pass pass, const std::string& order, TileShape tile = {0, 0},
+                  const std::string& placement = "auto", int32_t workers = 132,
+                  const std::string& arithmetic = gpu_arithmetic()) const;
 
   std::vector<GpuTensor*> outputs() { return {&o, &lse, &dq, &dk, &dv}; }
   /// NaN into all outputs on the device, both passes, outputs back.
-  void run(const cuda::CudaBackend& backend, const Plan& forward, const Plan& backward,
+  void run(const cuda::CudaBackend& backend, const SharedPlan& forward, const SharedPlan& backward,
            void* stream = nullptr);
   void poison();
   /// Bytes of all outputs, as they came back: o, lse, dq, dk, dv.

@@ -33,10 +33,11 @@ TEST(Bits, OtherMultiprocessorsTaken) {
     if (head_dim == 128) masks.emplace_back("rotating", full);
     for (const auto& [name, mask] : masks) {
       GpuCase c(problem_of(mask, head_dim), mask, 11);
-      const Plan forward = c.plan(Pass::forward, "descending");
-      const Plan backward = name == "rotating" ? c.plan(Pass::backward, "shift", {0, 0}, "queue")
-                                               : c.plan(Pass::backward, "descending");
-      ASSERT_EQ(backward.residency, name == "rotating" ? 32 : 1);
+      const SharedPlan forward = c.plan(Pass::forward, "descending");
+      const SharedPlan backward = name == "rotating"
+                                      ? c.plan(Pass::backward, "shift", {0, 0}, "queue")
+                                      : c.plan(Pass::backward, "descending");
+      ASSERT_EQ(backward->residency, name == "rotating" ? 32 : 1);
       c.run(*gpu(), forward, backward, stream);
       Repeats repeats(c);
       const auto differing = [&] {

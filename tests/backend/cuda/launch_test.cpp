@@ -27,13 +27,13 @@ TEST(Launch, AnAddendThatNeverComesIsReportedWithItsTile) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(512, 512);
   GpuCase c(small(mask), mask, 1);
-  const Plan good = c.plan(Pass::backward, "ascending");
+  const SharedPlan good = c.plan(Pass::backward, "ascending");
   c.run(*gpu(), c.plan(Pass::forward, "ascending"), good);
   const auto expected = c.bits();
 
   // KV tile 1 believes to be addend 2 of its rows: nobody ever is addend 1.
-  Plan bad = good;
-  auto order = std::make_shared<HeadOrder>(*good.orders.front());
+  Plan bad = *good;
+  auto order = std::make_shared<HeadOrder>(*good->orders.front());
   for (const Chain& chain : order->chains) {
     if (chain.tile != 1) continue;
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++order->runs.unpacked()[r].addend;
@@ -41,7 +41,7 @@ TEST(Launch, AnAddendThatNeverComesIsReportedWithItsTile) {
   bad.orders = {order};
   const auto begin = std::chrono::steady_clock::now();
   const std::string message = error_of([&] {
-    gpu()->backward(bad, c.backward(), {});
+    gpu()->backward(share(bad), c.backward(), {});
     gpu()->synchronize({});
   });
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
@@ -56,9 +56,9 @@ TEST(Launch, NoWaitNeedsMoreThanTheDeviceHolds) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(256, 256);
   GpuCase c(small(mask), mask, 1);
-  Plan plan = c.plan(Pass::backward, "ascending");
+  Plan plan = *c.plan(Pass::backward, "ascending");
   plan.residency = 1 << 20;
-  const std::string message = error_of([&] { gpu()->backward(plan, c.backward(), {}); });
+  const std::string message = error_of([&] { gpu()->backward(share(plan), c.backward(), {}); });
   EXPECT_NE(message.find("needs more workers at once than fit"), std::string::npos) << message;
 }
 
@@ -72,12 +72,12 @@ TEST(Launch, TasksThatWaitForLaterOnesEnd) {
                            masks::global_sliding(length, 300, 300)}) {
     for (const int64_t head_dim : {64, 128}) {
       GpuCase c(problem_of(mask, head_dim, 8), mask, 1);
-      const Plan forward = c.plan(Pass::forward, "ascending");
+      const SharedPlan forward = c.plan(Pass::forward, "ascending");
       for (const std::string order : {"chunked_shift", "chunked_shift/split", "shift/split",
                                       "chunked_symmetric_shift/split"}) {
-        const Plan head_after_head = c.plan(Pass::backward, order, {0, 0}, "queue");
-        const Plan side_by_side = c.plan(Pass::backward, order, {0, 0}, "head_swizzled:4");
-        EXPECT_GT(side_by_side.residency, head_after_head.residency);
+        const SharedPlan head_after_head = c.plan(Pass::backward, order, {0, 0}, "queue");
+        const SharedPlan side_by_side = c.plan(Pass::backward, order, {0, 0}, "head_swizzled:4");
+        EXPECT_GT(side_by_side->residency, head_after_head->residency);
         c.run(*gpu(), forward, head_after_head);
         const auto bits = c.bits();
         c.run(*gpu(), forward, side_by_side);
@@ -101,7 +101,7 @@ TEST(Launch, EmptyTilesHoldUpNobody) {
       p.q_heads = 80;
       p.kv_heads = 5;
       GpuCase c(p, mask, 1);
-      const Plan forward = c.plan(Pass::forward, "descending");
+      const SharedPlan forward = c.plan(Pass::forward, "descending");
       const auto backward = [&](const std::string& placement) {
         return c.plan(Pass::backward, "descending/split", {0, 0}, placement);
       };
@@ -145,10 +145,11 @@ TEST(Launch, TheCallersWorkspaceGivesTheSameBits) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(1000, 1000);
   GpuCase c(small(mask), mask, 11);
-  const Plan forward = c.plan(Pass::forward, "auto"), backward = c.plan(Pass::backward, "auto");
+  const SharedPlan forward = c.plan(Pass::forward, "auto"),
+                   backward = c.plan(Pass::backward, "auto");
   c.run(*gpu(), forward, backward);
   const auto expected = c.bits();
-  const int64_t bytes = gpu()->callers_workspace_bytes(backward);
+  const int64_t bytes = gpu()->callers_workspace_bytes(*backward);
   ASSERT_GT(bytes, 0);
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, static_cast<size_t>(bytes)), cudaSuccess);
@@ -177,8 +178,8 @@ TEST(Launch, HostTensorsGiveTheSameBits) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(300, 300);
   GpuCase c(small(mask), mask, 4, 8);
-  const Plan forward = c.plan(Pass::forward, "ascending");
-  const Plan backward = c.plan(Pass::backward, "descending");
+  const SharedPlan forward = c.plan(Pass::forward, "ascending");
+  const SharedPlan backward = c.plan(Pass::backward, "descending");
   c.run(*gpu(), forward, backward);
   const auto expected = c.bits();
   for (GpuTensor* output : c.outputs()) output->host.poison();
@@ -225,31 +226,29 @@ TEST(Launch, AKnownPlanIsFoundAgain) {
   p.q_heads = p.kv_heads = 16;
   PlanOptions options;
   options.workers = 132;
-  const Plan plan = make_plan(p, mask, options);
+  const SharedPlan plan = share(make_plan(p, mask, options));
   const cuda::Device& device = cuda::device(0);
   const auto first = cuda::device_plan(device, plan);
   EXPECT_EQ(cuda::device_plan(device, plan), first);
-  EXPECT_EQ(cuda::device_plan(device, Plan(plan)), first) << "a copy is the same plan";
+  EXPECT_NE(cuda::device_plan(device, share(*plan)), first) << "a copy is another plan";
 }
 
 TEST(Launch, PlansThatChangeWithEveryCallStayWholeWhileInUse) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(2048, 2048);
   GpuCase c(small(mask), mask, 3);
-  const Plan backward = c.plan(Pass::backward, "descending");
+  const SharedPlan backward = c.plan(Pass::backward, "descending");
   c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
   const auto expected = c.bits();
   for (GpuTensor* output : {&c.dq, &c.dk, &c.dv}) {
     output->host.poison();
     output->upload();
   }
-  // More plans than a device keeps, and none is waited for: each is uploaded while others run.
+  // Nobody has a plan after its call, and none is waited for: each is uploaded while others run.
   cudaStream_t streams[2];
   for (cudaStream_t& stream : streams) cuda::check(cudaStreamCreate(&stream), "test");
   for (int i = 0; i < 300; ++i) {
-    Plan fresh = backward;
-    fresh.orders = {std::make_shared<const HeadOrder>(*backward.orders.front())};
-    gpu()->backward(fresh, c.backward(), {.stream = streams[i % 2]});
+    gpu()->backward(share(*backward), c.backward(), {.stream = streams[i % 2]});
   }
   for (cudaStream_t stream : streams) {
     gpu()->synchronize({.stream = stream});
@@ -263,8 +262,8 @@ TEST(Launch, ARecordedBackwardTellsOfEveryVisitAndHasTheSameBits) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(1024, 1024);
   GpuCase c(small(mask), mask, 5);
-  const Plan backward = c.plan(Pass::backward, "descending");
-  const cuda::Kernel& kernel = gpu()->kernel(backward);
+  const SharedPlan backward = c.plan(Pass::backward, "descending");
+  const cuda::Kernel& kernel = gpu()->kernel(*backward);
   if (!kernel.records) GTEST_SKIP() << kernel.name << " keeps no record";
   c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
   const auto expected = c.bits();
@@ -281,7 +280,7 @@ TEST(Launch, ARecordedBackwardTellsOfEveryVisitAndHasTheSameBits) {
     reductions += e.kind == TimelineEvent::Kind::reduce;
     if (e.kind == TimelineEvent::Kind::compute) ++visits[{e.q_head, e.q_tile, e.kv_tile}];
   }
-  const int64_t planned = backward.orders.front()->visits();
+  const int64_t planned = backward->orders.front()->visits();
   EXPECT_EQ(std::ssize(visits), planned);
   EXPECT_EQ(reductions, planned);
   for (const auto& [where, times] : visits) EXPECT_EQ(times, 1);

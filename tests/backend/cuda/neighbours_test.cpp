@@ -75,10 +75,10 @@ class Neighbours : public testing::TestWithParam<Setting> {
       p.dtype = dtype;
       if (setting.extras) p.softcap = 1.5, p.dropout = 0.3;
       GpuCase c(p, mask, 17);
-      const Plan forward =
+      const SharedPlan forward =
           c.plan(Pass::forward, "descending", {0, 0}, "auto", 132, setting.arithmetic);
       for (const std::string order : {"descending", "ascending/split"}) {
-        const Plan backward =
+        const SharedPlan backward =
             c.plan(Pass::backward, order, {0, 0}, "auto", 132, setting.arithmetic);
         const auto outputs = [&](const std::vector<float>& values) {
           for (GpuTensor* input : {&c.q, &c.k, &c.v, &c.dout}) {

@@ -34,14 +34,14 @@ TEST_P(Ranks, OfOneGpuHaveTheBitsOfOneDevice) {
     for (int32_t r = 0; r < world; ++r)
       cases.push_back(std::make_unique<GpuCase>(problem, mask, 7));
     GpuCase& first = *cases[0];
-    const Plan forward = first.plan(Pass::forward, "auto");
-    const Plan backward = first.plan(Pass::backward, "auto");
+    const SharedPlan forward = first.plan(Pass::forward, "auto");
+    const SharedPlan backward = first.plan(Pass::backward, "auto");
     first.run(*gpu(), forward, backward);
     const auto expected = first.bits();
     const DistOptions options{.world = world, .strategy = GetParam()};
-    const Sharding sharding = make_sharding(forward, backward, mask, options);
-    const DistPlan dealt_forward = make_dist_plan(forward, sharding, options);
-    const DistPlan dealt_backward = make_dist_plan(backward, sharding, options);
+    const Sharding sharding = make_sharding(*forward, *backward, mask, options);
+    const DistPlan dealt_forward = make_dist_plan(*forward, sharding, options);
+    const DistPlan dealt_backward = make_dist_plan(*backward, sharding, options);
     for (const auto& c : cases) c->poison();
 
     Lines lines(world);

@@ -31,8 +31,8 @@ Repeats::~Repeats() {
   cudaFree(count_);
 }
 
-int64_t Repeats::differing(const cuda::CudaBackend& backend, const Plan& forward,
-                           const Plan& backward, void* stream, int64_t times,
+int64_t Repeats::differing(const cuda::CudaBackend& backend, const SharedPlan& forward,
+                           const SharedPlan& backward, void* stream, int64_t times,
                            const std::function<void(int64_t)>& before) {
   auto* const on = static_cast<cudaStream_t>(stream);
   const RunOptions options{.stream = stream};

@@ -18,8 +18,9 @@ class Repeats {
 
   /// Runs both passes `times` times on outputs of NaN, calling `before(i)` ahead of run i, and
   /// returns in how many 16-bit words the outputs differed, over all runs. Waits at the end only.
-  int64_t differing(const cuda::CudaBackend& backend, const Plan& forward, const Plan& backward,
-                    void* stream, int64_t times, const std::function<void(int64_t)>& before = {});
+  int64_t differing(const cuda::CudaBackend& backend, const SharedPlan& forward,
+                    const SharedPlan& backward, void* stream, int64_t times,
+                    const std::function<void(int64_t)>& before = {});
 
  private:
   GpuCase& case_;

@@ -25,12 +25,12 @@ class Replayed {
     SCOPED_TRACE(fmt::format(
         "{} {} q_len {} kv_len {} heads {}:{} of {}, world {} strategy {} "
         "shard '{}' order {}",
-        forward_.arithmetic, case_.mask.name(), case_.problem.q_len, case_.problem.kv_len,
+        forward_->arithmetic, case_.mask.name(), case_.problem.q_len, case_.problem.kv_len,
         case_.problem.q_heads, case_.problem.kv_heads, case_.problem.head_dim, options.world,
-        options.strategy, options.shard, backward_.orders.front()->name));
-    const Sharding sharding = make_sharding(forward_, backward_, case_.mask, options);
-    const DistPlan forward = make_dist_plan(forward_, sharding, options);
-    const DistPlan backward = make_dist_plan(backward_, sharding, options);
+        options.strategy, options.shard, backward_->orders.front()->name));
+    const Sharding sharding = make_sharding(*forward_, *backward_, case_.mask, options);
+    const DistPlan forward = make_dist_plan(*forward_, sharding, options);
+    const DistPlan backward = make_dist_plan(*backward_, sharding, options);
     verify(forward);
     verify(backward);
     case_.poison();
@@ -53,7 +53,7 @@ class Replayed {
   }
 
   GpuCase case_;
-  Plan forward_, backward_;
+  SharedPlan forward_, backward_;
   std::vector<std::vector<uint8_t>> expected_;
 };
 

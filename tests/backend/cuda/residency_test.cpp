@@ -55,10 +55,10 @@ struct Gradients {
 struct Rotating {
   Rotating(const Mask& mask, int64_t head_dim, const std::string& order)
       : c(problem_of(mask, head_dim, 1), mask, 5), order(order) {
-    whole = std::make_shared<Plan>(c.plan(Pass::backward, order));
+    whole = c.plan(Pass::backward, order);
     gpu()->forward(c.plan(Pass::forward, "ascending"), c.forward(), {});
     Gradients gradients(c.problem);
-    gpu()->backward(*whole, gradients.of(c), {});
+    gpu()->backward(whole, gradients.of(c), {});
     gpu()->synchronize({});
     expected = gradients.bits();
   }
@@ -73,7 +73,7 @@ struct Rotating {
 
   GpuCase c;
   std::string order;
-  std::shared_ptr<Plan> whole;
+  SharedPlan whole;
   std::vector<std::vector<uint8_t>> expected;
 };
 
@@ -160,7 +160,7 @@ void expect_same_in_eight_multiprocessors(const std::vector<int64_t>& documents,
   gpu()->synchronize({.stream = stream});
   EXPECT_EQ(got.bits(), expected.bits());
   if (whole.residency > context.multiprocessors() && gpu()->kernel_name(whole) == "sm90.backward") {
-    EXPECT_THROW(gpu()->backward(whole, got.of(c), {.stream = stream}), Error)
+    EXPECT_THROW(gpu()->backward(share(whole), got.of(c), {.stream = stream}), Error)
         << "a plan that needs more than its stream has";
     gpu()->synchronize({.stream = stream});
   }
@@ -196,7 +196,7 @@ TEST(Residency, StreamsOfMixedPrioritiesEnd) {
       }
       for (int call = 0; call < 200; ++call) {
         const auto s = static_cast<size_t>(call % streams);
-        gpu()->backward(*all[s]->whole, gradients[s]->of(all[s]->c),
+        gpu()->backward(all[s]->whole, gradients[s]->of(all[s]->c),
                         {.stream = stream[s], .wait_limit = kLimit});
       }
       for (size_t s = 0; s < stream.size(); ++s) {
@@ -232,7 +232,7 @@ TEST(Residency, LaunchesThatShareWhatComesFreeEnd) {
   {
     Occupied occupied(all, Occupied::By::most_shared);
     for (int s = 0; s < 3; ++s) {
-      gpu()->backward(*rotating.whole, gradients[static_cast<size_t>(s)]->of(rotating.c),
+      gpu()->backward(rotating.whole, gradients[static_cast<size_t>(s)]->of(rotating.c),
                       {.stream = stream[s], .wait_limit = 1});
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its small kernels have run
       occupied.leave((s + 1) * all / 3);
@@ -259,7 +259,7 @@ TEST(Residency, GraphsReplayBesideCalls) {
   for (size_t s = 0; s < 2; ++s) {
     cudaGraph_t graph;
     cuda::check(cudaStreamBeginCapture(stream[s], cudaStreamCaptureModeGlobal), "test");
-    gpu()->backward(*all[s]->whole, gradients[s]->of(all[s]->c),
+    gpu()->backward(all[s]->whole, gradients[s]->of(all[s]->c),
                     {.stream = stream[s], .wait_limit = kLimit});
     cuda::check(cudaStreamEndCapture(stream[s], &graph), "test");
     cuda::check(cudaGraphInstantiate(&executable[s], graph, 0), "test");
@@ -270,7 +270,7 @@ TEST(Residency, GraphsReplayBesideCalls) {
     if (s < 2) {
       cuda::check(cudaGraphLaunch(executable[s], stream[s]), "test");
     } else {
-      gpu()->backward(*all[s]->whole, gradients[s]->of(all[s]->c),
+      gpu()->backward(all[s]->whole, gradients[s]->of(all[s]->c),
                       {.stream = stream[s], .wait_limit = kLimit});
     }
   }
@@ -282,13 +282,6 @@ TEST(Residency, GraphsReplayBesideCalls) {
   for (cudaStream_t s : stream) cudaStreamDestroy(s);
 }
 
-/// A plan that no device has seen.
-Plan fresh(const Plan& plan) {
-  Plan copy = plan;
-  copy.orders = {std::make_shared<const HeadOrder>(*plan.orders.front())};
-  return copy;
-}
-
 uint64_t plan_bytes() {
   uint64_t used = 0;
   cuda::check(cudaMemPoolGetAttribute(cuda::device(0).plans, cudaMemPoolAttrUsedMemCurrent, &used),
@@ -296,21 +289,46 @@ uint64_t plan_bytes() {
   return used;
 }
 
+TEST(Plans, GoWithTheirOwners) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(2048, 2048);
+  GpuCase c(problem_of(mask, 128, 1), mask, 3);
+  gpu()->forward(c.plan(Pass::forward, "descending"), c.forward(), {});
+  const SharedPlan kept = c.plan(Pass::backward, "descending");
+  const auto bytes_with_one_more = [&] {
+    gpu()->backward(share(*kept), c.backward(), {});
+    gpu()->synchronize({});
+    cuda::check(cudaDeviceSynchronize(), "test");
+    return plan_bytes();
+  };
+  bytes_with_one_more();  // frees what other tests have left
+  const uint64_t least = bytes_with_one_more();
+  for (int i = 0; i < 20; ++i) EXPECT_LE(bytes_with_one_more(), least);
+  std::vector<SharedPlan> many;
+  for (int i = 0; i < 20; ++i) {
+    many.push_back(share(*kept));
+    gpu()->backward(many.back(), c.backward(), {});
+  }
+  EXPECT_GT(bytes_with_one_more(), least);
+  many.clear();
+  EXPECT_LE(bytes_with_one_more(), least);
+}
+
 TEST(Plans, OfDestroyedGraphsAreFreed) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(2048, 2048);
   GpuCase c(problem_of(mask, 128, 1), mask, 3);
-  const Plan backward = c.plan(Pass::backward, "descending");
+  const SharedPlan backward = c.plan(Pass::backward, "descending");
   c.run(*gpu(), c.plan(Pass::forward, "descending"), backward);
   const auto expected = c.bits();
   cudaStream_t stream;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test");
-  uint64_t full = 0;  // bytes with as many plans as are kept
+  uint64_t full = 0;  // bytes of the plans of some graphs
   for (int i = 0; i < 200; ++i) {
     cudaGraph_t graph;
     cudaGraphExec_t executable;
     cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "test");
-    gpu()->backward(fresh(backward), c.backward(), {.stream = stream});
+    gpu()->backward(share(*backward), c.backward(), {.stream = stream});
     cuda::check(cudaStreamEndCapture(stream, &graph), "test");
     cuda::check(cudaGraphInstantiate(&executable, graph, 0), "test");
     cuda::check(cudaGraphDestroy(graph), "test");
@@ -327,7 +345,7 @@ TEST(Plans, OfDestroyedGraphsAreFreed) {
   // A thread of the driver lets the plans go, in its own time.
   uint64_t used = 0;
   for (int attempt = 0; attempt < 50; ++attempt) {
-    gpu()->backward(fresh(backward), c.backward(), {.stream = stream});
+    gpu()->backward(share(*backward), c.backward(), {.stream = stream});
     gpu()->synchronize({.stream = stream});
     cuda::check(cudaDeviceSynchronize(), "test");
     used = plan_bytes();
@@ -338,15 +356,15 @@ TEST(Plans, OfDestroyedGraphsAreFreed) {
   cudaStreamDestroy(stream);
 }
 
-// Threads share plans of equal size that differ, and more come than a device keeps while none that
-// was launched has run. Each launch has gradients of its own: a later one would hide its error.
+// Threads share plans of equal size that differ, and all are let go while none that was launched
+// has run. Each launch has gradients of its own: a later one would hide its error.
 TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(2048, 2048);
   GpuCase c(problem_of(mask, 128, 1), mask, 3);
   gpu()->forward(c.plan(Pass::forward, "descending"), c.forward(), {});
-  constexpr size_t kOrders = 3, kThreads = 4;  // 64 plans are kept, no multiple of kOrders
-  std::array<Plan, kOrders> plan;
+  constexpr size_t kOrders = 3, kThreads = 4;
+  std::array<SharedPlan, kOrders> plan;
   std::array<std::vector<std::vector<uint8_t>>, kOrders> expected;
   for (size_t o = 0; o < kOrders; ++o) {
     plan[o] = c.plan(Pass::backward, std::array{"ascending", "descending", "right_to_left"}[o]);
@@ -355,10 +373,11 @@ TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
     gpu()->synchronize({});
     expected[o] = gradients.bits();
   }
-  std::vector<Plan> plans;
-  for (size_t i = 0; i < 90; ++i) plans.push_back(fresh(plan[i % kOrders]));
+  constexpr size_t kPlans = 90;
+  std::vector<SharedPlan> plans;
+  for (size_t i = 0; i < kPlans; ++i) plans.push_back(share(*plan[i % kOrders]));
   std::vector<std::unique_ptr<Gradients>> gradients;  // of each thread and plan
-  for (size_t i = 0; i < kThreads * plans.size(); ++i)
+  for (size_t i = 0; i < kThreads * kPlans; ++i)
     gradients.push_back(std::make_unique<Gradients>(c.problem));
   std::array<std::string, kThreads> failed;
   std::optional<Occupied> occupied(cuda::device(0).multiprocessors);
@@ -374,8 +393,8 @@ TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
         }
       };
       attempt([&] {
-        for (size_t i = 0; i < plans.size(); ++i)
-          gpu()->backward(plans[i], gradients[t * plans.size() + i]->of(c),
+        for (size_t i = 0; i < kPlans; ++i)
+          gpu()->backward(plans[i], gradients[t * kPlans + i]->of(c),
                           {.stream = cudaStreamPerThread});
       });
       launched.count_down();
@@ -383,17 +402,22 @@ TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
     });
   }
   launched.wait();
+  plans.clear();
   // Plans that are made meanwhile take the memory that comes free, wherever in the pool it lies.
-  for (size_t i = 0; i < 5000; ++i) cuda::device_plan(cuda::device(0), fresh(plan[i % kOrders]));
+  std::vector<SharedPlan> later;
+  for (size_t i = 0; i < 5000; ++i) {
+    later.push_back(share(*plan[i % kOrders]));
+    cuda::device_plan(cuda::device(0), later.back());
+  }
   EXPECT_TRUE(occupied->holds()) << "some had run before all were launched";
   occupied.reset();
   for (std::thread& thread : threads) thread.join();
   for (size_t t = 0; t < kThreads; ++t) {
     EXPECT_EQ(failed[t], "");
     size_t differ = 0;
-    for (size_t i = 0; i < plans.size(); ++i)
-      differ += gradients[t * plans.size() + i]->bits() != expected[i % kOrders];
-    EXPECT_EQ(differ, 0) << "of " << plans.size() << " launches of thread " << t;
+    for (size_t i = 0; i < kPlans; ++i)
+      differ += gradients[t * kPlans + i]->bits() != expected[i % kOrders];
+    EXPECT_EQ(differ, 0) << "of " << kPlans << " launches of thread " << t;
   }
 }
 

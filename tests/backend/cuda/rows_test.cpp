@@ -108,8 +108,8 @@ class Sequence {
     options.order = "auto";
     options.arithmetic = arithmetic;
     const Mask mask("rows", "{}", std::move(variants), std::move(variant_of), batch, 1);
-    const Plan plan = make_plan(p, mask, options);
-    gpu()->forward(plan, {q.view(), k.view(), v.view(), o.view(), lse.rows()}, {});
+    gpu()->forward(share(make_plan(p, mask, options)),
+                   {q.view(), k.view(), v.view(), o.view(), lse.rows()}, {});
     gpu()->synchronize({});
     return {o.download(), lse.download()};
   }

@@ -65,9 +65,9 @@ TEST_P(Small, Kernels) {
     p.q_heads = p.kv_heads * group;
     p.dtype = kind.dtype;
     GpuCase c(p, causal, 3);
-    const Plan backward =
+    const SharedPlan backward =
         plan(c, Pass::backward, group == 1 ? "descending" : "descending/split", "queue", 4);
-    const auto [heads, queries] = live_heads(backward);
+    const auto [heads, queries] = live_heads(*backward);
     ASSERT_LT(heads, p.batch * p.kv_heads);
     if (group > 1) {
       ASSERT_LT(queries, group);

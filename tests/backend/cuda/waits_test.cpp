@@ -16,28 +16,28 @@ namespace {
 constexpr double kLimit = 0.3;  // seconds
 
 /// `good` with a KV tile 1 that believes to be addend 2 of its rows: nobody ever is addend 1.
-Plan never_comes(const Plan& good) {
-  Plan bad = good;
-  auto order = std::make_shared<HeadOrder>(*good.orders.front());
+SharedPlan never_comes(const SharedPlan& good) {
+  Plan bad = *good;
+  auto order = std::make_shared<HeadOrder>(*good->orders.front());
   for (const Chain& chain : order->chains) {
     if (chain.tile != 1) continue;
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++order->runs.unpacked()[r].addend;
   }
   bad.orders = {order};
-  return bad;
+  return share(std::move(bad));
 }
 
 /// `good` with first chains of shared tiles that believe to be second: nobody ever is first.
-Plan part_never_comes(const Plan& good) {
-  Plan bad = good;
-  auto order = std::make_shared<HeadOrder>(*good.orders.front());
+SharedPlan part_never_comes(const SharedPlan& good) {
+  Plan bad = *good;
+  auto order = std::make_shared<HeadOrder>(*good->orders.front());
   int32_t changed = 0;
   for (Chain& chain : order->chains) {
     if (chain.addends > 1 && chain.addend == 0) chain.addend = 1, ++changed;
   }
   EXPECT_GT(changed, 0);
   bad.orders = {order};
-  return bad;
+  return share(std::move(bad));
 }
 
 Problem two_heads(const Mask& mask, int64_t head_dim) {
@@ -130,8 +130,8 @@ TEST(Waits, AnExpiredOneMakesAllGradientsNan) {
   for (const int64_t head_dim : {64, 128, 192}) {
     for (const int64_t gap : {0, 8}) {
       GpuCase c(two_heads(mask, head_dim), mask, 1, gap);
-      const Plan good = c.plan(Pass::backward, "ascending"), bad = never_comes(good);
-      const Plan forward = c.plan(Pass::forward, "ascending");
+      const SharedPlan good = c.plan(Pass::backward, "ascending"), bad = never_comes(good);
+      const SharedPlan forward = c.plan(Pass::forward, "ascending");
       c.run(*gpu(), forward, good);
       const auto expected = c.bits();
       const std::vector<GpuTensor*> gradients{&c.dq, &c.dk, &c.dv};
@@ -158,7 +158,7 @@ TEST(Waits, AnExpiredOneInAGraphMakesAllGradientsNan) {
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test");
   for (const int64_t head_dim : {64, 128, 192}) {
     GpuCase c(two_heads(mask, head_dim), mask, 1);
-    const Plan good = c.plan(Pass::backward, "ascending");
+    const SharedPlan good = c.plan(Pass::backward, "ascending");
     c.run(*gpu(), c.plan(Pass::forward, "ascending"), good);
     const auto expected = c.bits();
     cudaGraph_t graph;
@@ -184,12 +184,12 @@ TEST(Waits, ThoseForSharedTilesExpireToo) {
   const Mask mask = masks::full(256, 512), rows = masks::full(256, 8192);
   for (const int64_t head_dim : {64, 128, 192}) {
     GpuCase c(problem_of(mask, head_dim, 1), mask, 2);
-    const Plan keys = part_never_comes(c.plan(Pass::backward, "ascending/split"));
+    const SharedPlan keys = part_never_comes(c.plan(Pass::backward, "ascending/split"));
     c.run(*gpu(), c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, "ascending"));
     expect_given_up("keys", {&c.dq, &c.dk, &c.dv}, nullptr, "dK and dV of tile",
                     [&] { gpu()->backward(keys, c.backward(), {.wait_limit = kLimit}); });
     GpuCase f(two_heads(rows, head_dim), rows, 3);
-    const Plan split = part_never_comes(f.plan(Pass::forward, "ascending/split"));
+    const SharedPlan split = part_never_comes(f.plan(Pass::forward, "ascending/split"));
     expect_given_up("rows", {&f.o, &f.lse}, nullptr, "O of tile",
                     [&] { gpu()->forward(split, f.forward(), {.wait_limit = kLimit}); });
   }
@@ -199,11 +199,11 @@ TEST(Waits, CtasThatFindNoRoomEndTheLaunch) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(4096, 4096);  // whose 32 chains of a head rotate
   GpuCase c(problem_of(mask, 128), mask, 4);
-  const Plan backward = c.plan(Pass::backward, "shift", {0, 0}, "queue");
-  if (gpu()->kernel_name(backward) != "sm90.backward") GTEST_SKIP() << "several CTAs fit";
+  const SharedPlan backward = c.plan(Pass::backward, "shift", {0, 0}, "queue");
+  if (gpu()->kernel_name(*backward) != "sm90.backward") GTEST_SKIP() << "several CTAs fit";
   const int all = cuda::device(0).multiprocessors;
-  ASSERT_EQ(backward.residency, 32);
-  ASSERT_FALSE(cuda::must_start_together(backward.residency, all));
+  ASSERT_EQ(backward->residency, 32);
+  ASSERT_FALSE(cuda::must_start_together(backward->residency, all));
   cudaStream_t stream;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test");
   c.run(*gpu(), c.plan(Pass::forward, "ascending"), backward, stream);
@@ -233,7 +233,7 @@ TEST(Waits, ALimitIsATime) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(128, 128);
   GpuCase c(two_heads(mask, 128), mask, 1);
-  const Plan plan = c.plan(Pass::forward, "ascending");
+  const SharedPlan plan = c.plan(Pass::forward, "ascending");
   for (const double limit : {-1.0, 2e9, std::nan("")}) {
     const std::string message =
         error_of([&] { gpu()->forward(plan, c.forward(), {.wait_limit = limit}); });
