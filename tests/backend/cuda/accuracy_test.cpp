@@ -35,15 +35,7 @@ Outcome run_case(uint64_t number, void* stream) {
   try {
     GpuCase c(r.problem, r.mask, number, r.gap);
     const SharedPlan forward = c.plan(Pass::forward, r.forward_order, r.forward_tile);
-    const SharedPlan backward = [&] {
-      try {
-        const SharedPlan plan =
-            c.plan(Pass::backward, r.backward_order, r.backward_tile, r.placement);
-        if (plan->residency <= 64) return plan;
-      } catch (const Error&) {  // this placement needs more workers at once than there are
-      }
-      return c.plan(Pass::backward, r.backward_order, r.backward_tile);
-    }();
+    const SharedPlan backward = backward_plan(r, c);
     outcome.hopper = gpu()->kernel_name(*backward) == "sm90.backward";
     outcome.extras = r.problem.softcap != 0 || r.problem.dropout != 0;
     c.run(*gpu(), forward, backward, stream);

@@ -172,26 +172,31 @@ std::vector<std::vector<uint8_t>> GpuCase::bits() {
   return all;
 }
 
-Check GpuCase::check() {
-  return check_backward(
-      problem, mask,
-      {q.host.view(), k.host.view(), v.host.view(), o.host.view(), dout.host.view(),
-       lse.host.row_view(), dq.host.view(), dk.host.view(), dv.host.view()},
-      Selection::all(problem), 1);
+Check GpuCase::check(Pass pass, const std::optional<Selection>& rows) {
+  const BackwardTensors t{q.host.view(),  k.host.view(),    v.host.view(),
+                          o.host.view(),  dout.host.view(), lse.host.row_view(),
+                          dq.host.view(), dk.host.view(),   dv.host.view()};
+  const Selection of = rows ? *rows : Selection::all(problem);
+  const int threads = rows ? 0 : 1;  // whole problems are small, and checked side by side
+  if (pass == Pass::backward) return check_backward(problem, mask, t, of, threads);
+  return check_forward(problem, mask, {t.q, t.k, t.v, t.o, t.lse}, of, threads);
 }
 
-std::string GpuCase::examine(double& worst_ratio) {
-  const Check check = this->check();
+std::string GpuCase::examine(double& worst_ratio, Pass pass, const std::optional<Selection>& rows) {
+  const Check check = this->check(pass, rows);
   // LSE comes from scores as large as it or the cap, which tensor cores add with truncation: 16 ulp
   // of that (2e-6 of it) are rounding. The largest seen is 12.
   const double lse_error = std::abs(check.lse.got - check.lse.expected);
   const double ulp = 1.2e-7 * std::max(std::abs(check.lse.expected), problem.softcap);
   const bool within_ulps = check.lse.nonfinite_mismatches == 0 && lse_error <= 16 * ulp;
-  worst_ratio = std::max({check.o.ratio, check.dq->ratio, check.dk->ratio, check.dv->ratio,
-                          within_ulps ? 0 : check.lse.ratio});
-  std::string wrong = describe("o", check.o) + (within_ulps ? "" : describe("lse", check.lse)) +
-                      describe("dq", *check.dq) + describe("dk", *check.dk) +
-                      describe("dv", *check.dv);
+  worst_ratio = std::max(check.o.ratio, within_ulps ? 0 : check.lse.ratio);
+  std::string wrong = describe("o", check.o) + (within_ulps ? "" : describe("lse", check.lse));
+  for (const auto& [name, gradient] :
+       {std::pair{"dq", &check.dq}, {"dk", &check.dk}, {"dv", &check.dv}}) {
+    if (!*gradient) continue;
+    worst_ratio = std::max(worst_ratio, (*gradient)->ratio);
+    wrong += describe(name, **gradient);
+  }
   for (GpuTensor* output : outputs()) {
     if (!output->host.guards_intact()) wrong += "a write outside an output; ";
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,10 +90,12 @@ struct GpuCase {
   void poison();
   /// Bytes of all outputs, as they came back: o, lse, dq, dk, dv.
   std::vector<std::vector<uint8_t>> bits();
-  /// The outputs against the double reference.
-  Check check();
-  /// What is wrong with the outputs against the reference; empty when nothing is.
-  std::string examine(double& worst_ratio);
+  /// The outputs of a pass, of a backward the forward's too, against the double reference, whole or
+  /// in some rows.
+  Check check(Pass pass = Pass::backward, const std::optional<Selection>& rows = {});
+  /// What is wrong with them; empty when nothing is.
+  std::string examine(double& worst_ratio, Pass pass = Pass::backward,
+                      const std::optional<Selection>& rows = {});
 };
 
 }  // namespace verbatim::test

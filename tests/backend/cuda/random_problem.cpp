@@ -117,6 +117,20 @@ RandomProblem random_problem(uint64_t number) {
           .gap = random.chance(0.3) ? 8 * random.between(1, 3) : 0};
 }
 
+SharedPlan backward_plan(const RandomProblem& r, const GpuCase& c, const std::string& arithmetic) {
+  constexpr int32_t kWorkers = 132, kMost = 64;
+  const auto placed = [&](const std::string& placement) {
+    return c.plan(Pass::backward, r.backward_order, r.backward_tile, placement, kWorkers,
+                  arithmetic);
+  };
+  try {
+    const SharedPlan plan = placed(r.placement);
+    if (plan->residency <= kMost) return plan;
+  } catch (const Error&) {
+  }
+  return placed("auto");
+}
+
 std::string RandomProblem::text() const {
   return fmt::format("{} {} {} {} {}", to_json(problem), mask.name(), forward_order, backward_order,
                      placement);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "backend/cuda/gpu_case.h"
 #include "verbatim/mask.h"
 #include "verbatim/schedule.h"
 
@@ -20,5 +21,10 @@ struct RandomProblem {
   std::string text() const;
 };
 RandomProblem random_problem(uint64_t number);
+
+/// The plan of its backward, in the usual placement where its own needs more workers at once than
+/// every GPU has.
+SharedPlan backward_plan(const RandomProblem& r, const GpuCase& c,
+                         const std::string& arithmetic = gpu_arithmetic());
 
 }  // namespace verbatim::test
