@@ -329,7 +329,8 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
     maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
-    const float decay = exp2_approximately(fmaf(maxima(i), unit, -base));
+    // Not fused: while the maximum stays this is 1, not the rounding of `base` once a visit.
+    const float decay = exp2_approximately(maxima(i) * unit - base);
     maxima(i) = maximum;
     float sum = 0;  // of the visit alone: one long sum would lose digits with every visit
     CUTE_UNROLL
