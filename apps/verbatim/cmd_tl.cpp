@@ -120,9 +120,10 @@ struct ReasonCommand {
         ->required()
         ->type_name("FILE")
         ->check(why_not_writable);
-    sub.add_option("--tile-q", tile_q, "Queries per tile (default: the contract's)")
+    sub.add_option("--tile-q", tile_q, "Queries per tile (default: by target and head dim)")
         ->type_name("N");
-    sub.add_option("--tile-kv", tile_kv, "Keys per tile (default: the contract's)")->type_name("N");
+    sub.add_option("--tile-kv", tile_kv, "Keys per tile (default: by target and head dim)")
+        ->type_name("N");
     problem.add_to(sub);
     sub.footer(
         "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output "

@@ -6,44 +6,51 @@
 namespace verbatim::tl {
 
 Copies::Copies(const Kernel& kernel) : kernel_(kernel) {
-  const std::vector<Step>& visit = kernel.visit;
-  const auto position = [&](const Step& step) { return static_cast<size_t>(&step - visit.data()); };
-  for (const Step& step : visit) {
-    if (step.kind == Step::Kind::wait) waits_.push_back(position(step));
+  for (const Step& step : kernel.visit) {
+    if (step.kind == Step::Kind::wait) barriers_.push_back(place_of(step));
     if (step.kind != Step::Kind::load || !kernel.variables[step.out].staged) continue;
     Tile tile{step.out, 0, 0};
-    for (const Step& other : visit) {
-      if (other.kind == Step::Kind::wait && other.a == step.out) tile.wait = position(other);
+    for (const Step& other : kernel.visit) {
+      if (other.kind == Step::Kind::wait && other.a == step.out) tile.wait = place_of(other);
       if (other.kind == Step::Kind::compute && (other.a == step.out || other.b == step.out))
-        tile.last_read = position(other);
+        tile.last_read = place_of(other);
     }
     tiles_.push_back(tile);
   }
+  starts_ = std::ranges::any_of(tiles_, [&](const Tile& tile) {
+    return std::ranges::any_of(at(tile.wait), [&](const Refill& refill) {
+      return refill.tile == tile.variable && refill.ahead == 0;  // behind what waits for it
+    });
+  });
+  if (starts_) barriers_.insert(barriers_.begin(), 0);
   // As if the loop had begun earlier, with visits that are not there.
-  for (int64_t visit_number = -kernel.stages; visit_number < 0; ++visit_number)
-    for (const size_t wait : waits_)
-      for (const Refill& refill : at(wait))
-        if (visit_number + refill.ahead >= 0)
-          first_.push_back({refill.tile, visit_number + refill.ahead});
+  for (int64_t visit = -kernel.stages; visit < 0; ++visit)
+    for (const size_t barrier : barriers_)
+      for (const Refill& refill : at(barrier))
+        if (visit + refill.ahead >= 0) first_.push_back({refill.tile, visit + refill.ahead});
 }
 
-std::vector<Copies::Refill> Copies::at(size_t wait) const {
+size_t Copies::place_of(const Step& step) const {
+  const auto found = std::ranges::find(kernel_.visit, &step, [](const Step& s) { return &s; });
+  return static_cast<size_t>(found - kernel_.visit.begin()) + 1;
+}
+
+std::vector<Copies::Refill> Copies::at(size_t barrier) const {
   std::vector<Refill> refills;
-  if (waits_.empty()) return refills;  // nothing that is copied is read
+  if (barriers_.empty()) return refills;  // nothing that is copied is read
   for (const Tile& tile : tiles_) {
-    // The first Wait behind the last reader, in this visit or the next.
-    const auto behind = std::ranges::upper_bound(waits_, tile.last_read);
-    if (behind == waits_.end() ? wait == waits_.front() : wait == *behind)
+    // The first barrier behind the last reader, in this visit or the next.
+    const auto behind = std::ranges::upper_bound(barriers_, tile.last_read);
+    if (behind == barriers_.end() ? barrier == barriers_.front() : barrier == *behind)
       refills.push_back(
-          {tile.variable, behind == waits_.end() ? kernel_.stages - 1 : kernel_.stages});
+          {tile.variable, behind == barriers_.end() ? kernel_.stages - 1 : kernel_.stages});
   }
   return refills;
 }
 
 std::vector<Copies::Refill> Copies::behind(const Step& wait) const {
-  const auto place = std::ranges::find(kernel_.visit, &wait, [](const Step& s) { return &s; });
-  if (place == kernel_.visit.end()) return {};
-  return at(static_cast<size_t>(place - kernel_.visit.begin()));
+  const size_t place = place_of(wait);
+  return place > kernel_.visit.size() ? std::vector<Refill>{} : at(place);
 }
 
 int64_t Copies::pending(const Step& wait) const {
@@ -57,19 +64,13 @@ int64_t Copies::pending(const Step& wait) const {
   for (const Refill& refill : first_) started.emplace_back(refill.tile, refill.ahead);
   for (const Step& step : kernel_.before)
     if (&step == &wait) return since(wait.a, 0);
+  const size_t place = place_of(wait);
   for (int64_t visit = 0;; ++visit)
-    for (const size_t position : waits_) {
-      if (visit > kernel_.stages && &kernel_.visit[position] == &wait) return since(wait.a, visit);
-      for (const Refill& refill : at(position))
+    for (const size_t barrier : barriers_) {
+      if (visit > kernel_.stages && barrier == place) return since(wait.a, visit);
+      for (const Refill& refill : at(barrier))
         started.emplace_back(refill.tile, visit + refill.ahead);
     }
-}
-
-int Copies::without_room() const {
-  for (const Tile& tile : tiles_)
-    for (const Refill& refill : at(tile.wait))
-      if (refill.tile == tile.variable && refill.ahead == 0) return tile.variable;
-  return -1;
 }
 
 }  // namespace verbatim::tl

@@ -23,7 +23,8 @@ struct Gpu {
   int arch;              // compute capability: 80
   const char* features;  // in tiles.cuh
 };
-constexpr std::array kGpus{Gpu{"a100", 80, "Sm80"}, Gpu{"l40s", 89, "Sm80"}};
+constexpr std::array kGpus{Gpu{"a100", 80, "Sm80"}, Gpu{"l40s", 89, "Sm80"}, Gpu{"t4", 75, "Sm75"},
+                           Gpu{"rtx8000", 75, "Sm75"}};
 
 const Gpu& gpu_of(const std::string& target) {
   const auto found =

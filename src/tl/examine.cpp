@@ -262,7 +262,7 @@ void Examiner::load(const Move& m, const Tensor& tensor, std::vector<Step>& step
   const int out = write(made.text, m.to, made.at, tensor.tile());
   if (m.to == Memory::shared) {
     kernel_.variables[out].staged = loop_ != nullptr;
-    states_[out].arriving = target_ && target_->async_copies && !options_.sketch;
+    states_[out].arriving = target_ && !options_.sketch;
     states_[out].arrives_in_loop = loop_ != nullptr;
   }
   steps.push_back({.kind = Step::Kind::load, .out = out, .tensor = &tensor, .at = at_->at});

@@ -25,12 +25,17 @@ struct Choice {
 };
 
 /// The tile to begin with: the contract's, but in a forward of mma.sync one that four warps hold. A
-/// warp then has 32 queries, and reads K and V half as often as with 16.
+/// warp then has 32 queries, and reads K and V half as often as with 16. Copies that are not in the
+/// background take registers, too.
 TileShape first_tile(const Target& target, const Problem& problem, Pass pass) {
   const int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
   if (target.mma.warps > 1 || pass == Pass::backward || head_dim > 128)
     return default_tile(problem, pass);
-  return {128, head_dim > 64 ? 64 : 128};
+  return {128, head_dim > 64 || !target.async_copies ? 64 : 128};
+}
+
+bool asks_for_tile(const ReasonOptions& options) {
+  return options.tile.q > 0 || options.tile.kv > 0;
 }
 
 /// CTAs that a multiprocessor holds at once.
@@ -110,7 +115,8 @@ class Explanation {
       if (const Allocate* a = std::get_if<Allocate>(&s.node)) why = of(*a);
       if (std::holds_alternative<Reshape>(s.node))
         why = fmt::format("a product becomes a factor, rounded to {}", to_string(kernel_.dtype));
-      if (std::holds_alternative<Wait>(s.node)) why = "for its copy in the background";
+      if (std::holds_alternative<Wait>(s.node))
+        why = target_.async_copies ? "for its copy in the background" : "for every thread's part";
       if (s.comment.empty()) s.comment = why;
       if (Loop* loop = std::get_if<Loop>(&s.node)) {
         if (s.comment.empty()) s.comment = "the visits of a chain, in the plan's order";
@@ -134,8 +140,9 @@ class Explanation {
 
   std::string whose_tile() const {
     if (kernel_.tile == default_tile(options_.problem, kernel_.pass)) return "the contract's";
-    const bool first = kernel_.tile == first_tile(target_, options_.problem, kernel_.pass);
-    return first ? "so that a warp has 32 queries" : "as asked for";
+    if (kernel_.tile == first_tile(target_, options_.problem, kernel_.pass))
+      return "so that a warp has 32 queries";
+    return asks_for_tile(options_) ? "as asked for" : "the largest that fits";
   }
 
   std::string why_stages() const {
@@ -146,7 +153,7 @@ class Explanation {
     ++more.stages;
     if (kernel_.stages == kMostStages)
       return "the next visit's tiles arrive during this one; shared memory: " + room;
-    if (const int64_t ctas = residents(kernel_); ctas > residents(more))
+    if (const int64_t ctas = residents(kernel_), fewer = residents(more); 0 < fewer && fewer < ctas)
       return fmt::format("so that {} CTAs run at once; shared memory: {}", ctas, room);
     return fmt::format("two would take {}; shared memory: {}", kib(shared_bytes(more)), room);
   }
@@ -187,7 +194,11 @@ class Reasoning {
   std::string run() {
     check_dtype();
     std::vector<Diagnostic> faults;
-    if (const std::optional<Examined> found = first_that_fits(tile_, &faults)) {
+    std::optional<Examined> found = first_that_fits(tile_, &faults);
+    const TileShape largest = found ? tile_ : largest_tile();
+    if (!found && !asks_for_tile(options_) && largest.q > 0)
+      found = first_that_fits(largest, nullptr);
+    if (found) {
       Program chosen = found->program;
       Explanation(found->kernel, options_).add_to(chosen.statements);
       return to_string(chosen);
@@ -197,7 +208,9 @@ class Reasoning {
                 {"tile",
                  fmt::format("tiles of {} x {}, head dims {} and {}", tile_.q, tile_.kv,
                              options_.problem.head_dim, options_.problem.head_dim_v),
-                 faults.front().right, nearest_tile()});
+                 faults.front().right,
+                 largest.q > 0 ? fmt::format("--tile-q {} --tile-kv {}", largest.q, largest.kv)
+                               : "head dims that are multiples of 16"});
   }
 
  private:
@@ -225,7 +238,7 @@ class Reasoning {
           continue;
         }
         if (!best || (residents(found.kernel) > residents(best->kernel) &&
-                      Copies(found.kernel).without_room() < 0))
+                      Copies(found.kernel).at_start().empty()))
           best = std::move(found);
         break;
       }
@@ -234,15 +247,14 @@ class Reasoning {
   }
 
   /// The largest that the target can do, of those that halve extents of the contract's or of what
-  /// was asked for.
-  std::string nearest_tile() const {
+  /// was asked for; 0 x 0: none.
+  TileShape largest_tile() const {
     const TileShape usual = default_tile(options_.problem, pass_);
     TileShape best{0, 0};
     for (int64_t q = std::max(tile_.q, usual.q); q >= 16; q /= 2)
       for (int64_t kv = std::max(tile_.kv, usual.kv); kv >= 16; kv /= 2)
         if (q * kv > best.q * best.kv && first_that_fits({q, kv}, nullptr)) best = {q, kv};
-    if (best.q == 0) return "head dims that are multiples of 16";
-    return fmt::format("--tile-q {} --tile-kv {}", best.q, best.kv);
+    return best;
   }
 
   const ReasonOptions& options_;

@@ -38,7 +38,7 @@ void Statements::define_copy(const Step& step) {
   line("    copy_in<Gpu, kThreads>(shared.s_{}[visits.buffer(ahead)],", var(step.out).name);
   line("                           {}, {},", from.at, from.stride);
   line("                           {});", from.used);
-  line("  cp_async_fence();");
+  if (background()) line("  cp_async_fence();");
   line("}};");
   blank();
 }
@@ -53,6 +53,11 @@ void Statements::loop() {
     if (std::holds_alternative<Loop>(s.node)) quote(s.at);
   line("for (; visits.any(); visits.advance()) {{");
   indent_ += 2;
+  if (const auto refills = copies_.at_start(); !refills.empty()) {
+    line("__syncthreads();  // nobody reads what these tiles held before");
+    start_copies(refills);
+    blank();
+  }
   emit(k_.visit, false);
   out_.pop_back();
   indent_ -= 2;
@@ -114,7 +119,7 @@ void Statements::load(const Step& step) {
   const Source from = source(*step.tensor);
   line("copy_in<Gpu, kThreads>({}, {}, {},", name(step.out), from.at, from.stride);
   line("                       {});", from.used);
-  line("cp_async_fence();");
+  if (background()) line("cp_async_fence();");
 }
 
 void Statements::load_numbers(const Step& step) {
@@ -161,7 +166,7 @@ void Statements::reduce(const Step& step) {
 bool Statements::of_v(const Step& reduce) { return std::string_view(reduce.tensor->name) == "dV"; }
 
 void Statements::wait(const Step& step) {
-  line("cp_async_wait<{}>();", copies_.pending(step));
+  if (background()) line("cp_async_wait<{}>();", copies_.pending(step));
   if (const Step* careful = product_by(step.a)) {
     line("// In a cut tile a zero of {} may meet a NaN or an infinity that it does not see.",
          var(careful->a).name);

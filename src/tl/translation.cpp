@@ -157,8 +157,6 @@ void Translation::refuse_what_is_missing() const {
       refuse(v.at, "a tile that the warps cannot share in blocks of 16 x 16", "fewer warps");
     if (mma(v).empty()) refuse(v.at, "one number a row of no tile", "numbers of a tile's rows");
   }
-  if (const int tile = copies_.without_room(); tile >= 0)
-    refuse(var(tile).at, "a tile with one buffer that is read behind all Waits", "stages = 2");
   for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})
     for (const Step& step : *steps) {
       const bool gemm = step.kind == Step::Kind::compute && step.operation == Operation::gemm;

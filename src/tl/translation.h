@@ -32,6 +32,7 @@ class Translation {
   /// "kBM, kHeadDim", or "kBM" of one number a row.
   std::string extents(const Variable& v) const;
   bool backward() const { return k_.pass == Pass::backward; }
+  bool background() const { return find_target(k_.target).async_copies; }
   const char* pass() const { return backward() ? "backward" : "forward"; }
   const char* params() const { return backward() ? "BackwardParams" : "ForwardParams"; }
   /// Whether a step copies a tile in the loop, in the background.

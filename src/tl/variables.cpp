@@ -59,8 +59,8 @@ bool Examiner::arrived(int v, Span at) {
   const std::string line = "Wait " + kernel_.variables[v].name;
   const Statement& place = loop_ && !state.arrives_in_loop ? *loop_ : *at_;
   report("race", at,
-         fmt::format("{} is copied in the background and may not have arrived",
-                     kernel_.variables[v].name),
+         fmt::format("{} is copied {} and may not have arrived", kernel_.variables[v].name,
+                     target_->async_copies ? "in the background" : "by all threads together"),
          line, line_before(place, line));
   return true;
 }

@@ -68,8 +68,7 @@ TL code is a sketch with everything that a GPU needs. It adds:
   Reshape S from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)
                                                  before a product in registers becomes a factor
   Wait K                                         before the first use of a tile that a Copy brought
-                                                 from global to shared memory, where the target
-                                                 copies in the background
+                                                 from global to shared memory
 
 All must fit in the shared memory and registers of the target: {summary}."""
 

@@ -94,8 +94,7 @@ struct GpuCase {
   /// in some rows.
   Check check(Pass pass = Pass::backward, const std::optional<Selection>& rows = {});
   /// What is wrong with them; empty when nothing is.
-  std::string examine(double& worst_ratio, Pass pass = Pass::backward,
-                      const std::optional<Selection>& rows = {});
+  std::string examine(double& worst_ratio, Pass pass = Pass::backward);
 };
 
 }  // namespace verbatim::test

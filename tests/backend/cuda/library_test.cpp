@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <sstream>
@@ -114,7 +115,9 @@ std::string run_case(const Loaded& of, uint64_t number, void* stream, double& ra
   r.backward_tile = of.library->tile;
   GpuCase c(r.problem, r.mask, number, r.gap);
   const int64_t q = r.problem.q_len, keys = r.problem.kv_len;
-  if (number % 10 == 0 && keys > 0) c.v.host.set(0, keys / 2, 0, 3, NAN);
+  // Larger scores leave zeros in P, which count as hidden keys' where they meet a NaN.
+  const bool no_zeros = std::abs(r.problem.softmax_scale()) <= 1;
+  if (number % 10 == 0 && keys > 0 && no_zeros) c.v.host.set(0, keys / 2, 0, 3, NAN);
   if (number % 10 == 5 && q > 0) c.q.host.set(0, q / 2, 0, 3, NAN);
   upload_inputs(of, c);
   const std::string whole_rows = r.forward_order.substr(0, r.forward_order.find('/'));
@@ -159,24 +162,27 @@ TEST_F(Libraries, RandomProblems) {
     EXPECT_EQ(mismatches, 0) << of.file;
     fmt::print("{}: {} random problems, {} mismatches, worst error ratio {:.2f}\n", of.file, cases,
                mismatches, worst);
+    std::fflush(stdout);
   }
 }
 
 TEST_F(Libraries, LongSequences) {
+  constexpr int64_t kPositions = int64_t{1} << 21;  // that the checked keys' rows may hold
   for (const Loaded& of : libraries())
-    for (const int64_t length : {8192, 16384})
-      for (const Mask& mask : {masks::causal(length, length), masks::full(length, length)}) {
-        GpuCase c(suited(of, {.q_heads = 2, .kv_heads = 1, .q_len = length, .kv_len = length}),
-                  mask, 3);
-        upload_inputs(of, c);
-        run(of, c,
-            c.plan(of.library->pass, "auto", of.library->tile, "auto", 132, of.library->arithmetic),
-            nullptr);
-        double ratio = 0;
-        EXPECT_EQ(c.examine(ratio, of.library->pass, Selection::sample(c.problem, mask, 1)), "")
-            << of.file << " " << mask.name() << " " << length;
-        fmt::print("{}: {} {}, error ratio {:.2f}\n", of.file, mask.name(), length, ratio);
-      }
+    for (const int64_t length : {8192, 16384}) {
+      const Mask mask = masks::causal(length, length);
+      const Problem sizes{.q_heads = 2, .kv_heads = 1, .q_len = length, .kv_len = length};
+      GpuCase c(suited(of, sizes), mask, 3);
+      upload_inputs(of, c);
+      run(of, c,
+          c.plan(of.library->pass, "auto", of.library->tile, "auto", 132, of.library->arithmetic),
+          nullptr);
+      const Check check =
+          c.check(of.library->pass, Selection::sample(c.problem, mask, 1, kPositions));
+      EXPECT_TRUE(check.within(2)) << of.file << " " << length << " " << check.lse.ratio;
+      fmt::print("{}: {} tokens, error ratio {:.2f}\n", of.file, length, check.worst_ratio());
+      std::fflush(stdout);
+    }
 }
 
 TEST_F(Libraries, TheSameBitsBesideALoad) {

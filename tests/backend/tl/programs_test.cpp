@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "backend/cpu/cases.h"
 #include "mask/random_mask.h"
@@ -158,8 +159,10 @@ std::string described(const Check& check) {
 TEST(Programs, RandomProblems) {
   const int64_t first = number("VERBATIM_TL_SEED", 1), cases = number("VERBATIM_TL_CASES", 100);
   double worst = 0;
+  std::map<std::string, int64_t> of_target;
   for (int64_t seed = first; seed < first + cases; ++seed) {
     const Drawn d = draw(seed);
+    ++of_target[d.target];
     SCOPED_TRACE(fmt::format("VERBATIM_TL_SEED={} VERBATIM_TL_CASES=1: {}", seed, d.text()));
     const Programs programs{complete("forward", d), complete("backward", d)};
     Case c(d.problem, d.mask, seed);
@@ -172,7 +175,8 @@ TEST(Programs, RandomProblems) {
     worst = std::max(worst, check.worst_ratio());
     if (HasFailure()) return;
   }
-  fmt::print("{} problems, worst error ratio {:.2f}\n", cases, worst);
+  fmt::print("{} problems by both sketches, {}, worst error ratio {:.2f}\n", cases, of_target,
+             worst);
 }
 
 TEST(Programs, BackwardIsTheSameBitsForEveryThreadCountAndInPieces) {

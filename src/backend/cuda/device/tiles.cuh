@@ -18,6 +18,25 @@ using namespace cute;
 
 // ---- What a GPU has: its matrix instruction, and how tiles come from global memory.
 
+/// mma.sync m16n8k8 in f16, and copies through registers, which have ended when they return.
+struct Sm75 {
+  template <class Element>
+  using Atom = MMA_Atom<SM75_16x8x8_F32F16F16F32_TN>;
+  template <class Element>
+  using Copy = Copy_Atom<UniversalCopy<uint128_t>, Element>;
+
+  /// Copies rows m of this thread that `exist(m)`; the others become 0. All loads come first.
+  template <class Chunks, class From, class To, class Exist>
+  __device__ static void copy_rows(const Chunks& chunks, const From& from, To& to, Exist exist) {
+    auto rows = make_fragment_like(to);
+    clear(rows);
+    CUTE_UNROLL
+    for (int m = 0; m < size<1>(to); ++m)
+      if (exist(m)) copy(chunks, from(_, m, _), rows(_, m, _));
+    copy(chunks, rows, to);
+  }
+};
+
 /// mma.sync m16n8k16 and cp.async.
 struct Sm80 {
   template <class Element>
@@ -25,6 +44,12 @@ struct Sm80 {
                                       SM80_16x8x16_F32BF16BF16F32_TN>>;
   template <class Element>
   using Copy = Copy_Atom<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>, Element>;
+
+  template <class Chunks, class From, class To, class Exist>
+  __device__ static void copy_rows(const Chunks& chunks, const From& from, To& to, Exist exist) {
+    CUTE_UNROLL
+    for (int m = 0; m < size<1>(to); ++m) copy(chunks.with(exist(m)), from(_, m, _), to(_, m, _));
+  }
 };
 
 /// Products of tiles by kAlongRows x kAlongColumns warps, each with rows and columns of its own.
@@ -102,10 +127,7 @@ __device__ void copy_in(SharedTile<Element, kRows, kCols>& tile, const Element* 
       make_tensor(make_gmem_ptr(source), make_layout(Extent{}, make_stride(stride, _1{}))));
   const auto place = thread.partition_S(make_identity_tensor(Extent{}));
   auto to = thread.partition_D(tile.rows());  // (8, rows, columns)
-  CUTE_UNROLL
-  for (int m = 0; m < size<1>(to); ++m) {
-    copy(chunks.with(get<0>(place(0, m, 0)) < used), from(_, m, _), to(_, m, _));
-  }
+  Gpu::copy_rows(chunks, from, to, [&](int m) { return get<0>(place(0, m, 0)) < used; });
 }
 
 /// Whether what this thread copied to a tile holds a NaN or an infinity.
