@@ -94,6 +94,7 @@ class Emitter : Statements {
       line("SharedTile<Element, {}> s_{}{};", extents(v), v.name, v.staged ? "[kStages]" : "");
     }
     line("Place at;");
+    line("Visits<Pass::{}, kStages>::Slots visits;", pass());
     line("int32_t ended;");
     indent_ -= 2;
     line("}};");
@@ -104,7 +105,7 @@ class Emitter : Statements {
     line("__device__ __forceinline__ void do_chain(const {}& p, Shared& shared) {{", params());
     indent_ = 2;
     line("const Place& at = shared.at;");
-    line("Visits<Pass::{}, kStages> visits(at);", pass());
+    line("Visits<Pass::{}, kStages> visits(at, shared.visits);", pass());
     if (fold_) {
       line("// A positive scale is multiplied with in the exponent.");
       line("const bool folds = p.scalars.scale > 0;");

@@ -72,8 +72,8 @@ Examined examine_code(std::string_view text, std::string_view file, const CheckO
 std::string described(const std::vector<Diagnostic>& faults, std::string_view text,
                       std::string_view file);
 
-/// Of shared memory, in which a CTA keeps where it is in the plan.
-inline constexpr int64_t kPlaceBytes = 128;
+/// Of shared memory, in which a CTA keeps where it is in the plan, and the visits to come.
+inline constexpr int64_t kPlaceBytes = 768;
 
 /// Bytes of a variable; shared memory holds inputs, P and dS in 16 bits.
 int64_t bytes_of(const Kernel& kernel, const Variable& variable);

@@ -14,7 +14,8 @@ namespace verbatim::tl {
 
 class Statements : public Translation {
  protected:
-  explicit Statements(const Examined& found) : Translation(found), fold_(folded()) {}
+  explicit Statements(const Examined& found)
+      : Translation(found), fold_(folded()), last_product_(last_product()) {}
 
   template <class... Args>
   void line(fmt::format_string<Args...> format, Args&&... args) {
@@ -33,6 +34,7 @@ class Statements : public Translation {
   void loop();
 
   const Step* fold_;
+  const Step* last_product_;
   std::string out_;
   size_t indent_ = 0;
 

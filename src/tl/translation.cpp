@@ -96,6 +96,13 @@ const Step* Translation::product_by(int tile) const {
   return found == k_.visit.end() ? nullptr : &*found;
 }
 
+const Step* Translation::last_product() const {
+  const auto found = std::find_if(k_.visit.rbegin(), k_.visit.rend(), [](const Step& s) {
+    return s.kind == Step::Kind::compute && s.operation == Operation::gemm;
+  });
+  return found == k_.visit.rend() ? nullptr : &*found;
+}
+
 void Translation::find_masked() {
   masked_.assign(k_.variables.size(), false);
   for (bool grows = true; grows;) {
@@ -143,6 +150,8 @@ void Translation::refuse(Span at, const char* what, const char* nearest) const {
 }
 
 void Translation::refuse_what_is_missing() const {
+  if (!last_product() || !first_of(k_.visit, Step::Kind::wait))
+    refuse({}, "a loop without a Copy of a tile and a product", "one that has both");
   for (const Step& step : k_.after)
     if (step.kind == Step::Kind::store &&
         var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_) - kPlaceBytes)

@@ -54,6 +54,8 @@ class Translation {
   bool is_masked(int v) const { return masked_[static_cast<size_t>(v)]; }
   /// The product of a visit whose second factor is `tile`, and whose first is masked; or null.
   const Step* product_by(int tile) const;
+  /// The last product of a visit, behind which there is the least to do; or null.
+  const Step* last_product() const;
   /// Running sums of online softmaxes, which lanes keep of their own columns.
   std::vector<int> partial_sums() const;
   /// The multiplication of scores by the scale that is left to the exponent of a softmax, which

@@ -72,59 +72,100 @@ __device__ bool next_chain(Place& place, const Params& p) {
   return place.order != nullptr;
 }
 
-/// A visit to a tile of the other axis.
-struct Visit {
-  const Run* run;   // null: there is none
+/// Where a tile of the other axis lies.
+struct VisitedTile {
   int32_t row, at;  // as in Place
   int32_t rows, used;
+};
+/// A visit to it.
+struct Visit : VisitedTile {
+  const Run* run;  // null: there is none
   int32_t q_head;  // in the tensors
   int32_t tile;
-  int32_t addend;  // backward: place in the sum of the tile's rows
+  int32_t addend;       // backward: place in the sum of the tile's rows
+  int32_t slice_count;  // slices that cut the tile; 0: all of it is visible
 
   __device__ bool exists() const { return run != nullptr; }
-  /// Whether slices cut the tile; else all of it is visible.
-  __device__ bool is_cut() const { return run->slice_count > 0; }
+  __device__ bool is_cut() const { return slice_count > 0; }
 };
 
-/// The visits of a chain: the current one, 0, and the next kStages, in so many buffers.
+/// Visit `number` of a run of a chain, but for where its tile lies.
+template <Pass kPass>
+__device__ Visit visit_of(const Place& place, const Run& run, int32_t number) {
+  Visit visit;
+  visit.run = &run;
+  visit.q_head = place.q_head + run.q_head;
+  visit.tile = run.first + number * run.step;
+  if constexpr (kPass == Pass::backward)
+    visit.addend = run.addend + number / run.addend_every * run.addend_step;
+  visit.slice_count = run.slice_count;
+  return visit;
+}
+template <Pass kPass>
+__device__ VisitedTile visited_tile(const OrderView& order, int32_t tile) {
+  constexpr bool kForward = kPass == Pass::forward;
+  const int64_t* edges = kForward ? order.kv_edges : order.q_edges;
+  const auto row = static_cast<int32_t>(edges[tile]);
+  return {.row = row,
+          .at = static_cast<int32_t>((kForward ? order.kv_rows : order.q_rows)[tile]),
+          .rows = static_cast<int32_t>(edges[tile + 1]) - row,
+          .used = (kForward ? order.kv_used : order.q_used)[tile]};
+}
+
+/// The visits of a chain: the current one, 0, and the next kStages, in so many buffers. One thread
+/// reads the plan, a visit before the others ask for what it says, and leaves that in shared memory.
 template <Pass kPass, int kStages>
 class Visits {
- public:
-  __device__ explicit Visits(const Place& place) : place_(place), run_(place.run_begin) {}
+  static constexpr int kSlots = kStages + 2 <= 4 ? 4 : 16;  // what is cheap to divide by
 
-  __device__ bool any() const { return run_ != place_.run_end; }
-  __device__ void advance() {
-    if (++number_ == place_.order->runs[run_].count) number_ = 0, ++run_;
-    buffer_ = (buffer_ + 1) % kStages;
+ public:
+  struct Slots {
+    Visit visits[kSlots];
+  };
+
+  __device__ Visits(const Place& place, Slots& slots)
+      : place_(place), slots_(slots), run_(place.run_begin) {
+    if (threadIdx.x == 0)
+      for (int slot = 0; slot <= kStages; ++slot) {
+        read(slots_.visits[slot]);
+        static_cast<VisitedTile&>(slots_.visits[slot]) = tile_;
+      }
+    __syncthreads();
   }
+
+  __device__ bool any() const { return at(0).exists(); }
+  __device__ const Visit& at(int ahead) const { return slots_.visits[(slot_ + ahead) % kSlots]; }
   __device__ int buffer(int ahead) const { return (buffer_ + ahead) % kStages; }
 
-  __device__ Visit at(int ahead) const {
-    const OrderView& order = *place_.order;
-    int32_t index = run_, number = number_ + ahead;
-#pragma unroll 1
-    while (index != place_.run_end && number >= order.runs[index].count) {
-      number -= order.runs[index++].count;
-    }
-    if (index == place_.run_end) return {};
-    constexpr bool kForward = kPass == Pass::forward;
-    const Run& run = order.runs[index];
-    const int32_t tile = run.first + number * run.step;
-    const int64_t* edges = kForward ? order.kv_edges : order.q_edges;
-    const auto row = static_cast<int32_t>(edges[tile]);
-    return {.run = &run,
-            .row = row,
-            .at = static_cast<int32_t>((kForward ? order.kv_rows : order.q_rows)[tile]),
-            .rows = static_cast<int32_t>(edges[tile + 1]) - row,
-            .used = (kForward ? order.kv_used : order.q_used)[tile],
-            .q_head = place_.q_head + run.q_head,
-            .tile = tile,
-            .addend = run.addend + number / run.addend_every * run.addend_step};
+  /// Behind a barrier of the visit: begins to read the one that advance() makes known. What is done
+  /// in between hides how long that takes.
+  __device__ void look_ahead() {
+    if (threadIdx.x == 0) read(coming());
+  }
+  __device__ void advance() {
+    if (threadIdx.x == 0) static_cast<VisitedTile&>(coming()) = tile_;
+    slot_ = (slot_ + 1) % kSlots;
+    buffer_ = (buffer_ + 1) % kStages;
   }
 
  private:
+  __device__ Visit& coming() { return slots_.visits[(slot_ + kStages + 1) % kSlots]; }
+  __device__ void read(Visit& visit) {
+    if (run_ == place_.run_end) {
+      visit.run = nullptr;
+      return;
+    }
+    const Run& run = place_.order->runs[run_];
+    visit = visit_of<kPass>(place_, run, number_);
+    tile_ = visited_tile<kPass>(*place_.order, visit.tile);
+    if (++number_ == run.count) number_ = 0, ++run_;
+  }
+
   const Place& place_;
-  int32_t run_, number_ = 0, buffer_ = 0;
+  Slots& slots_;
+  VisitedTile tile_;            // of the visit that is read
+  int32_t run_, number_ = 0;    // of the next that will be
+  int32_t slot_ = 0, buffer_ = 0;
 };
 
 }  // namespace verbatim::cuda::tiles
