@@ -45,10 +45,11 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
   forward_options.order = options.forward_order;
   auto backward = cached_plan(problem, mask, backward_options);
   auto forward = cached_plan(problem, mask, forward_options);
-  backend->check_plan(*backward);
+  if (problem.has_backward()) backend->check_plan(*backward);
   backend->check_plan(*forward);
   const int64_t forward_workspace = backend->callers_workspace_bytes(*forward);
-  const int64_t backward_workspace = backend->callers_workspace_bytes(*backward);
+  const int64_t backward_workspace =
+      problem.has_backward() ? backend->callers_workspace_bytes(*backward) : 0;
   impl_.reset(new Impl{.problem = problem,
                        .mask = std::move(mask),
                        .backend = std::move(backend),

@@ -75,6 +75,7 @@ Json BenchCommand::describe(const Case& one, const CaseProblem& made) const {
 BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
                                            const CaseProblem& problem) const {
   const auto& [sizes, made] = problem;
+  passes_from_string("both", sizes);
   backend.check(sizes);
   backend.check_mask(made);
   const auto options = [&](Pass pass) {

@@ -168,7 +168,6 @@ void add_times(const Attention& attention, const Repeats& repeats, Json& result)
 }
 
 int RunCommand::run(dist::Processes* processes) const {
-  const Passes passes = passes_from_string(pass);
   if (repeats < 1)
     fail("a run needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "1"});
   if (threads < 0) {
@@ -176,6 +175,7 @@ int RunCommand::run(dist::Processes* processes) const {
   }
   InputFiles files(input);
   const Problem sizes = make_problem(files.complete(problem), mask);
+  const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   const std::string mode = !check.empty()                                          ? check
                            : flops(sizes, made, Pass::backward) <= kFullCheckFlops ? "full"
@@ -299,12 +299,14 @@ void add_run(CLI::App& root, Action& action) {
       ->type_name("NAME")
       ->capture_default_str();
   command->kernels.add_to(*sub, group);
-  sub->add_option("--input", command->input,
-                  "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
-                  "files as q=FILE k=FILE ...; what is missing is random")
+  sub->add_option(
+         "--input", command->input,
+         "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
+         "files as q=FILE k=FILE ...; what is missing is random. Of e4m3 also q_scale, k_scale, "
+         "v_scale (heads), in f32; what is missing is 1")
       ->group(group)
       ->type_name("FILE")
-      ->expected(1, 4);
+      ->expected(1, 7);
   sub->add_option("--output", command->output_file,
                   "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
       ->group("Output")

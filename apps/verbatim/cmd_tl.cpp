@@ -129,7 +129,7 @@ struct ReasonCommand {
         "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output "
         "f.tl\n"
         "Writes parameters, coordinates, Allocate, Reshape and Wait, each choice with its reason.\n"
-        "Of the problem only the dtype (bf16 or f16) and the head dims count.");
+        "Of the problem only the dtype (bf16, f16 or e4m3) and the head dims count.");
   }
 
   int run() const {

@@ -53,11 +53,11 @@ Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& ma
 }
 
 int VerifyCommand::run(dist::Processes* processes) const {
-  const Passes passes = passes_from_string(pass);
   if (repeats < 1) {
     fail("an audit needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "20"});
   }
   const Problem sizes = make_problem(problem, mask);
+  const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   world.check(!kernels.files.empty());
   const std::string own_device = world.device_of(device);

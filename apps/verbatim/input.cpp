@@ -7,15 +7,18 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 namespace verbatim::app {
 namespace {
 
-const std::vector<std::string> kNames{"q", "k", "v", "do"};
+const std::vector<std::string> kNames{"q", "k", "v", "do", "q_scale", "k_scale", "v_scale"};
 
 bool known(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
+
+bool is_scale(const std::string& name) { return name.ends_with("_scale"); }
 
 /// Sets `option` to what a tensor says, or checks that both agree.
 void settle(std::optional<int64_t>& option, int64_t value, const std::string& argument,
@@ -43,11 +46,12 @@ InputFiles::InputFiles(const std::vector<std::string>& files) {
       if (!known(name)) {
         // A file of everything may hold other tensors too; one .npy file is meant.
         if (!npy) continue;
-        fail("the tensor has no role", {"--input", name, "q, k, v or do", "q=" + path});
+        fail("the tensor has no role",
+             {"--input", name, fmt::format("{}", fmt::join(kNames, ", ")), "q=" + path});
       }
       for (const Source& other : sources_) {
         if (other.name == name) {
-          fail("a tensor is given twice", {"--input", name, "each of q, k, v, do once", ""});
+          fail("a tensor is given twice", {"--input", name, "each name once", ""});
         }
       }
       sources_.push_back(
@@ -62,6 +66,7 @@ InputFiles::InputFiles(const std::vector<std::string>& files) {
 
 ProblemOptions InputFiles::complete(ProblemOptions given) const {
   for (const Source& source : sources_) {
+    if (is_scale(source.name)) continue;
     const TensorFile::Entry& entry = files_[source.file].at(source.key);
     if (entry.shape.size() != 4) {
       fail(
@@ -86,16 +91,44 @@ ProblemOptions InputFiles::complete(ProblemOptions given) const {
     }
     given.dtype = dtype;
   }
+  return complete_scales(std::move(given));
+}
+
+ProblemOptions InputFiles::complete_scales(ProblemOptions given) const {
+  for (const Source& source : sources_) {
+    if (!is_scale(source.name)) continue;
+    const TensorFile::Entry& entry = files_[source.file].at(source.key);
+    if (entry.shape.size() != 1 || entry.dtype != Dtype::f32)
+      fail("scales are numbers, one a head",
+           {"--input",
+            fmt::format("{} of {} with shape ({})", source.shown, to_string(entry.dtype),
+                        fmt::join(entry.shape, ", ")),
+            "f32 with shape (heads)", ""});
+    if (given.dtype != "e4m3")
+      fail("scales are of e4m3",
+           {"--input", source.shown, "tensors of e4m3 beside it", "--dtype e4m3"});
+    const bool queries = source.name == "q_scale";
+    settle(queries ? given.q_heads : given.kv_heads, entry.shape[0],
+           queries ? "--q-heads" : "--kv-heads", source.shown);
+  }
   return given;
 }
 
 void InputFiles::load(Tensors& tensors) {
   for (const Source& source : sources_) {
-    const Tensor& target = source.name == "q"   ? tensors.q
-                           : source.name == "k" ? tensors.k
-                           : source.name == "v" ? tensors.v
-                                                : tensors.dout;
-    const TensorView from = files_[source.file].view(source.key);
+    Tensor& target = source.name[0] == 'q'   ? tensors.q
+                     : source.name[0] == 'k' ? tensors.k
+                     : source.name[0] == 'v' ? tensors.v
+                                             : tensors.dout;
+    TensorFile& file = files_[source.file];
+    if (is_scale(source.name)) {
+      const TensorFile::Entry& entry = file.at(source.key);
+      std::vector<float> scales(static_cast<size_t>(entry.shape[0]));
+      std::memcpy(scales.data(), file.bytes.data() + entry.begin, scales.size() * sizeof(float));
+      target.set_scales(std::move(scales));
+      continue;
+    }
+    const TensorView from = file.view(source.key);
     int64_t elements = 1;
     for (const int64_t size : from.shape) elements *= size;
     std::memcpy(target.view().data, from.data, static_cast<size_t>(elements * size_of(from.dtype)));

@@ -25,11 +25,13 @@ class InputFiles {
 
  private:
   struct Source {
-    std::string name;   // q, k, v or do
+    std::string name;   // q, k, v, do, q_scale, k_scale or v_scale
     std::string shown;  // where it came from, for errors
     size_t file;
     std::string key;  // its name in that file
   };
+  ProblemOptions complete_scales(ProblemOptions given) const;
+
   std::vector<TensorFile> files_;
   std::vector<Source> sources_;
 };

@@ -98,7 +98,10 @@ void ProblemOptions::add_to(CLI::App& command) {
           "Queries and keys (default: as the mask's documents or file, else 1024)", "N");
   add("--q-len", q_len, "Queries, when they differ from keys", "N")->excludes(seqlen_option);
   add("--kv-len", kv_len, "Keys, when they differ from queries", "N")->excludes(seqlen_option);
-  add("--dtype", dtype, "Type of tensors: f32, bf16 or f16; sums are f32 (default: f32)", "NAME");
+  add("--dtype", dtype,
+      "Type of tensors: f32, bf16 or f16, with sums in f32; e4m3 of Q, K and V, in a forward by "
+      "--kernel (default: f32)",
+      "NAME");
   add("--scale", scale, "Softmax scale (default: 1 / sqrt(head dim))", "X");
   add("--softcap", softcap, "S = softcap * tanh(scale * QK / softcap); 0: none", "X");
   add("--dropout", dropout, "Probability that an element of P is dropped", "X");
@@ -121,7 +124,7 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
   problem.q_len = options.q_len.value_or(options.kv_len.value_or(lengths.first));
   problem.kv_len = options.kv_len.value_or(options.q_len.value_or(lengths.second));
   const std::string dtype = options.dtype.value_or("f32");
-  require_one_of(dtype, "--dtype", {"f32", "bf16", "f16"});
+  require_one_of(dtype, "--dtype", {"f32", "bf16", "f16", "e4m3"});
   problem.dtype = dtype_from_string(dtype);
   problem.scale = options.scale;
   problem.softcap = options.softcap;

@@ -1,7 +1,10 @@
 #include "tensors.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "backend/reference/compare.h"
 #include "core/dtype.h"
@@ -17,17 +20,22 @@ Tensor::Tensor(Dtype dtype, std::array<int64_t, 4> shape) {
   view_ = TensorView::dense(bytes_.data(), dtype, shape);
 }
 
+void Tensor::set_scales(std::vector<float> scales) {
+  scales_ = std::move(scales);
+  view_.scales = scales_.data();
+}
+
 void Tensor::poison() { std::memset(bytes_.data(), 0xFF, bytes_.size()); }
 
 Tensors::Tensors(const Problem& p, uint64_t seed)
     : q(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}),
       k(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}),
       v(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}),
-      dout(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}),
-      o(p.dtype, dout.view().shape),
-      dq(p.dtype, q.view().shape),
-      dk(p.dtype, k.view().shape),
-      dv(p.dtype, v.view().shape),
+      dout(p.o_dtype(), {p.batch, p.q_len, p.q_heads, p.head_dim_v}),
+      o(p.o_dtype(), dout.view().shape),
+      dq(p.o_dtype(), q.view().shape),
+      dk(p.o_dtype(), k.view().shape),
+      dv(p.o_dtype(), v.view().shape),
       lse(static_cast<size_t>(p.batch * p.q_heads * p.q_len)),
       lse_view{lse.data(), {p.batch, p.q_heads, p.q_len}} {
   uint64_t stream = 4 * seed;
@@ -71,8 +79,11 @@ void Tensors::poison_outputs(Passes passes) {
   for (Tensor* output : {&dq, &dk, &dv}) output->poison();
 }
 
-Passes passes_from_string(const std::string& name) {
+Passes passes_from_string(const std::string& name, const Problem& problem) {
   require_one_of(name, "--pass", {"forward", "backward", "both"});
+  if (!problem.has_backward() && name != "forward")
+    fail(fmt::format("{} is a dtype of forwards", to_string(problem.dtype)),
+         {"--pass", name, "forward", "--pass forward, or --dtype bf16"});
   return name == "forward" ? Passes::forward : name == "backward" ? Passes::backward : Passes::both;
 }
 
@@ -100,6 +111,7 @@ TensorView cut(const TensorView& whole, const Part& part, int64_t group, bool qu
                 (part.head_end - part.head_begin) * group, whole.shape[3]};
   view.data = static_cast<std::byte*>(whole.data) +
               whole.offset(part.batch_begin, begin, part.head_begin * group) * size_of(whole.dtype);
+  if (whole.scales) view.scales += part.head_begin * group;
   return view;
 }
 

@@ -12,7 +12,7 @@ namespace verbatim::app {
 
 /// Which passes a command runs.
 enum class Passes { forward, backward, both };
-Passes passes_from_string(const std::string& name);
+Passes passes_from_string(const std::string& name, const Problem& problem);
 /// The outputs of `passes` in the order of reports: o, lse, dq, dk, dv.
 std::vector<std::string> output_names(Passes passes);
 
@@ -24,9 +24,12 @@ class Tensor {
   const TensorView& view() const { return view_; }
   /// Sets every byte to 0xFF, which is a NaN in every dtype: what is not written shows.
   void poison();
+  /// One a head.
+  void set_scales(std::vector<float> scales);
 
  private:
   std::vector<std::byte> bytes_;
+  std::vector<float> scales_;
   TensorView view_;
 };
 

@@ -21,13 +21,17 @@ struct Problem {
   int64_t kv_len = 0;
   int64_t head_dim = 64;          // of Q and K, 1..256
   int64_t head_dim_v = 64;        // of V and O, 1..256
-  Dtype dtype = Dtype::f32;       // of Q, K, V, O and their gradients; sums are f32
+  Dtype dtype = Dtype::f32;       // of Q, K, V, O and their gradients; sums are f32. e4m3: of Q, K
+                                  // and V, for a forward
   std::optional<double> scale{};  // of the scores; without: 1 / sqrt(head_dim)
   double softcap = 0;             // 0: none; else S = softcap * tanh(scale * QK^T / softcap)
   double dropout = 0;             // probability that an element of P is dropped, in [0, 1)
   uint64_t seed = 0;              // key of the dropout generator (core/dropout.h)
 
   int64_t group() const { return q_heads / kv_heads; }
+  /// The dtype of O and of gradients: bf16 where the inputs are e4m3.
+  Dtype o_dtype() const { return dtype == Dtype::e4m3 ? Dtype::bf16 : dtype; }
+  bool has_backward() const { return dtype != Dtype::e4m3; }
   /// `scale`, or its default.
   double softmax_scale() const;
   /// Throws Error naming the first field that is out of range or does not divide.

@@ -7,10 +7,12 @@
 
 namespace verbatim {
 
-enum class Dtype { f32, bf16, f16 };
+/// e4m3: FP8 with four bits of exponent and three of mantissa, as OCP's OFP8 has it: up to 448, no
+/// infinities. Inputs of a forward only.
+enum class Dtype { f32, bf16, f16, e4m3 };
 
 std::string_view to_string(Dtype dtype);
-/// Throws Error when `name` is none of "f32", "bf16", "f16".
+/// Throws Error when `name` is none of "f32", "bf16", "f16", "e4m3".
 Dtype dtype_from_string(std::string_view name);
 /// Bytes of one element.
 int64_t size_of(Dtype dtype);
@@ -22,6 +24,9 @@ struct TensorView {
   Dtype dtype = Dtype::f32;
   std::array<int64_t, 4> shape{};   // [batch, length, heads, dim]
   std::array<int64_t, 4> stride{};  // in elements
+  /// Of e4m3, one a head, in the memory of `data`: an element stands for so many times its value.
+  /// Null: 1.
+  const float* scales = nullptr;
 
   /// A dense view of `data`: strides follow from the shape.
   static TensorView dense(void* data, Dtype dtype, std::array<int64_t, 4> shape);

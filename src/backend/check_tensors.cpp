@@ -33,6 +33,8 @@ bool overlaps(const TensorView& t) {
 void check(const char* name, const TensorView& t, Dtype dtype, const Shape& shape, bool output) {
   if (t.dtype != dtype)
     refuse(name, "wrong dtype", std::string(to_string(t.dtype)), std::string(to_string(dtype)));
+  if (t.scales != nullptr && dtype != Dtype::e4m3)
+    refuse(name, "scales", "one a head", "none: they are of e4m3", "a null pointer");
   if (t.shape != shape)
     refuse(name, "wrong shape", fmt::format("{}", t.shape), fmt::format("{}", shape));
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return;
@@ -70,12 +72,15 @@ void check_tensors(const Problem& problem, const ForwardTensors& t) {
   check("q", t.q, problem.dtype, shapes.q, false);
   check("k", t.k, problem.dtype, shapes.k, false);
   check("v", t.v, problem.dtype, shapes.v, false);
-  check("o", t.o, problem.dtype, shapes.o, true);
+  check("o", t.o, problem.o_dtype(), shapes.o, true);
   check("lse", t.lse, problem);
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& t) {
   problem.validate();
+  if (!problem.has_backward())
+    throw Error(ErrorCode::unsupported, "backward", "there is none of this dtype",
+                {"dtype", std::string(to_string(problem.dtype)), "f32, bf16 or f16", "bf16"});
   const Shapes shapes(problem);
   check("q", t.q, problem.dtype, shapes.q, false);
   check("k", t.k, problem.dtype, shapes.k, false);

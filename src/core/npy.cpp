@@ -181,9 +181,11 @@ std::string npy_header(std::span<const NamedTensor> tensors) {
     fail("a .npy file holds one tensor",
          {"tensors", fmt::to_string(tensors.size()), "1", ".safetensors"}, ErrorCode::unsupported);
   const NamedTensor& tensor = tensors[0];
-  if (tensor.dtype == Dtype::bf16)
-    fail("NumPy has no bf16", {tensor.name, "bf16", "f32 or f16", ".safetensors"},
+  if (tensor.dtype != Dtype::f32 && tensor.dtype != Dtype::f16) {
+    const std::string dtype(to_string(tensor.dtype));
+    fail("NumPy has no " + dtype, {tensor.name, dtype, "f32 or f16", ".safetensors"},
          ErrorCode::unsupported);
+  }
   std::string dictionary =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
                   tensor.dtype == Dtype::f32 ? "<f4" : "<f2", fmt::join(tensor.shape, ", "),

@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "core/json.h"
 #include "core/tensor_file_formats.h"
@@ -25,12 +27,18 @@ constexpr size_t kMaxRank = 32;
   throw Error(code, kOperation, std::move(message), std::move(details));
 }
 
+constexpr std::array<std::pair<Dtype, std::string_view>, 4> kDtypes{
+    {{Dtype::f32, "F32"}, {Dtype::bf16, "BF16"}, {Dtype::f16, "F16"}, {Dtype::e4m3, "F8_E4M3"}}};
+
 Dtype dtype_of(const std::string& tensor, const std::string& name) {
-  if (name == "F32") return Dtype::f32;
-  if (name == "BF16") return Dtype::bf16;
-  if (name == "F16") return Dtype::f16;
-  fail("unsupported dtype", {tensor, "'" + name + "'", "F32, BF16 or F16", "F32"},
+  for (const auto& [dtype, known] : kDtypes)
+    if (name == known) return dtype;
+  fail("unsupported dtype", {tensor, "'" + name + "'", "F32, BF16, F16 or F8_E4M3", "F32"},
        ErrorCode::unsupported);
+}
+
+std::string_view name_of(Dtype dtype) {
+  return std::ranges::find(kDtypes, dtype, [](const auto& known) { return known.first; })->second;
 }
 
 const json& array(const json& value, const std::string& tensor, const char* key) {
@@ -136,11 +144,8 @@ std::string safetensors_header(std::span<const NamedTensor> tensors) {
     if (header.contains(tensor.name) || tensor.name == "__metadata__")
       fail("a name that is taken", {tensor.name, "the name again", "another name", ""});
     const int64_t end = offset + byte_count(tensor.shape, tensor.dtype, kOperation);
-    const char* dtype = tensor.dtype == Dtype::f32    ? "F32"
-                        : tensor.dtype == Dtype::bf16 ? "BF16"
-                                                      : "F16";
     header[tensor.name] = {
-        {"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+        {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();

@@ -35,10 +35,10 @@ struct TensorFile {
 /// included), Fortran order, headers above 64 kB, data shorter or longer than the shape.
 TensorFile parse_npy(std::vector<std::byte> file);
 
-/// A .safetensors file: tensors of dtype F32, BF16 or F16 in the order of their data. Refused like
-/// above: headers above 100 MB, more than 65536 tensors, unknown members, shapes whose size
-/// overflows, ranges that leave the file, overlap, leave a hole (the format demands that every byte
-/// belongs to a tensor) or do not start at a multiple of the element size.
+/// A .safetensors file: tensors of dtype F32, BF16, F16 or F8_E4M3 in the order of their data.
+/// Refused like above: headers above 100 MB, more than 65536 tensors, unknown members, shapes whose
+/// size overflows, ranges that leave the file, overlap, leave a hole (the format demands that every
+/// byte belongs to a tensor) or do not start at a multiple of the element size.
 TensorFile parse_safetensors(std::vector<std::byte> file);
 
 /// Reads a file by its extension, .npy or .safetensors; the tensor of a .npy file is called like
@@ -56,7 +56,8 @@ struct NamedTensor {
   NamedTensor(std::string name, const RowView& rows);
 };
 
-/// Writes `tensors` by the extension of `path`, all or nothing; .npy takes one tensor and no bf16.
+/// Writes `tensors` by the extension of `path`, all or nothing; .npy takes one tensor of f32 or
+/// f16.
 void write_tensor_file(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
 
 }  // namespace verbatim

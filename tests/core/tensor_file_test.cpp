@@ -286,6 +286,25 @@ TEST_F(TensorFiles, RoundTripStridedTensors) {
   EXPECT_EQ(std::memcmp(single.view("q").row<float>(1, 1, 0), q.row<float>(1, 1, 0), 12), 0);
 }
 
+TEST_F(TensorFiles, HoldE4m3) {
+  std::array<uint8_t, 6> codes{0x00, 0x38, 0x7e, 0x7f, 0x80, 0xff};
+  const NamedTensor tensor("k", TensorView::dense(codes.data(), Dtype::e4m3, {1, 3, 1, 2}));
+  const fs::path path = folder_ / "k.safetensors";
+  write_tensor_file(path, {&tensor, 1});
+  TensorFile file = read_tensor_file(path);
+  const TensorView view = file.view("k");
+  EXPECT_EQ(view.dtype, Dtype::e4m3);
+  EXPECT_EQ(view.shape, (std::array<int64_t, 4>{1, 3, 1, 2}));
+  EXPECT_EQ(std::memcmp(view.data, codes.data(), codes.size()), 0);
+  try {
+    write_tensor_file(folder_ / "k.npy", {&tensor, 1});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.details().got, "e4m3");
+    EXPECT_EQ(error.details().nearest, ".safetensors");
+  }
+}
+
 TEST_F(TensorFiles, WriteAllOrNothing) {
   const fs::path path = folder_ / "kept.txt";
   write_file(path, "before");

@@ -17,7 +17,12 @@ class CpuBackend final : public Backend {
   std::string_view name() const override { return "cpu"; }
   std::string_view arithmetic() const override { return "cpu"; }
 
-  void check(const Problem& problem) const override { problem.validate(); }
+  void check(const Problem& problem) const override {
+    problem.validate();
+    if (problem.dtype == Dtype::e4m3)
+      throw Error(ErrorCode::unsupported, "cpu", "the CPU's own kernels do not take this dtype",
+                  {"dtype", "e4m3", "f32, bf16 or f16, or a TL program of e4m3", "bf16"});
+  }
   void check_plan(const Plan& plan) const override {
     if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, "cpu");
   }

@@ -42,7 +42,7 @@ TensorRef ref(const char* name, const TensorView& view) {
                    fmt::format("a multiple of {}", kBytes / size), "a dense copy"});
     }
   }
-  return {view.data, view.stride[0], view.stride[1], view.stride[2]};
+  return {view.data, view.stride[0], view.stride[1], view.stride[2], view.scales};
 }
 
 /// The tile shape of a plan's orders, which is one.
@@ -294,6 +294,7 @@ void CudaBackend::check(const Problem& problem) const {
   // The portable kernels take what those of Hopper take.
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const LoadedKernel* own = loaded(pass);
+    if (pass == Pass::backward && !problem.has_backward()) continue;
     kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
            own ? own->library->tile : smallest);
   }

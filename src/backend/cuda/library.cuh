@@ -44,7 +44,7 @@ struct Library {
   cudaError_t (*backward)(const BackwardParams&, const Start&);
 };
 
-inline constexpr LibraryVersion kLibraryVersion{2, sizeof(ForwardParams), sizeof(BackwardParams),
+inline constexpr LibraryVersion kLibraryVersion{3, sizeof(ForwardParams), sizeof(BackwardParams),
                                                 sizeof(OrderView), sizeof(Library)};
 
 }  // namespace verbatim::cuda

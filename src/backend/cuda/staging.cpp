@@ -47,6 +47,9 @@ void* Staging::stage(void* data, int64_t bytes, bool is_output) {
 TensorView Staging::input(const TensorView& view) {
   TensorView staged = view;
   staged.data = stage(view.data, span_bytes(view), false);
+  if (view.scales)
+    staged.scales = static_cast<const float*>(
+        stage(const_cast<float*>(view.scales), view.shape[2] * int64_t{sizeof(float)}, false));
   return staged;
 }
 TensorView Staging::output(const TensorView& view) {

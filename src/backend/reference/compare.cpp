@@ -39,9 +39,10 @@ Largest largest(const TensorView& tensor) {
   dispatch_dtype(tensor.dtype, [&]<class T>(T) {
     for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
       const T* row = tensor.row<T>(b, l, h);
+      const double scale = tensor.scales ? tensor.scales[h] : 1;
       double squares = 0, element = 0;
       for (int64_t d = 0; d < tensor.shape[3]; ++d) {
-        const double x = to_f32(row[d]);
+        const double x = scale * to_f32(row[d]);
         squares += x * x;
         element = std::max(element, std::abs(x));
       }
@@ -99,7 +100,9 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
   };
   const int64_t rows = problem.group() * problem.q_len;
   Floors floors;
-  floors.o = result(exact.o, problem.kv_len) + s * z * v_most.element;
+  const double u8 = 0x1p-4;
+  floors.o = result(exact.o, problem.kv_len) + s * z * v_most.element +
+             u8 / 2 * largest(exact.product_norms);
   floors.lse = u32 * largest(exact.lse) + s;
   if (dout.data == nullptr) return floors;
   const double w = exact.max_key_norm;

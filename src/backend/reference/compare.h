@@ -41,6 +41,8 @@ struct Comparison {
 ///   e = (s + 3 u) a + u32 z |dO||V|    error of dS / P: from P, from O in delta, from f32 sums
 ///   r(X) = (2 u + u32 sqrt(n) / 4) max|X|  storing X, and summing n terms of one sign
 ///   O   r(O)  + s z max|V|           LSE  u32 max|LSE| + s
+///       + u8 n / 2                   e4m3: u8 = 2^-4, n = max of Reference::product_norms; u is of
+///       bf16
 ///   dV  r(dV) + w s z max|dO|
 ///   dQ  r(dQ) + scale e max|K|       dK   r(dK) + w scale e max|Q|
 struct Floors {

@@ -25,10 +25,11 @@ struct Rows {
   Rows(const TensorView& tensor, int64_t b, int64_t h) : dim(tensor.shape[3]) {
     if (tensor.data == nullptr) return;
     values.reserve(tensor.shape[1] * dim);
+    const Real scale = tensor.scales ? tensor.scales[h] : 1;
     dispatch_dtype(tensor.dtype, [&]<class T>(T) {
       for (int64_t l = 0; l < tensor.shape[1]; ++l) {
         const T* row = tensor.row<T>(b, l, h);
-        for (int64_t d = 0; d < dim; ++d) values.push_back(to_f32(row[d]));
+        for (int64_t d = 0; d < dim; ++d) values.push_back(scale * to_f32(row[d]));
       }
     });
   }
@@ -113,10 +114,22 @@ class Head {
 
  private:
   static Real round(Real x) {
+    using Stored = std::conditional_t<std::is_same_v<Storage, E4m3>, Bf16, Storage>;
     if constexpr (std::is_same_v<Storage, double>) {
       return x;
     } else {
-      return to_f32(from_f32<Storage>(x));
+      return to_f32(from_f32<Stored>(x));
+    }
+  }
+
+  // The P of a row, rounded.
+  void round_probabilities() {
+    if constexpr (std::is_same_v<Storage, E4m3>) {
+      if (prob_.empty()) return;
+      const Real unit = *std::ranges::max_element(prob_) / kE4m3One;
+      for (Real& p : prob_) p = unit * to_f32(to_e4m3(p / unit));
+    } else {
+      for (Real& p : prob_) p = round(p);
     }
   }
 
@@ -155,16 +168,35 @@ class Head {
     const Real lse = log_sum_exp(exact_s_);
     const Real rounded_lse = std::is_same_v<Storage, double> ? lse : log_sum_exp(prob_);
     for (size_t j = 0; j < n; ++j) {
-      prob_[j] = round(std::exp(prob_[j] - rounded_lse));
+      prob_[j] = std::exp(prob_[j] - rounded_lse);
       if (dropout_.enabled())
         factor_[j] = keeps(h, q, keys_[j]) ? static_cast<Real>(dropout_.scale) : 0;
     }
+    round_probabilities();
     if (slot < 0) return;
     result_.lse[slot] = lse;
     std::vector<Real> o(p_.head_dim_v, 0);
-    for (size_t j = 0; j < n; ++j)
-      add_scaled(o, 0, round(factor_[j] * prob_[j]), v_.row(keys_[j]), p_.head_dim_v);
+    for (size_t j = 0; j < n; ++j) add_scaled(o, 0, dropped(j), v_.row(keys_[j]), p_.head_dim_v);
     for (int64_t d = 0; d < p_.head_dim_v; ++d) result_.o[slot * p_.head_dim_v + d] = round(o[d]);
+    if (std::is_same_v<Storage, double> && p_.dtype == Dtype::e4m3) find_product_norm(slot);
+  }
+
+  // P behind the dropout; e4m3 has none, and its P is rounded already.
+  Real dropped(size_t j) const {
+    return std::is_same_v<Storage, E4m3> ? prob_[j] : round(factor_[j] * prob_[j]);
+  }
+
+  void find_product_norm(int64_t slot) {
+    std::vector<Real> squares(p_.head_dim_v, 0);
+    const auto largest = std::ranges::max_element(prob_) - prob_.begin();
+    for (int64_t j = 0; j < std::ssize(keys_); ++j)
+      for (int64_t d = 0; d < p_.head_dim_v && j != largest; ++d) {
+        const Real product = prob_[j] * v_.row(keys_[j])[d];
+        squares[d] += product * product;
+      }
+    for (const Real square : squares)
+      result_.product_norms[slot] =
+          std::max(result_.product_norms[slot], std::sqrt(static_cast<double>(square)));
   }
 
   bool keeps(int64_t h, int64_t q, int64_t k) const {
@@ -190,7 +222,7 @@ class Head {
       const int64_t key = key_slot_[keys_[j]];
       if (key < 0) continue;
       add_scaled(dk_, key, ds, q_row, p_.head_dim);
-      add_scaled(dv_, key, round(factor_[j] * prob_[j]), dout_row, p_.head_dim_v);
+      add_scaled(dv_, key, dropped(j), dout_row, p_.head_dim_v);
       squares_[key] += prob_[j] * prob_[j];
     }
     const Real scale = static_cast<Real>(p_.softmax_scale());
@@ -242,6 +274,7 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
   Reference result;
   result.o.resize(selection.queries.size() * problem.head_dim_v);
   result.lse.resize(selection.queries.size());
+  if (problem.dtype == Dtype::e4m3) result.product_norms.resize(selection.queries.size());
   if (dout.data != nullptr) {
     result.dq.resize(selection.queries.size() * problem.head_dim);
     result.dk.resize(selection.keys.size() * problem.head_dim);

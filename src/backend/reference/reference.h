@@ -14,7 +14,9 @@ enum class Arithmetic {
   exact,       // every step in double
   same_dtype,  // sums in f32; S, P, dP, dS and results rounded to the problem's dtype, as PyTorch's
                // unfused attention rounds them: the yardstick of FlashAttention's error ratio. LSE,
-               // which is f32 by contract, is taken from the S that is not rounded.
+               // which is f32 by contract, is taken from the S that is not rounded. Where the
+               // inputs are e4m3, S and O are rounded to bf16, and P to e4m3, the largest of a
+               // row being kE4m3One.
 };
 
 /// Results of the selected rows, in the order of the selection.
@@ -25,6 +27,8 @@ struct Reference {
   std::vector<double> dk;   // [keys, head_dim]
   std::vector<double> dv;   // [keys, head_dim_v]
   double max_key_norm = 0;  // max over selected keys of the norm of their column of P
+  /// [queries], of e4m3: the largest norm of what an element of O sums, P V, without the largest P.
+  std::vector<double> product_norms;
 };
 
 /// For batch b, query head h, its KV head g and every visible (i, j):

@@ -63,7 +63,8 @@ bool is_causal(const Problem& p, const Mask& mask) {
 
 fe::DataType_t data_type(const Problem& p) {
   if (p.softcap != 0 || p.dropout != 0) refuse("cuDNN is asked for no softcap and no dropout");
-  if (p.dtype == Dtype::f32) refuse("cuDNN's attention takes bf16 and f16; got f32");
+  if (p.dtype != Dtype::bf16 && p.dtype != Dtype::f16)
+    refuse("cuDNN's attention takes bf16 and f16; got " + std::string(to_string(p.dtype)));
   return p.dtype == Dtype::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF;
 }
 

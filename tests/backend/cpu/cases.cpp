@@ -19,12 +19,12 @@ Case::Case(const Problem& p, Mask m, uint64_t seed, int64_t gap, double amplitud
       q(spaced(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}, gap)),
       k(spaced(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}, gap)),
       v(spaced(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}, gap)),
-      dout(spaced(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap)),
-      o(spaced(p.dtype, dout.view().shape, gap)),
+      dout(spaced(p.o_dtype(), {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap)),
+      o(spaced(p.o_dtype(), dout.view().shape, gap)),
       lse(GuardedTensor::rows({p.batch, p.q_heads, p.q_len})),
-      dq(spaced(p.dtype, q.view().shape, gap)),
-      dk(spaced(p.dtype, k.view().shape, gap)),
-      dv(spaced(p.dtype, v.view().shape, gap)) {
+      dq(spaced(p.o_dtype(), q.view().shape, gap)),
+      dk(spaced(p.o_dtype(), k.view().shape, gap)),
+      dv(spaced(p.o_dtype(), v.view().shape, gap)) {
   fill_uniform(q.view(), seed, -amplitude, amplitude);
   fill_uniform(k.view(), seed + 1, -amplitude, amplitude);
   fill_uniform(v.view(), seed + 2, -1, 1);

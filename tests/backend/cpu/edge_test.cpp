@@ -200,6 +200,10 @@ TEST(Edge, WrongTensorsAreNamed) {
   t = c.forward();
   t.q.data = nullptr;
   EXPECT_EQ(argument_at_fault(t), "q");
+  t = c.forward();
+  const float scale = 2;
+  t.k.scales = &scale;
+  EXPECT_EQ(argument_at_fault(t), "k");
   EXPECT_EQ(argument_at_fault(c.forward()), "none");
   EXPECT_THROW(backend->backward(plan, c.backward(), {}), Error);
 }

@@ -253,5 +253,50 @@ TEST(Reference, SameDtypeErrsByTheRoundingOfItsDtype) {
   }
 }
 
+Reference forward_of(const Problem& p, const ForwardTensors& t, Arithmetic arithmetic) {
+  return reference_attention(p, masks::full(p.q_len, p.kv_len), t.q, t.k, t.v, {}, arithmetic,
+                             Selection::all(p), 1);
+}
+
+TEST(Reference, AnElementOfE4m3IsItsValueTimesTheScaleOfItsHead) {
+  Problem p = small_problem();
+  p.batch = 1;
+  p.dtype = Dtype::e4m3;
+  const Inputs codes(p, masks::full(7, 9));
+  p.dtype = Dtype::f32;
+  Inputs values(p, masks::full(7, 9));
+  const std::vector<float> scales{0.5f, 3, 1.25f, 0.75f};
+  ForwardTensors tensors{codes.q.view(), codes.k.view(), codes.v.view(), {}, {}};
+  const auto scale = [&](const GuardedTensor& from, GuardedTensor& to, TensorView& view) {
+    view.scales = scales.data();
+    const auto [b, length, heads, dim] = view.shape;
+    for (int64_t l = 0; l < length; ++l)
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t d = 0; d < dim; ++d)
+          to.set(0, l, h, d, scales[static_cast<size_t>(h)] * from.get(0, l, h, d));
+  };
+  scale(codes.q, values.q, tensors.q);
+  scale(codes.k, values.k, tensors.k);
+  scale(codes.v, values.v, tensors.v);
+  const Reference expected =
+      forward_of(p, {values.q.view(), values.k.view(), values.v.view(), {}, {}}, Arithmetic::exact);
+  p.dtype = Dtype::e4m3;
+  const Reference found = forward_of(p, tensors, Arithmetic::exact);
+  EXPECT_EQ(found.o, expected.o);
+  EXPECT_EQ(found.lse, expected.lse);
+}
+
+// Each P of a long row would be 0 in e4m3, were it rounded as it is.
+TEST(Reference, E4m3KeepsTheSmallProbabilitiesOfLongRows) {
+  const Problem p{.q_len = 2, .kv_len = 3000, .dtype = Dtype::e4m3};
+  const Inputs inputs(p, masks::full(2, 3000));
+  fill_uniform(inputs.v.view(), 4, 1, 2);
+  const ForwardTensors tensors{inputs.q.view(), inputs.k.view(), inputs.v.view(), {}, {}};
+  const Reference exact = forward_of(p, tensors, Arithmetic::exact);
+  const Reference same = forward_of(p, tensors, Arithmetic::same_dtype);
+  for (size_t i = 0; i < exact.o.size(); ++i) EXPECT_NEAR(same.o[i], exact.o[i], 0x1p-5);
+  EXPECT_EQ(exact.product_norms.size(), 2u);
+}
+
 }  // namespace
 }  // namespace verbatim

@@ -12,13 +12,15 @@ namespace verbatim::cuda {
 /// Rows start at multiples of 16 bytes: the executor has checked it.
 struct TensorRef {
   void* data;
-  int64_t batch, row, head;  // strides
+  int64_t batch, row, head;       // strides
+  const float* scales = nullptr;  // of e4m3, one a head; null: 1
 
   /// First element of row `l` of head `h` in batch entry `b`.
   template <class T>
   VERBATIM_HD T* at(int64_t b, int64_t l, int64_t h) const {
     return static_cast<T*>(data) + b * batch + l * row + h * head;
   }
+  VERBATIM_HD float scale(int64_t h) const { return scales ? scales[h] : 1; }
 };
 
 /// The sizes of a Problem that kernels need.

@@ -29,7 +29,7 @@ decltype(auto) dispatch(Dtype dtype, int64_t head_dim, int64_t head_dim_v, F&& f
 
 /// What the sm80 kernels ask of a problem in both passes; empty when it has it.
 inline std::string lacks(const Problem& problem) {
-  if (problem.dtype == Dtype::f32) return "dtype bf16 or f16";
+  if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
   const int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
   if (problem.head_dim % 8 != 0 || problem.head_dim_v % 8 != 0 || widest > 256) {
     return "head dims that are multiples of 8 up to 256";

@@ -35,7 +35,7 @@ const Instance& instance_of(int64_t head_dim) {
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
-  if (problem.dtype == Dtype::f32) return "dtype bf16 or f16";
+  if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
   if (problem.head_dim != problem.head_dim_v ||
       (problem.head_dim != 64 && problem.head_dim != 128)) {
     return "equal head dims of 64 or 128";
