@@ -110,7 +110,7 @@ std::string describe(const verbatim_attention& handle) {
 
 Json describe(const OrderInfo& order) {
   return {{"name", order.name},
-          {"pass", order.pass == Pass::forward ? "forward" : "backward"},
+          {"pass", to_string(order.pass)},
           {"level", to_string(order.level)},
           {"summary", order.summary}};
 }

@@ -82,7 +82,7 @@ int InfoCommand::run() const {
   result["orders"] = Json::array();
   report::Table order_table({{"order"}, {"pass"}, {"level"}, {""}});
   for (const OrderInfo& info : orders()) {
-    const std::string pass = name_of(info.pass);
+    const std::string pass(to_string(info.pass));
     result["orders"].push_back({{"name", info.name},
                                 {"pass", pass},
                                 {"level", to_string(info.level)},

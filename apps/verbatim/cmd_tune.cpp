@@ -80,7 +80,7 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
   }
   known.placements[memo_key(*chosen, options.workers)] = best;
   return {{"name", one.name},
-          {"pass", name_of(pass)},
+          {"pass", to_string(pass)},
           {"order", chosen->orders.empty() ? "none" : chosen->orders.front()->name},
           {"fingerprint", chosen->fingerprint()},
           {"auto", chosen->placement.name},

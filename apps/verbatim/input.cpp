@@ -123,7 +123,7 @@ void InputFiles::load(Tensors& tensors) {
     TensorFile& file = files_[source.file];
     if (is_scale(source.name)) {
       const TensorFile::Entry& entry = file.at(source.key);
-      std::vector<float> scales(static_cast<size_t>(entry.shape[0]));
+      std::vector<float> scales(entry.shape[0]);
       std::memcpy(scales.data(), file.bytes.data() + entry.begin, scales.size() * sizeof(float));
       target.set_scales(std::move(scales));
       continue;
@@ -131,7 +131,7 @@ void InputFiles::load(Tensors& tensors) {
     const TensorView from = file.view(source.key);
     int64_t elements = 1;
     for (const int64_t size : from.shape) elements *= size;
-    std::memcpy(target.view().data, from.data, static_cast<size_t>(elements * size_of(from.dtype)));
+    std::memcpy(target.view().data, from.data, elements * size_of(from.dtype));
   }
 }
 

@@ -37,7 +37,7 @@ LaunchTimes read_launches(const std::string& path, const DistPlan& plan) try {
   };
   require(result.value("command", "") == "run" && result.contains("dist"), "command");
   const Json& dist = result.at("dist");
-  const char* pass = name_of(plan.whole.pass);
+  const std::string_view pass = to_string(plan.whole.pass);
   for (const char* member : {"plan", "forward_plan"})
     if (result.contains(member) && result[member].at("pass") == pass)
       require(result[member].at("fingerprint") == plan.whole.fingerprint(), "fingerprint");

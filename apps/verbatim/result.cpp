@@ -37,8 +37,6 @@ Json new_result(const std::string& command) {
           {"arguments", arguments()}};
 }
 
-const char* name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
-
 Json describe(const Problem& problem) { return Json::parse(to_json(problem)); }
 
 Json describe(const Mask& mask, const Problem& problem, TileShape tile) {
@@ -75,7 +73,7 @@ Json describe(const Plan& plan, const Simulation& simulation, const Machine& mac
                                              : plan.orders.front()->tiles->shape;
   // Sums of rounded differences: what is left of nothing is nothing.
   const auto time = [&](double t) { return std::abs(t) < 1e-9 * simulation.work ? 0.0 : t; };
-  return {{"pass", name_of(plan.pass)},
+  return {{"pass", to_string(plan.pass)},
           {"order", order},
           {"placement", plan.placement.name},
           {"level", to_string(plan.level)},

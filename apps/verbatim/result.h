@@ -20,9 +20,6 @@ Json new_result(const std::string& command);
 void remember_arguments(int count, const char* const* arguments);
 const std::vector<std::string>& arguments();
 
-/// "forward" or "backward".
-const char* name_of(Pass pass);
-
 Json describe(const Problem& problem);
 /// Name, parameters, exact area, tile classes of the first head, and the slices when they are few.
 Json describe(const Mask& mask, const Problem& problem, TileShape tile);

@@ -157,7 +157,7 @@ void copy_inputs(const Tensors& from, const Part& source, Tensors& to, const Par
         for (int64_t h = 0; h < in.shape[2]; ++h) {
           std::memcpy(static_cast<std::byte*>(out.data) + out.offset(i, l, h) * size,
                       static_cast<const std::byte*>(in.data) + in.offset(i, l, h) * size,
-                      static_cast<size_t>(in.shape[3] * size));
+                      in.shape[3] * size);
         }
       }
     }

@@ -184,7 +184,7 @@ double World::run(Pass pass, const ForwardTensors& forward, const BackwardTensor
 
 double World::Runs::compute_ms(int32_t rank) const {
   std::vector<double> times;
-  for (const auto& run : reports) times.push_back(run[static_cast<size_t>(rank)].compute_seconds);
+  for (const auto& run : reports) times.push_back(run[rank].compute_seconds);
   return median(times) * 1e3;
 }
 
@@ -212,18 +212,17 @@ Json World::describe(const std::vector<Pass>& passes) const {
                    {"memory_bytes", memory_bytes(plan(pass), r)}};
       if (runs != runs_.end()) {
         const double ms = runs->second.compute_ms(r);
-        rank["sent_bytes"] = runs->second.reports.back()[static_cast<size_t>(r)].sent_bytes;
+        rank["sent_bytes"] = runs->second.reports.back()[r].sent_bytes;
         rank["compute_ms"] = ms;
         compute_ms += ms;
         largest_ms = std::max(largest_ms, ms);
         rank["launch_ms"] = Json::array();
-        for (const double seconds :
-             runs->second.reports.back()[static_cast<size_t>(r)].launch_seconds)
+        for (const double seconds : runs->second.reports.back()[r].launch_seconds)
           rank["launch_ms"].push_back(seconds * 1e3);
       }
       ranks.push_back(std::move(rank));
     }
-    Json one = {{"pass", name_of(pass)}, {"ranks", std::move(ranks)}};
+    Json one = {{"pass", to_string(pass)}, {"ranks", std::move(ranks)}};
     if (runs != runs_.end())
       one.update({{"ms", median(runs->second.seconds) * 1e3},
                   {"compute_ms", compute_ms},
@@ -247,9 +246,9 @@ report::Table World::table(const std::vector<Pass>& passes) const {
     const auto runs = runs_.find(pass);
     for (int32_t r = 0; r < forward_.options.world; ++r) {
       const RankPlan& own = plan(pass).ranks[r];
-      table.row({r == 0 ? name_of(pass) : "", fmt::to_string(r), report::count(own.home_q.size()),
-                 report::count(own.home_kv.size()), report::count(std::ssize(own.steps)),
-                 report::bytes(sent_bytes(plan(pass), r)),
+      table.row({r == 0 ? std::string(to_string(pass)) : "", fmt::to_string(r),
+                 report::count(own.home_q.size()), report::count(own.home_kv.size()),
+                 report::count(std::ssize(own.steps)), report::bytes(sent_bytes(plan(pass), r)),
                  report::bytes(memory_bytes(plan(pass), r)),
                  runs == runs_.end() ? "-" : report::milliseconds(runs->second.compute_ms(r))});
     }

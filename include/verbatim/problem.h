@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "verbatim/tensor.h"
 
 namespace verbatim {
 
 enum class Pass { forward, backward };
+std::string_view to_string(Pass pass);
 
 /// One attention problem. For batch b, query head h and its KV head h / group():
 ///   S = softcap(scale * Q K^T),  P = softmax(S over visible keys),  O = dropout(P) V.

@@ -12,14 +12,14 @@ namespace {
 
 /// `run` with its tiles as `local` numbers them: where they are not evenly apart, in parts.
 void append_local(Runs& runs, const Run& run, const std::vector<int32_t>& local) {
-  const auto tile = [&](int32_t i) { return local[static_cast<size_t>(run.tile(i))]; };
+  const auto tile = [&](int32_t i) { return local[run.tile(i)]; };
   for (int32_t begin = 0, end; begin < run.count; begin = end) {
     const int32_t step = begin + 1 < run.count ? tile(begin + 1) - tile(begin) : 1;
     for (end = begin + 1; end < run.count && tile(end) - tile(end - 1) == step;) ++end;
     const size_t first = runs.size();
     append_visits(runs, run, begin, end);
     for (Run& part : std::span(runs.unpacked()).subspan(first)) {
-      part.first = local[static_cast<size_t>(part.first)];
+      part.first = local[part.first];
       part.step = step;
     }
   }
@@ -71,7 +71,7 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
 void hide_unvisited(const HeadOrder& backward, std::vector<int64_t>& q_rows) {
   std::vector<bool> visited(q_rows.size());
   for (const Run& run : backward.runs.all())
-    for (int32_t i = 0; i < run.count; ++i) visited[static_cast<size_t>(run.tile(i))] = true;
+    for (int32_t i = 0; i < run.count; ++i) visited[run.tile(i)] = true;
   for (size_t t = 0; t < q_rows.size(); ++t)
     if (!visited[t]) q_rows[t] = -1;
 }
@@ -96,7 +96,7 @@ void LocalTiles::number(int32_t first, int32_t count) {
   for (int32_t& tile : of)
     if (tile >= 0) tile += first;
   rows.resize(count, -1);
-  edges.resize(static_cast<size_t>(count) + 1, edges.back());
+  edges.resize(count + 1, edges.back());
 }
 
 int32_t local_q_tiles(const Plan& whole, const HeldRows& q_rows, int64_t batch) {

@@ -10,17 +10,16 @@ std::shared_ptr<std::byte> Backend::allocate(int64_t bytes, const RunOptions&) c
 }
 
 std::shared_ptr<std::byte> Backend::allocate_on_host(int64_t bytes) const {
-  return {new std::byte[static_cast<size_t>(bytes)], std::default_delete<std::byte[]>()};
+  return {new std::byte[bytes], std::default_delete<std::byte[]>()};
 }
 
 void Backend::fill(const ByteRows& rows, uint8_t value, const RunOptions&) const {
-  for (int64_t r = 0; r < rows.rows; ++r)
-    std::memset(rows.at + r * rows.apart, value, static_cast<size_t>(rows.bytes));
+  for (int64_t r = 0; r < rows.rows; ++r) std::memset(rows.at + r * rows.apart, value, rows.bytes);
 }
 
 void Backend::copy(const ByteRows& to, const ByteRows& from, const RunOptions&) const {
   for (int64_t r = 0; r < to.rows; ++r)
-    std::memcpy(to.at + r * to.apart, from.at + r * from.apart, static_cast<size_t>(to.bytes));
+    std::memcpy(to.at + r * to.apart, from.at + r * from.apart, to.bytes);
 }
 
 }  // namespace verbatim

@@ -38,16 +38,14 @@ class CpuDevice : public Device {
     return {memory, memory.get()};
   }
 
-  void poison(void* memory, int64_t bytes) const override {
-    std::memset(memory, 0xFF, static_cast<size_t>(bytes));
-  }
+  void poison(void* memory, int64_t bytes) const override { std::memset(memory, 0xFF, bytes); }
 
   void fill_normal(const TensorView& dense, uint64_t seed) const override {
     verbatim::fill_normal(dense, seed);
   }
 
   void copy(void* to, const void* from, int64_t bytes) const override {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
+    std::memcpy(to, from, bytes);
   }
 
   int64_t count_differences(const void* a, const void* b, int64_t bytes) const override {

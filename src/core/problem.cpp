@@ -19,6 +19,8 @@ void require(bool ok, const char* field, std::string got, std::string expected,
 
 }  // namespace
 
+std::string_view to_string(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
 double Problem::softmax_scale() const {
   return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }

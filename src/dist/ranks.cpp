@@ -129,10 +129,9 @@ RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,
     while (!executor.done()) executor.advance(transport);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::device) throw;
-    throw Error(
-        error.code(), "dist.run",
-        fmt::format("rank {} at step {} of the {}: {}", rank, executor.step(),
-                    plan.whole.pass == Pass::forward ? "forward" : "backward", error.what()));
+    throw Error(error.code(), "dist.run",
+                fmt::format("rank {} at step {} of the {}: {}", rank, executor.step(),
+                            to_string(plan.whole.pass), error.what()));
   }
   return executor.report();
 }

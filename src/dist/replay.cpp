@@ -129,9 +129,9 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
 
 void require(const DistPlan& plan, Pass pass) {
   if (plan.whole.pass == pass) return;
-  const auto word = [](Pass p) { return p == Pass::forward ? "forward" : "backward"; };
   throw Error(ErrorCode::invalid_argument, "dist.replay", "the plan is for the other pass",
-              {"plan.whole.pass", word(plan.whole.pass), word(pass), ""});
+              {"plan.whole.pass", std::string(to_string(plan.whole.pass)),
+               std::string(to_string(pass)), ""});
 }
 
 }  // namespace

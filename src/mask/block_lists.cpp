@@ -25,8 +25,7 @@ std::span<const int64_t> rows_of(const BlockLists& lists, const Grid& grid, int6
 
 std::span<const int32_t> columns_of(const BlockLists& lists, std::span<const int64_t> rows,
                                     size_t row) {
-  return lists.columns.subspan(static_cast<size_t>(rows[row]),
-                               static_cast<size_t>(rows[row + 1] - rows[row]));
+  return lists.columns.subspan(rows[row], rows[row + 1] - rows[row]);
 }
 
 std::string name_list(const BlockLists& lists, int64_t list) {
@@ -98,8 +97,7 @@ bool same(const BlockLists& lists, std::span<const int64_t> a, std::span<const i
   for (size_t row = 0; row + 1 < a.size(); ++row)
     if (size_of(a, row) != size_of(b, row)) return false;
   const auto all = [&](std::span<const int64_t> rows) {
-    return lists.columns.subspan(static_cast<size_t>(rows.front()),
-                                 static_cast<size_t>(rows.back() - rows.front()));
+    return lists.columns.subspan(rows.front(), static_cast<size_t>(rows.back() - rows.front()));
   };
   return a.front() == b.front() || std::ranges::equal(all(a), all(b));
 }
@@ -129,7 +127,7 @@ Mask from_arrays(const char* mask, Json params, const Grid& grid, const BlockLis
     const auto known = std::ranges::find_if(
         read, [&](int64_t other) { return same(lists, rows, rows_of(lists, grid, other)); });
     if (known != read.end()) {
-      heads.variant_of.push_back(heads.variant_of[static_cast<size_t>(*known)]);
+      heads.variant_of.push_back(heads.variant_of[*known]);
       continue;
     }
     heads.variant_of.push_back(heads.id_of(head_of(mask, lists, grid, l)));

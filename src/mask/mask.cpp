@@ -134,7 +134,7 @@ int32_t Mask::variant(int64_t b, int64_t kv_head) const {
     throw Error(ErrorCode::invalid_argument, "mask.variant", "the mask has no such head",
                 {"b, kv_head", fmt::format("{}, {}", b, kv_head),
                  fmt::format("inside {} x {} (1 fits any number)", batch, kv_heads), ""});
-  return content_->variant_of[static_cast<size_t>(row * kv_heads + column)];
+  return content_->variant_of[row * kv_heads + column];
 }
 
 int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {

@@ -106,7 +106,7 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
   for (const int32_t t : sequence) {
     const Task& task = order.tasks[t];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[static_cast<size_t>(c)];
+      const Chain& chain = order.chains[c];
       order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
         trails[std::min(static_cast<size_t>(q_head), heads - 1)].steps.push_back(
             {chain.tile, runs});
@@ -290,12 +290,12 @@ bool has_short_runs(const Trail& trail) {
 }
 
 bool counts_up_by_visits(const Trail& trail, int32_t rows) {
-  std::vector<int32_t> next(static_cast<size_t>(rows));  // addend of each row
+  std::vector<int32_t> next(rows);  // addend of each row
   for (const Step& step : trail.steps) {
     for (const Run& run : step.runs) {
       if (std::abs(run.step) != 1) return false;
       for (int32_t i = 0; i < run.count; ++i)
-        if (next[static_cast<size_t>(run.tile(i))]++ != run.addend_of(i)) return false;
+        if (next[run.tile(i)]++ != run.addend_of(i)) return false;
     }
   }
   return true;
@@ -342,13 +342,13 @@ void check_addends(const Subject& subject, const Trail& trail) {
   const HeadOrder& order = subject.order;
   std::vector<int64_t> begin{0};  // of each row in `seen`
   for (const int32_t addends : order.row_addends) begin.push_back(begin.back() + addends);
-  std::vector<bool> seen(static_cast<size_t>(begin.back()));
+  std::vector<bool> seen(begin.back());
   const auto enter = [&](int32_t kept, int32_t row, int32_t addend) {
-    const int32_t addends = order.row_addends[static_cast<size_t>(row)];
+    const int32_t addends = order.row_addends[row];
     if (addend < 0 || addend >= addends)
       fail(fmt::format("{} has addend {}, expected 0 to {}", subject.name(kept, trail.q_head, row),
                        addend, addends - 1));
-    const auto place = static_cast<size_t>(begin[static_cast<size_t>(row)] + addend);
+    const auto place = static_cast<size_t>(begin[row] + addend);
     if (seen[place])
       fail(fmt::format("{} has addend {}, which its row gave before",
                        subject.name(kept, trail.q_head, row), addend));

@@ -257,7 +257,7 @@ std::string to_json(const Plan& plan) {
   Json orders = Json::array();
   for (const auto& order : plan.orders) orders.push_back(order_to_json(*order));
   const Placement& placement = plan.placement;
-  const Json json = {{"pass", plan.pass == Pass::forward ? "forward" : "backward"},
+  const Json json = {{"pass", to_string(plan.pass)},
                      {"problem", Json::parse(to_json(plan.problem))},
                      {"level", to_string(plan.level)},
                      {"contract", kContractVersion},

@@ -52,7 +52,7 @@ size_t words_for(size_t bits) { return (bits + 63) / 64; }
 
 RowCounters::RowCounters(int32_t rows)
     : rows_(rows),
-      stairs_(static_cast<size_t>(rows)),
+      stairs_(rows),
       begins_(words_for(stairs_.size())),
       words_(words_for(begins_.size())) {
   if (rows > 0) put({0, rows, 0, 0, 1});

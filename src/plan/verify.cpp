@@ -53,7 +53,7 @@ std::vector<std::pair<int32_t, int32_t>> find_waits(std::shared_ptr<const HeadOr
   Plan plan;
   plan.pass = order->pass;
   plan.orders = {order};
-  plan.order_of_head.resize(static_cast<size_t>(head) + 1);  // what errors name is this head
+  plan.order_of_head.resize(head + 1);  // what errors name is this head
   std::vector<PlacedTask> tasks;
   for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({head, static_cast<int32_t>(t)});
   std::vector<Walker> sequences;

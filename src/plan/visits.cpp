@@ -21,7 +21,7 @@ size_t rows_of(const HeadOrder& order) { return row_of(order, order.group, 0); }
 template <class F>
 void for_each_addend(const HeadOrder& order, F&& f) {
   for (int32_t t = 0; t < std::ssize(order.tasks); ++t) {
-    const Task& task = order.tasks[static_cast<size_t>(t)];
+    const Task& task = order.tasks[t];
     if (order.pass == Pass::backward) {
       for_each_visit(order, task, [&](const Chain&, const Run& run, int32_t i) {
         f(t, row_of(order, run.q_head, run.tile(i)), run.addend_of(i));
@@ -29,7 +29,7 @@ void for_each_addend(const HeadOrder& order, F&& f) {
       continue;
     }
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[static_cast<size_t>(c)];
+      const Chain& chain = order.chains[c];
       f(t, row_of(order, chain.q_head, chain.tile), chain.addend);
     }
   }
@@ -78,7 +78,7 @@ int32_t residency_of(const HeadOrder& piece) {
   std::iota(furthest.begin(), furthest.end(), 0);
   for_each_addend(piece, [&](int32_t task, size_t row, int32_t addend) {
     if (addend == before[row]) return;
-    int32_t& last = furthest[static_cast<size_t>(task)];
+    int32_t& last = furthest[task];
     last = std::max(last, task_of[place(row, addend - 1)]);
   });
   return largest_block(furthest);

@@ -11,7 +11,7 @@ namespace verbatim {
 template <class F>
 void for_each_visit(const HeadOrder& order, const Task& task, F&& f) {
   for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-    const Chain& chain = order.chains[static_cast<size_t>(c)];
+    const Chain& chain = order.chains[c];
     order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
       for (Run run : runs) {
         run.q_head = q_head;
@@ -38,7 +38,7 @@ class Walker {
   const PlacedTask& placed() const { return tasks_[task_]; }
   size_t task_index() const { return task_; }
   const HeadOrder& order() const { return plan_->order(placed().head); }
-  const Chain& chain() const { return order().chains[static_cast<size_t>(chain_)]; }
+  const Chain& chain() const { return order().chains[chain_]; }
   const Run& run() const { return current_; }
   int32_t tile() const { return run().tile(visit_); }
   int32_t addend() const { return run().addend_of(visit_); }
@@ -74,7 +74,7 @@ class Walker {
     open_run();
   }
   void open_run() {
-    if (run_ < chain().run_end) current_ = order().runs[static_cast<size_t>(run_)];
+    if (run_ < chain().run_end) current_ = order().runs[run_];
   }
 
   const Plan* plan_ = nullptr;

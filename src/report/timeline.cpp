@@ -90,7 +90,7 @@ Timeline condense(const Timeline& timeline, bool chain_is_kv, size_t max_events)
 
 std::string name_of(const Timeline& timeline, int32_t worker) {
   if (timeline.names.empty()) return fmt::format("worker {}", worker);
-  return timeline.names[static_cast<size_t>(worker)];
+  return timeline.names[worker];
 }
 
 std::string to_json(const Timeline& timeline) {

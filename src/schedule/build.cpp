@@ -55,15 +55,13 @@ class Orders {
     if (options.level != Level::gpu_to_gpu && options.level != Level::run_to_run) return;
     for (int64_t b = 0; b < problem.batch; ++b)
       for (int64_t h = 0; h < problem.kv_heads; ++h)
-        visits_ += variants_[static_cast<size_t>(mask.variant(b, h))].tiles->count();
+        visits_ += variants_[mask.variant(b, h)].tiles->count();
   }
 
-  const HeadOrder& usual(int32_t variant) {
-    return *orders[static_cast<size_t>(index(variant, 0))];
-  }
+  const HeadOrder& usual(int32_t variant) { return *orders[index(variant, 0)]; }
 
   int32_t index(int32_t variant, size_t last) {
-    Variant& v = variants_[static_cast<size_t>(variant)];
+    Variant& v = variants_[variant];
     if (v.index[last] < 0) {
       v.index[last] = static_cast<int32_t>(orders.size());
       const std::string name = last ? order::last_heads(options_.order) : options_.order;
@@ -111,8 +109,7 @@ std::vector<std::string> placement_names(const Plan& plan,
 /// is that of the plan's orders.
 void place(Plan& plan, OrderProof& proof, const PlanOptions& options, int32_t workers) {
   std::vector<std::shared_ptr<const HeadOrder>> heads;
-  for (const int32_t order : plan.order_of_head)
-    heads.push_back(plan.orders[static_cast<size_t>(order)]);
+  for (const int32_t order : plan.order_of_head) heads.push_back(plan.orders[order]);
   const int32_t enough = proof.rotates() ? std::max(workers / 2, 1) : 1;
   plan.residency = std::numeric_limits<int32_t>::max();
   for (const std::string& name : placement_names(plan, heads, proof.rotates(), options, workers)) {

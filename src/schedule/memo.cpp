@@ -8,8 +8,7 @@
 namespace verbatim {
 
 std::string memo_key(const Plan& plan, int32_t workers) {
-  return fmt::format("{} {} {} heads {} workers",
-                     plan.pass == Pass::forward ? "forward" : "backward", plan.fingerprint(),
+  return fmt::format("{} {} {} heads {} workers", to_string(plan.pass), plan.fingerprint(),
                      plan.order_of_head.size(), workers);
 }
 

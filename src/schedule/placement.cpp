@@ -48,8 +48,7 @@ std::vector<PlacedTask> head_after_head(Heads heads) {
 }
 
 std::span<const Chain> chains_of(const HeadOrder& order, const Task& task) {
-  return std::span(order.chains)
-      .subspan(task.chain_begin, static_cast<size_t>(task.chain_end - task.chain_begin));
+  return std::span(order.chains).subspan(task.chain_begin, task.chain_end - task.chain_begin);
 }
 
 int64_t visits(const HeadOrder& order, const Task& task) {
@@ -85,8 +84,7 @@ std::vector<int64_t> urgency_of_tasks(const HeadOrder& order) {
     order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
       if (q_head != 0) return;
       for (const Run& run : runs)
-        for (int32_t i = 0; i < run.count; ++i)
-          visit(rows[static_cast<size_t>(run.tile(i))], run.addend_of(i));
+        for (int32_t i = 0; i < run.count; ++i) visit(rows[run.tile(i)], run.addend_of(i));
     });
   };
   bool in_order = true;
@@ -238,8 +236,7 @@ Placement persistent(Heads heads, int32_t workers) {
       placement.worker_begin.push_back(static_cast<int32_t>(t));
     before += work[t];
   }
-  placement.worker_begin.resize(static_cast<size_t>(workers) + 1,
-                                static_cast<int32_t>(work.size()));
+  placement.worker_begin.resize(workers + 1, static_cast<int32_t>(work.size()));
   return placement;
 }
 

@@ -85,7 +85,7 @@ class Simulator {
       if (!placement.queue) {
         const auto begin = placement.worker_begin[w];
         const auto end = placement.worker_begin[w + 1];
-        give(w, std::span(placement.tasks).subspan(begin, static_cast<size_t>(end - begin)));
+        give(w, std::span(placement.tasks).subspan(begin, end - begin));
       }
       ready_.emplace(worker.time, w);
     }

@@ -211,7 +211,7 @@ std::string arithmetic_of(const Examined& found) {
 Emitted emit(std::string_view text, std::string_view file, const CheckOptions& options) {
   Examined found = examine_code(text, file, options, kEmit);
   if (!options.target.empty()) found.kernel.target = options.target;
-  const std::string pass = found.kernel.pass == Pass::forward ? "forward" : "backward";
+  const std::string pass(to_string(found.kernel.pass));
   const std::string arithmetic = arithmetic_of(found);
   return {pass + "_" + found.kernel.target, Emitter(found, arithmetic).run(), arithmetic,
           gpu_of(found.kernel.target).arch};

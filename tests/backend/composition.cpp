@@ -26,7 +26,7 @@ class Draw {
   }
   template <class T>
   T pick(const std::vector<T>& values) {
-    return values[static_cast<size_t>(uniform(0, std::ssize(values) - 1))];
+    return values[uniform(0, std::ssize(values) - 1)];
   }
 
  private:
@@ -176,11 +176,9 @@ std::string first_difference(const char* name, const TensorView& alone, const Te
 /// Which rows (or keys) of the composition belong to an entry, [batch][length].
 std::vector<std::vector<bool>> owned(const Composition& c, bool keys) {
   const int64_t length = keys ? c.problem.kv_len : c.problem.q_len;
-  std::vector<std::vector<bool>> owned(static_cast<size_t>(c.problem.batch),
-                                       std::vector<bool>(static_cast<size_t>(length), false));
+  std::vector<std::vector<bool>> owned(c.problem.batch, std::vector<bool>(length, false));
   for (const auto& entry : c.entries) {
-    const auto begin =
-        owned[static_cast<size_t>(entry.b)].begin() + (keys ? entry.k_begin : entry.q_begin);
+    const auto begin = owned[entry.b].begin() + (keys ? entry.k_begin : entry.q_begin);
     std::fill_n(begin, keys ? entry.problem.kv_len : entry.problem.q_len, true);
   }
   return owned;
@@ -192,8 +190,7 @@ std::string first_leak(const char* name, const TensorView& t,
   const std::vector<char> zeros(row_bytes(t), 0);
   for (int64_t b = 0; b < t.shape[0]; ++b)
     for (int64_t l = 0; l < t.shape[1]; ++l)
-      for (int64_t h = 0; h < t.shape[2] && !owned[static_cast<size_t>(b)][static_cast<size_t>(l)];
-           ++h)
+      for (int64_t h = 0; h < t.shape[2] && !owned[b][l]; ++h)
         if (std::memcmp(row_of(t, b, l, h), zeros.data(), zeros.size()) != 0)
           return fmt::format("{} row {} of head {} of entry {}", name, l, h, b);
   return "";
@@ -291,7 +288,7 @@ void spoil_padding(const Composition& c, const HostTensors& tensors) {
   const TensorView &o = tensors.o.view(), &from = garbage.o.view();
   for (int64_t b = 0; b < o.shape[0]; ++b)
     for (int64_t l = 0; l < o.shape[1]; ++l) {
-      if (rows[static_cast<size_t>(b)][static_cast<size_t>(l)]) continue;
+      if (rows[b][l]) continue;
       for (int64_t h = 0; h < o.shape[2]; ++h) {
         std::memcpy(row_of(o, b, l, h), row_of(from, b, l, h), row_bytes(o));
         tensors.lse.row_view().row(b, h)[l] =
@@ -335,7 +332,7 @@ std::string leak(const Composition& c, const HostTensors& all, Pass pass) {
   for (int64_t b = 0; b < c.problem.batch; ++b)
     for (int64_t h = 0; h < c.problem.q_heads; ++h)
       for (int64_t l = 0; l < c.problem.q_len; ++l)
-        if (!rows[static_cast<size_t>(b)][static_cast<size_t>(l)] &&
+        if (!rows[b][l] &&
             all.lse.row_view().row(b, h)[l] != -std::numeric_limits<float>::infinity())
           return fmt::format("lse row {} of head {} of entry {}", l, h, b);
   return first_leak("o", all.o.view(), rows);

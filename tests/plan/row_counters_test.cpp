@@ -18,7 +18,7 @@ TEST(RowCounters, AgreesWithOneCounterPerRow) {
   for (int round = 0; round < 300; ++round) {
     const int32_t rows = 1 + static_cast<int32_t>(rng() % 40);
     RowCounters counters(rows);
-    std::vector<int32_t> naive(static_cast<size_t>(rows));
+    std::vector<int32_t> naive(rows);
     for (int step = 0; step < 60; ++step) {
       int32_t first = static_cast<int32_t>(rng() % static_cast<uint32_t>(rows + 1));
       int32_t last = static_cast<int32_t>(rng() % static_cast<uint32_t>(rows + 1));
@@ -28,10 +28,10 @@ TEST(RowCounters, AgreesWithOneCounterPerRow) {
       int32_t row = first;
       for (const Stair& stair : stairs) {
         ASSERT_EQ(stair.begin, row);
-        for (; row < stair.end; ++row) ASSERT_EQ(stair.at(row), naive[static_cast<size_t>(row)]);
+        for (; row < stair.end; ++row) ASSERT_EQ(stair.at(row), naive[row]);
       }
       ASSERT_EQ(row, last);
-      for (int32_t r = first; r < last; ++r) ++naive[static_cast<size_t>(r)];
+      for (int32_t r = first; r < last; ++r) ++naive[r];
       ASSERT_EQ(counters.values(), naive);
     }
   }

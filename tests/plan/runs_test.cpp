@@ -31,7 +31,7 @@ struct Both {
       both.runs = Runs(both.plain);
       return both;
     }
-    std::vector<verbatim::Run> kept(static_cast<size_t>(uniform(rng, 0, 6)));
+    std::vector<verbatim::Run> kept(uniform(rng, 0, 6));
     for (verbatim::Run& run : kept) run = random_run(rng);
     both.runs = Runs::of_repeats(kept);
     for (int32_t n = uniform(rng, 0, 4); n > 0; --n) {
@@ -41,7 +41,7 @@ struct Both {
       both.runs.repeat(static_cast<size_t>(first), static_cast<size_t>(last), q_head, heads);
       for (int32_t h = q_head; h < q_head + heads; ++h) {
         for (int32_t r = first; r < last; ++r) {
-          both.plain.push_back(kept[static_cast<size_t>(r)]);
+          both.plain.push_back(kept[r]);
           both.plain.back().q_head = h;
         }
       }

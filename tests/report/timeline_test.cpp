@@ -36,8 +36,8 @@ TEST(Timeline, LargeOnesKeepTheirEndAndLanes) {
   std::vector<double> lane(4, 0.0);
   for (const TimelineEvent& event : small.events) {
     EXPECT_EQ(event.q_tile, -1);
-    EXPECT_GE(event.begin, lane[static_cast<size_t>(event.worker)]);
-    lane[static_cast<size_t>(event.worker)] = end = event.end;
+    EXPECT_GE(event.begin, lane[event.worker]);
+    lane[event.worker] = end = event.end;
   }
   EXPECT_NEAR(end, 50000, 1);
 }

@@ -143,7 +143,7 @@ TEST(Lemma1, HoldsInBothDirections) {
     for (int edge = 0; edge < 6; ++edge) {
       const auto from = static_cast<int32_t>(rng() % static_cast<uint32_t>(c.dag.nodes));
       const auto to = static_cast<int32_t>(rng() % static_cast<uint32_t>(c.dag.nodes));
-      const bool deeper = c.depth[static_cast<size_t>(from)] > c.depth[static_cast<size_t>(to)];
+      const bool deeper = c.depth[from] > c.depth[to];
       if (from == to || (deeper && !may_fall)) continue;
       c.dag.edges.push_back({from, to, 0});
       try {

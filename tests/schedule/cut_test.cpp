@@ -82,7 +82,7 @@ TEST(Cut, WalkedGroupsWrapOncePerQueryHead) {
   options.workers = 1;
   const Plan plan = make_plan(problem_of(mask, 4, 1), mask, options);
   std::vector<int32_t> pieces(8);
-  for (const Chain& chain : plan.orders[0]->chains) ++pieces[static_cast<size_t>(chain.tile)];
+  for (const Chain& chain : plan.orders[0]->chains) ++pieces[chain.tile];
   // Four query heads: at each a chain wraps, but for the first, which starts at row 0, and begins
   // the next in the same piece.
   EXPECT_EQ(pieces, (std::vector<int32_t>{4, 5, 5, 5, 5, 5, 5, 5}));
@@ -188,7 +188,7 @@ TEST(Cut, APieceMustFollowTheOneItContinues) {
   };
   EXPECT_EQ(verify(broken([](HeadOrder&) {})), 1);
   const auto piece = std::ranges::find_if(cut->chains, &Chain::continues) - cut->chains.begin();
-  const auto at = [&](HeadOrder& o) -> Chain& { return o.chains[static_cast<size_t>(piece)]; };
+  const auto at = [&](HeadOrder& o) -> Chain& { return o.chains[piece]; };
   EXPECT_THROW(verify(broken([&](HeadOrder& o) { o.chains[0].continues = true; })), Error);
   EXPECT_THROW(verify(broken([&](HeadOrder& o) { at(o).addend = 0; })), Error);
   // Pieces issued the wrong way round wait for each other for ever.

@@ -20,13 +20,12 @@ std::string draw(const Plan& plan) {
   Timeline timeline;
   const auto machine = Machine::paper(2, 1, plan.placement.workers);
   const auto cycles = static_cast<size_t>(simulate(plan, machine, &timeline).makespan);
-  std::vector<std::string> lines(static_cast<size_t>(plan.placement.workers),
-                                 std::string(cycles, '.'));
+  std::vector<std::string> lines(plan.placement.workers, std::string(cycles, '.'));
   for (const TimelineEvent& event : timeline.events) {
     if (event.kind != TimelineEvent::Kind::compute && event.kind != TimelineEvent::Kind::reduce)
       continue;
     const char first = event.kind == TimelineEvent::Kind::compute ? '0' : 'a';
-    auto& line = lines[static_cast<size_t>(event.worker)];
+    auto& line = lines[event.worker];
     std::fill(line.begin() + std::lround(event.begin), line.begin() + std::lround(event.end),
               static_cast<char>(first + event.q_tile));
   }

@@ -36,7 +36,7 @@ int64_t least_distance(const Plan& plan, int64_t live) {
   for (int64_t h = live; h < heads; ++h) {
     int64_t start = -1, end = -1;
     for (int64_t t = 0; t < static_cast<int64_t>(tasks.size()); ++t) {
-      const int64_t head = tasks[static_cast<size_t>(t)].head;
+      const int64_t head = tasks[t].head;
       if (head == h && start < 0) start = t;
       if (head <= h - live) end = t;
     }

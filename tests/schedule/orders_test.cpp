@@ -128,7 +128,7 @@ TEST(Orders, NumberAddendsByTheirPermutation) {
     if (name != "chunked_descending") return kv_tile;
     int64_t begin = 0;
     for (const Sequence& s : tiles.sequences)
-      if (s.k_begin <= tiles.kv_edges[static_cast<size_t>(kv_tile)]) begin = s.k_begin;
+      if (s.k_begin <= tiles.kv_edges[kv_tile]) begin = s.k_begin;
     const auto first = std::ranges::lower_bound(tiles.kv_edges, begin) - tiles.kv_edges.begin();
     const int32_t own = kv_tile - static_cast<int32_t>(first);
     return own / 8 * 8 + 7 - own % 8;
@@ -168,7 +168,7 @@ Visits visits_of(const HeadOrder& order, int32_t kept, int32_t tiles, int32_t st
     if (chain.tile < kept || chain.tile >= kept + tiles) continue;
     auto& visits = found[chain.tile - kept];
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const verbatim::Run& run = order.runs[static_cast<size_t>(r)];
+      const verbatim::Run& run = order.runs[r];
       for (int32_t i = 0; i < run.count; ++i)
         visits.push_back({chain.q_head, chain.addend, chain.addends, run.q_head,
                           run.tile(i) - streamed, run.addend_of(i)});
@@ -386,13 +386,13 @@ TEST(Orders, ShiftRotatesLongSequencesInChunks) {
     const std::string chunks = fmt::format("head_swizzled:2:{}", together);
     EXPECT_EQ(verify(test::plan_of(order, 2, chunks, 132)), together) << kv_tiles;
     // A row's sum takes chunk after chunk.
-    std::vector<int32_t> last_of_chunk(static_cast<size_t>(tiles->q_tiles()), -1);
+    std::vector<int32_t> last_of_chunk(tiles->q_tiles(), -1);
     for (int32_t begin = 0; begin < kv_tiles; begin += together) {
       std::vector<int32_t> last = last_of_chunk;
       for (int32_t c = begin; c < std::min(begin + together, kv_tiles); ++c) {
-        const Chain& chain = order->chains[static_cast<size_t>(c)];
+        const Chain& chain = order->chains[c];
         for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-          const auto& run = order->runs[static_cast<size_t>(r)];
+          const auto& run = order->runs[r];
           for (int32_t i = 0; i < run.count; ++i) {
             const auto row = static_cast<size_t>(run.tile(i));
             ASSERT_GT(run.addend_of(i), last_of_chunk[row]) << "chain " << c << ", row " << row;
@@ -415,8 +415,8 @@ TEST(Orders, SplitAGroupInParts) {
     for (const Chain& chain : order->chains) {
       if (chain.tile != 0) continue;
       EXPECT_EQ(chain.addend, std::ssize(heads));
-      heads.emplace_back(order->runs[static_cast<size_t>(chain.run_begin)].q_head,
-                         order->runs[static_cast<size_t>(chain.run_end) - 1].q_head);
+      heads.emplace_back(order->runs[chain.run_begin].q_head,
+                         order->runs[chain.run_end - 1].q_head);
     }
     return heads;
   };
@@ -442,10 +442,10 @@ TEST(Orders, SplitLongKvTilesInEvenParts) {
   const auto tiles = std::make_shared<const TileMap>(mask.variants().front(), TileShape{16, 32});
   const auto parts_of = [&](const std::string& name, int32_t group) {
     const auto order = make_order(Pass::backward, name, tiles, group);
-    std::vector<int32_t> parts(static_cast<size_t>(tiles->kv_tiles()));
+    std::vector<int32_t> parts(tiles->kv_tiles());
     int64_t longest = 0, of_question = 0;
     for (const Chain& chain : order->chains) {
-      parts[static_cast<size_t>(chain.tile)] = chain.addends;
+      parts[chain.tile] = chain.addends;
       longest = std::max(longest, order->visits(chain));
       if (chain.tile == 0) of_question = std::max(of_question, order->visits(chain));
     }
@@ -480,7 +480,7 @@ TEST(Orders, WalkAGroupInsideChunksOfRows) {
   const auto visits_of_chain = [](const HeadOrder& order, size_t c) {
     std::vector<Visit> visits;
     for (int32_t r = order.chains[c].run_begin; r < order.chains[c].run_end; ++r) {
-      const verbatim::Run& run = order.runs[static_cast<size_t>(r)];
+      const verbatim::Run& run = order.runs[r];
       for (int32_t i = 0; i < run.count; ++i)
         visits.push_back({run.q_head, run.tile(i), run.addend_of(i)});
     }

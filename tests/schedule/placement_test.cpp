@@ -19,8 +19,7 @@ Heads causal_heads(int32_t heads, int64_t length) {
 }
 
 std::vector<PlacedTask> hand(const Placement& p, int32_t worker) {
-  return {p.tasks.begin() + p.worker_begin[static_cast<size_t>(worker)],
-          p.tasks.begin() + p.worker_begin[static_cast<size_t>(worker) + 1]};
+  return {p.tasks.begin() + p.worker_begin[worker], p.tasks.begin() + p.worker_begin[worker + 1]};
 }
 
 TEST(Placement, PlacesEveryTaskOnce) {
@@ -71,8 +70,8 @@ TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
         int64_t before = std::numeric_limits<int64_t>::max();
         for (const PlacedTask& placed : plan.placement.tasks) {
           const HeadOrder& order = plan.order(placed.head);
-          const Task& task = order.tasks[static_cast<size_t>(placed.task)];
-          const int64_t visits = order.visits(order.chains[static_cast<size_t>(task.chain_begin)]);
+          const Task& task = order.tasks[placed.task];
+          const int64_t visits = order.visits(order.chains[task.chain_begin]);
           longer_behind += visits > before;
           before = visits;
         }
@@ -118,7 +117,7 @@ TEST(Placement, StaggeredIssuesEveryTaskOfUnequalHeadsInTurn) {
     size_t start = 0;
     for (int32_t h = 0; h < 11; ++h) {
       const auto issued = issues(p, h);
-      ASSERT_EQ(issued.size(), heads[static_cast<size_t>(h)]->tasks.size());
+      ASSERT_EQ(issued.size(), heads[h]->tasks.size());
       EXPECT_GE(issued.front(), start);
       start = issued.front();
       if (h >= section) {  // so at most `section` heads are under way

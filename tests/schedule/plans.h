@@ -15,8 +15,8 @@ inline Plan plan_of(std::shared_ptr<const HeadOrder> order, int32_t heads,
   Plan plan;
   plan.pass = order->pass;
   plan.orders = {order};
-  plan.order_of_head.assign(static_cast<size_t>(heads), 0);
-  const std::vector<std::shared_ptr<const HeadOrder>> all(static_cast<size_t>(heads), order);
+  plan.order_of_head.assign(heads, 0);
+  const std::vector<std::shared_ptr<const HeadOrder>> all(heads, order);
   plan.placement = make_placement(placement, all, workers);
   return plan;
 }

@@ -96,10 +96,8 @@ class CpuBackend final : public Backend {
   static void require(const Plan& plan, Pass pass, const char* operation) {
     if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, operation);
     if (plan.pass == pass) return;
-    const auto word = [](Pass p) { return p == Pass::forward ? "forward" : "backward"; };
-    throw Error(
-        ErrorCode::invalid_argument, operation, "the plan is for the other pass",
-        {.argument = "plan.pass", .got = word(plan.pass), .expected = word(pass), .nearest = ""});
+    throw Error(ErrorCode::invalid_argument, operation, "the plan is for the other pass",
+                {"plan.pass", std::string(to_string(plan.pass)), std::string(to_string(pass)), ""});
   }
 };
 

@@ -15,11 +15,9 @@ std::shared_ptr<std::byte> CudaBackend::allocate(int64_t bytes, const RunOptions
 void CudaBackend::fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const {
   if (rows.bytes == 0 || rows.rows == 0) return;
   const DeviceGuard guard(device_.index);
-  cuda::check(
-      cudaMemset2DAsync(rows.at, static_cast<size_t>(std::max(rows.apart, rows.bytes)), value,
-                        static_cast<size_t>(rows.bytes), static_cast<size_t>(rows.rows),
-                        static_cast<cudaStream_t>(run.stream)),
-      "cuda.fill");
+  cuda::check(cudaMemset2DAsync(rows.at, std::max(rows.apart, rows.bytes), value, rows.bytes,
+                                rows.rows, static_cast<cudaStream_t>(run.stream)),
+              "cuda.fill");
 }
 
 void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const {
@@ -28,8 +26,7 @@ void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOption
   const auto apart = [](const ByteRows& rows) {
     return static_cast<size_t>(std::max(rows.apart, rows.bytes));
   };
-  cuda::check(cudaMemcpy2DAsync(to.at, apart(to), from.at, apart(from),
-                                static_cast<size_t>(to.bytes), static_cast<size_t>(to.rows),
+  cuda::check(cudaMemcpy2DAsync(to.at, apart(to), from.at, apart(from), to.bytes, to.rows,
                                 cudaMemcpyDefault, static_cast<cudaStream_t>(run.stream)),
               "cuda.copy");
 }
@@ -37,8 +34,7 @@ void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOption
 std::shared_ptr<std::byte> CudaBackend::allocate_on_host(int64_t bytes) const {
   const DeviceGuard guard(device_.index);
   void* memory = nullptr;
-  cuda::check(cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable),
-              "cuda.host");
+  cuda::check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cuda.host");
   return {static_cast<std::byte*>(memory), [](std::byte* at) { cudaFreeHost(at); }};
 }
 

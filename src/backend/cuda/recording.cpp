@@ -10,7 +10,7 @@ namespace {
 int32_t capacity_of(const Plan& plan, int32_t blocks) {
   int64_t events = 0;
   for (const int32_t order : plan.order_of_head) {
-    const HeadOrder& of_head = *plan.orders[static_cast<size_t>(order)];
+    const HeadOrder& of_head = *plan.orders[order];
     events += 2 * (of_head.visits() + std::ssize(of_head.chains));
   }
   return static_cast<int32_t>(std::min<int64_t>({events, 4 * events / blocks + 1024, INT32_MAX}));
@@ -31,13 +31,12 @@ Recording::Recording(const Device& device, const Plan& plan, cudaStream_t stream
            .counts = reinterpret_cast<int32_t*>(base + counts_at_),
            .clocks = reinterpret_cast<RecordClock*>(base + clocks_at_),
            .capacity = capacity_of(plan, blocks_)};
-  check(cudaMemsetAsync(base + counts_at_, 0, static_cast<size_t>(bytes_ - counts_at_), stream),
-        "cuda.record");
+  check(cudaMemsetAsync(base + counts_at_, 0, bytes_ - counts_at_, stream), "cuda.record");
 }
 
 void Recording::collect(const Plan& plan, int32_t max_q_tiles, int32_t max_kv_tiles,
                         Timeline& timeline) const {
-  std::vector<std::byte> host(static_cast<size_t>(bytes_));
+  std::vector<std::byte> host(bytes_);
   check(cudaMemcpyAsync(host.data(), memory_.data(), host.size(), cudaMemcpyDeviceToHost, stream_),
         "cuda.record");
   check(cudaStreamSynchronize(stream_), "cuda.record");

@@ -71,8 +71,7 @@ const Device& device(int index) {
 
 Scratch::Scratch(const Device& device, int64_t bytes, cudaStream_t stream) : stream_(stream) {
   if (bytes > 0) {
-    check(cudaMallocFromPoolAsync(&data_, static_cast<size_t>(bytes), device.pool, stream),
-          "cuda.workspace");
+    check(cudaMallocFromPoolAsync(&data_, bytes, device.pool, stream), "cuda.workspace");
   }
 }
 Scratch::~Scratch() {

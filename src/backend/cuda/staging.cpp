@@ -38,8 +38,7 @@ void* Staging::stage(void* data, int64_t bytes, bool is_output) {
   void* copy = memory_.emplace_back(std::make_unique<Scratch>(device_, bytes, stream_))->data();
   pending_ = true;
   // Outputs too: their gaps belong to the caller and come back as they were.
-  check(cudaMemcpyAsync(copy, data, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
-        "cuda.copy");
+  check(cudaMemcpyAsync(copy, data, bytes, cudaMemcpyHostToDevice, stream_), "cuda.copy");
   if (is_output) outputs_.push_back({data, copy, static_cast<size_t>(bytes)});
   return copy;
 }

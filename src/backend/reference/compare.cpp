@@ -219,8 +219,7 @@ std::string sha256_of(const TensorView& tensor) {
   Sha256 hash;
   dispatch_dtype(tensor.dtype, [&]<class T>(T) {
     for_each_row(tensor.shape, [&](int64_t b, int64_t l, int64_t h) {
-      hash.update(std::as_bytes(
-          std::span<const T>(tensor.row<T>(b, l, h), static_cast<size_t>(tensor.shape[3]))));
+      hash.update(std::as_bytes(std::span<const T>(tensor.row<T>(b, l, h), tensor.shape[3])));
     });
   });
   return hash.hex();

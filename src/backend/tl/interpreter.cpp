@@ -365,7 +365,7 @@ void run_program(const Kernel& kernel, const Plan& plan, const Tensors& tensors,
                  const RunOptions& run) {
   Call call(kernel, plan, tensors);
   execute(
-      plan, std::vector<int32_t>(static_cast<size_t>(call.sums())),
+      plan, std::vector<int32_t>(call.sums()),
       [&] { return std::make_unique<ProgramWorker>(call); }, run);
 }
 

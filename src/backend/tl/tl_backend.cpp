@@ -10,8 +10,6 @@
 namespace verbatim {
 namespace {
 
-const char* word(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
-
 /// A program and what plans that it runs are called.
 struct Program {
   tl::Kernel kernel;
@@ -118,7 +116,7 @@ class TlBackend final : public Backend {
                       std::string expected) {
     if (got == expected) return;
     throw Error(ErrorCode::unsupported, "tl.kernel",
-                fmt::format("the {} program is for another {}", word(kernel.pass), what),
+                fmt::format("the {} program is for another {}", to_string(kernel.pass), what),
                 {what, std::move(got), expected, std::move(expected)});
   }
 

@@ -45,14 +45,14 @@ class CudaDevice : public Device {
   std::shared_ptr<void> allocate(int64_t bytes) const override {
     const int64_t size = std::max<int64_t>((bytes + 15) / 16 * 16, 16);
     void* memory = nullptr;
-    check(cudaMalloc(&memory, static_cast<size_t>(size)));
+    check(cudaMalloc(&memory, size));
     std::shared_ptr<void> owner(memory, [](void* p) { cudaFree(p); });
     poison(memory, size);
     return owner;
   }
 
   void poison(void* memory, int64_t bytes) const override {
-    check(cudaMemset(memory, 0xFF, static_cast<size_t>(bytes)));
+    check(cudaMemset(memory, 0xFF, bytes));
   }
 
   void fill_normal(const TensorView& dense, uint64_t seed) const override {
@@ -61,7 +61,7 @@ class CudaDevice : public Device {
   }
 
   void copy(void* to, const void* from, int64_t bytes) const override {
-    check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault));
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
   }
 
   int64_t count_differences(const void* a, const void* b, int64_t bytes) const override {
@@ -118,10 +118,10 @@ class CudaDevice : public Device {
     const int32_t blocks = cuda::device(index_).multiprocessors / 2 * 2;
     const auto times = allocate(blocks * int64_t{sizeof(long long)});
     const auto median = [&] {  // over the CTAs, of the last launch
-      std::vector<long long> host(static_cast<size_t>(blocks));
+      std::vector<long long> host(blocks);
       copy(host.data(), times.get(), blocks * int64_t{sizeof(long long)});
       std::ranges::nth_element(host, host.begin() + blocks / 2);
-      return static_cast<double>(host[static_cast<size_t>(blocks / 2)]);
+      return static_cast<double>(host[blocks / 2]);
     };
     auto* const cycles = static_cast<long long*>(times.get());
     constexpr int32_t kCount = 400;

@@ -54,7 +54,7 @@ HeadOrder forward(const Tiles& tiles, int32_t group, Parts parts, Columns column
   order.tasks.reserve(order.chains.capacity());
   auto end = ends.begin();
   for (int32_t q_tile = tiles->q_tiles() - 1; q_tile >= 0; --q_tile) {
-    const int32_t pieces = pieces_of[static_cast<size_t>(tiles->q_tiles() - 1 - q_tile)];
+    const int32_t pieces = pieces_of[tiles->q_tiles() - 1 - q_tile];
     for (int32_t q_head = 0; q_head < group; ++q_head) {
       for (int32_t p = 0; p < pieces; ++p) {
         const auto begin = static_cast<int32_t>(order.runs.size());

@@ -37,9 +37,9 @@ void add_down(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) 
 /// of the last. Chunks count from the first row of the core: padding before it moves none.
 std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows) {
   std::vector<int32_t> edges{0};
-  const int64_t first = tiles.q_edges[static_cast<size_t>(tiles.core_q_tiles().first)];
+  const int64_t first = tiles.q_edges[tiles.core_q_tiles().first];
   const auto chunk = [&](int32_t tile) {
-    const int64_t at = tiles.q_edges[static_cast<size_t>(tile)] - first;
+    const int64_t at = tiles.q_edges[tile] - first;
     return at < 0 ? (at + 1) / rows - 1 : at / rows;
   };
   for (int32_t tile = 1; rows > 0 && tile < tiles.q_tiles(); ++tile)

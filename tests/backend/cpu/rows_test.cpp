@@ -44,7 +44,7 @@ void copy_rows(const TensorView& from, int64_t begin, int64_t count, const Tenso
   for (int64_t l = 0; l < count; ++l)
     for (int64_t h = 0; h < from.shape[2]; ++h)
       std::memcpy(const_cast<char*>(row_of(to, b, l, h)), row_of(from, 0, begin + l, h),
-                  static_cast<size_t>(from.shape[3] * size_of(from.dtype)));
+                  from.shape[3] * size_of(from.dtype));
 }
 
 struct Chunk {

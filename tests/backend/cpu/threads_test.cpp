@@ -19,9 +19,9 @@ namespace {
 /// Counts to `end` on up to `threads` threads; true if every number came once.
 bool counts_to(int end, int threads) {
   std::atomic<int> next = 0;
-  std::vector<std::atomic<int>> seen(static_cast<size_t>(end));
+  std::vector<std::atomic<int>> seen(end);
   in_parallel(threads, [&] {
-    for (int i = next++; i < end; i = next++) ++seen[static_cast<size_t>(i)];
+    for (int i = next++; i < end; i = next++) ++seen[i];
   });
   return std::ranges::all_of(seen, [](const auto& times) { return times == 1; });
 }

@@ -81,22 +81,21 @@ struct Reach {
 
   Reach(const TileMap& f, const TileMap& b, int64_t position, bool of_queries) {
     const auto mark = [](std::vector<bool>& rows, const std::vector<int64_t>& edges, int32_t tile) {
-      std::fill(rows.begin() + edges[static_cast<size_t>(tile)],
-                rows.begin() + edges[static_cast<size_t>(tile) + 1], true);
+      std::fill(rows.begin() + edges[tile], rows.begin() + edges[tile + 1], true);
     };
     const auto meets = [&](const TileMap& tiles, int32_t q_tile) {
       return of_queries ? q_tile == tile_of(tiles.q_edges, position)
                         : visits(tiles, q_tile, tile_of(tiles.kv_edges, position));
     };
-    forward.resize(static_cast<size_t>(f.q_edges.back()));
+    forward.resize(f.q_edges.back());
     queries.resize(forward.size());
-    keys.resize(static_cast<size_t>(f.kv_edges.back()));
+    keys.resize(f.kv_edges.back());
     for (int32_t t = 0; t < f.q_tiles(); ++t) {
       if (meets(f, t)) mark(forward, f.q_edges, t);
     }
     for (int32_t t = 0; t < b.q_tiles(); ++t) {
-      const auto rows = forward.begin() + b.q_edges[static_cast<size_t>(t)];
-      const auto end = forward.begin() + b.q_edges[static_cast<size_t>(t) + 1];
+      const auto rows = forward.begin() + b.q_edges[t];
+      const auto end = forward.begin() + b.q_edges[t + 1];
       if (!meets(b, t) && std::find(rows, end, true) == end) continue;
       mark(queries, b.q_edges, t);
       for (int32_t k = 0; k < b.kv_tiles(); ++k) {
@@ -114,7 +113,7 @@ std::vector<uint16_t> untouched(const GuardedTensor& tensor, const std::vector<b
   for (int64_t b = 0; b < view.shape[0]; ++b) {
     for (int64_t l = 0; l < view.shape[1]; ++l) {
       for (int64_t h = 0; h < view.shape[2]; ++h) {
-        if (b == 0 && h >= first_head && h <= last_head && reach[static_cast<size_t>(l)]) continue;
+        if (b == 0 && h >= first_head && h <= last_head && reach[l]) continue;
         const auto* row = view.row<uint16_t>(b, l, h);
         values.insert(values.end(), row, row + view.shape[3]);
       }

@@ -152,8 +152,8 @@ TEST(Launch, TheCallersWorkspaceGivesTheSameBits) {
   const int64_t bytes = gpu()->callers_workspace_bytes(*backward);
   ASSERT_GT(bytes, 0);
   void* memory = nullptr;
-  ASSERT_EQ(cudaMalloc(&memory, static_cast<size_t>(bytes)), cudaSuccess);
-  ASSERT_EQ(cudaMemset(memory, 0xff, static_cast<size_t>(bytes)), cudaSuccess);  // NaN
+  ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
+  ASSERT_EQ(cudaMemset(memory, 0xff, bytes), cudaSuccess);  // NaN
   RunOptions run;
   run.workspace = memory;
   run.workspace_bytes = bytes;

@@ -24,7 +24,7 @@ std::string random_order(Random& random, Pass pass) {
     if (info.pass == pass && info.level > Level::not_guaranteed) names.emplace_back(info.name);
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
-  const std::string name = names[static_cast<size_t>(random.between(0, last))];
+  const std::string name = names[random.between(0, last)];
   const bool columns = order::takes_columns(order::find(pass, name));
   const std::string rows =
       columns && random.chance(0.3) ? fmt::format("/rows:{}", random.between(1, 1000)) : "";
@@ -55,7 +55,7 @@ Mask random_mask(Random& random, Rng& rng, int64_t longest, int64_t kv_heads) {
   }
   const auto& patterns = static_patterns();
   const auto last = static_cast<int64_t>(patterns.size()) - 1;
-  return random_case(patterns[static_cast<size_t>(random.between(0, last))], rng, longest).mask;
+  return random_case(patterns[random.between(0, last)], rng, longest).mask;
 }
 
 std::optional<double> random_scale(Random& random) {
@@ -90,7 +90,7 @@ RandomProblem random_problem(uint64_t number) {
       std::min(pick(random, {3, 70, 150, 300, 600, 1000}), int64_t{heads > 8 ? 300 : 1000});
   Mask mask = random_mask(random, rng, longest, p.kv_heads);
   if (random.chance(0.2)) {
-    std::vector<int64_t> lengths(static_cast<size_t>(p.batch));
+    std::vector<int64_t> lengths(p.batch);
     for (int64_t& length : lengths) length = random.between(0, mask.kv_len());
     mask = mask.with_key_lengths(lengths);
   }

@@ -45,7 +45,7 @@ TEST_P(Ranks, OfOneGpuHaveTheBitsOfOneDevice) {
     for (const auto& c : cases) c->poison();
 
     Lines lines(world);
-    std::vector<std::string> errors(static_cast<size_t>(world));
+    std::vector<std::string> errors(world);
     std::vector<dist::Processes::Result> results(2);  // of rank 0, by pass
     std::vector<std::thread> threads;
     for (int32_t r = 0; r < world; ++r)
@@ -53,24 +53,22 @@ TEST_P(Ranks, OfOneGpuHaveTheBitsOfOneDevice) {
         try {
           MemoryWire wire(lines, r);
           dist::Processes ranks(wire, kTimeout);
-          const GpuCase& own = *cases[static_cast<size_t>(r)];
+          const GpuCase& own = *cases[r];
           const RunOptions run{.stream = cudaStreamPerThread};
           const auto f = ranks.run(dealt_forward, dist::whole_tensors(own.forward()), *gpu(), run);
           const auto b =
               ranks.run(dealt_backward, dist::whole_tensors(own.backward()), *gpu(), run);
           if (r == 0) results = {f, b};
         } catch (const std::exception& error) {
-          errors[static_cast<size_t>(r)] = error.what();
+          errors[r] = error.what();
           lines.over = true;
         }
       });
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(errors, std::vector<std::string>(static_cast<size_t>(world)));
+    EXPECT_EQ(errors, std::vector<std::string>(world));
     for (int32_t r = 0; r < world && !HasFailure(); ++r) {
-      EXPECT_EQ(results[0].reports[static_cast<size_t>(r)].sent_bytes,
-                sent_bytes(dealt_forward, r));
-      EXPECT_EQ(results[1].reports[static_cast<size_t>(r)].sent_bytes,
-                sent_bytes(dealt_backward, r));
+      EXPECT_EQ(results[0].reports[r].sent_bytes, sent_bytes(dealt_forward, r));
+      EXPECT_EQ(results[1].reports[r].sent_bytes, sent_bytes(dealt_backward, r));
     }
     for (GpuTensor* output : first.outputs()) output->download();
     EXPECT_TRUE(first.bits() == expected);

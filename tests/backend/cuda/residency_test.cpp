@@ -185,14 +185,13 @@ TEST(Residency, StreamsOfMixedPrioritiesEnd) {
   for (const int64_t head_dim : {64, 128}) {
     const auto all = cases(head_dim);
     for (int streams = 1; streams <= 4; ++streams) {
-      std::vector<cudaStream_t> stream(static_cast<size_t>(streams));
+      std::vector<cudaStream_t> stream(streams);
       std::vector<std::unique_ptr<Gradients>> gradients;
       for (int s = 0; s < streams; ++s) {
         const int priority = std::max(highest, lowest - s);
-        cuda::check(cudaStreamCreateWithPriority(&stream[static_cast<size_t>(s)],
-                                                 cudaStreamNonBlocking, priority),
+        cuda::check(cudaStreamCreateWithPriority(&stream[s], cudaStreamNonBlocking, priority),
                     "test");
-        gradients.push_back(std::make_unique<Gradients>(all[static_cast<size_t>(s)]->c.problem));
+        gradients.push_back(std::make_unique<Gradients>(all[s]->c.problem));
       }
       for (int call = 0; call < 200; ++call) {
         const auto s = static_cast<size_t>(call % streams);
@@ -232,7 +231,7 @@ TEST(Residency, LaunchesThatShareWhatComesFreeEnd) {
   {
     Occupied occupied(all, Occupied::By::most_shared);
     for (int s = 0; s < 3; ++s) {
-      gpu()->backward(rotating.whole, gradients[static_cast<size_t>(s)]->of(rotating.c),
+      gpu()->backward(rotating.whole, gradients[s]->of(rotating.c),
                       {.stream = stream[s], .wait_limit = 1});
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its small kernels have run
       occupied.leave((s + 1) * all / 3);
@@ -241,7 +240,7 @@ TEST(Residency, LaunchesThatShareWhatComesFreeEnd) {
   }
   for (int s = 0; s < 3; ++s) {
     EXPECT_NO_THROW(gpu()->synchronize({.stream = stream[s]}));
-    EXPECT_EQ(gradients[static_cast<size_t>(s)]->bits(), rotating.expected) << "stream " << s;
+    EXPECT_EQ(gradients[s]->bits(), rotating.expected) << "stream " << s;
     cudaStreamDestroy(stream[s]);
   }
 }

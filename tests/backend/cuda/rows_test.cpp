@@ -86,7 +86,7 @@ class Sequence {
     std::vector<HeadMask> variants;
     std::vector<int32_t> variant_of;
     for (int64_t b = 0; b < batch; ++b) {
-      const int64_t start = starts[static_cast<size_t>(b)];
+      const int64_t start = starts[b];
       q.take(b, q_.view(), start, count);
       k.take(b, k_.view(), 0, start + count);
       v.take(b, v_.view(), 0, start + count);

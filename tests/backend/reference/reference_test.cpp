@@ -272,8 +272,7 @@ TEST(Reference, AnElementOfE4m3IsItsValueTimesTheScaleOfItsHead) {
     const auto [b, length, heads, dim] = view.shape;
     for (int64_t l = 0; l < length; ++l)
       for (int64_t h = 0; h < heads; ++h)
-        for (int64_t d = 0; d < dim; ++d)
-          to.set(0, l, h, d, scales[static_cast<size_t>(h)] * from.get(0, l, h, d));
+        for (int64_t d = 0; d < dim; ++d) to.set(0, l, h, d, scales[h] * from.get(0, l, h, d));
   };
   scale(codes.q, values.q, tensors.q);
   scale(codes.k, values.k, tensors.k);
