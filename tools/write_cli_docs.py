@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes docs/cli.md from the tool's own help: python3 tools/write_cli_docs.py build/verbatim."""
+
 import pathlib
 import subprocess
 import sys
 
-COMMANDS = ["run", "verify", "plan", "mask", "trace", "bench", "calibrate", "tune", "tl", "tl fmt",
-            "tl check", "tl reason", "tl emit", "tl build", "report", "info"]
+COMMANDS = "run verify plan mask trace bench calibrate tune tl".split()
+COMMANDS += [f"tl {command}" for command in ("fmt", "check", "reason", "emit", "build")]
+COMMANDS += ["report", "info"]
 INTRODUCTION = """\
 # The command line
 

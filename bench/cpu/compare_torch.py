@@ -6,6 +6,7 @@ for all three. GFLOP/s of a forward and a backward are of the fastest call and c
 ratios are the median over the rounds. Prints a Markdown table. Needs torch, libdnnl,
 VERBATIM_LIBRARY=build/libverbatim_c.so and PYTHONPATH=python.
 """
+
 import argparse
 import ctypes
 import json
@@ -30,17 +31,21 @@ def gemm_call():
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
 
     def call():
-        status = dnnl.dnnl_sgemm(as_is, as_is, size, size, size, one, a, size, b, size, zero, c,
-                                 size)
+        status = dnnl.dnnl_sgemm(
+            as_is, as_is, size, size, size, one, a, size, b, size, zero, c, size
+        )
         assert status == 0 and matrices
+
     return call
 
 
 def attention_calls(length, dim, causal, dtype_name, threads):
     """One forward plus one backward: of ours and of PyTorch's, on the same tensors."""
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype_name]
-    q, k, v = (torch.rand(1, HEADS, length, dim, dtype=dtype).mul_(2).sub_(1).requires_grad_()
-               for _ in range(3))
+    q, k, v = (
+        torch.rand(1, HEADS, length, dim, dtype=dtype).mul_(2).sub_(1).requires_grad_()
+        for _ in range(3)
+    )
     dout = torch.rand_like(q)
     problem = va.Problem(1, HEADS, HEADS, length, length, dim, dim, dtype_name)
     plan = va.Plan(problem, va.masks.Causal() if causal else va.masks.Full())
@@ -54,6 +59,7 @@ def attention_calls(length, dim, causal, dtype_name, threads):
     def theirs():
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         torch.autograd.grad(out, (q, k, v), dout)
+
     return ours, theirs
 
 
@@ -76,14 +82,23 @@ def run_case(mask, length, dim, dtype_name, threads, seconds):
         rounds.append([cost(call) for call in calls])
     area = length * (length + 1) // 2 if mask == "causal" else length * length
     flops = [3.5 * 4 * area * HEADS * dim] * 2 + [2 * GEMM_SIZE**3]
-    row = {"mask": mask, "length": length, "head_dim": dim, "dtype": dtype_name,
-           "threads": threads, "rounds": len(rounds)}
+    row = {
+        "mask": mask,
+        "length": length,
+        "head_dim": dim,
+        "dtype": dtype_name,
+        "threads": threads,
+        "rounds": len(rounds),
+    }
     for clock, name in enumerate(("cpu", "wall")):
-        rates = [[amount / each[clock] * 1e-9 for each, amount in zip(turn, flops)]
-                 for turn in rounds]
+        rates = [
+            [amount / each[clock] * 1e-9 for each, amount in zip(turn, flops)] for turn in rounds
+        ]
         best = [max(column) for column in zip(*rates)]
         row[name] = {
-            "ours": best[0], "torch": best[1], "gemm": best[2],
+            "ours": best[0],
+            "torch": best[1],
+            "gemm": best[2],
             "over_torch": statistics.median(r[0] / r[1] for r in rates),
             "over_gemm": statistics.median(r[0] / r[2] for r in rates),
         }
@@ -91,8 +106,9 @@ def run_case(mask, length, dim, dtype_name, threads, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seqlen", default="512,2048,8192")
     parser.add_argument("--head-dim", default="64,128")
     parser.add_argument("--mask", default="causal,full")
@@ -102,17 +118,21 @@ def main():
     parser.add_argument("--clock", default="cpu", choices=["cpu", "wall"], help="of the table")
     parser.add_argument("--json", metavar="FILE", help="append a line per case")
     args = parser.parse_args()
-    print("| mask | length | hd | dtype | threads | ours | PyTorch | sgemm | over PyTorch | "
-          "over sgemm |\n" + "|---" * 10 + "|")
+    print(
+        "| mask | length | hd | dtype | threads | ours | PyTorch | sgemm | over PyTorch | "
+        "over sgemm |\n" + "|---" * 10 + "|"
+    )
     for threads in map(int, args.threads.split(",")):
         for mask in args.mask.split(","):
             for length in map(int, args.seqlen.split(",")):
                 for dim in map(int, args.head_dim.split(",")):
                     row = run_case(mask, length, dim, args.dtype, threads, args.seconds)
                     got = row[args.clock]
-                    print(f"| {mask} | {length} | {dim} | {args.dtype} | {threads} "
-                          f"| {got['ours']:.0f} | {got['torch']:.0f} | {got['gemm']:.0f} "
-                          f"| {got['over_torch']:.2f} | {got['over_gemm']:.2f} |")
+                    print(
+                        f"| {mask} | {length} | {dim} | {args.dtype} | {threads} "
+                        f"| {got['ours']:.0f} | {got['torch']:.0f} | {got['gemm']:.0f} "
+                        f"| {got['over_torch']:.2f} | {got['over_gemm']:.2f} |"
+                    )
                     sys.stdout.flush()
                     if args.json:
                         with open(args.json, "a") as out:

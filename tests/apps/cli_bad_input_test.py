@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What the tool refuses, as cli_test.py has what it does."""
+
 import json
 import struct
 import unittest
@@ -9,80 +10,88 @@ from cli_tool import Tool
 
 class BadInput(Tool):
     def test_nearest_names(self):
-        for words, nearest in ((["--mask", "casual"], "causal"),
-                               (["--order", "ascendng"], "ascending"),
-                               (["--placement", "que"], "queue"),
-                               (["--dtype", "bf61"], "bf16"),
-                               (["--level", "invarient"], "invariant"),
-                               (["--seqlem", "7"], "--seqlen")):
+        for words, nearest in (
+            (["--mask", "casual"], "causal"),
+            (["--order", "ascendng"], "ascending"),
+            (["--placement", "que"], "queue"),
+            (["--dtype", "bf61"], "bf16"),
+            (["--level", "invarient"], "invariant"),
+            (["--seqlem", "7"], "--seqlen"),
+        ):
             message = self.refused("run", "--seqlen", 64, *words)
             self.assertIn(f"(nearest: {nearest})", message)
 
     def test_refused(self):
         documents, windows = ["--mask", "causal_document"], ["--mask", "windows"]
         for words, part in (
-                (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
-                (["run", "--head-dim", 257], "head_dim"),
-                (["run", "--seqlen", -1], "-1"),
-                (["run", "--seqlen", "many"], "--seqlen = many; expected an integer"),
-                (["run", "--seqlen", 8, "--q-len", 8], "--q-len"),
-                (["run", *documents], "--doc-lengths"),
-                (["bench", "--set", "dense", "--dtype", "bf16"], "(nearest: --set dense alone)"),
-                (["run", *documents, "--doc-lengths", "3,4", "--seqlen", 8], "sum of 7"),
-                (["run", *documents, "--doc-lengths", "3,x"], "'3,x'"),
-                (["run", *documents, "--doc-lengths", "3,-4"], "-"),
-                (["run", *documents, "--doc-lengths", f"{2**63 - 1},1"], str(2**63 - 1)),
-                (["run", *documents, "--doc-lengths", "@/nowhere.json"], "/nowhere.json"),
-                (["run", "--mask", "causal", "--window", 3], "--window"),
-                (["run", "--mask", "causal_sliding_window", "--window", -3], "-3"),
-                (["run", *windows], "mask windows needs --window"),
-                (["run", *windows, "--window", 4], "nearest: -1,0"),
-                (["run", *windows, "--window", "-2,0"], "LEFT,RIGHT"),
-                (["run", *windows, "--window", "1,0", "--doc-lengths", "8"], "--doc-lengths"),
-                (["run", *windows, "--window", "1,0", "--cu-seqlens-k", "0,4"], "--cu-seqlens-q"),
-                (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--cu-seqlens-k",
-                  "0,2,4"], "cu_seqlens_k"),
-                (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,5,4"],
-                 "cu_seqlens_q[2]"),
-                (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--seqlen", 5],
-                 "4 x 4"),
-                (["run", "--mask", "causal", "--cu-seqlens-q", "0,4"], "--cu-seqlens-q"),
-                (["run", "--key-lengths", "5,6"], "--key-lengths"),
-                (["run", "--q-lengths", "5"], "--key-lengths"),
-                (["run", "--key-lengths", "5", "--padding", "top"], "--padding"),
-                (["run", "--scale", "nan"], "scale"),
-                (["run", "--order", "all"], "all"),
-                (["verify", "--order", "all"], "all"),
-                (["plan", "--pass", "forward", "--forward-order", "all"], "all"),
-                (["run", "--check", "some"], "--check"),
-                (["run", "--repeats", 0], "--repeats"),
-                (["run", "--device", "tpu"], "tpu"),
-                (["run", "--pass", "sideways"], "--pass"),
-                (["run", "--output", "out.txt"], "--output"),
-                (["run", "--input", "/nowhere.npy"], "/nowhere.npy"),
-                (["plan", "--machine", "abacus"], "abacus"),
-                (["plan", "--workers", -1], "--workers"),
-                (["plan", "--workers", 2**31 - 1], str(2**31 - 1)),
-                (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
-                (["verify", "--repeats", 0], "--repeats"),
-                (["run", "--world", "4"], "replay:2"),
-                (["run", "--world", "replay:0"], "nearest: 1"),
-                (["run", "--strategy", "ring"], "--strategy requires --world"),
-                (["run", "--world", "replay:2", "--strategy", "rign"], "nearest: ring"),
-                (["run", "--world", "replay:2", "--shard", "zag"], "nearest: zigzag"),
-                (["plan", "--world", "replay:2", "--cluster", "h200x9"], "nearest: h200x8"),
-                (["run", "--world", "replay:2", "--cluster", "h200x9"], "nearest: h200x8"),
-                (["plan", "--cluster", "h200x8"], "--cluster requires --world"),
-                (["run", "--world", "replay:3", "--strategy", "ulysses", "--q-heads", 4],
-                 "nearest: 2"),
-                (["run", "--world", "replay:4", "--strategy", "usp", "--ulysses-size", 3],
-                 "nearest: 1"),
-                (["nonsense"], "nonsense")):
+            (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
+            (["run", "--head-dim", 257], "head_dim"),
+            (["run", "--seqlen", -1], "-1"),
+            (["run", "--seqlen", "many"], "--seqlen = many; expected an integer"),
+            (["run", "--seqlen", 8, "--q-len", 8], "--q-len"),
+            (["run", *documents], "--doc-lengths"),
+            (["bench", "--set", "dense", "--dtype", "bf16"], "(nearest: --set dense alone)"),
+            (["run", *documents, "--doc-lengths", "3,4", "--seqlen", 8], "sum of 7"),
+            (["run", *documents, "--doc-lengths", "3,x"], "'3,x'"),
+            (["run", *documents, "--doc-lengths", "3,-4"], "-"),
+            (["run", *documents, "--doc-lengths", f"{2**63 - 1},1"], str(2**63 - 1)),
+            (["run", *documents, "--doc-lengths", "@/nowhere.json"], "/nowhere.json"),
+            (["run", "--mask", "causal", "--window", 3], "--window"),
+            (["run", "--mask", "causal_sliding_window", "--window", -3], "-3"),
+            (["run", *windows], "mask windows needs --window"),
+            (["run", *windows, "--window", 4], "nearest: -1,0"),
+            (["run", *windows, "--window", "-2,0"], "LEFT,RIGHT"),
+            (["run", *windows, "--window", "1,0", "--doc-lengths", "8"], "--doc-lengths"),
+            (["run", *windows, "--window", "1,0", "--cu-seqlens-k", "0,4"], "--cu-seqlens-q"),
+            (
+                ["run", *windows, "--window 1,0 --cu-seqlens-q 0,4 --cu-seqlens-k 0,2,4"],
+                "cu_seqlens_k",
+            ),
+            (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,5,4"], "cu_seqlens_q[2]"),
+            (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--seqlen", 5], "4 x 4"),
+            (["run", "--mask", "causal", "--cu-seqlens-q", "0,4"], "--cu-seqlens-q"),
+            (["run", "--key-lengths", "5,6"], "--key-lengths"),
+            (["run", "--q-lengths", "5"], "--key-lengths"),
+            (["run", "--key-lengths", "5", "--padding", "top"], "--padding"),
+            (["run", "--scale", "nan"], "scale"),
+            (["run", "--order", "all"], "all"),
+            (["verify", "--order", "all"], "all"),
+            (["plan", "--pass", "forward", "--forward-order", "all"], "all"),
+            (["run", "--check", "some"], "--check"),
+            (["run", "--repeats", 0], "--repeats"),
+            (["run", "--device", "tpu"], "tpu"),
+            (["run", "--pass", "sideways"], "--pass"),
+            (["run", "--output", "out.txt"], "--output"),
+            (["run", "--input", "/nowhere.npy"], "/nowhere.npy"),
+            (["plan", "--machine", "abacus"], "abacus"),
+            (["plan", "--workers", -1], "--workers"),
+            (["plan", "--workers", 2**31 - 1], str(2**31 - 1)),
+            (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
+            (["verify", "--repeats", 0], "--repeats"),
+            (["run", "--world", "4"], "replay:2"),
+            (["run", "--world", "replay:0"], "nearest: 1"),
+            (["run", "--strategy", "ring"], "--strategy requires --world"),
+            (["run", "--world", "replay:2", "--strategy", "rign"], "nearest: ring"),
+            (["run", "--world", "replay:2", "--shard", "zag"], "nearest: zigzag"),
+            (["plan", "--world", "replay:2", "--cluster", "h200x9"], "nearest: h200x8"),
+            (["run", "--world", "replay:2", "--cluster", "h200x9"], "nearest: h200x8"),
+            (["plan", "--cluster", "h200x8"], "--cluster requires --world"),
+            (["run", "--world", "replay:3", "--strategy", "ulysses", "--q-heads", 4], "nearest: 2"),
+            (
+                ["run", "--world", "replay:4", "--strategy", "usp", "--ulysses-size", 3],
+                "nearest: 1",
+            ),
+            (["nonsense"], "nonsense"),
+        ):
             self.assertIn(part, self.refused(*words), words)
 
     def test_files_are_not_trusted(self):
-        for name, text in (("deep.json", "[" * 100000), ("cut.json", '{"a": '),
-                           ("wrong.json", '{"slices": 3}'), ("text.json", "hello")):
+        for name, text in (
+            ("deep.json", "[" * 100000),
+            ("cut.json", '{"a": '),
+            ("wrong.json", '{"slices": 3}'),
+            ("text.json", "hello"),
+        ):
             file = self.path / name
             file.write_text(text)
             self.refused("mask", "--mask", f"@{file}", "--seqlen", 8)
@@ -97,10 +106,12 @@ class BadInput(Tool):
 
     def test_one_file_that_cannot_be_written_keeps_all_from_being_written(self):
         new = self.path / "new"
-        for words in (["run", "--seqlen", 8, "--output", f"{new}.npy", "--report", "/nowhere/x"],
-                      ["plan", "--gantt", new, "--perfetto", new, "--dump", "/nowhere/x"],
-                      ["trace", "--seqlen", 8, "--gantt", new, "--perfetto", "/nowhere/x"],
-                      ["mask", "--svg", new, "--report", self.path]):
+        for words in (
+            ["run", "--seqlen", 8, "--output", f"{new}.npy", "--report", "/nowhere/x"],
+            ["plan", "--gantt", new, "--perfetto", new, "--dump", "/nowhere/x"],
+            ["trace", "--seqlen", 8, "--gantt", new, "--perfetto", "/nowhere/x"],
+            ["mask", "--svg", new, "--report", self.path],
+        ):
             self.assertRegex(self.refused(*words), "No such file|is a directory")
 
     def test_report_refuses_results_without_a_picture(self):

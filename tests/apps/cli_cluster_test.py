@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Ranks in simulated time: python3 cli_cluster_test.py TOOL [CLASS]."""
+
 import json
 import unittest
 
@@ -11,27 +12,42 @@ class Cluster(Tool):
 
     def test_ranks_on_a_cluster(self):
         cluster = self.path / "cluster.json"
-        cluster.write_text(json.dumps({"name": "desks", "machine": "paper:3,1",
-                                       "between": {"gb_per_s": 1, "latency_us": 2}}))
+        cluster.write_text(
+            json.dumps(
+                {
+                    "name": "desks",
+                    "machine": "paper:3,1",
+                    "between": {"gb_per_s": 1, "latency_us": 2},
+                }
+            )
+        )
         svg, trace = self.path / "ranks.svg", self.path / "ranks.json"
-        result = self.result(*self.words, "--world", "replay:3", "--strategy", "ring", "--cluster",
-                             f"@{cluster}", "--gantt", svg, "--perfetto", trace)
+        result = self.result(
+            *self.words,
+            f"--world replay:3 --strategy ring --cluster @{cluster} --gantt {svg}",
+            f"--perfetto {trace}",
+        )
         dealt = result["dist"]["passes"][0]
         found = dealt["simulated"]
         self.assertEqual((found["cluster"], found["launches"]), ("desks", "predicted"))
         self.assertLessEqual(found["overlapped_ms"], found["in_turn_ms"])
         for rank in (rank["simulated"] for rank in dealt["ranks"]):
-            self.assertAlmostEqual(rank["compute_ms"] + rank["in_turn_exposed_ms"],
-                                   found["in_turn_ms"])
-            self.assertAlmostEqual(rank["compute_ms"] + rank["overlapped_exposed_ms"],
-                                   found["overlapped_ms"])
+            self.assertAlmostEqual(
+                rank["compute_ms"] + rank["in_turn_exposed_ms"], found["in_turn_ms"]
+            )
+            self.assertAlmostEqual(
+                rank["compute_ms"] + rank["overlapped_exposed_ms"], found["overlapped_ms"]
+            )
         names = [f"rank {r}{of}" for r in range(3) for of in ("", " sends")]
         for timeline, way in zip(result["timelines"], ("in turn", "overlapped"), strict=True):
             self.assertEqual(timeline["source"], f"simulated desks, {way}")
             self.assertEqual(timeline["names"], names)
             self.assertEqual({event[1] for event in timeline["events"]}, set(range(6)))
-        tracks = [event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"]
-                  if event["name"] == "thread_name"]
+        tracks = [
+            event["args"]["name"]
+            for event in json.loads(trace.read_text())["traceEvents"]
+            if event["name"] == "thread_name"
+        ]
         self.assertEqual(tracks, 2 * names)
         for name in names:
             self.assertEqual(svg.read_text().count(f">{name}<"), 2)
@@ -56,20 +72,29 @@ class Cluster(Tool):
         measured = self.path / "ran.json"
         (self.path / "result.json").rename(measured)
         for one in ran:
-            found = self.result("plan", *DOCUMENTS, "--pass", one["pass"], *world, "--measured",
-                                measured)["dist"]["passes"][0]
+            found = self.result(
+                "plan", *DOCUMENTS, "--pass", one["pass"], *world, "--measured", measured
+            )["dist"]["passes"][0]
             self.assertEqual(found["simulated"]["launches"], "measured")
             for rank, before in zip(found["ranks"], one["ranks"], strict=True):
-                self.assertGreaterEqual(rank["simulated"]["compute_ms"],
-                                        sum(before["launch_ms"]) * (1 - 1e-9))
-        for words, part in ((["--world", "replay:3"], "world"),
-                            (["--world", "replay:2", "--strategy", "ring"], "strategy"),
-                            ([*world, "--order", "descending/split"], "fingerprint")):
+                self.assertGreaterEqual(
+                    rank["simulated"]["compute_ms"], sum(before["launch_ms"]) * (1 - 1e-9)
+                )
+        for words, part in (
+            (["--world", "replay:3"], "world"),
+            (["--world", "replay:2", "--strategy", "ring"], "strategy"),
+            ([*world, "--order", "descending/split"], "fingerprint"),
+        ):
             error = self.refused("plan", *DOCUMENTS, *words, "--measured", measured)
             self.assertIn(f"its {part} is another", error)
         broken = self.path / "broken.json"
-        for text in ("{", "[]", '{"command": "run", "dist": 5}', '{"command": "run", "dist": {}}',
-                     '{"command": "run", "dist": {"world": 2, "passes": 1}}'):
+        for text in (
+            "{",
+            "[]",
+            '{"command": "run", "dist": 5}',
+            '{"command": "run", "dist": {}}',
+            '{"command": "run", "dist": {"world": 2, "passes": 1}}',
+        ):
             broken.write_text(text)
             self.refused("plan", *DOCUMENTS, *world, "--measured", broken)
         broken.write_text('{"command": "plan", "dist": {}}')

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The commands that measure, and the GPU, as cli_test.py has the others."""
+
 import json
 import unittest
 
@@ -10,9 +11,8 @@ from cli_tool import DOCUMENTS, Tool
 class Bench(Tool):
     def test_a_given_problem(self):
         csv, markdown = self.path / "b.csv", self.path / "b.md"
-        result = self.result("bench", *DOCUMENTS, "--repeats", 3, "--csv", csv, "--markdown",
-                             markdown)
-        row, = result["results"]
+        result = self.result("bench", *DOCUMENTS, "--repeats 3 --csv", csv, "--markdown", markdown)
+        (row,) = result["results"]
         self.assertEqual(row["bits"]["differing_words"], 0)
         self.assertTrue(row["check"]["correct"])
         self.assertGreater(row["check"]["error_ratio"], 0)
@@ -26,13 +26,13 @@ class Bench(Tool):
         self.assertIn("| causal_document |", markdown.read_text())
         # The row's own line names the same problem and settings.
         words = row["repro"].split()[1:]
-        again, = self.result(*words)["results"]
+        (again,) = self.result(*words)["results"]
         self.assertEqual(again["bits"], row["bits"])
         self.assertEqual(again["repro"], row["repro"])
 
     def test_ranks_beside_one_device(self):
         words = ["--repeats", 2, "--world", "replay:3", "--strategy", "ring"]
-        row, = self.result("bench", *DOCUMENTS, *words)["results"]
+        (row,) = self.result("bench", *DOCUMENTS, *words)["results"]
         self.assertEqual(row["dist"]["differing_words"], 0)
         self.assertEqual([each["pass"] for each in row["dist"]["passes"]], ["forward", "backward"])
         for each in row["dist"]["passes"]:
@@ -47,8 +47,13 @@ class Bench(Tool):
     def test_a_peer_that_cannot_run_has_a_row_that_says_why(self):
         providers = ("cudnn", "verbatim", "cudnn:deterministic")
         markdown = self.path / "b.md"
-        rows = self.result("bench", *DOCUMENTS, "--repeats", 1, "--providers",
-                           ",".join(providers), "--markdown", markdown)["results"]
+        rows = self.result(
+            "bench",
+            *DOCUMENTS,
+            "--repeats 1 --providers",
+            ",".join(providers),
+            f"--markdown {markdown}",
+        )["results"]
         self.assertEqual([row.get("provider", "verbatim") for row in rows], list(providers))
         for row in (rows[0], rows[2]):
             self.assertIn(row["status"], ("not installed", "unsupported"))
@@ -59,13 +64,15 @@ class Bench(Tool):
         self.assertGreater(rows[1]["backward"]["ms"], 0)
 
     def test_bad_input(self):
-        for words, part in ((["--set", "desne"], "(nearest: dense)"),
-                            (["--set", "gqa", "--seqlen", 4], "no problem beside it"),
-                            (["--set", "gqa", "--match", "("], "--match"),
-                            (["--set", "gqa", "--match", "nothing"], "no case"),
-                            (["--protocol", "tired"], "(nearest: rested)"),
-                            (["--providers", "verbatim,cudn"], "(nearest: cudnn)"),
-                            (["--order", "all"], "--order")):
+        for words, part in (
+            (["--set", "desne"], "(nearest: dense)"),
+            (["--set", "gqa", "--seqlen", 4], "no problem beside it"),
+            (["--set", "gqa", "--match", "("], "--match"),
+            (["--set", "gqa", "--match", "nothing"], "no case"),
+            (["--protocol", "tired"], "(nearest: rested)"),
+            (["--providers", "verbatim,cudn"], "(nearest: cudnn)"),
+            (["--order", "all"], "--order"),
+        ):
             self.assertIn(part, self.refused("bench", *words), words)
 
 
@@ -73,10 +80,15 @@ class Trace(Tool):
     def test_predicted_and_measured_side_by_side(self):
         gantt, trace = self.path / "t.svg", self.path / "t.json"
         for name in ("forward", "backward"):
-            result = self.result("trace", *DOCUMENTS, "--pass", name, "--gantt", gantt,
-                                 "--perfetto", trace, "--report", self.path / "t.html")
-            self.assertEqual([s["source"] for s in result["summary"]],
-                             ["simulated cpu", "measured cpu"])
+            result = self.result(
+                "trace",
+                *DOCUMENTS,
+                f"--pass {name} --gantt {gantt} --perfetto {trace} --report",
+                self.path / "t.html",
+            )
+            self.assertEqual(
+                [s["source"] for s in result["summary"]], ["simulated cpu", "measured cpu"]
+            )
             for summary in result["summary"]:
                 self.assertGreater(summary["shares"]["compute"], 0)
                 self.assertLessEqual(sum(summary["shares"].values()), 1.001)
@@ -90,8 +102,9 @@ class Calibrate(Tool):
     def test_writes_a_machine_that_plans_are_made_for(self):
         file = self.path / "machine.json"
         saved = self.path / "result.json"
-        self.call_until_calm("calibrate", "--head-dim", 16, "--dtype", "f32", "--name", "here",
-                             "--machine", file, "--json", saved)
+        self.call_until_calm(
+            "calibrate --head-dim 16 --dtype f32 --name here --machine", file, "--json", saved
+        )
         result = json.loads(saved.read_text())
         self.assertEqual(schema.check(result), [])
         machine = json.loads(file.read_text())
@@ -105,8 +118,11 @@ class Calibrate(Tool):
         self.assertEqual(plan["machine"], "here")
 
     def test_bad_input(self):
-        for words, part in ((["--dtype", "f8"], "(nearest: f32)"), (["--head-dim", 0], "1 to 256"),
-                            (["--base", "abacus"], "abacus")):
+        for words, part in (
+            (["--dtype", "f8"], "(nearest: f32)"),
+            (["--head-dim", 0], "1 to 256"),
+            (["--base", "abacus"], "abacus"),
+        ):
             self.assertIn(part, self.refused("calibrate", *words), words)
 
 
@@ -126,16 +142,21 @@ class Tune(Tool):
         memo.write_text(json.dumps(saved))
         words = ["run", *DOCUMENTS, "--order", "descending"]
         free, told = self.result(*words), self.result(*words, "--memo", memo)
-        self.assertEqual((free["plan"]["placement"], told["plan"]["placement"]),
-                         ("queue", "longest_first"))
+        self.assertEqual(
+            (free["plan"]["placement"], told["plan"]["placement"]), ("queue", "longest_first")
+        )
         self.assertEqual(told["bits"]["sha256"], free["bits"]["sha256"])
         other = self.result("run", "--seqlen", 64, "--memo", memo)  # a problem it does not know
         self.assertEqual(other["plan"]["placement"], "queue")
 
     def test_bad_input(self):
         memo = self.path / "bad.json"
-        for text in ("[]", "{}", '{"device": "a", "placements": []}',
-                     '{"device": "a", "placements": {"k": 1}}'):
+        for text in (
+            "[]",
+            "{}",
+            '{"device": "a", "placements": []}',
+            '{"device": "a", "placements": {"k": 1}}',
+        ):
             memo.write_text(text)
             self.refused("run", "--seqlen", 64, "--memo", memo)
             self.refused("tune", "--seqlen", 64, "--memo", memo)
@@ -151,8 +172,7 @@ class Gpu(Tool):
         if state != "ready":
             self.skipTest(state)
 
-    words = ["--device", "cuda", "--mask", "full", "--seqlen", 4096, "--q-heads", 8, "--head-dim",
-             128, "--dtype", "bf16"]
+    words = ["--device cuda --mask full --seqlen 4096 --q-heads 8 --head-dim 128 --dtype bf16"]
 
     def test_verify_sees_bits_that_differ(self):
         words = ["verify", *self.words, "--repeats", 5]
@@ -163,14 +183,16 @@ class Gpu(Tool):
 
     def test_bench_sees_bits_that_differ(self):
         for order, code in (("auto", 0), ("none", 1)):
-            row, = self.result("bench", *self.words, "--order", order, code=code)["results"]
+            (row,) = self.result("bench", *self.words, "--order", order, code=code)["results"]
             self.assertTrue(row["check"]["correct"])
             self.assertEqual(row["bits"]["differing_words"] > 0, order == "none")
             self.assertEqual(row["unordered"] is None, order == "none")
 
     def test_cudnn_computes_the_same(self):
-        words = ["bench", "--device", "cuda", "--seqlen", 1024, "--q-heads", 8, "--kv-heads", 2,
-                 "--head-dim", 128, "--dtype", "bf16", "--repeats", 3]
+        words = [
+            "bench --device cuda --seqlen 1024 --q-heads 8 --kv-heads 2 --head-dim 128",
+            "--dtype bf16 --repeats 3",
+        ]
         providers = "verbatim,cudnn,cudnn:deterministic"
         for mask in ("full", "causal"):
             ours, *rows = self.result(*words, "--mask", mask, "--providers", providers)["results"]
@@ -182,16 +204,18 @@ class Gpu(Tool):
                 self.assertGreater(row["backward"]["ms"], 0)
             self.assertEqual(rows[1]["bits"]["differing_words"], 0)
             self.assertNotEqual(rows[1]["bits"]["sha256"]["dq"], ours["bits"]["sha256"]["dq"])
-        row, = self.result(*words, "--mask", "causal", "--dropout", 0.1, "--providers",
-                           "cudnn")["results"]
+        (row,) = self.result(*words, "--mask causal --dropout", 0.1, "--providers cudnn")["results"]
         self.assertEqual(row["status"], "unsupported")
 
     def test_trace_tells_of_every_visit(self):
         trace = self.path / "t.json"
         self.result("trace", *self.words, "--perfetto", trace)
         events = json.loads(trace.read_text())["traceEvents"]
-        visits = {(e["args"]["head"], e["args"]["q_tile"], e["args"]["kv_tile"])
-                  for e in events if e["pid"] == 1 and e["ph"] == "X" and e["name"] == "compute"}
+        visits = {
+            (e["args"]["head"], e["args"]["q_tile"], e["args"]["kv_tile"])
+            for e in events
+            if e["pid"] == 1 and e["ph"] == "X" and e["name"] == "compute"
+        }
         self.assertEqual(len(visits), 8 * (4096 // 64) * (4096 // 128))
 
 

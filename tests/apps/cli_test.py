@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Drives the built tool as a script would: python3 cli_test.py TOOL [CLASS]."""
+
 import json
 import pathlib
 import re
@@ -12,7 +13,7 @@ from cli_tool import DOCUMENTS, ROOT, TOOL, Tool
 sys.path.insert(1, str(ROOT / "tools"))
 import write_cli_docs  # noqa: E402
 
-COMMANDS = ["info", "mask", "plan", "run", "verify", "trace", "bench", "calibrate", "tune", "report"]
+COMMANDS = "info mask plan run verify trace bench calibrate tune report".split()
 
 
 class Help(Tool):
@@ -39,8 +40,9 @@ class Info(Tool):
         self.assertEqual(len(result["masks"]), 15)
         self.assertIn("ascending", [o["name"] for o in result["orders"]])
         self.assertEqual(result["devices"][0], {"name": "cpu", "state": "ready"})
-        taken = {row["dtype"]: row["head_dims"] for row in result["support"]
-                 if row["device"] == "cpu"}
+        taken = {
+            row["dtype"]: row["head_dims"] for row in result["support"] if row["device"] == "cpu"
+        }
         self.assertEqual(taken["bf16"], [64, 96, 128, 192, 256])
 
 
@@ -55,23 +57,26 @@ class Mask(Tool):
     def test_every_mask_by_its_parameters(self):
         documents = ["--doc-lengths", "20,0,44"]
         parameters = {
-            "full": [], "causal": [], "full_sliding_window": ["--window", 9],
-            "causal_sliding_window": ["--window", 9], "full_document": documents,
-            "causal_document": documents, "share_question": documents,
-            "causal_blockwise": documents, "global_sliding": ["--global", 3, "--window", 5],
+            "full": [],
+            "causal": [],
+            "full_sliding_window": ["--window", 9],
+            "causal_sliding_window": ["--window", 9],
+            "full_document": documents,
+            "causal_document": documents,
+            "share_question": documents,
+            "causal_blockwise": documents,
+            "global_sliding": ["--global", 3, "--window", 5],
             "prefix_lm_causal": ["--prefix", 7],
             "prefix_lm_document": [*documents, "--prefix", "3,0,9"],
             "block_causal_document": [*documents, "--block", 8],
             "uniform_block_sparse": ["--block-q", 8, "--block-k", 16, "--density", 0.5],
-            "variable_block_sparse": ["--block-q", "30,34", "--block-k", "10,54",
-                                      "--density", 0.5],
+            "variable_block_sparse": ["--block-q 30,34 --block-k 10,54 --density", 0.5],
             "windows": ["--window", "5,2"],
         }
         self.assertEqual(list(parameters), self.result("info")["masks"])
         for name, words in parameters.items():
             mask = self.result("mask", "--mask", name, "--seqlen", 64, *words)["mask"]
-            dense = self.call("mask", "--mask", name, "--seqlen", 64, *words, "--to",
-                              "dense").stdout
+            dense = self.call("mask --mask", name, "--seqlen 64", *words, "--to dense").stdout
             self.assertEqual(mask["name"], name)
             self.assertEqual(mask["area"], dense.count("1"), name)
 
@@ -82,33 +87,43 @@ class Mask(Tool):
         for left in (-1, 0, 2):
             for right in (-1, 0, 4):
                 sides = {k: v for k, v in (("left", left), ("right", right)) if v >= 0}
-                made = json.loads(self.call("mask", "--mask", "windows", *lengths, "--window",
-                                            f"{left},{right}", "--to", "json").stdout)
+                made = json.loads(
+                    self.call(
+                        "mask --mask windows", *lengths, "--window", f"{left},{right}", "--to json"
+                    ).stdout
+                )
                 self.assertEqual(made["params"], {**starts, **sides})
                 self.assertEqual((made["q_len"], made["kv_len"]), (10, 11))
                 variant = made["variants"][0]
                 self.assertEqual((variant["q_breaks"], variant["k_breaks"]), ([3, 3], [5, 6]))
-                seen = [(q, k) for b, e, kb, ke in ((0, 3, 0, 5), (3, 10, 6, 11))
-                        for q in range(b, e) for k in range(kb, ke)
-                        if (left < 0 or k >= q + ke - e - left)
-                        and (right < 0 or k <= q + ke - e + right)]
-                dense = self.call("mask", "--mask", "windows", *lengths, "--window",
-                                  f"{left},{right}", "--to", "dense").stdout
-                self.assertEqual([(q, k) for q, row in enumerate(dense.split("\n"))
-                                  for k, one in enumerate(row.replace(" ", "")) if one == "1"],
-                                 seen)
+                seen = [
+                    (q, k)
+                    for b, e, kb, ke in ((0, 3, 0, 5), (3, 10, 6, 11))
+                    for q in range(b, e)
+                    for k in range(kb, ke)
+                    if (left < 0 or k >= q + ke - e - left)
+                    and (right < 0 or k <= q + ke - e + right)
+                ]
+                dense = self.call(
+                    "mask --mask windows", *lengths, "--window", f"{left},{right}", "--to dense"
+                ).stdout
+                self.assertEqual(
+                    [
+                        (q, k)
+                        for q, row in enumerate(dense.split("\n"))
+                        for k, one in enumerate(row.replace(" ", ""))
+                        if one == "1"
+                    ],
+                    seen,
+                )
 
     def test_windows_of_one_sequence_and_of_equal_lengths(self):
-        one = self.result("mask", "--mask", "windows", "--window", "-1,0", "--q-len", 7,
-                          "--kv-len", 9)["mask"]
+        one = self.result("mask --mask windows --window -1,0 --q-len 7 --kv-len 9")["mask"]
         causal = self.result("mask", "--mask", "causal", "--q-len", 7, "--kv-len", 9)["mask"]
         self.assertEqual((one["area"], one["tiles"]), (causal["area"], causal["tiles"]))
-        packed = self.result("mask", "--mask", "windows", "--cu-seqlens-q", "0,70,70,193",
-                             "--window", "-1,0")["mask"]
-        documents = self.result("mask", "--mask", "causal_document", "--doc-lengths",
-                                "70,0,123")["mask"]
-        self.assertEqual((packed["area"], packed["tiles"]),
-                         (documents["area"], documents["tiles"]))
+        packed = self.result("mask --mask windows --cu-seqlens-q 0,70,70,193 --window -1,0")["mask"]
+        documents = self.result("mask --mask causal_document --doc-lengths 70,0,123")["mask"]
+        self.assertEqual((packed["area"], packed["tiles"]), (documents["area"], documents["tiles"]))
 
     def test_round_trip_through_a_file(self):
         file = self.path / "mask.json"
@@ -125,13 +140,14 @@ class Mask(Tool):
         self.assertEqual(a["mask"], b["mask"])
         blocks = self.path / "blocks.json"
         blocks.write_text("[[0, 0], [1, 1], [1, 0]]")
-        mask = self.result("mask", "--mask", "uniform_block_sparse", "--seqlen", 32, "--block-q",
-                           16, "--block-k", 16, "--block-list", f"@{blocks}")["mask"]
+        mask = self.result(
+            "mask --mask uniform_block_sparse --seqlen 32 --block-q 16 --block-k 16 --block-list",
+            f"@{blocks}",
+        )["mask"]
         self.assertEqual(mask["area"], 3 * 256)
 
     def test_key_lengths(self):
-        mask = self.result("mask", "--mask", "full", "--seqlen", 10, "--batch", 2,
-                           "--key-lengths", "4,10")["mask"]
+        mask = self.result("mask --mask full --seqlen 10 --batch 2 --key-lengths 4,10")["mask"]
         self.assertEqual(mask["total_area"], 10 * 4 + 10 * 10)
 
     def test_padding_of_queries_and_keys(self):
@@ -149,16 +165,17 @@ class Mask(Tool):
 
     def test_a_file_brings_its_lengths(self):
         file = self.path / "mask.json"
-        self.call("mask", "--mask", "causal", "--q-len", 20, "--kv-len", 30, "--to", "json",
-                  "--to-file", file)
+        self.call("mask --mask causal --q-len 20 --kv-len 30 --to json --to-file", file)
         problem = self.result("run", "--mask", f"@{file}")["problem"]
         self.assertEqual((problem["q_len"], problem["kv_len"]), (20, 30))
 
     def test_other_forms(self):
         form = json.loads(self.call("mask", *DOCUMENTS, "--to", "cu_seqlens").stdout)
         self.assertEqual(form["cu_seqlens_q"][-1], 193)
-        self.assertIn("def mask_mod(b, h, q_idx, kv_idx)",
-                      self.call("mask", *DOCUMENTS, "--to", "mask_mod").stdout)
+        self.assertIn(
+            "def mask_mod(b, h, q_idx, kv_idx)",
+            self.call("mask", *DOCUMENTS, "--to", "mask_mod").stdout,
+        )
         picture = self.path / "mask.svg"
         self.call("mask", *DOCUMENTS, "--svg", picture)
         self.assertTrue(picture.read_text().startswith("<svg xmlns"))
@@ -183,15 +200,19 @@ class Plan(Tool):
 
     def test_the_papers_numbers(self):
         # DASH, full mask, shift: m heads of n tiles take m * n * (c + r) on n workers.
-        plan = self.result("plan", "--mask", "full", "--seqlen", 512, "--tile-q", 64, "--tile-kv",
-                           64, "--q-heads", 2, "--order", "shift", "--placement", "static",
-                           "--workers", 8, "--machine", "paper:3,1", "--level", "run_to_run")["plan"]
+        plan = self.result(
+            "plan --mask full --seqlen 512 --tile-q 64 --tile-kv 64 --q-heads 2 --order shift",
+            "--placement static --workers 8 --machine paper:3,1 --level run_to_run",
+        )["plan"]
         self.assertEqual(plan["makespan"], 2 * 8 * (3 + 1))
 
     def test_files(self):
         gantt, trace, dump = (self.path / n for n in ("g.svg", "t.json", "p.json"))
-        self.call(*self.words, "--gantt", gantt, "--perfetto", trace, "--dump", dump, "--report",
-                  self.path / "plan.html")
+        self.call(
+            *self.words,
+            f"--gantt {gantt} --perfetto {trace} --dump {dump} --report",
+            self.path / "plan.html",
+        )
         self.assertTrue(gantt.read_text().startswith("<svg xmlns"))
         events = json.loads(trace.read_text())["traceEvents"]
         self.assertTrue(any(event["ph"] == "X" for event in events))
@@ -207,8 +228,10 @@ class Plan(Tool):
         self.assertEqual((ordered["level"], free["level"]), ("invariant", "not_guaranteed"))
         self.assertEqual(free["fingerprint"], ordered["fingerprint"])
         self.assertLess(free["stall"], ordered["stall"])
-        self.assertIn("at most level not_guaranteed",
-                      self.refused(*words, "--order", "none", "--level", "run_to_run"))
+        self.assertIn(
+            "at most level not_guaranteed",
+            self.refused(*words, "--order", "none", "--level", "run_to_run"),
+        )
 
     def test_dealt_to_ranks(self):
         dist = self.result(*self.words, "--world", "replay:2", "--strategy", "allgather")["dist"]
@@ -218,8 +241,10 @@ class Plan(Tool):
         self.assertNotIn("sent_bytes", ranks[0])
 
     def test_equal_fingerprints_for_other_placements(self):
-        plans = [self.result(*self.words, "--order", "ascending", "--placement", name)["plan"]
-                 for name in ("queue", "longest_first")]
+        plans = [
+            self.result(*self.words, "--order", "ascending", "--placement", name)["plan"]
+            for name in ("queue", "longest_first")
+        ]
         self.assertEqual(plans[0]["fingerprint"], plans[1]["fingerprint"])
 
 
@@ -237,16 +262,25 @@ class Run(Tool):
         self.assertEqual(plan["fingerprint"], result["plan"]["fingerprint"])
 
     def test_bits_do_not_depend_on_threads_placement_or_workers(self):
-        hashes = [self.result("run", *DOCUMENTS, *words)["bits"]["sha256"]
-                  for words in ([], ["--threads", 1], ["--threads", 5], ["--workers", 7],
-                                ["--placement", "longest_first"])]
+        hashes = [
+            self.result("run", *DOCUMENTS, *words)["bits"]["sha256"]
+            for words in (
+                [],
+                ["--threads", 1],
+                ["--threads", 5],
+                ["--workers", 7],
+                ["--placement", "longest_first"],
+            )
+        ]
         self.assertEqual(len({json.dumps(h, sort_keys=True) for h in hashes}), 1)
 
     def test_worlds_have_the_bits_of_one_device(self):
         alone = self.result("run", *DOCUMENTS)
-        for words in (["--strategy", "balanced"], ["--strategy", "auto"],
-                      ["--strategy", "loongtrain", "--shard", "zigzag", "--ulysses-size", 2,
-                       "--ring-window", 1]):
+        for words in (
+            ["--strategy", "balanced"],
+            ["--strategy", "auto"],
+            ["--strategy loongtrain --shard zigzag --ulysses-size 2 --ring-window 1"],
+        ):
             result = self.result("run", *DOCUMENTS, "--world", "replay:4", *words)
             self.assertEqual(result["bits"], alone["bits"])
             self.assertEqual(result["plan"]["fingerprint"], alone["plan"]["fingerprint"])
@@ -263,16 +297,19 @@ class Run(Tool):
         alone = self.result("run", *words)["bits"]["sha256"]
         seen = set()
         for world in (1, 2, 4):
-            result = self.result("run", *words, "--world", f"replay:{world}", "--shard", "contiguous")
+            result = self.result(
+                "run", *words, "--world", f"replay:{world}", "--shard", "contiguous"
+            )
             bits = result["bits"]["sha256"]
-            self.assertEqual([bits[o] for o in ("o", "lse", "dq")],
-                             [alone[o] for o in ("o", "lse", "dq")])
+            self.assertEqual(
+                [bits[o] for o in ("o", "lse", "dq")], [alone[o] for o in ("o", "lse", "dq")]
+            )
             self.assertEqual(result["level"], "not_guaranteed")
             seen.add(bits["dk"])
             self.assertEqual(bits["dk"] == alone["dk"], world == 1)
         self.assertEqual(len(seen), 3)
         rows = self.result("verify", *words, "--repeats", 1)["audit"]
-        world, = [row for row in rows if row["check"] == "world"]
+        (world,) = [row for row in rows if row["check"] == "world"]
         self.assertEqual((world["identical"], world["promised"]), (False, False))
 
     def test_seed_changes_bits(self):
@@ -291,26 +328,35 @@ class Run(Tool):
         """What one run reads, another makes from its own output: o is not among the inputs."""
         sizes = ["--seqlen", 20, "--head-dim", 8, "--mask", "causal"]
         values = struct.pack("<160f", *[((7 * i) % 23 - 11) / 8 for i in range(160)])
-        header = ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 20, 1, 8), }"
-                  .ljust(117) + "\n").encode()
+        header = (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 20, 1, 8), }".ljust(117) + "\n"
+        ).encode()
         for name in ("q", "k", "v", "do"):
             (self.path / f"{name}.npy").write_bytes(
-                b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + values)
+                b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + values
+            )
         inputs = [str(self.path / f"{name}.npy") for name in ("q", "k", "v", "do")]
-        a = self.result("run", "--mask", "causal", "--input", *inputs, "--output",
-                        self.path / "out.safetensors", "--check", "full")
+        a = self.result(
+            "run --mask causal --input",
+            *inputs,
+            "--output",
+            self.path / "out.safetensors",
+            "--check full",
+        )
         self.assertEqual(a["problem"]["q_len"], 20)
         self.assertEqual(a["problem"]["head_dim"], 8)
         self.result("run", *sizes, "--input", *inputs, "--output", self.path / "out.npy")
         raw = (self.path / "out.safetensors").read_bytes()
         size = struct.unpack("<Q", raw[:8])[0]
-        entries = json.loads(raw[8:8 + size])
+        entries = json.loads(raw[8 : 8 + size])
         begin, end = entries["dq"]["data_offsets"]
-        self.assertEqual((self.path / "out.dq.npy").read_bytes()[-(end - begin):],
-                         raw[8 + size + begin:8 + size + end])
+        self.assertEqual(
+            (self.path / "out.dq.npy").read_bytes()[-(end - begin) :],
+            raw[8 + size + begin : 8 + size + end],
+        )
         # The first row of a causal mask sees one key: its output is that value row.
         begin, _ = entries["o"]["data_offsets"]
-        self.assertEqual(raw[8 + size + begin:][:32], values[:32])
+        self.assertEqual(raw[8 + size + begin :][:32], values[:32])
 
     def test_empty_and_tiny(self):
         for length in (0, 1):
@@ -339,8 +385,21 @@ class Verify(Tool):
         result = self.result("verify", *DOCUMENTS, "--repeats", 3)
         self.assertTrue(result["identical"])
         checks = [row["check"] for row in result["audit"]]
-        self.assertEqual(set(checks), {"repeats", "threads", "load", "workers", "batch", "heads",
-                                       "packing", "neighbours", "padding", "world"})
+        self.assertEqual(
+            set(checks),
+            {
+                "repeats",
+                "threads",
+                "load",
+                "workers",
+                "batch",
+                "heads",
+                "packing",
+                "neighbours",
+                "padding",
+                "world",
+            },
+        )
         self.assertEqual(checks.count("threads"), 4)
         packing = [row for row in result["audit"] if row["check"] == "packing"][0]
         self.assertEqual(packing["runs"], 3)  # the empty document has no bits
@@ -353,30 +412,43 @@ class Verify(Tool):
         self.assertTrue(all(row["identical"] for row in result["audit"]))
 
     def test_one_world(self):
-        result = self.result("verify", *DOCUMENTS, "--repeats", 1, "--world", "replay:3",
-                             "--strategy", "ring", "--shard", "document")
+        result = self.result(
+            "verify", *DOCUMENTS, "--repeats 1 --world replay:3 --strategy ring --shard document"
+        )
         world = [row for row in result["audit"] if row["check"] == "world"]
-        self.assertEqual([(row["runs"], row["identical"], row["detail"]) for row in world],
-                         [(1, True, "3 ranks, strategy ring, shard document")])
+        self.assertEqual(
+            [(row["runs"], row["identical"], row["detail"]) for row in world],
+            [(1, True, "3 ranks, strategy ring, shard document")],
+        )
 
     def padding(self, *words):
         rows = self.result("verify", *words, "--repeats", 1)["audit"]
         self.assertTrue(all(row["identical"] for row in rows if row["promised"]))
-        return [(row["detail"].split()[-1], row["promised"]) for row in rows
-                if row["check"] == "padding"]
+        return [
+            (row["detail"].split()[-1], row["promised"])
+            for row in rows
+            if row["check"] == "padding"
+        ]
 
     def test_padding_on_the_left(self):
         right, left = [("right", True)] * 2, [("left", True)] * 2
         # Entries of unequal lengths, padded already; then what only the right can be.
-        self.assertEqual(self.padding("--seqlen", 90, "--batch", 2, "--key-lengths", "61,90"),
-                         right + left)
+        self.assertEqual(
+            self.padding("--seqlen", 90, "--batch", 2, "--key-lengths", "61,90"), right + left
+        )
         self.assertEqual(self.padding("--q-len", 40, "--kv-len", 90), right)
         # Rows that see nothing before rows that see the first key are no padding on the left:
         # nothing tells them from rows that continue a cache.
-        mask = {"name": "late", "params": {}, "q_len": 90, "kv_len": 90, "batch": 1,
-                "kv_heads": 1, "variant_of": [0],
-                "variants": [{"slices": [[50, 90, 0, 90, None, None]],
-                              "q_breaks": [], "k_breaks": []}]}
+        mask = {
+            "name": "late",
+            "params": {},
+            "q_len": 90,
+            "kv_len": 90,
+            "batch": 1,
+            "kv_heads": 1,
+            "variant_of": [0],
+            "variants": [{"slices": [[50, 90, 0, 90, None, None]], "q_breaks": [], "k_breaks": []}],
+        }
         saved = self.path / "late.json"
         saved.write_text(json.dumps(mask))
         self.assertEqual(self.padding("--mask", f"@{saved}"), right + [("left", False)] * 2)
@@ -401,8 +473,9 @@ class Verify(Tool):
         # Another order adds in another order: the audit must find it and say so.
         result = self.result(*words, "--order", "ascending", "--against", saved, code=1)
         self.assertFalse(result["identical"])
-        self.assertEqual([row["check"] for row in result["audit"] if not row["identical"]],
-                         ["saved"])
+        self.assertEqual(
+            [row["check"] for row in result["audit"] if not row["identical"]], ["saved"]
+        )
         # One digit of one hash.
         text = json.loads(saved.read_text())
         digit = text["sha256"]["dk"][0]

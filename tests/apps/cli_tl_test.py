@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Drives the nested commands of tl: python3 cli_tl_test.py TOOL [CLASS]."""
+
 import shutil
 import unittest
 
@@ -22,8 +23,13 @@ class Tl(Tool):
 
     def reason(self, name, *words, target="a100"):
         program = self.path / f"{name}.tl"
-        self.call("tl", "reason", SKETCHES / f"{name}.tl", "--target", target, "--output", program,
-                  *SIZES, *words)
+        self.call(
+            "tl reason",
+            SKETCHES / f"{name}.tl",
+            f"--target {target} --output {program}",
+            *SIZES,
+            *words,
+        )
         return program
 
     def test_sketches_are_checked_and_formatted(self):
@@ -73,8 +79,7 @@ class Tl(Tool):
         self.assertEqual(both["check"]["mode"], "full")
         self.assertNotEqual(both["plan"]["fingerprint"], ours["plan"]["fingerprint"])
         self.assertNotEqual(both["bits"]["sha256"]["dk"], ours["bits"]["sha256"]["dk"])
-        one = self.result("run", *PROBLEM, "--repeats", 1, "--threads", 1, "--kernel", forward,
-                          backward)
+        one = self.result("run", *PROBLEM, "--repeats 1 --threads 1 --kernel", forward, backward)
         self.assertEqual(one["bits"]["sha256"], both["bits"]["sha256"])
         self.call("verify", *PROBLEM, "--repeats", 2, "--kernel", forward, backward)
 
@@ -89,37 +94,65 @@ class Tl(Tool):
         program = self.reason("forward")
         shutil.copy(program, self.path / "two.tl")
         for words, parts in [
-                (["tl", "reason", sketch, "--target", "a200", "--output", output, *SIZES],
-                 ["got 'a200'", "nearest: a100"]),
-                (["tl", "reason", sketch, "--target", "a100", "--output", output], ["got f32",
-                                                                                   "nearest: bf16"]),
-                (["tl", "reason", sketch, "--target", "t4", "--output", output, *SIZES],
-                 ["nearest: f16"]),
-                (["tl", "reason", sketch, "--target", "t4", "--output", output, "--dtype", "f16",
-                  "--head-dim", 128, "--tile-kv", 64], ["shared memory", "nearest: --tile-q"]),
-                (["tl", "reason", sketch, "--target", "a100", "--output", output, *SIZES,
-                  "--tile-q", -1], ["--tile-q"]),
-                (["tl", "check", sketch], ["parameter: ", "right would be: "]),
-                (["tl", "check", "--level", "most", sketch], ["most"]),
-                (["tl", "check", self.path / "missing.tl"], ["missing.tl"]),
-                (["tl", "chekc", sketch], ["chekc"]),
-                (["run", *PROBLEM, "--kernel", sketch], ["got a sketch", "tl reason"]),
-                (["run", *PROBLEM, "--tile-q", 64, "--kernel", program],
-                 ["got 64, expected 128"]),
-                (["run", *PROBLEM, "--dtype", "f16", "--kernel", program], ["dtype"]),
-                (["run", *PROBLEM, "--kernel", program, self.path / "two.tl"],
-                 ["two programs are for one pass"]),
-                (["run", *PROBLEM, "--kernel", self.path / "two.so"],
-                 ["--kernel", "TL code, or --device cuda"]),
-                (["run", *PROBLEM, "--arithmetic", "sm80", "--kernel", program],
-                 ["--arithmetic", "got sm80"]),
-                (["tl", "emit", sketch, "--output", self.path / "out"], ["got a sketch"]),
-                (["tl", "emit", program, "--target", "t4", "--output", self.path / "out"],
-                 ["take no bf16", "right would be: f16"]),
-                (["tl", "emit", program, "--target", "h20", "--output", self.path / "out"],
-                 ["nearest: h200"]),
-                (["tl", "emit", self.reason("backward", target="h200"), "--output",
-                  self.path / "out"], ["got h200", "nearest: a100"])]:
+            (
+                ["tl", "reason", sketch, "--target", "a200", "--output", output, *SIZES],
+                ["got 'a200'", "nearest: a100"],
+            ),
+            (
+                ["tl", "reason", sketch, "--target", "a100", "--output", output],
+                ["got f32", "nearest: bf16"],
+            ),
+            (
+                ["tl", "reason", sketch, "--target", "t4", "--output", output, *SIZES],
+                ["nearest: f16"],
+            ),
+            (
+                [
+                    "tl reason",
+                    sketch,
+                    "--target t4 --output",
+                    output,
+                    "--dtype f16 --head-dim 128 --tile-kv 64",
+                ],
+                ["shared memory", "nearest: --tile-q"],
+            ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES, "--tile-q -1"],
+                ["--tile-q"],
+            ),
+            (["tl", "check", sketch], ["parameter: ", "right would be: "]),
+            (["tl", "check", "--level", "most", sketch], ["most"]),
+            (["tl", "check", self.path / "missing.tl"], ["missing.tl"]),
+            (["tl", "chekc", sketch], ["chekc"]),
+            (["run", *PROBLEM, "--kernel", sketch], ["got a sketch", "tl reason"]),
+            (["run", *PROBLEM, "--tile-q", 64, "--kernel", program], ["got 64, expected 128"]),
+            (["run", *PROBLEM, "--dtype", "f16", "--kernel", program], ["dtype"]),
+            (
+                ["run", *PROBLEM, "--kernel", program, self.path / "two.tl"],
+                ["two programs are for one pass"],
+            ),
+            (
+                ["run", *PROBLEM, "--kernel", self.path / "two.so"],
+                ["--kernel", "TL code, or --device cuda"],
+            ),
+            (
+                ["run", *PROBLEM, "--arithmetic", "sm80", "--kernel", program],
+                ["--arithmetic", "got sm80"],
+            ),
+            (["tl", "emit", sketch, "--output", self.path / "out"], ["got a sketch"]),
+            (
+                ["tl", "emit", program, "--target", "t4", "--output", self.path / "out"],
+                ["take no bf16", "right would be: f16"],
+            ),
+            (
+                ["tl", "emit", program, "--target", "h20", "--output", self.path / "out"],
+                ["nearest: h200"],
+            ),
+            (
+                ["tl emit", self.reason("backward", target="h200"), "--output", self.path / "out"],
+                ["got h200", "nearest: a100"],
+            ),
+        ]:
             message = self.refusal(*words)
             for part in parts:
                 self.assertIn(part, message, words)

@@ -1,4 +1,5 @@
 """What the tests of the built tool share: python3 FILE_test.py TOOL [CLASS]."""
+
 import json
 import os
 import pathlib
@@ -11,8 +12,10 @@ import schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-DOCUMENTS = ["--mask", "causal_document", "--doc-lengths", "70,0,90,33", "--q-heads", "4",
-             "--kv-heads", "2", "--head-dim", "32", "--dtype", "bf16"]
+DOCUMENTS = (
+    "--mask causal_document --doc-lengths 70,0,90,33 --q-heads 4 --kv-heads 2 --head-dim 32"
+    " --dtype bf16"
+).split()
 TOOL = os.path.abspath(sys.argv.pop(1))
 
 
@@ -23,7 +26,9 @@ class Tool(unittest.TestCase):
         self.path = pathlib.Path(self.folder.name)
 
     def call(self, *words, code=0):
-        done = subprocess.run([TOOL, *map(str, words)], capture_output=True, text=True, timeout=300)
+        """Runs the tool. A text may hold several words."""
+        words = [w for each in words for w in (each.split() if type(each) is str else [str(each)])]
+        done = subprocess.run([TOOL, *words], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Ranks as processes: python3 cli_world_test.py TOOL [CLASS]."""
+
 import json
 import os
 import pathlib
@@ -19,14 +20,23 @@ class World(Tool):
         """The ranks of each program: a number of them, then its words."""
         words = ["mpirun"]
         for count, *program in programs:
-            words += [*([":"] if len(words) > 1 else []), "-n", str(count), TOOL,
-                      *map(str, program)]
-        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
-                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_plm="isolated",
-                           OMPI_MCA_rmaps_base_oversubscribe="1",
-                           OMPI_MCA_hwloc_base_binding_policy="none",
-                           OMPI_MCA_btl="self,vader",
-                           OMPI_MCA_btl_vader_single_copy_mechanism="none")
+            words += [
+                *([":"] if len(words) > 1 else []),
+                "-n",
+                str(count),
+                TOOL,
+                *map(str, program),
+            ]
+        environment = dict(
+            os.environ,
+            OMPI_ALLOW_RUN_AS_ROOT="1",
+            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+            OMPI_MCA_plm="isolated",
+            OMPI_MCA_rmaps_base_oversubscribe="1",
+            OMPI_MCA_hwloc_base_binding_policy="none",
+            OMPI_MCA_btl="self,vader",
+            OMPI_MCA_btl_vader_single_copy_mechanism="none",
+        )
         return subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
 
     def messages(self, done, code=2):
@@ -47,8 +57,10 @@ class World(Tool):
             for rank, other in zip(ours["ranks"], theirs["ranks"], strict=True):
                 self.assertEqual(rank["sent_bytes"], rank["predicted_bytes"])
                 for each in (rank, other):
-                    self.assertLessEqual(sum(each.pop("launch_ms")),  # the rest are additions
-                                         each.pop("compute_ms") * (1 + 1e-9))
+                    self.assertLessEqual(
+                        sum(each.pop("launch_ms")),  # the rest are additions
+                        each.pop("compute_ms") * (1 + 1e-9),
+                    )
                 self.assertEqual(rank, other)
 
     def test_under_mpirun(self):
@@ -61,27 +73,27 @@ class World(Tool):
         self.assertEqual(json.loads(file.read_text())["bits"], alone)
 
     def test_bench(self):
-        row, = self.result("bench", *DOCUMENTS, "--repeats", 2, "--world", "local:2")["results"]
+        (row,) = self.result("bench", *DOCUMENTS, "--repeats", 2, "--world", "local:2")["results"]
         self.assertEqual((row["dist"]["engine"], row["dist"]["differing_words"]), ("mpi", 0))
         for each in row["dist"]["passes"]:
             self.assertGreaterEqual(each["ms"], each["largest_ms"] / 2)
 
     def test_verify(self):
-        result = self.result("verify", *DOCUMENTS, "--repeats", 1, "--world", "local:2",
-                             "--strategy", "usp")
+        result = self.result("verify", *DOCUMENTS, "--repeats 1 --world local:2 --strategy usp")
         world = [row for row in result["audit"] if row["check"] == "world"]
         self.assertEqual([(row["runs"], row["identical"]) for row in world], [(1, True)])
 
     def test_bad_input_is_told_once(self):
-        for words, part in ((["--world", "local:3", "--strategy", "ulysses"], "nearest: 2"),
-                            (["--world", "local:4", "--strategy", "usp", "--ulysses-size", 3],
-                             "nearest: 2"),
-                            (["--world", "local:2", "--mask", "@{file}"], "nearest: --q-len 200"),
-                            (["--world", "local:2", "--softcap", -1], "softcap"),
-                            (["--world", "local:0"], "nearest: local:1"),
-                            (["--world", "local:2", "--timeout", 0], "--timeout"),
-                            (["--world", "replay:2", "--timeout", 9], "local:N"),
-                            (["--world", "mpi"], "local:2")):
+        for words, part in (
+            (["--world", "local:3", "--strategy", "ulysses"], "nearest: 2"),
+            (["--world", "local:4", "--strategy", "usp", "--ulysses-size", 3], "nearest: 2"),
+            (["--world", "local:2", "--mask", "@{file}"], "nearest: --q-len 200"),
+            (["--world", "local:2", "--softcap", -1], "softcap"),
+            (["--world", "local:0"], "nearest: local:1"),
+            (["--world", "local:2", "--timeout", 0], "--timeout"),
+            (["--world", "replay:2", "--timeout", 9], "local:N"),
+            (["--world", "mpi"], "local:2"),
+        ):
             file = self.path / "mask.json"
             self.call("mask", "--seqlen", 200, "--to", "json", "--to-file", file)
             words = [str(word).format(file=file) for word in words]
@@ -104,20 +116,28 @@ class World(Tool):
 
     def test_bad_input_of_one_rank(self):
         good = [*SMALL, "--world", "mpi"]
-        for words, part in ((["--softcap", 20], "problem.softcap of rank 2"),
-                            (["--mask", "full"], "mask.name of rank 2"),
-                            (["--strategy", "ring"], "dist.strategy of rank 2"),
-                            (["--kv-heads", 3], "rank 2: kv_heads"),
-                            (["--kv-head", 2], "rank 2: The following")):
+        for words, part in (
+            (["--softcap", 20], "problem.softcap of rank 2"),
+            (["--mask", "full"], "mask.name of rank 2"),
+            (["--strategy", "ring"], "dist.strategy of rank 2"),
+            (["--kv-heads", 3], "rank 2: kv_heads"),
+            (["--kv-head", 2], "rank 2: The following"),
+        ):
             errors = self.messages(self.mpirun([2, *good], [1, *good, *words]))
             self.assertEqual(len(errors), 1, errors)
             self.assertIn(part, errors[0])
 
     def test_without_library_or_launcher(self):
         def refused(**changed):
-            done = subprocess.run([TOOL, *SMALL, "--world", "local:2"], capture_output=True,
-                                  text=True, env={**os.environ, **changed}, timeout=60)
+            done = subprocess.run(
+                [TOOL, *SMALL, "--world", "local:2"],
+                capture_output=True,
+                text=True,
+                env={**os.environ, **changed},
+                timeout=60,
+            )
             return self.messages(done)
+
         self.assertIn("library for MPI", refused(VERBATIM_MPI="/nowhere/lib.so")[0])
         self.assertIn("no mpirun on PATH", refused(PATH="/nowhere")[0])
 

@@ -1,4 +1,5 @@
 """Checks results against the schemas in docs/schema.md."""
+
 import functools
 import json
 import pathlib

@@ -5,6 +5,7 @@ not held to it; a program that nothing can be made of yet is refused by name.
 
 Usage: spills_test.py TOOL NVCC SOURCE_DIR CUTLASS_INCLUDE
 """
+
 import pathlib
 import re
 import subprocess
@@ -13,10 +14,16 @@ import tempfile
 import unittest
 
 TOOL, NVCC, SOURCE, CUTLASS = sys.argv[1:5]
+FLAGS = "-cubin -O3 -std=c++20 --expt-relaxed-constexpr --fmad=false -Xptxas -v".split()
+INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", "-isystem", CUTLASS]
 # The widest head dim has the most in registers; an rtx8000 gets what a t4 gets.
-KERNELS = [("forward", "a100", "bf16", 128), ("backward", "a100", "bf16", 128),
-           ("forward", "l40s", "bf16", 128), ("forward", "t4", "f16", 128),
-           ("backward", "t4", "f16", 128)]
+KERNELS = [
+    ("forward", "a100", "bf16", 128),
+    ("backward", "a100", "bf16", 128),
+    ("forward", "l40s", "bf16", 128),
+    ("forward", "t4", "f16", 128),
+    ("backward", "t4", "f16", 128),
+]
 
 
 class Compiled(unittest.TestCase):
@@ -36,14 +43,12 @@ def spills(sketch: str, target: str, dtype: str, head_dim: int) -> list[tuple[st
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         program = folder / "program.tl"
-        output(TOOL, "tl", "reason", f"{SOURCE}/kernels/tl/{sketch}.tl", "--target", target,
-               "--dtype", dtype, "--head-dim", head_dim, "--output", program)
+        for_target = f"--target {target} --dtype {dtype} --head-dim {head_dim} --output".split()
+        output(TOOL, "tl", "reason", f"{SOURCE}/kernels/tl/{sketch}.tl", *for_target, program)
         output(TOOL, "tl", "emit", program, "--output", folder)
         source = folder / f"{sketch}_{target}.cu"
-        said = output(NVCC, "-cubin", f"-arch={architecture(source)}", "-O3", "-std=c++20",
-                      "--expt-relaxed-constexpr", "--fmad=false", "-Xptxas", "-v",
-                      f"-I{SOURCE}/src", f"-I{SOURCE}/include", "-isystem", CUTLASS, "-o",
-                      folder / "kernel.cubin", source)
+        flags = [f"-arch={architecture(source)}", *FLAGS, *INCLUDES]
+        said = output(NVCC, *flags, "-o", folder / "kernel.cubin", source)
     return re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said)
 
 

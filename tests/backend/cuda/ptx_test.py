@@ -7,6 +7,7 @@ that is handed on after the latter, and a missing fence may go unseen as well. C
 with a fault each must be found.
 Usage: ptx_test.py NVCC SOURCE_DIR CUTLASS_INCLUDE
 """
+
 import pathlib
 import re
 import subprocess
@@ -43,15 +44,21 @@ EVENTS = {
     "mbarrier": r"mbarrier\.",
 }
 # What each fault does to the source.
+FLAGS = "-ptx -arch=compute_90a -O3 -std=c++20 --expt-relaxed-constexpr --fmad=false".split()
 FAULTS = {
     "a turn after the read alone": ("ptx::bulk_wait_complete();", "ptx::bulk_wait_read();"),
     "no fence before a turn is handed on": (
-        "ptx::fence_async_global();\n    if (visit.last)", "if (visit.last)"),
+        "ptx::fence_async_global();\n    if (visit.last)",
+        "if (visit.last)",
+    ),
     "no fence behind a turn": (
         "ptx::fence_async_global();\n      recorder.note(RecordKind::wait",
-        "recorder.note(RecordKind::wait"),
+        "recorder.note(RecordKind::wait",
+    ),
     "no wait for a turn": (
-        "wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);", ";"),
+        "wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);",
+        ";",
+    ),
     "no fence between the consumers' stores and the copy": ("ptx::fence_async_shared();", ""),
     "a turn that is not released": ("store_release(turn, value);", "*turn = value;"),
 }
@@ -68,8 +75,8 @@ def ptx_of(folder: str, fault: tuple[str, str] | None) -> str:
         copy.write_text(text.replace(*fault))
     includes = [f"-I{d}" for d in (folder, f"{SOURCE}/src", f"{SOURCE}/include", CUTLASS)]
     result = subprocess.run(
-        [NVCC, "-ptx", "-arch=compute_90a", "-O3", "-std=c++20", "--expt-relaxed-constexpr",
-         "--fmad=false", *includes, "-o", "-", str(kernels)], capture_output=True, text=True)
+        [NVCC, *FLAGS, *includes, "-o", "-", str(kernels)], capture_output=True, text=True
+    )
     if result.returncode != 0:
         raise AssertionError(result.stderr)
     return result.stdout
@@ -79,10 +86,11 @@ class Flow:
     """The events of one kernel, and which instructions may follow which."""
 
     def __init__(self, ptx: str, kernel: str):
-        body = ptx[re.search(rf"\.entry \w*{kernel}\w*\(", ptx).end():].split(".entry")[0]
+        body = ptx[re.search(rf"\.entry \w*{kernel}\w*\(", ptx).end() :].split(".entry")[0]
         lines = body.splitlines()
-        self.event = [next((e for e, p in EVENTS.items() if re.search(p, line)), None)
-                      for line in lines]
+        self.event = [
+            next((e for e, p in EVENTS.items() if re.search(p, line)), None) for line in lines
+        ]
         label = {m[1]: i for i, line in enumerate(lines) if (m := re.match(r"(\$\w+):", line))}
         self.next = []
         for i, line in enumerate(lines):

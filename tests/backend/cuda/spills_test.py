@@ -5,6 +5,7 @@ serialised. Registers are the compiler's choice, so others than CUDA 13.0's are 
 
 Usage: spills_test.py NVCC SOURCE_DIR CUTLASS_INCLUDE
 """
+
 import pathlib
 import re
 import subprocess
@@ -14,6 +15,11 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 NVCC, SOURCE, CUTLASS = sys.argv[1:4]
+FLAGS = (
+    "-cubin -gencode arch=compute_90a,code=sm_90a -O3 -std=c++20 --expt-relaxed-constexpr"
+    " --fmad=false -Xptxas -v"
+).split()
+INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", f"-I{CUTLASS}"]
 INSTANCES = [(head_dim, extras) for head_dim in (64, 128) for extras in ("false", "true")]
 BACKWARD = """
 #include "backend/cuda/sm90/bwd/edges.cuh"
@@ -62,17 +68,19 @@ def compiled(kernels: str, head_dim: int, extras: str) -> tuple[list[tuple[int, 
         source = pathlib.Path(folder, "kernels.cu")
         source.write_text(kernels.format(head_dim=head_dim, extras=extras))
         done = subprocess.run(
-            [NVCC, "-cubin", "-gencode", "arch=compute_90a,code=sm_90a", "-O3", "-std=c++20",
-             "--expt-relaxed-constexpr", "--fmad=false", "-Xptxas", "-v", f"-I{SOURCE}/src",
-             f"-I{SOURCE}/include", f"-I{CUTLASS}", "-o", str(source.with_suffix(".cubin")),
-             str(source)],
-            capture_output=True, text=True)
+            [NVCC, *FLAGS, *INCLUDES, "-o", str(source.with_suffix(".cubin")), str(source)],
+            capture_output=True,
+            text=True,
+        )
     if done.returncode != 0:
         raise AssertionError(done.stderr)
-    spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
-                        done.stderr)
-    return ([tuple(map(int, numbers)) for numbers in spills],
-            [line for line in done.stderr.splitlines() if "serialized" in line])
+    spills = re.findall(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr
+    )
+    return (
+        [tuple(map(int, numbers)) for numbers in spills],
+        [line for line in done.stderr.splitlines() if "serialized" in line],
+    )
 
 
 if __name__ == "__main__":
