@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <mutex>
@@ -33,6 +35,7 @@ class Pool {
     for (; threads_ < busy_ + helpers; ++threads_) std::thread([this] { serve(); }).detach();
     busy_ += helpers;
     const auto place = jobs_.insert(jobs_.end(), &job);
+    ++calls_;
     lock.unlock();
     for (int i = 0; i < helpers; ++i) called_.notify_one();
     work();
@@ -59,7 +62,18 @@ class Pool {
       (*job->work)();
       lock.lock();
       if (--job->inside == 0) job->left.notify_one();
+      linger(lock);
     }
+  }
+
+  /// Waits for the next call without sleeping: waking up takes half as long as a small call.
+  void linger(std::unique_lock<std::mutex>& lock) {
+    using Clock = std::chrono::steady_clock;
+    const int64_t seen = calls_;
+    lock.unlock();
+    const Clock::time_point end = Clock::now() + std::chrono::microseconds(200);
+    while (calls_ == seen && Clock::now() < end) std::this_thread::yield();
+    lock.lock();
   }
 
   Job* next() const {
@@ -71,6 +85,7 @@ class Pool {
   std::mutex mutex_;  // guards everything below
   std::condition_variable called_;
   std::list<Job*> jobs_;  // in the sequence of their calls
+  std::atomic<int64_t> calls_ = 0;
   int threads_ = 0;
   int busy_ = 0;  // threads that the jobs ask for
 };
