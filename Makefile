@@ -41,7 +41,7 @@ test-gpu-sanitize: build
 wheel: CUDA := ON
 wheel: .cache/wheel/packages.txt
 	rm -rf $(BUILD)/wheel
-	PATH=$(CURDIR)/.cache/wheel/bin:$$PATH SKBUILD_BUILD_DIR=$(BUILD)/wheel-build \
+	PATH=$(CURDIR)/.cache/wheel/bin:$$PATH SKBUILD_BUILD_DIR=$(BUILD)-wheel \
 	  CMAKE_ARGS="-DVERBATIM_CUDA=$(CUDA) -DPython3_EXECUTABLE=/usr/bin/python3" \
 	  pip wheel --no-deps --no-build-isolation --wheel-dir $(BUILD)/wheel/linux .
 	PATH=$(CURDIR)/.cache/wheel/bin:$$PATH \
@@ -74,4 +74,4 @@ packages:
 	         $(PACKAGES); }
 
 clean:
-	cmake -E rm -rf $(BUILD)
+	cmake -E rm -rf $(BUILD) $(BUILD)-wheel
