@@ -113,7 +113,8 @@ __device__ VisitedTile visited_tile(const OrderView& order, int32_t tile) {
 }
 
 /// The visits of a chain: the current one, 0, and the next kStages, in so many buffers. One thread
-/// reads the plan, a visit before the others ask for what it says, and leaves that in shared memory.
+/// reads the plan, a visit before the others ask for what it says, and leaves that in shared
+/// memory.
 template <Pass kPass, int kStages>
 class Visits {
   static constexpr int kSlots = kStages + 2 <= 4 ? 4 : 16;  // what is cheap to divide by
@@ -163,8 +164,8 @@ class Visits {
 
   const Place& place_;
   Slots& slots_;
-  VisitedTile tile_;            // of the visit that is read
-  int32_t run_, number_ = 0;    // of the next that will be
+  VisitedTile tile_;          // of the visit that is read
+  int32_t run_, number_ = 0;  // of the next that will be
   int32_t slot_ = 0, buffer_ = 0;
 };
 
