@@ -8,7 +8,9 @@
 
 #include "dist/blocks.h"
 #include "dist/deal.h"
+#include "dist/duration.h"
 #include "dist/free_order.h"
+#include "dist/homes.h"
 #include "dist/strategy.h"
 #include "verbatim/dist.h"
 
@@ -19,6 +21,7 @@ using dist::Blocks;
 using dist::Convoy;
 using dist::Deal;
 using dist::Grid;
+using dist::Homes;
 using dist::Hop;
 using dist::Owners;
 using dist::Share;
@@ -30,33 +33,6 @@ constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
 constexpr Operand kBackwardOut[] = {Operand::dq};
 constexpr Operand kKv[] = {Operand::k, Operand::v};
 constexpr Operand kKvOut[] = {Operand::dk, Operand::dv};
-
-/// The rank that holds a position.
-class Homes {
- public:
-  Homes(const std::vector<HeldRows>& ranks, int64_t batch) : of_entry_(static_cast<size_t>(batch)) {
-    for (size_t r = 0; r < ranks.size(); ++r)
-      for (const RowRange& range : ranks[r].ranges())
-        of_entry_[static_cast<size_t>(range.batch)].emplace_back(range.rows.begin,
-                                                                 static_cast<int32_t>(r));
-    for (auto& ranges : of_entry_) std::ranges::sort(ranges);
-  }
-
-  /// The ranks that hold the first positions of tiles.
-  std::vector<Strip> strips(int64_t batch, const std::vector<int64_t>& edges) const {
-    std::vector<Strip> strips;
-    for (const auto& [position, rank] : of_entry_[static_cast<size_t>(batch)]) {
-      const auto first =
-          static_cast<int32_t>(std::ranges::lower_bound(edges, position) - edges.begin());
-      if (!strips.empty() && strips.back().first == first) strips.pop_back();
-      strips.push_back({first, rank});
-    }
-    return strips;
-  }
-
- private:
-  std::vector<std::vector<std::pair<int64_t, int32_t>>> of_entry_;  // first position and rank
-};
 
 /// Boxes of `operands` over rows and heads.
 std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
@@ -94,7 +70,7 @@ class Builder {
 
   DistPlan build() {
     if (backward() && whole().level == Level::not_guaranteed) free_orders();
-    for (int32_t head = 0; head < heads(); ++head) deal_head(head);
+    deal_heads();
     lay_out();
     bring_in();
     for (int32_t head = 0; head < heads(); ++head) pass_on(head);
@@ -172,12 +148,37 @@ class Builder {
     plan.orders = std::move(orders);
   }
 
-  void deal_head(int32_t head) {
+  /// Chains that start in one launch: all of a head, or as many as keep a rank busy, so that the
+  /// next begins sooner. Where chains are of unequal length, workers idle at the end of each
+  /// launch.
+  void deal_heads() {
+    deal_heads(INT32_MAX);
+    if (!backward() || world() == 1) return;
+    const auto whole = dealt_;
+    const double at_once = dist::duration(deals_of_heads(), world());
+    deal_heads(dist::kWorkers);
+    if (dist::duration(deals_of_heads(), world()) >= at_once) dealt_ = whole;
+  }
+
+  void deal_heads(int32_t together) {
+    deals_.clear();
+    dealt_.clear();
+    for (int32_t head = 0; head < heads(); ++head) deal_head(head, together);
+  }
+
+  std::vector<std::shared_ptr<const Deal>> deals_of_heads() const {
+    std::vector<std::shared_ptr<const Deal>> deals;
+    for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
+    return deals;
+  }
+
+  void deal_head(int32_t head, int32_t together) {
     const std::shared_ptr<const HeadOrder>& order =
         whole().orders[static_cast<size_t>(whole().order_of_head[static_cast<size_t>(head)])];
     const int64_t b = batch_of(head);
     const auto [at, fresh] = deals_.try_emplace({order.get(), owners_of(head)});
-    if (fresh) at->second = std::make_shared<const Deal>(dist::deal(order, at->first.second));
+    if (fresh)
+      at->second = std::make_shared<const Deal>(dist::deal(order, at->first.second, together));
     auto& dealt = known_[{at->second.get(), b}];
     if (!dealt)
       dealt = std::make_shared<const Dealt>(
@@ -323,27 +324,31 @@ class Builder {
     rank(share.rank).steps.emplace_back(Compute{head, share.part, std::move(carries)});
   }
 
-  /// Heads follow each other, one stage behind: while sums of one are on their way, others fill the
-  /// time.
+  /// Heads follow each other, as many stages behind as chains start in: while sums of one are on
+  /// their way, others fill the time.
   void run_backward() {
     struct Progress {
+      int32_t begin = 0;
       size_t share = 0, end = 0;  // what comes next
     };
-    std::vector<Progress> at(static_cast<size_t>(heads()));
-    int32_t last = heads() - 1;
+    std::vector<Progress> at;
+    int32_t begin = 0, last = 0, started = 0;
     for (int32_t head = 0; head < heads(); ++head) {
-      at_.emplace_back(deal_of(head).convoys.size(), -1);
-      if (!deal_of(head).shares.empty())
-        last = std::max(last, head + deal_of(head).shares.back().stage);
+      const Deal& deal = deal_of(head);
+      at_.emplace_back(deal.convoys.size(), -1);
+      at.push_back({begin});
+      last = std::max(last, begin + (deal.shares.empty() ? 0 : deal.shares.back().stage));
+      begin += deal.starts;
     }
     for (int32_t time = 0; time <= last; ++time) {
-      const int32_t started = std::min(time + 1, heads());
+      while (started < heads() && at[static_cast<size_t>(started)].begin <= time) ++started;
       const std::vector<Progress> before = at;
       for (int32_t head = 0; head < started; ++head) {
         const std::vector<Share>& shares = deal_of(head).shares;
-        size_t& next = at[static_cast<size_t>(head)].share;
-        for (; next < shares.size() && shares[next].stage == time - head; ++next)
-          carry_on(head, shares[next]);
+        Progress& now = at[static_cast<size_t>(head)];
+        for (; now.share < shares.size() && shares[now.share].stage == time - now.begin;
+             ++now.share)
+          carry_on(head, shares[now.share]);
       }
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
@@ -356,7 +361,8 @@ class Builder {
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
         Progress& now = at[static_cast<size_t>(head)];
-        for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - head; ++now.end)
+        for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - now.begin;
+             ++now.end)
           add_tile(head, deal.ends[now.end]);
       }
     }

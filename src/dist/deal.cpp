@@ -69,16 +69,19 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
 
 class BackwardDeal {
  public:
-  BackwardDeal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners)
+  BackwardDeal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners,
+               int32_t together)
       : order_(order),
         chains_(whole_chains(*order)),
-        routes_(find_routes(*order, chains_, owners)) {}
+        routes_(find_routes(*order, chains_, owners, together)) {}
 
   Deal make() {
     find_ends();
     make_convoys();
     make_shares();
+    estimate();
     find_kv_tiles();
+    deal_.starts = routes_.starts;
     deal_.q_tiles = std::move(routes_.q_tiles);
     return std::move(deal_);
   }
@@ -122,6 +125,52 @@ class BackwardDeal {
       }
       ++convoy.count;
       deal_.convoy_of.push_back(static_cast<int32_t>(deal_.convoys.size()) - 1);
+    }
+  }
+
+  /// The visits of a chain on each of its links.
+  std::vector<int64_t> visits_of(int32_t c) const {
+    const WholeChain& chain = chains_[static_cast<size_t>(c)];
+    const std::vector<Link>& links = links_of(c);
+    std::vector<int64_t> visits(links.size());
+    Passes passes;
+    size_t link = 0;
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order_->runs[static_cast<size_t>(r)];
+      const int32_t pass = passes.next(run);
+      int32_t from = 0;
+      for (; link + 1 < links.size(); ++link) {
+        const int32_t end = visits_before(run, pass, links[link + 1].begin);
+        visits[link] += end - from;
+        from = end;
+        if (end == run.count) break;
+      }
+      visits[link] += run.count - from;
+    }
+    return visits;
+  }
+
+  /// How long shares take: their longest chain, or what workers share. Chains of a convoy are about
+  /// as long as the mean of its first and last.
+  void estimate() {
+    std::vector<std::vector<int64_t>> first(deal_.convoys.size()), last = first;
+    std::vector<size_t> link(deal_.convoys.size());
+    for (size_t k = 0; k < deal_.convoys.size(); ++k) {
+      const Convoy& convoy = deal_.convoys[k];
+      first[k] = visits_of(convoy.chain);
+      last[k] = visits_of(convoy.chain + convoy.count - 1);
+    }
+    for (Share& share : deal_.shares) {
+      int64_t longest = 0, all = 0;
+      for (const int32_t number : share.convoys) {
+        const auto k = static_cast<size_t>(number);
+        const int64_t a = first[k][link[k]], b = last[k][link[k]];
+        ++link[k];
+        longest = std::max({longest, a, b});
+        all += (a + b) * deal_.convoys[k].count;
+      }
+      share.time =
+          std::max(static_cast<double>(longest), static_cast<double>(all) / (2 * kWorkers));
     }
   }
 
@@ -186,8 +235,8 @@ class BackwardDeal {
 
 }  // namespace
 
-Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners) {
-  return order->pass == Pass::backward ? BackwardDeal(order, owners).make()
+Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners, int32_t together) {
+  return order->pass == Pass::backward ? BackwardDeal(order, owners, together).make()
                                        : deal_forward(order, owners);
 }
 

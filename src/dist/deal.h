@@ -11,6 +11,9 @@
 
 namespace verbatim::dist {
 
+/// Workers that a rank is taken to have: no bit depends on it.
+inline constexpr int32_t kWorkers = 128;
+
 /// KV tiles of a convoy: its chains from `offset` on keep those from `kv_tile` on.
 struct Span {
   int32_t offset, kv_tile, count;
@@ -36,6 +39,7 @@ struct Share {
   std::shared_ptr<const OrderPart> part;
   std::vector<int32_t> convoys;  // backward: of each stretch of the part
   std::vector<Handing> handings;
+  double time = 0;  // backward, in visits: about what kWorkers take
 };
 
 /// Where the sum of a KV tile ends: with the last of its parts.
@@ -49,11 +53,13 @@ struct Deal {
   std::vector<Share> shares;               // ascending by stage, then rank
   std::vector<Visited> q_tiles, kv_tiles;  // what ranks need; they may overlap
   // Of the backward:
+  int32_t starts = 1;  // stages in which chains start
   std::vector<Convoy> convoys;
   std::vector<int32_t> convoy_of;  // by chain
   std::vector<TileEnd> ends;       // ascending by stage
 };
 
-Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners);
+/// `together`: as of find_routes().
+Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners, int32_t together);
 
 }  // namespace verbatim::dist

@@ -62,8 +62,9 @@ class Rows {
 /// Follows chains on their walks.
 class Router {
  public:
-  Router(const HeadOrder& order, const std::vector<WholeChain>& chains, const Owners& owners)
-      : order_(order), chains_(chains), owners_(owners), ways_(chains.size()) {
+  Router(const HeadOrder& order, const std::vector<WholeChain>& chains, const Owners& owners,
+         int32_t together)
+      : order_(order), chains_(chains), owners_(owners), together_(together), ways_(chains.size()) {
     for (const auto& strips : owners.rows) rows_.emplace_back(strips, order.tiles->q_tiles());
     routes_.list_of.resize(chains.size());
   }
@@ -74,6 +75,7 @@ class Router {
       for (size_t s = 0; s < rows_[h].size(); ++s)
         if (rows_[h][s].stage >= 0)
           routes_.q_tiles.push_back({rows_[h][s].rank, rows_[h][s].begin, rows_[h].end(s)});
+    routes_.starts = first_stage_ + 1;
     return std::move(routes_);
   }
 
@@ -100,6 +102,10 @@ class Router {
                              : 0;
     const bool ends = walk.run_end == chain.run_end && walk.last == last;
     const bool whole = ends && walk.run_begin == chain.run_begin && walk.first == 0;
+    if (whole && chain.run_begin < chain.run_end && started_++ % together_ == 0) {
+      first_stage_ = started_ / together_;
+      last_.clear();
+    }
     std::vector<Span> spans;
     if (whole) spans = spans_of(chain);
     if (!spans.empty() && repeats(spans)) {
@@ -107,6 +113,7 @@ class Router {
       return;
     }
     Way& way = ways_[c];
+    if (whole) way.stage = first_stage_;
     for (int32_t r = walk.run_begin; r < walk.run_end; ++r) {
       const Run& run = order_.runs[static_cast<size_t>(r)];
       visit(way, run, r == walk.run_begin ? walk.first : 0,
@@ -203,9 +210,11 @@ class Router {
   const HeadOrder& order_;
   const std::vector<WholeChain>& chains_;
   const Owners& owners_;
-  std::vector<Rows> rows_;  // by query head of the group
-  std::vector<Way> ways_;   // by chain
-  std::vector<Span> last_;  // of the last walk, if it was a whole chain without gaps
+  int32_t together_;
+  std::vector<Rows> rows_;                 // by query head of the group
+  std::vector<Way> ways_;                  // by chain
+  std::vector<Span> last_;                 // of the last walk, if it was a whole chain without gaps
+  int32_t started_ = 0, first_stage_ = 0;  // whole chains, and the stage of the next
   Routes routes_;
 };
 
@@ -216,8 +225,8 @@ int32_t rank_of(const std::vector<Strip>& strips, int32_t tile) {
 }
 
 Routes find_routes(const HeadOrder& order, const std::vector<WholeChain>& chains,
-                   const Owners& owners) {
-  return Router(order, chains, owners).find();
+                   const Owners& owners, int32_t together) {
+  return Router(order, chains, owners, together).find();
 }
 
 }  // namespace verbatim::dist

@@ -40,8 +40,11 @@ struct Routes {
   std::vector<std::vector<Link>> lists;
   std::vector<int32_t> list_of;  // by chain; neighbours that go the same way mostly share one
   std::vector<Visited> q_tiles;
+  int32_t starts = 1;  // stages in which chains start
 };
+/// Of `together` chains that are issued after one another the first stage is the same, of the next
+/// ones a stage later: so the first go on to other ranks meanwhile.
 Routes find_routes(const HeadOrder& order, const std::vector<WholeChain>& chains,
-                   const Owners& owners);
+                   const Owners& owners, int32_t together);
 
 }  // namespace verbatim::dist

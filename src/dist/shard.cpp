@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/names.h"
+#include "schedule/row_chunks.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
 
@@ -162,8 +163,13 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const auto tiles = [&](const Plan& plan, int64_t b) -> const TileMap& {
     return *plan.order(static_cast<int32_t>(b * problem.kv_heads)).tiles;
   };
+  // Where the backward walks groups in chunks of rows, so that a chain leaves a rank once; not
+  // where there would be too few of them.
   const auto q_edges = [&](int64_t b) {
-    return common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
+    const Edges of_tiles = common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
+    const Edges of_chunks = common(
+        of_tiles, row_chunk_edges(backward.order(static_cast<int32_t>(b * problem.kv_heads))));
+    return std::ssize(of_chunks) > 2 * options.world ? of_chunks : of_tiles;
   };
   const auto kv_edges = [&](int64_t b) {
     return common(tiles(forward, b).kv_edges, tiles(backward, b).kv_edges);

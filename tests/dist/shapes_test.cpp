@@ -47,6 +47,49 @@ TEST(Dist, EveryOrder) {
     even.expect_same({.world = 4, .strategy = strategy});
 }
 
+/// Bytes of f32 sums that go from rank to rank.
+int64_t bytes_of_sums(const DistPlan& plan) {
+  int64_t tiles = 0;
+  for (const RankPlan& rank : plan.ranks)
+    for (const Step& step : rank.steps)
+      if (const auto* send = std::get_if<Send>(&step))
+        for (const CarriedSum& sum : send->sums) tiles += sum.count;
+  const Problem& p = plan.whole.problem;
+  return tiles * plan.whole.orders[0]->tiles->shape.kv * (p.head_dim + p.head_dim_v) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+// A chain that walks a group in chunks of rows goes to each rank once; shards end where chunks do.
+TEST(Dist, SumsOfRowChunksPassEachRankOnce) {
+  const Problem problem = problem_of(512, 8, 2);
+  const int64_t once = 2 * 512 * 2 * problem.head_dim * static_cast<int64_t>(sizeof(float));
+  for (const char* order : {"descending", "descending/rows:32"}) {
+    DistCase c(problem, masks::full(512, 512), {16, 16}, order);
+    const int64_t heads = order == std::string_view("descending") ? 4 : 1;
+    EXPECT_EQ(
+        bytes_of_sums(c.deal({.world = 4, .strategy = "ring", .shard = "contiguous"}).backward),
+        (4 * heads - 1) * once)
+        << order;
+  }
+  DistCase c(problem, masks::causal(512, 512), {16, 16}, "descending/rows:32");
+  const DistPlan balanced = c.deal({.world = 4, .strategy = "balanced"}).backward;
+  for (const RankPlan& rank : balanced.ranks)
+    for (const RowRange& range : rank.home_q.ranges()) EXPECT_EQ(range.rows.begin % 32, 0);
+  EXPECT_LE(bytes_of_sums(balanced), 3 * once);
+  c.expect_same({.world = 4, .strategy = "balanced"});
+}
+
+TEST(Dist, ChainsOfEqualLengthStartInGroups) {
+  DistCase c(problem_of(4096, 2, 2), masks::full(4096, 4096), {16, 16}, "descending");
+  const DistOptions options{.world = 4, .strategy = "ring", .shard = "contiguous"};
+  const DistPlan dealt = c.deal(options).backward;
+  for (const RankPlan& rank : dealt.ranks)
+    EXPECT_EQ(std::ranges::count_if(
+                  rank.steps, [](const Step& s) { return std::holds_alternative<Compute>(s); }),
+              2 * 2);  // of each head 128 chains and 128
+  c.expect_same(options);
+}
+
 TEST(Dist, HeadDimsAndGroupsOnDefaultTiles) {
   struct Heads {
     int64_t q, kv;

@@ -33,21 +33,6 @@ void add_down(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) 
   run.step = -1;
 }
 
-/// The query tiles at which chunks of `rows` positions begin (0: one chunk has all), then the end
-/// of the last. Chunks count from the first row of the core: padding before it moves none.
-std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows) {
-  std::vector<int32_t> edges{0};
-  const int64_t first = tiles.q_edges[tiles.core_q_tiles().first];
-  const auto chunk = [&](int32_t tile) {
-    const int64_t at = tiles.q_edges[tile] - first;
-    return at < 0 ? (at + 1) / rows - 1 : at / rows;
-  };
-  for (int32_t tile = 1; rows > 0 && tile < tiles.q_tiles(); ++tile)
-    if (chunk(tile) != chunk(tile - 1)) edges.push_back(tile);
-  edges.push_back(tiles.q_tiles());
-  return edges;
-}
-
 /// Calls f(chunk, tiles) for what lies in one chunk of one run of a column, as `rows` goes.
 template <class F>
 void for_each_in_chunks(std::span<const TileRun> column, Rows rows, std::span<const int32_t> edges,
@@ -95,6 +80,19 @@ int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
   const int32_t parts = count == 0 || count > group ? group : count;
   if (!even) return parts;
   return static_cast<int32_t>(contract::even_parts(group, parts, visits, most));
+}
+
+std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows) {
+  std::vector<int32_t> edges{0};
+  const int64_t first = tiles.q_edges[static_cast<size_t>(tiles.core_q_tiles().first)];
+  const auto chunk = [&](int32_t tile) {
+    const int64_t at = tiles.q_edges[static_cast<size_t>(tile)] - first;
+    return at < 0 ? (at + 1) / rows - 1 : at / rows;
+  };
+  for (int32_t tile = 1; rows > 0 && tile < tiles.q_tiles(); ++tile)
+    if (chunk(tile) != chunk(tile - 1)) edges.push_back(tile);
+  edges.push_back(tiles.q_tiles());
+  return edges;
 }
 
 HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,

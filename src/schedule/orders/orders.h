@@ -47,6 +47,10 @@ enum class Rows { up, down };
 /// sequence of `kv_tiles`. No task waits for a later one, so any number of workers can run it.
 HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
                    std::span<const int32_t> kv_tiles);
+/// The query tiles of a sequence at which chunks of `rows` positions begin (0: one chunk has all),
+/// then the end of the last. Chunks count from the first row of the core: padding before it moves
+/// none.
+std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows);
 /// 0, 1, ..., tiles.kv_tiles() - 1.
 std::vector<int32_t> left_to_right(const TileMap& tiles);
 
@@ -78,6 +82,8 @@ HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const T
 bool takes_columns(const OrderInfo& info);
 /// The entry of orders() that `name` means, split or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);
+/// The N of "/rows:N" in the name of an order; 0: there is none.
+int32_t rows_asked(Pass pass, std::string_view name);
 /// The order of the last heads of a plan that follows `name`; empty when all heads are alike.
 std::string last_heads(std::string_view name);
 
