@@ -111,6 +111,7 @@ def test_dropout_follows_its_seed():
         "chunked_descending/split",
         "descending/split:2",
         "right_to_left/even:2",
+        "descending/split:2/rows:64",
     ],
 )
 def test_orders_are_honoured(order):
