@@ -135,6 +135,28 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     assert "1.50" in document.line_of(entry, of) and "card, a, b" in document.line_of(entry, of)
 
 
+def test_an_entry_is_made_with_others_that_hold_its_cases(tmp_path):
+    def saved(name, *q_lens):
+        rows = [{"set": "dense", "name": "case", "provider": "verbatim", "status": "ok",
+                 "reason": "", "problem": {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 16,
+                                           "q_len": q_len}, "mask": {"name": "full", "params": {}},
+                 "forward": None, "backward": {"ms": 1.0, "tflops": q_len}} for q_len in q_lens]  # fmt: skip
+        part = {"command": "bench", "device": {"name": "card"}, "commit": "", "results": rows}
+        made = {"command": "papers", "parts": [{"words": ["bench.py"], "result": part}]}
+        (tmp_path / name).write_text(json.dumps(made if "papers" in name else part))
+
+    (tmp_path / "papers").mkdir()
+    entry = registry.Entry("re:fig3", "", "", "gpu", (("bench.py",),), ("papers/a.json", "b.json"),
+                           lambda row: row["problem"]["q_len"] > 1, "lines")  # fmt: skip
+    assert document.state(entry, tmp_path) == "to be run"
+    saved("papers/a.json", 1, 2)
+    assert document.state(entry, tmp_path) == "made"
+    assert "2 to 2 TFLOP/s, 1 case" in views.compared(entry, evidence.parts(entry, tmp_path))
+    saved("b.json", 8)
+    assert document.state(entry, tmp_path) == "made in part"
+    assert "2 to 8 TFLOP/s, 2 cases" in views.compared(entry, evidence.parts(entry, tmp_path))
+
+
 def test_bad_input_is_refused(tmp_path):
     assert "nearest: dash:fig8" in papers("dash:fi8", code=2).stderr
     assert "longca:table10, TL" in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr

@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     add("--match", default="", help="cases whose name matches a regular expression")
     add("--providers", default="verbatim", help="names from --list, commas, or all")
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
-    add("--protocol", default="rested", help="rested or sustained")
+    add("--protocol", default="rested", help="rested, sustained or brief")
     add("--repeats", type=int, default=10, help="runs whose bits are compared before timing")
     add("--check", default="sampled", help="against double precision: sampled or none")
     add("--preset", default="all", help="of block: " + ", ".join(BLOCKS) + "; commas, or all")
@@ -147,7 +147,7 @@ def arguments() -> list[str]:
 
 def run(a: argparse.Namespace) -> dict[str, Any]:
     cases, chosen = chosen_cases(a), registry.chosen(a.providers)
-    one_of("--protocol", a.protocol, ("rested", "sustained"))
+    one_of("--protocol", a.protocol, workloads.LISTS["protocols"])
     one_of("--check", a.check, ("sampled", "none"))
     if reason := providers.missing("torch"):
         raise Refused("PyTorch runs the benchmark", "torch", reason, "PyTorch 2.5 or newer")

@@ -83,12 +83,27 @@ def _expected(case: Case, tensors: tuple[Tensor, ...], entry: int, kv_head: int)
     return Expected(entry, kv_head, exact, error)
 
 
+def mask_mod(case: Case, device: Any, group: int = 1) -> Any:
+    """FlexAttention's function of a case's mask; `group` query heads share a KV head."""
+    p = case.problem
+    if (blocks := case.blocks) is None:
+        return case.mask.to_mask_mod(
+            p.q_len, p.kv_len, kv_heads=p.kv_heads, group=group, device=device
+        )
+    shown = torch.from_numpy(blocks.shown).to(device)
+    q_block, k_block = (
+        torch.arange(len(sizes)).repeat_interleave(torch.from_numpy(sizes)).to(device)
+        for sizes in (blocks.q_sizes, blocks.k_sizes)
+    )
+    return lambda b, h, q, k: shown[h // group, q_block[q], k_block[k]]
+
+
 def _visible(case: Case, kv_head: int, device: Any) -> Any:
     """(first row, last row) -> bool (rows, kv_len) of one head's mask."""
     p = case.problem
-    mod = case.mask.to_mask_mod(p.q_len, p.kv_len, kv_heads=p.kv_heads, device=device)
     keys = torch.arange(p.kv_len, device=device)[None, :]
     head = torch.tensor(kv_head, device=device)
+    mod = mask_mod(case, device)
 
     def rows(begin: int, end: int) -> Tensor:
         queries = torch.arange(begin, end, device=device)[:, None]

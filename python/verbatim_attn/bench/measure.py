@@ -1,4 +1,4 @@
-"""Devices, clocks and the two protocols of `verbatim bench`; PyTorch from here on."""
+"""Devices, clocks and protocols, two of them those of `verbatim bench`; PyTorch from here on."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Device:
     def times_in_turn(self, calls: Sequence[Callable[[], Any]], protocol: str) -> list[list[float]]:
         """Milliseconds of every call, called one after another again and again, so that clocks
         and limits are alike for all. rested: for each call a burst, idle, then calls to warm up
-        and timed ones. sustained: the same work for a while, then as long timed for each call. How
-        long and how often: bench/workloads.json."""
+        and timed ones; brief: the same with few calls and no idle. sustained: the same work for a
+        while, then as long timed for each call. How long and how often: bench/workloads.json."""
         lasts = LISTS["protocols"][protocol]
         times: list[list[float]] = [[] for _ in calls]
-        if protocol == "rested":
+        if "timed_calls" in lasts:
             for burst in range(len(calls)):  # no longer than if there were one call
                 time.sleep(lasts["idle_s"])
                 for i in range(lasts["warm_up_calls"] + lasts["timed_calls"]):

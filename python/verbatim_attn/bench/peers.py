@@ -1,5 +1,5 @@
 """Providers outside PyTorch, each used when it is installed: FlashAttention 2, 3 and 4,
-MagiAttention, cudnn.flex_attention, FlashInfer. None of them has been run in this repository's
+MagiAttention, cudnn.flex_attention, FlashInfer, VSA. None of them has been run in this repository's
 tests."""
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import json
 from typing import Any, ClassVar
 
 from .. import _cudnn_flex, masks
-from .providers import Attend, Packed, Provider, cumulative, missing, packed, too_large
+from .providers import (
+    Attend,
+    Packed,
+    Provider,
+    block_lists,
+    cumulative,
+    missing,
+    packed,
+    too_large,
+)  # fmt: skip
 from .workloads import Case
 
 
@@ -21,7 +30,8 @@ def every() -> list[Provider]:
         for deterministic in (False, True)
     ]
     return [
-        *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer()
+        *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
+        *map(Vsa, Vsa.FUNCTIONS),
     ]  # fmt: skip
 
 
@@ -213,3 +223,76 @@ class FlashInfer(Provider):
             shown = mask.dense(p.q_len, p.kv_len)[0, 0]
             settings = {"custom_mask": torch.from_numpy(shown).to(device)}
         return lambda q, k, v: single_prefill_with_kv_cache(q[0], k[0], v[0], **settings)[None]
+
+
+class FlashInferSparse(Provider):
+    """FlashInfer's block-sparse attention, with other blocks for every KV head: forward only."""
+
+    name = "flashinfer:sparse"
+    has_backward = False
+    heads_first = True
+    WORKSPACE = 2**27  # bytes, as its documentation advises
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("flashinfer.sparse")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        if case.blocks is None:
+            return "takes no mask but blocks"
+        return "takes one batch entry" if case.problem.batch > 1 else None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from flashinfer.sparse import VariableBlockSparseAttentionWrapper
+
+        p, blocks = case.problem, case.blocks
+        assert blocks is not None
+        shown, *sizes = (torch.from_numpy(x).to(device) for x in blocks)
+        workspace = torch.empty(self.WORKSPACE, dtype=torch.uint8, device=device)
+        wrapper = VariableBlockSparseAttentionWrapper(workspace)
+        wrapper.plan(
+            shown, *(x.int().repeat(p.kv_heads, 1) for x in sizes),
+            p.q_heads, p.kv_heads, p.head_dim,
+            q_data_type={"bf16": torch.bfloat16, "f16": torch.float16}[p.dtype],
+        )  # fmt: skip
+        return lambda q, k, v: wrapper.run(*(x[0].transpose(0, 1) for x in (q, k, v)))[
+            None
+        ].transpose(1, 2)
+
+
+class Vsa(Provider):
+    """VSA's block-sparse attention of the package fastvideo-kernel: its kernels for Hopper, or its
+    Triton form. Blocks of 64, as many KV heads as query heads."""
+
+    FUNCTIONS: ClassVar = {"sm90": "block_sparse_attn_sm90", "triton": "block_sparse_attn_triton"}
+    heads_first = True
+
+    def __init__(self, form: str):
+        self.name, self.form = f"vsa:{form}", form
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("fastvideo_kernel.block_sparse_attn")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        p, mask = case.problem, case.mask
+        if not isinstance(mask, masks.UniformBlockSparse) or {mask.block_q, mask.block_k} != {64}:
+            return "takes no mask but blocks of 64"
+        return None if p.q_heads == p.kv_heads else "takes as many KV heads as query heads"
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from fastvideo_kernel import block_sparse_attn
+
+        counts, columns = block_lists(case, device, 1)
+        sizes = torch.full(columns.shape[-1:], 64, dtype=torch.int32, device=device)
+        compute: Any = getattr(block_sparse_attn, self.FUNCTIONS[self.form])
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            return compute(q, k, v, columns, counts, sizes)[0].transpose(1, 2)
+
+        return attend

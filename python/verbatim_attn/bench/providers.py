@@ -24,6 +24,7 @@ class Provider:
     deterministic = False  # in its deterministic mode
     ours = False  # its promise is ours: a differing bit is a failure, not a fact
     has_backward = True
+    heads_first = False  # wants (batch, heads, length, dim) in memory, and else would copy
 
     def available(self) -> str | None:
         """None, or why nothing can run."""
@@ -45,7 +46,7 @@ class Provider:
         return None
 
     def workspace_bytes(self, case: Case, device: str) -> int | None:
-        """Memory of a backward that PyTorch's allocator does not see; None: unknown."""
+        """Of a backward, where it says so; None: unknown."""
         return None
 
 
@@ -253,28 +254,60 @@ class Flex(Provider):
 
     def make(self, case: Case, device: str) -> Attend:
         import torch
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        from torch.nn.attention.flex_attention import flex_attention
 
-        p, on_cuda = case.problem, device != "cpu"
+        on_cuda = device != "cpu"
         self.has_backward = on_cuda
-        group = p.q_heads // p.kv_heads
-        mask_mod = case.mask.to_mask_mod(
-            p.q_len, p.kv_len, kv_heads=p.kv_heads, group=group, device=device
-        )
-        heads = p.q_heads if case.masks_differ_by_head else None
-        # Compiling is slow, and only needed where a mask of all positions would take gigabytes.
-        large = (heads or 1) * p.q_len * p.kv_len > 2**30
-        block_mask = create_block_mask(
-            mask_mod, None, heads, p.q_len, p.kv_len, device=device, _compile=on_cuda and large
-        )
+        group = case.problem.q_heads // case.problem.kv_heads
+        block_mask = self._block_mask(case, device, group)
         torch._dynamo.reset()  # a case of its own, not a recompilation of the last one
-        compute: Any = torch.compile(flex_attention, dynamic=False) if on_cuda else flex_attention
+        # Its fixed choices of a kernel take blocks of 128: smaller ones need its search.
+        small = min(block_mask.BLOCK_SIZE) < 128
+        mode = "max-autotune-no-cudagraphs" if small else None
+        compute: Any = flex_attention
+        if on_cuda:
+            compute = torch.compile(flex_attention, dynamic=False, mode=mode)
 
         def attend(q: Any, k: Any, v: Any) -> Any:
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
             return compute(q, k, v, block_mask=block_mask, enable_gqa=group > 1).transpose(1, 2)
 
         return attend
+
+    @staticmethod
+    def _block_mask(case: Case, device: str, group: int) -> Any:
+        """Of uniform blocks as lists of them, the form that costs least; of all else by asking for
+        every position."""
+        import torch
+        from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+        from .check import mask_mod
+
+        p, mod = case.problem, mask_mod(case, device, group)
+        if isinstance(case.mask, masks.UniformBlockSparse):
+            counts, columns = block_lists(case, device, group)
+            return BlockMask.from_kv_blocks(
+                torch.zeros_like(counts), columns, counts, columns,
+                BLOCK_SIZE=(case.mask.block_q, case.mask.block_k), mask_mod=mod,
+                seq_lengths=(p.q_len, p.kv_len),
+            )  # fmt: skip
+        heads = p.q_heads if case.masks_differ_by_head else None
+        # Compiling is slow, and only needed where a mask of all positions would take gigabytes.
+        large = (heads or 1) * p.q_len * p.kv_len > 2**30
+        return create_block_mask(
+            mod, None, heads, p.q_len, p.kv_len, device=device, _compile=device != "cpu" and large
+        )  # fmt: skip
+
+
+def block_lists(case: Case, device: str, group: int) -> tuple[Any, Any]:
+    """Of blocks, for every query head and row of them: int32 counts (1, heads, q_blocks) and
+    columns (1, heads, q_blocks, k_blocks), the visible ones first."""
+    import torch
+
+    assert case.blocks is not None
+    shown = torch.from_numpy(case.blocks.shown).to(device).repeat_interleave(group, dim=0)[None]
+    columns = shown.byte().sort(dim=-1, descending=True, stable=True).indices
+    return shown.sum(-1, dtype=torch.int32), columns.int()
 
 
 def too_large(case: Case, entry_bytes: int, what: str, device: str) -> str | None:

@@ -32,6 +32,8 @@ class Passes:
         self.provider = provider
         self.last: dict[str, Any] = {}  # what the last calls made
         self._attend = provider.make(case, device)
+        if provider.heads_first:
+            tensors = [_heads_first(x) for x in tensors]
         *self._inputs, self._dout = tensors
         if not provider.has_backward:
             self._inputs = [x.detach() for x in self._inputs]
@@ -49,6 +51,12 @@ class Passes:
         self.forward()
         if self.provider.has_backward:
             self.backward()
+
+
+def _heads_first(x: Any) -> Any:
+    """(batch, length, heads, dim) that lies as (batch, heads, length, dim)."""
+    laid = x.detach().transpose(1, 2).contiguous().transpose(1, 2)
+    return laid.requires_grad_(x.requires_grad)
 
 
 @dataclass(frozen=True)
@@ -133,13 +141,20 @@ class Bench:
             self._time_backward(row, passes)
         measured = {name: peak for name, peak in peaks.items() if peak is not None}
         if measured:
-            own = row["workspace_bytes"] or 0
-            row["memory_bytes"] = {name: peak["above"] + own * (name == "backward")
-                                   for name, peak in measured.items()}  # fmt: skip
-            row["peak_bytes"] = {name: {key: peak[key] for key in ("allocated", "reserved")}
+            row["memory_bytes"] = {name: peak["above"] for name, peak in measured.items()}
+            held = self._held_bytes(provider, first)
+            row["peak_bytes"] = {name: {key: peak[key] - held for key in ("allocated", "reserved")}
                                  for name, peak in measured.items()}  # fmt: skip
         self._count(row, provider, last, first)
         self._compare(row, last)
+
+    def _held_bytes(self, provider: Provider, first: dict[str, Any]) -> int:
+        """What this benchmark holds beside the provider's call: what is compared, and tensors in
+        the layout of others."""
+        held = [*first.values(), *(x for one in self._expected or () for x in one.exact.values())]
+        if provider.heads_first:
+            held += self._tensors
+        return sum(x.nbytes for x in held)
 
     def _time_backward(self, row: Row, passes: Passes) -> None:
         """In turn with the same provider's backward without determinism, on a GPU: a power limit

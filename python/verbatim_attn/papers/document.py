@@ -36,8 +36,9 @@ from `bench/results/papers/judged.json`.
 
 def state(entry: Entry, folder: Path) -> str:
     """In a word or two: whether there is a result."""
-    if evidence.own_files(entry, folder):
-        return "made"
+    shared = {path.parent.name for path in evidence.shared_files(entry, folder)}
+    if evidence.own_files(entry, folder) or shared == {"papers"}:
+        return "made"  # itself, or as part of other entries
     if evidence.parts(entry, folder):
         return "made in part"
     return "to be run" if entry.commands else "-"

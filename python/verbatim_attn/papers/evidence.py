@@ -1,7 +1,8 @@
 """What has been measured of an entry: the files in bench/results that belong to it, as rows.
 
 All of papers/NAME.json and papers/NAME.*.json belong to it, the colon of the name written "_":
-results of this command, of the tool or of bench. Of the files that it shares, rows of its cases do.
+results of this command, of the tool or of bench. Of the files that it shares, which may be those of
+other entries, rows of its cases do.
 """
 
 from __future__ import annotations
@@ -24,19 +25,26 @@ def own_files(entry: Entry, folder: Path) -> list[Path]:
 
 def parts(entry: Entry, folder: Path) -> list[Part]:
     """Every command's words and result; those of shared files are cut to the entry's cases."""
-    found: list[Part] = []
-    for path in own_files(entry, folder):
-        result = _read(path)
-        if isinstance(result, dict) and result.get("command") == "papers":
-            found += result["parts"]
-        else:
-            found.append({"words": result.get("arguments", []), "result": result})
-    for path in (path for name in entry.files for path in sorted(folder.glob(name))):
-        result = _read(path)
-        chosen = [row for row in result["results"] if entry.cases(row)]
-        if chosen:
-            found.append({"words": result["arguments"], "result": {**result, "results": chosen}})
+    own = own_files(entry, folder)
+    found = [part for path in own for part in _parts(path)]
+    for path in shared_files(entry, folder):
+        for part in _parts(path) if path not in own else ():
+            chosen = [row for row in part["result"]["results"] if entry.cases(row)]
+            if chosen:
+                found.append({**part, "result": {**part["result"], "results": chosen}})
     return found
+
+
+def shared_files(entry: Entry, folder: Path) -> list[Path]:
+    return [path for name in entry.files for path in sorted(folder.glob(name))]
+
+
+def _parts(path: Path) -> list[Part]:
+    result = _read(path)
+    if isinstance(result, dict) and result.get("command") == "papers":
+        parts: list[Part] = result["parts"]
+        return parts
+    return [{"words": result.get("arguments", []), "result": result}]
 
 
 def rows(of: list[Part]) -> list[Row]:

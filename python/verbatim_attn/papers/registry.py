@@ -119,10 +119,12 @@ def _where(**wanted: Any) -> Callable[[Row], bool]:
 
 FA3 = "flash_attn_3,flash_attn_3:deterministic"
 MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
-SPARSE = "verbatim,flex,cudnn:flex,flashinfer"
+SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
-          "h200_peers_sdpa.json", "papers/longca_masks*.json")  # fmt: skip
+          "h200_peers_sdpa.json")  # fmt: skip
+LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json")
+BLOCKS = tuple(f"papers/longca_{name}.json" for name in ("table4", "table5", "table6", "fig19"))
 DENSE = ("h200_peers.json", "h200_peers_sdpa.json", "h200_peers_torch.json")
 
 _DASH = (
@@ -194,7 +196,7 @@ def _memory(number: int, title: str, masks: tuple[str, ...]) -> Entry:
         "kernels hold alike forward and differ backward; naive ends early",
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s", MASKED + ",torch:math") for name in masks),
-        STATIC, _where(set="longca", mask=masks), "lines", _FLEX, "memory backward",
+        LENGTHS, _where(set="longca", mask=masks), "lines", _FLEX, "memory backward",
     )  # fmt: skip
 
 
@@ -205,7 +207,7 @@ def _sparse(
     words = f"--match ^block\\s({'|'.join(map(str, blocks))})\\s --heads {heads} --seqlen {lengths}"
     return Entry(
         "longca:" + name, title, claim, "gpu", (_bench("--set sparse " + words, SPARSE),),
-        ("papers/longca_sparse*.json",), _where(block=blocks, heads=tuple(heads.split(","))), "lines",
+        BLOCKS, _where(block=blocks, heads=tuple(heads.split(","))), "lines",
         _FLEX, axis,
     )  # fmt: skip
 
@@ -251,7 +253,8 @@ _LONGCA = (
           MASKED + ",torch:efficient,torch:math"),),
           STATIC, _where(set="longca", heads="64:8", length=8192), "support"),
     Entry("longca:table2", "sparse kernels", "dedicated ones are fast and narrow", "gpu",
-          (_bench("--set sparse --heads 64:8,64:64 --seqlen 16384", SPARSE),), view="support"),
+          (_bench("--set sparse --heads 64:8,64:64 --seqlen 16384", SPARSE),), BLOCKS,
+          _where(set="sparse", length=16384, heads=("64:8", "64:64")), "support"),
     *(Entry(f"longca:fig{number}", f"{which} at 8K by mask",
             "FlashAttention-3 leads on what it takes; FlexAttention and FlashMask on the rest",
             "gpu",
@@ -262,7 +265,7 @@ _LONGCA = (
             "dedicated kernels lead, general ones pay for their metadata",
             "gpu" if card == "H100" else "other card",
             (_bench(f"--set sparse --match 0.5 --seqlen {_LONG}", SPARSE),) if card == "H100" else (),
-            ("papers/longca_sparse*.json",) if card == "H100" else (), _where(density=0.5),
+            BLOCKS if card == "H100" else (), _where(density=0.5),
             view="lines" if card == "H100" else "", over=_FLEX, axis="forward")
       for number, card in ((4, "H100"), (5, "A800"))),
     Entry("longca:fig7", "length distributions",
@@ -319,7 +322,7 @@ def _study(
     names = tuple(masks.split(","))
     words = f"--set mqa --heads {heads} --match ({'|'.join(names)})"
     return Entry(
-        f"re:fig{number}", title, claim, "gpu", (_bench(words, _MQA),), ("papers/re_mqa*.json",),
+        f"re:fig{number}", title, claim, "gpu", (_bench(words, _MQA),), ("papers/re_table1.json",),
         _where(heads=heads, mask=names), "lines", _NAIVE, axis,
     )  # fmt: skip
 
@@ -343,7 +346,7 @@ _RE = (
            "memory backward", "16:16"),
     Entry("re:table1", "allocated and reserved memory", "MQA saves nearly half of what is allocated,"
           " little of what is reserved", "gpu", (_bench("--set mqa", _MQA),),
-          ("papers/re_mqa*.json",), view="memory", over=_NAIVE, axis="memory forward"),
+          ("papers/re_table1.json",), view="memory", over=_NAIVE, axis="memory forward"),
     Entry("re:tuner", "section 2.4: the autotuner", "measured choices beat fixed ones", "gpu",
           tuple(_tool(f"tune --set {name} DEVICE") for name in ("dense", "gqa", "masks")),
           view="tuned"),
