@@ -85,7 +85,8 @@ def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pa
     begin = np.zeros((batch, heads, q_blocks + 1), np.int64)
     begin[..., 1:] = ends
     begin[..., 0] = np.append(0, begin[..., -1].ravel()[:-1]).reshape(batch, heads)
-    return _kept(begin, np.nonzero(plane)[3].astype(np.int32), block, lengths, edges)
+    columns = (np.flatnonzero(plane) % k_blocks).astype(np.int32)
+    return _kept(begin, columns, block, lengths, edges)
 
 
 def _host(x: Any) -> np.ndarray:

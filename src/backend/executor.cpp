@@ -5,11 +5,10 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
-#include "backend/threads.h"
+#include "core/threads.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -240,9 +239,8 @@ void Worker::record(TimelineEvent::Kind kind, Clock::time_point begin) {
 }
 
 int thread_count(const Plan& plan, const RunOptions& run) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int64_t tasks = static_cast<int64_t>(plan.placement.tasks.size());
-  const int64_t asked = run.threads > 0 ? run.threads : cores;
+  const int64_t asked = run.threads > 0 ? run.threads : core_count();
   return static_cast<int>(std::max<int64_t>(1, std::min(asked, tasks)));
 }
 

@@ -1,13 +1,17 @@
-#include "backend/threads.h"
+#include "core/threads.h"
 
 #include <pthread.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <list>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace verbatim {
 namespace {
@@ -98,6 +102,28 @@ void in_parallel(int threads, const std::function<void()>& work) {
   } else {
     work();
   }
+}
+
+void for_each_in_parallel(int threads, int64_t count, const std::function<void(int64_t)>& work) {
+  std::atomic<int64_t> next = 0;
+  std::vector<std::exception_ptr> thrown(static_cast<size_t>(count));
+  in_parallel(static_cast<int>(std::min<int64_t>(threads, count)), [&] {
+    for (int64_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        thrown[static_cast<size_t>(i)] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& error : thrown)
+    if (error) std::rethrow_exception(error);
+}
+
+int core_count() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace verbatim

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/sha256.h"
+#include "core/threads.h"
 #include "mask/blocks.h"
 #include "mask/distinct.h"
 #include "mask/kept.h"
@@ -16,6 +17,8 @@ namespace verbatim::masks {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr size_t kColumnsWorthThreads = 16384;  // of all lists; fewer are read before threads wake
 
 /// Where the rows of list `l` begin, one more than there are rows.
 std::span<const int64_t> rows_of(const BlockLists& lists, const Grid& grid, int64_t list) {
@@ -120,19 +123,23 @@ Mask from_arrays(const char* mask, Json params, const Grid& grid, const BlockLis
   if (auto known = find_kept(name)) return *known;
   const int64_t count = lists.batch * lists.kv_heads;
   for (int64_t l = 0; l < count; ++l) check_offsets(mask, lists, rows_of(lists, grid, l), l);
-  DistinctHeads heads;
-  std::vector<int64_t> read;  // lists that equal none before them
+  std::vector<int64_t> read;    // lists that equal none before them
+  std::vector<size_t> read_as;  // of each list: the one in `read` that it equals
   for (int64_t l = 0; l < count; ++l) {
     const auto rows = rows_of(lists, grid, l);
     const auto known = std::ranges::find_if(
         read, [&](int64_t other) { return same(lists, rows, rows_of(lists, grid, other)); });
-    if (known != read.end()) {
-      heads.variant_of.push_back(heads.variant_of[*known]);
-      continue;
-    }
-    heads.variant_of.push_back(heads.id_of(head_of(mask, lists, grid, l)));
-    read.push_back(l);
+    read_as.push_back(known - read.begin());
+    if (known == read.end()) read.push_back(l);
   }
+  std::vector<HeadMask> made_of(read.size());
+  for_each_in_parallel(lists.columns.size() < kColumnsWorthThreads ? 1 : core_count(),
+                       std::ssize(read),
+                       [&](int64_t i) { made_of[i] = head_of(mask, lists, grid, read[i]); });
+  DistinctHeads heads;
+  std::vector<int32_t> ids;
+  for (HeadMask& head : made_of) ids.push_back(heads.id_of(std::move(head)));
+  for (const size_t i : read_as) heads.variant_of.push_back(ids[i]);
   params["blocks"] = name;
   const Mask made(mask, params.dump(), std::move(heads.variants), std::move(heads.variant_of),
                   lists.batch, lists.kv_heads);

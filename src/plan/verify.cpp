@@ -8,11 +8,14 @@
 #include <tuple>
 #include <utility>
 
+#include "core/threads.h"
 #include "plan/check_order.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
+
+constexpr size_t kRunsWorthThreads = 4096;  // of all orders; fewer are proved before threads wake
 
 [[noreturn]] void fail(std::string message) {
   throw Error(ErrorCode::invalid_plan, "plan.verify", std::move(message));
@@ -185,18 +188,28 @@ int32_t static_residency(const Plan& plan, const std::vector<bool>& ordered) {
 
 OrderProof::OrderProof(const Plan& plan)
     : ordered_(plan.orders.size()), waits_(plan.orders.size()) {
-  std::vector<bool> checked(plan.orders.size());
+  std::vector<Subject> subjects;  // of each order the first head that follows it
+  std::vector<int32_t> kinds;
+  std::vector<bool> listed(plan.orders.size());
+  size_t runs = 0;
   for (size_t h = 0; h < plan.order_of_head.size(); ++h) {
     const int32_t kind = plan.order_of_head[h];
     if (kind < 0 || static_cast<size_t>(kind) >= plan.orders.size())
       fail(fmt::format("head {} follows order {}, which does not exist", h, kind));
-    if (checked[kind]) continue;
-    checked[kind] = true;
+    if (listed[kind]) continue;
+    listed[kind] = true;
     const HeadOrder& order = *plan.orders[kind];
     if (order.pass != plan.pass) fail(fmt::format("head {} follows an order of the other pass", h));
-    const bool ordered = check_order({order, static_cast<int32_t>(h)});
-    ordered_[kind] = ordered;
-    rotates_ |= !ordered;
+    subjects.push_back({order, static_cast<int32_t>(h)});
+    kinds.push_back(kind);
+    runs += order.runs.size();
+  }
+  std::vector<char> counts_up(subjects.size());  // not bits, which threads would share
+  for_each_in_parallel(runs < kRunsWorthThreads ? 1 : core_count(), std::ssize(subjects),
+                       [&](int64_t i) { counts_up[i] = check_order(subjects[i]); });
+  for (size_t i = 0; i < subjects.size(); ++i) {
+    ordered_[kinds[i]] = counts_up[i];
+    rotates_ |= !counts_up[i];
   }
 }
 

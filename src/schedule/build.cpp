@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 
 #include "contract/contract.h"
+#include "core/threads.h"
 #include "plan/verify.h"
 #include "schedule/auto.h"
 #include "schedule/orders/cut.h"
@@ -43,29 +45,44 @@ void check_level(const PlanOptions& options) {
                fmt::format("at most level {}", to_string(kept)), "right_to_left"});
 }
 
-/// The distinct orders of a plan, each built when a head first asks for it.
+/// Distinct heads are planned side by side where that takes longer than waking threads does.
+int threads_for(const Mask& mask) {
+  size_t slices = 0;
+  for (const HeadMask& head : mask.variants()) slices += head.slices.size();
+  return slices < 4096 ? 1 : core_count();
+}
+
+/// The distinct orders of a plan: of most heads each is built at once, of the last ones when asked.
 class Orders {
  public:
   Orders(const Problem& problem, const Mask& mask, const PlanOptions& options, TileShape tile)
-      : options_(options), group_(static_cast<int32_t>(problem.group())) {
-    for (const HeadMask& head : mask.variants())
-      variants_.push_back({.tiles = std::make_shared<const TileMap>(head, tile)});
+      : options_(options),
+        group_(static_cast<int32_t>(problem.group())),
+        variants_(mask.variants().size()) {
+    const auto for_each_variant = [&](const std::function<void(int64_t)>& work) {
+      for_each_in_parallel(threads_for(mask), std::ssize(variants_), work);
+    };
+    for_each_variant([&](int64_t v) {
+      variants_[v].tiles = std::make_shared<const TileMap>(mask.variants()[v], tile);
+    });
     // "auto" may know what runs together where bits may depend on it; without turns it keeps the
     // chains of the default level, so that the difference is what the turns cost.
-    if (options.level != Level::gpu_to_gpu && options.level != Level::run_to_run) return;
-    for (int64_t b = 0; b < problem.batch; ++b)
-      for (int64_t h = 0; h < problem.kv_heads; ++h)
-        visits_ += variants_[mask.variant(b, h)].tiles->count();
+    if (options.level == Level::gpu_to_gpu || options.level == Level::run_to_run)
+      for (int64_t b = 0; b < problem.batch; ++b)
+        for (int64_t h = 0; h < problem.kv_heads; ++h)
+          visits_ += variants_[mask.variant(b, h)].tiles->count();
+    for_each_variant([&](int64_t v) { variants_[v].usual = made(options_.order, variants_[v]); });
   }
 
-  const HeadOrder& usual(int32_t variant) { return *orders[index(variant, 0)]; }
+  const HeadOrder& usual(int32_t variant) const {
+    return *variants_[variant].usual;
+  }
 
   int32_t index(int32_t variant, size_t last) {
     Variant& v = variants_[variant];
     if (v.index[last] < 0) {
       v.index[last] = static_cast<int32_t>(orders.size());
-      const std::string name = last ? order::last_heads(options_.order) : options_.order;
-      orders.push_back(make_order(options_.pass, name, v.tiles, group_, visits_));
+      orders.push_back(last ? made(order::last_heads(options_.order), v) : v.usual);
     }
     return v.index[last];
   }
@@ -75,8 +92,14 @@ class Orders {
  private:
   struct Variant {
     std::shared_ptr<const TileMap> tiles;
+    std::shared_ptr<const HeadOrder> usual;
     std::array<int32_t, 2> index{-1, -1};  // into `orders`: of most heads, of the last ones
   };
+
+  std::shared_ptr<const HeadOrder> made(const std::string& name, const Variant& of) const {
+    return make_order(options_.pass, name, of.tiles, group_, visits_);
+  }
+
   const PlanOptions& options_;
   int32_t group_;
   int64_t visits_ = 0;  // of all heads; 0: not for the rules to know

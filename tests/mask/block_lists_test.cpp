@@ -85,6 +85,16 @@ TEST(BlockLists, ArraysGiveTheMaskOfTheirPairs) {
   }
 }
 
+TEST(BlockLists, ManyAreReadSideBySide) {
+  Rng rng(5);
+  const Lists lists(rng, 1, 8, 128, 128);
+  ASSERT_GT(lists.columns.size(), 32768u);
+  const Mask mask = masks::uniform_block_sparse(1024, 1024, 8, 8, lists.arrays());
+  expect_same_heads(mask, lists, [&](const std::vector<std::vector<masks::Block>>& blocks) {
+    return masks::uniform_block_sparse(1024, 1024, 8, 8, blocks);
+  });
+}
+
 TEST(BlockLists, JsonNamesAMaskWhileItIsKept) {
   Rng rng(1);
   const auto made = [&](int64_t length) {

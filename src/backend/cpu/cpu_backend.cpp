@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <vector>
 
 #include "backend/backend.h"
@@ -8,6 +7,7 @@
 #include "backend/cpu/workspace.h"
 #include "backend/executor.h"
 #include "contract/contract.h"
+#include "core/threads.h"
 
 namespace verbatim {
 namespace {
@@ -28,9 +28,7 @@ class CpuBackend final : public Backend {
   }
 
   /// A worker that waits is parked, so any number would do; but its tiles leave the caches.
-  int32_t residents() const override {
-    return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-  }
+  int32_t residents() const override { return core_count(); }
   std::string machine() const override { return "cpu"; }
 
   int64_t workspace_bytes(const Plan& plan) const override {

@@ -1,6 +1,4 @@
 // Threads between calls, and how many of them a call takes.
-#include "backend/threads.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 
 #include "backend/cpu/passes.h"
 #include "backend/cpu/plans.h"
+#include "core/threads.h"
 
 namespace verbatim::test {
 namespace {
