@@ -114,14 +114,14 @@ def test_every_page_has_one_style_and_policy(tool, tmp_path):
 
 
 def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
-    def saved(name, commit, **times):
+    def saved(name, commit, words=(), **times):
         problem = {"batch": 1, "q_heads": 2, "kv_heads": 1, "q_len": 64, "head_dim": 16}
         rows = [{"set": "dense", "name": "case", "provider": provider, "status": "ok", "reason": "",
                  "problem": problem, "mask": {"name": "full", "params": {}},
                  "forward": None, "backward": {"ms": ms, "tflops": 1 / ms}}
                 for provider, ms in times.items()]  # fmt: skip
-        result = {"command": "bench", "device": {"name": "card"}, "commit": commit, "arguments": [],
-                  "results": rows}  # fmt: skip
+        result = {"command": "bench", "device": {"name": "card"}, "commit": commit,
+                  "arguments": list(words), "results": rows}  # fmt: skip
         (tmp_path / "papers" / name).write_text(json.dumps(result))
 
     (tmp_path / "papers").mkdir()
@@ -133,6 +133,10 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
         "backward rate of verbatim over flex 1.50 to 1.50, mean 1.50, 1 case"
     )
     assert "1.50" in document.line_of(entry, of) and "card, a, b" in document.line_of(entry, of)
+    saved("dash_fig1.tl.json", "a", ["bench", "--kernel", "f.so"], verbatim=8.0)
+    saved("dash_fig1.shift.json", "a", ["bench", "--order", "shift"], verbatim=4.0)
+    names = [row["provider"] for row in evidence.rows(evidence.parts(entry, tmp_path))]
+    assert sorted(names) == ["flex", "flex", "verbatim", "verbatim TL", "verbatim shift"]
 
 
 def test_an_entry_is_made_with_others_that_hold_its_cases(tmp_path):
@@ -157,9 +161,22 @@ def test_an_entry_is_made_with_others_that_hold_its_cases(tmp_path):
     assert "2 to 8 TFLOP/s, 2 cases" in views.compared(entry, evidence.parts(entry, tmp_path))
 
 
+def test_libraries_lie_where_the_command_is_given(tmp_path, monkeypatch):
+    library = tmp_path / "f.so"
+    library.write_text("kernels")
+    tool = tmp_path / "verbatim"
+    tool.write_text("#!/bin/sh\n[ $(cat f.so) = kernels ] && echo '{}' > result.json\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("VERBATIM_TOOL", str(tool))
+    monkeypatch.chdir(tmp_path)
+    entry = registry.Entry("dash:fig1", "", "", "gpu", (("bench", "--kernel", "f.so"),))
+    made = run.make(entry, str(tmp_path / "made.json"), "cpu", "", [])
+    assert made["parts"] == [{"words": ["bench", "--kernel", "f.so"], "result": {}}]
+
+
 def test_bad_input_is_refused(tmp_path):
     assert "nearest: dash:fig8" in papers("dash:fi8", code=2).stderr
-    assert "longca:table10, TL" in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
+    assert "longca:table10, selection" in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
     assert not (tmp_path / "x").exists()
     papers("--results", tmp_path / "nowhere", code=2)
     with pytest.raises(Refused, match="no result to draw"):

@@ -48,9 +48,9 @@ def _parts(path: Path) -> list[Part]:
 
 
 def rows(of: list[Part]) -> list[Row]:
-    """Rows of all benchmarks, under the name that a curve has: the provider, or our order where
-    the command chose one; "run" says card and commit, for only rows of one are compared. What was
-    measured again counts as first found."""
+    """Rows of all benchmarks, under the name that a curve has: the provider, and of ours the order
+    where the command chose one, or "TL" where it gave kernels; "run" says card and commit, for only
+    rows of one are compared. What was measured again counts as first found."""
     found: dict[tuple[Any, ...], Row] = {}
     for part in of:
         result = part["result"]
@@ -58,10 +58,9 @@ def rows(of: list[Part]) -> list[Row]:
             continue
         words = part["words"]
         order = words[words.index("--order") + 1] if "--order" in words else ""
+        of_ours = " TL" if "--kernel" in words else f" {order}" if order else ""
         for row in report.rows_of([result]):
-            name = (
-                f"verbatim {order}" if order and row["provider"] == "verbatim" else row["provider"]
-            )
+            name = row["provider"] + (of_ours if row["provider"] == "verbatim" else "")
             problem, run = row["problem"], _run(result)
             key = (
                 run,

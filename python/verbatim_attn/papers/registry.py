@@ -1,8 +1,8 @@
 """Every table and figure of the four papers: what it claims, what it needs, and how it is made.
 
-An entry is made by commands: "bench" is python -m verbatim_attn.bench, "train" is
+An entry is made by commands: "bench.py" is python -m verbatim_attn.bench, "train" is
 python/examples/train_lm.py, "lengths" draws documents, all others are the tool's. The words DEVICE
-stand for --device and its value, where the command has one.
+stand for --device and its value, where the command has one. Libraries (*.so) lie where it is called.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ NEEDS = {
     "nothing": "nothing: it explains",
     "cpu": "a CPU",
     "gpu": "one GPU",
-    "TL": "the kernel language TL (to come)",
-    "other card": "an A800",
+    "model": "a language model, for `tl generate`",
+    "selection": "kernels that select blocks (to come)",
+    "A800": "an A800",
+    "L40S": "an L40S",
+    "T4": "a T4",
 }
 
 Row = dict[str, Any]
@@ -124,7 +127,7 @@ _FLEX = (("verbatim", "flex"),)
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json")  # fmt: skip
 LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json")
-BLOCKS = tuple(f"papers/longca_{name}.json" for name in ("table4", "table5", "table6", "fig19"))
+BLOCKS = tuple(f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig19"))
 DENSE = ("h200_peers.json", "h200_peers_sdpa.json", "h200_peers_torch.json")
 
 _DASH = (
@@ -263,7 +266,7 @@ _LONGCA = (
       for number, which in ((3, "forward"), (8, "backward"))),
     *(Entry(f"longca:fig{number}", f"block-sparse, share 0.5, {card}",
             "dedicated kernels lead, general ones pay for their metadata",
-            "gpu" if card == "H100" else "other card",
+            "gpu" if card == "H100" else "A800",
             (_bench(f"--set sparse --match 0.5 --seqlen {_LONG}", SPARSE),) if card == "H100" else (),
             BLOCKS if card == "H100" else (), _where(density=0.5),
             view="lines" if card == "H100" else "", over=_FLEX, axis="forward")
@@ -300,15 +303,15 @@ _LONGCA = (
         ("table9", "peak memory of FlexAttention at 16K",
          "its masks cost memory when made, not when run", (64, 128), "4:1,4:4", "memory backward"),
     )),
-    Entry("longca:table10", "NSA", "Triton leads TileLang", "TL"),
-    Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "TL"),
+    Entry("longca:table10", "NSA", "Triton leads TileLang", "selection"),
+    Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "selection"),
     Entry("longca:table3", "communication volume per device",
           "ring forms send keys and values, Ulysses all four tensors", "cpu", _volumes(),
           view="volumes"),
     *(Entry(f"longca:{name}", title, "head-sharded and hybrid forms scale best", "cpu",
             _by_devices(mask), view="devices", axis=axis)
       for name, (title, mask, axis) in _PARALLEL.items()),
-    *(Entry(f"longca:fig{number}", f"A800: {title}", "as on the H100", "other card")
+    *(Entry(f"longca:fig{number}", f"A800: {title}", "as on the H100", "A800")
       for number, title in _A800.items()),
 )  # fmt: skip
 
@@ -322,7 +325,7 @@ def _study(
     names = tuple(masks.split(","))
     words = f"--set mqa --heads {heads} --match ({'|'.join(names)})"
     return Entry(
-        f"re:fig{number}", title, claim, "gpu", (_bench(words, _MQA),), ("papers/re_table1.json",),
+        f"re:fig{number}", title, claim, "gpu", (_bench(words, _MQA),), ("papers/re_table1*.json",),
         _where(heads=heads, mask=names), "lines", _NAIVE, axis,
     )  # fmt: skip
 
@@ -346,36 +349,50 @@ _RE = (
            "memory backward", "16:16"),
     Entry("re:table1", "allocated and reserved memory", "MQA saves nearly half of what is allocated,"
           " little of what is reserved", "gpu", (_bench("--set mqa", _MQA),),
-          ("papers/re_table1.json",), view="memory", over=_NAIVE, axis="memory forward"),
+          ("papers/re_table1*.json",), view="memory", over=_NAIVE, axis="memory forward"),
     Entry("re:tuner", "section 2.4: the autotuner", "measured choices beat fixed ones", "gpu",
           tuple(_tool(f"tune --set {name} DEVICE") for name in ("dense", "gqa", "masks")),
           view="tuned"),
 )  # fmt: skip
 
 _BASELINES = "verbatim,torch:cudnn,torch:flash,flex,torch:math"
+_GENERATED = (("verbatim TL", "torch:flash"), ("verbatim TL", "verbatim"),
+              ("verbatim", "torch:flash"), ("verbatim", "torch:cudnn"), *_FLEX)  # fmt: skip
+
+
+def _grouped(heads: str) -> Command:
+    """Causal masks of a model with that many heads of 128."""
+    return _bench(f"--set dense --match causal --heads {heads} --head-dim 128", _BASELINES)
+
+
+def _tl(dim: int) -> Command:
+    """TL's forward, which `verbatim tl build` has made of kernels/tl/forward.tl."""
+    return _tool(f"bench --set dense --match hd{dim} --kernel forward_hd{dim}.so --repeats 3 DEVICE")
+
+
 _QIMENG = (
     *(Entry(f"qimeng:fig{number}", title, claim, "nothing") for number, title, claim in (
         (1, "generated and other kernels", "a language between helps a language model"),
         (2, "GPU architecture", "registers, shared memory, global memory"),
         (3, "overview", "a sketch, then its parameters, then code"),
         (4, "from a sketch to code", "one statement becomes several of CuTe"))),
-    Entry("qimeng:table1", "MHA, GQA, MQA, forward", "generated kernels reach the libraries'", "TL",
-          (_bench("--set dense", _BASELINES), _bench("--set dense --heads 16:4 --head-dim 128",
-          _BASELINES),
-           _bench("--set dense --heads 16:1 --head-dim 128", _BASELINES)),
-          DENSE, _where(set="dense"), "lines", _FLEX, "forward"),
+    Entry("qimeng:table1", "MHA, GQA, MQA, forward", "generated kernels reach the libraries'", "gpu",
+          (_bench("--set dense", _BASELINES), *map(_grouped, ("16:4", "16:1")), _tl(128), _tl(64)),
+          DENSE, _where(set="dense"), "lines", _GENERATED, "forward"),
     Entry("qimeng:table2", "MLA, causal, forward", "the generated kernel is twice cuDNN's rate",
-          "TL",
+          "gpu",
           (_bench("--set models --match deepseek", _BASELINES),), view="lines",
-          over=(("verbatim", "torch:cudnn"),), axis="forward"),
-    *(Entry(f"qimeng:table{number}", title, claim, "TL") for number, title, claim in (
-        (3, "by language model", "all models tried gain by the language"),
-        (4, "cost of development", "minutes in place of months"),
-        (5, "beside chain of thought", "without the language kernels are far slower"),
-        (6, "FP8 on an L40S", "the language reaches other formats"),
-        (7, "T4", "and older cards"),
-        (8, "sizes of real models", "the gain holds at their sizes"),
-        (9, "NSA", "and for sparse attention"))),
+          over=(("verbatim", "torch:cudnn"), ("verbatim", "flex")), axis="forward"),
+    Entry("qimeng:table8", "sizes of real models", "the gain holds at their sizes", "gpu",
+          tuple(map(_grouped, ("32:32", "64:8", "128:8"))), view="lines", over=_GENERATED,
+          axis="forward"),
+    *(Entry(f"qimeng:table{number}", title, claim, needs) for number, title, claim, needs in (
+        (3, "by language model", "all models tried gain by the language", "model"),
+        (4, "cost of development", "minutes in place of months", "model"),
+        (5, "beside chain of thought", "without the language kernels are far slower", "model"),
+        (6, "FP8 on an L40S", "the language reaches other formats", "L40S"),
+        (7, "T4", "and older cards", "T4"),
+        (9, "NSA", "and for sparse attention", "selection"))),
 )  # fmt: skip
 
 ENTRIES = {entry.name: entry for entry in (*_DASH, *_LONGCA, *_RE, *_QIMENG)}
