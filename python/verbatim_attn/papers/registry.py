@@ -124,6 +124,7 @@ FA3 = "flash_attn_3,flash_attn_3:deterministic"
 MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
 SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
+_SPARSE = (*_FLEX, *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")))
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json")  # fmt: skip
 LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json")
@@ -211,7 +212,7 @@ def _sparse(
     return Entry(
         "longca:" + name, title, claim, "gpu", (_bench("--set sparse " + words, SPARSE),),
         BLOCKS, _where(block=blocks, heads=tuple(heads.split(","))), "lines",
-        _FLEX, axis,
+        _SPARSE, axis,
     )  # fmt: skip
 
 
@@ -269,7 +270,7 @@ _LONGCA = (
             "gpu" if card == "H100" else "A800",
             (_bench(f"--set sparse --match 0.5 --seqlen {_LONG}", SPARSE),) if card == "H100" else (),
             BLOCKS if card == "H100" else (), _where(density=0.5),
-            view="lines" if card == "H100" else "", over=_FLEX, axis="forward")
+            view="lines" if card == "H100" else "", over=_SPARSE, axis="forward")
       for number, card in ((4, "H100"), (5, "A800"))),
     Entry("longca:fig7", "length distributions",
           "most documents are short, most tokens lie in long ones",
