@@ -176,7 +176,10 @@ def test_libraries_lie_where_the_command_is_given(tmp_path, monkeypatch):
 
 def test_bad_input_is_refused(tmp_path):
     assert "nearest: dash:fig8" in papers("dash:fi8", code=2).stderr
-    assert "longca:table10, selection" in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
+    assert (
+        "longca:table10, selection"
+        in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
+    )
     assert not (tmp_path / "x").exists()
     papers("--results", tmp_path / "nowhere", code=2)
     with pytest.raises(Refused, match="no result to draw"):

@@ -124,7 +124,10 @@ FA3 = "flash_attn_3,flash_attn_3:deterministic"
 MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
 SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
-_SPARSE = (*_FLEX, *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")))
+_SPARSE = (
+    *_FLEX,
+    *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")),
+)
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json")  # fmt: skip
 LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json")
@@ -368,7 +371,9 @@ def _grouped(heads: str) -> Command:
 
 def _tl(dim: int) -> Command:
     """TL's forward, which `verbatim tl build` has made of kernels/tl/forward.tl."""
-    return _tool(f"bench --set dense --match hd{dim} --kernel forward_hd{dim}.so --repeats 3 DEVICE")
+    return _tool(
+        f"bench --set dense --match hd{dim} --kernel forward_hd{dim}.so --repeats 3 DEVICE"
+    )
 
 
 _QIMENG = (
