@@ -41,9 +41,11 @@ def test_peers_get_the_blocks(monkeypatch):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, rows), counts
 
     package = types.ModuleType("fastvideo_kernel")
-    package.block_sparse_attn = types.ModuleType("fastvideo_kernel.block_sparse_attn")
-    package.block_sparse_attn.block_sparse_attn_sm90 = attend
-    monkeypatch.setitem(sys.modules, package.__name__, package)
+    package.block_sparse_attn = lambda: "a function of the module's name"
+    module = types.ModuleType("fastvideo_kernel.block_sparse_attn")
+    module.block_sparse_attn_sm90 = attend
+    for made in (package, module):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
     from verbatim_attn.bench import check, run
 
     case = _block_case(masks.UniformBlockSparse(64, 64, density=0.5, seed=2), 2, 2, 256)

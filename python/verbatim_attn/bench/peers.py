@@ -285,11 +285,12 @@ class Vsa(Provider):
 
     def make(self, case: Case, device: str) -> Attend:
         import torch
-        from fastvideo_kernel import block_sparse_attn
 
+        # By name: the package has a function of the module's name.
+        module = importlib.import_module("fastvideo_kernel.block_sparse_attn")
         counts, columns = block_lists(case, device, 1)
         sizes = torch.full(columns.shape[-1:], 64, dtype=torch.int32, device=device)
-        compute: Any = getattr(block_sparse_attn, self.FUNCTIONS[self.form])
+        compute: Any = getattr(module, self.FUNCTIONS[self.form])
 
         def attend(q: Any, k: Any, v: Any) -> Any:
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
