@@ -133,6 +133,12 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
         "backward rate of verbatim over flex 1.50 to 1.50, mean 1.50, 1 case"
     )
     assert "1.50" in document.line_of(entry, of) and "card, a, b" in document.line_of(entry, of)
+    failed = json.loads((tmp_path / "papers" / "dash_fig1.json").read_text())
+    failed["results"][0] |= {"status": "error", "backward": None}
+    (tmp_path / "papers" / "dash_fig1.again.json").write_text(json.dumps(failed))
+    assert "1.50" in views.compared(entry, evidence.parts(entry, tmp_path))
+    (tmp_path / "papers" / "dash_fig1.json").rename(tmp_path / "papers" / "dash_fig1.z.json")
+    assert "1.50" in views.compared(entry, evidence.parts(entry, tmp_path))
     saved("dash_fig1.tl.json", "a", ["bench", "--kernel", "f.so"], verbatim=8.0)
     saved("dash_fig1.shift.json", "a", ["bench", "--order", "shift"], verbatim=4.0)
     names = [row["provider"] for row in evidence.rows(evidence.parts(entry, tmp_path))]

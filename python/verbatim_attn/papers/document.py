@@ -36,11 +36,11 @@ from `bench/results/papers/judged.json`.
 
 def state(entry: Entry, folder: Path) -> str:
     """In a word or two: whether there is a result."""
-    shared = {path.parent.name for path in evidence.shared_files(entry, folder)}
-    if evidence.own_files(entry, folder) or shared == {"papers"}:
-        return "made"  # itself, or as part of other entries
     if evidence.parts(entry, folder):
-        return "made in part"
+        own, shared = evidence.own_files(entry, folder), evidence.shared_files(entry, folder)
+        whole = own or {path.parent.name for path in shared} == {"papers"}  # of other entries
+        cut = any(".cut" in path.name for path in (*own, *shared))
+        return "made" if whole and not cut else "made in part"
     return "to be run" if entry.commands else "-"
 
 

@@ -50,7 +50,7 @@ def _parts(path: Path) -> list[Part]:
 def rows(of: list[Part]) -> list[Row]:
     """Rows of all benchmarks, under the name that a curve has: the provider, and of ours the order
     where the command chose one, or "TL" where it gave kernels; "run" says card and commit, for only
-    rows of one are compared. What was measured again counts as first found."""
+    rows of one are compared. What was measured again counts as first measured."""
     found: dict[tuple[Any, ...], Row] = {}
     for part in of:
         result = part["result"]
@@ -69,7 +69,8 @@ def rows(of: list[Part]) -> list[Row]:
                 json.dumps(row["mask"].get("params")),
                 tuple(problem[k] for k in ("batch", "q_heads", "kv_heads", "q_len", "head_dim")),
             )
-            found.setdefault(key, {**row, "provider": name, "run": run})
+            if key not in found or (found[key]["status"] != "ok" and row["status"] == "ok"):
+                found[key] = {**row, "provider": name, "run": run}
     return list(found.values())
 
 
