@@ -51,9 +51,16 @@ struct Target {
   int64_t registers_per_thread;  // most
   struct {
     int64_t m, n, k, warps;
-  } mma;              // rows, columns and depth of one matrix instruction, and whose it is
+  } mma;              // rows, columns and depth of one matrix instruction of 16-bit elements, and
+                      // whose it is; of 8-bit ones it is twice as deep
   bool bf16;          // its matrix instructions take bf16, besides f16
   bool async_copies;  // global to shared in the background: cp.async or TMA
+  bool e4m3 = false;  // its matrix instructions take e4m3
+
+  bool takes(Dtype dtype) const;
+  /// The dtypes of programs that it takes, "f16, bf16".
+  std::string dtypes() const;
+  int64_t depth_of(Dtype dtype) const { return mma.k * 2 / size_of(dtype); }
 };
 std::span<const Target> targets();
 /// Throws Error naming the nearest when there is none.

@@ -52,7 +52,6 @@ class Emitter : Statements {
 
  private:
   void head() {
-    const bool bf16 = k_.dtype == Dtype::bf16;
     line("// The {} of {} for {} (sm_{}), as `verbatim tl emit`", pass(), arithmetic_, k_.target,
          gpu_.arch);
     line(
@@ -61,6 +60,7 @@ class Emitter : Statements {
     line("// those of the other axis in the plan's order; `visits` knows them.");
     for (const char* header : {"device/chains", "device/hand_off", "device/tiles", "library"})
       line("#include \"backend/cuda/{}.cuh\"", header);
+    if (e4m3()) line("#include \"backend/cuda/device/tiles_e4m3.cuh\"");
     if (backward())
       for (const char* header : {"device/sums", "prepare_backward"})
         line("#include \"backend/cuda/{}.cuh\"", header);
@@ -68,9 +68,8 @@ class Emitter : Statements {
     line("namespace verbatim::cuda::tiles {{");
     line("namespace {{");
     blank();
-    line("using Gpu = {};", gpu_.features);
-    line("using Element = {};  // param dtype = {}", bf16 ? "bfloat16_t" : "half_t",
-         to_string(k_.dtype));
+    line("using Gpu = {};", e4m3() ? "Sm89" : gpu_.features);
+    line("using Element = {};  // param dtype = {}", element(), to_string(k_.dtype));
     const std::pair<const char*, int64_t> parameters[] = {
         {"HeadDim", k_.head_dim}, {"HeadDimV", k_.head_dim_v}, {"BM", k_.tile.q},
         {"BN", k_.tile.kv},       {"stages", k_.stages},       {"warps", k_.warps}};
@@ -106,15 +105,23 @@ class Emitter : Statements {
     indent_ = 2;
     line("const Place& at = shared.at;");
     line("Visits<Pass::{}, kStages> visits(at, shared.visits);", pass());
+    if (e4m3()) {
+      line("// Products are of values without the scales of their heads.");
+      line("const float scale = p.scalars.scale * p.q.scale(at.q_head) * p.k.scale(at.kv_head);");
+    }
     if (fold_) {
       line("// A positive scale is multiplied with in the exponent.");
-      line("const bool folds = p.scalars.scale > 0;");
-      line("const float unit = folds ? p.scalars.scale_log2 : kLog2e;");
+      line("const bool folds = {} > 0;", scale());
+      line("const float unit = folds ? {} : kLog2e;",
+           e4m3() ? "scale * kLog2e" : "p.scalars.scale_log2");
     } else {
       line("constexpr float unit = kLog2e;");
     }
     for (const auto& [mma, split] : products())
-      line("const Product<Gpu, Element, {}, {}> {};", split.rows, split.columns, mma);
+      if (e4m3())
+        line("const {}OfE4m3<Gpu, {}> {};", mma == "mma" ? "Scores" : "Result", split.rows, mma);
+      else
+        line("const Product<Gpu, Element, {}, {}> {};", split.rows, split.columns, mma);
     blank();
     allocate_registers();
     define_copies();
@@ -124,6 +131,13 @@ class Emitter : Statements {
       line("complete({});  // every lane has summed the columns that it holds", name(v));
       blank();
     }
+    for (size_t v = 0; v < k_.variables.size(); ++v)
+      if (const std::string r = name(static_cast<int>(v)); is_result(k_.variables[v])) {
+        line("// Of P times kE4m3One, and of V without the scale of its head.");
+        line("const float unit_{} = p.v.scale(at.kv_head) / kE4m3One;", k_.variables[v].name);
+        line("apply({0}, {0}, [&](float x) {{ return x * unit_{1}; }});", r, k_.variables[v].name);
+        blank();
+      }
     emit(k_.after, false);
     if (out_.ends_with("\n\n")) out_.pop_back();
     indent_ = 0;

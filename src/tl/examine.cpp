@@ -74,7 +74,9 @@ void Examiner::read_parameters() {
   kernel_.target = word_parameter("target", known);
   if (!target_ && std::ranges::find(known, kernel_.target) != known.end())
     target_ = &find_target(kernel_.target);
-  kernel_.dtype = word_parameter("dtype", {"bf16", "f16"}) == "f16" ? Dtype::f16 : Dtype::bf16;
+  const std::string dtype = word_parameter("dtype", {"bf16", "f16", "e4m3"});
+  for (const Dtype known : {Dtype::f16, Dtype::e4m3})
+    if (dtype == to_string(known)) kernel_.dtype = known;
   kernel_.head_dim = parameter("HeadDim", 1, 256);
   kernel_.head_dim_v = parameter("HeadDimV", 1, 256);
   kernel_.tile = {parameter("BM", 1, 1024), parameter("BN", 1, 1024)};

@@ -51,8 +51,8 @@ class Liveness {
 }  // namespace
 
 int64_t bytes_of(const Kernel& kernel, const Variable& v) {
-  const bool half = v.memory == Memory::shared && v.cols > 1;
-  return v.rows * v.cols * (half ? 2 : 4) * (v.staged ? kernel.stages : 1);
+  const bool in_dtype = v.memory == Memory::shared && v.cols > 1;
+  return v.rows * v.cols * (in_dtype ? size_of(kernel.dtype) : 4) * (v.staged ? kernel.stages : 1);
 }
 
 int64_t shared_bytes(const Kernel& kernel) {

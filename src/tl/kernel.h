@@ -75,7 +75,7 @@ std::string described(const std::vector<Diagnostic>& faults, std::string_view te
 /// Of shared memory, in which a CTA keeps where it is in the plan, and the visits to come.
 inline constexpr int64_t kPlaceBytes = 768;
 
-/// Bytes of a variable; shared memory holds inputs, P and dS in 16 bits.
+/// Bytes of a variable; shared memory holds inputs, P and dS in the dtype.
 int64_t bytes_of(const Kernel& kernel, const Variable& variable);
 int64_t shared_bytes(const Kernel& kernel);
 /// An estimate: 32-bit registers of a thread where most are live, and what is done there. The

@@ -64,9 +64,14 @@ void Examiner::collect_rescaled() {
 
 void Examiner::check_target() {
   const Target& target = *target_;
-  if (kernel_.dtype == Dtype::bf16 && !target.bf16)
-    return report("dtype", params_.at("dtype").value->at,
-                  fmt::format("matrix instructions of {} take no bf16", target.name), "f16");
+  const Span dtype_at = params_.at("dtype").value->at;
+  if (!target.takes(kernel_.dtype))
+    return report(
+        "dtype", dtype_at,
+        fmt::format("matrix instructions of {} take no {}", target.name, to_string(kernel_.dtype)),
+        target.bf16 ? "bf16" : "f16");
+  if (kernel_.dtype == Dtype::e4m3 && kernel_.pass == Pass::backward)
+    return report("dtype", dtype_at, "e4m3 is of forwards", "bf16");
   for (const std::vector<Step>* steps : {&kernel_.before, &kernel_.visit, &kernel_.after})
     for (const Step& step : *steps)
       if (step.kind == Step::Kind::compute && step.operation == Operation::gemm)
@@ -99,12 +104,13 @@ void Examiner::check_product(const Step& step) {
   const Variable &a = kernel_.variables[step.a], &out = kernel_.variables[step.out];
   const int64_t m = out.rows, n = out.cols, k = step.a_transposed ? a.rows : a.cols;
   const auto& mma = target.mma;
-  if (m % mma.m != 0 || n % mma.n != 0 || k % mma.k != 0)
+  const int64_t depth = target.depth_of(kernel_.dtype);
+  if (m % mma.m != 0 || n % mma.n != 0 || k % depth != 0)
     return report("mma", step.at,
                   fmt::format("a product of {} x {} with depth {} is not made of matrix "
                               "instructions of {} x {} x {}",
-                              m, n, k, mma.m, mma.n, mma.k),
-                  fmt::format("multiples of {}, {} and {}", mma.m, mma.n, mma.k));
+                              m, n, k, mma.m, mma.n, depth),
+                  fmt::format("multiples of {}, {} and {}", mma.m, mma.n, depth));
   // A factor in registers is where the product before left it: rows are not dealt anew.
   const bool by_rows = a.memory == Memory::registers;
   const int64_t parts = by_rows ? m / mma.m : m / mma.m * (n / mma.n);

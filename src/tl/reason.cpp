@@ -218,11 +218,11 @@ class Reasoning {
 
   void check_dtype() const {
     const Dtype dtype = options_.problem.dtype;
-    if (dtype == Dtype::f16 || (dtype == Dtype::bf16 && target_.bf16)) return;
-    throw Error(ErrorCode::unsupported, kOperation,
-                fmt::format("matrix instructions of {} do not take it", target_.name),
-                {"dtype", std::string(to_string(dtype)), target_.bf16 ? "bf16 or f16" : "f16",
-                 target_.bf16 ? "bf16" : "f16"});
+    if (target_.takes(dtype)) return;
+    throw Error(
+        ErrorCode::unsupported, kOperation,
+        fmt::format("matrix instructions of {} do not take it", target_.name),
+        {"dtype", std::string(to_string(dtype)), target_.dtypes(), target_.bf16 ? "bf16" : "f16"});
   }
 
   /// As many stages as there is room for, unless fewer suffice for copies in the background and let

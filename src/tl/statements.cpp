@@ -104,7 +104,8 @@ void Statements::emit(const Step& step) {
       compute(step);
       break;
     case Step::Kind::reshape:
-      line("const auto f_{} = factor_of<Element>(mma, {});", var(step.a).name, name(step.a));
+      line("const auto f_{} = factor_of{}(mma, {});", var(step.a).name,
+           e4m3() ? "_e4m3" : "<Element>", name(step.a));
       break;
     case Step::Kind::store:
       store(step);
@@ -230,16 +231,19 @@ void Statements::gemm(const Step& step) {
           ? "f_" + var(step.a).name
           : fmt::format("{}({})", step.a_transposed ? "AcrossK" : "AlongK", name(step.a));
   const std::string b =
-      fmt::format("{}({})", step.b_transposed ? "AlongK" : "AcrossK", name(step.b));
+      is_result(out)
+          ? name(step.b)
+          : fmt::format("{}({})", step.b_transposed ? "AlongK" : "AcrossK", name(step.b));
   if (!step.accumulate) line("clear({});", name(step.out));
   const std::string product = fmt::format("({}, {}, {},", mma(out), name(step.out), a);
-  if (!is_masked(step.a)) return line("multiply{} {});", product, b);
+  const char* kind = is_result(out) ? "_e4m3" : "";
+  if (!is_masked(step.a)) return line("multiply{}{} {});", kind, product, b);
   line("if (careful_{}{})", var(step.b).name,
        var(step.b).staged ? "" : " && visits.at(0).is_cut()");
   line("  multiply_carefully<{}>{}", from_registers ? rows(out) : extents(out), product);
   line("      {});", from_registers ? name(step.b) : b);
   line("else");
-  line("  multiply{}", product);
+  line("  multiply{}{}", kind, product);
   line("      {});", b);
 }
 
@@ -258,7 +262,7 @@ void Statements::elementwise(const Step& step) {
       hide(step.out, ", 0.0f");
     return;
   }
-  const std::string b = step.by_scale ? "p.scalars.scale" : number(*step.number);
+  const std::string b = step.by_scale ? scale() : number(*step.number);
   const std::string what =
       divides ? fmt::format("{0} == 0 ? 0 : x / {0}", b) : fmt::format("x {} {}", sign, b);
   if (&step == fold_) line("if (!folds)");
@@ -267,7 +271,11 @@ void Statements::elementwise(const Step& step) {
 
 void Statements::store(const Step& step) {
   const Variable& v = var(step.a);
-  if (v.shape.size() == 2) {
+  if (e4m3() && v.shape.size() == 2) {
+    line("write_rows<{}>({}, {},", extents(v), mma(v), name(step.a));
+    line("    {0}.at<bfloat16_t>(at.b, at.at, at.q_head), {0}.row, at.rows);",
+         reference(*step.tensor));
+  } else if (v.shape.size() == 2) {
     line("copy_out<kThreads>({}, {}, reinterpret_cast<SharedTile<Element, {}>&>(shared),", mma(v),
          name(step.a), extents(v));
     line("                   {0}.at<Element>(at.b, at.at, at.q_head), {0}.row, at.rows);",

@@ -33,6 +33,9 @@ class Statements : public Translation {
   void emit(const std::vector<Step>& steps, bool first);
   void loop();
 
+  /// What `scale` of TL is in the code.
+  const char* scale() const { return e4m3() ? "scale" : "p.scalars.scale"; }
+
   const Step* fold_;
   const Step* last_product_;
   std::string out_;

@@ -38,13 +38,14 @@ constexpr std::array kTargets{
            .bf16 = true,
            .async_copies = true},
     Target{.name = "l40s",
-           .summary = "L40S, sm_89: mma.sync m16n8k16, cp.async",
+           .summary = "L40S, sm_89: mma.sync m16n8k16, of e4m3 m16n8k32, cp.async",
            .shared_bytes = 99 * kKiB,
            .registers = kRegisters,
            .registers_per_thread = kPerThread,
            .mma = {.m = 16, .n = 8, .k = 16, .warps = 1},
            .bf16 = true,
-           .async_copies = true},
+           .async_copies = true,
+           .e4m3 = true},
     Target{.name = "h200",
            .summary = "H200, sm_90a: wgmma m64nNk16 of four warps, TMA",
            .shared_bytes = 227 * kKiB,
@@ -57,6 +58,17 @@ constexpr std::array kTargets{
 }  // namespace
 
 std::span<const Target> targets() { return kTargets; }
+
+bool Target::takes(Dtype dtype) const {
+  return dtype == Dtype::f16 || (dtype == Dtype::bf16 && bf16) || (dtype == Dtype::e4m3 && e4m3);
+}
+
+std::string Target::dtypes() const {
+  std::string all;
+  for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::e4m3})
+    if (takes(dtype)) all += (all.empty() ? "" : ", ") + std::string(to_string(dtype));
+  return all;
+}
 
 const Target& find_target(std::string_view name) {
   std::vector<std::string> known;

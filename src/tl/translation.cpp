@@ -68,7 +68,7 @@ std::optional<Translation::Split> Translation::split_of(const Variable& v) const
 }
 
 std::string Translation::mma(const Variable& v) const {
-  if (by_rows_) return "mma";
+  if (by_rows_) return is_result(v) ? "mma_result" : "mma";
   const auto label = [](const std::string& of, int64_t value) {
     const std::string constant = extent(of, value);
     return constant[0] == 'k' ? constant.substr(1) : constant;
@@ -78,6 +78,17 @@ std::string Translation::mma(const Variable& v) const {
   for (const Step& step : k_.visit)
     if (step.b >= 0 && &var(step.b) == &v && var(step.a).shape.size() == 2) return mma(var(step.a));
   return "";
+}
+
+const char* Translation::element() const {
+  return e4m3() ? "float_e4m3_t" : k_.dtype == Dtype::bf16 ? "bfloat16_t" : "half_t";
+}
+
+bool Translation::is_result(const Variable& v) const {
+  return e4m3() && std::ranges::any_of(k_.visit, [&](const Step& s) {
+           return s.kind == Step::Kind::compute && s.operation == Operation::gemm &&
+                  var(s.a).memory == Memory::registers && &var(s.out) == &v;
+         });
 }
 
 std::map<std::string, Translation::Split> Translation::products() const {
@@ -149,11 +160,37 @@ void Translation::refuse(Span at, const char* what, const char* nearest) const {
               {"program", text_at(at), nearest, nearest});
 }
 
+void Translation::refuse_what_scales_miss() const {
+  for (const Step& step : k_.before)
+    if (step.kind == Step::Kind::compute && is_result(var(step.out)) && step.number != 0)
+      refuse(step.at, "a result of e4m3 that does not start at 0", "Compute Fill .. with 0");
+  for (auto step = k_.visit.begin(); step != k_.visit.end(); ++step) {
+    if (step->kind != Step::Kind::compute) continue;
+    if (step->operation != Operation::gemm) {
+      if (is_result(var(step->out)) || (step->a >= 0 && is_result(var(step->a))))
+        refuse(step->at, "a Compute on a result of e4m3 in the loop", "one behind it");
+      continue;
+    }
+    if (step->a_transposed || is_result(var(step->out)) == step->b_transposed)
+      refuse(step->at, "a factor of e4m3 whose rows lie across the sum", "Q, K^T");
+    const auto next = std::next(step);
+    const bool is_scaled = next != k_.visit.end() && next->kind == Step::Kind::compute &&
+                           next->operation == Operation::multiply && next->by_scale &&
+                           next->a == step->out && next->out == step->out && !step->accumulate;
+    if (!is_result(var(step->out)) && !is_scaled)
+      refuse(step->at, "a product of e4m3 that is not multiplied by scale next",
+             "Compute Multiply .., scale and get new ..");
+    if (is_result(var(step->out)) && !step->accumulate)
+      refuse(step->at, "a result of e4m3 that is not summed", "and accumulate");
+  }
+}
+
 void Translation::refuse_what_is_missing() const {
   if (!last_product() || !first_of(k_.visit, Step::Kind::wait))
     refuse({}, "a loop without a Copy of a tile and a product", "one that has both");
+  if (e4m3()) refuse_what_scales_miss();
   for (const Step& step : k_.after)
-    if (step.kind == Step::Kind::store &&
+    if (step.kind == Step::Kind::store && !e4m3() &&
         var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_) - kPlaceBytes)
       refuse(step.at, "a result that is larger than all tiles in shared memory",
              "larger tiles of keys");

@@ -33,6 +33,9 @@ class Translation {
   std::string extents(const Variable& v) const;
   bool backward() const { return k_.pass == Pass::backward; }
   bool background() const { return find_target(k_.target).async_copies; }
+  bool e4m3() const { return k_.dtype == Dtype::e4m3; }
+  /// The dtype of tiles in shared memory, in the code.
+  const char* element() const;
   const char* pass() const { return backward() ? "backward" : "forward"; }
   const char* params() const { return backward() ? "BackwardParams" : "ForwardParams"; }
   /// Whether a step copies a tile in the loop, in the background.
@@ -47,6 +50,8 @@ class Translation {
   };
   /// The name of the product that a tile in registers, or numbers of its rows, belong to.
   std::string mma(const Variable& v) const;
+  /// Whether a tile in registers sums products of e4m3 whose first factor is P.
+  bool is_result(const Variable& v) const;
   /// Those that there are, by name.
   std::map<std::string, Split> products() const;
 
@@ -73,6 +78,8 @@ class Translation {
   /// when none is in blocks of 16 x 16.
   std::optional<Split> split_of(const Variable& v) const;
   void find_masked();
+  /// Scales of heads reach scores by way of `scale`, and results behind the loop.
+  void refuse_what_scales_miss() const;
   [[noreturn]] void refuse(Span at, const char* what, const char* nearest) const;
 
   std::vector<bool> masked_;

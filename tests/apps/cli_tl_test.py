@@ -1,14 +1,28 @@
 #!/usr/bin/env python3
 """Drives the nested commands of tl: python3 cli_tl_test.py TOOL [CLASS]."""
 
+import json
 import shutil
+import struct
 import unittest
 
 from cli_tool import ROOT, Tool
 
 SKETCHES = ROOT / "kernels" / "tl"
 SIZES = ["--dtype", "bf16", "--head-dim", 64]
+E4M3 = ["--dtype", "e4m3", "--head-dim", 64]
 PROBLEM = [*SIZES, "--mask", "causal", "--seqlen", 150, "--q-heads", 2]
+
+
+def write_safetensors(path, **rows):
+    """Rows of f32."""
+    header, data = {}, b""
+    for name, values in rows.items():
+        begin = len(data)
+        data += struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 class Tl(Tool):
@@ -88,6 +102,47 @@ class Tl(Tool):
         mixed = self.result("run", *PROBLEM, "--repeats", 1, "--kernel", self.reason("backward"))
         self.assertEqual(mixed["bits"]["sha256"]["o"], ours["bits"]["sha256"]["o"])
         self.assertNotEqual(mixed["bits"]["sha256"]["dq"], ours["bits"]["sha256"]["dq"])
+
+    def test_e4m3_takes_scales_from_files(self):
+        program = self.path / "e4m3.tl"
+        self.call(
+            "tl", "reason", SKETCHES / "forward.tl", "--target", "l40s", "--output", program, *E4M3
+        )
+        run = ["run", *E4M3, "--seqlen", 40, "--q-heads", 2, "--pass", "forward"]
+        plain = self.result(*run, "--kernel", program)
+        self.assertEqual(plain["problem"]["dtype"], "e4m3")
+        self.assertLess(plain["check"]["error_ratio"]["o"], 2)
+        scales = self.path / "scales.safetensors"
+        write_safetensors(scales, q_scale=[1, 1], k_scale=[1, 2], v_scale=[4, 1])
+        scaled = self.result(*run, "--kernel", program, "--input", scales)
+        self.assertLess(scaled["check"]["error_ratio"]["o"], 2)
+        self.assertNotEqual(scaled["bits"]["sha256"], plain["bits"]["sha256"])
+        for words, parts in [
+            (run, ["got e4m3", "nearest: bf16"]),
+            ([*run[:-1], "both", "--kernel", program], ["--pass", "--dtype bf16"]),
+            (["run", "--seqlen", 40, "--input", scales], ["q_scale", "nearest: --dtype e4m3"]),
+            (
+                [*run, "--kv-heads", 1, "--kernel", program, "--input", scales],
+                ["--kv-heads", "got 1, expected 2"],
+            ),
+            (["bench", *E4M3, "--seqlen", 40, "--kernel", program], ["--pass"]),
+            (
+                [
+                    "tl",
+                    "reason",
+                    SKETCHES / "forward.tl",
+                    "--target",
+                    "a100",
+                    "--output",
+                    self.path / "none.tl",
+                    *E4M3,
+                ],
+                ["got e4m3", "nearest: bf16"],
+            ),
+        ]:
+            message = self.refusal(*words)
+            for part in parts:
+                self.assertIn(part, message, words)
 
     def test_bad_input(self):
         sketch, output = SKETCHES / "forward.tl", self.path / "none.tl"

@@ -115,6 +115,7 @@ constexpr Mutation kMutations[] = {
     // The target
     {"forward", "param dtype = bf16", "param dtype = f16", "", ""},
     {"forward", "param target = a100", "param target = t4", "dtype", "param dtype"},
+    {"forward", "param dtype = bf16", "param dtype = e4m3", "dtype", ""},
     {"forward", "param stages = 2", "param stages = 5", "shared_memory", "Allocate V in shared"},
     {"forward", "param warps = 4", "param warps = 2", "registers", "Compute GEMM S, V"},
     {"forward", "param warps = 4", "param warps = 12", "mma", "Compute GEMM Q, K"},

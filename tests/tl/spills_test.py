@@ -21,6 +21,8 @@ KERNELS = [
     ("forward", "a100", "bf16", 128),
     ("backward", "a100", "bf16", 128),
     ("forward", "l40s", "bf16", 128),
+    ("forward", "l40s", "e4m3", 64),
+    ("forward", "l40s", "e4m3", 128),
     ("forward", "t4", "f16", 128),
     ("backward", "t4", "f16", 128),
 ]

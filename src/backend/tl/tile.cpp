@@ -129,17 +129,19 @@ void logsumexp(const Tile& m, const Tile& l, Tile& out) {
 }
 
 void round_to(Dtype dtype, Tile& tile) {
+  const float one = dtype == Dtype::e4m3 ? kE4m3One : 1;
   dispatch_dtype(dtype, [&](auto element) {
-    for (float& x : tile.data) x = to_f32(from_f32<decltype(element)>(x));
+    for (float& x : tile.data) x = to_f32(from_f32<decltype(element)>(one * x)) / one;
   });
 }
 
 void load(const TensorView& from, int64_t b, int64_t h, int64_t begin, int64_t count, Tile& tile) {
   std::ranges::fill(tile.data, 0.0f);
+  const float scale = from.scales ? from.scales[h] : 1;
   dispatch_dtype(from.dtype, [&](auto element) {
     for (int64_t r = 0; r < count; ++r) {
       const auto* row = from.row<const decltype(element)>(b, begin + r, h);
-      for (int64_t c = 0; c < tile.cols; ++c) tile.row(r)[c] = to_f32(row[c]);
+      for (int64_t c = 0; c < tile.cols; ++c) tile.row(r)[c] = scale * to_f32(row[c]);
     }
   });
   tile.pairs = nullptr;

@@ -52,10 +52,10 @@ void probabilities(const Tile& s, const Tile& lse, Tile& out);
 /// m + log(l); -inf where l is 0.
 void logsumexp(const Tile& m, const Tile& l, Tile& out);
 
-/// Every element rounded to the dtype and back.
+/// Every element rounded to the dtype and back; to e4m3 as P is, kE4m3One times what it is.
 void round_to(Dtype dtype, Tile& tile);
 
-/// Rows [begin, begin + count) of head h from a tensor, 0 behind them; and to it.
+/// Rows [begin, begin + count) of head h from a tensor, times its scale, 0 behind them; and to it.
 void load(const TensorView& from, int64_t b, int64_t h, int64_t begin, int64_t count, Tile& tile);
 void store(const Tile& tile, int64_t count, const TensorView& to, int64_t b, int64_t h,
            int64_t begin);

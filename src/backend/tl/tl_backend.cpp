@@ -48,6 +48,7 @@ class TlBackend final : public Backend {
 
   void check(const Problem& p) const override {
     p.validate();
+    if (p.has_backward() || !program_of(Pass::forward)) cpu_->check(p);
     for (const Program& program : programs_) {
       const tl::Kernel& k = program.kernel;
       require(k, "dtype", std::string(to_string(p.dtype)), std::string(to_string(k.dtype)));

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "backend/cpu/cases.h"
+#include "core/dtype.h"
 #include "mask/random_mask.h"
 #include "tl/programs.h"
 #include "verbatim/error.h"
@@ -179,6 +180,76 @@ TEST(Programs, RandomProblems) {
              worst);
 }
 
+/// The forward of a problem in e4m3 by an L40S's program. Scales are powers of two and others.
+struct E4m3Run {
+  Drawn d;
+  Case c;
+  std::vector<float> q_scales, k_scales, v_scales;
+  ForwardTensors tensors;
+
+  E4m3Run(Drawn drawn, uint64_t seed)
+      : d(in_e4m3(std::move(drawn))), c(d.problem, d.mask, seed), tensors(c.forward()) {
+    Rng rng(seed);
+    for (auto& [scales, heads] :
+         {std::pair{&q_scales, d.problem.q_heads}, std::pair{&k_scales, d.problem.kv_heads},
+          std::pair{&v_scales, d.problem.kv_heads}})
+      for (int64_t h = 0; h < heads; ++h)
+        scales->push_back(static_cast<float>(uniform(rng, 1, 64)) / 16);
+    if (seed % 4 != 0) tensors.q.scales = q_scales.data();
+    if (seed % 4 != 1) tensors.k.scales = k_scales.data();
+    if (seed % 4 != 2) tensors.v.scales = v_scales.data();
+  }
+  void run() {
+    Attention(d.problem, d.mask, Programs::options(complete("forward", d))).forward(tensors);
+  }
+  Check check() const {
+    return check_forward(d.problem, d.mask, tensors, Selection::all(d.problem));
+  }
+
+ private:
+  static Drawn in_e4m3(Drawn d) {
+    d.problem.dtype = Dtype::e4m3;
+    d.target = "l40s";
+    return d;
+  }
+};
+
+TEST(Programs, RandomProblemsInE4m3) {
+  const int64_t first = number("VERBATIM_TL_SEED", 1), cases = number("VERBATIM_TL_CASES", 100);
+  double worst = 0;
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    E4m3Run run(draw(seed), seed);
+    SCOPED_TRACE(fmt::format("VERBATIM_TL_SEED={} VERBATIM_TL_CASES=1: {}", seed, run.d.text()));
+    const Problem& p = run.d.problem;
+    if (seed % 10 == 0 && p.kv_len > 0) run.c.v.set(0, p.kv_len / 2, 0, 3, NAN);
+    if (seed % 10 == 5 && p.q_len > 0) run.c.q.set(0, p.q_len / 2, 0, 3, NAN);
+    run.run();
+    const Check check = run.check();
+    EXPECT_TRUE(check.within(kLimit))
+        << fmt::format("o {:.3g} of {:.3g} (floor {:.3g}), lse {:.3g}", check.o.error,
+                       check.o.baseline_error, check.o.floor, check.lse.ratio);
+    EXPECT_TRUE(run.c.guards_intact());
+    worst = std::max(worst, check.worst_ratio());
+    if (HasFailure()) return;
+  }
+  fmt::print("{} problems, worst error ratio {:.2f}\n", cases, worst);
+}
+
+TEST(Programs, AScaleOfE4m3IsOfItsHead) {
+  Drawn d = draw(1);
+  d.problem = {.q_heads = 2, .kv_heads = 2, .q_len = 70, .kv_len = 70};
+  d.mask = masks::causal(70, 70);
+  d.tile = {64, 64};
+  E4m3Run run(d, 3);
+  run.run();
+  EXPECT_TRUE(run.check().within(kLimit));
+  for (std::vector<float>* scales : {&run.q_scales, &run.k_scales, &run.v_scales}) {
+    std::swap(scales->at(0), scales->at(1));
+    EXPECT_FALSE(run.check().within(kLimit));
+    std::swap(scales->at(0), scales->at(1));
+  }
+}
+
 TEST(Programs, BackwardIsTheSameBitsForEveryThreadCountAndInPieces) {
   const int64_t repeats = number("VERBATIM_TL_REPEATS", 5);
   Drawn d{.problem = {.batch = 1,
@@ -302,6 +373,10 @@ TEST(Programs, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(refusal(d.problem, d.mask, o).details().got, "a sketch");
   o.kernels = {replaced(program, "Compute Mask S", "Compute Mask S with full")};
   EXPECT_EQ(argument(d.problem, o), "mask");
+  p = d.problem;
+  p.dtype = Dtype::e4m3;
+  o.kernels = {};
+  EXPECT_EQ(refusal(p, d.mask, o).details().nearest, "bf16");
   o.kernels = {replaced(program, "  Reshape S", "  // Reshape S")};
   EXPECT_NE(std::string(refusal(d.problem, d.mask, o).what()).find("reshape"), std::string::npos);
 }

@@ -5,6 +5,7 @@
 #include <cutlass/numeric_conversion.h>
 #include <cutlass/numeric_types.h>
 
+#include <bit>
 #include <cute/tensor.hpp>
 #include <numeric>
 
@@ -68,18 +69,21 @@ __device__ inline int thread_here() {
 
 // ---- Shared memory.
 
-/// kRows x kCols 16-bit elements, row-major; the 16-byte chunks of a row are permuted by its
-/// number, so that ldmatrix meets no bank twice in either direction.
+/// kRows x kCols elements, row-major; the 16-byte chunks of a row are permuted by its number, so
+/// that ldmatrix meets no bank twice in either direction.
 template <class Element, int kRows_, int kCols_>
 struct SharedTile {
   static constexpr int kRows = kRows_, kCols = kCols_;
-  static constexpr int kWide = kCols % 64 == 0 ? 64 : kCols % 32 == 0 ? 32 : 16;
+  static constexpr int kChunk = 16 / sizeof(Element);
+  static constexpr int kChunks = kCols % (8 * kChunk) == 0   ? 8
+                                 : kCols % (4 * kChunk) == 0 ? 4
+                                 : kCols % (2 * kChunk) == 0 ? 2
+                                                             : 1;
+  static constexpr int kWide = kChunks * kChunk;
   static_assert(kCols % kWide == 0 && kRows % 8 == 0);
-  using Permuted =
-      decltype(composition(Swizzle < kWide == 64 ? 3
-                           : kWide == 32         ? 2
-                                                 : 1,
-                           3, 3 > {}, Layout<Shape<_8, Int<kWide>>, Stride<Int<kWide>, _1>>{}));
+  using Permuted = decltype(composition(
+      Swizzle<std::bit_width(unsigned{kChunks}) - 1, std::bit_width(unsigned{kChunk}) - 1, 3>{},
+      Layout<Shape<_8, Int<kWide>>, Stride<Int<kWide>, _1>>{}));
   alignas(128) Element data[kRows * kCols];
 
   /// (kRows, kCols)
@@ -97,10 +101,10 @@ struct SharedTile {
 };
 
 /// How the 16-byte chunks of a tile are shared by the first kUsed of kThreads threads: a row by
-/// kWide / 8 of them, as many rows at once as divide the tile.
+/// kChunks of them, as many rows at once as divide the tile.
 template <class Tile, int kThreads>
 struct Chunks {
-  static constexpr int kAcross = Tile::kWide / 8;
+  static constexpr int kAcross = Tile::kChunks;
   static constexpr int kAtOnce = std::gcd(Tile::kRows, kThreads / kAcross);
   static constexpr int kUsed = kAtOnce * kAcross;
   using Extent = Shape<Int<Tile::kRows>, Int<Tile::kCols>>;
@@ -109,7 +113,7 @@ struct Chunks {
   __device__ static auto copy() {
     return make_tiled_copy(Atom{},
                            Layout<Shape<Int<kAtOnce>, Int<kAcross>>, Stride<Int<kAcross>, _1>>{},
-                           Layout<Shape<_1, _8>>{});
+                           Layout<Shape<_1, Int<Tile::kChunk>>>{});
   }
 };
 
@@ -133,7 +137,10 @@ __device__ void copy_in(SharedTile<Element, kRows, kCols>& tile, const Element* 
 /// Whether what this thread copied to a tile holds a NaN or an infinity.
 template <class Gpu, int kThreads, class Element, int kRows, int kCols>
 __device__ bool nonfinite(SharedTile<Element, kRows, kCols>& tile) {
-  constexpr uint32_t kExponent = is_same_v<Element, half_t> ? 0x7c007c00u : 0x7f807f80u;
+  // Of one byte: e4m3, which has one NaN of either sign.
+  constexpr uint32_t kExponent = sizeof(Element) == 1         ? 0x7f7f7f7fu
+                                 : is_same_v<Element, half_t> ? 0x7c007c00u
+                                                              : 0x7f807f80u;
   using Shared = Chunks<SharedTile<Element, kRows, kCols>, kThreads>;
   const int index = thread_here();
   if (index >= Shared::kUsed) return false;
@@ -144,7 +151,11 @@ __device__ bool nonfinite(SharedTile<Element, kRows, kCols>& tile) {
   CUTE_UNROLL
   for (int i = 0; i < size(copied); ++i) {
     const uint32_t exponents = copied(i) & kExponent;
-    found |= (exponents & 0xffff) == (kExponent & 0xffff) || exponents >> 16 == kExponent >> 16;
+    if constexpr (sizeof(Element) == 1) {
+      found |= (exponents + 0x01010101u & 0x80808080u) != 0;
+    } else {
+      found |= (exponents & 0xffff) == (kExponent & 0xffff) || exponents >> 16 == kExponent >> 16;
+    }
   }
   return found;
 }
@@ -191,8 +202,8 @@ __device__ void multiply_steps(const Mma& mma, Sums& sums, const A& a, FetchA fe
   // A part is what four instructions multiply: more would take more registers.
   constexpr int kSteps = size<2>(decltype(to){}), kBlocks = size<1>(decltype(to){});
   constexpr int kPart = size<1>(Sums{}) == 1 && kBlocks % 2 == 0 ? 2 : 1, kParts = kBlocks / kPart;
-  constexpr int kColumns = size<1>(decltype(b){}) / kBlocks,
-                kDepth = size<2>(decltype(b){}) / kSteps;
+  constexpr int kColumns = size<1>(typename decltype(b)::layout_type{}) / kBlocks,
+                kDepth = size<2>(typename decltype(b)::layout_type{}) / kSteps;
   const auto fetch = [&](auto part) {
     constexpr int k = part() / kParts, n = part() % kParts * kPart;
     if constexpr (n == 0) fetch_a(Int<k>{});

@@ -1,0 +1,86 @@
+// Programs of e4m3: for which targets and passes, and what of them is translated.
+#include <gtest/gtest.h>
+
+#include "tl/programs.h"
+#include "verbatim/error.h"
+
+namespace verbatim::test {
+namespace {
+
+using Found = std::vector<std::string>;
+
+std::string e4m3_forward(const std::string& target = "l40s") {
+  tl::ReasonOptions options = reason_options(64, target, {64, 64});
+  options.problem.dtype = Dtype::e4m3;
+  return tl::reason(sketch("forward"), "forward", options);
+}
+
+std::string at(const std::string& code, const std::string& text, const std::string& part) {
+  return code + "@" + std::to_string(line_of(text, part));
+}
+
+TEST(E4m3, OneSketchForTargetsThatHaveIt) {
+  EXPECT_EQ(found(e4m3_forward()), Found{});
+  for (const auto& [target, nearest] : {std::pair{"t4", "f16"}, std::pair{"rtx8000", "f16"},
+                                        std::pair{"a100", "bf16"}, std::pair{"h200", "bf16"}}) {
+    try {
+      e4m3_forward(target);
+      FAIL() << target;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      EXPECT_EQ(error.details().argument, "dtype");
+      EXPECT_EQ(error.details().nearest, nearest);
+    }
+    const std::string text = e4m3_forward();
+    EXPECT_EQ(found(text, {.target = target}), Found{at("dtype", text, "param dtype")}) << target;
+  }
+}
+
+TEST(E4m3, IsOfForwards) {
+  const std::string bf16 =
+      tl::reason(sketch("backward"), "backward", reason_options(64, "l40s", {64, 64}));
+  const std::string text = replaced(bf16, "param dtype = bf16", "param dtype = e4m3");
+  EXPECT_EQ(found(text), Found{at("dtype", text, "param dtype")});
+}
+
+TEST(E4m3, ItsProductsAreTwiceAsDeep) {
+  const std::string text = replaced(e4m3_forward(), "param BN = 64", "param BN = 48");
+  EXPECT_EQ(found(text), Found{at("mma", text, "Compute GEMM S, V")});
+}
+
+TEST(E4m3, ItsTilesTakeHalfTheMemory) {
+  EXPECT_NE(e4m3_forward().find("Allocate Q in shared (BM, HeadDim)  // 4 KiB"), std::string::npos);
+}
+
+TEST(E4m3, ScalesReachScoresAndResults) {
+  const std::string source = tl::emit(e4m3_forward(), "forward", {}).source;
+  for (const char* part :
+       {"using Element = float_e4m3_t;", "p.q.scale(at.q_head) * p.k.scale(at.kv_head)",
+        "p.v.scale(at.kv_head) / kE4m3One", "factor_of_e4m3(mma, r_S)",
+        "multiply_e4m3(mma_result, r_O, f_S,", "write_rows<kBM, kHeadDimV>(mma_result, r_O,",
+        ".dtype = verbatim::Dtype::e4m3"})
+    EXPECT_NE(source.find(part), std::string::npos) << part;
+}
+
+TEST(E4m3, WhatScalesWouldMissIsNotTranslated) {
+  const std::string right = e4m3_forward();
+  for (const auto& [from, to, part] :
+       {std::tuple{"  Compute Multiply S, scale and get new S\n", "", "scale"},
+        std::tuple{"Multiply S, scale", "Multiply S, 2", "scale"},
+        std::tuple{"Fill O with 0", "Fill O with 1", "with 0"},
+        std::tuple{"accumulate O\n", "accumulate O\n  Compute Multiply O, 2 and get new O\n",
+                   "behind it"}}) {
+    const std::string text = replaced(right, from, to);
+    ASSERT_EQ(found(text), Found{}) << from;
+    try {
+      tl::emit(text, "forward", {});
+      FAIL() << from;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      EXPECT_NE(error.details().nearest.find(part), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test
