@@ -43,13 +43,15 @@ Dtype dtype_of(verbatim_dtype dtype) {
       return Dtype::bf16;
     case verbatim_f16:
       return Dtype::f16;
+    case verbatim_e4m3:
+      return Dtype::e4m3;
   }
   throw Error(ErrorCode::invalid_argument, "c", "there is no such dtype",
               {"dtype", std::to_string(dtype), "a verbatim_dtype", "verbatim_f32"});
 }
 
 TensorView view_of(const verbatim_tensor& t) {
-  TensorView view{t.data, dtype_of(t.dtype), {}, {}};
+  TensorView view{.data = t.data, .dtype = dtype_of(t.dtype)};
   std::copy(t.shape, t.shape + 4, view.shape.begin());
   std::copy(t.stride, t.stride + 4, view.stride.begin());
   return view;
@@ -59,10 +61,25 @@ RowView rows_of(const Problem& p, const float* lse) {
   return {const_cast<float*>(lse), {p.batch, p.q_heads, p.q_len}};
 }
 
+std::vector<std::string> kernels_of(const nlohmann::json& json, const AttentionOptions& options,
+                                    const char* operation) {
+  if (!json.is_array())
+    throw Error(ErrorCode::invalid_argument, operation, "kernels are a list",
+                {"kernels", json.type_name(), "a list of texts", "[]"});
+  if (!json.empty() && !options.plan.arithmetic.empty())
+    throw Error(ErrorCode::invalid_argument, operation, "a program has an arithmetic of its own",
+                {"arithmetic", options.plan.arithmetic, "kernels without it", ""});
+  std::vector<std::string> kernels;
+  for (const nlohmann::json& kernel : json)
+    kernels.push_back(json_text(kernel, "kernels", operation));
+  return kernels;
+}
+
 AttentionOptions options_of(const nlohmann::json& json) {
   constexpr const char* kOperation = "options";
-  static const std::vector<std::string> kKnown{"arithmetic",    "device",    "level", "order",
-                                               "forward_order", "placement", "tile",  "workers"};
+  static const std::vector<std::string> kKnown{"arithmetic", "device",  "level",
+                                               "order",      "tile",    "forward_order",
+                                               "placement",  "kernels", "workers"};
   require_known_members(json, kKnown, kOperation);
   const auto text = [&](const char* key, const char* otherwise) -> std::string {
     return json.contains(key) ? json_text(json[key], key, kOperation) : otherwise;
@@ -78,6 +95,7 @@ AttentionOptions options_of(const nlohmann::json& json) {
   if (json.contains("workers")) {
     options.plan.workers = json_int32(json["workers"], "workers", kOperation);
   }
+  if (json.contains("kernels")) options.kernels = kernels_of(json["kernels"], options, kOperation);
   return options;
 }
 
@@ -104,7 +122,7 @@ std::string describe(const verbatim_attention& handle) {
                 {"params", Json::parse(mask.params_json())},
                 {"area", mask.area(p.batch, p.q_heads, p.kv_heads)}}},
               {"forward", describe_pass(attention, Pass::forward)},
-              {"backward", describe_pass(attention, Pass::backward)}}
+              {"backward", p.has_backward() ? describe_pass(attention, Pass::backward) : Json()}}
       .dump();
 }
 
@@ -230,7 +248,12 @@ const char* answer(std::string text) {
 }
 
 ForwardTensors tensors_of(const Problem& problem, const verbatim_forward_tensors& t) {
-  return {view_of(t.q), view_of(t.k), view_of(t.v), view_of(t.o), rows_of(problem, t.lse)};
+  ForwardTensors tensors{view_of(t.q), view_of(t.k), view_of(t.v), view_of(t.o),
+                         rows_of(problem, t.lse)};
+  tensors.q.scales = t.q_scales;
+  tensors.k.scales = t.k_scales;
+  tensors.v.scales = t.v_scales;
+  return tensors;
 }
 
 BackwardTensors tensors_of(const Problem& problem, const verbatim_backward_tensors& t) {

@@ -24,7 +24,12 @@ typedef enum verbatim_status {
   verbatim_internal_error
 } verbatim_status;
 
-typedef enum verbatim_dtype { verbatim_f32, verbatim_bf16, verbatim_f16 } verbatim_dtype;
+typedef enum verbatim_dtype {
+  verbatim_f32,
+  verbatim_bf16,
+  verbatim_f16,
+  verbatim_e4m3 /* of q, k and v of a forward, whose o is verbatim_bf16 */
+} verbatim_dtype;
 
 /* A strided tensor in (batch, length, heads, dim) layout, in host memory or on the plan's device:
  * TensorView of verbatim/tensor.h. Strides count elements. */
@@ -40,6 +45,8 @@ typedef struct verbatim_forward_tensors {
   verbatim_tensor q, k, v; /* in */
   verbatim_tensor o;       /* out */
   float* lse;              /* out (batch, q_heads, q_len), dense */
+  /* Of verbatim_e4m3, in the memory of q, k and v, one a head; NULL: 1. */
+  const float *q_scales, *k_scales, *v_scales;
 } verbatim_forward_tensors;
 
 typedef struct verbatim_backward_tensors {
@@ -74,8 +81,9 @@ typedef struct verbatim_attention verbatim_attention;
 
 /* `spec` is JSON with the members "problem" (as problem_from_json), "mask" (as masks::make) and
  * "options", an object with any of the members device, level, order, forward_order, placement,
- * tile ([q, kv], 0: the usual one), workers and arithmetic ("cpu", "sm80", "sm90"; empty: the
- * device's). */
+ * tile ([q, kv], 0: the usual one), workers, arithmetic ("cpu", "sm80", "sm90"; empty: the
+ * device's) and kernels, a list that takes the place of the device's own, at most one a pass: on a
+ * CPU texts of TL code, on a GPU paths of libraries (docs/tl.md). */
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention);
 void verbatim_attention_destroy(verbatim_attention* attention);
 

@@ -4,7 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import reference
 import verbatim_attn as va
 from verbatim_attn import tl
 
@@ -76,3 +78,62 @@ def test_bad_input_is_a_value_error(call, said):
 def test_what_a_target_cannot_do_is_not_implemented():
     with pytest.raises(NotImplementedError, match="nearest: f16"):
         tl.reason(SKETCH, PROBLEM, "t4")
+
+
+def test_a_program_takes_the_place_of_the_librarys_kernel():
+    problem = PROBLEM._replace(dtype="f16")
+    code = tl.reason(SKETCH, problem, "a100")
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 64, h, 64)).astype(np.float16) for h in (2, 1, 1))
+    plan = va.Plan(problem, kernels=[code])
+    assert plan.forward_pass.kernel == "tl.a100" and plan.backward_pass.arithmetic == "cpu.1"
+    o, lse = plan.forward(q, k, v)
+    expected, expected_lse, _ = reference.forward(q, k, v, np.ones((1, 1, 64, 64), bool))
+    np.testing.assert_allclose(o, expected, atol=2e-3)
+    np.testing.assert_allclose(lse, expected_lse, atol=1e-5)
+    with pytest.raises(ValueError, match="got 3, expected a string"):
+        va.Plan(problem, kernels=[3])
+    with pytest.raises(ValueError, match="arithmetic of its own"):
+        va.Plan(problem, kernels=[code], arithmetic="cpu")
+
+
+def e4m3(x):
+    """An array or tensor in e4m3, of whichever package there is, and what makes scales for it."""
+    try:
+        import torch
+    except ImportError:
+        return x.astype(pytest.importorskip("ml_dtypes").float8_e4m3fn), np.asarray
+    return torch.tensor(x).to(torch.float8_e4m3fn), torch.tensor
+
+
+def as_f32(x):
+    return x.float().numpy() if hasattr(x, "float") else x.astype(np.float32)
+
+
+def test_e4m3_has_a_scale_a_head():
+    problem = PROBLEM._replace(kv_heads=2, dtype="e4m3")
+    plan = va.Plan(problem, kernels=[tl.reason(SKETCH, problem, "l40s")])
+    assert "tl.l40s" in plan.explain() and "backward" not in plan.explain()
+    with pytest.raises(NotImplementedError, match="nearest: bf16"):
+        plan.backward_pass  # noqa: B018
+    rng = np.random.default_rng(1)
+    (q, scales_of), (k, _), (v, _) = (
+        e4m3(rng.standard_normal((1, 64, 2, 64)).astype(np.float32)) for _ in range(3)
+    )
+    scales = [np.array(s, np.float32) for s in ([1, 0.5], [2, 1], [0.25, 3])]
+    o, lse = plan.forward(q, k, v, scales=[scales_of(s) for s in scales])
+    whole = [as_f32(x) * s[:, None] for x, s in zip((q, k, v), scales, strict=True)]
+    expected, expected_lse, _ = reference.forward(*whole, np.ones((1, 1, 64, 64), bool))
+    np.testing.assert_allclose(as_f32(o), expected, atol=0.2)
+    np.testing.assert_allclose(as_f32(lse), expected_lse, atol=1e-4)
+    plain, _ = plan.forward(q, k, v, scales=(None, None, None))
+    assert np.array_equal(as_f32(plain), as_f32(plan.forward(q, k, v)[0]))
+    assert not np.array_equal(as_f32(plain), as_f32(o))
+    for wrong in ([scales_of(scales[0][:1]), None, None], [1.0, None, None], [None]):
+        with pytest.raises(ValueError, match="scales"):
+            plan.forward(q, k, v, scales=wrong)
+    if isinstance(q, np.ndarray):
+        with pytest.raises(NotImplementedError, match="nearest: bf16"):
+            va.attention(q, k, v)
+    with pytest.raises(NotImplementedError, match="nearest: bf16"):
+        plan.backward(o, q, k, v, o, lse)

@@ -62,6 +62,23 @@ class Arrays:
             )
         return code
 
+    def result_dtype(self, dtype: Any) -> Any:
+        """Of what is made from tensors of `dtype`: bfloat16 from e4m3."""
+        return dtype
+
+    def scales(self, name: str, scales: Any, heads: int) -> Any:
+        """Those of a tensor in e4m3, as the library reads them; None stays None."""
+        if scales is None:
+            return None
+        key = self.key(scales) if isinstance(scales, self.kind) else None
+        if key is None or key[2] != self.rows_dtype or tuple(key[0]) != (heads,):
+            got = type(scales).__name__ if key is None else f"{key[2]} of {list(key[0])}"
+            raise ValueError(
+                f"[tensors] scales of {name} are one number a head; got {got}, expected "
+                f"{self.rows_dtype} of [{heads}], a {self.kind.__name__} like {name}"
+            )
+        return self.dense(scales, self.rows_dtype)
+
     def keys(self, tensors: Sequence[Any]) -> tuple[Key, ...]:
         """Of the first of NAMES; refuses what is not of this kind."""
         try:
@@ -102,7 +119,7 @@ class Arrays:
 
 
 class NumpyArrays(Arrays):
-    """f32 and f16, and bf16 where a package (ml_dtypes) gives NumPy one."""
+    """f32 and f16, and bf16 and e4m3 where a package (ml_dtypes) gives NumPy them."""
 
     kind = np.ndarray
     device = "cpu"
@@ -121,8 +138,15 @@ class NumpyArrays(Arrays):
             return x.ctypes.data
 
     def _code(self, dtype: np.dtype) -> int | None:
-        codes = {"float32": 0, "bfloat16": 1, "float16": 2}
+        codes = {"float32": 0, "bfloat16": 1, "float16": 2, "float8_e4m3fn": 3}
         return codes.get(dtype.name) if dtype.isnative else None
+
+    def result_dtype(self, dtype: Any) -> Any:
+        if dtype.name != "float8_e4m3fn":
+            return dtype
+        import ml_dtypes  # which the array's dtype is of
+
+        return np.dtype(ml_dtypes.bfloat16)
 
     def _strides(self, key: Key) -> Sequence[int] | None:
         _shape, strides, dtype = key
@@ -153,7 +177,9 @@ class TorchTensors(Arrays):
         self.address = torch.Tensor.data_ptr
         self._torch = torch
         self._device = device
-        self._codes = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+        self._codes = {
+            torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3,
+        }  # fmt: skip
         self.stream = int  # 0
         if device.type == "cuda":
             self.alignment = 16
@@ -167,6 +193,9 @@ class TorchTensors(Arrays):
 
     def _code(self, dtype: Any) -> int | None:
         return self._codes.get(dtype)
+
+    def result_dtype(self, dtype: Any) -> Any:
+        return self._torch.bfloat16 if dtype == self._torch.float8_e4m3fn else dtype
 
     def run_native(self, *call: Any) -> tuple[Any, ...] | None:
         module = self._native.module

@@ -31,28 +31,33 @@ class Call:
         self._struct = _library.FORWARD if is_forward else _library.BACKWARD
         self._handle = handle
         self._arrays = arrays
-        dtype = keys[0][2]
+        dtype = arrays.result_dtype(keys[0][2])
         self._layouts = [arrays.layout(n, x) for n, x in zip(NAMES, keys[:5], strict=False)]
         self._dense = [(arrays.dense_layout(x[0], x[2]), x[2]) for x in keys[:5]]  # of copies
         self._makers = [arrays.maker(shape, dtype) for shape in outputs]
         made = [arrays.dense_layout(shape, dtype) for shape in outputs]
         if is_forward:
             self._makers.append(arrays.maker(rows, arrays.rows_dtype))
-            made.append(b"")  # an LSE has no layout
+            made += 4 * [b""]  # the LSE and scales have no layout
         else:
             self._layouts.append(arrays.row_layout(keys[5], rows))
             self._dense.append((b"", arrays.rows_dtype))
         self._copies = None in self._layouts
         self._fields = [field for layout in self._layouts + made for field in (0, layout)]
 
-    def __call__(self, tensors: Sequence[Any], seed: Any, threads: int) -> tuple[Any, ...]:
+    def __call__(
+        self, tensors: Sequence[Any], seed: Any, threads: int, scales: Sequence[Any] = 3 * (None,)
+    ) -> tuple[Any, ...]:
         """The outputs for inputs of the layouts that this was made for, in the current stream.
 
         `seed` is an integer, a tensor of one int64, or None; `threads` 0: all cores of a CPU.
+        `scales` are of q, k and v of a forward in e4m3, each dense f32 (heads) or None.
         """
         arrays = self._arrays
         made = [make() for make in self._makers]
         addresses = [*map(arrays.address, tensors), *map(arrays.address, made)]
+        if len(tensors) == 3:
+            addresses += [0 if x is None else arrays.address(x) for x in scales]
         fields: list[Any] = self._fields.copy()
         held: list[Any] = []  # until the library has read their addresses
         if self._copies or (arrays.alignment > 1 and self._is_misaligned(addresses)):

@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     kv_len: int
     head_dim: int  # 1 to 256
     head_dim_v: int
-    dtype: str  # "f32", "bf16" or "f16"
+    dtype: str  # "f32", "bf16", "f16", or "e4m3" of a forward by a kernel of the caller
     scale: float | None = None  # None: 1 / sqrt(head_dim)
     softcap: float = 0.0  # 0: none; else S = softcap tanh(scale Q K^T / softcap)
     dropout: float = 0.0  # probability that an element of P is dropped

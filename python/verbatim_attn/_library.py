@@ -26,14 +26,14 @@ _EXCEPTIONS: tuple[type[Exception], ...] = (
 LAYOUT = struct.Struct("@i4q4q")  # of a verbatim_tensor, behind its data: dtype, shape, stride
 _TENSOR = f"P{LAYOUT.size}s"
 _ROWS = "P0s"  # an address with no layout
-FORWARD = struct.Struct("@" + 4 * _TENSOR + _ROWS)
+FORWARD = struct.Struct("@" + 4 * _TENSOR + 4 * _ROWS)  # LSE, then the scales of q, k and v
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
 RUN = struct.Struct("@PiPPdPq")
 _BLOCKS = struct.Struct("@4q2P4qPqPq")
 
 wait_limit = ctypes.c_double(0)  # of all calls; where _native.py's module reads it, too
 
-DTYPES = ("f32", "bf16", "f16")  # in the order of verbatim_dtype
+DTYPES = ("f32", "bf16", "f16", "e4m3")  # in the order of verbatim_dtype
 
 
 def _load() -> ctypes.CDLL:

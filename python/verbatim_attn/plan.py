@@ -34,8 +34,9 @@ class Plan:
 
     Orders, placements and levels are named in docs/scheduling.md and docs/determinism.md;
     `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda" or "cuda:N". `arithmetic`
-    "sm80" takes the portable kernels on Hopper, too; "": the device's. Plans are immutable and may
-    be used by several threads.
+    "sm80" takes the portable kernels on Hopper, too; "": the device's. `kernels` take the place of
+    the device's own, at most one a pass: on a CPU texts of TL code, on a GPU paths of libraries
+    (docs/tl.md). Plans are immutable and may be used by several threads.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Plan:
         tile: tuple[int, int] = (0, 0),
         workers: int = 0,
         arithmetic: str = "",
+        kernels: Sequence[str] = (),
         device: str = "cpu",
     ) -> None:
         options = {
@@ -60,6 +62,7 @@ class Plan:
             "tile": tile,
             "workers": workers,
             "arithmetic": arithmetic,
+            "kernels": list(kernels),
             "device": device,
         }
         self.problem = problem
@@ -78,7 +81,14 @@ class Plan:
         )
 
     def forward(
-        self, q: Any, k: Any, v: Any, *, seed: Any = None, threads: int = 0
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        seed: Any = None,
+        threads: int = 0,
+        scales: Sequence[Any] | None = None,
     ) -> tuple[Any, ...]:
         """(O, LSE) of arrays or tensors on the plan's device, in the current stream.
 
@@ -86,9 +96,23 @@ class Plan:
         v (batch, kv_len, kv_heads, head_dim_v); o (batch, q_len, q_heads, head_dim_v),
         lse f32 (batch, q_heads, q_len). Rows without a visible key: o = 0, lse = -inf.
         `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
-        read when the work runs; None: the problem's.
+        read when the work runs; None: the problem's. Of e4m3, whose o is bfloat16: `scales` of q, k
+        and v, each f32 (heads) beside its tensor, or None, which is 1.
         """
-        return self._run((q, k, v), seed, threads)
+        tensors = (q, k, v)
+        if scales is None:
+            return self._run(tensors, seed, threads)
+        if self.problem.dtype != "e4m3" or len(scales) != 3:
+            raise ValueError(
+                f"[tensors] scales are of q, k and v in e4m3; got {len(scales)} for "
+                f"{self.problem.dtype}, expected 3 for e4m3 (nearest: scales=None)"
+            )
+        arrays = arrays_of(q)
+        held = [
+            arrays.scales(name, each, shape[2])
+            for name, each, shape in zip(NAMES[:3], scales, self._shapes, strict=True)
+        ]
+        return kept(Plan.prepare, self, arrays, arrays.keys(tensors))(tensors, seed, threads, held)
 
     def backward(
         self,
@@ -144,13 +168,23 @@ class Plan:
 
     @functools.cached_property
     def backward_pass(self) -> PassPlan:
-        return PassPlan(**self.description["backward"])
+        """Raises NotImplementedError where the dtype has none."""
+        described = self.description["backward"]
+        if described is None:
+            raise NotImplementedError(
+                f"[backward] there is none of this dtype; got {self.problem.dtype}, expected f32, "
+                "bf16 or f16 (nearest: bf16)"
+            )
+        return PassPlan(**described)
 
     def explain(self) -> str:
         """A few lines for people: what will run, where, and what it promises."""
         mask = self.description["mask"]
         lines = [f"{mask['name']} on {self.description['device']}, level {self.level}"]
-        for name, each in (("forward", self.forward_pass), ("backward", self.backward_pass)):
+        for name in ("forward", "backward"):
+            if self.description[name] is None:
+                continue
+            each = PassPlan(**self.description[name])
             lines.append(
                 f"{name:<9} {each.kernel}, order {' and '.join(each.orders) or 'none'}, tiles "
                 f"{each.tile[0]} x {each.tile[1]}, placement {each.placement} over {each.workers} "

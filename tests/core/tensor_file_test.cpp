@@ -291,6 +291,7 @@ TEST_F(TensorFiles, HoldE4m3) {
   const NamedTensor tensor("k", TensorView::dense(codes.data(), Dtype::e4m3, {1, 3, 1, 2}));
   const fs::path path = folder_ / "k.safetensors";
   write_tensor_file(path, {&tensor, 1});
+  EXPECT_NE(read_text(path).find(R"("dtype":"F8_E4M3")"), std::string::npos);
   TensorFile file = read_tensor_file(path);
   const TensorView view = file.view("k");
   EXPECT_EQ(view.dtype, Dtype::e4m3);

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "backend/cpu/cases.h"
-#include "core/dtype.h"
+#include "core/random.h"
 #include "mask/random_mask.h"
 #include "tl/programs.h"
 #include "verbatim/error.h"
@@ -248,6 +248,21 @@ TEST(Programs, AScaleOfE4m3IsOfItsHead) {
     EXPECT_FALSE(run.check().within(kLimit));
     std::swap(scales->at(0), scales->at(1));
   }
+}
+
+// Each of many keys is about e^-9 as likely as two: below what e4m3 holds of P as it is.
+TEST(Programs, E4m3KeepsManySmallProbabilities) {
+  Drawn d = draw(1);
+  d.problem = {.q_len = 1, .kv_len = 3000};
+  d.mask = masks::full(1, 3000);
+  d.tile = {64, 64};
+  E4m3Run run(d, 1);
+  run.tensors.q.scales = run.tensors.k.scales = run.tensors.v.scales = nullptr;
+  for (const int64_t key : {0, 2999})  // whichever tile comes first
+    for (int64_t c = 0; c < 64; ++c) run.c.k.set(0, key, 0, c, 3.4f * run.c.q.get(0, 0, 0, c));
+  fill_uniform(run.c.v.view(), 3, 1, 2);
+  run.run();
+  EXPECT_LT(run.check().o.error, 0x1p-5);
 }
 
 TEST(Programs, BackwardIsTheSameBitsForEveryThreadCountAndInPieces) {
