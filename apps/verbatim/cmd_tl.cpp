@@ -5,8 +5,10 @@
 
 #include <memory>
 
+#include "backend/backend.h"
 #include "core/file.h"
 #include "options.h"
+#include "tl_tune.h"
 
 namespace verbatim::app {
 namespace {
@@ -111,8 +113,10 @@ int CheckCommand::run() const {
 struct ReasonCommand {
   ProgramOptions program;
   ProblemOptions problem;
-  std::string output;
-  int64_t tile_q = 0, tile_kv = 0;
+  MaskOptions mask;
+  std::string output, memo, device = "cuda";
+  int64_t tile_q = 0, tile_kv = 0, stages = 0, warps = 0;
+  bool tunes = false;
 
   void add_to(CLI::App& sub) {
     program.add_to(sub, "A sketch", "")->required();
@@ -124,25 +128,71 @@ struct ReasonCommand {
         ->type_name("N");
     sub.add_option("--tile-kv", tile_kv, "Keys per tile (default: by target and head dim)")
         ->type_name("N");
+    sub.add_option("--stages", stages, "Buffers of what the loop copies (default: as they fit)")
+        ->type_name("N");
+    sub.add_option("--warps", warps, "Warps of a CTA (default: as few as hold the registers)")
+        ->type_name("N");
+    sub.add_flag("--tune", tunes,
+                 "Measure what these leave open: build each choice with nvcc, take the fastest");
+    sub.add_option("--device", device, "With --tune: cuda or cuda:N")
+        ->type_name("NAME")
+        ->capture_default_str();
+    sub.add_option("--memo", memo,
+                   "Sizes that were measured: --tune adds its own, without it they are taken")
+        ->type_name("FILE");
     problem.add_to(sub);
+    mask.add_to(sub);
     sub.footer(
         "Example: verbatim tl reason kernels/tl/forward.tl --target a100 --dtype bf16 --output "
         "f.tl\n"
         "Writes parameters, coordinates, Allocate, Reshape and Wait, each choice with its reason.\n"
-        "Of the problem only the dtype (bf16, f16 or e4m3) and the head dims count.");
+        "Of the problem only the dtype (bf16, f16 or e4m3) and the head dims count, with --tune\n"
+        "all of it and the mask.");
   }
 
-  int run() const {
-    const auto& [file, target, level] = program;
-    const tl::ReasonOptions options{
-        make_problem(problem, {}), {tile_q, tile_kv}, target, level_from_string(level)};
-    for (const auto& [name, value] :
-         {std::pair{"--tile-q", tile_q}, std::pair{"--tile-kv", tile_kv}})
-      if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
-    write_file(output, tl::reason(read_text(file), file, options));
-    return 0;
-  }
+  int run() const;
 };
+
+int ReasonCommand::run() const {
+  const auto& [file, target, level] = program;
+  tl::ReasonOptions options{make_problem(problem, mask),
+                            {tile_q, tile_kv},
+                            target,
+                            level_from_string(level),
+                            stages,
+                            warps};
+  for (const auto& [name, value] : {std::pair{"--tile-q", tile_q},
+                                    {"--tile-kv", tile_kv},
+                                    {"--stages", stages},
+                                    {"--warps", warps}})
+    if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
+  if (tunes && device_index(device) < 0)
+    fail("programs are measured on a GPU", {"--device", device, "cuda or cuda:N", "cuda"});
+  const std::string sketch = read_text(file);
+  if (!memo.empty() && tunes) check_writable(memo);
+  tl::ChoiceMemo known;
+  if (!memo.empty() && (!tunes || std::filesystem::exists(memo)))
+    known = tl::choice_memo_from_json(read_text(memo));
+  const std::string key = tl::choice_key(sketch, options);
+  const bool open = options.tile == TileShape{0, 0} && stages == 0 && warps == 0;
+  if (tunes) {
+    options = tune(sketch, file, options, mask.make(options.problem), device);
+    known.device = options.measured;
+    known.choices[key] = {options.tile, options.stages, options.warps};
+  } else if (const auto found = known.choices.find(key); open && found != known.choices.end()) {
+    const tl::ChoiceMemo::Sizes& sizes = found->second;
+    options.tile = sizes.tile;
+    options.stages = sizes.stages;
+    options.warps = sizes.warps;
+    options.measured = known.device;
+  }
+  write_file(output, tl::reason(sketch, file, options));
+  if (!memo.empty())
+    fmt::print("{}: {}\n", key,
+               options.measured.empty() ? "not measured" : "measured on " + options.measured);
+  if (tunes && !memo.empty()) write_file(memo, to_json(known) + "\n");
+  return 0;
+}
 
 struct EmitCommand {
   ProgramOptions program;

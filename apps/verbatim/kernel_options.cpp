@@ -1,37 +1,15 @@
 // --kernel: programs as they are, as libraries, and what becomes libraries on the way.
-#include <stdlib.h>
-
 #include <filesystem>
 #include <vector>
 
 #include "backend/backend.h"
 #include "core/file.h"
 #include "options.h"
+#include "temporary_folder.h"
 #include "verbatim/tl.h"
 
 namespace verbatim::app {
 namespace {
-
-/// A folder that is there until the tool ends.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "verbatim-XXXXXX").string();
-    if (!mkdtemp(name.data()))
-      throw Error(ErrorCode::io, "tl.build", "no folder can be made for a library",
-                  {"TMPDIR", name, "a folder that can be written to", "/tmp"});
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string build_for_now(const std::string& file, const std::string& level) {
   static const TemporaryFolder folder;

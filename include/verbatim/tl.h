@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -85,17 +86,39 @@ std::string fix(std::string_view text, const CheckOptions& options);
 /// described fault when it does not parse.
 std::string format(std::string_view text, std::string_view file);
 
-/// What a sketch is completed for. A tile of 0 is the contract's.
+/// What a sketch is completed for. Sizes of 0 are chosen.
 struct ReasonOptions {
   Problem problem;
   TileShape tile{0, 0};
   std::string target;
   Level level = Level::invariant;
+  int64_t stages = 0, warps = 0;
+  std::string measured{};  // where the sizes were measured, for the comments: "NVIDIA H200"
 };
 /// The whole TL code of a sketch: parameters, coordinates, Allocate, Reshape and Wait, each choice
 /// with its reason in a comment. The same text for the same arguments. Throws Error with the
 /// described faults of a sketch that is refused, and naming what the target cannot do.
 std::string reason(std::string_view sketch, std::string_view file, const ReasonOptions& options);
+
+/// `options` in every way to set what it leaves at 0 that the target can do and emit() translates:
+/// tiles of 64 or 128 queries and 32 to 128 keys, one buffer or two, four warps or eight.
+std::vector<ReasonOptions> choices(std::string_view sketch, std::string_view file,
+                                   const ReasonOptions& options);
+
+/// Sizes that were measured, by what they were measured for (choice_key).
+struct ChoiceMemo {
+  struct Sizes {
+    TileShape tile;
+    int64_t stages, warps;
+  };
+  std::string device;
+  std::map<std::string, Sizes> choices;
+};
+/// Pass, a hash of the sketch, target, dtype and head dims.
+std::string choice_key(std::string_view sketch, const ReasonOptions& options);
+std::string to_json(const ChoiceMemo& memo);
+/// Throws Error naming what is wrong.
+ChoiceMemo choice_memo_from_json(const std::string& text);
 
 /// A program in CUDA C++ (docs/tl.md): one file, to be compiled with the headers of this library.
 struct Emitted {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 
 #include "tl/copies.h"
@@ -16,8 +15,18 @@ namespace verbatim::tl {
 namespace {
 
 constexpr const char* kOperation = "tl.reason";
-constexpr int64_t kMostStages = 2;                      // one buffer in use, one arriving
-constexpr std::array<int64_t, 4> kWarps{4, 8, 12, 16};  // whole warpgroups, fewest first
+constexpr int64_t kMostStages = 2;                // one buffer in use, one arriving
+const std::vector<int64_t> kWarps{4, 8, 12, 16};  // whole warpgroups, fewest first
+
+/// Numbers of buffers, most first.
+std::vector<int64_t> stages_of(const Target& target) {
+  return target.async_copies ? std::vector<int64_t>{kMostStages, 1} : std::vector<int64_t>{1};
+}
+
+/// The size that is asked for, else all.
+std::vector<int64_t> asked_or(int64_t size, const std::vector<int64_t>& all) {
+  return size > 0 ? std::vector{size} : all;
+}
 
 struct Choice {
   TileShape tile;
@@ -132,6 +141,7 @@ class Explanation {
     if (parameter == "BN") return "keys of a tile: " + whose_tile();
     if (parameter == "stages") return why_stages();
     if (parameter != "warps") return "";
+    if (!options_.measured.empty()) return "measured";
     const int64_t most =
         std::min(target_.registers_per_thread, target_.registers / (32 * kernel_.warps));
     return fmt::format("the fewest that hold the tiles: about {} of {} registers a thread",
@@ -139,6 +149,7 @@ class Explanation {
   }
 
   std::string whose_tile() const {
+    if (!options_.measured.empty()) return "measured on " + options_.measured;
     if (kernel_.tile == default_tile(options_.problem, kernel_.pass)) return "the contract's";
     if (kernel_.tile == first_tile(target_, options_.problem, kernel_.pass))
       return "so that a warp has 32 queries";
@@ -148,6 +159,7 @@ class Explanation {
   std::string why_stages() const {
     const std::string room =
         fmt::format("{} of {}", kib(shared_bytes(kernel_)), kib(target_.shared_bytes));
+    if (!options_.measured.empty()) return "measured; shared memory: " + room;
     if (!target_.async_copies) return "copies are not in the background; shared memory: " + room;
     Kernel more = kernel_;
     ++more.stages;
@@ -203,14 +215,16 @@ class Reasoning {
       Explanation(found->kernel, options_).add_to(chosen.statements);
       return to_string(chosen);
     }
-    throw Error(ErrorCode::unsupported, kOperation,
-                fmt::format("{} cannot do it: {}", target_.name, faults.front().reason),
-                {"tile",
-                 fmt::format("tiles of {} x {}, head dims {} and {}", tile_.q, tile_.kv,
-                             options_.problem.head_dim, options_.problem.head_dim_v),
-                 faults.front().right,
-                 largest.q > 0 ? fmt::format("--tile-q {} --tile-kv {}", largest.q, largest.kv)
-                               : "head dims that are multiples of 16"});
+    throw Error(
+        ErrorCode::unsupported, kOperation,
+        fmt::format("{} cannot do it: {}", target_.name, faults.front().reason),
+        {"tile",
+         fmt::format("tiles of {} x {}, head dims {} and {}", tile_.q, tile_.kv,
+                     options_.problem.head_dim, options_.problem.head_dim_v),
+         faults.front().right,
+         largest.q > 0 ? fmt::format("--tile-q {} --tile-kv {}", largest.q, largest.kv)
+         : options_.stages > 0 || options_.warps > 0 ? "other stages or warps"
+                                                     : "head dims that are multiples of 16"});
   }
 
  private:
@@ -229,8 +243,8 @@ class Reasoning {
   /// more CTAs run at once; then as few warps as hold the registers.
   std::optional<Examined> first_that_fits(TileShape tile, std::vector<Diagnostic>* faults) const {
     std::optional<Examined> best;
-    for (int64_t stages = target_.async_copies ? kMostStages : 1; stages > 0; --stages) {
-      for (const int64_t warps : kWarps) {
+    for (const int64_t stages : asked_or(options_.stages, stages_of(target_))) {
+      for (const int64_t warps : asked_or(options_.warps, kWarps)) {
         const Program tried = with_parameters(program_, options_, {tile, stages, warps});
         Examined found = examine(to_string(tried), check_options());
         if (!found.faults.empty()) {
@@ -246,10 +260,10 @@ class Reasoning {
     return best;
   }
 
-  /// The largest that the target can do, of those that halve extents of the contract's or of what
+  /// The largest that the target can do, of those that halve extents of the usual tile or of what
   /// was asked for; 0 x 0: none.
   TileShape largest_tile() const {
-    const TileShape usual = default_tile(options_.problem, pass_);
+    const TileShape usual = first_tile(target_, options_.problem, pass_);
     TileShape best{0, 0};
     for (int64_t q = std::max(tile_.q, usual.q); q >= 16; q /= 2)
       for (int64_t kv = std::max(tile_.kv, usual.kv); kv >= 16; kv /= 2)
@@ -275,6 +289,28 @@ std::string reason(std::string_view sketch, std::string_view file, const ReasonO
     throw Error(ErrorCode::invalid_argument, kOperation,
                 "the sketch is refused" + described(found.faults, sketch, file));
   return Reasoning(found.program, found.kernel.pass, options).run();
+}
+
+std::vector<ReasonOptions> choices(std::string_view sketch, std::string_view file,
+                                   const ReasonOptions& options) {
+  reason(sketch, file, options);  // refuses what no size can mend
+  std::vector<ReasonOptions> all;
+  for (const int64_t q : asked_or(options.tile.q, {64, 128}))
+    for (const int64_t kv : asked_or(options.tile.kv, {32, 64, 128}))
+      for (const int64_t stages : asked_or(options.stages, {1, kMostStages}))
+        for (const int64_t warps : asked_or(options.warps, {4, 8})) {
+          ReasonOptions one = options;
+          one.tile = {q, kv};
+          one.stages = stages;
+          one.warps = warps;
+          try {
+            emit(reason(sketch, file, one), file, {.target = {}, .level = options.level});
+            all.push_back(one);
+          } catch (const Error& error) {
+            if (error.code() != ErrorCode::unsupported) throw;
+          }
+        }
+  return all;
 }
 
 }  // namespace verbatim::tl

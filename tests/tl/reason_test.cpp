@@ -64,6 +64,63 @@ TEST(Reason, FewerStagesWhereMoreCtasRunAtOnce) {
   EXPECT_EQ(kernel(128, "a100").warps, 4);
 }
 
+TEST(Reason, TakesTheSizesThatAreAskedFor) {
+  tl::ReasonOptions options = reason_options(64, "a100", {128, 32});
+  options.stages = 1;
+  options.warps = 8;
+  options.measured = "some GPU";
+  const std::string text = tl::reason(sketch("forward"), "f", options);
+  const tl::Kernel kernel = tl::examine(text, {}).kernel;
+  EXPECT_EQ(kernel.tile, (TileShape{128, 32}));
+  EXPECT_EQ(kernel.stages, 1);
+  EXPECT_EQ(kernel.warps, 8);
+  EXPECT_NE(text.find("param BM = 128  // queries of a tile: measured on some GPU"),
+            std::string::npos);
+  options.tile = {64, 32};  // 4 blocks of 16 queries
+  try {
+    tl::reason(sketch("forward"), "f", options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(nearest_tile(error), (TileShape{128, 128}));
+  }
+}
+
+TEST(Reason, EveryChoiceIsWhole) {
+  for (const char* target : {"t4", "a100"})
+    for (const char* name : {"forward", "backward"}) {
+      const std::vector<tl::ReasonOptions> all =
+          tl::choices(sketch(name), name, reason_options(128, target));
+      EXPECT_GE(all.size(), 2u) << target << " " << name;
+      for (const tl::ReasonOptions& one : all) {
+        const tl::Kernel kernel = tl::examine(tl::reason(sketch(name), name, one), {}).kernel;
+        EXPECT_EQ(kernel.tile, one.tile);
+        EXPECT_EQ(kernel.stages, one.stages);
+        EXPECT_EQ(kernel.warps, one.warps);
+      }
+    }
+  tl::ReasonOptions asked = reason_options(128, "a100", {128, 64});
+  asked.warps = 8;
+  for (const tl::ReasonOptions& one : tl::choices(sketch("forward"), "f", asked)) {
+    EXPECT_EQ(one.tile, asked.tile);
+    EXPECT_EQ(one.warps, 8);
+  }
+}
+
+TEST(Reason, AMemoComesBackAndItsKeyIsTheProgram) {
+  const tl::ReasonOptions options = reason_options(64);
+  const std::string text = sketch("forward"), key = tl::choice_key(text, options);
+  EXPECT_EQ(tl::choice_key("// a comment\n" + text, options), key);
+  EXPECT_NE(tl::choice_key(text, reason_options(128)), key);
+  EXPECT_NE(tl::choice_key(sketch("backward"), options), key);
+  const tl::ChoiceMemo memo{"some GPU", {{key, {{64, 32}, 1, 4}}}};
+  const tl::ChoiceMemo again = tl::choice_memo_from_json(tl::to_json(memo));
+  EXPECT_EQ(again.device, memo.device);
+  EXPECT_EQ(again.choices.at(key).tile, (TileShape{64, 32}));
+  EXPECT_EQ(tl::to_json(again), tl::to_json(memo));
+  for (const auto& [from, to] : {std::pair{"32", "0"}, {"\"warps\": 4", "\"warps\": \"4\""}})
+    EXPECT_THROW(tl::choice_memo_from_json(replaced(tl::to_json(memo), from, to)), Error) << to;
+}
+
 TEST(Reason, EveryChoiceHasItsReason) {
   const std::string text = code("forward", 128);
   for (const char* choice :
