@@ -89,7 +89,7 @@ struct Config {
       decltype(tile_to_shape(KMajor{}, Shape<Int<kTileKv>, Int<kHeadDim>, Int<kKStages>>{}));
   // V as (dim, key): the same bytes as K's layout, read across.
   using LayoutV = decltype(tile_to_shape(
-      MnMajor{}, Shape<Int<kHeadDim>, Int<kTileKv>, Int<kVStages>>{}, Step<_2, _1, _3>{}));
+      MnMajor{}, Shape<Int<kHeadDim>, Int<kTileKv>, Int<kVStages>>{}, cute::Step<_2, _1, _3>{}));
 
   using MmaS = decltype(make_tiled_mma(
       GMMA::ss_op_selector<Element, Element, float,

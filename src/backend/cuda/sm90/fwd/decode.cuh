@@ -3,7 +3,6 @@
 
 #include "backend/cuda/sm90/fwd/config.h"
 #include "backend/cuda/sm90/fwd/mask.cuh"
-#include "backend/cuda/sm90/fwd/params.h"
 #include "backend/cuda/sm90/pipeline.cuh"
 
 namespace verbatim::cuda::sm90::fwd {
@@ -11,13 +10,13 @@ namespace verbatim::cuda::sm90::fwd {
 /// Decoder warp: turns tickets into visits. It looks up to kBatch visits of a chain up at once,
 /// with a lane for each of their bands, and publishes them one after another.
 template <class C>
-__device__ void decode(typename C::SharedStorage& smem, const Params& p) {
+__device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
+                       int32_t* next_ticket) {
   using Visit = typename C::Visit;
   constexpr int kBands = kInlineBands, kBatch = 32 / kBands;
   constexpr int kTileWords = sizeof(QueryTile) / 4;
   static_assert(C::kConsumers <= kBands && kTileWords <= 32);
   const int lane = threadIdx.x % 32, b = lane % kBands;
-  const PlanView& plan = p.plan;
   Ring<kVisitRing> ring;
 
   const auto publish = [&](auto&& fill) {
@@ -142,7 +141,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   int32_t ticket = blockIdx.x;
   while (ticket < plan.unit_count) {
     // Asked for now, needed when this unit has been decoded.
-    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(p.ticket, 1) : 0;
+    const int32_t next = lane == 0 ? gridDim.x + atomicAdd(next_ticket, 1) : 0;
     const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
     const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
     for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward(const __grid_constant_
     ptx::registers_shrink<C::kServiceRegisters>();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const bool leader = threadIdx.x % 32 == 0;
-    if (warp == 0) decode<C>(smem, p);
+    if (warp == 0) decode<C>(smem, p.plan, p.ticket);
     if (warp == 1 && leader) load_keys<C>(smem, p);
     if (warp == 2 && leader) load_values<C>(smem, p);
   } else {
