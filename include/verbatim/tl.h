@@ -125,7 +125,7 @@ struct Emitted {
   std::string name;        // of its file: the pass and the target, "forward_a100"
   std::string source;      // the same text for the same program, target and version
   std::string arithmetic;  // of the plans that it runs: "tl.1:" and a hash of all that
-  int arch;                // compute capability of the target: 80
+  std::string arch;        // of the target, as nvcc names it: "80", "90a"
 };
 /// Translates TL code. Throws Error with the described faults of a program that is refused, and
 /// Error(unsupported) naming what is not translated.

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "contract/contract.h"
 #include "core/sha256.h"
+#include "tl/emit_sm90.h"
 #include "tl/statements.h"
 #include "verbatim/error.h"
 
@@ -24,7 +24,7 @@ struct Gpu {
   const char* features;  // in tiles.cuh
 };
 constexpr std::array kGpus{Gpu{"a100", 80, "Sm80"}, Gpu{"l40s", 89, "Sm80"}, Gpu{"t4", 75, "Sm75"},
-                           Gpu{"rtx8000", 75, "Sm75"}};
+                           Gpu{"rtx8000", 75, "Sm75"}, Gpu{"h200", 90, ""}};
 
 const Gpu& gpu_of(const std::string& target) {
   const auto found =
@@ -69,19 +69,9 @@ class Emitter : Statements {
     line("namespace {{");
     blank();
     line("using Gpu = {};", e4m3() ? "Sm89" : gpu_.features);
-    line("using Element = {};  // param dtype = {}", element(), to_string(k_.dtype));
-    const std::pair<const char*, int64_t> parameters[] = {
-        {"HeadDim", k_.head_dim}, {"HeadDimV", k_.head_dim_v}, {"BM", k_.tile.q},
-        {"BN", k_.tile.kv},       {"stages", k_.stages},       {"warps", k_.warps}};
-    for (const auto& [parameter, value] : parameters)
-      line("constexpr int {} = {};  // param {} = {}", constant(parameter), value, parameter,
-           value);
+    parameters();
     line("constexpr int kThreads = 32 * kWarps;");
     blank();
-  }
-  static std::string constant(std::string parameter) {
-    parameter[0] = static_cast<char>(std::toupper(parameter[0]));
-    return "k" + parameter;
   }
 
   void shared() {
@@ -189,25 +179,7 @@ class Emitter : Statements {
     line("}}  // namespace");
     line("}}  // namespace verbatim::cuda::tiles");
     blank();
-    line("const verbatim::cuda::Library verbatim_library{{");
-    const std::pair<const char*, std::string> members[] = {
-        {"version", "verbatim::cuda::kLibraryVersion"},
-        {"name", fmt::format("\"tl.{}.{}\"", k_.target, pass())},
-        {"arithmetic", fmt::format("\"{}\"", arithmetic_)},
-        {"mask", fmt::format("\"{}\"", k_.mask)},
-        {"arch", fmt::to_string(gpu_.arch)},
-        {"pass", fmt::format("verbatim::Pass::{}", pass())},
-        {"dtype", fmt::format("verbatim::Dtype::{}", to_string(k_.dtype))},
-        {"head_dim", "verbatim::cuda::tiles::kHeadDim"},
-        {"head_dim_v", "verbatim::cuda::tiles::kHeadDimV"},
-        {"tile", "{verbatim::cuda::tiles::kBM, verbatim::cuda::tiles::kBN}"},
-        {"shared_bytes", "sizeof(verbatim::cuda::tiles::Shared)"},
-        {"residents", "verbatim::cuda::tiles::residents"},
-        {"workspace_bytes", backward() ? "verbatim::cuda::tiles::workspace_bytes" : "nullptr"},
-        {"forward", backward() ? "nullptr" : "verbatim::cuda::tiles::launch"},
-        {"backward", backward() ? "verbatim::cuda::tiles::launch" : "nullptr"}};
-    for (const auto& [member, value] : members) line("    .{} = {},", member, value);
-    line("}};");
+    registration("verbatim::cuda::tiles", gpu_.arch, arithmetic_);
   }
 
   const Gpu& gpu_;
@@ -227,8 +199,11 @@ Emitted emit(std::string_view text, std::string_view file, const CheckOptions& o
   if (!options.target.empty()) found.kernel.target = options.target;
   const std::string pass(to_string(found.kernel.pass));
   const std::string arithmetic = arithmetic_of(found);
-  return {pass + "_" + found.kernel.target, Emitter(found, arithmetic).run(), arithmetic,
-          gpu_of(found.kernel.target).arch};
+  const Gpu& gpu = gpu_of(found.kernel.target);
+  const bool hopper = gpu.arch == 90;  // its own instructions are those of sm_90a alone
+  return {pass + "_" + found.kernel.target,
+          hopper ? emit_sm90(found, arithmetic) : Emitter(found, arithmetic).run(), arithmetic,
+          fmt::format("{}{}", gpu.arch, hopper ? "a" : "")};
 }
 
 }  // namespace verbatim::tl

@@ -15,13 +15,7 @@ namespace verbatim::tl {
 namespace {
 
 constexpr const char* kOperation = "tl.reason";
-constexpr int64_t kMostStages = 2;                // one buffer in use, one arriving
 const std::vector<int64_t> kWarps{4, 8, 12, 16};  // whole warpgroups, fewest first
-
-/// Numbers of buffers, most first.
-std::vector<int64_t> stages_of(const Target& target) {
-  return target.async_copies ? std::vector<int64_t>{kMostStages, 1} : std::vector<int64_t>{1};
-}
 
 /// The size that is asked for, else all.
 std::vector<int64_t> asked_or(int64_t size, const std::vector<int64_t>& all) {
@@ -33,12 +27,24 @@ struct Choice {
   int64_t stages, warps;
 };
 
+/// Whether four warps multiply together, and others copy: one CTA has all registers.
+bool has_warpgroups(const Target& target) { return target.mma.warps > 1; }
+
+/// Numbers of buffers, most first: one is in use, others arrive. Warps of their own copy further
+/// ahead.
+std::vector<int64_t> stages_of(const Target& target) {
+  if (!target.async_copies) return {1};
+  return has_warpgroups(target) ? std::vector<int64_t>{4, 2, 1} : std::vector<int64_t>{2, 1};
+}
+
 /// The tile to begin with: the contract's, but in a forward of mma.sync one that four warps hold. A
 /// warp then has 32 queries, and reads K and V half as often as with 16. Copies that are not in the
-/// background take registers, too.
+/// background take registers, too. Two warpgroups hold the wide heads of MLA.
 TileShape first_tile(const Target& target, const Problem& problem, Pass pass) {
   const int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
-  if (target.mma.warps > 1 || pass == Pass::backward || head_dim > 128)
+  if (has_warpgroups(target) && pass == Pass::forward && head_dim > 128 && head_dim <= 192)
+    return {128, 128};
+  if (has_warpgroups(target) || pass == Pass::backward || head_dim > 128)
     return default_tile(problem, pass);
   return {128, head_dim > 64 || !target.async_copies ? 64 : 128};
 }
@@ -51,6 +57,7 @@ bool asks_for_tile(const ReasonOptions& options) {
 int64_t residents(const Kernel& kernel) {
   constexpr int64_t kReserved = 1024;  // bytes of shared memory of every CTA, by the driver
   const Target& target = find_target(kernel.target);
+  if (has_warpgroups(target)) return 1;
   const int64_t threads = 32 * kernel.warps;
   return std::min((target.shared_bytes + kReserved) / (shared_bytes(kernel) + kReserved),
                   target.registers / (threads * register_use(kernel, kernel.warps).per_thread));
@@ -144,7 +151,9 @@ class Explanation {
     if (!options_.measured.empty()) return "measured";
     const int64_t most =
         std::min(target_.registers_per_thread, target_.registers / (32 * kernel_.warps));
-    return fmt::format("the fewest that hold the tiles: about {} of {} registers a thread",
+    const bool by_rows = has_warpgroups(target_) && kernel_.pass == Pass::forward;
+    return fmt::format("{}: about {} of {} registers a thread",
+                       by_rows ? "64 queries for four" : "the fewest that hold the tiles",
                        register_use(kernel_, kernel_.warps).per_thread, most);
   }
 
@@ -152,7 +161,7 @@ class Explanation {
     if (!options_.measured.empty()) return "measured on " + options_.measured;
     if (kernel_.tile == default_tile(options_.problem, kernel_.pass)) return "the contract's";
     if (kernel_.tile == first_tile(target_, options_.problem, kernel_.pass))
-      return "so that a warp has 32 queries";
+      return has_warpgroups(target_) ? "what two warpgroups hold" : "so that a warp has 32 queries";
     return asks_for_tile(options_) ? "as asked for" : "the largest that fits";
   }
 
@@ -162,9 +171,12 @@ class Explanation {
     if (!options_.measured.empty()) return "measured; shared memory: " + room;
     if (!target_.async_copies) return "copies are not in the background; shared memory: " + room;
     Kernel more = kernel_;
-    ++more.stages;
-    if (kernel_.stages == kMostStages)
-      return "the next visit's tiles arrive during this one; shared memory: " + room;
+    more.stages *= 2;
+    if (kernel_.stages > 1)
+      return fmt::format("tiles of the next {} during this one; shared memory: {}",
+                         kernel_.stages == 2 ? "visit arrive"
+                                             : fmt::format("{} visits arrive", kernel_.stages - 1),
+                         room);
     if (const int64_t ctas = residents(kernel_), fewer = residents(more); 0 < fewer && fewer < ctas)
       return fmt::format("so that {} CTAs run at once; shared memory: {}", ctas, room);
     return fmt::format("two would take {}; shared memory: {}", kib(shared_bytes(more)), room);
@@ -245,6 +257,8 @@ class Reasoning {
     std::optional<Examined> best;
     for (const int64_t stages : asked_or(options_.stages, stages_of(target_))) {
       for (const int64_t warps : asked_or(options_.warps, kWarps)) {
+        // A warpgroup has 64 queries of a forward.
+        if (has_warpgroups(target_) && pass_ == Pass::forward && warps != tile.q / 16) continue;
         const Program tried = with_parameters(program_, options_, {tile, stages, warps});
         Examined found = examine(to_string(tried), check_options());
         if (!found.faults.empty()) {
@@ -297,7 +311,7 @@ std::vector<ReasonOptions> choices(std::string_view sketch, std::string_view fil
   std::vector<ReasonOptions> all;
   for (const int64_t q : asked_or(options.tile.q, {64, 128}))
     for (const int64_t kv : asked_or(options.tile.kv, {32, 64, 128}))
-      for (const int64_t stages : asked_or(options.stages, {1, kMostStages}))
+      for (const int64_t stages : asked_or(options.stages, stages_of(find_target(options.target))))
         for (const int64_t warps : asked_or(options.warps, {4, 8})) {
           ReasonOptions one = options;
           one.tile = {q, kv};

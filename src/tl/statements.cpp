@@ -11,6 +11,39 @@ namespace verbatim::tl {
 
 void Statements::quote(Span at, const char* remark) { line("// {}{}", text_at(at), remark); }
 
+void Statements::parameters() {
+  line("using Element = {};  // param dtype = {}", element(), to_string(k_.dtype));
+  const std::pair<const char*, int64_t> parameters[] = {
+      {"HeadDim", k_.head_dim}, {"HeadDimV", k_.head_dim_v}, {"BM", k_.tile.q},
+      {"BN", k_.tile.kv},       {"stages", k_.stages},       {"warps", k_.warps}};
+  for (const auto& [parameter, value] : parameters)
+    line("constexpr int k{}{} = {};  // param {} = {}",
+         static_cast<char>(std::toupper(parameter[0])), parameter + 1, value, parameter, value);
+}
+
+void Statements::registration(const char* place, int arch, const std::string& arithmetic) {
+  line("const verbatim::cuda::Library verbatim_library{{");
+  const auto of = [&](const char* name) { return fmt::format("{}::{}", place, name); };
+  const std::pair<const char*, std::string> members[] = {
+      {"version", "verbatim::cuda::kLibraryVersion"},
+      {"name", fmt::format("\"tl.{}.{}\"", k_.target, pass())},
+      {"arithmetic", fmt::format("\"{}\"", arithmetic)},
+      {"mask", fmt::format("\"{}\"", k_.mask)},
+      {"arch", fmt::to_string(arch)},
+      {"pass", fmt::format("verbatim::Pass::{}", pass())},
+      {"dtype", fmt::format("verbatim::Dtype::{}", to_string(k_.dtype))},
+      {"head_dim", of("kHeadDim")},
+      {"head_dim_v", of("kHeadDimV")},
+      {"tile", fmt::format("{{{}, {}}}", of("kBM"), of("kBN"))},
+      {"shared_bytes", fmt::format("sizeof({})", of("Shared"))},
+      {"residents", of("residents")},
+      {"workspace_bytes", backward() ? of("workspace_bytes") : "nullptr"},
+      {"forward", backward() ? "nullptr" : of("launch")},
+      {"backward", backward() ? of("launch") : "nullptr"}};
+  for (const auto& [member, value] : members) line("    .{} = {},", member, value);
+  line("}};");
+}
+
 void Statements::define_copies() {
   for (const Step& step : k_.visit)
     if (is_staged(step)) define_copy(step);

@@ -27,6 +27,14 @@ class Statements : public Translation {
   /// The line of TL that what follows stands for.
   void quote(Span at, const char* remark = "");
 
+  /// What a program's parameters are in the code.
+  void parameters();
+  /// How the kernel that stands in `place` is loaded.
+  void registration(const char* place, int arch, const std::string& arithmetic);
+  static std::string reference(const Tensor& tensor);
+  void elementwise(const Step& step);
+  static std::string number(double value);
+
   /// The copies that the loop starts ahead, as lambdas.
   void define_copies();
   /// `first`: in front of the loop, whose first copies follow the last of these.
@@ -47,7 +55,6 @@ class Statements : public Translation {
     std::string at, stride, used;
   };
   Source source(const Tensor& tensor) const;
-  static std::string reference(const Tensor& tensor);
   void define_copy(const Step& step);
   void start_copies(const std::vector<Copies::Refill>& refills);
 
@@ -61,9 +68,7 @@ class Statements : public Translation {
   void compute(const Step& step);
   void hide(int tile, const char* value);
   void gemm(const Step& step);
-  void elementwise(const Step& step);
   void store(const Step& step);
-  static std::string number(double value);
 };
 
 }  // namespace verbatim::tl

@@ -67,6 +67,8 @@ class Translation {
   /// alone reads them; or null.
   const Step* folded() const;
 
+  [[noreturn]] void refuse(Span at, const char* what, const char* nearest) const;
+
   const Program& program_;
   const Kernel& k_;
   Copies copies_;
@@ -80,7 +82,6 @@ class Translation {
   void find_masked();
   /// Scales of heads reach scores by way of `scale`, and results behind the loop.
   void refuse_what_scales_miss() const;
-  [[noreturn]] void refuse(Span at, const char* what, const char* nearest) const;
 
   std::vector<bool> masked_;
   bool by_rows_;  // a product goes on in registers, so each warp has rows of its own

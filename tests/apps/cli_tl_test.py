@@ -251,7 +251,7 @@ class Tl(Tool):
             ),
             (
                 ["tl emit", self.reason("backward", target="h200"), "--output", self.path / "out"],
-                ["got h200", "nearest: a100"],
+                ["a backward is not translated for h200", "nearest: target a100"],
             ),
         ]:
             message = self.refusal(*words)

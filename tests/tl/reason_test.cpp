@@ -23,6 +23,7 @@ tl::ReasonOptions with_sizes(Sizes sizes, const char* target) {
 TileShape usual_tile(const tl::ReasonOptions& options, Pass pass) {
   const tl::Target& target = tl::find_target(options.target);
   const int64_t head_dim = options.problem.head_dim;
+  if (pass == Pass::forward && target.mma.warps > 1 && head_dim > 128) return {128, 128};
   if (pass == Pass::backward || target.mma.warps > 1 || head_dim > 128)
     return default_tile(options.problem, pass);
   return {128, head_dim > 64 || !target.async_copies ? 64 : 128};
@@ -51,6 +52,19 @@ TEST(Reason, CompletesEverySketchForEveryTarget) {
         }
       }
   EXPECT_GE(smaller, 8);
+}
+
+TEST(Reason, AWarpgroupHas64QueriesAndOthersCopyAhead) {
+  const auto kernel = [](Sizes sizes) {
+    const tl::ReasonOptions options = with_sizes(sizes, "h200");
+    return tl::examine(tl::reason(sketch("forward"), "f", options), {}).kernel;
+  };
+  EXPECT_EQ(kernel({64, 64}).warps, 12);
+  EXPECT_EQ(kernel({64, 64}).stages, 4);
+  for (const Sizes sizes : {Sizes{128, 128}, Sizes{192, 128}}) {
+    EXPECT_EQ(kernel(sizes).warps, 8);
+    EXPECT_EQ(kernel(sizes).stages, 2);
+  }
 }
 
 TEST(Reason, FewerStagesWhereMoreCtasRunAtOnce) {

@@ -245,11 +245,16 @@ __device__ void multiply(const Mma& mma, Sums& sums, const Tensor<Element, Layou
 
 // ---- Registers. Four lanes (a quad) hold a row of a product; a thread holds parts of kRows rows.
 
-/// A product ((2, 2), M, N) as (rows, columns) of this thread: ((2, M), (2, N)).
+/// A product ((2, 2), M, N) as (rows, columns) of this thread: ((2, M), (2, N)). One of wgmma,
+/// whose instruction has blocks of 8 columns, is ((2, 2, blocks), M, N).
 template <class Layout>
 __device__ auto rows_and_columns(const Layout& product) {
-  return make_layout(make_layout(get<0, 1>(product), get<1>(product)),
-                     make_layout(get<0, 0>(product), get<2>(product)));
+  const auto rows = make_layout(get<0, 1>(product), get<1>(product));
+  if constexpr (rank<0>(Layout{}) == 3) {
+    return make_layout(rows, make_layout(get<0, 0>(product), get<0, 2>(product), get<2>(product)));
+  } else {
+    return make_layout(rows, make_layout(get<0, 0>(product), get<2>(product)));
+  }
 }
 template <class Sums>
 __device__ auto by_rows(Sums& sums) {

@@ -1,0 +1,96 @@
+// The translation for Hopper: what it writes, and which programs it refuses by name.
+#include <gtest/gtest.h>
+
+#include "tl/programs.h"
+#include "verbatim/error.h"
+
+namespace verbatim::test {
+namespace {
+
+std::string forward(int64_t head_dim = 128, TileShape tile = {128, 128}) {
+  return tl::reason(sketch("forward"), "forward", reason_options(head_dim, "h200", tile));
+}
+
+/// What emit() says of a program that it does not translate.
+std::string refusal(const std::string& text) {
+  try {
+    tl::emit(text, "program", {});
+    return "translated";
+  } catch (const Error& error) {
+    EXPECT_FALSE(error.details().nearest.empty()) << error.what();
+    return error.what();
+  }
+}
+
+TEST(EmitSm90, WarpgroupsComputeWhatLanesHaveCopied) {
+  const tl::Emitted emitted = tl::emit(forward(), "forward", {});
+  EXPECT_EQ(emitted.arch, "90a");
+  size_t at = 0;
+  for (const char* part :
+       {"struct Shared : Walk<kGroups> {",
+        "// Allocate Q in shared (BM, HeadDim)\n  SharedTile<Element, kBM, kHeadDim> s_Q[2];",
+        "// Allocate K in shared (BN, HeadDim)\n  SharedTile<Element, kBN, kHeadDim> s_K[kStages];",
+        "// Copy Q (BM, HeadDim) in coordinate [L = block_idx] from global to shared\n    copy_in(",
+        "// Copy K (BN, HeadDim) in coordinate [L = i] from global to shared\n      copy_in(",
+        "// Copy V (BN, HeadDimV) in coordinate [L = i] from global to shared\n      copy_in(",
+        "// Wait V\n    wait_full(shared.of_V.full, walk.number() - 1);\n    clear_behind(",
+        "// Compute GEMM S, V and accumulate O\n    multiply(r_O, true, f_S, AcrossK(",
+        "if (!multiplied) multiply_carefully(r_O, f_S,",
+        "// for i = 0:N\n",
+        "// Wait K\n      wait_full(shared.of_K.full, walk.number());",
+        "// Compute GEMM Q, K^T and get S\n      turns.take();\n      multiply(r_S, false, AlongK(",
+        "if (beside)\n        multiply_factors();",
+        "turns.pass();\n      finish<1>(r_S);\n      leave(",
+        "// Compute Mask S\n      if (walk.cuts(",
+        "// Compute Softmax S with m and l\n      softmax(r_S, r_m, r_l, unit, decay);\n"
+        "      finish<0>(r_O);\n      if (later) leave_factors(beside),",
+        "rescale(r_O, decay);",
+        "round_to(f_S, r_S);",
+        "leave(shared.of_Q.empty, walk.chain());",
+        "turns.take();\n      if (beside) multiply_factors();\n      turns.pass();\n",
+        "complete(r_l);",
+        "// Copy O (BM, HeadDimV) in coordinate",
+        "turns.end();"}) {
+    at = emitted.source.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part;
+  }
+}
+
+TEST(EmitSm90, AChainsTileHasASecondBufferWhereThereIsRoom) {
+  EXPECT_NE(tl::emit(forward(), "f", {}).source.find("s_Q[2];"), std::string::npos);
+  tl::ReasonOptions wide = reason_options(192, "h200");
+  wide.problem.head_dim_v = 128;
+  const std::string text = tl::reason(sketch("forward"), "f", wide);
+  EXPECT_NE(tl::emit(text, "f", {}).source.find("s_Q[1];"), std::string::npos);
+}
+
+TEST(EmitSm90, RefusesByName) {
+  const std::string text = forward(64, {128, 64});
+  const auto with = [&](const std::string& from, const std::string& to) {
+    return refusal(replaced(text, from, to));
+  };
+  const std::string product = "  Compute GEMM S, V and accumulate O\n";
+  const std::string mask = "  Compute Mask S\n";
+  const std::string copy = "  Copy V (BN, HeadDimV) in coordinate [L = i] from global to shared";
+  const std::string unread =
+      replaced(replaced(text, copy, copy + " and get W\n" + copy), "Allocate V in shared",
+               "Allocate W in shared (BN, HeadDimV)\nAllocate V in shared");
+  for (const auto& [said, part] : {
+           std::pair{refusal(tl::reason(sketch("backward"), "b", reason_options(64, "h200"))),
+                     "a backward"},
+           {with("param warps = 8", "param warps = 4"), "not 64 for every four warps"},
+           {with("param stages = 4", "param stages = 3"), "no power of two"},
+           {refusal(forward(96, {128, 64})), "no multiple of 64"},
+           {refusal(forward(64, {64, 256})), "more than 128 columns"},
+           {refusal(forward(128, {128, 96})), "no 4 KiB of shared memory"},
+           {with(mask, "  Compute GEMM Q, K^T and accumulate S\n" + mask), "other than that"},
+           {with(mask, "  Compute Multiply O, 2 and get new O\n" + mask), "still added to"},
+           {with(product, product + "  Compute Multiply O, 2 and get new O\n"),
+            "a step behind the Reshape"},
+           {refusal(unread), "or on none"},
+       })
+    EXPECT_NE(said.find(part), std::string::npos) << said << "\n" << part;
+}
+
+}  // namespace
+}  // namespace verbatim::test
