@@ -313,9 +313,7 @@ PAGES = {
         "What does a call from Python cost?",
         "One tiny problem (16 tokens, one head), CPU time of the calling thread, the lowest tenth"
         ' of many calls. Rows with "native" take the way in C++'
-        " ([python.md](../python.md#what-a-call-costs)). The H200's other rows were measured while"
-        " that way went around PyTorch's dispatcher; today it goes through it and costs more, as on"
-        " the CPU.\n\n"
+        " ([python.md](../python.md#what-a-call-costs)).\n\n"
         "`bench/python_overhead.py --calls 3000 --runs 5 --json FILE` makes a table again, with"
         " `--device cuda` a GPU's. For the rows of the way in C++ build that first.",
         lambda: [*calls("cpu_python_overhead.json"), *calls("h200_python_overhead.json")],
