@@ -74,9 +74,7 @@ class Orders {
     for_each_variant([&](int64_t v) { variants_[v].usual = made(options_.order, variants_[v]); });
   }
 
-  const HeadOrder& usual(int32_t variant) const {
-    return *variants_[variant].usual;
-  }
+  const HeadOrder& usual(int32_t variant) const { return *variants_[variant].usual; }
 
   int32_t index(int32_t variant, size_t last) {
     Variant& v = variants_[variant];
