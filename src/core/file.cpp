@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -93,6 +94,17 @@ void write_file(const fs::path& path, const std::function<void(std::ostream&)>& 
 
 void write_file(const fs::path& path, std::string_view text) {
   write_file(path, [&](std::ostream& out) { out.write(text.data(), std::ssize(text)); });
+}
+
+std::string find_program(std::string_view name) {
+  const char* const path = std::getenv("PATH");
+  for (std::string_view left = path ? path : ""; !left.empty();) {
+    const size_t end = std::min(left.find(':'), left.size());
+    const std::string program = fmt::format("{}/{}", left.substr(0, end), name);
+    if (access(program.c_str(), X_OK) == 0) return program;
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return "";
 }
 
 }  // namespace verbatim

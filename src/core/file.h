@@ -1,4 +1,4 @@
-// Whole files, read with a bound and written all or not at all.
+// Whole files, read with a bound and written all or not at all; where programs are.
 #pragma once
 
 #include <cstddef>
@@ -26,5 +26,8 @@ void write_file(const std::filesystem::path& path, const std::function<void(std:
 void write_file(const std::filesystem::path& path, std::string_view text);
 /// Throws the Error(io) that write_file() would throw for a path it cannot write; writes nothing.
 void check_writable(const std::filesystem::path& path);
+
+/// The program of that name that the PATH leads to; "" if there is none.
+std::string find_program(std::string_view name);
 
 }  // namespace verbatim

@@ -9,11 +9,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/file.h"
 #include "dist/mpi.h"
 #include "verbatim/error.h"
 
@@ -24,11 +24,7 @@ constexpr const char* kOperation = "dist.launch";
 constexpr int kFailed = 3;
 
 std::string find_launcher() {
-  const char* const path = std::getenv("PATH");
-  for (const auto folder : std::views::split(std::string_view(path ? path : ""), ':')) {
-    const std::string file = std::string(folder.begin(), folder.end()) + "/mpirun";
-    if (access(file.c_str(), X_OK) == 0) return file;
-  }
+  if (std::string mpirun = find_program("mpirun"); !mpirun.empty()) return mpirun;
   throw Error(
       ErrorCode::unsupported, kOperation, "there is no launcher",
       {"world", "no mpirun on PATH", "Open MPI's (the package openmpi-bin)", "the engine replay"});

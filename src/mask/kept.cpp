@@ -33,7 +33,8 @@ class Kept {
   }
   Entry& add(const std::string& digest, const Mask& mask) {
     if (Entry* known = find(digest)) return *known;
-    return entries_.emplace_front(digest, mask, 0);
+    entries_.push_front({digest, mask, 0});
+    return entries_.front();
   }
   void trim() {
     std::ptrdiff_t without = std::ranges::count(entries_, 0, &Entry::owners);

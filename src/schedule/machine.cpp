@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <ranges>
 #include <vector>
 
 #include "core/file.h"
@@ -55,11 +54,14 @@ void for_each_field(M& m, F&& f) {
 /// The numbers behind the colon of `spec`, which commas separate.
 std::vector<double> numbers(std::string_view spec, const char* nearest) {
   std::vector<double> found;
-  for (const auto part : std::views::split(spec.substr(spec.find(':') + 1), ',')) {
-    const char* const end = part.data() + part.size();
-    const auto [stop, error] = std::from_chars(part.data(), end, found.emplace_back());
-    if (error != std::errc() || stop != end || !std::isfinite(found.back()) || found.back() < 0)
+  const char* at = spec.data() + spec.find(':');
+  const char* const end = spec.data() + spec.size();
+  while (at != end) {  // at the colon, or at a comma
+    const auto [stop, error] = std::from_chars(at + 1, end, found.emplace_back());
+    if (error != std::errc() || (stop != end && *stop != ',') || !std::isfinite(found.back()) ||
+        found.back() < 0)
       refuse(spec, nearest);
+    at = stop;
   }
   return found;
 }
@@ -68,7 +70,7 @@ std::vector<double> numbers(std::string_view spec, const char* nearest) {
 Machine resized(Machine machine, std::string_view spec) {
   constexpr double kMostWorkers = 1 << 20;
   const std::vector<double> counts = numbers(spec, "h200:132");
-  const double workers = counts.empty() ? 0 : counts[0];
+  const double workers = counts[0];
   if (counts.size() > 2 || workers < 1 || workers > kMostWorkers ||
       workers != std::floor(workers) || counts.back() == 0)
     refuse(spec, "h200:132");

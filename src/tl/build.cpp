@@ -6,9 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "core/file.h"
@@ -36,14 +34,7 @@ std::string gencode(const std::string& arch) {
 
 /// The nvcc of the PATH.
 std::string find_nvcc() {
-  const char* path = std::getenv("PATH");
-  std::string_view left = path ? path : "";
-  while (!left.empty()) {
-    const size_t end = std::min(left.find(':'), left.size());
-    const std::string program = std::string(left.substr(0, end)) + "/nvcc";
-    if (access(program.c_str(), X_OK) == 0) return program;
-    left.remove_prefix(std::min(end + 1, left.size()));
-  }
+  if (std::string nvcc = find_program("nvcc"); !nvcc.empty()) return nvcc;
   throw Error(ErrorCode::unsupported, kOperation, "there is no nvcc",
               {"PATH", "without it", "a CUDA toolkit's bin folder in it", "/usr/local/cuda/bin"});
 }
