@@ -36,7 +36,7 @@ test-gpu: build
 test-gpu-sanitize: build
 	tests/backend/cuda/sanitize.sh $(BUILD)/tests/gpu_test
 
-# A manylinux wheel with kernels for 8.0 and 9.0 and PTX: an hour of nvcc on two cores.
+# A manylinux wheel with kernels for 8.0 and 9.0 and PTX: ten minutes on two cores.
 # `make wheel CUDA=OFF`: for CPUs alone.
 wheel: CUDA := ON
 wheel: .cache/wheel/packages.txt
