@@ -1,0 +1,124 @@
+// Orders whose chains walk a group: in parts, evenly, by chunks of rows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "verbatim/error.h"
+#include "verbatim/schedule.h"
+
+namespace verbatim {
+namespace {
+
+// "/split:N": chains of a KV tile that visit equal shares of the group, to within one head.
+TEST(Orders, SplitAGroupInParts) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::causal(64, 64).variants().front(), TileShape{16, 32});
+  const auto heads_of = [&](const std::string& name, int32_t group) {
+    const auto order = make_order(Pass::backward, name, tiles, group);
+    std::vector<std::pair<int32_t, int32_t>> heads;  // first and last of each chain of KV tile 0
+    for (const Chain& chain : order->chains) {
+      if (chain.tile != 0) continue;
+      EXPECT_EQ(chain.addend, std::ssize(heads));
+      heads.emplace_back(order->runs[chain.run_begin].q_head,
+                         order->runs[chain.run_end - 1].q_head);
+    }
+    return heads;
+  };
+  using Heads = std::vector<std::pair<int32_t, int32_t>>;
+  for (const std::string name : {"descending", "shift"}) {
+    EXPECT_EQ(heads_of(name + "/split:2", 8), (Heads{{0, 3}, {4, 7}})) << name;
+    EXPECT_EQ(heads_of(name + "/split:4", 7), (Heads{{0, 1}, {2, 3}, {4, 5}, {6, 6}})) << name;
+    EXPECT_EQ(heads_of(name + "/split:9", 2), heads_of(name + "/split", 2)) << name;
+    EXPECT_EQ(heads_of(name, 2), (Heads{{0, 1}})) << name;
+  }
+  for (const char* name :
+       {"descending/split:", "descending/split:0", "descending/split:1", "descending/split:2x",
+        "descending/split2", "descending/split:-2", "descending/split:99999999999"}) {
+    EXPECT_THROW(make_order(Pass::backward, name, tiles, 8), Error) << name;
+  }
+  EXPECT_THROW(make_order(Pass::forward, "descending/split:2", tiles, 8), Error);
+}
+
+// "/even:N": a question in N parts, and of the answers that it is longer than as few as keep their
+// chains no longer than a part of it.
+TEST(Orders, SplitLongKvTilesInEvenParts) {
+  const Mask mask = masks::share_question(std::vector<int64_t>{32, 512, 64, 416});
+  const auto tiles = std::make_shared<const TileMap>(mask.variants().front(), TileShape{16, 32});
+  const auto parts_of = [&](const std::string& name, int32_t group) {
+    const auto order = make_order(Pass::backward, name, tiles, group);
+    std::vector<int32_t> parts(tiles->kv_tiles());
+    int64_t longest = 0, of_question = 0;
+    for (const Chain& chain : order->chains) {
+      parts[chain.tile] = chain.addends;
+      longest = std::max(longest, order->visits(chain));
+      if (chain.tile == 0) of_question = std::max(of_question, order->visits(chain));
+    }
+    EXPECT_EQ(longest, of_question) << name;
+    return parts;
+  };
+  // Rows that see each KV tile: 64; 32, 30, ..., 2; 4, 2; 26, 24, ..., 2.
+  std::vector<int32_t> parts = parts_of("descending/even:4", 8);
+  EXPECT_EQ(parts[0], 4);
+  EXPECT_EQ(parts[1], 2);  // 8 * 32 visits, of a part 4 * 32 = 2 * 64
+  EXPECT_EQ(parts[9], 1);  // 8 * 16
+  EXPECT_EQ(parts[8], 2);  // 8 * 18
+  EXPECT_EQ(parts.back(), 1);
+  parts = parts_of("right_to_left/even:8", 8);
+  EXPECT_EQ(parts[0], 8);
+  EXPECT_EQ(parts[1], 4);
+  EXPECT_EQ(parts[2], 4);  // 30 rows: of three heads 90 visits, of two 60
+  for (const int32_t count : parts_of("ascending/even:2", 2)) EXPECT_LE(count, 2);
+  for (const char* name : {"descending/even", "descending/even:", "descending/even:1",
+                           "descending/even:2x", "shift/even:2", "none/even:2"}) {
+    EXPECT_THROW(make_order(Pass::backward, name, tiles, 8), Error) << name;
+  }
+  EXPECT_THROW(make_order(Pass::forward, "descending/even:2", tiles, 8), Error);
+}
+
+// "/rows:N": all query heads of a chunk before the next chunk; addends are those without chunks.
+TEST(Orders, WalkAGroupInsideChunksOfRows) {
+  const std::vector<int64_t> docs{130, 70};
+  const auto tiles = std::make_shared<const TileMap>(
+      masks::causal_document(docs).variants().front(), TileShape{16, 32});
+  using Visit = std::array<int32_t, 3>;  // query head, query tile, addend
+  const auto visits_of_chain = [](const HeadOrder& order, size_t c) {
+    std::vector<Visit> visits;
+    for (int32_t r = order.chains[c].run_begin; r < order.chains[c].run_end; ++r) {
+      const verbatim::Run& run = order.runs[r];
+      for (int32_t i = 0; i < run.count; ++i)
+        visits.push_back({run.q_head, run.tile(i), run.addend_of(i)});
+    }
+    return visits;
+  };
+  for (const std::string suffix : {"", "/split:2", "/even:3"}) {
+    for (const std::string base : {"ascending", "descending", "right_to_left"}) {
+      SCOPED_TRACE(base + suffix);
+      const auto plain = make_order(Pass::backward, base + suffix, tiles, 5);
+      const auto chunked = make_order(Pass::backward, base + suffix + "/rows:48", tiles, 5);
+      ASSERT_EQ(plain->chains.size(), chunked->chains.size());
+      EXPECT_EQ(plain->row_addends, chunked->row_addends);
+      for (size_t c = 0; c < plain->chains.size(); ++c) {
+        // Three tiles a chunk; the second document starts with tile 9, and so does a chunk.
+        std::vector<Visit> expected = visits_of_chain(*plain, c);
+        const auto chunk = [&](const Visit& visit) {
+          const int32_t number = visit[1] < 9 ? visit[1] / 3 : 3 + (visit[1] - 9) / 3;
+          return base == "descending" ? -number : number;
+        };
+        std::ranges::stable_sort(expected, {}, [&](const Visit& visit) { return chunk(visit); });
+        EXPECT_EQ(visits_of_chain(*chunked, c), expected) << c;
+      }
+    }
+  }
+  for (const char* name :
+       {"descending/rows", "descending/rows:", "descending/rows:0", "descending/rows:-1",
+        "descending/rows:6x", "shift/rows:48", "none/rows:48", "descending/rows:48/split:2",
+        "descending/rows:48/rows:48"}) {
+    EXPECT_THROW(make_order(Pass::backward, name, tiles, 5), Error) << name;
+  }
+  EXPECT_THROW(make_order(Pass::forward, "descending/rows:48", tiles, 5), Error);
+}
+
+}  // namespace
+}  // namespace verbatim
