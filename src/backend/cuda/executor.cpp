@@ -273,8 +273,10 @@ const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, cons
   if (!found) refuse("arithmetic sm80 or sm90");
   if (arithmetic != found->arithmetic) refuse("arithmetic " + std::string(found->arithmetic));
   if (device_.arch < found->arch || device_.arch >= found->family) {
-    refuse(found->arch == 90 ? "a GPU of compute capability 9.0, or arithmetic sm80"
-                             : "a GPU of compute capability 8.0 or more");
+    const std::string least = fmt::format("{}.{}", found->arch / 10, found->arch % 10);
+    refuse(found->family > 100 ? fmt::format("a GPU of compute capability {} or more", least)
+           : own               ? fmt::format("a GPU of compute capability {}", least)
+                               : "a GPU of compute capability 9.0, or arithmetic sm80");
   }
   if (std::string missing = found->lacks(problem, tile); !missing.empty()) refuse(missing);
   const int64_t bytes = found->shared_bytes(problem, tile);
@@ -295,6 +297,8 @@ void CudaBackend::check(const Problem& problem) const {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const LoadedKernel* own = loaded(pass);
     if (pass == Pass::backward && !problem.has_backward()) continue;
+    // A library may be for a GPU that has no other kernels; check_plan() sees the other pass.
+    if (!own && !loaded_.empty()) continue;
     kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
            own ? own->library->tile : smallest);
   }
