@@ -113,6 +113,22 @@ TEST(Auto, StaggersWhatStartsTogether) {
   EXPECT_EQ(placement(masks::causal_sliding_window(8192, 8192, 1024)), "head_swizzled:2");
 }
 
+// Chains over blocks at random drift apart: as many heads side by side as leave their rows in L2.
+TEST(Auto, PutsFewHeadsSideBySideWhereRowsHaveGaps) {
+  const auto plan = [](int64_t q_heads, int64_t kv_heads, int64_t n, const std::string& placement) {
+    PlanOptions options = h200_options();
+    options.placement = placement;
+    return make_plan(problem_of(q_heads, kv_heads, n),
+                     masks::uniform_block_sparse(n, n, 128, 128, 0.5, 1, kv_heads), options);
+  };
+  // The rows of a query head of 16,384 tokens take 16.8 MB of the 36 MB of L2.
+  EXPECT_EQ(plan(64, 8, 16384, "auto").placement.name, "staggered:2");
+  EXPECT_EQ(plan(16, 16, 16384, "auto").placement.name, "staggered:4");
+  const Machine h200 = make_machine("h200");
+  EXPECT_LT(simulate(plan(64, 8, 16384, "auto"), h200).makespan,
+            0.85 * simulate(plan(64, 8, 16384, "staggered:8"), h200).makespan);
+}
+
 // Chains that rotate through a group are pieces where whole heads would leave workers idle.
 TEST(Auto, CutsWhatRotatesThroughAGroup) {
   const auto plan = [](int64_t q_heads, int64_t kv_heads, int64_t length) {
