@@ -29,8 +29,8 @@ bool unequal_rows(const TileMap& tiles) {
   return 2 * longest_row(tiles) * tiles.q_tiles() >= 3 * tiles.count();
 }
 
-/// Whether the rows that see a KV tile come in four stretches or more, in the mean. Chains that pass
-/// over different rows drift apart.
+/// Whether the rows that see a KV tile come in four stretches or more, in the mean. Chains that
+/// pass over different rows drift apart.
 bool has_gaps(const TileMap& tiles) {
   int64_t stretches = 0;
   for (int32_t kv_tile = 0; kv_tile < tiles.kv_tiles(); ++kv_tile) {
