@@ -101,7 +101,8 @@ std::string find_program(std::string_view name) {
   for (std::string_view left = path ? path : ""; !left.empty();) {
     const size_t end = std::min(left.find(':'), left.size());
     const std::string program = fmt::format("{}/{}", left.substr(0, end), name);
-    if (access(program.c_str(), X_OK) == 0) return program;
+    std::error_code none;
+    if (fs::is_regular_file(program, none) && access(program.c_str(), X_OK) == 0) return program;
     left.remove_prefix(std::min(end + 1, left.size()));
   }
   return "";

@@ -8,6 +8,7 @@ from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools"))
 import check_layers  # noqa: E402
+import draw_layers  # noqa: E402
 
 TREE = {
     "include/verbatim/low.h": "",
@@ -83,6 +84,23 @@ class Layers(unittest.TestCase):
         self.assertIn("a circle: verbatim_attn.high", found(module)[0])
         header = {"src/low/other.h": '#include "part.h"', "src/low/part.h": '#include "other.h"'}
         self.assertIn("a circle: src/low/", found(header)[0])
+
+
+class Picture(unittest.TestCase):
+    def test_shows_the_table_of_now(self):
+        drawn = (draw_layers.ROOT / "docs" / "layers.svg").read_text()
+        self.assertEqual(drawn, draw_layers.draw(), "run tools/draw_layers.py")
+
+    def test_leaves_out_what_another_arrow_implies(self):
+        table = {
+            "low": [],
+            "middle": ["low"],
+            "schedule.h": ["low", "middle"],
+            "schedule": ["middle"],
+        }
+        with mock.patch.object(check_layers, "SOURCES", table):
+            arrows = {"low": set(), "middle": {"low"}, "schedule": {"middle"}}
+            self.assertEqual(draw_layers.arrows(), arrows)
 
 
 if __name__ == "__main__":

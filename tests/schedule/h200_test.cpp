@@ -201,6 +201,30 @@ TEST(Machine, ComesBackFromJson) {
   EXPECT_EQ(small, make_machine("h200")) << "no more than these differ";
 }
 
+TEST(Machine, NumbersAreReadAsWritten) {
+  struct Case {
+    const char* spec;
+    double compute, reduce;
+  };
+  for (const Case& c : {Case{"paper:0,0", 0, 0}, Case{"paper:1,2", 1, 2},
+                        Case{"paper:.5,1e3", .5, 1000}, Case{"paper:1e-2,3.", .01, 3}}) {
+    const Machine machine = make_machine(c.spec);
+    EXPECT_EQ(machine.compute, c.compute) << c.spec;
+    EXPECT_EQ(machine.reduce, c.reduce) << c.spec;
+  }
+  for (const char* spec : {"paper:", "paper:,", "paper:1,", "paper:,1", "paper:1,,2", "paper:1;2",
+                           "paper:1,2x", "paper:1, 2", "paper:+1,2", "paper:1,-2", "paper:1,inf",
+                           "paper:nan,1", "paper:1e999,1", "paper:1,2,3", "paper:1,2,"})
+    try {
+      make_machine(spec);
+      ADD_FAILURE() << spec << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.details().argument, "machine") << spec;
+      EXPECT_EQ(e.details().got, spec);
+      EXPECT_EQ(e.details().nearest, "paper:1,1") << spec;
+    }
+}
+
 TEST(Machine, RefusesWhatItDoesNotKnow) {
   for (const char* spec :
        {"h100", "h200:", "h200:0", "h200:2.5", "h200:1048577", "h200:8,0", "h200:8,1,1", "paper:1",

@@ -1,0 +1,70 @@
+#include "core/file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace verbatim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with `first/tool` and `second/tool`, programs, and `text/tool`, which is none.
+class FindProgram : public testing::Test {
+ protected:
+  FindProgram() {
+    for (const char* folder : {"first", "second", "text"}) {
+      fs::create_directory(root_ / folder);
+      write_file(root_ / folder / "tool", "");
+    }
+    for (const char* folder : {"first", "second"})
+      fs::permissions(root_ / folder / "tool", fs::perms::owner_all);
+  }
+  ~FindProgram() override {
+    path_ ? setenv("PATH", path_->c_str(), 1) : unsetenv("PATH");
+    fs::remove_all(root_);
+  }
+
+  static fs::path make_root() {
+    std::string name = (fs::temp_directory_path() / "find_program.XXXXXX").string();
+    return mkdtemp(name.data());
+  }
+
+  const fs::path root_ = make_root();
+  const std::optional<std::string> path_ =
+      std::getenv("PATH") ? std::optional<std::string>(std::getenv("PATH")) : std::nullopt;
+};
+
+TEST_F(FindProgram, TakesTheFirstThatThePathLeadsTo) {
+  const std::string root = root_.string();
+  const std::string first = root + "/first", second = root + "/second", text = root + "/text";
+  struct Case {
+    std::string path, expected;
+  };
+  for (const Case& c : {
+           Case{first, first + "/tool"},
+           Case{first + ":" + second, first + "/tool"},
+           Case{second + ":" + first, second + "/tool"},
+           Case{root + "/none:" + second, second + "/tool"},
+           Case{second + ":", second + "/tool"},
+           Case{root + "/none", ""},
+           Case{"", ""},
+       }) {
+    setenv("PATH", c.path.c_str(), 1);
+    EXPECT_EQ(find_program("tool"), c.expected) << c.path;
+  }
+  setenv("PATH", (text + ":" + first).c_str(), 1);
+  EXPECT_EQ(find_program("tool"), first + "/tool") << "a file that cannot be run is none";
+  EXPECT_EQ(find_program("other"), "");
+  setenv("PATH", (root + ":" + first).c_str(), 1);
+  fs::create_directory(root_ / "tool");
+  EXPECT_EQ(find_program("tool"), first + "/tool") << "a folder is none";
+  unsetenv("PATH");
+  EXPECT_EQ(find_program("tool"), "");
+}
+
+}  // namespace
+}  // namespace verbatim

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Draws docs/layers.svg, the table of check_layers.py as a picture: python3 tools/draw_layers.py."""
+
+import check_layers
+from draw_docs import ROOT, Svg
+
+# Where a folder stands (column, row from the bottom), and what it does.
+BOXES = {
+    "apps": (2.2, 8, "the command line"),
+    "bench": (1, 7, "times plans"),
+    "c_api": (4.4, 7, "C; Python by it"),
+    "backend/cuda": (0.9, 6, "GPUs"),
+    "backend/cpu": (1.9, 6, "threads"),
+    "verbatim": (2.9, 6, "the facade"),
+    "dist": (3.9, 6, "ranks"),
+    "backend/tl": (6.6, 6, "interprets TL"),
+    "backend": (3.2, 5, "runs plans"),
+    "tl": (5.6, 5, "kernels as text"),
+    "schedule": (4, 4, "makes plans"),
+    "plan": (4, 3, "the waist: sums"),
+    "backend/reference": (0, 2, "double precision"),
+    "contract": (4, 2, "what fixes bits"),
+    "report": (7.3, 2, "pages, charts"),
+    "mask": (4, 1, "slices and tiles"),
+    "core": (4, 0, "dtypes, files"),
+}
+WIDTH, HEIGHT, ACROSS, DOWN = 116, 46, 122, 78
+LEFT, TOP = 10, 12
+
+
+def folder_of(row):
+    """The box of a row of the table."""
+    for prefix in ("backend/cuda", "schedule", "bench", "c_api"):
+        if row.startswith(prefix):
+            return prefix
+    return "c_api" if row == "c_dist" else row
+
+
+def arrows():
+    """What each folder includes, less what it reaches through another that it includes."""
+    direct = {}
+    for row, allowed in check_layers.SOURCES.items():
+        own = direct.setdefault(folder_of(row), set())
+        own.update(folder_of(other) for other in allowed)
+        own.discard(folder_of(row))
+    reached = {}
+    for folder, below in direct.items():  # those above come first in the table
+        reached[folder] = set(below).union(*(reached[other] for other in below))
+    return {
+        folder: {one for one in below if not any(one in reached[other] for other in below)}
+        for folder, below in direct.items()
+    }
+
+
+def corner(folder):
+    column, row, _ = BOXES[folder]
+    return LEFT + column * ACROSS, TOP + (8 - row) * DOWN
+
+
+def draw_arrow(svg, start, end):
+    (x, y), (to_x, to_y) = corner(start), corner(end)
+    to_x += WIDTH / 2
+    if BOXES[start][1] - BOXES[end][1] > 2:  # past the boxes between, beside them
+        side = x if to_x < x + WIDTH / 2 else x + WIDTH
+        way = f"M{side:g} {y + HEIGHT / 2:g}H{to_x:g}V{to_y - 6:g}"
+    else:
+        way = f"M{x + WIDTH / 2:g} {y + HEIGHT:g}L{to_x:g} {to_y - 6:g}"
+    svg.path(way, "mark", "stroke-width:1.2")
+    svg.path(f"M{to_x - 4:g} {to_y - 7:g}h8l-4 7z", "word")
+
+
+def draw():
+    if folders := set(arrows()) ^ set(BOXES):
+        raise SystemExit(f"draw_layers.py and check_layers.py differ in {sorted(folders)}")
+    svg = Svg(1028, TOP + 8 * DOWN + HEIGHT + 12, "Which folder includes which")
+    for start, below in arrows().items():
+        for end in sorted(below):
+            draw_arrow(svg, start, end)
+    for folder, (_, _, what) in BOXES.items():
+        x, y = corner(folder)
+        svg.rect(x, y, WIDTH, HEIGHT, "empty")
+        svg.text(
+            x + WIDTH / 2,
+            y + 19,
+            folder,
+            "word small" if len(folder) < 15 else "word tiny",
+            "middle",
+        )
+        svg.text(x + WIDTH / 2, y + 36, what, "tiny", "middle")
+    return svg.document()
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "layers.svg").write_text(draw())
