@@ -12,7 +12,8 @@ RESULTS = ROOT / "bench" / "results"
 
 STYLE = """
 text{font:13px ui-sans-serif,system-ui,"Segoe UI",Roboto,Helvetica,Arial,sans-serif;fill:#68737f}
-.word{fill:#1d2733;font-weight:600}.on{fill:#fff;font-size:12px}.small{font-size:12px}.tiny{font-size:11px}
+.word{fill:#1d2733;font-weight:600}.on{fill:#fff;font-size:12px}.small{font-size:12px}
+.tiny{font-size:11px}
 .paper{fill:#fdfcf9}.empty{fill:#f1efe9}.full{fill:#2a7f9e}.partial{fill:#67a9bc}
 .second{fill:#7a5ea8}.sum{fill-opacity:.5}.wait{fill:#d9483b;fill-opacity:.6}
 .grid{stroke:#e4e2dc}.mark{fill:none;stroke:#1d2733;stroke-width:2}

@@ -297,8 +297,6 @@ void CudaBackend::check(const Problem& problem) const {
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const LoadedKernel* own = loaded(pass);
     if (pass == Pass::backward && !problem.has_backward()) continue;
-    // A library may be for a GPU that has no other kernels; check_plan() sees the other pass.
-    if (!own && !loaded_.empty()) continue;
     kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
            own ? own->library->tile : smallest);
   }
