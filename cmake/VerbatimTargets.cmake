@@ -31,7 +31,7 @@ endfunction()
 
 # For programs whose own code takes no time, beside what the libraries do for them.
 function(verbatim_compile_fast name)
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 endfunction()
 
 # One GoogleTest executable, each of its tests a ctest test with the label `fast` or LABEL; with

@@ -51,9 +51,14 @@ class Emitter : Statements {
   }
 
  private:
+  /// Of the words.
+  const char* place() const {
+    return by_warpgroups() ? "verbatim::cuda::sm90::tl" : "verbatim::cuda::tiles";
+  }
+
   void head() {
-    line("// The {} of {} for {} (sm_{}), as `verbatim tl emit`", pass(), arithmetic_, k_.target,
-         gpu_.arch);
+    line("// The {} of {} for {} (sm_{}{}), as `verbatim tl emit`", pass(), arithmetic_, k_.target,
+         gpu_.arch, by_warpgroups() ? "a" : "");
     line(
         "// writes it: every block stands under its line of TL. A chain keeps a tile, `at`, and "
         "visits");
@@ -64,17 +69,19 @@ class Emitter : Statements {
     if (backward())
       for (const char* header : {"device/sums", "prepare_backward"})
         line("#include \"backend/cuda/{}.cuh\"", header);
+    if (by_warpgroups()) line("#include \"backend/cuda/sm90/tl/backward.cuh\"");
     blank();
-    line("namespace verbatim::cuda::tiles {{");
+    line("namespace {} {{", place());
     line("namespace {{");
     blank();
-    line("using Gpu = {};", e4m3() ? "Sm89" : gpu_.features);
+    if (!by_warpgroups()) line("using Gpu = {};", e4m3() ? "Sm89" : gpu_.features);
     parameters();
     line("constexpr int kThreads = 32 * kWarps;");
     blank();
   }
 
   void shared() {
+    if (by_warpgroups()) number_buffers();
     line("struct Shared {{");
     indent_ += 2;
     for (const Variable& v : k_.variables) {
@@ -82,16 +89,37 @@ class Emitter : Statements {
       quote(v.at);
       line("SharedTile<Element, {}> s_{}{};", extents(v), v.name, v.staged ? "[kStages]" : "");
     }
+    if (by_warpgroups()) line("uint64_t full[kBuffers];  // barriers of copies");
     line("Place at;");
     line("Visits<Pass::{}, kStages>::Slots visits;", pass());
     line("int32_t ended;");
     indent_ -= 2;
     line("}};");
+    if (by_warpgroups()) line("static_assert(sizeof(Shared) <= 227 * 1024);");
+    blank();
+    if (!by_warpgroups()) return;
+    define_maps();
+  }
+  /// Numbers of the first buffer of each tile that copies fill.
+  void number_buffers() {
+    std::string next = "0";
+    for (const Step* load : loads()) {
+      const Variable& v = var(load->out);
+      line("constexpr int of_{} = {};", v.name, next);
+      next = fmt::format("of_{} + {}", v.name, v.staged ? "kStages" : "1");
+    }
+    line("constexpr int kBuffers = {};", next);
+    line("static_assert(kBuffers <= 32);  // bits of `phases`");
     blank();
   }
 
   void chain() {
-    line("__device__ __forceinline__ void do_chain(const {}& p, Shared& shared) {{", params());
+    if (by_warpgroups()) {
+      line("__device__ __forceinline__ void do_chain(const {}& p, const Maps& maps,", params());
+      line("                                         uint32_t& phases, Shared& shared) {{");
+    } else {
+      line("__device__ __forceinline__ void do_chain(const {}& p, Shared& shared) {{", params());
+    }
     indent_ = 2;
     line("const Place& at = shared.at;");
     line("Visits<Pass::{}, kStages> visits(at, shared.visits);", pass());
@@ -110,6 +138,9 @@ class Emitter : Statements {
     for (const auto& [mma, split] : products())
       if (e4m3())
         line("const {}OfE4m3<Gpu, {}> {};", mma == "mma" ? "Scores" : "Result", split.rows, mma);
+      else if (by_warpgroups())
+        line("const Product<Element, {}, {}, {}> {};", columns_of(mma), split.rows, split.columns,
+             mma);
       else
         line("const Product<Gpu, Element, {}, {}> {};", split.rows, split.columns, mma);
     blank();
@@ -135,6 +166,14 @@ class Emitter : Statements {
     blank();
   }
 
+  /// "kBN" of the products (BM, BN).
+  std::string columns_of(const std::string& product) const {
+    const auto has = [&](const Variable& v) {
+      return v.memory == Memory::registers && v.shape.size() == 2 && mma(v) == product;
+    };
+    return columns(*std::ranges::find_if(k_.variables, has));
+  }
+
   void allocate_registers() {
     for (const Variable& v : k_.variables) {
       if (v.memory != Memory::registers) continue;
@@ -147,11 +186,13 @@ class Emitter : Statements {
 
   void entry() {
     line("__global__ __launch_bounds__(kThreads) void kernel(");
-    line("    const __grid_constant__ {} p) {{", params());
-    line("  extern __shared__ __align__(128) unsigned char memory[];");
+    line("    const __grid_constant__ {} p{}) {{", params(),
+         by_warpgroups() ? ", const __grid_constant__ Maps maps" : "");
+    line("  extern __shared__ __align__({}) unsigned char memory[];", by_warpgroups() ? 1024 : 128);
     line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
-    line("  for (start(shared.at); next_chain<Pass::{}>(shared.at, p);) do_chain(p, shared);",
-         pass());
+    if (by_warpgroups()) begin_copies();
+    line("  for (start(shared.at); next_chain<Pass::{}>(shared.at, p);) do_chain(p, {}shared);",
+         pass(), by_warpgroups() ? "maps, phases, " : "");
     line(
         "  if (ends_given_up(p.hand_off, shared.ended)) destroy_results(p, threadIdx.x, "
         "kThreads);");
@@ -167,19 +208,32 @@ class Emitter : Statements {
     }
     line("cudaError_t launch(const {}& p, const Start& start) {{", params());
     if (backward()) {
-      line("  const cudaError_t status =");
+      line("  {}cudaError_t status =", by_warpgroups() ? "" : "const ");
       line("      prepare_backward<{}>(p, start.empty_rows, start.stream);",
            k_.dtype == Dtype::bf16 ? "__nv_bfloat16" : "__half");
-      line("  if (status != cudaSuccess) return status;");
+      if (!by_warpgroups()) line("  if (status != cudaSuccess) return status;");
+    }
+    if (by_warpgroups()) {
+      line("  Maps maps;");
+      make_maps();
     }
     line("  return launch_blocks(kernel, start.workers, kThreads, sizeof(Shared), start.together,");
-    line("                       start.stream, p);");
+    line("                       start.stream, p{});", by_warpgroups() ? ", maps" : "");
     line("}}");
     blank();
     line("}}  // namespace");
-    line("}}  // namespace verbatim::cuda::tiles");
+    line("}}  // namespace {}", place());
     blank();
-    registration("verbatim::cuda::tiles", gpu_.arch, arithmetic_);
+    registration(place(), gpu_.arch, arithmetic_);
+  }
+
+  /// Barriers of copies: next_chain() begins with one that shows them to all threads.
+  void begin_copies() {
+    line("  uint32_t phases = 0;  // of copies: the parity of the next of each buffer");
+    line("  if (threadIdx.x == 0) {{");
+    line("    init(shared.full, 1);");
+    line("    ptx::fence_barrier_init();");
+    line("  }}");
   }
 
   const Gpu& gpu_;
@@ -201,8 +255,9 @@ Emitted emit(std::string_view text, std::string_view file, const CheckOptions& o
   const std::string arithmetic = arithmetic_of(found);
   const Gpu& gpu = gpu_of(found.kernel.target);
   const bool hopper = gpu.arch == 90;  // its own instructions are those of sm_90a alone
+  const bool in_roles = hopper && found.kernel.pass == Pass::forward;
   return {pass + "_" + found.kernel.target,
-          hopper ? emit_sm90(found, arithmetic) : Emitter(found, arithmetic).run(), arithmetic,
+          in_roles ? emit_sm90(found, arithmetic) : Emitter(found, arithmetic).run(), arithmetic,
           fmt::format("{}{}", gpu.arch, hopper ? "a" : "")};
 }
 

@@ -69,13 +69,6 @@ class Emitter : Statements {
   std::string tile_of(int v) const {
     return fmt::format("use(shared.s_{}, {})", var(v).name, use_of(v));
   }
-  /// "kBN" of a tile (BM, BN).
-  std::string columns(const Variable& v) const {
-    const std::string both = extents(v);
-    return both.substr(both.find(' ') + 1);
-  }
-  /// A tensor's name in Maps.
-  static std::string member(const Tensor& tensor) { return reference(tensor).substr(2); }
 
   void refuse_other_loops() const;
   void head();
@@ -98,7 +91,6 @@ class Emitter : Statements {
 };
 
 void Emitter::refuse_other_loops() const {
-  if (backward()) refuse(k_.visit.front().at, "a backward", "target a100 or l40s");
   for (const Variable& v : k_.variables) {
     if (v.shape[0] == "BM" && v.rows != kRows * k_.warps / 4)
       refuse(v.at, "a tile whose queries are not 64 for every four warps", "warps = BM / 16");
@@ -166,10 +158,6 @@ void Emitter::head() {
 }
 
 void Emitter::shared() {
-  std::string maps;
-  for (const std::vector<Step>* steps : {&k_.before, &k_.visit})
-    for (const Step& step : *steps)
-      if (step.kind == Step::Kind::load) maps += (maps.empty() ? "" : ", ") + member(*step.tensor);
   line("struct Shared : Walk<kGroups> {{");
   indent_ += 2;
   for (const Variable& v : k_.variables) {
@@ -184,11 +172,7 @@ void Emitter::shared() {
   line("static_assert(sizeof(Shared) <= 227 * 1024);");
   line("using Tiling = Decoded<Shared, kBM, kBN>;");
   blank();
-  line("/// What tiles are loaded by.");
-  line("struct Maps {{");
-  line("  CUtensorMap {};", maps);
-  line("}};");
-  blank();
+  define_maps();
 }
 
 /// Each side of the Reshape has a lane: the buffers of one are free before those of the other.
@@ -442,18 +426,7 @@ void Emitter::entry() {
   line("cudaError_t launch(const ForwardParams& p, const Start& start) {{");
   line("  Maps maps;");
   line("  cudaError_t status = cudaSuccess;");
-  for (const std::vector<Step>* steps : {&k_.before, &k_.visit})
-    for (const Step& step : *steps) {
-      if (step.kind != Step::Kind::load) continue;
-      const char* whose = step.tensor->queries ? "q" : "kv";
-      line("  if (status == cudaSuccess)");
-      line(
-          "    status = make_map<Element>(maps.{0}, {1}, p.sizes, p.sizes.{2}_len, "
-          "p.sizes.{2}_heads,",
-          member(*step.tensor), reference(*step.tensor), whose);
-      line("                               {}, {});", columns(var(step.out)), rows(var(step.out)));
-    }
-  line("  if (status != cudaSuccess) return status;");
+  make_maps();
   line("  return launch_blocks(kernel, start.workers, kThreads, sizeof(Shared), start.together,");
   line("                       start.stream, p, maps);");
   line("}}");

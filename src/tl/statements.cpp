@@ -44,6 +44,37 @@ void Statements::registration(const char* place, int arch, const std::string& ar
   line("}};");
 }
 
+std::vector<const Step*> Statements::loads() const {
+  std::vector<const Step*> all;
+  for (const std::vector<Step>* steps : {&k_.before, &k_.visit})
+    for (const Step& step : *steps)
+      if (step.kind == Step::Kind::load && step.tensor->columns) all.push_back(&step);
+  return all;
+}
+
+void Statements::define_maps() {
+  std::string maps;
+  for (const Step* load : loads()) maps += (maps.empty() ? "" : ", ") + member(*load->tensor);
+  line("/// What tiles are loaded by.");
+  line("struct Maps {{");
+  line("  CUtensorMap {};", maps);
+  line("}};");
+  blank();
+}
+
+void Statements::make_maps() {
+  for (const Step* load : loads()) {
+    const char* whose = load->tensor->queries ? "q" : "kv";
+    line("  if (status == cudaSuccess)");
+    line(
+        "    status = make_map<Element>(maps.{0}, {1}, p.sizes, p.sizes.{2}_len, "
+        "p.sizes.{2}_heads,",
+        member(*load->tensor), reference(*load->tensor), whose);
+    line("                               {}, {});", columns(var(load->out)), rows(var(load->out)));
+  }
+  line("  if (status != cudaSuccess) return status;");
+}
+
 void Statements::define_copies() {
   for (const Step& step : k_.visit)
     if (is_staged(step)) define_copy(step);
@@ -68,12 +99,30 @@ void Statements::define_copy(const Step& step) {
   line("const auto copy_{} = [&](int ahead) {{", var(step.out).name);
   const Source from = source(*step.tensor);
   line("  if (const Visit next = visits.at(ahead); next.exists())");
+  if (by_warpgroups()) {
+    indent_ += 4;
+    copy_by_map(step, "visits.buffer(ahead)");
+    indent_ -= 4;
+    line("}};");
+    return blank();
+  }
   line("    copy_in<Gpu, kThreads>(shared.s_{}[visits.buffer(ahead)],", var(step.out).name);
   line("                           {}, {},", from.at, from.stride);
   line("                           {});", from.used);
   if (background()) line("  cp_async_fence();");
   line("}};");
   blank();
+}
+
+void Statements::copy_by_map(const Step& step, const std::string& buffer) {
+  const Tensor& tensor = *step.tensor;
+  const bool kept = tensor.kept(k_.pass);
+  const std::string& tile = var(step.out).name;
+  const bool one = buffer.empty();
+  line("copy_in(shared.s_{0}{1}, shared.full[of_{0}{2}], maps.{3},", tile,
+       one ? "" : "[" + buffer + "]", one ? "" : " + " + buffer, member(tensor));
+  line("        {}.at, {}.{}, at.b);", kept ? "at" : "next",
+       kept || !tensor.queries ? "at" : "next", tensor.queries ? "q_head" : "kv_head");
 }
 
 void Statements::start_copies(const std::vector<Copies::Refill>& refills) {
@@ -154,6 +203,7 @@ void Statements::emit(const Step& step) {
 }
 
 void Statements::load(const Step& step) {
+  if (by_warpgroups()) return copy_by_map(step, "");
   const Source from = source(*step.tensor);
   line("copy_in<Gpu, kThreads>({}, {}, {},", name(step.out), from.at, from.stride);
   line("                       {});", from.used);
@@ -204,13 +254,24 @@ void Statements::reduce(const Step& step) {
 bool Statements::of_v(const Step& reduce) { return std::string_view(reduce.tensor->name) == "dV"; }
 
 void Statements::wait(const Step& step) {
-  if (background()) line("cp_async_wait<{}>();", copies_.pending(step));
+  const Variable& tile = var(step.a);
+  const char* whose = tile.staged ? "visits.at(0)" : "at";
+  if (by_warpgroups()) {
+    line("await({}, shared.full, phases, of_{}{},", name(step.a), tile.name,
+         tile.staged ? " + visits.buffer(0)" : "");
+    line("      {}.used);", whose);
+  } else if (background()) {
+    line("cp_async_wait<{}>();", copies_.pending(step));
+  }
   if (const Step* careful = product_by(step.a)) {
     line("// In a cut tile a zero of {} may meet a NaN or an infinity that it does not see.",
          var(careful->a).name);
     line("const bool careful_{} = __syncthreads_or(", var(step.a).name);
-    line("    {}nonfinite<Gpu, kThreads>({}));",
-         var(step.a).staged ? "visits.at(0).is_cut() && " : "", name(step.a));
+    const char* cut = tile.staged ? "visits.at(0).is_cut() && " : "";
+    if (by_warpgroups())
+      line("    {}nonfinite({}, {}.used));", cut, name(step.a), whose);
+    else
+      line("    {}nonfinite<Gpu, kThreads>({}));", cut, name(step.a));
   } else {
     line("__syncthreads();");
   }

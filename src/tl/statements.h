@@ -32,6 +32,13 @@ class Statements : public Translation {
   /// How the kernel that stands in `place` is loaded.
   void registration(const char* place, int arch, const std::string& arithmetic);
   static std::string reference(const Tensor& tensor);
+  /// The loads of tiles, in front of the loop and in it.
+  std::vector<const Step*> loads() const;
+  /// A tensor's name in Maps.
+  static std::string member(const Tensor& tensor) { return reference(tensor).substr(2); }
+  /// struct Maps, of what TMA copies; and in `launch`, how they are made.
+  void define_maps();
+  void make_maps();
   void elementwise(const Step& step);
   static std::string number(double value);
 
@@ -55,6 +62,8 @@ class Statements : public Translation {
     std::string at, stride, used;
   };
   Source source(const Tensor& tensor) const;
+  /// What TMA copies; `buffer`: of a tile that has several.
+  void copy_by_map(const Step& step, const std::string& buffer);
   void define_copy(const Step& step);
   void start_copies(const std::vector<Copies::Refill>& refills);
 

@@ -58,9 +58,10 @@ std::string Translation::text_at(const std::vector<Statement>& statements, Span 
 std::optional<Translation::Split> Translation::split_of(const Variable& v) const {
   std::optional<Split> best;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int64_t rows = k_.warps; rows > 0; rows = by_rows_ ? 0 : rows - 1) {
-    const int64_t columns = k_.warps / rows;
-    if (rows * columns != k_.warps || v.rows % (16 * rows) || v.cols % (16 * columns)) continue;
+  const int64_t block = by_warpgroups() ? 64 : 16, all = by_warpgroups() ? k_.warps / 4 : k_.warps;
+  for (int64_t rows = all; rows > 0; rows = by_rows_ ? 0 : rows - 1) {
+    const int64_t columns = all / rows;
+    if (rows * columns != all || v.rows % (block * rows) || v.cols % (block * columns)) continue;
     const int64_t reads = v.rows / rows + v.cols / columns;
     if (reads < least) least = reads, best = {rows, columns};
   }
@@ -185,10 +186,38 @@ void Translation::refuse_what_scales_miss() const {
   }
 }
 
+void Translation::refuse_what_warpgroups_miss() const {
+  for (const int64_t head_dim : {k_.head_dim, k_.head_dim_v})
+    if (head_dim != 64 && head_dim != 128)
+      refuse({}, "a backward of other head dims than 64 and 128", "--head-dim 128");
+  constexpr int64_t kSpan = 64, kMostRows = 256;  // of a swizzle and of a TMA box
+  for (const Variable& v : k_.variables)
+    if (v.shape.size() == 2 && (v.rows % kSpan != 0 || v.cols % kSpan != 0 || v.rows > kMostRows))
+      refuse(v.at, "a tile whose sides are no multiples of 64 up to 256", "tiles of 64 and 128");
+  if (shared_bytes(k_) + 1024 > find_target(k_.target).shared_bytes)
+    refuse(k_.visit.front().at, "tiles that leave no 1 KiB of shared memory", "fewer stages");
+  std::vector<const Tensor*> copied;
+  for (const std::vector<Step>* steps : {&k_.before, &k_.visit})
+    for (const Step& load : *steps) {
+      if (load.kind != Step::Kind::load || !load.tensor->columns) continue;
+      const auto waits = [&](const Step& s) {
+        return s.kind == Step::Kind::wait && s.a == load.out;
+      };
+      if (std::ranges::count_if(k_.before, waits) != (steps == &k_.before) ||
+          std::ranges::count_if(k_.visit, waits) != (steps == &k_.visit))
+        refuse(load.at, "a Copy without one Wait, on its side of the loop",
+               "one Wait for each Copy");
+      if (std::ranges::count(copied, load.tensor) > 0)
+        refuse(load.at, "a second Copy of a tensor", "one");
+      copied.push_back(load.tensor);
+    }
+}
+
 void Translation::refuse_what_is_missing() const {
   if (!last_product() || !first_of(k_.visit, Step::Kind::wait))
     refuse({}, "a loop without a Copy of a tile and a product", "one that has both");
   if (e4m3()) refuse_what_scales_miss();
+  if (by_warpgroups()) refuse_what_warpgroups_miss();
   for (const Step& step : k_.after)
     if (step.kind == Step::Kind::store && !e4m3() &&
         var(step.a).rows * var(step.a).cols * 2 > shared_bytes(k_) - kPlaceBytes)
@@ -200,7 +229,10 @@ void Translation::refuse_what_is_missing() const {
   for (const Variable& v : k_.variables) {
     if (v.memory != Memory::registers) continue;
     if (v.shape.size() == 2 && !split_of(v))
-      refuse(v.at, "a tile that the warps cannot share in blocks of 16 x 16", "fewer warps");
+      refuse(v.at,
+             by_warpgroups() ? "a tile that warpgroups cannot share in blocks of 64 x 64"
+                             : "a tile that the warps cannot share in blocks of 16 x 16",
+             "fewer warps");
     if (mma(v).empty()) refuse(v.at, "one number a row of no tile", "numbers of a tile's rows");
   }
   for (const std::vector<Step>* steps : {&k_.before, &k_.visit, &k_.after})

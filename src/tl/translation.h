@@ -31,8 +31,15 @@ class Translation {
   std::string rows(const Variable& v) const { return extent(v.shape[0], v.rows); }
   /// "kBM, kHeadDim", or "kBM" of one number a row.
   std::string extents(const Variable& v) const;
+  /// "kBN" of a tile (BM, BN).
+  std::string columns(const Variable& v) const {
+    const std::string both = extents(v);
+    return both.substr(both.find(' ') + 1);
+  }
   bool backward() const { return k_.pass == Pass::backward; }
   bool background() const { return find_target(k_.target).async_copies; }
+  /// Whether warpgroups share products as warps do elsewhere: a backward for Hopper.
+  bool by_warpgroups() const { return backward() && find_target(k_.target).mma.warps > 1; }
   bool e4m3() const { return k_.dtype == Dtype::e4m3; }
   /// The dtype of tiles in shared memory, in the code.
   const char* element() const;
@@ -44,7 +51,7 @@ class Translation {
   }
   static const Step* first_of(const std::vector<Step>& steps, Step::Kind kind);
 
-  /// Warps along the rows of a product, and along its columns.
+  /// Warps, or warpgroups, along the rows of a product, and along its columns.
   struct Split {
     int64_t rows, columns;
   };
@@ -77,11 +84,13 @@ class Translation {
   static std::string extent(const std::string& of, int64_t value);
   static std::string text_at(const std::vector<Statement>& statements, Span at);
   /// By rows where a product goes on in registers; else what reads least of its factors. Nothing
-  /// when none is in blocks of 16 x 16.
+  /// when none is in blocks of 16 x 16, or of warpgroups 64 x 64.
   std::optional<Split> split_of(const Variable& v) const;
   void find_masked();
   /// Scales of heads reach scores by way of `scale`, and results behind the loop.
   void refuse_what_scales_miss() const;
+  /// What only a backward by warpgroups lacks.
+  void refuse_what_warpgroups_miss() const;
 
   std::vector<bool> masked_;
   bool by_rows_;  // a product goes on in registers, so each warp has rows of its own

@@ -11,6 +11,10 @@ std::string forward(int64_t head_dim = 128, TileShape tile = {128, 128}) {
   return tl::reason(sketch("forward"), "forward", reason_options(head_dim, "h200", tile));
 }
 
+std::string backward(int64_t head_dim = 128, TileShape tile = {0, 0}) {
+  return tl::reason(sketch("backward"), "backward", reason_options(head_dim, "h200", tile));
+}
+
 /// What emit() says of a program that it does not translate.
 std::string refusal(const std::string& text) {
   try {
@@ -64,6 +68,67 @@ TEST(EmitSm90, AChainsTileHasASecondBufferWhereThereIsRoom) {
   EXPECT_NE(tl::emit(text, "f", {}).source.find("s_Q[1];"), std::string::npos);
 }
 
+TEST(EmitSm90, ABackwardIsThatOfOtherTargetsWithTilesByTma) {
+  const std::string source = tl::emit(backward(), "b", {}).source;
+  size_t at = 0;
+  for (const char* part :
+       {"namespace verbatim::cuda::sm90::tl {",
+        "constexpr int of_K = 0;",
+        "constexpr int of_dO = of_Q + kStages;",
+        "uint64_t full[kBuffers];",
+        "const Product<Element, kBN, 1, 2> mma_BM_BN;",
+        "const Product<Element, kHeadDim, 2, 1> mma_BN_HeadDim;",
+        "copy_in(shared.s_Q[visits.buffer(ahead)], shared.full[of_Q + visits.buffer(ahead)], "
+        "maps.q,"
+        "\n              next.at, next.q_head, at.b);",
+        "copy_in(shared.s_K, shared.full[of_K], maps.k,\n          at.at, at.kv_head, at.b);",
+        "continue_keys<kBN, kHeadDim, Element>(",
+        "await(shared.s_K, shared.full, phases, of_K,",
+        "nonfinite(shared.s_K, at.used));",
+        "await(shared.s_Q[visits.buffer(0)], shared.full, phases, of_Q + visits.buffer(0),\n"
+        "          visits.at(0).used);",
+        "copy_Q(3);",
+        "put(mma_BM_BN, r_dS, shared.s_dS);\n    __syncthreads();",
+        "multiply(mma_BN_HeadDimV, r_dV, AcrossK(shared.s_P),",
+        "add_rows<kBM, kHeadDim, Element>(",
+        "begin_keys(p, at);",
+        "end_keys(p, at);",
+        "init(shared.full, 1);",
+        "next_chain<Pass::backward>(shared.at, p);) do_chain(p, maps, phases, shared);",
+        "make_map<Element>(maps.dout, p.dout, p.sizes, p.sizes.q_len, p.sizes.q_heads,\n"
+        "                               kHeadDimV, kBM);",
+        "start.stream, p, maps);"}) {
+    at = source.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part;
+  }
+  EXPECT_EQ(source.find("cp_async"), std::string::npos);
+}
+
+TEST(EmitSm90, ABackwardRefusesByName) {
+  const std::string wait = "Wait V  // for its copy in the background\n";
+  const std::string again =
+      "Copy V (BN, HeadDimV) in coordinate [L = block_idx] from global to shared and get W\n";
+  const std::string twice = "  Wait dO  // for its copy in the background\n";
+  for (const auto& [said, part] : {
+           std::pair{refusal(backward(96)), "other head dims than 64 and 128"},
+           {refusal(backward(64, {320, 64})), "no multiples of 64 up to 256"},
+           {refusal(replaced(backward(64, {64, 64}), "warps = 4", "warps = 8")),
+            "blocks of 64 x 64"},
+           {refusal(replaced(replaced(backward(), wait, ""), twice, "  " + wait + twice)),
+            "a Copy without one Wait"},
+           {refusal(replaced(backward(), twice, twice + twice)), "a Copy without one Wait"},
+           {refusal(replaced(replaced(backward(64, {64, 64}), wait, again + wait + "Wait W\n"),
+                             "Allocate V in shared",
+                             "Allocate W in shared (BN, HeadDimV)\nAllocate V in shared")),
+            "a second Copy of a tensor"},
+       })
+    EXPECT_NE(said.find(part), std::string::npos) << said << "\n" << part;
+  tl::ReasonOptions mla = reason_options(192, "h200");
+  mla.problem.head_dim_v = 128;
+  EXPECT_NE(refusal(tl::reason(sketch("backward"), "b", mla)).find("other head dims"),
+            std::string::npos);
+}
+
 TEST(EmitSm90, RefusesByName) {
   const std::string text = forward(64, {128, 64});
   const auto with = [&](const std::string& from, const std::string& to) {
@@ -76,9 +141,7 @@ TEST(EmitSm90, RefusesByName) {
       replaced(replaced(text, copy, copy + " and get W\n" + copy), "Allocate V in shared",
                "Allocate W in shared (BN, HeadDimV)\nAllocate V in shared");
   for (const auto& [said, part] : {
-           std::pair{refusal(tl::reason(sketch("backward"), "b", reason_options(64, "h200"))),
-                     "a backward"},
-           {with("param warps = 8", "param warps = 4"), "not 64 for every four warps"},
+           std::pair{with("param warps = 8", "param warps = 4"), "not 64 for every four warps"},
            {with("param stages = 4", "param stages = 3"), "no power of two"},
            {refusal(forward(96, {128, 64})), "no multiple of 64"},
            {refusal(forward(64, {64, 256})), "more than 128 columns"},

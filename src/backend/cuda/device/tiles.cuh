@@ -271,12 +271,18 @@ __device__ auto places(const Mma& mma) {
 
 /// Columns that all warps of a product make at once.
 template <class Mma>
-inline constexpr int kAcross = 16 * size<2>(typename Mma::ThrLayoutVMNK{});
+inline constexpr int kAcross = decltype(tile_size<1>(Mma{}))::value;
+/// From one pair of a thread's columns to the next. Warps take blocks of 8 in turns; in wgmma those
+/// of four warps lie side by side.
+template <class Mma>
+inline constexpr int kApart = size<0>(typename Mma::ThrLayoutVMNK{}) > 32
+                                  ? 8
+                                  : 8 * size<2>(typename Mma::ThrLayoutVMNK{});
 
-/// One number a row of this thread's part of products with kRows rows.
+/// One number a row of this thread's part of products with kRows rows: two of what is made at once.
 template <int kRows, class Mma>
 __device__ auto numbers(const Mma&) {
-  return make_tensor<float>(Int<kRows / (8 * size<1>(typename Mma::ThrLayoutVMNK{}))>{});
+  return make_tensor<float>(Int<2 * kRows / decltype(tile_size<0>(Mma{}))::value>{});
 }
 
 /// result = f(a, b) of every element; b is a tile, or one number a row.
@@ -324,11 +330,11 @@ __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, con
   auto values = by_rows(scores);
   const auto at = places<kRows, kCols>(mma);
   constexpr int kColumns = size<1>(decltype(values){}) / 2;  // pairs of a row
-  constexpr int kApart = 8 * size<2>(typename Mma::ThrLayoutVMNK{});
+  constexpr int kStep = kApart<Mma>;
   static_assert(kColumns <= 32);
   // Bit n: the first of pair n is in front of column `end`.
   const auto in_front = [](int32_t first, int32_t end) {
-    const int32_t count = min(max((end - first + kApart - 1) / kApart, 0), kColumns);
+    const int32_t count = min(max((end - first + kStep - 1) / kStep, 0), kColumns);
     return static_cast<uint32_t>((uint64_t{1} << count) - 1);
   };
   CUTE_UNROLL

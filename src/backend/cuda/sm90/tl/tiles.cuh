@@ -60,12 +60,12 @@ struct SharedTile {
   alignas(1024) Element data[kRows * kCols];
 
   /// (kRows, kCols)
-  __device__ auto rows() {
+  __host__ __device__ auto rows() {
     return make_tensor(make_smem_ptr(data), tile_to_shape(GMMA::Layout_K_SW128_Atom<Element>{},
                                                           Shape<Int<kRows>, Int<kCols>>{}));
   }
   /// (kCols, kRows)
-  __device__ auto transposed() {
+  __host__ __device__ auto transposed() {
     return make_tensor(make_smem_ptr(data),
                        tile_to_shape(GMMA::Layout_MN_SW128_Atom<Element>{},
                                      Shape<Int<kCols>, Int<kRows>>{}, cute::Step<_2, _1>{}));
