@@ -1,6 +1,7 @@
 """The four papers' list: complete, made through the other commands, resumed, and its page current.
 Needs neither PyTorch nor a GPU."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -145,26 +146,88 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     assert sorted(names) == ["flex", "flex", "verbatim", "verbatim TL", "verbatim shift"]
 
 
-def test_an_entry_is_made_with_others_that_hold_its_cases(tmp_path):
-    def saved(name, *q_lens):
-        rows = [{"set": "dense", "name": "case", "provider": "verbatim", "status": "ok",
-                 "reason": "", "problem": {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 16,
-                                           "q_len": q_len}, "mask": {"name": "full", "params": {}},
-                 "forward": None, "backward": {"ms": 1.0, "tflops": q_len}} for q_len in q_lens]  # fmt: skip
-        part = {"command": "bench", "device": {"name": "card"}, "commit": "", "results": rows}
-        made = {"command": "papers", "parts": [{"words": ["bench.py"], "result": part}]}
-        (tmp_path / name).write_text(json.dumps(made if "papers" in name else part))
+def saved_cases(path, words, *rows, **of_row):
+    """A result of the cases that `words` choose, a row for each pair of a case's number and a
+    provider."""
+    cases = bench.chosen_cases(bench.parser().parse_args(words.split()))
+    made = [{"set": case.set, "name": case.name, "provider": provider, "status": "ok", "reason": "",
+             "problem": case.problem._asdict(), "forward": None,
+             "mask": {"name": case.mask.name, "params": json.loads(case.mask.spec).get("params", {})},
+             "backward": {"ms": 1.0, "tflops": case.problem.q_len}, **of_row}
+            for number, provider in rows for case in [cases[number]]]  # fmt: skip
+    result = {"command": "bench", "device": {"name": "card"}, "commit": "", "results": made}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**result, "arguments": words.split()}))
 
-    (tmp_path / "papers").mkdir()
-    entry = registry.Entry("re:fig3", "", "", "gpu", (("bench.py",),), ("papers/a.json", "b.json"),
-                           lambda row: row["problem"]["q_len"] > 1, "lines")  # fmt: skip
+
+def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_them(tmp_path):
+    words = "--set dense --match hd128.full.(512|1024)$ --providers verbatim,flex"
+    entry = registry.Entry(
+        "re:fig3", "", "", "gpu", (("bench.py", *words.split(), "DEVICE"),),
+        ("papers/a.json", "b.json"), lambda row: row["mask"]["name"] == "full", "lines",
+    )  # fmt: skip
     assert document.state(entry, tmp_path) == "to be run"
-    saved("papers/a.json", 1, 2)
+    both = "--set dense --match hd128.(full|causal).(512|1024)$"  # causal first, not the entry's
+    saved_cases(tmp_path / "papers" / "a.json", both, (0, "flex"), (2, "flex"), (2, "verbatim"))
+    assert document.state(entry, tmp_path) == "2 of 4"
+    assert "512 to 512 TFLOP/s, 1 case" in views.compared(
+        dataclasses.replace(entry, over=(("verbatim", "magi"),)), evidence.parts(entry, tmp_path)
+    )
+    saved_cases(tmp_path / "papers" / "re_fig3.cut0.json", both, (3, "flex"), status="unsupported")
+    assert document.state(entry, tmp_path) == "3 of 4"
+    saved_cases(tmp_path / "papers" / "re_fig3.cut1.json", both, (3, "verbatim"), status="error")
+    assert document.state(entry, tmp_path) == "3 of 4"
+    saved_cases(tmp_path / "b.json", both, (3, "verbatim"))
     assert document.state(entry, tmp_path) == "made"
-    assert "2 to 2 TFLOP/s, 1 case" in views.compared(entry, evidence.parts(entry, tmp_path))
-    saved("b.json", 8)
-    assert document.state(entry, tmp_path) == "made in part"
-    assert "2 to 8 TFLOP/s, 2 cases" in views.compared(entry, evidence.parts(entry, tmp_path))
+
+
+def test_orders_kernels_and_numbers_of_passes_are_told_apart(tmp_path):
+    commands = ("bench --set dense --match hd64.full.512 --order shift DEVICE",
+                "bench --set dense --match hd64.full.512 --kernel f.so DEVICE",
+                "bench --set dense --match hd64.full.512 --order auto DEVICE",
+                "tune --set gqa DEVICE")  # fmt: skip
+    entry = registry.Entry(
+        "re:fig4", "", "", "gpu", tuple(tuple(line.split()) for line in commands), view="lines"
+    )
+    plain = "--set dense --match hd64.full.512"
+    saved_cases(tmp_path / "papers" / "re_fig4.a.json", plain, (0, "verbatim"))
+    assert evidence.counts(entry, evidence.parts(entry, tmp_path)) == (1, 4)
+    for name, more in (("b", ["--order", "shift"]), ("c", ["--kernel", "f.so"])):
+        path = tmp_path / "papers" / f"re_fig4.{name}.json"
+        saved_cases(path, plain, (0, "verbatim"))
+        made = json.loads(path.read_text())
+        path.write_text(json.dumps({**made, "arguments": ["bench", *plain.split(), *more]}))
+    assert evidence.counts(entry, evidence.parts(entry, tmp_path)) == (3, 4)
+    tuned = {"command": "tune", "arguments": ["tune", "--set", "gqa", "--device", "cuda"],
+             "results": []}  # fmt: skip
+    (tmp_path / "papers" / "re_fig4.d.json").write_text(json.dumps(tuned))
+    assert document.state(entry, tmp_path) == "made"
+
+
+def test_deviation_is_of_gradients_and_by_the_number_of_passes(tmp_path):
+    words = "--set dense --match hd64.full.512 --batch 1 --repeats"
+    entry = registry.Entry(
+        "re:fig6", "", "", "gpu", view="deviation",
+        commands=tuple(("bench.py", *words.split(), n, "DEVICE") for n in ("10", "1000")),
+    )  # fmt: skip
+    deviation = {"o": 9.0, "dq": 0.5, "dk": 0.25, "dv": 0.0}
+    saved_cases(tmp_path / "papers" / "re_fig6.10.json", words + " 10", (0, "verbatim"),
+                bits={"repeats": 10, "deviation": deviation})  # fmt: skip
+    assert document.state(entry, tmp_path) == "1 of 2"
+    saved_cases(tmp_path / "papers" / "re_fig6.1000.json", words + " 1000", (0, "verbatim"),
+                bits={"repeats": 1000, "deviation": {**deviation, "dk": 0.75}})  # fmt: skip
+    assert document.state(entry, tmp_path) == "made"
+    said = document.line(entry, tmp_path)
+    assert "by passes: verbatim 0.5 in 10, 0.75 in 1000 (card" in said
+    drawn = views.VIEWS["deviation"].html(entry, evidence.parts(entry, tmp_path))
+    assert drawn.count("0.75") == 1 and ">9<" not in drawn
+
+
+def test_every_figure_that_was_made_has_a_picture():
+    for entry in registry.ENTRIES.values():
+        of = evidence.parts(entry, RESULTS)
+        if of and ":fig" in entry.name:
+            assert "<svg" in document.html(entry, of), entry.name
 
 
 def test_libraries_lie_where_the_command_is_given(tmp_path, monkeypatch):

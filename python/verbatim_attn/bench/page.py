@@ -193,6 +193,29 @@ def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value:
     return _figure(title, left + _WIDTH, height, marks)
 
 
+def stacks(title: str, bars: dict[str, dict[str, float]], colours: dict[str, str]) -> str:
+    """A bar a case, its parts side by side, from 0 to the right. Empty without bars."""
+    if not bars:
+        return ""
+    top = max(sum(parts.values()) for parts in bars.values()) or 1.0
+    left, step, height = 8 + 6.8 * max(map(len, bars)), 22, 22 * len(bars) + 8
+    marks = []
+    for i, (name, parts) in enumerate(bars.items()):
+        x = left
+        marks.append(
+            f'<text class="label" x="{left - 8:.1f}" y="{step * i + 20}" '
+            f'text-anchor="end">{escape(name)}</text>'
+        )
+        for part, y in parts.items():
+            width = y / top * (_WIDTH - 24)
+            marks.append(
+                f'<rect x="{x:.1f}" y="{step * i + 8}" width="{width:.1f}" height="16" '
+                f'fill="{colours[part]}"><title>{escape(part)} {y:.4g}</title></rect>'
+            )
+            x += width
+    return _figure(title, left + _WIDTH, height, marks)
+
+
 def _figure(title: str, width: float, height: int, marks: list[str]) -> str:
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg width="{width:.0f}" '

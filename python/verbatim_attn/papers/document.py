@@ -28,20 +28,19 @@ python -m verbatim_attn.papers NAME --page FILE     # its picture or table, from
 ```
 
 Written by `python -m verbatim_attn.papers --markdown docs/papers.md`; every number is read from \
-`bench/results`, where `papers/NAME.json` (the colon written `_`) is what the command made. Cards \
-differ from the papers', so ratios are compared, not rates. The last column is a person's, \
-from `bench/results/papers/judged.json`.
+`bench/results`, where `papers/NAME.json` (the colon written `_`) is what the command made. \
+"3 of 9:" says how many of the rows that the commands ask for were tried, whatever file holds \
+them. Cards differ from the papers', so ratios are compared, not rates. The last column is a \
+person's, from `bench/results/papers/judged.json`.
 """
 
 
 def state(entry: Entry, folder: Path) -> str:
-    """In a word or two: whether there is a result."""
-    if evidence.parts(entry, folder):
-        own, shared = evidence.own_files(entry, folder), evidence.shared_files(entry, folder)
-        whole = own or {path.parent.name for path in shared} == {"papers"}  # of other entries
-        cut = any(".cut" in path.name for path in (*own, *shared))
-        return "made" if whole and not cut else "made in part"
-    return "to be run" if entry.commands else "-"
+    """In a few words: whether there is a result, and how much of it."""
+    if not (of := evidence.parts(entry, folder)):
+        return "to be run" if entry.commands else "-"
+    has, wants = evidence.counts(entry, of)
+    return "made" if has == wants else f"{has} of {wants}"
 
 
 def line(entry: Entry, folder: Path) -> str:
@@ -96,7 +95,7 @@ def markdown(folder: Path) -> str:
             if entry.paper == paper:
                 made = state(entry, folder)
                 ours = line(entry, folder) or made
-                ours = f"in part: {ours}" if made == "made in part" else ours
+                ours = f"{made}: {ours}" if " of " in made else ours
                 verdict = _filled(judged["entries"].get(entry.name, ""), folder)
                 cells = [
                     f"`{entry.name}` {entry.title}",

@@ -7,12 +7,14 @@ other entries, rows of its cases do.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 from .._errors import Refused
-from ..bench import report
+from ..bench import __main__ as bench
+from ..bench import registry, report, workloads
 from .registry import Entry, Row
 
 Part = dict[str, Any]
@@ -56,22 +58,79 @@ def rows(of: list[Part]) -> list[Row]:
         result = part["result"]
         if result.get("command") != "bench":
             continue
-        words = part["words"]
-        order = words[words.index("--order") + 1] if "--order" in words else ""
-        of_ours = " TL" if "--kernel" in words else f" {order}" if order else ""
         for row in report.rows_of([result]):
-            name = row["provider"] + (of_ours if row["provider"] == "verbatim" else "")
-            problem, run = row["problem"], _run(result)
-            key = (
-                run,
-                name,
-                row["mask"]["name"],
-                json.dumps(row["mask"].get("params")),
-                tuple(problem[k] for k in ("batch", "q_heads", "kv_heads", "q_len", "head_dim")),
-            )
+            name, run = _named(row, part["words"]), _run(result)
+            key = (run, *_kind(row["mask"], row["problem"], name))
             if key not in found or (found[key]["status"] != "ok" and row["status"] == "ok"):
                 found[key] = {**row, "provider": name, "run": run}
     return list(found.values())
+
+
+def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
+    """How much of an entry has been tried, and how much its commands ask for: a row of a benchmark
+    counts, and a whole other command. A row that says why it has no time was tried, but for an
+    error."""
+    by_repeats = entry.view == "deviation"  # whose rows differ by the number of passes alone
+    tried: set[Any] = set()
+    for part in of:
+        words, result = part["words"], part["result"]
+        if result.get("command") == "bench":
+            times = _last(words, "--repeats", "") if by_repeats else ""
+            tried |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
+                      for r in report.rows_of([result]) if r["status"] != "error"}  # fmt: skip
+    has = wants = 0
+    for command in entry.commands:
+        words = list(itertools.takewhile(lambda word: word != "DEVICE", command))
+        asked = _asked(words, _last(words, "--repeats", "") if by_repeats else "")
+        wants += len(asked) or 1
+        whole = any(part["words"][: len(words)] == words for part in of)
+        has += len(asked & tried) if asked else whole
+    return has, wants
+
+
+def _asked(words: list[str], times: str) -> set[Any]:
+    """The rows that a benchmark makes; none of another command."""
+    kind, *rest = words
+    if kind == "bench.py":
+        a = bench.parser().parse_args(rest)
+        names = [provider.name for provider in registry.chosen(a.providers)]
+    elif kind == "bench":
+        cases = {"--set": _last(rest, "--set", ""), "--match": _last(rest, "--match", "")}
+        a = bench.parser().parse_args([word for pair in cases.items() for word in pair])
+        names = [_of_ours(words)]
+    else:
+        return set()
+    return {(*_kind(_described(case), case.problem._asdict(), name), times)
+            for case in bench.chosen_cases(a) for name in names}  # fmt: skip
+
+
+def _last(words: list[str], option: str, otherwise: str) -> str:
+    """The value of an option, the last where there are several."""
+    values = [value for name, value in itertools.pairwise(words) if name == option]
+    return values[-1] if values else otherwise
+
+
+def _described(case: workloads.Case) -> dict[str, Any]:
+    spec = json.loads(case.mask.spec)
+    return {"name": case.mask.name, "params": spec.get("params", spec)}
+
+
+def _named(row: Row, words: list[str]) -> str:
+    return _of_ours(words) if row["provider"] == "verbatim" else str(row["provider"])
+
+
+def _of_ours(words: list[str]) -> str:
+    """The name of what a command measured of this library."""
+    if "--kernel" in words:
+        return "verbatim TL"
+    order = _last(words, "--order", "auto")
+    return "verbatim" if order == "auto" else f"verbatim {order}"
+
+
+def _kind(mask: dict[str, Any], problem: dict[str, Any], provider: str) -> tuple[Any, ...]:
+    """What makes two rows the same measurement, whatever ran it."""
+    sizes = tuple(problem[k] for k in ("batch", "q_heads", "kv_heads", "q_len", "head_dim"))
+    return provider, mask["name"], json.dumps(mask.get("params")), sizes
 
 
 def _run(result: dict[str, Any]) -> tuple[str, str]:

@@ -121,6 +121,10 @@ def _where(**wanted: Any) -> Callable[[Row], bool]:
 
 
 FA3 = "flash_attn_3,flash_attn_3:deterministic"
+_EVERY_MODE = ",".join(
+    ("verbatim,verbatim:unordered,flex", FA3)
+    + tuple(f"torch:{name},torch:{name}:deterministic" for name in ("flash", "cudnn", "efficient"))
+)
 MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
 SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
@@ -130,8 +134,10 @@ _SPARSE = (
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json")  # fmt: skip
-LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json")
-BLOCKS = tuple(f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig19"))
+LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json", "papers/longca_lengths.*.json")
+BLOCKS = tuple(
+    f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig4", "fig19")
+)
 DENSE = ("h200_peers.json", "h200_peers_sdpa.json", "h200_peers_torch.json")
 
 _DASH = (
@@ -177,10 +183,8 @@ _DASH = (
     Entry("dash:table1", "gradient deviation",
           "kernels without order differ from run to run, ordered"
           " ones do not", "gpu",
-          tuple(tuple(f"bench.py --set dense --match hd128.*{mask}.*4096 --repeats {n} --providers"
-                      f" verbatim,verbatim:unordered,{FA3},torch:flash,torch:flash:deterministic,"
-                      "torch:cudnn,flex DEVICE".split())
-                for mask in ("full", "causal") for n in (10, 1000)), view="deviation"),
+          tuple(tuple(f"bench.py --set dense --match hd128.*4096 --batch 1 --repeats {n} --providers"
+                      f" {_EVERY_MODE} DEVICE".split()) for n in (10, 1000)), view="deviation"),
 )  # fmt: skip
 
 
@@ -193,7 +197,7 @@ def _masked(number: int, masks: str) -> Entry:
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s --heads {heads}", MASKED)
               for name in names for heads in ("64:8", "64:64")),
-        STATIC, _where(set="longca", mask=names), "lines", _FLEX,
+        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _FLEX,
     )  # fmt: skip
 
 
@@ -355,7 +359,8 @@ _RE = (
           " little of what is reserved", "gpu", (_bench("--set mqa", _MQA),),
           ("papers/re_table1*.json",), view="memory", over=_NAIVE, axis="memory forward"),
     Entry("re:tuner", "section 2.4: the autotuner", "measured choices beat fixed ones", "gpu",
-          tuple(_tool(f"tune --set {name} DEVICE") for name in ("dense", "gqa", "masks")),
+          tuple(_tool(f"tune --set {cases} DEVICE")
+                for cases in ("dense --match hd128.*4096", "gqa", "masks")),
           view="tuned"),
 )  # fmt: skip
 

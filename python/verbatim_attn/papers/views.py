@@ -19,6 +19,7 @@ AXES = {
     "memory backward": "backward, peak GiB allocated",
     "block": "block, forward and backward",
 }
+_GRADIENTS = ("dq", "dk", "dv")
 _MODEL = {"plan": (2, 3.0, 1.0)}  # heads, compute and reduction of a visit in registry._plan
 
 
@@ -111,16 +112,29 @@ def _cases(found: list[float]) -> str:
 # A block and its parts
 
 
+_PARTS = ("attention_forward", "attention_backward", "ffn", "other")
+
+
 def _blocks(entry: Entry, of: list[Part]) -> str:
     found = [row for row in rows(of) if row.get("block")]
-    parts = ("attention_forward", "attention_backward", "ffn", "other")
     slowest: dict[str, float] = {}
     for row in found:
         slowest[row["name"]] = max(slowest.get(row["name"], 0.0), row["block"]["ms"])
-    lines = [[row["name"], row["provider"], f"{slowest[row['name']] / row['block']['ms']:.3f}",
-              *(f"{row['block']['parts_ms'][part] / row['block']['ms']:.2f}" for part in parts)]
+
+    def gain(row: Row) -> float:
+        return slowest[row["name"]] / row["block"]["ms"]
+
+    colours, parts = page.colours_of(row["provider"] for row in found), page.colours_of(_PARTS)
+    gains = page.dots("speed-up of a block over the slowest attention", found, colours, gain)
+    bars = {f"{row['name']}, {row['provider']}": row["block"]["parts_ms"] for row in found}
+    lines = [[row["name"], row["provider"], f"{gain(row):.3f}",
+              *(f"{row['block']['parts_ms'][part] / row['block']['ms']:.2f}" for part in _PARTS)]
              for row in found]  # fmt: skip
-    return page.numbers(["block", "attention", "speed-up", *parts], lines)
+    return (
+        page.key(colours) + page.figures([gains])
+        + page.key(parts) + page.figures([page.stacks("ms of a block", bars, parts)])
+        + page.numbers(["block", "attention", "speed-up", *_PARTS], lines)
+    )  # fmt: skip
 
 
 # Plans, masks, lengths, perplexity
@@ -164,14 +178,18 @@ def _mask_line(entry: Entry, of: list[Part]) -> str:
 
 
 def _length_html(entry: Entry, of: list[Part]) -> str:
-    lines = []
-    for part in of:
-        r = part["result"]
-        lines += [[r["source"], str(2 ** int(n)), f"{share:.4f}", f"{r['share_of_tokens'][n]:.4f}"]
-                  for n, share in r["share_of_documents"].items()]  # fmt: skip
-    return page.numbers(
-        ["distribution", "tokens from", "share of documents", "share of tokens"], lines
-    )
+    shares = [(part["result"], int(n)) for part in of for n in part["result"]["share_of_documents"]]
+    colours = page.colours_of(result["source"] for result, _ in shares)
+    charts = []
+    for kind in ("documents", "tokens"):
+        points = [{"provider": result["source"], "problem": {"q_len": 2**n},
+                   "y": result[f"share_of_{kind}"][str(n)]} for result, n in shares]  # fmt: skip
+        title = f"share of {kind}, by length from n to 2 n - 1 tokens"
+        charts.append(page.chart(title, points, colours, lambda point: point["y"]))
+    lines = [[result["source"], str(2**n), f"{result['share_of_documents'][str(n)]:.4f}",
+              f"{result['share_of_tokens'][str(n)]:.4f}"] for result, n in shares]  # fmt: skip
+    columns = ["distribution", "tokens from", "share of documents", "share of tokens"]
+    return page.key(colours) + page.figures(charts) + page.numbers(columns, lines)
 
 
 def _length_line(entry: Entry, of: list[Part]) -> str:
@@ -249,20 +267,24 @@ def _deviation_html(entry: Entry, of: list[Part]) -> str:
                         row["name"],
                         row["provider"],
                         str(bits["repeats"]),
-                        *(f"{bits['deviation'].get(g, math.nan):.2g}" for g in ("dq", "dk", "dv")),
+                        *(f"{bits['deviation'].get(g, math.nan):.2g}" for g in _GRADIENTS),
                     ]
                 )
     return page.numbers(["case", "provider", "passes", "dQ", "dK", "dV"], lines)
 
 
 def _deviation_line(entry: Entry, of: list[Part]) -> str:
-    most: dict[str, float] = {}
+    """Of every provider its gradients' largest, by the number of passes."""
+    most: dict[str, dict[int, float]] = {}
     for part in of:
         for row in part["result"]["results"]:
-            if bits := row.get("bits"):
-                largest = max(bits["deviation"].values())
-                most[row["provider"]] = max(most.get(row["provider"], 0.0), largest)
-    return "largest: " + ", ".join(f"{name} {x:.2g}" for name, x in most.items()) if most else ""
+            if (bits := row.get("bits")) and row["status"] == "ok":
+                largest = max(bits["deviation"][gradient] for gradient in _GRADIENTS)
+                found = most.setdefault(row["provider"], {})
+                found[bits["repeats"]] = max(found.get(bits["repeats"], 0.0), largest)
+    said = (name + " " + ", ".join(f"{x:.2g} in {n}" for n, x in sorted(found.items()))
+            for name, found in most.items())  # fmt: skip
+    return "largest of a gradient, by passes: " + "; ".join(said) if most else ""
 
 
 def _memory_html(entry: Entry, of: list[Part]) -> str:
