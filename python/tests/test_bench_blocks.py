@@ -62,3 +62,41 @@ def test_peers_get_the_blocks(monkeypatch):
     assert providers.Flex._block_mask(grouped, "cpu", 2).shape == (1, 4, 256, 256)
     wide = _block_case(masks.UniformBlockSparse(128, 128, density=0.5), 2, 2)
     assert "blocks of 64" in provider.supports(wide, "cuda")
+
+
+def test_flashinfer_gets_the_blocks_of_every_kv_head(monkeypatch):
+    """With its wrapper's interface in the place of its kernels: the forward of unequal blocks."""
+    torch = pytest.importorskip("torch")
+
+    class Wrapper:
+        def __init__(self, workspace):
+            assert workspace.dtype == torch.uint8
+
+        def plan(self, shown, q_sizes, k_sizes, q_heads, kv_heads, head_dim, q_data_type):
+            assert (shown.shape[0], q_sizes.shape[0], k_sizes.shape[0], head_dim) == (2, 2, 2, 16)
+            assert (q_heads, kv_heads, q_data_type) == (4, 2, torch.bfloat16)
+            rows = [one.repeat_interleave(a, 0).repeat_interleave(b, 1)
+                    for one, a, b in zip(shown, q_sizes, k_sizes, strict=True)]  # fmt: skip
+            self.rows = torch.stack(rows).repeat_interleave(q_heads // kv_heads, 0)
+
+        def run(self, q, k, v):  # (heads, length, dim)
+            return torch.nn.functional.scaled_dot_product_attention(
+                q[None], k[None], v[None], self.rows[None], enable_gqa=True
+            )[0]
+
+    module = types.ModuleType("flashinfer.sparse")
+    module.VariableBlockSparseAttentionWrapper = Wrapper
+    for made in (types.ModuleType("flashinfer"), module):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    from verbatim_attn.bench import check, run
+
+    mask = masks.VariableBlockSparse((0, 70, 130, 200), (0, 3, 100, 160, 200), density=0.6, seed=1)
+    case = workloads.Case("given", mask.name, Problem(1, 4, 2, 200, 200, 16, 16, "bf16"), mask)
+    provider = registry.known()["flashinfer:sparse"]
+    assert provider.available() is None and provider.supports(case, "cuda") is None
+    tensors = check.inputs(case, "cpu")
+    passes = run.Passes(provider, case, "cpu", tensors)
+    passes.both()
+    assert set(passes.last) == {"o"}
+    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+    assert "no mask but blocks" in provider.supports(_block_case(masks.Causal(), 4, 2), "cuda")
