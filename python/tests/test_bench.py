@@ -113,9 +113,13 @@ def test_sets_have_unique_names_and_masks_of_their_length():
     assert len(documents) == 12 and all(case.area > 0 for case in documents)
     chosen = workloads.Choice(seqlens=(64,), heads=((4, 2), (2, 1)), head_dims=(32,), batch=3)
     assert [(case.name, *case.problem[:4]) for case in workloads.cases("mqa", chosen)] == [
-        (f"{q}:{kv} {mask} 64", 3, q, kv, 64)
+        (f"{q}:{kv} {mask} 64 hd32", 3, q, kv, 64)
         for q, kv in ((4, 2), (2, 1)) for mask in ("causal", "full")
     ]  # fmt: skip
+    several = workloads.Choice(seqlens=(512, 640), heads=((4, 2), (2, 1)), head_dims=(64, 128))
+    for name in ("dense", "gqa", "mqa", "longca", "sparse"):
+        cases = workloads.cases(name, several)
+        assert len({case.name for case in cases}) == len(cases) >= 16, name
     names = {case.mask.name for case in workloads.cases("longca", workloads.Choice())}
     assert len(names) == 12
 

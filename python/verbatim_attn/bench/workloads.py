@@ -130,17 +130,17 @@ def _listed(name: str, choice: Choice) -> Iterator[Case]:
     """A set of SETS whose masks are not drawn: every combination of its lists."""
     listed = LISTS["sets"][name]
     each = {**listed["each"], "mask": [*map(_mask, _entries(listed["each"]["mask"]))]}
-    for key, asked in (
-        ("seqlen", choice.seqlens), ("head_dim", choice.head_dims), ("heads", choice.heads)
-    ):  # fmt: skip
-        if asked:
-            each[key] = asked
+    asked = {"head_dim": choice.head_dims, "heads": choice.heads, "seqlen": choice.seqlens}
+    each |= {key: values for key, values in asked.items() if values}
+    said = {"head_dim": "hd{head_dim}", "heads": "{heads}", "seqlen": "{seqlen}"}
+    added = [said[key] for key in asked if asked[key] and key not in listed["name"]]
+    template = " ".join([listed["name"], *added])  # names stay unique
     for values in itertools.product(*each.values()):
         chosen = dict(zip(each, values, strict=True))
         dim, length, mask = chosen["head_dim"], chosen["seqlen"], chosen["mask"]
         heads = chosen.get("heads") or (listed["hidden"] // dim,) * 2
         batch = max(1, listed["tokens"] // length) if "tokens" in listed else listed.get("batch", 1)
-        title = listed["name"].format(
+        title = template.format(
             head_dim=dim, heads=f"{heads[0]}:{heads[1]}", mask=mask.name, seqlen=length
         )
         yield Case(name, title, problem(choice, batch, tuple(heads), length, dim), mask)
@@ -170,6 +170,7 @@ def longca(choice: Choice) -> Iterator[Case]:
                     for seed in range(choice.seed, choice.seed + (choice.samples if drawn else 1)):
                         mask = make(length, dataclasses.replace(choice, seed=seed))
                         name = f"{mask.name} {heads[0]}:{heads[1]} {length}"
+                        name += f" hd{dim}" if choice.head_dims else ""
                         sizes = problem(choice, 1, heads, length, dim)
                         yield Case(
                             "longca", name + (f" s{seed}" if drawn else ""), sizes, mask,
@@ -187,11 +188,11 @@ def sparse(choice: Choice) -> Iterator[Case]:
                 for block in each["block"]:
                     for density in each["density"]:
                         mask = _blocks(block, length, density, choice.seed)
-                        yield Case(
-                            "sparse", f"block {block} {density} {heads[0]}:{heads[1]} {length}",
-                            problem(choice, 1, heads, length, dim), mask,
-                            {"source": "blocks", "seed": choice.seed},
-                        )  # fmt: skip
+                        name = f"block {block} {density} {heads[0]}:{heads[1]} {length}"
+                        name += f" hd{dim}" if choice.head_dims else ""
+                        sizes = problem(choice, 1, heads, length, dim)
+                        drawn = {"source": "blocks", "seed": choice.seed}
+                        yield Case("sparse", name, sizes, mask, drawn)
 
 
 def models(choice: Choice) -> Iterator[Case]:
