@@ -130,9 +130,7 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     saved("dash_fig1.json", "a", verbatim=2.0, flex=3.0)
     saved("dash_fig1.later.json", "b", flex=100.0)
     of = evidence.parts(entry, tmp_path)
-    assert views.compared(entry, of) == (
-        "backward rate of verbatim over flex 1.50 to 1.50, mean 1.50, 1 case"
-    )
+    assert views.compared(entry, of) == ("backward rate of verbatim over flex 1.50, 1 case")
     assert "1.50" in document.line_of(entry, of) and "card, a, b" in document.line_of(entry, of)
     failed = json.loads((tmp_path / "papers" / "dash_fig1.json").read_text())
     failed["results"][0] |= {"status": "error", "backward": None}
@@ -170,7 +168,7 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
     both = "--set dense --match hd128.(full|causal).(512|1024)$"  # causal first, not the entry's
     saved_cases(tmp_path / "papers" / "a.json", both, (0, "flex"), (2, "flex"), (2, "verbatim"))
     assert document.state(entry, tmp_path) == "2 of 4"
-    assert "512 to 512 TFLOP/s, 1 case" in views.compared(
+    assert "of verbatim 512 TFLOP/s, 1 case" in views.compared(
         dataclasses.replace(entry, over=(("verbatim", "magi"),)), evidence.parts(entry, tmp_path)
     )
     saved_cases(tmp_path / "papers" / "re_fig3.cut0.json", both, (3, "flex"), status="unsupported")

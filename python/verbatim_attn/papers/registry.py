@@ -128,12 +128,13 @@ _EVERY_MODE = ",".join(
 MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
 SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
+_MASKED = (*_FLEX, ("verbatim", "cudnn:flex"), ("verbatim", "flash_attn_3"))
 _SPARSE = (
     *_FLEX,
     *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")),
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
-          "h200_peers_sdpa.json")  # fmt: skip
+          "h200_peers_sdpa.json", "h200_cudnn_flex.json")  # fmt: skip
 LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json", "papers/longca_lengths.*.json")
 BLOCKS = tuple(
     f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig4", "fig19")
@@ -197,7 +198,7 @@ def _masked(number: int, masks: str) -> Entry:
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s --heads {heads}", MASKED)
               for name in names for heads in ("64:8", "64:64")),
-        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _FLEX,
+        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _MASKED,
     )  # fmt: skip
 
 
@@ -270,7 +271,7 @@ _LONGCA = (
             "FlashAttention-3 leads on what it takes; FlexAttention and FlashMask on the rest",
             "gpu",
             (_bench("--set longca --heads 64:8 --seqlen 8192", MASKED),), STATIC,
-            _where(set="longca", heads="64:8", length=8192), "dots", _FLEX, which)
+            _where(set="longca", heads="64:8", length=8192), "dots", _MASKED, which)
       for number, which in ((3, "forward"), (8, "backward"))),
     *(Entry(f"longca:fig{number}", f"block-sparse, share 0.5, {card}",
             "dedicated kernels lead, general ones pay for their metadata",

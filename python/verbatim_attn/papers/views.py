@@ -96,13 +96,19 @@ def compared(entry: Entry, of: list[Part]) -> str:
         ]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            said.append(f"{which} of {mine} over {theirs} {min(ratios):.2f} to {max(ratios):.2f},"
-                        f" mean {mean:.2f}, {_cases(ratios)}")  # fmt: skip
+            among = f", mean {mean:.2f}" if len(ratios) > 1 else ""
+            said.append(f"{which} of {mine} over {theirs} {_range(ratios, '.2f')}{among},"
+                        f" {_cases(ratios)}")  # fmt: skip
     alone = [case["verbatim"] for case in cases.values() if "verbatim" in case]
     if not said and alone and entry.axis != "block":
-        said.append(f"{which} of verbatim {min(alone):.3g} to {max(alone):.3g}"
+        said.append(f"{which} of verbatim {_range(alone, '.3g')}"
                     f" {'GiB' if memory else 'TFLOP/s'}, {_cases(alone)}")  # fmt: skip
     return "; ".join(said)
+
+
+def _range(found: list[float], form: str) -> str:
+    least, most = format(min(found), form), format(max(found), form)
+    return least if least == most else f"{least} to {most}"
 
 
 def _cases(found: list[float]) -> str:
