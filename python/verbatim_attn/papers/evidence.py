@@ -141,7 +141,7 @@ def cards(of: list[Part]) -> str:
     """Each card with the commits that ran on it."""
     seen: dict[str, dict[str, None]] = {}
     for part in of:
-        if part["result"].get("command") == "bench":
+        if part["result"].get("command") in ("bench", "tune"):
             card, commit = _run(part["result"])
             seen.setdefault(card, {})[commit] = None
     return "; ".join(f"{card}, {', '.join(filter(None, of_card)) or 'commit not recorded'}"
