@@ -221,6 +221,19 @@ def test_deviation_is_of_gradients_and_by_the_number_of_passes(tmp_path):
     assert drawn.count("0.75") == 1 and ">9<" not in drawn
 
 
+def test_cases_of_one_length_share_a_picture_and_lengths_make_curves(tmp_path):
+    entry = registry.Entry("re:fig7", "", "", "gpu", view="lines")
+    drawn = {}
+    for lengths in ("512", "(512|1024)"):
+        words = f"--set dense --match hd.*{lengths}$"
+        rows = [(number, "flex") for number in range(8 if "|" in lengths else 4)]
+        saved_cases(tmp_path / "papers" / "re_fig7.json", words, *rows)
+        drawn[lengths] = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+    one, two = drawn.values()
+    assert one.count("<svg") == 1 and "polyline" not in one and one.count("<circle") == 4
+    assert two.count("<svg") == 4 and two.count("polyline") == 4 and two.count("<circle") == 8
+
+
 def test_every_figure_that_was_made_has_a_picture():
     for entry in registry.ENTRIES.values():
         of = evidence.parts(entry, RESULTS)

@@ -53,10 +53,11 @@ def of_case(row: Row) -> str:
 def _curves(entry: Entry, of: list[Part]) -> str:
     found = rows(of)
     colours = page.colours_of(row["provider"] for row in found)
+    over_length = entry.view == "lines" and len({row["problem"]["q_len"] for row in found}) > 1
     panels: dict[str, list[Row]] = {}
     for row in found:
-        panels.setdefault(of_case(row) if entry.view == "lines" else "", []).append(row)
-    draw = page.chart if entry.view == "lines" else page.dots
+        panels.setdefault(of_case(row) if over_length else "", []).append(row)
+    draw = page.chart if over_length else page.dots
     charts = [draw(f"{title}: {AXES[entry.axis]}" if title else AXES[entry.axis], members, colours,
                    lambda row: value(row, entry.axis)) for title, members in panels.items()]  # fmt: skip
     cases = list(dict.fromkeys((of_case(row), row["problem"]["q_len"]) for row in found))
