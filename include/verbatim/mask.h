@@ -128,7 +128,7 @@ class Mask {
   std::shared_ptr<const Content> content_;  // shared by copies: those in caches cost nothing
 };
 
-/// The 14 patterns (predicates: docs/masks.md). Lengths are positions; causal masks are aligned
+/// The patterns (predicates: docs/masks.md). Lengths are positions; causal masks are aligned
 /// bottom-right when q_len != kv_len; document lengths may be 0 and sum to the length.
 namespace masks {
 using Lengths = std::span<const int64_t>;

@@ -314,6 +314,8 @@ def test_a_log_becomes_a_page_and_a_result(tmp_path):
     assert "| case | 0.5 |" in lines
     refused = bench("--from", log, log, "--json", whole, code=2)
     assert "a file holds one result" in refused.stderr
+    refused = bench("--from", log, log, code=2)  # which of the two times would a table show?
+    assert "two files have a time of one case and provider" in refused.stderr
 
 
 def test_charts_are_lines_over_lengths_and_dots_of_cases():

@@ -120,7 +120,7 @@ def step(implementation, place=CPU, **batch):
     model = llama(implementation).to(place.device, place.dtypes[0])
     batch = {"labels": batch["input_ids"], **batch}
     batch = {name: x.to(place.device) for name, x in batch.items()}
-    loss = model(**batch).loss
+    loss = model(**batch, use_cache=False).loss  # a cache hides from Hugging Face what is packed
     loss.backward()
     return [loss.detach(), *(p.grad for p in model.parameters())]
 
@@ -165,6 +165,9 @@ def test_llama_trains_as_with_eager_attention(batch, place):
     if batch is BATCHES["padded left"] and place is CPU:  # the mask was not dropped
         unmasked = step("verbatim", input_ids=TOKENS, labels=batch["labels"])
         assert abs(first[0] - unmasked[0]) > 1e-4
+    if batch is BATCHES["packed"] and place is CPU:  # documents do not see each other
+        unpacked = step("verbatim", input_ids=batch["input_ids"])
+        assert abs(first[0] - unpacked[0]) > 1e-4
 
 
 @needs_registry

@@ -158,6 +158,8 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.from_dense(np.ones(3)), "expected (batch, kv_heads, q_len, kv_len)"),
         (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), masks.FullDocument((3, 4))),
          "expected 9 queries, 9 keys"),
+        (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), np.ones((9, 9), np.bool_)),
+         "[mask] not a mask; got ndarray, expected one of verbatim_attn.masks or None"),
     ],
 )  # fmt: skip
 def test_errors_name_what_is_wrong(make, part):

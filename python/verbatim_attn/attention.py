@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .masks import Full, Mask
+from .masks import Mask, spec_of
 from .plan import call_of
 
-_FULL = Full()
 _operators: Any = None  # the module _torch, once a tensor has come
 
 
@@ -59,7 +58,7 @@ def attention(
     Raises:
         ValueError, NotImplementedError: name the argument, what was passed and what would do.
     """
-    spec = (mask or _FULL).spec
+    spec = spec_of(mask)
     settings = (
         scale, float(softcap), float(dropout), order, forward_order, level, deterministic,
         arithmetic,
@@ -97,7 +96,7 @@ def attention_backward(
     For NumPy, and for tensors outside autograd; tensors that require gradients get the same from
     o.backward(dout).
     """
-    spec = (mask or _FULL).spec
+    spec = spec_of(mask)
     tensors = (q, k, v, o, dout, lse)
     settings = (
         scale, float(softcap), float(dropout), order, forward_order, level, deterministic,

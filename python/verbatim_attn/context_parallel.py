@@ -10,7 +10,7 @@ from . import _library
 from ._arrays import Arrays, Key, arrays_of
 from ._calls import Call
 from ._handles import Problem, kept, specification
-from .masks import Full, Mask
+from .masks import Mask, spec_of
 
 
 class _Handle:
@@ -96,7 +96,7 @@ class ContextParallel:
             self.device = torch.device("cuda", torch.cuda.current_device())
         spec = specification(
             problem,
-            (mask or Full()).spec,
+            spec_of(mask),
             options={
                 "order": order,
                 "forward_order": forward_order,

@@ -1,4 +1,4 @@
-"""Which keys every query sees: the fourteen patterns of docs/masks.md, and how to combine them.
+"""Which keys every query sees: the patterns of docs/masks.md, and how to combine them.
 
 A mask is a small value without sizes of its own; those that the parameters leave open are the
 tensors'. Causal masks and windows are aligned bottom-right when the lengths differ.
@@ -164,6 +164,9 @@ class Full(Mask):
     """Every query sees every key."""
 
 
+_FULL = Full()
+
+
 @dataclass(frozen=True)
 class Causal(Mask):
     """Query q sees keys k <= q + kv_len - q_len."""
@@ -284,6 +287,16 @@ class VariableBlockSparse(Mask):
     def __post_init__(self) -> None:
         _one_selection(self)
         super().__post_init__()
+
+
+def spec_of(mask: Mask | None) -> str:
+    """A mask's JSON; that of `Full()` for None."""
+    if mask is not None and not isinstance(mask, Mask):
+        raise ValueError(
+            f"[mask] not a mask; got {type(mask).__name__}, expected one of verbatim_attn.masks or "
+            "None (nearest: masks.from_dense(visible), of which True is seen)"
+        )
+    return (_FULL if mask is None else mask).spec
 
 
 def _one_selection(mask: UniformBlockSparse | VariableBlockSparse) -> None:

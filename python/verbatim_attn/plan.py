@@ -12,11 +12,12 @@ from . import _library
 from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
 from ._calls import Call
 from ._handles import Handle, Problem, Settings, kept, problem_of, specification
-from .masks import Full, Mask
+from .masks import Mask, spec_of
 
 
 class PassPlan(NamedTuple):
-    """How one pass runs. `fingerprint` covers all that fixes the bits."""
+    """How one pass runs. `fingerprint` is of the order of every sum (docs/glossary.md): scale, softcap,
+    dropout and seed are not in it."""
 
     orders: list[str]  # distinct, over all heads
     tile: list[int]  # queries, keys
@@ -67,7 +68,7 @@ class Plan:
         }
         self.problem = problem
         self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
-        self._handle = Handle(specification(problem, (mask or Full()).spec, options=options))
+        self._handle = Handle(specification(problem, spec_of(mask), options=options))
         p = problem
         q = (p.batch, p.q_len, p.q_heads, p.head_dim)
         k = (p.batch, p.kv_len, p.kv_heads, p.head_dim)

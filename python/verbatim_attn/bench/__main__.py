@@ -229,6 +229,7 @@ def main() -> int:
 
         if a.json and len(found) > 1:
             raise Refused("a file holds one result", "--json", a.json, "one FILE after --from")
+        report.one_run_each(found)
         command = shlex.join(["python", "-m", "verbatim_attn.bench", *arguments()])
         for path, render in (
             (a.json, lambda found: json.dumps(found[0], indent=1) + "\n"),

@@ -7,6 +7,7 @@ import io
 import math
 from typing import Any
 
+from .._errors import Refused
 from .providers import unordered_twin
 
 Results = list[dict[str, Any]]
@@ -29,6 +30,21 @@ def rows_of(results: Results) -> list[dict[str, Any]]:
             found.append({**row, "provider": twin, **untold, "backward": row["unordered"],
                           "repro": ""})  # fmt: skip
     return found
+
+
+def one_run_each(results: Results) -> None:
+    """Refuses results of which two timed the same case by the same provider: a table has room for
+    one, and times of different runs do not compare."""
+    seen: dict[tuple[str, str, str], int] = {}
+    for number, result in enumerate(results):
+        for row in result["results"]:
+            key = (row["set"], row["name"], row.get("provider", "verbatim"))
+            if seen.setdefault(key, number) != number:
+                raise Refused(
+                    "two files have a time of one case and provider", "--from",
+                    f"{key[1]} by {key[2]} in both", "each case and provider in one of them",
+                    "a --from for each file",
+                )  # fmt: skip
 
 
 def milliseconds(row: dict[str, Any], which: str) -> float:

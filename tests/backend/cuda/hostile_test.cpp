@@ -88,6 +88,7 @@ TEST(Bits, OtherProcesses) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const std::string expected = hashes();
   const std::string command =
+      "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX " +
       std::filesystem::read_symlink("/proc/self/exe").string() +
       " --gtest_also_run_disabled_tests --gtest_filter=Bits.DISABLED_Hashes";
   for (int process = 0; process < 3; ++process) {
