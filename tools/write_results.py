@@ -269,8 +269,8 @@ PAGES = {
     "grouped-heads": (
         "How fast are few KV heads?",
         "One causal sequence, head dim 128; 64:8 is 64 query heads and 8 KV heads. Sequences of"
-        " 4,096 tokens are the weakest shapes of ours that we know: `auto` may not see that they"
-        " are alone, and assumes more work beside them.",
+        " 4,096 tokens are the weakest dense shapes of ours that we know: `auto` may not see that"
+        " they are alone, and assumes more work beside them.",
         lambda: peers("h200_peers_gqa.json", FA3),
     ),
     "masks": (
