@@ -7,15 +7,16 @@ from datetime import timedelta
 
 
 class Ranks:
-    """`world` processes on this machine."""
+    """`world` processes on this machine. `eager`: NCCL makes communicators with groups, not with
+    first messages."""
 
-    def __init__(self, world, folder, timeout=120, backend="gloo"):
+    def __init__(self, world, folder, timeout=120, backend="gloo", eager=False):
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = [], []
         store = f"file://{folder}/store-{world}-{os.urandom(4).hex()}"
         for rank in range(world):
             ours, theirs = context.Pipe()
-            arguments = (theirs, backend, store, rank, world, timeout)
+            arguments = (theirs, backend, store, rank, world, timeout, eager)
             self.processes.append(context.Process(target=_serve, args=arguments, daemon=True))
             self.processes[-1].start()
             theirs.close()
@@ -39,15 +40,18 @@ class Ranks:
             process.join()
 
 
-def _serve(pipe, backend, store, rank, world, timeout):
+def _serve(pipe, backend, store, rank, world, timeout, eager):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        backend, store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
-    )
+        backend, store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout),
+        device_id=torch.device("cuda", rank) if eager else None,
+    )  # fmt: skip
     with contextlib.suppress(EOFError):
         while True:
             function, arguments = pipe.recv()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import verbatim_attn as va
+from places import PLACES
 from ranks import Ranks
 from verbatim_attn import masks
 
@@ -21,11 +23,22 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 EXAMPLE = Path(__file__).parents[1] / "examples" / "09_context_parallel.py"
+BENCHMARK = Path(__file__).parents[2] / "bench" / "ranks.py"
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request, tmp_path_factory):
     started = Ranks(request.param, tmp_path_factory.mktemp("store"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["lazy", "eager"])
+def gpus(request, tmp_path_factory):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("fewer than two CUDA devices, and NCCL refuses ranks that share one")
+    folder = tmp_path_factory.mktemp("store")
+    started = Ranks(2, folder, timeout=60, backend="nccl", eager=request.param)
     yield started
     started.stop()
 
@@ -83,11 +96,9 @@ class Case:
         return 11 if self.dropout else None
 
 
+STRATEGIES = ("ulysses", "ring", "allgather", "usp", "loongtrain", "balanced")
 CASES = {
-    **{
-        strategy: Case(how={"strategy": strategy})
-        for strategy in ("ulysses", "ring", "allgather", "usp", "loongtrain", "balanced")
-    },
+    **{strategy: Case(how={"strategy": strategy}) for strategy in STRATEGIES},
     **{
         shard: Case(masks.CausalDocument((300, 150, 70)), how={"strategy": "ring", "shard": shard})
         for shard in ("contiguous", "zigzag", "document", "balanced")
@@ -179,6 +190,37 @@ def test_nccl_alone_on_a_gpu(tmp_path):
     ((got, sent, predicted),) = started.run(spread, case)
     assert got == alone(case) and sent == predicted
     started.stop()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_nccl_between_gpus(case, gpus):
+    case = case.at(PLACES["cuda"])
+    expected = alone(case)
+    for got, sent, predicted in gpus.run(spread, case):
+        assert got == expected
+        assert sent == predicted
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("heads", [(64, 8), (32, 32)], ids=str)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.Full(),
+        masks.Causal(),
+        masks.CausalDocument((500, 77, 320)),
+        masks.CausalSlidingWindow(200),
+    ],
+    ids=lambda mask: mask.name,
+)
+def test_nccl_between_gpus_with_every_strategy(mask, heads, dim, gpus):
+    case = Case(mask, 1, 897, 897, heads, (dim, dim), device="cuda")
+    expected = alone(case)
+    for strategy in STRATEGIES:
+        dealt = dataclasses.replace(case, how={"strategy": strategy})
+        for got, sent, predicted in gpus.run(spread, dealt):
+            assert got == expected, strategy
+            assert sent == predicted, strategy
 
 
 def laid_out(rank, case):
@@ -330,13 +372,30 @@ def test_a_transfer_that_never_comes_ends_in_time(pair):
     assert "rank 0 at step " in message and "no message from rank 1" in message
 
 
-def test_the_example_ends_with_the_same_loss_on_1_2_and_4_processes():
-    def printed(n):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                   f"--nproc-per-node={n}", str(EXAMPLE)]  # fmt: skip
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-        return done.stdout
+def launched(n, *words):
+    """What `n` processes of torchrun print."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+               f"--nproc-per-node={n}", *map(str, words)]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment
+    ).stdout
 
-    one = printed(1)
-    assert one.startswith("loss 0x") and printed(2) == one and printed(4) == one
+
+def test_the_example_ends_with_the_same_loss_on_1_2_and_4_processes():
+    one = launched(1, EXAMPLE)
+    assert one.startswith("loss 0x") and launched(2, EXAMPLE) == one and launched(4, EXAMPLE) == one
+
+
+def test_the_benchmark_compares_before_it_times(tmp_path):
+    result = tmp_path / "ranks.json"
+    table = launched(
+        2, BENCHMARK, "--seqlen", 300, "--heads", "2:1", "--head-dim", 64, "--match", "causal",
+        "--json", result,
+    )  # fmt: skip
+    rows = json.loads(result.read_text())["results"]
+    assert [row["strategy"] for row in rows] == ["ulysses", "ring", "balanced"]
+    assert table.count("causal 2:1 600") == 3
+    for row in rows:
+        assert row["differing_bytes"] == 0 and row["sent_bytes"] > 0
+        assert min(row["step_ms"], row["compute_ms"], row["one_device_ms"]) > 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import time
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from . import _library
 
 _FIRST_TAG = 1 << 30  # tags below are the user's
-_SHARD = -100  # the message of gather(); the library's own are above
+_SHARD, _FIRST = -100, -101  # messages of gather() and _meet(); the library's own are above
 _POLL = 1e-4  # seconds
 
 
@@ -39,12 +41,7 @@ class Wire:
             self._device = device if device.type == "cuda" else current
             own = group or dist.group.WORLD
             self._timeout = own._get_backend(self._device).options._timeout
-            self._up, self._down = (
-                dist.new_group(
-                    self._ranks, self._timeout, backend="nccl", use_local_synchronization=True
-                )
-                for _ in range(2)
-            )
+            self._up, self._down = _both_ways(own, self._timeout)
         self._sent: list[tuple[int, int, Any, Tensor]] = []  # that may still be on their way
         self._told: Any = None  # the text of the last failure
         self._memory = device if device == self._device else torch.device("cpu")  # the library's
@@ -54,6 +51,20 @@ class Wire:
             _library.MOVE(self._receive_bytes),
             self._memory.type == "cuda",
         )
+        if self._timeout is not None:
+            self._meet()
+
+    def _meet(self) -> None:
+        """NCCL makes the communicator of two ranks when both call for it, and the first waits on the
+        host: so pairs meet here one after another, in the same sequence on all ranks."""
+        byte = torch.zeros(1, dtype=torch.uint8, device=self._device)
+        for pair in itertools.combinations(range(self.size), 2):
+            for sender, receiver in (pair, pair[::-1]):
+                if self.rank == sender:
+                    self.send(receiver, _FIRST, byte)
+                elif self.rank == receiver:
+                    self.receive(sender, _FIRST, byte)
+        self.finish()
 
     def send(self, to: int, message: int, flat: Tensor) -> None:
         """Of a copy that nobody else writes."""
@@ -153,6 +164,17 @@ class Wire:
         self._sent = []  # whose receivers are gone
         self._told = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
         return ctypes.addressof(self._told)
+
+
+@functools.cache
+def _both_ways(group: Any, timeout: Any) -> list[Any]:
+    """Groups of the ranks of `group` for messages to higher and to lower ranks. Communicators take
+    memory and time, so that objects of one group share them."""
+    ranks = dist.get_process_group_ranks(group)
+    return [
+        dist.new_group(ranks, timeout, backend="nccl", use_local_synchronization=True)
+        for _ in range(2)
+    ]
 
 
 def _bytes(x: Tensor) -> Tensor:

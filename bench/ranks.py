@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""What a step of context parallelism takes, beside one device and beside computing alone.
+
+torchrun --nproc-per-node 2 bench/ranks.py --device cuda --json ranks.json
+
+A step is attention and its gradients on every rank, between two meetings of all ranks: wall time, of
+the slowest rank. "compute" is the same step with all transfers cut out: ranks compute and copy, on
+whatever lies in their buffers. "one device" is va.attention of the whole problem on rank 0 alone. All
+three are called in turn. Results are compared with one device's first, bit by bit.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import verbatim_attn as va
+from verbatim_attn.bench import workloads
+from verbatim_attn.bench.measure import Device
+
+WARM_UP, CALLS = 2, 5
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+Tensors = list[torch.Tensor]
+Ways = dict[str, Callable[[], Tensors]]
+
+
+def draw(problem: va.Problem, device: str) -> Tensors:
+    """q, k, v and dout, the same on all ranks."""
+    p, generator = problem, torch.Generator(device).manual_seed(problem.seed)
+    shapes = [
+        (p.batch, length, heads, dim)
+        for length, heads, dim in (
+            (p.q_len, p.q_heads, p.head_dim),
+            (p.kv_len, p.kv_heads, p.head_dim),
+            (p.kv_len, p.kv_heads, p.head_dim_v),
+            (p.q_len, p.q_heads, p.head_dim_v),
+        )
+    ]
+    return [
+        torch.randn(shape, generator=generator, device=device).to(DTYPES[p.dtype])
+        for shape in shapes
+    ]
+
+
+@contextlib.contextmanager
+def without_transfers(parallel: va.ContextParallel) -> Iterator[None]:
+    wire = parallel._handle.wire
+    wire.send = wire.receive = lambda *_: None
+    yield
+    del wire.send, wire.receive
+
+
+def ways(parallel: va.ContextParallel, mask: va.masks.Mask, tensors: Tensors) -> Ways:
+    """A step of each kind; its outputs and gradients, of this rank's rows or of all."""
+    *whole, whole_dout = tensors
+    local = [parallel.dispatch(x).requires_grad_() for x in whole]
+    dout = parallel.dispatch(whole_dout)
+    whole = [x.requires_grad_() for x in whole]
+
+    def step() -> Tensors:
+        o = parallel.attention(*local)
+        return [o, *torch.autograd.grad(o, local, dout)]
+
+    def compute() -> Tensors:
+        with without_transfers(parallel):
+            return step()
+
+    def one_device() -> Tensors:
+        if parallel.rank:
+            return []
+        o = va.attention(*whole, mask=mask)
+        return [o, *torch.autograd.grad(o, whole, whole_dout)]
+
+    return {"step": step, "compute": compute, "one_device": one_device}
+
+
+def differing(parallel: va.ContextParallel, steps: Ways) -> int:
+    """Elements of O, dQ, dK and dV that are not one device's; 0 on ranks that do not have those."""
+    found = [parallel.undispatch(x.detach()) for x in steps["step"]()]
+    return sum(
+        int((a.view(torch.uint8) != b.view(torch.uint8)).sum())
+        for a, b in zip(found, steps["one_device"](), strict=False)
+    )
+
+
+def slowest(seconds: float, device: str) -> float:
+    """Of all ranks, which meet."""
+    found = torch.tensor(seconds, dtype=torch.float64, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found)
+
+
+def times_in_turn(steps: Ways, device: str) -> dict[str, float]:
+    """Median milliseconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for call in range(WARM_UP + CALLS):
+        for name, step in steps.items():
+            slowest(0, device)
+            begin = time.perf_counter()
+            step()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            seconds = slowest(time.perf_counter() - begin, device)
+            if call >= WARM_UP:
+                times[name].append(seconds * 1e3)
+    return {f"{name}_ms": statistics.median(each) for name, each in times.items()}
+
+
+def row(case: workloads.Case, strategy: str, device: str) -> dict[str, Any]:
+    begin = time.perf_counter()
+    parallel = va.ContextParallel(None, case.problem, case.mask, strategy=strategy, device=device)
+    dealt = time.perf_counter() - begin
+    steps = ways(parallel, case.mask, draw(case.problem, device))
+    wrong = differing(parallel, steps)
+    sent = [own[name]["predicted_bytes"] for own in parallel.description["ranks"]
+            for name in ("forward", "backward")]  # fmt: skip
+    return {
+        "name": case.name, "problem": case.problem._asdict(), "mask": case.mask.name,
+        "strategy": strategy, "shard": parallel.description["shard"],
+        "orders": parallel.description["backward"]["orders"], "differing_bytes": wrong,
+        "sent_bytes": sum(sent), "deal_ms": dealt * 1e3, **times_in_turn(steps, device),
+    }  # fmt: skip
+
+
+def line(r: dict[str, Any], world: int) -> str:
+    return (
+        f"{r['name']:<40} {r['strategy']:<10} {r['sent_bytes'] / 2**20:8.1f} {r['step_ms']:9.3f}"
+        f" {r['compute_ms']:9.3f} {r['one_device_ms']:10.3f}"
+        f" {r['one_device_ms'] / r['step_ms'] / world:6.0%} {r['differing_bytes']:6}"
+    )
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("--device", default="cpu", help="cpu or cuda: each rank's own")
+    p.add_argument("--set", default="longca", help="of python -m verbatim_attn.bench --list")
+    p.add_argument("--match", default="", help="part of a case's name; commas")
+    p.add_argument("--seqlen", type=int, default=8192, help="positions of each rank")
+    p.add_argument("--heads", default="64:8")
+    p.add_argument("--head-dim", type=int, default=128)
+    p.add_argument("--dtype", default="bf16", choices=DTYPES)
+    p.add_argument("--strategy", default="ulysses,ring,balanced", help="commas")
+    p.add_argument("--json", metavar="FILE")
+    a = p.parse_args()
+    dist.init_process_group("nccl" if a.device == "cuda" else "gloo", timeout=timedelta(minutes=2))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    device = f"cuda:{rank}" if a.device == "cuda" else a.device
+    machine = Device(device)
+    choice = workloads.Choice(
+        seqlens=(a.seqlen * world,), heads=(tuple(map(int, a.heads.split(":"))),),
+        head_dims=(a.head_dim,), dtype=a.dtype,
+    )  # fmt: skip
+    cases = [
+        c for c in workloads.cases(a.set, choice)
+        if not a.match or c.mask.name in a.match.split(",")
+    ]  # fmt: skip
+    rows = []
+    for case in cases:
+        for strategy in a.strategy.split(","):
+            rows.append(row(case, strategy, device))
+            if rank == 0:
+                print(line(rows[-1], world), file=sys.stderr, flush=True)
+    if rank == 0:
+        result = {"command": "bench/ranks", "version": va.__version__, "world": world,
+                  "backend": dist.get_backend(), "device": machine.facts(), "results": rows}  # fmt: skip
+        if a.json:
+            with open(a.json, "w") as file:
+                json.dump(result, file, indent=1)
+        print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'compute':>9} {'one device':>10}"
+              f" {'rate':>6} {'differ':>6}")  # fmt: skip
+        print(*(line(r, world) for r in rows), sep="\n")
+    dist.destroy_process_group()
+    return int(any(r["differing_bytes"] for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
