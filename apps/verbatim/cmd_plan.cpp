@@ -175,7 +175,8 @@ int PlanCommand::run() const {
     draw(timelines, options.pass == Pass::backward,
          headline(sizes, made) + ": " + plans[0]["order"].get<std::string>(), result);
   }
-  if (!dump.empty()) write_file(dump, to_json(fastest) + "\n");
+  if (!dump.empty())
+    write_file(dump, (dealt ? to_json(dealt->plan(options.pass)) : to_json(fastest)) + "\n");
   save(output, result);
   progress.say("");
   fmt::print(
@@ -227,7 +228,10 @@ void add_plan(CLI::App& root, Action& action) {
       ->group("Output")
       ->type_name("JSON")
       ->check(why_not_writable);
-  sub->add_option("--dump", command->dump, "Write the plan itself: runs, chains, tasks")
+  sub->add_option(
+         "--dump", command->dump,
+         "Write the plan itself: runs, chains, tasks; with --world also the steps of every "
+         "rank")
       ->group("Output")
       ->type_name("JSON")
       ->check(why_not_writable);

@@ -178,6 +178,11 @@ DistPlan make_dist_plan(const Plan& whole, const Sharding& sharding, const DistO
 /// Error(invalid_plan) naming rank and step.
 void verify(const DistPlan& plan);
 
+/// JSON with its whole plan, options and the steps of every rank (docs/schema.md).
+std::string to_json(const DistPlan& plan);
+/// Proves what it reads. Throws Error naming the member at fault, or what verify() finds.
+DistPlan dist_plan_from_json(const std::string& text);
+
 /// Bytes that a rank sends.
 int64_t sent_bytes(const DistPlan& plan, int32_t rank);
 /// Bytes of a rank's memory: its shard, its work space, its f32 sums; without messages on the way.

@@ -1,6 +1,6 @@
 // The JSON form of a plan (docs/schema.md). Reading proves what it reads: every member has its type
 // and range, the tiles are those of the mask, and verify() accepts the rest.
-#include "core/json.h"
+#include "core/json_node.h"
 
 #include <fmt/format.h>
 
@@ -52,86 +52,59 @@ Json order_to_json(const HeadOrder& order) {
           {"row_addends", order.row_addends}};
 }
 
-/// A value that is being read, and what errors call it: "orders[0].runs[3]".
-struct Node {
-  const nlohmann::json& value;
-  std::string name;
-
-  Node member(const char* key) const {
-    return {json_member(value, key, kOperation), name.empty() ? key : name + "." + key};
-  }
-  Node item(size_t i) const { return {value[i], fmt::format("{}[{}]", name, i)}; }
-  size_t size() const { return json_list(value, name, kOperation).size(); }
-  std::string text() const { return json_text(value, name, kOperation); }
-};
-
 template <class T>
-T read(const Node& node);
+T read(const JsonNode& node);
 template <>
-int32_t read<int32_t>(const Node& node) {
-  return json_int32(node.value, node.name, kOperation);
+int32_t read<int32_t>(const JsonNode& node) {
+  return node.int32();
 }
 template <>
-int64_t read<int64_t>(const Node& node) {
-  return json_int(node.value, node.name, kOperation);
-}
-
-/// A record: a list of N integers.
-template <class T, size_t N>
-std::array<T, N> fields(const Node& node) {
-  if (node.size() != N)
-    throw Error(ErrorCode::invalid_argument, kOperation,
-                fmt::format("'{}' has the wrong length", node.name),
-                {node.name, fmt::format("a list of {}", node.size()), fmt::format("of {}", N), ""});
-  std::array<T, N> values;
-  for (size_t i = 0; i < N; ++i) values[i] = read<T>(node.item(i));
-  return values;
+int64_t read<int64_t>(const JsonNode& node) {
+  return node.int64();
 }
 
 template <>
-Slice read<Slice>(const Node& node) {
-  const auto f = fields<int64_t, 6>(node);
+Slice read<Slice>(const JsonNode& node) {
+  const auto f = node.fields<int64_t, 6>();
   return {f[0], f[1], f[2], f[3], f[4], f[5]};
 }
 template <>
-Sequence read<Sequence>(const Node& node) {
-  const auto f = fields<int64_t, 2>(node);
+Sequence read<Sequence>(const JsonNode& node) {
+  const auto f = node.fields<int64_t, 2>();
   return {.q_begin = f[0], .k_begin = f[1]};
 }
 template <>
-Task read<Task>(const Node& node) {
-  const auto f = fields<int32_t, 2>(node);
+Task read<Task>(const JsonNode& node) {
+  const auto f = node.fields<int32_t, 2>();
   return {f[0], f[1]};
 }
 template <>
-PlacedTask read<PlacedTask>(const Node& node) {
-  const auto f = fields<int32_t, 2>(node);
+PlacedTask read<PlacedTask>(const JsonNode& node) {
+  const auto f = node.fields<int32_t, 2>();
   return {f[0], f[1]};
 }
 template <>
-Chain read<Chain>(const Node& node) {
-  const auto f = fields<int32_t, 7>(node);
+Chain read<Chain>(const JsonNode& node) {
+  const auto f = node.fields<int32_t, 7>();
   if (f[6] != 0 && f[6] != 1)
     throw Error(ErrorCode::invalid_argument, kOperation, "a flag is neither 0 nor 1",
                 {node.item(6).name, fmt::to_string(f[6]), "0 or 1", "0"});
   return {f[0], f[1], f[2], f[3], f[4], f[5], f[6] != 0};
 }
 template <>
-Run read<Run>(const Node& node) {
-  const auto f = fields<int32_t, 9>(node);
+Run read<Run>(const JsonNode& node) {
+  const auto f = node.fields<int32_t, 9>();
   return {f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8]};
 }
 
 template <class T>
-std::vector<T> list(const Node& node) {
-  std::vector<T> values;
-  for (size_t i = 0; i < node.size(); ++i) values.push_back(read<T>(node.item(i)));
-  return values;
+std::vector<T> list(const JsonNode& node) {
+  return node.items(read<T>);
 }
 
 /// Edges of the tiles of an axis: 0, then steps of 1 to `tile`. So every one comes out again when
 /// all inner ones are given as breaks, and the text bounds their number.
-std::vector<int64_t> edges(const Node& node, int64_t tile) {
+std::vector<int64_t> edges(const JsonNode& node, int64_t tile) {
   const auto values = list<int64_t>(node);
   const auto fail = [&](const std::string& name, std::string got, std::string expected) {
     throw Error(ErrorCode::invalid_plan, kOperation,
@@ -149,8 +122,8 @@ std::vector<int64_t> edges(const Node& node, int64_t tile) {
   return values;
 }
 
-std::shared_ptr<const TileMap> read_tiles(const Node& node) {
-  const auto [q_tile, kv_tile] = fields<int64_t, 2>(node.member("tile"));
+std::shared_ptr<const TileMap> read_tiles(const JsonNode& node) {
+  const auto [q_tile, kv_tile] = node.member("tile").fields<int64_t, 2>();
   constexpr int64_t kMost = int64_t{1} << 30;
   if (std::min(q_tile, kv_tile) < 1 || std::max(q_tile, kv_tile) > kMost)
     throw Error(ErrorCode::invalid_plan, kOperation, fmt::format("'{}.tile' is no tile", node.name),
@@ -163,7 +136,7 @@ std::shared_ptr<const TileMap> read_tiles(const Node& node) {
   const auto q_edges = edges(node.member("q_edges"), q_tile);
   const auto kv_edges = edges(node.member("kv_edges"), kv_tile);
   HeadMask mask{q_edges.back(), kv_edges.back(), list<Slice>(node.member("slices")), {}, {}};
-  const Node starts = node.member("sequences");
+  const JsonNode starts = node.member("sequences");
   const auto read = list<Sequence>(starts);
   for (size_t i = 1; i < read.size(); ++i) {
     mask.q_breaks.push_back(read[i].q_begin);
@@ -194,7 +167,7 @@ std::shared_ptr<const TileMap> read_tiles(const Node& node) {
   return std::make_shared<TileMap>(mask, TileShape{q_tile, kv_tile}, std::move(sequences));
 }
 
-HeadOrder read_order(const Node& node, Pass pass) {
+HeadOrder read_order(const JsonNode& node, Pass pass) {
   HeadOrder order;
   order.pass = pass;
   order.name = node.member("name").text();
@@ -207,11 +180,10 @@ HeadOrder read_order(const Node& node, Pass pass) {
   return order;
 }
 
-Placement read_placement(const Node& node) {
-  const Node queue = node.member("queue");
-  return {node.member("name").text(), json_bool(queue.value, queue.name, kOperation),
-          read<int32_t>(node.member("workers")), list<int32_t>(node.member("worker_begin")),
-          list<PlacedTask>(node.member("tasks"))};
+Placement read_placement(const JsonNode& node) {
+  const JsonNode queue = node.member("queue");
+  return {node.member("name").text(), queue.boolean(), read<int32_t>(node.member("workers")),
+          list<int32_t>(node.member("worker_begin")), list<PlacedTask>(node.member("tasks"))};
 }
 
 void check_sizes(const Plan& plan) {
@@ -233,7 +205,7 @@ void check_sizes(const Plan& plan) {
 }
 
 /// A plan of another version may have the bits that were meant then, but nobody knows.
-void check_contract(const Node& node) {
+void check_contract(const JsonNode& node) {
   const auto version = read<int32_t>(node);
   if (version != kContractVersion)
     throw Error(
@@ -241,7 +213,7 @@ void check_contract(const Node& node) {
         {node.name, fmt::to_string(version), fmt::to_string(kContractVersion), "a plan made anew"});
 }
 
-std::string read_arithmetic(const Node& node) {
+std::string read_arithmetic(const JsonNode& node) {
   const std::string id = node.text();
   std::vector<std::string> known;
   for (const ArithmeticInfo& info : arithmetics()) known.emplace_back(info.id);
@@ -277,7 +249,7 @@ std::string to_json(const Plan& plan) {
 
 Plan plan_from_json(const std::string& text) {
   const nlohmann::json json = parse_json(text, kOperation);
-  const Node root{json, ""};
+  const JsonNode root{json, "", kOperation};
   Plan plan;
   const std::string pass = root.member("pass").text();
   if (pass != "forward" && pass != "backward")
@@ -288,7 +260,7 @@ Plan plan_from_json(const std::string& text) {
   plan.level = level_from_string(root.member("level").text());
   check_contract(root.member("contract"));
   plan.arithmetic = read_arithmetic(root.member("arithmetic"));
-  const Node orders = root.member("orders");
+  const JsonNode orders = root.member("orders");
   for (size_t i = 0; i < orders.size(); ++i)
     plan.orders.push_back(std::make_shared<const HeadOrder>(read_order(orders.item(i), plan.pass)));
   plan.order_of_head = list<int32_t>(root.member("order_of_head"));

@@ -4,6 +4,7 @@
 import json
 import unittest
 
+import schema
 from cli_tool import DOCUMENTS, Tool
 
 
@@ -51,6 +52,32 @@ class Cluster(Tool):
         self.assertEqual(tracks, 2 * names)
         for name in names:
             self.assertEqual(svg.read_text().count(f">{name}<"), 2)
+
+    def test_the_steps_of_every_rank(self):
+        file = self.path / "steps.json"
+        words = ["--kv-heads 2 --world replay:3 --strategy ring --dump", file]
+        for name, width in (("forward", 0), ("backward", 4 * 2 * 64)):  # bytes of a sum's row
+            dealt = self.result(*self.words, *words, "--pass", name)["dist"]["passes"][0]
+            plan = json.loads(file.read_text())
+            self.assertEqual(schema.faults(plan, schema.load()["dist_plan"]), [])
+            self.assertEqual((plan["world"], plan["whole"]["pass"]), (3, name))
+            edges = plan["whole"]["orders"][0]["kv_edges"]
+            ends = {"send": set(), "receive": set()}
+            for r, (rank, told) in enumerate(zip(plan["ranks"], dealt["ranks"], strict=True)):
+                self.assertEqual(len(rank["steps"]), told["steps"])
+                sent = 0
+                for step in rank["steps"]:
+                    if step["step"] in ends:
+                        other = step.get("to", step.get("from"))
+                        ends[step["step"]].add((step["message"], frozenset((r, other))))
+                    if step["step"] == "send":
+                        for tensor, _, begin, end, head, head_end in step["boxes"]:
+                            row = 4 if tensor == "lse" else 4 * 64  # f32
+                            sent += (end - begin) * (head_end - head) * row
+                        for _, tile, _, count in step["sums"]:
+                            sent += (edges[tile + count] - edges[tile]) * width
+                self.assertEqual(sent, told["predicted_bytes"])
+            self.assertEqual(ends["send"], ends["receive"])
 
     def test_auto_takes_the_fastest_strategy(self):
         words = [*self.words, "--world", "replay:3", "--strategy"]

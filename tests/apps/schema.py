@@ -19,6 +19,9 @@ def load():
 def check(result):
     """What is wrong with a result of the tool, one line each."""
     schemas = load()
-    schema = {**schemas[result["command"]], "$defs": schemas["$defs"]}
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(result)
+    return faults(result, {**schemas[result["command"]], "$defs": schemas["$defs"]})
+
+
+def faults(value, schema):
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(value)
     return [f"{error.json_path}: {error.message:.200}" for error in errors]
