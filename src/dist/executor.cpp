@@ -102,10 +102,16 @@ std::vector<ByteRows> RankExecutor::rows_of(Space space, std::span<const Box> bo
   std::vector<ByteRows> rows;
   for (const Box& box : boxes) rows.push_back(rows_of(space, box));
   for (const CarriedSum& sum : sums) {
-    for (int32_t i = 0; i < sum.count; ++i) {
-      float* block = blocks_.get() + (sum.block + i) * block_floats_;
-      rows.push_back({reinterpret_cast<std::byte*>(block),
-                      sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i})});
+    std::byte* block = reinterpret_cast<std::byte*>(blocks_.get() + sum.block * block_floats_);
+    const int64_t apart = block_floats_ * int64_t{sizeof(float)};
+    const size_t first = rows.size();
+    for (int32_t i = 0; i < sum.count; ++i, block += apart) {
+      const int64_t bytes = sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i});
+      if (rows.size() > first && rows.back().bytes == bytes) {
+        ++rows.back().rows;  // of equal tiles all at once
+      } else {
+        rows.push_back({block, bytes, 1, apart});
+      }
     }
   }
   return rows;

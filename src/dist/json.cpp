@@ -206,11 +206,12 @@ class Reader {
       within(at, tile, -1, most_tiles_);
       return {pass, tile};
     };
+    auto stretches = node.member("stretches").items([&](const JsonNode& item) {
+      const auto f = item.fields<int32_t, 6>();
+      return Stretch{f[0], f[1], place(item, f[2], f[3]), place(item, f[4], f[5])};
+    });
     return std::make_shared<const OrderPart>(
-        plan_.whole.orders[order], node.member("stretches").items([&](const JsonNode& item) {
-          const auto f = item.fields<int32_t, 6>();
-          return Stretch{f[0], f[1], place(item, f[2], f[3]), place(item, f[4], f[5])};
-        }));
+        OrderPart{plan_.whole.orders[order], std::move(stretches)});
   }
 
   RankPlan read_rank(const JsonNode& node) {

@@ -79,6 +79,13 @@ TEST(Dist, SumsOfRowChunksPassEachRankOnce) {
   c.expect_same({.world = 4, .strategy = "balanced"});
 }
 
+TEST(Dist, SumsOfShortTilesTravelTogether) {
+  const std::vector<int64_t> documents{8, 8, 8, 8, 8, 8, 52, 100};  // the last sees all
+  DistCase c(problem_of(200), masks::causal_blockwise(documents), kTile, "descending");
+  for (const std::string& strategy : strategy_names())
+    c.expect_same({.world = 4, .strategy = strategy});
+}
+
 TEST(Dist, ChainsOfEqualLengthStartInGroups) {
   DistCase c(problem_of(4096, 2, 2), masks::full(4096, 4096), {16, 16}, "descending");
   const DistOptions options{.world = 4, .strategy = "ring", .shard = "contiguous"};
