@@ -119,6 +119,10 @@ struct OrderPart {
 
 /// The steps of a rank. A send returns when its bytes are copied, a receive when they are there. A
 /// collective is its sends and receives. `message` is a number that one send and one receive have.
+/// K and V of a head get a slot of memory in the work space; what lay there is gone.
+struct Hold {
+  int32_t head = 0, slot = 0;
+};
 struct Send {
   int32_t to;
   int64_t message;
@@ -148,13 +152,15 @@ struct Compute {
 struct Add {
   TileSums sums;
 };
-using Step = std::variant<Send, Receive, Copy, Compute, Add>;
+using Step = std::variant<Hold, Send, Receive, Copy, Compute, Add>;
 
 /// What one rank holds and does.
 struct RankPlan {
   HeldRows home_q, home_kv;        // of all heads
-  HeldRows q, kv;                  // in its work space ...
-  Interval q_heads{}, kv_heads{};  // ... of these heads
+  HeldRows q, kv;                  // in its work space; kv: of K and V, head by head
+  HeldRows ended;                  // of dK and dV there: whose sums end on this rank
+  Interval q_heads{}, kv_heads{};  // of the work space
+  int32_t kv_slots = 0;            // heads whose K and V are held at once
   bool in_place = false;           // q, o, lse, dout and dq of the work space are those at home
   int32_t blocks = 0;              // f32 sums of dK and dV held at once
   std::vector<Step> steps;

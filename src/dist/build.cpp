@@ -11,41 +11,32 @@
 #include "dist/duration.h"
 #include "dist/free_order.h"
 #include "dist/homes.h"
+#include "dist/steps.h"
 #include "dist/strategy.h"
+#include "dist/supply.h"
 #include "verbatim/dist.h"
 
 namespace verbatim {
 namespace {
 
+using dist::append;
 using dist::Blocks;
+using dist::boxes_of;
 using dist::Convoy;
 using dist::Deal;
 using dist::Grid;
 using dist::Homes;
-using dist::Hop;
 using dist::Owners;
 using dist::Share;
+using dist::Steps;
 using dist::Strip;
+using dist::Supply;
 
 constexpr Operand kForwardQ[] = {Operand::q};
 constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand::dout};
 constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
 constexpr Operand kBackwardOut[] = {Operand::dq};
-constexpr Operand kKv[] = {Operand::k, Operand::v};
 constexpr Operand kKvOut[] = {Operand::dk, Operand::dv};
-
-/// Boxes of `operands` over rows and heads.
-std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
-  std::vector<Box> boxes;
-  if (heads.begin >= heads.end) return boxes;
-  for (const Operand operand : operands)
-    for (const RowRange& range : rows.ranges()) boxes.push_back({operand, range, heads});
-  return boxes;
-}
-
-void append(std::vector<Box>& boxes, std::vector<Box> more) {
-  boxes.insert(boxes.end(), more.begin(), more.end());
-}
 
 /// A head of a batch entry, dealt, with what follows for its rows.
 struct Dealt {
@@ -63,7 +54,6 @@ class Builder {
     plan_.options = options;
     plan_.shard = sharding.name;
     grid_ = dist::make_grid(whole.problem, plan_.options);
-    hops_ = dist::hops(grid_);
     plan_.ranks.resize(static_cast<size_t>(options.world));
     blocks_.resize(plan_.ranks.size());
   }
@@ -73,12 +63,14 @@ class Builder {
     deal_heads();
     lay_out();
     bring_in();
-    for (int32_t head = 0; head < heads(); ++head) pass_on(head);
+    Supply supply(plan_, grid_, steps_,
+                  [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; });
     if (backward()) {
+      // All at once: where sums wait for each other, K and V that come in between hold them up.
+      for (const int32_t head : supply.sequence()) supply.bring(head);
       run_backward();
     } else {
-      for (int32_t head = 0; head < heads(); ++head)
-        for (const Share& share : deal_of(head).shares) launch(head, share);
+      run_forward(supply);
     }
     bring_home();
     for (int32_t r = 0; r < world(); ++r) rank(r).blocks = blocks_[static_cast<size_t>(r)].size();
@@ -207,25 +199,16 @@ class Builder {
     return rows;
   }
 
-  HeldRows group_kv(int32_t outer) const {
-    std::vector<RowRange> rows;
-    for (int32_t i = 0; i < grid_.inner; ++i)
-      for (const RowRange& range : sharding_.kv[static_cast<size_t>(grid_.rank(outer, i))].ranges())
-        rows.push_back(range);
-    return HeldRows(std::move(rows));
-  }
-
   /// What each rank holds.
   void lay_out() {
-    std::vector<std::vector<RowRange>> q(plan_.ranks.size()), kv(plan_.ranks.size());
-    for (int32_t o = 0; o < grid_.outer; ++o) group_kv_.push_back(group_kv(o));
+    std::vector<std::vector<RowRange>> q(plan_.ranks.size()), ended(plan_.ranks.size());
     const auto add = [](std::vector<RowRange>& all, const HeldRows& rows) {
       all.insert(all.end(), rows.ranges().begin(), rows.ranges().end());
     };
     for (const auto& [key, dealt] : known_) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r) {
         add(q[r], dealt->q[r]);
-        add(kv[r], dealt->kv[r]);
+        add(ended[r], dealt->ended[r]);
       }
     }
     for (int32_t r = 0; r < world(); ++r) {
@@ -236,37 +219,15 @@ class Builder {
       each.q_heads = q_heads(grid_.inner_of(r));
       each.kv_heads = kv_heads(grid_.inner_of(r));
       each.q = HeldRows(std::move(q[i]));
-      for (int32_t o = 0; o < grid_.outer; ++o)
-        if (o == grid_.outer_of(r) || grid_.route != dist::Route::needed)
-          add(kv[i], group_kv_[static_cast<size_t>(o)]);
-      each.kv = HeldRows(std::move(kv[i]));
+      each.ended = HeldRows(std::move(ended[i]));
       // Rows at home that no key is visible to are in no visit: they stay where they are.
       each.in_place = grid_.inner == 1 && each.q.intersect(each.home_q) == each.q;
       if (each.in_place) each.q = each.home_q;
     }
   }
 
-  /// Moves boxes from rank to rank.
-  void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes) {
-    if (boxes.empty()) return;
-    if (from == to) {
-      rank(to).steps.emplace_back(Copy{source, target, boxes});
-      return;
-    }
-    rank(from).steps.emplace_back(Send{to, messages_, source, boxes});
-    under_way_.emplace_back(to, Receive{from, messages_, target, boxes});
-    ++messages_;
-  }
-
-  /// Ranks take what was sent to them: behind what they send meanwhile, so that no message waits
-  /// for another that it needs nothing of.
-  void take() {
-    for (auto& [to, receive] : under_way_) rank(to).steps.emplace_back(std::move(receive));
-    under_way_.clear();
-  }
-
-  /// From the shards to the work space: all-to-all inside a group; of queries also the rows of
-  /// tiles that reach into other shards.
+  /// Queries from the shards to the work space: also the rows of tiles that reach into other
+  /// shards.
   void bring_in() {
     const std::span<const Operand> q =
         backward() ? std::span<const Operand>(kBackwardQ) : kForwardQ;
@@ -274,54 +235,24 @@ class Builder {
       for (int32_t from = 0; from < world(); ++from) {
         const int32_t to = (from + step) % world();
         const RankPlan& target = rank(to);
-        std::vector<Box> boxes;
         if (!target.in_place)
-          boxes = boxes_of(q, rank(from).home_q.intersect(target.q), target.q_heads);
-        if (grid_.outer_of(from) == grid_.outer_of(to))
-          append(boxes, boxes_of(kKv, rank(from).home_kv, target.kv_heads));
-        move(from, Space::home, to, Space::work, std::move(boxes));
+          steps_.move(from, Space::home, to, Space::work,
+                      boxes_of(q, rank(from).home_q.intersect(target.q), target.q_heads));
       }
-      take();
+      steps_.take();
     }
   }
 
-  /// K and V of one head on their way from group to group.
-  void pass_on(int32_t head) {
-    const bool all = grid_.route != dist::Route::needed;
-    const Interval heads{kv_head_of(head), kv_head_of(head) + 1};
-    std::vector<HeldRows> held;  // by outer index
-    std::vector<Boxes> whole;
-    for (const HeldRows& rows : group_kv_) {
-      held.emplace_back(of_entry(rows, batch_of(head)));
-      whole.emplace_back(boxes_of(kKv, held.back(), heads));
+  void run_forward(Supply& supply) {
+    for (const int32_t head : supply.sequence()) {
+      supply.bring(head);
+      for (const Share& share : deal_of(head).shares) launch(head, share);
+      for (int32_t r = 0; r < world(); ++r) supply.release(r, head);
     }
-    if (!all && std::exchange(seen_of_, &dealt(head)) != &dealt(head)) {
-      seen_.clear();
-      for (const Hop& hop : hops_)
-        seen_.push_back(held[static_cast<size_t>(hop.held)].intersect(
-            dealt(head).kv[static_cast<size_t>(hop.to)]));
-    }
-    for (size_t n = 0; n < hops_.size(); ++n) {
-      const Hop& hop = hops_[n];
-      for (int32_t i = 0; i < grid_.inner; ++i) {
-        const int32_t from = grid_.rank(hop.from, i), to = grid_.rank(hop.to, i);
-        if (heads.begin < rank(to).kv_heads.begin || heads.begin >= rank(to).kv_heads.end) continue;
-        move(from, Space::work, to, Space::work,
-             all ? whole[static_cast<size_t>(hop.held)] : boxes_of(kKv, seen_[n], heads));
-      }
-      if ((n + 1) % static_cast<size_t>(grid_.outer) == 0) take();  // each group has sent once
-    }
-  }
-
-  static std::vector<RowRange> of_entry(const HeldRows& rows, int64_t batch) {
-    std::vector<RowRange> found;
-    for (const RowRange& range : rows.ranges())
-      if (range.batch == batch) found.push_back(range);
-    return found;
   }
 
   void launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
-    rank(share.rank).steps.emplace_back(Compute{head, share.part, std::move(carries)});
+    steps_.add(share.rank, Compute{head, share.part, std::move(carries)});
   }
 
   /// Heads follow each other, as many stages behind as chains start in: while sums of one are on
@@ -357,7 +288,7 @@ class Builder {
           for (const dist::Handing& handing : deal.shares[share].handings)
             hand_on(head, deal.shares[share].rank, handing);
       }
-      take();
+      steps_.take();
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
         Progress& now = at[static_cast<size_t>(head)];
@@ -395,22 +326,19 @@ class Builder {
 
   /// Sends sums to where their chains go on, or end.
   void hand_on(int32_t head, int32_t from, const dist::Handing& handing) {
-    Send send{handing.to, messages_, Space::work, {}};
-    Receive receive{from, messages_, Space::work, {}};
-    ++messages_;
+    std::vector<CarriedSum> sent, received;
     int32_t count = 0;
     for (const int32_t number : handing.convoys) count += convoy(head, number).count;
     blocks(handing.to).make_room(count);
     for (const int32_t number : handing.convoys) {
       const Convoy& each = convoy(head, number);
       int32_t& at = block(head, number);
-      add_sums(send.sums, head, each, at);
+      add_sums(sent, head, each, at);
       blocks(from).give_back(at, each.count);
       at = blocks(handing.to).take(each.count);
-      add_sums(receive.sums, head, each, at);
+      add_sums(received, head, each, at);
     }
-    rank(from).steps.emplace_back(std::move(send));
-    under_way_.emplace_back(handing.to, std::move(receive));
+    steps_.hand_on(from, std::move(sent), handing.to, std::move(received));
   }
 
   static void add_sums(std::vector<CarriedSum>& sums, int32_t head, const Convoy& convoy,
@@ -433,7 +361,7 @@ class Builder {
       sums.blocks.push_back(block(head, number) + chain - convoy(head, number).chain);
       blocks(end.rank).give_back(sums.blocks.back(), 1);
     }
-    rank(end.rank).steps.emplace_back(Add{std::move(sums)});
+    steps_.add(end.rank, Add{std::move(sums)});
   }
 
   /// From the work space to the shards.
@@ -459,9 +387,9 @@ class Builder {
                                   std::min(own.end, (kv_head + 1) * group)}));
           append(boxes, boxes_of(kKvOut, keys, {kv_head, kv_head + 1}));
         }
-        move(from, Space::work, to, Space::home, std::move(boxes));
+        steps_.move(from, Space::work, to, Space::home, std::move(boxes));
       }
-      take();
+      steps_.take();
     }
   }
 
@@ -469,17 +397,12 @@ class Builder {
   const Sharding& sharding_;
   Homes homes_q_, homes_kv_;
   Grid grid_;
-  std::vector<Hop> hops_;
+  Steps steps_{plan_.ranks};
   std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
   std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
   std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
-  std::vector<HeldRows> group_kv_;                                                 // by outer index
   std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
   std::vector<Blocks> blocks_;            // by rank
-  const Dealt* seen_of_ = nullptr;
-  std::vector<HeldRows> seen_;  // by hop of Route::needed: what is needed for heads dealt so
-  std::vector<std::pair<int32_t, Receive>> under_way_;  // by receiver
-  int64_t messages_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "dist/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dist/sizes.h"
@@ -30,11 +31,10 @@ ByteRows byte_rows(const RowView& statistic, int64_t batch, Interval rows, Inter
 }
 
 LocalMemory::LocalMemory(const Backend& backend, const RunOptions& run, const Problem& problem,
-                         std::span<const Operand> operands, int64_t q_rows, int64_t kv_rows,
-                         int64_t q_heads, int64_t kv_heads) {
+                         std::span<const Operand> operands,
+                         const std::function<WorkShape(Operand)>& shape_of) {
   for (const Operand operand : operands) {
-    const bool kv = on_kv_axis(operand);
-    const int64_t rows = kv ? kv_rows : q_rows, heads = kv ? kv_heads : q_heads;
+    const auto [rows, heads] = shape_of(operand);
     const int64_t bytes = row_bytes(problem, operand), all = rows * heads * bytes;
     std::byte* data = bytes_.emplace_back(backend.allocate(all, run)).get();
     backend.fill({data, all}, 0xff, run);
@@ -54,11 +54,13 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       backend_(backend),
       run_(run),
       memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass),
-              own().in_place ? 0 : own().q.size(), own().kv.size(),
-              own().q_heads.end - own().q_heads.begin, own().kv_heads.end - own().kv_heads.begin),
+              [this](Operand operand) { return work_shape(own(), operand); }),
       home_(std::move(home)),
       work_(memory_.tensors()),
+      slot_of_(plan.whole.order_of_head.size(), -1),
+      slot_rows_(slot_rows(own())),
       block_floats_(block_floats(plan.whole)) {
+  for (int64_t b = 0; b < plan.whole.problem.batch; ++b) kv_rows_.push_back(of_entry(own().kv, b));
   if (own().in_place) {
     work_.lse = home_.lse;
     for (const Operand operand : operands_of(plan.whole.pass))
@@ -87,11 +89,17 @@ bool RankExecutor::advance(Transport& transport) {
 
 ByteRows RankExecutor::rows_of(Space space, const Box& box) const {
   const bool kv = on_kv_axis(box.operand), home = space == Space::home;
-  const HeldRows& held = kv ? (home ? own().home_kv : own().kv) : (home ? own().home_q : own().q);
+  const int64_t batch = box.range.batch, count = box.range.rows.end - box.range.rows.begin;
+  if (!home && is_kv(box.operand)) {
+    const auto head = static_cast<int32_t>(batch * plan_.whole.problem.kv_heads + box.heads.begin);
+    const int64_t at = kv_rows_[static_cast<size_t>(batch)].at(batch, box.range.rows.begin);
+    return byte_rows(held(box.operand, head), 0, {at, at + count}, {0, 1});
+  }
+  const HeldRows& all = kv ? (home ? own().home_kv : own().ended) : (home ? own().home_q : own().q);
   const int64_t first = home ? 0 : kv ? own().kv_heads.begin : own().q_heads.begin;
   const LocalTensors& tensors = home ? home_ : work_;
-  const int64_t begin = held.at(box.range.batch, box.range.rows.begin);
-  const Interval rows{begin, begin + box.range.rows.end - box.range.rows.begin};
+  const int64_t begin = all.at(batch, box.range.rows.begin);
+  const Interval rows{begin, begin + count};
   const Interval heads{box.heads.begin - first, box.heads.end - first};
   if (box.operand == Operand::lse) return byte_rows(tensors.lse, 0, rows, heads);
   return byte_rows(tensors[box.operand], 0, rows, heads);
@@ -118,7 +126,9 @@ std::vector<ByteRows> RankExecutor::rows_of(Space space, std::span<const Box> bo
 }
 
 bool RankExecutor::make(const Step& step, Transport& transport) {
-  if (const auto* send = std::get_if<Send>(&step)) {
+  if (const auto* hold = std::get_if<Hold>(&step)) {
+    this->hold(*hold);
+  } else if (const auto* send = std::get_if<Send>(&step)) {
     const int64_t bytes = message_bytes(plan_, send->boxes, send->sums);
     const auto message = backend_.allocate(bytes, run_);
     std::byte* next = message.get();
@@ -149,24 +159,55 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
     const std::vector<Step>& steps = own().steps;
     for (; step_ + 1 < steps.size() && std::holds_alternative<Add>(steps[step_ + 1]); ++step_)
       tiles.push_back(std::get<Add>(steps[step_ + 1]).sums);
-    report_.compute_seconds += backend_.add(plan_.whole, tiles, backward_tensors(), memory(), run_);
+    report_.compute_seconds +=
+        backend_.add(plan_.whole, tiles, backward_tensors(),
+                     {own().q, own().ended, own().q_heads.begin, own().kv_heads.begin,
+                      dq_sums_.get(), blocks_.get(), block_floats_},
+                     run_);
   }
   return true;
 }
 
-PieceMemory RankExecutor::memory() const {
-  return {own().q,        own().kv,      own().q_heads.begin, own().kv_heads.begin,
-          dq_sums_.get(), blocks_.get(), block_floats_};
+void RankExecutor::hold(const Hold& hold) {
+  std::ranges::replace(slot_of_, hold.slot, -1);
+  slot_of_[static_cast<size_t>(hold.head)] = hold.slot;
+  for (const Operand operand : {Operand::k, Operand::v}) {
+    const TensorView slot = held(operand, hold.head);
+    backend_.fill(byte_rows(slot, 0, {0, slot.shape[1]}, {0, 1}), 0xff, run_);
+  }
+}
+
+TensorView RankExecutor::held(Operand operand, int32_t head) const {
+  const int64_t batch = head / plan_.whole.problem.kv_heads;
+  TensorView view = work_[operand];
+  view.data =
+      static_cast<std::byte*>(view.data) +
+      view.offset(0, slot_of_[static_cast<size_t>(head)] * slot_rows_, 0) * size_of(view.dtype);
+  view.shape[1] = kv_rows_[static_cast<size_t>(batch)].size();
+  return view;
+}
+
+PieceMemory RankExecutor::memory(int32_t head) const {
+  const int64_t kv_heads = plan_.whole.problem.kv_heads;
+  return {own().q,
+          kv_rows_[static_cast<size_t>(head / kv_heads)],
+          own().q_heads.begin,
+          head % kv_heads,
+          dq_sums_.get(),
+          blocks_.get(),
+          block_floats_};
 }
 
 double RankExecutor::compute(const Piece& piece) const {
-  if (plan_.whole.pass == Pass::forward) {
-    return backend_.forward_piece(
-        plan_.whole, piece,
-        {work_[Operand::q], work_[Operand::k], work_[Operand::v], work_[Operand::o], work_.lse},
-        memory(), run_);
-  }
-  return backend_.backward_piece(plan_.whole, piece, backward_tensors(), memory(), run_);
+  const TensorView k = held(Operand::k, piece.head), v = held(Operand::v, piece.head);
+  if (plan_.whole.pass == Pass::forward)
+    return backend_.forward_piece(plan_.whole, piece,
+                                  {work_[Operand::q], k, v, work_[Operand::o], work_.lse},
+                                  memory(piece.head), run_);
+  BackwardTensors tensors = backward_tensors();
+  tensors.k = k;
+  tensors.v = v;
+  return backend_.backward_piece(plan_.whole, piece, tensors, memory(piece.head), run_);
 }
 
 BackwardTensors RankExecutor::backward_tensors() const {

@@ -3,11 +3,13 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
+#include "dist/sizes.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::dist {
@@ -43,10 +45,9 @@ ByteRows byte_rows(const RowView& statistic, int64_t batch, Interval rows, Inter
 /// A backend's memory of dense tensors, every byte 0xff at first: a NaN in each dtype.
 class LocalMemory {
  public:
-  /// Of some operands, over rows and heads of both axes.
+  /// `shape_of` says rows and heads of each operand.
   LocalMemory(const Backend& backend, const RunOptions& run, const Problem& problem,
-              std::span<const Operand> operands, int64_t q_rows, int64_t kv_rows, int64_t q_heads,
-              int64_t kv_heads);
+              std::span<const Operand> operands, const std::function<WorkShape(Operand)>& shape_of);
   const LocalTensors& tensors() const { return tensors_; }
 
  private:
@@ -72,7 +73,10 @@ class RankExecutor {
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
   bool make(const Step& step, Transport& transport);
   double compute(const Piece& piece) const;  // seconds
-  PieceMemory memory() const;
+  void hold(const Hold& hold);
+  /// Memory of a piece, with K and V of its head.
+  PieceMemory memory(int32_t head) const;
+  TensorView held(Operand operand, int32_t head) const;
   BackwardTensors backward_tensors() const;
   ByteRows rows_of(Space space, const Box& box) const;
   /// The rows of the boxes, then the sums.
@@ -86,6 +90,9 @@ class RankExecutor {
   RunOptions run_;
   LocalMemory memory_;
   LocalTensors home_, work_;
+  std::vector<HeldRows> kv_rows_;  // of K and V in a slot, by batch entry
+  std::vector<int64_t> slot_of_;   // by head; -1: none
+  int64_t slot_rows_;
   std::shared_ptr<float> dq_sums_, blocks_;
   int64_t block_floats_;
   size_t step_ = 0;

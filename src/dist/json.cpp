@@ -66,13 +66,18 @@ class Writer {
             {"home_kv", to_arrays(rank.home_kv.ranges())},
             {"q", to_arrays(rank.q.ranges())},
             {"kv", to_arrays(rank.kv.ranges())},
+            {"ended", to_arrays(rank.ended.ranges())},
             {"q_heads", to_array(rank.q_heads)},
             {"kv_heads", to_array(rank.kv_heads)},
+            {"kv_slots", rank.kv_slots},
             {"in_place", rank.in_place},
             {"blocks", rank.blocks},
             {"steps", std::move(steps)}};
   }
 
+  Json step_json(const Hold& hold) {
+    return {{"step", "hold"}, {"head", hold.head}, {"slot", hold.slot}};
+  }
   /// What both ends of a message have.
   template <class End>
   Json transfer_json(const char* name, const char* other, int32_t rank, const End& end) {
@@ -220,8 +225,11 @@ class Reader {
     rank.home_kv = held(node.member("home_kv"), true);
     rank.q = held(node.member("q"), false);
     rank.kv = held(node.member("kv"), true);
+    rank.ended = held(node.member("ended"), true);
     rank.q_heads = heads(node.member("q_heads"), problem().q_heads);
     rank.kv_heads = heads(node.member("kv_heads"), problem().kv_heads);
+    rank.kv_slots =
+        within<int32_t>(node.member("kv_slots"), 0, std::ssize(plan_.whole.order_of_head));
     const JsonNode in_place = node.member("in_place");
     rank.in_place = in_place.boolean();
     if (rank.in_place && (rank.q != rank.home_q || rank.q_heads != Interval{0, problem().q_heads}))
@@ -250,6 +258,7 @@ class Reader {
   int32_t head(const JsonNode& node, int64_t value) const {
     return static_cast<int32_t>(within(node, value, 0, std::ssize(plan_.whole.order_of_head) - 1));
   }
+  int32_t head(const JsonNode& node) const { return head(node, node.int64()); }
   int64_t kv_tiles(int32_t head) const { return plan_.whole.order(head).tiles->kv_tiles(); }
 
   CarriedSum sum(const JsonNode& node) const {
@@ -274,34 +283,36 @@ class Reader {
   }
 
   Step read_step(const JsonNode& node) const {
-    constexpr std::array<std::string_view, 5> kSteps{"send", "receive", "copy", "compute", "add"};
+    constexpr std::array<std::string_view, 6> kSteps{"hold", "send",    "receive",
+                                                     "copy", "compute", "add"};
     switch (one_of(node.member("step"), kSteps)) {
       case 0:
-        return transfer<Send>(node, "to");
+        return Hold{head(node.member("head")), node.member("slot").int32()};
       case 1:
-        return transfer<Receive>(node, "from");
+        return transfer<Send>(node, "to");
       case 2:
+        return transfer<Receive>(node, "from");
+      case 3:
         return Copy{space(node.member("from")), space(node.member("to")),
                     boxes(node.member("boxes"))};
-      case 3:
+      case 4:
         return read_compute(node);
       default:
         break;
     }
-    const JsonNode number = node.member("head"), tile = node.member("kv_tile");
-    const int32_t own = head(number, number.int64());
-    return Add{{own, within<int32_t>(tile, 0, kv_tiles(own) - 1),
+    const int32_t own = head(node.member("head"));
+    return Add{{own, within<int32_t>(node.member("kv_tile"), 0, kv_tiles(own) - 1),
                 node.member("blocks").items([](const JsonNode& item) { return item.int32(); })}};
   }
 
   Compute read_compute(const JsonNode& node) const {
-    const JsonNode number = node.member("head"), carries = node.member("carries");
+    const JsonNode carries = node.member("carries");
     const auto part = within<size_t>(node.member("part"), 0, std::ssize(parts_) - 1);
     if (plan_.whole.pass == Pass::forward && carries.size() > 0)
       throw Error(ErrorCode::invalid_plan, kOperation,
                   fmt::format("'{}' of a forward are not empty", carries.name),
                   {carries.name, fmt::to_string(carries.size()), "an empty list", "[]"});
-    return {head(number, number.int64()), parts_[part], carries.items([this](const JsonNode& item) {
+    return {head(node.member("head")), parts_[part], carries.items([this](const JsonNode& item) {
               const auto f = item.fields<int32_t, 2>();
               within(item, f[0], -1, blocks_ - 1);
               within(item, f[1], 0, blocks_ - 1);

@@ -42,9 +42,9 @@ class Present {
   bool any(Interval pieces, int64_t head) const {
     return std::find(at(pieces.begin, head), at(pieces.end, head), 1) != at(pieces.end, head);
   }
-  void set(Interval pieces, int64_t head) {
+  void set(Interval pieces, int64_t head, bool there) {
     std::fill(there_.begin() + pieces_ * head + pieces.begin,
-              there_.begin() + pieces_ * head + pieces.end, 1);
+              there_.begin() + pieces_ * head + pieces.end, there);
   }
 
  private:

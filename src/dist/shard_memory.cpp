@@ -51,8 +51,12 @@ ShardMemory::ShardMemory(const DistPlan& plan, int32_t rank, const Backend& back
       backend_(backend),
       run_(run),
       own_(plan.ranks[static_cast<size_t>(rank)]),
-      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass), own_.home_q.size(),
-              own_.home_kv.size(), plan.whole.problem.q_heads, plan.whole.problem.kv_heads) {}
+      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass),
+              [this](Operand operand) -> WorkShape {
+                const Problem& problem = plan_.whole.problem;
+                if (on_kv_axis(operand)) return {own_.home_kv.size(), problem.kv_heads};
+                return {own_.home_q.size(), problem.q_heads};
+              }) {}
 
 void ShardMemory::exchange(const LocalTensors& whole, bool back) {
   for (const Operand operand : operands_of(plan_.whole.pass)) {

@@ -67,6 +67,11 @@ class Player {
 
   // Each makes a step, or parks the rank until it can.
 
+  bool make(int32_t, Rank& rank, const Hold& hold) {
+    rank.passed[at(hold.head)].clear();
+    return true;
+  }
+
   bool make(int32_t r, Rank& rank, const Send& send) {
     Rank& to = rank_of(send.to);
     if (to.received == to.receives.size() || to.receives[to.received] != send.message)

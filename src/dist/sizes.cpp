@@ -16,24 +16,31 @@ bool is_wide_v(Operand operand) {
          operand == Operand::dv;
 }
 
-/// Of all operands of the pass over so many rows and heads.
-int64_t space_bytes(const Plan& whole, const HeldRows& q, const HeldRows& kv, int64_t q_heads,
-                    int64_t kv_heads, bool q_side) {
-  int64_t bytes = 0;
-  for (const Operand operand : operands_of(whole.pass)) {
-    const bool is_kv = on_kv_axis(operand);
-    if (!is_kv && !q_side) continue;
-    bytes +=
-        row_bytes(whole.problem, operand) * (is_kv ? kv.size() * kv_heads : q.size() * q_heads);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 bool on_kv_axis(Operand operand) {
   return operand == Operand::k || operand == Operand::v || operand == Operand::dk ||
          operand == Operand::dv;
+}
+
+HeldRows of_entry(const HeldRows& rows, int64_t batch) {
+  std::vector<RowRange> found;
+  for (const RowRange& range : rows.ranges())
+    if (range.batch == batch) found.push_back(range);
+  return HeldRows(std::move(found));
+}
+
+int64_t slot_rows(const RankPlan& rank) {
+  int64_t most = 0;
+  for (const RowRange& range : rank.kv.ranges())
+    most = std::max(most, of_entry(rank.kv, range.batch).size());
+  return most;
+}
+
+WorkShape work_shape(const RankPlan& rank, Operand operand) {
+  if (is_kv(operand)) return {rank.kv_slots * slot_rows(rank), 1};
+  if (on_kv_axis(operand)) return {rank.ended.size(), rank.kv_heads.end - rank.kv_heads.begin};
+  return {rank.in_place ? 0 : rank.q.size(), rank.q_heads.end - rank.q_heads.begin};
 }
 
 int64_t row_bytes(const Problem& problem, Operand operand) {
@@ -91,14 +98,17 @@ int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
 int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
   const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
   const Problem& problem = plan.whole.problem;
-  const int64_t q_heads = own.q_heads.end - own.q_heads.begin;
-  int64_t bytes = dist::space_bytes(plan.whole, own.home_q, own.home_kv, problem.q_heads,
-                                    problem.kv_heads, true) +
-                  dist::space_bytes(plan.whole, own.q, own.kv, q_heads,
-                                    own.kv_heads.end - own.kv_heads.begin, !own.in_place);
+  int64_t bytes = 0;
+  for (const Operand operand : dist::operands_of(plan.whole.pass)) {
+    const int64_t home = dist::on_kv_axis(operand) ? own.home_kv.size() * problem.kv_heads
+                                                   : own.home_q.size() * problem.q_heads;
+    const auto [rows, heads] = dist::work_shape(own, operand);
+    bytes += dist::row_bytes(problem, operand) * (home + rows * heads);
+  }
   if (plan.whole.pass == Pass::forward) return bytes;
   if (problem.dtype != Dtype::f32)
-    bytes += own.q.size() * q_heads * problem.head_dim * int64_t{sizeof(float)};
+    bytes += own.q.size() * (own.q_heads.end - own.q_heads.begin) * problem.head_dim *
+             int64_t{sizeof(float)};
   return bytes + own.blocks * dist::block_floats(plan.whole) * int64_t{sizeof(float)};
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dist/facts.h"
-#include "dist/present.h"
+#include "dist/holdings.h"
 #include "dist/sizes.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
@@ -18,10 +18,9 @@
 namespace verbatim {
 namespace {
 
+using dist::Holdings;
 using dist::PartFacts;
 using dist::Position;
-using dist::Present;
-using dist::RowPieces;
 using dist::WholeChain;
 
 /// A sum of dK and dV: visits of one chain, from its first.
@@ -38,12 +37,6 @@ struct HeadState {
   std::vector<bool> ended;        // by KV tile
   std::vector<int32_t> row_next;  // next addend of each dQ row, [group, q_tiles]
   std::vector<int32_t> row_rank;  // the rank whose memory it is in
-};
-
-/// What a rank has of a space, home or work.
-struct Memory {
-  RowPieces q, kv;
-  std::vector<Present> there;  // by operand
 };
 
 struct Message {
@@ -67,16 +60,7 @@ class Proof {
     for (r_ = 0; r_ < world(); ++r_) {
       const RankPlan& own = rank(r_);
       blocks_.emplace_back(static_cast<size_t>(own.blocks));
-      memory_.push_back({RowPieces(own.home_q, q_cuts), RowPieces(own.home_kv, kv_cuts), {}});
-      memory_.push_back({RowPieces(own.q, q_cuts), RowPieces(own.kv, kv_cuts), {}});
-      for (const Space space : {Space::home, Space::work}) {
-        Memory& memory = in(space);
-        for (int o = 0; o < kOperands; ++o) {
-          const auto operand = static_cast<Operand>(o);
-          memory.there.emplace_back((dist::on_kv_axis(operand) ? memory.kv : memory.q).size(),
-                                    heads_in(space, operand).end);
-        }
-      }
+      memory_.emplace_back(plan_, own, q_cuts, kv_cuts);
       begin(zeros);
     }
   }
@@ -132,38 +116,12 @@ class Proof {
 
   // --- What is where ----------------------------------------------------------------------------
 
-  Interval heads_in(Space space, Operand operand) const {
-    const bool kv = dist::on_kv_axis(operand);
-    if (space == Space::home) return {0, kv ? whole_.problem.kv_heads : whole_.problem.q_heads};
-    return kv ? rank(r_).kv_heads : rank(r_).q_heads;
-  }
-  Memory& in(Space space) {
-    return memory_[2 * static_cast<size_t>(r_) + (space == Space::home ? 0 : 1)];
-  }
-
-  /// Calls f(present, pieces, head) for every head of a box in the memory of this rank.
-  template <class F>
-  void each(Space space, const Box& box, F&& f) {
-    const bool kv = dist::on_kv_axis(box.operand);
-    if (!kv && rank(r_).in_place) space = Space::home;
-    Memory& memory = in(space);
-    const std::optional<Interval> pieces = (kv ? memory.kv : memory.q).find(box.range);
-    const Interval heads = heads_in(space, box.operand);
-    if (!pieces || box.heads.begin < heads.begin || heads.end < box.heads.end)
-      fail_rows(box, "in no memory of this rank");
-    for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
-      f(memory.there[static_cast<size_t>(box.operand)], *pieces, h);
-  }
+  Holdings& memory() { return memory_[static_cast<size_t>(r_)]; }
   void read(Space space, const Box& box) {
-    each(space, box, [&](const Present& present, Interval pieces, int64_t head) {
-      if (!present.all(pieces, head)) fail_rows(box, "read before they are there");
-    });
+    if (const char* wrong = memory().read(space, box)) fail_rows(box, wrong);
   }
   void write(Space space, const Box& box) {
-    each(space, box, [&](Present& present, Interval pieces, int64_t head) {
-      if (present.any(pieces, head)) fail_rows(box, "written twice");
-      present.set(pieces, head);
-    });
+    if (const char* wrong = memory().write(space, box)) fail_rows(box, wrong);
   }
   [[noreturn]] void fail_rows(const Box& box, const char* what) const {
     fail(fmt::format("rows {} to {} of {} are {}", box.range.rows.begin, box.range.rows.end,
@@ -200,7 +158,7 @@ class Proof {
       const auto operand = static_cast<Operand>(o);
       if (!is_input(whole_.pass, operand)) continue;
       for (const RowRange& range : held_at_home(operand).ranges())
-        write(Space::home, {operand, range, heads_in(Space::home, operand)});
+        write(Space::home, {operand, range, memory().heads_in(Space::home, operand)});
     }
     for (size_t head = 0; head < zeros.size(); ++head) {
       const HeldRows own = rank(r_).home_q.intersect(zeros[head]);
@@ -258,6 +216,11 @@ class Proof {
 
   const WholeChain& chain_of(const SumState& state) const {
     return (*heads_[static_cast<size_t>(state.head)].chains)[static_cast<size_t>(state.chain)];
+  }
+
+  bool make(const Hold& hold) {
+    require(memory().hold(hold), "cannot hold head {} in slot {}", hold.head, hold.slot);
+    return true;
   }
 
   bool make(const Send& send) {
@@ -472,7 +435,7 @@ class Proof {
         const auto operand = static_cast<Operand>(o);
         if (!is_output(operand)) continue;
         for (const RowRange& range : held_at_home(operand).ranges())
-          read(Space::home, {operand, range, heads_in(Space::home, operand)});
+          read(Space::home, {operand, range, memory().heads_in(Space::home, operand)});
       }
     }
   }
@@ -480,7 +443,7 @@ class Proof {
   const DistPlan& plan_;
   const Plan& whole_;
   std::vector<HeadState> heads_;
-  std::vector<Memory> memory_;  // home and work of each rank
+  std::vector<Holdings> memory_;  // by rank
   std::map<const OrderPart*, PartFacts> facts_;
   std::vector<std::vector<SumState>> blocks_;
   std::map<std::tuple<int32_t, int32_t, int64_t>, Message> messages_;  // sender, receiver, number

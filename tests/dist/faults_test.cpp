@@ -211,6 +211,38 @@ TEST(DistFaults, WhatIsWrongInAForward) {
       good);
 }
 
+TEST(DistFaults, MemoryOfKAndVThatIsGoneOrAnothers) {
+  const DistCase c(problem_of(200), masks::causal(200, 200), kTile);
+  const DistPlan good = c.deal({.world = 3, .strategy = "ring"}).forward;
+  expect_refused<Hold>(any<Hold>, erase, good);
+  expect_refused<Hold>(any<Hold>, repeat, good);
+  for (const int32_t slot : {-1, 2})
+    expect_refused<Hold>(
+        any<Hold>,
+        [slot](std::vector<Step>& steps, size_t at) { std::get<Hold>(steps[at]).slot = slot; },
+        good);
+  // Of the last head, whose slot another still needs; or of the next, which takes it too early.
+  expect_refused<Hold>(
+      [](const Hold& hold) { return hold.head == 3; },
+      [](std::vector<Step>& steps, size_t at) { std::get<Hold>(steps[at]).slot = 0; }, good);
+  expect_refused<Hold>([](const Hold& hold) { return hold.head == 2; },
+                       [](std::vector<Step>& steps, size_t at) {
+                         size_t to = at;
+                         while (!std::holds_alternative<Compute>(steps[to])) --to;
+                         std::rotate(steps.begin() + static_cast<ptrdiff_t>(to),
+                                     steps.begin() + static_cast<ptrdiff_t>(at),
+                                     steps.begin() + static_cast<ptrdiff_t>(at) + 1);
+                       },
+                       good);
+  // Held again, it is not there.
+  expect_refused<Compute>([](const Compute& compute) { return compute.head == 3; },
+                          [](std::vector<Step>& steps, size_t at) {
+                            const auto before = steps.begin() + static_cast<ptrdiff_t>(at);
+                            steps.insert(before, {Hold{0, 1}, Hold{3, 1}});
+                          },
+                          good);
+}
+
 TEST(DistFaults, TheExecutorSeesALostAndADoubledTransfer) {
   const DistCase& c = causal_case();
   const DistPlan good = c.deal({.world = 2, .strategy = "ring"}).forward;

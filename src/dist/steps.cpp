@@ -1,0 +1,43 @@
+#include "dist/steps.h"
+
+namespace verbatim::dist {
+
+std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
+  std::vector<Box> boxes;
+  if (heads.begin >= heads.end) return boxes;
+  for (const Operand operand : operands)
+    for (const RowRange& range : rows.ranges()) boxes.push_back({operand, range, heads});
+  return boxes;
+}
+
+void append(std::vector<Box>& boxes, std::vector<Box> more) {
+  boxes.insert(boxes.end(), more.begin(), more.end());
+}
+
+void Steps::move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes) {
+  if (boxes.empty()) return;
+  if (from == to) {
+    add(to, Copy{source, target, boxes});
+  } else {
+    send({to, messages_, source, boxes}, from, {from, messages_, target, boxes});
+  }
+}
+
+void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
+                    std::vector<CarriedSum> received) {
+  send({to, messages_, Space::work, {}, std::move(sent)}, from,
+       {from, messages_, Space::work, {}, std::move(received)});
+}
+
+void Steps::send(Send send, int32_t from, Receive receive) {
+  under_way_.emplace_back(send.to, std::move(receive));
+  add(from, std::move(send));
+  ++messages_;
+}
+
+void Steps::take() {
+  for (auto& [to, receive] : under_way_) add(to, std::move(receive));
+  under_way_.clear();
+}
+
+}  // namespace verbatim::dist
