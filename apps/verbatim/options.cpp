@@ -158,8 +158,8 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
       ->capture_default_str();
   add("--placement", placement, "Who does what when: " + places, "NAME")->capture_default_str();
   add("--level", level,
-      "What stays equal between runs: not_guaranteed, run_to_run, gpu_to_gpu (on every GPU of its kind) or "
-      "invariant (in every batch and packing; the default unless --order none)",
+      "What stays equal between runs: not_guaranteed, run_to_run, gpu_to_gpu (on every GPU of its "
+      "kind) or invariant (in every batch and packing; the default unless --order none)",
       "NAME");
   add("--arithmetic", arithmetic,
       "Kernels that a plan is for: cpu, sm80 (the portable ones of a GPU) or sm90 (Hopper's, where "
