@@ -53,9 +53,8 @@ class Calibrator {
       cycles = (chain(pass, kLong) - chain(pass, kShort)) / (kLong - kShort);
     if (cycles > 0) return cycles;
     throw Error(ErrorCode::device, "calibrate", "the measurements contradict each other",
-                {pass == Pass::forward ? "forward step" : "backward step",
-                 fmt::format("{:.0f} cycles", cycles), "more than 0",
-                 "the same command when nothing else uses the device"});
+                {fmt::format("{} step", to_string(pass)), fmt::format("{:.0f} cycles", cycles),
+                 "more than 0", "the same command when nothing else uses the device"});
   }
 
   /// Cycles of a call that visits one tile.

@@ -19,8 +19,9 @@ namespace {
 /// One call of in_parallel().
 struct Job {
   const std::function<void()>* work;
-  int wanted;      // threads that may still come
-  int inside = 0;  // threads that have come and not left
+  int wanted;                   // threads that may still come
+  int core;                     // of who calls, when it began
+  std::atomic<int> inside = 0;  // threads that have come and not left
   std::condition_variable left{};
 };
 
@@ -34,7 +35,7 @@ class Pool {
   }
 
   void run(int helpers, const std::function<void()>& work) {
-    Job job{&work, helpers};
+    Job job{&work, helpers, sched_getcpu()};
     std::unique_lock lock(mutex_);
     for (; threads_ < busy_ + helpers; ++threads_) std::thread([this] { serve(); }).detach();
     busy_ += helpers;
@@ -46,6 +47,7 @@ class Pool {
     lock.lock();
     jobs_.erase(place);
     busy_ -= helpers;
+    linger(lock, [&] { return job.inside == 0; });
     job.left.wait(lock, [&] { return job.inside == 0; });
   }
 
@@ -63,20 +65,33 @@ class Pool {
       --job->wanted;
       ++job->inside;
       lock.unlock();
+      leave(job->core);
       (*job->work)();
       lock.lock();
       if (--job->inside == 0) job->left.notify_one();
-      linger(lock);
+      linger(lock, [this, seen = calls_.load()] { return calls_ != seen; });
     }
   }
 
-  /// Waits for the next call without sleeping: waking up takes half as long as a small call.
-  void linger(std::unique_lock<std::mutex>& lock) {
+  /// Moves this thread to another of its cores, when it is on that one. Where other processes are
+  /// busy, the system leaves both threads of a call on one core for many calls.
+  static void leave(int core) {
+    cpu_set_t mine;
+    if (sched_getcpu() != core || sched_getaffinity(0, sizeof(mine), &mine) != 0) return;
+    cpu_set_t others = mine;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    sched_setaffinity(0, sizeof(others), &others);
+    sched_setaffinity(0, sizeof(mine), &mine);
+  }
+
+  /// Waits for `done` without sleeping: waking up takes half as long as a small call.
+  template <class Done>
+  static void linger(std::unique_lock<std::mutex>& lock, const Done& done) {
     using Clock = std::chrono::steady_clock;
-    const int64_t seen = calls_;
     lock.unlock();
     const Clock::time_point end = Clock::now() + std::chrono::microseconds(200);
-    while (calls_ == seen && Clock::now() < end) std::this_thread::yield();
+    while (!done() && Clock::now() < end) std::this_thread::yield();
     lock.lock();
   }
 

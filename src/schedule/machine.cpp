@@ -46,7 +46,7 @@ void for_each_field(M& m, F&& f) {
 
 [[noreturn]] void refuse(std::string_view spec, std::string nearest) {
   throw Error(
-      ErrorCode::invalid_argument, "schedule.make_machine", "no such machine",
+      ErrorCode::invalid_argument, kOperation, "no such machine",
       {"machine", std::string(spec),
        "h200, h200:WORKERS, h200:WORKERS,GHZ, cpu, paper:C,R or @file.json", std::move(nearest)});
 }

@@ -23,8 +23,7 @@ std::string choice_key(std::string_view sketch, const ReasonOptions& options) {
   const Examined found =
       examine(sketch, {.target = options.target, .level = options.level, .sketch = true});
   const Problem& p = options.problem;
-  return fmt::format("{} {} {} {} {}x{}",
-                     found.kernel.pass == Pass::forward ? "forward" : "backward",
+  return fmt::format("{} {} {} {} {}x{}", to_string(found.kernel.pass),
                      hash_of(found.program).substr(0, 16), options.target, to_string(p.dtype),
                      p.head_dim, p.head_dim_v);
 }

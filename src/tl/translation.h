@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tl/copies.h"
@@ -43,7 +44,7 @@ class Translation {
   bool e4m3() const { return k_.dtype == Dtype::e4m3; }
   /// The dtype of tiles in shared memory, in the code.
   const char* element() const;
-  const char* pass() const { return backward() ? "backward" : "forward"; }
+  std::string_view pass() const { return to_string(k_.pass); }
   const char* params() const { return backward() ? "BackwardParams" : "ForwardParams"; }
   /// Whether a step copies a tile in the loop, in the background.
   bool is_staged(const Step& step) const {

@@ -219,6 +219,7 @@ TEST(Machine, NumbersAreReadAsWritten) {
       make_machine(spec);
       ADD_FAILURE() << spec << " was accepted";
     } catch (const Error& e) {
+      EXPECT_EQ(e.operation(), "schedule.machine") << "as of what is wrong in a file";
       EXPECT_EQ(e.details().argument, "machine") << spec;
       EXPECT_EQ(e.details().got, spec);
       EXPECT_EQ(e.details().nearest, "paper:1,1") << spec;

@@ -1,5 +1,6 @@
 // Threads between calls, and how many of them a call takes.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +51,46 @@ TEST(Threads, AForkedProcessHasItsOwn) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+cpu_set_t my_cores() {
+  cpu_set_t cores;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(cores), &cores), 0);
+  return cores;
+}
+void take_cores(const cpu_set_t& cores) {
+  EXPECT_EQ(sched_setaffinity(0, sizeof(cores), &cores), 0);
+}
+
+TEST(Threads, LeaveTheCoreOfWhoCalls) {
+  if (core_count() < 2) GTEST_SKIP() << "one core";
+  EXPECT_TRUE(counts_to(100, 2));  // the other thread is made with all cores
+  const cpu_set_t all = my_cores();
+  const int core = sched_getcpu();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  take_cores(one);
+  const std::thread::id caller = std::this_thread::get_id();
+  constexpr int kCalls = 50;
+  int apart = 0;
+  for (int call = 0; call < kCalls; ++call) {
+    std::atomic<bool> came = false;
+    in_parallel(2, [&] {
+      if (std::this_thread::get_id() == caller) {
+        while (!came) std::this_thread::yield();
+        return;
+      }
+      apart += sched_getcpu() != core;
+      const cpu_set_t cores = my_cores();
+      EXPECT_TRUE(CPU_EQUAL(&cores, &all)) << "it may use what it could before";
+      take_cores(one);  // where the next call finds it
+      take_cores(all);
+      came = true;
+    });
+  }
+  take_cores(all);
+  EXPECT_GT(apart, kCalls / 2) << "the system may move a thread back";
 }
 
 Problem problem_of(int64_t batch, int64_t heads, int64_t length, int64_t head_dim) {
