@@ -250,6 +250,7 @@ std::string arithmetic_of(const Examined& found) {
 
 Emitted emit(std::string_view text, std::string_view file, const CheckOptions& options) {
   Examined found = examine_code(text, file, options, kEmit);
+  refuse_index(found.kernel, kEmit);
   if (!options.target.empty()) found.kernel.target = options.target;
   const std::string pass(to_string(found.kernel.pass));
   const std::string arithmetic = arithmetic_of(found);

@@ -19,6 +19,7 @@ struct Program {
 Program checked(const std::string& text, Level level) {
   const tl::Examined found =
       tl::examine_code(text, "kernel", {.target = {}, .level = level}, "tl.kernel");
+  tl::refuse_index(found.kernel, "tl.kernel");
   return {found.kernel, contract::kTl + tl::hash_of(found.program)};
 }
 
