@@ -1,12 +1,15 @@
 // --kernel: programs as they are, as libraries, and what becomes libraries on the way.
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "core/file.h"
 #include "options.h"
 #include "temporary_folder.h"
-#include "verbatim/tl.h"
+#include "tl/kernel.h"
 
 namespace verbatim::app {
 namespace {
@@ -29,6 +32,20 @@ void KernelOptions::add_to(CLI::App& command, const char* group) {
       ->group(group)
       ->type_name("FILE")
       ->expected(1, 2);
+}
+
+std::optional<KernelOptions::Selected> KernelOptions::selected() const {
+  for (const std::string& file : files) {
+    if (std::filesystem::path(file).extension() == ".so") continue;
+    std::string text = read_text(file);
+    std::string index = tl::examine(text, {}).kernel.index;
+    if (index.empty()) continue;
+    if (files.size() > 1)
+      fail("a program whose blocks an index tensor names runs alone",
+           {"--kernel", fmt::format("{} programs", files.size()), "1", "--kernel " + file});
+    return Selected{std::move(text), std::move(index)};
+  }
+  return {};
 }
 
 std::vector<std::string> KernelOptions::read(const std::string& device,

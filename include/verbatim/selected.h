@@ -40,11 +40,15 @@ class SelectedAttention {
   SelectedAttention(SelectedAttention&&) noexcept;
   SelectedAttention& operator=(SelectedAttention&&) noexcept;
 
-  /// All lists are checked before anything runs: Error(invalid_argument) names the first entry that
-  /// is no block, a block of which no query of its tile sees a key, or one that is there twice.
+  /// Throws Error(invalid_argument) naming the first entry of the lists that is no block, a block
+  /// of which no query of its tile sees a key, or one that is there twice.
+  void check(const SelectedBlocks& blocks) const;
+  /// check() first: nothing runs where it throws.
   void forward(const ForwardTensors& tensors, const SelectedBlocks& blocks,
                const RunOptions& run = {}) const;
 
+  /// Bytes that forward() allocates at most.
+  int64_t workspace_bytes(const RunOptions& run = {}) const;
   /// Of queries, and of keys: what entries of lists count.
   const TileMap& tiles() const;
   /// What the program calls its index tensor.

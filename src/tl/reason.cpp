@@ -138,7 +138,7 @@ class Explanation {
         why = target_.async_copies ? "for its copy in the background" : "for every thread's part";
       if (s.comment.empty()) s.comment = why;
       if (Loop* loop = std::get_if<Loop>(&s.node)) {
-        if (s.comment.empty()) s.comment = "the visits of a chain, in the plan's order";
+        if (s.comment.empty()) s.comment = visits();
         add_to(loop->body);
       }
     }
@@ -150,7 +150,7 @@ class Explanation {
     if (parameter == "BM") return "queries of a tile: " + whose_tile();
     if (parameter == "BN") return "keys of a tile: " + whose_tile();
     if (parameter == "stages") return why_stages();
-    if (parameter == kernel_.index) return "names the keys that the queries of a tile visit";
+    if (parameter == kernel_.index) return "names the blocks that the queries of a tile visit";
     if (parameter != "warps") return "";
     if (!options_.measured.empty()) return "measured";
     const int64_t most =
@@ -159,6 +159,11 @@ class Explanation {
     return fmt::format("{}: about {} of {} registers a thread",
                        by_rows ? "64 queries for four" : "the fewest that hold the tiles",
                        register_use(kernel_, kernel_.warps).per_thread, most);
+  }
+
+  std::string visits() const {
+    if (kernel_.index.empty()) return "the visits of a chain, in the plan's order";
+    return fmt::format("the blocks that {} names, one after another", kernel_.index);
   }
 
   std::string whose_tile() const {

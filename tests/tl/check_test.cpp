@@ -166,8 +166,8 @@ TEST(Check, WhatReadsAnIndexIsCompletedAndMended) {
   EXPECT_EQ(tl::reason(bare, "bare", reason_options(64)), text);
   EXPECT_EQ(tl::fix(replaced(text, "Compute Mask S with causal", "Compute Mask S"), {}), text);
   EXPECT_EQ(tl::fix(replaced(text, "with causal", "with full"), {}), text);
-  const std::string undeclared =
-      replaced(text, "param sel = index  // names the keys that the queries of a tile visit\n", "");
+  const std::string undeclared = replaced(
+      text, "param sel = index  // names the blocks that the queries of a tile visit\n", "");
   EXPECT_EQ(found(undeclared), Found{"index@" + std::to_string(line_of(undeclared, "Copy K ("))});
   EXPECT_EQ(found(tl::fix(undeclared, {})), Found{});
 }

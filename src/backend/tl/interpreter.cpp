@@ -277,15 +277,15 @@ void run_backward(const Kernel& kernel, const Plan& plan, const BackwardTensors&
 }
 
 int64_t workspace_bytes(const Kernel& kernel, const Plan& plan) {
-  int64_t floats = kernel.tile.q * kernel.tile.kv / 4;  // visible pairs: a byte each
-  for (const Variable& v : kernel.variables) floats += v.rows * v.cols;
-  floats *= preferred_workers(plan, thread_count(plan, {}));
+  const int64_t states =
+      ProgramState::bytes(kernel) * preferred_workers(plan, thread_count(plan, {}));
+  int64_t floats = 0;
   if (plan.pass == Pass::backward) {
     const Problem& p = plan.problem;
-    floats += p.batch * (p.q_heads * p.q_len * p.head_dim +
-                         p.kv_heads * p.kv_len * (p.head_dim + p.head_dim_v));
+    floats = p.batch * (p.q_heads * p.q_len * p.head_dim +
+                        p.kv_heads * p.kv_len * (p.head_dim + p.head_dim_v));
   }
-  return floats * int64_t{sizeof(float)};
+  return states + floats * int64_t{sizeof(float)};
 }
 
 }  // namespace verbatim::tl

@@ -20,6 +20,8 @@ namespace {
 constexpr const char* kOperation = "tl.selected";
 constexpr int32_t kNone = -1;  // behind the last entry of a list
 
+int threads_of(const RunOptions& run) { return run.threads > 0 ? run.threads : core_count(); }
+
 /// The run of a row of tiles that holds `tile`; null where no run does.
 const TileRun* find_run(std::span<const TileRun> row, int32_t tile) {
   const auto found = std::ranges::upper_bound(row, tile, {}, &TileRun::last);
@@ -150,19 +152,22 @@ SelectedAttention::~SelectedAttention() = default;
 SelectedAttention::SelectedAttention(SelectedAttention&&) noexcept = default;
 SelectedAttention& SelectedAttention::operator=(SelectedAttention&&) noexcept = default;
 
+void SelectedAttention::check(const SelectedBlocks& blocks) const { impl_->check(blocks); }
+
 void SelectedAttention::forward(const ForwardTensors& t, const SelectedBlocks& blocks,
                                 const RunOptions& run) const {
   check_tensors(impl_->problem, t);
   impl_->check(blocks);
   const tl::Tensors tensors{.q = t.q, .k = t.k, .v = t.v, .o = t.o, .lse = t.lse};
   const int64_t rows = impl_->tiles.q_tiles(), heads = impl_->problem.q_heads;
-  for_each_in_parallel(run.threads > 0 ? run.threads : core_count(),
-                       impl_->problem.batch * heads * rows, [&](int64_t i) {
-                         impl_->do_chain(tensors, blocks, i / rows / heads, i / rows % heads,
-                                         i % rows);
-                       });
+  for_each_in_parallel(threads_of(run), impl_->problem.batch * heads * rows, [&](int64_t i) {
+    impl_->do_chain(tensors, blocks, i / rows / heads, i / rows % heads, i % rows);
+  });
 }
 
+int64_t SelectedAttention::workspace_bytes(const RunOptions& run) const {
+  return threads_of(run) * tl::ProgramState::bytes(impl_->kernel);
+}
 const TileMap& SelectedAttention::tiles() const { return impl_->tiles; }
 const std::string& SelectedAttention::index() const { return impl_->kernel.index; }
 const std::string& SelectedAttention::arithmetic() const { return impl_->arithmetic; }

@@ -36,6 +36,12 @@ ProgramState::ProgramState(const Kernel& kernel, const Problem& problem, const T
   pairs_.visible.resize(kernel_.tile.q * kernel_.tile.kv);
 }
 
+int64_t ProgramState::bytes(const Kernel& kernel) {
+  int64_t bytes = kernel.tile.q * kernel.tile.kv;  // visible pairs
+  for (const Variable& v : kernel.variables) bytes += v.rows * v.cols * int64_t{sizeof(float)};
+  return bytes;
+}
+
 void ProgramState::find_pairs(const TileMap& map, int32_t slice_begin, int32_t slice_count,
                               const Visit& visit) {
   const Interval &queries = visit.queries, &keys = visit.keys;

@@ -30,6 +30,9 @@ class ProgramState {
  public:
   ProgramState(const Kernel& kernel, const Problem& problem, const Tensors& tensors);
 
+  /// What a state takes.
+  static int64_t bytes(const Kernel& kernel);
+
   Tile& tile(int variable) { return tiles_[variable]; }
   /// Which pairs of the visit the slices of a run of tiles show; behind the ends of tiles none.
   void find_pairs(const TileMap& map, int32_t slice_begin, int32_t slice_count, const Visit& visit);
