@@ -53,6 +53,10 @@ std::vector<std::string> KernelOptions::read(const std::string& device,
   if (!files.empty() && !planning.arithmetic.empty())
     fail("a program has an arithmetic of its own",
          {"--arithmetic", planning.arithmetic, "--kernel without it", ""});
+  if (const auto program = selected())
+    fail("an index tensor names the blocks of the program: it runs without a plan",
+         {"--kernel", fmt::format("param {} = index", program->index),
+          "a program whose blocks the plan names", "verbatim run --device cpu --pass forward"});
   std::vector<std::string> found;
   for (const std::string& file : files) {
     const bool library = std::filesystem::path(file).extension() == ".so";

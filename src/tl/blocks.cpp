@@ -103,7 +103,7 @@ void refuse_index(const Kernel& kernel, const char* operation) {
   if (kernel.index.empty()) return;
   throw Error(
       ErrorCode::unsupported, operation,
-      "an index tensor names the blocks of the program: it is interpreted, without a plan",
+      "an index tensor names the blocks of the program: it runs without a plan",
       {"kernel", fmt::format("param {} = {}", kernel.index, kIndex),
        "a program whose blocks the plan names", "verbatim run --device cpu --pass forward"});
 }

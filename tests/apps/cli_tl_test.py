@@ -74,7 +74,7 @@ class Tl(Tool):
         self.assertIn("param BM = 128  // queries of a tile: the contract's\n", first)
 
     def test_emit_is_the_same_twice_and_names_its_file_itself(self):
-        for name in ("forward", "backward"):
+        for name in ("forward", "backward", "selected"):
             program, file = self.reason(name), f"{name}_a100.cu"
             for folder in (f"{name}1", f"{name}2"):
                 self.call("tl", "emit", program, "--output", self.path / folder)
@@ -198,12 +198,14 @@ class Tl(Tool):
             ([*run, "--input", f"q={future}"], ["--input", "f32, bf16, f16 or e4m3"]),
             (["run", *PROBLEM, "--selected", 1], ["--selected", "param sel = index"]),
             (["verify", *PROBLEM, "--kernel", program], ["param sel = index", "verbatim run"]),
+            (
+                ["bench", *PROBLEM, "--device", "cuda", "--kernel", program],
+                ["param sel = index", "without a plan"],
+            ),
         ]:
             message = self.refused(*words)
             for part in parts:
                 self.assertIn(part, message, words)
-        emit = self.refusal("tl", "emit", program, "--output", self.path / "none")
-        self.assertIn("param sel = index", emit)
         report = self.refusal(*run, "--report", self.path / "none.html")
         self.assertIn("--report", report)
 
@@ -313,8 +315,8 @@ class Tl(Tool):
                 ["nearest: h200"],
             ),
             (
-                ["tl emit", self.reason("backward", target="h200"), "--output", self.path / "out"],
-                ["a backward is not translated for h200", "nearest: target a100"],
+                ["tl emit", self.reason("selected", target="h200"), "--output", self.path / "out"],
+                ["got h200, expected a100, l40s, t4 or rtx8000", "nearest: a100"],
             ),
         ]:
             message = self.refusal(*words)

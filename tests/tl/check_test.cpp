@@ -172,7 +172,7 @@ TEST(Check, WhatReadsAnIndexIsCompletedAndMended) {
   EXPECT_EQ(found(tl::fix(undeclared, {})), Found{});
 }
 
-TEST(Check, WhatReadsAnIndexIsNotTranslatedYet) {
+TEST(Check, WhatReadsAnIndexIsRefusedWhereItNeedsAPlanOrATranslation) {
   const auto refused = [](auto&& f) {
     try {
       f();
@@ -181,7 +181,8 @@ TEST(Check, WhatReadsAnIndexIsNotTranslatedYet) {
     }
     return std::string();
   };
-  EXPECT_EQ(refused([] { tl::emit(code("selected"), "selected", {}); }), "param sel = index");
+  const std::string text = code("selected");
+  EXPECT_EQ(refused([&] { tl::emit(text, "selected", {.target = "h200"}); }), "h200");
   EXPECT_EQ(refused([] { tl::choices(sketch("selected"), "selected", reason_options(64)); }),
             "param sel = index");
 }
