@@ -407,8 +407,7 @@ void add_run(CLI::App& root, Action& action) {
          "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
          "files as q=FILE k=FILE ...; what is missing is random. Of e4m3 also q_scale, k_scale, "
          "v_scale (heads), in f32; what is missing is 1. An index tensor by its name in the "
-         "program "
-         "(batch, KV heads, tiles of queries, blocks), in int32 or int64")
+         "program (batch, KV heads, tiles of queries, blocks), in int32 or int64")
       ->group(group)
       ->type_name("FILE")
       ->expected(1, 8);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
 #include <utility>
 
 #include "core/random.h"
@@ -11,7 +11,8 @@
 namespace verbatim::app {
 
 Lists draw_lists(const Problem& problem, const TileMap& tiles, int64_t count) {
-  Lists lists{{}, {problem.batch, problem.kv_heads, tiles.q_tiles(), count}, "random"};
+  const int64_t room = std::min<int64_t>(count, tiles.kv_tiles());
+  Lists lists{{}, {problem.batch, problem.kv_heads, tiles.q_tiles(), room}, "random"};
   Random random(problem.seed);
   for (int64_t head = 0; head < problem.batch * problem.kv_heads; ++head) {
     for (int32_t tile = 0; tile < tiles.q_tiles(); ++tile) {
@@ -19,9 +20,9 @@ Lists draw_lists(const Problem& problem, const TileMap& tiles, int64_t count) {
       for (const TileRun& run : tiles.row(tile))
         for (int32_t block = run.last - 1; block >= run.first; --block) seen.push_back(block);
       std::ranges::sort(seen, std::greater());
-      for (int64_t i = 1; i < std::min(count, std::ssize(seen)); ++i)
+      for (int64_t i = 1; i < std::min(room, std::ssize(seen)); ++i)
         std::swap(seen[i], seen[random.between(i, std::ssize(seen) - 1)]);
-      seen.resize(count, -1);
+      seen.resize(room, -1);
       lists.entries.insert(lists.entries.end(), seen.begin(), seen.end());
     }
   }
