@@ -21,7 +21,7 @@ void check_tensor_file(const uint8_t* data, size_t size, Parse&& parse) {
     return;
   }
   for (const TensorFile::Entry& entry : file.tensors) {
-    int64_t expected = size_of(entry.dtype);
+    int64_t expected = entry.element_bytes();
     for (int64_t extent : entry.shape) expected *= extent;
     if (entry.begin < 0 || entry.end > static_cast<int64_t>(file.bytes.size()) ||
         entry.end - entry.begin != expected)

@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/backend.h"
 #include "backend/reference/compare.h"
 #include "input.h"
 #include "options.h"
@@ -15,6 +16,7 @@
 #include "report/format.h"
 #include "report/timeline.h"
 #include "result.h"
+#include "selected.h"
 #include "tensors.h"
 #include "world.h"
 
@@ -35,9 +37,13 @@ struct RunCommand {
   std::string pass = "both", check, device = "cpu";
   std::vector<std::string> input;
   std::string output_file;
+  std::optional<int64_t> selected;
   int repeats = 3, threads = 0;
 
   int run(dist::Processes* processes) const;
+  int run_selected(const KernelOptions::Selected& program) const;
+  void check_counts() const;
+  std::string check_mode(const Problem& sizes, const Mask& mask) const;
 };
 
 double seconds_since(Clock::time_point start) {
@@ -108,15 +114,7 @@ bool check_outputs(const std::string& mode, const Problem& sizes, const Mask& ma
   return found.within(kAllowedRatio);
 }
 
-void print(const Json& result, const Repeats& repeats, bool correct) {
-  using Align = report::Table::Align;
-  report::Table facts({{""}, {"", Align::right}, {""}});
-  const Json& plan = result["plan"];
-  for (const auto& [name, ms] : result["time_ms"].items()) {
-    facts.row({name, report::milliseconds(ms),
-               fmt::format("{} GFLOP/s by exact area", report::number(result["gflops"][name]))});
-  }
-  facts.row({"workspace", report::bytes(result["workspace_bytes"]), "besides the tensors"});
+void add_plan_rows(const Json& plan, report::Table& facts) {
   facts.row({"order", plan["order"],
              fmt::format("placement {}, {} workers, predicted {:.3f} of the lower bound",
                          plan["placement"].get<std::string>(), plan["workers"].get<int>(),
@@ -124,6 +122,28 @@ void print(const Json& result, const Repeats& repeats, bool correct) {
                              ? plan["makespan"].get<double>() / plan["lower_bound"].get<double>()
                              : 1.0)});
   facts.row({"level", plan["level"], "plan " + plan["fingerprint"].get<std::string>()});
+}
+
+void add_selection_rows(const Json& result, report::Table& facts) {
+  const Json& selection = result["selection"];
+  facts.row({"selection", report::count(selection["blocks"].get<int64_t>()),
+             fmt::format("blocks of {} keys, {}, for tiles of {} queries",
+                         selection["tile"]["kv"].get<int64_t>(),
+                         selection["source"] == "file" ? "from a file" : "at random",
+                         selection["tile"]["q"].get<int64_t>())});
+  facts.row({"level", result["level"], "arithmetic " + selection["arithmetic"].get<std::string>()});
+}
+
+void print(const Json& result, const Repeats& repeats, bool correct) {
+  using Align = report::Table::Align;
+  report::Table facts({{""}, {"", Align::right}, {""}});
+  for (const auto& [name, ms] : result["time_ms"].items()) {
+    facts.row({name, report::milliseconds(ms),
+               fmt::format("{} GFLOP/s by exact area", report::number(result["gflops"][name]))});
+  }
+  facts.row({"workspace", report::bytes(result["workspace_bytes"]), "besides the tensors"});
+  result.contains("plan") ? add_plan_rows(result["plan"], facts)
+                          : add_selection_rows(result, facts);
   if (result["check"]["mode"] != "none") {
     double worst = 0;
     for (const auto& [name, ratio] : result["check"]["error_ratio"].items()) {
@@ -150,37 +170,47 @@ void print(const Json& result, const Repeats& repeats, bool correct) {
   fmt::print("{}", outputs.str());
 }
 
-/// How long the passes took, how fast that was, and what memory it needed.
-void add_times(const Attention& attention, const Repeats& repeats, Json& result) {
+/// How long the passes took, and how fast that was by the exact area of `mask`.
+void add_times(const Problem& problem, const Mask& mask, const Repeats& repeats, Json& result) {
   result["time_ms"] = Json::object();
   result["gflops"] = Json::object();
-  int64_t workspace = 0;
   const auto add = [&](const char* name, Pass pass, const std::vector<double>& times) {
     if (times.empty()) return;
-    const double ms = median(times), work = flops(attention.problem(), attention.mask(), pass);
+    const double ms = median(times);
     result["time_ms"][name] = ms;
-    result["gflops"][name] = ms > 0 ? work / ms / 1e6 : 0.0;
-    workspace = std::max(workspace, attention.workspace_bytes(pass));
+    result["gflops"][name] = ms > 0 ? flops(problem, mask, pass) / ms / 1e6 : 0.0;
   };
   add("forward", Pass::forward, repeats.forward_ms);
   add("backward", Pass::backward, repeats.backward_ms);
-  result["workspace_bytes"] = workspace;
 }
 
-int RunCommand::run(dist::Processes* processes) const {
+void RunCommand::check_counts() const {
   if (repeats < 1)
     fail("a run needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "1"});
   if (threads < 0) {
     fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
   }
+}
+
+std::string RunCommand::check_mode(const Problem& sizes, const Mask& mask) const {
+  const std::string mode = !check.empty()                                          ? check
+                           : flops(sizes, mask, Pass::backward) <= kFullCheckFlops ? "full"
+                                                                                   : "sampled";
+  require_one_of(mode, "--check", {"full", "sampled", "none"});
+  return mode;
+}
+
+int RunCommand::run(dist::Processes* processes) const {
+  check_counts();
+  if (const auto program = kernels.selected()) return run_selected(*program);
+  if (selected)
+    fail("blocks are selected for a program that has an index tensor",
+         {"--selected", fmt::to_string(*selected), "a --kernel with `param sel = index`", ""});
   InputFiles files(input);
   const Problem sizes = make_problem(files.complete(problem), mask);
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
-  const std::string mode = !check.empty()                                          ? check
-                           : flops(sizes, made, Pass::backward) <= kFullCheckFlops ? "full"
-                                                                                   : "sampled";
-  require_one_of(mode, "--check", {"full", "sampled", "none"});
+  const std::string mode = check_mode(sizes, made);
   check_output_file(output_file);
 
   Progress progress;
@@ -237,9 +267,12 @@ int RunCommand::run(dist::Processes* processes) const {
   const bool correct = check_outputs(mode, sizes, made, tensors, passes, result["check"]);
   result["bits"] = {
       {"repeats", repeats}, {"identical", results.identical}, {"sha256", results.hashes}};
-  add_times(attention, results, result);
+  add_times(sizes, made, results, result);
   const std::vector<Pass> ran =
       passes == Passes::both ? std::vector{Pass::forward, Pass::backward} : std::vector{main_pass};
+  int64_t workspace = 0;
+  for (const Pass which : ran) workspace = std::max(workspace, attention.workspace_bytes(which));
+  result["workspace_bytes"] = workspace;
   if (dealt) {
     result["dist"] = dealt->describe(ran);
     choice.describe(result["dist"]);
@@ -259,6 +292,71 @@ int RunCommand::run(dist::Processes* processes) const {
   print(result, results, correct);
   if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt) fmt::print("\n{}\n\n{}", dealt->summary(), dealt->table(ran).str());
+  return results.identical && correct ? 0 : 1;
+}
+
+/// A forward by a program whose blocks an index tensor names: no plan is made.
+int RunCommand::run_selected(const KernelOptions::Selected& program) const {
+  constexpr int64_t kBlocks = 16;  // of native sparse attention
+  const auto refuse = [](const char* option, std::string got, const char* expected) {
+    fail("a program whose blocks an index tensor names runs without a plan, forward, on a CPU",
+         {option, std::move(got), expected, std::string(option) + " " + expected});
+  };
+  if (pass != "forward") refuse("--pass", pass, "forward");
+  if (device_index(device) >= 0) refuse("--device", device, "cpu");
+  if (world.given())
+    fail("a program whose blocks an index tensor names runs on one device",
+         {"--world", world.world, "--kernel without it", ""});
+  if (!output.report.empty())
+    fail("a page shows a plan, and there is none", {"--report", output.report, "--json", ""});
+  InputFiles files(input, program.index);
+  const Problem sizes = make_problem(files.complete(problem), mask);
+  const Mask made = mask.make(sizes);
+  check_output_file(output_file);
+  const SelectedAttention attention(sizes, made, program.text,
+                                    level_from_string(planning.level_name()));
+  refuse_planning(planning, attention.tiles());
+  std::optional<Lists> given = files.lists();
+  if (given && selected)
+    fail("the index tensor is given", {"--selected", fmt::to_string(*selected), "one of both", ""});
+  const int64_t count = selected.value_or(kBlocks);
+  if (count < 0)
+    fail("a count is negative", {"--selected", fmt::to_string(count), "0 or more", "0"});
+  const Lists lists = given ? *std::move(given) : draw_lists(sizes, attention.tiles(), count);
+  attention.check(lists.blocks());
+  const Mask seen = selected_mask(made, attention.tiles(), lists);
+  const std::string mode = check_mode(sizes, seen);
+
+  Tensors tensors(sizes, sizes.seed);
+  files.load(tensors);
+  RunOptions run_options;
+  run_options.threads = threads;
+  Progress progress;
+  const Repeats results = repeat(
+      [&](Pass, const Tensors& all) {
+        const auto begin = Clock::now();
+        attention.forward(all.forward(), lists.blocks(), run_options);
+        return seconds_since(begin);
+      },
+      tensors, Passes::forward, repeats, progress);
+  Json result = new_result("run");
+  result["device"] = device;
+  result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
+  result["level"] = planning.level_name();
+  result["problem"] = app::describe(sizes);
+  result["mask"] = app::describe(made, sizes, attention.tiles().shape);
+  result["selection"] = app::describe(attention, lists, sizes, seen);
+  progress.say("comparing with the reference ...");
+  const bool correct = check_outputs(mode, sizes, seen, tensors, Passes::forward, result["check"]);
+  result["bits"] = {
+      {"repeats", repeats}, {"identical", results.identical}, {"sha256", results.hashes}};
+  add_times(sizes, seen, results, result);
+  result["workspace_bytes"] = attention.workspace_bytes(run_options);
+  if (!output_file.empty()) save_outputs(output_file, tensors, Passes::forward);
+  save(output, result);
+  progress.say("");
+  fmt::print("{}\n\n", headline(sizes, made));
+  print(result, results, correct);
   return results.identical && correct ? 0 : 1;
 }
 
@@ -299,14 +397,20 @@ void add_run(CLI::App& root, Action& action) {
       ->type_name("NAME")
       ->capture_default_str();
   command->kernels.add_to(*sub, group);
+  sub->add_option("--selected", command->selected,
+                  "Blocks that a tile of queries visits, by a program with an index tensor: the "
+                  "last that it sees, and others at random (default: 16)")
+      ->group(group)
+      ->type_name("N");
   sub->add_option(
          "--input", command->input,
          "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
          "files as q=FILE k=FILE ...; what is missing is random. Of e4m3 also q_scale, k_scale, "
-         "v_scale (heads), in f32; what is missing is 1")
+         "v_scale (heads), in f32; what is missing is 1. An index tensor by its name in the "
+         "program (batch, KV heads, tiles of queries, blocks), in int32 or int64")
       ->group(group)
       ->type_name("FILE")
-      ->expected(1, 7);
+      ->expected(1, 8);
   sub->add_option("--output", command->output_file,
                   "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
       ->group("Output")

@@ -14,10 +14,6 @@ namespace {
 
 const std::vector<std::string> kNames{"q", "k", "v", "do", "q_scale", "k_scale", "v_scale"};
 
-bool known(const std::string& name) {
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
 bool is_scale(const std::string& name) { return name.ends_with("_scale"); }
 
 /// Sets `option` to what a tensor says, or checks that both agree.
@@ -33,7 +29,13 @@ void settle(std::optional<int64_t>& option, int64_t value, const std::string& ar
 
 }  // namespace
 
-InputFiles::InputFiles(const std::vector<std::string>& files) {
+InputFiles::InputFiles(const std::vector<std::string>& files, std::string index)
+    : index_(std::move(index)) {
+  std::vector<std::string> names = kNames;
+  if (std::ranges::find(names, index_) != names.end())
+    fail("the index tensor is called like an input",
+         {"--kernel", fmt::format("param {} = index", index_), "another name", "sel"});
+  if (!index_.empty()) names.push_back(index_);
   for (const std::string& file : files) {
     const size_t equals = file.find('=');
     const std::string path = equals == std::string::npos ? file : file.substr(equals + 1);
@@ -43,30 +45,34 @@ InputFiles::InputFiles(const std::vector<std::string>& files) {
       const std::string name = equals != std::string::npos ? file.substr(0, equals)
                                : npy ? std::filesystem::path(path).stem().string()
                                      : entry.name;
-      if (!known(name)) {
+      if (std::ranges::find(names, name) == names.end()) {
         // A file of everything may hold other tensors too; one .npy file is meant.
         if (!npy) continue;
         fail("the tensor has no role",
-             {"--input", name, fmt::format("{}", fmt::join(kNames, ", ")), "q=" + path});
+             {"--input", name, fmt::format("{}", fmt::join(names, ", ")), "q=" + path});
       }
       for (const Source& other : sources_) {
         if (other.name == name) {
           fail("a tensor is given twice", {"--input", name, "each name once", ""});
         }
       }
+      if ((name == index_) != (entry.integer_bytes > 0))
+        fail("a tensor has elements of another kind",
+             {"--input", fmt::format("{} of {}", name, path),
+              name == index_ ? "integers of 32 or 64 bits" : "f32, bf16, f16 or e4m3", ""});
       sources_.push_back(
           {name, fmt::format("{} of {}", name, path), files_.size() - 1, entry.name});
     }
     if (sources_.empty()) {
       fail("the file holds none of the inputs",
-           {"--input", path, fmt::format("tensors named {}", fmt::join(kNames, ", ")), ""});
+           {"--input", path, fmt::format("tensors named {}", fmt::join(names, ", ")), ""});
     }
   }
 }
 
 ProblemOptions InputFiles::complete(ProblemOptions given) const {
   for (const Source& source : sources_) {
-    if (is_scale(source.name)) continue;
+    if (is_scale(source.name) || source.name == index_) continue;
     const TensorFile::Entry& entry = files_[source.file].at(source.key);
     if (entry.shape.size() != 4) {
       fail(
@@ -116,6 +122,7 @@ ProblemOptions InputFiles::complete_scales(ProblemOptions given) const {
 
 void InputFiles::load(Tensors& tensors) {
   for (const Source& source : sources_) {
+    if (source.name == index_) continue;
     Tensor& target = source.name[0] == 'q'   ? tensors.q
                      : source.name[0] == 'k' ? tensors.k
                      : source.name[0] == 'v' ? tensors.v
@@ -133,6 +140,25 @@ void InputFiles::load(Tensors& tensors) {
     for (const int64_t size : from.shape) elements *= size;
     std::memcpy(target.view().data, from.data, elements * size_of(from.dtype));
   }
+}
+
+std::optional<Lists> InputFiles::lists() const {
+  const auto source = std::ranges::find(sources_, index_, &Source::name);
+  if (source == sources_.end()) return {};
+  const TensorFile::Entry& entry = files_[source->file].at(source->key);
+  if (entry.shape.size() != 4)
+    fail("an index tensor has four dimensions",
+         {"--input", fmt::format("{} with shape ({})", source->shown, fmt::join(entry.shape, ", ")),
+          "(batch, KV heads, tiles of queries, blocks)", ""});
+  Lists lists{{}, {}, "file"};
+  std::ranges::copy(entry.shape, lists.shape.begin());
+  for (const int64_t block : files_[source->file].integers(source->key)) {
+    if (block != static_cast<int32_t>(block))
+      fail("an entry is no block", {"--input", fmt::format("{} in {}", block, source->shown),
+                                    "a block, or -1 behind the last", "-1"});
+    lists.entries.push_back(static_cast<int32_t>(block));
+  }
+  return lists;
 }
 
 void check_output_file(const std::string& path) {

@@ -1,12 +1,15 @@
 // --kernel: programs as they are, as libraries, and what becomes libraries on the way.
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "core/file.h"
 #include "options.h"
 #include "temporary_folder.h"
-#include "verbatim/tl.h"
+#include "tl/kernel.h"
 
 namespace verbatim::app {
 namespace {
@@ -31,11 +34,29 @@ void KernelOptions::add_to(CLI::App& command, const char* group) {
       ->expected(1, 2);
 }
 
+std::optional<KernelOptions::Selected> KernelOptions::selected() const {
+  for (const std::string& file : files) {
+    if (std::filesystem::path(file).extension() == ".so") continue;
+    std::string text = read_text(file);
+    std::string index = tl::examine(text, {}).kernel.index;
+    if (index.empty()) continue;
+    if (files.size() > 1)
+      fail("a program whose blocks an index tensor names runs alone",
+           {"--kernel", fmt::format("{} programs", files.size()), "1", "--kernel " + file});
+    return Selected{std::move(text), std::move(index)};
+  }
+  return {};
+}
+
 std::vector<std::string> KernelOptions::read(const std::string& device,
                                              const PlanningOptions& planning) const {
   if (!files.empty() && !planning.arithmetic.empty())
     fail("a program has an arithmetic of its own",
          {"--arithmetic", planning.arithmetic, "--kernel without it", ""});
+  if (const auto program = selected())
+    fail("an index tensor names the blocks of the program: it runs without a plan",
+         {"--kernel", fmt::format("param {} = index", program->index),
+          "a program whose blocks the plan names", "verbatim run --device cpu --pass forward"});
   std::vector<std::string> found;
   for (const std::string& file : files) {
     const bool library = std::filesystem::path(file).extension() == ".so";

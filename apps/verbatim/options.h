@@ -71,6 +71,12 @@ struct KernelOptions {
   std::vector<std::string> files;
 
   void add_to(CLI::App& command, const char* group);
+  /// A program whose blocks an index tensor names, and what it calls that tensor: it runs alone,
+  /// and without a plan.
+  struct Selected {
+    std::string text, index;
+  };
+  std::optional<Selected> selected() const;
   /// As AttentionOptions::kernels: their texts, or on a GPU their libraries, which are built of
   /// programs. Beside them plans are of no other arithmetic than theirs.
   std::vector<std::string> read(const std::string& device, const PlanningOptions& planning) const;

@@ -153,24 +153,30 @@ TensorFile parse_npy(std::vector<std::byte> file) {
           fmt::format("{}", header_bytes), ""});
 
   const Header header = HeaderReader(text.substr(header_begin, header_bytes)).read();
-  if (*header.descr != "<f4" && *header.descr != "<f2")
-    fail("unsupported dtype",
-         {"descr", "'" + *header.descr + "'", "'<f4' or '<f2'", "array.astype('<f4')"},
-         ErrorCode::unsupported);
+  TensorFile::Entry entry{"", Dtype::f32, *header.shape, 0, 0};
+  if (*header.descr == "<f2") {
+    entry.dtype = Dtype::f16;
+  } else if (*header.descr == "<i4" || *header.descr == "<i8") {
+    entry.integer_bytes = header.descr->back() - '0';
+  } else if (*header.descr != "<f4") {
+    fail(
+        "unsupported dtype",
+        {"descr", "'" + *header.descr + "'", "'<f4', '<f2', '<i4' or '<i8'", "array.astype('<f4')"},
+        ErrorCode::unsupported);
+  }
   if (*header.fortran_order)
     fail("column-major data is not read",
          {"fortran_order", "True", "False", "numpy.ascontiguousarray(array)"},
          ErrorCode::unsupported);
-  const Dtype dtype = *header.descr == "<f4" ? Dtype::f32 : Dtype::f16;
-  const int64_t bytes = byte_count(*header.shape, dtype, kOperation);
+  const int64_t bytes = entry.end = byte_count(entry.shape, entry.element_bytes(), kOperation);
   const size_t data_begin = header_begin + header_bytes;
   if (static_cast<uint64_t>(bytes) != file.size() - data_begin)
     fail("the data does not fill the shape",
          {"data", fmt::format("{} bytes", file.size() - data_begin),
-          fmt::format("{} for shape [{}]", bytes, fmt::join(*header.shape, ", ")), ""});
+          fmt::format("{} for shape [{}]", bytes, fmt::join(entry.shape, ", ")), ""});
 
   TensorFile result;
-  result.tensors.push_back({"", dtype, *header.shape, 0, bytes});
+  result.tensors.push_back(std::move(entry));
   file.erase(file.begin(), file.begin() + static_cast<int64_t>(data_begin));
   result.bytes = std::move(file);
   return result;

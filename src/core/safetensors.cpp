@@ -27,13 +27,17 @@ constexpr size_t kMaxRank = 32;
   throw Error(code, kOperation, std::move(message), std::move(details));
 }
 
+constexpr std::array<std::pair<int64_t, std::string_view>, 2> kIntegers{{{4, "I32"}, {8, "I64"}}};
 constexpr std::array<std::pair<Dtype, std::string_view>, 4> kDtypes{
     {{Dtype::f32, "F32"}, {Dtype::bf16, "BF16"}, {Dtype::f16, "F16"}, {Dtype::e4m3, "F8_E4M3"}}};
 
-Dtype dtype_of(const std::string& tensor, const std::string& name) {
+void set_dtype(TensorFile::Entry& entry, const std::string& name) {
+  for (const auto& [bytes, known] : kIntegers)
+    if (name == known) return void(entry.integer_bytes = bytes);
   for (const auto& [dtype, known] : kDtypes)
-    if (name == known) return dtype;
-  fail("unsupported dtype", {tensor, "'" + name + "'", "F32, BF16, F16 or F8_E4M3", "F32"},
+    if (name == known) return void(entry.dtype = dtype);
+  fail("unsupported dtype",
+       {entry.name, "'" + name + "'", "F32, BF16, F16, F8_E4M3, I32 or I64", "F32"},
        ErrorCode::unsupported);
 }
 
@@ -49,10 +53,9 @@ const json& array(const json& value, const std::string& tensor, const char* key)
 }
 
 TensorFile::Entry entry_of(const std::string& name, const json& value, int64_t data_bytes) {
-  TensorFile::Entry entry;
+  TensorFile::Entry entry{};
   entry.name = name;
-  entry.dtype =
-      dtype_of(name, json_text(json_member(value, "dtype", kOperation), name, kOperation));
+  set_dtype(entry, json_text(json_member(value, "dtype", kOperation), name, kOperation));
   const json& shape = array(value, name, "shape");
   if (shape.size() > kMaxRank)
     fail("too many dimensions",
@@ -70,14 +73,14 @@ TensorFile::Entry entry_of(const std::string& name, const json& value, int64_t d
   if (entry.begin < 0 || entry.begin > entry.end || entry.end > data_bytes)
     fail("a tensor leaves the file",
          {name, range, fmt::format("a range inside [0, {})", data_bytes), ""});
-  const int64_t bytes = byte_count(entry.shape, entry.dtype, kOperation);
+  const int64_t bytes = byte_count(entry.shape, entry.element_bytes(), kOperation);
   if (bytes != entry.end - entry.begin)
     fail("a tensor's data does not fill its shape",
          {name, fmt::format("{} bytes", entry.end - entry.begin),
           fmt::format("{} for shape [{}]", bytes, fmt::join(entry.shape, ", ")), ""});
-  if (entry.begin % size_of(entry.dtype) != 0)
+  if (entry.begin % entry.element_bytes() != 0)
     fail("a tensor starts inside an element",
-         {name, range, fmt::format("a multiple of {}", size_of(entry.dtype)), ""});
+         {name, range, fmt::format("a multiple of {}", entry.element_bytes()), ""});
   return entry;
 }
 
@@ -143,7 +146,7 @@ std::string safetensors_header(std::span<const NamedTensor> tensors) {
   for (const NamedTensor& tensor : tensors) {
     if (header.contains(tensor.name) || tensor.name == "__metadata__")
       fail("a name that is taken", {tensor.name, "the name again", "another name", ""});
-    const int64_t end = offset + byte_count(tensor.shape, tensor.dtype, kOperation);
+    const int64_t end = offset + byte_count(tensor.shape, size_of(tensor.dtype), kOperation);
     header[tensor.name] = {
         {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;

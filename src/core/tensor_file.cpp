@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 #include "core/file.h"
@@ -33,12 +34,36 @@ const TensorFile::Entry& TensorFile::at(std::string_view name) const {
 
 TensorView TensorFile::view(std::string_view name) {
   const Entry& entry = at(name);
+  if (entry.integer_bytes)
+    throw Error(ErrorCode::invalid_argument, "tensor_file", "a tensor holds integers",
+                {std::string(name), fmt::format("i{}", 8 * entry.integer_bytes),
+                 "f32, bf16, f16 or e4m3", "f32"});
   if (entry.shape.size() != 4)
     throw Error(ErrorCode::invalid_argument, "tensor_file", "a tensor has the wrong rank",
                 {std::string(name), fmt::format("shape [{}]", fmt::join(entry.shape, ", ")),
                  "[batch, length, heads, dim]", ""});
   return TensorView::dense(bytes.data() + entry.begin, entry.dtype,
                            {entry.shape[0], entry.shape[1], entry.shape[2], entry.shape[3]});
+}
+
+std::vector<int64_t> TensorFile::integers(std::string_view name) const {
+  const Entry& entry = at(name);
+  if (!entry.integer_bytes)
+    throw Error(ErrorCode::invalid_argument, "tensor_file", "a tensor holds no integers",
+                {std::string(name), std::string(to_string(entry.dtype)), "i32 or i64", "i32"});
+  std::vector<int64_t> all;
+  for (int64_t at = entry.begin; at < entry.end; at += entry.integer_bytes) {
+    int32_t narrow = 0;
+    int64_t wide = 0;
+    if (entry.integer_bytes == sizeof narrow) {
+      std::memcpy(&narrow, bytes.data() + at, sizeof narrow);
+      wide = narrow;
+    } else {
+      std::memcpy(&wide, bytes.data() + at, sizeof wide);
+    }
+    all.push_back(wide);
+  }
+  return all;
 }
 
 TensorFile read_tensor_file(const std::filesystem::path& path) {
@@ -81,8 +106,8 @@ void write_tensor_file(const std::filesystem::path& path, std::span<const NamedT
   });
 }
 
-int64_t byte_count(std::span<const int64_t> shape, Dtype dtype, const char* operation) {
-  int64_t bytes = size_of(dtype);
+int64_t byte_count(std::span<const int64_t> shape, int64_t element_bytes, const char* operation) {
+  int64_t bytes = element_bytes;
   for (int64_t extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes))
       throw Error(ErrorCode::invalid_argument, operation, "the size of a shape overflows",

@@ -19,23 +19,31 @@ struct TensorFile {
     std::string name;
     Dtype dtype;
     std::vector<int64_t> shape;
-    int64_t begin, end;  // bytes [begin, end) of `bytes`
+    int64_t begin, end;         // bytes [begin, end) of `bytes`
+    int64_t integer_bytes = 0;  // 4 or 8: signed integers, of which `dtype` says nothing
+
+    int64_t element_bytes() const { return integer_bytes ? integer_bytes : size_of(dtype); }
   };
   std::vector<Entry> tensors;
   std::vector<std::byte> bytes;
 
   /// Throws Error naming the tensors there are when `name` is none of them.
   const Entry& at(std::string_view name) const;
-  /// Tensor `name` as (batch, length, heads, dim). Throws Error when its rank is not 4.
+  /// Tensor `name` as (batch, length, heads, dim). Throws Error when its rank is not 4, or when it
+  /// holds integers.
   TensorView view(std::string_view name);
+  /// The elements of a tensor of integers. Throws Error when it holds none.
+  std::vector<int64_t> integers(std::string_view name) const;
 };
 
 /// A .npy file: one tensor called "". Refused with Error(invalid_argument or unsupported), which
-/// says what was found and what would do: dtypes other than '<f4' and '<f2' (pickled objects
-/// included), Fortran order, headers above 64 kB, data shorter or longer than the shape.
+/// says what was found and what would do: dtypes other than '<f4', '<f2', '<i4' and '<i8'
+/// (pickled objects included), Fortran order, headers above 64 kB, data shorter or longer than the
+/// shape.
 TensorFile parse_npy(std::vector<std::byte> file);
 
-/// A .safetensors file: tensors of dtype F32, BF16, F16 or F8_E4M3 in the order of their data.
+/// A .safetensors file: tensors of dtype F32, BF16, F16, F8_E4M3, I32 or I64 in the order of their
+/// data.
 /// Refused like above: headers above 100 MB, more than 65536 tensors, unknown members, shapes whose
 /// size overflows, ranges that leave the file, overlap, leave a hole (the format demands that every
 /// byte belongs to a tensor) or do not start at a multiple of the element size.

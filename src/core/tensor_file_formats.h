@@ -14,7 +14,7 @@ std::string npy_header(std::span<const NamedTensor> tensors);
 std::string safetensors_header(std::span<const NamedTensor> tensors);
 
 /// Bytes of a dense tensor; throws Error in the name of `operation` when they overflow.
-int64_t byte_count(std::span<const int64_t> shape, Dtype dtype, const char* operation);
+int64_t byte_count(std::span<const int64_t> shape, int64_t element_bytes, const char* operation);
 
 /// The elements in row-major order, whatever the strides.
 void write_elements(std::ostream& out, const NamedTensor& tensor);

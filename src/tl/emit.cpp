@@ -46,14 +46,21 @@ class Emitter : Statements {
     head();
     shared();
     chain();
-    entry();
+    by_index() ? entry_of_lists() : entry();
+    blank();
+    line("}}  // namespace");
+    line("}}  // namespace {}", place());
+    blank();
+    registration(place(), gpu_.arch, arithmetic_);
     return std::move(out_);
   }
 
  private:
   /// Of the words.
   const char* place() const {
-    return by_warpgroups() ? "verbatim::cuda::sm90::tl" : "verbatim::cuda::tiles";
+    return by_warpgroups() ? "verbatim::cuda::sm90::tl"
+           : by_index()    ? "verbatim::cuda::tiles::lists"
+                           : "verbatim::cuda::tiles";
   }
 
   void head() {
@@ -62,9 +69,11 @@ class Emitter : Statements {
     line(
         "// writes it: every block stands under its line of TL. A chain keeps a tile, `at`, and "
         "visits");
-    line("// those of the other axis in the plan's order; `visits` knows them.");
-    for (const char* header : {"device/chains", "device/hand_off", "device/tiles", "library"})
-      line("#include \"backend/cuda/{}.cuh\"", header);
+    line("// {}; `visits` knows them.", by_index() ? "the blocks that its list names"
+                                                   : "those of the other axis in the plan's order");
+    std::vector<const char*> headers{"device/chains", "device/hand_off", "device/tiles", "library"};
+    if (by_index()) headers = {"device/lists", "library"};
+    for (const char* header : headers) line("#include \"backend/cuda/{}.cuh\"", header);
     if (e4m3()) line("#include \"backend/cuda/device/tiles_e4m3.cuh\"");
     if (backward())
       for (const char* header : {"device/sums", "prepare_backward"})
@@ -92,7 +101,7 @@ class Emitter : Statements {
     if (by_warpgroups()) line("uint64_t full[kBuffers];  // barriers of copies");
     line("Place at;");
     line("Visits<Pass::{}, kStages>::Slots visits;", pass());
-    line("int32_t ended;");
+    if (!by_index()) line("int32_t ended;");
     indent_ -= 2;
     line("}};");
     if (by_warpgroups()) line("static_assert(sizeof(Shared) <= 227 * 1024);");
@@ -122,7 +131,8 @@ class Emitter : Statements {
     }
     indent_ = 2;
     line("const Place& at = shared.at;");
-    line("Visits<Pass::{}, kStages> visits(at, shared.visits);", pass());
+    line("Visits<Pass::{}, kStages> visits(at, {}shared.visits);", pass(),
+         by_index() ? "p.kv_edges, " : "");
     if (e4m3()) {
       line("// Products are of values without the scales of their heads.");
       line("const float scale = p.scalars.scale * p.q.scale(at.q_head) * p.k.scale(at.kv_head);");
@@ -184,6 +194,21 @@ class Emitter : Statements {
     blank();
   }
 
+  /// Of a CTA for every chain.
+  void entry_of_lists() {
+    line("__global__ __launch_bounds__(kThreads) void kernel(");
+    line("    const __grid_constant__ {} p) {{", params());
+    line("  extern __shared__ __align__(128) unsigned char memory[];");
+    line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
+    line("  start(shared.at, p);");
+    line("  do_chain(p, shared);");
+    line("}}");
+    blank();
+    line("cudaError_t launch(const {}& p, cudaStream_t stream) {{", params());
+    line("  return launch_chains(kernel, kThreads, sizeof(Shared), stream, p);");
+    line("}}");
+  }
+
   void entry() {
     line("__global__ __launch_bounds__(kThreads) void kernel(");
     line("    const __grid_constant__ {} p{}) {{", params(),
@@ -220,11 +245,6 @@ class Emitter : Statements {
     line("  return launch_blocks(kernel, start.workers, kThreads, sizeof(Shared), start.together,");
     line("                       start.stream, p{});", by_warpgroups() ? ", maps" : "");
     line("}}");
-    blank();
-    line("}}  // namespace");
-    line("}}  // namespace {}", place());
-    blank();
-    registration(place(), gpu_.arch, arithmetic_);
   }
 
   /// Barriers of copies: next_chain() begins with one that shows them to all threads.
@@ -251,12 +271,16 @@ std::string arithmetic_of(const Examined& found) {
 Emitted emit(std::string_view text, std::string_view file, const CheckOptions& options) {
   Examined found = examine_code(text, file, options, kEmit);
   if (!options.target.empty()) found.kernel.target = options.target;
-  const std::string pass(to_string(found.kernel.pass));
+  const std::string what(found.kernel.index.empty() ? to_string(found.kernel.pass) : "selected");
   const std::string arithmetic = arithmetic_of(found);
   const Gpu& gpu = gpu_of(found.kernel.target);
   const bool hopper = gpu.arch == 90;  // its own instructions are those of sm_90a alone
   const bool in_roles = hopper && found.kernel.pass == Pass::forward;
-  return {pass + "_" + found.kernel.target,
+  if (hopper && !found.kernel.index.empty())
+    throw Error(ErrorCode::unsupported, kEmit,
+                "blocks that an index tensor names are not translated for this target yet",
+                {"target", found.kernel.target, "a100, l40s, t4 or rtx8000", "a100"});
+  return {what + "_" + found.kernel.target,
           in_roles ? emit_sm90(found, arithmetic) : Emitter(found, arithmetic).run(), arithmetic,
           fmt::format("{}{}", gpu.arch, hopper ? "a" : "")};
 }

@@ -16,18 +16,6 @@ namespace {
 constexpr int64_t kMostFaults = 100;
 constexpr const char* kLayoutChange = "from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)";
 
-std::vector<std::string> names_of(const Shape& shape) {
-  std::vector<std::string> names;
-  for (const Dim& dim : shape.dims) names.push_back(dim.text);
-  return names;
-}
-
-Shape shape_of(const std::vector<std::string>& names) {
-  Shape shape;
-  for (const std::string& name : names) shape.dims.push_back({name, {}, {}});
-  return shape;
-}
-
 bool is_layout(const Shape& shape, std::string_view word) {
   if (shape.dims.empty()) return false;
   std::string first = shape.dims.front().text;
@@ -68,6 +56,7 @@ void Examiner::read_parameters() {
     if (const Param* p = std::get_if<Param>(&s.node)) read_parameter(*p);
   const std::string pass = word_parameter("pass", {"forward", "backward"});
   kernel_.pass = pass == "backward" ? Pass::backward : Pass::forward;
+  read_index();
   if (options_.sketch) return;
   std::vector<std::string> known;
   for (const Target& target : targets()) known.emplace_back(target.name);
@@ -312,49 +301,6 @@ void Examiner::store(const Move& m, const Tensor& tensor, std::vector<Step>& ste
                    .by_scale = m.factor && !m.factor->number,
                    .tensor = &tensor,
                    .at = at_->at});
-}
-
-void Examiner::check_block(const Move& m, const Tensor& tensor) {
-  const bool kept = tensor.kept(kernel_.pass);
-  if (!kept && !loop_)
-    report("loop", at_->at, fmt::format("the tile of {} changes with every visit", tensor.name),
-           "the statement inside the loop");
-  if (options_.sketch && !m.coordinate && !m.shape) return;
-  const std::string variable = loop_ ? std::get<Loop>(loop_->node).variable.text : std::string("i");
-  const std::string block = tensor.block(kernel_.pass, variable);
-  if (!options_.sketch && globals_.insert(tensor.name).second) {
-    const std::string line = fmt::format("Allocate {} in global {} with offset {}", tensor.name,
-                                         to_string(shape_of(tensor.whole())), tensor.offset());
-    report("unallocated", m.name.at, fmt::format("{} has no Allocate in global", tensor.name), line,
-           header_line(line));
-  }
-  if (!m.coordinate || !m.shape) {
-    Move right = m;
-    right.shape = shape_of(tensor.tile());
-    right.coordinate = Coordinate{{"L", {}}, {block, {}}, {}, {}};
-    const std::string line = to_string(Statement{right, {}, false, {}, ""});
-    return report("incomplete", at_->at,
-                  fmt::format("nothing says which block of {} is meant", tensor.name), line,
-                  replaced(*at_, line));
-  }
-  const Coordinate& c = *m.coordinate;
-  if (c.axis.text != "L")
-    report("coordinate", c.axis.at, "blocks are counted along the length", "L",
-           Edit{c.axis.at.begin, c.axis.at.end, "L"});
-  if (c.inner) {
-    report("coordinate", c.inner->at, "a plan names the blocks; no index tensor comes with it",
-           block, Edit{c.at.begin, c.at.end, fmt::format("[L = {}]", block)});
-  } else if (c.index.text != block) {
-    report("coordinate", c.index.at,
-           fmt::format("the block of {} is {}", tensor.name,
-                       kept ? "the chain's own" : "that of the visit"),
-           block, Edit{c.index.at.begin, c.index.at.end, block});
-  }
-  if (!equal(names_of(*m.shape), tensor.tile())) {
-    const std::string right = to_string(shape_of(tensor.tile()));
-    report("shape", m.shape->at, fmt::format("a block of {} is {}", tensor.name, right), right,
-           Edit{m.shape->at.begin, m.shape->at.end, right});
-  }
 }
 
 void Examiner::reshape(const Reshape& r, std::vector<Step>& steps) {

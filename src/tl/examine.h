@@ -12,6 +12,9 @@
 
 namespace verbatim::tl {
 
+std::vector<std::string> names_of(const Shape& shape);
+Shape shape_of(const std::vector<std::string>& names);
+
 class Examiner {
  public:
   Examiner(std::string_view text, const Program& program, const CheckOptions& options);
@@ -41,9 +44,15 @@ class Examiner {
   void move(const Move& m, std::vector<Step>& steps);
   void load(const Move& m, const Tensor& tensor, std::vector<Step>& steps);
   void store(const Move& m, const Tensor& tensor, std::vector<Step>& steps);
-  void check_block(const Move& m, const Tensor& tensor);
   void reshape(const Reshape& r, std::vector<Step>& steps);
   void wait(const Wait& w, std::vector<Step>& steps);
+
+  // blocks.cpp: which block of its tensor a move takes, and who names it.
+  void read_index();
+  void check_index(const Param& param);
+  void check_block(const Move& m, const Tensor& tensor);
+  void check_coordinate(const Coordinate& c, const Tensor& tensor);
+  std::string block_of(const Tensor& tensor) const;
 
   // operations.cpp: Compute.
   void compute(const Compute& c, std::vector<Step>& steps);
@@ -53,6 +62,7 @@ class Examiner {
   void fill(const Compute& c, std::vector<Step>& steps);
   void elementwise(const Compute& c, Operation operation, std::vector<Step>& steps);
   void mask(const Compute& c, std::vector<Step>& steps);
+  void check_mask_of_index(const Compute& c);
   void softmax(const Compute& c, std::vector<Step>& steps);
   void logsumexp(const Compute& c, std::vector<Step>& steps);
   int started(const Operand& operand, const std::vector<std::string>& shape, const char* start);

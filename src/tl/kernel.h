@@ -47,6 +47,7 @@ struct Step {
 struct Kernel {
   Pass pass = Pass::forward;
   std::string target, mask;  // the mask it is made for; empty: any
+  std::string index;         // the tensor that names the blocks of visits; empty: the plan does
   Dtype dtype = Dtype::bf16;
   int64_t head_dim = 0, head_dim_v = 0;
   TileShape tile{0, 0};
@@ -71,6 +72,10 @@ Examined examine_code(std::string_view text, std::string_view file, const CheckO
 /// The faults one after another, each as describe() shows it.
 std::string described(const std::vector<Diagnostic>& faults, std::string_view text,
                       std::string_view file);
+
+/// Throws Error(unsupported) where the blocks of a program's visits are named by an index tensor,
+/// and `operation` wants a plan to name them.
+void refuse_index(const Kernel& kernel, const char* operation);
 
 /// Of shared memory, in which a CTA keeps where it is in the plan, and the visits to come.
 inline constexpr int64_t kPlaceBytes = 768;

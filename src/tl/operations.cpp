@@ -224,6 +224,7 @@ void Examiner::mask(const Compute& c, std::vector<Step>& steps) {
           fmt::format("{} ({})", nearest_name(c.with[0].text, known), fmt::join(known, ", ")));
     kernel_.mask = c.with[0].text;
   }
+  if (!kernel_.index.empty()) check_mask_of_index(c);
   if (!equal(kernel_.variables[s].shape, {"BM", "BN"}))
     return report("shape", c.operands[0].at,
                   fmt::format("a mask hides pairs of queries and keys; {} is {}",
@@ -231,6 +232,18 @@ void Examiner::mask(const Compute& c, std::vector<Step>& steps) {
                   "(BM, BN)");
   steps.push_back(
       {.kind = Step::Kind::compute, .operation = Operation::mask, .out = s, .a = s, .at = at_->at});
+}
+
+/// Without a plan nothing knows which blocks any other mask shows.
+void Examiner::check_mask_of_index(const Compute& c) {
+  const auto known = index_masks();
+  if (std::ranges::find(known, kernel_.mask) != known.end()) return;
+  const Span at = c.with.empty() ? Span{at_->at.end, at_->at.end} : c.with[0].at;
+  report("mask", c.with.empty() ? at_->at : at,
+         fmt::format("{} names the blocks, so that no plan knows the tiles of {}", kernel_.index,
+                     c.with.empty() ? "any mask" : kernel_.mask),
+         fmt::format("with {}", fmt::join(known, " or ")),
+         Edit{at.begin, at.end, std::string(c.with.empty() ? " with " : "") + known.front()});
 }
 
 void Examiner::softmax(const Compute& c, std::vector<Step>& steps) {

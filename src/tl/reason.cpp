@@ -39,8 +39,11 @@ std::vector<int64_t> stages_of(const Target& target) {
 
 /// The tile to begin with: the contract's, but in a forward of mma.sync one that four warps hold. A
 /// warp then has 32 queries, and reads K and V half as often as with 16. Copies that are not in the
-/// background take registers, too. Two warpgroups hold the wide heads of MLA.
-TileShape first_tile(const Target& target, const Problem& problem, Pass pass) {
+/// background take registers, too. Two warpgroups hold the wide heads of MLA. Blocks that an index
+/// tensor names are those of native sparse attention.
+TileShape first_tile(const Target& target, const Problem& problem, const Kernel& sketch) {
+  const Pass pass = sketch.pass;
+  if (!sketch.index.empty()) return {64, 64};
   const int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
   if (has_warpgroups(target) && pass == Pass::forward && head_dim > 128 && head_dim <= 192)
     return {128, 128};
@@ -135,7 +138,7 @@ class Explanation {
         why = target_.async_copies ? "for its copy in the background" : "for every thread's part";
       if (s.comment.empty()) s.comment = why;
       if (Loop* loop = std::get_if<Loop>(&s.node)) {
-        if (s.comment.empty()) s.comment = "the visits of a chain, in the plan's order";
+        if (s.comment.empty()) s.comment = visits();
         add_to(loop->body);
       }
     }
@@ -147,6 +150,7 @@ class Explanation {
     if (parameter == "BM") return "queries of a tile: " + whose_tile();
     if (parameter == "BN") return "keys of a tile: " + whose_tile();
     if (parameter == "stages") return why_stages();
+    if (parameter == kernel_.index) return "names the blocks that the queries of a tile visit";
     if (parameter != "warps") return "";
     if (!options_.measured.empty()) return "measured";
     const int64_t most =
@@ -157,11 +161,19 @@ class Explanation {
                        register_use(kernel_, kernel_.warps).per_thread, most);
   }
 
+  std::string visits() const {
+    if (kernel_.index.empty()) return "the visits of a chain, in the plan's order";
+    return fmt::format("the blocks that {} names, one after another", kernel_.index);
+  }
+
   std::string whose_tile() const {
     if (!options_.measured.empty()) return "measured on " + options_.measured;
-    if (kernel_.tile == default_tile(options_.problem, kernel_.pass)) return "the contract's";
-    if (kernel_.tile == first_tile(target_, options_.problem, kernel_.pass))
-      return has_warpgroups(target_) ? "what two warpgroups hold" : "so that a warp has 32 queries";
+    if (kernel_.index.empty() && kernel_.tile == default_tile(options_.problem, kernel_.pass))
+      return "the contract's";
+    if (kernel_.tile == first_tile(target_, options_.problem, kernel_))
+      return !kernel_.index.empty()    ? "a block of native sparse attention"
+             : has_warpgroups(target_) ? "what two warpgroups hold"
+                                       : "so that a warp has 32 queries";
     return asks_for_tile(options_) ? "as asked for" : "the largest that fits";
   }
 
@@ -203,15 +215,16 @@ class Explanation {
 
 class Reasoning {
  public:
-  Reasoning(const Program& sketch, Pass pass, const ReasonOptions& options)
-      : options_(options), target_(find_target(options.target)), pass_(pass) {
-    tile_ = first_tile(target_, options.problem, pass);
+  Reasoning(const Examined& sketch, const ReasonOptions& options)
+      : options_(options), target_(find_target(options.target)), sketch_(sketch.kernel) {
+    tile_ = first_tile(target_, options.problem, sketch_);
     if (options.tile.q > 0) tile_.q = options.tile.q;
     if (options.tile.kv > 0) tile_.kv = options.tile.kv;
     // Sizes have no part in what is missing: once complete, the program serves every choice.
-    program_ = parse_whole(
-        fix(to_string(with_parameters(sketch, options, {tile_, 1, kWarps[0]})), check_options()),
-        "sketch", kOperation);
+    program_ =
+        parse_whole(fix(to_string(with_parameters(sketch.program, options, {tile_, 1, kWarps[0]})),
+                        check_options()),
+                    "sketch", kOperation);
     sort_allocates(program_.statements);
   }
 
@@ -258,7 +271,8 @@ class Reasoning {
     for (const int64_t stages : asked_or(options_.stages, stages_of(target_))) {
       for (const int64_t warps : asked_or(options_.warps, kWarps)) {
         // A warpgroup has 64 queries of a forward.
-        if (has_warpgroups(target_) && pass_ == Pass::forward && warps != tile.q / 16) continue;
+        if (has_warpgroups(target_) && sketch_.pass == Pass::forward && warps != tile.q / 16)
+          continue;
         const Program tried = with_parameters(program_, options_, {tile, stages, warps});
         Examined found = examine(to_string(tried), check_options());
         if (!found.faults.empty()) {
@@ -277,7 +291,7 @@ class Reasoning {
   /// The largest that the target can do, of those that halve extents of the usual tile or of what
   /// was asked for; 0 x 0: none.
   TileShape largest_tile() const {
-    const TileShape usual = first_tile(target_, options_.problem, pass_);
+    const TileShape usual = first_tile(target_, options_.problem, sketch_);
     TileShape best{0, 0};
     for (int64_t q = std::max(tile_.q, usual.q); q >= 16; q /= 2)
       for (int64_t kv = std::max(tile_.kv, usual.kv); kv >= 16; kv /= 2)
@@ -287,7 +301,7 @@ class Reasoning {
 
   const ReasonOptions& options_;
   const Target& target_;
-  Pass pass_;
+  const Kernel& sketch_;
   TileShape tile_;
   Program program_;
 };
@@ -302,12 +316,14 @@ std::string reason(std::string_view sketch, std::string_view file, const ReasonO
   if (!found.faults.empty())
     throw Error(ErrorCode::invalid_argument, kOperation,
                 "the sketch is refused" + described(found.faults, sketch, file));
-  return Reasoning(found.program, found.kernel.pass, options).run();
+  return Reasoning(found, options).run();
 }
 
 std::vector<ReasonOptions> choices(std::string_view sketch, std::string_view file,
                                    const ReasonOptions& options) {
-  reason(sketch, file, options);  // refuses what no size can mend
+  // Refuses what no size can mend.
+  refuse_index(examine_code(reason(sketch, file, options), file, {}, kOperation).kernel,
+               kOperation);
   std::vector<ReasonOptions> all;
   for (const int64_t q : asked_or(options.tile.q, {64, 128}))
     for (const int64_t kv : asked_or(options.tile.kv, {32, 64, 128}))

@@ -22,11 +22,12 @@ void Statements::parameters() {
 }
 
 void Statements::registration(const char* place, int arch, const std::string& arithmetic) {
-  line("const verbatim::cuda::Library verbatim_library{{");
+  const char* what = by_index() ? "Selected" : "";
+  line("const verbatim::cuda::{}Library verbatim_{}{{", what, by_index() ? "selected" : "library");
   const auto of = [&](const char* name) { return fmt::format("{}::{}", place, name); };
-  const std::pair<const char*, std::string> members[] = {
-      {"version", "verbatim::cuda::kLibraryVersion"},
-      {"name", fmt::format("\"tl.{}.{}\"", k_.target, pass())},
+  std::vector<std::pair<const char*, std::string>> members{
+      {"version", fmt::format("verbatim::cuda::k{}Version", by_index() ? "Selected" : "Library")},
+      {"name", fmt::format("\"tl.{}.{}\"", k_.target, by_index() ? "selected" : pass())},
       {"arithmetic", fmt::format("\"{}\"", arithmetic)},
       {"mask", fmt::format("\"{}\"", k_.mask)},
       {"arch", fmt::to_string(arch)},
@@ -40,6 +41,11 @@ void Statements::registration(const char* place, int arch, const std::string& ar
       {"workspace_bytes", backward() ? of("workspace_bytes") : "nullptr"},
       {"forward", backward() ? "nullptr" : of("launch")},
       {"backward", backward() ? of("launch") : "nullptr"}};
+  constexpr std::array kOfPlans{"pass", "residents", "workspace_bytes", "backward"};
+  if (by_index())
+    std::erase_if(members, [&](const auto& m) {
+      return std::ranges::find(kOfPlans, std::string_view(m.first)) != kOfPlans.end();
+    });
   for (const auto& [member, value] : members) line("    .{} = {},", member, value);
   line("}};");
 }
@@ -311,6 +317,10 @@ void Statements::compute(const Step& step) {
 
 /// `value` where pairs are hidden; -inf if it says nothing.
 void Statements::hide(int tile, const char* value) {
+  if (by_index()) {
+    line("if (const Visit now = visits.at(0); now.is_cut() || now.rows < kBN)");
+    return line("  hide<kBM, kBN>({}, {}, at, now);", mma(var(tile)), name(tile));
+  }
   const auto [q, k] = backward() ? std::pair("now", "at") : std::pair("at", "now");
   line("if (const Visit now = visits.at(0); now.is_cut() || {}.rows < kBN)", k);
   line("  hide<kBM, kBN>({}, {}, *at.order, *now.run,", mma(var(tile)), name(tile));

@@ -41,11 +41,15 @@ class Translation {
   bool background() const { return find_target(k_.target).async_copies; }
   /// Whether warpgroups share products as warps do elsewhere: a backward for Hopper.
   bool by_warpgroups() const { return backward() && find_target(k_.target).mma.warps > 1; }
+  /// Whether an index tensor names the blocks, not a plan.
+  bool by_index() const { return !k_.index.empty(); }
   bool e4m3() const { return k_.dtype == Dtype::e4m3; }
   /// The dtype of tiles in shared memory, in the code.
   const char* element() const;
   std::string_view pass() const { return to_string(k_.pass); }
-  const char* params() const { return backward() ? "BackwardParams" : "ForwardParams"; }
+  const char* params() const {
+    return by_index() ? "SelectedParams" : backward() ? "BackwardParams" : "ForwardParams";
+  }
   /// Whether a step copies a tile in the loop, in the background.
   bool is_staged(const Step& step) const {
     return step.kind == Step::Kind::load && var(step.out).staged;

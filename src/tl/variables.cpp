@@ -10,6 +10,18 @@
 
 namespace verbatim::tl {
 
+std::vector<std::string> names_of(const Shape& shape) {
+  std::vector<std::string> names;
+  for (const Dim& dim : shape.dims) names.push_back(dim.text);
+  return names;
+}
+
+Shape shape_of(const std::vector<std::string>& names) {
+  Shape shape;
+  for (const std::string& name : names) shape.dims.push_back({name, {}, {}});
+  return shape;
+}
+
 int Examiner::find(const std::string& name, Memory memory) const {
   const auto found = by_name_.find({name, memory});
   return found == by_name_.end() ? -1 : found->second;

@@ -28,9 +28,13 @@ constexpr std::array<std::pair<std::string_view, Operation>, 9> kOperations{
      {"Softmax", Operation::softmax},
      {"LogSumExp", Operation::logsumexp}}};
 
+constexpr std::array kIndexMasks{"causal", "causal_document"};
+
 }  // namespace
 
 std::span<const Tensor> tensors() { return kTensors; }
+
+std::span<const char* const> index_masks() { return kIndexMasks; }
 
 const Tensor* find_tensor(std::string_view name) {
   const auto found = std::ranges::find(kTensors, name, &Tensor::name);

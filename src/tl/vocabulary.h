@@ -40,6 +40,11 @@ std::span<const Tensor> tensors();
 /// Null when there is none.
 const Tensor* find_tensor(std::string_view name);
 
+/// `param sel = index` declares an index tensor, whose entries name the blocks of visits.
+inline constexpr std::string_view kIndex = "index";
+/// Masks that need no plan beside an index tensor: they hide what lies behind a query.
+std::span<const char* const> index_masks();
+
 enum class Operation {
   gemm,
   fill,      // A = number

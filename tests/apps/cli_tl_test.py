@@ -25,6 +25,14 @@ def write_safetensors(path, **rows):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def write_integers(path, shape, values, code="i"):
+    """A .npy file of int32 ("i") or int64 ("q")."""
+    kind = {"i": "<i4", "q": "<i8"}[code]
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {tuple(shape)}, }}\n".encode()
+    data = struct.pack(f"<{len(values)}{code}", *values)
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)
+
+
 class Tl(Tool):
     def refusal(self, *words):
         """Exit code 2, a message, and every file as it was."""
@@ -47,7 +55,7 @@ class Tl(Tool):
         return program
 
     def test_sketches_are_checked_and_formatted(self):
-        for name in ("forward", "backward"):
+        for name in ("forward", "backward", "selected"):
             sketch = SKETCHES / f"{name}.tl"
             self.call("tl", "check", "--sketch", sketch)
             self.assertEqual(self.call("tl", "fmt", sketch).stdout, sketch.read_text())
@@ -66,7 +74,7 @@ class Tl(Tool):
         self.assertIn("param BM = 128  // queries of a tile: the contract's\n", first)
 
     def test_emit_is_the_same_twice_and_names_its_file_itself(self):
-        for name in ("forward", "backward"):
+        for name in ("forward", "backward", "selected"):
             program, file = self.reason(name), f"{name}_a100.cu"
             for folder in (f"{name}1", f"{name}2"):
                 self.call("tl", "emit", program, "--output", self.path / folder)
@@ -143,6 +151,63 @@ class Tl(Tool):
             message = self.refusal(*words)
             for part in parts:
                 self.assertIn(part, message, words)
+
+    def test_an_index_tensor_names_blocks(self):
+        program = self.reason("selected")  # tiles of 64 x 64: three on each axis
+        run = ["run", *PROBLEM, "--pass", "forward", "--kernel", program]
+        drawn = self.result(*run, "--selected", 2, "--repeats", 2)
+        self.assertEqual((drawn["check"]["mode"], drawn["bits"]["identical"]), ("full", True))
+        self.assertLess(drawn["check"]["error_ratio"]["o"], 2)
+        self.assertEqual(drawn["selection"]["source"], "random")
+        self.assertEqual(drawn["selection"]["blocks"], 2 * (1 + 2 + 2))
+        one = self.result(*run, "--selected", 2, "--threads", 1)
+        self.assertEqual(one["bits"]["sha256"], drawn["bits"]["sha256"])
+        lists, shape = [0, -1, -1, 1, 0, -1, 2, 0, 1] * 2, (1, 2, 3, 3)
+        narrow, wide = self.path / "sel.npy", self.path / "wide.npy"
+        write_integers(narrow, shape, lists)
+        write_integers(wide, shape, lists, "q")
+        given = self.result(*run, "--input", narrow)
+        self.assertEqual(given["selection"]["source"], "file")
+        self.assertLess(given["check"]["error_ratio"]["o"], 2)
+        again = self.result(*run, "--input", f"sel={wide}")
+        self.assertEqual(again["bits"]["sha256"], given["bits"]["sha256"])
+        self.assertNotEqual(again["bits"]["sha256"], drawn["bits"]["sha256"])
+
+    def test_an_index_tensor_has_no_plan(self):
+        program, backward = self.reason("selected"), self.reason("backward")
+        run = ["run", *PROBLEM, "--pass", "forward", "--kernel", program]
+        future, floats = self.path / "future.npy", self.path / "floats.safetensors"
+        write_integers(future, (1, 2, 3, 1), [0, 2, 2, 0, 1, 2])
+        write_safetensors(floats, sel=[0, 1])
+        for words, parts in [
+            (["run", *PROBLEM, "--kernel", program], ["--pass", "got both, expected forward"]),
+            ([*run, backward], ["--kernel", "got 2 programs"]),
+            ([*run, "--device", "cuda"], ["--device", "expected cpu"]),
+            ([*run, "--world", "replay:2"], ["--world", "got replay:2"]),
+            ([*run, "--forward-order", "ascending"], ["--forward-order", "without a plan"]),
+            ([*run, "--workers", 2], ["--workers", "got 2"]),
+            ([*run, "--tile-kv", 32], ["--tile-kv", "got 32, expected 64"]),
+            (
+                ["run", *SIZES, "--mask", "full", "--pass", "forward", "--kernel", program],
+                ["got full, expected causal"],
+            ),
+            ([*run, "--selected", -1], ["--selected", "got -1"]),
+            ([*run, "--input", f"sel={future}"], ["sel[0, 0, 1, 0] = 2, expected 0 to 1"]),
+            ([*run, "--input", f"sel={future}", "--selected", 1], ["--selected", "one of both"]),
+            ([*run, "--input", floats], ["--input", "integers of 32 or 64 bits"]),
+            ([*run, "--input", f"q={future}"], ["--input", "f32, bf16, f16 or e4m3"]),
+            (["run", *PROBLEM, "--selected", 1], ["--selected", "param sel = index"]),
+            (["verify", *PROBLEM, "--kernel", program], ["param sel = index", "verbatim run"]),
+            (
+                ["bench", *PROBLEM, "--device", "cuda", "--kernel", program],
+                ["param sel = index", "without a plan"],
+            ),
+        ]:
+            message = self.refused(*words)
+            for part in parts:
+                self.assertIn(part, message, words)
+        report = self.refusal(*run, "--report", self.path / "none.html")
+        self.assertIn("--report", report)
 
     def test_a_memo_says_what_is_left_open(self):
         memo, words = (
@@ -250,8 +315,8 @@ class Tl(Tool):
                 ["nearest: h200"],
             ),
             (
-                ["tl emit", self.reason("backward", target="h200"), "--output", self.path / "out"],
-                ["a backward is not translated for h200", "nearest: target a100"],
+                ["tl emit", self.reason("selected", target="h200"), "--output", self.path / "out"],
+                ["got h200, expected a100, l40s, t4 or rtx8000", "nearest: a100"],
             ),
         ]:
             message = self.refusal(*words)

@@ -87,7 +87,9 @@ TEST(Npy, RefusesMalformedFiles) {
       npy(header("'|O'", "False", "(2, 3)"), 24),                    // pickled objects
       npy(header("'>f4'", "False", "(2, 3)"), 24),                   // big-endian
       npy(header("'<f8'", "False", "(2, 3)"), 48),                   // double
-      npy(header("'<i4'", "False", "(2, 3)"), 24),                   // integers
+      npy(header("'<i2'", "False", "(2, 3)"), 12),                   // short integers
+      npy(header("'<u4'", "False", "(2, 3)"), 24),                   // unsigned ones
+      npy(header("'<i8'", "False", "(2, 3)"), 24),                   // half of them
       npy(header("'<V2'", "False", "(2, 3)"), 12),                   // what bf16 becomes in NumPy
       npy(header("[('a', '<f4')]", "False", "(2, 3)"), 24),          // records
       npy(header("<f4", "False", "(2, 3)"), 24),                     // unquoted
@@ -199,7 +201,8 @@ TEST(Safetensors, RefusesMalformedFiles) {
                   R"("q":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
                   8),
       one("\"F64\"", "[1]", "[0,8]", 8),
-      one("\"I32\"", "[2]", "[0,8]", 8),
+      one("\"I16\"", "[4]", "[0,8]", 8),
+      one("\"I64\"", "[2]", "[0,8]", 8),
       one("\"f32\"", "[2]", "[0,8]", 8),
       one("32", "[2]", "[0,8]", 8),
       one("null", "[2]", "[0,8]", 8),
@@ -250,7 +253,7 @@ TEST(TensorFileErrors, SayWhatWasGotAndExpected) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::unsupported);
     EXPECT_EQ(e.details().got, "'<f8'");
-    EXPECT_EQ(e.details().expected, "'<f4' or '<f2'");
+    EXPECT_EQ(e.details().expected, "'<f4', '<f2', '<i4' or '<i8'");
   }
   TensorFile file = parse_safetensors(bytes_of(kGoodSafetensors));
   try {
@@ -304,6 +307,31 @@ TEST_F(TensorFiles, HoldE4m3) {
     EXPECT_EQ(error.details().got, "e4m3");
     EXPECT_EQ(error.details().nearest, ".safetensors");
   }
+}
+
+TEST(TensorFile, HoldsIntegersThatAreNoElements) {
+  const auto npy_of = [](const std::string& descr, const std::string& data) {
+    const std::string header =
+        "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (1, 1, 1, 2), }\n";
+    return parse_npy(bytes_of(npy(header, 0) + data));
+  };
+  const auto safetensors_of = [](const std::string& dtype, const std::string& data) {
+    const std::string header = R"({"":{"dtype":")" + dtype +
+                               R"(","shape":[1,1,1,2],"data_offsets":[0,)" +
+                               std::to_string(data.size()) + "]}}";
+    return parse_safetensors(bytes_of(safetensors(header, 0) + data));
+  };
+  const uint64_t minus_one = ~uint64_t{0};
+  const std::string narrow = little_endian(1'000'000, 4) + little_endian(minus_one, 4);
+  const std::string wide = little_endian(uint64_t{1} << 40, 8) + little_endian(minus_one, 8);
+  const std::vector<int64_t> of_narrow{1'000'000, -1}, of_wide{int64_t{1} << 40, -1};
+  EXPECT_EQ(npy_of("<i4", narrow).integers(""), of_narrow);
+  EXPECT_EQ(npy_of("<i8", wide).integers(""), of_wide);
+  EXPECT_EQ(safetensors_of("I32", narrow).integers(""), of_narrow);
+  TensorFile file = safetensors_of("I64", wide);
+  EXPECT_EQ(file.integers(""), of_wide);
+  EXPECT_THROW(file.view(""), Error);
+  EXPECT_THROW(parse_npy(bytes_of(kGoodNpy)).integers(""), Error);
 }
 
 TEST_F(TensorFiles, WriteAllOrNothing) {

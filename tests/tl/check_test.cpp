@@ -34,11 +34,11 @@ bool cannot_go(const std::string& line) {
          (copy && line.find("from global to shared") != std::string::npos);
 }
 
-/// TL code of both sketches for every target and head dims of 64 and 128: in the contract's tiles,
+/// TL code of the sketches for every target and head dims of 64 and 128: in the contract's tiles,
 /// or in the nearest that the target holds.
 std::vector<std::string> every_code() {
   std::vector<std::string> all;
-  for (const char* name : {"forward", "backward"}) {
+  for (const char* name : {"forward", "backward", "selected"}) {
     for (const tl::Target& target : tl::targets()) {
       for (const int64_t head_dim : {64, 128}) {
         tl::ReasonOptions options = reason_options(head_dim, target.name);
@@ -75,7 +75,7 @@ TEST(Check, NoAllocateReshapeOrCopyCanGo) {
       ++deleted;
     }
   }
-  EXPECT_GT(deleted, 300);
+  EXPECT_GT(deleted, 450);
 }
 
 TEST(Check, NoSumCanLoseItsOrder) {
@@ -152,6 +152,39 @@ TEST(Check, Listing2IsAKWithoutItsTransposition) {
   EXPECT_EQ(tl::fix(wrong, {}), replaced(wrong, "K_shared and get", "K_shared^T and get"));
   const tl::Diagnostic fault = tl::check(wrong, {}).front();
   EXPECT_EQ(tl::place_of(wrong, fault.begin).column, 26);
+}
+
+TEST(Check, WhatReadsAnIndexIsCompletedAndMended) {
+  // Coordinates, the declaration and the mask follow from one word each.
+  const std::string text = code("selected");
+  EXPECT_EQ(found(text), Found{});
+  EXPECT_NE(text.find("  Copy V (BN, HeadDimV) in coordinate [L = sel[i]] from global to shared\n"),
+            std::string::npos);
+  const std::string bare = replaced(
+      replaced(sketch("selected"), "Copy K (BN, HeadDim) in coordinate [L = sel[i]]", "Copy K"),
+      "Copy V (BN, HeadDimV) in coordinate [L = sel[i]]", "Copy V");
+  EXPECT_EQ(tl::reason(bare, "bare", reason_options(64)), text);
+  EXPECT_EQ(tl::fix(replaced(text, "Compute Mask S with causal", "Compute Mask S"), {}), text);
+  EXPECT_EQ(tl::fix(replaced(text, "with causal", "with full"), {}), text);
+  const std::string undeclared = replaced(
+      text, "param sel = index  // names the blocks that the queries of a tile visit\n", "");
+  EXPECT_EQ(found(undeclared), Found{"index@" + std::to_string(line_of(undeclared, "Copy K ("))});
+  EXPECT_EQ(found(tl::fix(undeclared, {})), Found{});
+}
+
+TEST(Check, WhatReadsAnIndexIsRefusedWhereItNeedsAPlanOrATranslation) {
+  const auto refused = [](auto&& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return error.details().got;
+    }
+    return std::string();
+  };
+  const std::string text = code("selected");
+  EXPECT_EQ(refused([&] { tl::emit(text, "selected", {.target = "h200"}); }), "h200");
+  EXPECT_EQ(refused([] { tl::choices(sketch("selected"), "selected", reason_options(64)); }),
+            "param sel = index");
 }
 
 TEST(Check, ATileMayBeSquareAndItsNamesStillDiffer) {

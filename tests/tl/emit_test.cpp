@@ -23,7 +23,7 @@ std::string forward(int64_t stages = 2) {
 
 TEST(Emit, TranslatesOrRefusesByName) {
   int translated = 0, refused = 0;
-  for (const char* name : {"forward", "backward"})
+  for (const char* name : {"forward", "backward", "selected"})
     for (const tl::Target& target : tl::targets()) {
       const std::string text =
           tl::reason(sketch(name), name, reason_options(64, target.name, {64, 64}));
@@ -38,8 +38,8 @@ TEST(Emit, TranslatesOrRefusesByName) {
         ++refused;
       }
     }
-  EXPECT_EQ(translated, 10);
-  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(translated, 14);
+  EXPECT_EQ(refused, 1);  // selected blocks on an h200
 }
 
 TEST(Emit, EveryBlockStandsUnderItsLine) {
@@ -52,6 +52,22 @@ TEST(Emit, EveryBlockStandsUnderItsLine) {
         "// Reshape S from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)\n",
         "// Compute Divide O, l and get new O\n"})
     EXPECT_NE(source.find(line), std::string::npos) << line;
+}
+
+TEST(Emit, AnIndexTensorNamesTheBlocks) {
+  const std::string text = code("selected");
+  const std::string source = tl::emit(text, "selected", {}).source;
+  for (const char* line :
+       {"#include \"backend/cuda/device/lists.cuh\"\n",
+        "// Copy K (BN, HeadDim) in coordinate [L = sel[i]] from global to shared\n",
+        "Visits<Pass::forward, kStages> visits(at, p.kv_edges, shared.visits);",
+        "// Compute Mask S with causal\n    if (", "hide<kBM, kBN>(mma, r_S, at, now);",
+        "const verbatim::cuda::SelectedLibrary verbatim_selected{", ".mask = \"causal\",\n"})
+    EXPECT_NE(source.find(line), std::string::npos) << line;
+  for (const char* of_plans : {"chains.cuh", "hand_off", "ForwardParams", "verbatim_library"})
+    EXPECT_EQ(source.find(of_plans), std::string::npos) << of_plans;
+  EXPECT_NE(tl::emit(replaced(text, "with causal", "with causal_document"), "d", {}).arithmetic,
+            tl::emit(text, "selected", {}).arithmetic);
 }
 
 TEST(Emit, SumsTakeTheirTurns) {

@@ -56,8 +56,9 @@ TEST(Language, Corpus) {
 }
 
 TEST(Language, FormattingTwiceIsFormattingOnce) {
-  std::vector<std::string> texts{kListing, sketch("forward"), sketch("backward"), code("forward"),
-                                 code("backward")};
+  std::vector<std::string> texts{kListing,           sketch("forward"), sketch("backward"),
+                                 sketch("selected"), code("forward"),   code("backward"),
+                                 code("selected")};
   texts.insert(texts.end(), std::begin(kQuoted), std::end(kQuoted));
   texts.emplace_back(
       "// head\n\n\n// second\n\nparam a = 1 // one\n// x\nfor i in 0:N: // loop\n\n"
@@ -78,7 +79,8 @@ TEST(Language, FormattingKeepsEveryComment) {
 }
 
 TEST(Language, ShippedSketchesAreFormattedAndShort) {
-  for (const auto& [name, lines] : {std::pair{"forward", 25}, std::pair{"backward", 45}}) {
+  for (const auto& [name, lines] :
+       {std::pair{"forward", 25}, std::pair{"backward", 45}, std::pair{"selected", 25}}) {
     const std::string text = sketch(name);
     EXPECT_EQ(tl::format(text, name), text);
     EXPECT_LE(std::count(text.begin(), text.end(), '\n'), lines) << name;

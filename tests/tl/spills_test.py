@@ -22,6 +22,7 @@ INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", "-isystem", CUTLASS]
 KERNELS = [
     ("forward", "a100", "bf16", 128),
     ("backward", "a100", "bf16", 128),
+    ("selected", "a100", "bf16", 128),
     ("forward", "l40s", "bf16", 128),
     ("forward", "l40s", "e4m3", 64),
     ("forward", "l40s", "e4m3", 128),

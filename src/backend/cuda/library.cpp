@@ -16,6 +16,11 @@ const Library& open(const std::string& path) {
   void* handle = dlopen(whole.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw Error(ErrorCode::io, kOperation, dlerror());
   const auto* library = static_cast<const Library*>(dlsym(handle, "verbatim_library"));
+  if (!library && dlsym(handle, "verbatim_selected"))
+    throw Error(ErrorCode::unsupported, kOperation,
+                "an index tensor names the blocks of the library's program: no plan runs it",
+                {"kernel", path, "a library of a program whose blocks the plan names",
+                 "verbatim run --device cpu, of the program"});
   if (!library)
     throw Error(ErrorCode::invalid_argument, kOperation, "the library holds no kernel",
                 {"kernel", path, "what `verbatim tl build` makes", ""});

@@ -47,6 +47,23 @@ struct Library {
 inline constexpr LibraryVersion kLibraryVersion{3, sizeof(ForwardParams), sizeof(BackwardParams),
                                                 sizeof(OrderView), sizeof(Library)};
 
+/// What a library of a program exports as `verbatim_selected` whose blocks an index tensor names.
+struct SelectedLibrary {
+  LibraryVersion version;
+  const char *name, *arithmetic, *mask;  // as in Library
+  int32_t arch;
+  Dtype dtype;
+  int64_t head_dim, head_dim_v;
+  TileShape tile;
+  int64_t shared_bytes;
+  cudaError_t (*forward)(const SelectedParams&, cudaStream_t);
+};
+
+inline constexpr LibraryVersion kSelectedVersion{3, sizeof(SelectedParams), 0, 0,
+                                                 sizeof(SelectedLibrary)};
+
 }  // namespace verbatim::cuda
 
+extern "C" __attribute__((visibility("default")))
+const verbatim::cuda::SelectedLibrary verbatim_selected;
 extern "C" __attribute__((visibility("default"))) const verbatim::cuda::Library verbatim_library;

@@ -1,31 +1,17 @@
 #include "backend/tl/interpreter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
-#include <string_view>
+#include <utility>
 
 #include "backend/executor.h"
 #include "backend/sums.h"
-#include "backend/tl/tile.h"
+#include "backend/tl/state.h"
 
 namespace verbatim::tl {
 namespace {
-
-/// The tensors of either pass by their names in TL. What a pass has not has no memory.
-struct Tensors {
-  TensorView q{}, k{}, v{}, o{}, dout{}, dq{}, dk{}, dv{};
-  RowView lse{};
-
-  const TensorView& named(std::string_view name) const {
-    if (name == "Q") return q;
-    if (name == "K") return k;
-    if (name == "V") return v;
-    if (name == "O") return o;
-    if (name == "dO") return dout;
-    if (name == "dQ") return dq;
-    return name == "dK" ? dk : dv;
-  }
-};
 
 /// What all workers of one call share.
 struct Call {
@@ -49,21 +35,13 @@ struct Call {
 class ProgramWorker final : public Worker {
  public:
   explicit ProgramWorker(Call& call)
-      : call_(call), kernel_(call.kernel), tiles_(kernel_.variables.size()) {
-    for (size_t v = 0; v < tiles_.size(); ++v) {
-      const Variable& variable = kernel_.variables[v];
-      tiles_[v] = {.rows = variable.rows, .cols = variable.cols};
-      tiles_[v].data.resize(variable.rows * variable.cols);
-    }
-    pairs_.cols = kernel_.tile.kv;
-    pairs_.visible.resize(kernel_.tile.q * kernel_.tile.kv);
-  }
+      : call_(call), kernel_(call.kernel), state_(kernel_, call.plan.problem, call.tensors) {}
 
   void start(const PlacedTask& task) override {
     at_.head = task.head;
     const Problem& problem = call_.plan.problem;
-    b_ = task.head / problem.kv_heads;
-    kv_head_ = task.head % problem.kv_heads;
+    where_.b = task.head / problem.kv_heads;
+    where_.kv_head = task.head % problem.kv_heads;
     order_ = &call_.plan.order(task.head);
     chain_ = order_->tasks[task.task].chain_begin;
     chain_end_ = order_->tasks[task.task].chain_end;
@@ -96,7 +74,7 @@ class ProgramWorker final : public Worker {
     if (phase_ == Phase::take_over) {
       const Step& step = *call_.reduces[taken_++];
       const std::vector<float>& sum = partial(step);
-      std::ranges::copy(sum, tiles_[step.a].data.begin());
+      std::ranges::copy(sum, state_.tile(step.a).data.begin());
       return;
     }
     const Clock::time_point begin = now();
@@ -123,6 +101,7 @@ class ProgramWorker final : public Worker {
   int32_t q_head_of_group() const {
     return forward() ? chain().q_head : run_ < chain().run_end ? run().q_head : 0;
   }
+  int64_t q_head() const { return where_.kv_head * order_->group + q_head_of_group(); }
   Interval tile_of(bool queries, int32_t tile) const {
     const TileMap& map = *order_->tiles;
     const std::vector<int64_t>& edges = queries ? map.q_edges : map.kv_edges;
@@ -135,9 +114,10 @@ class ProgramWorker final : public Worker {
     at_.q_head = chain().q_head;
     at_.q_tile = forward() ? chain().tile : -1;
     at_.kv_tile = forward() ? -1 : chain().tile;
-    (forward() ? queries_ : keys_) = tile_of(forward(), chain().tile);
+    (forward() ? where_.queries : where_.keys) = tile_of(forward(), chain().tile);
+    where_.q_head = q_head();
     const Clock::time_point begin = now();
-    for (const Step& step : kernel_.before) execute(step);
+    for (const Step& step : kernel_.before) state_.execute(step, where_);
     record(TimelineEvent::Kind::start, begin);
     taken_ = 0;
     phase_ = chain().continues ? Phase::take_over : Phase::next_visit;
@@ -166,8 +146,9 @@ class ProgramWorker final : public Worker {
     const int32_t tile = run().tile(visit_);
     (forward() ? at_.kv_tile : at_.q_tile) = tile;
     at_.q_head = q_head_of_group();
-    (forward() ? keys_ : queries_) = tile_of(!forward(), tile);
-    find_pairs();
+    (forward() ? where_.keys : where_.queries) = tile_of(!forward(), tile);
+    where_.q_head = q_head();
+    state_.find_pairs(*order_->tiles, run().slice_begin, run().slice_count, where_);
     phase_ = Phase::visit;
   }
 
@@ -184,7 +165,7 @@ class ProgramWorker final : public Worker {
         }
         add_to_sum(step, true, true);
       } else {
-        execute(step);
+        state_.execute(step, where_);
       }
       ++step_;
     }
@@ -214,7 +195,7 @@ class ProgramWorker final : public Worker {
   std::vector<float>& partial(const Step& step) { return call_.partials[sum_of(step)]; }
 
   void add_to_sum(const Step& step, bool first, bool last) {
-    Tile& tile = tiles_[step.a];
+    Tile& tile = state_.tile(step.a);
     if (!first || !last) {
       std::vector<float>& sum = partial(step);
       if (first) {
@@ -226,137 +207,16 @@ class ProgramWorker final : public Worker {
       tile.data = sum;
       sum = {};
     }
-    if (step.by_scale || step.number) combine(Operation::multiply, tile, scalar_of(step), tile);
-    write(step);
-  }
-
-  float scalar_of(const Step& step) const {
-    return static_cast<float>(step.by_scale ? call_.plan.problem.softmax_scale() : *step.number);
-  }
-
-  /// Which pairs of the visit the mask shows; behind the ends of tiles none.
-  void find_pairs() {
-    const TileMap& map = *order_->tiles;
-    const int64_t rows = queries_.end - queries_.begin, cols = keys_.end - keys_.begin;
-    std::ranges::fill(pairs_.visible, 0);
-    const auto show = [&](int64_t r, int64_t begin, int64_t end) {
-      uint8_t* row = pairs_.visible.data() + r * pairs_.cols;
-      if (begin < end) std::fill(row + begin, row + end, 1);
-    };
-    for (int64_t r = 0; r < rows; ++r) {
-      if (run().slice_count == 0) show(r, 0, cols);
-      for (int32_t s = 0; s < run().slice_count; ++s) {
-        const Slice& slice = map.slices[map.slice_ids[run().slice_begin + s]];
-        const int64_t q = queries_.begin + r;
-        if (q < slice.q_begin || q >= slice.q_end) continue;
-        show(r, std::max({slice.k_begin, q + slice.lo, keys_.begin}) - keys_.begin,
-             std::min({slice.k_end, q + slice.hi + 1, keys_.end}) - keys_.begin);
-      }
-    }
-  }
-
-  void execute(const Step& step) {
-    switch (step.kind) {
-      case Step::Kind::load:
-        return read(step);
-      case Step::Kind::store:
-        return write(step);
-      case Step::Kind::move:
-        tiles_[step.out] = tiles_[step.a];
-        if (kernel_.variables[step.out].memory == Memory::shared && tiles_[step.out].cols > 1)
-          round_to(kernel_.dtype, tiles_[step.out]);
-        return;
-      case Step::Kind::reshape:
-        return round_to(kernel_.dtype, tiles_[step.a]);
-      case Step::Kind::compute:
-        return compute(step);
-      default:
-        return;  // copies have arrived when they return
-    }
-  }
-
-  void compute(const Step& step) {
-    Tile& out = tiles_[step.out];
-    switch (step.operation) {
-      case Operation::gemm:
-        return multiply({tiles_[step.a], step.a_transposed, tiles_[step.b], step.b_transposed},
-                        step.accumulate, out, scratch_);
-      case Operation::fill:
-        std::ranges::fill(out.data, scalar_of(step));
-        out.pairs = nullptr;
-        return;
-      case Operation::mask:
-        return hide(pairs_, out);
-      case Operation::softmax:
-        if (step.c < 0) return probabilities(tiles_[step.a], tiles_[step.b], out);
-        sums_.clear();
-        for (const int v : step.rescaled) sums_.push_back(&tiles_[v]);
-        return softmax(tiles_[step.a], tiles_[step.b], tiles_[step.c], sums_, out);
-      case Operation::logsumexp:
-        return logsumexp(tiles_[step.a], tiles_[step.b], out);
-      default:
-        if (step.b >= 0) return combine(step.operation, tiles_[step.a], tiles_[step.b], out);
-        return combine(step.operation, tiles_[step.a], scalar_of(step), out);
-    }
-  }
-
-  int64_t head_of(const Tensor& tensor) const {
-    return tensor.queries ? kv_head_ * order_->group + q_head_of_group() : kv_head_;
-  }
-
-  void read(const Step& step) {
-    const Tensor& tensor = *step.tensor;
-    Tile& tile = tiles_[step.out];
-    const Interval rows = tensor.queries ? queries_ : keys_;
-    const int64_t h = head_of(tensor), count = rows.end - rows.begin;
-    if (tensor.columns)
-      return load(call_.tensors.named(tensor.name), b_, h, rows.begin, count, tile);
-    std::ranges::fill(tile.data, 0.0f);
-    if (std::string_view(tensor.name) == "L") {
-      std::copy_n(call_.tensors.lse.row(b_, h) + rows.begin, count, tile.data.begin());
-    } else {
-      read_delta(h, rows, tile);
-    }
-  }
-
-  /// D = rowsum(dO * O).
-  void read_delta(int64_t h, Interval rows, Tile& tile) {
-    const int64_t dim = call_.plan.problem.head_dim_v;
-    for (Tile* each : {&dout_, &o_}) {
-      *each = {.rows = tile.rows, .cols = dim};
-      each->data.resize(tile.rows * dim);
-    }
-    load(call_.tensors.dout, b_, h, rows.begin, rows.end - rows.begin, dout_);
-    load(call_.tensors.o, b_, h, rows.begin, rows.end - rows.begin, o_);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      float sum = 0;
-      for (int64_t c = 0; c < dim; ++c) sum += dout_.row(r)[c] * o_.row(r)[c];
-      tile.data[r] = sum;
-    }
-  }
-
-  void write(const Step& step) {
-    const Tensor& tensor = *step.tensor;
-    const Tile& tile = tiles_[step.a];
-    const Interval rows = tensor.queries ? queries_ : keys_;
-    const int64_t h = head_of(tensor), count = rows.end - rows.begin;
-    if (tensor.columns)
-      return store(tile, count, call_.tensors.named(tensor.name), b_, h, rows.begin);
-    std::copy_n(tile.data.begin(), count, call_.tensors.lse.row(b_, h) + rows.begin);
+    state_.finish(step, where_);
   }
 
   Call& call_;
   const Kernel& kernel_;
-  std::vector<Tile> tiles_;  // of kernel_.variables
-  Tile dout_, o_;
-  Pairs pairs_;
-  std::vector<float> scratch_;
-  std::vector<Tile*> sums_;
+  ProgramState state_;
+  Visit where_;
 
   const HeadOrder* order_ = nullptr;
-  int64_t b_ = 0, kv_head_ = 0;
   int32_t chain_ = 0, chain_end_ = 0, run_ = 0, visit_ = 0;
-  Interval queries_{}, keys_{};
   Phase phase_ = Phase::begin_chain;
   size_t step_ = 0, taken_ = 0;
 };
@@ -369,7 +229,31 @@ void run_program(const Kernel& kernel, const Plan& plan, const Tensors& tensors,
       [&] { return std::make_unique<ProgramWorker>(call); }, run);
 }
 
+void require(const Kernel& kernel, const char* what, std::string got, std::string expected) {
+  if (got == expected) return;
+  throw Error(ErrorCode::unsupported, "tl.kernel",
+              fmt::format("the {} program is for another {}", to_string(kernel.pass), what),
+              {what, std::move(got), expected, std::move(expected)});
+}
+
 }  // namespace
+
+void check_problem(const Kernel& k, const Problem& p) {
+  require(k, "dtype", std::string(to_string(p.dtype)), std::string(to_string(k.dtype)));
+  require(k, "head_dim", fmt::to_string(p.head_dim), fmt::to_string(k.head_dim));
+  require(k, "head_dim_v", fmt::to_string(p.head_dim_v), fmt::to_string(k.head_dim_v));
+  require(k, "softcap", fmt::to_string(p.softcap), "0");
+  require(k, "dropout", fmt::to_string(p.dropout), "0");
+}
+
+void check_mask(const Kernel& kernel, const Mask& mask) {
+  if (!kernel.mask.empty()) require(kernel, "mask", mask.name(), kernel.mask);
+}
+
+void check_tile(const Kernel& kernel, TileShape tile) {
+  require(kernel, "tile_q", fmt::to_string(tile.q), fmt::to_string(kernel.tile.q));
+  require(kernel, "tile_kv", fmt::to_string(tile.kv), fmt::to_string(kernel.tile.kv));
+}
 
 void run_forward(const Kernel& kernel, const Plan& plan, const ForwardTensors& t,
                  const RunOptions& run) {
@@ -393,15 +277,15 @@ void run_backward(const Kernel& kernel, const Plan& plan, const BackwardTensors&
 }
 
 int64_t workspace_bytes(const Kernel& kernel, const Plan& plan) {
-  int64_t floats = kernel.tile.q * kernel.tile.kv / 4;  // visible pairs: a byte each
-  for (const Variable& v : kernel.variables) floats += v.rows * v.cols;
-  floats *= preferred_workers(plan, thread_count(plan, {}));
+  const int64_t states =
+      ProgramState::bytes(kernel) * preferred_workers(plan, thread_count(plan, {}));
+  int64_t floats = 0;
   if (plan.pass == Pass::backward) {
     const Problem& p = plan.problem;
-    floats += p.batch * (p.q_heads * p.q_len * p.head_dim +
-                         p.kv_heads * p.kv_len * (p.head_dim + p.head_dim_v));
+    floats = p.batch * (p.q_heads * p.q_len * p.head_dim +
+                        p.kv_heads * p.kv_len * (p.head_dim + p.head_dim_v));
   }
-  return floats * int64_t{sizeof(float)};
+  return states + floats * int64_t{sizeof(float)};
 }
 
 }  // namespace verbatim::tl

@@ -7,6 +7,11 @@
 
 namespace verbatim::tl {
 
+/// Throws Error(unsupported) naming what `kernel` is not made for.
+void check_problem(const Kernel& kernel, const Problem& problem);
+void check_mask(const Kernel& kernel, const Mask& mask);
+void check_tile(const Kernel& kernel, TileShape tile);
+
 void run_forward(const Kernel& kernel, const Plan& plan, const ForwardTensors& tensors,
                  const RunOptions& run);
 void run_backward(const Kernel& kernel, const Plan& plan, const BackwardTensors& tensors,

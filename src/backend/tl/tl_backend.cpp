@@ -19,6 +19,7 @@ struct Program {
 Program checked(const std::string& text, Level level) {
   const tl::Examined found =
       tl::examine_code(text, "kernel", {.target = {}, .level = level}, "tl.kernel");
+  tl::refuse_index(found.kernel, "tl.kernel");
   return {found.kernel, contract::kTl + tl::hash_of(found.program)};
 }
 
@@ -49,20 +50,11 @@ class TlBackend final : public Backend {
   void check(const Problem& p) const override {
     p.validate();
     if (p.has_backward() || !program_of(Pass::forward)) cpu_->check(p);
-    for (const Program& program : programs_) {
-      const tl::Kernel& k = program.kernel;
-      require(k, "dtype", std::string(to_string(p.dtype)), std::string(to_string(k.dtype)));
-      require(k, "head_dim", fmt::to_string(p.head_dim), fmt::to_string(k.head_dim));
-      require(k, "head_dim_v", fmt::to_string(p.head_dim_v), fmt::to_string(k.head_dim_v));
-      require(k, "softcap", fmt::to_string(p.softcap), "0");
-      require(k, "dropout", fmt::to_string(p.dropout), "0");
-    }
+    for (const Program& program : programs_) tl::check_problem(program.kernel, p);
   }
 
   void check_mask(const Mask& mask) const override {
-    for (const Program& program : programs_)
-      if (!program.kernel.mask.empty())
-        require(program.kernel, "mask", mask.name(), program.kernel.mask);
+    for (const Program& program : programs_) tl::check_mask(program.kernel, mask);
   }
 
   void check_plan(const Plan& plan) const override {
@@ -70,12 +62,7 @@ class TlBackend final : public Backend {
     if (!program) return cpu_->check_plan(plan);
     if (plan.arithmetic != program->arithmetic)
       refuse_arithmetic(plan, program->arithmetic, "tl.kernel");
-    const TileShape tile = program->kernel.tile;
-    for (const auto& order : plan.orders) {
-      const TileShape made = order->tiles->shape;
-      require(program->kernel, "tile_q", fmt::to_string(made.q), fmt::to_string(tile.q));
-      require(program->kernel, "tile_kv", fmt::to_string(made.kv), fmt::to_string(tile.kv));
-    }
+    for (const auto& order : plan.orders) tl::check_tile(program->kernel, order->tiles->shape);
     check_whole_rows(plan, "tl.kernel");
   }
 
@@ -111,14 +98,6 @@ class TlBackend final : public Backend {
     const auto found = std::ranges::find_if(
         programs_, [&](const Program& program) { return program.kernel.pass == pass; });
     return found == programs_.end() ? nullptr : &*found;
-  }
-
-  static void require(const tl::Kernel& kernel, const char* what, std::string got,
-                      std::string expected) {
-    if (got == expected) return;
-    throw Error(ErrorCode::unsupported, "tl.kernel",
-                fmt::format("the {} program is for another {}", to_string(kernel.pass), what),
-                {what, std::move(got), expected, std::move(expected)});
   }
 
   std::unique_ptr<Backend> cpu_;  // of the pass that has no program

@@ -386,6 +386,8 @@ TEST(Programs, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(argument(d.problem, o), "kernel");
   o.kernels = {sketch("forward")};
   EXPECT_EQ(refusal(d.problem, d.mask, o).details().got, "a sketch");
+  o.kernels = {complete("selected", d)};
+  EXPECT_EQ(refusal(d.problem, d.mask, o).details().got, "param sel = index");
   o.kernels = {replaced(program, "Compute Mask S", "Compute Mask S with full")};
   EXPECT_EQ(argument(d.problem, o), "mask");
   p = d.problem;

@@ -107,6 +107,19 @@ struct ForwardParams {
   void* workspace = nullptr;  // Kernel::workspace_bytes, 256-byte aligned, holding anything
 };
 
+/// A forward without a plan, over blocks of keys that lists name (verbatim/selected.h).
+struct SelectedParams {
+  Sizes sizes;
+  Scalars scalars;
+  TensorRef q, k, v, o;
+  float* lse;               // [batch, q_heads, q_len]
+  const int32_t* blocks;    // [batch, kv_heads, q_tiles, room]; -1 behind the last of a list
+  const int32_t* q_edges;   // [q_tiles + 1]
+  const int32_t* kv_edges;  // [kv_tiles + 1]
+  int32_t q_tiles, room;
+  int32_t diagonal;  // query q sees no key behind q + diagonal
+};
+
 struct BackwardParams {
   PlanView plan{};
   Sizes sizes;

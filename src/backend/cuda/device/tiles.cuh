@@ -323,10 +323,10 @@ __device__ inline float exp2_approximately(float x) {
   return y;
 }
 
-/// scores = `hidden` for pairs that the mask hides, and behind the end of a tile.
-template <int kRows, int kCols, class Mma, class Scores>
-__device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, const Run& run,
-                     const Block& block, float hidden = -INFINITY) {
+/// scores = `hidden` but in the columns of a row that `show_row(row, show)` shows, by calls of
+/// show(begin, end).
+template <int kRows, int kCols, class Mma, class Scores, class ShowRow>
+__device__ void show_only(const Mma& mma, Scores& scores, float hidden, ShowRow show_row) {
   auto values = by_rows(scores);
   const auto at = places<kRows, kCols>(mma);
   constexpr int kColumns = size<1>(decltype(values){}) / 2;  // pairs of a row
@@ -346,16 +346,25 @@ __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, con
       for (int j = 0; j < 2; ++j)
         seen[j] |= in_front(column + j, end) & ~in_front(column + j, begin);
     };
+    show_row(row, show);
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(values); ++j)
+      if (!(seen[j % 2] >> j / 2 & 1)) values(i, j) = hidden;
+  }
+}
+
+/// scores = `hidden` for pairs that the mask hides, and behind the end of a tile.
+template <int kRows, int kCols, class Mma, class Scores>
+__device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, const Run& run,
+                     const Block& block, float hidden = -INFINITY) {
+  show_only<kRows, kCols>(mma, scores, hidden, [&](int32_t row, auto show) {
     if (run.slice_count == 0) show(0, block.k_rows);
     for (int32_t s = 0; s < run.slice_count; ++s) {
       const Slice& slice = order.slices[order.slice_ids[run.slice_begin + s]];
       const Columns columns = seen_columns(slice, block, row);
       show(columns.begin, columns.end);
     }
-    CUTE_UNROLL
-    for (int j = 0; j < size<1>(values); ++j)
-      if (!(seen[j % 2] >> j / 2 & 1)) values(i, j) = hidden;
-  }
+  });
 }
 
 /// A step of the online softmax: maxima and sums take in the scores, which become

@@ -1,0 +1,64 @@
+// Attention over blocks of keys that an index tensor names: the selected branch of native sparse
+// attention (Yuan et al. 2025). Which blocks is data, as elements are: no mask, plan or fingerprint
+// knows it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "verbatim/plan.h"
+#include "verbatim/problem.h"
+#include "verbatim/run.h"
+
+namespace verbatim {
+
+/// For each batch entry, KV head and tile of queries the blocks of keys that they visit, in turn.
+/// All query heads of a group share a list. Lists have room for the longest; -1 stands behind the
+/// last entry of the others.
+struct SelectedBlocks {
+  const int32_t* data = nullptr;   // dense
+  std::array<int64_t, 4> shape{};  // [batch, kv_heads, q_tiles, room]
+
+  /// Without what stands behind its last entry.
+  std::span<const int32_t> list(int64_t b, int64_t kv_head, int64_t q_tile) const;
+};
+
+/// A forward by TL code whose blocks an index tensor names (`[L = sel[i]]`, docs/tl.md), on the
+/// CPU, by its interpreter. A row's O and LSE are a function of its query and of the keys and
+/// values of its blocks in the order of their list.
+class SelectedAttention {
+ public:
+  /// `mask` is the one that the program names: it hides the keys behind a query, and supplies the
+  /// tiles of queries and blocks of keys, which start anew at every document. Throws Error with the
+  /// faults of a program that is refused at `level`, and naming what it is not made for.
+  SelectedAttention(const Problem& problem, const Mask& mask, const std::string& program,
+                    Level level = Level::invariant);
+  ~SelectedAttention();
+  SelectedAttention(SelectedAttention&&) noexcept;
+  SelectedAttention& operator=(SelectedAttention&&) noexcept;
+
+  /// Throws Error(invalid_argument) naming the first entry of the lists that is no block, a block
+  /// of which no query of its tile sees a key, or one that is there twice.
+  void check(const SelectedBlocks& blocks) const;
+  /// check() first: nothing runs where it throws.
+  void forward(const ForwardTensors& tensors, const SelectedBlocks& blocks,
+               const RunOptions& run = {}) const;
+
+  /// Bytes that forward() allocates at most.
+  int64_t workspace_bytes(const RunOptions& run = {}) const;
+  /// Of queries, and of keys: what entries of lists count.
+  const TileMap& tiles() const;
+  /// What the program calls its index tensor.
+  const std::string& index() const;
+  /// "tl.1:" and the hash of the program.
+  const std::string& arithmetic() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace verbatim
