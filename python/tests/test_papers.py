@@ -249,7 +249,7 @@ def test_libraries_lie_where_the_command_is_given(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("VERBATIM_TOOL", str(tool))
     monkeypatch.chdir(tmp_path)
-    entry = registry.Entry("dash:fig1", "", "", "gpu", (("bench", "--kernel", "f.so"),))
+    entry = registry.Entry("dash:fig1", "", "", "cpu", (("bench", "--kernel", "f.so"),))
     made = run.make(entry, str(tmp_path / "made.json"), "cpu", "", [])
     assert made["parts"] == [{"words": ["bench", "--kernel", "f.so"], "result": {}}]
 
@@ -260,6 +260,9 @@ def test_bad_input_is_refused(tmp_path):
         "longca:table10, selection"
         in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
     )
+    refused = papers("dash:fig8", "--json", tmp_path / "x", code=2).stderr
+    assert "dash:fig8 needs a GPU" in refused and "nearest: --device cuda" in refused
+    assert not (tmp_path / "x").exists()
     assert not (tmp_path / "x").exists()
     papers("--results", tmp_path / "nowhere", code=2)
     with pytest.raises(Refused, match="no result to draw"):

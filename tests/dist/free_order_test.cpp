@@ -52,7 +52,7 @@ TEST_P(Free, RanksStartTheirOwnSums) {
 std::string mask_name(const testing::TestParamInfo<int>& info) {
   return every_mask(1)[static_cast<size_t>(info.param)].name();
 }
-INSTANTIATE_TEST_SUITE_P(Dist, Free, testing::Range(0, 14, 3), mask_name);
+INSTANTIATE_TEST_SUITE_P(Dist, Free, testing::Range(0, 15, 3), mask_name);
 
 }  // namespace
 }  // namespace verbatim::test

@@ -35,7 +35,7 @@ TEST_P(EveryMask, HasTheBitsOfOneDevice) {
 std::string mask_name(const testing::TestParamInfo<int>& info) {
   return every_mask(1)[static_cast<size_t>(info.param)].name();
 }
-INSTANTIATE_TEST_SUITE_P(Dist, EveryMask, testing::Range(0, 14), mask_name);
+INSTANTIATE_TEST_SUITE_P(Dist, EveryMask, testing::Range(0, 15), mask_name);
 
 }  // namespace
 }  // namespace verbatim::test

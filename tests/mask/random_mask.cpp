@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 
 namespace verbatim::test {
@@ -36,6 +37,25 @@ struct Documents {
   }
 };
 
+/// Sequences of queries and keys behind one another: edges, and the sequence of every position.
+struct Packed {
+  Lengths cu_q{0}, cu_k{0}, q_of, k_of;
+
+  Packed(Rng& rng, int64_t longest) {
+    const int64_t sequences = uniform(rng, 0, 6);
+    for (int64_t i = 0; i < sequences; ++i) {
+      cu_q.push_back(cu_q.back() + uniform(rng, 0, longest / 6));
+      cu_k.push_back(cu_k.back() + uniform(rng, 0, longest / 6));
+      q_of.resize(cu_q.back(), i);
+      k_of.resize(cu_k.back(), i);
+    }
+  }
+  /// From a query to a key of its sequence, where the last of both stand side by side.
+  int64_t ahead(int64_t q, int64_t k) const {
+    return (k - cu_k[q_of[q] + 1]) - (q - cu_q[q_of[q] + 1]);
+  }
+};
+
 }  // namespace
 
 int64_t uniform(Rng& rng, int64_t least, int64_t most) {
@@ -47,7 +67,7 @@ const std::vector<std::string>& static_patterns() {
       "full",           "causal",           "full_sliding_window", "causal_sliding_window",
       "full_document",  "causal_document",  "share_question",      "causal_blockwise",
       "global_sliding", "prefix_lm_causal", "prefix_lm_document",  "block_causal_document",
-      "cu_seqlens"};
+      "cu_seqlens",     "windows"};
   return names;
 }
 
@@ -126,20 +146,27 @@ MaskCase random_case(const std::string& pattern, Rng& rng, int64_t longest) {
             }};
   }
   if (pattern == "cu_seqlens") {
-    const int64_t sequences = uniform(rng, 0, 6);
+    const Packed p(rng, longest);
     const bool causal = uniform(rng, 0, 1) == 0;
-    Lengths cu_q{0}, cu_k{0}, q_of, k_of;
-    for (int64_t i = 0; i < sequences; ++i) {
-      cu_q.push_back(cu_q.back() + uniform(rng, 0, longest / 6));
-      cu_k.push_back(cu_k.back() + uniform(rng, 0, longest / 6));
-      q_of.resize(cu_q.back(), i);
-      k_of.resize(cu_k.back(), i);
-    }
-    return {fmt::format("{} {} {} causal {}", pattern, cu_q, cu_k, causal),
-            masks::from_cu_seqlens(cu_q, cu_k, causal), [=](int64_t q, int64_t k) {
-              const int64_t i = q_of[q];
-              return k_of[k] == i && (!causal || cu_k[i + 1] - k >= cu_q[i + 1] - q);
+    return {fmt::format("{} {} {} causal {}", pattern, p.cu_q, p.cu_k, causal),
+            masks::from_cu_seqlens(p.cu_q, p.cu_k, causal), [=](int64_t q, int64_t k) {
+              return p.k_of[k] == p.q_of[q] && (!causal || p.ahead(q, k) <= 0);
             }};
+  }
+  if (pattern == "windows") {
+    const Packed p(rng, longest);
+    const auto side = [&]() -> std::optional<int64_t> {  // negative: the nearest keys are hidden
+      if (uniform(rng, 0, 3) == 0) return {};
+      return uniform(rng, 0, 3) == 0 ? uniform(rng, -4, -1) : w;
+    };
+    const std::optional<int64_t> left = side(), right = side();
+    const auto told = [](std::optional<int64_t> n) { return n ? fmt::to_string(*n) : "all"; };
+    return {
+        fmt::format("{} {} {} left {} right {}", pattern, p.cu_q, p.cu_k, told(left), told(right)),
+        masks::windows(p.cu_q, p.cu_k, left, right), [=](int64_t q, int64_t k) {
+          return p.k_of[k] == p.q_of[q] && (!left || -p.ahead(q, k) <= *left) &&
+                 (!right || p.ahead(q, k) <= *right);
+        }};
   }
   throw std::logic_error("no such pattern: " + pattern);
 }

@@ -31,6 +31,9 @@ def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) ->
     if not entry.commands:
         raise Refused("nothing makes it here", "the entry", f"{entry.name}, {entry.needs}",
                       "one that needs a CPU or one GPU", "dash:fig8")  # fmt: skip
+    if entry.needs == "gpu" and device == "cpu" and not trial:
+        raise Refused(f"{entry.name} needs a GPU", "--device", device,
+                      "cuda, or --also with smaller sizes for a trial", "--device cuda")  # fmt: skip
     found = begun(entry, path)
     done = {tuple(part["words"]) for part in found["parts"]}
     for number, command in enumerate(entry.commands):

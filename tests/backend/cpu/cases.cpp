@@ -71,6 +71,7 @@ std::string Case::describe() const {
 std::vector<Mask> every_mask(int64_t kv_heads) {
   constexpr int64_t n = 200;
   const std::vector<int64_t> documents{70, 1, 0, 129}, prefix{20}, edges{0, 30, 31, 110, n};
+  const std::vector<int64_t> cu_seqlens{0, 70, 70, n};
   return {masks::full(n, n),
           masks::causal(n, n),
           masks::full_sliding_window(n, n, 40),
@@ -84,7 +85,8 @@ std::vector<Mask> every_mask(int64_t kv_heads) {
           masks::prefix_lm_document(documents, prefix),
           masks::block_causal_document(documents, 30),
           masks::uniform_block_sparse(n, n, 24, 40, 0.4, 3, kv_heads),
-          masks::variable_block_sparse(edges, edges, 0.5, 3, kv_heads)};
+          masks::variable_block_sparse(edges, edges, 0.5, 3, kv_heads),
+          masks::windows(cu_seqlens, cu_seqlens, 50, 10)};
 }
 
 }  // namespace verbatim::test

@@ -51,6 +51,7 @@ std::string gpu_arithmetic() {
 std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
   const std::vector<int64_t> docs{length / 8, 0, length / 3, 1, length / 4, 77, 300};
   const std::vector<int64_t> prefix{100}, edges{0, 100, 101, 500, length};
+  const std::vector<int64_t> cu_seqlens{0, length / 3, length / 3, length};
   return {{"full", masks::full(length, length - 37)},
           {"causal", masks::causal(length, length + 65)},
           {"full_sliding_window", masks::full_sliding_window(length, length, 200)},
@@ -65,7 +66,8 @@ std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
           {"block_causal_document", masks::block_causal_document(docs, 128)},
           {"uniform_block_sparse",
            masks::uniform_block_sparse(length, length, 128, 96, 0.3, 7, kv_heads)},
-          {"variable_block_sparse", masks::variable_block_sparse(edges, edges, 0.5, 7, kv_heads)}};
+          {"variable_block_sparse", masks::variable_block_sparse(edges, edges, 0.5, 7, kv_heads)},
+          {"windows", masks::windows(cu_seqlens, cu_seqlens, 200, 30)}};
 }
 
 Problem problem_of(const Mask& mask, int64_t head_dim, int64_t batch) {
