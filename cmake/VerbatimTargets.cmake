@@ -7,9 +7,13 @@ if(VERBATIM_SANITIZE)
 endif()
 
 # One library per folder of src/. Bits must not depend on flags: no contraction, no fast math.
+# TEXT: sources that read and write text, which takes no time beside compiling them.
 function(verbatim_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "" "SOURCES;TEXT;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES} ${ARG_TEXT})
+  if(ARG_TEXT)
+    set_source_files_properties(${ARG_TEXT} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+  endif()
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
   verbatim_flags(${name})
