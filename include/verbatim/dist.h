@@ -117,8 +117,9 @@ struct OrderPart {
   std::shared_ptr<const HeadOrder> make() const;
 };
 
-/// The steps of a rank. A send returns when its bytes are copied, a receive when they are there. A
-/// collective is its sends and receives. `message` is a number that one send and one receive have.
+// The steps of a rank. A send returns when its bytes are copied, a receive when they are there. A
+// collective is its sends and receives. `message` is a number that one send and one receive have.
+
 /// K and V of a head get a slot of memory in the work space; what lay there is gone.
 struct Hold {
   int32_t head = 0, slot = 0;
