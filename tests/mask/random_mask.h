@@ -22,8 +22,8 @@ struct MaskCase {
   std::function<bool(int64_t q, int64_t k)> visible;
 };
 
-/// A static pattern (or "cu_seqlens", "windows") with random parameters and lengths up to `longest`: lengths
-/// 0 and 1, zero-length documents and parameters beyond the length included.
+/// A static pattern (or "cu_seqlens", "windows") with random parameters and lengths up to
+/// `longest`: lengths 0 and 1, zero-length documents and parameters beyond the length included.
 MaskCase random_case(const std::string& pattern, Rng& rng, int64_t longest);
 
 /// The static patterns, "cu_seqlens" and "windows".

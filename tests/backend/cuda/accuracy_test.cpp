@@ -141,7 +141,7 @@ TEST(Accuracy, RandomProblemsAreOfEveryKind) {
     hopper_extras +=
         r.backward_tile == TileShape{0, 0} && (r.problem.softcap != 0 || r.problem.dropout != 0);
   }
-  EXPECT_EQ(patterns.size(), 15);  // the fourteen and cu_seqlens
+  EXPECT_EQ(patterns.size(), 16);  // masks::names() and cu_seqlens
   EXPECT_EQ(head_dims.size(), 32);
   EXPECT_EQ(groups, (std::set<int64_t>{1, 2, 3, 4, 8}));
   EXPECT_EQ(q_residues.size(), 128);
