@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import verbatim_attn as va
-from verbatim_attn.bench import workloads
+from verbatim_attn.bench import results, workloads
 from verbatim_attn.bench.measure import Device
 
 WARM_UP, CALLS = 2, 5
@@ -82,7 +82,7 @@ def ways(parallel: va.ContextParallel, mask: va.masks.Mask, tensors: Tensors) ->
 
 
 def differing(parallel: va.ContextParallel, steps: Ways) -> int:
-    """Elements of O, dQ, dK and dV that are not one device's; 0 on ranks that do not have those."""
+    """Bytes of O, dQ, dK and dV that are not one device's; 0 on ranks that do not have those."""
     found = [parallel.undispatch(x.detach()) for x in steps["step"]()]
     return sum(
         int((a.view(torch.uint8) != b.view(torch.uint8)).sum())
@@ -143,7 +143,7 @@ def main() -> int:
     )
     p.add_argument("--device", default="cpu", help="cpu or cuda: each rank's own")
     p.add_argument("--set", default="longca", help="of python -m verbatim_attn.bench --list")
-    p.add_argument("--match", default="", help="part of a case's name; commas")
+    p.add_argument("--match", default="", help="masks of the set; commas (default: all)")
     p.add_argument("--seqlen", type=int, default=8192, help="positions of each rank")
     p.add_argument("--heads", default="64:8")
     p.add_argument("--head-dim", type=int, default=128)
@@ -163,6 +163,9 @@ def main() -> int:
         c for c in workloads.cases(a.set, choice)
         if not a.match or c.mask.name in a.match.split(",")
     ]  # fmt: skip
+    if not cases:
+        there = dict.fromkeys(c.mask.name for c in workloads.cases(a.set, choice))
+        p.error(f"--match {a.match} names no mask of --set {a.set}, which has {', '.join(there)}")
     rows = []
     for case in cases:
         for strategy in a.strategy.split(","):
@@ -173,8 +176,7 @@ def main() -> int:
         result = {"command": "bench/ranks", "version": va.__version__, "world": world,
                   "backend": dist.get_backend(), "device": machine.facts(), "results": rows}  # fmt: skip
         if a.json:
-            with open(a.json, "w") as file:
-                json.dump(result, file, indent=1)
+            results.write(a.json, json.dumps(result, indent=1) + "\n")
         print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'compute':>9} {'one device':>10}"
               f" {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")
