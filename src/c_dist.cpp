@@ -148,9 +148,11 @@ struct verbatim_dist {
   mutable Callbacks transport;
   Dealt dealt;
   mutable dist::HostMemory memory{};
+  mutable dist::ReadyPieces forward{}, backward{};
 
   template <class Tensors>
-  void run(const DistPlan& plan, const Tensors& given, RunOptions options) const {
+  void run(const DistPlan& plan, dist::ReadyPieces& pieces, const Tensors& given,
+           RunOptions options) const {
     const auto tensors = tensors_of(dealt.shard, given);
     check_tensors(dealt.shard, tensors);
     const dist::LocalTensors home = dist::whole_tensors(tensors);
@@ -159,7 +161,7 @@ struct verbatim_dist {
     options.workspace = nullptr;  // pieces need less than any size that could be named
     dist::ThroughHost host(transport, memory, *dealt.backend, options);
     dist::Transport& way = transport.on_device() ? static_cast<dist::Transport&>(transport) : host;
-    dist::run_rank(plan, rank, *dealt.backend, home, options, way);
+    dist::run_rank(plan, rank, *dealt.backend, home, options, way, {&pieces, false});
   }
 };
 
@@ -226,14 +228,14 @@ verbatim_status verbatim_dist_forward(const verbatim_dist* dist,
       const Json seed{{"seed", options.seed.value_or(problem.seed)}};
       dist::agree(dist->transport, dist->rank, dist->dealt.forward.options.world, seed.dump());
     }
-    dist->run(dist->dealt.forward, *tensors, options);
+    dist->run(dist->dealt.forward, dist->forward, *tensors, options);
   });
 }
 
 verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
                                        const verbatim_backward_tensors* tensors,
                                        const verbatim_run_options* run) {
-  return guarded([&] { dist->run(dist->dealt.backward, *tensors, run_of(run)); });
+  return guarded([&] { dist->run(dist->dealt.backward, dist->backward, *tensors, run_of(run)); });
 }
 
 verbatim_status verbatim_dist_describe(const verbatim_dist* dist, const char** json) {

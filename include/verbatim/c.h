@@ -119,7 +119,8 @@ typedef struct verbatim_transport {
   void* user;
   /* Returns when the bytes may be overwritten: it must not wait until they are received. */
   const char* (*send)(void* user, int32_t to, int64_t message, const void* bytes, int64_t size);
-  /* Returns when the bytes are there, or gives up. */
+  /* Returns when the bytes are there, or gives up. On a GPU they may come in sequence with the work
+   * on the run's stream. */
   const char* (*receive)(void* user, int32_t from, int64_t message, void* bytes, int64_t size);
   /* Where the bytes of messages from 0 on lie when ranks compute on a GPU. 0: in pinned memory of
    * the host, to which the library copies them. Else on the GPU: they are read, overwritten and
@@ -145,10 +146,11 @@ void verbatim_dist_destroy(verbatim_dist* dist);
 /* All ranks call these, in the same sequence. The tensors are the rank's shard: batch 1, and as
  * length its rows of queries or keys, in the sequence of verbatim_dist_describe(), in memory of the
  * device, the heads of a row behind each other. On a GPU they are read and written in sequence with
- * the work on the run's stream, for parts of which a call waits; a workspace is not used. With
- * dropout the forward first compares the seeds of all ranks. A transfer that fails is a
- * verbatim_device_error that names rank and step; the other ranks then fail as their transport
- * gives up. */
+ * the work on the run's stream, which a call waits for only where bytes pass through the host's
+ * memory; a workspace is not used. What launches need of their plan is made in the first call and
+ * kept with the handle. With dropout the forward first compares the seeds of all ranks. A transfer
+ * that fails is a verbatim_device_error that names rank and step; the other ranks then fail as
+ * their transport gives up. */
 verbatim_status verbatim_dist_forward(const verbatim_dist* dist,
                                       const verbatim_forward_tensors* tensors,
                                       const verbatim_run_options* run);

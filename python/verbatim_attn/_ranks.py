@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ class Wire:
 
     A send keeps a copy until it is taken, for gloo and NCCL wait for the receiver. With NCCL the
     messages of one direction have communicators, and so streams, of their own: a stream on which a
-    send waits for its receiver would hold up the receive behind it.
+    send waits for its receiver would hold up the receive behind it. From GPU to GPU the caller's
+    stream waits for transfers and the host does not, but for messages below 0, which it reads.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -43,13 +45,16 @@ class Wire:
             self._timeout = own._get_backend(self._device).options._timeout
             self._up, self._down = _both_ways(own, self._timeout)
         self._sent: list[tuple[int, int, Any, Tensor]] = []  # that may still be on their way
+        # What streams wait for: what to say where it does not end, since when, the work.
+        self._under_way: deque[tuple[str, float, Any]] = deque()
         self._told: Any = None  # the text of the last failure
         self._memory = device if device == self._device else torch.device("cpu")  # the library's
+        self._in_stream = self._memory.type == "cuda"
         self.transport = _library.Transport(
             None,
             _library.MOVE(self._send_bytes),
             _library.MOVE(self._receive_bytes),
-            self._memory.type == "cuda",
+            self._in_stream,
         )
         if self._timeout is not None:
             self._meet()
@@ -74,19 +79,35 @@ class Wire:
 
     def receive(self, source: int, message: int, flat: Tensor) -> None:
         group = self._up if source < self.rank else self._down
-        self._wait(dist.irecv(flat, self._ranks[source], group, self._tag(message)))
+        work = dist.irecv(flat, self._ranks[source], group, self._tag(message))
+        if self._in_stream and message >= 0:
+            self._follow(f"message {message} of rank {source} did not come to {self.rank}", work)
+        else:
+            self._wait(work)
 
     def finish(self) -> None:
-        """Waits until all that was sent is taken."""
+        """What the caller does next comes after all that was sent is taken. Finds transfers that have
+        been under way for longer than the group's timeout."""
         sent, self._sent = self._sent, []
-        for to, message, work, _flat in sent:
+        for to, message, work, _copy in sent:
+            missed = f"rank {to} did not take message {message} of rank {self.rank}"
+            if self._in_stream:
+                self._follow(missed, work)
+                continue
             try:
                 self._wait(work)
             except Exception as error:
-                raise RuntimeError(
-                    f"[context_parallel] rank {to} did not take message {message} of rank "
-                    f"{self.rank}; got {error}, expected it within the group's timeout"
-                ) from error
+                raise _overdue(missed, error) from error
+        while self._under_way and self._under_way[0][2].is_completed():
+            self._under_way.popleft()
+        for missed, begin, _work in itertools.islice(self._under_way, 1):
+            if time.monotonic() > begin + self._timeout.total_seconds():
+                self._under_way.clear()
+                raise _overdue(missed, f"no transfer in {self._timeout}")
+
+    def _follow(self, missed: str, work: Any) -> None:
+        work.wait()  # of NCCL: holds up the stream, not the host
+        self._under_way.append((missed, time.monotonic(), work))
 
     def gather(self, shard: Tensor, rows: list[int]) -> list[Tensor]:
         """The shards of all ranks, of so many rows each."""
@@ -115,10 +136,10 @@ class Wire:
         return _FIRST_TAG + message % _FIRST_TAG
 
     def _wait(self, work: Any) -> None:
+        """On the host."""
         if self._timeout is None:
             work.wait()  # at most the group's timeout
             return
-        # wait() of NCCL holds up the stream, not the host.
         end = time.monotonic() + self._timeout.total_seconds()
         while not work.is_completed():
             if time.monotonic() > end:
@@ -144,7 +165,7 @@ class Wire:
     def _receive_bytes(self, _user: Any, source: int, message: int, address: int, size: int) -> Any:
         try:
             view = self._view(message, address, size)
-            if self._device.type == "cpu":
+            if self._device.type == view.device.type:
                 self.receive(source, message, view)
             else:
                 flat = torch.empty(size, dtype=torch.uint8, device=self._device)
@@ -156,12 +177,13 @@ class Wire:
 
     def _view(self, message: int, address: int, size: int) -> Tensor:
         """Memory of the library; that of a comparison is the host's."""
-        if message >= 0 and self._memory.type == "cuda":
+        if message >= 0 and self._in_stream:
             return torch.as_tensor(_DeviceMemory(address, size), device=self._memory)
         return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
     def _failed(self, error: BaseException) -> int:
         self._sent = []  # whose receivers are gone
+        self._under_way.clear()
         self._told = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
         return ctypes.addressof(self._told)
 
@@ -175,6 +197,12 @@ def _both_ways(group: Any, timeout: Any) -> list[Any]:
         dist.new_group(ranks, timeout, backend="nccl", use_local_synchronization=True)
         for _ in range(2)
     ]
+
+
+def _overdue(missed: str, got: object) -> RuntimeError:
+    return RuntimeError(
+        f"[context_parallel] {missed}; got {got}, expected it within the group's timeout"
+    )
 
 
 def _bytes(x: Tensor) -> Tensor:

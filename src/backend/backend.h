@@ -37,6 +37,22 @@ struct ByteRows {
   int64_t bytes, rows = 1, apart = 0;
 };
 
+/// A piece of a plan with all that a backend makes of it before tensors come: made once, for any
+/// number of launches. It needs the backend that made it.
+class ReadyPiece {
+ public:
+  virtual ~ReadyPiece() = default;
+};
+
+/// Measures the work that run.stream was given between its making and stop().
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  virtual void stop() = 0;
+  /// Waits for the end of that work.
+  virtual double seconds() const = 0;
+};
+
 /// Throws Error(unsupported): this backend runs whole plans only.
 [[noreturn]] void refuse_pieces(std::string_view backend);
 
@@ -77,23 +93,30 @@ class Backend {
   virtual void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                         const RunOptions& run) const = 0;
 
-  /// Pieces of `whole`, one after another those of a rank (verbatim/piece.h), in memory of
-  /// allocate(). A piece uses only rows of the tiles that it visits. Returns when it is done the
-  /// seconds that it computed. Throws Error(unsupported) where that is not built.
-  virtual double forward_piece(const Plan&, const Piece&, const ForwardTensors&, const PieceMemory&,
-                               const RunOptions&) const {
+  /// Pieces of `whole` (verbatim/piece.h), to be launched one after another those of a rank, in
+  /// memory of allocate() with these rows and `q_heads` query heads; what run.stream is given from
+  /// now on finds it on the device. Throws Error(unsupported) where that is not built.
+  virtual std::unique_ptr<const ReadyPiece> ready(const Plan&, const Piece&, const PieceMemory&,
+                                                  int64_t /*q_heads*/, const RunOptions&) const {
     refuse_pieces(name());
   }
-  virtual double backward_piece(const Plan&, const Piece&, const BackwardTensors&,
-                                const PieceMemory&, const RunOptions&) const {
+  /// Launches a piece, which uses only rows of the tiles that it visits. A GPU is not waited for:
+  /// the work is in sequence with that on run.stream.
+  virtual void forward_piece(const ReadyPiece&, const ForwardTensors&, const PieceMemory&,
+                             const RunOptions&) const {
     refuse_pieces(name());
   }
-  /// Adds the parts of each tile in their order, scales, rounds and writes dk and dv. Returns as
-  /// pieces do.
-  virtual double add(const Plan&, std::span<const TileSums>, const BackwardTensors&,
-                     const PieceMemory&, const RunOptions&) const {
+  virtual void backward_piece(const ReadyPiece&, const BackwardTensors&, const PieceMemory&,
+                              const RunOptions&) const {
     refuse_pieces(name());
   }
+  /// Adds the parts of each tile in their order, scales, rounds and writes dk and dv, launched as
+  /// pieces are.
+  virtual void add(const Plan&, std::span<const TileSums>, const BackwardTensors&,
+                   const PieceMemory&, const RunOptions&) const {
+    refuse_pieces(name());
+  }
+  virtual std::unique_ptr<Watch> watch(const RunOptions& run) const;
   /// Of PieceMemory::dq_sums for these rows and so many query heads.
   virtual int64_t dq_sum_floats(const Plan&, const HeldRows&, int64_t) const {
     refuse_pieces(name());

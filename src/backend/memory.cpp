@@ -1,9 +1,29 @@
 // Memory of backends that compute on the host.
+#include <chrono>
 #include <cstring>
 
 #include "backend/backend.h"
 
 namespace verbatim {
+namespace {
+
+/// Of a backend that has ended its work when a call returns.
+class HostWatch final : public Watch {
+  using Clock = std::chrono::steady_clock;
+
+ public:
+  void stop() override { end_ = Clock::now(); }
+  double seconds() const override { return std::chrono::duration<double>(end_ - begin_).count(); }
+
+ private:
+  Clock::time_point begin_ = Clock::now(), end_ = begin_;
+};
+
+}  // namespace
+
+std::unique_ptr<Watch> Backend::watch(const RunOptions&) const {
+  return std::make_unique<HostWatch>();
+}
 
 std::shared_ptr<std::byte> Backend::allocate(int64_t bytes, const RunOptions&) const {
   return allocate_on_host(bytes);

@@ -47,8 +47,15 @@ LocalMemory::LocalMemory(const Backend& backend, const RunOptions& run, const Pr
   }
 }
 
+const ReadyPiece& ReadyPieces::of(size_t step,
+                                  const std::function<std::unique_ptr<const ReadyPiece>()>& make) {
+  if (step >= by_step_.size()) by_step_.resize(step + 1);
+  if (!by_step_[step]) by_step_[step] = make();
+  return *by_step_[step];
+}
+
 RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& backend,
-                           LocalTensors home, const RunOptions& run)
+                           LocalTensors home, const RunOptions& run, const RankRun& asked)
     : plan_(plan),
       rank_(rank),
       backend_(backend),
@@ -59,7 +66,8 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       work_(memory_.tensors()),
       slot_of_(plan.whole.order_of_head.size(), -1),
       slot_rows_(slot_rows(own())),
-      block_floats_(block_floats(plan.whole)) {
+      block_floats_(block_floats(plan.whole)),
+      asked_(asked) {
   for (int64_t b = 0; b < plan.whole.problem.batch; ++b) kv_rows_.push_back(of_entry(own().kv, b));
   if (own().in_place) {
     work_.lse = home_.lse;
@@ -137,7 +145,7 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
       next += rows.rows * rows.bytes;
     }
     transport.send(send->to, send->message, {message.get(), static_cast<size_t>(bytes)});
-    report_.sent_bytes += next - message.get();
+    sent_bytes_ += next - message.get();
   } else if (const auto* receive = std::get_if<Receive>(&step)) {
     const int64_t bytes = message_bytes(plan_, receive->boxes, receive->sums);
     const auto message = backend_.allocate(bytes, run_);
@@ -152,18 +160,13 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
     for (const Box& box : copy->boxes)
       backend_.copy(rows_of(copy->to, box), rows_of(copy->from, box), run_);
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
-    report_.launch_seconds.push_back(this->compute(compute->piece()));
-    report_.compute_seconds += report_.launch_seconds.back();
+    this->compute(*compute);
   } else {
     std::vector<TileSums> tiles{std::get<Add>(step).sums};  // and those behind it, at once
     const std::vector<Step>& steps = own().steps;
     for (; step_ + 1 < steps.size() && std::holds_alternative<Add>(steps[step_ + 1]); ++step_)
       tiles.push_back(std::get<Add>(steps[step_ + 1]).sums);
-    report_.compute_seconds +=
-        backend_.add(plan_.whole, tiles, backward_tensors(),
-                     {own().q, own().ended, own().q_heads.begin, own().kv_heads.begin,
-                      dq_sums_.get(), blocks_.get(), block_floats_},
-                     run_);
+    add(tiles);
   }
   return true;
 }
@@ -198,16 +201,52 @@ PieceMemory RankExecutor::memory(int32_t head) const {
           block_floats_};
 }
 
-double RankExecutor::compute(const Piece& piece) const {
-  const TensorView k = held(Operand::k, piece.head), v = held(Operand::v, piece.head);
-  if (plan_.whole.pass == Pass::forward)
-    return backend_.forward_piece(plan_.whole, piece,
-                                  {work_[Operand::q], k, v, work_[Operand::o], work_.lse},
-                                  memory(piece.head), run_);
-  BackwardTensors tensors = backward_tensors();
-  tensors.k = k;
-  tensors.v = v;
-  return backend_.backward_piece(plan_.whole, piece, tensors, memory(piece.head), run_);
+void RankExecutor::compute(const Compute& step) {
+  const PieceMemory memory = this->memory(step.head);
+  const auto make = [&] {
+    return backend_.ready(plan_.whole, step.piece(), memory,
+                          own().q_heads.end - own().q_heads.begin, run_);
+  };
+  std::unique_ptr<const ReadyPiece> made;
+  if (!asked_.kept) made = make();
+  const ReadyPiece& piece = made ? *made : asked_.kept->of(step_, make);
+  const TensorView k = held(Operand::k, step.head), v = held(Operand::v, step.head);
+  timed(launches_, [&] {
+    if (plan_.whole.pass == Pass::forward) {
+      backend_.forward_piece(piece, {work_[Operand::q], k, v, work_[Operand::o], work_.lse}, memory,
+                             run_);
+      return;
+    }
+    BackwardTensors tensors = backward_tensors();
+    tensors.k = k;
+    tensors.v = v;
+    backend_.backward_piece(piece, tensors, memory, run_);
+  });
+}
+
+void RankExecutor::add(std::span<const TileSums> tiles) {
+  timed(additions_, [&] {
+    backend_.add(plan_.whole, tiles, backward_tensors(),
+                 {own().q, own().ended, own().q_heads.begin, own().kv_heads.begin, dq_sums_.get(),
+                  blocks_.get(), block_floats_},
+                 run_);
+  });
+}
+
+void RankExecutor::timed(std::vector<std::unique_ptr<Watch>>& watches,
+                         const std::function<void()>& work) {
+  if (!asked_.timed) return work();
+  watches.push_back(backend_.watch(run_));
+  work();
+  watches.back()->stop();
+}
+
+RankReport RankExecutor::report() const {
+  RankReport report{.sent_bytes = sent_bytes_};
+  for (const auto& watch : launches_) report.launch_seconds.push_back(watch->seconds());
+  for (const double seconds : report.launch_seconds) report.compute_seconds += seconds;
+  for (const auto& watch : additions_) report.compute_seconds += watch->seconds();
+  return report;
 }
 
 BackwardTensors RankExecutor::backward_tensors() const {

@@ -55,24 +55,45 @@ class LocalMemory {
   LocalTensors tensors_;
 };
 
-/// One rank on its way through its steps.
+/// The pieces of one rank of a plan, made at their first launch and kept for all runs of the plan,
+/// one at a time.
+class ReadyPieces {
+ public:
+  /// That of the Compute step with this number, or what `make` makes.
+  const ReadyPiece& of(size_t step, const std::function<std::unique_ptr<const ReadyPiece>()>& make);
+
+ private:
+  std::vector<std::unique_ptr<const ReadyPiece>> by_step_;
+};
+
+/// What a run is asked besides its results.
+struct RankRun {
+  ReadyPieces* kept = nullptr;  // null: pieces are made for this run alone
+  bool timed = true;            // RankReport has seconds
+};
+
+/// One rank on its way through its steps. Where the backend is a GPU, its work is in sequence on
+/// run.stream and not waited for.
 class RankExecutor {
  public:
   /// `home` are the tensors of its shard.
   RankExecutor(const DistPlan& plan, int32_t rank, const Backend& backend, LocalTensors home,
-               const RunOptions& run);
+               const RunOptions& run, const RankRun& asked = {});
 
   /// Goes on until a message is missing or all steps are done. Whether any step was made.
   bool advance(Transport& transport);
   bool done() const { return step_ == plan_.ranks[static_cast<size_t>(rank_)].steps.size(); }
   /// The step it is at.
   size_t step() const { return step_; }
-  const RankReport& report() const { return report_; }
+  /// When all steps are done. Waits for what is timed.
+  RankReport report() const;
 
  private:
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
   bool make(const Step& step, Transport& transport);
-  double compute(const Piece& piece) const;  // seconds
+  void compute(const Compute& step);
+  void add(std::span<const TileSums> tiles);
+  void timed(std::vector<std::unique_ptr<Watch>>& watches, const std::function<void()>& work);
   void hold(const Hold& hold);
   /// Memory of a piece, with K and V of its head.
   PieceMemory memory(int32_t head) const;
@@ -95,8 +116,10 @@ class RankExecutor {
   int64_t slot_rows_;
   std::shared_ptr<float> dq_sums_, blocks_;
   int64_t block_floats_;
+  RankRun asked_;
   size_t step_ = 0;
-  RankReport report_;
+  int64_t sent_bytes_ = 0;
+  std::vector<std::unique_ptr<Watch>> launches_, additions_;
 };
 
 }  // namespace verbatim::dist

@@ -123,8 +123,9 @@ void agree(Transport& transport, int32_t rank, int32_t world, const std::string&
 }
 
 RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,
-                    const LocalTensors& home, const RunOptions& run, Transport& transport) {
-  RankExecutor executor(plan, rank, backend, home, run);
+                    const LocalTensors& home, const RunOptions& run, Transport& transport,
+                    const RankRun& asked) {
+  RankExecutor executor(plan, rank, backend, home, run, asked);
   try {
     while (!executor.done()) executor.advance(transport);
   } catch (const Error& error) {

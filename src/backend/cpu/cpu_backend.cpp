@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <chrono>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -11,6 +11,12 @@
 
 namespace verbatim {
 namespace {
+
+struct CpuPiece final : ReadyPiece {
+  CpuPiece(Piece p, Plan alone) : piece(std::move(p)), plan(std::move(alone)) {}
+  Piece piece;
+  Plan plan;
+};
 
 class CpuBackend final : public Backend {
  public:
@@ -54,30 +60,31 @@ class CpuBackend final : public Backend {
     cpu::run_backward(*plan, tensors, sized(*plan, run), cpu::kernels());
   }
 
-  double forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
-                       const PieceMemory& memory, const RunOptions& run) const override {
-    require(whole, Pass::forward, "cpu.forward_piece");
-    const cpu::PieceCall call{piece, memory};
-    const Clock::time_point begin = Clock::now();
-    cpu::run_forward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+  std::unique_ptr<const ReadyPiece> ready(const Plan& whole, const Piece& piece, const PieceMemory&,
+                                          int64_t, const RunOptions&) const override {
+    return std::make_unique<CpuPiece>(piece, plan_of(whole, piece));
   }
 
-  double backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
-                        const PieceMemory& memory, const RunOptions& run) const override {
-    require(whole, Pass::backward, "cpu.backward_piece");
-    const cpu::PieceCall call{piece, memory};
-    const Clock::time_point begin = Clock::now();
-    cpu::run_backward(plan_of(whole, piece), tensors, run, cpu::kernels(), &call);
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+  void forward_piece(const ReadyPiece& ready, const ForwardTensors& tensors,
+                     const PieceMemory& memory, const RunOptions& run) const override {
+    const auto& own = static_cast<const CpuPiece&>(ready);
+    require(own.plan, Pass::forward, "cpu.forward_piece");
+    const cpu::PieceCall call{own.piece, memory};
+    cpu::run_forward(own.plan, tensors, run, cpu::kernels(), &call);
   }
 
-  double add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
-             const PieceMemory& memory, const RunOptions&) const override {
-    const Clock::time_point begin = Clock::now();
+  void backward_piece(const ReadyPiece& ready, const BackwardTensors& tensors,
+                      const PieceMemory& memory, const RunOptions& run) const override {
+    const auto& own = static_cast<const CpuPiece&>(ready);
+    require(own.plan, Pass::backward, "cpu.backward_piece");
+    const cpu::PieceCall call{own.piece, memory};
+    cpu::run_backward(own.plan, tensors, run, cpu::kernels(), &call);
+  }
+
+  void add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
+           const PieceMemory& memory, const RunOptions&) const override {
     for (const TileSums& sums : tiles)
       cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
-    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override {

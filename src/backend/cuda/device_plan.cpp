@@ -160,8 +160,10 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
 }
 
 DevicePlan::~DevicePlan() {
+  if (kept_) return;
   try {
     const PrimaryContext own(device_);
+    for (const auto& end : uses_) end->hold_back(uploads_);
     cudaFreeAsync(memory_, uploads_);
     cudaEventDestroy(uploaded_);
   } catch (const Error&) {  // no device, no memory

@@ -21,7 +21,7 @@ class DevicePlan {
   DevicePlan(const Device& device, const Plan& plan) : DevicePlan(device, plan, nullptr) {}
   DevicePlan(const Device& device, const LocalPiece& piece)
       : DevicePlan(device, piece.plan, &piece) {}
-  ~DevicePlan();  // idle()
+  ~DevicePlan();  // its memory goes when all launches have ended
   DevicePlan(const DevicePlan&) = delete;
   DevicePlan& operator=(const DevicePlan&) = delete;
 

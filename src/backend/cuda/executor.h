@@ -1,18 +1,12 @@
 // Runs plans on a GPU: picks a kernel, lays out its memory, launches it.
 #pragma once
 
-#include <algorithm>
-
 #include "backend/backend.h"
 #include "backend/cuda/library.h"
 #include "backend/cuda/registry.h"
 #include "backend/cuda/runtime.h"
-#include "backend/local_piece.h"
 
 namespace verbatim::cuda {
-
-/// Bytes of device memory that a launch of `plan` by `kernel` takes besides tensors and plan.
-int64_t launch_bytes(const Kernel& kernel, const Plan& plan);
 
 /// With tensors on the device, calls only enqueue work on RunOptions::stream: they never wait for
 /// the device, may be captured into a graph, and fail either at once or, when the work itself
@@ -43,12 +37,16 @@ class CudaBackend : public Backend {
   void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override;
 
-  double forward_piece(const Plan& whole, const Piece& piece, const ForwardTensors& tensors,
-                       const PieceMemory& memory, const RunOptions& run) const override;
-  double backward_piece(const Plan& whole, const Piece& piece, const BackwardTensors& tensors,
-                        const PieceMemory& memory, const RunOptions& run) const override;
-  double add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
-             const PieceMemory& memory, const RunOptions& run) const override;
+  std::unique_ptr<const ReadyPiece> ready(const Plan& whole, const Piece& piece,
+                                          const PieceMemory& memory, int64_t q_heads,
+                                          const RunOptions& run) const override;
+  void forward_piece(const ReadyPiece& ready, const ForwardTensors& tensors,
+                     const PieceMemory& memory, const RunOptions& run) const override;
+  void backward_piece(const ReadyPiece& ready, const BackwardTensors& tensors,
+                      const PieceMemory& memory, const RunOptions& run) const override;
+  void add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
+           const PieceMemory& memory, const RunOptions& run) const override;
+  std::unique_ptr<Watch> watch(const RunOptions& run) const override;
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override;
   std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override;
   void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const override;
@@ -68,10 +66,6 @@ class CudaBackend : public Backend {
   const Kernel& kernel(Pass pass, const std::string& arithmetic, const Problem& problem,
                        const TileShape& tile) const;
   int64_t wait_limit_ns(const RunOptions& run) const;
-  template <class Params>
-  double run_piece(const Kernel& kernel,
-                   const std::function<void(const Params&, const LaunchContext&)>& launch,
-                   const LocalPiece& piece, const RunOptions& run, const Params& params) const;
   /// The one of a pass, or null.
   const LoadedKernel* loaded(Pass pass) const;
 

@@ -88,8 +88,9 @@ Stopwatch::~Stopwatch() {
   cudaEventDestroy(end_);
 }
 
+void Stopwatch::stop() { check(cudaEventRecord(end_, stream_), "cuda.event"); }
+
 double Stopwatch::seconds() const {
-  check(cudaEventRecord(end_, stream_), "cuda.event");
   check(cudaEventSynchronize(end_), "cuda.event");
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cuda.event");

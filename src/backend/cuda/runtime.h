@@ -56,13 +56,14 @@ class Scratch {
   cudaStream_t stream_;
 };
 
-/// What a stream takes for the work that it is given from here on.
+/// What a stream takes for the work that it is given from here on until stop().
 class Stopwatch {
  public:
   explicit Stopwatch(cudaStream_t stream);
   ~Stopwatch();
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
+  void stop();
   /// Waits for the end of the work.
   double seconds() const;
 

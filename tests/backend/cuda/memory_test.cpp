@@ -5,6 +5,7 @@
 #include <array>
 
 #include "backend/cuda/executor.h"
+#include "backend/cuda/run_plan.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim::test {

@@ -1,0 +1,119 @@
+// What a rank makes anew in every run of a plan, and what it waits for.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "dist/dist_case.h"
+#include "dist/memory_wire.h"
+#include "dist/ranks.h"
+#include "dist/shard_memory.h"
+
+namespace verbatim::test {
+namespace {
+
+/// The CPU's, which counts what would cost a GPU's host time.
+class CountingBackend final : public Backend {
+ public:
+  mutable std::atomic<int> made = 0, launched = 0, waits = 0;
+
+  std::string_view name() const override { return cpu_->name(); }
+  void check(const Problem& problem) const override { cpu_->check(problem); }
+  std::string_view arithmetic() const override { return cpu_->arithmetic(); }
+  int32_t residents() const override { return cpu_->residents(); }
+  std::string machine() const override { return cpu_->machine(); }
+  int64_t workspace_bytes(const Plan& plan) const override { return cpu_->workspace_bytes(plan); }
+  std::string kernel_name(const Plan& plan) const override { return cpu_->kernel_name(plan); }
+  void forward(const std::shared_ptr<const Plan>& plan, const ForwardTensors& tensors,
+               const RunOptions& run) const override {
+    cpu_->forward(plan, tensors, run);
+  }
+  void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
+                const RunOptions& run) const override {
+    cpu_->backward(plan, tensors, run);
+  }
+  std::unique_ptr<const ReadyPiece> ready(const Plan& whole, const Piece& piece,
+                                          const PieceMemory& memory, int64_t q_heads,
+                                          const RunOptions& run) const override {
+    ++made;
+    return cpu_->ready(whole, piece, memory, q_heads, run);
+  }
+  void forward_piece(const ReadyPiece& piece, const ForwardTensors& tensors,
+                     const PieceMemory& memory, const RunOptions& run) const override {
+    ++launched;
+    cpu_->forward_piece(piece, tensors, memory, run);
+  }
+  void backward_piece(const ReadyPiece& piece, const BackwardTensors& tensors,
+                      const PieceMemory& memory, const RunOptions& run) const override {
+    ++launched;
+    cpu_->backward_piece(piece, tensors, memory, run);
+  }
+  void add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
+           const PieceMemory& memory, const RunOptions& run) const override {
+    cpu_->add(whole, tiles, tensors, memory, run);
+  }
+  std::unique_ptr<Watch> watch(const RunOptions& run) const override {
+    ++waits;
+    return cpu_->watch(run);
+  }
+  int64_t dq_sum_floats(const Plan& whole, const HeldRows& rows, int64_t heads) const override {
+    return cpu_->dq_sum_floats(whole, rows, heads);
+  }
+  void synchronize(const RunOptions& run) const override {
+    ++waits;
+    cpu_->synchronize(run);
+  }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
+};
+
+constexpr int32_t kRanks = 3;
+
+/// Runs a pass of all ranks; each keeps its pieces in `kept`.
+void run_ranks(const DistPlan& plan, const dist::LocalTensors& whole, const Backend& backend,
+               std::vector<dist::ReadyPieces>& kept) {
+  Lines lines(kRanks);
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        MemoryWire wire(lines, r);
+        dist::Courier courier(wire, 60);
+        const RunOptions run{.threads = 1};
+        dist::ShardMemory shard(plan, r, backend, run);
+        shard.take(whole);
+        dist::run_rank(plan, r, backend, shard.tensors(), run, courier,
+                       {.kept = &kept[static_cast<size_t>(r)], .timed = false});
+        shard.give(whole);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+        lines.over = true;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(errors, std::vector<std::string>(kRanks));
+}
+
+TEST(ReadyPieces, AreMadeInTheFirstRunAndNothingWaits) {
+  DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending/split:2");
+  const auto dealt = c.deal({.world = kRanks, .strategy = "ring"});
+  CountingBackend backend;
+  std::vector<dist::ReadyPieces> forward(kRanks), backward(kRanks);
+  int launches = 0;
+  for (int step = 0; step < 3; ++step) {
+    for (GuardedTensor* output : c.outputs()) output->poison();
+    run_ranks(dealt.forward, dist::whole_tensors(c.tensors.forward()), backend, forward);
+    run_ranks(dealt.backward, dist::whole_tensors(c.tensors.backward()), backend, backward);
+    EXPECT_EQ(c.tensors.hashes(), c.expected) << step;
+    if (step == 0) launches = backend.launched;
+    EXPECT_EQ(backend.made, launches) << step;  // of the first run alone
+    EXPECT_EQ(backend.launched, (step + 1) * launches);
+  }
+  EXPECT_GT(launches, 6 * kRanks);
+  EXPECT_EQ(backend.waits, 0);
+}
+
+}  // namespace
+}  // namespace verbatim::test
