@@ -148,10 +148,10 @@ struct verbatim_dist {
   mutable Callbacks transport;
   Dealt dealt;
   mutable dist::HostMemory memory{};
-  mutable dist::ReadyPieces forward{}, backward{};
+  mutable dist::ReadyLaunches forward{}, backward{};
 
   template <class Tensors>
-  void run(const DistPlan& plan, dist::ReadyPieces& pieces, const Tensors& given,
+  void run(const DistPlan& plan, dist::ReadyLaunches& pieces, const Tensors& given,
            RunOptions options) const {
     const auto tensors = tensors_of(dealt.shard, given);
     check_tensors(dealt.shard, tensors);

@@ -37,11 +37,11 @@ struct ByteRows {
   int64_t bytes, rows = 1, apart = 0;
 };
 
-/// A piece of a plan with all that a backend makes of it before tensors come: made once, for any
-/// number of launches. It needs the backend that made it.
-class ReadyPiece {
+/// A launch of a rank with all that a backend makes of it before tensors come: made once, to be
+/// launched any number of times. It needs the plan that it is of, and the backend that made it.
+class ReadyLaunch {
  public:
-  virtual ~ReadyPiece() = default;
+  virtual ~ReadyLaunch() = default;
 };
 
 /// Measures the work that run.stream was given between its making and stop().
@@ -96,24 +96,31 @@ class Backend {
   /// Pieces of `whole` (verbatim/piece.h), to be launched one after another those of a rank, in
   /// memory of allocate() with these rows and `q_heads` query heads; what run.stream is given from
   /// now on finds it on the device. Throws Error(unsupported) where that is not built.
-  virtual std::unique_ptr<const ReadyPiece> ready(const Plan&, const Piece&, const PieceMemory&,
-                                                  int64_t /*q_heads*/, const RunOptions&) const {
+  virtual std::unique_ptr<const ReadyLaunch> ready_piece(const Plan&, const Piece&,
+                                                         const PieceMemory&, int64_t /*q_heads*/,
+                                                         const RunOptions&) const {
     refuse_pieces(name());
   }
   /// Launches a piece, which uses only rows of the tiles that it visits. A GPU is not waited for:
   /// the work is in sequence with that on run.stream.
-  virtual void forward_piece(const ReadyPiece&, const ForwardTensors&, const PieceMemory&,
+  virtual void forward_piece(const ReadyLaunch&, const ForwardTensors&, const PieceMemory&,
                              const RunOptions&) const {
     refuse_pieces(name());
   }
-  virtual void backward_piece(const ReadyPiece&, const BackwardTensors&, const PieceMemory&,
+  virtual void backward_piece(const ReadyLaunch&, const BackwardTensors&, const PieceMemory&,
                               const RunOptions&) const {
     refuse_pieces(name());
   }
-  /// Adds the parts of each tile in their order, scales, rounds and writes dk and dv, launched as
-  /// pieces are.
-  virtual void add(const Plan&, std::span<const TileSums>, const BackwardTensors&,
-                   const PieceMemory&, const RunOptions&) const {
+  /// Additions of the same rank, as ready_piece().
+  virtual std::unique_ptr<const ReadyLaunch> ready_sums(const Plan&, std::span<const TileSums>,
+                                                        const PieceMemory&,
+                                                        const RunOptions&) const {
+    refuse_pieces(name());
+  }
+  /// Adds the parts of each tile in their order, scales, rounds and writes dk and dv: one launch,
+  /// as of a piece.
+  virtual void add(const ReadyLaunch&, const BackwardTensors&, const PieceMemory&,
+                   const RunOptions&) const {
     refuse_pieces(name());
   }
   virtual std::unique_ptr<Watch> watch(const RunOptions& run) const;

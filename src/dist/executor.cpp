@@ -47,8 +47,8 @@ LocalMemory::LocalMemory(const Backend& backend, const RunOptions& run, const Pr
   }
 }
 
-const ReadyPiece& ReadyPieces::of(size_t step,
-                                  const std::function<std::unique_ptr<const ReadyPiece>()>& make) {
+const ReadyLaunch& ReadyLaunches::of(
+    size_t step, const std::function<std::unique_ptr<const ReadyLaunch>()>& make) {
   if (step >= by_step_.size()) by_step_.resize(step + 1);
   if (!by_step_[step]) by_step_[step] = make();
   return *by_step_[step];
@@ -162,11 +162,10 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
     this->compute(*compute);
   } else {
-    std::vector<TileSums> tiles{std::get<Add>(step).sums};  // and those behind it, at once
+    const size_t first = step_;  // and those behind it, at once
     const std::vector<Step>& steps = own().steps;
-    for (; step_ + 1 < steps.size() && std::holds_alternative<Add>(steps[step_ + 1]); ++step_)
-      tiles.push_back(std::get<Add>(steps[step_ + 1]).sums);
-    add(tiles);
+    while (step_ + 1 < steps.size() && std::holds_alternative<Add>(steps[step_ + 1])) ++step_;
+    add(first);
   }
   return true;
 }
@@ -201,44 +200,46 @@ PieceMemory RankExecutor::memory(int32_t head) const {
           block_floats_};
 }
 
+void RankExecutor::launch(size_t step,
+                          const std::function<std::unique_ptr<const ReadyLaunch>()>& make,
+                          std::vector<std::unique_ptr<Watch>>& watches,
+                          const std::function<void(const ReadyLaunch&)>& work) {
+  std::unique_ptr<const ReadyLaunch> made;
+  if (!asked_.kept) made = make();
+  const ReadyLaunch& ready = made ? *made : asked_.kept->of(step, make);
+  if (asked_.timed) watches.push_back(backend_.watch(run_));
+  work(ready);
+  if (asked_.timed) watches.back()->stop();
+}
+
 void RankExecutor::compute(const Compute& step) {
   const PieceMemory memory = this->memory(step.head);
   const auto make = [&] {
-    return backend_.ready(plan_.whole, step.piece(), memory,
-                          own().q_heads.end - own().q_heads.begin, run_);
+    return backend_.ready_piece(plan_.whole, step.piece(), memory,
+                                own().q_heads.end - own().q_heads.begin, run_);
   };
-  std::unique_ptr<const ReadyPiece> made;
-  if (!asked_.kept) made = make();
-  const ReadyPiece& piece = made ? *made : asked_.kept->of(step_, make);
-  const TensorView k = held(Operand::k, step.head), v = held(Operand::v, step.head);
-  timed(launches_, [&] {
-    if (plan_.whole.pass == Pass::forward) {
-      backend_.forward_piece(piece, {work_[Operand::q], k, v, work_[Operand::o], work_.lse}, memory,
-                             run_);
-      return;
-    }
+  launch(step_, make, launches_, [&](const ReadyLaunch& piece) {
     BackwardTensors tensors = backward_tensors();
-    tensors.k = k;
-    tensors.v = v;
-    backend_.backward_piece(piece, tensors, memory, run_);
+    tensors.k = held(Operand::k, step.head);
+    tensors.v = held(Operand::v, step.head);
+    if (plan_.whole.pass == Pass::backward)
+      return backend_.backward_piece(piece, tensors, memory, run_);
+    backend_.forward_piece(piece, {tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse}, memory,
+                           run_);
   });
 }
 
-void RankExecutor::add(std::span<const TileSums> tiles) {
-  timed(additions_, [&] {
-    backend_.add(plan_.whole, tiles, backward_tensors(),
-                 {own().q, own().ended, own().q_heads.begin, own().kv_heads.begin, dq_sums_.get(),
-                  blocks_.get(), block_floats_},
-                 run_);
-  });
-}
-
-void RankExecutor::timed(std::vector<std::unique_ptr<Watch>>& watches,
-                         const std::function<void()>& work) {
-  if (!asked_.timed) return work();
-  watches.push_back(backend_.watch(run_));
-  work();
-  watches.back()->stop();
+void RankExecutor::add(size_t first) {
+  const PieceMemory memory{own().q,        own().ended,   own().q_heads.begin, own().kv_heads.begin,
+                           dq_sums_.get(), blocks_.get(), block_floats_};
+  const auto make = [&] {
+    std::vector<TileSums> tiles;
+    for (size_t step = first; step <= step_; ++step)
+      tiles.push_back(std::get<Add>(own().steps[step]).sums);
+    return backend_.ready_sums(plan_.whole, tiles, memory, run_);
+  };
+  launch(first, make, additions_,
+         [&](const ReadyLaunch& sums) { backend_.add(sums, backward_tensors(), memory, run_); });
 }
 
 RankReport RankExecutor::report() const {

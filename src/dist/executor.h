@@ -55,21 +55,22 @@ class LocalMemory {
   LocalTensors tensors_;
 };
 
-/// The pieces of one rank of a plan, made at their first launch and kept for all runs of the plan,
-/// one at a time.
-class ReadyPieces {
+/// The launches of one rank of a plan, made when they are first needed and kept for all runs of the
+/// plan, one at a time.
+class ReadyLaunches {
  public:
-  /// That of the Compute step with this number, or what `make` makes.
-  const ReadyPiece& of(size_t step, const std::function<std::unique_ptr<const ReadyPiece>()>& make);
+  /// That of the step with this number, or what `make` makes.
+  const ReadyLaunch& of(size_t step,
+                        const std::function<std::unique_ptr<const ReadyLaunch>()>& make);
 
  private:
-  std::vector<std::unique_ptr<const ReadyPiece>> by_step_;
+  std::vector<std::unique_ptr<const ReadyLaunch>> by_step_;
 };
 
 /// What a run is asked besides its results.
 struct RankRun {
-  ReadyPieces* kept = nullptr;  // null: pieces are made for this run alone
-  bool timed = true;            // RankReport has seconds
+  ReadyLaunches* kept = nullptr;  // null: launches are made for this run alone
+  bool timed = true;              // RankReport has seconds
 };
 
 /// One rank on its way through its steps. Where the backend is a GPU, its work is in sequence on
@@ -92,8 +93,12 @@ class RankExecutor {
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
   bool make(const Step& step, Transport& transport);
   void compute(const Compute& step);
-  void add(std::span<const TileSums> tiles);
-  void timed(std::vector<std::unique_ptr<Watch>>& watches, const std::function<void()>& work);
+  /// Those of the steps from `first` to the one it is at.
+  void add(size_t first);
+  /// Of the step with this number.
+  void launch(size_t step, const std::function<std::unique_ptr<const ReadyLaunch>()>& make,
+              std::vector<std::unique_ptr<Watch>>& watches,
+              const std::function<void(const ReadyLaunch&)>& work);
   void hold(const Hold& hold);
   /// Memory of a piece, with K and V of its head.
   PieceMemory memory(int32_t head) const;

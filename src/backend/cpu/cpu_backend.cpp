@@ -12,10 +12,17 @@
 namespace verbatim {
 namespace {
 
-struct CpuPiece final : ReadyPiece {
+struct CpuPiece final : ReadyLaunch {
   CpuPiece(Piece p, Plan alone) : piece(std::move(p)), plan(std::move(alone)) {}
   Piece piece;
   Plan plan;
+};
+
+struct CpuSums final : ReadyLaunch {
+  CpuSums(const Plan& plan, std::span<const TileSums> sums)
+      : whole(plan), tiles(sums.begin(), sums.end()) {}
+  const Plan& whole;
+  std::vector<TileSums> tiles;
 };
 
 class CpuBackend final : public Backend {
@@ -60,12 +67,13 @@ class CpuBackend final : public Backend {
     cpu::run_backward(*plan, tensors, sized(*plan, run), cpu::kernels());
   }
 
-  std::unique_ptr<const ReadyPiece> ready(const Plan& whole, const Piece& piece, const PieceMemory&,
-                                          int64_t, const RunOptions&) const override {
+  std::unique_ptr<const ReadyLaunch> ready_piece(const Plan& whole, const Piece& piece,
+                                                 const PieceMemory&, int64_t,
+                                                 const RunOptions&) const override {
     return std::make_unique<CpuPiece>(piece, plan_of(whole, piece));
   }
 
-  void forward_piece(const ReadyPiece& ready, const ForwardTensors& tensors,
+  void forward_piece(const ReadyLaunch& ready, const ForwardTensors& tensors,
                      const PieceMemory& memory, const RunOptions& run) const override {
     const auto& own = static_cast<const CpuPiece&>(ready);
     require(own.plan, Pass::forward, "cpu.forward_piece");
@@ -73,7 +81,7 @@ class CpuBackend final : public Backend {
     cpu::run_forward(own.plan, tensors, run, cpu::kernels(), &call);
   }
 
-  void backward_piece(const ReadyPiece& ready, const BackwardTensors& tensors,
+  void backward_piece(const ReadyLaunch& ready, const BackwardTensors& tensors,
                       const PieceMemory& memory, const RunOptions& run) const override {
     const auto& own = static_cast<const CpuPiece&>(ready);
     require(own.plan, Pass::backward, "cpu.backward_piece");
@@ -81,10 +89,17 @@ class CpuBackend final : public Backend {
     cpu::run_backward(own.plan, tensors, run, cpu::kernels(), &call);
   }
 
-  void add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
-           const PieceMemory& memory, const RunOptions&) const override {
-    for (const TileSums& sums : tiles)
-      cpu::add_tile_sums(whole, sums, tensors, memory, cpu::kernels());
+  std::unique_ptr<const ReadyLaunch> ready_sums(const Plan& whole, std::span<const TileSums> tiles,
+                                                const PieceMemory&,
+                                                const RunOptions&) const override {
+    return std::make_unique<CpuSums>(whole, tiles);
+  }
+
+  void add(const ReadyLaunch& ready, const BackwardTensors& tensors, const PieceMemory& memory,
+           const RunOptions&) const override {
+    const auto& own = static_cast<const CpuSums&>(ready);
+    for (const TileSums& sums : own.tiles)
+      cpu::add_tile_sums(own.whole, sums, tensors, memory, cpu::kernels());
   }
 
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override {

@@ -1,33 +1,39 @@
-// The sum of dK and dV of a KV tile whose parts other ranks may have made.
+// Sums of dK and dV of KV tiles whose parts other ranks may have made.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <vector>
+#include <cstdint>
 
 #include "backend/cuda/device/params.h"
 #include "verbatim/tensor.h"
 
 namespace verbatim::cuda {
 
-/// Rows of a result in 16 bits, and what their sum is multiplied with before it is rounded.
-struct SummedRows {
-  uint16_t* data;
-  int64_t row;  // stride
+/// A KV tile whose sums end: its rows in memory, and AddSums::parts [first, first + parts).
+struct SummedTile {
+  int64_t row;
+  int32_t head, rows, first, parts;
+};
+
+/// A result in 16 bits, and what its sums are multiplied with before they are rounded.
+struct SummedOutput {
+  TensorRef to;
   int32_t dim;
   float scale;
 };
 
-/// A KV tile: blocks of its sums, and its dK and dV.
-struct SummedTile {
+/// Tiles that are added by one launch.
+struct AddSums {
   Dtype dtype;
-  CarriedSums blocks;
-  int32_t rows;
-  SummedRows outputs[2];
+  const SummedTile* tiles;  // on the device
+  const int32_t* parts;     // blocks of each tile's parts, in the sequence to add them in
+  int32_t count, most_rows;
+  CarriedSums carried{};
+  SummedOutput outputs[2]{};  // dK, dV
 };
 
-/// Adds blocks `parts` in their sequence, scales, rounds and writes. Overwrites the first block
-/// when there are many. Throws Error(device).
-void add_tile_sums(const SummedTile& tile, const std::vector<int32_t>& parts, cudaStream_t stream);
+/// Adds, scales, rounds and writes. Throws Error(device).
+void add_tile_sums(const AddSums& sums, cudaStream_t stream);
 
 }  // namespace verbatim::cuda

@@ -85,8 +85,7 @@ OrderOffsets add_order(Blob& blob, const HeadOrder& order,
 
 }  // namespace
 
-DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece)
-    : device_(device.index), uploads_(device.uploads) {
+DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece) {
   const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
   DropoutOrigins dropout(plan);
@@ -115,68 +114,43 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
   const int64_t views = blob.add(std::vector<OrderView>(plan.orders.size()));
 
   std::vector<std::byte> bytes = blob.take();
-  const PrimaryContext own(device.index);
-  const RelaxedCapture relaxed;
-  check(cudaMallocFromPoolAsync(&memory_, bytes.size(), device.plans, uploads_), "cuda.plan");
+  upload_.emplace(device, bytes.size());
+  const void* memory = upload_->data();
   for (size_t i = 0; i < plan.orders.size(); ++i) {
     const OrderOffsets& o = offsets[i];
-    const OrderView view{.runs = at<Run>(memory_, o.runs),
-                         .chains = at<Chain>(memory_, o.chains),
-                         .tasks = at<Task>(memory_, o.tasks),
-                         .row_addends = at<int32_t>(memory_, o.row_addends),
-                         .q_edges = at<int64_t>(memory_, o.q_edges),
-                         .kv_edges = at<int64_t>(memory_, o.kv_edges),
-                         .q_rows = at<int64_t>(memory_, o.q_rows),
-                         .kv_rows = at<int64_t>(memory_, o.kv_rows),
-                         .carries = o.carries < 0 ? nullptr : at<Carry>(memory_, o.carries),
-                         .q_used = at<int32_t>(memory_, o.q_used),
-                         .kv_used = at<int32_t>(memory_, o.kv_used),
-                         .slice_ids = at<int32_t>(memory_, o.slice_ids),
-                         .slices = at<Slice>(memory_, o.slices),
-                         .dropout_origins = at<DropoutOrigin>(memory_, o.dropout_origins),
+    const OrderView view{.runs = at<Run>(memory, o.runs),
+                         .chains = at<Chain>(memory, o.chains),
+                         .tasks = at<Task>(memory, o.tasks),
+                         .row_addends = at<int32_t>(memory, o.row_addends),
+                         .q_edges = at<int64_t>(memory, o.q_edges),
+                         .kv_edges = at<int64_t>(memory, o.kv_edges),
+                         .q_rows = at<int64_t>(memory, o.q_rows),
+                         .kv_rows = at<int64_t>(memory, o.kv_rows),
+                         .carries = o.carries < 0 ? nullptr : at<Carry>(memory, o.carries),
+                         .q_used = at<int32_t>(memory, o.q_used),
+                         .kv_used = at<int32_t>(memory, o.kv_used),
+                         .slice_ids = at<int32_t>(memory, o.slice_ids),
+                         .slices = at<Slice>(memory, o.slices),
+                         .dropout_origins = at<DropoutOrigin>(memory, o.dropout_origins),
                          .q_tiles = plan.orders[i]->tiles->q_tiles(),
                          .kv_tiles = plan.orders[i]->tiles->kv_tiles()};
     std::memcpy(&bytes[views + i * sizeof(OrderView)], &view, sizeof(OrderView));
   }
   const bool queue = placement.queue;
-  view_ = {.orders = at<OrderView>(memory_, views),
-           .order_of_head = at<int32_t>(memory_, heads),
-           .first_sequence = at<int64_t>(memory_, sequences),
-           .placed = at<PlacedTask>(memory_, placed),
-           .unit_begin = queue ? nullptr : at<int32_t>(memory_, units),
+  view_ = {.orders = at<OrderView>(memory, views),
+           .order_of_head = at<int32_t>(memory, heads),
+           .first_sequence = at<int64_t>(memory, sequences),
+           .placed = at<PlacedTask>(memory, placed),
+           .unit_begin = queue ? nullptr : at<int32_t>(memory, units),
            .unit_count = static_cast<int32_t>(queue ? placement.tasks.size()
                                                     : placement.worker_begin.size() - 1),
            .group = static_cast<int32_t>(plan.problem.group()),
            .kv_heads = static_cast<int32_t>(plan.problem.kv_heads),
            .first_q_head = piece ? static_cast<int32_t>(piece->q_head) : 0};
-  if (turns >= 0) first_turns_ = at<int32_t>(memory_, turns);
+  if (turns >= 0) first_turns_ = at<int32_t>(memory, turns);
   if (piece) turns_ = piece->first_addends.size();
 
-  // The runtime has copied `bytes` when this returns; the device need not have.
-  check(cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, uploads_),
-        "cuda.plan");
-  check(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cuda.plan");
-  check(cudaEventRecord(uploaded_, uploads_), "cuda.plan");
-}
-
-DevicePlan::~DevicePlan() {
-  if (kept_) return;
-  try {
-    const PrimaryContext own(device_);
-    for (const auto& end : uses_) end->hold_back(uploads_);
-    cudaFreeAsync(memory_, uploads_);
-    cudaEventDestroy(uploaded_);
-  } catch (const Error&) {  // no device, no memory
-  }
-}
-
-void DevicePlan::before_launch(cudaStream_t stream, cudaGraph_t graph) const {
-  if (graph) {  // which cannot wait for an event from outside it
-    const RelaxedCapture relaxed;
-    check(cudaEventSynchronize(uploaded_), "cuda.plan");
-  } else {
-    check(cudaStreamWaitEvent(stream, uploaded_), "cuda.plan");
-  }
+  upload_->copy(bytes);
 }
 
 void DevicePlan::set_turns(void* row_turn, cudaStream_t stream) const {
@@ -186,27 +160,12 @@ void DevicePlan::set_turns(void* row_turn, cudaStream_t stream) const {
         "cuda.piece");
 }
 
-void DevicePlan::in_use_until(std::shared_ptr<const End> end) const {
-  const std::lock_guard lock(mutex_);
-  if (uses_.size() >= ask_at_) {  // rarely: asking costs as much as a launch's own calls
-    const RelaxedCapture relaxed;
-    while (!uses_.empty() && uses_.front()->reached()) uses_.pop_front();
-    ask_at_ = std::max<size_t>(8, 2 * uses_.size());
-  }
-  uses_.push_back(std::move(end));
-}
-
-bool DevicePlan::idle() const {
-  const std::lock_guard lock(mutex_);
-  return !kept_ && std::ranges::all_of(uses_, [](const auto& end) { return end->reached(); });
-}
-
 namespace {
 
 /// The plans of one device.
 struct Uploads {
   static constexpr int kKept = 64;
-  struct Upload {
+  struct Known {
     std::weak_ptr<const Plan> of;
     std::shared_ptr<const DevicePlan> plan;
     bool is_of(const std::shared_ptr<const Plan>& other) const {
@@ -216,7 +175,7 @@ struct Uploads {
 
   std::mutex mutex;
   // Freed here alone: who drops the last other reference may not call CUDA.
-  std::list<Upload> all;  // last used first
+  std::list<Known> all;  // last used first
 
   static Uploads& to(int device) {
     static std::mutex mutex;
@@ -229,9 +188,9 @@ struct Uploads {
   /// longest when too many are kept, unless a launch, a graph or a thread uses them.
   void trim() {
     int kept = 1;
-    std::erase_if(all, [&](const Upload& upload) {
-      const bool keep = !upload.of.expired() && ++kept <= kKept;
-      return !keep && upload.plan.use_count() == 1 && upload.plan->idle();
+    std::erase_if(all, [&](const Known& known) {
+      const bool keep = !known.of.expired() && ++kept <= kKept;
+      return !keep && known.plan.use_count() == 1 && known.plan->upload().idle();
     });
   }
 };

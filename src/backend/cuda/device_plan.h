@@ -1,15 +1,13 @@
 // Plans on a device: uploaded once, found again by who owns them.
 #pragma once
 
-#include <atomic>
-#include <deque>
 #include <memory>
-#include <mutex>
+#include <optional>
 
 #include "backend/cuda/device/params.h"
-#include "backend/cuda/in_flight.h"
 #include "backend/cuda/kernel.h"
 #include "backend/cuda/runtime.h"
+#include "backend/cuda/upload.h"
 #include "backend/local_piece.h"
 #include "verbatim/plan.h"
 
@@ -21,10 +19,6 @@ class DevicePlan {
   DevicePlan(const Device& device, const Plan& plan) : DevicePlan(device, plan, nullptr) {}
   DevicePlan(const Device& device, const LocalPiece& piece)
       : DevicePlan(device, piece.plan, &piece) {}
-  ~DevicePlan();  // its memory goes when all launches have ended
-  DevicePlan(const DevicePlan&) = delete;
-  DevicePlan& operator=(const DevicePlan&) = delete;
-
   const PlanView& view() const { return view_; }
   PlanExtent extent() const {
     return {max_q_tiles_, max_kv_tiles_, shared_tiles_, live_heads_, piece_};
@@ -37,29 +31,13 @@ class DevicePlan {
   /// Of a piece's backward: copies the turns that rows begin with to HandOff::row_turn.
   void set_turns(void* row_turn, cudaStream_t stream) const;
 
-  /// Before a launch on `stream`, or into the `graph` that it captures: it will start after the
-  /// upload.
-  void before_launch(cudaStream_t stream, cudaGraph_t graph) const;
-  /// After a launch: the plan is in use until `end`.
-  void in_use_until(std::shared_ptr<const End> end) const;
-  /// Nobody will know when a launch has ended: the plan is in use for good.
-  void keep() const noexcept { kept_ = true; }
-  /// Whether all launches have ended.
-  bool idle() const;
+  /// Where it lies, for launches.
+  const Upload& upload() const { return *upload_; }
 
  private:
   DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece);
 
-  int device_;
-
-  mutable std::atomic<bool> kept_ = false;
-  mutable std::mutex mutex_;
-  mutable std::deque<std::shared_ptr<const End>> uses_;  // launches that may not have ended
-  mutable size_t ask_at_ = 8;                            // so many of them whether they have
-
-  cudaStream_t uploads_;
-  cudaEvent_t uploaded_ = nullptr;
-  void* memory_ = nullptr;
+  std::optional<Upload> upload_;
   PlanView view_{};
   const int32_t* first_turns_ = nullptr;
   size_t turns_ = 0;

@@ -23,7 +23,7 @@ std::shared_ptr<const DevicePlan> uploaded(const Device& device,
   const cudaGraph_t graph = graph_of(stream);
   auto held = device_plan(device, plan);
   if (graph) keep_with(graph, held);
-  held->before_launch(stream, graph);
+  held->upload().before_launch(stream, graph);
   return held;
 }
 

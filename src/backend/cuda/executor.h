@@ -37,15 +37,18 @@ class CudaBackend : public Backend {
   void backward(const std::shared_ptr<const Plan>& plan, const BackwardTensors& tensors,
                 const RunOptions& run) const override;
 
-  std::unique_ptr<const ReadyPiece> ready(const Plan& whole, const Piece& piece,
-                                          const PieceMemory& memory, int64_t q_heads,
-                                          const RunOptions& run) const override;
-  void forward_piece(const ReadyPiece& ready, const ForwardTensors& tensors,
+  std::unique_ptr<const ReadyLaunch> ready_piece(const Plan& whole, const Piece& piece,
+                                                 const PieceMemory& memory, int64_t q_heads,
+                                                 const RunOptions& run) const override;
+  void forward_piece(const ReadyLaunch& ready, const ForwardTensors& tensors,
                      const PieceMemory& memory, const RunOptions& run) const override;
-  void backward_piece(const ReadyPiece& ready, const BackwardTensors& tensors,
+  void backward_piece(const ReadyLaunch& ready, const BackwardTensors& tensors,
                       const PieceMemory& memory, const RunOptions& run) const override;
-  void add(const Plan& whole, std::span<const TileSums> tiles, const BackwardTensors& tensors,
-           const PieceMemory& memory, const RunOptions& run) const override;
+  std::unique_ptr<const ReadyLaunch> ready_sums(const Plan& whole, std::span<const TileSums> tiles,
+                                                const PieceMemory& memory,
+                                                const RunOptions& run) const override;
+  void add(const ReadyLaunch& ready, const BackwardTensors& tensors, const PieceMemory& memory,
+           const RunOptions& run) const override;
   std::unique_ptr<Watch> watch(const RunOptions& run) const override;
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override;
   std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override;

@@ -89,10 +89,10 @@ class Launch {
     if (graph_) return;  // keeps the plan itself
     try {
       const auto end = std::make_shared<const End>(device_, stream_);
-      plan_.in_use_until(end);
+      plan_.upload().in_use_until(end);
       if (turnstile_) turnstile_->passed(end);
     } catch (const std::exception&) {
-      plan_.keep();
+      plan_.upload().keep();
     }
   }
   Launch(const Launch&) = delete;
