@@ -12,7 +12,6 @@ three are called in turn. Results are compared with one device's first, bit by b
 import argparse
 import contextlib
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ import torch
 import torch.distributed as dist
 import verbatim_attn as va
 from verbatim_attn.bench import results, workloads
-from verbatim_attn.bench.measure import Device
+from verbatim_attn.bench.measure import Device, Timing
 
 WARM_UP, CALLS = 2, 5
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -90,31 +89,31 @@ def differing(parallel: va.ContextParallel, steps: Ways) -> int:
     )
 
 
-def slowest(seconds: float, device: str) -> float:
+def slowest(seconds: float, machine: Device) -> float:
     """Of all ranks, which meet."""
-    found = torch.tensor(seconds, dtype=torch.float64, device=device)
+    found = torch.tensor(seconds, dtype=torch.float64, device=machine.name)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return float(found)
 
 
-def times_in_turn(steps: Ways, device: str) -> dict[str, float]:
-    """Median milliseconds of each."""
+def times_in_turn(steps: Ways, machine: Device) -> dict[str, Timing]:
+    """Median milliseconds of each, their noise and this rank's clock behind them."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for call in range(WARM_UP + CALLS):
         for name, step in steps.items():
-            slowest(0, device)
+            slowest(0, machine)
             begin = time.perf_counter()
             step()
-            if device != "cpu":
+            if machine.kind == "cuda":
                 torch.cuda.synchronize()
-            seconds = slowest(time.perf_counter() - begin, device)
+            seconds = slowest(time.perf_counter() - begin, machine)
             if call >= WARM_UP:
                 times[name].append(seconds * 1e3)
-    return {f"{name}_ms": statistics.median(each) for name, each in times.items()}
+    return {name: machine.summary(each) for name, each in times.items()}
 
 
-def row(case: workloads.Case, strategy: str, device: str) -> dict[str, Any]:
-    begin = time.perf_counter()
+def row(case: workloads.Case, strategy: str, machine: Device) -> dict[str, Any]:
+    device, begin = machine.name, time.perf_counter()
     parallel = va.ContextParallel(None, case.problem, case.mask, strategy=strategy, device=device)
     dealt = time.perf_counter() - begin
     steps = ways(parallel, case.mask, draw(case.problem, device))
@@ -125,15 +124,16 @@ def row(case: workloads.Case, strategy: str, device: str) -> dict[str, Any]:
         "name": case.name, "problem": case.problem._asdict(), "mask": case.mask.name,
         "strategy": strategy, "shard": parallel.description["shard"],
         "orders": parallel.description["backward"]["orders"], "differing_bytes": wrong,
-        "sent_bytes": sum(sent), "deal_ms": dealt * 1e3, **times_in_turn(steps, device),
+        "sent_bytes": sum(sent), "deal_ms": dealt * 1e3, **times_in_turn(steps, machine),
     }  # fmt: skip
 
 
 def line(r: dict[str, Any], world: int) -> str:
+    step, compute, one_device = (r[way]["ms"] for way in ("step", "compute", "one_device"))
     return (
-        f"{r['name']:<40} {r['strategy']:<10} {r['sent_bytes'] / 2**20:8.1f} {r['step_ms']:9.3f}"
-        f" {r['compute_ms']:9.3f} {r['one_device_ms']:10.3f}"
-        f" {r['one_device_ms'] / r['step_ms'] / world:6.0%} {r['differing_bytes']:6}"
+        f"{r['name']:<40} {r['strategy']:<10} {r['sent_bytes'] / 2**20:8.1f} {step:9.3f}"
+        f" {r['step']['noise']:6.1%} {compute:9.3f} {one_device:10.3f}"
+        f" {one_device / step / world:6.0%} {r['differing_bytes']:6}"
     )
 
 
@@ -149,12 +149,12 @@ def main() -> int:
     p.add_argument("--head-dim", type=int, default=128)
     p.add_argument("--dtype", default="bf16", choices=DTYPES)
     p.add_argument("--strategy", default="ulysses,ring,balanced", help="commas")
+    p.add_argument("--commit", default="", help="recorded: what was built")
     p.add_argument("--json", metavar="FILE")
     a = p.parse_args()
     dist.init_process_group("nccl" if a.device == "cuda" else "gloo", timeout=timedelta(minutes=2))
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = f"cuda:{rank}" if a.device == "cuda" else a.device
-    machine = Device(device)
+    machine = Device(f"cuda:{rank}" if a.device == "cuda" else a.device)
     choice = workloads.Choice(
         seqlens=(a.seqlen * world,), heads=(tuple(map(int, a.heads.split(":"))),),
         head_dims=(a.head_dim,), dtype=a.dtype,
@@ -169,15 +169,15 @@ def main() -> int:
     rows = []
     for case in cases:
         for strategy in a.strategy.split(","):
-            rows.append(row(case, strategy, device))
+            rows.append(row(case, strategy, machine))
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
-        result = {"command": "bench/ranks", "version": va.__version__, "world": world,
-                  "backend": dist.get_backend(), "device": machine.facts(), "results": rows}  # fmt: skip
+        result = {"command": "bench/ranks", "version": va.__version__, "commit": a.commit,
+                  "world": world, "backend": dist.get_backend(), "device": machine.facts(), "results": rows}  # fmt: skip
         if a.json:
             results.write(a.json, json.dumps(result, indent=1) + "\n")
-        print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'compute':>9} {'one device':>10}"
+        print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9} {'one device':>10}"
               f" {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")
     dist.destroy_process_group()

@@ -36,7 +36,7 @@ class Wire:
         self.rank, self.size = dist.get_rank(group), len(self._ranks)
         self._device = torch.device("cpu")  # where messages are sent from
         self._up = self._down = group
-        self._timeout = None
+        self._timeout: Any = None
         backends = dist.get_backend_config(group)
         if "cuda:nccl" in backends and (device.type == "cuda" or "cpu:" not in backends):
             current = torch.device("cuda", torch.cuda.current_device())
