@@ -397,7 +397,7 @@ class Builder {
   const Sharding& sharding_;
   Homes homes_q_, homes_kv_;
   Grid grid_;
-  Steps steps_{plan_.ranks};
+  Steps steps_{plan_};
   std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
   std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
   std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head

@@ -1,6 +1,15 @@
 #include "dist/steps.h"
 
+#include "dist/sizes.h"
+
 namespace verbatim::dist {
+namespace {
+
+void append(std::vector<CarriedSum>& sums, const std::vector<CarriedSum>& more) {
+  sums.insert(sums.end(), more.begin(), more.end());
+}
+
+}  // namespace
 
 std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
   std::vector<Box> boxes;
@@ -25,18 +34,28 @@ void Steps::move(int32_t from, Space source, int32_t to, Space target, const Box
 
 void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                     std::vector<CarriedSum> received) {
+  // What a link moves in about the time that a message takes of the host's (docs/lab/ranks.md).
+  constexpr int64_t kWorthAMessage = int64_t{32} << 20;
+  const int64_t bytes = message_bytes(plan_, {}, sent);
+  for (UnderWay& each : under_way_) {
+    if (each.to != to || each.receive.from != from || !each.receive.boxes.empty()) continue;
+    if (message_bytes(plan_, {}, each.receive.sums) + bytes > kWorthAMessage) continue;
+    append(std::get<Send>(steps_of(from)[each.step]).sums, sent);
+    append(each.receive.sums, received);
+    return;
+  }
   send({to, messages_, Space::work, {}, std::move(sent)}, from,
        {from, messages_, Space::work, {}, std::move(received)});
 }
 
 void Steps::send(Send send, int32_t from, Receive receive) {
-  under_way_.emplace_back(send.to, std::move(receive));
+  under_way_.push_back({send.to, steps_of(from).size(), std::move(receive)});
   add(from, std::move(send));
   ++messages_;
 }
 
 void Steps::take() {
-  for (auto& [to, receive] : under_way_) add(to, std::move(receive));
+  for (UnderWay& each : under_way_) add(each.to, std::move(each.receive));
   under_way_.clear();
 }
 

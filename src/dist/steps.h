@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "verbatim/dist.h"
@@ -17,12 +16,13 @@ void append(std::vector<Box>& boxes, std::vector<Box> more);
 
 class Steps {
  public:
-  explicit Steps(std::vector<RankPlan>& ranks) : ranks_(ranks) {}
+  explicit Steps(DistPlan& plan) : plan_(plan) {}
 
   void add(int32_t rank, Step step) { steps_of(rank).push_back(std::move(step)); }
   /// Moves boxes from rank to rank: on the same one a copy, else a message that take() receives.
   void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes);
-  /// Sends sums, whose blocks the two ranks number in their own way.
+  /// Sends sums, whose blocks the two ranks number in their own way. Until take() nothing may
+  /// change the sender's blocks: small messages to one rank become one.
   void hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                std::vector<CarriedSum> received);
   /// Ranks take what was sent to them: behind what they send meanwhile, so that no message waits
@@ -30,11 +30,16 @@ class Steps {
   void take();
 
  private:
-  std::vector<Step>& steps_of(int32_t rank) { return ranks_[static_cast<size_t>(rank)].steps; }
+  std::vector<Step>& steps_of(int32_t rank) { return plan_.ranks[static_cast<size_t>(rank)].steps; }
   void send(Send send, int32_t from, Receive receive);
 
-  std::vector<RankPlan>& ranks_;
-  std::vector<std::pair<int32_t, Receive>> under_way_;  // by receiver
+  DistPlan& plan_;
+  struct UnderWay {
+    int32_t to;
+    size_t step;  // that sends it
+    Receive receive;
+  };
+  std::vector<UnderWay> under_way_;
   int64_t messages_ = 0;
 };
 

@@ -131,5 +131,25 @@ TEST(ReadyLaunches, AreMadeInTheFirstRunAndNothingWaits) {
   EXPECT_EQ(backend.waits, 0);
 }
 
+TEST(SmallMessages, OfOneRankToAnotherAreOne) {
+  const DistCase c(problem_of(200, 8, 8), masks::full(200, 200), kTile, "shift");
+  const DistPlan plan = c.deal({.world = 2, .strategy = "ring"}).backward;
+  verify(plan);
+  bool several = false;  // heads in a message
+  for (const RankPlan& rank : plan.ranks) {
+    bool sums = false;  // in the step before
+    for (const Step& step : rank.steps) {
+      const auto* send = std::get_if<Send>(&step);
+      const bool now = send && !send->sums.empty();
+      EXPECT_FALSE(now && sums) << "message " << send->message
+                                << " could have been one with the last";
+      sums = now;
+      for (size_t i = 1; now && i < send->sums.size(); ++i)
+        several |= send->sums[i].head != send->sums[0].head;
+    }
+  }
+  EXPECT_TRUE(several);
+}
+
 }  // namespace
 }  // namespace verbatim::test
