@@ -279,6 +279,9 @@ struct TileMap {
   /// Non-empty tiles, and those that need no masking.
   int64_t count() const;
   int64_t count_full() const;
+  /// Whether the query tiles that see a KV tile come in four stretches or more, in the mean. Chains
+  /// that pass over different rows drift apart.
+  bool has_gaps() const;
 
  private:
   TileMap() = default;

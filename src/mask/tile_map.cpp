@@ -388,4 +388,16 @@ int64_t TileMap::count_full() const {
   return count;
 }
 
+bool TileMap::has_gaps() const {
+  int64_t stretches = 0;
+  for (int32_t kv_tile = 0; kv_tile < kv_tiles(); ++kv_tile) {
+    int32_t end = -1;
+    for (const TileRun& run : column(kv_tile)) {
+      stretches += run.first != end;
+      end = run.last;
+    }
+  }
+  return stretches >= 4 * int64_t{kv_tiles()};
+}
+
 }  // namespace verbatim

@@ -29,20 +29,6 @@ bool unequal_rows(const TileMap& tiles) {
   return 2 * longest_row(tiles) * tiles.q_tiles() >= 3 * tiles.count();
 }
 
-/// Whether the rows that see a KV tile come in four stretches or more, in the mean. Chains that
-/// pass over different rows drift apart.
-bool has_gaps(const TileMap& tiles) {
-  int64_t stretches = 0;
-  for (int32_t kv_tile = 0; kv_tile < tiles.kv_tiles(); ++kv_tile) {
-    int32_t end = -1;
-    for (const TileRun& run : tiles.column(kv_tile)) {
-      stretches += run.first != end;
-      end = run.last;
-    }
-  }
-  return stretches >= 4 * int64_t{tiles.kv_tiles()};
-}
-
 /// The share of a head's query rows that its longest sequence has: chains of others share no rows.
 double longest_sequence(const TileMap& tiles) {
   const int64_t rows = tiles.q_edges.back();
@@ -137,7 +123,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
     side_by_side =
         (2 * static_cast<size_t>(workers) + shape.columns.size()) / (shape.columns.size() + 1);
-  } else if (has_gaps(*head.tiles)) {
+  } else if (head.tiles->has_gaps()) {
     // Chains that drift apart need a whole head's rows in L2, or half of them where they do not go
     // on to another query head.
     side_by_side = between(1, head.group == 1 ? 2 * fitting : fitting, many);

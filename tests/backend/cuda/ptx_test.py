@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The PTX of the dQ writer and the signaller: no path through it hands on a turn too early, or
-uses one that it has not waited for.
+"""The PTX of the dQ writers: no path through it hands on a turn too early, or uses one that it has
+not waited for.
 
 On sm_90 `wait_group` and `wait_group.read` become the same instruction, so no run shows a turn
 that is handed on after the latter, and a missing fence may go unseen as well. Copies of the source
@@ -20,14 +20,11 @@ WRITER = "backend/cuda/sm90/bwd/dq.cuh"
 KERNELS = f"""
 #include "{WRITER}"
 using namespace verbatim::cuda;
-using C = sm90::bwd::Config<cutlass::bfloat16_t, 128, false>;
+using C = sm90::bwd::Config<cutlass::bfloat16_t, 128, sm90::bwd::Variant::plain>;
 __global__ void writer(const __grid_constant__ sm90::bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
-  sm90::bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p);
-}}
-__global__ void signaller(const __grid_constant__ sm90::bwd::Params p) {{
-  extern __shared__ __align__(1024) char shared[];
-  sm90::bwd::signal_turns<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared));
+  sm90::bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p,
+                                     threadIdx.x / 32);
 }}
 """
 # What matters of an instruction; the first pattern that is found names it.
@@ -38,29 +35,29 @@ EVENTS = {
     "global fence": r"fence\.proxy\.async\.global",
     "shared fence": r"fence\.proxy\.async\.shared::cta",
     "acquire": r"ld\.acquire\.gpu\.global",
-    "hand on": r"st\.shared\.u32",  # the addend that is due, for the signaller
     "release": r"st\.release\.gpu\.global",
     "plain store": r"st\.global",
-    "mbarrier": r"mbarrier\.",
+    "wait": r"mbarrier\.try_wait",
 }
 # What each fault does to the source.
 FLAGS = "-ptx -arch=compute_90a -O3 -std=c++20 --expt-relaxed-constexpr --fmad=false".split()
 FAULTS = {
     "a turn after the read alone": ("ptx::bulk_wait_complete();", "ptx::bulk_wait_read();"),
     "no fence before a turn is handed on": (
-        "ptx::fence_async_global();\n    if (visit.last)",
-        "if (visit.last)",
+        "ptx::fence_async_global();\n    if (last)",
+        "if (last)",
     ),
     "no fence behind a turn": (
         "ptx::fence_async_global();\n      recorder.note(RecordKind::wait",
         "recorder.note(RecordKind::wait",
     ),
-    "no wait for a turn": (
-        "wait_for_turn(p.common, awaited(visit), due(visit), visit.row, false);",
-        ";",
-    ),
+    "no wait for a turn": ("wait_for_turn(p.common, turn_of(", "(void)(turn_of("),
     "no fence between the consumers' stores and the copy": ("ptx::fence_async_shared();", ""),
-    "a turn that is not released": ("store_release(turn, value);", "*turn = value;"),
+    "a turn that is not released": (
+        "store_release(turn_of(row), max(addend, 0) + 1);",
+        "*turn_of(row) = max(addend, 0) + 1;",
+    ),
+    "a slot that is free before its sum is fetched": ("wait_full(smem.sum_full, n);", ""),
 }
 
 
@@ -120,20 +117,21 @@ class Flow:
 
 def faults_of(ptx: str) -> list[str]:
     found = []
-    writer, signaller = Flow(ptx, "writer"), Flow(ptx, "signaller")
+    writer = Flow(ptx, "writer")
     adds, copies = writer.all("add"), writer.all("add", "fetch")
-    uses = writer.all("hand on", "fetch")
+    uses = writer.all("release", "fetch")
     if any(writer.reaches(a, uses, ["complete", "global fence"]) for a in adds):
         found.append("a sum is handed on or fetched before its addition is complete and fenced")
     if any(writer.reaches(a, adds, ["shared fence"]) for a in [0, *adds]):
         found.append("a copy out of shared memory without a fence")
-    # An acquire in a loop of its own waits; the others look ahead.
-    waits = [a for a in writer.all("acquire") if writer.reaches(a, [a], ["mbarrier"])]
+    waits = writer.all("acquire")
     if not waits:
         found.append("nothing waits for a turn")
     if any(writer.reaches(a, copies, ["global fence"]) for a in waits):
         found.append("a copy behind a turn without a fence")
-    if not signaller.all("release") or signaller.all("plain store"):
+    if any(writer.reaches(f, writer.all("release"), ["wait"]) for f in writer.all("fetch")):
+        found.append("a slot is given on before its sum is fetched")
+    if writer.all("plain store"):
         found.append("a turn is not released")
     return found
 

@@ -20,12 +20,12 @@ FLAGS = (
     " --fmad=false -Xptxas -v"
 ).split()
 INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", f"-I{CUTLASS}"]
-INSTANCES = [(head_dim, extras) for head_dim in (64, 128) for extras in ("false", "true")]
+VARIANTS = [f"Variant::{v}" for v in ("plain", "extras", "gaps")]
 BACKWARD = """
 #include "backend/cuda/sm90/bwd/edges.cuh"
 #include "backend/cuda/sm90/bwd/kernel.cuh"
 namespace verbatim::cuda::sm90::bwd {{
-using C = Config<cutlass::bfloat16_t, {head_dim}, {extras}>;
+using C = Config<cutlass::bfloat16_t, {head_dim}, {variant}>;
 template __global__ void prepare<C>(BackwardParams, Workspace, float);
 template __global__ void backward<C, NoRecorder>(const __grid_constant__ Params);
 template __global__ void convert<C>(BackwardParams, Workspace);
@@ -34,7 +34,7 @@ template __global__ void convert<C>(BackwardParams, Workspace);
 FORWARD = """
 #include "backend/cuda/sm90/fwd/kernel.cuh"
 namespace verbatim::cuda::sm90::fwd {{
-using C = Config<cutlass::bfloat16_t, {head_dim}, {extras}>;
+using C = Config<cutlass::bfloat16_t, {head_dim}, {variant}>;
 template __global__ void forward<C>(const __grid_constant__ Params);
 }}
 """
@@ -47,26 +47,29 @@ class Compiled(unittest.TestCase):
             self.skipTest("nvcc is not of CUDA 13.0")
 
     def test_every_instance_of_the_backward_keeps_its_registers(self) -> None:
-        for instance, (spills, serialised) in of_instances(BACKWARD).items():
+        for instance, (spills, serialised) in of_instances(BACKWARD, VARIANTS).items():
             self.assertEqual((spills, serialised), ([(0, 0, 0)] * 3, []), instance)
 
     def test_the_forward_issues_its_products_together(self) -> None:
-        for instance, (spills, serialised) in of_instances(FORWARD).items():
+        for instance, (spills, serialised) in of_instances(FORWARD, ["false", "true"]).items():
             self.assertEqual((len(spills), serialised), (1, []), instance)
             if instance[0] == 128:
                 self.assertEqual(spills, [(0, 0, 0)], instance)
 
 
-def of_instances(kernels: str) -> dict[tuple[int, str], tuple[list[tuple[int, ...]], list[str]]]:
+def of_instances(
+    kernels: str, variants: list[str]
+) -> dict[tuple[int, str], tuple[list[tuple[int, ...]], list[str]]]:
+    instances = [(head_dim, variant) for head_dim in (64, 128) for variant in variants]
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(INSTANCES, pool.map(lambda i: compiled(kernels, *i), INSTANCES)))
+        return dict(zip(instances, pool.map(lambda i: compiled(kernels, *i), instances)))
 
 
-def compiled(kernels: str, head_dim: int, extras: str) -> tuple[list[tuple[int, ...]], list[str]]:
+def compiled(kernels: str, head_dim: int, variant: str) -> tuple[list[tuple[int, ...]], list[str]]:
     """Bytes of stack, spill stores and spill loads of each kernel; what ptxas serialised."""
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "kernels.cu")
-        source.write_text(kernels.format(head_dim=head_dim, extras=extras))
+        source.write_text(kernels.format(head_dim=head_dim, variant=variant))
         done = subprocess.run(
             [NVCC, *FLAGS, *INCLUDES, "-o", str(source.with_suffix(".cubin")), str(source)],
             capture_output=True,

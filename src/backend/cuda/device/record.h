@@ -21,7 +21,7 @@ struct RecordClock {
 
 /// Memory for the records of a launch. A CTA has kTracks writers, each with its own list.
 struct RecordView {
-  static constexpr int32_t kTracks = 2;
+  static constexpr int32_t kTracks = 3;
 
   Record* records;      // [CTAs][kTracks][capacity]; null: nothing is recorded
   int32_t* counts;      // [CTAs][kTracks]; what exceeds `capacity` was counted, not kept

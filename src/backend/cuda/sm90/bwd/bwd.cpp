@@ -50,14 +50,17 @@ Softcap softcap_of(const Scalars& scalars) {
 
 using Launch = cudaError_t (*)(const Params&, int32_t blocks, bool together, cudaStream_t);
 
+template <int kHeadDim, Variant kVariant>
+constexpr Launch kOf[] = {launch<kHeadDim, Dtype::f16, kVariant, NoRecorder>,
+                          launch<kHeadDim, Dtype::bf16, kVariant, NoRecorder>};
+
 /// The compiled instance; of those that record there is one a head dim.
 template <int kHeadDim>
-Launch instance(bool bf16, bool extras, bool recorded) {
-  constexpr Launch kPlain[2][2] = {{launch<kHeadDim, Dtype::f16, false, NoRecorder>,
-                                    launch<kHeadDim, Dtype::f16, true, NoRecorder>},
-                                   {launch<kHeadDim, Dtype::bf16, false, NoRecorder>,
-                                    launch<kHeadDim, Dtype::bf16, true, NoRecorder>}};
-  return recorded ? launch<kHeadDim, Dtype::bf16, false, Recorder> : kPlain[bf16][extras];
+Launch instance(bool bf16, Variant variant, bool recorded) {
+  if (recorded) return launch<kHeadDim, Dtype::bf16, Variant::plain, Recorder>;
+  if (variant == Variant::extras) return kOf<kHeadDim, Variant::extras>[bf16];
+  return variant == Variant::gaps ? kOf<kHeadDim, Variant::gaps>[bf16]
+                                  : kOf<kHeadDim, Variant::plain>[bf16];
 }
 
 bool records(const Problem& problem) {
@@ -78,8 +81,8 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
 
 /// Of the plain instance: with softcap and dropout it is no more.
 int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
-  return problem.head_dim == 64 ? shared_bytes<64, Dtype::bf16, false>()
-                                : shared_bytes<128, Dtype::bf16, false>();
+  return problem.head_dim == 64 ? shared_bytes<64, Dtype::bf16, Variant::plain>()
+                                : shared_bytes<128, Dtype::bf16, Variant::plain>();
 }
 
 int64_t dq_sum_floats(const Problem& problem, int32_t q_tiles) {
@@ -144,8 +147,9 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   }
   const bool extras = scalars.softcap != 0 || scalars.dropout.enabled();
   const bool recorded = context.record.records != nullptr;
-  const Launch start =
-      head_dim == 64 ? instance<64>(bf16, extras, recorded) : instance<128>(bf16, extras, recorded);
+  const Variant variant = extras ? Variant::extras : context.gaps ? Variant::gaps : Variant::plain;
+  const Launch start = head_dim == 64 ? instance<64>(bf16, variant, recorded)
+                                      : instance<128>(bf16, variant, recorded);
   check(start(params, blocks, context.together, context.stream), kOperation);
 }
 

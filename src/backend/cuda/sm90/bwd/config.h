@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cuda/sm90/band.cuh"
+#include "backend/cuda/sm90/bwd/launch.h"
 #include "backend/cuda/sm90/bwd/stats.cuh"
 #include "contract/contract.h"
 
@@ -17,7 +18,9 @@ constexpr int kServiceThreads = 128;   // one warpgroup
 constexpr int kConsumerThreads = 256;  // two warpgroups
 constexpr int kThreads = kServiceThreads + kConsumerThreads;
 constexpr int kServiceRegisters = 40, kConsumerRegisters = 232;
-constexpr int kVisitRing = 8;  // visits between the decoder and the slowest reader
+// Visits between the decoder and the slowest reader. Under masks with gaps a visit is a run of its
+// own, and to look it up takes several trips to memory.
+constexpr int kVisitRing = 16;
 constexpr int kChainRing = 4;
 static_assert(kChainRing <= 4);  // Visit::Head::chain has two bits
 
@@ -74,11 +77,12 @@ struct Chain90 {
 };
 
 /// Everything the compiler must know.
-template <class Element_, int kHeadDim_, bool kExtras_>
+template <class Element_, int kHeadDim_, Variant kVariant_>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kExtras = kExtras_;  // softcap and dropout
+  static constexpr bool kExtras = kVariant_ == Variant::extras;
+  static constexpr bool kGaps = kVariant_ == Variant::gaps;
   static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ
@@ -142,9 +146,6 @@ struct Config {
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
-    int32_t* signal_turn;  // from the dQ writer to the signaller; null: no more
-    int32_t signal_value;
-    uint32_t signal_visit;  // with kSumDone: whose sum is to be fetched first
     uint64_t k_full, k_empty, v_full, v_empty;
     uint64_t chain_full[kChainRing], chain_empty[kChainRing];
     uint64_t visit_full[kVisitRing], visit_empty[kVisitRing];
@@ -152,8 +153,7 @@ struct Config {
     uint64_t stats_empty;
     uint64_t dq_full[kStages], dq_empty[kStages];
     uint64_t sum_full[kStages];  // of a last addend: dq holds the complete sum
-    uint64_t signal_full, signal_empty;
-    uint64_t raw;  // tiles have arrived that the loader cleans
+    uint64_t raw;                // tiles have arrived that the loader cleans
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };

@@ -204,43 +204,77 @@ class Consumer {
       Recorder::disturb();
       const int64_t begin = recorder.now();
       const Visit& visit = smem.visit[n % kVisitRing];
-      const int s = stage(n);
       const int32_t row = visit.row;
       last = visit.head.last;
-      const bool masked = visit.head.bands > 0, completes = visit.head.rows > 0;
+      const bool completes = visit.head.rows > 0;
+      const uint32_t halves = C::kGaps ? __shfl_sync(~0u, seen_halves(visit), 0) : 3;
+      // A branch around whole visits: wgmma in flight where paths meet would be serialised.
+      if (halves == 3) {
+        do_visit<true, true>(visit, chain, place, last);
+      } else if (halves >> half & 1) {
+        do_visit<true, false>(visit, chain, place, last);
+      } else {
+        do_visit<false, true>(visit, chain, place, last);
+      }
+      recorder.note(RecordKind::compute, begin, row, chain.key);
+      Recorder::disturb();
+      release(smem.rows_empty[stage(n)]);
+      if (pending) finish_row(n - 1);
+      pending = completes;
+    }
+  }
+
+  /// Visit n, whose scores are there, up to the scores of the next. kSees, kOther: whether a query
+  /// sees this warpgroup's keys, the other's. P and dS of hidden keys are 0: products with them are
+  /// left out, and a warpgroup whose keys are hidden has a part in dQ alone.
+  template <bool kSees, bool kOther>
+  __device__ __forceinline__ void do_visit(const Visit& visit, const Chain90& chain,
+                                           const DropoutPlace& place, bool last) {
+    const int s = stage(n);
+    Tensor rp = Of::rounded(), rds = Of::rounded();  // (MMA,1,TQ/16)
+    if constexpr (kSees) {
       Kept kept;
       draw(kept, visit, place);  // before dP is in flight: a draw needs registers
       issue(delta_weights, p_v, p_do(_, _, _, s), tp);
       scale_scores();
-      if (masked) hide(visit, chain);
-      Tensor rp = Of::rounded(), rds = Of::rounded();  // (MMA,1,TQ/16)
+      if (visit.head.bands > 0) hide(visit, chain);
       weigh_scores(kept, rp, rds);
       store_ds(rds, s);
       gemm(mma_dkv, true, rp, v_do(_, _, _, s), tv);
-      if (last) release(smem.v_empty);
-      ptx::fence_async_shared();
-      ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
+    } else {
+      release(smem.stats_empty);
+    }
+    if (last) release(smem.v_empty);
+    ptx::fence_async_shared();
+    ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
 
+    if constexpr (kSees && kOther) {
       gemm(mma_dq, false, q_ds(_, _, _, s), q_k, tq);
-      gemm(mma_dkv, true, rds, k_q(_, _, _, s), tk);
-      wait_empty(smem.dq_empty, n);
-      warpgroup_wait<1>();  // dQ(n)
-      warpgroup_fence_operand(tq);
-      if (last) release(smem.k_empty);
-      store_dq(s);
-      Recorder::disturb();
-      release(smem.dq_full[s]);  // the proxy fence is the writer's: it costs less there
-      issue_scores(n + 1, !last);
-      warpgroup_wait<0>();  // dK(n), S(n + 1)
+    } else {
+      const int seen = kSees ? half : 1 - half;
+      gemm(mma_dq, false, of_half(q_ds(_, _, _, s), seen), of_half(q_k, seen), tq);
+    }
+    if constexpr (kSees) gemm(mma_dkv, true, rds, k_q(_, _, _, s), tk);
+    wait_empty(smem.dq_empty, n);
+    warpgroup_wait<kSees ? 1 : 0>();  // dQ(n)
+    warpgroup_fence_operand(tq);
+    if (last) release(smem.k_empty);
+    store_dq(s);
+    Recorder::disturb();
+    release(smem.dq_full[s]);  // the proxy fence is the writer's: it costs less there
+    issue_scores(n + 1, !last);
+    warpgroup_wait<0>();  // dK(n), S(n + 1)
+    if constexpr (kSees) {
       warpgroup_fence_operand(tk);
       warpgroup_fence_operand(tv);
-      warpgroup_fence_operand(ts);
-      recorder.note(RecordKind::compute, begin, row, chain.key);
-      Recorder::disturb();
-      release(smem.rows_empty[s]);
-      if (pending) finish_row(n - 1);
-      pending = completes;
     }
+    warpgroup_fence_operand(ts);
+  }
+
+  /// The k steps of dQ that a warpgroup's keys make.
+  template <class Steps>
+  __device__ __forceinline__ static auto of_half(const Steps& steps, int which) {
+    return logical_divide(steps, make_tile(_, _, Int<64 / 16>{}))(_, _, make_coord(_, which));
   }
 
   /// S or dP. Softcap and dropout come before LSE and delta are subtracted.

@@ -9,8 +9,8 @@
 
 namespace verbatim::cuda::sm90::bwd {
 
-constexpr int kBatch = kVisitRing / 2;  // visits looked up at once
-constexpr int kLanes = 32 / kBatch;     // that look up one of them
+constexpr int kBatch = 4;            // visits looked up at once
+constexpr int kLanes = 32 / kBatch;  // that look up one of them
 // A ticket is taken when at most so many visits before it occupy the ring: late enough that tickets
 // start in their order, for chains wait for each other; early enough for ten trips to L2.
 constexpr uint32_t kAhead = 6;
@@ -203,9 +203,11 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     wait_empty(smem.chain_empty, chains);
     smem.chain[chains % kChainRing].state = Chain90::end;
     ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
-    wait_empty(smem.visit_empty, n);
-    smem.visit[n % kVisitRing].row = -1;
-    ptx::mbarrier_arrive(&smem.visit_full[n % kVisitRing]);
+    for (const uint32_t end = n + C::kStages; n < end; ++n) {  // one for each writer
+      wait_empty(smem.visit_empty, n);
+      smem.visit[n % kVisitRing].row = -1;
+      ptx::mbarrier_arrive(&smem.visit_full[n % kVisitRing]);
+    }
   }
 }
 

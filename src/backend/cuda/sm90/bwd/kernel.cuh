@@ -3,9 +3,8 @@
 //   warp            role          waits for                       tells
 //   0               loader        visit_full, {rows,k,v}_empty,   {rows,k,v}_full
 //                                 raw
-//   1               dQ writer     turn of the row,                {signal,sum}_full,
-//                                 {visit,dq}_full                 {visit,dq}_empty
-//   2               signaller     signal_full                     turn of the row, signal_empty
+//   1, 2            dQ writers    turn of the row,                turn of the row, sum_full,
+//                                 {visit,dq,sum}_full             {visit,dq}_empty
 //   3               decoder       {chain,visit}_empty             {chain,visit}_full
 //   4-7, 8-11       consumers     {chain,rows,k,v,sum}_full,      {chain,rows,k,v}_empty, dq_full
 //                                 dq_empty
@@ -28,10 +27,10 @@
 
 namespace verbatim::cuda::sm90::bwd {
 
-constexpr uint32_t kEndingThreads = kConsumerThreads + 32;  // and the writer's warp
+constexpr uint32_t kEndingThreads = kConsumerThreads + 64;  // and the writers' warps
 
 /// The end of the consumers, who alone write results: those of the last CTA destroy them when the
-/// launch was given up. The writer may give up after the consumers are done.
+/// launch was given up. A writer may give up after the consumers are done.
 __device__ __forceinline__ void end(const Params& p) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - kServiceThreads;
   ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::ended), kEndingThreads);
@@ -59,15 +58,13 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     init(smem.chain_full, 1);
     init(smem.chain_empty, kConsumerWarps);
     init(smem.visit_full, 1);
-    init(smem.visit_empty, 1);  // the writer, after everybody else
+    init(smem.visit_empty, 1);  // a writer, after everybody else
     init(smem.rows_full, 1);
     init(smem.rows_empty, kConsumerWarps);
     init(smem.stats_empty, kConsumerWarps);
     init(smem.dq_full, kConsumerWarps);
     init(smem.dq_empty, 1);
     init(smem.sum_full, 1);
-    init(smem.signal_full, 1);
-    init(smem.signal_empty, 1);
     ptx::fence_barrier_init();
   }
   __syncthreads();
@@ -76,12 +73,11 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     ptx::registers_shrink<kServiceRegisters>();
     const bool leader = threadIdx.x % 32 == 0;
     if (warp == 0) load<C, Recorder>(smem, p);
-    if (warp == 1) {
-      if (leader) write_dq<C, Recorder>(smem, p);
+    if (warp == 1 || warp == 2) {
+      if (leader) write_dq<C, Recorder>(smem, p, warp - 1);
       __syncwarp();
       ptx::named_barrier_arrive(static_cast<uint32_t>(NamedBarrier::ended), kEndingThreads);
     }
-    if (warp == 2 && leader && p.ordered) signal_turns<C, Recorder>(smem);
     if (warp == 3) decode<C, Recorder>(smem, p);
   } else {
     ptx::registers_grow<kConsumerRegisters>();

@@ -9,14 +9,14 @@
 
 namespace verbatim::cuda::sm90::bwd {
 
-template <int kHeadDim, Dtype kDtype, bool kExtras>
+template <int kHeadDim, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes() {
-  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kExtras>::SharedStorage);
+  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kVariant>::SharedStorage);
 }
 
-template <int kHeadDim, Dtype kDtype, bool kExtras, class Recorder>
+template <int kHeadDim, Dtype kDtype, Variant kVariant, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream) {
-  using C = Config<ElementOf<kDtype>, kHeadDim, kExtras>;
+  using C = Config<ElementOf<kDtype>, kHeadDim, kVariant>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
   cudaError_t status = cudaFuncSetAttribute(backward<C, Recorder>,
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);

@@ -12,14 +12,20 @@ class Recorder;
 
 namespace verbatim::cuda::sm90::bwd {
 
+/// What an instance can do beyond the common path, which it makes slower.
+enum class Variant {
+  plain,
+  extras,  // softcap and dropout
+  gaps     // skips what a visit would make of the half of its keys that no query sees
+};
+
 /// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. With `together` the
-/// CTAs start all at once or not yet: for plans whose waits need several of them. kExtras: with
-/// softcap and dropout. The main kernel with Recorder, which only bf16 without extras has, fills
-/// Params::record.
-template <int kHeadDim, Dtype kDtype, bool kExtras, class Recorder>
+/// CTAs start all at once or not yet: for plans whose waits need several of them. The main
+/// kernel with Recorder, which only plain instances of bf16 have, fills Params::record.
+template <int kHeadDim, Dtype kDtype, Variant kVariant, class Recorder>
 cudaError_t launch(const Params& params, int32_t blocks, bool together, cudaStream_t stream);
 
-template <int kHeadDim, Dtype kDtype, bool kExtras>
+template <int kHeadDim, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes();
 
 }  // namespace verbatim::cuda::sm90::bwd

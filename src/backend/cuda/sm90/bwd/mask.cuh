@@ -40,4 +40,14 @@ __device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const Ord
   }
 }
 
+/// Bit w: keys [64 w, 64 w + 64) of the tile may be seen by a query of the visit. At least one is.
+__device__ __forceinline__ uint32_t seen_halves(const Visit& visit) {
+  if (visit.head.bands != 1) return 3;
+  const Band band = visit.band;
+  const int begin = max(int{band.k_begin}, band.q_begin + band.lo);
+  const int end = min(int{band.k_end}, band.q_end + band.hi);
+  const uint32_t halves = (begin < 64 && end > 0) | (begin < 128 && end > 64) << 1;
+  return halves == 0 ? 3 : halves;
+}
+
 }  // namespace verbatim::cuda::sm90::bwd
