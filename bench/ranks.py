@@ -81,7 +81,9 @@ def ways(parallel: va.ContextParallel, mask: va.masks.Mask, tensors: Tensors) ->
 
 
 def differing(parallel: va.ContextParallel, steps: Ways) -> int:
-    """Bytes of O, dQ, dK and dV that are not one device's; 0 on ranks that do not have those."""
+    """Bytes of O, dQ, dK and dV that are not one device's; 0 on ranks that do not have those. Of the
+    second step, which launches what the first has made."""
+    steps["step"]()
     found = [parallel.undispatch(x.detach()) for x in steps["step"]()]
     return sum(
         int((a.view(torch.uint8) != b.view(torch.uint8)).sum())

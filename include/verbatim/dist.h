@@ -192,7 +192,8 @@ DistPlan dist_plan_from_json(const std::string& text);
 
 /// Bytes that a rank sends.
 int64_t sent_bytes(const DistPlan& plan, int32_t rank);
-/// Bytes of a rank's memory: its shard, its work space, its f32 sums; without messages on the way.
+/// Bytes of a rank's memory: its shard, its work space, its f32 sums; without messages on the way
+/// and what launches need of the plan.
 int64_t memory_bytes(const DistPlan& plan, int32_t rank);
 
 /// What a run moved and computed, by rank.

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import time
+from collections import deque
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +148,13 @@ def spread(rank, case):
     wire.send = counting
     q, k, v, dout = case.tensors()
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, ("q", "kv", "kv"), strict=True)]
-    sent.append(0)
-    o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
-    sent.append(0)
-    gradients = torch.autograd.grad(o, inputs, dout)
+    axes = ("q", "kv", "kv")
+    for _ in range(2):  # the second step launches what the first has made
+        local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, axes, strict=True)]
+        sent[:] = [0]
+        o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
+        sent.append(0)
+        gradients = torch.autograd.grad(o, inputs, dout)
     own = parallel.description["ranks"][rank]
     predicted = [own[name]["predicted_bytes"] for name in ("forward", "backward")]
     return [digest(x) for x in (o, *gradients)], sent, predicted
@@ -295,6 +299,35 @@ def test_bad_input_of_one_rank_ends_all(ranks):
     for error in [*others, own]:
         assert isinstance(error, ValueError) and "nearest: ring" in str(error)
     assert all(f"rank {last}: " in str(error) for error in others)
+
+
+class Endless:
+    """A transfer that a stream waits for in vain."""
+
+    def wait(self):
+        return True
+
+    def is_completed(self):
+        return False
+
+
+def test_the_host_waits_for_no_transfer_of_a_stream(monkeypatch):
+    from verbatim_attn._ranks import Wire
+
+    wire = object.__new__(Wire)
+    wire.rank, wire._ranks, wire._up, wire._down, wire._sent = 0, [0, 1], None, None, []
+    wire._in_stream, wire._timeout, wire._under_way = True, timedelta(seconds=0.2), deque()
+    for name in ("isend", "irecv"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_: Endless())
+    begin = time.monotonic()
+    wire.receive(1, 5, torch.empty(1))
+    wire.send(1, 6, torch.empty(1))
+    wire.finish()
+    assert time.monotonic() - begin < 0.2
+    time.sleep(0.2)
+    with pytest.raises(RuntimeError, match="message 5 of rank 1 did not come to rank 0; got no tr"):
+        wire.finish()
+    wire.finish()  # it is told once
 
 
 def misused(rank):

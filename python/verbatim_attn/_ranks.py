@@ -81,7 +81,8 @@ class Wire:
         group = self._up if source < self.rank else self._down
         work = dist.irecv(flat, self._ranks[source], group, self._tag(message))
         if self._in_stream and message >= 0:
-            self._follow(f"message {message} of rank {source} did not come to {self.rank}", work)
+            missed = f"message {message} of rank {source} did not come to rank {self.rank}"
+            self._follow(missed, work)
         else:
             self._wait(work)
 

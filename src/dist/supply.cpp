@@ -120,6 +120,7 @@ void Supply::inside_groups(int32_t round) {
 }
 
 void Supply::from_group_to_group(int32_t round) {
+  if (grid_.outer == 1) return;
   const bool all = grid_.route != Route::needed;
   std::vector<HeldRows> held;  // by outer index
   for (const HeldRows& rows : group_kv_) held.push_back(of_entry(rows, round / rounds_));
