@@ -182,7 +182,6 @@ class Tl(Tool):
         for words, parts in [
             (["run", *PROBLEM, "--kernel", program], ["--pass", "got both, expected forward"]),
             ([*run, backward], ["--kernel", "got 2 programs"]),
-            ([*run, "--device", "cuda"], ["--device", "expected cpu"]),
             ([*run, "--world", "replay:2"], ["--world", "got replay:2"]),
             ([*run, "--forward-order", "ascending"], ["--forward-order", "without a plan"]),
             ([*run, "--workers", 2], ["--workers", "got 2"]),

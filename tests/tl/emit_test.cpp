@@ -62,7 +62,8 @@ TEST(Emit, AnIndexTensorNamesTheBlocks) {
         "// Copy K (BN, HeadDim) in coordinate [L = sel[i]] from global to shared\n",
         "Visits<Pass::forward, kStages> visits(at, p.kv_edges, shared.visits);",
         "// Compute Mask S with causal\n    if (", "hide<kBM, kBN>(mma, r_S, at, now);",
-        "const verbatim::cuda::SelectedLibrary verbatim_selected{", ".mask = \"causal\",\n"})
+        "const verbatim::cuda::SelectedLibrary verbatim_selected{", ".mask = \"causal\",\n",
+        ".index = \"sel\",\n"})
     EXPECT_NE(source.find(line), std::string::npos) << line;
   for (const char* of_plans : {"chains.cuh", "hand_off", "ForwardParams", "verbatim_library"})
     EXPECT_EQ(source.find(of_plans), std::string::npos) << of_plans;

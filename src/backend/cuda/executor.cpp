@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numbers>
 #include <optional>
 
 #include "backend/cuda/add_sums.h"
+#include "backend/cuda/arguments.h"
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/in_flight.h"
@@ -18,32 +18,6 @@
 
 namespace verbatim::cuda {
 namespace {
-
-Scalars scalars_of(const Problem& problem, const RunOptions& run) {
-  const double scale = problem.softmax_scale();
-  return {.scale = static_cast<float>(scale),
-          .scale_log2 = static_cast<float>(scale * std::numbers::log2e),
-          .softcap = static_cast<float>(problem.softcap),
-          .dropout = dropout_of(problem, run)};
-}
-
-/// Kernels move 16 bytes at a time: every row has to start at a multiple of them.
-TensorRef ref(const char* name, const TensorView& view) {
-  constexpr int64_t kBytes = 16;
-  const int64_t size = size_of(view.dtype);
-  if (reinterpret_cast<uintptr_t>(view.data) % kBytes != 0) {
-    throw Error(ErrorCode::unsupported, "cuda", "a tensor does not start at a multiple of 16 bytes",
-                {name, fmt::format("{}", view.data), "an address divisible by 16", ""});
-  }
-  for (int d = 0; d < 3; ++d) {
-    if (view.shape[d] > 1 && view.stride[d] * size % kBytes != 0) {
-      throw Error(ErrorCode::unsupported, "cuda", "rows do not start at multiples of 16 bytes",
-                  {fmt::format("{}.stride[{}]", name, d), fmt::to_string(view.stride[d]),
-                   fmt::format("a multiple of {}", kBytes / size), "a dense copy"});
-    }
-  }
-  return {view.data, view.stride[0], view.stride[1], view.stride[2], view.scales};
-}
 
 /// The tile shape of a plan's orders, which is one.
 TileShape tile_of(const Plan& plan) {
@@ -260,30 +234,11 @@ const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, cons
     return kernel.pass == pass && kernel.arithmetic == arithmetic;
   });
   const Kernel* found = own ? &own->kernel : row != kernels().end() ? &*row : nullptr;
-  const auto refuse = [&](std::string expected) {
-    throw Error(
-        ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
-        {"problem",
-         fmt::format("arithmetic {}, dtype {}, head dims {} and {}, tiles of {} x {}, compute "
-                     "capability {}.{}",
-                     arithmetic, to_string(problem.dtype), problem.head_dim, problem.head_dim_v,
-                     tile.q, tile.kv, device_.arch / 10, device_.arch % 10),
-         expected, expected});
-  };
-  if (!found) refuse("arithmetic sm80 or sm90");
-  if (arithmetic != found->arithmetic) refuse("arithmetic " + std::string(found->arithmetic));
-  if (device_.arch < found->arch || device_.arch >= found->family) {
-    const std::string least = fmt::format("{}.{}", found->arch / 10, found->arch % 10);
-    refuse(found->family > 100 ? fmt::format("a GPU of compute capability {} or more", least)
-           : own               ? fmt::format("a GPU of compute capability {}", least)
-                               : "a GPU of compute capability 9.0, or arithmetic sm80");
-  }
-  if (std::string missing = found->lacks(problem, tile); !missing.empty()) refuse(missing);
-  const int64_t bytes = found->shared_bytes(problem, tile);
-  if (bytes > device_.shared_bytes) {
-    refuse(fmt::format("at most {} bytes of shared memory per CTA, where {} takes {}",
-                       device_.shared_bytes, found->name, bytes));
-  }
+  if (!found) refuse_kernel(device_, arithmetic, problem, tile, "arithmetic sm80 or sm90");
+  if (arithmetic != found->arithmetic)
+    refuse_kernel(device_, arithmetic, problem, tile,
+                  "arithmetic " + std::string(found->arithmetic));
+  check_kernel(*found, device_, problem, tile);
   return *found;
 }
 

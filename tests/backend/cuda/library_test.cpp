@@ -43,6 +43,7 @@ std::vector<Loaded> load() {
   const char* named = std::getenv(kLibraries);
   std::istringstream entries(named && gpu() ? named : "");
   for (std::string entry; std::getline(entries, entry, ',');) {
+    if (entry.starts_with("selected:")) continue;  // without a plan
     const std::string file = entry.substr(entry.rfind(':') + 1);
     all.push_back({file, cuda::load_kernel(file).library,
                    std::make_unique<cuda::CudaBackend>(0, std::vector{file})});
