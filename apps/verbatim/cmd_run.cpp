@@ -221,6 +221,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = seconds_since(start);
+  if (passes != Passes::forward) attention.kernel(Pass::backward);  // or refused before all work
 
   Tensors tensors(sizes, sizes.seed);
   files.load(tensors);

@@ -251,7 +251,7 @@ void CudaBackend::check(const Problem& problem) const {
   // The portable kernels take what those of Hopper take.
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const LoadedKernel* own = loaded(pass);
-    if (pass == Pass::backward && !problem.has_backward()) continue;
+    if (pass == Pass::backward && (!problem.has_backward() || forward_alone())) continue;
     kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
            own ? own->library->tile : smallest);
   }

@@ -133,6 +133,25 @@ std::string run_case(const Loaded& of, uint64_t number, void* stream, double& ra
   return fmt::format("threw: {}", e.what());
 }
 
+TEST_F(Libraries, AForwardAloneNeedsNoBackward) {
+  for (const Loaded& of : libraries()) {
+    if (!of.forward()) continue;
+    const Problem problem = suited(of, {.q_len = 100, .kv_len = 100});
+    AttentionOptions options;
+    options.device = "cuda";
+    options.kernels = {of.file};
+    const Attention attention(problem, masks::causal(100, 100), options);
+    EXPECT_EQ(attention.kernel(Pass::forward), of.library->name);
+    if (attention.has_backward()) {
+      attention.kernel(Pass::backward);
+    } else {
+      EXPECT_THROW(attention.kernel(Pass::backward), Error);
+    }
+    const bool usual = problem.head_dim == problem.head_dim_v && problem.head_dim <= 128;
+    EXPECT_EQ(attention.has_backward(), usual && problem.has_backward());
+  }
+}
+
 TEST_F(Libraries, RandomProblems) {
   const int64_t first = environment("VERBATIM_TL_FIRST", 0);
   const int64_t cases = environment("VERBATIM_TL_CASES", 20);
