@@ -113,16 +113,17 @@ std::string describe(const verbatim_attention& handle) {
   const Attention& attention = handle.attention;
   const Problem& p = attention.problem();
   const Mask& mask = attention.mask();
-  return Json{{"device", handle.device},
-              {"level", to_string(attention.plan(Pass::backward).level)},
-              {"contract", kContractVersion},
-              {"problem", Json::parse(to_json(p))},
-              {"mask",
-               {{"name", mask.name()},
-                {"params", Json::parse(mask.params_json())},
-                {"area", mask.area(p.batch, p.q_heads, p.kv_heads)}}},
-              {"forward", describe_pass(attention, Pass::forward)},
-              {"backward", p.has_backward() ? describe_pass(attention, Pass::backward) : Json()}}
+  return Json{
+      {"device", handle.device},
+      {"level", to_string(attention.plan(Pass::backward).level)},
+      {"contract", kContractVersion},
+      {"problem", Json::parse(to_json(p))},
+      {"mask",
+       {{"name", mask.name()},
+        {"params", Json::parse(mask.params_json())},
+        {"area", mask.area(p.batch, p.q_heads, p.kv_heads)}}},
+      {"forward", describe_pass(attention, Pass::forward)},
+      {"backward", attention.has_backward() ? describe_pass(attention, Pass::backward) : Json()}}
       .dump();
 }
 

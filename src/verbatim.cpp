@@ -12,6 +12,7 @@ struct Attention::Impl {
   std::unique_ptr<Backend> backend;
   PlanOptions forward_options, backward_options;
   std::shared_ptr<const Plan> forward, backward;
+  bool has_backward;
   int64_t forward_workspace, backward_workspace;  // that callers may bring
 
   /// The plan of a pass, with its orders cut where `run` has fewer workers than they wait for.
@@ -26,6 +27,21 @@ struct Attention::Impl {
     return cached_plan(problem, mask, options);
   }
 };
+
+namespace {
+
+/// Whether `backend` runs a backward. Throws Error, unless nobody can have expected one.
+bool runs(const Backend& backend, const Plan& backward) {
+  try {
+    backend.check_plan(backward);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported || !backend.forward_alone()) throw;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
   problem.validate();
@@ -45,11 +61,10 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
   forward_options.order = options.forward_order;
   auto backward = cached_plan(problem, mask, backward_options);
   auto forward = cached_plan(problem, mask, forward_options);
-  if (problem.has_backward()) backend->check_plan(*backward);
+  const bool has_backward = problem.has_backward() && runs(*backend, *backward);
   backend->check_plan(*forward);
   const int64_t forward_workspace = backend->callers_workspace_bytes(*forward);
-  const int64_t backward_workspace =
-      problem.has_backward() ? backend->callers_workspace_bytes(*backward) : 0;
+  const int64_t backward_workspace = has_backward ? backend->callers_workspace_bytes(*backward) : 0;
   impl_.reset(new Impl{.problem = problem,
                        .mask = std::move(mask),
                        .backend = std::move(backend),
@@ -57,6 +72,7 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
                        .backward_options = std::move(backward_options),
                        .forward = std::move(forward),
                        .backward = std::move(backward),
+                       .has_backward = has_backward,
                        .forward_workspace = forward_workspace,
                        .backward_workspace = backward_workspace});
 }
@@ -76,6 +92,7 @@ void Attention::backward(const BackwardTensors& tensors, const RunOptions& run) 
 }
 
 const Problem& Attention::problem() const { return impl_->problem; }
+bool Attention::has_backward() const { return impl_->has_backward; }
 const Mask& Attention::mask() const { return impl_->mask; }
 const Plan& Attention::plan(Pass pass) const {
   return pass == Pass::forward ? *impl_->forward : *impl_->backward;

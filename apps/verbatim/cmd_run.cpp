@@ -202,7 +202,7 @@ std::string RunCommand::check_mode(const Problem& sizes, const Mask& mask) const
 
 int RunCommand::run(dist::Processes* processes) const {
   check_counts();
-  if (const auto program = kernels.selected()) return run_selected(*program);
+  if (const auto program = kernels.selected(device)) return run_selected(*program);
   if (selected)
     fail("blocks are selected for a program that has an index tensor",
          {"--selected", fmt::to_string(*selected), "a --kernel with `param sel = index`", ""});
@@ -221,6 +221,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = seconds_since(start);
+  if (passes != Passes::forward) attention.kernel(Pass::backward);  // or refused before all work
 
   Tensors tensors(sizes, sizes.seed);
   files.load(tensors);
@@ -298,12 +299,9 @@ int RunCommand::run(dist::Processes* processes) const {
 /// A forward by a program whose blocks an index tensor names: no plan is made.
 int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   constexpr int64_t kBlocks = 16;  // of native sparse attention
-  const auto refuse = [](const char* option, std::string got, const char* expected) {
-    fail("a program whose blocks an index tensor names runs without a plan, forward, on a CPU",
-         {option, std::move(got), expected, std::string(option) + " " + expected});
-  };
-  if (pass != "forward") refuse("--pass", pass, "forward");
-  if (device_index(device) >= 0) refuse("--device", device, "cpu");
+  if (pass != "forward")
+    fail("a program whose blocks an index tensor names runs without a plan, forward",
+         {"--pass", pass, "forward", "--pass forward"});
   if (world.given())
     fail("a program whose blocks an index tensor names runs on one device",
          {"--world", world.world, "--kernel without it", ""});
@@ -313,8 +311,9 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   const Problem sizes = make_problem(files.complete(problem), mask);
   const Mask made = mask.make(sizes);
   check_output_file(output_file);
-  const SelectedAttention attention(sizes, made, program.text,
-                                    level_from_string(planning.level_name()));
+  const SelectedAttention attention(sizes, made,
+                                    KernelOptions::runnable(program.file, device, planning),
+                                    level_from_string(planning.level_name()), device);
   refuse_planning(planning, attention.tiles());
   std::optional<Lists> given = files.lists();
   if (given && selected)
@@ -351,7 +350,7 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   result["bits"] = {
       {"repeats", repeats}, {"identical", results.identical}, {"sha256", results.hashes}};
   add_times(sizes, seen, results, result);
-  result["workspace_bytes"] = attention.workspace_bytes(run_options);
+  result["workspace_bytes"] = attention.workspace_bytes(lists.blocks(), run_options);
   if (!output_file.empty()) save_outputs(output_file, tensors, Passes::forward);
   save(output, result);
   progress.say("");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/selected.h"
 #include "core/file.h"
 #include "options.h"
 #include "temporary_folder.h"
@@ -13,6 +14,10 @@
 
 namespace verbatim::app {
 namespace {
+
+bool is_library(const std::string& file) {
+  return std::filesystem::path(file).extension() == ".so";
+}
 
 std::string build_for_now(const std::string& file, const std::string& level) {
   static const TemporaryFolder folder;
@@ -34,18 +39,32 @@ void KernelOptions::add_to(CLI::App& command, const char* group) {
       ->expected(1, 2);
 }
 
-std::optional<KernelOptions::Selected> KernelOptions::selected() const {
+std::optional<KernelOptions::Selected> KernelOptions::selected(const std::string& device) const {
   for (const std::string& file : files) {
-    if (std::filesystem::path(file).extension() == ".so") continue;
-    std::string text = read_text(file);
-    std::string index = tl::examine(text, {}).kernel.index;
-    if (index.empty()) continue;
+    std::optional<std::string> index;
+    if (!is_library(file))
+      index = tl::examine(read_text(file), {}).kernel.index;
+    else if (device_index(device) >= 0)
+      index = index_of_library(file);
+    if (!index || index->empty()) continue;
     if (files.size() > 1)
       fail("a program whose blocks an index tensor names runs alone",
            {"--kernel", fmt::format("{} programs", files.size()), "1", "--kernel " + file});
-    return Selected{std::move(text), std::move(index)};
+    return Selected{file, *std::move(index)};
   }
   return {};
+}
+
+std::string KernelOptions::runnable(const std::string& file, const std::string& device,
+                                    const PlanningOptions& planning) {
+  if (device_index(device) >= 0) {
+    if (is_library(file)) return file;
+    make_backend(device);  // which says that there is none before nvcc works for nothing
+    return build_for_now(file, planning.level_name());
+  }
+  if (is_library(file))
+    fail("a library runs on a GPU", {"--kernel", file, "TL code, or --device cuda", ""});
+  return read_text(file);
 }
 
 std::vector<std::string> KernelOptions::read(const std::string& device,
@@ -53,21 +72,12 @@ std::vector<std::string> KernelOptions::read(const std::string& device,
   if (!files.empty() && !planning.arithmetic.empty())
     fail("a program has an arithmetic of its own",
          {"--arithmetic", planning.arithmetic, "--kernel without it", ""});
-  if (const auto program = selected())
+  if (const auto program = selected(device))
     fail("an index tensor names the blocks of the program: it runs without a plan",
          {"--kernel", fmt::format("param {} = index", program->index),
-          "a program whose blocks the plan names", "verbatim run --device cpu --pass forward"});
+          "a program whose blocks the plan names", "verbatim run --pass forward"});
   std::vector<std::string> found;
-  for (const std::string& file : files) {
-    const bool library = std::filesystem::path(file).extension() == ".so";
-    if (device_index(device) < 0) {
-      if (library)
-        fail("a library runs on a GPU", {"--kernel", file, "TL code, or --device cuda", ""});
-      found.push_back(read_text(file));
-    } else {
-      found.push_back(library ? file : build_for_now(file, planning.level_name()));
-    }
-  }
+  for (const std::string& file : files) found.push_back(runnable(file, device, planning));
   return found;
 }
 

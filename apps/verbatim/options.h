@@ -71,14 +71,16 @@ struct KernelOptions {
   std::vector<std::string> files;
 
   void add_to(CLI::App& command, const char* group);
-  /// A program whose blocks an index tensor names, and what it calls that tensor: it runs alone,
-  /// and without a plan.
+  /// A program whose blocks an index tensor names, or its library, and what it calls that tensor:
+  /// it runs alone, and without a plan.
   struct Selected {
-    std::string text, index;
+    std::string file, index;
   };
-  std::optional<Selected> selected() const;
-  /// As AttentionOptions::kernels: their texts, or on a GPU their libraries, which are built of
-  /// programs. Beside them plans are of no other arithmetic than theirs.
+  std::optional<Selected> selected(const std::string& device) const;
+  /// What runs of a file on `device`: its text, or on a GPU a library, which is built of a program.
+  static std::string runnable(const std::string& file, const std::string& device,
+                              const PlanningOptions& planning);
+  /// As AttentionOptions::kernels. Beside them plans are of no other arithmetic than theirs.
   std::vector<std::string> read(const std::string& device, const PlanningOptions& planning) const;
   /// make_both() with them.
   AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "verbatim/plan.h"
 #include "verbatim/problem.h"
@@ -26,16 +27,17 @@ struct SelectedBlocks {
   std::span<const int32_t> list(int64_t b, int64_t kv_head, int64_t q_tile) const;
 };
 
-/// A forward by TL code whose blocks an index tensor names (`[L = sel[i]]`, docs/tl.md), on the
-/// CPU, by its interpreter. A row's O and LSE are a function of its query and of the keys and
-/// values of its blocks in the order of their list.
+/// A forward by a program whose blocks an index tensor names (`[L = sel[i]]`, docs/tl.md): on a CPU
+/// TL code, by its interpreter, on a GPU a library that tl::build() made. A row's O and LSE are a
+/// function of its query and of the keys and values of its blocks in the order of their list.
 class SelectedAttention {
  public:
-  /// `mask` is the one that the program names: it hides the keys behind a query, and supplies the
-  /// tiles of queries and blocks of keys, which start anew at every document. Throws Error with the
-  /// faults of a program that is refused at `level`, and naming what it is not made for.
-  SelectedAttention(const Problem& problem, const Mask& mask, const std::string& program,
-                    Level level = Level::invariant);
+  /// `kernel`: as AttentionOptions::kernels, TL code or the path of a library. `mask` is the one
+  /// that the program names: it hides the keys behind a query, and supplies the tiles of queries
+  /// and blocks of keys, which start anew at every document. Throws Error with the faults of a
+  /// program that is refused at `level`, and naming what it is not made for.
+  SelectedAttention(const Problem& problem, const Mask& mask, const std::string& kernel,
+                    Level level = Level::invariant, std::string_view device = "cpu");
   ~SelectedAttention();
   SelectedAttention(SelectedAttention&&) noexcept;
   SelectedAttention& operator=(SelectedAttention&&) noexcept;
@@ -43,17 +45,20 @@ class SelectedAttention {
   /// Throws Error(invalid_argument) naming the first entry of the lists that is no block, a block
   /// of which no query of its tile sees a key, or one that is there twice.
   void check(const SelectedBlocks& blocks) const;
-  /// check() first: nothing runs where it throws.
+  /// check() first: nothing runs where it throws. Lists lie on the host; tensors lie there or on
+  /// the device, whose stream then has the work when it returns. Of RunOptions `threads` counts on
+  /// a CPU, `stream` on a GPU. Throws Error(unsupported) on a stream that is being captured: a
+  /// graph would not know other lists.
   void forward(const ForwardTensors& tensors, const SelectedBlocks& blocks,
                const RunOptions& run = {}) const;
 
-  /// Bytes that forward() allocates at most.
-  int64_t workspace_bytes(const RunOptions& run = {}) const;
+  /// Bytes that forward() allocates at most besides copies of tensors.
+  int64_t workspace_bytes(const SelectedBlocks& blocks, const RunOptions& run = {}) const;
   /// Of queries, and of keys: what entries of lists count.
   const TileMap& tiles() const;
   /// What the program calls its index tensor.
   const std::string& index() const;
-  /// "tl.1:" and the hash of the program.
+  /// "tl.1:" and the hash of the program, of a library also of its target and translator.
   const std::string& arithmetic() const;
 
  private:

@@ -48,6 +48,10 @@ class Attention {
   void forward(const ForwardTensors& tensors, const RunOptions& run = {}) const;
   void backward(const BackwardTensors& tensors, const RunOptions& run = {}) const;
 
+  /// False for e4m3, and where AttentionOptions::kernels are a forward alone and no kernel of the
+  /// device runs the backward: backward() then throws Error(unsupported). In all other cases the
+  /// constructor has thrown it.
+  bool has_backward() const;
   const Problem& problem() const;
   const Mask& mask() const;
   const Plan& plan(Pass pass) const;

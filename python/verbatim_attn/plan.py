@@ -169,12 +169,14 @@ class Plan:
 
     @functools.cached_property
     def backward_pass(self) -> PassPlan:
-        """Raises NotImplementedError where the dtype has none."""
+        """Raises NotImplementedError where there is none: of e4m3, and where `kernels` are a forward
+        alone and the device has no kernel of its own for the problem."""
         described = self.description["backward"]
         if described is None:
             raise NotImplementedError(
-                f"[backward] there is none of this dtype; got {self.problem.dtype}, expected f32, "
-                "bf16 or f16 (nearest: bf16)"
+                f"[backward] nothing runs it here; got {self.problem.dtype}, head dims "
+                f"{self.problem.head_dim} and {self.problem.head_dim_v}, expected f32, bf16 or "
+                "f16, and a kernel that takes the head dims (nearest: bf16)"
             )
         return PassPlan(**described)
 

@@ -67,6 +67,9 @@ class Backend {
   virtual void check(const Problem& problem) const = 0;
   /// The same for a mask.
   virtual void check_mask(const Mask&) const {}
+  /// Whether the caller brought a kernel of the forward alone: that nothing here runs the backward
+  /// of a problem is then no error before somebody asks for it.
+  virtual bool forward_alone() const { return false; }
   /// PlanOptions::arithmetic that runs here when nobody asks for another: "cpu", "sm80", "sm90".
   virtual std::string_view arithmetic() const = 0;
   /// The same of one pass, where passes differ.

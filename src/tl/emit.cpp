@@ -276,10 +276,6 @@ Emitted emit(std::string_view text, std::string_view file, const CheckOptions& o
   const Gpu& gpu = gpu_of(found.kernel.target);
   const bool hopper = gpu.arch == 90;  // its own instructions are those of sm_90a alone
   const bool in_roles = hopper && found.kernel.pass == Pass::forward;
-  if (hopper && !found.kernel.index.empty())
-    throw Error(ErrorCode::unsupported, kEmit,
-                "blocks that an index tensor names are not translated for this target yet",
-                {"target", found.kernel.target, "a100, l40s, t4 or rtx8000", "a100"});
   return {what + "_" + found.kernel.target,
           in_roles ? emit_sm90(found, arithmetic) : Emitter(found, arithmetic).run(), arithmetic,
           fmt::format("{}{}", gpu.arch, hopper ? "a" : "")};

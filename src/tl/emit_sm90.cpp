@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kRows = 64;          // of a tile of queries, for a warpgroup
 constexpr int64_t kSpan = 64;          // elements that a swizzle spans
 constexpr int64_t kMostColumns = 128;  // of a product: what fwd::hide() has bits for
-constexpr int64_t kWalkBytes = 4096;   // of shared memory, for visits and barriers
 
 /// A visit is cut behind its Reshape. What comes before, its scores, takes turns with those of
 /// other warpgroups; the products of what the Reshape made run beside the scores of the next visit.
@@ -55,7 +54,8 @@ class Emitter : Statements {
     int64_t kept = 0;
     for (const Variable& other : k_.variables)
       if (other.memory == Memory::shared && !other.staged) kept += bytes_of(k_, other);
-    const int64_t room = find_target(k_.target).shared_bytes - kWalkBytes;
+    const int64_t all = find_target(k_.target).shared_bytes + kReserved;
+    const int64_t room = all / ctas_in_roles(k_) - kReserved - kWalkBytes;
     return shared_bytes(k_) + kept <= room ? "2" : "1";
   }
   /// Of its ring, which use a tile is: the chain's, this visit's, or that of the visit before.
@@ -142,11 +142,12 @@ void Emitter::refuse_other_loops() const {
 void Emitter::head() {
   line("// The forward of {} for {} (sm_90a), as `verbatim tl emit` writes it: every", arithmetic_,
        k_.target);
-  line(
-      "// block stands under its line of TL. One warp decodes the plan, two lanes copy tiles, and");
+  line("// block stands under its line of TL. One warp {}, two lanes copy tiles, and",
+       by_index() ? "reads lists of blocks" : "decodes the plan");
   line("// warpgroups compute: 64 rows each of the query tile that a chain keeps.");
-  for (const char* header : {"library", "sm90/tl/tiles"})
-    line("#include \"backend/cuda/{}.cuh\"", header);
+  line("#include \"backend/cuda/library.cuh\"");
+  if (by_index()) line("#include \"backend/cuda/sm90/tl/lists.cuh\"");
+  line("#include \"backend/cuda/sm90/tl/tiles.cuh\"");
   blank();
   line("namespace verbatim::cuda::sm90::tl {{");
   line("namespace {{");
@@ -154,6 +155,7 @@ void Emitter::head() {
   parameters();
   line("constexpr int kGroups = kWarps / 4;");
   line("constexpr int kThreads = kWarpgroup * (1 + kGroups);");
+  line("constexpr int kCtas = {};  // of a multiprocessor", ctas_in_roles(k_));
   blank();
 }
 
@@ -217,9 +219,8 @@ void Emitter::copy(const Step& load) {
 
 void Emitter::compute() {
   line("/// A warpgroup.");
-  line(
-      "__device__ __forceinline__ void compute(const ForwardParams& p, Shared& shared, int group) "
-      "{{");
+  line("__device__ __forceinline__ void compute(const {}& p, Shared& shared, int group) {{",
+       params());
   indent_ = 2;
   if (fold_) {
     line("// A positive scale is multiplied with in the exponent.");
@@ -397,8 +398,8 @@ void Emitter::store(const Step& step) {
 }
 
 void Emitter::entry() {
-  line("__global__ __launch_bounds__(kThreads, 1) void kernel(");
-  line("    const __grid_constant__ ForwardParams p, const __grid_constant__ Maps maps) {{");
+  line("__global__ __launch_bounds__(kThreads, kCtas) void kernel(");
+  line("    const __grid_constant__ {} p, const __grid_constant__ Maps maps) {{", params());
   line("  extern __shared__ __align__(1024) unsigned char memory[];");
   line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
   line("  if (threadIdx.x == 0) {{");
@@ -410,25 +411,34 @@ void Emitter::entry() {
   line("  __syncthreads();");
   line("  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);");
   line("  if (warp < 4) {{");
-  line("    ptx::registers_shrink<registers_of_service(kGroups)>();");
-  line("    if (warp == 0) fwd::decode<Tiling>(shared, p.plan, p.hand_off.ticket);");
+  line("    ptx::registers_shrink<registers_of_service(kGroups, kCtas)>();");
+  line("    if (warp == 0) {};", by_index()
+                                     ? "decode<Tiling>(shared, p)"
+                                     : "fwd::decode<Tiling>(shared, p.plan, p.hand_off.ticket)");
   line("    if (threadIdx.x == 32) copy_scored(maps, shared);");
   line("    if (threadIdx.x == 64) copy_factors(maps, shared);");
   line("  }} else {{");
-  line("    ptx::registers_grow<registers_of_group(kGroups)>();");
+  line("    ptx::registers_grow<registers_of_group(kGroups, kCtas)>();");
   line("    compute(p, shared, warp / 4 - 1);");
   line("  }}");
   line("}}");
   blank();
-  line("cudaError_t residents(int* count) {{");
-  line("  return residents_of(kernel, kThreads, sizeof(Shared), count);");
-  line("}}");
-  line("cudaError_t launch(const ForwardParams& p, const Start& start) {{");
+  if (!by_index()) {
+    line("cudaError_t residents(int* count) {{");
+    line("  return residents_of(kernel, kThreads, sizeof(Shared), count);");
+    line("}}");
+  }
+  line("cudaError_t launch(const {}& p, {}) {{", params(),
+       by_index() ? "cudaStream_t stream" : "const Start& start");
   line("  Maps maps;");
   line("  cudaError_t status = cudaSuccess;");
   make_maps();
-  line("  return launch_blocks(kernel, start.workers, kThreads, sizeof(Shared), start.together,");
-  line("                       start.stream, p, maps);");
+  if (by_index()) {
+    line("  return launch_chains(kernel, kThreads, sizeof(Shared), stream, p, maps);");
+  } else {
+    line("  return launch_blocks(kernel, start.workers, kThreads, sizeof(Shared), start.together,");
+    line("                       start.stream, p, maps);");
+  }
   line("}}");
   blank();
   line("}}  // namespace");

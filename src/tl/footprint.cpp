@@ -62,6 +62,14 @@ int64_t shared_bytes(const Kernel& kernel) {
   return bytes;
 }
 
+int64_t ctas_in_roles(const Kernel& kernel) {
+  const int64_t own = shared_bytes(kernel) + kWalkBytes + kReserved;
+  return kernel.pass == Pass::forward && kernel.warps == 4 &&
+                 2 * own <= find_target(kernel.target).shared_bytes + kReserved
+             ? 2
+             : 1;
+}
+
 RegisterUse register_use(const Kernel& kernel, int64_t warps) {
   Liveness liveness(kernel, 32 * warps);
   liveness.walk(kernel.after);

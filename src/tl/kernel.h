@@ -79,10 +79,17 @@ void refuse_index(const Kernel& kernel, const char* operation);
 
 /// Of shared memory, in which a CTA keeps where it is in the plan, and the visits to come.
 inline constexpr int64_t kPlaceBytes = 768;
+/// Where warps have roles: visits and barriers.
+inline constexpr int64_t kWalkBytes = 4096;
+/// Of every CTA, by the driver.
+inline constexpr int64_t kReserved = 1024;
 
 /// Bytes of a variable; shared memory holds inputs, P and dS in the dtype.
 int64_t bytes_of(const Kernel& kernel, const Variable& variable);
 int64_t shared_bytes(const Kernel& kernel);
+/// CTAs of a multiprocessor in a kernel whose warps have roles. Where one warpgroup computes, two
+/// if they fit, so that one multiplies while the other has its softmax.
+int64_t ctas_in_roles(const Kernel& kernel);
 /// An estimate: 32-bit registers of a thread where most are live, and what is done there. The
 /// compiler's own count is the last word.
 struct RegisterUse {

@@ -27,7 +27,7 @@ struct Choice {
   int64_t stages, warps;
 };
 
-/// Whether four warps multiply together, and others copy: one CTA has all registers.
+/// Whether four warps multiply together, and others copy.
 bool has_warpgroups(const Target& target) { return target.mma.warps > 1; }
 
 /// Numbers of buffers, most first: one is in use, others arrive. Warps of their own copy further
@@ -58,9 +58,8 @@ bool asks_for_tile(const ReasonOptions& options) {
 
 /// CTAs that a multiprocessor holds at once.
 int64_t residents(const Kernel& kernel) {
-  constexpr int64_t kReserved = 1024;  // bytes of shared memory of every CTA, by the driver
   const Target& target = find_target(kernel.target);
-  if (has_warpgroups(target)) return 1;
+  if (has_warpgroups(target)) return ctas_in_roles(kernel);
   const int64_t threads = 32 * kernel.warps;
   return std::min((target.shared_bytes + kReserved) / (shared_bytes(kernel) + kReserved),
                   target.registers / (threads * register_use(kernel, kernel.warps).per_thread));

@@ -30,6 +30,7 @@ void Statements::registration(const char* place, int arch, const std::string& ar
       {"name", fmt::format("\"tl.{}.{}\"", k_.target, by_index() ? "selected" : pass())},
       {"arithmetic", fmt::format("\"{}\"", arithmetic)},
       {"mask", fmt::format("\"{}\"", k_.mask)},
+      {"index", fmt::format("\"{}\"", k_.index)},
       {"arch", fmt::to_string(arch)},
       {"pass", fmt::format("verbatim::Pass::{}", pass())},
       {"dtype", fmt::format("verbatim::Dtype::{}", to_string(k_.dtype))},
@@ -42,10 +43,10 @@ void Statements::registration(const char* place, int arch, const std::string& ar
       {"forward", backward() ? "nullptr" : of("launch")},
       {"backward", backward() ? of("launch") : "nullptr"}};
   constexpr std::array kOfPlans{"pass", "residents", "workspace_bytes", "backward"};
-  if (by_index())
-    std::erase_if(members, [&](const auto& m) {
-      return std::ranges::find(kOfPlans, std::string_view(m.first)) != kOfPlans.end();
-    });
+  std::erase_if(members, [&](const auto& m) {
+    const std::string_view member = m.first;
+    return by_index() ? std::ranges::find(kOfPlans, member) != kOfPlans.end() : member == "index";
+  });
   for (const auto& [member, value] : members) line("    .{} = {},", member, value);
   line("}};");
 }

@@ -68,6 +68,39 @@ TEST(EmitSm90, AChainsTileHasASecondBufferWhereThereIsRoom) {
   EXPECT_NE(tl::emit(text, "f", {}).source.find("s_Q[1];"), std::string::npos);
 }
 
+TEST(EmitSm90, AnIndexTensorIsReadByTheWarpThatDecodes) {
+  const std::string text = tl::reason(sketch("selected"), "s", reason_options(128, "h200"));
+  const std::string source = tl::emit(text, "s", {}).source;
+  size_t at = 0;
+  for (const char* part :
+       {"#include \"backend/cuda/sm90/tl/lists.cuh\"\n", "constexpr int kCtas = 2;",
+        "// Copy K (BN, HeadDim) in coordinate [L = sel[i]] from global to shared\n      copy_in(",
+        "compute(const SelectedParams& p,", "// Compute Mask S with causal\n      if (walk.cuts(",
+        "__launch_bounds__(kThreads, kCtas)", "if (warp == 0) decode<Tiling>(shared, p);",
+        "launch(const SelectedParams& p, cudaStream_t stream) {",
+        "return launch_chains(kernel, kThreads, sizeof(Shared), stream, p, maps);",
+        "const verbatim::cuda::SelectedLibrary verbatim_selected{", ".index = \"sel\",\n"}) {
+    at = source.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part;
+  }
+  for (const char* of_plans : {"ForwardParams", "p.plan", "hand_off", "verbatim_library"})
+    EXPECT_EQ(source.find(of_plans), std::string::npos) << of_plans;
+}
+
+TEST(EmitSm90, ALoneWarpgroupLeavesRoomForAnotherCta) {
+  const auto ctas = [](const tl::ReasonOptions& options) {
+    const std::string source =
+        tl::emit(tl::reason(sketch("selected"), "s", options), "s", {}).source;
+    return source.substr(source.find("kCtas = ") + 8, 1);
+  };
+  tl::ReasonOptions deep = reason_options(128, "h200"),
+                    wide = reason_options(128, "h200", {128, 64});
+  EXPECT_EQ(ctas(deep), "2");
+  EXPECT_EQ(ctas(wide), "1");
+  deep.stages = 4;
+  EXPECT_EQ(ctas(deep), "1");
+}
+
 TEST(EmitSm90, ABackwardIsThatOfOtherTargetsWithTilesByTma) {
   const std::string source = tl::emit(backward(), "b", {}).source;
   size_t at = 0;

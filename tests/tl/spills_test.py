@@ -29,6 +29,7 @@ KERNELS = [
     ("forward", "t4", "f16", 128),
     ("backward", "t4", "f16", 128),
     ("forward", "h200", "bf16", 128),
+    ("selected", "h200", "bf16", 128),
     ("backward", "h200", "bf16", 64),
     ("backward", "h200", "f16", 128),
 ]

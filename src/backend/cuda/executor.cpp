@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/cuda/arguments.h"
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/driver.h"
 #include "backend/cuda/recording.h"
@@ -73,30 +74,11 @@ const Kernel& CudaBackend::kernel(Pass pass, const std::string& arithmetic, cons
     return kernel.pass == pass && kernel.arithmetic == arithmetic;
   });
   const Kernel* found = own ? &own->kernel : row != kernels().end() ? &*row : nullptr;
-  const auto refuse = [&](std::string expected) {
-    throw Error(
-        ErrorCode::unsupported, "cuda", "no kernel suits this problem on this device",
-        {"problem",
-         fmt::format("arithmetic {}, dtype {}, head dims {} and {}, tiles of {} x {}, compute "
-                     "capability {}.{}",
-                     arithmetic, to_string(problem.dtype), problem.head_dim, problem.head_dim_v,
-                     tile.q, tile.kv, device_.arch / 10, device_.arch % 10),
-         expected, expected});
-  };
-  if (!found) refuse("arithmetic sm80 or sm90");
-  if (arithmetic != found->arithmetic) refuse("arithmetic " + std::string(found->arithmetic));
-  if (device_.arch < found->arch || device_.arch >= found->family) {
-    const std::string least = fmt::format("{}.{}", found->arch / 10, found->arch % 10);
-    refuse(found->family > 100 ? fmt::format("a GPU of compute capability {} or more", least)
-           : own               ? fmt::format("a GPU of compute capability {}", least)
-                               : "a GPU of compute capability 9.0, or arithmetic sm80");
-  }
-  if (std::string missing = found->lacks(problem, tile); !missing.empty()) refuse(missing);
-  const int64_t bytes = found->shared_bytes(problem, tile);
-  if (bytes > device_.shared_bytes) {
-    refuse(fmt::format("at most {} bytes of shared memory per CTA, where {} takes {}",
-                       device_.shared_bytes, found->name, bytes));
-  }
+  if (!found) refuse_kernel(device_, arithmetic, problem, tile, "arithmetic sm80 or sm90");
+  if (arithmetic != found->arithmetic)
+    refuse_kernel(device_, arithmetic, problem, tile,
+                  "arithmetic " + std::string(found->arithmetic));
+  check_kernel(*found, device_, problem, tile);
   return *found;
 }
 
@@ -109,7 +91,7 @@ void CudaBackend::check(const Problem& problem) const {
   // The portable kernels take what those of Hopper take.
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     const LoadedKernel* own = loaded(pass);
-    if (pass == Pass::backward && !problem.has_backward()) continue;
+    if (pass == Pass::backward && (!problem.has_backward() || forward_alone())) continue;
     kernel(pass, own ? own->kernel.arithmetic : contract::kSm80, problem,
            own ? own->library->tile : smallest);
   }

@@ -23,6 +23,7 @@ class CudaBackend : public Backend {
   TileShape own_tile(Pass pass) const override;
   void check(const Problem& problem) const override;
   void check_mask(const Mask& mask) const override;
+  bool forward_alone() const override { return loaded(Pass::forward) && !loaded(Pass::backward); }
   void check_plan(const Plan& plan) const override;
   void check_waits() const override;
   int32_t residents() const override { return device_.multiprocessors; }

@@ -4,35 +4,52 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "backend/selected.h"
 
 namespace verbatim::cuda {
 namespace {
 
 constexpr const char* kOperation = "cuda.kernel";
 
-const Library& open(const std::string& path) {
+void* open(const std::string& path) {
   // With a slash in it, so that it is not searched for elsewhere.
   const std::string whole = std::filesystem::absolute(path).string();
   void* handle = dlopen(whole.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw Error(ErrorCode::io, kOperation, dlerror());
-  const auto* library = static_cast<const Library*>(dlsym(handle, "verbatim_library"));
-  if (!library && dlsym(handle, "verbatim_selected"))
-    throw Error(ErrorCode::unsupported, kOperation,
-                "an index tensor names the blocks of the library's program: no plan runs it",
-                {"kernel", path, "a library of a program whose blocks the plan names",
-                 "verbatim run --device cpu, of the program"});
-  if (!library)
-    throw Error(ErrorCode::invalid_argument, kOperation, "the library holds no kernel",
-                {"kernel", path, "what `verbatim tl build` makes", ""});
-  if (library->version != kLibraryVersion)
+  return handle;
+}
+
+/// What a library exports, or null.
+template <class AnyLibrary>
+const AnyLibrary* exported(void* handle, const LibraryVersion& version, const std::string& path) {
+  constexpr bool kSelected = std::is_same_v<AnyLibrary, SelectedLibrary>;
+  const auto* library = static_cast<const AnyLibrary*>(
+      dlsym(handle, kSelected ? "verbatim_selected" : "verbatim_library"));
+  if (library && library->version != version)
     throw Error(ErrorCode::unsupported, kOperation, "the library is of another version",
                 {"kernel", path, "one that this version has built",
                  "what `verbatim tl build` makes of its program"});
-  return *library;
+  return library;
+}
+const Library* planned(void* handle, const std::string& path) {
+  return exported<Library>(handle, kLibraryVersion, path);
+}
+const SelectedLibrary* selected(void* handle, const std::string& path) {
+  return exported<SelectedLibrary>(handle, kSelectedVersion, path);
+}
+
+[[noreturn]] void refuse_empty(const std::string& path) {
+  throw Error(ErrorCode::invalid_argument, kOperation, "the library holds no kernel",
+              {"kernel", path, "what `verbatim tl build` makes", ""});
 }
 
 /// Empty when the library is for the problem and tile; else what it is for.
-std::string lacks(const Library& library, const Problem& p, const TileShape& tile) {
+template <class AnyLibrary>
+std::string lacks(const AnyLibrary& library, const Problem& p, const TileShape& tile) {
   if (p.dtype == library.dtype && p.head_dim == library.head_dim &&
       p.head_dim_v == library.head_dim_v && tile == library.tile && p.softcap == 0 &&
       p.dropout == 0)
@@ -40,6 +57,24 @@ std::string lacks(const Library& library, const Problem& p, const TileShape& til
   return fmt::format("dtype {}, head dims {} and {}, {}, no softcap, no dropout",
                      to_string(library.dtype), library.head_dim, library.head_dim_v,
                      tiles_of(library.tile));
+}
+
+/// What a kernel is, but for its pass and launches.
+template <class AnyLibrary>
+Kernel described(const AnyLibrary& library) {
+  return {
+      .name = library.name,
+      .summary = "a library",
+      .arch = library.arch,
+      .family = library.arch == 90 ? 100 : 1000,  // wgmma is of 9.0 alone
+      .pass = Pass::forward,
+      .arithmetic = library.arithmetic,
+      .lacks = [&library](const Problem& problem,
+                          const TileShape& tile) { return lacks(library, problem, tile); },
+      .shared_bytes = [&library](const Problem&, const TileShape&) { return library.shared_bytes; },
+      .workspace_bytes = {},
+      .forward = {},
+      .backward = {}};
 }
 
 /// The launch of either pass.
@@ -66,28 +101,45 @@ int64_t dq_sum_floats(const Problem& problem, int32_t) { return problem.q_len * 
 }  // namespace
 
 LoadedKernel load_kernel(const std::string& path) {
-  const Library& library = open(path);
-  return {&library,
-          {.name = library.name,
-           .summary = "a library",
-           .arch = library.arch,
-           .family = library.arch == 90 ? 100 : 1000,  // wgmma is of 9.0 alone
-           .pass = library.pass,
-           .arithmetic = library.arithmetic,
-           .lacks = [&library](const Problem& problem,
-                               const TileShape& tile) { return lacks(library, problem, tile); },
-           .shared_bytes = [&library](const Problem&,
-                                      const TileShape&) { return library.shared_bytes; },
-           .workspace_bytes =
-               [&library](const Problem& problem, const PlanExtent& extent) {
-                 return library.workspace_bytes
-                            ? library.workspace_bytes(sizes_of(problem), extent.shared_tiles,
-                                                      extent.piece)
-                            : 0;
-               },
-           .dq_sum_floats = library.backward ? dq_sum_floats : nullptr,
-           .forward = launcher<ForwardParams>(library, library.forward),
-           .backward = launcher<BackwardParams>(library, library.backward)}};
+  void* handle = open(path);
+  const Library* found = planned(handle, path);
+  if (!found && selected(handle, path))
+    throw Error(ErrorCode::unsupported, kOperation,
+                "an index tensor names the blocks of the library's program: no plan runs it",
+                {"kernel", path, "a library of a program whose blocks the plan names",
+                 "verbatim run --pass forward"});
+  if (!found) refuse_empty(path);
+  const Library& library = *found;
+  Kernel kernel = described(library);
+  kernel.pass = library.pass;
+  kernel.workspace_bytes = [&library](const Problem& problem, const PlanExtent& extent) {
+    return library.workspace_bytes
+               ? library.workspace_bytes(sizes_of(problem), extent.shared_tiles, extent.piece)
+               : 0;
+  };
+  kernel.dq_sum_floats = library.backward ? dq_sum_floats : nullptr;
+  kernel.forward = launcher<ForwardParams>(library, library.forward);
+  kernel.backward = launcher<BackwardParams>(library, library.backward);
+  return {&library, std::move(kernel)};
+}
+
+LoadedSelected load_selected(const std::string& path) {
+  void* handle = open(path);
+  const SelectedLibrary* library = selected(handle, path);
+  if (!library && planned(handle, path))
+    throw Error(ErrorCode::unsupported, kOperation, "a plan names the blocks of the program",
+                {"kernel", path, "a library of a program with `param sel = index`", ""});
+  if (!library) refuse_empty(path);
+  return {library, described(*library)};
 }
 
 }  // namespace verbatim::cuda
+
+namespace verbatim {
+
+std::optional<std::string> index_of_library(const std::string& path) {
+  const cuda::SelectedLibrary* library = cuda::selected(cuda::open(path), path);
+  return library ? std::optional<std::string>(library->index) : std::nullopt;
+}
+
+}  // namespace verbatim

@@ -51,6 +51,7 @@ inline constexpr LibraryVersion kLibraryVersion{3, sizeof(ForwardParams), sizeof
 struct SelectedLibrary {
   LibraryVersion version;
   const char *name, *arithmetic, *mask;  // as in Library
+  const char* index;                     // what the program calls that tensor
   int32_t arch;
   Dtype dtype;
   int64_t head_dim, head_dim_v;
@@ -59,7 +60,7 @@ struct SelectedLibrary {
   cudaError_t (*forward)(const SelectedParams&, cudaStream_t);
 };
 
-inline constexpr LibraryVersion kSelectedVersion{3, sizeof(SelectedParams), 0, 0,
+inline constexpr LibraryVersion kSelectedVersion{4, sizeof(SelectedParams), 0, 0,
                                                  sizeof(SelectedLibrary)};
 
 }  // namespace verbatim::cuda

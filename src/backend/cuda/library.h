@@ -17,4 +17,11 @@ struct LoadedKernel {
 /// Error(unsupported) when it is another version's.
 LoadedKernel load_kernel(const std::string& path);
 
+/// The same of a program whose blocks an index tensor names. Its kernel runs no plans.
+struct LoadedSelected {
+  const SelectedLibrary* library;
+  Kernel kernel;
+};
+LoadedSelected load_selected(const std::string& path);
+
 }  // namespace verbatim::cuda

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numbers>
 #include <optional>
 
 #include "backend/cuda/driver.h"
@@ -112,31 +111,6 @@ class Launch {
 };
 
 }  // namespace
-
-Scalars scalars_of(const Problem& problem, const RunOptions& run) {
-  const double scale = problem.softmax_scale();
-  return {.scale = static_cast<float>(scale),
-          .scale_log2 = static_cast<float>(scale * std::numbers::log2e),
-          .softcap = static_cast<float>(problem.softcap),
-          .dropout = dropout_of(problem, run)};
-}
-
-TensorRef ref(const char* name, const TensorView& view) {
-  constexpr int64_t kBytes = 16;
-  const int64_t size = size_of(view.dtype);
-  if (reinterpret_cast<uintptr_t>(view.data) % kBytes != 0) {
-    throw Error(ErrorCode::unsupported, "cuda", "a tensor does not start at a multiple of 16 bytes",
-                {name, fmt::format("{}", view.data), "an address divisible by 16", ""});
-  }
-  for (int d = 0; d < 3; ++d) {
-    if (view.shape[d] > 1 && view.stride[d] * size % kBytes != 0) {
-      throw Error(ErrorCode::unsupported, "cuda", "rows do not start at multiples of 16 bytes",
-                  {fmt::format("{}.stride[{}]", name, d), fmt::to_string(view.stride[d]),
-                   fmt::format("a multiple of {}", kBytes / size), "a dense copy"});
-    }
-  }
-  return {view.data, view.stride[0], view.stride[1], view.stride[2], view.scales};
-}
 
 TileShape tile_of(const Plan& plan) {
   return plan.orders.empty() ? TileShape{} : plan.orders.front()->tiles->shape;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "backend/cuda/arguments.h"
 #include "backend/cuda/device/params.h"
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/kernel.h"
@@ -13,12 +14,6 @@
 #include "verbatim/run.h"
 
 namespace verbatim::cuda {
-
-Scalars scalars_of(const Problem& problem, const RunOptions& run);
-
-/// Throws Error(unsupported) naming the tensor: kernels move 16 bytes at a time, so every row has
-/// to start at a multiple of them.
-TensorRef ref(const char* name, const TensorView& view);
 
 /// The tile shape of a plan's orders, which is one.
 TileShape tile_of(const Plan& plan);

@@ -43,6 +43,7 @@ std::vector<Loaded> load() {
   const char* named = std::getenv(kLibraries);
   std::istringstream entries(named && gpu() ? named : "");
   for (std::string entry; std::getline(entries, entry, ',');) {
+    if (entry.starts_with("selected:")) continue;  // without a plan
     const std::string file = entry.substr(entry.rfind(':') + 1);
     all.push_back({file, cuda::load_kernel(file).library,
                    std::make_unique<cuda::CudaBackend>(0, std::vector{file})});
@@ -130,6 +131,25 @@ std::string run_case(const Loaded& of, uint64_t number, void* stream, double& ra
   return wrong.empty() ? "" : wrong + r.text();
 } catch (const std::exception& e) {
   return fmt::format("threw: {}", e.what());
+}
+
+TEST_F(Libraries, AForwardAloneNeedsNoBackward) {
+  for (const Loaded& of : libraries()) {
+    if (!of.forward()) continue;
+    const Problem problem = suited(of, {.q_len = 100, .kv_len = 100});
+    AttentionOptions options;
+    options.device = "cuda";
+    options.kernels = {of.file};
+    const Attention attention(problem, masks::causal(100, 100), options);
+    EXPECT_EQ(attention.kernel(Pass::forward), of.library->name);
+    if (attention.has_backward()) {
+      attention.kernel(Pass::backward);
+    } else {
+      EXPECT_THROW(attention.kernel(Pass::backward), Error);
+    }
+    const bool usual = problem.head_dim == problem.head_dim_v && problem.head_dim <= 128;
+    EXPECT_EQ(attention.has_backward(), usual && problem.has_backward());
+  }
 }
 
 TEST_F(Libraries, RandomProblems) {

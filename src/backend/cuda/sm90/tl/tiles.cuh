@@ -24,9 +24,13 @@ constexpr int kWarpgroup = 128;  // threads
 constexpr int kRows = 64;        // of a tile, for a warpgroup
 constexpr int kSpan = 64;        // 2-byte elements in a 128-byte swizzle span
 
-/// Registers of a thread, where `groups` warpgroups compute and one serves them.
-constexpr int registers_of_group(int groups) { return groups <= 2 ? 216 : groups == 3 ? 160 : 112; }
-constexpr int registers_of_service(int groups) { return groups <= 2 ? 72 : groups == 3 ? 32 : 56; }
+/// Registers of a thread, where `groups` warpgroups compute and one serves them, in each of `ctas`.
+constexpr int registers_of_group(int groups, int ctas) {
+  return ctas == 2 ? 200 : groups <= 2 ? 216 : groups == 3 ? 160 : 112;
+}
+constexpr int registers_of_service(int groups, int ctas) {
+  return ctas == 2 ? 56 : groups <= 2 ? 72 : groups == 3 ? 32 : 56;
+}
 
 /// Ids of bar.sync, and the warpgroup's number; 0 belongs to __syncthreads.
 enum class NamedBarrier : uint32_t {

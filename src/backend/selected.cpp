@@ -1,0 +1,127 @@
+#include "backend/selected.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace verbatim {
+namespace {
+
+constexpr const char* kOperation = "selected";
+
+/// The blocks that a list may name: those of the runs.
+std::string shown(std::span<const TileRun> row) {
+  if (row.empty()) return "none: its queries see no key";
+  return fmt::format("{} to {}", row.front().first, row.back().last - 1);
+}
+
+/// Checks the lists one after another.
+class Lists {
+ public:
+  Lists(const TileMap& tiles, const SelectedBlocks& blocks, const std::string& index)
+      : tiles_(tiles), blocks_(blocks), index_(index), seen_(tiles.kv_tiles(), -1) {}
+
+  void check(int64_t b, int64_t h, int64_t q_tile) {
+    const auto [batch, heads, rows, room] = blocks_.shape;
+    const int64_t number = (b * heads + h) * rows + q_tile;
+    const std::span entries(blocks_.data + number * room, static_cast<size_t>(room));
+    const auto row = tiles_.row(static_cast<int32_t>(q_tile));
+    bool ended = false;
+    for (int64_t i = 0; i < room; ++i) {
+      const int32_t block = entries[i];
+      const auto refuse = [&](const char* why, std::string expected) {
+        throw Error(ErrorCode::invalid_argument, kOperation, why,
+                    {index_, fmt::format("{}[{}, {}, {}, {}] = {}", index_, b, h, q_tile, i, block),
+                     std::move(expected), ""});
+      };
+      if (block == kNoBlock) {
+        ended = true;
+        continue;
+      }
+      if (ended) refuse("a block stands behind the end of its list", "-1 behind a -1");
+      if (block < 0 || block >= tiles_.kv_tiles())
+        refuse("a list names a block that is not there",
+               fmt::format("0 to {}, or -1 behind the last", tiles_.kv_tiles() - 1));
+      if (!find_run(row, block))
+        refuse("a list names a block of which its queries see no key", shown(row));
+      if (std::exchange(seen_[block], number) == number)
+        refuse("a list names a block twice", "each block once");
+    }
+  }
+
+ private:
+  const TileMap& tiles_;
+  const SelectedBlocks& blocks_;
+  const std::string& index_;
+  std::vector<int64_t> seen_;  // of each block the last list that has named it
+};
+
+}  // namespace
+
+struct SelectedAttention::Impl {
+  Problem problem;
+  std::unique_ptr<const SelectedKernel> kernel;
+  TileMap tiles;
+};
+
+SelectedAttention::SelectedAttention(const Problem& problem, const Mask& mask,
+                                     const std::string& kernel, Level level,
+                                     std::string_view device) {
+  problem.validate();
+  const int index = device_index(device);
+  std::unique_ptr<const SelectedKernel> found =
+      index < 0 ? make_tl_selected(kernel, level) : make_cuda_selected(index, kernel);
+  found->check(problem, mask);
+  if (mask.variants().size() > 1)
+    throw Error(ErrorCode::unsupported, kOperation, "all batch entries have the same tiles here",
+                {"mask", fmt::format("{} masks", mask.variants().size()), "one for all entries",
+                 "causal_document, packed"});
+  if (mask.q_len() != problem.q_len || mask.kv_len() != problem.kv_len)
+    throw Error(ErrorCode::invalid_argument, kOperation, "the mask is for other lengths",
+                {"mask", fmt::format("{} x {}", mask.q_len(), mask.kv_len()),
+                 fmt::format("{} x {}", problem.q_len, problem.kv_len), ""});
+  const TileShape tile = found->tile();
+  impl_.reset(new Impl{problem, std::move(found), TileMap(mask.head(0, 0), tile)});
+}
+
+SelectedAttention::~SelectedAttention() = default;
+SelectedAttention::SelectedAttention(SelectedAttention&&) noexcept = default;
+SelectedAttention& SelectedAttention::operator=(SelectedAttention&&) noexcept = default;
+
+void SelectedAttention::check(const SelectedBlocks& blocks) const {
+  const auto [batch, heads, rows, room] = blocks.shape;
+  const Problem& problem = impl_->problem;
+  if (batch != problem.batch || heads != problem.kv_heads || rows != tiles().q_tiles() || room < 0)
+    throw Error(ErrorCode::invalid_argument, kOperation,
+                "there is a list for each batch entry, KV head and tile of queries",
+                {index(), fmt::format("shape ({})", fmt::join(blocks.shape, ", ")),
+                 fmt::format("({}, {}, {}, room for the longest list)", problem.batch,
+                             problem.kv_heads, tiles().q_tiles()),
+                 ""});
+  Lists lists(tiles(), blocks, index());
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t tile = 0; tile < rows; ++tile) lists.check(b, h, tile);
+}
+
+void SelectedAttention::forward(const ForwardTensors& tensors, const SelectedBlocks& blocks,
+                                const RunOptions& run) const {
+  check_tensors(impl_->problem, tensors);
+  check(blocks);
+  impl_->kernel->forward(impl_->problem, impl_->tiles, tensors, blocks, run);
+}
+
+int64_t SelectedAttention::workspace_bytes(const SelectedBlocks& blocks,
+                                           const RunOptions& run) const {
+  return impl_->kernel->workspace_bytes(impl_->tiles, blocks, run);
+}
+const TileMap& SelectedAttention::tiles() const { return impl_->tiles; }
+const std::string& SelectedAttention::index() const { return impl_->kernel->index(); }
+const std::string& SelectedAttention::arithmetic() const { return impl_->kernel->arithmetic(); }
+
+}  // namespace verbatim

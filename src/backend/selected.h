@@ -1,0 +1,45 @@
+// What runs a forward over blocks of keys that lists name (verbatim/selected.h): a kernel for each
+// kind of device.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "verbatim/selected.h"
+
+namespace verbatim {
+
+inline constexpr int32_t kNoBlock = -1;  // behind the last entry of a list
+
+/// The run of a row of tiles that holds `tile`; null where no run does.
+const TileRun* find_run(std::span<const TileRun> row, int32_t tile);
+
+class SelectedKernel {
+ public:
+  virtual ~SelectedKernel() = default;
+  /// Throws Error(unsupported) naming what of a validated problem, or its mask, it is not made for.
+  virtual void check(const Problem& problem, const Mask& mask) const = 0;
+  virtual TileShape tile() const = 0;
+  /// What the program calls its index tensor.
+  virtual const std::string& index() const = 0;
+  virtual const std::string& arithmetic() const = 0;
+  /// Bytes that a call allocates at most.
+  virtual int64_t workspace_bytes(const TileMap& tiles, const SelectedBlocks& blocks,
+                                  const RunOptions& run) const = 0;
+  /// Of tensors and lists that were checked.
+  virtual void forward(const Problem& problem, const TileMap& tiles, const ForwardTensors& tensors,
+                       const SelectedBlocks& blocks, const RunOptions& run) const = 0;
+};
+
+/// TL code in the interpreter. Throws Error with the faults of a program that is refused at
+/// `level`.
+std::unique_ptr<SelectedKernel> make_tl_selected(const std::string& program, Level level);
+/// The library at `path` on CUDA device `index`. Throws Error(unsupported) when built without CUDA.
+std::unique_ptr<SelectedKernel> make_cuda_selected(int index, const std::string& path);
+/// What the program of the library at `path` calls its index tensor; none: it has none, or nothing
+/// of this build loads libraries. Throws Error(unsupported) when it is another version's.
+std::optional<std::string> index_of_library(const std::string& path);
+
+}  // namespace verbatim
