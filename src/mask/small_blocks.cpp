@@ -10,7 +10,7 @@
 namespace verbatim {
 namespace {
 
-constexpr int64_t kFewTiles = 8;  // a slice, in the mean
+constexpr double kFewTiles = 8;  // a slice, in the mean
 
 /// Whether `next`, of the next tile, is cut by the same slices as `run`.
 bool goes_on(const TileRun& run, const TileRun& next, std::span<const int32_t> slice_ids) {
@@ -104,13 +104,21 @@ bool in_rows(std::span<const Slice> slices) {
 }
 
 bool is_of_small_blocks(std::span<const Slice> slices, TileShape shape) {
-  int64_t tiles = 0;
+  double area = 0;
+  int64_t rows = 0, keys = 0;
   for (const Slice& s : slices) {
-    const int64_t rows = s.q_end - s.q_begin, keys = s.k_end - s.k_begin;
-    if (!is_rectangle(s) || rows <= 0 || keys <= 0) return false;
-    tiles += (rows / shape.q + 1) * (keys / shape.kv + 1);
+    const int64_t high = s.q_end - s.q_begin, wide = s.k_end - s.k_begin;
+    if (!is_rectangle(s) || high <= 0 || wide <= 0) return false;
+    area += static_cast<double>(high) * static_cast<double>(wide);
+    rows += high;
+    keys += wide;
   }
-  return tiles <= kFewTiles * std::ssize(slices) && in_rows(slices);
+  // The sum of (high / shape.q + 1) * (wide / shape.kv + 1).
+  const auto q = static_cast<double>(shape.q), kv = static_cast<double>(shape.kv);
+  const auto count = static_cast<double>(slices.size());
+  const double tiles =
+      area / q / kv + static_cast<double>(rows) / q + static_cast<double>(keys) / kv + count;
+  return tiles <= kFewTiles * count && in_rows(slices);
 }
 
 void list_rows(std::span<const Slice> slices, std::span<const int64_t> q_edges,
