@@ -21,7 +21,9 @@ struct Run {
   int32_t addend_every = 1;  // visits that share an addend before it steps: KV tiles are wider
 
   constexpr int32_t tile(int32_t i) const { return first + i * step; }
-  constexpr int32_t addend_of(int32_t i) const { return addend + i / addend_every * addend_step; }
+  constexpr int32_t addend_of(int32_t i) const {
+    return i < addend_every ? addend : addend + i / addend_every * addend_step;
+  }
   bool operator==(const Run&) const = default;
 };
 

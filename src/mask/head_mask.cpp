@@ -7,6 +7,7 @@
 
 #include "mask/lines.h"
 #include "mask/slice.h"
+#include "mask/small_blocks.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -26,16 +27,6 @@ void check_breaks(const std::vector<int64_t>& breaks, int64_t length, const char
             fmt::format("{} to {}", previous, length));
     previous = edge;
   }
-}
-
-/// Whether the slices come in rows of rectangles, top to bottom and left to right, as those of
-/// block-sparse masks do: these are disjoint, whatever bands cut them.
-bool in_rows(const std::vector<Slice>& slices) {
-  return std::ranges::adjacent_find(slices, [](const Slice& a, const Slice& b) {
-           const bool below = a.q_end <= b.q_begin;
-           const bool beside = a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
-           return !below && !beside;
-         }) == slices.end();
 }
 
 /// Sweeps the rows and keeps the slices of the current row ordered by their keys. Both ends of a

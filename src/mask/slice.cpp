@@ -35,7 +35,7 @@ Slice clip(const Slice& a, const Slice& b) {
           std::max(a.lo, b.lo),           std::min(a.hi, b.hi)};
 }
 
-std::optional<Slice> tighten(const Slice& slice) {
+std::optional<Slice> tighten_band(const Slice& slice) {
   Slice s = slice;
   if (s.lo > s.hi || s.q_begin >= s.q_end || s.k_begin >= s.k_end) return std::nullopt;
   s.q_begin = std::max(s.q_begin, s.k_begin - s.hi);

@@ -14,12 +14,19 @@ inline constexpr int64_t kMaxLength = int64_t{1} << 30;
 /// Most batch entries or heads.
 inline constexpr int64_t kMaxHeads = int64_t{1} << 24;
 
+/// Whether no band cuts the slice.
+inline bool is_rectangle(const Slice& s) { return s.lo == Slice::kNoLow && s.hi == Slice::kNoHigh; }
+
 /// The positions that both slices hold; may be empty.
 Slice clip(const Slice& a, const Slice& b);
 
 /// The same positions with the smallest rectangle around them (so no row and no column is empty)
 /// and with bands that cut nothing left open; nullopt when no position is visible.
-std::optional<Slice> tighten(const Slice& slice);
+std::optional<Slice> tighten_band(const Slice& slice);
+inline std::optional<Slice> tighten(const Slice& s) {
+  if (!is_rectangle(s)) return tighten_band(s);
+  return s.q_begin < s.q_end && s.k_begin < s.k_end ? std::optional(s) : std::nullopt;
+}
 
 /// Queries and keys exchanged.
 Slice transpose(const Slice& slice);

@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "mask/slice.h"
+#include "mask/small_blocks.h"
+#include "mask/tile_index.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -32,39 +34,13 @@ std::vector<int64_t> edges_of_parts(std::vector<int64_t> breaks,
   return breaks;
 }
 
-/// The tiles of an axis by position, in constant time.
-class TileIndex {
- public:
-  explicit TileIndex(std::span<const int64_t> edges) : edges_(edges) {
-    const int64_t tiles = std::max<int64_t>(std::ssize(edges) - 1, 1);
-    while ((tiles << shift_) < edges.back()) ++shift_;
-    int32_t tile = 0;
-    for (int64_t begin = 0; begin < edges.back(); begin += int64_t{1} << shift_) {
-      while (edges[tile + 1] <= begin) ++tile;
-      first_.push_back(tile);
-    }
-  }
-  /// The tile that holds the position; past the end: their number.
-  int32_t at(int64_t position) const {
-    if (position >= edges_.back()) return static_cast<int32_t>(edges_.size()) - 1;
-    int32_t tile = first_[position >> shift_];
-    while (edges_[tile + 1] <= position) ++tile;
-    return tile;
-  }
-
- private:
-  std::span<const int64_t> edges_;
-  int shift_ = 0;
-  std::vector<int32_t> first_;  // tile that holds each multiple of 2^shift_: as many as tiles
-};
-
 /// What one slice does to the tiles of one column. A convex slice touches an interval of them, and
 /// in an interval inside that one it is solid: it holds all rows of the tile at `width` keys.
 struct Piece {
   int32_t first, last;              // tiles touched
   int32_t solid_first, solid_last;  // empty: solid_first == solid_last == last
   int32_t id;
-  int64_t width;
+  int32_t width;  // keys
 
   bool solid(int32_t tile) const { return solid_first <= tile && tile < solid_last; }
   /// First tile after `tile` at which the piece changes.
@@ -108,32 +84,30 @@ class RunBuilder {
   /// Fills `pieces_` column by column, in each in the order of slices: where those of a column are.
   std::vector<int32_t> list_pieces() {
     const TileIndex columns(kv_edges_);
-    struct Touch {
-      Slice slice;
-      int32_t id, first, last;  // columns [first, last]
+    const auto for_each_touch = [&](auto&& f) {
+      for (int32_t id = 0; id < std::ssize(slices_); ++id) {
+        const auto s = tighten(slice(id));
+        if (!s) continue;
+        const int32_t last = columns.at(s->k_end - 1);
+        for (int32_t column = columns.at(s->k_begin); column <= last; ++column) f(column, id, *s);
+      }
     };
-    std::vector<Touch> touches;
-    touches.reserve(slices_.size());
     std::vector<int32_t> begin(kv_edges_.size());
-    for (int32_t id = 0; id < std::ssize(slices_); ++id) {
-      const auto s = tighten(slice(id));
-      if (!s) continue;
-      touches.push_back({*s, id, columns.at(s->k_begin), columns.at(s->k_end - 1)});
-      for (int32_t column = touches.back().first; column <= touches.back().last; ++column)
-        ++begin[column];
-    }
+    for_each_touch([&](int32_t column, int32_t, const Slice&) { ++begin[column]; });
     std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), 0);
     pieces_.resize(begin.back());
-    for (const auto& [s, id, first, last] : touches)
-      for (int32_t column = first; column <= last; ++column)
-        pieces_[begin[column]++] = piece_of(id, s, kv_edges_[column], kv_edges_[column + 1]);
+    for_each_touch([&](int32_t column, int32_t id, const Slice& s) {
+      pieces_[begin[column]++] = piece_of(id, s, kv_edges_[column], kv_edges_[column + 1]);
+    });
     std::shift_right(begin.begin(), begin.end(), 1);  // each has become the next one's
     begin.front() = 0;
     return begin;
   }
 
+  static int32_t count(int64_t begin, int64_t end) { return static_cast<int32_t>(end - begin); }
+
   /// As below, where all rows see the same `width` keys.
-  Piece piece_of_rectangle(int32_t id, const Slice& s, int64_t width) const {
+  Piece piece_of_rectangle(int32_t id, const Slice& s, int32_t width) const {
     const int32_t first = q_tiles_.at(s.q_begin), last = q_tiles_.at(s.q_end - 1) + 1;
     const int32_t solid_first = first + (q_edges_[first] < s.q_begin);
     const int32_t solid_last = last - (q_edges_[last] > s.q_end);
@@ -143,14 +117,14 @@ class RunBuilder {
 
   /// Of a tightened slice that touches the column; its band may leave nothing there.
   Piece piece_of(int32_t id, const Slice& whole, int64_t k_begin, int64_t k_end) const {
-    if (whole.lo == Slice::kNoLow && whole.hi == Slice::kNoHigh)
-      return piece_of_rectangle(id, whole,
-                                std::min(whole.k_end, k_end) - std::max(whole.k_begin, k_begin));
+    if (is_rectangle(whole))
+      return piece_of_rectangle(
+          id, whole, count(std::max(whole.k_begin, k_begin), std::min(whole.k_end, k_end)));
     const auto tight = tighten(clip(whole, {whole.q_begin, whole.q_end, k_begin, k_end}));
     if (!tight) return {0, 0, 0, 0, id, 0};
     const Slice& s = *tight;
     const int32_t last = q_tiles_.at(s.q_end - 1) + 1;
-    Piece piece{q_tiles_.at(s.q_begin), last, last, last, id, s.k_end - s.k_begin};
+    Piece piece{q_tiles_.at(s.q_begin), last, last, last, id, count(s.k_begin, s.k_end)};
     const int64_t solid_begin = std::max(s.q_begin, s.k_end - 1 - s.hi);
     const int64_t solid_end = std::min(s.q_end, s.k_begin - s.lo + 1);
     if (solid_begin < solid_end) {
@@ -304,6 +278,11 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequenc
   slice_ids.resize(slices.size());
   std::iota(slice_ids.begin(), slice_ids.end(), 0);
 
+  if (is_of_small_blocks(slices, shape)) {
+    list_rows(slices, q_edges, kv_edges, slice_ids, row_begin, rows);
+    list_columns(row_begin, rows, slice_ids, kv_edges.size() - 1, column_begin, columns);
+    return;
+  }
   using Of = RunBuilder::Of;
   RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::columns).build(column_begin, columns);
   RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::rows).build(row_begin, rows);

@@ -57,8 +57,9 @@ void check_ranges(const Subject& subject) {
   size_t k = 0;
   const auto check_run = [&](const Run& run) {
     const int64_t last = run.first + (int64_t{run.count} - 1) * run.step;
-    const int64_t steps = (int64_t{run.count} - 1) / std::max(run.addend_every, 1);
-    const int64_t last_addend = run.addend + steps * run.addend_step;
+    int64_t last_addend = run.addend;
+    if (run.addend_step != 0)
+      last_addend += (int64_t{run.count} - 1) / std::max(run.addend_every, 1) * run.addend_step;
     require(run.count > 0 && run.step != 0 && run.addend_every > 0 && 0 <= run.first &&
                 run.first < subject.streamed_tiles() && 0 <= last &&
                 last < subject.streamed_tiles() && 0 <= run.addend && 0 <= last_addend &&
@@ -135,7 +136,9 @@ std::vector<Visited> sorted_visits(const Trail& trail) {
   size_t runs = 0;
   for (const Step& step : trail.steps) runs += step.runs.size();
   visits.reserve(runs);
-  for (const Step& step : trail.steps) {
+  std::vector<Step> steps = trail.steps;
+  std::ranges::stable_sort(steps, {}, &Step::kept);
+  for (const Step& step : steps) {
     const size_t begin = visits.size();
     for (const Run& run : step.runs) {
       const auto add = [&](int32_t first, int32_t last) {

@@ -70,8 +70,7 @@ void RowCounters::remove(int32_t begin) {
   if ((begins_[word] &= ~bit(begin)) == 0) words_[word / 64] &= ~bit(word);
 }
 
-// Where the stair that holds `row` begins.
-int32_t RowCounters::begin_of(int32_t row) const {
+int32_t RowCounters::begin_before(int32_t row) const {
   int32_t word = row / 64;
   if (const int32_t i = highest(begins_[word], row % 64); i >= 0) return word * 64 + i;
   // A stair begins at row 0, so some word before has a bit.

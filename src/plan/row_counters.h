@@ -34,7 +34,11 @@ class RowCounters {
   Stair& at(int32_t begin) { return stairs_[begin]; }
   void put(const Stair& stair);
   void remove(int32_t begin);
-  int32_t begin_of(int32_t row) const;
+  /// Where the stair that holds `row` begins: on irregular masks mostly there.
+  int32_t begin_of(int32_t row) const {
+    return begins_[row / 64] >> (row % 64) & 1 ? row : begin_before(row);
+  }
+  int32_t begin_before(int32_t row) const;
   void split(int32_t row);
   void join(int32_t first, int32_t last);
 

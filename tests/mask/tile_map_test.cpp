@@ -114,6 +114,21 @@ TEST(TileMap, EqualsBruteForceOnRandomMasks) {
   }
 }
 
+TEST(TileMap, EqualsBruteForceOnRandomBlocks) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    Rng rng(seed);
+    const auto size = [&](int64_t least, int64_t most) { return test::uniform(rng, least, most); };
+    const double density = static_cast<double>(size(0, 10)) / 10;
+    const int64_t q_len = size(1, 60), kv_len = size(1, 60);
+    const int64_t block_q = size(1, 16), block_k = size(1, 16);
+    const TileShape shape{size(1, 20), size(1, 20)};
+    const Mask mask =
+        masks::uniform_block_sparse(q_len, kv_len, block_q, block_k, density, seed, 2);
+    for (const HeadMask& head : mask.variants()) expect_exact(head, shape);
+    ASSERT_FALSE(HasFatalFailure() || HasNonfatalFailure()) << "seed " << seed;
+  }
+}
+
 TEST(TileMap, CausalHasTwoRunsPerColumn) {
   const TileMap map(masks::causal(256, 256).head(0, 0), {64, 128});
   EXPECT_EQ(map.count(), 6);

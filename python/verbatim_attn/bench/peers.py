@@ -231,7 +231,7 @@ class FlashInferSparse(Provider):
     name = "flashinfer:sparse"
     has_backward = False
     heads_first = True
-    WORKSPACE = 2**27  # bytes, as its documentation advises
+    WORKSPACE, INT_WORKSPACE = 2**27, 2**23  # bytes: as its documentation advises, and its own
 
     def available(self) -> str | None:
         return missing("torch") or missing("flashinfer.sparse")
@@ -252,6 +252,12 @@ class FlashInferSparse(Provider):
         shown, *sizes = (torch.from_numpy(x).to(device) for x in blocks)
         workspace = torch.empty(self.WORKSPACE, dtype=torch.uint8, device=device)
         wrapper = VariableBlockSparseAttentionWrapper(workspace)
+        # Its plan names every key of every block: its own buffer holds 2^27 of them.
+        listed = int((shown.sum(1) * sizes[1]).sum()) + 1
+        wrapper.reset_workspace_buffer(
+            workspace, torch.empty(self.INT_WORKSPACE, dtype=torch.uint8, device=device),
+            vector_sparse_indices_buffer=torch.empty(listed, dtype=torch.int32, device=device),
+        )  # fmt: skip
         wrapper.plan(
             shown, *(x.int().repeat(p.kv_heads, 1) for x in sizes),
             p.q_heads, p.kv_heads, p.head_dim,

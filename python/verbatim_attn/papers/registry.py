@@ -129,6 +129,8 @@ MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_at
 SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
 _MASKED = (*_FLEX, ("verbatim", "cudnn:flex"), ("verbatim", "flash_attn_3"))
+_LENGTHS = (*_MASKED, ("verbatim", "torch:flash"), ("verbatim", "torch:varlen"))
+_MEMORY = (*_FLEX, ("verbatim", "torch:varlen"), ("verbatim", "torch:math"))
 _SPARSE = (
     *_FLEX,
     *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")),
@@ -199,7 +201,7 @@ def _masked(number: int, masks: str) -> Entry:
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s --heads {heads}", MASKED)
               for name in names for heads in ("64:8", "64:64")),
-        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _MASKED,
+        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _LENGTHS,
     )  # fmt: skip
 
 
@@ -209,7 +211,7 @@ def _memory(number: int, title: str, masks: tuple[str, ...]) -> Entry:
         "kernels hold alike forward and differ backward; naive ends early",
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s", MASKED + ",torch:math") for name in masks),
-        LENGTHS, _where(set="longca", mask=masks), "lines", _FLEX, "memory backward",
+        LENGTHS, _where(set="longca", mask=masks), "lines", _MEMORY, "memory backward",
     )  # fmt: skip
 
 

@@ -46,10 +46,21 @@ constexpr std::array kInfos{
               Pass::forward, Level::invariant},
 };
 
+/// What `auto` goes by in one sequence. Its tiles without padding are copied where there is some.
+std::string auto_name(Pass pass, const TileMap& tiles, int32_t group, int64_t visits) {
+  const Sequence& s = tiles.sequences.front();
+  const bool whole =
+      s.core == Interval{0, tiles.q_edges.back()} && s.k == Interval{0, tiles.kv_edges.back()};
+  const auto name_of = [&](const TileMap& core) {
+    return contract::auto_order(pass, core, group, visits);
+  };
+  return whole ? name_of(tiles) : name_of(tiles.core());
+}
+
 /// The chains that `auto` would run in order; a plan of level not_guaranteed takes no turns. `auto`
 /// says whether to split the group.
 HeadOrder unordered(const order::Tiles& tiles, int32_t group, order::Parts) {
-  const std::string name = contract::auto_order(Pass::backward, tiles->core(), group);
+  const std::string name = auto_name(Pass::backward, *tiles, group, 0);
   return *make_order(Pass::backward, name, tiles, group);
 }
 
@@ -148,9 +159,8 @@ std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             int64_t visits) {
   return std::make_shared<const HeadOrder>(
       order::per_sequence(tiles, [&](const order::Tiles& part) {
-        const std::string own = name == "auto"
-                                    ? contract::auto_order(pass, part->core(), group, visits)
-                                    : std::string(name);
+        const std::string own =
+            name == "auto" ? auto_name(pass, *part, group, visits) : std::string(name);
         const OrderInfo& info = order::find(pass, own);
         const size_t index = &info - kInfos.data();
         const bool is_padding = part->columns.empty();  // whose zeros need no second chain
