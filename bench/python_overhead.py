@@ -214,12 +214,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20000, help="of each row in a run")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="of PyTorch's rows: cpu or cuda")
+    parser.add_argument("--commit", default="", help="recorded: what was built")
     parser.add_argument("--json", metavar="FILE", help="writes every run's microseconds")
     args = parser.parse_args()
     gc.disable()
     found: dict[str, Any] = {
         "schema": "verbatim.python_overhead.v1", "environment": environment.describe(None),
-        "shape": SHAPE, "calls": args.calls, "results": [],
+        "commit": args.commit, "shape": SHAPE, "calls": args.calls, "results": [],
     }  # fmt: skip
     if args.device == "cpu":
         found["results"] += measure("NumPy", numpy_rows(), lambda _row: None, args)
