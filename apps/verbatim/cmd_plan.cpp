@@ -193,50 +193,48 @@ int PlanCommand::run() const {
 
 }  // namespace
 
-void add_plan(CLI::App& root, Action& action) {
+void add_plan(Command root, Action& action) {
   auto command = std::make_shared<PlanCommand>();
-  CLI::App* sub =
+  const Command sub =
       root.add_subcommand("plan", "Plan and predict: orders side by side, Gantt charts");
-  sub->footer(
+  sub.footer(
       "Example: verbatim plan --mask causal --seqlen 8192 --q-heads 16 --head-dim 128 --order all\n"
       "An order fixes the bits, a placement only the time. --order all puts every order that "
       "keeps\n"
       "the level side by side; files then show the fastest. 'co-resident' is the number of "
       "workers\n"
       "that must run at once so that no wait can last forever.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub, "h200");
-  command->world.add_to(*sub, false);
-  sub->add_option("--pass", command->pass, "Pass to plan: forward or backward")
-      ->group("Plan")
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option(
-         "--measured", command->measured,
-         "A result of run --world with the same problem and dealing: its times of launches "
-         "in place of predicted ones")
-      ->group("World")
-      ->type_name("JSON")
-      ->needs("--world");
-  sub->add_option("--gantt", command->gantt,
-                  "Write the simulated plan as a chart, with --world what each rank does")
-      ->group("Output")
-      ->type_name("SVG")
-      ->check(why_not_writable);
-  sub->add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
-      ->group("Output")
-      ->type_name("JSON")
-      ->check(why_not_writable);
-  sub->add_option(
-         "--dump", command->dump,
-         "Write the plan itself: runs, chains, tasks; with --world also the steps of every "
-         "rank")
-      ->group("Output")
-      ->type_name("JSON")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub, "h200");
+  command->world.add_to(sub, false);
+  sub.add_option("--pass", command->pass, "Pass to plan: forward or backward")
+      .group("Plan")
+      .type_name("NAME")
+      .capture_default_str();
+  sub.add_option("--measured", command->measured,
+                 "A result of run --world with the same problem and dealing: its times of launches "
+                 "in place of predicted ones")
+      .group("World")
+      .type_name("JSON")
+      .needs(sub.option("--world"));
+  sub.add_option("--gantt", command->gantt,
+                 "Write the simulated plan as a chart, with --world what each rank does")
+      .group("Output")
+      .type_name("SVG")
+      .check(why_not_writable);
+  sub.add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
+      .group("Output")
+      .type_name("JSON")
+      .check(why_not_writable);
+  sub.add_option("--dump", command->dump,
+                 "Write the plan itself: runs, chains, tasks; with --world also the steps of every "
+                 "rank")
+      .group("Output")
+      .type_name("JSON")
+      .check(why_not_writable);
+  command->output.add_to(sub, true);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app
