@@ -55,15 +55,16 @@ def c_calls(plan: va.Plan, dout: Any, q: Any, k: Any, v: Any) -> dict[str, Calla
     _kept.extend([q, k, v, dout, o, lse, again, rows, gradients])
     arrays = arrays_of(q)
 
-    def packed(struct: Any, tensors: tuple[Any, ...], rows: int) -> bytes:
-        """With the LSE, which has no layout, at position `rows`."""
+    def packed(tensors: tuple[Any, ...], rows: int) -> list[Any]:
+        """Addresses and layouts; the LSE, at position `rows`, has none."""
         fields = []
         for at, x in enumerate(tensors):
             fields += [arrays.address(x), b"" if at == rows else arrays.layout("x", arrays.key(x))]
-        return struct.pack(*fields)
+        return fields
 
-    forward = packed(_library.FORWARD, (q, k, v, again, rows), 4)
-    backward = packed(_library.BACKWARD, (q, k, v, o, dout, lse, *gradients), 5)
+    no_scales = 3 * [0, b""]
+    forward = _library.FORWARD.pack(*packed((q, k, v, again, rows), 4), *no_scales)
+    backward = _library.BACKWARD.pack(*packed((q, k, v, o, dout, lse, *gradients), 5))
     run = _library.RUN.pack(arrays.stream(), 1, 0, 0, 0, 0, 0)
     handle = plan._handle.pointer
     return {
@@ -214,12 +215,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20000, help="of each row in a run")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="of PyTorch's rows: cpu or cuda")
+    parser.add_argument("--commit", default="", help="recorded: what was built")
     parser.add_argument("--json", metavar="FILE", help="writes every run's microseconds")
     args = parser.parse_args()
     gc.disable()
     found: dict[str, Any] = {
         "schema": "verbatim.python_overhead.v1", "environment": environment.describe(None),
-        "shape": SHAPE, "calls": args.calls, "results": [],
+        "commit": args.commit, "shape": SHAPE, "calls": args.calls, "results": [],
     }  # fmt: skip
     if args.device == "cpu":
         found["results"] += measure("NumPy", numpy_rows(), lambda _row: None, args)

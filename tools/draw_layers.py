@@ -1,5 +1,12 @@
 #!/usr/bin/env python3
-"""Draws docs/layers.svg, the table of check_layers.py as a picture: python3 tools/draw_layers.py."""
+"""Draws docs/layers.svg, the table of check_layers.py as a picture: python3 tools/draw_layers.py.
+
+`python3 tools/draw_layers.py CHECKOUT FILE` draws what another tree includes on the same places, in
+red what the table forbids today.
+"""
+
+import pathlib
+import sys
 
 import check_layers
 from draw_docs import ROOT, Svg
@@ -26,6 +33,7 @@ BOXES = {
 }
 WIDTH, HEIGHT, ACROSS, DOWN = 116, 46, 122, 78
 LEFT, TOP = 10, 12
+RED = "#d9483b"
 
 
 def folder_of(row):
@@ -36,15 +44,29 @@ def folder_of(row):
     return "c_api" if row == "c_dist" else row
 
 
-def arrows():
-    """What each folder includes, less what it reaches through another that it includes."""
+def allowed():
+    """What each folder may include; those above come first, as in the table."""
     direct = {}
     for row, allowed in check_layers.SOURCES.items():
         own = direct.setdefault(folder_of(row), set())
         own.update(folder_of(other) for other in allowed)
         own.discard(folder_of(row))
+    return direct
+
+
+def included(root):
+    """What each folder of a tree includes, in the order of the table."""
+    found = {folder: set() for folder in allowed()}
+    for _file, own, _other_file, other in check_layers.sources(root):
+        start, end = (folder_of(check_layers.row_of(check_layers.SOURCES, x)) for x in (own, other))
+        found[start] |= {end} - {start}
+    return {folder: below for folder, below in found.items() if below or folder == "core"}
+
+
+def shortest(direct):
+    """`direct` less what a folder reaches through another that it includes."""
     reached = {}
-    for folder, below in direct.items():  # those above come first in the table
+    for folder, below in direct.items():
         reached[folder] = set(below).union(*(reached[other] for other in below))
     return {
         folder: {one for one in below if not any(one in reached[other] for other in below)}
@@ -57,7 +79,12 @@ def corner(folder):
     return LEFT + column * ACROSS, TOP + (8 - row) * DOWN
 
 
-def draw_arrow(svg, start, end):
+def arrows():
+    """What each folder includes, less what it reaches through another that it includes."""
+    return shortest(allowed())
+
+
+def draw_arrow(svg, start, end, colour=""):
     (x, y), (to_x, to_y) = corner(start), corner(end)
     to_x += WIDTH / 2
     if BOXES[start][1] - BOXES[end][1] > 2:  # past the boxes between, beside them
@@ -65,18 +92,20 @@ def draw_arrow(svg, start, end):
         way = f"M{side:g} {y + HEIGHT / 2:g}H{to_x:g}V{to_y - 6:g}"
     else:
         way = f"M{x + WIDTH / 2:g} {y + HEIGHT:g}L{to_x:g} {to_y - 6:g}"
-    svg.path(way, "mark", "stroke-width:1.2")
-    svg.path(f"M{to_x - 4:g} {to_y - 7:g}h8l-4 7z", "word")
+    svg.path(way, "mark", f"stroke-width:1.2{colour and ';stroke:' + colour}")
+    svg.path(f"M{to_x - 4:g} {to_y - 7:g}h8l-4 7z", "word", colour and f"fill:{colour}")
 
 
-def draw():
-    if folders := set(arrows()) ^ set(BOXES):
-        raise SystemExit(f"draw_layers.py and check_layers.py differ in {sorted(folders)}")
+def draw(lines, forbidden):
+    """A picture of `lines` and, in red, `forbidden`: both map folders to those that they include."""
     svg = Svg(1028, TOP + 8 * DOWN + HEIGHT + 12, "Which folder includes which")
-    for start, below in arrows().items():
-        for end in sorted(below):
-            draw_arrow(svg, start, end)
-    for folder, (_, _, what) in BOXES.items():
+    for colour, kind in (("", lines), (RED, forbidden)):
+        for start, below in kind.items():
+            for end in sorted(below):
+                draw_arrow(svg, start, end, colour)
+    for folder in BOXES:
+        if folder not in lines:
+            continue
         x, y = corner(folder)
         svg.rect(x, y, WIDTH, HEIGHT, "empty")
         svg.text(
@@ -86,9 +115,24 @@ def draw():
             "word small" if len(folder) < 15 else "word tiny",
             "middle",
         )
-        svg.text(x + WIDTH / 2, y + 36, what, "tiny", "middle")
+        svg.text(x + WIDTH / 2, y + 36, BOXES[folder][2], "tiny", "middle")
     return svg.document()
 
 
+def draw_table():
+    if folders := set(arrows()) ^ set(BOXES):
+        raise SystemExit(f"draw_layers.py and check_layers.py differ in {sorted(folders)}")
+    return draw(arrows(), {})
+
+
+def draw_tree(root):
+    found, may = included(root), allowed()
+    kept = {folder: below & may[folder] for folder, below in found.items()}
+    return draw(shortest(kept), {folder: below - may[folder] for folder, below in found.items()})
+
+
 if __name__ == "__main__":
-    (ROOT / "docs" / "layers.svg").write_text(draw())
+    if len(sys.argv) == 3:
+        pathlib.Path(sys.argv[2]).write_text(draw_tree(pathlib.Path(sys.argv[1])))
+    else:
+        (ROOT / "docs" / "layers.svg").write_text(draw_table())

@@ -230,22 +230,35 @@ def training(name):
 
 
 def audits(name):
-    rows = []
+    """A row a target: some were audited in several parts, each with certificates of its checks."""
+    targets = {}
     for line in (RESULTS / name).read_text().splitlines():
         found = json.loads(line)
         asked = found["environment"]["settings"].get("deterministic_debug_mode")
-        differs = [
-            f"`{c['check']}`: {c['difference']['tensor']}, {c['differing']} of {c['runs']} runs"
-            for c in found["checks"]
-            if c["status"] == "differs"
-        ]
+        target = found["target"] + (", deterministic" if asked else "")
+        targets.setdefault((target, found.get("commit", "-")), []).append(found)
+    rows = []
+    for (target, commit), parts in targets.items():
+        checks = {c["check"]: c for found in parts for c in found["checks"]}.values()
+
+        def verdict(name, parts=parts):
+            said = {found["verdicts"].get(name, "not checked") for found in parts}
+            return next(v for v in ("no", "yes", "not checked") if v in said)
+
         row = {
-            "target": found["target"] + (", deterministic" if asked else ""),
-            "repeats": str(found["problem"]["repeats"]),
-            "repeatable": found["verdicts"]["repeatable"],
-            "batch-invariant": found["verdicts"]["batch_invariant"],
-            "packing-invariant": found["verdicts"]["packing_invariant"],
-            "what differs": "; ".join(differs) or "-",
+            "target": target,
+            "commit": commit,
+            "repeats": str(min(found["problem"]["repeats"] for found in parts)),
+            "repeatable": verdict("repeatable"),
+            "batch-invariant": verdict("batch_invariant"),
+            "packing-invariant": verdict("packing_invariant"),
+            "isolated": verdict("isolated"),
+            "what differs": "; ".join(
+                f"`{c['check']}`: {c['difference']['tensor']}, {c['differing']} of {c['runs']} runs"
+                for c in checks
+                if c["status"] == "differs"
+            )
+            or "-",
         }
         rows.append(row)
     return [f"`bench/results/{name}`, the certificates:", table(rows)]
@@ -329,8 +342,9 @@ PAGES = {
     "audit": (
         "What does the auditor find?",
         "H200, PyTorch 2.11 (CUDA 13.0, cuDNN 9.19), bf16, causal, batch 2, 8 heads of 128, 2,048"
-        " tokens, documents of 877, 585 and 586, all audits side by side on one GPU. `neighbours`"
-        " and `padding` were not asked of them. What it means: [audit.md](../audit.md).",
+        " tokens, documents of 877, 585 and 586, audits side by side on one GPU. Rows without a commit are"
+        " of November 21, ahead of the checks `neighbours` and `padding`. cudnn:flex is of"
+        " nvidia-cudnn-frontend 1.32.0, audited in parts. What it means: [audit.md](../audit.md).",
         lambda: audits("h200_audits.jsonl"),
     ),
 }

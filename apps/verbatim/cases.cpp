@@ -42,15 +42,15 @@ std::vector<Case> cases_of(const std::string& sets) {
   return all;
 }
 
-void add_case_options(CLI::App& command, std::string& sets, std::string& match) {
+void add_case_options(Command command, std::string& sets, std::string& match) {
   command
       .add_option("--set", sets,
                   fmt::format("Instead of one problem: of {}", fmt::join(bench::set_names(), ", ")))
-      ->group("Cases")
-      ->type_name("A,B,...");
+      .group("Cases")
+      .type_name("A,B,...");
   command.add_option("--match", match, "Of the set, names that match a regular expression")
-      ->group("Cases")
-      ->type_name("REGEX");
+      .group("Cases")
+      .type_name("REGEX");
 }
 
 std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,
@@ -73,28 +73,13 @@ std::vector<Case> chosen_cases(const std::string& sets, const std::string& match
   return chosen;
 }
 
-std::string words_of(const CLI::App& command, const std::vector<std::string>& groups) {
-  std::string words;
-  for (const CLI::Option* option : command.get_options()) {
-    const bool wanted = std::ranges::find(groups, option->get_group()) != groups.end();
-    if (!wanted || option->count() == 0) continue;
-    words += (words.empty() ? "" : " ") + option->get_name();
-    if (option->get_items_expected_max() > 0) words += " " + option->as<std::string>();
-  }
-  return words;
-}
-
 CaseProblem parse_case(const std::string& words) {
-  CLI::App app;
   ProblemOptions problem;
   MaskOptions mask;
-  problem.add_to(app);
-  mask.add_to(app);
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    fail(error.what(), {"problem", words, "options of a problem and its mask", ""});
-  }
+  parse_words(words, [&](Command command) {
+    problem.add_to(command);
+    mask.add_to(command);
+  });
   const Problem sizes = make_problem(problem, mask);
   return {sizes, mask.make(sizes)};
 }

@@ -14,7 +14,7 @@ struct Case {
 };
 
 /// --set and --match.
-void add_case_options(CLI::App& command, std::string& sets, std::string& match);
+void add_case_options(Command command, std::string& sets, std::string& match);
 /// `given` without sets, else their cases whose names match. Throws Error when there is none, or
 /// when `given` says something beside a set.
 std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,
@@ -22,9 +22,6 @@ std::vector<Case> chosen_cases(const std::string& sets, const std::string& match
 /// The problems of sets of bench/workloads.json, whose names commas separate. Throws Error naming
 /// the nearest set.
 std::vector<Case> cases_of(const std::string& sets);
-
-/// The options of `command` that were given and belong to one of `groups`, as they would be typed.
-std::string words_of(const CLI::App& command, const std::vector<std::string>& groups);
 
 /// The problem and mask that `words` mean; throws Error when they are none.
 struct CaseProblem {

@@ -392,10 +392,11 @@ int BenchCommand::run(dist::Processes* processes) const {
 
 }  // namespace
 
-void add_bench(CLI::App& root, Action& action) {
+void add_bench(Command root, Action& action) {
   auto command = std::make_shared<BenchCommand>();
-  CLI::App* sub = root.add_subcommand("bench", "Time both passes beside what the device can do");
-  sub->footer(
+  const Command sub =
+      root.add_subcommand("bench", "Time both passes beside what the device can do");
+  sub.footer(
       "Example: verbatim bench --mask causal --seqlen 256 --dtype bf16 --repeats 2\n"
       "On a GPU: verbatim bench --device cuda --set dense --json dense.json --markdown dense.md\n"
       "Nothing is timed before samples agree with the reference. Repeats, on outputs filled with\n"
@@ -413,38 +414,37 @@ void add_bench(CLI::App& root, Action& action) {
       "Beside cuDNN: verbatim bench --device cuda --set dense --providers\n"
       "verbatim,cudnn,cudnn:deterministic, where the build found cudnn-frontend's and cuDNN's\n"
       "headers. libcudnn.so.9 ($VERBATIM_CUDNN) and libcudart are loaded when it runs.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub);
-  command->world.add_to(*sub, true);
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub);
+  command->world.add_to(sub, true);
   const auto add = [&](const char* group, const char* option, auto& value, const char* help,
                        const char* type) {
-    return sub->add_option(option, value, help)->group(group)->type_name(type);
+    return sub.add_option(option, value, help).group(group).type_name(type);
   };
-  add_case_options(*sub, command->set, command->match);
+  add_case_options(sub, command->set, command->match);
   const char* group = "Bench";
-  add(group, "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
-  command->kernels.add_to(*sub, group);
+  add(group, "--device", command->device, "cpu, cuda or cuda:N", "NAME").capture_default_str();
+  command->kernels.add_to(sub, group);
   add(group, "--providers", command->providers,
       "Whose attention: of verbatim, cudnn, cudnn:deterministic", "A,B,...")
-      ->capture_default_str();
-  add(group, "--protocol", command->protocol, "rested or sustained", "NAME")->capture_default_str();
+      .capture_default_str();
+  add(group, "--protocol", command->protocol, "rested or sustained", "NAME").capture_default_str();
   add(group, "--repeats", command->repeats, "Runs whose bits are compared before timing", "N")
-      ->capture_default_str();
+      .capture_default_str();
   add(group, "--check", command->check, "Against the reference: sampled or none", "NAME")
-      ->capture_default_str();
-  add(group, "--threads", command->threads, "CPU threads; 0: all cores", "N")
-      ->capture_default_str();
+      .capture_default_str();
+  add(group, "--threads", command->threads, "CPU threads; 0: all cores", "N").capture_default_str();
   add("Output", "--commit", command->commit, "Recorded in the result: what was built", "TEXT");
-  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE")->check(why_not_writable);
+  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE").check(why_not_writable);
   add("Output", "--markdown", command->markdown, "Write the table as Markdown", "FILE")
-      ->check(why_not_writable);
-  sub->add_flag("--repro", command->repro, "Print the line that runs each row alone")
-      ->group("Output");
-  command->output.add_to(*sub, false);
-  sub->callback([command, sub, &action] {
-    command->given = words_of(*sub, {"Problem", "Mask"});
-    const std::string settings = words_of(*sub, {"Plan", "World", "Bench"});
+      .check(why_not_writable);
+  sub.add_flag("--repro", command->repro, "Print the line that runs each row alone")
+      .group("Output");
+  command->output.add_to(sub, false);
+  sub.callback([command, sub, &action] {
+    command->given = sub.words_of({"Problem", "Mask"});
+    const std::string settings = sub.words_of({"Plan", "World", "Bench"});
     command->settings = settings.empty() ? "" : " " + settings;
     action = action_in_world(command);
   });

@@ -60,29 +60,30 @@ int CalibrateCommand::run() const {
 
 }  // namespace
 
-void add_calibrate(CLI::App& root, Action& action) {
+void add_calibrate(Command root, Action& action) {
   auto command = std::make_shared<CalibrateCommand>();
-  CLI::App* sub = root.add_subcommand("calibrate", "Measure the machine that plans are made for");
-  sub->footer(
+  const Command sub =
+      root.add_subcommand("calibrate", "Measure the machine that plans are made for");
+  sub.footer(
       "Example: verbatim calibrate --head-dim 32 --machine machine.json\n"
       "The file is read by --machine @machine.json of other commands: it decides placements and\n"
       "predictions, never bits. One file speaks of one head dim and dtype. Times come from the\n"
       "kernels themselves; on a Hopper GPU, kernels of its own measure how tiles of dQ and flags\n"
       "travel. What cannot be seen from outside keeps the value of the base.");
   const auto add = [&](const char* option, auto& value, const char* help, const char* type) {
-    return sub->add_option(option, value, help)->type_name(type);
+    return sub.add_option(option, value, help).type_name(type);
   };
-  add("--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
-  add("--head-dim", command->head_dim, "Of Q, K and V", "N")->capture_default_str();
-  add("--dtype", command->dtype, "f32, bf16 or f16", "NAME")->capture_default_str();
+  add("--device", command->device, "cpu, cuda or cuda:N", "NAME").capture_default_str();
+  add("--head-dim", command->head_dim, "Of Q, K and V", "N").capture_default_str();
+  add("--dtype", command->dtype, "f32, bf16 or f16", "NAME").capture_default_str();
   add("--base", command->base, "Machine for what is not measured (default: by device)", "NAME");
   add("--name", command->name, "Of the machine (default: device, head dim, dtype)", "TEXT");
-  sub->add_option("--machine", command->machine, "Write the machine file")
-      ->group("Output")
-      ->type_name("FILE")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, false);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  sub.add_option("--machine", command->machine, "Write the machine file")
+      .group("Output")
+      .type_name("FILE")
+      .check(why_not_writable);
+  command->output.add_to(sub, false);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app

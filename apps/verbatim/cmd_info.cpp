@@ -121,13 +121,13 @@ int InfoCommand::run() const {
 
 }  // namespace
 
-void add_info(CLI::App& root, Action& action) {
+void add_info(Command root, Action& action) {
   auto command = std::make_shared<InfoCommand>();
-  CLI::App* sub =
+  const Command sub =
       root.add_subcommand("info", "What is here: devices, support table, orders, masks");
-  sub->footer("Example: verbatim info");
-  command->output.add_to(*sub, false);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  sub.footer("Example: verbatim info");
+  command->output.add_to(sub, false);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app

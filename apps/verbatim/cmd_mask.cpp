@@ -118,55 +118,56 @@ int MaskCommand::run() const {
 
 }  // namespace
 
-void add_mask(CLI::App& root, Action& action) {
+void add_mask(Command root, Action& action) {
   auto command = std::make_shared<MaskCommand>();
-  CLI::App* sub = root.add_subcommand("mask", "Show a mask: area, density, tile classes, picture");
-  sub->footer(
+  const Command sub =
+      root.add_subcommand("mask", "Show a mask: area, density, tile classes, picture");
+  sub.footer(
       "Example: verbatim mask --mask causal_document --doc-lengths 300,500,224\n"
       "A tile is full (nothing to mask), partial (cut by the mask's edge) or empty (skipped).\n"
       "--to prints other libraries' forms: mask_mod is a Python function for FlexAttention,\n"
       "cu_seqlens the cumulative lengths of variable-length kernels, columns FlashMask's "
       "intervals,\n"
       "dense rows of 0 and 1, json what --mask @file.json reads.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
   const char* group = "Picture";
-  sub->add_option("--tile-q", command->tile_q, "Queries per tile (default: by head dim)")
-      ->group(group)
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--tile-kv", command->tile_kv, "Keys per tile (default: by head dim)")
-      ->group(group)
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  sub->add_option("--show-batch", command->batch_entry, "Batch entry to show")
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_option("--show-head", command->head, "KV head to show")
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_option("--columns", command->columns, "Width of the terminal picture; 0: none")
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 400));
-  sub->add_option("--svg", command->svg, "Write the picture")
-      ->group(group)
-      ->type_name("FILE")
-      ->check(why_not_writable);
-  sub->add_option("--to", command->to,
-                  "Print another form instead: json, mask_mod, cu_seqlens, columns, dense")
-      ->group("Output")
-      ->type_name("FORM");
-  sub->add_option("--to-file", command->to_file, "Write that form instead of printing it")
-      ->group("Output")
-      ->type_name("FILE")
-      ->needs("--to")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  sub.add_option("--tile-q", command->tile_q, "Queries per tile (default: by head dim)")
+      .group(group)
+      .type_name("N")
+      .positive();
+  sub.add_option("--tile-kv", command->tile_kv, "Keys per tile (default: by head dim)")
+      .group(group)
+      .type_name("N")
+      .positive();
+  sub.add_option("--show-batch", command->batch_entry, "Batch entry to show")
+      .group(group)
+      .type_name("N")
+      .capture_default_str();
+  sub.add_option("--show-head", command->head, "KV head to show")
+      .group(group)
+      .type_name("N")
+      .capture_default_str();
+  sub.add_option("--columns", command->columns, "Width of the terminal picture; 0: none")
+      .group(group)
+      .type_name("N")
+      .capture_default_str()
+      .range(0, 400);
+  sub.add_option("--svg", command->svg, "Write the picture")
+      .group(group)
+      .type_name("FILE")
+      .check(why_not_writable);
+  sub.add_option("--to", command->to,
+                 "Print another form instead: json, mask_mod, cu_seqlens, columns, dense")
+      .group("Output")
+      .type_name("FORM");
+  sub.add_option("--to-file", command->to_file, "Write that form instead of printing it")
+      .group("Output")
+      .type_name("FILE")
+      .needs(sub.option("--to"))
+      .check(why_not_writable);
+  command->output.add_to(sub, true);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app

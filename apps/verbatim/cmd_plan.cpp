@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -35,11 +36,13 @@ struct Found {
   Plan plan;
   std::optional<Simulation> simulation;
   double plan_seconds = 0;
+  bool is_auto = false;  // among all orders: the bits that auto has
 };
 
 Json describe(const Found& found, const Machine& machine) {
   Json json = app::describe(found.plan, found.simulation.value_or(Simulation{}), machine,
                             found.plan_seconds);
+  if (found.is_auto) json["auto"] = true;
   if (!found.simulation)
     for (const char* time : {"makespan", "lower_bound", "work", "stall", "idle"}) json.erase(time);
   return json;
@@ -60,14 +63,30 @@ struct PlanCommand {
             Json& result) const;
 };
 
+/// Every order of the level, fastest first, and what `auto` takes, which may be none of them.
+std::vector<Found> find_all(const Problem& sizes, const Mask& made, const PlanOptions& options) {
+  std::vector<Found> found;
+  for (Candidate& each : search(sizes, made, options))
+    found.push_back({std::move(each.plan), each.simulation, each.plan_seconds});
+  Plan chosen = make_plan(sizes, made, options);
+  const auto has_its_bits = [&](const Found& each) {
+    return each.plan.fingerprint() == chosen.fingerprint();
+  };
+  auto own = std::ranges::find_if(found, has_its_bits);
+  if (own == found.end()) {
+    const Simulation simulation = simulate(chosen, options.machine);
+    own = std::ranges::find_if(
+        found, [&](const Found& each) { return each.simulation->makespan > simulation.makespan; });
+    own = found.insert(own, {std::move(chosen), simulation});
+  }
+  own->is_auto = true;
+  return found;
+}
+
 std::vector<Found> PlanCommand::find(const Problem& sizes, const Mask& made,
                                      const PlanOptions& options) const {
+  if (planning.order == "all") return find_all(sizes, made, options);
   std::vector<Found> found;
-  if (planning.order == "all") {
-    for (Candidate& each : search(sizes, made, options))
-      found.push_back({std::move(each.plan), each.simulation, each.plan_seconds});
-    return found;
-  }
   const auto start = std::chrono::steady_clock::now();
   Found& one = found.emplace_back(Found{make_plan(sizes, made, options), {}});
   one.plan_seconds =
@@ -108,8 +127,9 @@ report::Table table_of(const std::vector<Found>& found, const Json& described) {
     const Simulation s = found[i].simulation.value_or(Simulation{});
     const double time = s.makespan * plan.placement.workers;
     const auto cycles = [&](double t) { return found[i].simulation ? report::cycles(t) : "-"; };
-    table.row({described[i]["order"], plan.placement.name, cycles(s.makespan),
-               cycles(s.lower_bound),
+    const auto order = described[i]["order"].get<std::string>();
+    table.row({found[i].is_auto && order != "auto" ? order + " (auto)" : order, plan.placement.name,
+               cycles(s.makespan), cycles(s.lower_bound),
                s.lower_bound > 0 ? fmt::format("{:.3f}", s.makespan / s.lower_bound) : "-",
                time > 0 ? report::percent(s.stall / time) : "-",
                time > 0 ? report::percent(s.idle / time) : "-", report::count(plan.residency),
@@ -193,50 +213,49 @@ int PlanCommand::run() const {
 
 }  // namespace
 
-void add_plan(CLI::App& root, Action& action) {
+void add_plan(Command root, Action& action) {
   auto command = std::make_shared<PlanCommand>();
-  CLI::App* sub =
+  const Command sub =
       root.add_subcommand("plan", "Plan and predict: orders side by side, Gantt charts");
-  sub->footer(
+  sub.footer(
       "Example: verbatim plan --mask causal --seqlen 8192 --q-heads 16 --head-dim 128 --order all\n"
       "An order fixes the bits, a placement only the time. --order all puts every order that "
       "keeps\n"
-      "the level side by side; files then show the fastest. 'co-resident' is the number of "
+      "the level side by side and marks what auto takes; files then show the fastest. "
+      "'co-resident' is the number of "
       "workers\n"
       "that must run at once so that no wait can last forever.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub, "h200");
-  command->world.add_to(*sub, false);
-  sub->add_option("--pass", command->pass, "Pass to plan: forward or backward")
-      ->group("Plan")
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option(
-         "--measured", command->measured,
-         "A result of run --world with the same problem and dealing: its times of launches "
-         "in place of predicted ones")
-      ->group("World")
-      ->type_name("JSON")
-      ->needs("--world");
-  sub->add_option("--gantt", command->gantt,
-                  "Write the simulated plan as a chart, with --world what each rank does")
-      ->group("Output")
-      ->type_name("SVG")
-      ->check(why_not_writable);
-  sub->add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
-      ->group("Output")
-      ->type_name("JSON")
-      ->check(why_not_writable);
-  sub->add_option(
-         "--dump", command->dump,
-         "Write the plan itself: runs, chains, tasks; with --world also the steps of every "
-         "rank")
-      ->group("Output")
-      ->type_name("JSON")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub, "h200");
+  command->world.add_to(sub, false);
+  sub.add_option("--pass", command->pass, "Pass to plan: forward or backward")
+      .group("Plan")
+      .type_name("NAME")
+      .capture_default_str();
+  sub.add_option("--measured", command->measured,
+                 "A result of run --world with the same problem and dealing: its times of launches "
+                 "in place of predicted ones")
+      .group("World")
+      .type_name("JSON")
+      .needs(sub.option("--world"));
+  sub.add_option("--gantt", command->gantt,
+                 "Write the simulated plan as a chart, with --world what each rank does")
+      .group("Output")
+      .type_name("SVG")
+      .check(why_not_writable);
+  sub.add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
+      .group("Output")
+      .type_name("JSON")
+      .check(why_not_writable);
+  sub.add_option("--dump", command->dump,
+                 "Write the plan itself: runs, chains, tasks; with --world also the steps of every "
+                 "rank")
+      .group("Output")
+      .type_name("JSON")
+      .check(why_not_writable);
+  command->output.add_to(sub, true);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app

@@ -54,20 +54,18 @@ int ReportCommand::run() const {
 
 }  // namespace
 
-void add_report(CLI::App& root, Action& action) {
+void add_report(Command root, Action& action) {
   auto command = std::make_shared<ReportCommand>();
-  CLI::App* sub = root.add_subcommand("report", "Turn a saved result into one HTML page");
-  sub->footer(
+  const Command sub = root.add_subcommand("report", "Turn a saved result into one HTML page");
+  sub.footer(
       "Example: verbatim report run.json --output run.html\n"
       "Reads what run, plan, trace, mask or verify wrote with --json. The page needs no network.");
-  sub->add_option("result", command->source, "The JSON of a command")
-      ->required()
-      ->type_name("FILE");
-  sub->add_option("--output", command->page, "The page (default: the result's name with .html)")
-      ->type_name("FILE")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, false);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+  sub.add_option("result", command->source, "The JSON of a command").required().type_name("FILE");
+  sub.add_option("--output", command->page, "The page (default: the result's name with .html)")
+      .type_name("FILE")
+      .check(why_not_writable);
+  command->output.add_to(sub, false);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app

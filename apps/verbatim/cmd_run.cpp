@@ -361,62 +361,63 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
 
 }  // namespace
 
-void add_run(CLI::App& root, Action& action) {
+void add_run(Command root, Action& action) {
   auto command = std::make_shared<RunCommand>();
-  CLI::App* sub = root.add_subcommand("run", "Run a problem: time, check, compare bits, report");
-  sub->footer(
+  const Command sub =
+      root.add_subcommand("run", "Run a problem: time, check, compare bits, report");
+  sub.footer(
       "Example: verbatim run --mask causal_document --doc-lengths 900,124,1024 --q-heads 8 \\\n"
       "  --kv-heads 2 --dtype bf16 --report report.html\n"
       "Times are medians of the repeats. The error ratio is the largest error over that of the\n"
       "plain formula in the same dtype, both against double precision; more than 2 is wrong.\n"
       "Exit code 1: bits differ between repeats, or a result is wrong.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub);
-  command->world.add_to(*sub, true);
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub);
+  command->world.add_to(sub, true);
   const char* group = "Run";
-  sub->add_option("--pass", command->pass, "forward, backward or both")
-      ->group(group)
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--repeats", command->repeats, "Runs whose bits are compared")
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_option("--threads", command->threads, "CPU threads; 0: all cores. Changes no bit")
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_option("--check", command->check,
-                  "Against the reference: full, sampled or none (default: full when it is quick)")
-      ->group(group)
-      ->type_name("NAME");
-  sub->add_option("--device", command->device, "cpu, cuda or cuda:N")
-      ->group(group)
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->kernels.add_to(*sub, group);
-  sub->add_option("--selected", command->selected,
-                  "Blocks that a tile of queries visits, by a program with an index tensor: the "
-                  "last that it sees, and others at random (default: 16)")
-      ->group(group)
-      ->type_name("N");
-  sub->add_option(
+  sub.add_option("--pass", command->pass, "forward, backward or both")
+      .group(group)
+      .type_name("NAME")
+      .capture_default_str();
+  sub.add_option("--repeats", command->repeats, "Runs whose bits are compared")
+      .group(group)
+      .type_name("N")
+      .capture_default_str();
+  sub.add_option("--threads", command->threads, "CPU threads; 0: all cores. Changes no bit")
+      .group(group)
+      .type_name("N")
+      .capture_default_str();
+  sub.add_option("--check", command->check,
+                 "Against the reference: full, sampled or none (default: full when it is quick)")
+      .group(group)
+      .type_name("NAME");
+  sub.add_option("--device", command->device, "cpu, cuda or cuda:N")
+      .group(group)
+      .type_name("NAME")
+      .capture_default_str();
+  command->kernels.add_to(sub, group);
+  sub.add_option("--selected", command->selected,
+                 "Blocks that a tile of queries visits, by a program with an index tensor: the "
+                 "last that it sees, and others at random (default: 16)")
+      .group(group)
+      .type_name("N");
+  sub.add_option(
          "--input", command->input,
          "Tensors q, k, v, do (batch, length, heads, dim): a .safetensors file, or .npy "
          "files as q=FILE k=FILE ...; what is missing is random. Of e4m3 also q_scale, k_scale, "
          "v_scale (heads), in f32; what is missing is 1. An index tensor by its name in the "
          "program (batch, KV heads, tiles of queries, blocks), in int32 or int64")
-      ->group(group)
-      ->type_name("FILE")
-      ->expected(1, 8);
-  sub->add_option("--output", command->output_file,
-                  "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
-      ->group("Output")
-      ->type_name("FILE")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = action_in_world(command); });
+      .group(group)
+      .type_name("FILE")
+      .expected(1, 8);
+  sub.add_option("--output", command->output_file,
+                 "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
+      .group("Output")
+      .type_name("FILE")
+      .check(why_not_writable);
+  command->output.add_to(sub, true);
+  sub.callback([command, &action] { action = action_in_world(command); });
 }
 
 }  // namespace verbatim::app

@@ -24,27 +24,26 @@ std::string target_names() {
 struct ProgramOptions {
   std::string file, target, level = "invariant";
 
-  CLI::Option* add_to(CLI::App& command, const char* what, const std::string& otherwise);
+  Option add_to(Command command, const char* what, const std::string& otherwise);
   tl::Emitted emit() const {
     return tl::emit(read_text(file), file, {.target = target, .level = level_from_string(level)});
   }
 };
 
-void add_file(CLI::App& command, std::string& file, const char* what) {
-  command.add_option("FILE", file, what)->required()->type_name("");
+void add_file(Command command, std::string& file, const char* what) {
+  command.add_option("FILE", file, what).required().type_name("");
 }
 
 /// Returns --target; `otherwise` says what holds without it.
-CLI::Option* ProgramOptions::add_to(CLI::App& command, const char* what,
-                                    const std::string& otherwise) {
+Option ProgramOptions::add_to(Command command, const char* what, const std::string& otherwise) {
   add_file(command, file, what);
   command
       .add_option("--level", level,
                   "What stays equal between runs: above not_guaranteed every sum has an order")
-      ->type_name("NAME")
-      ->capture_default_str();
+      .type_name("NAME")
+      .capture_default_str();
   return command.add_option("--target", target, "GPU: " + target_names() + otherwise)
-      ->type_name("NAME");
+      .type_name("NAME");
 }
 
 constexpr const char* kOwnTarget = " (default: the program's)";
@@ -53,7 +52,7 @@ struct FormatCommand {
   std::string file;
   bool write = false;
 
-  void add_to(CLI::App& sub) {
+  void add_to(Command sub) {
     add_file(sub, file, "A program");
     sub.add_flag("--write", write, "To the file itself, not to stdout");
     sub.footer("Example: verbatim tl fmt kernels/tl/forward.tl");
@@ -74,7 +73,7 @@ struct CheckCommand {
   ProgramOptions program;
   bool sketch = false, fix = false;
 
-  void add_to(CLI::App& sub) {
+  void add_to(Command sub) {
     program.add_to(sub, "A program", kOwnTarget);
     sub.add_flag("--sketch", sketch, "Sizes, Allocate, Reshape and Wait may be missing");
     sub.add_flag("--fix", fix,
@@ -118,28 +117,28 @@ struct ReasonCommand {
   int64_t tile_q = 0, tile_kv = 0, stages = 0, warps = 0;
   bool tunes = false;
 
-  void add_to(CLI::App& sub) {
-    program.add_to(sub, "A sketch", "")->required();
+  void add_to(Command sub) {
+    program.add_to(sub, "A sketch", "").required();
     sub.add_option("--output", output, "Where the whole program goes")
-        ->required()
-        ->type_name("FILE")
-        ->check(why_not_writable);
+        .required()
+        .type_name("FILE")
+        .check(why_not_writable);
     sub.add_option("--tile-q", tile_q, "Queries per tile (default: by target and head dim)")
-        ->type_name("N");
+        .type_name("N");
     sub.add_option("--tile-kv", tile_kv, "Keys per tile (default: by target and head dim)")
-        ->type_name("N");
+        .type_name("N");
     sub.add_option("--stages", stages, "Buffers of what the loop copies (default: as they fit)")
-        ->type_name("N");
+        .type_name("N");
     sub.add_option("--warps", warps, "Warps of a CTA (default: as few as hold the registers)")
-        ->type_name("N");
+        .type_name("N");
     sub.add_flag("--tune", tunes,
                  "Measure what these leave open: build each choice with nvcc, take the fastest");
     sub.add_option("--device", device, "With --tune: cuda or cuda:N")
-        ->type_name("NAME")
-        ->capture_default_str();
+        .type_name("NAME")
+        .capture_default_str();
     sub.add_option("--memo", memo,
                    "Sizes that were measured: --tune adds its own, without it they are taken")
-        ->type_name("FILE");
+        .type_name("FILE");
     problem.add_to(sub);
     mask.add_to(sub);
     sub.footer(
@@ -198,11 +197,11 @@ struct EmitCommand {
   ProgramOptions program;
   std::string output;
 
-  void add_to(CLI::App& sub) {
+  void add_to(Command sub) {
     program.add_to(sub, "TL code", kOwnTarget);
     sub.add_option("--output", output, "Where the file goes, named by pass and target")
-        ->required()
-        ->type_name("FOLDER");
+        .required()
+        .type_name("FOLDER");
     sub.footer(
         "Example: verbatim tl emit f.tl --output generated\n"
         "Writes one file, each block under its line of TL, byte for byte the same every time.");
@@ -223,16 +222,16 @@ struct BuildCommand {
   std::string output;
   std::vector<std::string> archs;
 
-  void add_to(CLI::App& sub) {
+  void add_to(Command sub) {
     program.add_to(sub, "TL code", kOwnTarget);
     sub.add_option("--arch", archs,
                    "What nvcc makes: sm_N (machine code), compute_N (PTX); default: both, the "
                    "target's")
-        ->type_name("NAME")
-        ->expected(1, 8);
+        .type_name("NAME")
+        .expected(1, 8);
     sub.add_option("--output", output, "Where source and library go")
-        ->required()
-        ->type_name("FOLDER");
+        .required()
+        .type_name("FOLDER");
     sub.footer(
         "Example: verbatim tl build f.tl --output generated\n"
         "As emit, then nvcc. run, verify and bench take the library, or the program itself, with\n"
@@ -247,29 +246,29 @@ struct BuildCommand {
   }
 };
 
-template <class Command>
-void add_command(CLI::App& tl, Action& action, const char* name, const char* what) {
-  auto command = std::make_shared<Command>();
-  CLI::App* sub = tl.add_subcommand(name, what);
-  command->add_to(*sub);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+template <class Part>
+void add_command(Command tl, Action& action, const char* name, const char* what) {
+  auto command = std::make_shared<Part>();
+  const Command sub = tl.add_subcommand(name, what);
+  command->add_to(sub);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace
 
-void add_tl(CLI::App& root, Action& action) {
-  CLI::App* sub =
+void add_tl(Command root, Action& action) {
+  const Command sub =
       root.add_subcommand("tl", "Attention kernels as text: check, complete, translate, format");
-  sub->require_subcommand(1);
-  sub->footer(
+  sub.require_subcommand();
+  sub.footer(
       "A sketch is a page of Copy and Compute statements; reason completes it for a GPU; run and\n"
       "verify take the whole program with --kernel. docs/tl.md has the language.");
-  add_command<FormatCommand>(*sub, action, "fmt", "Write a program in its one layout");
-  add_command<CheckCommand>(*sub, action, "check",
+  add_command<FormatCommand>(sub, action, "fmt", "Write a program in its one layout");
+  add_command<CheckCommand>(sub, action, "check",
                             "Say what is wrong with a program, and what is right");
-  add_command<ReasonCommand>(*sub, action, "reason", "Complete a sketch for a problem and a GPU");
-  add_command<EmitCommand>(*sub, action, "emit", "Translate TL code to CUDA C++");
-  add_command<BuildCommand>(*sub, action, "build", "Compile TL code to a library that a GPU runs");
+  add_command<ReasonCommand>(sub, action, "reason", "Complete a sketch for a problem and a GPU");
+  add_command<EmitCommand>(sub, action, "emit", "Translate TL code to CUDA C++");
+  add_command<BuildCommand>(sub, action, "build", "Compile TL code to a library that a GPU runs");
 }
 
 }  // namespace verbatim::app

@@ -121,31 +121,32 @@ int TraceCommand::run() const {
 
 }  // namespace
 
-void add_trace(CLI::App& root, Action& action) {
+void add_trace(Command root, Action& action) {
   auto command = std::make_shared<TraceCommand>();
-  CLI::App* sub = root.add_subcommand("trace", "What each worker did when, beside the prediction");
-  sub->footer(
+  const Command sub =
+      root.add_subcommand("trace", "What each worker did when, beside the prediction");
+  sub.footer(
       "Example: verbatim trace --mask causal --seqlen 512 --dtype bf16\n"
       "Runs a pass once with the recorder on and draws it below what the simulator says of the\n"
       "same plan. On a GPU the backward of the Hopper kernels records itself, in bf16.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub);
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub);
   const auto add = [&](const char* group, const char* option, auto& value, const char* help,
                        const char* type) {
-    return sub->add_option(option, value, help)->group(group)->type_name(type);
+    return sub.add_option(option, value, help).group(group).type_name(type);
   };
-  add("Trace", "--pass", command->pass, "forward or backward", "NAME")->capture_default_str();
-  add("Trace", "--device", command->device, "cpu, cuda or cuda:N", "NAME")->capture_default_str();
+  add("Trace", "--pass", command->pass, "forward or backward", "NAME").capture_default_str();
+  add("Trace", "--device", command->device, "cpu, cuda or cuda:N", "NAME").capture_default_str();
   add("Trace", "--threads", command->threads, "CPU threads; 0: all cores", "N")
-      ->capture_default_str();
+      .capture_default_str();
   add("Output", "--gantt", command->gantt, "Write both timelines as a chart", "SVG")
-      ->check(why_not_writable);
+      .check(why_not_writable);
   add("Output", "--perfetto", command->perfetto, "Write both as a trace for ui.perfetto.dev",
       "JSON")
-      ->check(why_not_writable);
-  command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = [command] { return command->run(); }; });
+      .check(why_not_writable);
+  command->output.add_to(sub, true);
+  sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 
 }  // namespace verbatim::app

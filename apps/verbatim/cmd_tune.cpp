@@ -130,27 +130,27 @@ int TuneCommand::run() const {
 
 }  // namespace
 
-void add_tune(CLI::App& root, Action& action) {
+void add_tune(Command root, Action& action) {
   auto command = std::make_shared<TuneCommand>();
-  CLI::App* sub = root.add_subcommand("tune", "Measure placements, keep the fastest in a memo");
-  sub->footer(
+  const Command sub = root.add_subcommand("tune", "Measure placements, keep the fastest in a memo");
+  sub.footer(
       "Example: verbatim tune --mask causal --seqlen 256 --memo memo.json\n"
       "Placements change no bit, orders do: tune keeps the order (and the tiles) that is asked "
       "for\n"
       "and measures where its tasks go. Other commands read the memo with --memo: what it says is\n"
       "a function of the problem and the number of workers alone. auto keeps its place unless\n"
       "another placement is 1 % faster. A memo that exists is added to.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub);
-  add_case_options(*sub, command->set, command->match);
-  sub->add_option("--device", command->device, "cpu, cuda or cuda:N")
-      ->group("Tune")
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->output.add_to(*sub, false);
-  sub->callback([command, sub, &action] {
-    command->given = words_of(*sub, {"Problem", "Mask"});
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub);
+  add_case_options(sub, command->set, command->match);
+  sub.add_option("--device", command->device, "cpu, cuda or cuda:N")
+      .group("Tune")
+      .type_name("NAME")
+      .capture_default_str();
+  command->output.add_to(sub, false);
+  sub.callback([command, sub, &action] {
+    command->given = sub.words_of({"Problem", "Mask"});
     command->memo = std::exchange(command->planning.memo, "");  // written, not followed
     action = [command] { return command->run(); };
   });

@@ -129,10 +129,11 @@ int VerifyCommand::run(dist::Processes* processes) const {
 
 }  // namespace
 
-void add_verify(CLI::App& root, Action& action) {
+void add_verify(Command root, Action& action) {
   auto command = std::make_shared<VerifyCommand>();
-  CLI::App* sub = root.add_subcommand("verify", "Audit the bits: what must not matter does not");
-  sub->footer(
+  const Command sub =
+      root.add_subcommand("verify", "Audit the bits: what must not matter does not");
+  sub.footer(
       "Example: verbatim verify --mask causal_document --doc-lengths 700,324 --q-heads 4 \\\n"
       "  --kv-heads 2 --dtype bf16\n"
       "Each line changes one thing and compares every output with the first run: repeats, "
@@ -152,29 +153,29 @@ void add_verify(CLI::App& root, Action& action) {
       "holds it to run_to_run all the same. On a CPU every plan takes its turns, and repeats.\n"
       "Ranks then start sums of their own, and bits follow the world.\n"
       "Exit code 1: a promised bit differs.");
-  command->problem.add_to(*sub);
-  command->mask.add_to(*sub);
-  command->planning.add_to(*sub);
-  command->world.add_to(*sub, true);
+  command->problem.add_to(sub);
+  command->mask.add_to(sub);
+  command->planning.add_to(sub);
+  command->world.add_to(sub, true);
   const char* group = "Audit";
-  sub->add_option("--pass", command->pass, "forward, backward or both")
-      ->group(group)
-      ->type_name("NAME")
-      ->capture_default_str();
-  sub->add_option("--repeats", command->repeats, "Runs, idle and under load")
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str();
-  sub->add_option("--device", command->device, "cpu, cuda or cuda:N")
-      ->group(group)
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->kernels.add_to(*sub, group);
-  sub->add_option("--against", command->against, "What an earlier verify saved with --json")
-      ->group(group)
-      ->type_name("FILE");
-  command->output.add_to(*sub, true);
-  sub->callback([command, &action] { action = action_in_world(command); });
+  sub.add_option("--pass", command->pass, "forward, backward or both")
+      .group(group)
+      .type_name("NAME")
+      .capture_default_str();
+  sub.add_option("--repeats", command->repeats, "Runs, idle and under load")
+      .group(group)
+      .type_name("N")
+      .capture_default_str();
+  sub.add_option("--device", command->device, "cpu, cuda or cuda:N")
+      .group(group)
+      .type_name("NAME")
+      .capture_default_str();
+  command->kernels.add_to(sub, group);
+  sub.add_option("--against", command->against, "What an earlier verify saved with --json")
+      .group(group)
+      .type_name("FILE");
+  command->output.add_to(sub, true);
+  sub.callback([command, &action] { action = action_in_world(command); });
 }
 
 }  // namespace verbatim::app

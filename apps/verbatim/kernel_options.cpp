@@ -28,15 +28,15 @@ std::string build_for_now(const std::string& file, const std::string& level) {
 
 }  // namespace
 
-void KernelOptions::add_to(CLI::App& command, const char* group) {
+void KernelOptions::add_to(Command command, const char* group) {
   command
       .add_option("--kernel", files,
                   "TL code (tl reason), one a pass, in place of the device's own kernels; "
                   "interpreted on the CPU, on a GPU built with nvcc or what tl build has built; a "
                   "pass without one runs as ever")
-      ->group(group)
-      ->type_name("FILE")
-      ->expected(1, 2);
+      .group(group)
+      .type_name("FILE")
+      .expected(1, 2);
 }
 
 std::optional<KernelOptions::Selected> KernelOptions::selected(const std::string& device) const {

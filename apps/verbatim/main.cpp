@@ -50,18 +50,19 @@ int main_program(int argc, const char* const* argv) {
       "Exit codes: 0 done; 1 a bit differs or a result is wrong; 2 bad input, nothing was "
       "written;\n"
       "3 the device or the system failed.");
+  const Command command(root);
   Action action;
-  add_info(root, action);
-  add_mask(root, action);
-  add_plan(root, action);
-  add_run(root, action);
-  add_verify(root, action);
-  add_trace(root, action);
-  add_bench(root, action);
-  add_calibrate(root, action);
-  add_tune(root, action);
-  add_tl(root, action);
-  add_report(root, action);
+  add_info(command, action);
+  add_mask(command, action);
+  add_plan(command, action);
+  add_run(command, action);
+  add_verify(command, action);
+  add_trace(command, action);
+  add_bench(command, action);
+  add_calibrate(command, action);
+  add_tune(command, action);
+  add_tl(command, action);
+  add_report(command, action);
   remember_arguments(argc, argv);
   try {
     require_command(root, argc, argv);

@@ -303,19 +303,19 @@ Mask padded(const MaskOptions& options, const Problem& problem, const Mask& mask
 
 }  // namespace
 
-void MaskOptions::add_to(CLI::App& command) {
+void MaskOptions::add_to(Command command) {
   const char* group = "Mask";
   std::string known;
   for (const char* each : masks::names()) known += (known.empty() ? "" : ", ") + std::string(each);
   const auto add = [&](const char* option, std::string& value, const std::string& help,
                        const char* type) {
-    command.add_option(option, value, help)->group(group)->type_name(type);
+    command.add_option(option, value, help).group(group).type_name(type);
   };
   command
       .add_option("--mask", name, "Pattern: " + known + "; or @file.json as mask --to json writes")
-      ->group(group)
-      ->type_name("NAME")
-      ->capture_default_str();
+      .group(group)
+      .type_name("NAME")
+      .capture_default_str();
   add("--window", window,
       "Sliding windows, global_sliding: positions to each visible side; windows: keys before and "
       "after, -1: all",

@@ -82,10 +82,10 @@ std::vector<std::string> parse_names(const std::string& text, const std::string&
   return names;
 }
 
-void ProblemOptions::add_to(CLI::App& command) {
+void ProblemOptions::add_to(Command command) {
   const char* group = "Problem";
   const auto add = [&](const char* option, auto& value, const char* help, const char* type) {
-    return command.add_option(option, value, help)->group(group)->type_name(type);
+    return command.add_option(option, value, help).group(group).type_name(type);
   };
   add("--batch", batch, "Batch entries (default: 1)", "N");
   add("--q-heads", q_heads, "Query heads (default: the KV heads, else 1)", "N");
@@ -93,11 +93,11 @@ void ProblemOptions::add_to(CLI::App& command) {
       "N");
   add("--head-dim", head_dim, "Elements per head of Q and K, 1 to 256 (default: 64)", "N");
   add("--head-dim-v", head_dim_v, "Elements per head of V and O (default: --head-dim)", "N");
-  auto* seqlen_option =
+  const Option seqlen_option =
       add("--seqlen", seqlen,
           "Queries and keys (default: as the mask's documents or file, else 1024)", "N");
-  add("--q-len", q_len, "Queries, when they differ from keys", "N")->excludes(seqlen_option);
-  add("--kv-len", kv_len, "Keys, when they differ from queries", "N")->excludes(seqlen_option);
+  add("--q-len", q_len, "Queries, when they differ from keys", "N").excludes(seqlen_option);
+  add("--kv-len", kv_len, "Keys, when they differ from queries", "N").excludes(seqlen_option);
   add("--dtype", dtype,
       "Type of tensors: f32, bf16 or f16, with sums in f32; e4m3 of Q, K and V, in a forward by "
       "--kernel (default: f32)",
@@ -105,7 +105,7 @@ void ProblemOptions::add_to(CLI::App& command) {
   add("--scale", scale, "Softmax scale (default: 1 / sqrt(head dim))", "X");
   add("--softcap", softcap, "S = softcap * tanh(scale * QK / softcap); 0: none", "X");
   add("--dropout", dropout, "Probability that an element of P is dropped", "X");
-  add("--seed", seed, "Of inputs, dropout and block-sparse selection", "N")->capture_default_str();
+  add("--seed", seed, "Of inputs, dropout and block-sparse selection", "N").capture_default_str();
 }
 
 Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
@@ -134,7 +134,7 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
   return problem;
 }
 
-void PlanningOptions::add_to(CLI::App& command, const std::string& default_machine) {
+void PlanningOptions::add_to(Command command, const std::string& default_machine) {
   const char* group = "Plan";
   machine = default_machine;
   std::string backward, forward, places = "auto";
@@ -144,7 +144,7 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
   }
   for (const PlacementInfo& info : placements()) places += ", " + std::string(info.name);
   const auto add = [&](const char* option, auto& value, const std::string& help, const char* type) {
-    return command.add_option(option, value, help)->group(group)->type_name(type);
+    return command.add_option(option, value, help).group(group).type_name(type);
   };
   add("--order", order,
       "Order of the backward's sums: auto" + backward +
@@ -152,11 +152,11 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
           "most rows see a KV tile, elsewhere fewer; NAME/rows:N: chains walk all heads of the "
           "group in N rows before the next",
       "NAME")
-      ->capture_default_str();
+      .capture_default_str();
   add("--forward-order", forward_order,
       "Order of the forward's sums: auto" + forward + "; NAME/split: long rows in pieces", "NAME")
-      ->capture_default_str();
-  add("--placement", placement, "Who does what when: " + places, "NAME")->capture_default_str();
+      .capture_default_str();
+  add("--placement", placement, "Who does what when: " + places, "NAME").capture_default_str();
   add("--level", level,
       "What stays equal between runs: not_guaranteed, run_to_run, gpu_to_gpu (on every GPU of its "
       "kind) or invariant (in every batch and packing; the default unless --order none)",
@@ -169,13 +169,13 @@ void PlanningOptions::add_to(CLI::App& command, const std::string& default_machi
   add("--workers", workers, "Workers to plan for (default: the machine's)", "N");
   add("--tile-q", tile_q, "Queries per tile (default: by head dim)", "N");
   add("--tile-kv", tile_kv, "Keys per tile (default: by head dim)", "N");
-  auto* machine_option =
+  const Option machine_option =
       add("--machine", machine,
           std::string("Model for placement and prediction: h200, h200:WORKERS, h200:WORKERS,GHZ, "
                       "cpu, paper:C,R, @file.json") +
               (machine.empty() ? " (default: by device)" : ""),
           "NAME");
-  if (!machine.empty()) machine_option->capture_default_str();
+  if (!machine.empty()) machine_option.capture_default_str();
   add("--memo", memo, "Placements that tune measured, for --placement auto; changes no bit",
       "FILE");
 }
@@ -218,16 +218,16 @@ std::string PlanningOptions::level_name() const {
   return !level.empty() ? level : order == "none" ? "not_guaranteed" : "invariant";
 }
 
-void OutputOptions::add_to(CLI::App& command, bool with_report) {
+void OutputOptions::add_to(Command command, bool with_report) {
   command.add_option("--json", json, "Write the result as JSON (docs/schema.md)")
-      ->group("Output")
-      ->type_name("FILE")
-      ->check(why_not_writable);
+      .group("Output")
+      .type_name("FILE")
+      .check(why_not_writable);
   if (with_report) {
     command.add_option("--report", report, "Write the result as one HTML page")
-        ->group("Output")
-        ->type_name("FILE")
-        ->check(why_not_writable);
+        .group("Output")
+        .type_name("FILE")
+        .check(why_not_writable);
   }
 }
 

@@ -1,7 +1,6 @@
 // The options that commands share: how they are spelled, what they mean, what they turn into.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "command.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::app {
@@ -24,7 +24,7 @@ struct ProblemOptions {
   double softcap = 0, dropout = 0;
   uint64_t seed = 0;
 
-  void add_to(CLI::App& command);
+  void add_to(Command command);
 };
 
 /// A mask by name; an empty string is a parameter that was not given.
@@ -33,7 +33,7 @@ struct MaskOptions {
   std::string window, doc_lengths, prefix, block, global, density, block_q, block_k, block_list,
       cu_seqlens_q, cu_seqlens_k, key_lengths, q_lengths, padding;
 
-  void add_to(CLI::App& command);
+  void add_to(Command command);
   /// Queries and keys that the lengths of documents or sequences add up to, or that the mask's file
   /// is for.
   std::optional<std::pair<int64_t, int64_t>> implied_lengths() const;
@@ -58,7 +58,7 @@ struct PlanningOptions {
   int64_t tile_q = 0, tile_kv = 0;
 
   /// `default_machine` as the field `machine`.
-  void add_to(CLI::App& command, const std::string& default_machine = "");
+  void add_to(Command command, const std::string& default_machine = "");
   PlanOptions make(Pass pass, const std::string& device = "cpu") const;
   /// Of both passes, to run on `device`.
   AttentionOptions make_both(const std::string& device) const;
@@ -70,7 +70,7 @@ struct PlanningOptions {
 struct KernelOptions {
   std::vector<std::string> files;
 
-  void add_to(CLI::App& command, const char* group);
+  void add_to(Command command, const char* group);
   /// A program whose blocks an index tensor names, or its library, and what it calls that tensor:
   /// it runs alone, and without a plan.
   struct Selected {
@@ -90,7 +90,7 @@ struct KernelOptions {
 struct OutputOptions {
   std::string json, report;
 
-  void add_to(CLI::App& command, bool with_report);
+  void add_to(Command command, bool with_report);
 };
 
 /// "5,9,2", or "@file.json" that holds an array of integers. `argument` is the option's spelling.
@@ -98,7 +98,7 @@ std::vector<int64_t> parse_list(const std::string& text, const std::string& argu
 /// The memo that tune wrote.
 std::shared_ptr<const PlacementMemo> read_memo(const std::string& path);
 
-/// For CLI::Option::check: "" when the file can be written, else why not. So nothing runs, and no
+/// For Option::check: "" when the file can be written, else why not. So nothing runs, and no
 /// other file is written, for a result that has no place.
 std::string why_not_writable(const std::string& path);
 
@@ -113,16 +113,16 @@ std::vector<std::string> parse_names(const std::string& text, const std::string&
 /// Throws Error(invalid_argument) in the tool's own name.
 [[noreturn]] void fail(std::string message, Error::Details details);
 
-void add_info(CLI::App& root, Action& action);
-void add_mask(CLI::App& root, Action& action);
-void add_plan(CLI::App& root, Action& action);
-void add_run(CLI::App& root, Action& action);
-void add_verify(CLI::App& root, Action& action);
-void add_bench(CLI::App& root, Action& action);
-void add_calibrate(CLI::App& root, Action& action);
-void add_tune(CLI::App& root, Action& action);
-void add_trace(CLI::App& root, Action& action);
-void add_tl(CLI::App& root, Action& action);
-void add_report(CLI::App& root, Action& action);
+void add_info(Command root, Action& action);
+void add_mask(Command root, Action& action);
+void add_plan(Command root, Action& action);
+void add_run(Command root, Action& action);
+void add_verify(Command root, Action& action);
+void add_bench(Command root, Action& action);
+void add_calibrate(Command root, Action& action);
+void add_tune(Command root, Action& action);
+void add_trace(Command root, Action& action);
+void add_tl(Command root, Action& action);
+void add_report(Command root, Action& action);
 
 }  // namespace verbatim::app

@@ -26,7 +26,7 @@ double seconds_of(F&& f) {
 
 }  // namespace
 
-void WorldOptions::add_to(CLI::App& command, bool runs) {
+void WorldOptions::add_to(Command command, bool runs) {
   const char* group = "World";
   std::string strategy_names, shard_names;
   for (const StrategyInfo& info : strategies())
@@ -34,9 +34,9 @@ void WorldOptions::add_to(CLI::App& command, bool runs) {
   for (const ShardInfo& info : shards())
     shard_names += (shard_names.empty() ? "" : ", ") + std::string(info.name);
   const auto add = [&](const char* option, auto& value, const std::string& help, const char* type) {
-    return command.add_option(option, value, help)->group(group)->type_name(type);
+    return command.add_option(option, value, help).group(group).type_name(type);
   };
-  CLI::Option* dealt = add(
+  Option dealt = add(
       "--world", world,
       "Deal the problem to ranks. replay:N: this process plays N, one step after another. local:N: "
       "N processes on this machine, which mpirun starts. mpi: those that mpirun started. Changes "
@@ -46,29 +46,29 @@ void WorldOptions::add_to(CLI::App& command, bool runs) {
       "How K and V get to the ranks that need them: " + strategy_names +
           ", or auto: the fastest of these on --cluster, simulated",
       "NAME")
-      ->capture_default_str()
-      ->needs(dealt);
+      .capture_default_str()
+      .needs(dealt);
   add("--shard", shard,
       "Which rank holds which positions: " + shard_names +
           " (default: balanced for that strategy, else zigzag)",
       "NAME")
-      ->needs(dealt);
+      .needs(dealt);
   add("--ulysses-size", ulysses_size,
       "Strategies usp and loongtrain: ranks that share the heads (default: at most 8)", "N")
-      ->needs(dealt);
+      .needs(dealt);
   add("--ring-window", ring_window,
       "Strategy loongtrain: ranks of an inner ring (default: at most the root of the ring)", "N")
-      ->needs(dealt);
+      .needs(dealt);
   add("--cluster", cluster,
       "Machines and links for simulated times: h200x8, h200x8-hdr or @file.json. Changes no bit",
       "NAME")
-      ->capture_default_str()
-      ->needs(dealt);
+      .capture_default_str()
+      .needs(dealt);
   if (!runs) return;
   add("--timeout", timeout,
       "Worlds of processes: seconds that a rank waits for another before all end (default: 300)",
       "X")
-      ->needs(dealt);
+      .needs(dealt);
 }
 
 int WorldOptions::threads() const {

@@ -25,7 +25,7 @@ struct WorldOptions {
   static constexpr const char* kAuto = "auto";  // strategy: the fastest on the cluster
 
   /// `runs`: the command runs what it deals, and so may wait.
-  void add_to(CLI::App& command, bool runs);
+  void add_to(Command command, bool runs);
   bool given() const { return !world.empty(); }
   /// Whether ranks are processes: those of MPI.
   bool has_processes() const { return given() && !world.starts_with(kReplay); }

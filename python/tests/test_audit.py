@@ -193,19 +193,32 @@ SMALL = ("--seqlen", 40, "--head-dim", 16, "--q-heads", 2, "--repeats", 2, "--pr
 
 def test_the_command_line_audits_ours(tmp_path, capsys):
     files = ("--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
-    code, out, _ = call("--target", "verbatim", *SMALL, "--device", "cpu", *files, capsys=capsys)
+    code, out, _ = call("--target", "verbatim", *SMALL, "--device", "cpu", *files,
+                        "--commit", "1a2b3c4", capsys=capsys)  # fmt: skip
     assert code == 0 and "packing-invariant: yes" in out
     assert "isolated:          yes (neighbours, padding)" in out
     saved = json.loads((tmp_path / "a.json").read_text())
     assert schema.check(saved) == []
     assert {c["check"] for c in saved["checks"] if c["status"] == "same"} == ON_CPU
     assert {"o", "lse", "dq", "dk", "dv"} == set(saved["sha256"])
-    assert saved["arguments"][:2] == ["--target", "verbatim"]
+    assert saved["arguments"][:2] == ["--target", "verbatim"] and saved["commit"] == "1a2b3c4"
     assert "python -m verbatim_attn.audit --target verbatim" in (tmp_path / "a.html").read_text()
     some = ("--order", "none", "--mask", "causal_sliding_window", "--window", 9)
     code, out, _ = call("--target", "verbatim", *SMALL, *some, "--checks", "repeats,packing",
                         "--device", "cpu", "--kv-heads", 1, capsys=capsys)  # fmt: skip
     assert code == 0, out
+
+
+def test_a_function_of_yours_has_a_packed_form(capsys, monkeypatch):
+    monkeypatch.setattr(planted, "of_three", lambda q, k, v: planted.honest(q), raising=False)
+    for name, verdict in (("packed", "yes"), ("packed_wrong", "no")):
+        form = getattr(planted, name)
+        monkeypatch.setattr(
+            planted, "form", lambda q, k, v, f=form, **how: f(q, **how), raising=False
+        )
+        words = ("--target", "planted:of_three", "--packed", "planted:form", *SMALL)
+        code, out, _ = call(*words, "--checks", "packing", "--device", "cpu", capsys=capsys)
+        assert f"packing-invariant: {verdict}" in out and code == (verdict == "no")
 
 
 def test_exit_codes(tmp_path, capsys, monkeypatch):
@@ -225,6 +238,8 @@ def test_exit_codes(tmp_path, capsys, monkeypatch):
     refused(2, "a divisor of 4", "--target", "verbatim", "--kv-heads", 3)
     refused(2, "no such module", "--target", "nowhere.at_all:f")
     refused(2, "no such function", "--target", "planted:nothing")
+    refused(2, "its own packed form", "--target", "verbatim", "--packed", "planted:packed")
+    refused(2, "--packed: no such", "--target", "planted:fails", "--packed", "planted:nothing")
     refused(2, "cuda:N", "--target", "verbatim", "--device", "gpu")
     refused(2, "no such folder", "--target", "verbatim", "--html", tmp_path / "no" / "a.html")
     refused(2, "forbids", "--target", "verbatim", "--order", "none", "--deterministic")

@@ -455,3 +455,15 @@ def test_a_tiny_block(tmp_path):
     assert schema.check(found) == []
     for one in found["results"]:
         assert one["status"] == "ok" and one["block"]["ms"] > 0, one
+
+
+def test_the_cost_of_a_call_is_measured(tmp_path):
+    file = tmp_path / "calls.json"
+    words = ["--calls", "40", "--commit", "1a2b3c4", "--json", file]
+    subprocess.run([sys.executable, ROOT / "bench" / "python_overhead.py", *map(str, words)],
+                   capture_output=True, check=True, timeout=300)  # fmt: skip
+    found = json.loads(file.read_text())
+    assert found["commit"] == "1a2b3c4"
+    passes = {row["pass"] for row in found["results"] if row["tensors"] == "NumPy"}
+    assert passes == {"forward", "backward"}
+    assert all(cost > 0 for row in found["results"] for cost in row["us"])

@@ -127,7 +127,7 @@ void for_each_in_parallel(int threads, int64_t count, const std::function<void(i
       try {
         work(i);
       } catch (...) {
-        thrown[static_cast<size_t>(i)] = std::current_exception();
+        thrown[i] = std::current_exception();
       }
     }
   });

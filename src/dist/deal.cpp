@@ -13,9 +13,9 @@ class VisitedTiles {
  public:
   void add(int32_t rank, int32_t first, int32_t last) {
     if (static_cast<size_t>(rank) >= at_.size()) at_.resize(static_cast<size_t>(rank) + 1, -1);
-    int32_t& at = at_[static_cast<size_t>(rank)];
+    int32_t& at = at_[rank];
     if (at >= 0) {
-      Visited& before = all_[static_cast<size_t>(at)];
+      Visited& before = all_[at];
       if (first <= before.last && before.first <= last) {
         before.first = std::min(before.first, first);
         before.last = std::max(before.last, last);
@@ -38,7 +38,7 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
   VisitedTiles q_tiles, kv_tiles;
   for (size_t c = 0; c < order->chains.size(); ++c) {
     const Chain& chain = order->chains[c];
-    const int32_t rank = rank_of(owners.rows[static_cast<size_t>(chain.q_head)], chain.tile);
+    const int32_t rank = rank_of(owners.rows[chain.q_head], chain.tile);
     auto& part = parts[rank];
     if (!part) part = std::make_shared<OrderPart>(OrderPart{order, {}});
     const auto number = static_cast<int32_t>(c);
@@ -50,7 +50,7 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
     }
     q_tiles.add(rank, chain.tile, chain.tile + 1);
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order->runs[static_cast<size_t>(r)];
+      const Run& run = order->runs[r];
       // Tiles behind each other are one range.
       const int32_t ranges = std::abs(run.step) == 1 ? 1 : run.count;
       for (int32_t i = 0; i < ranges; ++i) {
@@ -88,17 +88,16 @@ class BackwardDeal {
 
  private:
   const std::vector<Link>& links_of(int32_t chain) const {
-    return routes_.lists[static_cast<size_t>(routes_.list_of[static_cast<size_t>(chain)])];
+    return routes_.lists[routes_.list_of[static_cast<size_t>(chain)]];
   }
 
   void find_ends() {
-    deal_.ends.resize(static_cast<size_t>(order_->tiles->kv_tiles()));
+    deal_.ends.resize(order_->tiles->kv_tiles());
     for (size_t t = 0; t < deal_.ends.size(); ++t) deal_.ends[t].kv_tile = static_cast<int32_t>(t);
     for (size_t c = 0; c < chains_.size(); ++c)
-      deal_.ends[static_cast<size_t>(chains_[c].tile)].chains.push_back(static_cast<int32_t>(c));
+      deal_.ends[chains_[c].tile].chains.push_back(static_cast<int32_t>(c));
     for (TileEnd& end : deal_.ends) {
-      std::ranges::sort(end.chains, {},
-                        [&](int32_t c) { return chains_[static_cast<size_t>(c)].addend; });
+      std::ranges::sort(end.chains, {}, [&](int32_t c) { return chains_[c].addend; });
       for (const int32_t c : end.chains) end.stage = std::max(end.stage, links_of(c).back().stage);
       if (!end.chains.empty()) end.rank = links_of(end.chains.back()).back().rank;
     }
@@ -108,7 +107,7 @@ class BackwardDeal {
     int32_t list = -1;
     for (size_t c = 0; c < chains_.size(); ++c) {
       const int32_t tile = chains_[c].tile;
-      const int32_t end_rank = deal_.ends[static_cast<size_t>(tile)].rank;
+      const int32_t end_rank = deal_.ends[tile].rank;
       if (std::exchange(list, routes_.list_of[c]) != routes_.list_of[c] ||
           deal_.convoys.back().ranks.back() != end_rank) {
         Convoy& fresh = deal_.convoys.emplace_back();
@@ -130,13 +129,13 @@ class BackwardDeal {
 
   /// The visits of a chain on each of its links.
   std::vector<int64_t> visits_of(int32_t c) const {
-    const WholeChain& chain = chains_[static_cast<size_t>(c)];
+    const WholeChain& chain = chains_[c];
     const std::vector<Link>& links = links_of(c);
     std::vector<int64_t> visits(links.size());
     Passes passes;
     size_t link = 0;
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order_->runs[static_cast<size_t>(r)];
+      const Run& run = order_->runs[r];
       const int32_t pass = passes.next(run);
       int32_t from = 0;
       for (; link + 1 < links.size(); ++link) {
@@ -202,7 +201,7 @@ class BackwardDeal {
   }
 
   void add(Share& share, OrderPart& part, int32_t number, size_t link) {
-    const Convoy& convoy = deal_.convoys[static_cast<size_t>(number)];
+    const Convoy& convoy = deal_.convoys[number];
     const std::vector<Link>& links = links_of(convoy.chain);
     part.stretches.push_back({convoy.chain, convoy.count, links[link].begin,
                               link + 1 < links.size() ? links[link + 1].begin : kEnd});

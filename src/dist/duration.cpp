@@ -20,11 +20,10 @@ double duration(const std::vector<std::shared_ptr<const Deal>>& deals, int32_t w
   std::vector<double> free(static_cast<size_t>(world));  // when each rank is
   for (const auto& [stage, head, s] : sequence) {
     const Share& share = deals[head]->shares[s];
-    double& end = free[static_cast<size_t>(share.rank)];
-    for (const int32_t convoy : share.convoys)
-      end = std::max(end, ended[head][static_cast<size_t>(convoy)]);
+    double& end = free[share.rank];
+    for (const int32_t convoy : share.convoys) end = std::max(end, ended[head][convoy]);
     end += share.time;
-    for (const int32_t convoy : share.convoys) ended[head][static_cast<size_t>(convoy)] = end;
+    for (const int32_t convoy : share.convoys) ended[head][convoy] = end;
   }
   return std::ranges::max(free);
 }

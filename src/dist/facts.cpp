@@ -29,7 +29,7 @@ class RowSums {
 
   /// `number` to the rows [first, last).
   void add(int32_t q_head, int32_t first, int32_t last, int32_t number) {
-    Head& head = heads_[static_cast<size_t>(q_head)];
+    Head& head = heads_[q_head];
     if (head.count.empty()) head.first = first;
     if (first < head.first) {
       const auto more = static_cast<size_t>(head.first - first);
@@ -116,12 +116,12 @@ PartFacts facts_of(const OrderPart& part, const std::vector<WholeChain>& chains)
           ErrorCode::invalid_plan, "dist.verify",
           fmt::format("an order has no {} chains from {} on", stretch.count, stretch.chain));
     for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {
-      const WholeChain& chain = chains[static_cast<size_t>(c)];
+      const WholeChain& chain = chains[c];
       PartFacts::ChainPart own{c, end_of(chain), end_of(chain)};
       Passes passes;
       bool begun = false;
       for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-        const Run& run = order.runs[static_cast<size_t>(r)];
+        const Run& run = order.runs[r];
         const int32_t pass = passes.next(run);
         const int32_t begin = visits_before(run, pass, stretch.begin);
         const int32_t end = std::max(begin, visits_before(run, pass, stretch.end));
@@ -142,7 +142,7 @@ PartFacts facts_of(const OrderPart& part, const std::vector<WholeChain>& chains)
         }
       }
       if (!backward) {
-        const Chain& row = order.chains[static_cast<size_t>(c)];
+        const Chain& row = order.chains[c];
         rows.add(row.q_head, row.tile, row.tile + 1, row.addends);
       }
       facts.chains.push_back(own);

@@ -82,7 +82,7 @@ bool Holdings::hold(const Hold& hold) {
       hold.head >= problem_.batch * kv_heads || kv_head < own_.kv_heads.begin ||
       kv_head >= own_.kv_heads.end || std::ranges::find(slots_, hold.head) != slots_.end())
     return false;
-  const int32_t last = std::exchange(slots_[static_cast<size_t>(hold.slot)], hold.head);
+  const int32_t last = std::exchange(slots_[hold.slot], hold.head);
   if (last < 0) return true;
   Rows& work = rows_in(Space::work);
   const HeldRows rows = of_entry(own_.kv, last / kv_heads);

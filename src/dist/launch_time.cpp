@@ -53,7 +53,7 @@ class Launches {
     Workers workers(machine_.workers);
     for (const Stretch& stretch : part.stretches)
       for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c)
-        workers.take(cycles(*part.whole, chains[static_cast<size_t>(c)], stretch));
+        workers.take(cycles(*part.whole, chains[c], stretch));
     return machine_.launch + workers.end();
   }
 
@@ -62,7 +62,7 @@ class Launches {
     double cycles = machine_.chain_start + machine_.chain_end;
     dist::Passes passes;
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order.runs[static_cast<size_t>(r)];
+      const Run& run = order.runs[r];
       const int32_t pass = passes.next(run);
       const int32_t visits = dist::visits_before(run, pass, stretch.end) -
                              dist::visits_before(run, pass, stretch.begin);
@@ -96,7 +96,7 @@ double device_seconds(const Plan& plan, const Machine& machine) {
     for (const Task& task : order->tasks) tasks[order.get()].push_back(costs.task(*order, task));
   Workers workers(machine.workers);
   for (const PlacedTask& placed : plan.placement.tasks)
-    workers.take(tasks[&plan.order(placed.head)][static_cast<size_t>(placed.task)]);
+    workers.take(tasks[&plan.order(placed.head)][placed.task]);
   return seconds(machine, machine.launch + workers.end());
 }
 

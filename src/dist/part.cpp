@@ -32,13 +32,13 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
   const std::vector<dist::WholeChain> chains = dist::whole_chains(*whole);
   for (const Stretch& stretch : stretches) {
     for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {
-      const dist::WholeChain& from = chains[static_cast<size_t>(c)];
+      const dist::WholeChain& from = chains[c];
       Chain chain{.tile = from.tile};
-      if (forward) chain = whole->chains[static_cast<size_t>(c)];
+      if (forward) chain = whole->chains[c];
       chain.run_begin = static_cast<int32_t>(order->runs.size());
       dist::Passes passes;
       for (int32_t r = from.run_begin; r < from.run_end; ++r) {
-        const Run& run = whole->runs[static_cast<size_t>(r)];
+        const Run& run = whole->runs[r];
         const int32_t pass = passes.next(run);
         append_visits(order->runs, run, dist::visits_before(run, pass, stretch.begin),
                       dist::visits_before(run, pass, stretch.end));

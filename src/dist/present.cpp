@@ -15,14 +15,14 @@ Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges, HeldRows R
     const int64_t b = static_cast<int64_t>(head) / whole.problem.kv_heads;
     const TileMap& tiles = *whole.order(static_cast<int32_t>(head)).tiles;
     if (!known.insert({b, &tiles}).second) continue;
-    auto& own = all[static_cast<size_t>(b)];
+    auto& own = all[b];
     own.insert(own.end(), (tiles.*edges).begin(), (tiles.*edges).end());
   }
   for (const RankPlan& own : plan.ranks)
     for (const HeldRows* rows : {&(own.*home), &(own.*work)})
       for (const RowRange& range : rows->ranges()) {
-        all[static_cast<size_t>(range.batch)].push_back(range.rows.begin);
-        all[static_cast<size_t>(range.batch)].push_back(range.rows.end);
+        all[range.batch].push_back(range.rows.begin);
+        all[range.batch].push_back(range.rows.end);
       }
   for (auto& own : all) {
     std::ranges::sort(own);
@@ -34,7 +34,7 @@ Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges, HeldRows R
 RowPieces::RowPieces(const HeldRows& rows, const Cuts& cuts) {
   int64_t held = 0;
   for (const RowRange& range : rows.ranges()) {
-    const std::vector<int64_t>& at = cuts[static_cast<size_t>(range.batch)];
+    const std::vector<int64_t>& at = cuts[range.batch];
     auto cut = std::ranges::upper_bound(at, range.rows.begin);
     for (int64_t begin = range.rows.begin; begin < range.rows.end;) {
       const int64_t end = cut == at.end() ? range.rows.end : std::min(*cut++, range.rows.end);
@@ -56,10 +56,8 @@ std::optional<Interval> RowPieces::find(const RowRange& range) const {
   };
   const Interval found{at(range.rows.begin), at(range.rows.end)};
   if (found.begin >= found.end) return std::nullopt;
-  const RowRange &first = pieces_[static_cast<size_t>(found.begin)],
-                 &last = pieces_[static_cast<size_t>(found.end) - 1];
-  const int64_t rows =
-      before_[static_cast<size_t>(found.end)] - before_[static_cast<size_t>(found.begin)];
+  const RowRange &first = pieces_[found.begin], &last = pieces_[static_cast<size_t>(found.end) - 1];
+  const int64_t rows = before_[found.end] - before_[found.begin];
   if (first.batch != range.batch || first.rows.begin != range.rows.begin ||
       last.rows.end != range.rows.end || rows != range.rows.end - range.rows.begin)
     return std::nullopt;

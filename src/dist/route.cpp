@@ -115,7 +115,7 @@ class Router {
     Way& way = ways_[c];
     if (whole) way.stage = first_stage_;
     for (int32_t r = walk.run_begin; r < walk.run_end; ++r) {
-      const Run& run = order_.runs[static_cast<size_t>(r)];
+      const Run& run = order_.runs[r];
       visit(way, run, r == walk.run_begin ? walk.first : 0,
             r + 1 == walk.run_end ? walk.last : run.count);
     }
@@ -141,7 +141,7 @@ class Router {
 
   /// Visits [begin, end) of a run, whose tiles lie behind each other. `turned`: they start a pass.
   void sweep(Way& way, const Run& run, int32_t begin, int32_t end, bool turned) {
-    Rows& rows = rows_[static_cast<size_t>(run.q_head)];
+    Rows& rows = rows_[run.q_head];
     const bool up = run.step > 0;
     const auto [low, high] = std::minmax({run.tile(begin), run.tile(end - 1)});
     for (int32_t tile = run.tile(begin); low <= tile && tile <= high;) {
@@ -170,7 +170,7 @@ class Router {
     std::vector<Span> spans;
     Passes passes;
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order_.runs[static_cast<size_t>(r)];
+      const Run& run = order_.runs[r];
       const int32_t pass = passes.next(run), last = run.tile(run.count - 1);
       if (pass == std::ssize(spans)) {
         spans.push_back({run.q_head, run.step > 0, run.first, run.first, run.first, last});
@@ -199,7 +199,7 @@ class Router {
   void remember(std::vector<Span> spans, const std::vector<Link>& links) {
     for (Span& span : spans) span.first_until = span.last, span.last_from = span.first;
     for (auto link = links.rbegin(); link != links.rend(); ++link) {
-      Span& span = spans[static_cast<size_t>(link->begin.pass)];
+      Span& span = spans[link->begin.pass];
       if (link->begin.tile == pass_begin(span.up)) continue;
       if (span.last_from == span.first) span.last_from = link->begin.tile;
       span.first_until = link->begin.tile - (span.up ? 1 : -1);

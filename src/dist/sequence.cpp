@@ -64,11 +64,11 @@ class Player {
   }
 
   void go_on(int32_t c) {
-    At& at = at_[static_cast<size_t>(c)];
-    const WholeChain& chain = chains_[static_cast<size_t>(c)];
+    At& at = at_[c];
+    const WholeChain& chain = chains_[c];
     Walk walk{c, at.run, at.run, at.visit, 0};
     while (at.run < chain.run_end) {
-      const Run& run = order_.runs[static_cast<size_t>(at.run)];
+      const Run& run = order_.runs[at.run];
       const int32_t allowed = allowed_from(run, at.visit);
       const int32_t end = allowed == run.count || !whole_runs_ ? allowed : at.visit;
       if (end > at.visit) {
@@ -99,10 +99,10 @@ class Player {
       Row& row = row_of(run, i);
       ++row.next;
       for (int32_t c = row.waits, before = -1; c >= 0;) {
-        At& waiting = at_[static_cast<size_t>(c)];
+        At& waiting = at_[c];
         const int32_t after = waiting.next;
         if (waiting.addend == row.next) {
-          (before < 0 ? row.waits : at_[static_cast<size_t>(before)].next) = after;
+          (before < 0 ? row.waits : at_[before].next) = after;
           waiting.row = -1;
           --waiting_;
           ready_.push_back(c);
@@ -116,7 +116,7 @@ class Player {
 
   void wait(int32_t c, const Run& run, int32_t i) {
     Row& row = row_of(run, i);
-    At& at = at_[static_cast<size_t>(c)];
+    At& at = at_[c];
     at.row = static_cast<int32_t>(&row - rows_.data());
     at.addend = run.addend_of(i);
     at.next = row.waits;
@@ -125,9 +125,9 @@ class Player {
   }
 
   void leave_row(int32_t c) {
-    At& at = at_[static_cast<size_t>(c)];
-    int32_t* link = &rows_[static_cast<size_t>(at.row)].waits;
-    while (*link != c) link = &at_[static_cast<size_t>(*link)].next;
+    At& at = at_[c];
+    int32_t* link = &rows_[at.row].waits;
+    while (*link != c) link = &at_[*link].next;
     *link = at.next;
     at.row = -1;
     --waiting_;
@@ -155,11 +155,11 @@ void for_each_walk(const HeadOrder& order, const std::vector<WholeChain>& chains
     number.push_back((number.empty() ? -1 : number.back()) + (chain.continues ? 0 : 1));
   for (const Task& task : order.tasks) {
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[static_cast<size_t>(c)];
+      const Chain& chain = order.chains[c];
       const int32_t last = chain.run_begin < chain.run_end
                                ? order.runs[static_cast<size_t>(chain.run_end) - 1].count
                                : 0;
-      f({number[static_cast<size_t>(c)], chain.run_begin, chain.run_end, 0, last});
+      f({number[c], chain.run_begin, chain.run_end, 0, last});
     }
   }
 }

@@ -89,8 +89,7 @@ std::vector<int32_t> assign(std::span<const Cell> cells, const std::string& shar
 std::vector<HeldRows> deal(std::span<const Cell> cells, const std::string& shard, int32_t world) {
   const std::vector<int32_t> ranks = assign(cells, shard, world);
   std::vector<std::vector<RowRange>> ranges(static_cast<size_t>(world));
-  for (size_t c = 0; c < cells.size(); ++c)
-    ranges[static_cast<size_t>(ranks[c])].push_back(cells[c].range);
+  for (size_t c = 0; c < cells.size(); ++c) ranges[ranks[c]].push_back(cells[c].range);
   std::vector<HeldRows> held;
   for (auto& each : ranges) held.emplace_back(std::move(each));
   return held;

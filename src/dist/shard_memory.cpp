@@ -50,7 +50,7 @@ ShardMemory::ShardMemory(const DistPlan& plan, int32_t rank, const Backend& back
     : plan_(plan),
       backend_(backend),
       run_(run),
-      own_(plan.ranks[static_cast<size_t>(rank)]),
+      own_(plan.ranks[rank]),
       memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass),
               [this](Operand operand) -> WorkShape {
                 const Problem& problem = plan_.whole.problem;

@@ -54,7 +54,7 @@ class Player {
       const int32_t r = ready_.back();
       ready_.pop_back();
       Rank& rank = rank_of(r);
-      const std::vector<Step>& steps = plan_.ranks[static_cast<size_t>(r)].steps;
+      const std::vector<Step>& steps = plan_.ranks[r].steps;
       while (rank.step < steps.size() &&
              std::visit([&](const auto& step) { return make(r, rank, step); }, steps[rank.step]))
         ++rank.step;
@@ -63,7 +63,7 @@ class Player {
   }
 
  private:
-  Rank& rank_of(int32_t r) { return ranks_[static_cast<size_t>(r)]; }
+  Rank& rank_of(int32_t r) { return ranks_[r]; }
 
   // Each makes a step, or parks the rank until it can.
 
@@ -123,7 +123,7 @@ class Player {
   }
 
   bool make(int32_t r, Rank& rank, const Compute& step) {
-    const auto& times = launches_[static_cast<size_t>(r)];
+    const auto& times = launches_[r];
     if (rank.launch == times.size()) fail_launches(r);
     compute(Kind::compute, r, rank, step.head, times[rank.launch++]);
     return true;
@@ -251,12 +251,11 @@ class Player {
 
   [[noreturn]] void fail_launches(int32_t r) const {
     size_t launches = 0;
-    for (const Step& step : plan_.ranks[static_cast<size_t>(r)].steps)
+    for (const Step& step : plan_.ranks[r].steps)
       launches += std::holds_alternative<Compute>(step) ? 1 : 0;
-    throw Error(
-        ErrorCode::invalid_argument, "dist.simulate", "times of other launches",
-        {"launches", fmt::format("{} of rank {}", launches_[static_cast<size_t>(r)].size(), r),
-         fmt::to_string(launches), ""});
+    throw Error(ErrorCode::invalid_argument, "dist.simulate", "times of other launches",
+                {"launches", fmt::format("{} of rank {}", launches_[r].size(), r),
+                 fmt::to_string(launches), ""});
   }
 
   DistSimulation finish() {

@@ -89,14 +89,14 @@ std::string_view to_string(Operand operand) {
 
 int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
   int64_t bytes = 0;
-  for (const Step& step : plan.ranks[static_cast<size_t>(rank)].steps)
+  for (const Step& step : plan.ranks[rank].steps)
     if (const auto* send = std::get_if<Send>(&step))
       bytes += dist::message_bytes(plan, send->boxes, send->sums);
   return bytes;
 }
 
 int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
-  const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& own = plan.ranks[rank];
   const Problem& problem = plan.whole.problem;
   int64_t bytes = 0;
   for (const Operand operand : dist::operands_of(plan.whole.pass)) {

@@ -31,8 +31,7 @@ void Supply::lay_out() {
     all.insert(all.end(), rows.ranges().begin(), rows.ranges().end());
   };
   std::vector<std::vector<RowRange>> groups(static_cast<size_t>(grid_.outer));
-  for (int32_t r = 0; r < world(); ++r)
-    add(groups[static_cast<size_t>(grid_.outer_of(r))], rank(r).home_kv);
+  for (int32_t r = 0; r < world(); ++r) add(groups[grid_.outer_of(r)], rank(r).home_kv);
   for (auto& rows : groups) group_kv_.emplace_back(std::move(rows));
 
   std::vector<std::vector<RowRange>> kv(plan_.ranks.size());
@@ -44,9 +43,8 @@ void Supply::lay_out() {
   }
   for (int32_t r = 0; r < world(); ++r) {
     for (int32_t o = 0; o < grid_.outer; ++o)
-      if (o == grid_.outer_of(r) || grid_.route != Route::needed)
-        add(kv[static_cast<size_t>(r)], group_kv_[static_cast<size_t>(o)]);
-    rank(r).kv = HeldRows(std::move(kv[static_cast<size_t>(r)]));
+      if (o == grid_.outer_of(r) || grid_.route != Route::needed) add(kv[r], group_kv_[o]);
+    rank(r).kv = HeldRows(std::move(kv[r]));
   }
 }
 
@@ -61,20 +59,18 @@ void Supply::find_sequence() {
   for (const RankPlan& own : plan_.ranks)
     rounds_ = std::max(rounds_, static_cast<int32_t>(own.kv_heads.end - own.kv_heads.begin));
   const auto all = static_cast<int32_t>(plan_.whole.problem.batch) * rounds_;
-  round_of_.resize(static_cast<size_t>(heads()));
+  round_of_.resize(heads());
   for (int32_t round = 0; round < all; ++round)
     for (int32_t i = 0; i < grid_.inner; ++i)
-      if (const int32_t head = head_at(i, round); head >= 0)
-        round_of_[static_cast<size_t>(head)] = round;
+      if (const int32_t head = head_at(i, round); head >= 0) round_of_[head] = round;
   sequence_.resize(round_of_.size());
   std::iota(sequence_.begin(), sequence_.end(), 0);
-  std::ranges::stable_sort(sequence_, {},
-                           [this](int32_t head) { return round_of_[static_cast<size_t>(head)]; });
+  std::ranges::stable_sort(sequence_, {}, [this](int32_t head) { return round_of_[head]; });
 }
 
 void Supply::bring(int32_t head) {
   const auto all = static_cast<int32_t>(plan_.whole.problem.batch) * rounds_;
-  while (next_ < all && next_ <= round_of_[static_cast<size_t>(head)] + 1) bring_round(next_++);
+  while (next_ < all && next_ <= round_of_[head] + 1) bring_round(next_++);
 }
 
 void Supply::bring_round(int32_t round) {
@@ -85,7 +81,7 @@ void Supply::bring_round(int32_t round) {
 }
 
 void Supply::hold(int32_t r, int32_t head) {
-  std::vector<int32_t>& slots = slots_[static_cast<size_t>(r)];
+  std::vector<int32_t>& slots = slots_[r];
   auto slot = std::ranges::find(slots, -1);
   if (slot == slots.end()) slot = slots.insert(slot, -1);
   *slot = head;
@@ -94,7 +90,7 @@ void Supply::hold(int32_t r, int32_t head) {
 }
 
 void Supply::release(int32_t rank, int32_t head) {
-  std::vector<int32_t>& slots = slots_[static_cast<size_t>(rank)];
+  std::vector<int32_t>& slots = slots_[rank];
   std::ranges::replace(slots, head, -1);
 }
 
@@ -112,8 +108,7 @@ void Supply::inside_groups(int32_t round) {
       const int32_t to =
           grid_.rank(grid_.outer_of(from), (grid_.inner_of(from) + step) % grid_.inner);
       if (const int32_t head = head_at(to, round); head >= 0)
-        steps_.move(from, Space::home, to, Space::work,
-                    boxes_of(kKv, home[static_cast<size_t>(from)], kv_head(head)));
+        steps_.move(from, Space::home, to, Space::work, boxes_of(kKv, home[from], kv_head(head)));
     }
     steps_.take();
   }
@@ -127,15 +122,12 @@ void Supply::from_group_to_group(int32_t round) {
   std::vector<std::vector<Boxes>> whole(static_cast<size_t>(grid_.inner));  // by outer index
   for (int32_t i = 0; all && i < grid_.inner; ++i)
     if (const int32_t head = head_at(i, round); head >= 0)
-      for (const HeldRows& rows : held)
-        whole[static_cast<size_t>(i)].emplace_back(boxes_of(kKv, rows, kv_head(head)));
+      for (const HeldRows& rows : held) whole[i].emplace_back(boxes_of(kKv, rows, kv_head(head)));
   if (!all) {  // then no heads are shared
     const std::vector<HeldRows>& seen = seen_by_(head_at(0, round));
     if (std::exchange(seen_of_, &seen) != &seen) {
       seen_.clear();
-      for (const Hop& hop : hops_)
-        seen_.push_back(
-            held[static_cast<size_t>(hop.held)].intersect(seen[static_cast<size_t>(hop.to)]));
+      for (const Hop& hop : hops_) seen_.push_back(held[hop.held].intersect(seen[hop.to]));
     }
   }
   for (size_t n = 0; n < hops_.size(); ++n) {
@@ -144,8 +136,7 @@ void Supply::from_group_to_group(int32_t round) {
       const int32_t head = head_at(i, round);
       if (head < 0) continue;
       steps_.move(grid_.rank(hop.from, i), Space::work, grid_.rank(hop.to, i), Space::work,
-                  all ? whole[static_cast<size_t>(i)][static_cast<size_t>(hop.held)]
-                      : boxes_of(kKv, seen_[n], kv_head(head)));
+                  all ? whole[i][hop.held] : boxes_of(kKv, seen_[n], kv_head(head)));
     }
     if ((n + 1) % static_cast<size_t>(grid_.outer) == 0) steps_.take();  // each group has sent once
   }

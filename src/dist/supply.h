@@ -29,8 +29,8 @@ class Supply {
  private:
   int32_t heads() const { return static_cast<int32_t>(plan_.whole.order_of_head.size()); }
   int32_t world() const { return static_cast<int32_t>(plan_.ranks.size()); }
-  RankPlan& rank(int32_t r) { return plan_.ranks[static_cast<size_t>(r)]; }
-  const RankPlan& rank(int32_t r) const { return plan_.ranks[static_cast<size_t>(r)]; }
+  RankPlan& rank(int32_t r) { return plan_.ranks[r]; }
+  const RankPlan& rank(int32_t r) const { return plan_.ranks[r]; }
   void lay_out();
   void find_sequence();
   /// The head that a rank takes up in a round; -1: none.

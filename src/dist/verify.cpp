@@ -69,7 +69,7 @@ class Proof {
     for (bool moved = true; moved;) {
       moved = false;
       for (r_ = 0; r_ < world(); ++r_) {
-        size_t& step = at_[static_cast<size_t>(r_)];
+        size_t& step = at_[r_];
         while (step < rank(r_).steps.size() &&
                std::visit([this](const auto& s) { return make(s); }, rank(r_).steps[step])) {
           ++step;
@@ -78,7 +78,7 @@ class Proof {
       }
     }
     for (r_ = 0; r_ < world(); ++r_)
-      if (at_[static_cast<size_t>(r_)] < rank(r_).steps.size()) fail("waits forever");
+      if (at_[r_] < rank(r_).steps.size()) fail("waits forever");
     if (!messages_.empty()) {
       const auto& [from, to, number] = messages_.begin()->first;
       r_ = to;
@@ -89,12 +89,12 @@ class Proof {
 
  private:
   int32_t world() const { return static_cast<int32_t>(plan_.ranks.size()); }
-  const RankPlan& rank(int32_t r) const { return plan_.ranks[static_cast<size_t>(r)]; }
+  const RankPlan& rank(int32_t r) const { return plan_.ranks[r]; }
   bool backward() const { return whole_.pass == Pass::backward; }
 
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorCode::invalid_plan, "dist.verify",
-                fmt::format("rank {}, step {}: {}", r_, at_[static_cast<size_t>(r_)], what));
+                fmt::format("rank {}, step {}: {}", r_, at_[r_], what));
   }
   template <class... Args>
   void require(bool holds, fmt::format_string<Args...> text, Args&&... args) const {
@@ -108,7 +108,7 @@ class Proof {
         static_cast<size_t>(order.group) * static_cast<size_t>(order.tiles->q_tiles());
     state.started.resize(chains->size());
     state.chains = std::move(chains);
-    state.ended.resize(static_cast<size_t>(order.tiles->kv_tiles()));
+    state.ended.resize(order.tiles->kv_tiles());
     state.row_next.resize(rows);
     state.row_rank.resize(rows, -1);
     return state;
@@ -116,7 +116,7 @@ class Proof {
 
   // --- What is where ----------------------------------------------------------------------------
 
-  Holdings& memory() { return memory_[static_cast<size_t>(r_)]; }
+  Holdings& memory() { return memory_[r_]; }
   void read(Space space, const Box& box) {
     if (const char* wrong = memory().read(space, box)) fail_rows(box, wrong);
   }
@@ -145,7 +145,7 @@ class Proof {
       const HeadOrder& order = whole_.order(head);
       std::vector<RowRange> ranges;
       for (int32_t t = 0; t < order.tiles->q_tiles(); ++t)
-        if (order.row_addends[static_cast<size_t>(t)] == 0)
+        if (order.row_addends[t] == 0)
           ranges.push_back(rows_of(order.tiles->q_edges, head, t, t + 1));
       rows.emplace_back(std::move(ranges));
     }
@@ -185,8 +185,7 @@ class Proof {
   }
   RowRange rows_of(const std::vector<int64_t>& edges, int32_t head, int64_t first,
                    int64_t last) const {
-    return {head / whole_.problem.kv_heads,
-            {edges[static_cast<size_t>(first)], edges[static_cast<size_t>(last)]}};
+    return {head / whole_.problem.kv_heads, {edges[first], edges[last]}};
   }
 
   /// What a launch reads of KV tiles.
@@ -199,9 +198,9 @@ class Proof {
   // --- Steps: false where a message is missing --------------------------------------------------
 
   SumState& block(int32_t number) {
-    auto& blocks = blocks_[static_cast<size_t>(r_)];
+    auto& blocks = blocks_[r_];
     require(0 <= number && number < static_cast<int32_t>(blocks.size()), "has no block {}", number);
-    return blocks[static_cast<size_t>(number)];
+    return blocks[number];
   }
   /// The sum in a block, which is free then.
   SumState take(int32_t number) {
@@ -215,7 +214,7 @@ class Proof {
   }
 
   const WholeChain& chain_of(const SumState& state) const {
-    return (*heads_[static_cast<size_t>(state.head)].chains)[static_cast<size_t>(state.chain)];
+    return (*heads_[state.head].chains)[state.chain];
   }
 
   bool make(const Hold& hold) {
@@ -286,14 +285,13 @@ class Proof {
   /// Heads share parts, of which each is looked at once.
   const PartFacts& facts_of(const Compute& compute) {
     const auto [at, fresh] = facts_.try_emplace(compute.part.get());
-    if (fresh)
-      at->second = dist::facts_of(*compute.part, *heads_[static_cast<size_t>(compute.head)].chains);
+    if (fresh) at->second = dist::facts_of(*compute.part, *heads_[compute.head].chains);
     return at->second;
   }
 
   /// One chain of the forward: whole.
   void check_forward(int32_t number, const PartFacts::ChainPart& part) {
-    HeadState& head = heads_[static_cast<size_t>(number)];
+    HeadState& head = heads_[number];
     const auto c = static_cast<size_t>(part.chain);
     const bool whole =
         part.begin == start_of((*head.chains)[c]) && part.end == end_of((*head.chains)[c]);
@@ -309,20 +307,19 @@ class Proof {
   /// Chains of the backward go on where they were. Then nothing waits in a circle, for their visits
   /// are part of a plan without one.
   void check_chains(const Compute& compute, const PartFacts& facts) {
-    HeadState& head = heads_[static_cast<size_t>(compute.head)];
+    HeadState& head = heads_[compute.head];
     const std::vector<Stretch>& stretches = compute.part->stretches;
     require(compute.carries.size() == stretches.size(), "has not one carry for each stretch");
     auto part = facts.chains.begin();
     for (size_t s = 0; s < stretches.size(); ++s) {
       const Carry& carry = compute.carries[s];
       for (int32_t i = 0; i < stretches[s].count; ++i, ++part) {
-        const WholeChain& chain = (*head.chains)[static_cast<size_t>(part->chain)];
+        const WholeChain& chain = (*head.chains)[part->chain];
         SumState state{compute.head, part->chain, start_of(chain)};
         if (carry.in < 0) {
-          require(!head.started[static_cast<size_t>(part->chain)],
-                  "starts chain {} of KV tile {} of head {} twice", chain.addend, chain.tile,
-                  compute.head);
-          head.started[static_cast<size_t>(part->chain)] = true;
+          require(!head.started[part->chain], "starts chain {} of KV tile {} of head {} twice",
+                  chain.addend, chain.tile, compute.head);
+          head.started[part->chain] = true;
         } else {
           state = take(carry.in + i);
         }
@@ -374,7 +371,7 @@ class Proof {
 
   /// A row of dQ takes its next addends, each once. Whether these are the last.
   bool add_up(int32_t number, const PartFacts::RowPart& row) {
-    HeadState& head = heads_[static_cast<size_t>(number)];
+    HeadState& head = heads_[number];
     const HeadOrder& order = whole_.order(number);
     const size_t place =
         static_cast<size_t>(row.q_head) * static_cast<size_t>(order.tiles->q_tiles()) +
@@ -388,7 +385,7 @@ class Proof {
       fail(name_of(number, row) + " is summed up on another rank");
     head.row_rank[place] = r_;
     next += row.count;
-    return next == order.row_addends[static_cast<size_t>(row.q_tile)];
+    return next == order.row_addends[row.q_tile];
   }
 
   /// The parts of a row of the forward meet in memory of their launch.
@@ -400,10 +397,10 @@ class Proof {
 
   bool make(const Add& add) {
     const TileSums& sums = add.sums;
-    HeadState& head = heads_[static_cast<size_t>(sums.head)];
+    HeadState& head = heads_[sums.head];
     const std::string name = fmt::format("KV tile {} of head {}", sums.kv_tile, sums.head);
-    require(!head.ended[static_cast<size_t>(sums.kv_tile)], "{} is added up twice", name);
-    head.ended[static_cast<size_t>(sums.kv_tile)] = true;
+    require(!head.ended[sums.kv_tile], "{} is added up twice", name);
+    head.ended[sums.kv_tile] = true;
     int32_t addend = 0, addends = 0;
     for (const int32_t number : sums.blocks) {
       const SumState state = take(number);

@@ -54,7 +54,7 @@ Courier::Courier(Wire& wire, double timeout)
       awaited_(static_cast<size_t>(wire.size()), -1) {}
 
 void Courier::send(int32_t to, int64_t message, std::span<const std::byte> bytes) {
-  const Header header{sent_[static_cast<size_t>(to)]++, meetings_, message, std::ssize(bytes)};
+  const Header header{sent_[to]++, meetings_, message, std::ssize(bytes)};
   constexpr size_t kHeader = sizeof(Header) / sizeof(int64_t);
   Words frame(kHeader + (bytes.size() + sizeof(int64_t) - 1) / sizeof(int64_t));
   std::memcpy(frame.data(), &header, sizeof header);
@@ -68,14 +68,14 @@ void Courier::sort_in(Wire::Arrival arrival) {
   if (frame.size() * sizeof(int64_t) < sizeof header)
     fail(fmt::format("rank {} sent a frame without a header", from));
   std::memcpy(&header, frame.data(), sizeof header);
-  int64_t& expected = received_[static_cast<size_t>(from)];
+  int64_t& expected = received_[from];
   if (header.number < expected) fail(name_of(header.message, from) + " came twice");
   if (header.number > expected)
     fail(fmt::format("{} is its number {}; number {} is lost or comes out of turn",
                      name_of(header.message, from), header.number, expected));
   ++expected;
   const bool waits = header.message == kWaiting;
-  awaited_[static_cast<size_t>(from)] = waits ? static_cast<int32_t>(frame.back()) : -1;
+  awaited_[from] = waits ? static_cast<int32_t>(frame.back()) : -1;
   if (waits) return;
   const bool fresh =
       mail_.try_emplace({header.meetings, from, header.message}, std::move(frame)).second;
@@ -97,8 +97,8 @@ void Courier::tell_waiting(int32_t from) {
 std::string Courier::waits_of(int32_t rank) const {
   std::string text;
   std::set<int32_t> seen;
-  for (int32_t at = rank; seen.insert(at).second && awaited_[static_cast<size_t>(at)] >= 0;) {
-    const int32_t next = awaited_[static_cast<size_t>(at)];
+  for (int32_t at = rank; seen.insert(at).second && awaited_[at] >= 0;) {
+    const int32_t next = awaited_[at];
     text += fmt::format("{} rank {}{} for rank {}", text.empty() ? ";" : ",", at,
                         text.empty() ? " waits" : "", next);
     at = next;

@@ -12,7 +12,7 @@ std::vector<int64_t> row_chunk_edges(const HeadOrder& order) {
   for (const TileMap::Part& part : tiles.parts())
     for (const int32_t tile : order::chunk_edges(tiles.part(part), rows))
       if (tile < part.q.count())  // the last edge is where the next part begins
-        edges.push_back(tiles.q_edges[static_cast<size_t>(part.q.first + tile)]);
+        edges.push_back(tiles.q_edges[part.q.first + tile]);
   edges.push_back(tiles.q_edges.back());
   return edges;
 }

@@ -125,7 +125,7 @@ void Translation::find_masked() {
       if (!makes || s.out < 0 || is_masked(s.out)) continue;
       const bool masks = s.kind == Step::Kind::compute && s.operation == Operation::mask;
       if (!masks && !is_masked(s.a) && !(s.b >= 0 && is_masked(s.b))) continue;
-      masked_[static_cast<size_t>(s.out)] = grows = true;
+      masked_[s.out] = grows = true;
     }
   }
 }

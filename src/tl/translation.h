@@ -26,7 +26,7 @@ class Translation {
  protected:
   /// The statement at a place, as `fmt` writes it.
   std::string text_at(Span at) const;
-  const Variable& var(int v) const { return k_.variables[static_cast<size_t>(v)]; }
+  const Variable& var(int v) const { return k_.variables[v]; }
   /// In the code: behind a prefix, with the buffer of the current visit.
   std::string name(int v) const;
   std::string rows(const Variable& v) const { return extent(v.shape[0], v.rows); }
@@ -68,7 +68,7 @@ class Translation {
   std::map<std::string, Split> products() const;
 
   /// Whether a tile is made of masked scores, other than by a product.
-  bool is_masked(int v) const { return masked_[static_cast<size_t>(v)]; }
+  bool is_masked(int v) const { return masked_[v]; }
   /// The product of a visit whose second factor is `tile`, and whose first is masked; or null.
   const Step* product_by(int tile) const;
   /// The last product of a visit, behind which there is the least to do; or null.

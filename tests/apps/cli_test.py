@@ -198,6 +198,17 @@ class Plan(Tool):
         one = self.result(*self.words, "--order", plans[0]["order"])["plan"]
         self.assertEqual(one["fingerprint"], plans[0]["fingerprint"])
 
+    def test_among_all_orders_that_of_auto_is_marked(self):
+        mixed = ["plan", "--mask", "full_document", "--doc-lengths", "2000,40", "--q-heads", 8,
+                 "--kv-heads", 2]
+        for words, order in ((self.words, "descending"), (mixed, "auto")):
+            own = self.result(*words)["plan"]
+            self.assertEqual(own["order"], order)
+            plans = self.result(*words, "--order", "all")["plan"]
+            marked = [plan["fingerprint"] for plan in plans if plan.get("auto")]
+            self.assertEqual(marked, [own["fingerprint"]])
+            self.assertEqual(plans, sorted(plans, key=lambda plan: plan["makespan"]))
+
     def test_the_papers_numbers(self):
         # DASH, full mask, shift: m heads of n tiles take m * n * (c + r) on n workers.
         plan = self.result(

@@ -17,9 +17,7 @@ TEST(Measure, TwoCallsInTurnSeeTheSameHeat) {
     call();
     return 1.0 + calls++ % 13;
   });
-  const auto call = [&](int which) {
-    return [&, which] { ++made[static_cast<size_t>(which)], last = which; };
-  };
+  const auto call = [&](int which) { return [&, which] { ++made[which], last = which; }; };
   const std::array<std::function<void()>, 2> both{call(0), call(1)};
 
   const auto alone = measure(device, Protocol::rested, both[0]);

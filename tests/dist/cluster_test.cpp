@@ -153,12 +153,11 @@ struct Drawn {
                                 masks::causal_document(documents)};
     const std::vector<std::string> strategies = strategy_names(), shards = shard_names();
     DistOptions options;
-    options.strategy = strategies[static_cast<size_t>(below(6))];
-    options.shard = shards[static_cast<size_t>(below(4))];
+    options.strategy = strategies[below(6)];
+    options.shard = shards[below(4)];
     options.world =
         options.strategy == "ulysses" ? static_cast<int32_t>(problem.q_heads) : 1 + below(8);
-    dealt = deal(problem, all[static_cast<size_t>(below(3))],
-                 below(2) ? Pass::forward : Pass::backward, options);
+    dealt = deal(problem, all[below(3)], below(2) ? Pass::forward : Pass::backward, options);
     const double scale = 1e-6;  // 1 kB a second: about as long as visits
     cluster = cluster_of({scale * (1 + below(20)), below(9) * 1e6},
                          {scale * (1 + below(20)), below(9) * 1e6}, 1 + below(4));

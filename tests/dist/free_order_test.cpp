@@ -20,7 +20,7 @@ TEST_P(Free, RanksStartTheirOwnSums) {
                         .head_dim = 16,
                         .head_dim_v = 16,
                         .dtype = Dtype::bf16};
-  const Mask mask = every_mask(problem.kv_heads)[static_cast<size_t>(GetParam())];
+  const Mask mask = every_mask(problem.kv_heads)[GetParam()];
   for (const char* order : {"auto", "descending/split:2", "shift"}) {
     DistCase c(problem, mask, kTile, order);
     c.forward.level = c.backward.level = Level::not_guaranteed;
@@ -50,7 +50,7 @@ TEST_P(Free, RanksStartTheirOwnSums) {
 }
 
 std::string mask_name(const testing::TestParamInfo<int>& info) {
-  return every_mask(1)[static_cast<size_t>(info.param)].name();
+  return every_mask(1)[info.param].name();
 }
 INSTANTIATE_TEST_SUITE_P(Dist, Free, testing::Range(0, 15, 3), mask_name);
 

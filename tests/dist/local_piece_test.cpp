@@ -24,7 +24,7 @@ struct Visited {
 };
 
 Interval tile_of(const std::vector<int64_t>& edges, int32_t tile) {
-  return {edges[static_cast<size_t>(tile)], edges[static_cast<size_t>(tile) + 1]};
+  return {edges[tile], edges[static_cast<size_t>(tile) + 1]};
 }
 
 std::array<int64_t, 3> origin_of(const DropoutOrigins& origins, int32_t head, int32_t q_tile) {
@@ -41,15 +41,15 @@ std::vector<Visited> visits_of(const HeadOrder& order, int64_t first_q_head, Row
   std::vector<Visited> visits;
   for (const Chain& chain : order.chains) {
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order.runs[static_cast<size_t>(r)];
+      const Run& run = order.runs[r];
       for (int32_t i = 0; i < run.count; ++i) {
         const int32_t q_tile = backward ? run.tile(i) : chain.tile;
         visits.push_back({tile_of(backward ? tiles.kv_edges : tiles.q_edges, chain.tile),
                           tile_of(backward ? tiles.q_edges : tiles.kv_edges, run.tile(i)),
                           row(backward, chain.tile), row(!backward, run.tile(i)),
                           first_q_head + (backward ? run.q_head : chain.q_head), run.addend_of(i),
-                          backward ? order.row_addends[static_cast<size_t>(q_tile)] : 0,
-                          run.slice_begin, run.slice_count, origin(q_tile)});
+                          backward ? order.row_addends[q_tile] : 0, run.slice_begin,
+                          run.slice_count, origin(q_tile)});
       }
     }
   }
@@ -69,13 +69,13 @@ bool ends(const LocalPiece& piece, int32_t workers) {
   for (bool moved = true; moved;) {
     moved = false;
     for (; std::ssize(active) < workers && task < order.tasks.size(); ++task) {
-      const Chain& chain = order.chains[static_cast<size_t>(order.tasks[task].chain_begin)];
+      const Chain& chain = order.chains[order.tasks[task].chain_begin];
       active.push_back({chain.run_begin, chain.run_end});
       moved = true;
     }
     for (Place& at : active) {
       for (; at.run < at.end; ++at.run, at.visit = 0) {
-        const Run& run = order.runs[static_cast<size_t>(at.run)];
+        const Run& run = order.runs[at.run];
         for (; at.visit < run.count; ++at.visit, moved = true) {
           int32_t& turn =
               next[static_cast<size_t>(run.q_head * order.tiles->q_tiles() + run.tile(at.visit))];
@@ -105,17 +105,14 @@ void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Me
   const auto expected = visits_of(
       *piece.order, piece.head % whole.problem.kv_heads * whole.problem.group(),
       [&](bool kv, int32_t tile) {
-        return kv ? own.kv.at(batch, tiles.kv_edges[static_cast<size_t>(tile)])
-                  : own.q.at(batch, tiles.q_edges[static_cast<size_t>(tile)]);
+        return kv ? own.kv.at(batch, tiles.kv_edges[tile]) : own.q.at(batch, tiles.q_edges[tile]);
       },
       [&](int32_t q_tile) { return origin_of(origins, piece.head, q_tile); });
   DropoutOrigins there(local.plan);
   there.first_sequence = {local.first_sequence};
   const auto got = visits_of(
       order, local.q_head,
-      [&](bool kv, int32_t tile) {
-        return (kv ? local.kv_rows : local.q_rows)[static_cast<size_t>(tile)];
-      },
+      [&](bool kv, int32_t tile) { return (kv ? local.kv_rows : local.q_rows)[tile]; },
       [&](int32_t q_tile) { return origin_of(there, 0, q_tile); });
   EXPECT_TRUE(got == expected);
   met.visits += std::ssize(got);

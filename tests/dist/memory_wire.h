@@ -25,11 +25,11 @@ class Lines {
   void put(int32_t to, dist::Wire::Arrival arrival) {
     if (delay_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(next() % delay_));
     const std::lock_guard lock(mutex_);
-    boxes_[static_cast<size_t>(to)].push_back(std::move(arrival));
+    boxes_[to].push_back(std::move(arrival));
   }
   std::optional<dist::Wire::Arrival> take(int32_t rank) {
     const std::lock_guard lock(mutex_);
-    auto& box = boxes_[static_cast<size_t>(rank)];
+    auto& box = boxes_[rank];
     if (box.empty() && over) throw std::runtime_error("another rank ended");
     if (box.empty()) return std::nullopt;
     dist::Wire::Arrival first = std::move(box.front());

@@ -26,8 +26,8 @@ Plan plan_of(const RandomProblem& r, Pass pass) {
 /// A strategy, a sharding, and a world that fits the query heads.
 DistOptions random_options(Rng& rng, const Problem& problem) {
   DistOptions options;
-  options.strategy = strategy_names()[static_cast<size_t>(uniform(rng, 0, 5))];
-  options.shard = shard_names()[static_cast<size_t>(uniform(rng, 0, 3))];
+  options.strategy = strategy_names()[uniform(rng, 0, 5)];
+  options.shard = shard_names()[uniform(rng, 0, 3)];
   options.world = static_cast<int32_t>(uniform(rng, 1, 16));
   if (options.strategy == "ulysses")
     while (problem.q_heads % options.world != 0) --options.world;

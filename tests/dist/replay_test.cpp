@@ -24,7 +24,7 @@ class EveryMask : public testing::TestWithParam<int> {};
 
 TEST_P(EveryMask, HasTheBitsOfOneDevice) {
   const Problem problem = problem_of(200);
-  DistCase c(problem, every_mask(problem.kv_heads)[static_cast<size_t>(GetParam())], kTile);
+  DistCase c(problem, every_mask(problem.kv_heads)[GetParam()], kTile);
   for (const std::string& strategy : strategy_names())
     for (const int32_t world : {2, 3, 4, 8, 16}) {
       if (strategy == "ulysses" && world == 3) continue;  // 16 heads
@@ -33,7 +33,7 @@ TEST_P(EveryMask, HasTheBitsOfOneDevice) {
 }
 
 std::string mask_name(const testing::TestParamInfo<int>& info) {
-  return every_mask(1)[static_cast<size_t>(info.param)].name();
+  return every_mask(1)[info.param].name();
 }
 INSTANTIATE_TEST_SUITE_P(Dist, EveryMask, testing::Range(0, 15), mask_name);
 

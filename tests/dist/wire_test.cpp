@@ -37,7 +37,7 @@ std::vector<std::string> errors_of(const std::function<void(dist::Processes&)>& 
       try {
         run(processes);
       } catch (const std::exception& error) {
-        errors[static_cast<size_t>(r)] = error.what();
+        errors[r] = error.what();
         lines.over = true;
       }
     });
@@ -61,17 +61,14 @@ class Ranks {
                                              .dtype = Dtype::bf16},
                                      masks::causal(100, 100), TileShape{16, 16}, "descending");
   }
-  void run(dist::Processes& processes) {
-    cases_[static_cast<size_t>(processes.rank())]->run_in(processes, options_);
-  }
+  void run(dist::Processes& processes) { cases_[processes.rank()]->run_in(processes, options_); }
   /// Whether rank 0 has the bits of one device.
   bool same() const { return cases_[0]->tensors.hashes() == cases_[0]->expected; }
   int64_t sends(int32_t rank) const {
     const DistCase::Dealt dealt = cases_[0]->deal(options_);
     int64_t count = 0;
     for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
-      for (const Step& step : plan->ranks[static_cast<size_t>(rank)].steps)
-        count += std::holds_alternative<Send>(step);
+      for (const Step& step : plan->ranks[rank].steps) count += std::holds_alternative<Send>(step);
     return count;
   }
 

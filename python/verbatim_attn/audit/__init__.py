@@ -104,6 +104,7 @@ def audit(
         target=name or f"{fn.__module__}:{getattr(fn, '__qualname__', type(fn).__qualname__)}",
         version=_library.info()["version"],
         arguments=[],
+        commit="",
         problem={
             "repeats": repeats,
             "processes": processes,

@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = found.add_argument
     add("--target", metavar="NAME", help=f"{', '.join(TARGETS)} or MODULE:FUNCTION")
+    add("--packed", metavar="MODULE:FUNCTION", help="its form that takes doc_lengths= as well")
     add("--list", action="store_true", help="list the targets and whether each can run here")
     add("--batch", type=int, default=2, metavar="N", help="batch entries (default: 2)")
     add("--q-heads", type=int, default=4, metavar="N", help="query heads (default: 4)")
@@ -69,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=300, metavar="S", help="seconds of each (default: 300)")
     add("--checks", metavar="A,B,..", help=f"of {', '.join(c.name for c in CHECKS)} (default: all)")
     add("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    add("--commit", default="", metavar="TEXT", help="recorded: what was built")
     add("--json", metavar="FILE", help="write the certificate as JSON (docs/schema.md)")
     add("--html", metavar="FILE", help="write the certificate as one page")
     return found
@@ -105,7 +107,7 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def user_function(name: str) -> Any:
+def user_function(argument: str, name: str) -> Any:
     """The function that MODULE:FUNCTION names."""
     module_name, _, path = name.partition(":")
     try:
@@ -115,11 +117,9 @@ def user_function(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise CannotRun(f"{module_name}: {error}") from error
-        raise bad("--target", "no such module", repr(name), "MODULE:FUNCTION") from error
+        raise bad(argument, "no such module", repr(name), "MODULE:FUNCTION") from error
     except (AttributeError, ValueError) as error:
-        raise bad(
-            "--target", f"no such function ({error})", repr(name), "MODULE:FUNCTION"
-        ) from error
+        raise bad(argument, f"no such function ({error})", repr(name), "MODULE:FUNCTION") from error
     return found
 
 
@@ -176,13 +176,23 @@ def make_target(options: argparse.Namespace, device: str) -> Any:
     mask = _MASKS[options.mask](*window)
     name = options.target
     if name not in TARGETS and ":" in name and not name.startswith(("torch:", "cudnn:")):
-        return user_function(name)
+        return user_function("--target", name)
     one_of("--target", name, TARGETS, " or MODULE:FUNCTION")
     how = {"order": options.order} if name == "verbatim" else {}
     target = TARGETS[name](mask, options.deterministic, **how)
     if missing := target.missing(device):
         raise CannotRun(f"{name}: {missing}")
     return target
+
+
+def packed_form(options: argparse.Namespace, target: Any) -> Any:
+    """The target's form for packed documents; None when a function comes without one."""
+    if options.packed is None:
+        return target.packed if isinstance(target, Target) else None
+    if isinstance(target, Target):
+        raise bad("--packed", f"{options.target} has its own packed form", repr(options.packed),
+                  "--target MODULE:FUNCTION beside it")  # fmt: skip
+    return user_function("--packed", options.packed)
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -235,6 +245,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
         torch.use_deterministic_algorithms(True)
     ours = isinstance(target, Target)
+    packed = packed_form(options, target)
 
     def progress(name: str) -> None:
         if sys.stderr.isatty():
@@ -249,15 +260,15 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         timeout=options.timeout,
         checks=options.checks,
         dout_seed=options.seed,
-        packed=target.packed if ours else None,
-        doc_lengths=doc_lengths if ours else None,
+        packed=packed,
+        doc_lengths=doc_lengths if packed else None,
         padded=target.padded if ours else None,
         name=options.target,
         progress=progress,
     )
     ours_only = {"mask": options.mask, "window": options.window, "order": options.order}
     problem = {**found.problem, **(ours_only if ours else {})}
-    found = dataclasses.replace(found, arguments=arguments, problem=problem)
+    found = dataclasses.replace(found, arguments=arguments, commit=options.commit, problem=problem)
     if options.json:
         write(options.json, found.to_json())
     if options.html:

@@ -52,6 +52,7 @@ class Audit:
     target: str
     version: str  # of verbatim_attn
     arguments: list[str]  # of the command line; empty: called from Python
+    commit: str  # what was built, as the command line was told
     problem: dict[str, Any]
     inputs: dict[str, Any]
     environment: dict[str, Any]

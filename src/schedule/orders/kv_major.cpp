@@ -84,9 +84,9 @@ int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
 
 std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows) {
   std::vector<int32_t> edges{0};
-  const int64_t first = tiles.q_edges[static_cast<size_t>(tiles.core_q_tiles().first)];
+  const int64_t first = tiles.q_edges[tiles.core_q_tiles().first];
   const auto chunk = [&](int32_t tile) {
-    const int64_t at = tiles.q_edges[static_cast<size_t>(tile)] - first;
+    const int64_t at = tiles.q_edges[tile] - first;
     return at < 0 ? (at + 1) / rows - 1 : at / rows;
   };
   for (int32_t tile = 1; rows > 0 && tile < tiles.q_tiles(); ++tile)

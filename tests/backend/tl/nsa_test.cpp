@@ -38,7 +38,7 @@ struct Selected {
   }
   bool has(int64_t length, int64_t kv_head, int64_t q, int64_t k) const {
     const int64_t at = kv_head * ((length + rows - 1) / rows + 1) + q / rows;
-    const auto begin = columns.begin() + row_begin[static_cast<size_t>(at)],
+    const auto begin = columns.begin() + row_begin[at],
                end = columns.begin() + row_begin[static_cast<size_t>(at) + 1];
     return std::find(begin, end, k / block) != end;
   }

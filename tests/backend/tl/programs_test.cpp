@@ -31,7 +31,7 @@ int64_t number(const char* variable, int64_t otherwise) {
 
 template <class T, size_t n>
 T pick(Rng& rng, const std::array<T, n>& values) {
-  return values[static_cast<size_t>(uniform(rng, 0, n - 1))];
+  return values[uniform(rng, 0, n - 1)];
 }
 
 /// A problem that both sketches can be completed for, and how it is planned.
