@@ -36,7 +36,6 @@ EVENTS = {
     "shared fence": r"fence\.proxy\.async\.shared::cta",
     "acquire": r"ld\.acquire\.gpu\.global",
     "release": r"st\.release\.gpu\.global",
-    "plain store": r"st\.global",
     "wait": r"mbarrier\.try_wait",
 }
 # What each fault does to the source.
@@ -131,7 +130,7 @@ def faults_of(ptx: str) -> list[str]:
         found.append("a copy behind a turn without a fence")
     if any(writer.reaches(f, writer.all("release"), ["wait"]) for f in writer.all("fetch")):
         found.append("a slot is given on before its sum is fetched")
-    if writer.all("plain store"):
+    if len(writer.all("release")) < 2:  # of an addend, and of the last where slots are shared
         found.append("a turn is not released")
     return found
 

@@ -18,9 +18,6 @@ constexpr int kServiceThreads = 128;   // one warpgroup
 constexpr int kConsumerThreads = 256;  // two warpgroups
 constexpr int kThreads = kServiceThreads + kConsumerThreads;
 constexpr int kServiceRegisters = 40, kConsumerRegisters = 232;
-// Visits between the decoder and the slowest reader. Under masks with gaps a visit is a run of its
-// own, and to look it up takes several trips to memory.
-constexpr int kVisitRing = 16;
 constexpr int kChainRing = 4;
 static_assert(kChainRing <= 4);  // Visit::Head::chain has two bits
 
@@ -86,6 +83,9 @@ struct Config {
   static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ
+  // Visits between the decoder and the slowest reader, as many as fit: under masks with gaps a
+  // visit is a run of its own, and to look it up takes several trips to memory.
+  static constexpr int kVisitRing = kHeadDim == 64 ? 8 : 16;
 
   // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64 half
   // of the dQ tile: of its rows for head dim 64, of its columns for 128.

@@ -196,14 +196,14 @@ class Consumer {
     issue_scores(n, true);
     DropoutPlace place;
     if (C::kExtras && p.common.scalars.dropout.enabled()) {
-      place = DropoutPlace::of(p.common, chain, smem.visit[n % kVisitRing]);
+      place = DropoutPlace::of(p.common, chain, smem.visit[n % C::kVisitRing]);
     }
     warpgroup_wait<0>();
     warpgroup_fence_operand(ts);
     for (bool last = false; !last; ++n) {
       Recorder::disturb();
       const int64_t begin = recorder.now();
-      const Visit& visit = smem.visit[n % kVisitRing];
+      const Visit& visit = smem.visit[n % C::kVisitRing];
       const int32_t row = visit.row;
       last = visit.head.last;
       const bool completes = visit.head.rows > 0;
@@ -373,7 +373,7 @@ class Consumer {
 
   /// Scales, rounds and writes dQ of a visit, once its sum is complete in its buffer.
   __device__ __forceinline__ void finish_row(uint32_t visit_number) {
-    const Visit& visit = smem.visit[visit_number % kVisitRing];
+    const Visit& visit = smem.visit[visit_number % C::kVisitRing];
     wait_full(smem.sum_full, visit_number);
     const auto* dq =
         reinterpret_cast<const float4*>(smem.dq[stage(visit_number)][half]) + tid % 128;

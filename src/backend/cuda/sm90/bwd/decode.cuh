@@ -82,7 +82,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       const int j = last_at_most(begin, i);
       const Run& source = order.runs[run + j];
       const int32_t at = i - __shfl_sync(~0u, begin, j);
-      const uint32_t slot = (n + lane / kLanes) % kVisitRing;
+      const uint32_t slot = (n + lane / kLanes) % C::kVisitRing;
       if (there) {
         Recorder::disturb();
         wait_empty(smem.visit_empty, n + lane / kLanes);
@@ -176,7 +176,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   };
 
   for (int32_t last = -1;;) {  // the unit before
-    if (n >= kAhead) wait_empty(smem.visit_empty, n - kAhead + kVisitRing);
+    if (n >= kAhead) wait_empty(smem.visit_empty, n - kAhead + C::kVisitRing);
     Recorder::disturb();
     int32_t unit = 0;
     if (lane == 0) {
@@ -205,8 +205,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     for (const uint32_t end = n + C::kStages; n < end; ++n) {  // one for each writer
       wait_empty(smem.visit_empty, n);
-      smem.visit[n % kVisitRing].row = -1;
-      ptx::mbarrier_arrive(&smem.visit_full[n % kVisitRing]);
+      smem.visit[n % C::kVisitRing].row = -1;
+      ptx::mbarrier_arrive(&smem.visit_full[n % C::kVisitRing]);
     }
   }
 }

@@ -42,7 +42,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, uint3
   for (uint32_t n = first;; n += C::kStages) {
     Recorder::disturb();
     wait_full(smem.visit_full, n);
-    const Visit& visit = smem.visit[n % kVisitRing];
+    const Visit& visit = smem.visit[n % C::kVisitRing];
     const int32_t row = visit.row, addend = visit.addend, key = visit.key;
     const bool last = visit.head.rows > 0;
     float* sum = p.workspace.dq_sum + int64_t{visit.sum} * C::kDqFloats;
@@ -58,7 +58,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, uint3
     }
     wait_full(smem.dq_full, n);
     // Everybody has done with visit n - kStages: this buffer held its dQ.
-    if (n >= C::kStages) ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kStages) % kVisitRing]);
+    if (n >= C::kStages) ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kStages) % C::kVisitRing]);
     const int64_t begin = recorder.now();
     auto& dq = smem.dq[first];
     uint64_t* sum_full = &smem.sum_full[first];
