@@ -64,10 +64,8 @@ int64_t shared_bytes(const Kernel& kernel) {
 
 int64_t ctas_in_roles(const Kernel& kernel) {
   const int64_t own = shared_bytes(kernel) + kWalkBytes + kReserved;
-  return kernel.pass == Pass::forward && kernel.warps == 4 &&
-                 2 * own <= find_target(kernel.target).shared_bytes + kReserved
-             ? 2
-             : 1;
+  const bool fits = 2 * own <= find_target(kernel.target).shared_bytes + kReserved;
+  return !kernel.index.empty() && kernel.warps == 4 && fits ? 2 : 1;
 }
 
 RegisterUse register_use(const Kernel& kernel, int64_t warps) {

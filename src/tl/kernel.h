@@ -88,7 +88,8 @@ inline constexpr int64_t kReserved = 1024;
 int64_t bytes_of(const Kernel& kernel, const Variable& variable);
 int64_t shared_bytes(const Kernel& kernel);
 /// CTAs of a multiprocessor in a kernel whose warps have roles. Where one warpgroup computes, two
-/// if they fit, so that one multiplies while the other has its softmax.
+/// if they fit, so that one multiplies while the other has its softmax; but what decodes a plan has
+/// no registers to spare for it.
 int64_t ctas_in_roles(const Kernel& kernel);
 /// An estimate: 32-bit registers of a thread where most are live, and what is done there. The
 /// compiler's own count is the last word.

@@ -88,17 +88,16 @@ TEST(EmitSm90, AnIndexTensorIsReadByTheWarpThatDecodes) {
 }
 
 TEST(EmitSm90, ALoneWarpgroupLeavesRoomForAnotherCta) {
-  const auto ctas = [](const tl::ReasonOptions& options) {
-    const std::string source =
-        tl::emit(tl::reason(sketch("selected"), "s", options), "s", {}).source;
+  const auto ctas = [](const char* name, TileShape tile, int64_t stages = 0) {
+    tl::ReasonOptions options = reason_options(128, "h200", tile);
+    options.stages = stages;
+    const std::string source = tl::emit(tl::reason(sketch(name), name, options), name, {}).source;
     return source.substr(source.find("kCtas = ") + 8, 1);
   };
-  tl::ReasonOptions deep = reason_options(128, "h200"),
-                    wide = reason_options(128, "h200", {128, 64});
-  EXPECT_EQ(ctas(deep), "2");
-  EXPECT_EQ(ctas(wide), "1");
-  deep.stages = 4;
-  EXPECT_EQ(ctas(deep), "1");
+  EXPECT_EQ(ctas("selected", {64, 64}), "2");
+  EXPECT_EQ(ctas("selected", {128, 64}), "1");
+  EXPECT_EQ(ctas("selected", {64, 64}, 4), "1");  // which shared memory holds once
+  EXPECT_EQ(ctas("forward", {64, 64}), "1");      // what decodes a plan needs its registers
 }
 
 TEST(EmitSm90, ABackwardIsThatOfOtherTargetsWithTilesByTma) {
