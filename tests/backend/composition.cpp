@@ -127,7 +127,7 @@ void arrange(Draw& draw, Composition& c) {
 
 const char* name_of(Arrangement arrangement) {
   static constexpr std::array kNames{"padded_right", "padded_left", "packed"};
-  return kNames[arrangement];
+  return kNames[static_cast<size_t>(arrangement)];
 }
 
 GuardedTensor dense(const Problem& p, int64_t length, int64_t heads, int64_t dim) {
