@@ -199,17 +199,7 @@ class Plan(Tool):
         self.assertEqual(one["fingerprint"], plans[0]["fingerprint"])
 
     def test_among_all_orders_that_of_auto_is_marked(self):
-        mixed = [
-            "plan",
-            "--mask",
-            "full_document",
-            "--doc-lengths",
-            "2000,40",
-            "--q-heads",
-            8,
-            "--kv-heads",
-            2,
-        ]
+        mixed = "plan --mask full_document --doc-lengths 2000,40 --q-heads 8 --kv-heads 2".split()
         for words, order in ((self.words, "descending"), (mixed, "auto")):
             own = self.result(*words)["plan"]
             self.assertEqual(own["order"], order)
