@@ -211,11 +211,12 @@ def test_the_command_line_audits_ours(tmp_path, capsys):
 
 def test_a_function_of_yours_has_a_packed_form(capsys, monkeypatch):
     monkeypatch.setattr(planted, "of_three", lambda q, k, v: planted.honest(q), raising=False)
-    for name, verdict in (("packed", "yes"), ("packed_wrong", "no")):
-        form = getattr(planted, name)
-        monkeypatch.setattr(
-            planted, "form", lambda q, k, v, f=form, **how: f(q, **how), raising=False
-        )
+    for factor, verdict in ((1, "yes"), (2, "no")):  # of what is packed
+
+        def form(q, k, v, *, doc_lengths, by=factor):
+            return planted.honest(q) * (by if len(doc_lengths) > 1 else 1)
+
+        monkeypatch.setattr(planted, "form", form, raising=False)
         words = ("--target", "planted:of_three", "--packed", "planted:form", *SMALL)
         code, out, _ = call(*words, "--checks", "packing", "--device", "cpu", capsys=capsys)
         assert f"packing-invariant: {verdict}" in out and code == (verdict == "no")
