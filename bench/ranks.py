@@ -176,7 +176,8 @@ def main() -> int:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
         result = {"command": "bench/ranks", "version": va.__version__, "commit": a.commit,
-                  "world": world, "backend": dist.get_backend(), "device": machine.facts(), "results": rows}  # fmt: skip
+                  "world": world, "backend": dist.get_backend(), "device": machine.facts(),
+                  "results": rows}  # fmt: skip
         if a.json:
             results.write(a.json, json.dumps(result, indent=1) + "\n")
         print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9} {'one device':>10}"
