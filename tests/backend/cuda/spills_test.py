@@ -51,7 +51,7 @@ class Compiled(unittest.TestCase):
             self.assertEqual((spills, serialised), ([(0, 0, 0)] * 3, []), instance)
 
     def test_the_forward_issues_its_products_together(self) -> None:
-        for instance, (spills, serialised) in of_instances(FORWARD, ["false", "true"]).items():
+        for instance, (spills, serialised) in of_instances(FORWARD, VARIANTS).items():
             self.assertEqual((len(spills), serialised), (1, []), instance)
             if instance[0] == 128:
                 self.assertEqual(spills, [(0, 0, 0)], instance)

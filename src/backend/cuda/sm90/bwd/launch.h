@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/variant.h"
 
 namespace verbatim::cuda {
 struct NoRecorder;
@@ -11,13 +12,6 @@ class Recorder;
 }  // namespace verbatim::cuda
 
 namespace verbatim::cuda::sm90::bwd {
-
-/// What an instance can do beyond the common path, which it makes slower.
-enum class Variant {
-  plain,
-  extras,  // softcap and dropout
-  gaps     // skips what a visit would make of the half of its keys that no query sees
-};
 
 /// Enqueues statistics, the main kernel on `blocks` CTAs, and dQ from its sum. With `together` the
 /// CTAs start all at once or not yet: for plans whose waits need several of them. The main

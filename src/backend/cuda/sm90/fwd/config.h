@@ -7,6 +7,8 @@
 
 #include "backend/cuda/device/plan_view.h"
 #include "backend/cuda/sm90/band.cuh"
+#include "backend/cuda/sm90/fwd/params.h"
+#include "backend/cuda/sm90/variant.h"
 #include "contract/contract.h"
 
 namespace verbatim::cuda::sm90::fwd {
@@ -46,6 +48,13 @@ struct alignas(16) Visit {
     masked = 16,  // some row does not see some key
     hidden = 32,  // no row sees any key
     fresh = 64,   // no row saw any key before in this chain (known to the warpgroup, not here)
+    // Under masks with gaps:
+    half_0 = 128,
+    half_1 = 256,  // every row sees that half of the keys, and no row the other
+    half = half_0 | half_1,
+    asks_0 = 512,
+    asks_1 = 1024,  // of the visit: some warpgroup multiplies that half of the keys
+    asks = asks_0 | asks_1
   };
   int32_t k_begin;  // first key
   int32_t k_at;     // its row in the tensors
@@ -60,13 +69,16 @@ struct alignas(16) Visit {
 };
 
 /// Everything the compiler must know.
-template <class Element_, int kHeadDim_, bool kExtras_>
+template <class Element_, int kHeadDim_, Variant kVariant_>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kExtras = kExtras_;  // softcap and dropout
+  static constexpr bool kExtras = kVariant_ == Variant::extras;
+  static constexpr bool kGaps = kVariant_ == Variant::gaps;
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
+  static constexpr int kBoxKv = kGaps ? kHalfKeys : kTileKv;  // keys that a copy brings
+  static_assert(!kGaps || kTileKv == 2 * kHalfKeys);
   // Tiles in flight.
   static constexpr int kQStages = 2;
   static constexpr int kKStages = kHeadDim == 64 ? 4 : 2;
@@ -94,6 +106,9 @@ struct Config {
   using MmaS = decltype(make_tiled_mma(
       GMMA::ss_op_selector<Element, Element, float,
                            Shape<Int<kRows>, Int<kTileKv>, Int<kHeadDim>>>()));
+  using MmaSHalf = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float,
+                           Shape<Int<kRows>, Int<kHalfKeys>, Int<kHeadDim>>>()));
   using MmaO = decltype(make_tiled_mma(
       GMMA::rs_op_selector<Element, Element, float, Shape<Int<kRows>, Int<kHeadDim>, Int<kTileKv>>,
                            GMMA::Major::K, GMMA::Major::MN>()));

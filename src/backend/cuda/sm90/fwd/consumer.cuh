@@ -22,12 +22,24 @@ struct Operands {
     Tensor all = make_tensor(make_smem_ptr(tiles), typename C::LayoutK{});  // (TKV,HD,stages)
     return typename C::MmaS{}.get_slice(0).partition_fragment_B(all);       // (MMA,1,HD/16,stages)
   }
+  __device__ static auto k_halves(typename C::Element* tiles) {
+    Tensor all = make_tensor(make_smem_ptr(tiles), typename C::LayoutK{});  // (TKV,HD,stages)
+    Tensor halves = local_tile(all, Shape<Int<kHalfKeys>, Int<C::kHeadDim>, Int<C::kKStages>>{},
+                               make_coord(_, 0, 0));  // (64,HD,stages,2)
+    return
+        typename C::MmaSHalf{}.get_slice(0).partition_fragment_B(halves);  // (MMA,1,HD/16,stages,2)
+  }
   __device__ static auto v(typename C::Element* tiles) {
     Tensor all = make_tensor(make_smem_ptr(tiles), typename C::LayoutV{});  // (HD,TKV,stages)
     return typename C::MmaO{}.get_slice(0).partition_fragment_B(all);       // (MMA,1,TKV/16,stages)
   }
+  template <bool kHalf>
   __device__ static auto s() {
-    return partition_fragment_C(typename C::MmaS{}, Shape<Int<kRows>, Int<C::kTileKv>>{});
+    if constexpr (kHalf) {
+      return partition_fragment_C(typename C::MmaSHalf{}, Shape<Int<kRows>, Int<kHalfKeys>>{});
+    } else {
+      return partition_fragment_C(typename C::MmaS{}, Shape<Int<kRows>, Int<C::kTileKv>>{});
+    }
   }
   __device__ static auto o() {
     return partition_fragment_C(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kHeadDim>>{});
@@ -52,6 +64,7 @@ class Consumer {
             lane() / 4),
         q(Operands<C>::q(smem.q[0], group)),
         k(Operands<C>::k(smem.k[0])),
+        k_halves(Operands<C>::k_halves(smem.k[0])),
         v(Operands<C>::v(smem.v[0])) {
     softmax.reset();
     clear(o);
@@ -61,10 +74,14 @@ class Consumer {
     flags = next_flags();
     if (group + 1 == C::kConsumers) pass_token();
     while (true) {
-      if ((flags | (done & (Visit::hidden | Visit::tail))) == 0) {
-        step<true>();
+      const bool plain = ((flags & ~kHalves) | (done & (Visit::hidden | Visit::tail))) == 0;
+      // Branches around whole visits: wgmma in flight where paths meet would be serialised.
+      if (C::kGaps && (flags & Visit::half)) {
+        plain ? step<true, true>() : step<false, true>();
+      } else if (plain) {
+        step<true, false>();
       } else if (!(flags & Visit::hidden)) {
-        step<false>();
+        step<false, false>();
       } else {
         const bool stops = flags & Visit::stop;
         pass_by();
@@ -79,8 +96,8 @@ class Consumer {
   using Element = typename C::Element;
   using Visit = typename C::Visit;
   using Tiles = Operands<C>;
-  static constexpr int kScores = C::kTileKv / 2;                    // per thread
   static constexpr uint32_t kBegins = Visit::first | Visit::fresh;  // O has nothing of the chain
+  static constexpr uint32_t kHalves = C::kGaps ? Visit::half : 0;
   // Where two warpgroups take turns, S is there long before P V is over: time to subtract the base.
   static constexpr bool kEarly = C::kConsumers == 2;
 
@@ -90,12 +107,14 @@ class Consumer {
   const int32_t row;  // the thread's first; the second is 8 below
 
   typename C::MmaS mma_s;
+  typename C::MmaSHalf mma_s_half;
   typename C::MmaO mma_o;
-  decltype(Tiles::q(nullptr, 0)) q;  // descriptors (MMA,1,HD/16,stages)
-  decltype(Tiles::k(nullptr)) k;     // descriptors (MMA,1,HD/16,stages)
-  decltype(Tiles::v(nullptr)) v;     // descriptors (MMA,1,TKV/16,stages)
-  decltype(Tiles::o()) o;            // (MMA,1,1), what the softmax still divides
-  decltype(Tiles::p()) weights;      // P of visit n - 1 (MMA,1,TKV/16)
+  decltype(Tiles::q(nullptr, 0)) q;             // descriptors (MMA,1,HD/16,stages)
+  decltype(Tiles::k(nullptr)) k;                // descriptors (MMA,1,HD/16,stages)
+  decltype(Tiles::k_halves(nullptr)) k_halves;  // descriptors (MMA,1,HD/16,stages,2)
+  decltype(Tiles::v(nullptr)) v;                // descriptors (MMA,1,TKV/16,stages)
+  decltype(Tiles::o()) o;                       // (MMA,1,1), what the softmax still divides
+  decltype(Tiles::p()) weights;                 // P of visit n - 1 (MMA,1,TKV/16)
 
   uint32_t n = 0;          // visits so far: a visit has one tile of K and one of V
   Ring<C::kQStages> at_q;  // of visit n
@@ -113,20 +132,25 @@ class Consumer {
 
   /// The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor the
   /// first of its chain: its code has no jumps over rare cases, each of which waits for
-  /// instructions.
-  template <bool kPlain>
+  /// instructions. kHalf: the rows see all of one half of the keys, which alone is multiplied.
+  template <bool kPlain, bool kHalf>
   __device__ __forceinline__ void step() {
     const uint32_t now = kPlain ? 0 : flags;
     const bool first = now & Visit::first, ends = first && n > 0;
     if (ends) at_q.advance();
     if (first) wait_full(smem.q_full, at_q);
-    auto s = Tiles::s();  // (MMA,1,1)
+    auto s = Tiles::template s<kHalf>();  // (MMA,1,1)
     take_token();
-    gemm(mma_s, false, q(_, _, _, at_q.slot()), k(_, _, _, at_k.slot()), s);
+    if constexpr (kHalf) {
+      gemm(mma_s_half, false, q(_, _, _, at_q.slot()),
+           k_halves(_, _, _, at_k.slot(), half_of(flags)), s);
+    } else {
+      gemm(mma_s, false, q(_, _, _, at_q.slot()), k(_, _, _, at_k.slot()), s);
+    }
     // A vote, for ptxas has to know that all lanes agree.
     const bool weighed = kPlain || __all_sync(~0u, !(done & Visit::hidden));
     if (weighed) {
-      issue_output(kPlain ? done & kBegins : done);
+      issue_output(kPlain ? done & (kBegins | kHalves) : done);
     } else {
       warpgroup_commit_batch();  // of nothing: the scores are the last batch but one
     }
@@ -136,7 +160,7 @@ class Consumer {
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
     release_keys();
-    hide_scores(s, now);
+    if constexpr (!kHalf) hide_scores(s, now);
     diminish(s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
@@ -194,7 +218,7 @@ class Consumer {
   /// Flags of visit n, the next whose K is waited for. Its record comes before its K.
   __device__ __forceinline__ uint32_t next_flags() const {
     wait_full(smem.k_full, at_k);
-    return visit(n).flags[group];
+    return visit(n).flags[group] & ~(C::kGaps ? Visit::asks : 0u);
   }
   template <bool kPlain>
   __device__ __forceinline__ void advance() {
@@ -208,7 +232,23 @@ class Consumer {
   __device__ __forceinline__ void issue_output(uint32_t before) {
     wait_full(smem.v_full, at_v);
     if (before & Visit::tail) clear_tail(smem.v[at_v.slot()], visit(n - 1).k_used);
-    gemm(mma_o, !(before & kBegins), weights, v(_, _, _, at_v.slot()), o);
+    // A vote, for ptxas has to know that all lanes agree.
+    if (C::kGaps && __any_sync(~0u, before & Visit::half)) {
+      gemm(mma_o, !(before & kBegins), steps_of_half(weights, 0),
+           steps_of_half(v(_, _, _, at_v.slot()), half_of(before)), o);
+    } else {
+      gemm(mma_o, !(before & kBegins), weights, v(_, _, _, at_v.slot()), o);
+    }
+  }
+  /// Which half of the keys a visit with such flags shows.
+  __device__ __forceinline__ static int half_of(uint32_t of) {
+    return __shfl_sync(~0u, (of & Visit::half_1) != 0, 0);
+  }
+  /// The k steps of P V that half `which` of the keys makes.
+  template <class Steps>
+  __device__ __forceinline__ static auto steps_of_half(const Steps& steps, int which) {
+    return logical_divide(steps, make_tile(_, _, Int<kHalfKeys / 16>{}))(_, _,
+                                                                         make_coord(_, which));
   }
   /// 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
   /// Every warpgroup clears for itself; writing zeros twice is harmless.
@@ -244,7 +284,7 @@ class Consumer {
     if constexpr (C::kExtras) {
       if (p.softcap_log2 != 0) {
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) s(i) = tanh_from_log2(s(i) * p.softcap_log2);
+        for (int i = 0; i < size(s); ++i) s(i) = tanh_from_log2(s(i) * p.softcap_log2);
       }
     }
     if (now & Visit::masked) hide<C>(s, visit(n), row);
@@ -255,7 +295,7 @@ class Consumer {
       plus[0] = softmax.finite_base(0);
       plus[1] = softmax.finite_base(1);
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) s(i) = fmaf(s(i), p.scale_log2, -plus[i / 2 % 2]);
+      for (int i = 0; i < size(s); ++i) s(i) = fmaf(s(i), p.scale_log2, -plus[i / 2 % 2]);
       warpgroup_fence_operand(s);
     }
   }
@@ -266,6 +306,7 @@ class Consumer {
     if constexpr (C::kExtras) {
       if (p.dropout.enabled()) draw(kept);
     }
+    constexpr int kScores = decltype(size(s))::value;  // per thread
     float exponentials[kScores], added[2] = {0, 0};
     const float scale = kEarly ? 1.0f : p.scale_log2;
     const auto rebase = [&] {

@@ -78,16 +78,18 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
         k_used = max(k_used, __shfl_xor_sync(~0u, k_used, other));
       }
       // From here on lane b is warpgroup b's: what its rows see of the visit.
-      uint32_t all = 0, some = 0;
+      const auto look = [&](const Band& part, int32_t keys, uint32_t& all, uint32_t& some) {
 #pragma unroll
-      for (int group = 0; group < C::kConsumers; ++group) {
-        const int32_t begin = kRows * group, stop = min(begin + kRows, q_rows);
-        const bool looks = b < bands && begin < stop;
-        const uint32_t shown =
-            __ballot_sync(~0u, looks && shows_all(band, begin, stop, C::kTileKv));
-        const uint32_t seen = __ballot_sync(~0u, looks && shows_some(band, begin, stop));
-        if (group == b) all = shown, some = seen;
-      }
+        for (int group = 0; group < C::kConsumers; ++group) {
+          const int32_t begin = kRows * group, stop = min(begin + kRows, q_rows);
+          const bool looks = b < bands && begin < stop;
+          const uint32_t shown = __ballot_sync(~0u, looks && shows_all(part, begin, stop, keys));
+          const uint32_t seen = __ballot_sync(~0u, looks && shows_some(part, begin, stop));
+          if (group == b) all = shown, some = seen;
+        }
+      };
+      uint32_t all = 0, some = 0;
+      look(band, C::kTileKv, all, some);
       const uint32_t own = ((1u << kBands) - 1) << (lane - b);
       uint32_t flags = first | (k_used < C::kTileKv ? Visit::tail : 0);
       first = 0;
@@ -95,6 +97,24 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
         flags |= Visit::hidden;
       } else if (bands > 0 && !(all & own)) {
         flags |= (some & own) || bands > kBands ? Visit::masked : Visit::hidden;
+      }
+      if constexpr (C::kGaps) {
+        uint32_t all_of[2], some_of[2];  // one a half
+#pragma unroll
+        for (int h = 0; h < 2; ++h) look(of_half(band, h), kHalfKeys, all_of[h], some_of[h]);
+        if ((flags & Visit::masked) && bands <= kBands) {
+          if ((all_of[0] & own) && !(some_of[1] & own)) flags ^= Visit::masked | Visit::half_0;
+          if ((all_of[1] & own) && !(some_of[0] & own)) flags ^= Visit::masked | Visit::half_1;
+          // All of the half that is multiplied is seen, up to the end of the keys.
+          if (flags & Visit::half) flags &= ~Visit::tail;
+        }
+        // What the warpgroups multiply: halves, or everything.
+        const bool counts = b < C::kConsumers && !(flags & Visit::hidden);
+        const bool whole = counts && !(flags & Visit::half);
+        if (__ballot_sync(~0u, whole || (counts && (flags & Visit::half_0))) & own)
+          flags |= Visit::asks_0;
+        if (__ballot_sync(~0u, whole || (counts && (flags & Visit::half_1))) & own)
+          flags |= Visit::asks_1;
       }
 #pragma unroll 1
       for (int v = 0; v < count; ++v) {

@@ -13,19 +13,23 @@ namespace {
 
 using namespace fwd;
 
-/// The instances of a head dim, [f16 or bf16][plain or with softcap and dropout].
+/// The instances of a head dim, [f16 or bf16][plain, extras, gaps].
 struct Instance {
   int64_t head_dim;
   int64_t (*shared_bytes)();
-  cudaError_t (*launch[2][2])(const Params&, int32_t blocks, cudaStream_t);
+  cudaError_t (*launch[2][3])(const Params&, int32_t blocks, cudaStream_t);
 };
 
 template <int kHeadDim>
 constexpr Instance instance() {
-  return {kHeadDim,
-          shared_bytes<kHeadDim, Dtype::f16, true>,
-          {{launch<kHeadDim, Dtype::f16, false>, launch<kHeadDim, Dtype::f16, true>},
-           {launch<kHeadDim, Dtype::bf16, false>, launch<kHeadDim, Dtype::bf16, true>}}};
+  return {
+      kHeadDim,
+      shared_bytes<kHeadDim, Dtype::f16, Variant::extras>,
+      {{launch<kHeadDim, Dtype::f16, Variant::plain>, launch<kHeadDim, Dtype::f16, Variant::extras>,
+        launch<kHeadDim, Dtype::f16, Variant::gaps>},
+       {launch<kHeadDim, Dtype::bf16, Variant::plain>,
+        launch<kHeadDim, Dtype::bf16, Variant::extras>,
+        launch<kHeadDim, Dtype::bf16, Variant::gaps>}}};
 }
 
 constexpr Instance kInstances[] = {instance<64>(), instance<128>()};
@@ -71,10 +75,14 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   constexpr float kLog2e = std::numbers::log2e_v<float>;
   const bool capped = scalars.softcap != 0;
   if (params.plan.unit_count == 0) return;
+  const Variant variant = capped || scalars.dropout.enabled() ? Variant::extras
+                          : context.gaps                      ? Variant::gaps
+                                                              : Variant::plain;
+  const int64_t box_keys = variant == Variant::gaps ? kHalfKeys : context.tile.kv;
   const Params args{
       .map_q = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
-      .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
-      .map_v = map(params.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, box_keys),
+      .map_v = map(params.v, sizes.kv_len, sizes.kv_heads, box_keys),
       .map_o = map(params.o, sizes.q_len, sizes.q_heads, kWarpRows),
       .plan = params.plan,
       .ticket = params.hand_off.ticket,
@@ -85,9 +93,9 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
       .softcap_log2 = capped ? 2 * kLog2e * scalars.scale / scalars.softcap : 0,
       .dropout = scalars.dropout,
   };
-  const bool extras = capped || scalars.dropout.enabled();
   const int32_t blocks = std::min(context.multiprocessors, params.plan.unit_count);
-  check(instance_of(sizes.head_dim).launch[bf16][extras](args, blocks, context.stream), kOperation);
+  const auto start = instance_of(sizes.head_dim).launch[bf16][static_cast<size_t>(variant)];
+  check(start(args, blocks, context.stream), kOperation);
 }
 
 }  // namespace

@@ -4,16 +4,17 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/sm90/fwd/params.h"
+#include "backend/cuda/sm90/variant.h"
 #include "verbatim/tensor.h"
 
 namespace verbatim::cuda::sm90::fwd {
 
-/// Enqueues the kernel on `blocks` CTAs. kExtras: with softcap and dropout.
-template <int kHeadDim, Dtype kDtype, bool kExtras>
+/// Enqueues the kernel on `blocks` CTAs.
+template <int kHeadDim, Dtype kDtype, Variant kVariant>
 cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream);
 
 /// Shared memory of one of its CTAs, in bytes.
-template <int kHeadDim, Dtype kDtype, bool kExtras>
+template <int kHeadDim, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes();
 
 }  // namespace verbatim::cuda::sm90::fwd

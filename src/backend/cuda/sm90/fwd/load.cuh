@@ -8,17 +8,45 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
-/// Fetches kHeadDim / 64 boxes of (64, rows), one behind the other; completes on `full`.
+/// Copies kHeadDim / 64 boxes of (64, box rows) to parts of `rows` rows, one behind the other.
 template <class C>
-__device__ void fetch(const CUtensorMap& map, uint64_t& full, TMA::CacheHintSm90 hint,
-                      typename C::Element* to, int32_t rows, int32_t begin, int32_t head,
-                      int32_t batch) {
-  ptx::mbarrier_arrive_expect(&full, rows * C::kHeadDim * sizeof(typename C::Element));
+__device__ void copy_boxes(const CUtensorMap& map, uint64_t& full, TMA::CacheHintSm90 hint,
+                           typename C::Element* to, int32_t rows, int32_t begin, int32_t head,
+                           int32_t batch) {
 #pragma unroll
   for (int part = 0; part < C::kHeadDim / kSwizzleSpan; ++part) {
     SM90_TMA_LOAD_4D::copy(&map, &full, static_cast<uint64_t>(hint),
                            to + part * rows * kSwizzleSpan, part * kSwizzleSpan, begin, head,
                            batch);
+  }
+}
+
+/// Fetches a tile of `rows` rows; completes on `full`.
+template <class C>
+__device__ void fetch(const CUtensorMap& map, uint64_t& full, TMA::CacheHintSm90 hint,
+                      typename C::Element* to, int32_t rows, int32_t begin, int32_t head,
+                      int32_t batch) {
+  ptx::mbarrier_arrive_expect(&full, rows * C::kHeadDim * sizeof(typename C::Element));
+  copy_boxes<C>(map, full, hint, to, rows, begin, head, batch);
+}
+
+/// Fetches the halves of a tile of keys that a visit asks for.
+template <class C>
+__device__ void fetch_keys(uint32_t flags, const CUtensorMap& map, uint64_t& full,
+                           typename C::Element* to, int32_t begin, int32_t head, int32_t batch) {
+  constexpr auto kHint = TMA::CacheHintSm90::EVICT_LAST;
+  if constexpr (!C::kGaps) {
+    fetch<C>(map, full, kHint, to, C::kTileKv, begin, head, batch);
+  } else {
+    using Visit = typename C::Visit;
+    constexpr uint32_t kBytes = kHalfKeys * C::kHeadDim * sizeof(typename C::Element);
+    ptx::mbarrier_arrive_expect(&full, __popc(flags & Visit::asks) * kBytes);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (flags & (Visit::asks_0 << h))
+        copy_boxes<C>(map, full, kHint, to + h * kHalfKeys * kSwizzleSpan, C::kTileKv,
+                      begin + h * kHalfKeys, head, batch);
+    }
   }
 }
 
@@ -55,8 +83,8 @@ __device__ void load_keys(typename C::SharedStorage& smem, const Params& p) {
     if (flags & (Visit::empty | Visit::stop)) {
       ptx::mbarrier_arrive(&smem.k_full[k.slot()]);
     } else {
-      fetch<C>(p.map_k, smem.k_full[k.slot()], Hint::EVICT_LAST, smem.k[k.slot()], C::kTileKv, k_at,
-               queries.kv_head, queries.batch);
+      fetch_keys<C>(flags, p.map_k, smem.k_full[k.slot()], smem.k[k.slot()], k_at, queries.kv_head,
+                    queries.batch);
     }
     k.advance();
   });
@@ -73,8 +101,8 @@ __device__ void load_values(typename C::SharedStorage& smem, const Params& p) {
     if (flags & Visit::empty) {
       ptx::mbarrier_arrive(&smem.v_full[v.slot()]);
     } else {
-      fetch<C>(p.map_v, smem.v_full[v.slot()], TMA::CacheHintSm90::EVICT_LAST, smem.v[v.slot()],
-               C::kTileKv, k_at, queries.kv_head, queries.batch);
+      fetch_keys<C>(flags, p.map_v, smem.v_full[v.slot()], smem.v[v.slot()], k_at, queries.kv_head,
+                    queries.batch);
     }
     v.advance();
   });

@@ -19,6 +19,20 @@ __device__ __forceinline__ bool shows_all(const Band& band, int32_t begin, int32
          end - 1 + band.lo <= 0 && keys <= begin + band.hi + 1;
 }
 
+/// The band in the coordinates of half `h` of the keys.
+__device__ __forceinline__ Band of_half(const Band& band, int h) {
+  const int32_t shift = kHalfKeys * h;
+  const auto key = [&](int32_t k) {
+    return static_cast<int16_t>(min(max(k - shift, 0), kHalfKeys));
+  };
+  return {band.q_begin,
+          band.q_end,
+          key(band.k_begin),
+          key(band.k_end),
+          static_cast<int16_t>(band.lo - shift),
+          static_cast<int16_t>(band.hi - shift)};
+}
+
 /// Hides what no band of the visit shows: scores become -inf. `scores` is the thread's part of the
 /// accumulator, ((e, row 0 or 1, j)); `row` its first row in the tile, the second is 8 below.
 template <class C, class Scores>

@@ -1,0 +1,13 @@
+// What an instance of a Hopper kernel can do beyond the common path.
+#pragma once
+
+namespace verbatim::cuda::sm90 {
+
+/// Each makes its instance slower, so the common path has none.
+enum class Variant {
+  plain,
+  extras,  // softcap and dropout
+  gaps     // leaves out what the half of a visit's keys would make that no query sees
+};
+
+}  // namespace verbatim::cuda::sm90
