@@ -62,12 +62,25 @@ bool is_skewed(const Shape& shape) {
              kSkewed * static_cast<double>(shape.visits);
 }
 
+/// Chains over blocks at random drift apart, the more the longer they are.
+std::string drifting(const Shape& shape) {
+  if (shape.group > 1) return "descending/split";
+  const auto columns = static_cast<int64_t>(shape.columns.size());
+  return columns > kWave / 2 && columns <= kMostRotating ? "shift" : "descending";
+}
+
 constexpr std::array kRules{
     OrderRule{"rotating",
               "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a "
               "group also at least 2 R - 1 query tiles, where R KV tiles rotate together",
               "chains that each start at another row never wait in the same one", rotates,
               [](const Shape&) -> std::string { return "shift"; }},
+    OrderRule{"gaps",
+              "query tiles that see a KV tile come in four stretches or more, in the mean "
+              "(block-sparse masks)",
+              "chains of one query head stay nearer to each other's rows than those of a group; "
+              "without a group 65 to 256 KV tiles rotate, since the rows of so many wait longer",
+              [](const Shape& shape) { return shape.gaps; }, drifting},
     OrderRule{"skewed",
               "some KV tile has at least 2.5 times as many visits as the mean, and most start at "
               "other query tiles (a question that all answers share, global tokens)",
@@ -94,6 +107,7 @@ Shape::Shape(const TileMap& tiles, int32_t heads)
   for (int32_t q = 0; q < tiles.q_tiles(); ++q)
     longest_row = std::max(longest_row, count_tiles(tiles.row(q)));
   full = visits == int64_t{tiles.q_tiles()} * tiles.kv_tiles();
+  gaps = tiles.has_gaps();
 }
 
 std::span<const OrderRule> order_rules() { return kRules; }

@@ -20,6 +20,7 @@ struct Shape {
   int64_t longest_column = 0, longest_row = 0;
   int64_t alike = 0;  // KV tiles whose last visits are of the query tile that most have there
   bool full = false;  // every query tile visits every KV tile
+  bool gaps = false;  // TileMap::has_gaps()
   // All that runs together, in KV heads of this sequence; 0: not to be known (level invariant).
   double heads = 0;
 

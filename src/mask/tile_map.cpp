@@ -379,4 +379,18 @@ bool TileMap::has_gaps() const {
   return stretches >= 4 * int64_t{kv_tiles()};
 }
 
+bool TileMap::cut_by_blocks() const {
+  constexpr int32_t kSampled = 32;  // query tiles
+  const auto is_block = [&](int32_t id) { return is_rectangle(slices[id]); };
+  int64_t visits = 0, cut = 0;
+  for (int32_t q = 0; q < q_tiles(); q += std::max(1, q_tiles() / kSampled)) {
+    for (const TileRun& run : row(q)) {
+      visits += run.last - run.first;
+      const auto ids = std::span(slice_ids).subspan(run.slice_begin, run.slice_count);
+      if (!run.full() && std::ranges::all_of(ids, is_block)) cut += run.last - run.first;
+    }
+  }
+  return visits > 0 && 4 * cut >= visits;
+}
+
 }  // namespace verbatim

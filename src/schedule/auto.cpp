@@ -123,7 +123,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
     side_by_side =
         (2 * static_cast<size_t>(workers) + shape.columns.size()) / (shape.columns.size() + 1);
-  } else if (head.tiles->has_gaps()) {
+  } else if (shape.gaps) {
     // Chains that drift apart need a whole head's rows in L2, or half of them where they do not go
     // on to another query head.
     side_by_side = between(1, head.group == 1 ? 2 * fitting : fitting, many);
@@ -144,7 +144,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const bool packed = head.tiles->sequences.size() > 1;
   const bool few =
       packed ? count <= many : !shape.starts_together() || has_long_chains(head, count, workers);
-  if (staggered && few && head.group > 1 && head.tiles->count() <= kProvableVisits)
+  if (staggered && few && head.group > 1 && !shape.gaps &&
+      head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

@@ -33,7 +33,8 @@ TEST(Rules, TheForwardHasOneOrder) {
 TEST(Rules, EachDecidesSomething) {
   std::set<std::string> deciding;
   for (const Mask& mask :
-       {masks::full(4096, 4096), masks::global_sliding(8192, 397, 397), masks::causal(4096, 4096)})
+       {masks::full(4096, 4096), masks::global_sliding(8192, 397, 397), masks::causal(4096, 4096),
+        masks::uniform_block_sparse(4096, 4096, 64, 64, 0.3, 1, 1)})
     deciding.insert(deciding_rule(mask, 8));
   EXPECT_EQ(deciding.size(), order_rules().size());
 }
@@ -48,6 +49,21 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
   EXPECT_EQ(order(masks::share_question(documents), 8), "descending/even:4");
   EXPECT_EQ(order(masks::causal_blockwise(documents), 8), "descending/split:2");
+}
+
+// H200: docs/lab/block-sparse.md.
+TEST(Rules, UnderMasksWithGapsGroupsAreInPartsAndManyTilesRotate) {
+  const auto blocks = [](int64_t length, int64_t block, double share) {
+    return masks::uniform_block_sparse(length, length, block, block, share, 1, 1);
+  };
+  for (const int64_t length : {4096, 8192, 16384, 65536})
+    EXPECT_EQ(order(blocks(length, 128, 0.2), 8), "descending/split") << length;
+  EXPECT_EQ(order(blocks(8192, 64, 0.2), 1), "descending");
+  EXPECT_EQ(order(blocks(16384, 64, 0.2), 1), "shift");
+  EXPECT_EQ(order(blocks(32768, 128, 0.2), 1), "shift");
+  EXPECT_EQ(order(blocks(65536, 128, 0.2), 1), "descending");
+  // Nearly all blocks are seen: hardly a tile is hidden.
+  EXPECT_NE(order(blocks(8192, 64, 0.97), 8), "descending/split");
 }
 
 // Few heads are cut in as many parts as fill a wave, many in none; who may not know, in between.

@@ -168,6 +168,25 @@ TEST(TileMap, StaysSmallForOneMillionTokens) {
   EXPECT_EQ(map.count(), int64_t{8192} * 8193);
 }
 
+// Blocks of half a tile cut most visits, those of whole tiles none; the edges of bands do not count.
+TEST(TileMap, KnowsWhetherBlocksCutIt) {
+  const auto cut = [](const Mask& mask, TileShape shape) {
+    return TileMap(mask.head(0, 0), shape).cut_by_blocks();
+  };
+  const auto blocks = [](int64_t size, double share) {
+    return masks::uniform_block_sparse(4096, 4096, size, size, share, 1, 1);
+  };
+  for (const TileShape shape : {TileShape{128, 128}, {64, 128}}) {
+    EXPECT_TRUE(cut(blocks(64, 0.2), shape));
+    EXPECT_TRUE(cut(blocks(64, 0.8), shape));
+    EXPECT_FALSE(cut(blocks(64, 0.97), shape));
+    EXPECT_FALSE(cut(blocks(128, 0.2), shape));
+    EXPECT_FALSE(cut(masks::causal(300, 300), shape));
+    EXPECT_FALSE(cut(masks::causal_sliding_window(4096, 4096, 100), shape));
+    EXPECT_FALSE(cut(masks::full(4096, 4096), shape));
+  }
+}
+
 TEST(TileMap, EmptyPlanesHaveNoTiles) {
   for (const auto& [q_len, kv_len] : {std::pair{0, 0}, {0, 9}, {9, 0}}) {
     const TileMap map(masks::full(q_len, kv_len).head(0, 0), {4, 4});

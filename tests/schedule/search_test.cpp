@@ -117,6 +117,7 @@ TEST(Auto, StaggersWhatStartsTogether) {
 TEST(Auto, PutsFewHeadsSideBySideWhereRowsHaveGaps) {
   const auto plan = [](int64_t q_heads, int64_t kv_heads, int64_t n, const std::string& placement) {
     PlanOptions options = h200_options();
+    options.order = "descending";
     options.placement = placement;
     return make_plan(problem_of(q_heads, kv_heads, n),
                      masks::uniform_block_sparse(n, n, 128, 128, 0.5, 1, kv_heads), options);

@@ -27,7 +27,7 @@ struct LaunchContext {
   LiveHeads live_heads;  // backward: places for sums of dQ
   bool empty_rows;       // backward: some query tile has no addend: the launch zeroes its dQ
   bool ordered;          // backward: false adds to dQ in any order, the price list of determinism
-  bool gaps;             // TileMap::has_gaps() of some head: many tiles may be seen by half
+  bool halves;           // TileMap::cut_by_blocks() of some head: many visits show half a tile
   RecordView record{};   // without memory: nothing is recorded
 };
 

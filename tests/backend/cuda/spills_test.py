@@ -20,7 +20,7 @@ FLAGS = (
     " --fmad=false -Xptxas -v"
 ).split()
 INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", f"-I{CUTLASS}"]
-VARIANTS = [f"Variant::{v}" for v in ("plain", "extras", "gaps")]
+VARIANTS = [f"Variant::{v}" for v in ("plain", "extras", "halves")]
 BACKWARD = """
 #include "backend/cuda/sm90/bwd/edges.cuh"
 #include "backend/cuda/sm90/bwd/kernel.cuh"

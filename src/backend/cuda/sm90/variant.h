@@ -7,7 +7,7 @@ namespace verbatim::cuda::sm90 {
 enum class Variant {
   plain,
   extras,  // softcap and dropout
-  gaps     // leaves out what the half of a visit's keys would make that no query sees
+  halves   // leaves out what the half of a visit's keys would make that no query sees
 };
 
 }  // namespace verbatim::cuda::sm90

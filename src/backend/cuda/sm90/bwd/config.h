@@ -79,7 +79,7 @@ struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
-  static constexpr bool kGaps = kVariant_ == Variant::gaps;
+  static constexpr bool kHalves = kVariant_ == Variant::halves;
   static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ

@@ -207,7 +207,7 @@ class Consumer {
       const int32_t row = visit.row;
       last = visit.head.last;
       const bool completes = visit.head.rows > 0;
-      const uint32_t halves = C::kGaps ? __shfl_sync(~0u, seen_halves(visit), 0) : 3;
+      const uint32_t halves = C::kHalves ? __shfl_sync(~0u, seen_halves(visit), 0) : 3;
       // A branch around whole visits: wgmma in flight where paths meet would be serialised.
       if (halves == 3) {
         do_visit<true, true>(visit, chain, place, last);

@@ -48,7 +48,7 @@ struct alignas(16) Visit {
     masked = 16,  // some row does not see some key
     hidden = 32,  // no row sees any key
     fresh = 64,   // no row saw any key before in this chain (known to the warpgroup, not here)
-    // Under masks with gaps:
+    // Of instances that leave hidden halves out:
     half_0 = 128,
     half_1 = 256,  // every row sees that half of the keys, and no row the other
     half = half_0 | half_1,
@@ -74,11 +74,10 @@ struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
-  static constexpr bool kGaps = kVariant_ == Variant::gaps;
+  static constexpr bool kHalves = kVariant_ == Variant::halves;
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
-  static constexpr int kBoxKv = kGaps ? kHalfKeys : kTileKv;  // keys that a copy brings
-  static_assert(!kGaps || kTileKv == 2 * kHalfKeys);
+  static_assert(!kHalves || kTileKv == 2 * kHalfKeys);
   // Tiles in flight.
   static constexpr int kQStages = 2;
   static constexpr int kKStages = kHeadDim == 64 ? 4 : 2;

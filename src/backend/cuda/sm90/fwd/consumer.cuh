@@ -74,9 +74,9 @@ class Consumer {
     flags = next_flags();
     if (group + 1 == C::kConsumers) pass_token();
     while (true) {
-      const bool plain = ((flags & ~kHalves) | (done & (Visit::hidden | Visit::tail))) == 0;
+      const bool plain = ((flags & ~kHalfFlags) | (done & (Visit::hidden | Visit::tail))) == 0;
       // Branches around whole visits: wgmma in flight where paths meet would be serialised.
-      if (C::kGaps && (flags & Visit::half)) {
+      if (C::kHalves && (flags & Visit::half)) {
         plain ? step<true, true>() : step<false, true>();
       } else if (plain) {
         step<true, false>();
@@ -97,7 +97,7 @@ class Consumer {
   using Visit = typename C::Visit;
   using Tiles = Operands<C>;
   static constexpr uint32_t kBegins = Visit::first | Visit::fresh;  // O has nothing of the chain
-  static constexpr uint32_t kHalves = C::kGaps ? Visit::half : 0;
+  static constexpr uint32_t kHalfFlags = C::kHalves ? Visit::half : 0;
   // Where two warpgroups take turns, S is there long before P V is over: time to subtract the base.
   static constexpr bool kEarly = C::kConsumers == 2;
 
@@ -150,7 +150,7 @@ class Consumer {
     // A vote, for ptxas has to know that all lanes agree.
     const bool weighed = kPlain || __all_sync(~0u, !(done & Visit::hidden));
     if (weighed) {
-      issue_output(kPlain ? done & (kBegins | kHalves) : done);
+      issue_output(kPlain ? done & (kBegins | kHalfFlags) : done);
     } else {
       warpgroup_commit_batch();  // of nothing: the scores are the last batch but one
     }
@@ -218,7 +218,7 @@ class Consumer {
   /// Flags of visit n, the next whose K is waited for. Its record comes before its K.
   __device__ __forceinline__ uint32_t next_flags() const {
     wait_full(smem.k_full, at_k);
-    return visit(n).flags[group] & ~(C::kGaps ? Visit::asks : 0u);
+    return visit(n).flags[group] & ~(C::kHalves ? Visit::asks : 0u);
   }
   template <bool kPlain>
   __device__ __forceinline__ void advance() {
@@ -233,7 +233,7 @@ class Consumer {
     wait_full(smem.v_full, at_v);
     if (before & Visit::tail) clear_tail(smem.v[at_v.slot()], visit(n - 1).k_used);
     // A vote, for ptxas has to know that all lanes agree.
-    if (C::kGaps && __any_sync(~0u, before & Visit::half)) {
+    if (C::kHalves && __any_sync(~0u, before & Visit::half)) {
       gemm(mma_o, !(before & kBegins), steps_of_half(weights, 0),
            steps_of_half(v(_, _, _, at_v.slot()), half_of(before)), o);
     } else {

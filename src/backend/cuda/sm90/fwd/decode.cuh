@@ -98,7 +98,7 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
       } else if (bands > 0 && !(all & own)) {
         flags |= (some & own) || bands > kBands ? Visit::masked : Visit::hidden;
       }
-      if constexpr (C::kGaps) {
+      if constexpr (C::kHalves) {
         uint32_t all_of[2], some_of[2];  // one a half
 #pragma unroll
         for (int h = 0; h < 2; ++h) look(of_half(band, h), kHalfKeys, all_of[h], some_of[h]);

@@ -13,7 +13,7 @@ namespace {
 
 using namespace fwd;
 
-/// The instances of a head dim, [f16 or bf16][plain, extras, gaps].
+/// The instances of a head dim, [f16 or bf16][a Variant].
 struct Instance {
   int64_t head_dim;
   int64_t (*shared_bytes)();
@@ -26,10 +26,10 @@ constexpr Instance instance() {
       kHeadDim,
       shared_bytes<kHeadDim, Dtype::f16, Variant::extras>,
       {{launch<kHeadDim, Dtype::f16, Variant::plain>, launch<kHeadDim, Dtype::f16, Variant::extras>,
-        launch<kHeadDim, Dtype::f16, Variant::gaps>},
+        launch<kHeadDim, Dtype::f16, Variant::halves>},
        {launch<kHeadDim, Dtype::bf16, Variant::plain>,
         launch<kHeadDim, Dtype::bf16, Variant::extras>,
-        launch<kHeadDim, Dtype::bf16, Variant::gaps>}}};
+        launch<kHeadDim, Dtype::bf16, Variant::halves>}}};
 }
 
 constexpr Instance kInstances[] = {instance<64>(), instance<128>()};
@@ -76,9 +76,9 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   const bool capped = scalars.softcap != 0;
   if (params.plan.unit_count == 0) return;
   const Variant variant = capped || scalars.dropout.enabled() ? Variant::extras
-                          : context.gaps                      ? Variant::gaps
+                          : context.halves                    ? Variant::halves
                                                               : Variant::plain;
-  const int64_t box_keys = variant == Variant::gaps ? kHalfKeys : context.tile.kv;
+  const int64_t box_keys = variant == Variant::halves ? kHalfKeys : context.tile.kv;
   const Params args{
       .map_q = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
       .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, box_keys),

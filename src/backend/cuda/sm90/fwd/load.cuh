@@ -35,7 +35,7 @@ template <class C>
 __device__ void fetch_keys(uint32_t flags, const CUtensorMap& map, uint64_t& full,
                            typename C::Element* to, int32_t begin, int32_t head, int32_t batch) {
   constexpr auto kHint = TMA::CacheHintSm90::EVICT_LAST;
-  if constexpr (!C::kGaps) {
+  if constexpr (!C::kHalves) {
     fetch<C>(map, full, kHint, to, C::kTileKv, begin, head, batch);
   } else {
     using Visit = typename C::Visit;

@@ -8,7 +8,7 @@
 namespace verbatim::cuda::sm90::fwd {
 
 inline constexpr int kWarpRows = 16;  // query rows of a warp, whose output is copied at once
-inline constexpr int kHalfKeys = 64;  // of a KV tile: under masks with gaps one may be seen alone
+inline constexpr int kHalfKeys = 64;  // of a KV tile, one of which may be seen alone
 
 /// Arguments of the kernel.
 struct Params {

@@ -52,7 +52,7 @@ __device__ __forceinline__ void init(Walk<kGroups>& walk) {
 template <class Shared, int kBM, int kBN>
 struct Decoded {
   static constexpr int kTileQ = kBM, kTileKv = kBN, kConsumers = Shared::kGroups;
-  static constexpr bool kGaps = false;
+  static constexpr bool kHalves = false;
   using Visit = fwd::Visit<kConsumers>;
   using SharedStorage = Shared;
 };

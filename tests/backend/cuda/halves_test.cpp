@@ -1,0 +1,132 @@
+// Masks that blocks cut: the Hopper kernels run a variant that leaves out hidden halves of KV
+// tiles.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backend/cuda/gpu_case.h"
+#include "core/random.h"
+
+namespace verbatim::test {
+namespace {
+
+bool cut_by_blocks(const Plan& plan) {
+  return std::ranges::any_of(plan.orders, [](const auto& o) { return o->tiles->cut_by_blocks(); });
+}
+
+/// Blocks of any sizes, a share of which is seen, for two KV heads.
+Mask random_blocks(Random& random) {
+  const int64_t q_len = random.between(200, 3000), kv_len = random.between(200, 3000);
+  const auto size = [&] { return random.chance(0.6) ? 64 : random.between(24, 100); };
+  return masks::uniform_block_sparse(q_len, kv_len, size(), size(),
+                                     static_cast<double>(random.between(5, 80)) / 100,
+                                     random.bits(), 2);
+}
+
+TEST(Halves, RandomBlocksAgreeWithTheReferenceAndRepeat) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  int forwards = 0, backwards = 0;
+  for (uint64_t number = 0; number < 24; ++number) {
+    Random random(number);
+    const Mask mask = random_blocks(random);
+    Problem p = problem_of(mask, random.chance(0.5) ? 64 : 128, 1);
+    p.q_heads = random.chance(0.5) ? 2 : 4;
+    p.dtype = random.chance(0.5) ? Dtype::bf16 : Dtype::f16;
+    GpuCase c(p, mask, number);
+    const SharedPlan forward = c.plan(Pass::forward, "descending");
+    const SharedPlan backward = c.plan(Pass::backward, random.chance(0.5) ? "descending" : "shift");
+    forwards += cut_by_blocks(*forward);
+    backwards += cut_by_blocks(*backward);
+    c.run(*gpu(), forward, backward);
+    const auto first = c.bits();
+    const Check check = c.check(Pass::backward, Selection::sample(p, mask, number));
+    EXPECT_TRUE(check.within(2)) << "number " << number << ", ratio " << check.worst_ratio() << ", "
+                                 << to_json(p);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      c.run(*gpu(), forward, backward);
+      ASSERT_EQ(c.bits(), first) << "number " << number << ", repeat " << repeat;
+    }
+  }
+  EXPECT_GE(forwards, 15);
+  EXPECT_GE(backwards, 15);
+}
+
+/// The key blocks that rows of blocks see, as a mask takes them.
+struct Columns {
+  std::vector<int64_t> row_begin{0};
+  std::vector<int32_t> columns;
+  void add_row(const std::vector<bool>& seen) {
+    for (size_t i = 0; i < seen.size(); ++i)
+      if (seen[i]) columns.push_back(static_cast<int32_t>(i));
+    row_begin.push_back(static_cast<int64_t>(columns.size()));
+  }
+};
+
+// Alone few of its visits are cut, and it runs on the plain kernel; beside an entry of many such
+// visits on the variant, which leaves out halves of these few.
+TEST(Halves, AnEntryHasItsBitsBesideOneThatBlocksCut) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  constexpr int64_t kBlock = 64, kBlocks = 33, kLength = kBlock * kBlocks - 5;
+  for (const int64_t head_dim : {64, 128}) {
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      Random random(seed);
+      const auto draw = [&] {
+        std::vector<bool> seen(kBlocks);
+        for (int64_t i = 0; i < kBlocks; ++i) seen[i] = random.chance(0.5);
+        return seen;
+      };
+      Columns few, both;
+      for (int64_t r = 0; r < kBlocks; ++r)
+        few.add_row(r < kBlocks / 8 ? draw() : std::vector<bool>(kBlocks, true));
+      both = few;
+      for (int64_t r = 0; r < kBlocks; ++r) both.add_row(draw());
+
+      const auto mask_of = [&](const Columns& lists, int64_t batch) {
+        const masks::BlockLists blocks{batch, 1, lists.row_begin, lists.columns};
+        return masks::uniform_block_sparse(kLength, kLength, kBlock, kBlock, blocks);
+      };
+      const Mask alone_mask = mask_of(few, 1), both_mask = mask_of(both, 2);
+      Problem p = problem_of(alone_mask, head_dim, 1);
+      p.kv_heads = 1;
+      p.q_heads = 2;
+      GpuCase alone(p, alone_mask, seed);
+      p.batch = 2;
+      GpuCase beside(p, both_mask, seed);
+      for (auto [from, to] : {std::pair{&beside.q, &alone.q},
+                              {&beside.k, &alone.k},
+                              {&beside.v, &alone.v},
+                              {&beside.dout, &alone.dout}}) {
+        const TensorView source = from->host.view(), target = to->host.view();
+        std::memcpy(target.data, source.data,
+                    static_cast<size_t>(target.stride[0]) * sizeof(uint16_t));
+        to->upload();
+      }
+      const auto run = [](GpuCase& c, bool cut) {
+        const SharedPlan forward = c.plan(Pass::forward, "descending");
+        const SharedPlan backward = c.plan(Pass::backward, "descending");
+        ASSERT_EQ(cut_by_blocks(*forward), cut);
+        ASSERT_EQ(cut_by_blocks(*backward), cut);
+        c.run(*gpu(), forward, backward);
+      };
+      run(alone, false);
+      run(beside, true);
+      for (auto [small, large] : {std::pair{&alone.o, &beside.o},
+                                  {&alone.lse, &beside.lse},
+                                  {&alone.dq, &beside.dq},
+                                  {&alone.dk, &beside.dk},
+                                  {&alone.dv, &beside.dv}}) {
+        const TensorView a = small->host.view(), b = large->host.view();
+        EXPECT_EQ(std::memcmp(
+                      a.data, b.data,
+                      static_cast<size_t>(a.shape[1] * a.shape[2] * a.shape[3]) * size_of(a.dtype)),
+                  0)
+            << "head dim " << head_dim << ", seed " << seed;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test
