@@ -20,9 +20,9 @@ decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, in
   });
 }
 
-static_assert(contract::tile(Pass::backward, 64).kv == 128 &&
-              contract::tile(Pass::backward, 128).kv == 128 &&
-              contract::tile(Pass::backward, 256).kv == 64);  // each has an instance
+static_assert(contract::tile(Pass::backward, 64, 64).kv == 128 &&
+              contract::tile(Pass::backward, 128, 128).kv == 128 &&
+              contract::tile(Pass::backward, 256, 256).kv == 64);  // each has an instance
 
 std::string lacks_here(const Problem& problem, const TileShape& tile) {
   if (std::string missing = lacks(problem); !missing.empty()) return missing;

@@ -21,9 +21,10 @@ decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, in
   });
 }
 
-static_assert(contract::tile(Pass::forward, 64).q == 192 &&
-              contract::tile(Pass::forward, 128).q == 128 &&
-              contract::tile(Pass::forward, 256).q == 64);  // each has an instance
+static_assert(contract::tile(Pass::forward, 64, 64).q == 192 &&
+              contract::tile(Pass::forward, 128, 128).q == 128 &&
+              contract::tile(Pass::forward, 192, 128).q == 128 &&
+              contract::tile(Pass::forward, 256, 256).q == 64);  // each has an instance
 
 std::string lacks_here(const Problem& problem, const TileShape& tile) {
   if (std::string missing = lacks(problem); !missing.empty()) return missing;
