@@ -11,12 +11,12 @@ namespace {
 template <class F>
 decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, int64_t tile_kv,
                            F&& f) {
-  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim) {
+  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim, auto dim_v) {
     using Element = decltype(element);
     if constexpr (dim() <= 128) {
-      if (tile_kv > 64) return f(std::type_identity<Backward<Element, dim(), 128>>{});
+      if (tile_kv > 64) return f(std::type_identity<Backward<Element, dim(), dim_v(), 128>>{});
     }
-    return f(std::type_identity<Backward<Element, dim(), 64>>{});
+    return f(std::type_identity<Backward<Element, dim(), dim_v(), 64>>{});
   });
 }
 

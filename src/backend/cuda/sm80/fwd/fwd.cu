@@ -11,13 +11,13 @@ namespace {
 template <class F>
 decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, int64_t tile_q,
                            F&& f) {
-  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim) {
+  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim, auto dim_v) {
     using Element = decltype(element);
     if constexpr (dim() <= 64) {
-      if (tile_q > 128) return f(std::type_identity<Forward<Element, dim(), 192>>{});
+      if (tile_q > 128) return f(std::type_identity<Forward<Element, dim(), dim_v(), 192>>{});
     }
-    if (tile_q > 64) return f(std::type_identity<Forward<Element, dim(), 128>>{});
-    return f(std::type_identity<Forward<Element, dim(), 64>>{});
+    if (tile_q > 64) return f(std::type_identity<Forward<Element, dim(), dim_v(), 128>>{});
+    return f(std::type_identity<Forward<Element, dim(), dim_v(), 64>>{});
   });
 }
 
