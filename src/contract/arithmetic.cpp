@@ -15,13 +15,20 @@ constexpr std::array kInfos{
                    "fixed lanes and explicit fused multiply-adds, whatever the instruction set"},
     ArithmeticInfo{contract::kSm80, "sm80", "mma.sync, the portable CUDA kernels"},
     ArithmeticInfo{contract::kSm90, "sm90",
-                   "wgmma, the Hopper kernels: bf16 and f16, head dims 64 and 128"}};
+                   "wgmma, the Hopper kernels: bf16 and f16, head dims 64 and 128, forward also 192 "
+                   "with 128 of V"}};
+
+/// Whether the Hopper kernels have instances of its head dims.
+bool has_instances(Pass pass, const Problem& problem) {
+  if (pass == Pass::forward && problem.head_dim == 192 && problem.head_dim_v == 128) return true;
+  return problem.head_dim == problem.head_dim_v &&
+         (problem.head_dim == 64 || problem.head_dim == 128);
+}
 
 /// Whether the Hopper kernels run it: known from names and sizes alone.
 bool suits_sm90(Pass pass, const Problem& problem, TileShape tile, std::string_view order) {
-  if (problem.dtype == Dtype::f32 || problem.head_dim != problem.head_dim_v ||
-      (problem.head_dim != 64 && problem.head_dim != 128) ||
-      tile != contract::tile(pass, problem.head_dim)) {
+  if (problem.dtype == Dtype::f32 || !has_instances(pass, problem) ||
+      tile != contract::tile(pass, problem)) {
     return false;
   }
   const double scale = problem.softmax_scale();

@@ -9,14 +9,19 @@
 
 namespace verbatim::contract {
 
-/// The tile shape of a pass, by the larger head dim.
-constexpr TileShape tile(Pass pass, int64_t head_dim) {
-  if (head_dim > 128) return {64, 64};
-  if (pass == Pass::forward) return head_dim <= 64 ? TileShape{192, 128} : TileShape{128, 128};
-  return head_dim <= 64 ? TileShape{128, 128} : TileShape{64, 128};
+/// The tile shape of a pass, by the head dims of Q and K and of V.
+constexpr TileShape tile(Pass pass, int64_t head_dim, int64_t head_dim_v) {
+  const int64_t wider = std::max(head_dim, head_dim_v);
+  if (pass == Pass::forward) {
+    if (wider <= 64) return {192, 128};
+    if (wider <= 128) return {128, 128};
+    return head_dim <= 192 && head_dim_v <= 128 ? TileShape{128, 64} : TileShape{64, 64};
+  }
+  if (wider > 128) return {64, 64};
+  return wider <= 64 ? TileShape{128, 128} : TileShape{64, 128};
 }
 constexpr TileShape tile(Pass pass, const Problem& problem) {
-  return tile(pass, std::max(problem.head_dim, problem.head_dim_v));
+  return tile(pass, problem.head_dim, problem.head_dim_v);
 }
 
 /// KV tiles that rotate or turn together in the chunked orders.

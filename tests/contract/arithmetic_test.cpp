@@ -10,13 +10,15 @@
 namespace verbatim {
 namespace {
 
-Problem problem(int64_t head_dim) {
+Problem problem(int64_t head_dim, int64_t head_dim_v) {
   Problem p;
   p.q_len = p.kv_len = 300;
-  p.head_dim = p.head_dim_v = head_dim;
+  p.head_dim = head_dim;
+  p.head_dim_v = head_dim_v;
   p.dtype = Dtype::bf16;
   return p;
 }
+Problem problem(int64_t head_dim) { return problem(head_dim, head_dim); }
 
 std::string of(Pass pass, const Problem& p, const std::string& order = "auto") {
   return arithmetic_of("sm90", pass, p, contract::tile(pass, p), order);
@@ -26,6 +28,7 @@ TEST(Arithmetic, IsTheSameWhateverTheNeighbours) {
   Random random(5);
   for (int i = 0; i < 300; ++i) {
     Problem alone = problem(std::array{64, 96, 128, 192}[random.between(0, 3)]);
+    if (random.chance(0.5)) alone.head_dim_v = std::min<int64_t>(alone.head_dim, 128);
     alone.dtype = std::array{Dtype::f32, Dtype::bf16, Dtype::f16}[random.between(0, 2)];
     Problem among = alone;
     among.batch = random.between(1, 64);
@@ -39,15 +42,38 @@ TEST(Arithmetic, IsTheSameWhateverTheNeighbours) {
   }
 }
 
+TEST(Contract, TilesFollowFromBothHeadDims) {
+  using contract::tile;
+  for (const auto& [qk, v, forward, backward] :
+       {std::tuple{8, 64, TileShape{192, 128}, TileShape{128, 128}},
+        {64, 72, {128, 128}, {64, 128}},
+        {128, 128, {128, 128}, {64, 128}},
+        {136, 8, {128, 64}, {64, 64}},
+        {192, 128, {128, 64}, {64, 64}},
+        {192, 136, {64, 64}, {64, 64}},
+        {128, 192, {64, 64}, {64, 64}},
+        {200, 128, {64, 64}, {64, 64}},
+        {256, 256, {64, 64}, {64, 64}}}) {
+    EXPECT_EQ(tile(Pass::forward, qk, v), forward) << qk << " " << v;
+    EXPECT_EQ(tile(Pass::backward, qk, v), backward) << qk << " " << v;
+  }
+}
+
 TEST(Arithmetic, TakesTheHopperKernelsWhereTheyCan) {
   EXPECT_EQ(of(Pass::forward, problem(64)), contract::kSm90);
   EXPECT_EQ(of(Pass::backward, problem(128), "descending/split:2"), contract::kSm90);
-  EXPECT_EQ(of(Pass::forward, problem(192)), contract::kSm80);
+  EXPECT_EQ(of(Pass::forward, problem(192, 128)), contract::kSm90);
+  EXPECT_EQ(of(Pass::backward, problem(192, 128)), contract::kSm80);
+  EXPECT_EQ(of(Pass::forward, problem(192, 128), "descending/split"), contract::kSm80);
+  for (const auto& [qk, v] : {std::pair{192, 192}, {128, 192}, {160, 128}, {192, 64}, {128, 64}})
+    EXPECT_EQ(of(Pass::forward, problem(qk, v)), contract::kSm80) << qk << " " << v;
   EXPECT_EQ(of(Pass::forward, problem(64), "descending/split"), contract::kSm80);
   EXPECT_EQ(arithmetic_of("sm90", Pass::forward, problem(64), {64, 64}, "auto"), contract::kSm80);
-  EXPECT_EQ(
-      arithmetic_of("sm80", Pass::forward, problem(64), contract::tile(Pass::forward, 64), ""),
-      contract::kSm80);
+  EXPECT_EQ(arithmetic_of("sm90", Pass::forward, problem(192, 128), {64, 64}, "auto"),
+            contract::kSm80);
+  EXPECT_EQ(arithmetic_of("sm80", Pass::forward, problem(64),
+                          contract::tile(Pass::forward, problem(64)), ""),
+            contract::kSm80);
   EXPECT_THROW(arithmetic_of("sm75", Pass::forward, problem(64), {64, 64}, "auto"), Error);
 }
 

@@ -29,14 +29,15 @@ struct Case {
 };
 
 Case make_case(std::string name, const Mask& mask, int64_t q_heads, int64_t kv_heads,
-               int64_t head_dim, int64_t batch = 1) {
+               int64_t head_dim, int64_t batch = 1, int64_t head_dim_v = 0) {
   Problem p;
   p.batch = batch;
   p.q_heads = q_heads;
   p.kv_heads = kv_heads;
   p.q_len = mask.q_len();
   p.kv_len = mask.kv_len();
-  p.head_dim = p.head_dim_v = head_dim;
+  p.head_dim = head_dim;
+  p.head_dim_v = head_dim_v > 0 ? head_dim_v : head_dim;
   p.dtype = Dtype::bf16;
   return {std::move(name), p, mask};
 }
@@ -52,6 +53,7 @@ std::vector<Case> run_cases() {
       make_case("window", masks::causal_sliding_window(610, 610, 200), 2, 1, 192),
       make_case("padded", masks::causal(610, 610).with_key_lengths(lengths), 4, 2, 128, 2),
       make_case("blocks", masks::uniform_block_sparse(610, 610, 64, 64, 0.3, 7, 2), 4, 2, 96),
+      make_case("latent", masks::causal(400, 465), 2, 2, 192, 1, 128),
       make_case("dropout", masks::causal(400, 400), 4, 2, 64)};
   cases.back().problem.softcap = 20;
   cases.back().problem.dropout = 0.2;
@@ -131,9 +133,11 @@ Json hashes(const Case& c, const std::string& device, const std::string& family)
   options.plan.arithmetic = family;
   const Attention attention(p, c.mask, options);
   const std::array<int64_t, 4> q_shape{p.batch, p.q_len, p.q_heads, p.head_dim},
-      k_shape{p.batch, p.kv_len, p.kv_heads, p.head_dim};
-  GuardedTensor q(p.dtype, q_shape), k(p.dtype, k_shape), v(p.dtype, k_shape), o(p.dtype, q_shape),
-      dout(p.dtype, q_shape), dq(p.dtype, q_shape), dk(p.dtype, k_shape), dv(p.dtype, k_shape);
+      k_shape{p.batch, p.kv_len, p.kv_heads, p.head_dim},
+      v_shape{p.batch, p.kv_len, p.kv_heads, p.head_dim_v},
+      o_shape{p.batch, p.q_len, p.q_heads, p.head_dim_v};
+  GuardedTensor q(p.dtype, q_shape), k(p.dtype, k_shape), v(p.dtype, v_shape), o(p.dtype, o_shape),
+      dout(p.dtype, o_shape), dq(p.dtype, q_shape), dk(p.dtype, k_shape), dv(p.dtype, v_shape);
   GuardedTensor lse = GuardedTensor::rows({p.batch, p.q_heads, p.q_len});
   uint64_t seed = 11;
   for (GuardedTensor* input : {&q, &k, &v, &dout}) fill_normal(input->view(), seed++);

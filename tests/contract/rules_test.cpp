@@ -10,7 +10,7 @@ namespace verbatim::contract {
 namespace {
 
 TileMap tiles(const Mask& mask, int64_t head_dim = 128) {
-  return TileMap(mask.head(0, 0), tile(Pass::backward, head_dim));
+  return TileMap(mask.head(0, 0), tile(Pass::backward, head_dim, head_dim));
 }
 
 std::string order(const Mask& mask, int32_t group, int64_t head_dim = 128) {

@@ -121,9 +121,11 @@ TEST(Dist, HeadDimsAndGroupsOnDefaultTiles) {
   struct Heads {
     int64_t q, kv;
   };
-  for (const int64_t dim : {64, 128, 192})
+  for (const auto [dim, dim_v] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}})
     for (const auto [q, kv] : {Heads{2, 2}, Heads{8, 4}, Heads{8, 1}}) {
-      DistCase c(problem_of(700, q, kv, dim), masks::causal(700, 700));
+      Problem problem = problem_of(700, q, kv, dim);
+      problem.head_dim_v = dim_v;
+      DistCase c(problem, masks::causal(700, 700));
       for (const std::string& strategy : strategy_names())
         c.expect_same(
             {.world = static_cast<int32_t>(strategy == "ulysses" ? q : 2), .strategy = strategy});

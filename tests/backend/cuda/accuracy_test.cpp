@@ -97,10 +97,10 @@ TEST(Accuracy, SoftcapAndDropout) {
       // Documents that see one another are one sequence: KV tiles start anywhere in it.
       {masks::share_question(docs), "descending"}};
   const std::pair<double, double> kinds[] = {{1.5, 0}, {0, 0.3}, {1.5, 0.3}};
-  for (const int64_t head_dim : {64, 128}) {
+  for (const HeadDims& dims : hopper_head_dims()) {
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
       for (const auto& [mask, order] : runs) {
-        Problem p = problem_of(mask, head_dim);
+        Problem p = problem_of(mask, dims);
         p.q_heads = 4;
         p.dtype = dtype;
         const auto without = gpu()->kernel_name(*GpuCase(p, mask, 3).plan(Pass::backward, order));

@@ -40,15 +40,15 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
     for (const std::string order : {"descending", "ascending/split"})
       repeat_plan(name, c, c.plan(Pass::backward, order));
   };
-  for (const int64_t head_dim : {64, 128, 192}) {
+  for (const HeadDims& dims : every_head_dims()) {
     for (const auto& [name, mask] : patterns(1500, 2)) {
-      repeat(name, problem_of(mask, head_dim), mask);
+      repeat(name, problem_of(mask, dims), mask);
     }
   }
   const Mask causal = masks::causal(1500, 1500);
-  for (const int64_t head_dim : {64, 128}) {
+  for (const HeadDims& dims : hopper_head_dims()) {
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
-      Problem p = problem_of(causal, head_dim);
+      Problem p = problem_of(causal, dims);
       p.dtype = dtype;
       p.softcap = 1.5;
       p.dropout = 0.3;
@@ -57,15 +57,15 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
   }
   // Chains that rotate, and those in pieces that three workers can run.
   const Mask full = masks::full(1500, 1500);
-  for (const int64_t head_dim : {64, 128, 192}) {
-    GpuCase c(problem_of(full, head_dim), full, 11);
+  for (const HeadDims& dims : every_head_dims()) {
+    GpuCase c(problem_of(full, dims), full, 11);
     for (const int32_t workers : {132, 3})
       repeat_plan("rotating", c, c.plan(Pass::backward, "shift", {0, 0}, "auto", workers));
   }
   // Chains that rotate in chunks: more KV tiles than a chunk has.
   const Mask chunks = masks::full(512, 8500);
-  for (const int64_t head_dim : {64, 128, 192}) {
-    GpuCase c(problem_of(chunks, head_dim), chunks, 11);
+  for (const HeadDims& dims : every_head_dims()) {
+    GpuCase c(problem_of(chunks, dims), chunks, 11);
     repeat_plan("rotating in chunks", c, c.plan(Pass::backward, "shift"));
   }
   // Many short heads, which have their sums of dQ where heads before them had theirs.
@@ -136,9 +136,9 @@ TEST(Bits, DropoutIsEqualAloneAndPacked) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   constexpr int64_t kDocuments = 3, kLength = 700;
   const std::vector<int64_t> lengths(kDocuments, kLength);
-  for (const int64_t head_dim : {64, 128, 192}) {
+  for (const HeadDims& dims : every_head_dims()) {
     const auto run = [&](const Mask& mask, int64_t batch) {
-      Problem p = problem_of(mask, head_dim, batch);
+      Problem p = problem_of(mask, dims, batch);
       p.softcap = 1.5;
       p.dropout = 0.3;
       auto c = std::make_unique<GpuCase>(p, mask, 5);
@@ -149,10 +149,10 @@ TEST(Bits, DropoutIsEqualAloneAndPacked) {
     const auto alone = run(masks::causal(kLength, kLength), kDocuments);
     const auto packed = run(masks::causal_document(lengths), 1);
     ASSERT_EQ(alone->q.host.bytes(), packed->q.host.bytes());
-    EXPECT_EQ(alone->o.host.bytes(), packed->o.host.bytes()) << "head dim " << head_dim;
-    EXPECT_EQ(alone->dq.host.bytes(), packed->dq.host.bytes()) << "head dim " << head_dim;
-    EXPECT_EQ(alone->dk.host.bytes(), packed->dk.host.bytes()) << "head dim " << head_dim;
-    EXPECT_EQ(alone->dv.host.bytes(), packed->dv.host.bytes()) << "head dim " << head_dim;
+    EXPECT_EQ(alone->o.host.bytes(), packed->o.host.bytes()) << "head dims " << to_string(dims);
+    EXPECT_EQ(alone->dq.host.bytes(), packed->dq.host.bytes()) << "head dims " << to_string(dims);
+    EXPECT_EQ(alone->dk.host.bytes(), packed->dk.host.bytes()) << "head dims " << to_string(dims);
+    EXPECT_EQ(alone->dv.host.bytes(), packed->dv.host.bytes()) << "head dims " << to_string(dims);
   }
 }
 
@@ -162,9 +162,9 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
   const std::vector<int64_t> documents{900, 1, 0, 700, 333};
   for (const Mask& mask : {masks::full(1500, 1500), masks::full(2048, 700), masks::full(512, 8500),
                            masks::full_document(documents)}) {
-    for (const int64_t head_dim : {64, 128, 192}) {
+    for (const HeadDims& dims : every_head_dims()) {
       for (const bool extras : {false, true}) {
-        Problem p = problem_of(mask, head_dim);
+        Problem p = problem_of(mask, dims);
         if (extras) p.softcap = 1.5, p.dropout = 0.3;
         GpuCase c(p, mask, 7);
         const SharedPlan forward = c.plan(Pass::forward, "ascending");
@@ -175,8 +175,8 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
           const SharedPlan cut = c.plan(Pass::backward, "shift", {0, 0}, "auto", workers);
           ASSERT_EQ(cut->residency, 1);
           c.run(*gpu(), forward, cut);
-          EXPECT_EQ(c.bits(), expected)
-              << mask.name() << " head dim " << head_dim << " for " << workers << " workers";
+          EXPECT_EQ(c.bits(), expected) << mask.name() << " head dims " << to_string(dims)
+                                        << " for " << workers << " workers";
         }
       }
     }
@@ -187,9 +187,9 @@ TEST(Bits, GraphReplay) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   cudaStream_t stream;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  for (const int64_t head_dim : {64, 128}) {
+  for (const HeadDims& dims : hopper_head_dims()) {
     for (const auto& [name, mask] : patterns(900, 2)) {
-      GpuCase c(problem_of(mask, head_dim), mask, 3);
+      GpuCase c(problem_of(mask, dims), mask, 3);
       const SharedPlan forward = c.plan(Pass::forward, "ascending");
       const SharedPlan backward = c.plan(Pass::backward, "descending/split");
       c.run(*gpu(), forward, backward);
@@ -207,7 +207,7 @@ TEST(Bits, GraphReplay) {
         cuda::check(cudaGraphLaunch(executable, stream), "test");
         gpu()->synchronize({.stream = stream});
         for (GpuTensor* output : c.outputs()) output->download();
-        ASSERT_EQ(c.bits(), eager) << name << " head dim " << head_dim << " replay " << i;
+        ASSERT_EQ(c.bits(), eager) << name << " head dims " << to_string(dims) << " replay " << i;
       }
       cudaGraphExecDestroy(executable);
       cudaGraphDestroy(graph);

@@ -36,19 +36,19 @@ TEST(Extremes, ScoresFarFromZero) {
   // stand-ins for -inf of other kernels, and roundings of a score that show in P.
   for (const double score : {-150.0, 150.0, -1000.0, 1000.0, -5.5e4, 5.5e4}) {
     double worst = 0;
-    for (const int64_t head_dim : {64, 128, 192}) {
+    for (const HeadDims& dims : every_head_dims()) {
       for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
         for (const auto& mask : {masks::causal(192, 192), masks::full(320, 65), masks::full(1, 1),
                                  masks::full(1, 300), masks::causal(40, 168)}) {
-          Problem p = problem_of(mask, head_dim, 1);
+          Problem p = problem_of(mask, dims, 1);
           p.dtype = dtype;
           p.scale = 1;
           GpuCase c(p, mask, 5);
           point_at(c, score);
           c.run(*gpu(), c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, "descending"));
           const Check check = c.check();
-          const auto where = fmt::format("scores near {}, head dim {}, {}, {} x {}", score,
-                                         head_dim, to_string(dtype), p.q_len, p.kv_len);
+          const auto where = fmt::format("scores near {}, head dims {}, {}, {} x {}", score,
+                                         to_string(dims), to_string(dtype), p.q_len, p.kv_len);
           for (const Comparison& o : {check.o, check.lse, *check.dq, *check.dk, *check.dv}) {
             EXPECT_EQ(o.nonfinite_mismatches, 0) << where;
           }
@@ -128,8 +128,8 @@ TEST(Extremes, ANanStaysInItsTiles) {
   constexpr int64_t kPosition = 700, kKvHead = 1, kQHead = 5;
   const Mask mask = masks::causal_sliding_window(1500, 1500, 200);
   constexpr std::array kNames{"q", "k", "v", "dout"};
-  for (const int64_t head_dim : {64, 128}) {
-    GpuCase c(problem_of(mask, head_dim), mask, 6);
+  for (const HeadDims& dims : hopper_head_dims()) {
+    GpuCase c(problem_of(mask, dims), mask, 6);
     const SharedPlan forward = c.plan(Pass::forward, "ascending");
     const SharedPlan backward = c.plan(Pass::backward, "descending");
     const std::array inputs{&c.q, &c.k, &c.v, &c.dout};
@@ -157,14 +157,14 @@ TEST(Extremes, ANanStaysInItsTiles) {
         input.host.set(0, kPosition, head, 9, poison);
         input.upload();
         EXPECT_EQ(outside(), expected)
-            << poison << " in " << kNames[which] << ", head dim " << head_dim;
+            << poison << " in " << kNames[which] << ", head dims " << to_string(dims);
         if (!std::isnan(poison)) continue;  // an infinite score may well have no weight
         const GuardedTensor& seer = which == 3 ? c.dq.host : c.o.host;
         bool lost = true;
-        for (int64_t d = 0; d < head_dim; ++d) {
+        for (int64_t d = 0; d < seer.view().shape[3]; ++d) {
           lost = lost && std::isfinite(seer.get(0, kPosition, first, d));
         }
-        EXPECT_FALSE(lost) << "a NaN in " << kNames[which] << ", head dim " << head_dim;
+        EXPECT_FALSE(lost) << "a NaN in " << kNames[which] << ", head dims " << to_string(dims);
       }
       input.host.set(0, kPosition, head, 9, before);
       input.upload();

@@ -15,8 +15,8 @@ enum Output : size_t { kO, kLse, kDq, kDk, kDv };  // of GpuCase::bits
 /// Eight tiles of keys, and so many rows of f16 that the last bit of a sum shows in some.
 constexpr int64_t kLength = 1024, kTile = 128;
 
-Problem faulty_problem(const Mask& mask, int64_t head_dim) {
-  Problem p = problem_of(mask, head_dim);
+Problem faulty_problem(const Mask& mask, const HeadDims& dims) {
+  Problem p = problem_of(mask, dims);
   p.dtype = Dtype::f16;
   return p;
 }
@@ -89,8 +89,8 @@ bool seen(GpuCase& c, const SharedPlan& forward, const SharedPlan& good, const S
 TEST(Faults, ASwappedOrderHasOtherBits) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(kLength, kLength);
-  for (const int64_t head_dim : {64, 128, 192}) {
-    GpuCase c(faulty_problem(mask, head_dim), mask, 1);
+  for (const HeadDims& dims : every_head_dims()) {
+    GpuCase c(faulty_problem(mask, dims), mask, 1);
     const SharedPlan forward = c.plan(Pass::forward, "ascending");
     const SharedPlan good = c.plan(Pass::backward, "ascending");
     Plan bad = edited(good, [](HeadOrder& order) {
@@ -102,7 +102,7 @@ TEST(Faults, ASwappedOrderHasOtherBits) {
     const auto expected = c.bits();
     c.run(*gpu(), forward, share(bad));
     const auto swapped = c.bits();
-    EXPECT_NE(swapped[kDq], expected[kDq]) << "head dim " << head_dim;
+    EXPECT_NE(swapped[kDq], expected[kDq]) << "head dims " << to_string(dims);
     for (const size_t same : {kO, kLse, kDk, kDv}) EXPECT_EQ(swapped[same], expected[same]);
   }
 }

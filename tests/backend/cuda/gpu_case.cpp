@@ -70,14 +70,21 @@ std::vector<Named> patterns(int64_t length, int64_t kv_heads) {
           {"windows", masks::windows(cu_seqlens, cu_seqlens, 200, 30)}};
 }
 
-Problem problem_of(const Mask& mask, int64_t head_dim, int64_t batch) {
+std::string to_string(const HeadDims& dims) {
+  return dims.qk == dims.v ? fmt::to_string(dims.qk) : fmt::format("{}v{}", dims.qk, dims.v);
+}
+std::vector<HeadDims> hopper_head_dims() { return {64, 128, {192, 128}}; }
+std::vector<HeadDims> every_head_dims() { return {64, 128, {192, 128}, 192}; }
+
+Problem problem_of(const Mask& mask, const HeadDims& dims, int64_t batch) {
   Problem p;
   p.batch = batch;
   p.q_heads = 8;
   p.kv_heads = 2;
   p.q_len = mask.q_len();
   p.kv_len = mask.kv_len();
-  p.head_dim = p.head_dim_v = head_dim;
+  p.head_dim = dims.qk;
+  p.head_dim_v = dims.v;
   p.dtype = Dtype::bf16;
   return p;
 }

@@ -66,8 +66,21 @@ struct Named {
 /// All fourteen patterns at about `length` tokens.
 std::vector<Named> patterns(int64_t length, int64_t kv_heads);
 
+/// Head dims of Q and K, and of V.
+struct HeadDims {
+  int64_t qk, v;
+  HeadDims(int64_t both) : qk(both), v(both) {}
+  HeadDims(int64_t of_qk, int64_t of_v) : qk(of_qk), v(of_v) {}
+};
+/// "128", "192v128".
+std::string to_string(const HeadDims& dims);
+/// Those that the Hopper forward has instances of.
+std::vector<HeadDims> hopper_head_dims();
+/// And one of the portable kernels alone.
+std::vector<HeadDims> every_head_dims();
+
 /// bf16, 8 query heads on 2 KV heads.
-Problem problem_of(const Mask& mask, int64_t head_dim, int64_t batch = 2);
+Problem problem_of(const Mask& mask, const HeadDims& dims, int64_t batch = 2);
 
 /// Sizes, mask and the tensors of both passes, filled from a seed. Outputs hold NaN.
 struct GpuCase {

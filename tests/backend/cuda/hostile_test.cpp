@@ -28,11 +28,11 @@ TEST(Bits, OtherMultiprocessorsTaken) {
   cudaStream_t stream;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   const Mask full = masks::full(4096, 4096);  // whose 32 chains of a head rotate
-  for (const int64_t head_dim : {64, 128, 192}) {
+  for (const HeadDims& dims : every_head_dims()) {
     auto masks = patterns(700, 2);
-    if (head_dim == 128) masks.emplace_back("rotating", full);
+    if (dims.qk == 128) masks.emplace_back("rotating", full);
     for (const auto& [name, mask] : masks) {
-      GpuCase c(problem_of(mask, head_dim), mask, 11);
+      GpuCase c(problem_of(mask, dims), mask, 11);
       const SharedPlan forward = c.plan(Pass::forward, "descending");
       const SharedPlan backward = name == "rotating"
                                       ? c.plan(Pass::backward, "shift", {0, 0}, "queue")
@@ -52,7 +52,7 @@ TEST(Bits, OtherMultiprocessorsTaken) {
           GTEST_SKIP() << "no kernel starts here beside one that holds " << taken
                        << " multiprocessors";
         }
-        const auto where = fmt::format("{} head dim {}, {} taken", name, head_dim, taken);
+        const auto where = fmt::format("{} head dims {}, {} taken", name, to_string(dims), taken);
         EXPECT_EQ(differing(), 0) << where;
         ASSERT_TRUE(occupied.holds()) << where << ": ended only when all were free again";
       }
@@ -61,16 +61,16 @@ TEST(Bits, OtherMultiprocessorsTaken) {
   cudaStreamDestroy(stream);
 }
 
-/// SHA-256 of all outputs of every mask at both head dims of the Hopper kernels.
+/// SHA-256 of all outputs of every mask at the head dims of the Hopper kernels.
 std::string hashes() {
   std::string text;
-  for (const int64_t head_dim : {64, 128}) {
+  for (const HeadDims& dims : hopper_head_dims()) {
     for (const auto& [name, mask] : patterns(700, 2)) {
-      GpuCase c(problem_of(mask, head_dim), mask, 21);
+      GpuCase c(problem_of(mask, dims), mask, 21);
       c.run(*gpu(), c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, "descending"));
       Sha256 sha;
       for (const auto& bytes : c.bits()) sha.update(std::as_bytes(std::span(bytes)));
-      text += fmt::format("{} {} {}\n", name, head_dim, sha.hex());
+      text += fmt::format("{} {} {}\n", name, to_string(dims), sha.hex());
     }
   }
   return text;

@@ -22,6 +22,7 @@ TEST(Kernels, TakeWhatTheirArithmeticPromises) {
     p.head_dim = 8 * random.between(1, 32);
     if (random.chance(0.5)) p.head_dim = random.chance(0.5) ? 64 : 128;
     p.head_dim_v = random.chance(0.8) ? p.head_dim : 8 * random.between(1, 32);
+    if (random.chance(0.2)) p.head_dim = 192, p.head_dim_v = 128;
     p.dtype = random.chance(0.5) ? Dtype::bf16 : Dtype::f16;
     p.scale = std::array{0.0, 1e-9, -0.5, 0.1}[random.between(0, 3)];
     if (random.chance(0.5)) p.scale.reset();

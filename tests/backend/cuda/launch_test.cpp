@@ -127,15 +127,16 @@ TEST(Launch, EmptyAndSingleRows) {
   for (const Mask& mask : {masks::full(0, 0), masks::full(0, 70), masks::full(70, 0),
                            masks::causal(1, 1), masks::causal(130, 1), masks::causal(1, 130),
                            masks::causal_document(some), masks::causal(100, 30)}) {
-    for (const int64_t head_dim : {64, 128, 192}) {
+    for (const HeadDims& dims : every_head_dims()) {
       for (const std::string order : {"ascending", "descending/split"}) {
         Problem p = small(mask);
-        p.head_dim = p.head_dim_v = head_dim;
+        p.head_dim = dims.qk;
+        p.head_dim_v = dims.v;
         GpuCase c(p, mask, 9);
         c.run(*gpu(), c.plan(Pass::forward, "ascending/split"), c.plan(Pass::backward, order));
         double ratio = 0;
         EXPECT_EQ(c.examine(ratio), "") << mask.name() << " " << mask.q_len() << " x "
-                                        << mask.kv_len() << ", head dim " << head_dim;
+                                        << mask.kv_len() << ", head dims " << to_string(dims);
       }
     }
   }
@@ -200,10 +201,11 @@ TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
   const Mask mask = masks::causal_sliding_window(260, 260, 40);
   // The portable kernels: the Hopper ones multiply hidden zeros by whatever a document's tiles
   // hold, so there a NaN reaches all rows of its tiles (docs/kernels/backward-sm90.md).
-  for (const int64_t head_dim : {64, 128, 192}) {
+  for (const HeadDims& dims : every_head_dims()) {
     Problem p = small(mask);
     p.kv_heads = 2;
-    p.head_dim = p.head_dim_v = head_dim;
+    p.head_dim = dims.qk;
+    p.head_dim_v = dims.v;
     for (int which = 0; which < 4; ++which) {
       GpuCase c(p, mask, 6);
       GpuTensor& poisoned = *std::array{&c.q, &c.k, &c.v, &c.dout}[static_cast<size_t>(which)];
@@ -214,7 +216,8 @@ TEST(Launch, ANanReachesOnlyTheRowsThatSeeIt) {
       };
       c.run(*gpu(), portable(Pass::forward, "descending"), portable(Pass::backward, "ascending"));
       double ratio = 0;
-      EXPECT_EQ(c.examine(ratio), "") << "NaN in input " << which << ", head dim " << head_dim;
+      EXPECT_EQ(c.examine(ratio), "")
+          << "NaN in input " << which << ", head dims " << to_string(dims);
     }
   }
 }

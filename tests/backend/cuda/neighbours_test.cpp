@@ -46,12 +46,12 @@ std::vector<std::vector<uint8_t>> bits_of(GpuCase& c, const Interval& rows) {
 
 struct Setting {
   std::string arithmetic;  // sm80 or sm90
-  int64_t head_dim;
+  HeadDims dims;
   bool extras;  // softcap and dropout
 };
 
 std::string name(const Setting& s) {
-  return fmt::format("{}_hd{}{}", s.arithmetic, s.head_dim, s.extras ? "_extras" : "");
+  return fmt::format("{}_hd{}{}", s.arithmetic, to_string(s.dims), s.extras ? "_extras" : "");
 }
 void PrintTo(const Setting& s, std::ostream* out) { *out << name(s); }  // for GoogleTest
 
@@ -70,7 +70,7 @@ class Neighbours : public testing::TestWithParam<Setting> {
                         const std::string& where) {
     const Setting& setting = GetParam();
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
-      Problem p = problem_of(mask, setting.head_dim, mask.batch() > 1 ? mask.batch() : 2);
+      Problem p = problem_of(mask, setting.dims, mask.batch() > 1 ? mask.batch() : 2);
       p.q_heads = 4;
       p.dtype = dtype;
       if (setting.extras) p.softcap = 1.5, p.dropout = 0.3;
@@ -143,8 +143,12 @@ TEST_P(Neighbours, NeverReachBehindALength) {
 INSTANTIATE_TEST_SUITE_P(Bits, Neighbours,
                          testing::Values(Setting{"sm90", 64, false}, Setting{"sm90", 64, true},
                                          Setting{"sm90", 128, false}, Setting{"sm90", 128, true},
+                                         Setting{"sm90", {192, 128}, false},
+                                         Setting{"sm90", {192, 128}, true},
                                          Setting{"sm80", 64, false}, Setting{"sm80", 64, true},
                                          Setting{"sm80", 128, false}, Setting{"sm80", 128, true},
+                                         Setting{"sm80", {192, 128}, false},
+                                         Setting{"sm80", {192, 128}, true},
                                          Setting{"sm80", 192, false}, Setting{"sm80", 192, true}),
                          [](const auto& info) { return name(info.param); });
 

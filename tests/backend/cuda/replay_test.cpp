@@ -57,17 +57,16 @@ class Replayed {
   std::vector<std::vector<uint8_t>> expected_;
 };
 
-/// Head dim and the arithmetic of the kernels.
-class Replay : public testing::TestWithParam<std::tuple<int64_t, std::string>> {
+/// Head dims and the arithmetic of the kernels.
+class Replay : public testing::TestWithParam<std::tuple<HeadDims, std::string>> {
  protected:
   void SetUp() override {
     if (!gpu()) GTEST_SKIP() << "no GPU";
     if (arithmetic() == "sm90" && gpu()->arithmetic() != "sm90") GTEST_SKIP() << "not Hopper";
   }
-  int64_t head_dim() const { return std::get<0>(GetParam()); }
   const std::string& arithmetic() const { return std::get<1>(GetParam()); }
   Problem problem(const Mask& mask, int64_t batch = 1) const {
-    return problem_of(mask, head_dim(), batch);
+    return problem_of(mask, std::get<0>(GetParam()), batch);
   }
 };
 
@@ -139,10 +138,10 @@ TEST_P(Replay, BatchesPaddingAndOtherLengths) {
 }
 
 std::string name_of(const testing::TestParamInfo<Replay::ParamType>& info) {
-  return fmt::format("{}_hd{}", std::get<1>(info.param), std::get<0>(info.param));
+  return fmt::format("{}_hd{}", std::get<1>(info.param), to_string(std::get<0>(info.param)));
 }
 INSTANTIATE_TEST_SUITE_P(Gpu, Replay,
-                         testing::Combine(testing::Values(64, 128),
+                         testing::Combine(testing::ValuesIn(hopper_head_dims()),
                                           testing::Values("sm90", "sm80")),
                          name_of);
 

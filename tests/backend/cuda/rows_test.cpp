@@ -55,7 +55,8 @@ struct Outputs {
 };
 
 struct Shape {
-  int64_t head_dim, q_heads, kv_heads, length;
+  HeadDims dims;
+  int64_t q_heads, kv_heads, length;
 };
 
 /// A sequence of which any rows can be attended to by themselves.
@@ -63,9 +64,9 @@ class Sequence {
  public:
   explicit Sequence(const Shape& shape)
       : shape_(shape),
-        q_(Dtype::bf16, {1, shape.length, shape.q_heads, shape.head_dim}),
-        k_(Dtype::bf16, {1, shape.length, shape.kv_heads, shape.head_dim}),
-        v_(Dtype::bf16, {1, shape.length, shape.kv_heads, shape.head_dim}) {
+        q_(Dtype::bf16, {1, shape.length, shape.q_heads, shape.dims.qk}),
+        k_(Dtype::bf16, {1, shape.length, shape.kv_heads, shape.dims.qk}),
+        v_(Dtype::bf16, {1, shape.length, shape.kv_heads, shape.dims.v}) {
     uint64_t seed = 31;
     for (GpuTensor* input : {&q_, &k_, &v_}) {
       fill_normal(input->host.view(), seed++);
@@ -79,9 +80,12 @@ class Sequence {
   Outputs rows(const std::string& arithmetic, const std::vector<int64_t>& starts, int64_t count,
                int64_t window) const {
     const int64_t batch = std::ssize(starts), keys = std::ranges::max(starts) + count;
-    const int64_t q_heads = shape_.q_heads, kv_heads = shape_.kv_heads, dim = shape_.head_dim;
-    DeviceTensor q(Dtype::bf16, {batch, count, q_heads, dim}), o(Dtype::bf16, q.view().shape);
-    DeviceTensor k(Dtype::bf16, {batch, keys, kv_heads, dim}), v(Dtype::bf16, k.view().shape);
+    const int64_t q_heads = shape_.q_heads, kv_heads = shape_.kv_heads;
+    const auto [dim, dim_v] = shape_.dims;
+    DeviceTensor q(Dtype::bf16, {batch, count, q_heads, dim});
+    DeviceTensor o(Dtype::bf16, {batch, count, q_heads, dim_v});
+    DeviceTensor k(Dtype::bf16, {batch, keys, kv_heads, dim});
+    DeviceTensor v(Dtype::bf16, {batch, keys, kv_heads, dim_v});
     DeviceTensor lse(Dtype::f32, {1, batch, q_heads, count});
     std::vector<HeadMask> variants;
     std::vector<int32_t> variant_of;
@@ -100,7 +104,8 @@ class Sequence {
     p.kv_heads = kv_heads;
     p.q_len = count;
     p.kv_len = keys;
-    p.head_dim = p.head_dim_v = dim;
+    p.head_dim = dim;
+    p.head_dim_v = dim_v;
     p.dtype = Dtype::bf16;
     p.scale = 3 / std::sqrt(static_cast<double>(dim));  // far enough from 0 that bases move
     PlanOptions options;
@@ -120,7 +125,7 @@ class Sequence {
     int64_t differing = 0;
     const auto compare = [&](const std::vector<int64_t>& starts, int64_t count) {
       const Outputs part = rows(arithmetic, starts, count, window);
-      const size_t row = static_cast<size_t>(shape_.head_dim) * sizeof(uint16_t);
+      const size_t row = static_cast<size_t>(shape_.dims.v) * sizeof(uint16_t);
       for (size_t b = 0; b < starts.size(); ++b) {
         for (int64_t i = 0; i < count; ++i) {
           for (int64_t h = 0; h < shape_.q_heads; ++h) {
@@ -165,14 +170,13 @@ class Rows : public testing::TestWithParam<std::string> {};  // of an arithmetic
 TEST_P(Rows, EqualAtOnceInChunksAndDecoded) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   if (GetParam() == "sm90" && gpu()->arithmetic() != "sm90") GTEST_SKIP() << "no such device";
-  for (const int64_t head_dim : {64, 128, 192}) {
-    if (GetParam() == "sm90" && head_dim == 192) continue;  // no kernel of its own
-    for (const Shape& shape : {Shape{head_dim, 32, 8, 700}, Shape{head_dim, 32, 8, 2900},
-                               Shape{head_dim, 8, 1, 20000}}) {
+  for (const HeadDims& dims : GetParam() == "sm90" ? hopper_head_dims() : every_head_dims()) {
+    for (const Shape& shape :
+         {Shape{dims, 32, 8, 700}, Shape{dims, 32, 8, 2900}, Shape{dims, 8, 1, 20000}}) {
       const Sequence sequence(shape);
       for (const int64_t window : {std::numeric_limits<int64_t>::max(), int64_t{600}}) {
         EXPECT_EQ(sequence.differing(GetParam(), window), 0)
-            << fmt::format("head dim {}, {}:{} heads, {} tokens, window {}", head_dim,
+            << fmt::format("head dims {}, {}:{} heads, {} tokens, window {}", to_string(dims),
                            shape.q_heads, shape.kv_heads, shape.length, window);
       }
     }

@@ -10,13 +10,13 @@ namespace {
 
 struct Kind {
   int arch;  // of the kernels: 80 or 90
-  int64_t head_dim;
+  HeadDims dims;
   Dtype dtype;
   bool extras;  // softcap and dropout: on Hopper other instances
 };
 
 std::string name(const Kind& kind) {
-  return fmt::format("sm{}_hd{}_{}{}", kind.arch, kind.head_dim, to_string(kind.dtype),
+  return fmt::format("sm{}_hd{}_{}{}", kind.arch, to_string(kind.dims), to_string(kind.dtype),
                      kind.extras ? "_extras" : "");
 }
 void PrintTo(const Kind& kind, std::ostream* out) { *out << name(kind); }  // for GoogleTest
@@ -34,7 +34,7 @@ TEST_P(Small, Kernels) {
   };
   const std::vector<int64_t> docs{130, 0, 70, 100};
   for (const Mask& mask : {masks::causal(300, 300), masks::causal_document(docs)}) {
-    Problem p = problem_of(mask, kind.head_dim, 1);
+    Problem p = problem_of(mask, kind.dims, 1);
     p.q_heads = 4;
     p.dtype = kind.dtype;
     if (kind.extras) p.softcap = 5, p.dropout = 0.2;
@@ -50,7 +50,7 @@ TEST_P(Small, Kernels) {
   // Chains in pieces: dK and dV are taken over.
   {
     const Mask full = masks::full(300, 300);
-    Problem p = problem_of(full, kind.head_dim, 1);
+    Problem p = problem_of(full, kind.dims, 1);
     p.dtype = kind.dtype;
     if (kind.extras) p.softcap = 5, p.dropout = 0.2;
     GpuCase c(p, full, 3);
@@ -61,7 +61,7 @@ TEST_P(Small, Kernels) {
   // Many short heads, and parts of groups: their sums of dQ lie where those of heads before lay.
   const Mask causal = masks::causal(130, 130);
   for (const int64_t group : {1, 6}) {
-    Problem p = problem_of(causal, kind.head_dim, group == 1 ? 12 : 2);
+    Problem p = problem_of(causal, kind.dims, group == 1 ? 12 : 2);
     p.q_heads = p.kv_heads * group;
     p.dtype = kind.dtype;
     GpuCase c(p, causal, 3);
@@ -84,8 +84,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Kind{90, 128, Dtype::bf16, false}, Kind{90, 128, Dtype::f16, false},
                     Kind{90, 64, Dtype::bf16, true}, Kind{90, 64, Dtype::f16, true},
                     Kind{90, 128, Dtype::bf16, true}, Kind{90, 128, Dtype::f16, true},
+                    Kind{90, {192, 128}, Dtype::bf16, false},
+                    Kind{90, {192, 128}, Dtype::f16, false},
+                    Kind{90, {192, 128}, Dtype::bf16, true}, Kind{90, {192, 128}, Dtype::f16, true},
                     Kind{80, 64, Dtype::bf16, false}, Kind{80, 128, Dtype::f16, true},
-                    Kind{80, 192, Dtype::bf16, false}),
+                    Kind{80, {192, 128}, Dtype::bf16, false}, Kind{80, 192, Dtype::bf16, false}),
     [](const auto& info) { return name(info.param); });
 
 }  // namespace

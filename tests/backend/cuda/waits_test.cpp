@@ -40,8 +40,8 @@ SharedPlan part_never_comes(const SharedPlan& good) {
   return share(std::move(bad));
 }
 
-Problem two_heads(const Mask& mask, int64_t head_dim) {
-  Problem p = problem_of(mask, head_dim, 1);
+Problem two_heads(const Mask& mask, const HeadDims& dims) {
+  Problem p = problem_of(mask, dims, 1);
   p.q_heads = p.kv_heads = 2;
   return p;
 }
@@ -127,9 +127,9 @@ TEST(Waits, AReportIsToldOnceAndOnlyWhenItIsWhole) {  // needs no GPU
 TEST(Waits, AnExpiredOneMakesAllGradientsNan) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(512, 512);
-  for (const int64_t head_dim : {64, 128, 192}) {
+  for (const HeadDims& dims : every_head_dims()) {
     for (const int64_t gap : {0, 8}) {
-      GpuCase c(two_heads(mask, head_dim), mask, 1, gap);
+      GpuCase c(two_heads(mask, dims), mask, 1, gap);
       const SharedPlan good = c.plan(Pass::backward, "ascending"), bad = never_comes(good);
       const SharedPlan forward = c.plan(Pass::forward, "ascending");
       c.run(*gpu(), forward, good);
@@ -156,8 +156,8 @@ TEST(Waits, AnExpiredOneInAGraphMakesAllGradientsNan) {
   const Mask mask = masks::full(512, 512);
   cudaStream_t stream;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "test");
-  for (const int64_t head_dim : {64, 128, 192}) {
-    GpuCase c(two_heads(mask, head_dim), mask, 1);
+  for (const HeadDims& dims : every_head_dims()) {
+    GpuCase c(two_heads(mask, dims), mask, 1);
     const SharedPlan good = c.plan(Pass::backward, "ascending");
     c.run(*gpu(), c.plan(Pass::forward, "ascending"), good);
     const auto expected = c.bits();
@@ -182,13 +182,13 @@ TEST(Waits, AnExpiredOneInAGraphMakesAllGradientsNan) {
 TEST(Waits, ThoseForSharedTilesExpireToo) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::full(256, 512), rows = masks::full(256, 8192);
-  for (const int64_t head_dim : {64, 128, 192}) {
-    GpuCase c(problem_of(mask, head_dim, 1), mask, 2);
+  for (const HeadDims& dims : every_head_dims()) {
+    GpuCase c(problem_of(mask, dims, 1), mask, 2);
     const SharedPlan keys = part_never_comes(c.plan(Pass::backward, "ascending/split"));
     c.run(*gpu(), c.plan(Pass::forward, "ascending"), c.plan(Pass::backward, "ascending"));
     expect_given_up("keys", {&c.dq, &c.dk, &c.dv}, nullptr, "dK and dV of tile",
                     [&] { gpu()->backward(keys, c.backward(), {.wait_limit = kLimit}); });
-    GpuCase f(two_heads(rows, head_dim), rows, 3);
+    GpuCase f(two_heads(rows, dims), rows, 3);
     const SharedPlan split = part_never_comes(f.plan(Pass::forward, "ascending/split"));
     expect_given_up("rows", {&f.o, &f.lse}, nullptr, "O of tile",
                     [&] { gpu()->forward(split, f.forward(), {.wait_limit = kLimit}); });

@@ -15,14 +15,16 @@ namespace verbatim::cuda::sm80 {
 template <int kValue>
 using Int = std::integral_constant<int, kValue>;
 
-/// Calls f(element, head_dim) with __nv_bfloat16{} or __half{} and the padded head dim.
+/// Calls f(element, head_dim, head_dim_v) with __nv_bfloat16{} or __half{} and the padded head
+/// dims.
 template <class F>
 decltype(auto) dispatch(Dtype dtype, int64_t head_dim, int64_t head_dim_v, F&& f) {
   const auto with_element = [&](auto element) {
     const int64_t widest = std::max(head_dim, head_dim_v);
-    if (widest <= 64) return f(element, Int<64>{});
-    if (widest <= 128) return f(element, Int<128>{});
-    return f(element, Int<256>{});
+    if (widest <= 64) return f(element, Int<64>{}, Int<64>{});
+    if (widest <= 128) return f(element, Int<128>{}, Int<128>{});
+    if (head_dim <= 192 && head_dim_v <= 128) return f(element, Int<192>{}, Int<128>{});
+    return f(element, Int<256>{}, Int<256>{});
   };
   return dtype == Dtype::bf16 ? with_element(__nv_bfloat16{}) : with_element(__half{});
 }

@@ -11,18 +11,18 @@ namespace {
 template <class F>
 decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, int64_t tile_kv,
                            F&& f) {
-  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim) {
+  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim, auto dim_v) {
     using Element = decltype(element);
     if constexpr (dim() <= 128) {
-      if (tile_kv > 64) return f(std::type_identity<Backward<Element, dim(), 128>>{});
+      if (tile_kv > 64) return f(std::type_identity<Backward<Element, dim(), dim_v(), 128>>{});
     }
-    return f(std::type_identity<Backward<Element, dim(), 64>>{});
+    return f(std::type_identity<Backward<Element, dim(), dim_v(), 64>>{});
   });
 }
 
-static_assert(contract::tile(Pass::backward, 64).kv == 128 &&
-              contract::tile(Pass::backward, 128).kv == 128 &&
-              contract::tile(Pass::backward, 256).kv == 64);  // each has an instance
+static_assert(contract::tile(Pass::backward, 64, 64).kv == 128 &&
+              contract::tile(Pass::backward, 128, 128).kv == 128 &&
+              contract::tile(Pass::backward, 256, 256).kv == 64);  // each has an instance
 
 std::string lacks_here(const Problem& problem, const TileShape& tile) {
   if (std::string missing = lacks(problem); !missing.empty()) return missing;

@@ -9,13 +9,14 @@
 
 namespace verbatim::cuda::sm80 {
 
-/// kHeadDim: head dim of Q, K and of V, O, padded with zeros. kTileKv: keys of a KV tile.
-template <class Element_, int kHeadDim_, int kTileKv_>
+/// kHeadDim: head dim of Q and K, kHeadDimV: of V and O, both padded with zeros. kTileKv: keys of a
+/// KV tile.
+template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileKv_>
 struct Backward {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr int kTileKv = kTileKv_;
-  static constexpr int kBlockQ = kHeadDim == 64 ? 64 : 32;  // fits 99 KiB up to head dim 128
+  static constexpr int kBlockQ = kHeadDim == 64 ? 64 : 32;  // fits 99 KiB up to V of 128
   static constexpr int kThreads = 256;
 
   // S, dP and dQ: warps along queries times warps along keys (dQ: head dim).
@@ -24,11 +25,13 @@ struct Backward {
   static constexpr int kDqColumns = kHeadDim / kWarpsK / 8;
   // dK and dV: four warps along keys, two along the head dim.
   static constexpr int kKeyRows = kTileKv / 4 / 16;
-  static constexpr int kKeyColumns = kHeadDim / 2 / 8;
+  static constexpr int kDkColumns = kHeadDim / 2 / 8, kDvColumns = kHeadDimV / 2 / 8;
 
   struct SharedStorage {
-    SharedTile<Element, kTileKv, kHeadDim> k, v;
-    SharedTile<Element, kBlockQ, kHeadDim> q, dout;
+    SharedTile<Element, kTileKv, kHeadDim> k;
+    SharedTile<Element, kTileKv, kHeadDimV> v;
+    SharedTile<Element, kBlockQ, kHeadDim> q;
+    SharedTile<Element, kBlockQ, kHeadDimV> dout;
     SharedTile<Element, kBlockQ, kTileKv> p, ds;
     float lse_log2[kBlockQ];  // +inf in rows without a key: P = 0
     float delta[kBlockQ];

@@ -21,7 +21,8 @@ template <class Config>
 class BackwardWorker {
   using Element = typename Config::Element;
   using Storage = typename Config::SharedStorage;
-  using KeyGradient = Accumulator<Config::kKeyRows, Config::kKeyColumns>;
+  using Dk = Accumulator<Config::kKeyRows, Config::kDkColumns>;
+  using Dv = Accumulator<Config::kKeyRows, Config::kDvColumns>;
   using Scores = Accumulator<1, Config::kScoreColumns>;
   using RowGradient = Accumulator<1, Config::kDqColumns>;
 
@@ -40,7 +41,8 @@ class BackwardWorker {
     at_key_ = static_cast<int32_t>(order.kv_rows[chain.tile]);
     keys_ = static_cast<int32_t>(order.kv_edges[chain.tile + 1]) - key_;
 
-    KeyGradient dk, dv;
+    Dk dk;
+    Dv dv;
     if (chain.continues) {
       take_over(order, chain, dk, dv);
     } else {
@@ -62,9 +64,11 @@ class BackwardWorker {
       // K, V, Q, dO have arrived; the previous dS has been read
       score(order, step);
       __syncthreads();  // P and dS are written
-      const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
-      product<Config::kBlockQ, Lies::across_k>(careful, dv, s_.p, m, s_.dout, n);
-      product<Config::kBlockQ, Lies::across_k>(careful, dk, s_.ds, m, s_.q, n);
+      const int m = warp_ / 2 * Config::kKeyRows * 16, half = warp_ % 2;
+      product<Config::kBlockQ, Lies::across_k>(careful, dv, s_.p, m, s_.dout,
+                                               half * Config::kDvColumns * 8);
+      product<Config::kBlockQ, Lies::across_k>(careful, dk, s_.ds, m, s_.q,
+                                               half * Config::kDkColumns * 8);
       more = steps.next(next);
       __syncthreads();  // Q, dO and the rows' statistics have been read
       if (more) load_rows(next);
@@ -138,7 +142,7 @@ class BackwardWorker {
     const int m = warp_ / Config::kWarpsK * 16;
     const int n = warp_ % Config::kWarpsK * Config::kScoreColumns * 8;
     multiply<Element, Config::kHeadDim, Lies::along_k, Lies::along_k>(s, s_.q, m, s_.k, n);
-    multiply<Element, Config::kHeadDim, Lies::along_k, Lies::along_k>(dp, s_.dout, m, s_.v, n);
+    multiply<Element, Config::kHeadDimV, Lies::along_k, Lies::along_k>(dp, s_.dout, m, s_.v, n);
 
     const int row = m + lane_ / 4, col = n + lane_ % 4 * 2;
     const Block block{step.row, key_, step.rows, keys_};
@@ -227,44 +231,44 @@ class BackwardWorker {
   }
 
   /// dK and dV start with what the chain before left.
-  __device__ void take_over(const OrderView& order, const Chain& chain, KeyGradient& dk,
-                            KeyGradient& dv) {
+  __device__ void take_over(const OrderView& order, const Chain& chain, Dk& dk, Dv& dv) {
     wait_for_keys(chain);
     const KeySums sums = key_sums(order, chain, true);
-    const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
+    const int m = warp_ / 2 * Config::kKeyRows * 16, half = warp_ % 2;
 #pragma unroll
     for (int j = 0; j < Config::kKeyRows; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = m + 16 * j + lane_ / 4 + 8 * i;
-        read_row<Config::kKeyColumns>(dk[j], i, n, r < keys_ ? p_.sizes.head_dim : 0,
-                                      sums.dk + r * p_.sizes.head_dim);
-        read_row<Config::kKeyColumns>(dv[j], i, n, r < keys_ ? p_.sizes.head_dim_v : 0,
-                                      sums.dv + r * p_.sizes.head_dim_v);
+        read_row<Config::kDkColumns>(dk[j], i, half * Config::kDkColumns * 8,
+                                     r < keys_ ? p_.sizes.head_dim : 0,
+                                     sums.dk + r * p_.sizes.head_dim);
+        read_row<Config::kDvColumns>(dv[j], i, half * Config::kDvColumns * 8,
+                                     r < keys_ ? p_.sizes.head_dim_v : 0,
+                                     sums.dv + r * p_.sizes.head_dim_v);
       }
     }
   }
 
   /// dK and dV of a chain: written, or added in turn when chains share the KV tile.
-  __device__ void add_keys(const OrderView& order, const Chain& chain, KeyGradient& dk,
-                           KeyGradient& dv) {
+  __device__ void add_keys(const OrderView& order, const Chain& chain, Dk& dk, Dv& dv) {
     const bool first = chain.addend == 0 || chain.continues;  // nothing to add
     const bool last = chain.addend == chain.addends - 1;
     if (!first) wait_for_keys(chain);
     const KeySums sums = key_sums(order, chain, false);
-    const int m = warp_ / 2 * Config::kKeyRows * 16, n = warp_ % 2 * Config::kKeyColumns * 8;
+    const int m = warp_ / 2 * Config::kKeyRows * 16, half = warp_ % 2;
 #pragma unroll
     for (int j = 0; j < Config::kKeyRows; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = m + 16 * j + lane_ / 4 + 8 * i;
         if (r >= keys_) continue;
-        add_row<Config::kKeyColumns>(
-            dk[j], i, n, p_.sizes.head_dim, sums.dk + r * p_.sizes.head_dim, first, last,
-            p_.dk.at<Element>(b_, at_key_ + r, kv_head_), p_.scalars.scale);
-        add_row<Config::kKeyColumns>(dv[j], i, n, p_.sizes.head_dim_v,
-                                     sums.dv + r * p_.sizes.head_dim_v, first, last,
-                                     p_.dv.at<Element>(b_, at_key_ + r, kv_head_), 1);
+        add_row<Config::kDkColumns>(dk[j], i, half * Config::kDkColumns * 8, p_.sizes.head_dim,
+                                    sums.dk + r * p_.sizes.head_dim, first, last,
+                                    p_.dk.at<Element>(b_, at_key_ + r, kv_head_), p_.scalars.scale);
+        add_row<Config::kDvColumns>(dv[j], i, half * Config::kDvColumns * 8, p_.sizes.head_dim_v,
+                                    sums.dv + r * p_.sizes.head_dim_v, first, last,
+                                    p_.dv.at<Element>(b_, at_key_ + r, kv_head_), 1);
       }
     }
     if (!last) {

@@ -9,23 +9,25 @@
 
 namespace verbatim::cuda::sm80 {
 
-/// kHeadDim: head dim of Q, K and of V, O, padded with zeros. kTileQ: rows of a query tile.
-template <class Element_, int kHeadDim_, int kTileQ_>
+/// kHeadDim: head dim of Q and K, kHeadDimV: of V and O, both padded with zeros. kTileQ: rows of a
+/// query tile.
+template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileQ_>
 struct Forward {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr int kTileQ = kTileQ_;
-  static constexpr int kBlockKv = kHeadDim > 128 ? 32 : 64;  // more would spill
+  static constexpr int kBlockKv = kHeadDimV > 128 ? 32 : 64;  // more would spill
   static constexpr int kThreads = kTileQ * 2;
   static constexpr int kScoreColumns = kBlockKv / 8;
-  static constexpr int kOutColumns = kHeadDim / 8;
+  static constexpr int kOutColumns = kHeadDimV / 8;
 
   struct SharedStorage {
     SharedTile<Element, kTileQ, kHeadDim> q;
-    SharedTile<Element, kBlockKv, kHeadDim> k, v;
+    SharedTile<Element, kBlockKv, kHeadDim> k;
+    SharedTile<Element, kBlockKv, kHeadDimV> v;
     int32_t ticket;
   };
-  static_assert(sizeof(SharedStorage) <= 160 * 1024);
+  static_assert(sizeof(SharedStorage) <= (kHeadDimV > 128 ? 160 : 99) * 1024);
 };
 
 /// Parts of ForwardParams::workspace, in floats; only split rows need it.

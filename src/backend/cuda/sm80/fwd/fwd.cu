@@ -11,19 +11,20 @@ namespace {
 template <class F>
 decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, int64_t tile_q,
                            F&& f) {
-  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim) {
+  return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim, auto dim_v) {
     using Element = decltype(element);
     if constexpr (dim() <= 64) {
-      if (tile_q > 128) return f(std::type_identity<Forward<Element, dim(), 192>>{});
+      if (tile_q > 128) return f(std::type_identity<Forward<Element, dim(), dim_v(), 192>>{});
     }
-    if (tile_q > 64) return f(std::type_identity<Forward<Element, dim(), 128>>{});
-    return f(std::type_identity<Forward<Element, dim(), 64>>{});
+    if (tile_q > 64) return f(std::type_identity<Forward<Element, dim(), dim_v(), 128>>{});
+    return f(std::type_identity<Forward<Element, dim(), dim_v(), 64>>{});
   });
 }
 
-static_assert(contract::tile(Pass::forward, 64).q == 192 &&
-              contract::tile(Pass::forward, 128).q == 128 &&
-              contract::tile(Pass::forward, 256).q == 64);  // each has an instance
+static_assert(contract::tile(Pass::forward, 64, 64).q == 192 &&
+              contract::tile(Pass::forward, 128, 128).q == 128 &&
+              contract::tile(Pass::forward, 192, 128).q == 128 &&
+              contract::tile(Pass::forward, 256, 256).q == 64);  // each has an instance
 
 std::string lacks_here(const Problem& problem, const TileShape& tile) {
   if (std::string missing = lacks(problem); !missing.empty()) return missing;

@@ -45,7 +45,7 @@ class ForwardWorker {
     at_row_ = static_cast<int32_t>(order.q_rows[chain.tile]);
     rows_ = static_cast<int32_t>(order.q_edges[chain.tile + 1]) - row_;
 
-    Out o;  // (kTileQ, kHeadDim)
+    Out o;  // (kTileQ, kHeadDimV)
     clear(o);
     Softmax softmax;
     Steps<Config::kBlockKv> steps(order, chain, order.kv_edges, order.kv_rows, order.kv_used);

@@ -17,7 +17,9 @@ using namespace bwd;
 constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kMostEntries = 65536;  // fields of a Visit have 16 bits
 
-constexpr TileShape tile_of(int64_t head_dim) { return contract::tile(Pass::backward, head_dim); }
+constexpr TileShape tile_of(int64_t head_dim) {
+  return contract::tile(Pass::backward, head_dim, head_dim);
+}
 
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {

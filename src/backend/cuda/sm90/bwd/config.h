@@ -80,7 +80,7 @@ struct Config {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
   static constexpr bool kHalves = kVariant_ == Variant::halves;
-  static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim);
+  static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim, kHeadDim);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static constexpr int kStages = 2;  // of Q, dO, dS and dQ
   // Visits between the decoder and the slowest reader, as many as fit: under masks with gaps a

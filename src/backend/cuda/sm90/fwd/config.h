@@ -68,19 +68,19 @@ struct alignas(16) Visit {
   Band bands[kInlineBands];
 };
 
-/// Everything the compiler must know.
-template <class Element_, int kHeadDim_, Variant kVariant_>
+/// Everything the compiler must know. kHeadDim: of Q and K; kHeadDimV: of V and O.
+template <class Element_, int kHeadDim_, int kHeadDimV_, Variant kVariant_>
 struct Config {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
   static constexpr bool kHalves = kVariant_ == Variant::halves;
-  static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim);
+  static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static_assert(!kHalves || kTileKv == 2 * kHalfKeys);
   // Tiles in flight.
   static constexpr int kQStages = 2;
-  static constexpr int kKStages = kHeadDim == 64 ? 4 : 2;
+  static constexpr int kKStages = kHeadDim == 64 ? 4 : kHeadDim == 128 ? 2 : 3;
   static constexpr int kVStages = kHeadDim == 64 ? 4 : 3;
 
   static constexpr int kConsumers = kTileQ / kRows;  // warpgroups
@@ -89,7 +89,8 @@ struct Config {
   static constexpr int kServiceRegisters = kConsumers == 2 ? 56 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 224 : 160;
   static_assert(kTileQ % kRows == 0 && (kConsumers == 2 || kConsumers == 3));
-  static_assert(kHeadDim % kSwizzleSpan == 0 && kTileKv % 16 == 0 && kTileKv <= 256);
+  static_assert(kHeadDim % kSwizzleSpan == 0 && kHeadDimV % kSwizzleSpan == 0);
+  static_assert(kHeadDimV <= kHeadDim && kTileKv % 16 == 0 && kTileKv <= 256);
   static_assert(kServiceRegisters + kConsumers * kConsumerRegisters <= 65536 / kWarpgroup);
 
   using KMajor = GMMA::Layout_K_SW128_Atom<Element>;
@@ -100,7 +101,7 @@ struct Config {
       decltype(tile_to_shape(KMajor{}, Shape<Int<kTileKv>, Int<kHeadDim>, Int<kKStages>>{}));
   // V as (dim, key): the same bytes as K's layout, read across.
   using LayoutV = decltype(tile_to_shape(
-      MnMajor{}, Shape<Int<kHeadDim>, Int<kTileKv>, Int<kVStages>>{}, cute::Step<_2, _1, _3>{}));
+      MnMajor{}, Shape<Int<kHeadDimV>, Int<kTileKv>, Int<kVStages>>{}, cute::Step<_2, _1, _3>{}));
 
   using MmaS = decltype(make_tiled_mma(
       GMMA::ss_op_selector<Element, Element, float,
@@ -109,7 +110,7 @@ struct Config {
       GMMA::ss_op_selector<Element, Element, float,
                            Shape<Int<kRows>, Int<kHalfKeys>, Int<kHeadDim>>>()));
   using MmaO = decltype(make_tiled_mma(
-      GMMA::rs_op_selector<Element, Element, float, Shape<Int<kRows>, Int<kHeadDim>, Int<kTileKv>>,
+      GMMA::rs_op_selector<Element, Element, float, Shape<Int<kRows>, Int<kHeadDimV>, Int<kTileKv>>,
                            GMMA::Major::K, GMMA::Major::MN>()));
 
   using Visit = fwd::Visit<kConsumers>;
@@ -118,7 +119,7 @@ struct Config {
   struct SharedStorage {
     alignas(1024) Element q[kQStages][kTileQ * kHeadDim];
     alignas(1024) Element k[kKStages][kTileKv * kHeadDim];
-    alignas(1024) Element v[kVStages][kTileKv * kHeadDim];
+    alignas(1024) Element v[kVStages][kTileKv * kHeadDimV];
     Visit visit[kVisitRing];
     QueryTile queries;  // the decoder's: of the chain it is at
 

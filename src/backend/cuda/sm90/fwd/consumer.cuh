@@ -30,7 +30,7 @@ struct Operands {
         typename C::MmaSHalf{}.get_slice(0).partition_fragment_B(halves);  // (MMA,1,HD/16,stages,2)
   }
   __device__ static auto v(typename C::Element* tiles) {
-    Tensor all = make_tensor(make_smem_ptr(tiles), typename C::LayoutV{});  // (HD,TKV,stages)
+    Tensor all = make_tensor(make_smem_ptr(tiles), typename C::LayoutV{});  // (HDV,TKV,stages)
     return typename C::MmaO{}.get_slice(0).partition_fragment_B(all);       // (MMA,1,TKV/16,stages)
   }
   template <bool kHalf>
@@ -42,7 +42,7 @@ struct Operands {
     }
   }
   __device__ static auto o() {
-    return partition_fragment_C(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kHeadDim>>{});
+    return partition_fragment_C(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kHeadDimV>>{});
   }
   __device__ static auto p() {  // P, rounded, as the A operand of O
     return make_tensor<typename C::Element>(
@@ -256,7 +256,7 @@ class Consumer {
     constexpr int kLine = kSwizzleSpan * 2;
     const int thread = threadIdx.x % kWarpgroup;
 #pragma unroll 1
-    for (int part = 0; part < C::kHeadDim / kSwizzleSpan; ++part) {
+    for (int part = 0; part < C::kHeadDimV / kSwizzleSpan; ++part) {
       auto* lines = reinterpret_cast<uint8_t*>(tile) + part * C::kTileKv * kLine;
 #pragma unroll 1
       for (int at = used * kLine + thread * 16; at < C::kTileKv * kLine; at += kWarpgroup * 16)

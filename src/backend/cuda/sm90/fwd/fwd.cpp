@@ -13,44 +13,49 @@ namespace {
 
 using namespace fwd;
 
-/// The instances of a head dim, [f16 or bf16][a Variant].
+/// The instances of head dims, [f16 or bf16][a Variant].
 struct Instance {
-  int64_t head_dim;
+  int64_t head_dim, head_dim_v;
   int64_t (*shared_bytes)();
   cudaError_t (*launch[2][3])(const Params&, int32_t blocks, cudaStream_t);
 };
 
-template <int kHeadDim>
+template <int kDim, int kDimV>
 constexpr Instance instance() {
-  return {
-      kHeadDim,
-      shared_bytes<kHeadDim, Dtype::f16, Variant::extras>,
-      {{launch<kHeadDim, Dtype::f16, Variant::plain>, launch<kHeadDim, Dtype::f16, Variant::extras>,
-        launch<kHeadDim, Dtype::f16, Variant::halves>},
-       {launch<kHeadDim, Dtype::bf16, Variant::plain>,
-        launch<kHeadDim, Dtype::bf16, Variant::extras>,
-        launch<kHeadDim, Dtype::bf16, Variant::halves>}}};
+  using enum Variant;
+  // A tile of one half has none to leave out.
+  constexpr Variant kHalves =
+      contract::tile(Pass::forward, kDim, kDimV).kv > kHalfKeys ? halves : plain;
+  return {kDim,
+          kDimV,
+          shared_bytes<kDim, kDimV, Dtype::f16, extras>,
+          {{launch<kDim, kDimV, Dtype::f16, plain>, launch<kDim, kDimV, Dtype::f16, extras>,
+            launch<kDim, kDimV, Dtype::f16, kHalves>},
+           {launch<kDim, kDimV, Dtype::bf16, plain>, launch<kDim, kDimV, Dtype::bf16, extras>,
+            launch<kDim, kDimV, Dtype::bf16, kHalves>}}};
 }
 
-constexpr Instance kInstances[] = {instance<64>(), instance<128>()};
+constexpr Instance kInstances[] = {instance<64, 64>(), instance<128, 128>(), instance<192, 128>()};
 
-const Instance& instance_of(int64_t head_dim) {
-  return *std::ranges::find(kInstances, head_dim, &Instance::head_dim);
+/// The instances of head dims; null: there are none.
+const Instance* find_instance(int64_t head_dim, int64_t head_dim_v) {
+  const auto found = std::ranges::find_if(kInstances, [&](const Instance& instance) {
+    return instance.head_dim == head_dim && instance.head_dim_v == head_dim_v;
+  });
+  return found == std::end(kInstances) ? nullptr : found;
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
-  if (problem.head_dim != problem.head_dim_v ||
-      (problem.head_dim != 64 && problem.head_dim != 128)) {
-    return "equal head dims of 64 or 128";
-  }
+  if (!find_instance(problem.head_dim, problem.head_dim_v))
+    return "head dims of 64, of 128, or of 192 with 128 of V";
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
-  const TileShape compiled = contract::tile(Pass::forward, problem.head_dim);
+  const TileShape compiled = contract::tile(Pass::forward, problem);
   return tile == compiled ? std::string{} : tiles_of(compiled);
 }
 
 int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
-  return instance_of(problem.head_dim).shared_bytes();
+  return find_instance(problem.head_dim, problem.head_dim_v)->shared_bytes();
 }
 
 int64_t no_workspace(const Problem&, const PlanExtent&) { return 0; }
@@ -67,9 +72,10 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
                  .nearest = "the same order without \"/split\""});
   }
   const bool bf16 = context.dtype == Dtype::bf16;
-  const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
+  const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t dim,
+                       int64_t rows) {
     if (length == 0) return CUtensorMap{};  // nothing is ever loaded through it
-    return make_tensor_map(tensor, bf16, sizes.batch, length, heads, sizes.head_dim,
+    return make_tensor_map(tensor, bf16, sizes.batch, length, heads, dim,
                            static_cast<int32_t>(rows));
   };
   constexpr float kLog2e = std::numbers::log2e_v<float>;
@@ -80,10 +86,10 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
                                                               : Variant::plain;
   const int64_t box_keys = variant == Variant::halves ? kHalfKeys : context.tile.kv;
   const Params args{
-      .map_q = map(params.q, sizes.q_len, sizes.q_heads, context.tile.q),
-      .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, box_keys),
-      .map_v = map(params.v, sizes.kv_len, sizes.kv_heads, box_keys),
-      .map_o = map(params.o, sizes.q_len, sizes.q_heads, kWarpRows),
+      .map_q = map(params.q, sizes.q_len, sizes.q_heads, sizes.head_dim, context.tile.q),
+      .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, sizes.head_dim, box_keys),
+      .map_v = map(params.v, sizes.kv_len, sizes.kv_heads, sizes.head_dim_v, box_keys),
+      .map_o = map(params.o, sizes.q_len, sizes.q_heads, sizes.head_dim_v, kWarpRows),
       .plan = params.plan,
       .ticket = params.hand_off.ticket,
       .o = params.o,
@@ -94,7 +100,8 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
       .dropout = scalars.dropout,
   };
   const int32_t blocks = std::min(context.multiprocessors, params.plan.unit_count);
-  const auto start = instance_of(sizes.head_dim).launch[bf16][static_cast<size_t>(variant)];
+  const Instance& instance = *find_instance(sizes.head_dim, sizes.head_dim_v);
+  const auto start = instance.launch[bf16][static_cast<size_t>(variant)];
   check(start(args, blocks, context.stream), kOperation);
 }
 
@@ -102,7 +109,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
 
 Kernel forward_kernel() {
   return {.name = "sm90.forward",
-          .summary = "TMA and wgmma, warpgroups in turns; head dim 64 and 128",
+          .summary = "TMA and wgmma, warpgroups in turns; head dims 64, 128, 192 with 128",
           .arch = 90,
           .family = 100,
           .pass = Pass::forward,

@@ -8,14 +8,14 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
-template <int kHeadDim, Dtype kDtype, Variant kVariant>
+template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes() {
-  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kVariant>::SharedStorage);
+  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>::SharedStorage);
 }
 
-template <int kHeadDim, Dtype kDtype, Variant kVariant>
+template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream) {
-  using C = Config<ElementOf<kDtype>, kHeadDim, kVariant>;
+  using C = Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
   const cudaError_t status =
       cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);

@@ -10,11 +10,11 @@
 namespace verbatim::cuda::sm90::fwd {
 
 /// Enqueues the kernel on `blocks` CTAs.
-template <int kHeadDim, Dtype kDtype, Variant kVariant>
+template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream);
 
 /// Shared memory of one of its CTAs, in bytes.
-template <int kHeadDim, Dtype kDtype, Variant kVariant>
+template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes();
 
 }  // namespace verbatim::cuda::sm90::fwd

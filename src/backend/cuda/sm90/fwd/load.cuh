@@ -8,13 +8,12 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
-/// Copies kHeadDim / 64 boxes of (64, box rows) to parts of `rows` rows, one behind the other.
-template <class C>
+/// Copies kDim / 64 boxes of (64, box rows) to parts of `rows` rows, one behind the other.
+template <int kDim, class Element>
 __device__ void copy_boxes(const CUtensorMap& map, uint64_t& full, TMA::CacheHintSm90 hint,
-                           typename C::Element* to, int32_t rows, int32_t begin, int32_t head,
-                           int32_t batch) {
+                           Element* to, int32_t rows, int32_t begin, int32_t head, int32_t batch) {
 #pragma unroll
-  for (int part = 0; part < C::kHeadDim / kSwizzleSpan; ++part) {
+  for (int part = 0; part < kDim / kSwizzleSpan; ++part) {
     SM90_TMA_LOAD_4D::copy(&map, &full, static_cast<uint64_t>(hint),
                            to + part * rows * kSwizzleSpan, part * kSwizzleSpan, begin, head,
                            batch);
@@ -22,30 +21,29 @@ __device__ void copy_boxes(const CUtensorMap& map, uint64_t& full, TMA::CacheHin
 }
 
 /// Fetches a tile of `rows` rows; completes on `full`.
-template <class C>
-__device__ void fetch(const CUtensorMap& map, uint64_t& full, TMA::CacheHintSm90 hint,
-                      typename C::Element* to, int32_t rows, int32_t begin, int32_t head,
-                      int32_t batch) {
-  ptx::mbarrier_arrive_expect(&full, rows * C::kHeadDim * sizeof(typename C::Element));
-  copy_boxes<C>(map, full, hint, to, rows, begin, head, batch);
+template <int kDim, class Element>
+__device__ void fetch(const CUtensorMap& map, uint64_t& full, TMA::CacheHintSm90 hint, Element* to,
+                      int32_t rows, int32_t begin, int32_t head, int32_t batch) {
+  ptx::mbarrier_arrive_expect(&full, rows * kDim * sizeof(Element));
+  copy_boxes<kDim>(map, full, hint, to, rows, begin, head, batch);
 }
 
-/// Fetches the halves of a tile of keys that a visit asks for.
-template <class C>
+/// Fetches the halves of a tile of K or V that a visit asks for.
+template <class C, int kDim>
 __device__ void fetch_keys(uint32_t flags, const CUtensorMap& map, uint64_t& full,
                            typename C::Element* to, int32_t begin, int32_t head, int32_t batch) {
   constexpr auto kHint = TMA::CacheHintSm90::EVICT_LAST;
   if constexpr (!C::kHalves) {
-    fetch<C>(map, full, kHint, to, C::kTileKv, begin, head, batch);
+    fetch<kDim>(map, full, kHint, to, C::kTileKv, begin, head, batch);
   } else {
     using Visit = typename C::Visit;
-    constexpr uint32_t kBytes = kHalfKeys * C::kHeadDim * sizeof(typename C::Element);
+    constexpr uint32_t kBytes = kHalfKeys * kDim * sizeof(typename C::Element);
     ptx::mbarrier_arrive_expect(&full, __popc(flags & Visit::asks) * kBytes);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (flags & (Visit::asks_0 << h))
-        copy_boxes<C>(map, full, kHint, to + h * kHalfKeys * kSwizzleSpan, C::kTileKv,
-                      begin + h * kHalfKeys, head, batch);
+        copy_boxes<kDim>(map, full, kHint, to + h * kHalfKeys * kSwizzleSpan, C::kTileKv,
+                         begin + h * kHalfKeys, head, batch);
     }
   }
 }
@@ -75,16 +73,16 @@ __device__ void load_keys(typename C::SharedStorage& smem, const Params& p) {
   for_each_visit<C>(smem, [&](uint32_t flags, const QueryTile& queries, int32_t k_at) {
     if ((flags & Visit::first) && !(flags & Visit::stop)) {
       wait_empty(smem.q_empty, q);
-      fetch<C>(p.map_q, smem.q_full[q.slot()], Hint::EVICT_FIRST, smem.q[q.slot()], C::kTileQ,
-               queries.at, queries.q_head, queries.batch);
+      fetch<C::kHeadDim>(p.map_q, smem.q_full[q.slot()], Hint::EVICT_FIRST, smem.q[q.slot()],
+                         C::kTileQ, queries.at, queries.q_head, queries.batch);
       q.advance();
     }
     wait_empty(smem.k_empty, k);
     if (flags & (Visit::empty | Visit::stop)) {
       ptx::mbarrier_arrive(&smem.k_full[k.slot()]);
     } else {
-      fetch_keys<C>(flags, p.map_k, smem.k_full[k.slot()], smem.k[k.slot()], k_at, queries.kv_head,
-                    queries.batch);
+      fetch_keys<C, C::kHeadDim>(flags, p.map_k, smem.k_full[k.slot()], smem.k[k.slot()], k_at,
+                                 queries.kv_head, queries.batch);
     }
     k.advance();
   });
@@ -101,8 +99,8 @@ __device__ void load_values(typename C::SharedStorage& smem, const Params& p) {
     if (flags & Visit::empty) {
       ptx::mbarrier_arrive(&smem.v_full[v.slot()]);
     } else {
-      fetch_keys<C>(flags, p.map_v, smem.v_full[v.slot()], smem.v[v.slot()], k_at, queries.kv_head,
-                    queries.batch);
+      fetch_keys<C, C::kHeadDimV>(flags, p.map_v, smem.v_full[v.slot()], smem.v[v.slot()], k_at,
+                                  queries.kv_head, queries.batch);
     }
     v.advance();
   });

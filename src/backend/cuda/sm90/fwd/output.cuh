@@ -27,7 +27,8 @@ __device__ __forceinline__ void write_lse(const Params& p, const QueryTile& tile
 
 /// Writes a warp's 16 rows of O, of which this lane has `row` and `row` + 8; a row without a key is
 /// 0, rows behind the tile's are left alone. They go through `q_tile`, the Q of their chain, which
-/// nobody reads any more: its slot is free once the copy that this begins has been read.
+/// nobody reads any more and which is as wide at least: its slot is free once the copy that this
+/// begins has been read.
 template <class C, class Acc>
 __device__ __forceinline__ void store_output(const Params& p, const QueryTile& tile,
                                              typename C::Element* q_tile, const Acc& o,
@@ -43,7 +44,7 @@ __device__ __forceinline__ void store_output(const Params& p, const QueryTile& t
   };
   // Each instruction stores 16 rows of 2 chunks; a lane gives where a row of a chunk is.
 #pragma unroll
-  for (int chunk = 0; chunk < C::kHeadDim / kChunk; chunk += 2) {
+  for (int chunk = 0; chunk < C::kHeadDimV / kChunk; chunk += 2) {
     const auto word = [&](int i) {
       const float f = factor[i % 2];
       const int at = 4 * chunk + 2 * i;
@@ -58,7 +59,7 @@ __device__ __forceinline__ void store_output(const Params& p, const QueryTile& t
   if (__all_sync(~0u, first + kWarpRows <= tile.rows)) {
     if (lane == 0) {
 #pragma unroll
-      for (int part = 0; part < C::kHeadDim / kSwizzleSpan; ++part) {
+      for (int part = 0; part < C::kHeadDimV / kSwizzleSpan; ++part) {
         SM90_TMA_STORE_4D::copy(&p.map_o, q_tile + (part * C::kTileQ + first) * kSwizzleSpan,
                                 part * kSwizzleSpan, tile.at + first, tile.q_head, tile.batch);
       }
@@ -66,7 +67,7 @@ __device__ __forceinline__ void store_output(const Params& p, const QueryTile& t
     }
     return;
   }
-  constexpr int kPerRow = C::kHeadDim / kChunk;
+  constexpr int kPerRow = C::kHeadDimV / kChunk;
   Element* to = p.o.at<Element>(tile.batch, tile.at + first, tile.q_head);
 #pragma unroll
   for (int i = lane; i < kWarpRows * kPerRow; i += 32) {
