@@ -129,6 +129,7 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
   first_sequence = DropoutOrigins(whole).first_sequence[piece.head];
 
   const TileMap& tiles = *piece.order->tiles;
+  cut_by_blocks = tiles.cut_by_blocks();
   LocalTiles q(tiles.q_edges, batch, memory.q_rows);
   const LocalTiles kv(tiles.kv_edges, batch, memory.kv_rows);
   q.number(local_q_tiles(whole, memory.q_rows, batch),

@@ -34,6 +34,7 @@ struct LocalPiece {
   int64_t first_sequence = 0;             // of the batch entry (DropoutOrigins)
   int64_t q_head = 0;                     // of the problem, the first
   int64_t q_head_at = 0, kv_head_at = 0;  // in memory, the first
+  bool cut_by_blocks = false;             // TileMap::cut_by_blocks(), as of the whole
 
   /// `q_heads`: query heads of the memory.
   LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory& memory, int64_t q_heads);

@@ -53,14 +53,17 @@ TEST(Halves, RandomBlocksAgreeWithTheReferenceAndRepeat) {
   EXPECT_GE(backwards, 15);
 }
 
-/// The key blocks that rows of blocks see, as a mask takes them.
+/// Which key blocks the rows of blocks of each batch entry see, as a mask takes them.
 struct Columns {
-  std::vector<int64_t> row_begin{0};
+  std::vector<int64_t> row_begin;
   std::vector<int32_t> columns;
-  void add_row(const std::vector<bool>& seen) {
-    for (size_t i = 0; i < seen.size(); ++i)
-      if (seen[i]) columns.push_back(static_cast<int32_t>(i));
+  void add_entry(const std::vector<std::vector<bool>>& rows) {
     row_begin.push_back(static_cast<int64_t>(columns.size()));
+    for (const std::vector<bool>& seen : rows) {
+      for (size_t i = 0; i < seen.size(); ++i)
+        if (seen[i]) columns.push_back(static_cast<int32_t>(i));
+      row_begin.push_back(static_cast<int64_t>(columns.size()));
+    }
   }
 };
 
@@ -77,11 +80,13 @@ TEST(Halves, AnEntryHasItsBitsBesideOneThatBlocksCut) {
         for (int64_t i = 0; i < kBlocks; ++i) seen[i] = random.chance(0.5);
         return seen;
       };
+      std::vector<std::vector<bool>> few_cut(kBlocks, std::vector<bool>(kBlocks, true)), all_cut;
+      for (int64_t r = 0; r < kBlocks / 8; ++r) few_cut[r] = draw();
+      for (int64_t r = 0; r < kBlocks; ++r) all_cut.push_back(draw());
       Columns few, both;
-      for (int64_t r = 0; r < kBlocks; ++r)
-        few.add_row(r < kBlocks / 8 ? draw() : std::vector<bool>(kBlocks, true));
-      both = few;
-      for (int64_t r = 0; r < kBlocks; ++r) both.add_row(draw());
+      few.add_entry(few_cut);
+      both.add_entry(few_cut);
+      both.add_entry(all_cut);
 
       const auto mask_of = [&](const Columns& lists, int64_t batch) {
         const masks::BlockLists blocks{batch, 1, lists.row_begin, lists.columns};

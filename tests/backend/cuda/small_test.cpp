@@ -33,7 +33,8 @@ TEST_P(Small, Kernels) {
     return c.plan(pass, order, {0, 0}, placement, workers, arithmetic);
   };
   const std::vector<int64_t> docs{130, 0, 70, 100};
-  for (const Mask& mask : {masks::causal(300, 300), masks::causal_document(docs)}) {
+  for (const Mask& mask : {masks::causal(300, 300), masks::causal_document(docs),
+                           masks::uniform_block_sparse(300, 300, 64, 64, 0.5, 7, 2)}) {
     Problem p = problem_of(mask, kind.dims, 1);
     p.q_heads = 4;
     p.dtype = kind.dtype;
