@@ -68,7 +68,7 @@ void add_order(Hash& hash, const HeadOrder& order) {
     hash.add(
         std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends - pieces + 1});
     for (; c <= last; ++c) {
-      order.for_each_part(order.chains[c], [&](int32_t q_head, std::span<const Run> runs) {
+      order.for_each_part(order.chains[c], [&](int32_t q_head, RunView runs) {
         for (const Run& run : runs)
           hash.add(std::array<int64_t, 7>{q_head, run.first, run.count, run.step, run.addend,
                                           run.addend_step, run.addend_every});
@@ -95,9 +95,9 @@ int64_t HeadOrder::visits() const {
 
 int64_t HeadOrder::visits(const Chain& chain) const {
   int64_t visits = 0, of_part = 0;
-  std::span<const Run> counted;
-  for_each_part(chain, [&](int32_t, std::span<const Run> part) {
-    if (part.data() != counted.data() || part.size() != counted.size()) {
+  RunView counted;
+  for_each_part(chain, [&](int32_t, RunView part) {
+    if (!part.is(counted)) {
       of_part = 0;
       for (const Run& run : part) of_part += run.count;
       counted = part;

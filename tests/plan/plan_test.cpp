@@ -64,7 +64,7 @@ TEST(Verify, NamesATileVisitedTwice) {
 }
 
 TEST(Verify, NamesATileNeverVisited) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].count = 1; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].count = 1; }); }),
                "tile (head 0, q_head 0, q_tile 1, kv_tile 1) is never visited");
 }
 
@@ -88,24 +88,24 @@ TEST(Verify, NamesAnEmptyTile) {
 }
 
 TEST(Verify, NamesATileWithForeignSlices) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[0].slice_count = 1; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].slice_count = 1; }); }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 0) is masked by other slices");
 }
 
 TEST(Verify, NamesATileWithASecondEqualAddend) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 0; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 1) has addend 0, which its row gave");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 2; }), "expected 0 to 1");
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 2; }); }), "expected 0 to 1");
   expect_fault(broken([](HeadOrder& o) { o.row_addends[1] = 3; }),
                "row (head 0, q_tile 1) promises 3 addends, its mask has 2");
 }
 
 TEST(Verify, RefusesIndicesOutOfRange) {
   expect_fault(broken([](HeadOrder& o) { o.group = 0; }), "a group of 0 query heads");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend_step = INT32_MAX; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend_step = INT32_MAX; }); }),
                "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = -1; }), "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[0].addend_every = 0; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = -1; }); }), "run 1 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].addend_every = 0; }); }),
                "run 0 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.chains[1].tile = 2; }), "chain 1 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.chains[0].addends = INT32_MAX; }), "chain 0 of head 0");
@@ -115,9 +115,8 @@ TEST(Verify, RefusesIndicesOutOfRange) {
 TEST(Verify, NamesATileInACycle) {
   // Chain 0 walks down and waits for chain 1 in row 0; chain 1 walks up and waits in row 1.
   expect_fault(broken([](HeadOrder& o) {
-                 o.runs.unpacked()[0] = {.first = 0, .count = 2, .addend = 1, .addend_step = -1};
-                 o.runs.unpacked()[1] = {
-                     .first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1};
+                 o.runs = {{.first = 0, .count = 2, .addend = 1, .addend_step = -1},
+                           {.first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1}};
                }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 0) waits in a cycle");
 }
@@ -125,7 +124,7 @@ TEST(Verify, NamesATileInACycle) {
 TEST(Verify, FindsTheResidencyOfWaitsForLaterTasks) {
   // Addends against the issue order: task 0 waits for task 1 in both rows.
   Plan plan = broken(
-      [](HeadOrder& o) { std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend); });
+      [](HeadOrder& o) { o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); }); });
   EXPECT_EQ(verify(plan), 2);
   std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
   EXPECT_EQ(verify(plan), 1);
@@ -158,9 +157,9 @@ TEST(Verify, ChecksChainsThatShareATile) {
   const auto split = [](int32_t second_addend) {
     return broken([&](HeadOrder& o) {
       o.group = 2;
-      o.runs.push_back(o.runs.unpacked()[0]);
-      o.runs.push_back(o.runs.unpacked()[1]);
-      o.runs.unpacked()[2].q_head = o.runs.unpacked()[3].q_head = 1;
+      o.runs.push_back(o.runs[0]);
+      o.runs.push_back(o.runs[1]);
+      o.runs.edit([](auto& runs) { runs[2].q_head = runs[3].q_head = 1; });
       o.chains = {{.tile = 0, .run_begin = 0, .run_end = 1, .addend = 0, .addends = 2},
                   {.tile = 0, .run_begin = 2, .run_end = 3, .addend = second_addend, .addends = 2},
                   {.tile = 1, .run_begin = 1, .run_end = 2, .addend = 0, .addends = 2},
@@ -192,23 +191,25 @@ TEST(Verify, FindsFaultsOfTheSecondQueryHeadAlone) {
     });
   };
   EXPECT_EQ(verify(walked([](HeadOrder&) {})), 1);
-  expect_fault(walked([](HeadOrder& o) { o.runs.unpacked()[3].addend = 0; }),
+  expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[3].addend = 0; }); }),
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) has addend 0, which its row gave");
-  expect_fault(walked([](HeadOrder& o) { o.runs.unpacked()[1].count = 1; }),
+  expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].count = 1; }); }),
                "tile (head 0, q_head 1, q_tile 1, kv_tile 0) is never visited");
   expect_fault(walked([](HeadOrder& o) { o.chains[1].run_end = 3; }),
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is never visited");
-  expect_fault(walked([](HeadOrder& o) { o.runs.unpacked()[3].slice_count = 1; }),
+  expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[3].slice_count = 1; }); }),
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is masked by other slices");
   // The second head adds right to left, so each task waits for the other: a cycle.
   expect_fault(walked([](HeadOrder& o) {
-                 std::swap(o.runs.unpacked()[1].addend, o.runs.unpacked()[3].addend);
-                 std::swap(o.runs.unpacked()[0], o.runs.unpacked()[1]);
+                 o.runs.edit([](auto& runs) { std::swap(runs[1].addend, runs[3].addend); });
+                 o.runs.edit([](auto& runs) { std::swap(runs[0], runs[1]); });
                }),
                "waits in a cycle");
   // Without the cycle, the first task waits for the second in one head.
   EXPECT_EQ(verify(walked([](HeadOrder& o) {
-              for (auto& run : o.runs.unpacked()) run.addend = 1 - run.addend;
+              o.runs.edit([](auto& runs) {
+                for (auto& run : runs) run.addend = 1 - run.addend;
+              });
             })),
             2);
 }
@@ -235,7 +236,7 @@ TEST(Fingerprint, ChangesWithTheBitsOnly) {
   other.problem.dtype = Dtype::bf16;
   EXPECT_NE(other.fingerprint(), plan.fingerprint());
   EXPECT_NE(broken([](HeadOrder& o) {
-              std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend);
+              o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
             }).fingerprint(),
             plan.fingerprint());
 }
@@ -257,7 +258,7 @@ TEST(PlanJson, RefusesWhatVerifyRefuses) {
   EXPECT_THROW(plan_from_json(to_json(longer)), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.group = 0; }))), Error);
   EXPECT_THROW(
-      plan_from_json(to_json(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 0; }))),
+      plan_from_json(to_json(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }))),
       Error);
 }
 
