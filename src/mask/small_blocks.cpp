@@ -126,11 +126,12 @@ class Strip {
 }  // namespace
 
 bool in_rows(std::span<const Slice> slices) {
-  return std::ranges::adjacent_find(slices, [](const Slice& a, const Slice& b) {
-           const bool below = a.q_end <= b.q_begin;
-           const bool beside = a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
-           return !below && !beside;
-         }) == slices.end();
+  for (size_t i = 1; i < slices.size(); ++i) {
+    const Slice &a = slices[i - 1], &b = slices[i];
+    const bool beside = a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
+    if (!beside && a.q_end > b.q_begin) return false;
+  }
+  return true;
 }
 
 bool is_of_small_blocks(std::span<const Slice> slices, TileShape shape) {
@@ -139,7 +140,7 @@ bool is_of_small_blocks(std::span<const Slice> slices, TileShape shape) {
   for (const Slice& s : slices) {
     const int64_t high = s.q_end - s.q_begin, wide = s.k_end - s.k_begin;
     if (!is_rectangle(s) || high <= 0 || wide <= 0) return false;
-    area += static_cast<double>(high) * static_cast<double>(wide);
+    area += static_cast<double>(high * wide);  // of kMaxLength squared at most
     rows += high;
     keys += wide;
   }
@@ -157,7 +158,8 @@ void list_rows(std::span<const Slice> slices, std::span<const int64_t> q_edges,
   begin.assign(1, 0);
   rows.reserve(slices.size());
   Strip strip(kv_edges);
-  size_t top = 0;  // slices before it end above
+  size_t top = 0;                 // slices before it end above
+  size_t latest = slices.size();  // `top` of the latest row that one band fills
   for (size_t q_tile = 0; q_tile + 1 < q_edges.size(); ++q_tile) {
     const int64_t q_begin = q_edges[q_tile], q_end = q_edges[q_tile + 1];
     while (top < slices.size() && slices[top].q_end <= q_begin) ++top;
@@ -166,7 +168,13 @@ void list_rows(std::span<const Slice> slices, std::span<const int64_t> q_edges,
     if (end == slices.size() || slices[end].q_begin >= q_end) {
       if (top < end && slices[top].q_begin < q_end) {
         const bool tall = slices[top].q_begin <= q_begin && q_end <= slices[top].q_end;
-        strip.list_band(slices.subspan(top, end - top), static_cast<int32_t>(top), tall, rows);
+        if (tall && latest == top) {
+          for (int32_t r = begin[q_tile - 1]; r < begin[q_tile]; ++r)
+            rows.push_back(TileRun(rows[r]));
+        } else {
+          strip.list_band(slices.subspan(top, end - top), static_cast<int32_t>(top), tall, rows);
+        }
+        latest = tall ? top : slices.size();
       }
     } else {
       for (end = top; end < slices.size() && slices[end].q_begin < q_end; ++end) {

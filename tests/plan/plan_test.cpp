@@ -1,5 +1,6 @@
 #include "verbatim/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -239,6 +240,57 @@ TEST(Fingerprint, ChangesWithTheBitsOnly) {
               o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
             }).fingerprint(),
             plan.fingerprint());
+}
+
+/// FNV-1a, byte by byte, over the words that plan.h names.
+std::string slow_fingerprint(const Plan& plan) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add_byte = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3u; };
+  const auto add = [&](int64_t word) {
+    for (int k = 0; k < 64; k += 8) add_byte(static_cast<uint8_t>(word >> k));
+  };
+  const auto add_list = [&](const std::vector<int64_t>& words) {
+    add(std::ssize(words));
+    for (const int64_t word : words) add(word);
+  };
+  add(kContractVersion);
+  add(std::ssize(plan.arithmetic));
+  for (const char c : plan.arithmetic) add_byte(static_cast<uint8_t>(c));
+  add(static_cast<int64_t>(plan.pass));
+  add_list({plan.problem.head_dim, plan.problem.head_dim_v,
+            static_cast<int64_t>(plan.problem.dtype)});
+  const HeadOrder& order = *plan.orders[0];
+  add_list(order.tiles->q_edges);
+  add_list(order.tiles->kv_edges);
+  add(std::ssize(order.tiles->slices));
+  for (const Slice& s : order.tiles->slices)
+    add_list({s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi});
+  add(order.group);
+  for (const Chain& chain : order.chains) {
+    add_list({chain.tile, chain.q_head, chain.addend, chain.addends});
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const verbatim::Run run = order.runs[r];
+      add_list({run.q_head, run.first, run.count, run.step, run.addend, run.addend_step,
+                run.addend_every});
+    }
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+TEST(Fingerprint, IsThatOfItsBytesOneByOne) {
+  EXPECT_EQ(two_by_two().fingerprint(), slow_fingerprint(two_by_two()));
+  const int32_t values[] = {0,     1,     -1,      -2,       255,      256,       65535,
+                            65536, 70000, 1 << 24, -1 << 24, INT32_MAX, INT32_MIN, (1 << 24) - 1};
+  const Plan plan = broken([&](HeadOrder& o) {
+    const HeadMask mask{4, 4, {{0, 2, 0, 4}, {2, 4, 0, 3, -2, 1}, {3, 4, 3, 4, -1 << 25}}, {}, {}};
+    o.tiles = std::make_shared<const TileMap>(mask, TileShape{2, 2});
+    for (const int32_t value : values) {
+      o.runs.push_back({.q_head = value, .first = value, .count = 1, .step = -1});
+      o.runs.push_back({.count = value, .step = value, .addend = value, .addend_step = value});
+    }
+    o.chains[1].run_end = static_cast<int32_t>(o.runs.size());
+  });
+  EXPECT_EQ(plan.fingerprint(), slow_fingerprint(plan));
 }
 
 TEST(PlanJson, ComesBackEqual) {

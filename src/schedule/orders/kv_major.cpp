@@ -25,7 +25,7 @@ void add_down(PackedRuns& runs, const Stair& stair, const TileRun& tiles) {
   const int32_t cut = stair.step == 0 ? 0 : stair.size() % stair.every;
   if (cut != 0) add_down(runs, {stair.end - cut, stair.end, stair.at(stair.end - 1), 0, 1}, tiles);
   Run run = upwards({stair.begin, stair.end - cut, stair.value, stair.step, stair.every}, tiles);
-  run.addend = run.addend_of(run.count - 1);
+  if (run.addend_step != 0) run.addend = run.addend_of(run.count - 1);
   run.addend_step = -run.addend_step;
   run.first += run.count - 1;
   run.step = -1;
