@@ -11,7 +11,7 @@ namespace {
 
 /// Visits of a chain, by rank.
 std::map<int32_t, std::vector<Run>> runs_by_rank(const HeadOrder& order, const WholeChain& chain,
-                                     const Owners& owners) {
+                                                 const Owners& owners) {
   std::map<int32_t, std::vector<Run>> parts;
   for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
     const Run run = order.runs[r];

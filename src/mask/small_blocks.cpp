@@ -48,8 +48,8 @@ class Strip {
         goes_on = band[s].k_end > end;
         hidden -= std::min(band[s].k_end, end) - std::max(band[s].k_begin, kv_edges_[tile]);
       }
-      const TileRun run = tall && hidden == 0 ? TileRun{tile, tile + 1, 0, 0}
-                                              : TileRun{tile, tile + 1, id, count};
+      const TileRun run =
+          tall && hidden == 0 ? TileRun{tile, tile + 1, 0, 0} : TileRun{tile, tile + 1, id, count};
       TileRun* const before = rows.size() > row_begin ? &rows.back() : nullptr;
       if (before && before->last == tile && before->slice_begin == run.slice_begin &&
           before->slice_count == run.slice_count) {

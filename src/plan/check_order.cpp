@@ -72,9 +72,8 @@ void check_runs(const Subject& subject) {
     if (run.addend_step != 0)
       last_addend += (int64_t{run.count} - 1) / std::max(run.addend_every, 1) * run.addend_step;
     require(run.count > 0 && run.step != 0 && run.addend_every > 0 && 0 <= run.first &&
-                run.first < subject.streamed_tiles() && 0 <= last &&
-                last < subject.streamed_tiles() && 0 <= run.addend && 0 <= last_addend &&
-                last_addend <= INT32_MAX);
+            run.first < subject.streamed_tiles() && 0 <= last && last < subject.streamed_tiles() &&
+            0 <= run.addend && 0 <= last_addend && last_addend <= INT32_MAX);
     ++k;
   };
   RunView checked;  // which query heads repeat
@@ -252,7 +251,7 @@ bool goes_straight(const Subject& subject, const Step& step, std::vector<int32_t
 bool is_straight(const Subject& subject, const std::vector<Trail>& trails) {
   const HeadOrder& order = subject.order;
   if (subject.backward() && order.tiles->count() > kShort * std::ssize(order.tiles->columns))
-    return false;  // stairs count long runs for less
+    return false;    // stairs count long runs for less
   int32_t runs = 0;  // every one is in a chain
   for (const Chain& chain : order.chains) {
     if (chain.run_begin != runs) return false;

@@ -117,8 +117,9 @@ void RowCounters::join(int32_t first, int32_t last) {
   }
 }
 
-// On irregular masks most stairs are two plateaus and most visits take one of them. Then the two are
-// as many plateaus after, and no stair needs to be cut and joined again. False: it is not so here.
+// On irregular masks most stairs are two plateaus and most visits take one of them. Then the two
+// are as many plateaus after, and no stair needs to be cut and joined again. False: it is not so
+// here.
 bool RowCounters::take_plateau(int32_t first, int32_t last, std::vector<Stair>& out) {
   const int32_t begin = begin_of(first), width = last - first;
   Stair& s = at(begin);

@@ -73,8 +73,12 @@ TEST(RunWord, HoldsEachFieldUpToItsLimit) {
 }
 
 TEST(RunWord, HasEveryBitOfItsFields) {
-  Record widest{.first = (1 << 18) - 1, .count = 4, .step = -1, .addend = (1 << 18) - 1,
-                .slice_begin = (1 << 21) - 1, .slice_count = 7};
+  Record widest{.first = (1 << 18) - 1,
+                .count = 4,
+                .step = -1,
+                .addend = (1 << 18) - 1,
+                .slice_begin = (1 << 21) - 1,
+                .slice_count = 7};
   EXPECT_TRUE(fits(widest));
   EXPECT_EQ(RunWord::pack(widest), RunWord::kWide - 1);
   widest.slice_begin = widest.slice_count = 0;
@@ -102,7 +106,8 @@ TEST(PackedRuns, ReadAsTheyWereWritten) {
       if (rng() % 2) run.addend_step = value(), run.addend_every = value();
       if (rng() % 4 == 0) run.q_head = value();
       if (rng() % 2)
-        run = {.first = static_cast<int32_t>(rng() % 100), .count = 1 + static_cast<int32_t>(rng() % 3)};
+        run = {.first = static_cast<int32_t>(rng() % 100),
+               .count = 1 + static_cast<int32_t>(rng() % 3)};
       ++(fits(run) ? narrow : wide);
       bytes += fits(run) ? kWord : kWide;
     }

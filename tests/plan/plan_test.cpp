@@ -89,25 +89,33 @@ TEST(Verify, NamesAnEmptyTile) {
 }
 
 TEST(Verify, NamesATileWithForeignSlices) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].slice_count = 1; }); }),
-               "tile (head 0, q_head 0, q_tile 0, kv_tile 0) is masked by other slices");
+  expect_fault(
+      broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].slice_count = 1; }); }),
+      "tile (head 0, q_head 0, q_tile 0, kv_tile 0) is masked by other slices");
 }
 
 TEST(Verify, NamesATileWithASecondEqualAddend) {
   expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 1) has addend 0, which its row gave");
-  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 2; }); }), "expected 0 to 1");
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 2; }); }),
+               "expected 0 to 1");
   expect_fault(broken([](HeadOrder& o) { o.row_addends[1] = 3; }),
                "row (head 0, q_tile 1) promises 3 addends, its mask has 2");
 }
 
 TEST(Verify, RefusesIndicesOutOfRange) {
   expect_fault(broken([](HeadOrder& o) { o.group = 0; }), "a group of 0 query heads");
-  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend_step = INT32_MAX; }); }),
+  expect_fault(broken([](HeadOrder& o) {
+                 o.runs.edit([](auto& runs) { runs[1].addend_step = INT32_MAX; });
+               }),
                "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = -1; }); }), "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].addend_every = 0; }); }),
-               "run 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = -1; }); }),
+               "run 1 of head 0");
+  expect_fault(
+      broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].addend_every = 0; }); }),
+      "run 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.push_back({.first = 9, .count = 1}); }),
+               "run 2 of head 0");  // which no chain has
   expect_fault(broken([](HeadOrder& o) { o.chains[1].tile = 2; }), "chain 1 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.chains[0].addends = INT32_MAX; }), "chain 0 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.tasks[1].chain_end = 9; }), "task 1 of head 0");
@@ -124,8 +132,9 @@ TEST(Verify, NamesATileInACycle) {
 
 TEST(Verify, FindsTheResidencyOfWaitsForLaterTasks) {
   // Addends against the issue order: task 0 waits for task 1 in both rows.
-  Plan plan = broken(
-      [](HeadOrder& o) { o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); }); });
+  Plan plan = broken([](HeadOrder& o) {
+    o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
+  });
   EXPECT_EQ(verify(plan), 2);
   std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
   EXPECT_EQ(verify(plan), 1);
@@ -196,10 +205,15 @@ TEST(Verify, FindsFaultsOfTheSecondQueryHeadAlone) {
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) has addend 0, which its row gave");
   expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].count = 1; }); }),
                "tile (head 0, q_head 1, q_tile 1, kv_tile 0) is never visited");
+  expect_fault(walked([](HeadOrder& o) {
+                 o.runs.edit([](auto& runs) { runs[1].q_head = runs[3].q_head = 5; });
+               }),
+               "run 1 of head 0");
   expect_fault(walked([](HeadOrder& o) { o.chains[1].run_end = 3; }),
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is never visited");
-  expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[3].slice_count = 1; }); }),
-               "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is masked by other slices");
+  expect_fault(
+      walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[3].slice_count = 1; }); }),
+      "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is masked by other slices");
   // The second head adds right to left, so each task waits for the other: a cycle.
   expect_fault(walked([](HeadOrder& o) {
                  o.runs.edit([](auto& runs) { std::swap(runs[1].addend, runs[3].addend); });
@@ -257,8 +271,8 @@ std::string slow_fingerprint(const Plan& plan) {
   add(std::ssize(plan.arithmetic));
   for (const char c : plan.arithmetic) add_byte(static_cast<uint8_t>(c));
   add(static_cast<int64_t>(plan.pass));
-  add_list({plan.problem.head_dim, plan.problem.head_dim_v,
-            static_cast<int64_t>(plan.problem.dtype)});
+  add_list(
+      {plan.problem.head_dim, plan.problem.head_dim_v, static_cast<int64_t>(plan.problem.dtype)});
   const HeadOrder& order = *plan.orders[0];
   add_list(order.tiles->q_edges);
   add_list(order.tiles->kv_edges);
@@ -279,7 +293,7 @@ std::string slow_fingerprint(const Plan& plan) {
 
 TEST(Fingerprint, IsThatOfItsBytesOneByOne) {
   EXPECT_EQ(two_by_two().fingerprint(), slow_fingerprint(two_by_two()));
-  const int32_t values[] = {0,     1,     -1,      -2,       255,      256,       65535,
+  const int32_t values[] = {0,     1,     -1,      -2,       255,       256,       65535,
                             65536, 70000, 1 << 24, -1 << 24, INT32_MAX, INT32_MIN, (1 << 24) - 1};
   const Plan plan = broken([&](HeadOrder& o) {
     const HeadMask mask{4, 4, {{0, 2, 0, 4}, {2, 4, 0, 3, -2, 1}, {3, 4, 3, 4, -1 << 25}}, {}, {}};
@@ -309,9 +323,9 @@ TEST(PlanJson, RefusesWhatVerifyRefuses) {
   longer.problem.kv_len = 5;
   EXPECT_THROW(plan_from_json(to_json(longer)), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.group = 0; }))), Error);
-  EXPECT_THROW(
-      plan_from_json(to_json(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }))),
-      Error);
+  EXPECT_THROW(plan_from_json(to_json(broken(
+                   [](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }))),
+               Error);
 }
 
 TEST(PlanJson, NamesWhatIsWrong) {
