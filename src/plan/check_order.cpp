@@ -250,9 +250,9 @@ bool goes_straight(const Subject& subject, const Step& step, std::vector<int32_t
 /// if the order is such that this can be done. False proves nothing.
 bool is_straight(const Subject& subject, const std::vector<Trail>& trails) {
   const HeadOrder& order = subject.order;
-  if (subject.backward() && order.tiles->count() > kShort * std::ssize(order.tiles->columns))
-    return false;    // stairs count long runs for less
-  int32_t runs = 0;  // every one is in a chain
+  const int64_t visits = order.tiles->count();
+  if (subject.backward() && visits > kShort * std::ssize(order.tiles->columns)) return false;
+  int32_t runs = 0;  // of the chains so far: every run is in one
   for (const Chain& chain : order.chains) {
     if (chain.run_begin != runs) return false;
     runs = chain.run_end;
