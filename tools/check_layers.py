@@ -49,9 +49,9 @@ SOURCES = {
 # The row that each public header belongs to, as if it lay there.
 HEADERS = {
     "c.h": "c_api", "cluster.h": "dist", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
-    "mask.h": "mask", "piece.h": "plan", "plan.h": "plan", "problem.h": "core", "run.h": "core",
-    "runs.h": "plan", "schedule.h": "schedule.h", "selected.h": "backend", "tensor.h": "core",
-    "timeline.h": "core", "tl.h": "tl", "verbatim.h": "verbatim",
+    "mask.h": "mask", "packed_runs.h": "plan", "piece.h": "plan", "plan.h": "plan",
+    "problem.h": "core", "run.h": "core", "runs.h": "plan", "schedule.h": "schedule.h", "selected.h": "backend",
+    "tensor.h": "core", "timeline.h": "core", "tl.h": "tl", "verbatim.h": "verbatim",
 }  # fmt: skip
 
 # The same of the Python package: modules and packages inside it.

@@ -10,9 +10,9 @@ namespace verbatim::dist {
 namespace {
 
 /// Visits of a chain, by rank.
-std::map<int32_t, Runs> runs_by_rank(const HeadOrder& order, const WholeChain& chain,
-                                     const Owners& owners) {
-  std::map<int32_t, Runs> parts;
+std::map<int32_t, std::vector<Run>> runs_by_rank(const HeadOrder& order, const WholeChain& chain,
+                                                 const Owners& owners) {
+  std::map<int32_t, std::vector<Run>> parts;
   for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
     const Run run = order.runs[r];
     const std::vector<Strip>& strips = owners.rows[run.q_head];
@@ -35,9 +35,9 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
   parted->group = order.group;
   parted->row_addends = order.row_addends;
   std::vector<int32_t> parts_of_tile(order.tiles->kv_tiles());
-  const auto add = [&](int32_t tile, const Runs& runs) {
+  const auto add = [&](int32_t tile, const std::vector<Run>& runs) {
     Chain chain{.tile = tile, .run_begin = static_cast<int32_t>(parted->runs.size())};
-    parted->runs.append(runs, 0);
+    for (const Run& run : runs) parted->runs.push_back(run);
     chain.run_end = static_cast<int32_t>(parted->runs.size());
     chain.addend = parts_of_tile[tile]++;
     const auto number = static_cast<int32_t>(parted->chains.size());
@@ -45,10 +45,10 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
     parted->tasks.push_back({number, number + 1});
   };
   for (const WholeChain& chain : whole_chains(order)) {
-    std::map<int32_t, Runs> parts = runs_by_rank(order, chain, owners);
+    std::map<int32_t, std::vector<Run>> parts = runs_by_rank(order, chain, owners);
     const auto own = parts.extract(rank_of(owners.tiles, chain.tile));
     for (const auto& [rank, runs] : parts) add(chain.tile, runs);
-    if (own || parts.empty()) add(chain.tile, own ? own.mapped() : Runs{});
+    if (own || parts.empty()) add(chain.tile, own ? own.mapped() : std::vector<Run>{});
   }
   for (Chain& chain : parted->chains) chain.addends = parts_of_tile[chain.tile];
   return parted;

@@ -30,25 +30,27 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
   order->row_addends = whole->row_addends;
   const bool forward = whole->pass == Pass::forward;
   const std::vector<dist::WholeChain> chains = dist::whole_chains(*whole);
+  std::vector<Run> runs;
   for (const Stretch& stretch : stretches) {
     for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {
       const dist::WholeChain& from = chains[c];
       Chain chain{.tile = from.tile};
       if (forward) chain = whole->chains[c];
-      chain.run_begin = static_cast<int32_t>(order->runs.size());
+      chain.run_begin = static_cast<int32_t>(runs.size());
       dist::Passes passes;
       for (int32_t r = from.run_begin; r < from.run_end; ++r) {
         const Run& run = whole->runs[r];
         const int32_t pass = passes.next(run);
-        append_visits(order->runs, run, dist::visits_before(run, pass, stretch.begin),
+        append_visits(runs, run, dist::visits_before(run, pass, stretch.begin),
                       dist::visits_before(run, pass, stretch.end));
       }
-      chain.run_end = static_cast<int32_t>(order->runs.size());
+      chain.run_end = static_cast<int32_t>(runs.size());
       const auto number = static_cast<int32_t>(order->chains.size());
       order->chains.push_back(chain);
       order->tasks.push_back({number, number + 1});
     }
   }
+  order->runs = Runs(runs);
   return order;
 }
 

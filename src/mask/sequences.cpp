@@ -19,7 +19,9 @@ bool measure(const HeadMask& mask, std::vector<Sequence>& sequences) {
   for (const Slice& slice : mask.slices) {
     const auto s = tighten(slice);
     if (!s) continue;
-    const auto next = std::ranges::upper_bound(sequences, s->q_begin, {}, &Sequence::q_begin);
+    const auto next = sequences.size() == 1
+                          ? sequences.end()
+                          : std::ranges::upper_bound(sequences, s->q_begin, {}, &Sequence::q_begin);
     const bool last = next == sequences.end();
     Sequence& own = *std::prev(next);
     if (s->k_begin < own.k_begin || s->q_end > (last ? mask.q_len : next->q_begin) ||

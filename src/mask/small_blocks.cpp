@@ -30,6 +30,36 @@ class Strip {
         cells_(kv_edges.size() - 1),
         touched_((cells_.size() + 63) / 64) {}
 
+  /// Appends the runs of a row that sees one band only: slices side by side in the same queries,
+  /// from id `first` on; `tall`: in all of the row's.
+  void list_band(std::span<const Slice> band, int32_t first, bool tall,
+                 std::vector<TileRun>& rows) const {
+    const size_t row_begin = rows.size();
+    int32_t tile = -1;
+    for (size_t s = 0; s < band.size();) {
+      tile = std::max(tile + 1, tile_of_.at(band[s].k_begin));
+      const int64_t end = kv_edges_[tile + 1];
+      const auto id = first + static_cast<int32_t>(s);
+      int64_t hidden = end - kv_edges_[tile];
+      int32_t count = 0;
+      bool goes_on = false;  // the last one, into the next tile
+      for (; !goes_on && s < band.size() && band[s].k_begin < end; s += !goes_on) {
+        ++count;
+        goes_on = band[s].k_end > end;
+        hidden -= std::min(band[s].k_end, end) - std::max(band[s].k_begin, kv_edges_[tile]);
+      }
+      const TileRun run =
+          tall && hidden == 0 ? TileRun{tile, tile + 1, 0, 0} : TileRun{tile, tile + 1, id, count};
+      TileRun* const before = rows.size() > row_begin ? &rows.back() : nullptr;
+      if (before && before->last == tile && before->slice_begin == run.slice_begin &&
+          before->slice_count == run.slice_count) {
+        before->last = run.last;
+      } else {
+        rows.push_back(run);
+      }
+    }
+  }
+
   /// Of a slice, `height` of whose rows are in this row of tiles. Ids ascend.
   void add(const Slice& s, int32_t id, int64_t height) {
     for (int32_t tile = tile_of_.at(s.k_begin);
@@ -96,11 +126,12 @@ class Strip {
 }  // namespace
 
 bool in_rows(std::span<const Slice> slices) {
-  return std::ranges::adjacent_find(slices, [](const Slice& a, const Slice& b) {
-           const bool below = a.q_end <= b.q_begin;
-           const bool beside = a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
-           return !below && !beside;
-         }) == slices.end();
+  for (size_t i = 1; i < slices.size(); ++i) {
+    const Slice &a = slices[i - 1], &b = slices[i];
+    const bool beside = a.q_begin == b.q_begin && a.q_end == b.q_end && a.k_end <= b.k_begin;
+    if (!beside && a.q_end > b.q_begin) return false;
+  }
+  return true;
 }
 
 bool is_of_small_blocks(std::span<const Slice> slices, TileShape shape) {
@@ -109,7 +140,7 @@ bool is_of_small_blocks(std::span<const Slice> slices, TileShape shape) {
   for (const Slice& s : slices) {
     const int64_t high = s.q_end - s.q_begin, wide = s.k_end - s.k_begin;
     if (!is_rectangle(s) || high <= 0 || wide <= 0) return false;
-    area += static_cast<double>(high) * static_cast<double>(wide);
+    area += static_cast<double>(high * wide);  // of kMaxLength squared at most
     rows += high;
     keys += wide;
   }
@@ -127,16 +158,32 @@ void list_rows(std::span<const Slice> slices, std::span<const int64_t> q_edges,
   begin.assign(1, 0);
   rows.reserve(slices.size());
   Strip strip(kv_edges);
-  size_t top = 0;  // slices before it end above
+  size_t top = 0;                 // slices before it end above
+  size_t latest = slices.size();  // `top` of the latest row that one band fills
   for (size_t q_tile = 0; q_tile + 1 < q_edges.size(); ++q_tile) {
     const int64_t q_begin = q_edges[q_tile], q_end = q_edges[q_tile + 1];
     while (top < slices.size() && slices[top].q_end <= q_begin) ++top;
-    for (size_t id = top; id < slices.size() && slices[id].q_begin < q_end; ++id) {
-      const Slice& s = slices[id];
-      strip.add(s, static_cast<int32_t>(id),
-                std::min(s.q_end, q_end) - std::max(s.q_begin, q_begin));
+    size_t end = top;
+    while (end < slices.size() && slices[end].q_begin == slices[top].q_begin) ++end;
+    if (end == slices.size() || slices[end].q_begin >= q_end) {
+      if (top < end && slices[top].q_begin < q_end) {
+        const bool tall = slices[top].q_begin <= q_begin && q_end <= slices[top].q_end;
+        if (tall && latest == top) {
+          for (int32_t r = begin[q_tile - 1]; r < begin[q_tile]; ++r)
+            rows.push_back(TileRun(rows[r]));
+        } else {
+          strip.list_band(slices.subspan(top, end - top), static_cast<int32_t>(top), tall, rows);
+        }
+        latest = tall ? top : slices.size();
+      }
+    } else {
+      for (end = top; end < slices.size() && slices[end].q_begin < q_end; ++end) {
+        const Slice& s = slices[end];
+        strip.add(s, static_cast<int32_t>(end),
+                  std::min(s.q_end, q_end) - std::max(s.q_begin, q_begin));
+      }
+      strip.finish(q_end - q_begin, slice_ids, rows);
     }
-    strip.finish(q_end - q_begin, slice_ids, rows);
     begin.push_back(static_cast<int32_t>(rows.size()));
   }
 }
@@ -150,12 +197,9 @@ void list_columns(std::span<const int32_t> row_begin, std::span<const TileRun> r
         for (int32_t tile = rows[r].first; tile < rows[r].last; ++tile)
           f(tile, TileRun{row, row + 1, rows[r].slice_begin, rows[r].slice_count});
   };
-  std::vector<TileRun> latest(kv_tiles, TileRun{-1, -1, 0, 0});
+  // Room for each tile by itself, then without what has joined its neighbour.
   begin.assign(kv_tiles + 1, 0);
-  for_each_tile([&](int32_t tile, const TileRun& run) {
-    begin[tile + 1] += !goes_on(latest[tile], run, slice_ids);
-    latest[tile] = run;
-  });
+  for_each_tile([&](int32_t tile, const TileRun&) { ++begin[tile + 1]; });
   std::partial_sum(begin.begin(), begin.end(), begin.begin());
   columns.resize(begin.back());
   std::vector<int32_t> next(begin.begin(), begin.end() - 1);
@@ -166,6 +210,14 @@ void list_columns(std::span<const int32_t> row_begin, std::span<const TileRun> r
       columns[next[tile]++] = run;
     }
   });
+  auto end = columns.begin();
+  for (size_t tile = 0; tile < kv_tiles; ++tile) {
+    const auto first = columns.begin() + begin[tile], last = columns.begin() + next[tile];
+    begin[tile] = static_cast<int32_t>(end - columns.begin());
+    end = first == end ? last : std::copy(first, last, end);
+  }
+  begin.back() = static_cast<int32_t>(end - columns.begin());
+  columns.erase(end, columns.end());
 }
 
 }  // namespace verbatim

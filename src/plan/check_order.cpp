@@ -17,6 +17,10 @@ namespace {
   throw Error(ErrorCode::invalid_plan, "plan.verify", std::move(message));
 }
 
+/// Visits of a run, in the mean, up to which counting them one by one costs less than stairs: most
+/// runs of irregular masks are one tile.
+constexpr int64_t kShort = 8;
+
 /// Whether `next` may be the piece of a chain that follows `piece`.
 bool continues(const Chain& piece, const Chain& next) {
   return next.tile == piece.tile && next.addend == piece.addend + 1 &&
@@ -54,23 +58,28 @@ void check_ranges(const Subject& subject) {
                  (subject.backward() && k > 0 && continues(order.chains[k - 1], chain))),
             "chain", k);
   }
+}
+
+void check_runs(const Subject& subject) {
+  const HeadOrder& order = subject.order;
   size_t k = 0;
+  const auto require = [&](bool ok) {
+    if (!ok) fail(fmt::format("run {} of head {} is out of range", k, subject.head));
+  };
   const auto check_run = [&](const Run& run) {
     const int64_t last = run.first + (int64_t{run.count} - 1) * run.step;
     int64_t last_addend = run.addend;
     if (run.addend_step != 0)
       last_addend += (int64_t{run.count} - 1) / std::max(run.addend_every, 1) * run.addend_step;
     require(run.count > 0 && run.step != 0 && run.addend_every > 0 && 0 <= run.first &&
-                run.first < subject.streamed_tiles() && 0 <= last &&
-                last < subject.streamed_tiles() && 0 <= run.addend && 0 <= last_addend &&
-                last_addend <= INT32_MAX,
-            "run", k);
+            run.first < subject.streamed_tiles() && 0 <= last && last < subject.streamed_tiles() &&
+            0 <= run.addend && 0 <= last_addend && last_addend <= INT32_MAX);
     ++k;
   };
-  std::span<const Run> checked;  // which query heads repeat
-  order.runs.for_each_part(0, order.runs.size(), [&](int32_t q_head, std::span<const Run> runs) {
-    require(0 <= q_head && q_head < group, "run", k);
-    if (runs.data() == checked.data() && runs.size() == checked.size()) {
+  RunView checked;  // which query heads repeat
+  order.runs.for_each_part(0, order.runs.size(), [&](int32_t q_head, RunView runs) {
+    require(0 <= q_head && q_head < order.group);
+    if (runs.is(checked)) {
       k += runs.size();
       return;
     }
@@ -82,7 +91,7 @@ void check_ranges(const Subject& subject) {
 /// Runs behind one another, by the tile that their chain keeps.
 struct Step {
   int32_t kept;
-  std::span<const Run> runs;
+  RunView runs;
 };
 
 /// What one query head does, in sequence.
@@ -93,7 +102,7 @@ struct Trail {
 
 bool repeats(const Trail& trail, const Trail& other) {
   return std::ranges::equal(trail.steps, other.steps, [](const Step& a, const Step& b) {
-    return a.kept == b.kept && same_but_for_heads(a.runs, b.runs);
+    return a.kept == b.kept && a.runs == b.runs;
   });
 }
 
@@ -108,7 +117,7 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
     const Task& task = order.tasks[t];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain& chain = order.chains[c];
-      order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
+      order.for_each_part(chain, [&](int32_t q_head, RunView runs) {
         trails[std::min(static_cast<size_t>(q_head), heads - 1)].steps.push_back(
             {chain.tile, runs});
       });
@@ -163,7 +172,9 @@ std::vector<Visited> sorted_visits(const Trail& trail) {
   return visits;
 }
 
-bool same_slices(const TileMap& tiles, const Visited& visit, const TileRun& run) {
+/// `visit`: a Run or a Visited.
+template <class Visit>
+bool same_slices(const TileMap& tiles, const Visit& visit, const TileRun& run) {
   if (visit.slice_count != run.slice_count) return false;
   const auto size = static_cast<int64_t>(tiles.slice_ids.size());
   if (visit.slice_begin < 0 || int64_t{visit.slice_begin} + visit.slice_count > size) return false;
@@ -199,6 +210,69 @@ void check_complete(const Subject& subject, const Trail& trail) {
     }
     if (here()) fail_unexpected();
   }
+}
+
+/// Whether a step goes over the tiles of its mask from end to end, and in the backward finds each
+/// row counted up to its addend in `next`, [rows].
+bool goes_straight(const Subject& subject, const Step& step, std::vector<int32_t>& next) {
+  const TileMap& tiles = *subject.order.tiles;
+  const std::span<const TileRun> expected = subject.expected(step.kept);
+  const int32_t way = step.runs.front().step;
+  if (std::abs(int64_t{way}) != 1) return false;
+  size_t met = 0;  // of `expected`, as it goes
+  int32_t at = 0, end = 0;
+  const auto meet = [&]() -> const TileRun& {
+    return expected[way > 0 ? met : expected.size() - 1 - met];
+  };
+  for (const Run& run : step.runs) {
+    if (at == end) {
+      if (met == expected.size()) return false;
+      at = way > 0 ? meet().first : meet().last - 1;
+      end = way > 0 ? meet().last : meet().first - 1;
+    }
+    if (run.first != at || run.step != way || run.count < 1 || run.count > (end - at) * way ||
+        run.addend_every < 1 || !same_slices(tiles, run, meet()))
+      return false;
+    if (!subject.backward()) {
+      if (run.addend != 0 || run.addend_step != 0) return false;
+      at += run.count * way;
+    } else {
+      for (int32_t i = 0; i < run.count; ++i, at += way)
+        if (next[at]++ != run.addend + int64_t{i / run.addend_every} * run.addend_step)
+          return false;
+    }
+    met += at == end;
+  }
+  return met == expected.size();
+}
+
+/// What check_runs(), check_complete() and counting the rows prove, proved by one look at each run,
+/// if the order is such that this can be done. False proves nothing.
+bool is_straight(const Subject& subject, const std::vector<Trail>& trails) {
+  const HeadOrder& order = subject.order;
+  const int64_t visits = order.tiles->count();
+  if (subject.backward() && visits > kShort * std::ssize(order.tiles->columns)) return false;
+  int32_t runs = 0;  // of the chains so far: every run is in one
+  for (const Chain& chain : order.chains) {
+    if (chain.run_begin != runs) return false;
+    runs = chain.run_end;
+  }
+  bool heads = static_cast<size_t>(runs) == order.runs.size();
+  order.runs.for_each_part(0, order.runs.size(), [&](int32_t q_head, RunView) {
+    heads = heads && 0 <= q_head && q_head < order.group;
+  });
+  if (!heads) return false;
+  for (const Trail& trail : trails) {
+    std::vector<int32_t> next(subject.backward() ? order.tiles->q_tiles() : 0);
+    std::vector<bool> visited(subject.kept_tiles());
+    for (const Step& step : trail.steps) {
+      if (visited[step.kept] || !goes_straight(subject, step, next)) return false;
+      visited[step.kept] = true;
+    }
+    for (int32_t kept = 0; kept < subject.kept_tiles(); ++kept)
+      if (!visited[kept] && !subject.expected(kept).empty()) return false;
+  }
+  return true;
 }
 
 /// Chains that share a tile carry the addends 0..n-1; a tile without work has a chain of its own.
@@ -239,7 +313,7 @@ void check_shared_tiles(const Subject& subject) {
                        chain.addend, chain.addends));
     if (chain.addend < chains) seen[slot] = true;
     if (subject.backward()) continue;
-    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run>) {
+    order.for_each_part(chain, [&](int32_t q_head, RunView) {
       if (q_head != chain.q_head) fail(tile() + ": a run visits another query head than its chain");
     });
   }
@@ -281,15 +355,14 @@ bool matches(const Run& run, const Stair& stair) {
   return true;
 }
 
-/// Whether counting visit by visit costs less than stairs: most runs of irregular masks are one
-/// tile.
+/// Whether counting visit by visit costs less than stairs.
 bool has_short_runs(const Trail& trail) {
   int64_t visits = 0, runs = 0;
   for (const Step& step : trail.steps) {
     runs += std::ssize(step.runs);
     for (const Run& run : step.runs) visits += run.count;
   }
-  return visits <= 8 * runs;
+  return visits <= kShort * runs;
 }
 
 bool counts_up_by_visits(const Trail& trail, int32_t rows) {
@@ -304,9 +377,8 @@ bool counts_up_by_visits(const Trail& trail, int32_t rows) {
   return true;
 }
 
-/// As counts_up() below; `trails` are those of `sequence`.
-bool counts_up(const Subject& subject, std::span<const int32_t> sequence,
-               const std::vector<Trail>& trails) {
+/// Whether the chains of shared tiles follow each other as the tasks run in `sequence`.
+bool shared_count_up(const Subject& subject, std::span<const int32_t> sequence) {
   const HeadOrder& order = subject.order;
   const size_t heads = subject.chain_heads();
   std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * heads);
@@ -318,14 +390,20 @@ bool counts_up(const Subject& subject, std::span<const int32_t> sequence,
       if (shared[tile]++ != chain.addend) return false;
     }
   }
+  return true;
+}
+
+/// Whether each visit finds its row counted up to its addend.
+bool rows_count_up(const Subject& subject, const std::vector<Trail>& trails) {
   if (!subject.backward()) return true;
+  const int32_t rows = subject.order.tiles->q_tiles();
   std::vector<Stair> stairs;
   for (const Trail& trail : trails) {
     if (has_short_runs(trail)) {
-      if (!counts_up_by_visits(trail, order.tiles->q_tiles())) return false;
+      if (!counts_up_by_visits(trail, rows)) return false;
       continue;
     }
-    RowCounters counters(order.tiles->q_tiles());
+    RowCounters counters(rows);
     for (const Step& step : trail.steps) {
       for (const Run& run : step.runs) {
         if (std::abs(run.step) != 1) return false;
@@ -364,29 +442,27 @@ void check_addends(const Subject& subject, const Trail& trail) {
 
 }  // namespace
 
-bool same_but_for_heads(std::span<const Run> a, std::span<const Run> b) {
-  if (a.data() == b.data() && a.size() == b.size()) return true;
-  return std::ranges::equal(a, b, [](const Run& x, Run y) {
-    y.q_head = x.q_head;
-    return x == y;
-  });
-}
-
 bool check_order(const Subject& subject) {
   check_ranges(subject);
   const std::vector<int32_t> sequence = issue_sequence(subject.order);
   const std::vector<Trail> trails = trails_of(subject.order, sequence);
-  for (const Trail& trail : trails) check_complete(subject, trail);
+  const bool straight = is_straight(subject, trails);
+  if (!straight) {
+    check_runs(subject);
+    for (const Trail& trail : trails) check_complete(subject, trail);
+  }
   check_shared_tiles(subject);
   if (subject.backward()) check_row_totals(subject);
-  if (counts_up(subject, sequence, trails)) return true;
-  if (subject.backward())
+  if (shared_count_up(subject, sequence) && (straight || rows_count_up(subject, trails)))
+    return true;
+  if (subject.backward() && !straight)
     for (const Trail& trail : trails) check_addends(subject, trail);
   return false;
 }
 
 bool counts_up(const Subject& subject, std::span<const int32_t> sequence) {
-  return counts_up(subject, sequence, trails_of(subject.order, sequence));
+  return shared_count_up(subject, sequence) &&
+         rows_count_up(subject, trails_of(subject.order, sequence));
 }
 
 }  // namespace verbatim

@@ -31,9 +31,6 @@ struct Subject {
   }
 };
 
-/// Whether query heads that visit `a` and `b` do the same.
-bool same_but_for_heads(std::span<const Run> a, std::span<const Run> b);
-
 /// Proves that every non-empty tile is visited once, masked as it should be, and that the addends
 /// of every row and of every shared tile are 0..n-1. Returns whether they count up as the tasks are
 /// issued. Throws Error(invalid_plan) naming the tile at fault.

@@ -39,7 +39,7 @@ int32_t equal_parts(const HeadOrder& order) {
   for (const Chain& chain : order.chains) {
     if (chain.addends != parts) return 1;
     bool own = true;
-    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run>) {
+    order.for_each_part(chain, [&](int32_t q_head, RunView) {
       own = own && q_head / (order.group / parts) == chain.addend;
     });
     if (!own) return 1;

@@ -14,18 +14,60 @@ namespace {
 constexpr std::array<std::string_view, 4> kLevels{"not_guaranteed", "run_to_run", "gpu_to_gpu",
                                                   "invariant"};
 
+constexpr uint64_t kPrime = 0x100000001b3u;  // of FNV-1a
+
+/// kPrimes[n]: what n bytes of 0 do to a hash, besides its start.
+constexpr std::array<uint64_t, 9> kPrimes = [] {
+  std::array<uint64_t, 9> powers{1};
+  for (size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * kPrime;
+  return powers;
+}();
+
+/// What given words do to any hash: all but its low byte is multiplied, whatever the words are, so
+/// the rest of what they do is known by that byte.
+class KnownWords {
+ public:
+  constexpr KnownWords(std::initializer_list<int64_t> words) {
+    for (size_t i = 0; i < words.size(); ++i) power_ *= kPrimes[8];
+    for (uint64_t low = 0; low < by_low_byte_.size(); ++low) {
+      uint64_t hash = low;
+      for (const int64_t word : words)
+        for (int byte = 0; byte < 8; ++byte)
+          hash = (hash ^ (static_cast<uint64_t>(word) >> 8 * byte & 0xff)) * kPrime;
+      by_low_byte_[low] = hash - low * power_;
+    }
+  }
+  constexpr uint64_t after(uint64_t hash) const {
+    return hash * power_ + by_low_byte_[hash & 0xff];
+  }
+
+ private:
+  uint64_t power_ = 1;
+  std::array<uint64_t, 256> by_low_byte_{};
+};
+
+constexpr KnownWords kMinusOne{-1}, kNoBand{Slice::kNoLow, Slice::kNoHigh};
+
 // FNV-1a over 64-bit words: stable across platforms, and collisions only mislabel a report.
 class Hash {
  public:
   void add(int64_t value) {
-    auto bits = static_cast<uint64_t>(value);
-    int bytes = 0;
-    for (; bits != 0; bits >>= 8, ++bytes) add_byte(static_cast<uint8_t>(bits));
-    value_ *= kPrimes[8 - bytes];  // the bytes that are 0
+    const auto bits = static_cast<uint64_t>(value);
+    const auto byte = [&](int i) { return bits >> 8 * i & 0xff; };
+    if (bits < 1 << 8) {
+      value_ = (value_ ^ bits) * kPrimes[8];
+    } else if (bits < 1 << 24) {
+      value_ = (((value_ ^ byte(0)) * kPrime ^ byte(1)) * kPrime ^ byte(2)) * kPrimes[6];
+    } else if (value == -1) {
+      value_ = kMinusOne.after(value_);
+    } else {
+      for (int i = 0; i < 8; ++i) value_ = (value_ ^ byte(i)) * kPrime;
+    }
   }
+  void add(const KnownWords& words) { value_ = words.after(value_); }
   void add(std::string_view text) {
     add(static_cast<int64_t>(text.size()));
-    for (const char c : text) add_byte(static_cast<uint8_t>(c));
+    for (const char c : text) value_ = (value_ ^ static_cast<uint8_t>(c)) * kPrime;
   }
   void add(std::span<const int64_t> values) {
     add(static_cast<int64_t>(values.size()));
@@ -34,15 +76,6 @@ class Hash {
   uint64_t value() const { return value_; }
 
  private:
-  static constexpr uint64_t kPrime = 0x100000001b3u;
-  // Its powers: what so many bytes of 0 do.
-  static constexpr std::array<uint64_t, 9> kPrimes = [] {
-    std::array<uint64_t, 9> powers{1};
-    for (size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * kPrime;
-    return powers;
-  }();
-
-  void add_byte(uint8_t byte) { value_ = (value_ ^ byte) * kPrime; }
   uint64_t value_ = 0xcbf29ce484222325u;
 };
 
@@ -50,8 +83,15 @@ void add_tiles(Hash& hash, const TileMap& tiles) {
   hash.add(tiles.q_edges);
   hash.add(tiles.kv_edges);
   hash.add(static_cast<int64_t>(tiles.slices.size()));
-  for (const Slice& s : tiles.slices)
-    hash.add(std::array{s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi});
+  for (const Slice& s : tiles.slices) {
+    hash.add(6);  // numbers
+    for (const int64_t edge : {s.q_begin, s.q_end, s.k_begin, s.k_end}) hash.add(edge);
+    if (s.lo == Slice::kNoLow && s.hi == Slice::kNoHigh) {
+      hash.add(kNoBand);
+    } else {
+      for (const int64_t edge : {s.lo, s.hi}) hash.add(edge);
+    }
+  }
 }
 
 // Tasks only fix the time; the slices of a run follow from mask and tiles. Pieces of a chain, which
@@ -68,7 +108,7 @@ void add_order(Hash& hash, const HeadOrder& order) {
     hash.add(
         std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends - pieces + 1});
     for (; c <= last; ++c) {
-      order.for_each_part(order.chains[c], [&](int32_t q_head, std::span<const Run> runs) {
+      order.for_each_part(order.chains[c], [&](int32_t q_head, RunView runs) {
         for (const Run& run : runs)
           hash.add(std::array<int64_t, 7>{q_head, run.first, run.count, run.step, run.addend,
                                           run.addend_step, run.addend_every});
@@ -95,9 +135,9 @@ int64_t HeadOrder::visits() const {
 
 int64_t HeadOrder::visits(const Chain& chain) const {
   int64_t visits = 0, of_part = 0;
-  std::span<const Run> counted;
-  for_each_part(chain, [&](int32_t, std::span<const Run> part) {
-    if (part.data() != counted.data() || part.size() != counted.size()) {
+  RunView counted;
+  for_each_part(chain, [&](int32_t, RunView part) {
+    if (!part.is(counted)) {
       of_part = 0;
       for (const Run& run : part) of_part += run.count;
       counted = part;

@@ -39,6 +39,13 @@ bool extend(Stair& a, const Stair& b) {
   return fits;
 }
 
+/// Whether extend() may succeed with a neighbour of value `value`; most on irregular masks may not.
+bool may_extend(const Stair& a, int32_t value) {
+  if (a.step == 0) return true;
+  if (a.every == 1) return a.value + a.size() * a.step == value;
+  return a.size() % a.every != 0 || a.at(a.end) == value;
+}
+
 uint64_t bit(int32_t i) { return uint64_t{1} << (i % 64); }
 
 /// The highest of the bits 0 to `i` of a word; -1: none.
@@ -71,10 +78,8 @@ void RowCounters::remove(int32_t begin) {
 }
 
 int32_t RowCounters::begin_before(int32_t row) const {
-  int32_t word = row / 64;
-  if (const int32_t i = highest(begins_[word], row % 64); i >= 0) return word * 64 + i;
-  // A stair begins at row 0, so some word before has a bit.
-  int32_t group = (word - 1) / 64, i = highest(words_[group], (word - 1) % 64);
+  int32_t word = row / 64 - 1;  // a stair begins at row 0, so some word before has a bit
+  int32_t group = word / 64, i = highest(words_[group], word % 64);
   while (i < 0) i = highest(words_[--group], 63);
   word = group * 64 + i;
   return word * 64 + highest(begins_[word], 63);
@@ -104,7 +109,7 @@ void RowCounters::join(int32_t first, int32_t last) {
     const int32_t after = at(next).end;
     for (int32_t kept = next; kept > first;) {
       const int32_t before = begin_of(kept - 1);
-      if (!extend(at(before), at(kept))) break;
+      if (!may_extend(at(before), at(kept).value) || !extend(at(before), at(kept))) break;
       remove(kept);
       kept = before;
     }
@@ -112,8 +117,38 @@ void RowCounters::join(int32_t first, int32_t last) {
   }
 }
 
+// On irregular masks most stairs are two plateaus and most visits take one of them. Then the two
+// are as many plateaus after, and no stair needs to be cut and joined again. False: it is not so
+// here.
+bool RowCounters::take_plateau(int32_t first, int32_t last, std::vector<Stair>& out) {
+  const int32_t begin = begin_of(first), width = last - first;
+  Stair& s = at(begin);
+  if (s.size() != 2 * width || width > kLongestPlateau || (s.step != 0 && s.every != width))
+    return false;
+  const auto put_two = [&](int32_t value, int32_t step) {
+    s.value = value, s.step = step, s.every = step == 0 ? 1 : width;
+  };
+  if (first != begin) {
+    if (last != s.end) return false;
+    out.push_back({first, last, s.value + s.step, 0, 1});
+    put_two(s.value, s.step + 1);
+    if (last < rows_ && may_extend(s, at(last).value)) join(begin, at(last).end);
+    return true;
+  }
+  const int32_t before = first == 0 ? 0 : begin_of(first - 1);
+  const bool joins = first > 0 && may_extend(at(before), s.value + 1);
+  if (joins) {
+    Stair joined = at(before);
+    if (extend(joined, {first, last, s.value + 1, 0, 1})) return false;
+  }
+  out.push_back({first, last, s.value, 0, 1});
+  put_two(s.value + 1, s.step - 1);
+  if (joins) join(before, s.end);
+  return true;
+}
+
 void RowCounters::take(int32_t first, int32_t last, std::vector<Stair>& out) {
-  if (first >= last) return;
+  if (first >= last || take_plateau(first, last, out)) return;
   split(first);
   split(last);
   for (int32_t row = first; row < last; row = at(row).end) {

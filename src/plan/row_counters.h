@@ -1,6 +1,7 @@
 // Counts how many addends each dQ row has received, for sweeps that visit whole ranges of rows.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -34,11 +35,14 @@ class RowCounters {
   Stair& at(int32_t begin) { return stairs_[begin]; }
   void put(const Stair& stair);
   void remove(int32_t begin);
-  /// Where the stair that holds `row` begins: on irregular masks mostly there.
+  /// Where the stair that holds `row` begins: on irregular masks mostly near.
   int32_t begin_of(int32_t row) const {
-    return begins_[row / 64] >> (row % 64) & 1 ? row : begin_before(row);
+    const uint64_t begins = begins_[row / 64] << (63 - row % 64);
+    return begins != 0 ? row - std::countl_zero(begins) : begin_before(row);
   }
+  /// As begin_of() where that is in another word.
   int32_t begin_before(int32_t row) const;
+  bool take_plateau(int32_t first, int32_t last, std::vector<Stair>& out);
   void split(int32_t row);
   void join(int32_t first, int32_t last);
 

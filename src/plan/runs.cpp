@@ -4,9 +4,9 @@
 
 namespace verbatim {
 
-Runs Runs::of_repeats(std::vector<Run> kept) {
-  Runs runs(std::move(kept));
-  runs.stretches_.push_back({0, 0, 0, kOwn, 1});
+Runs Runs::of_repeats(PackedRuns kept) {
+  Runs runs;
+  runs.kept_ = std::move(kept);
   return runs;
 }
 
@@ -20,7 +20,7 @@ bool Runs::operator==(const Runs& other) const {
 std::vector<Run> Runs::all() const {
   std::vector<Run> all;
   all.reserve(size());
-  for_each_part(0, size(), [&](int32_t q_head, std::span<const Run> runs) {
+  for_each_part(0, size(), [&](int32_t q_head, RunView runs) {
     for (Run run : runs) {
       run.q_head = q_head;
       all.push_back(run);
@@ -30,38 +30,42 @@ std::vector<Run> Runs::all() const {
 }
 
 int64_t Runs::bytes() const {
-  return static_cast<int64_t>(kept_.size() * sizeof(Run) + stretches_.size() * sizeof(Stretch));
+  return kept_.bytes() + static_cast<int64_t>(stretches_.size() * sizeof(Stretch));
 }
 
 void Runs::repeat(size_t first, size_t last, int32_t q_head, int32_t heads) {
   if (first == last) return;
+  if (!stretches_.empty()) {
+    Stretch& latest = stretches_.back();
+    if (latest.first == first && latest.size == last - first &&
+        latest.q_head + int64_t{latest.heads} == q_head) {
+      latest.heads += heads;
+      return;
+    }
+    if (latest.first + latest.size == first && latest.q_head == q_head && latest.heads == 1 &&
+        heads == 1) {
+      latest.size += last - first;
+      return;
+    }
+  }
   stretches_.push_back({size(), first, last - first, q_head, heads});
 }
 
 void Runs::append(const Runs& other, int32_t tile) {
-  const size_t begin = size(), first = kept_.size();
-  const bool plain = stretches_.empty() && other.stretches_.empty();
-  for (Run run : other.kept_) {
+  const size_t begin = kept_.size();
+  for (Run run : other.kept_.all()) {
     run.first += tile;
     kept_.push_back(run);
   }
-  if (plain) return;
-  const auto as_stretch = [](size_t from, size_t count) {
-    return Stretch{from, from, count, kOwn, 1};
-  };
-  if (stretches_.empty()) stretches_.push_back(as_stretch(0, begin));
-  std::vector<Stretch> added = other.stretches_;
-  if (added.empty()) added.push_back(as_stretch(0, other.kept_.size()));
-  for (Stretch& stretch : added) {
-    stretch.begin += begin;
-    stretch.first += first;
-    stretches_.push_back(stretch);
-  }
+  for (const Stretch& s : other.stretches_)
+    repeat(begin + s.first, begin + s.first + s.size, s.q_head, s.heads);
 }
 
-std::vector<Run>& Runs::unpacked() {
-  if (!stretches_.empty()) *this = Runs(all());
-  return kept_;
+void Runs::push_back(Run run) {
+  const int32_t q_head = std::exchange(run.q_head, 0);
+  const size_t kept = kept_.size();
+  kept_.push_back(run);
+  repeat(kept, kept + 1, q_head, 1);
 }
 
 }  // namespace verbatim

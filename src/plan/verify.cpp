@@ -27,25 +27,23 @@ constexpr size_t kRunsWorthThreads = 4096;  // of all orders; fewer are proved b
 std::shared_ptr<const HeadOrder> first_query_head(const HeadOrder& order) {
   if (order.group == 1 || order.tasks.size() != order.chains.size()) return nullptr;
   auto first = std::make_shared<HeadOrder>();
-  std::vector<Run> first_runs;
   first->pass = order.pass;
   first->tiles = order.tiles;
   first->tasks = order.tasks;
   for (Chain chain : order.chains) {
-    std::span<const Run> own;
+    RunView own;
     int32_t q_head = 0;
     bool repeats = chain.addends <= 1;
-    order.for_each_part(chain, [&](int32_t visited, std::span<const Run> runs) {
+    order.for_each_part(chain, [&](int32_t visited, RunView runs) {
       if (visited == 0) own = runs;
-      repeats = repeats && visited == q_head++ && same_but_for_heads(own, runs);
+      repeats = repeats && visited == q_head++ && own == runs;
     });
     if (!repeats || (q_head != 0 && q_head != order.group)) return nullptr;
-    chain.run_begin = static_cast<int32_t>(first_runs.size());
-    first_runs.insert(first_runs.end(), own.begin(), own.end());
-    chain.run_end = static_cast<int32_t>(first_runs.size());
+    chain.run_begin = static_cast<int32_t>(first->runs.size());
+    for (const Run& run : own) first->runs.push_back(run);
+    chain.run_end = static_cast<int32_t>(first->runs.size());
     first->chains.push_back(chain);
   }
-  first->runs = Runs(std::move(first_runs));
   return first;
 }
 

@@ -37,7 +37,7 @@ void for_each_addend(const HeadOrder& order, F&& f) {
 
 }  // namespace
 
-void append_visits(Runs& runs, const Run& run, int32_t begin, int32_t end) {
+void append_visits(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
   while (begin < end) {
     // What starts inside a plateau of equal addends ends with it.
     const bool inside = begin % run.addend_every != 0;

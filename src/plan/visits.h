@@ -9,7 +9,7 @@
 namespace verbatim {
 
 /// Appends visits [begin, end) of `run`, in as few runs as they need.
-void append_visits(Runs& runs, const Run& run, int32_t begin, int32_t end);
+void append_visits(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end);
 
 /// Addends of each row that come before those of a piece's backward, [group][q_tiles]: as many as
 /// the first of its visits in here has before it. 0 where it has none.

@@ -12,7 +12,7 @@ template <class F>
 void for_each_visit(const HeadOrder& order, const Task& task, F&& f) {
   for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
     const Chain& chain = order.chains[c];
-    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
+    order.for_each_part(chain, [&](int32_t q_head, RunView runs) {
       for (Run run : runs) {
         run.q_head = q_head;
         for (int32_t i = 0; i < run.count; ++i) f(chain, run, i);

@@ -81,10 +81,11 @@ std::vector<int64_t> urgency_of_tasks(const HeadOrder& order) {
   };
   std::vector<Row> rows(order.tiles->q_tiles());
   const auto each_visit = [&](const Chain& chain, auto visit) {
-    order.for_each_part(chain, [&](int32_t q_head, std::span<const Run> runs) {
+    order.for_each_part(chain, [&](int32_t q_head, RunView runs) {
       if (q_head != 0) return;
       for (const Run& run : runs)
-        for (int32_t i = 0; i < run.count; ++i) visit(rows[run.tile(i)], run.addend_of(i));
+        for (int32_t i = 0; i < run.count; ++i)
+          visit(rows[run.tile(i)], run.addend_step == 0 ? run.addend : run.addend_of(i));
     });
   };
   bool in_order = true;

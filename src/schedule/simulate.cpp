@@ -344,7 +344,7 @@ double Costs::task(const HeadOrder& order, const Task& task) const {
     cost += machine_.chain_start + (chain.addends > 1 ? machine_.chain_share : machine_.chain_end) +
             (chain.continues ? machine_.chain_share : 0);
     const bool in_series = order.pass == Pass::backward && !machine_.overlap;
-    order.for_each_part(chain, [&](int32_t, std::span<const Run> runs) {
+    order.for_each_part(chain, [&](int32_t, RunView runs) {
       for (const Run& run : runs) cost += run.count * (compute(run) + (in_series ? reduce_ : 0));
     });
   }

@@ -1,5 +1,6 @@
 #include "verbatim/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -64,7 +65,7 @@ TEST(Verify, NamesATileVisitedTwice) {
 }
 
 TEST(Verify, NamesATileNeverVisited) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].count = 1; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].count = 1; }); }),
                "tile (head 0, q_head 0, q_tile 1, kv_tile 1) is never visited");
 }
 
@@ -88,25 +89,33 @@ TEST(Verify, NamesAnEmptyTile) {
 }
 
 TEST(Verify, NamesATileWithForeignSlices) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[0].slice_count = 1; }),
-               "tile (head 0, q_head 0, q_tile 0, kv_tile 0) is masked by other slices");
+  expect_fault(
+      broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].slice_count = 1; }); }),
+      "tile (head 0, q_head 0, q_tile 0, kv_tile 0) is masked by other slices");
 }
 
 TEST(Verify, NamesATileWithASecondEqualAddend) {
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 0; }),
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 1) has addend 0, which its row gave");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 2; }), "expected 0 to 1");
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 2; }); }),
+               "expected 0 to 1");
   expect_fault(broken([](HeadOrder& o) { o.row_addends[1] = 3; }),
                "row (head 0, q_tile 1) promises 3 addends, its mask has 2");
 }
 
 TEST(Verify, RefusesIndicesOutOfRange) {
   expect_fault(broken([](HeadOrder& o) { o.group = 0; }), "a group of 0 query heads");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend_step = INT32_MAX; }),
+  expect_fault(broken([](HeadOrder& o) {
+                 o.runs.edit([](auto& runs) { runs[1].addend_step = INT32_MAX; });
+               }),
                "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = -1; }), "run 1 of head 0");
-  expect_fault(broken([](HeadOrder& o) { o.runs.unpacked()[0].addend_every = 0; }),
-               "run 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = -1; }); }),
+               "run 1 of head 0");
+  expect_fault(
+      broken([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[0].addend_every = 0; }); }),
+      "run 0 of head 0");
+  expect_fault(broken([](HeadOrder& o) { o.runs.push_back({.first = 9, .count = 1}); }),
+               "run 2 of head 0");  // which no chain has
   expect_fault(broken([](HeadOrder& o) { o.chains[1].tile = 2; }), "chain 1 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.chains[0].addends = INT32_MAX; }), "chain 0 of head 0");
   expect_fault(broken([](HeadOrder& o) { o.tasks[1].chain_end = 9; }), "task 1 of head 0");
@@ -115,17 +124,17 @@ TEST(Verify, RefusesIndicesOutOfRange) {
 TEST(Verify, NamesATileInACycle) {
   // Chain 0 walks down and waits for chain 1 in row 0; chain 1 walks up and waits in row 1.
   expect_fault(broken([](HeadOrder& o) {
-                 o.runs.unpacked()[0] = {.first = 0, .count = 2, .addend = 1, .addend_step = -1};
-                 o.runs.unpacked()[1] = {
-                     .first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1};
+                 o.runs = {{.first = 0, .count = 2, .addend = 1, .addend_step = -1},
+                           {.first = 1, .count = 2, .step = -1, .addend = 1, .addend_step = -1}};
                }),
                "tile (head 0, q_head 0, q_tile 0, kv_tile 0) waits in a cycle");
 }
 
 TEST(Verify, FindsTheResidencyOfWaitsForLaterTasks) {
   // Addends against the issue order: task 0 waits for task 1 in both rows.
-  Plan plan = broken(
-      [](HeadOrder& o) { std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend); });
+  Plan plan = broken([](HeadOrder& o) {
+    o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
+  });
   EXPECT_EQ(verify(plan), 2);
   std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
   EXPECT_EQ(verify(plan), 1);
@@ -158,9 +167,9 @@ TEST(Verify, ChecksChainsThatShareATile) {
   const auto split = [](int32_t second_addend) {
     return broken([&](HeadOrder& o) {
       o.group = 2;
-      o.runs.push_back(o.runs.unpacked()[0]);
-      o.runs.push_back(o.runs.unpacked()[1]);
-      o.runs.unpacked()[2].q_head = o.runs.unpacked()[3].q_head = 1;
+      o.runs.push_back(o.runs[0]);
+      o.runs.push_back(o.runs[1]);
+      o.runs.edit([](auto& runs) { runs[2].q_head = runs[3].q_head = 1; });
       o.chains = {{.tile = 0, .run_begin = 0, .run_end = 1, .addend = 0, .addends = 2},
                   {.tile = 0, .run_begin = 2, .run_end = 3, .addend = second_addend, .addends = 2},
                   {.tile = 1, .run_begin = 1, .run_end = 2, .addend = 0, .addends = 2},
@@ -192,23 +201,30 @@ TEST(Verify, FindsFaultsOfTheSecondQueryHeadAlone) {
     });
   };
   EXPECT_EQ(verify(walked([](HeadOrder&) {})), 1);
-  expect_fault(walked([](HeadOrder& o) { o.runs.unpacked()[3].addend = 0; }),
+  expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[3].addend = 0; }); }),
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) has addend 0, which its row gave");
-  expect_fault(walked([](HeadOrder& o) { o.runs.unpacked()[1].count = 1; }),
+  expect_fault(walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].count = 1; }); }),
                "tile (head 0, q_head 1, q_tile 1, kv_tile 0) is never visited");
+  expect_fault(walked([](HeadOrder& o) {
+                 o.runs.edit([](auto& runs) { runs[1].q_head = runs[3].q_head = 5; });
+               }),
+               "run 1 of head 0");
   expect_fault(walked([](HeadOrder& o) { o.chains[1].run_end = 3; }),
                "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is never visited");
-  expect_fault(walked([](HeadOrder& o) { o.runs.unpacked()[3].slice_count = 1; }),
-               "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is masked by other slices");
+  expect_fault(
+      walked([](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[3].slice_count = 1; }); }),
+      "tile (head 0, q_head 1, q_tile 0, kv_tile 1) is masked by other slices");
   // The second head adds right to left, so each task waits for the other: a cycle.
   expect_fault(walked([](HeadOrder& o) {
-                 std::swap(o.runs.unpacked()[1].addend, o.runs.unpacked()[3].addend);
-                 std::swap(o.runs.unpacked()[0], o.runs.unpacked()[1]);
+                 o.runs.edit([](auto& runs) { std::swap(runs[1].addend, runs[3].addend); });
+                 o.runs.edit([](auto& runs) { std::swap(runs[0], runs[1]); });
                }),
                "waits in a cycle");
   // Without the cycle, the first task waits for the second in one head.
   EXPECT_EQ(verify(walked([](HeadOrder& o) {
-              for (auto& run : o.runs.unpacked()) run.addend = 1 - run.addend;
+              o.runs.edit([](auto& runs) {
+                for (auto& run : runs) run.addend = 1 - run.addend;
+              });
             })),
             2);
 }
@@ -235,9 +251,60 @@ TEST(Fingerprint, ChangesWithTheBitsOnly) {
   other.problem.dtype = Dtype::bf16;
   EXPECT_NE(other.fingerprint(), plan.fingerprint());
   EXPECT_NE(broken([](HeadOrder& o) {
-              std::swap(o.runs.unpacked()[0].addend, o.runs.unpacked()[1].addend);
+              o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
             }).fingerprint(),
             plan.fingerprint());
+}
+
+/// FNV-1a, byte by byte, over the words that plan.h names.
+std::string slow_fingerprint(const Plan& plan) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add_byte = [&](uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3u; };
+  const auto add = [&](int64_t word) {
+    for (int k = 0; k < 64; k += 8) add_byte(static_cast<uint8_t>(word >> k));
+  };
+  const auto add_list = [&](const std::vector<int64_t>& words) {
+    add(std::ssize(words));
+    for (const int64_t word : words) add(word);
+  };
+  add(kContractVersion);
+  add(std::ssize(plan.arithmetic));
+  for (const char c : plan.arithmetic) add_byte(static_cast<uint8_t>(c));
+  add(static_cast<int64_t>(plan.pass));
+  add_list(
+      {plan.problem.head_dim, plan.problem.head_dim_v, static_cast<int64_t>(plan.problem.dtype)});
+  const HeadOrder& order = *plan.orders[0];
+  add_list(order.tiles->q_edges);
+  add_list(order.tiles->kv_edges);
+  add(std::ssize(order.tiles->slices));
+  for (const Slice& s : order.tiles->slices)
+    add_list({s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi});
+  add(order.group);
+  for (const Chain& chain : order.chains) {
+    add_list({chain.tile, chain.q_head, chain.addend, chain.addends});
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const verbatim::Run run = order.runs[r];
+      add_list({run.q_head, run.first, run.count, run.step, run.addend, run.addend_step,
+                run.addend_every});
+    }
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+TEST(Fingerprint, IsThatOfItsBytesOneByOne) {
+  EXPECT_EQ(two_by_two().fingerprint(), slow_fingerprint(two_by_two()));
+  const int32_t values[] = {0,     1,     -1,      -2,       255,       256,       65535,
+                            65536, 70000, 1 << 24, -1 << 24, INT32_MAX, INT32_MIN, (1 << 24) - 1};
+  const Plan plan = broken([&](HeadOrder& o) {
+    const HeadMask mask{4, 4, {{0, 2, 0, 4}, {2, 4, 0, 3, -2, 1}, {3, 4, 3, 4, -1 << 25}}, {}, {}};
+    o.tiles = std::make_shared<const TileMap>(mask, TileShape{2, 2});
+    for (const int32_t value : values) {
+      o.runs.push_back({.q_head = value, .first = value, .count = 1, .step = -1});
+      o.runs.push_back({.count = value, .step = value, .addend = value, .addend_step = value});
+    }
+    o.chains[1].run_end = static_cast<int32_t>(o.runs.size());
+  });
+  EXPECT_EQ(plan.fingerprint(), slow_fingerprint(plan));
 }
 
 TEST(PlanJson, ComesBackEqual) {
@@ -256,9 +323,9 @@ TEST(PlanJson, RefusesWhatVerifyRefuses) {
   longer.problem.kv_len = 5;
   EXPECT_THROW(plan_from_json(to_json(longer)), Error);
   EXPECT_THROW(plan_from_json(to_json(broken([](HeadOrder& o) { o.group = 0; }))), Error);
-  EXPECT_THROW(
-      plan_from_json(to_json(broken([](HeadOrder& o) { o.runs.unpacked()[1].addend = 0; }))),
-      Error);
+  EXPECT_THROW(plan_from_json(to_json(broken(
+                   [](HeadOrder& o) { o.runs.edit([](auto& runs) { runs[1].addend = 0; }); }))),
+               Error);
 }
 
 TEST(PlanJson, NamesWhatIsWrong) {

@@ -32,8 +32,11 @@ struct Both {
       return both;
     }
     std::vector<verbatim::Run> kept(uniform(rng, 0, 6));
-    for (verbatim::Run& run : kept) run = random_run(rng);
-    both.runs = Runs::of_repeats(kept);
+    for (verbatim::Run& run : kept) {
+      run = random_run(rng);
+      run.q_head = 0;
+    }
+    both.runs = Runs::of_repeats(PackedRuns(kept));
     for (int32_t n = uniform(rng, 0, 4); n > 0; --n) {
       const auto size = static_cast<int32_t>(kept.size());
       const int32_t first = uniform(rng, 0, size), last = uniform(rng, first, size);
@@ -66,7 +69,7 @@ void expect_equal(const Both& both) {
   for (size_t begin = 0; begin <= both.plain.size(); ++begin) {
     for (size_t end = begin; end <= both.plain.size(); ++end) {
       std::vector<verbatim::Run> found;
-      both.runs.for_each_part(begin, end, [&](int32_t q_head, std::span<const verbatim::Run> part) {
+      both.runs.for_each_part(begin, end, [&](int32_t q_head, RunView part) {
         ASSERT_FALSE(part.empty());
         for (verbatim::Run run : part) {
           run.q_head = q_head;
@@ -96,11 +99,26 @@ TEST(Runs, AreTheListOfTheirRepeats) {
 }
 
 TEST(Runs, KeepWhatIsRepeatedOnce) {
-  Runs runs = Runs::of_repeats(std::vector<verbatim::Run>(1000));
+  const PackedRuns kept(std::vector<verbatim::Run>(1000, {.count = 1}));
+  Runs runs = Runs::of_repeats(kept);
   runs.repeat(0, 1000, 0, 64);
   EXPECT_EQ(runs.size(), 64000u);
-  EXPECT_LT(runs.bytes(), int64_t{1000} * 40);
+  EXPECT_LT(runs.bytes(), int64_t{1000} * 9);
   EXPECT_EQ(runs[63999].q_head, 63);
+}
+
+TEST(Runs, GoOnWhereTheyEnded) {
+  const PackedRuns kept(std::vector<verbatim::Run>(1000, {.count = 1}));
+  Runs chains = Runs::of_repeats(kept);  // of one query head
+  for (size_t r = 0; r < 1000; r += 2) chains.repeat(r, r + 2, 0, 1);
+  Runs heads = Runs::of_repeats(kept);  // of a group, one by one
+  for (int32_t h = 0; h < 64; ++h) heads.repeat(0, 1000, h, 1);
+  Runs pushed;
+  for (int r = 0; r < 1000; ++r) pushed.push_back({.count = 1});
+  for (const Runs& runs : {chains, heads, pushed}) EXPECT_LT(runs.bytes(), int64_t{1000} * 9);
+  EXPECT_EQ(chains, pushed);
+  EXPECT_EQ(heads.size(), 64000u);
+  EXPECT_EQ(heads[63999].q_head, 63);
 }
 
 }  // namespace

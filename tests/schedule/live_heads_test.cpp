@@ -89,7 +89,9 @@ TEST(LiveHeads, OfAGroupAreAllWhereChainsVisitOtherHeadsThanTheirPlaceSays) {
   Plan plan = plan_of(1, 64, 8, causal, "descending/split", "staggered:8");
   EXPECT_EQ(live_heads(plan).queries, 2);
   auto order = std::make_shared<HeadOrder>(*plan.orders[0]);
-  for (verbatim::Run& run : order->runs.unpacked()) run.q_head ^= 7;  // part n visits head 7 - n
+  order->runs.edit([](auto& runs) {
+    for (verbatim::Run& run : runs) run.q_head ^= 7;  // part n visits head 7 - n
+  });
   plan.orders[0] = order;
   EXPECT_EQ(verify(plan), 1);  // a valid plan, made by hand
   EXPECT_EQ(live_heads(plan).queries, 8);

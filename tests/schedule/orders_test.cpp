@@ -87,7 +87,8 @@ TEST(Orders, AreRefusedOnceAnyFieldIsWrong) {
       if (good->runs.empty()) return;
       for (int fault = 0; fault < 6; ++fault) {
         HeadOrder order = *good;
-        verbatim::Run& run = order.runs.unpacked()[rng() % order.runs.size()];
+        std::vector<verbatim::Run> runs = order.runs.all();
+        verbatim::Run& run = runs[rng() % runs.size()];
         switch (fault) {
           case 0:
             ++run.first;
@@ -108,6 +109,7 @@ TEST(Orders, AreRefusedOnceAnyFieldIsWrong) {
             ++run.addend;
             break;
         }
+        order.runs = Runs(runs);
         if (fault == 4 && group == 1) continue;
         if (fault == 5 && pass == Pass::forward) continue;  // its visit order is the sum's order
         SCOPED_TRACE(c.name + ", " + name + ", fault " + std::to_string(fault));

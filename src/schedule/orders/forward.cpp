@@ -9,7 +9,7 @@ namespace {
 enum class Columns { rightwards, leftwards };
 
 // The visits [begin, end) of one row, counted over its non-empty tiles in walking direction.
-void visit_row(std::vector<Run>& runs, std::span<const TileRun> row, Columns columns, int32_t begin,
+void visit_row(PackedRuns& runs, std::span<const TileRun> row, Columns columns, int32_t begin,
                int32_t end) {
   const bool left = columns == Columns::leftwards;
   int32_t seen = 0;
@@ -34,7 +34,7 @@ HeadOrder forward(const Tiles& tiles, int32_t group, Parts parts, Columns column
   order.group = group;
   // Causal rows grow downwards: the last rows are issued first, so that no long one ends alone. All
   // query heads do the same, so the runs of one are kept.
-  std::vector<Run> runs;
+  PackedRuns runs;
   runs.reserve(tiles->rows.size());
   std::vector<size_t> ends{0};     // of each piece in `runs`, behind a 0
   std::vector<int32_t> pieces_of;  // each row, from the last on

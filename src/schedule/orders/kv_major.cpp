@@ -10,35 +10,39 @@
 namespace verbatim::order {
 namespace {
 
-void add_up(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) {
-  runs.push_back({.first = stair.begin,
-                  .count = stair.size(),
-                  .step = 1,
-                  .addend = stair.value,
-                  .addend_step = stair.step,
-                  .slice_begin = tiles.full() ? 0 : tiles.slice_begin,
-                  .slice_count = tiles.slice_count,
-                  .addend_every = stair.every});
+Run upwards(const Stair& stair, const TileRun& tiles) {
+  return {.first = stair.begin,
+          .count = stair.size(),
+          .addend = stair.value,
+          .addend_step = stair.step,
+          .slice_begin = tiles.full() ? 0 : tiles.slice_begin,
+          .slice_count = tiles.slice_count,
+          .addend_every = stair.every};
 }
 
 // The same visits from the last row to the first: a cut last plateau comes first, on its own.
-void add_down(std::vector<Run>& runs, const Stair& stair, const TileRun& tiles) {
+void add_down(PackedRuns& runs, const Stair& stair, const TileRun& tiles) {
   const int32_t cut = stair.step == 0 ? 0 : stair.size() % stair.every;
   if (cut != 0) add_down(runs, {stair.end - cut, stair.end, stair.at(stair.end - 1), 0, 1}, tiles);
-  add_up(runs, {stair.begin, stair.end - cut, stair.value, stair.step, stair.every}, tiles);
-  Run& run = runs.back();
-  run.addend = run.addend_of(run.count - 1);
+  Run run = upwards({stair.begin, stair.end - cut, stair.value, stair.step, stair.every}, tiles);
+  if (run.addend_step != 0) run.addend = run.addend_of(run.count - 1);
   run.addend_step = -run.addend_step;
   run.first += run.count - 1;
   run.step = -1;
+  runs.push_back(run);
 }
 
 /// Calls f(chunk, tiles) for what lies in one chunk of one run of a column, as `rows` goes.
 template <class F>
 void for_each_in_chunks(std::span<const TileRun> column, Rows rows, std::span<const int32_t> edges,
                         F&& f) {
+  const bool whole = edges.size() == 2;  // one chunk
   for (size_t k = 0; k < column.size(); ++k) {
     TileRun left = rows == Rows::up ? column[k] : column[column.size() - 1 - k];
+    if (whole) {
+      f(1, left);
+      continue;
+    }
     while (left.first < left.last) {
       TileRun tiles = left;
       const auto end =
@@ -54,12 +58,12 @@ void for_each_in_chunks(std::span<const TileRun> column, Rows rows, std::span<co
 }
 
 // Appends the visits of a run of a column by query head 0 and counts them; `stairs` is scratch.
-void visit_tiles(std::vector<Run>& runs, const TileRun& tiles, Rows rows, RowCounters& counters,
+void visit_tiles(PackedRuns& runs, const TileRun& tiles, Rows rows, RowCounters& counters,
                  std::vector<Stair>& stairs) {
   stairs.clear();
   counters.take(tiles.first, tiles.last, stairs);
   if (rows == Rows::up) {
-    for (const Stair& stair : stairs) add_up(runs, stair, tiles);
+    for (const Stair& stair : stairs) runs.push_back(upwards(stair, tiles));
   } else {
     for (auto stair = stairs.rbegin(); stair != stairs.rend(); ++stair)
       add_down(runs, *stair, tiles);
@@ -102,7 +106,8 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   order.group = group;
   // The group shares mask and numbering, so one query head's runs do for all.
   RowCounters counters(tiles->q_tiles());
-  std::vector<Run> runs;
+  PackedRuns runs;
+  runs.reserve(tiles->columns.size());
   std::vector<size_t> begins;          // in `runs`, of each chunk of each column
   std::vector<size_t> first_chunk{0};  // of each column, in `begins`, then the end
   std::vector<int64_t> visits;         // of each column, by rows of the core

@@ -96,13 +96,13 @@ Run longest_run(std::span<const Visit> visits) {
   return run;
 }
 
-std::vector<Run> compress(std::span<const Visit> visits) {
-  std::vector<Run> runs;
+/// Appends them in as few runs as they need.
+void compress(PackedRuns& runs, std::span<const Visit> visits) {
   while (!visits.empty()) {
-    runs.push_back(longest_run(visits));
-    visits = visits.subspan(runs.back().count);
+    const Run run = longest_run(visits);
+    runs.push_back(run);
+    visits = visits.subspan(run.count);
   }
-  return runs;
 }
 
 }  // namespace
@@ -120,11 +120,10 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
       trails.push_back({walk.kv_tile, walk.phase, visits_of(*tiles, core, walk, time)});
   }
   order.row_addends = number(trails, tiles->q_tiles());
-  std::vector<Run> runs;
+  PackedRuns runs;
   std::vector<size_t> ends{0};  // of each trail in `runs`, behind a 0
   for (const Trail& trail : trails) {
-    const std::vector<Run> own = compress(trail.visits);
-    runs.insert(runs.end(), own.begin(), own.end());
+    compress(runs, trail.visits);
     ends.push_back(runs.size());
   }
   order.runs = Runs::of_repeats(std::move(runs));

@@ -48,9 +48,9 @@ TEST(Executor, RefusesACycleInsteadOfHanging) {
   Plan backward = backward_plan(p, c.mask, kTile, Order::ascending);
   // Two KV tiles, visited in sequence, swap their places in one row only: each waits for the other.
   auto order = std::make_shared<HeadOrder>(*backward.orders[0]);
-  verbatim::Run& first = order->runs.unpacked()[order->chains[0].run_begin];
-  verbatim::Run& second = order->runs.unpacked()[order->chains[1].run_begin];
-  std::swap(first.addend, second.addend);
+  order->runs.edit([&](auto& runs) {
+    std::swap(runs[order->chains[0].run_begin].addend, runs[order->chains[1].run_begin].addend);
+  });
   order->tasks = {{0, 2}};  // one worker does both
   for (int32_t chain = 2; chain < static_cast<int32_t>(order->chains.size()); ++chain)
     order->tasks.push_back({chain, chain + 1});

@@ -36,10 +36,12 @@ Plan edited(const SharedPlan& plan, Edit edit) {
 /// Renames the addends of every visit.
 template <class Rename>
 void rename_addends(HeadOrder& order, Rename rename) {
-  for (Run& run : order.runs.unpacked()) {
-    EXPECT_EQ(run.addend_step, 0) << "ascending: one addend for each KV tile";
-    run.addend = rename(run.addend);
-  }
+  order.runs.edit([&](auto& runs) {
+    for (Run& run : runs) {
+      EXPECT_EQ(run.addend_step, 0) << "ascending: one addend for each KV tile";
+      run.addend = rename(run.addend);
+    }
+  });
 }
 
 /// Lets the last KV tile visit queries that see KV tiles 0 to 5 only: first of all, as addend 0.
@@ -47,7 +49,7 @@ void visit_a_hidden_tile(HeadOrder& order) {
   const auto& edges = order.tiles->q_edges;
   for (Chain& chain : order.chains) {
     if (chain.tile != order.tiles->kv_tiles() - 1) continue;
-    std::vector<Run>& all = order.runs.unpacked();
+    std::vector<Run> all = order.runs.all();
     const std::vector<Run> runs(all.begin() + chain.run_begin, all.begin() + chain.run_end);
     Run hidden = runs.front();
     ASSERT_GT(hidden.slice_count, 0) << "the slice that hides it";
@@ -58,6 +60,7 @@ void visit_a_hidden_tile(HeadOrder& order) {
     all.push_back(hidden);
     all.insert(all.end(), runs.begin(), runs.end());
     chain.run_end = static_cast<int32_t>(all.size());
+    order.runs = Runs(all);
   }
 }
 

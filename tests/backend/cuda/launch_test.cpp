@@ -36,7 +36,9 @@ TEST(Launch, AnAddendThatNeverComesIsReportedWithItsTile) {
   auto order = std::make_shared<HeadOrder>(*good->orders.front());
   for (const Chain& chain : order->chains) {
     if (chain.tile != 1) continue;
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++order->runs.unpacked()[r].addend;
+    order->runs.edit([&](auto& runs) {
+      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++runs[r].addend;
+    });
   }
   bad.orders = {order};
   const auto begin = std::chrono::steady_clock::now();

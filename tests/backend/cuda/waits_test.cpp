@@ -21,7 +21,9 @@ SharedPlan never_comes(const SharedPlan& good) {
   auto order = std::make_shared<HeadOrder>(*good->orders.front());
   for (const Chain& chain : order->chains) {
     if (chain.tile != 1) continue;
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++order->runs.unpacked()[r].addend;
+    order->runs.edit([&](auto& runs) {
+      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) ++runs[r].addend;
+    });
   }
   bad.orders = {order};
   return share(std::move(bad));
