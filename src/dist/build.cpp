@@ -11,6 +11,7 @@
 #include "dist/duration.h"
 #include "dist/free_order.h"
 #include "dist/homes.h"
+#include "dist/join.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
 #include "dist/supply.h"
@@ -56,6 +57,7 @@ class Builder {
     grid_ = dist::make_grid(whole.problem, plan_.options);
     plan_.ranks.resize(static_cast<size_t>(options.world));
     blocks_.resize(plan_.ranks.size());
+    parts_.resize(plan_.ranks.size());
   }
 
   DistPlan build() {
@@ -63,11 +65,13 @@ class Builder {
     deal_heads();
     lay_out();
     bring_in();
-    Supply supply(plan_, grid_, steps_,
-                  [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; });
+    Supply supply(
+        plan_, grid_, steps_,
+        [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; },
+        backward() ? Supply::kAll : heads_at_once());
     if (backward()) {
       // All at once: where sums wait for each other, K and V that come in between hold them up.
-      for (const int32_t head : supply.sequence()) supply.bring(head);
+      supply.next();
       run_backward();
     } else {
       run_forward(supply);
@@ -243,16 +247,44 @@ class Builder {
     }
   }
 
+  /// Heads of the forward that a rank holds together: the fewest that fill a launch.
+  int32_t heads_at_once() const {
+    int64_t chains = 0, shares = 0;
+    for (int32_t head = 0; head < heads(); ++head) {
+      for (const Share& share : deal_of(head).shares) chains += dist::chains_of(*share.part);
+      shares += std::ssize(deal_of(head).shares);
+    }
+    int32_t most = 1;
+    while (most < most_joined() && most * chains < dist::chains_of_launch() * shares) ++most;
+    return most;
+  }
+  int32_t most_joined() const {
+    const int32_t most = plan_.options.joined_heads;
+    return most > 0 ? most : static_cast<int32_t>(problem().kv_heads);
+  }
+
   void run_forward(Supply& supply) {
-    for (const int32_t head : supply.sequence()) {
-      supply.bring(head);
-      for (const Share& share : deal_of(head).shares) launch(head, share);
-      for (int32_t r = 0; r < world(); ++r) supply.release(r, head);
+    while (supply.next()) {
+      for (int32_t r = 0; r < world(); ++r)
+        for (const int32_t head : supply.heads_of(r)) {
+          const std::vector<Share>& shares = deal_of(head).shares;  // all of stage 0
+          const auto own = std::ranges::lower_bound(shares, r, {}, &Share::rank);
+          if (own != shares.end() && own->rank == r) plan_launch(head, *own);
+        }
+      launch();
     }
   }
 
-  void launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
-    steps_.add(share.rank, Compute{head, share.part, std::move(carries)});
+  void plan_launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
+    parts_[static_cast<size_t>(share.rank)].push_back({head, share.part, std::move(carries)});
+  }
+
+  /// What was planned since the last launches, none of which waits for another.
+  void launch() {
+    for (int32_t r = 0; r < world(); ++r)
+      for (Compute& compute : dist::join(std::exchange(parts_[static_cast<size_t>(r)], {}), rank(r),
+                                         problem(), most_joined()))
+        steps_.add(r, std::move(compute));
   }
 
   /// Heads follow each other, as many stages behind as chains start in: while sums of one are on
@@ -281,6 +313,7 @@ class Builder {
              ++now.share)
           carry_on(head, shares[now.share]);
       }
+      launch();
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
         const size_t now = at[static_cast<size_t>(head)].share;
@@ -321,7 +354,7 @@ class Builder {
       if (in < 0) at = blocks(share.rank).take(convoy(head, number).count);
       carries.push_back({in, at});
     }
-    launch(head, share, std::move(carries));
+    plan_launch(head, share, std::move(carries));
   }
 
   /// Sends sums to where their chains go on, or end.
@@ -403,6 +436,7 @@ class Builder {
   std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
   std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
   std::vector<Blocks> blocks_;            // by rank
+  std::vector<std::vector<HeadPart>> parts_;  // by rank: not launched yet
 };
 
 }  // namespace

@@ -1,0 +1,48 @@
+#include "dist/join.h"
+
+#include <utility>
+
+#include "dist/deal.h"
+
+namespace verbatim::dist {
+namespace {
+
+/// Whether the rank has all query heads of a head's group: kernels take it that heads have as many.
+bool has_group(const RankPlan& rank, const Problem& problem, int32_t head) {
+  const int64_t first = head % problem.kv_heads * problem.group();
+  return rank.q_heads.begin <= first && first + problem.group() <= rank.q_heads.end;
+}
+
+}  // namespace
+
+int32_t chains_of_launch() { return 2 * kWorkers; }
+
+int32_t chains_of(const OrderPart& part) {
+  int32_t chains = 0;
+  for (const Stretch& stretch : part.stretches) chains += stretch.count;
+  return chains;
+}
+
+std::vector<Compute> join(std::vector<HeadPart> parts, const RankPlan& rank, const Problem& problem,
+                          int32_t most) {
+  std::vector<Compute> launches;
+  int32_t chains = 0;  // of the last
+  for (HeadPart& part : parts) {
+    const bool goes_on = [&] {
+      if (launches.empty() || chains >= chains_of_launch()) return false;
+      const std::vector<HeadPart>& last = launches.back().heads;
+      return std::ssize(last) < most &&
+             last.back().head / problem.kv_heads == part.head / problem.kv_heads &&
+             has_group(rank, problem, last.back().head) && has_group(rank, problem, part.head);
+    }();
+    if (!goes_on) {
+      launches.emplace_back();
+      chains = 0;
+    }
+    chains += chains_of(*part.part);
+    launches.back().heads.push_back(std::move(part));
+  }
+  return launches;
+}
+
+}  // namespace verbatim::dist
