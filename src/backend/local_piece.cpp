@@ -162,8 +162,7 @@ void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMe
            local_q_tiles(whole, memory.q_rows, problem.batch));
   const auto group = static_cast<int32_t>(plan.problem.group());
   const int64_t skipped = std::max<int64_t>(0, q_head - kv_head * problem.group());
-  auto order =
-      local_order(*own.order, q, kv, own.carries, static_cast<int32_t>(skipped), group);
+  auto order = local_order(*own.order, q, kv, own.carries, static_cast<int32_t>(skipped), group);
   LocalHead& head = heads.emplace_back(q.rows, kv.rows, own.carries);
   if (whole.pass == Pass::backward) {
     const std::vector<int32_t> before = addends_before(*order);

@@ -254,9 +254,7 @@ class Builder {
       for (const Share& share : deal_of(head).shares) chains += dist::chains_of(*share.part);
       shares += std::ssize(deal_of(head).shares);
     }
-    int32_t most = 1;
-    while (most < most_joined() && most * chains < dist::chains_of_launch() * shares) ++most;
-    return most;
+    return std::min(dist::heads_of_launch(chains / std::max<int64_t>(shares, 1)), most_joined());
   }
   int32_t most_joined() const {
     const int32_t most = plan_.options.joined_heads;
@@ -287,6 +285,18 @@ class Builder {
         steps_.add(r, std::move(compute));
   }
 
+  /// Heads that run beside those before them: no sum of theirs travels, so only full launches
+  /// count.
+  int32_t heads_beside(const Deal& deal) const {
+    if (deal.shares.empty()) return 1;
+    int64_t chains = 0;
+    for (const Share& share : deal.shares) {
+      if (!share.handings.empty()) return 1;
+      chains += dist::chains_of(*share.part);
+    }
+    return std::min(dist::heads_of_launch(chains / std::ssize(deal.shares)), most_joined());
+  }
+
   /// Heads follow each other, as many stages behind as chains start in: while sums of one are on
   /// their way, others fill the time.
   void run_backward() {
@@ -295,13 +305,15 @@ class Builder {
       size_t share = 0, end = 0;  // what comes next
     };
     std::vector<Progress> at;
-    int32_t begin = 0, last = 0, started = 0;
+    int32_t begin = 0, last = 0, started = 0, beside = 0;
     for (int32_t head = 0; head < heads(); ++head) {
       const Deal& deal = deal_of(head);
       at_.emplace_back(deal.convoys.size(), -1);
       at.push_back({begin});
       last = std::max(last, begin + (deal.shares.empty() ? 0 : deal.shares.back().stage));
+      if (++beside < heads_beside(deal)) continue;
       begin += deal.starts;
+      beside = 0;
     }
     for (int32_t time = 0; time <= last; ++time) {
       while (started < heads() && at[static_cast<size_t>(started)].begin <= time) ++started;
@@ -434,8 +446,8 @@ class Builder {
   std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
   std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
   std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
-  std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
-  std::vector<Blocks> blocks_;            // by rank
+  std::vector<std::vector<int32_t>> at_;      // first block, by head and convoy
+  std::vector<Blocks> blocks_;                // by rank
   std::vector<std::vector<HeadPart>> parts_;  // by rank: not launched yet
 };
 

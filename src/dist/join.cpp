@@ -1,5 +1,6 @@
 #include "dist/join.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dist/deal.h"
@@ -15,12 +16,15 @@ bool has_group(const RankPlan& rank, const Problem& problem, int32_t head) {
 
 }  // namespace
 
-int32_t chains_of_launch() { return 2 * kWorkers; }
-
 int32_t chains_of(const OrderPart& part) {
   int32_t chains = 0;
   for (const Stretch& stretch : part.stretches) chains += stretch.count;
   return chains;
+}
+
+int32_t heads_of_launch(int64_t chains) {
+  if (chains >= kWorkers) return 1;
+  return static_cast<int32_t>((2 * kWorkers + chains - 1) / std::max<int64_t>(chains, 1));
 }
 
 std::vector<Compute> join(std::vector<HeadPart> parts, const RankPlan& rank, const Problem& problem,
@@ -29,9 +33,10 @@ std::vector<Compute> join(std::vector<HeadPart> parts, const RankPlan& rank, con
   int32_t chains = 0;  // of the last
   for (HeadPart& part : parts) {
     const bool goes_on = [&] {
-      if (launches.empty() || chains >= chains_of_launch()) return false;
+      if (launches.empty() || chains >= 2 * kWorkers) return false;
       const std::vector<HeadPart>& last = launches.back().heads;
-      return std::ssize(last) < most &&
+      return std::ssize(last) < most && chains_of(*last.back().part) < kWorkers &&
+             chains_of(*part.part) < kWorkers &&
              last.back().head / problem.kv_heads == part.head / problem.kv_heads &&
              has_group(rank, problem, last.back().head) && has_group(rank, problem, part.head);
     }();

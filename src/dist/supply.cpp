@@ -60,8 +60,7 @@ Interval Supply::rounds_of(int32_t turn) const {
   if (together_ == kAll) return {turn == 0 ? 0 : all, all};
   const int64_t turns = (rounds_ + together_ - 1) / together_;  // of a batch entry
   const int64_t begin = turn / turns * rounds_ + turn % turns * together_;
-  return {std::min(begin, all),
-          std::min({begin + together_, (turn / turns + 1) * rounds_, all})};
+  return {std::min(begin, all), std::min({begin + together_, (turn / turns + 1) * rounds_, all})};
 }
 
 bool Supply::next() {

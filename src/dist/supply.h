@@ -51,7 +51,7 @@ class Supply {
   std::vector<Hop> hops_;
   std::vector<HeldRows> group_kv_;  // by outer index
   int32_t together_;
-  int32_t rounds_ = 0;    // of a batch entry: in each a rank takes up at most one head
+  int32_t rounds_ = 0;               // of a batch entry: in each a rank takes up at most one head
   int32_t turn_ = -1, brought_ = 0;  // this one; those that have come
   const std::vector<HeldRows>* seen_of_ = nullptr;
   std::vector<HeldRows> seen_;  // by hop of Route::needed: what heads seen so need

@@ -302,20 +302,23 @@ class Proof {
     }
     if (heads.size() > 1) {
       const Interval own = rank(r_).q_heads;
-      require(own.begin <= group_heads(first).begin && group_heads(heads.back().head).end <= own.end,
-              "launches head {} with others, but has not all of their groups", first);
+      require(
+          own.begin <= group_heads(first).begin && group_heads(heads.back().head).end <= own.end,
+          "launches head {} with others, but has not all of their groups", first);
     }
     check_blocks(heads);
   }
 
   /// Chains of a launch run beside each other, so none ends in a block that another begins with.
   void check_blocks(const std::vector<HeadPart>& heads) {
-    for (const HeadPart& own : heads)
+    for (const HeadPart& own : heads) {
+      facts_of(own);  // its order has these chains
       for (size_t s = 0; s < std::min(own.carries.size(), own.part->stretches.size()); ++s) {
         const Carry& carry = own.carries[s];
         for (int32_t i = 0; carry.in != carry.out && i < own.part->stretches[s].count; ++i)
           require(block(carry.out + i).head < 0, "puts a second sum into block {}", carry.out + i);
       }
+    }
   }
 
   /// Heads share parts, of which each is looked at once.
