@@ -190,7 +190,8 @@ void LocalPiece::add_idle_head() {
   std::ranges::fill(head.kv_rows, -1);
   head.carries.clear();
   if (plan.pass == Pass::backward)
-    first_addends.resize(first_addends.size() + head.q_rows.size() * size_t(order->group));
+    first_addends.resize(first_addends.size() +
+                         head.q_rows.size() * static_cast<size_t>(order->group));
   plan.orders.push_back(std::move(order));
 }
 
