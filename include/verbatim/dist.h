@@ -38,6 +38,7 @@ struct DistOptions {
   std::string shard{};       // empty: "balanced" for the strategy of that name, else "zigzag"
   int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
   int32_t ring_window = 0;   // loongtrain: ranks of an inner ring; 0: choose
+  int32_t joined_heads = 0;  // KV heads of a launch at most; 0: as few as fill a device
   bool operator==(const DistOptions&) const = default;
 };
 
@@ -142,12 +143,18 @@ struct Copy {
   Space from, to;
   Boxes boxes;
 };
-struct Compute {
+/// What a launch does of one head.
+struct HeadPart {
   int32_t head = 0;
   std::shared_ptr<const OrderPart> part;  // heads with equal orders share it
   std::vector<Carry> carries{};  // backward: of each stretch's first chain; others lie behind it
+};
+/// One launch. Several heads are of one batch entry, ascending, with their whole groups on this
+/// rank; slots of K and V are as far apart as the heads.
+struct Compute {
+  std::vector<HeadPart> heads;
 
-  /// With each of its chains, as a backend runs it.
+  /// With each of their chains, as a backend runs it.
   Piece piece() const;
 };
 struct Add {

@@ -49,14 +49,21 @@ struct Carry {
   bool operator==(const Carry&) const = default;
 };
 
-/// Visits of one head that run as one launch. Tiles, positions and addends are those of the whole
-/// plan. A row of dQ goes on from the sum of the addends before those in here. dK and dV of a chain
-/// go on from a block and end in one, neither scaled nor rounded, even where they are complete.
-/// Chains of the forward are whole.
-struct Piece {
+/// Visits of one head. Tiles, positions and addends are those of the whole plan. A row of dQ goes
+/// on from the sum of the addends before those in here. dK and dV of a chain go on from a block and
+/// end in one, neither scaled nor rounded, even where they are complete. Chains of the forward are
+/// whole.
+struct HeadPiece {
   int32_t head = 0;  // b * kv_heads + kv_head
   std::shared_ptr<const HeadOrder> order;
   std::vector<Carry> carries;  // backward: of each chain
+  bool operator==(const HeadPiece&) const = default;
+};
+
+/// Visits that run as one launch: of one head, or of several of one batch entry, ascending, with
+/// all query heads of their groups. Heads wait for nothing of each other.
+struct Piece {
+  std::vector<HeadPiece> heads;
   bool operator==(const Piece&) const = default;
 };
 

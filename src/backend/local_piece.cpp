@@ -11,14 +11,14 @@ namespace verbatim {
 namespace {
 
 /// `run` with its tiles as `local` numbers them: where they are not evenly apart, in parts.
-void append_local(std::vector<Run>& runs, const Run& run, const std::vector<int32_t>& local) {
+void append_local(Runs& runs, const Run& run, const std::vector<int32_t>& local) {
   const auto tile = [&](int32_t i) { return local[run.tile(i)]; };
   for (int32_t begin = 0, end; begin < run.count; begin = end) {
     const int32_t step = begin + 1 < run.count ? tile(begin + 1) - tile(begin) : 1;
     for (end = begin + 1; end < run.count && tile(end) - tile(end - 1) == step;) ++end;
     const size_t first = runs.size();
     append_visits(runs, run, begin, end);
-    for (Run& part : std::span(runs).subspan(first)) {
+    for (Run& part : std::span(runs.unpacked()).subspan(first)) {
       part.first = local[part.first];
       part.step = step;
     }
@@ -41,16 +41,15 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
   tiles->column_begin = tiles->row_begin = {};  // of visits the order knows all
   tiles->columns = tiles->rows = {};
   local->tiles = std::move(tiles);
-  std::vector<Run> runs;
   for (Chain chain : order.chains) {
-    const auto begin = static_cast<int32_t>(runs.size());
+    const auto begin = static_cast<int32_t>(local->runs.size());
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
       Run run = order.runs[r];
       run.q_head -= first_head;
-      append_local(runs, run, backward ? q.of : kv.of);
+      append_local(local->runs, run, backward ? q.of : kv.of);
     }
     chain.run_begin = begin;
-    chain.run_end = static_cast<int32_t>(runs.size());
+    chain.run_end = static_cast<int32_t>(local->runs.size());
     chain.tile = (backward ? kv.of : q.of)[chain.tile];
     if (backward) {
       chain.continues = carries[local->chains.size()].in >= 0;
@@ -61,7 +60,6 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
     }
     local->chains.push_back(chain);
   }
-  local->runs = Runs(runs);
   if (!backward) return local;
   local->row_addends.assign(q.rows.size(), 0);
   for (size_t t = 0; t < q.of.size(); ++t)
@@ -119,46 +117,83 @@ int32_t local_q_tiles(const Plan& whole, const HeldRows& q_rows, int64_t batch) 
 }
 
 LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory& memory,
-                       int64_t q_heads)
-    : carries(piece.carries) {
+                       int64_t q_heads) {
   const Problem& problem = whole.problem;
-  const int64_t batch = piece.head / problem.kv_heads, kv_head = piece.head % problem.kv_heads;
+  const int32_t first = piece.heads.front().head, last = piece.heads.back().head;
+  const int64_t kv_head = first % problem.kv_heads, count = last - first + 1;
   const int64_t group_begin = kv_head * problem.group();
   q_head = std::max(group_begin, memory.first_q_head);
-  const int64_t end = std::min(group_begin + problem.group(), memory.first_q_head + q_heads);
+  const int64_t end =
+      std::min(group_begin + count * problem.group(), memory.first_q_head + q_heads);
   q_head_at = q_head - memory.first_q_head;
   kv_head_at = kv_head - memory.first_kv_head;
-  first_sequence = DropoutOrigins(whole).first_sequence[piece.head];
-
-  const TileMap& tiles = *piece.order->tiles;
-  cut_by_blocks = tiles.cut_by_blocks();
-  LocalTiles q(tiles.q_edges, batch, memory.q_rows);
-  const LocalTiles kv(tiles.kv_edges, batch, memory.kv_rows);
-  q.number(local_q_tiles(whole, memory.q_rows, batch),
-           local_q_tiles(whole, memory.q_rows, problem.batch));
-  q_rows = q.rows;
-  kv_rows = kv.rows;
-  auto order = local_order(*piece.order, q, kv, carries, static_cast<int32_t>(q_head - group_begin),
-                           static_cast<int32_t>(end - q_head));
-  if (whole.pass == Pass::backward) {
-    first_addends = addends_before(*order);
-    hide_unvisited(*order, q_rows);
-  }
 
   plan.pass = whole.pass;
   plan.problem = problem;
-  plan.problem.batch = plan.problem.kv_heads = 1;
+  plan.problem.batch = 1;
+  plan.problem.kv_heads = count;
   plan.problem.q_heads = end - q_head;
   plan.problem.q_len = memory.q_rows.size();
   plan.problem.kv_len = memory.kv_rows.size();
   plan.arithmetic = whole.arithmetic;
-  plan.order_of_head = {0};
   plan.placement.name = "queue";
   plan.placement.workers = std::max(whole.placement.workers, 1);
+  const DropoutOrigins origins(whole);
+  auto own = piece.heads.begin();
+  for (int32_t head = first; head <= last; ++head) {
+    plan.order_of_head.push_back(head - first);
+    first_sequence.push_back(origins.first_sequence[head]);
+    if (head == own->head) {
+      add_head(whole, *own++, memory);
+    } else {
+      add_idle_head();
+    }
+  }
+}
+
+/// Heads wait for nothing of each other, so those that have to be under way at once are of one.
+void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory) {
+  const Problem& problem = whole.problem;
+  const int64_t batch = own.head / problem.kv_heads, kv_head = own.head % problem.kv_heads;
+  const TileMap& tiles = *own.order->tiles;
+  cut_by_blocks |= tiles.cut_by_blocks();
+  LocalTiles q(tiles.q_edges, batch, memory.q_rows);
+  const LocalTiles kv(tiles.kv_edges, batch, memory.kv_rows);
+  q.number(local_q_tiles(whole, memory.q_rows, batch),
+           local_q_tiles(whole, memory.q_rows, problem.batch));
+  const auto group = static_cast<int32_t>(plan.problem.group());
+  const int64_t skipped = std::max<int64_t>(0, q_head - kv_head * problem.group());
+  auto order = local_order(*own.order, q, kv, own.carries, static_cast<int32_t>(skipped), group);
+  LocalHead& head = heads.emplace_back(q.rows, kv.rows, own.carries);
+  if (whole.pass == Pass::backward) {
+    const std::vector<int32_t> before = addends_before(*order);
+    first_addends.insert(first_addends.end(), before.begin(), before.end());
+    hide_unvisited(*order, head.q_rows);
+  }
   for (size_t t = 0; t < order->tasks.size(); ++t)
-    plan.placement.tasks.push_back({0, static_cast<int32_t>(t)});
-  plan.residency = residency_of(*order);
-  plan.orders = {std::move(order)};
+    plan.placement.tasks.push_back(
+        {static_cast<int32_t>(plan.orders.size()), static_cast<int32_t>(t)});
+  plan.residency = std::max(plan.residency, residency_of(*order));
+  plan.orders.push_back(std::move(order));
+}
+
+/// With the tiles of the head before, none of which is held.
+void LocalPiece::add_idle_head() {
+  auto order = std::make_shared<HeadOrder>();
+  const HeadOrder& before = *plan.orders.back();
+  order->pass = before.pass;
+  order->name = before.name;
+  order->tiles = before.tiles;
+  order->group = before.group;
+  order->row_addends.resize(before.row_addends.size());
+  LocalHead& head = heads.emplace_back(heads.back());
+  std::ranges::fill(head.q_rows, -1);
+  std::ranges::fill(head.kv_rows, -1);
+  head.carries.clear();
+  if (plan.pass == Pass::backward)
+    first_addends.resize(first_addends.size() +
+                         head.q_rows.size() * static_cast<size_t>(order->group));
+  plan.orders.push_back(std::move(order));
 }
 
 TensorView LocalPiece::q_side(TensorView tensor) const {
@@ -169,7 +204,7 @@ TensorView LocalPiece::q_side(TensorView tensor) const {
 
 TensorView LocalPiece::kv_side(TensorView tensor) const {
   tensor.data = row_address(tensor, 0, 0, kv_head_at);
-  tensor.shape[2] = 1;
+  tensor.shape[2] = plan.problem.kv_heads;
   return tensor;
 }
 

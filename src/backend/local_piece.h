@@ -20,29 +20,39 @@ struct LocalTiles {
   void number(int32_t first, int32_t count);
 };
 
-/// The piece alone: one KV head with the query heads of its group that the memory has. The
-/// problem's lengths are the rows of the memory; tile edges, slices and addends stay what they
+/// One head of a LocalPiece.
+struct LocalHead {
+  // As LocalTiles has them; in the backward -1 of query tiles without a visit, too.
+  std::vector<int64_t> q_rows, kv_rows;
+  std::vector<Carry> carries;  // as the piece has them
+};
+
+/// The piece alone: the KV heads from its first to its last, those between that are not of it with
+/// nothing to do, with the query heads of their groups that the memory has. Each head has an order.
+/// The problem's lengths are the rows of the memory; tile edges, slices and addends stay what they
 /// were, so that masks and dropout need no translation. Query tiles are numbered through the batch,
 /// alike in all pieces of a head. In the backward a chain with a carried sum `continues`, none is
 /// the last of its tile, and rows take turns whatever the level.
 struct LocalPiece {
   Plan plan;
-  // As LocalTiles has them; in the backward -1 of query tiles without a visit, too.
-  std::vector<int64_t> q_rows, kv_rows;
-  std::vector<Carry> carries;             // as the piece has them
+  std::vector<LocalHead> heads;           // of the plan
   std::vector<int32_t> first_addends;     // backward: that a row begins with, [q_heads][q_tiles]
-  int64_t first_sequence = 0;             // of the batch entry (DropoutOrigins)
+  std::vector<int64_t> first_sequence;    // of each head (DropoutOrigins)
   int64_t q_head = 0;                     // of the problem, the first
   int64_t q_head_at = 0, kv_head_at = 0;  // in memory, the first
-  bool cut_by_blocks = false;             // TileMap::cut_by_blocks(), as of the whole
+  bool cut_by_blocks = false;             // TileMap::cut_by_blocks() of some head
 
-  /// `q_heads`: query heads of the memory.
+  /// `q_heads`: query heads of the memory. Of a piece of several heads it has all of each group.
   LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory& memory, int64_t q_heads);
 
   /// The heads of the piece in tensors of the memory.
   TensorView q_side(TensorView tensor) const;
   TensorView kv_side(TensorView tensor) const;
   RowView q_side(RowView rows) const;
+
+ private:
+  void add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory);
+  void add_idle_head();
 };
 
 /// Query tiles of a memory in the batch entries before `batch`: of each as many as that head of it

@@ -11,6 +11,7 @@
 #include "dist/duration.h"
 #include "dist/free_order.h"
 #include "dist/homes.h"
+#include "dist/join.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
 #include "dist/supply.h"
@@ -56,6 +57,7 @@ class Builder {
     grid_ = dist::make_grid(whole.problem, plan_.options);
     plan_.ranks.resize(static_cast<size_t>(options.world));
     blocks_.resize(plan_.ranks.size());
+    parts_.resize(plan_.ranks.size());
   }
 
   DistPlan build() {
@@ -63,11 +65,13 @@ class Builder {
     deal_heads();
     lay_out();
     bring_in();
-    Supply supply(plan_, grid_, steps_,
-                  [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; });
+    Supply supply(
+        plan_, grid_, steps_,
+        [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; },
+        backward() ? Supply::kAll : heads_at_once());
     if (backward()) {
       // All at once: where sums wait for each other, K and V that come in between hold them up.
-      for (const int32_t head : supply.sequence()) supply.bring(head);
+      supply.next();
       run_backward();
     } else {
       run_forward(supply);
@@ -243,16 +247,54 @@ class Builder {
     }
   }
 
+  /// Heads of the forward that a rank holds together: the fewest that fill a launch.
+  int32_t heads_at_once() const {
+    int64_t chains = 0, shares = 0;
+    for (int32_t head = 0; head < heads(); ++head) {
+      for (const Share& share : deal_of(head).shares) chains += dist::chains_of(*share.part);
+      shares += std::ssize(deal_of(head).shares);
+    }
+    return std::min(dist::heads_of_launch(chains / std::max<int64_t>(shares, 1)), most_joined());
+  }
+  int32_t most_joined() const {
+    const int32_t most = plan_.options.joined_heads;
+    return most > 0 ? most : static_cast<int32_t>(problem().kv_heads);
+  }
+
   void run_forward(Supply& supply) {
-    for (const int32_t head : supply.sequence()) {
-      supply.bring(head);
-      for (const Share& share : deal_of(head).shares) launch(head, share);
-      for (int32_t r = 0; r < world(); ++r) supply.release(r, head);
+    while (supply.next()) {
+      for (int32_t r = 0; r < world(); ++r)
+        for (const int32_t head : supply.heads_of(r)) {
+          const std::vector<Share>& shares = deal_of(head).shares;  // all of stage 0
+          const auto own = std::ranges::lower_bound(shares, r, {}, &Share::rank);
+          if (own != shares.end() && own->rank == r) plan_launch(head, *own);
+        }
+      launch();
     }
   }
 
-  void launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
-    steps_.add(share.rank, Compute{head, share.part, std::move(carries)});
+  void plan_launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
+    parts_[static_cast<size_t>(share.rank)].push_back({head, share.part, std::move(carries)});
+  }
+
+  /// What was planned since the last launches, none of which waits for another.
+  void launch() {
+    for (int32_t r = 0; r < world(); ++r)
+      for (Compute& compute : dist::join(std::exchange(parts_[static_cast<size_t>(r)], {}), rank(r),
+                                         problem(), most_joined()))
+        steps_.add(r, std::move(compute));
+  }
+
+  /// Heads that run beside those before them: no sum of theirs travels, so only full launches
+  /// count.
+  int32_t heads_beside(const Deal& deal) const {
+    if (deal.shares.empty()) return 1;
+    int64_t chains = 0;
+    for (const Share& share : deal.shares) {
+      if (!share.handings.empty()) return 1;
+      chains += dist::chains_of(*share.part);
+    }
+    return std::min(dist::heads_of_launch(chains / std::ssize(deal.shares)), most_joined());
   }
 
   /// Heads follow each other, as many stages behind as chains start in: while sums of one are on
@@ -263,13 +305,15 @@ class Builder {
       size_t share = 0, end = 0;  // what comes next
     };
     std::vector<Progress> at;
-    int32_t begin = 0, last = 0, started = 0;
+    int32_t begin = 0, last = 0, started = 0, beside = 0;
     for (int32_t head = 0; head < heads(); ++head) {
       const Deal& deal = deal_of(head);
       at_.emplace_back(deal.convoys.size(), -1);
       at.push_back({begin});
       last = std::max(last, begin + (deal.shares.empty() ? 0 : deal.shares.back().stage));
+      if (++beside < heads_beside(deal)) continue;
       begin += deal.starts;
+      beside = 0;
     }
     for (int32_t time = 0; time <= last; ++time) {
       while (started < heads() && at[static_cast<size_t>(started)].begin <= time) ++started;
@@ -281,6 +325,7 @@ class Builder {
              ++now.share)
           carry_on(head, shares[now.share]);
       }
+      launch();
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
         const size_t now = at[static_cast<size_t>(head)].share;
@@ -321,7 +366,7 @@ class Builder {
       if (in < 0) at = blocks(share.rank).take(convoy(head, number).count);
       carries.push_back({in, at});
     }
-    launch(head, share, std::move(carries));
+    plan_launch(head, share, std::move(carries));
   }
 
   /// Sends sums to where their chains go on, or end.
@@ -401,8 +446,9 @@ class Builder {
   std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
   std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
   std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
-  std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
-  std::vector<Blocks> blocks_;            // by rank
+  std::vector<std::vector<int32_t>> at_;      // first block, by head and convoy
+  std::vector<Blocks> blocks_;                // by rank
+  std::vector<std::vector<HeadPart>> parts_;  // by rank: not launched yet
 };
 
 }  // namespace

@@ -179,13 +179,15 @@ void RankExecutor::hold(const Hold& hold) {
   }
 }
 
-TensorView RankExecutor::held(Operand operand, int32_t head) const {
+TensorView RankExecutor::held(Operand operand, int32_t head, int32_t last) const {
   const int64_t batch = head / plan_.whole.problem.kv_heads;
   TensorView view = work_[operand];
   view.data =
       static_cast<std::byte*>(view.data) +
       view.offset(0, slot_of_[static_cast<size_t>(head)] * slot_rows_, 0) * size_of(view.dtype);
   view.shape[1] = kv_rows_[static_cast<size_t>(batch)].size();
+  view.shape[2] = last - head + 1;
+  view.stride[2] = slot_rows_ * view.stride[1];
   return view;
 }
 
@@ -213,15 +215,16 @@ void RankExecutor::launch(size_t step,
 }
 
 void RankExecutor::compute(const Compute& step) {
-  const PieceMemory memory = this->memory(step.head);
+  const int32_t first = step.heads.front().head, last = step.heads.back().head;
+  const PieceMemory memory = this->memory(first);
   const auto make = [&] {
     return backend_.ready_piece(plan_.whole, step.piece(), memory,
                                 own().q_heads.end - own().q_heads.begin, run_);
   };
   launch(step_, make, launches_, [&](const ReadyLaunch& piece) {
     BackwardTensors tensors = backward_tensors();
-    tensors.k = held(Operand::k, step.head);
-    tensors.v = held(Operand::v, step.head);
+    tensors.k = held(Operand::k, first, last);
+    tensors.v = held(Operand::v, first, last);
     if (plan_.whole.pass == Pass::backward)
       return backend_.backward_piece(piece, tensors, memory, run_);
     backend_.forward_piece(piece, {tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse}, memory,

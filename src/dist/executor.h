@@ -100,9 +100,11 @@ class RankExecutor {
               std::vector<std::unique_ptr<Watch>>& watches,
               const std::function<void(const ReadyLaunch&)>& work);
   void hold(const Hold& hold);
-  /// Memory of a piece, with K and V of its head.
+  /// Memory of a piece, with K and V from this head on.
   PieceMemory memory(int32_t head) const;
-  TensorView held(Operand operand, int32_t head) const;
+  /// K or V of a head, or of those from `head` to `last`.
+  TensorView held(Operand operand, int32_t head) const { return held(operand, head, head); }
+  TensorView held(Operand operand, int32_t head, int32_t last) const;
   BackwardTensors backward_tensors() const;
   ByteRows rows_of(Space space, const Box& box) const;
   /// The rows of the boxes, then the sums.

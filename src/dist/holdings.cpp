@@ -42,8 +42,12 @@ Interval Holdings::heads_in(Space space, Operand operand) const {
 /// Of K and V, which the work space holds one head at a time.
 bool Holdings::has_slot(const Box& box) const {
   const int64_t head = box.range.batch * problem_.kv_heads + box.heads.begin;
-  return box.heads.end == box.heads.begin + 1 &&
-         std::ranges::find(slots_, static_cast<int32_t>(head)) != slots_.end();
+  return box.heads.end == box.heads.begin + 1 && slot_of(static_cast<int32_t>(head)) >= 0;
+}
+
+int32_t Holdings::slot_of(int32_t head) const {
+  const auto slot = std::ranges::find(slots_, head);
+  return slot == slots_.end() ? -1 : static_cast<int32_t>(slot - slots_.begin());
 }
 
 /// What f(present, pieces, head) returns for the heads of a box, until it is something.

@@ -18,6 +18,8 @@ class Holdings {
   const char* write(Space space, const Box& box);
   /// Whether the slot can be that of the head, whose K and V are not there then.
   bool hold(const Hold& hold);
+  /// The slot of a head; -1: none.
+  int32_t slot_of(int32_t head) const;
 
   Interval heads_in(Space space, Operand operand) const;
 

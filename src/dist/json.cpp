@@ -100,10 +100,12 @@ class Writer {
             {"boxes", to_arrays(copy.boxes)}};
   }
   Json step_json(const Compute& compute) {
-    return {{"step", "compute"},
-            {"head", compute.head},
-            {"part", number_of(*compute.part)},
-            {"carries", to_arrays(compute.carries)}};
+    Json heads = Json::array();
+    for (const HeadPart& own : compute.heads)
+      heads.push_back({{"head", own.head},
+                       {"part", number_of(*own.part)},
+                       {"carries", to_arrays(own.carries)}});
+    return {{"step", "compute"}, {"heads", std::move(heads)}};
   }
   Json step_json(const Add& add) {
     return {{"step", "add"},
@@ -296,7 +298,8 @@ class Reader {
         return Copy{space(node.member("from")), space(node.member("to")),
                     boxes(node.member("boxes"))};
       case 4:
-        return read_compute(node);
+        return Compute{
+            node.member("heads").items([this](const JsonNode& own) { return read_part_of(own); })};
       default:
         break;
     }
@@ -305,7 +308,7 @@ class Reader {
                 node.member("blocks").items([](const JsonNode& item) { return item.int32(); })}};
   }
 
-  Compute read_compute(const JsonNode& node) const {
+  HeadPart read_part_of(const JsonNode& node) const {
     const JsonNode carries = node.member("carries");
     const auto part = within<size_t>(node.member("part"), 0, std::ssize(parts_) - 1);
     if (plan_.whole.pass == Pass::forward && carries.size() > 0)

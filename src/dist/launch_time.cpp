@@ -6,6 +6,8 @@
 #include <map>
 #include <queue>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "dist/passes.h"
 #include "schedule/simulate.h"
@@ -39,22 +41,34 @@ class Launches {
  public:
   Launches(const Plan& whole, const Machine& machine) : machine_(machine), costs_(whole, machine) {}
 
-  /// Heads with equal orders share their parts.
-  double cycles(const OrderPart& part) {
-    const auto [at, fresh] = known_.try_emplace(&part);
-    if (fresh) at->second = count(part);
+  /// Of the chains of all heads, dealt to the workers at once. Heads with equal orders share their
+  /// parts.
+  double cycles(const Compute& compute) {
+    std::vector<const OrderPart*> parts;
+    for (const HeadPart& own : compute.heads) parts.push_back(own.part.get());
+    const auto [at, fresh] = known_.try_emplace(std::move(parts));
+    if (fresh) at->second = count(at->first);
     return at->second;
   }
 
  private:
-  double count(const OrderPart& part) {
+  double count(const std::vector<const OrderPart*>& parts) {
+    Workers workers(machine_.workers);
+    for (const OrderPart* part : parts)
+      for (const double cycles : chains_of(*part)) workers.take(cycles);
+    return machine_.launch + workers.end();
+  }
+
+  /// Cycles of each chain of a part.
+  const std::vector<double>& chains_of(const OrderPart& part) {
+    const auto [at, fresh] = parts_.try_emplace(&part);
+    if (!fresh) return at->second;
     auto& chains = chains_[part.whole.get()];
     if (chains.empty()) chains = dist::whole_chains(*part.whole);
-    Workers workers(machine_.workers);
     for (const Stretch& stretch : part.stretches)
       for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c)
-        workers.take(cycles(*part.whole, chains[c], stretch));
-    return machine_.launch + workers.end();
+        at->second.push_back(cycles(*part.whole, chains[c], stretch));
+    return at->second;
   }
 
   double cycles(const HeadOrder& order, const dist::WholeChain& chain, const Stretch& stretch) {
@@ -73,7 +87,8 @@ class Launches {
 
   const Machine& machine_;
   Costs costs_;
-  std::unordered_map<const OrderPart*, double> known_;
+  std::map<std::vector<const OrderPart*>, double> known_;
+  std::unordered_map<const OrderPart*, std::vector<double>> parts_;
   std::map<const HeadOrder*, std::vector<dist::WholeChain>> chains_;
 };
 
@@ -85,7 +100,7 @@ LaunchTimes launch_times(const DistPlan& plan, const Machine& machine) {
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (const Step& step : plan.ranks[r].steps)
       if (const auto* compute = std::get_if<Compute>(&step))
-        times[r].push_back(seconds(machine, launches.cycles(*compute->part)));
+        times[r].push_back(seconds(machine, launches.cycles(*compute)));
   return times;
 }
 

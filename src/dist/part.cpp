@@ -55,11 +55,14 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
 }
 
 Piece Compute::piece() const {
-  Piece piece{head, part->make(), {}};
-  for (size_t s = 0; s < carries.size(); ++s) {
-    const Carry& first = carries[s];
-    for (int32_t i = 0; i < part->stretches[s].count; ++i)
-      piece.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
+  Piece piece;
+  for (const HeadPart& own : heads) {
+    HeadPiece& made = piece.heads.emplace_back(own.head, own.part->make());
+    for (size_t s = 0; s < own.carries.size(); ++s) {
+      const Carry& first = own.carries[s];
+      for (int32_t i = 0; i < own.part->stretches[s].count; ++i)
+        made.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
+    }
   }
   return piece;
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -125,7 +127,7 @@ class Player {
   bool make(int32_t r, Rank& rank, const Compute& step) {
     const auto& times = launches_[r];
     if (rank.launch == times.size()) fail_launches(r);
-    compute(Kind::compute, r, rank, step.head, times[rank.launch++]);
+    compute(Kind::compute, r, rank, step.heads, times[rank.launch++]);
     return true;
   }
 
@@ -135,16 +137,20 @@ class Player {
     const double rounded =
         sum * static_cast<double>(size_of(plan_.whole.problem.dtype)) / sizeof(float);
     const auto blocks = static_cast<double>(add.sums.blocks.size());
-    compute(Kind::reduce, r, rank, add.sums.head, moved(blocks * sum + rounded));
+    compute(Kind::reduce, r, rank, std::array{HeadPart{add.sums.head, nullptr}},
+            moved(blocks * sum + rounded));
     return true;
   }
 
-  void compute(Kind kind, int32_t r, Rank& rank, int32_t head, double takes) {
-    if (overlapped_) wait(r, rank, std::max(rank.inputs[at(head)], result(rank, head)));
-    record(kind, 2 * r, head, rank.clock, rank.clock + takes);
+  void compute(Kind kind, int32_t r, Rank& rank, std::span<const HeadPart> heads, double takes) {
+    double ready = 0;
+    for (const HeadPart& own : heads)
+      raise(ready, std::max(rank.inputs[at(own.head)], result(rank, own.head)));
+    if (overlapped_) wait(r, rank, ready);
+    record(kind, 2 * r, heads.size() == 1 ? heads[0].head : -1, rank.clock, rank.clock + takes);
     rank.clock += takes;
     rank.time.compute += takes;
-    raise(result(rank, head), rank.clock);
+    for (const HeadPart& own : heads) raise(result(rank, own.head), rank.clock);
   }
 
   void wait(int32_t r, Rank& rank, double until) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -15,15 +14,16 @@ constexpr std::array kKv{Operand::k, Operand::v};
 
 }  // namespace
 
-Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen)
+Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, int32_t together)
     : plan_(plan),
       grid_(grid),
       steps_(steps),
       seen_by_(std::move(seen)),
       hops_(hops(grid)),
-      slots_(plan.ranks.size()) {
+      together_(together) {
   lay_out();
-  find_sequence();
+  for (const RankPlan& own : plan_.ranks)
+    rounds_ = std::max(rounds_, static_cast<int32_t>(own.kv_heads.end - own.kv_heads.begin));
 }
 
 void Supply::lay_out() {
@@ -55,43 +55,52 @@ int32_t Supply::head_at(int32_t r, int32_t round) const {
   return static_cast<int32_t>(round / rounds_ * plan_.whole.problem.kv_heads + head);
 }
 
-void Supply::find_sequence() {
-  for (const RankPlan& own : plan_.ranks)
-    rounds_ = std::max(rounds_, static_cast<int32_t>(own.kv_heads.end - own.kv_heads.begin));
-  const auto all = static_cast<int32_t>(plan_.whole.problem.batch) * rounds_;
-  round_of_.resize(heads());
-  for (int32_t round = 0; round < all; ++round)
-    for (int32_t i = 0; i < grid_.inner; ++i)
-      if (const int32_t head = head_at(i, round); head >= 0) round_of_[head] = round;
-  sequence_.resize(round_of_.size());
-  std::iota(sequence_.begin(), sequence_.end(), 0);
-  std::ranges::stable_sort(sequence_, {}, [this](int32_t head) { return round_of_[head]; });
+Interval Supply::rounds_of(int32_t turn) const {
+  const int64_t all = plan_.whole.problem.batch * rounds_;
+  if (together_ == kAll) return {turn == 0 ? 0 : all, all};
+  const int64_t turns = (rounds_ + together_ - 1) / together_;  // of a batch entry
+  const int64_t begin = turn / turns * rounds_ + turn % turns * together_;
+  return {std::min(begin, all), std::min({begin + together_, (turn / turns + 1) * rounds_, all})};
 }
 
-void Supply::bring(int32_t head) {
-  const auto all = static_cast<int32_t>(plan_.whole.problem.batch) * rounds_;
-  while (next_ < all && next_ <= round_of_[head] + 1) bring_round(next_++);
+bool Supply::next() {
+  ++turn_;
+  for (; brought_ <= turn_ + 1; ++brought_) bring(brought_);
+  const Interval rounds = rounds_of(turn_);
+  return rounds.begin < rounds.end;
+}
+
+std::vector<int32_t> Supply::heads_of(int32_t r) const {
+  std::vector<int32_t> heads;
+  const Interval rounds = rounds_of(turn_);
+  for (int64_t round = rounds.begin; round < rounds.end; ++round)
+    if (const int32_t head = head_at(r, static_cast<int32_t>(round)); head >= 0)
+      heads.push_back(head);
+  return heads;
+}
+
+void Supply::bring(int32_t turn) {
+  const Interval rounds = rounds_of(turn);
+  std::vector<int32_t> slot;  // by rank: those of the turn before are in use
+  for (const RankPlan& own : plan_.ranks)
+    slot.push_back(static_cast<int32_t>(
+        turn % 2 * std::min<int64_t>(together_, own.kv_heads.end - own.kv_heads.begin)));
+  for (int64_t at = rounds.begin; at < rounds.end; ++at) {
+    const auto round = static_cast<int32_t>(at);
+    for (int32_t r = 0; r < world(); ++r)
+      if (const int32_t head = head_at(r, round); head >= 0) hold(r, head, slot[r]++);
+    bring_round(round);
+  }
 }
 
 void Supply::bring_round(int32_t round) {
-  for (int32_t r = 0; r < world(); ++r)
-    if (const int32_t head = head_at(r, round); head >= 0) hold(r, head);
   inside_groups(round);
   from_group_to_group(round);
 }
 
-void Supply::hold(int32_t r, int32_t head) {
-  std::vector<int32_t>& slots = slots_[r];
-  auto slot = std::ranges::find(slots, -1);
-  if (slot == slots.end()) slot = slots.insert(slot, -1);
-  *slot = head;
-  rank(r).kv_slots = static_cast<int32_t>(slots.size());
-  steps_.add(r, Hold{head, static_cast<int32_t>(slot - slots.begin())});
-}
-
-void Supply::release(int32_t rank, int32_t head) {
-  std::vector<int32_t>& slots = slots_[rank];
-  std::ranges::replace(slots, head, -1);
+void Supply::hold(int32_t r, int32_t head, int32_t slot) {
+  rank(r).kv_slots = std::max(rank(r).kv_slots, slot + 1);
+  steps_.add(r, Hold{head, slot});
 }
 
 Interval Supply::kv_head(int32_t head) const {

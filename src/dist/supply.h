@@ -16,15 +16,16 @@ class Supply {
   /// By rank, the rows of K and V that its visits of a head read.
   using Seen = std::function<const std::vector<HeldRows>&(int32_t head)>;
 
-  /// Ranks of `plan` have their homes and heads, and get their `kv`.
-  Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen);
+  static constexpr int32_t kAll = INT32_MAX;  // heads, of all batch entries
+  /// Ranks of `plan` have their homes and heads, and get their `kv`. In a turn they take up
+  /// `together` heads of a batch entry, whose slots lie behind each other.
+  Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, int32_t together);
 
-  /// All heads, as they come: those that ranks take up at the same time behind each other.
-  const std::vector<int32_t>& sequence() const { return sequence_; }
-  /// Brings a head to all ranks that have it, and what these take up next, unless they are there.
-  void bring(int32_t head);
-  /// A rank needs a head no longer.
-  void release(int32_t rank, int32_t head);
+  /// The next turn, that before being over: brings its heads to all ranks that have them, and those
+  /// of the turn after it. False: there is none.
+  bool next();
+  /// Heads of this turn that a rank has, ascending.
+  std::vector<int32_t> heads_of(int32_t r) const;
 
  private:
   int32_t heads() const { return static_cast<int32_t>(plan_.whole.order_of_head.size()); }
@@ -32,11 +33,13 @@ class Supply {
   RankPlan& rank(int32_t r) { return plan_.ranks[r]; }
   const RankPlan& rank(int32_t r) const { return plan_.ranks[r]; }
   void lay_out();
-  void find_sequence();
   /// The head that a rank takes up in a round; -1: none.
   int32_t head_at(int32_t r, int32_t round) const;
+  /// Rounds of a turn.
+  Interval rounds_of(int32_t turn) const;
+  void bring(int32_t turn);
   void bring_round(int32_t round);
-  void hold(int32_t r, int32_t head);
+  void hold(int32_t r, int32_t head, int32_t slot);
   void inside_groups(int32_t round);
   void from_group_to_group(int32_t round);
   Interval kv_head(int32_t head) const;
@@ -47,11 +50,9 @@ class Supply {
   Seen seen_by_;
   std::vector<Hop> hops_;
   std::vector<HeldRows> group_kv_;  // by outer index
-  int32_t rounds_ = 0;              // of a batch entry
-  std::vector<int32_t> round_of_;   // by head: when the last rank has it
-  std::vector<int32_t> sequence_;
-  int32_t next_ = 0;                         // round
-  std::vector<std::vector<int32_t>> slots_;  // by rank, the head in each; -1: free
+  int32_t together_;
+  int32_t rounds_ = 0;               // of a batch entry: in each a rank takes up at most one head
+  int32_t turn_ = -1, brought_ = 0;  // this one; those that have come
   const std::vector<HeldRows>* seen_of_ = nullptr;
   std::vector<HeldRows> seen_;  // by hop of Route::needed: what heads seen so need
 };

@@ -268,24 +268,63 @@ class Proof {
   }
 
   bool make(const Compute& compute) {
-    require(0 <= compute.head && compute.head < std::ssize(heads_) &&
-                compute.part->whole.get() == &whole_.order(compute.head),
-            "computes with another order than that of head {}", compute.head);
-    const PartFacts& facts = facts_of(compute);
-    if (backward()) {
-      check_chains(compute, facts);
-    } else {
-      for (const PartFacts::ChainPart& chain : facts.chains) check_forward(compute.head, chain);
+    check_heads(compute);
+    for (const HeadPart& own : compute.heads) {
+      const PartFacts& facts = facts_of(own);
+      if (backward()) {
+        check_chains(own, facts);
+      } else {
+        for (const PartFacts::ChainPart& chain : facts.chains) check_forward(own.head, chain);
+      }
+      check_rows(own.head, facts);
+      read_kv(own.head, facts);
     }
-    check_rows(compute.head, facts);
-    read_kv(compute.head, facts);
     return true;
   }
 
+  /// A launch runs its heads beside each other, and finds them by one stride.
+  void check_heads(const Compute& compute) {
+    const std::vector<HeadPart>& heads = compute.heads;
+    require(!heads.empty(), "computes nothing");
+    for (const HeadPart& own : heads)
+      require(0 <= own.head && own.head < std::ssize(heads_) &&
+                  own.part->whole.get() == &whole_.order(own.head),
+              "computes with another order than that of head {}", own.head);
+    const int64_t kv_heads = whole_.problem.kv_heads;
+    const int32_t first = heads.front().head, slot = memory().slot_of(first);
+    for (size_t i = 1; i < heads.size(); ++i) {
+      const int32_t head = heads[i].head;
+      require(head > heads[i - 1].head && head / kv_heads == first / kv_heads,
+              "launches head {} with head {}, which is not before it in its batch entry", head,
+              heads[i - 1].head);
+      require(memory().slot_of(head) - slot == head - first,
+              "launches head {} with head {}, but their K and V are not as far apart", head, first);
+    }
+    if (heads.size() > 1) {
+      const Interval own = rank(r_).q_heads;
+      require(
+          own.begin <= group_heads(first).begin && group_heads(heads.back().head).end <= own.end,
+          "launches head {} with others, but has not all of their groups", first);
+    }
+    check_blocks(heads);
+  }
+
+  /// Chains of a launch run beside each other, so none ends in a block that another begins with.
+  void check_blocks(const std::vector<HeadPart>& heads) {
+    for (const HeadPart& own : heads) {
+      facts_of(own);  // its order has these chains
+      for (size_t s = 0; s < std::min(own.carries.size(), own.part->stretches.size()); ++s) {
+        const Carry& carry = own.carries[s];
+        for (int32_t i = 0; carry.in != carry.out && i < own.part->stretches[s].count; ++i)
+          require(block(carry.out + i).head < 0, "puts a second sum into block {}", carry.out + i);
+      }
+    }
+  }
+
   /// Heads share parts, of which each is looked at once.
-  const PartFacts& facts_of(const Compute& compute) {
-    const auto [at, fresh] = facts_.try_emplace(compute.part.get());
-    if (fresh) at->second = dist::facts_of(*compute.part, *heads_[compute.head].chains);
+  const PartFacts& facts_of(const HeadPart& own) {
+    const auto [at, fresh] = facts_.try_emplace(own.part.get());
+    if (fresh) at->second = dist::facts_of(*own.part, *heads_[own.head].chains);
     return at->second;
   }
 
@@ -306,28 +345,28 @@ class Proof {
 
   /// Chains of the backward go on where they were. Then nothing waits in a circle, for their visits
   /// are part of a plan without one.
-  void check_chains(const Compute& compute, const PartFacts& facts) {
-    HeadState& head = heads_[compute.head];
-    const std::vector<Stretch>& stretches = compute.part->stretches;
-    require(compute.carries.size() == stretches.size(), "has not one carry for each stretch");
+  void check_chains(const HeadPart& own, const PartFacts& facts) {
+    HeadState& head = heads_[own.head];
+    const std::vector<Stretch>& stretches = own.part->stretches;
+    require(own.carries.size() == stretches.size(), "has not one carry for each stretch");
     auto part = facts.chains.begin();
     for (size_t s = 0; s < stretches.size(); ++s) {
-      const Carry& carry = compute.carries[s];
+      const Carry& carry = own.carries[s];
       for (int32_t i = 0; i < stretches[s].count; ++i, ++part) {
         const WholeChain& chain = (*head.chains)[part->chain];
-        SumState state{compute.head, part->chain, start_of(chain)};
+        SumState state{own.head, part->chain, start_of(chain)};
         if (carry.in < 0) {
           require(!head.started[part->chain], "starts chain {} of KV tile {} of head {} twice",
-                  chain.addend, chain.tile, compute.head);
+                  chain.addend, chain.tile, own.head);
           head.started[part->chain] = true;
         } else {
           state = take(carry.in + i);
         }
-        require(state.head == compute.head && state.chain == part->chain,
+        require(state.head == own.head && state.chain == part->chain,
                 "KV tile {} goes on from another's sum", chain.tile);
         require(state.at == part->begin,
                 "chain {} of KV tile {} of head {} does not go on where it was", chain.addend,
-                chain.tile, compute.head);
+                chain.tile, own.head);
         state.at = part->end;
         put(carry.out + i, state);
       }

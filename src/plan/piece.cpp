@@ -72,12 +72,14 @@ Plan plan_of(const Plan& whole, const Piece& piece) {
     plan.orders.push_back(std::move(idle));
   }
   plan.order_of_head = whole.order_of_head;
-  plan.order_of_head[piece.head] = static_cast<int32_t>(plan.orders.size());
-  plan.orders.push_back(piece.order);
   plan.placement.name = "queue";
   plan.placement.workers = std::max(whole.placement.workers, 1);
-  for (size_t t = 0; t < piece.order->tasks.size(); ++t)
-    plan.placement.tasks.push_back({piece.head, static_cast<int32_t>(t)});
+  for (const HeadPiece& own : piece.heads) {
+    plan.order_of_head[own.head] = static_cast<int32_t>(plan.orders.size());
+    plan.orders.push_back(own.order);
+    for (size_t t = 0; t < own.order->tasks.size(); ++t)
+      plan.placement.tasks.push_back({own.head, static_cast<int32_t>(t)});
+  }
   plan.residency = 1;
   return plan;
 }

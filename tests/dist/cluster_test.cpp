@@ -104,8 +104,9 @@ TEST(Cluster, RanksSendBeforeTheyTake) {
 TEST(Cluster, OverlappedHeadsHideTransfers) {
   // Two heads: K and V of the second travel while the first computes, both ways at once. In turn,
   // all of them come before.
-  const Dealt dealt =
-      deal(problem_of(256, 2, 2), masks::full(256, 256), Pass::forward, contiguous(2, "ring"));
+  DistOptions options = contiguous(2, "ring");
+  options.joined_heads = 1;
+  const Dealt dealt = deal(problem_of(256, 2, 2), masks::full(256, 256), Pass::forward, options);
   const double visits = 8 * 16;
   const LinkSpeed slow{128 * 32 * 2 / 100.0 / 1e9, 0};  // 100 s a head
   EXPECT_NEAR(dealt.on(cluster_of(slow, slow)).makespan, 2 * (100 + visits), 1e-6);

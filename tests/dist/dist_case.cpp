@@ -95,8 +95,9 @@ std::vector<std::string> shard_names() {
 }
 
 std::string to_text(const DistOptions& options) {
-  return fmt::format("world {} strategy {} shard {} ulysses {} window {}", options.world,
-                     options.strategy, options.shard, options.ulysses_size, options.ring_window);
+  return fmt::format("world {} strategy {} shard {} ulysses {} window {} joined {}", options.world,
+                     options.strategy, options.shard, options.ulysses_size, options.ring_window,
+                     options.joined_heads);
 }
 
 }  // namespace verbatim::test

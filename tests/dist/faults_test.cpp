@@ -132,7 +132,8 @@ TEST(DistFaults, APieceTwiceOrNever) {
 
 TEST(DistFaults, ACarriedSumTakenAStepEarly) {
   const auto carries = [](const Compute& compute) {
-    return std::ranges::any_of(compute.carries, [](const Carry& c) { return c.in >= 0; });
+    return std::ranges::any_of(compute.heads.front().carries,
+                               [](const Carry& c) { return c.in >= 0; });
   };
   // The launch comes before the one, or the message, that its sums come from.
   expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
@@ -142,23 +143,25 @@ TEST(DistFaults, ACarriedSumTakenAStepEarly) {
   });
   // A chain that should go on starts from zero.
   expect_refused<Compute>(carries, [](std::vector<Step>& steps, size_t at) {
-    for (Carry& carry : std::get<Compute>(steps[at]).carries) carry.in = -1;
+    for (Carry& carry : std::get<Compute>(steps[at]).heads.front().carries) carry.in = -1;
   });
   // A chain takes the sum of another.
   expect_refused<Compute>(
-      [&](const Compute& compute) { return carries(compute) && compute.carries.size() > 1; },
+      [&](const Compute& compute) {
+        return carries(compute) && compute.heads.front().carries.size() > 1;
+      },
       [](std::vector<Step>& steps, size_t at) {
-        auto& all = std::get<Compute>(steps[at]).carries;
+        auto& all = std::get<Compute>(steps[at]).heads.front().carries;
         std::swap(all.front().in, all.back().in);
       });
 }
 
 /// Changes the part of a launch alone, though heads share it.
 void change(Step& step, const std::function<void(OrderPart&)>& how) {
-  Compute& compute = std::get<Compute>(step);
-  auto part = std::make_shared<OrderPart>(*compute.part);
+  HeadPart& own = std::get<Compute>(step).heads.front();
+  auto part = std::make_shared<OrderPart>(*own.part);
   how(*part);
-  compute.part = std::move(part);
+  own.part = std::move(part);
 }
 
 TEST(DistFaults, AChainThatIsCutElsewhere) {
@@ -192,6 +195,68 @@ TEST(DistFaults, SumsOfOtherTilesOrBlocks) {
   expect([](CarriedSum& sum) { sum.block = 1 << 20; });
 }
 
+/// 3 KV heads with 2 query heads each, in launches of several.
+DistPlan joined_plan() {
+  static const DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending");
+  return c.deal({.world = 2, .strategy = "ring"}).backward;
+}
+bool of_several(const Compute& compute) { return compute.heads.size() > 1; }
+
+TEST(DistFaults, ALaunchOfHeadsThatCannotBeOne) {
+  const auto expect = [](const std::function<void(std::vector<HeadPart>&)>& how) {
+    expect_refused<Compute>(
+        of_several,
+        [&](std::vector<Step>& steps, size_t at) { how(std::get<Compute>(steps[at]).heads); },
+        joined_plan());
+  };
+  expect([](std::vector<HeadPart>& heads) { heads.clear(); });
+  expect([](std::vector<HeadPart>& heads) { heads.pop_back(); });
+  expect([](std::vector<HeadPart>& heads) { heads.push_back(heads.back()); });
+  expect([](std::vector<HeadPart>& heads) { std::swap(heads.front(), heads.back()); });
+  expect([](std::vector<HeadPart>& heads) { heads.back().head = 1 << 20; });
+  expect([](std::vector<HeadPart>& heads) { heads.back().carries.pop_back(); });
+}
+
+TEST(DistFaults, ALaunchWhoseHeadsAreNotAsFarApartAsTheirMemory) {
+  const DistPlan good = joined_plan();
+  DistPlan bad = good;
+  for (Step& step : bad.ranks[0].steps)
+    if (Hold* hold = std::get_if<Hold>(&step)) hold->slot = 2 - hold->slot;
+  EXPECT_EQ(refusal(good), "");
+  EXPECT_NE(refusal(bad).find("not as far apart"), std::string::npos) << refusal(bad);
+}
+
+TEST(DistFaults, ALaunchThatHasNotAllOfAGroup) {
+  // Rank 1 has the last query head of KV head 0 and the first of KV head 1.
+  const DistCase c(problem_of(64, 12, 4), masks::full(64, 64), kTile, "descending");
+  DistPlan plan = c.deal({.world = 6, .strategy = "ulysses"}).forward;
+  EXPECT_EQ(refusal(plan), "");
+  std::vector<Step>& steps = plan.ranks[1].steps;
+  const auto launch = [](const Step& step) { return std::holds_alternative<Compute>(step); };
+  const auto first = std::ranges::find_if(steps, launch);
+  const auto second = std::find_if(first + 1, steps.end(), launch);
+  ASSERT_NE(second, steps.end());
+  auto& heads = std::get<Compute>(*second).heads;
+  heads.insert(heads.begin(), std::get<Compute>(*first).heads.front());
+  steps.erase(first);
+  EXPECT_NE(refusal(plan).find("not all of their groups"), std::string::npos) << refusal(plan);
+}
+
+TEST(DistFaults, AHeadThatEndsInABlockThatAnotherBeginsWith) {
+  // Played one after the other the heads are right; a launch plays them beside each other.
+  DistPlan plan = joined_plan();
+  const auto goes_on = [](const Compute& compute) {
+    const auto in = [](const HeadPart& own) { return own.carries.front().in; };
+    return of_several(compute) && in(compute.heads.front()) >= 0 && in(compute.heads.back()) < 0;
+  };
+  const auto places = find<Compute>(plan, goes_on);
+  ASSERT_FALSE(places.empty());
+  const auto [rank, step] = places.front();
+  std::vector<HeadPart>& heads = std::get<Compute>(plan.ranks[rank].steps[step]).heads;
+  std::swap(heads.front().carries.front().out, heads.back().carries.front().out);
+  EXPECT_NE(refusal(plan).find("puts a second sum into block"), std::string::npos) << refusal(plan);
+}
+
 TEST(DistFaults, WhatIsWrongInAForward) {
   const DistPlan good = causal_case().deal({.world = 4, .strategy = "ring"}).forward;
   expect_refused<Compute>(any<Compute>, repeat, good);
@@ -213,7 +278,7 @@ TEST(DistFaults, WhatIsWrongInAForward) {
 
 TEST(DistFaults, MemoryOfKAndVThatIsGoneOrAnothers) {
   const DistCase c(problem_of(200), masks::causal(200, 200), kTile);
-  const DistPlan good = c.deal({.world = 3, .strategy = "ring"}).forward;
+  const DistPlan good = c.deal({.world = 3, .strategy = "ring", .joined_heads = 1}).forward;
   expect_refused<Hold>(any<Hold>, erase, good);
   expect_refused<Hold>(any<Hold>, repeat, good);
   for (const int32_t slot : {-1, 2})
@@ -235,7 +300,7 @@ TEST(DistFaults, MemoryOfKAndVThatIsGoneOrAnothers) {
                        },
                        good);
   // Held again, it is not there.
-  expect_refused<Compute>([](const Compute& compute) { return compute.head == 3; },
+  expect_refused<Compute>([](const Compute& compute) { return compute.heads.front().head == 3; },
                           [](std::vector<Step>& steps, size_t at) {
                             const auto before = steps.begin() + static_cast<ptrdiff_t>(at);
                             steps.insert(before, {Hold{0, 1}, Hold{3, 1}});

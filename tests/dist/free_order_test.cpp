@@ -35,7 +35,8 @@ TEST_P(Free, RanksStartTheirOwnSums) {
         for (const RankPlan& rank : dealt.backward.ranks)
           for (const Step& step : rank.steps)
             if (const auto* compute = std::get_if<Compute>(&step)) {
-              for (const Carry& carry : compute->carries) ASSERT_EQ(carry.in, -1);
+              for (const HeadPart& own : compute->heads)
+                for (const Carry& carry : own.carries) ASSERT_EQ(carry.in, -1);
             }
         for (GuardedTensor* t : c.outputs()) t->poison();
         replay(dealt.forward, c.tensors.forward());

@@ -84,9 +84,10 @@ TEST(DistJson, WhatIsNoPlanIsRefusedByName) {
            {send / "boxes" / 0 / 0, "x", ".boxes[0][0]"},
            {send / "boxes" / 0 / 5, 99, ".boxes[0]"},
            {send / "message", 1 << 20, "waits forever"},
-           {compute / "head", 4, ".head"},
-           {compute / "part", 1000, ".part"},
-           {compute / "carries" / 0 / 1, -1, ".carries[0]"},
+           {compute / "heads", Json::array(), "computes nothing"},
+           {compute / "heads" / 0 / "head", 4, ".heads[0].head"},
+           {compute / "heads" / 0 / "part", 1000, ".heads[0].part"},
+           {compute / "heads" / 0 / "carries" / 0 / 1, -1, ".heads[0].carries[0]"},
            {add / "kv_tile", 13, ".kv_tile"},
            {add / "blocks" / 0, -1, "has no block -1"}}) {
     Json bad = good;

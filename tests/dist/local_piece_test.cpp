@@ -59,26 +59,29 @@ std::vector<Visited> visits_of(const HeadOrder& order, int64_t first_q_head, Row
 /// Whether so many workers that take the tasks in sequence, each until its next addend is due, make
 /// all visits.
 bool ends(const LocalPiece& piece, int32_t workers) {
-  const HeadOrder& order = *piece.plan.orders.front();
   std::vector<int32_t> next = piece.first_addends;
+  const std::vector<PlacedTask>& tasks = piece.plan.placement.tasks;
+  const size_t rows = piece.heads.front().q_rows.size();
   struct Place {
-    int32_t run, end, visit = 0;
+    int32_t head, run, end, visit = 0;
   };
   std::deque<Place> active;
   size_t task = 0;
   for (bool moved = true; moved;) {
     moved = false;
-    for (; std::ssize(active) < workers && task < order.tasks.size(); ++task) {
-      const Chain& chain = order.chains[order.tasks[task].chain_begin];
-      active.push_back({chain.run_begin, chain.run_end});
+    for (; std::ssize(active) < workers && task < tasks.size(); ++task) {
+      const HeadOrder& order = piece.plan.order(tasks[task].head);
+      const Chain& chain = order.chains[order.tasks[tasks[task].task].chain_begin];
+      active.push_back({tasks[task].head, chain.run_begin, chain.run_end});
       moved = true;
     }
     for (Place& at : active) {
+      const HeadOrder& order = piece.plan.order(at.head);
       for (; at.run < at.end; ++at.run, at.visit = 0) {
         const Run& run = order.runs[at.run];
         for (; at.visit < run.count; ++at.visit, moved = true) {
-          int32_t& turn =
-              next[static_cast<size_t>(run.q_head * order.tiles->q_tiles() + run.tile(at.visit))];
+          int32_t& turn = next[static_cast<size_t>(at.head * order.group + run.q_head) * rows +
+                               static_cast<size_t>(run.tile(at.visit))];
           if (turn != run.addend_of(at.visit)) break;
           ++turn;
         }
@@ -87,19 +90,20 @@ bool ends(const LocalPiece& piece, int32_t workers) {
     }
     std::erase_if(active, [](const Place& at) { return at.run == at.end; });
   }
-  return active.empty() && task == order.tasks.size();
+  return active.empty() && task == tasks.size();
 }
 
 /// What was met, so that no test passes by meeting nothing.
 struct Met {
-  int64_t visits = 0, gaps = 0, later_addends = 0, rotations = 0;
+  int64_t visits = 0, gaps = 0, later_addends = 0, rotations = 0, joined = 0, idle = 0;
 };
 
-void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Met& met) {
+/// One head of a piece, whose part of `local` has number `head`.
+void expect_local(const Plan& whole, const RankPlan& own, const HeadPiece& piece,
+                  const LocalPiece& local, int32_t head, Met& met) {
   const int64_t batch = piece.head / whole.problem.kv_heads;
-  const PieceMemory memory{own.q, own.kv, own.q_heads.begin, own.kv_heads.begin};
-  const LocalPiece local(whole, piece, memory, own.q_heads.end - own.q_heads.begin);
-  const HeadOrder& order = *local.plan.orders.front();
+  const HeadOrder& order = local.plan.order(head);
+  const LocalHead& rows = local.heads[head];
   const TileMap& tiles = *piece.order->tiles;
   const DropoutOrigins origins(whole);
   const auto expected = visits_of(
@@ -109,18 +113,38 @@ void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Me
       },
       [&](int32_t q_tile) { return origin_of(origins, piece.head, q_tile); });
   DropoutOrigins there(local.plan);
-  there.first_sequence = {local.first_sequence};
+  there.first_sequence = local.first_sequence;
   const auto got = visits_of(
-      order, local.q_head,
-      [&](bool kv, int32_t tile) { return (kv ? local.kv_rows : local.q_rows)[tile]; },
-      [&](int32_t q_tile) { return origin_of(there, 0, q_tile); });
+      order, local.q_head + head * local.plan.problem.group(),
+      [&](bool kv, int32_t tile) { return (kv ? rows.kv_rows : rows.q_rows)[tile]; },
+      [&](int32_t q_tile) { return origin_of(there, head, q_tile); });
   EXPECT_TRUE(got == expected);
   met.visits += std::ssize(got);
-  met.gaps += std::ranges::count(local.kv_rows, -1);
+  met.gaps += std::ranges::count(rows.kv_rows, -1);
   ASSERT_EQ(order.chains.size(), piece.order->chains.size());
   if (whole.pass == Pass::forward) return;
+  EXPECT_EQ(rows.carries, piece.carries);
   for (size_t c = 0; c < order.chains.size(); ++c)
     EXPECT_EQ(order.chains[c].continues, piece.carries[c].in >= 0);
+}
+
+void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Met& met) {
+  const PieceMemory memory{own.q, own.kv, own.q_heads.begin, own.kv_heads.begin};
+  const LocalPiece local(whole, piece, memory, own.q_heads.end - own.q_heads.begin);
+  const int32_t first = piece.heads.front().head;
+  std::vector<bool> has_work(local.plan.order_of_head.size());
+  for (const HeadPiece& head : piece.heads) {
+    has_work[head.head - first] = true;
+    expect_local(whole, own, head, local, head.head - first, met);
+  }
+  met.joined += std::ssize(piece.heads) > 1;
+  for (size_t head = 0; head < has_work.size(); ++head) {
+    if (has_work[head]) continue;
+    ++met.idle;
+    EXPECT_TRUE(local.plan.order(static_cast<int32_t>(head)).tasks.empty());
+    EXPECT_TRUE(std::ranges::all_of(local.heads[head].q_rows, [](int64_t row) { return row < 0; }));
+  }
+  if (whole.pass == Pass::forward) return;
   EXPECT_TRUE(ends(local, local.plan.residency)) << local.plan.residency;
   met.later_addends += std::ranges::count_if(local.first_addends, [](int32_t a) { return a > 0; });
   met.rotations += local.plan.residency > 1 && !ends(local, 1);
@@ -165,10 +189,14 @@ TEST(LocalPiece, MakesTheSameVisitsAtTheRowsOfItsMemory) {
           const Met met = expect_all_local(c, {.world = world, .strategy = strategy});
           all.gaps += met.gaps;
           all.later_addends += met.later_addends;
+          all.joined += met.joined;
+          all.idle += met.idle;
         }
     }
   EXPECT_GT(all.gaps, 0);
   EXPECT_GT(all.later_addends, 0);
+  EXPECT_GT(all.joined, 0);
+  EXPECT_GT(all.idle, 0);
 }
 
 TEST(LocalPiece, StepsOverTilesThatAreNotHeld) {
@@ -185,7 +213,7 @@ TEST(LocalPiece, StepsOverTilesThatAreNotHeld) {
   own.q_heads = {0, 3};
   own.kv_heads = {0, 1};
   Met met;
-  expect_local(c.forward, own, {.head = 0, .order = order, .carries = {}}, met);
+  expect_local(c.forward, own, {{{.head = 0, .order = order, .carries = {}}}}, met);
   EXPECT_EQ(met.visits, 7);
 }
 

@@ -31,6 +31,7 @@ DistOptions random_options(Rng& rng, const Problem& problem) {
   options.world = static_cast<int32_t>(uniform(rng, 1, 16));
   if (options.strategy == "ulysses")
     while (problem.q_heads % options.world != 0) --options.world;
+  options.joined_heads = static_cast<int32_t>(uniform(rng, 0, 2));
   return options;
 }
 

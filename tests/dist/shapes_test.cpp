@@ -101,7 +101,7 @@ TEST(Dist, AForwardHoldsKAndVOfTwoHeads) {
   const Problem problem = problem_of(200);  // 16:4 heads of 16
   const DistCase c(problem, masks::full(200, 200), kTile, "descending");
   for (const std::string& strategy : strategy_names()) {
-    const DistCase::Dealt dealt = c.deal({.world = 4, .strategy = strategy});
+    const DistCase::Dealt dealt = c.deal({.world = 4, .strategy = strategy, .joined_heads = 1});
     int64_t ended = 0;
     for (const RankPlan& own : dealt.forward.ranks)
       EXPECT_EQ(own.kv_slots, std::min<int64_t>(2, own.kv_heads.end - own.kv_heads.begin));
@@ -109,7 +109,7 @@ TEST(Dist, AForwardHoldsKAndVOfTwoHeads) {
       ended += own.ended.size() * (own.kv_heads.end - own.kv_heads.begin);
     EXPECT_EQ(ended, 200 * 4) << strategy;  // each sum ends once
   }
-  const DistPlan ring = c.deal({.world = 4, .strategy = "ring"}).forward;
+  const DistPlan ring = c.deal({.world = 4, .strategy = "ring", .joined_heads = 1}).forward;
   for (int32_t r = 0; r < 4; ++r) {
     const int64_t rows = ring.ranks[r].home_q.size(), kv_row = 2 * 16 * 2;  // K and V, bf16
     EXPECT_EQ(memory_bytes(ring, r),

@@ -98,6 +98,7 @@ struct Call {
   Dropout dropout;
   DropoutOrigins origins;
   const PieceCall* piece;
+  std::vector<const std::vector<Carry>*> carries;  // of a piece, by head
   Rows rows;
   Arena partial_sums;
   Deltas deltas;
@@ -117,6 +118,9 @@ struct Call {
         partial_sums(layout.floats()),
         deltas(tensors.lse.shape, layout.sums()) {
     places = partial_sums.take(layout.floats());
+    if (!piece) return;
+    carries.resize(plan.order_of_head.size());
+    for (const HeadPiece& own : piece->piece.heads) carries[own.head] = &own.carries;
   }
   float* places;
 };
@@ -374,7 +378,7 @@ class BackwardWorker final : public Worker {
   }
 
   /// What a piece of a plan hands in and out for its chain.
-  const Carry& carry() const { return call_.piece->piece.carries[chain_]; }
+  const Carry& carry() const { return (*call_.carries[at_.head])[chain_]; }
   RowsOut carried_dk(int32_t block) const {
     return {call_.piece->memory.block(block), Dtype::f32, head_dim()};
   }
@@ -457,8 +461,8 @@ class BackwardWorker final : public Worker {
 std::vector<int32_t> added_before(const SumLayout& layout, const PieceCall* piece) {
   std::vector<int32_t> added(layout.sums(), 0);
   if (!piece) return added;
-  std::ranges::copy(addends_before(*piece->piece.order),
-                    added.begin() + layout.row_sum(piece->piece.head, 0, 0));
+  for (const HeadPiece& own : piece->piece.heads)
+    std::ranges::copy(addends_before(*own.order), added.begin() + layout.row_sum(own.head, 0, 0));
   return added;
 }
 

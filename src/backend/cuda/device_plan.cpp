@@ -57,7 +57,7 @@ std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<I
 }
 
 OrderOffsets add_order(Blob& blob, const HeadOrder& order,
-                       const std::vector<DropoutOrigin>& dropout_origins, const LocalPiece* piece) {
+                       const std::vector<DropoutOrigin>& dropout_origins, const LocalHead* piece) {
   const TileMap& tiles = *order.tiles;
   std::vector<Interval> queries, keys;
   for (const Slice& slice : tiles.slices) {
@@ -89,10 +89,12 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
   const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
   DropoutOrigins dropout(plan);
-  if (piece) dropout.first_sequence = {piece->first_sequence};
+  if (piece) dropout.first_sequence = piece->first_sequence;
   std::vector<OrderOffsets> offsets;
   for (const auto& order : plan.orders) {
-    offsets.push_back(add_order(blob, *order, dropout.of_order[offsets.size()], piece));
+    const size_t i = offsets.size();
+    offsets.push_back(
+        add_order(blob, *order, dropout.of_order[i], piece ? &piece->heads[i] : nullptr));
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
     shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
@@ -104,7 +106,8 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
       plan.pass == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
     piece_ = true;
     shared_tiles_ = empty_rows_ = false;
-    live_heads_ = {1, static_cast<int32_t>(plan.problem.group())};
+    live_heads_ = {static_cast<int32_t>(plan.problem.kv_heads),
+                   static_cast<int32_t>(plan.problem.group())};
   }
   const Placement& placement = plan.placement;
   const int64_t turns = piece ? blob.add(piece->first_addends) : -1;

@@ -107,7 +107,7 @@ void CudaBackend::backward_piece(const ReadyLaunch& ready, const BackwardTensors
   params.dq = ref("dq", local.q_side(tensors.dq));
   params.dk = ref("dk", local.kv_side(tensors.dk));
   params.dv = ref("dv", local.kv_side(tensors.dv));
-  const auto q_tiles = static_cast<int32_t>(local.q_rows.size());
+  const auto q_tiles = static_cast<int32_t>(local.heads.front().q_rows.size());
   params.carried = {
       memory.dq_sums + local.q_head_at * chosen.dq_sum_floats(local.plan.problem, q_tiles),
       memory.blocks, memory.block_floats};

@@ -1,0 +1,125 @@
+// Launches of several heads: fewer of them, with the same bits, bytes and sums.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "dist/dist_case.h"
+#include "verbatim/cluster.h"
+
+namespace verbatim::test {
+namespace {
+
+std::vector<const Compute*> launches_of(const RankPlan& rank) {
+  std::vector<const Compute*> launches;
+  for (const Step& step : rank.steps)
+    if (const auto* compute = std::get_if<Compute>(&step)) launches.push_back(compute);
+  return launches;
+}
+
+int64_t launches_of(const DistPlan& plan) {
+  int64_t count = 0;
+  for (const RankPlan& rank : plan.ranks) count += std::ssize(launches_of(rank));
+  return count;
+}
+
+bool sends_sums(const DistPlan& plan) {
+  for (const RankPlan& rank : plan.ranks)
+    for (const Step& step : rank.steps)
+      if (const auto* send = std::get_if<Send>(&step); send && !send->sums.empty()) return true;
+  return false;
+}
+
+/// The parts of heads that ranks launch, in the sequence of steps.
+std::vector<std::pair<int32_t, std::vector<Stretch>>> parts_of(const RankPlan& rank) {
+  std::vector<std::pair<int32_t, std::vector<Stretch>>> parts;
+  for (const Compute* compute : launches_of(rank))
+    for (const HeadPart& own : compute->heads) parts.emplace_back(own.head, own.part->stretches);
+  return parts;
+}
+
+TEST(Joined, LaunchesHaveTheSameBitsSumsAndBytes) {
+  const std::vector<int64_t> documents{70, 16, 0, 130, 84};
+  int64_t joined = 0, apart = 0;
+  for (const Mask& mask : {masks::causal(200, 200), masks::causal_document(documents),
+                           masks::causal_sliding_window(300, 300, 40)})
+    for (const auto& [heads, kv_heads] : {std::pair{12, 4}, std::pair{12, 12}})
+      for (const char* order : {"descending", "descending/split:3", "shift"}) {
+        Problem problem = problem_of(mask.q_len(), heads, kv_heads);
+        problem.batch = 2;
+        problem.dropout = 0.25;
+        DistCase c(problem, mask, kTile, order);
+        for (const std::string& strategy : strategy_names()) {
+          const DistOptions options{.world = 4, .strategy = strategy};
+          DistOptions alone = options;
+          alone.joined_heads = 1;
+          const DistCase::Dealt now = c.deal(options), before = c.deal(alone);
+          c.expect_same(options);
+          for (int32_t r = 0; r < 4; ++r) {
+            const RankPlan &own = now.backward.ranks[r], &other = before.backward.ranks[r];
+            EXPECT_EQ(parts_of(own), parts_of(other));
+            if (sends_sums(now.backward)) {  // else heads run beside each other
+              EXPECT_EQ(own.blocks, other.blocks);
+              EXPECT_EQ(memory_bytes(now.backward, r), memory_bytes(before.backward, r));
+            }
+            EXPECT_EQ(sent_bytes(now.backward, r), sent_bytes(before.backward, r));
+            EXPECT_EQ(parts_of(now.forward.ranks[r]), parts_of(before.forward.ranks[r]));
+            EXPECT_EQ(sent_bytes(now.forward, r), sent_bytes(before.forward, r));
+          }
+          joined += launches_of(now.forward) + launches_of(now.backward);
+          apart += launches_of(before.forward) + launches_of(before.backward);
+        }
+      }
+  EXPECT_LT(3 * joined, 2 * apart);  // a pipeline has one head a rank in some stages
+}
+
+TEST(Joined, HeadsThatFillADeviceAreLaunchedAlone) {
+  struct Expected {
+    int64_t length;
+    const char* strategy;
+    size_t most;
+  };
+  // 64, then 128 chains a head. Of a ring two heads have work in a stage, with one between them.
+  for (const auto& [length, strategy, heads] :
+       {Expected{1024, "ulysses", 4}, Expected{2048, "ulysses", 1}, Expected{1024, "ring", 2},
+        Expected{2048, "ring", 1}}) {
+    const DistCase c(problem_of(length, 8, 8), masks::full(length, length), kTile, "descending");
+    const DistPlan plan = c.deal({.world = 2, .strategy = strategy, .shard = "zigzag"}).backward;
+    size_t most = 0;
+    for (const RankPlan& rank : plan.ranks)
+      for (const Compute* launch : launches_of(rank)) most = std::max(most, launch->heads.size());
+    EXPECT_EQ(most, heads) << length << " " << strategy;
+  }
+}
+
+TEST(Joined, AForwardHoldsTwiceWhatItJoins) {
+  // A rank has 16 rows of 5 heads: 2 chains a head and rank, so all heads are one launch.
+  const DistCase all(problem_of(128, 5, 5), masks::full(128, 128), kTile);
+  const DistOptions options{.world = 4, .strategy = "ring"};
+  for (const RankPlan& rank : all.deal(options).forward.ranks) {
+    EXPECT_EQ(rank.kv_slots, 5);
+    EXPECT_EQ(launches_of(rank).size(), 1u);
+  }
+  DistOptions two = options;
+  two.joined_heads = 2;
+  for (const RankPlan& rank : all.deal(two).forward.ranks) {
+    EXPECT_EQ(rank.kv_slots, 4);
+    EXPECT_EQ(launches_of(rank).size(), 3u);
+  }
+}
+
+TEST(Joined, ALaunchTakesAsLongAsItsChainsDealtAtOnce) {
+  // Two heads of 3 chains of 3 visits each, on 4 workers that take a second a visit.
+  Machine machine = Machine::paper(1, 0, 4);
+  const DistCase c(problem_of(48, 2, 2), masks::full(48, 48), kTile, "descending");
+  DistOptions options{.world = 1};
+  const double visit =
+      launch_times(c.deal({.world = 1, .joined_heads = 1}).backward, machine)[0][0];
+  const LaunchTimes together = launch_times(c.deal(options).backward, machine);
+  ASSERT_EQ(together[0].size(), 1u);
+  EXPECT_DOUBLE_EQ(together[0][0], 2 * visit);  // 6 chains: two rounds; each head alone: one
+  machine.workers = 6;
+  EXPECT_DOUBLE_EQ(launch_times(c.deal(options).backward, machine)[0][0], visit);
+}
+
+}  // namespace
+}  // namespace verbatim::test
