@@ -11,14 +11,14 @@ namespace verbatim {
 namespace {
 
 /// `run` with its tiles as `local` numbers them: where they are not evenly apart, in parts.
-void append_local(Runs& runs, const Run& run, const std::vector<int32_t>& local) {
+void append_local(std::vector<Run>& runs, const Run& run, const std::vector<int32_t>& local) {
   const auto tile = [&](int32_t i) { return local[run.tile(i)]; };
   for (int32_t begin = 0, end; begin < run.count; begin = end) {
     const int32_t step = begin + 1 < run.count ? tile(begin + 1) - tile(begin) : 1;
     for (end = begin + 1; end < run.count && tile(end) - tile(end - 1) == step;) ++end;
     const size_t first = runs.size();
     append_visits(runs, run, begin, end);
-    for (Run& part : std::span(runs.unpacked()).subspan(first)) {
+    for (Run& part : std::span(runs).subspan(first)) {
       part.first = local[part.first];
       part.step = step;
     }
@@ -41,15 +41,16 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
   tiles->column_begin = tiles->row_begin = {};  // of visits the order knows all
   tiles->columns = tiles->rows = {};
   local->tiles = std::move(tiles);
+  std::vector<Run> runs;
   for (Chain chain : order.chains) {
-    const auto begin = static_cast<int32_t>(local->runs.size());
+    const auto begin = static_cast<int32_t>(runs.size());
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
       Run run = order.runs[r];
       run.q_head -= first_head;
-      append_local(local->runs, run, backward ? q.of : kv.of);
+      append_local(runs, run, backward ? q.of : kv.of);
     }
     chain.run_begin = begin;
-    chain.run_end = static_cast<int32_t>(local->runs.size());
+    chain.run_end = static_cast<int32_t>(runs.size());
     chain.tile = (backward ? kv.of : q.of)[chain.tile];
     if (backward) {
       chain.continues = carries[local->chains.size()].in >= 0;
@@ -60,6 +61,7 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
     }
     local->chains.push_back(chain);
   }
+  local->runs = Runs(runs);
   if (!backward) return local;
   local->row_addends.assign(q.rows.size(), 0);
   for (size_t t = 0; t < q.of.size(); ++t)
