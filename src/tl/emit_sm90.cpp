@@ -51,7 +51,8 @@ void Emitter::head() {
   line("// block stands under its line of TL. One warp {}, two lanes copy tiles, and",
        by_index() ? "reads lists of blocks" : "decodes the plan");
   line("// warpgroups compute: 64 rows each of the query tile that a chain keeps.");
-  if (!turned().empty()) line("// Another warp turns tiles of e4m3 that are read across their rows.");
+  if (!turned().empty())
+    line("// Another warp turns tiles of e4m3 that are read across their rows.");
   line("#include \"backend/cuda/library.cuh\"");
   if (by_index()) line("#include \"backend/cuda/sm90/tl/lists.cuh\"");
   line("#include \"backend/cuda/sm90/tl/tiles{}.cuh\"", e4m3() ? "_e4m3" : "");
