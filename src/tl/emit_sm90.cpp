@@ -1,24 +1,14 @@
 #include "tl/emit_sm90.h"
 
-#include <algorithm>
-#include <iterator>
-#include <span>
-
-#include "tl/statements.h"
+#include "tl/roles.h"
 
 namespace verbatim::tl {
 namespace {
 
-constexpr int64_t kRows = 64;          // of a tile of queries, for a warpgroup
-constexpr int64_t kSpan = 64;          // elements that a swizzle spans
-constexpr int64_t kMostColumns = 128;  // of a product: what fwd::hide() has bits for
-
-/// A visit is cut behind its Reshape. What comes before, its scores, takes turns with those of
-/// other warpgroups; the products of what the Reshape made run beside the scores of the next visit.
-class Emitter : Statements {
+class Emitter : Roles {
  public:
   Emitter(const Examined& found, const std::string& arithmetic)
-      : Statements(found), arithmetic_(arithmetic), cut_(find_cut()) {}
+      : Roles(found), arithmetic_(arithmetic) {}
 
   std::string run() {
     refuse_what_is_missing();
@@ -27,55 +17,21 @@ class Emitter : Statements {
     shared();
     copy_tiles(false);
     copy_tiles(true);
+    if (!turned().empty()) turn_tiles();
     compute();
     entry();
     return std::move(out_);
   }
 
  private:
-  using Part = std::span<const Step>;
-  static bool is(const Step& step, Operation operation) {
-    return step.kind == Step::Kind::compute && step.operation == operation;
-  }
-  bool is_late(const Step& step) const {
-    return is(step, Operation::gemm) && var(step.a).memory == Memory::registers;
-  }
-  /// The number of steps up to the first Reshape, with it.
-  size_t find_cut() const {
-    const auto reshape = std::ranges::find(k_.visit, Step::Kind::reshape, &Step::kind);
-    return static_cast<size_t>(reshape - k_.visit.begin()) + (reshape != k_.visit.end());
-  }
-  Part early() const { return Part(k_.visit).first(cut_); }
-  Part late() const { return Part(k_.visit).subspan(cut_); }
-  /// Buffers of a tile in shared memory: of one that a chain keeps two, if there is room, so that
-  /// the next chain's arrives during this one.
-  const char* slots(const Variable& v) const {
-    if (v.staged) return "kStages";
-    int64_t kept = 0;
-    for (const Variable& other : k_.variables)
-      if (other.memory == Memory::shared && !other.staged) kept += bytes_of(k_, other);
-    const int64_t all = find_target(k_.target).shared_bytes + kReserved;
-    const int64_t room = all / ctas_in_roles(k_) - kReserved - kWalkBytes;
-    return shared_bytes(k_) + kept <= room ? "2" : "1";
-  }
-  /// Of its ring, which use a tile is: the chain's, this visit's, or that of the visit before.
-  std::string use_of(int v) const {
-    if (!var(v).staged) return "walk.chain()";
-    return is_read_late(v) ? "walk.number() - 1" : "walk.number()";
-  }
-  bool is_read_late(int tile) const {
-    return std::ranges::any_of(late(), [&](const Step& s) { return is_late(s) && s.b == tile; });
-  }
-  std::string tile_of(int v) const {
-    return fmt::format("use(shared.s_{}, {})", var(v).name, use_of(v));
-  }
-
-  void refuse_other_loops() const;
   void head();
   void shared();
   void copy_tiles(bool behind);
   void copy(const Step& load);
+  void turn_tiles();
   void compute();
+  void define_unit();
+  void unscale(int result);
   void define_late();
   void wait(const Step& step);
   std::string leave(int tile) const;
@@ -87,57 +43,7 @@ class Emitter : Statements {
   void entry();
 
   const std::string& arithmetic_;
-  size_t cut_;
 };
-
-void Emitter::refuse_other_loops() const {
-  for (const Variable& v : k_.variables) {
-    if (v.shape[0] == "BM" && v.rows != kRows * k_.warps / 4)
-      refuse(v.at, "a tile whose queries are not 64 for every four warps", "warps = BM / 16");
-    if (v.memory == Memory::shared && v.cols % kSpan != 0)
-      refuse(v.at, "a row in shared memory that is no multiple of 64", "multiples of 64");
-    if (v.memory == Memory::registers && v.cols > kMostColumns)
-      refuse(v.at, "a product of more than 128 columns", "at most 128");
-  }
-  if (shared_bytes(k_) + kWalkBytes > find_target(k_.target).shared_bytes)
-    refuse(k_.visit.front().at, "tiles that leave no 4 KiB of shared memory for visits",
-           "fewer stages");
-  if ((k_.stages & (k_.stages - 1)) != 0)
-    refuse(k_.visit.front().at, "a number of stages that is no power of two", "stages = 2");
-  int64_t softmaxes = 0, scores = 0;
-  for (const Step& step : early()) {
-    softmaxes += is(step, Operation::softmax);
-    scores += is(step, Operation::gemm);
-    if (is(step, Operation::gemm) &&
-        (step.a_transposed || step.accumulate || scores > 1 || softmaxes > 0))
-      refuse(step.at, "a product in front of the Reshape other than that of the scores",
-             "one product Q, K^T in front of the softmax");
-    if (step.kind == Step::Kind::wait && !var(step.a).staged)
-      refuse(step.at, "a Wait in the loop for a tile of the chain", "one in front of the loop");
-  }
-  if (softmaxes != 1 || scores != 1)
-    refuse(k_.visit.back().at, "a loop without scores, an online softmax and a Reshape",
-           "the order of kernels/tl/forward.tl");
-  for (const Step& step : late())
-    if (step.kind != Step::Kind::load && step.kind != Step::Kind::wait &&
-        !(is_late(step) && step.accumulate))
-      refuse(step.at, "a step behind the Reshape", "products that accumulate");
-  for (const Step& load : k_.visit) {
-    if (load.kind != Step::Kind::load) continue;
-    const auto read_in = [&](Part part) {
-      return std::ranges::any_of(part, [&](const Step& s) {
-        return is(s, Operation::gemm) && (s.a == load.out || s.b == load.out);
-      });
-    };
-    if (read_in(early()) == read_in(late()))
-      refuse(load.at, "a tile that is read on both sides of the Reshape, or on none",
-             "a copy for each side");
-  }
-  for (const Step& step : early())
-    for (const Step& sum : late())
-      if (is_late(sum) && (step.a == sum.out || step.b == sum.out || step.out == sum.out))
-        refuse(step.at, "what reads or writes a sum that is still added to", "it behind the loop");
-}
 
 void Emitter::head() {
   line("// The forward of {} for {} (sm_90a), as `verbatim tl emit` writes it: every", arithmetic_,
@@ -145,9 +51,11 @@ void Emitter::head() {
   line("// block stands under its line of TL. One warp {}, two lanes copy tiles, and",
        by_index() ? "reads lists of blocks" : "decodes the plan");
   line("// warpgroups compute: 64 rows each of the query tile that a chain keeps.");
+  if (!turned().empty())
+    line("// Another warp turns tiles of e4m3 that are read across their rows.");
   line("#include \"backend/cuda/library.cuh\"");
   if (by_index()) line("#include \"backend/cuda/sm90/tl/lists.cuh\"");
-  line("#include \"backend/cuda/sm90/tl/tiles.cuh\"");
+  line("#include \"backend/cuda/sm90/tl/tiles{}.cuh\"", e4m3() ? "_e4m3" : "");
   blank();
   line("namespace verbatim::cuda::sm90::tl {{");
   line("namespace {{");
@@ -156,6 +64,7 @@ void Emitter::head() {
   line("constexpr int kGroups = kWarps / 4;");
   line("constexpr int kThreads = kWarpgroup * (1 + kGroups);");
   line("constexpr int kCtas = {};  // of a multiprocessor", ctas_in_roles(k_));
+  if (!turned().empty()) line("static_assert(registers_suffice(kGroups, kCtas, true));");
   blank();
 }
 
@@ -167,8 +76,12 @@ void Emitter::shared() {
     quote(v.at);
     line("SharedTile<Element, {}> s_{}[{}];", extents(v), v.name, slots(v));
   }
+  for (const int v : turned())
+    line("SharedTile<Element, {}, {}> turned_{}[{}];  // columns and rows", columns(var(v)),
+         rows(var(v)), var(v).name, kTurnedBuffers);
   for (const Variable& v : k_.variables)
     if (v.memory == Memory::shared) line("Slots<{}> of_{};", slots(v), v.name);
+  for (const int v : turned()) line("Slots<{}> turning_{};", kTurnedBuffers, var(v).name);
   indent_ -= 2;
   line("}};");
   line("static_assert(sizeof(Shared) <= 227 * 1024);");
@@ -217,18 +130,49 @@ void Emitter::copy(const Step& load) {
        kept ? "at.at" : "visit.k_at", load.tensor->queries ? "q_head" : "kv_head");
 }
 
+/// By a warp, in the order of copies.
+void Emitter::turn_tiles() {
+  line("/// Exchanges rows and columns of tiles of e4m3 that are read across their rows: a warp.");
+  line("__device__ void turn_factors(Shared& shared) {{");
+  line("  Leader<kGroups, 32> walk(shared);");
+  line("  while (walk.next_chain()) {{");
+  line("    while (walk.next_visit()) {{");
+  for (const int v : turned())
+    line(
+        "      turn(shared.s_{0}, shared.of_{0}, shared.turned_{0}, shared.turning_{0},\n"
+        "           walk.number(), walk.now().k_used);",
+        var(v).name);
+  line("    }}");
+  line("    walk.leave_chain();");
+  line("  }}");
+  line("}}");
+  blank();
+}
+
+/// The unit of the scores' softmax: of e4m3 one of every chain, as scales are of heads.
+void Emitter::define_unit() {
+  if (e4m3()) {
+    line("const QueryTile& heads = walk.now().queries;");
+    line("// Products are of values without the scales of their heads.");
+    line("const float scale =");
+    line("    p.scalars.scale * p.q.scale(heads.q_head) * p.k.scale(heads.kv_head);");
+  }
+  if (fold_) {
+    line("// A positive scale is multiplied with in the exponent.");
+    line("const Flag folds({} > 0);", scale());
+    line("const float unit = folds ? {} : kLog2e;",
+         e4m3() ? "scale * kLog2e" : "p.scalars.scale_log2");
+  } else {
+    line("constexpr float unit = kLog2e;");
+  }
+}
+
 void Emitter::compute() {
   line("/// A warpgroup.");
   line("__device__ __forceinline__ void compute(const {}& p, Shared& shared, int group) {{",
        params());
   indent_ = 2;
-  if (fold_) {
-    line("// A positive scale is multiplied with in the exponent.");
-    line("const Flag folds(p.scalars.scale > 0);");
-    line("const float unit = folds ? p.scalars.scale_log2 : kLog2e;");
-  } else {
-    line("constexpr float unit = kLog2e;");
-  }
+  if (!e4m3()) define_unit();
   for (const Variable& v : k_.variables) {
     if (v.memory != Memory::registers) continue;
     quote(v.at);
@@ -247,6 +191,7 @@ void Emitter::compute() {
   define_late();
   line("while (walk.next_chain()) {{");
   indent_ += 2;
+  if (e4m3()) define_unit();
   blank();
   emit_all(k_.before);
   loop();
@@ -255,6 +200,8 @@ void Emitter::compute() {
     blank();
   }
   line("const QueryTile& at = walk.queries();");
+  for (size_t v = 0; v < k_.variables.size(); ++v)
+    if (is_result(k_.variables[v])) unscale(static_cast<int>(v));
   emit_all(k_.after);
   line("walk.leave_chain();");
   indent_ -= 2;
@@ -263,6 +210,12 @@ void Emitter::compute() {
   indent_ = 0;
   line("}}");
   blank();
+}
+
+void Emitter::unscale(int result) {
+  line("// Of P times kE4m3One, and of V without the scale of its head.");
+  line("const float unit_{} = p.v.scale(at.kv_head) / kE4m3One;", var(result).name);
+  line("apply({0}, {0}, [&](float x) {{ return x * unit_{1}; }});", name(result), var(result).name);
 }
 
 /// What a visit leaves to the next, as lambdas: its products, and what is around them.
@@ -278,11 +231,18 @@ void Emitter::define_late() {
     if (step.kind != Step::Kind::wait) continue;
     quote(step.at);
     wait(step);
-    line("clear_behind({}, walk.before().k_used, group);", tile_of(step.a));
+    if (!is_turned(step.a)) line("clear_behind({}, walk.before().k_used, group);", tile_of(step.a));
     plain += (plain.empty() ? "" : " && ") + fmt::format("is_finite({}, group)", tile_of(step.a));
   }
-  line("return !walk.cuts(walk.before()) ||");
-  line("       ({});", plain);
+  if (e4m3()) {
+    line("if (!walk.cuts(walk.before())) return true;");
+    line("if (!({})) return false;", plain);
+    line("unmark(f_{});", var(early().back().a).name);
+    line("return true;");
+  } else {
+    line("return !walk.cuts(walk.before()) ||");
+    line("       ({});", plain);
+  }
   indent_ -= 2;
   line("}};");
   line("const auto multiply_factors = [&] {{");
@@ -291,7 +251,7 @@ void Emitter::define_late() {
     indent_ += 2;
     quote(step.at);
     line("multiply({}, true, f_{}, {}({}));", name(step.out), var(step.a).name,
-         step.b_transposed ? "AlongK" : "AcrossK", tile_of(step.b));
+         step.b_transposed || is_turned(step.b) ? "AlongK" : "AcrossK", tile_of(step.b));
     indent_ -= 2;
   }
   line("}};");
@@ -307,10 +267,10 @@ void Emitter::define_late() {
 }
 
 void Emitter::wait(const Step& step) {
-  line("wait_full(shared.of_{}.full, {});", var(step.a).name, use_of(step.a));
+  line("wait_full({}.full, {});", slots_of(step.a), use_of(step.a));
 }
 std::string Emitter::leave(int tile) const {
-  return fmt::format("leave(shared.of_{}.empty, {});", var(tile).name, use_of(tile));
+  return fmt::format("leave({}.empty, {});", slots_of(tile), use_of(tile));
 }
 
 void Emitter::loop() {
@@ -352,7 +312,8 @@ void Emitter::emit(const Step& step) {
   if (step.kind == Step::Kind::wait) return wait(step);
   if (step.kind == Step::Kind::store) return store(step);
   if (step.kind == Step::Kind::reshape)
-    return line("round_to(f_{}, {});", var(step.a).name, name(step.a));
+    return line("round_to(f_{}, {}{});", var(step.a).name, name(step.a),
+                e4m3() ? ", walk.cuts(walk.now())" : "");
   switch (step.operation) {
     case Operation::gemm:
       return multiply_scores(step);
@@ -390,35 +351,40 @@ void Emitter::multiply_scores(const Step& step) {
 void Emitter::store(const Step& step) {
   const Variable& v = var(step.a);
   if (v.shape.size() == 2)
-    line("copy_out({0}, {1}.at<Element>(at.batch, at.at, at.q_head), {1}.row, at.rows, group);",
-         name(step.a), reference(*step.tensor));
+    line("{2}({0}, {1}.at<{3}>(at.batch, at.at, at.q_head), {1}.row, at.rows, group);",
+         name(step.a), reference(*step.tensor), e4m3() ? "write_rows" : "copy_out",
+         e4m3() ? "bfloat16_t" : "Element");
   else
     line("copy_out({}, p.lse + p.sizes.row_index(at.batch, at.q_head, at.at), at.rows, group);",
          name(step.a));
 }
 
 void Emitter::entry() {
+  const char* turns = turned().empty() ? "" : ", true";
   line("__global__ __launch_bounds__(kThreads, kCtas) void kernel(");
   line("    const __grid_constant__ {} p, const __grid_constant__ Maps maps) {{", params());
   line("  extern __shared__ __align__(1024) unsigned char memory[];");
   line("  auto& shared = *reinterpret_cast<Shared*>(memory);");
   line("  if (threadIdx.x == 0) {{");
-  line("    init(static_cast<Walk<kGroups>&>(shared));");
+  line("    init(static_cast<Walk<kGroups>&>(shared){});", turned().empty() ? "" : ", 3");
   for (const Variable& v : k_.variables)
-    if (v.memory == Memory::shared) line("    init(shared.of_{}, kWarps);", v.name);
+    if (v.memory == Memory::shared)
+      line("    init(shared.of_{}, {});", v.name, turned_bytes(k_, v) > 0 ? "1" : "kWarps");
+  for (const int v : turned()) line("    init(shared.turning_{}, kWarps);", var(v).name);
   line("    ptx::fence_barrier_init();");
   line("  }}");
   line("  __syncthreads();");
   line("  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);");
   line("  if (warp < 4) {{");
-  line("    ptx::registers_shrink<registers_of_service(kGroups, kCtas)>();");
+  line("    ptx::registers_shrink<registers_of_service(kGroups, kCtas{})>();", turns);
   line("    if (warp == 0) {};", by_index()
                                      ? "decode<Tiling>(shared, p)"
                                      : "fwd::decode<Tiling>(shared, p.plan, p.hand_off.ticket)");
   line("    if (threadIdx.x == 32) copy_scored(maps, shared);");
   line("    if (threadIdx.x == 64) copy_factors(maps, shared);");
+  if (!turned().empty()) line("    if (warp == 3) turn_factors(shared);");
   line("  }} else {{");
-  line("    ptx::registers_grow<registers_of_group(kGroups, kCtas)>();");
+  line("    ptx::registers_grow<registers_of_group(kGroups, kCtas{})>();", turns);
   line("    compute(p, shared, warp / 4 - 1);");
   line("  }}");
   line("}}");

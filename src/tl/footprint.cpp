@@ -55,10 +55,19 @@ int64_t bytes_of(const Kernel& kernel, const Variable& v) {
   return v.rows * v.cols * (in_dtype ? size_of(kernel.dtype) : 4) * (v.staged ? kernel.stages : 1);
 }
 
+int64_t turned_bytes(const Kernel& kernel, const Variable& v) {
+  if (kernel.dtype != Dtype::e4m3 || find_target(kernel.target).mma.warps == 1) return 0;
+  const bool turned = std::ranges::any_of(kernel.visit, [&](const Step& s) {
+    return s.kind == Step::Kind::compute && s.operation == Operation::gemm && !s.b_transposed &&
+           &kernel.variables[s.b] == &v;
+  });
+  return turned ? kTurnedBuffers * v.rows * v.cols : 0;
+}
+
 int64_t shared_bytes(const Kernel& kernel) {
   int64_t bytes = kPlaceBytes;
   for (const Variable& v : kernel.variables)
-    if (v.memory == Memory::shared) bytes += bytes_of(kernel, v);
+    if (v.memory == Memory::shared) bytes += bytes_of(kernel, v) + turned_bytes(kernel, v);
   return bytes;
 }
 

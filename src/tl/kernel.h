@@ -84,8 +84,16 @@ inline constexpr int64_t kWalkBytes = 4096;
 /// Of every CTA, by the driver.
 inline constexpr int64_t kReserved = 1024;
 
+/// Buffers of a tile that is turned: of two, one is read while the next is written.
+inline constexpr int64_t kTurnedBuffers = 2;
+
 /// Bytes of a variable; shared memory holds inputs, P and dS in the dtype.
 int64_t bytes_of(const Kernel& kernel, const Variable& variable);
+/// Bytes of a tile in shared memory with rows and columns exchanged: wgmma reads factors of e4m3
+/// along the summed axis alone, so where the rows of a product's second factor lie across it, the
+/// tile is turned. 0: of none else.
+int64_t turned_bytes(const Kernel& kernel, const Variable& variable);
+/// Of both, and of what is kept beside tiles.
 int64_t shared_bytes(const Kernel& kernel);
 /// CTAs of a multiprocessor in a kernel whose warps have roles. Where one warpgroup computes, two
 /// if they fit, so that one multiplies while the other has its softmax; but what decodes a plan has

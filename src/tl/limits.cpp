@@ -79,7 +79,7 @@ void Examiner::check_target() {
   int64_t bytes = kPlaceBytes;
   for (const Variable& v : kernel_.variables) {
     if (v.memory != Memory::shared) continue;
-    bytes += bytes_of(kernel_, v);
+    bytes += bytes_of(kernel_, v) + turned_bytes(kernel_, v);
     if (bytes <= target.shared_bytes) continue;
     report("shared_memory", v.at,
            fmt::format("with {} the tiles take {} of shared memory, of {} in all", v.name,

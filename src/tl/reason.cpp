@@ -198,8 +198,11 @@ class Explanation {
     for (const Variable& v : kernel_.variables) {
       if (v.name != a.name.text || v.memory != a.memory) continue;
       const int64_t bytes = bytes_of(kernel_, v);
-      if (v.memory == Memory::shared && v.staged && kernel_.stages > 1)
-        return fmt::format("{} buffers of {}", kernel_.stages, kib(bytes / kernel_.stages));
+      const int64_t turned = turned_bytes(kernel_, v) == 0 ? 0 : kTurnedBuffers;
+      if (v.memory == Memory::shared && v.staged && kernel_.stages + turned > 1)
+        return fmt::format("{} buffers of {}{}", kernel_.stages + turned,
+                           kib(bytes / kernel_.stages),
+                           turned > 0 ? fmt::format(", {} of them turned", turned) : "");
       if (v.memory == Memory::shared) return kib(bytes);
       if (v.cols == 1) return "f32, one a row";
       return fmt::format("f32, {} a thread", bytes / 4 / (32 * kernel_.warps));

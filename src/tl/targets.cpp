@@ -47,13 +47,14 @@ constexpr std::array kTargets{
            .async_copies = true,
            .e4m3 = true},
     Target{.name = "h200",
-           .summary = "H200, sm_90a: wgmma m64nNk16 of four warps, TMA",
+           .summary = "H200, sm_90a: wgmma m64nNk16 of four warps, of e4m3 m64nNk32, TMA",
            .shared_bytes = 227 * kKiB,
            .registers = kRegisters,
            .registers_per_thread = kPerThread,
            .mma = {.m = 64, .n = 8, .k = 16, .warps = 4},
            .bf16 = true,
-           .async_copies = true}};
+           .async_copies = true,
+           .e4m3 = true}};
 
 }  // namespace
 

@@ -29,6 +29,8 @@ KERNELS = [
     ("forward", "t4", "f16", 128),
     ("backward", "t4", "f16", 128),
     ("forward", "h200", "bf16", 128),
+    ("forward", "h200", "e4m3", 64),
+    ("forward", "h200", "e4m3", 128),
     ("selected", "h200", "bf16", 128),
     ("backward", "h200", "bf16", 64),
     ("backward", "h200", "f16", 128),
@@ -48,10 +50,12 @@ class Compiled(unittest.TestCase):
                 self.assertEqual(set(SPILLS.findall(said)), {("0", "0")})
                 if kernel[1] == "h200":
                     self.assertNotIn("serialized", said)  # products run in the background
-                    for instruction in ("HGMMA", "UTMALDG"):
+                    for instruction in (GMMA[kernel[2]], "UTMALDG"):
                         self.assertTrue(code is None or instruction in code, instruction)
 
 
+# wgmma of each dtype.
+GMMA = {"bf16": "HGMMA", "f16": "HGMMA", "e4m3": "QGMMA"}
 # Bytes of each kernel.
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 

@@ -25,7 +25,9 @@ CUtensorMap make_tensor_map(const TensorRef& tensor, bool is_bf16, int64_t batch
   static const MapEncoder encode = encoder();
   const MapShape shape = map_shape(tensor, batch, length, heads, dim, rows);
   CUtensorMap map;
-  const CUresult result = encode_map(encode, &map, shape, tensor.data, is_bf16);
+  const CUresult result =
+      encode_map(encode, &map, shape, tensor.data,
+                 is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
   if (result != CUDA_SUCCESS) {
     throw Error(
         ErrorCode::device, "cuda.tensor_map",

@@ -3,6 +3,8 @@
 // of the query tile, a thread two of them, 8 apart.
 #pragma once
 
+#include <algorithm>
+
 #include "backend/cuda/device/tiles.cuh"
 #include "backend/cuda/sm90/band.cuh"
 #include "backend/cuda/sm90/encode_map.h"
@@ -25,12 +27,29 @@ constexpr int kRows = 64;        // of a tile, for a warpgroup
 constexpr int kSpan = 64;        // 2-byte elements in a 128-byte swizzle span
 
 /// Registers of a thread, where `groups` warpgroups compute and one serves them, in each of `ctas`.
-constexpr int registers_of_group(int groups, int ctas) {
-  return ctas == 2 ? 200 : groups <= 2 ? 216 : groups == 3 ? 160 : 112;
+/// A warp that `turns` tiles needs 64: where it has fewer, each group gives some, as its factors of
+/// bytes take half.
+constexpr int given_registers(int groups, int ctas) {
+  return ctas == 2 || groups == 3 ? 16 : groups == 4 ? 8 : 0;
 }
-constexpr int registers_of_service(int groups, int ctas) {
-  return ctas == 2 ? 56 : groups <= 2 ? 72 : groups == 3 ? 32 : 56;
+constexpr int registers_of_group(int groups, int ctas, bool turns = false) {
+  const int registers = ctas == 2 ? 200 : groups <= 2 ? 216 : groups == 3 ? 160 : 112;
+  return registers - (turns ? given_registers(groups, ctas) : 0);
 }
+constexpr int registers_of_service(int groups, int ctas, bool turns = false) {
+  const int registers = ctas == 2 ? 56 : groups <= 2 ? 72 : 32;
+  return registers + (turns ? groups * given_registers(groups, ctas) : 0);
+}
+/// Whether that is no more than the CTA is launched with: who asked for more would wait forever.
+constexpr bool registers_suffice(int groups, int ctas, bool turns = false) {
+  const int warpgroups = groups + 1;
+  const int launched = std::min(65536 / (kWarpgroup * warpgroups * ctas), 255) / 8 * 8;
+  return groups * registers_of_group(groups, ctas, turns) +
+             registers_of_service(groups, ctas, turns) <=
+         warpgroups * launched;
+}
+static_assert(registers_suffice(1, 1) && registers_suffice(1, 2) && registers_suffice(2, 1) &&
+              registers_suffice(3, 1) && registers_suffice(4, 1) && registers_suffice(4, 1, true));
 
 /// Ids of bar.sync, and the warpgroup's number; 0 belongs to __syncthreads.
 enum class NamedBarrier : uint32_t {
@@ -59,7 +78,7 @@ class Flag {
 /// TMA writes them and wgmma reads them.
 template <class Element, int kRows_, int kCols_>
 struct SharedTile {
-  static constexpr int kRows = kRows_, kCols = kCols_;
+  static constexpr int kRows = kRows_, kCols = kCols_, kSpan = tl::kSpan;
   static_assert(kCols % kSpan == 0 && kRows % 8 == 0);
   alignas(1024) Element data[kRows * kCols];
 
@@ -76,7 +95,7 @@ struct SharedTile {
   }
 };
 
-/// What loads tiles of `rows` rows of a tensor (batch, length, heads, dim) of 16-bit elements.
+/// What loads tiles of `rows` rows of a tensor (batch, length, heads, dim).
 template <class Element>
 cudaError_t make_map(CUtensorMap& map, const TensorRef& tensor, const Sizes& sizes, int64_t length,
                      int64_t heads, int64_t dim, int32_t rows) {
@@ -84,9 +103,12 @@ cudaError_t make_map(CUtensorMap& map, const TensorRef& tensor, const Sizes& siz
   cudaError_t status{};
   const MapEncoder encode = find_map_encoder(&status);
   if (!encode) return status == cudaSuccess ? cudaErrorNotSupported : status;
-  const MapShape shape = map_shape(tensor, sizes.batch, length, heads, dim, rows);
-  const bool bf16 = is_same_v<Element, bfloat16_t>;
-  const CUresult result = encode_map(encode, &map, shape, tensor.data, bf16);
+  const MapShape shape = map_shape(tensor, sizes.batch, length, heads, dim, rows, sizeof(Element));
+  const CUresult result =
+      encode_map(encode, &map, shape, tensor.data,
+                 sizeof(Element) == 1             ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                 : is_same_v<Element, bfloat16_t> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -100,7 +122,7 @@ __device__ void copy_in(Tile (&tiles)[kSlots], Slots<kSlots>& slots, uint32_t n,
   uint64_t* full = &use(slots.full, n);
   ptx::mbarrier_arrive_expect(full, sizeof(tiles[0].data));
 #pragma unroll
-  for (int column = 0; column < Tile::kCols; column += kSpan)
+  for (int column = 0; column < Tile::kCols; column += Tile::kSpan)
     SM90_TMA_LOAD_4D::copy(&map, full, static_cast<uint64_t>(hint),
                            use(tiles, n).data + column * Tile::kRows, column, row, head, batch);
 }
@@ -136,19 +158,24 @@ __device__ __forceinline__ void clear_behind(SharedTile<Element, kTileRows, kCol
 template <class Element, int kTileRows, int kCols>
 __device__ __forceinline__ bool is_finite(const SharedTile<Element, kTileRows, kCols>& tile,
                                           int group) {
-  constexpr uint32_t kExponent = is_same_v<Element, half_t> ? 0x7c007c00u : 0x7f807f80u;
+  constexpr bool kBytes = sizeof(Element) == 1;  // e4m3, which has one NaN of either sign
+  constexpr uint32_t kExponent = kBytes                       ? 0x7f7f7f7fu
+                                 : is_same_v<Element, half_t> ? 0x7c007c00u
+                                                              : 0x7f807f80u;
+  constexpr uint32_t kOnes = kBytes ? 0x01010101u : 0x00010001u;
   const auto* words = reinterpret_cast<const uint4*>(tile.data);
   uint32_t found = 0;  // without predicates, of which there are few
   const auto look = [&](uint32_t word) {
-    const uint32_t rest = ~word & kExponent;  // 0 in a half: its exponent is all ones
-    found |= (rest - 0x00010001u) & ~rest;
+    const uint32_t rest = ~word & kExponent;  // 0 in an element: its exponent is all ones
+    found |= (rest - kOnes) & ~rest;
   };
 #pragma unroll 4
-  for (int i = tiles::thread_here() % kWarpgroup; i < kTileRows * kCols / 8; i += kWarpgroup) {
+  for (int i = tiles::thread_here() % kWarpgroup; i < kTileRows * kCols * int{sizeof(Element)} / 16;
+       i += kWarpgroup) {
     const uint4 word = words[i];
     look(word.x), look(word.y), look(word.z), look(word.w);
   }
-  return !any_of_group(group, found & 0x80008000u);
+  return !any_of_group(group, found & kOnes << (kBytes ? 7 : 15));
 }
 
 // ---- Products. Each is begun in the background and waited for.
@@ -176,15 +203,17 @@ struct AcrossK {
 template <class Tile>
 AcrossK(Tile&) -> AcrossK<Tile>;
 
-/// wgmma of 64 x kCols, with a first factor in shared memory or in registers.
+/// wgmma of 64 x kCols, with a first factor in shared memory or in registers: 32 bytes deep.
+template <class Element, int kCols>
+using Extent = Shape<Int<kRows>, Int<kCols>, Int<32 / sizeof(Element)>>;
 template <class Element, int kCols, GMMA::Major kMajorB>
-using FromShared = decltype(make_tiled_mma(
-    GMMA::ss_op_selector<Element, Element, float, Shape<Int<kRows>, Int<kCols>, _16>,
-                         GMMA::Major::K, kMajorB>()));
+using FromShared =
+    decltype(make_tiled_mma(GMMA::ss_op_selector<Element, Element, float, Extent<Element, kCols>,
+                                                 GMMA::Major::K, kMajorB>()));
 template <class Element, int kCols, GMMA::Major kMajorB>
-using FromRegisters = decltype(make_tiled_mma(
-    GMMA::rs_op_selector<Element, Element, float, Shape<Int<kRows>, Int<kCols>, _16>,
-                         GMMA::Major::K, kMajorB>()));
+using FromRegisters =
+    decltype(make_tiled_mma(GMMA::rs_op_selector<Element, Element, float, Extent<Element, kCols>,
+                                                 GMMA::Major::K, kMajorB>()));
 
 /// This thread's part of 64 x kCols: ((2, 2, kCols / 8), 1, 1), f32.
 template <class Element, int kCols>
@@ -192,10 +221,11 @@ __device__ auto registers() {
   return partition_fragment_C(FromShared<Element, kCols, GMMA::Major::K>{},
                               Shape<Int<kRows>, Int<kCols>>{});
 }
-/// The same as a first factor, 64 x kDepth, rounded: ((2, 2, 2), 1, kDepth / 16).
+/// The same as a first factor, 64 x kDepth, rounded: ((2, 2, 2), 1, kDepth / 16); of e4m3
+/// ((4, 2, 2), 1, kDepth / 32).
 template <class Element, int kDepth>
 __device__ auto factor() {
-  return make_tensor<Element>(partition_shape_A(FromRegisters<Element, 64, GMMA::Major::MN>{},
+  return make_tensor<Element>(partition_shape_A(FromRegisters<Element, 64, GMMA::Major::K>{},
                                                 Shape<Int<kRows>, Int<kDepth>>{}));
 }
 /// One number a row.

@@ -42,10 +42,11 @@ struct Walk {
   QueryTile queries;  // the decoder's
   uint64_t visit_full[fwd::kVisitRing], visit_empty[fwd::kVisitRing];
 };
+/// `leaders`: the lanes that copy, and the warp that turns tiles of e4m3.
 template <int kGroups>
-__device__ __forceinline__ void init(Walk<kGroups>& walk) {
+__device__ __forceinline__ void init(Walk<kGroups>& walk, uint32_t leaders = 2) {
   sm90::init(walk.visit_full, 1);
-  sm90::init(walk.visit_empty, 4 * kGroups + 2);  // and the lanes that copy
+  sm90::init(walk.visit_empty, 4 * kGroups + leaders);
 }
 
 /// What the decoder must know of a kernel whose shared memory, a Walk, is Shared.
@@ -79,7 +80,8 @@ class Walker {
   uint32_t inside_ = 0;  // visits of this chain that it has come to; one more behind the last
 };
 
-template <int kGroups>
+/// A lane, or a whole warp.
+template <int kGroups, int kLanes = 1>
 class Leader : public Walker<kGroups> {
   using Base = Walker<kGroups>;
   using typename Base::Visit;
@@ -99,7 +101,10 @@ class Leader : public Walker<kGroups> {
     const bool begun = this->inside_++ > 0;
     if (begun) ++this->visits_;
     if (begun || this->has(Visit::empty)) {
-      ptx::mbarrier_arrive(&use(this->walk_.visit_empty, this->records_++));
+      if constexpr (kLanes > 1) __syncwarp();
+      if (kLanes == 1 || threadIdx.x % 32 == 0)
+        ptx::mbarrier_arrive(&use(this->walk_.visit_empty, this->records_));
+      ++this->records_;
       this->await_record();
       if (this->has(Visit::first)) return false;
     }
