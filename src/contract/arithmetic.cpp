@@ -14,9 +14,10 @@ constexpr std::array kInfos{
     ArithmeticInfo{contract::kCpu, "cpu",
                    "fixed lanes and explicit fused multiply-adds, whatever the instruction set"},
     ArithmeticInfo{contract::kSm80, "sm80", "mma.sync, the portable CUDA kernels"},
-    ArithmeticInfo{contract::kSm90, "sm90",
-                   "wgmma, the Hopper kernels: bf16 and f16, head dims 64 and 128, forward also 192 "
-                   "with 128 of V"}};
+    ArithmeticInfo{
+        contract::kSm90, "sm90",
+        "wgmma, the Hopper kernels: bf16 and f16, head dims 64 and 128, forward also 192 "
+        "with 128 of V"}};
 
 /// Whether the Hopper kernels have instances of its head dims.
 bool has_instances(Pass pass, const Problem& problem) {

@@ -144,8 +144,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const bool packed = head.tiles->sequences.size() > 1;
   const bool few =
       packed ? count <= many : !shape.starts_together() || has_long_chains(head, count, workers);
-  if (staggered && few && head.group > 1 && !shape.gaps &&
-      head.tiles->count() <= kProvableVisits)
+  if (staggered && few && head.group > 1 && !shape.gaps && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }

@@ -75,8 +75,8 @@ std::vector<Case> planned_cases() {
           make_case("blockwise 8k", masks::causal_blockwise(blocks), 64, 8, 128),
           make_case("global 8k", masks::global_sliding(8192, 397, 397), 64, 8, 128),
           make_case("prefix 8k", masks::prefix_lm_causal(8192, 6724), 64, 8, 128),
-          make_case("blocks 8k, groups",
-                    masks::uniform_block_sparse(8192, 8192, 64, 64, 0.3, 1, 8), 32, 8, 128),
+          make_case("blocks 8k, groups", masks::uniform_block_sparse(8192, 8192, 64, 64, 0.3, 1, 8),
+                    32, 8, 128),
           make_case("blocks 16k", masks::uniform_block_sparse(16384, 16384, 128, 128, 0.3, 1, 2), 2,
                     2, 128),
           make_case("wide heads", masks::causal(4096, 4096), 16, 4, 256)};

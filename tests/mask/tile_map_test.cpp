@@ -168,7 +168,8 @@ TEST(TileMap, StaysSmallForOneMillionTokens) {
   EXPECT_EQ(map.count(), int64_t{8192} * 8193);
 }
 
-// Blocks of half a tile cut most visits, those of whole tiles none; the edges of bands do not count.
+// Blocks of half a tile cut most visits, those of whole tiles none; the edges of bands do not
+// count.
 TEST(TileMap, KnowsWhetherBlocksCutIt) {
   const auto cut = [](const Mask& mask, TileShape shape) {
     return TileMap(mask.head(0, 0), shape).cut_by_blocks();

@@ -20,7 +20,7 @@ WRITER = "backend/cuda/sm90/bwd/dq.cuh"
 KERNELS = f"""
 #include "{WRITER}"
 using namespace verbatim::cuda;
-using C = sm90::bwd::Config<cutlass::bfloat16_t, 128, sm90::bwd::Variant::plain>;
+using C = sm90::bwd::Config<cutlass::bfloat16_t, 128, sm90::Variant::plain>;
 __global__ void writer(const __grid_constant__ sm90::bwd::Params p) {{
   extern __shared__ __align__(1024) char shared[];
   sm90::bwd::write_dq<C, NoRecorder>(*reinterpret_cast<C::SharedStorage*>(shared), p,

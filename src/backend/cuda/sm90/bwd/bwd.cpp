@@ -62,7 +62,7 @@ Launch instance(bool bf16, Variant variant, bool recorded) {
   if (recorded) return launch<kHeadDim, Dtype::bf16, Variant::plain, Recorder>;
   if (variant == Variant::extras) return kOf<kHeadDim, Variant::extras>[bf16];
   return variant == Variant::halves ? kOf<kHeadDim, Variant::halves>[bf16]
-                                  : kOf<kHeadDim, Variant::plain>[bf16];
+                                    : kOf<kHeadDim, Variant::plain>[bf16];
 }
 
 bool records(const Problem& problem) {
@@ -149,7 +149,9 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   }
   const bool extras = scalars.softcap != 0 || scalars.dropout.enabled();
   const bool recorded = context.record.records != nullptr;
-  const Variant variant = extras ? Variant::extras : context.halves ? Variant::halves : Variant::plain;
+  const Variant variant = extras           ? Variant::extras
+                          : context.halves ? Variant::halves
+                                           : Variant::plain;
   const Launch start = head_dim == 64 ? instance<64>(bf16, variant, recorded)
                                       : instance<128>(bf16, variant, recorded);
   check(start(params, blocks, context.together, context.stream), kOperation);
