@@ -95,13 +95,33 @@ GpuTensor::GpuTensor(Dtype dtype, std::array<int64_t, 4> shape, int64_t gap)
   upload();
 }
 GpuTensor::GpuTensor(GpuTensor&& other) noexcept
-    : host(std::move(other.host)), device_(std::exchange(other.device_, nullptr)) {}
-GpuTensor::~GpuTensor() { cudaFree(device_); }
+    : host(std::move(other.host)),
+      device_(std::exchange(other.device_, nullptr)),
+      scales_(std::move(other.scales_)),
+      device_scales_(std::exchange(other.device_scales_, nullptr)) {}
+GpuTensor::~GpuTensor() {
+  cudaFree(device_);
+  cudaFree(device_scales_);
+}
 
+TensorView GpuTensor::host_view() const {
+  TensorView view = host.view();
+  if (device_scales_) view.scales = scales_.data();
+  return view;
+}
 TensorView GpuTensor::view() const {
   TensorView view = host.view();
   view.data = static_cast<uint8_t*>(device_) + GuardedTensor::kGuard;
+  view.scales = static_cast<const float*>(device_scales_);
   return view;
+}
+void GpuTensor::set_scales(std::vector<float> of_heads) {
+  scales_ = std::move(of_heads);
+  cuda::check(cudaFree(std::exchange(device_scales_, nullptr)), "test");
+  const size_t bytes = scales_.size() * sizeof(float);
+  cuda::check(cudaMalloc(&device_scales_, bytes), "test");
+  cuda::check(cudaMemcpy(device_scales_, scales_.data(), bytes, cudaMemcpyHostToDevice), "test");
+  cuda::check(cudaStreamSynchronize(nullptr), "test");
 }
 RowView GpuTensor::row_view() const {
   RowView rows = host.row_view();
@@ -125,7 +145,7 @@ GpuCase::GpuCase(const Problem& p, Mask m, uint64_t seed, int64_t gap)
       k(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}, gap),
       v(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}),
       dout(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap),
-      o(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap),
+      o(p.o_dtype(), {p.batch, p.q_len, p.q_heads, p.head_dim_v}, gap),
       lse(GpuTensor::rows({p.batch, p.q_heads, p.q_len})),
       dq(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}, gap),
       dk(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}),
@@ -133,6 +153,14 @@ GpuCase::GpuCase(const Problem& p, Mask m, uint64_t seed, int64_t gap)
   for (GpuTensor* input : {&q, &k, &v, &dout}) {
     fill_normal(input->host.view(), seed++);
     input->upload();
+  }
+  if (p.dtype != Dtype::e4m3) return;
+  Random random(seed);
+  for (GpuTensor* input : {&q, &k, &v}) {
+    std::vector<float> scales;
+    for (int64_t h = 0; h < input->host.view().shape[2]; ++h)
+      scales.push_back(static_cast<float>(random.between(1, 64)) / 16);
+    if (random.chance(0.75)) input->set_scales(std::move(scales));
   }
 }
 
@@ -182,7 +210,7 @@ std::vector<std::vector<uint8_t>> GpuCase::bits() {
 }
 
 Check GpuCase::check(Pass pass, const std::optional<Selection>& rows) {
-  const BackwardTensors t{q.host.view(),  k.host.view(),    v.host.view(),
+  const BackwardTensors t{q.host_view(),  k.host_view(),    v.host_view(),
                           o.host.view(),  dout.host.view(), lse.host.row_view(),
                           dq.host.view(), dk.host.view(),   dv.host.view()};
   const Selection of = rows ? *rows : Selection::all(problem);

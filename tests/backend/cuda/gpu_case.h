@@ -48,14 +48,19 @@ class GpuTensor {
   ~GpuTensor();
 
   GuardedTensor host;
+  TensorView host_view() const;
   TensorView view() const;
   RowView row_view() const;
   void* memory() const { return device_; }  // as host.bytes()
   void upload();
   void download();
+  /// A scale of each head, in both views (e4m3).
+  void set_scales(std::vector<float> of_heads);
 
  private:
   void* device_ = nullptr;
+  std::vector<float> scales_;
+  void* device_scales_ = nullptr;
 };
 
 /// A mask under the name of its pattern.
@@ -82,7 +87,8 @@ std::vector<HeadDims> every_head_dims();
 /// bf16, 8 query heads on 2 KV heads.
 Problem problem_of(const Mask& mask, const HeadDims& dims, int64_t batch = 2);
 
-/// Sizes, mask and the tensors of both passes, filled from a seed. Outputs hold NaN.
+/// Sizes, mask and the tensors of both passes, filled from a seed, as scales of e4m3 are: of each
+/// tensor in three of four seeds. Outputs hold NaN.
 struct GpuCase {
   GpuCase(const Problem& problem, Mask mask, uint64_t seed, int64_t gap = 0);
 

@@ -114,7 +114,8 @@ std::string run_case(const Loaded& of, uint64_t number, void* stream, double& ra
   RandomProblem r = random_problem(number);
   r.problem = suited(of, r.problem);
   r.backward_tile = of.library->tile;
-  GpuCase c(r.problem, r.mask, number, r.gap);
+  // As many bytes as gaps of two-byte elements have: TMA asks for multiples of 16.
+  GpuCase c(r.problem, r.mask, number, r.gap * 2 / size_of(r.problem.dtype));
   const int64_t q = r.problem.q_len, keys = r.problem.kv_len;
   // Larger scores leave zeros in P, which count as hidden keys' where they meet a NaN.
   const bool no_zeros = std::abs(r.problem.softmax_scale()) <= 1;
