@@ -50,8 +50,8 @@ SOURCES = {
 HEADERS = {
     "c.h": "c_api", "cluster.h": "dist", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
     "mask.h": "mask", "packed_runs.h": "plan", "piece.h": "plan", "plan.h": "plan",
-    "problem.h": "core", "run.h": "core", "runs.h": "plan", "schedule.h": "schedule.h", "selected.h": "backend",
-    "tensor.h": "core", "timeline.h": "core", "tl.h": "tl", "verbatim.h": "verbatim",
+    "problem.h": "core", "run.h": "core", "runs.h": "plan", "schedule.h": "schedule.h",
+    "selected.h": "backend", "tensor.h": "core", "timeline.h": "core", "tl.h": "tl", "verbatim.h": "verbatim",
 }  # fmt: skip
 
 # The same of the Python package: modules and packages inside it.

@@ -87,8 +87,8 @@ std::vector<HeadDims> every_head_dims();
 /// bf16, 8 query heads on 2 KV heads.
 Problem problem_of(const Mask& mask, const HeadDims& dims, int64_t batch = 2);
 
-/// Sizes, mask and the tensors of both passes, filled from a seed, as scales of e4m3 are: of each
-/// tensor in three of four seeds. Outputs hold NaN.
+/// Sizes, mask and the tensors of both passes, filled from a seed, and scales of e4m3, which a
+/// tensor has with a chance of 3 in 4. Outputs hold NaN.
 struct GpuCase {
   GpuCase(const Problem& problem, Mask mask, uint64_t seed, int64_t gap = 0);
 
