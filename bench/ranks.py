@@ -7,6 +7,12 @@ A step is attention and its gradients on every rank, between two meetings of all
 the slowest rank. "compute" is the same step with all transfers cut out: ranks compute and copy, on
 whatever lies in their buffers. "one device" is va.attention of the whole problem on rank 0 alone. All
 three are called in turn. Results are compared with one device's first, bit by bit.
+
+Then steps are recorded, and the one of median time is split into parts whose sum it is, for each rank
+and pass: launches, adds of sums, transfers (waits for messages), copies (from and to messages and
+shards, memory that is cleared), and host (the device had nothing to do, for the host had not asked
+for it). "busy" is how long the host took to ask for all of it, beside the device. Recording itself
+takes some of the host's time, so that a recorded step may be longer.
 """
 
 import argparse
@@ -114,6 +120,65 @@ def times_in_turn(steps: Ways, machine: Device) -> dict[str, Timing]:
     return {name: machine.summary(each) for name, each in times.items()}
 
 
+PARTS = {"launch": "launches", "add": "adds", "send": "transfers", "receive": "transfers"}
+
+
+def split(steps: list[dict[str, Any]], total: float, machine: Device) -> dict[str, Any]:
+    """The parts of a recorded step of `total` ms, by pass. Work that begins when the device is done
+    with that before it and the host has asked for it takes the time from there to its end."""
+    passes: dict[str, Any] = {}
+    at = 0.0
+    for s in steps:
+        parts = passes.setdefault(s["pass"], {"host_ms": 0.0, "busy_ms": 0.0})
+        asked = s["issued_ms"] if machine.kind == "cuda" else s["begin_ms"]  # a CPU works itself
+        begin = min(max(at, s["begin_ms"], asked), s["end_ms"])
+        part = parts.setdefault(PARTS.get(s["kind"], "copies"), {"bytes": 0, "each_ms": []})
+        part["bytes"] += s["bytes"]
+        part["each_ms"].append(s["end_ms"] - begin)
+        parts["host_ms"] += begin - at
+        parts["busy_ms"] += s["issued_ms"] - s["called_ms"]
+        at = s["end_ms"]
+    if passes:  # a rank may have nothing to do
+        parts["host_ms"] += total - at  # behind the last
+    return passes
+
+
+def record(parallel: va.ContextParallel, step: Callable[[], Tensors], machine: Device) -> Any:
+    """By rank, the parts of the step of median time of those recorded."""
+    found = []
+    for _ in range(CALLS):
+        slowest(0, machine)
+        with parallel.recorded() as steps:
+            begin = time.perf_counter()
+            step()
+            if machine.kind == "cuda":
+                torch.cuda.synchronize()
+            total = (time.perf_counter() - begin) * 1e3
+        found.append((slowest(total, machine), split(steps, total, machine)))
+    median = sorted(range(CALLS), key=lambda call: found[call][0])[CALLS // 2]
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, found[median][1])
+    return {"ms": found[median][0], "ranks": by_rank}
+
+
+def table(r: dict[str, Any]) -> list[str]:
+    names = "launches", "adds", "transfers", "copies"
+    lines = [
+        f"{r['name']}, {r['strategy']}: recorded {r['recorded']['ms']:.3f} ms; number and ms",
+        f"{'':18}" + "".join(f"{name:>16}" for name in names) + f"{'host':>9}{'sum':>9}{'busy':>9}",
+    ]
+    for rank, passes in enumerate(r["recorded"]["ranks"]):
+        for which, parts in passes.items():
+            own = [parts.get(name, {"each_ms": []})["each_ms"] for name in names]
+            total = sum(map(sum, own)) + parts["host_ms"]
+            lines.append(
+                f"  rank {rank} {which:<9}"
+                + "".join(f"{len(part):6} {sum(part):9.3f}" for part in own)
+                + f"{parts['host_ms']:9.3f}{total:9.3f}{parts['busy_ms']:9.3f}"
+            )
+    return lines
+
+
 def row(case: workloads.Case, strategy: str, machine: Device) -> dict[str, Any]:
     device, begin = machine.name, time.perf_counter()
     parallel = va.ContextParallel(None, case.problem, case.mask, strategy=strategy, device=device)
@@ -127,6 +192,7 @@ def row(case: workloads.Case, strategy: str, machine: Device) -> dict[str, Any]:
         "strategy": strategy, "shard": parallel.description["shard"],
         "orders": parallel.description["backward"]["orders"], "differing_bytes": wrong,
         "sent_bytes": sum(sent), "deal_ms": dealt * 1e3, **times_in_turn(steps, machine),
+        "recorded": record(parallel, steps["step"], machine),
     }  # fmt: skip
 
 
@@ -183,6 +249,8 @@ def main() -> int:
         print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9} {'one device':>10}"
               f" {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")
+        for r in rows:
+            print("", *table(r), sep="\n")
     dist.destroy_process_group()
     return int(any(r["differing_bytes"] for r in rows))
 

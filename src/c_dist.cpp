@@ -149,6 +149,7 @@ struct verbatim_dist {
   Dealt dealt;
   mutable dist::HostMemory memory{};
   mutable dist::ReadyLaunches forward{}, backward{};
+  mutable std::unique_ptr<dist::StepRecord> record{};
 
   template <class Tensors>
   void run(const DistPlan& plan, dist::ReadyLaunches& pieces, const Tensors& given,
@@ -161,7 +162,7 @@ struct verbatim_dist {
     options.workspace = nullptr;  // pieces need less than any size that could be named
     dist::ThroughHost host(transport, memory, *dealt.backend, options);
     dist::Transport& way = transport.on_device() ? static_cast<dist::Transport&>(transport) : host;
-    dist::run_rank(plan, rank, *dealt.backend, home, options, way, {&pieces, false});
+    dist::run_rank(plan, rank, *dealt.backend, home, options, way, {&pieces, record.get()});
   }
 };
 
@@ -200,6 +201,21 @@ std::string describe(const verbatim_dist& handle) {
       .dump();
 }
 
+std::string recorded(const verbatim_dist& handle) {
+  Json steps = Json::array();
+  const std::unique_ptr<dist::StepRecord> record = std::move(handle.record);
+  if (record)
+    for (const StepTime& time : record->times())
+      steps.push_back({{"pass", to_string(time.pass)},
+                       {"kind", to_string(time.kind)},
+                       {"bytes", time.bytes},
+                       {"called_ms", time.called * 1e3},
+                       {"issued_ms", time.issued * 1e3},
+                       {"begin_ms", time.begin * 1e3},
+                       {"end_ms", time.end * 1e3}});
+  return steps.dump();
+}
+
 }  // namespace
 
 extern "C" {
@@ -236,6 +252,16 @@ verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
                                        const verbatim_backward_tensors* tensors,
                                        const verbatim_run_options* run) {
   return guarded([&] { dist->run(dist->dealt.backward, dist->backward, *tensors, run_of(run)); });
+}
+
+verbatim_status verbatim_dist_record(const verbatim_dist* dist, const verbatim_run_options* run) {
+  return guarded([&] {
+    dist->record = std::make_unique<dist::StepRecord>(*dist->dealt.backend, run_of(run));
+  });
+}
+
+verbatim_status verbatim_dist_recorded(const verbatim_dist* dist, const char** json) {
+  return answered(json, [&] { return recorded(*dist); });
 }
 
 verbatim_status verbatim_dist_describe(const verbatim_dist* dist, const char** json) {

@@ -61,6 +61,12 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   expect(verbatim_dist_backward(dist, &backward, NULL) == verbatim_ok, "backward of a rank");
   expect(fabs(dv[0] - 1.25) < 1e-6 && fabs(dv[1] - 0.75) < 1e-6, "dV sums the weights");
   expect(sent == 0, "one rank sends nothing");
+  expect(verbatim_dist_recorded(dist, &json) == verbatim_ok && !strcmp(json, "[]"), "no record");
+  expect(verbatim_dist_record(dist, NULL) == verbatim_ok, "ask for a record");
+  expect(verbatim_dist_forward(dist, &again, NULL) == verbatim_ok, "what is recorded");
+  expect(verbatim_dist_recorded(dist, &json) == verbatim_ok &&
+             strstr(json, "{\"pass\":\"forward\",\"kind\":\"launch\",\"bytes\":0,") != NULL,
+         "its launch");
   verbatim_dist_destroy(dist);
 
   static float rows[384]; /* every tensor of a shard: tiles have 384 positions */

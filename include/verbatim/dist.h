@@ -211,6 +211,18 @@ struct RankReport {
   std::vector<double> launch_seconds{};  // of each Compute step
 };
 
+/// One thing that a rank did for a step, in seconds from the beginning of a recording. A send packs
+/// its message first, a receive unpacks it behind; additions behind each other are one thing.
+struct StepTime {
+  enum class Kind : uint8_t { hold, pack, send, receive, unpack, copy, launch, add };
+  Pass pass;
+  Kind kind;
+  int64_t bytes = 0;              // packed, sent, received, unpacked or copied
+  double called = 0, issued = 0;  // when the host began and ended to ask for it
+  double begin = 0, end = 0;      // of the work: on a GPU in the sequence of its stream
+};
+std::string_view to_string(StepTime::Kind kind);
+
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
 /// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
 /// `device` is "cpu", "cuda" or "cuda:N"; there, seconds are those of kernels, by events. With a

@@ -428,7 +428,20 @@ def test_the_benchmark_compares_before_it_times(tmp_path):
     )  # fmt: skip
     rows = json.loads(result.read_text())["results"]
     assert [row["strategy"] for row in rows] == ["ulysses", "ring", "balanced"]
-    assert table.count("causal 2:1 600") == 3
+    assert table.count("causal 2:1 600") == 6  # a line and a table each
     for row in rows:
         assert row["differing_bytes"] == 0 and row["sent_bytes"] > 0
         assert min(row[way]["ms"] for way in ("step", "compute", "one_device")) > 0
+        sent = 0
+        for passes in row["recorded"]["ranks"]:
+            assert list(passes) == ["forward", "backward"]
+            times = [
+                ms
+                for parts in passes.values()
+                for part in ("launches", "adds", "transfers", "copies")
+                for ms in parts.get(part, {"each_ms": []})["each_ms"]
+            ] + [parts["host_ms"] for parts in passes.values()]
+            assert min(times) >= 0
+            assert 0 < sum(times) <= row["recorded"]["ms"] * 1.001  # which is the slowest rank's
+            sent += sum(parts["transfers"]["bytes"] for parts in passes.values())
+        assert sent == 2 * row["sent_bytes"]  # received, too

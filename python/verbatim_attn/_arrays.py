@@ -246,9 +246,14 @@ def arrays_of(x: Any) -> NumpyArrays | TorchTensors:
             f"[tensors] q is neither a NumPy array nor a PyTorch tensor; got {type(x).__name__}, "
             "expected one of them (nearest: numpy.asarray(q))"
         )
-    found = _torch.get(x.device)
+    return arrays_of_device(x.device)
+
+
+def arrays_of_device(device: Any) -> TorchTensors:
+    """The same for tensors of PyTorch on `device`."""
+    found = _torch.get(device)
     if found is None:
-        found = _torch.setdefault(x.device, TorchTensors(x.device))
+        found = _torch.setdefault(device, TorchTensors(device))
     return found
 
 

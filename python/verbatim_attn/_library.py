@@ -86,6 +86,8 @@ dist_destroy = _function("verbatim_dist_destroy", ctypes.c_void_p)
 dist_destroy.restype = None  # type: ignore[attr-defined]
 dist_forward = _function("verbatim_dist_forward", ctypes.c_void_p, _text, _text)
 dist_backward = _function("verbatim_dist_backward", ctypes.c_void_p, _text, _text)
+_dist_record = _function("verbatim_dist_record", ctypes.c_void_p, _text)
+_dist_recorded = _function("verbatim_dist_recorded", ctypes.c_void_p, _text_out)
 _dist_describe = _function("verbatim_dist_describe", ctypes.c_void_p, _text_out)
 _check_waits = _function("verbatim_check", _text)
 _describe = _function("verbatim_attention_describe", ctypes.c_void_p, _text_out)
@@ -129,6 +131,14 @@ def check_waits(device: str) -> None:
 
 def describe(handle: ctypes.c_void_p) -> dict[str, Any]:
     return json.loads(_answer(_describe, handle))
+
+
+def dist_record(handle: ctypes.c_void_p, stream: int) -> None:
+    check(_dist_record(handle, RUN.pack(stream, 0, 0, 0, 0, 0, 0)))
+
+
+def dist_recorded(handle: ctypes.c_void_p) -> list[dict[str, Any]]:
+    return json.loads(_answer(_dist_recorded, handle))
 
 
 def dist_describe(handle: ctypes.c_void_p) -> dict[str, Any]:

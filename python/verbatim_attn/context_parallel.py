@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _library
-from ._arrays import Arrays, Key, arrays_of
+from ._arrays import Arrays, Key, arrays_of, arrays_of_device
 from ._calls import Call
 from ._handles import Problem, kept, specification
 from .masks import Mask, spec_of
@@ -151,6 +153,17 @@ class ContextParallel:
             seed = int(seed) % 2**64
         o, lse = self._operators.Attention.apply(q, k, v, self, seed)
         return (o, lse) if return_lse else o
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[list[dict[str, Any]]]:
+        """What this rank does in the block, when it is over: verbatim_dist_recorded() of
+        verbatim/c.h. Waits for the current stream before and after."""
+        steps: list[dict[str, Any]] = []
+        _library.dist_record(self._handle.pointer, arrays_of_device(self.device).stream())
+        try:
+            yield steps
+        finally:
+            steps += _library.dist_recorded(self._handle.pointer)
 
     def run(self, tensors: tuple[Any, ...], seed: int | None) -> tuple[Any, ...]:
         """(o, lse) of q, k and v; (dq, dk, dv) of q, k, v, o, dout and the LSE."""

@@ -44,13 +44,12 @@ class ReadyLaunch {
   virtual ~ReadyLaunch() = default;
 };
 
-/// Measures the work that run.stream was given between its making and stop().
-class Watch {
+/// When the work is over that run.stream had been given before this was made.
+class Moment {
  public:
-  virtual ~Watch() = default;
-  virtual void stop() = 0;
-  /// Waits for the end of that work.
-  virtual double seconds() const = 0;
+  virtual ~Moment() = default;
+  /// From an earlier moment of the same stream to this one. Waits for both.
+  virtual double seconds_since(const Moment& earlier) const = 0;
 };
 
 /// Throws Error(unsupported): this backend runs whole plans only.
@@ -126,7 +125,7 @@ class Backend {
                    const RunOptions&) const {
     refuse_pieces(name());
   }
-  virtual std::unique_ptr<Watch> watch(const RunOptions& run) const;
+  virtual std::unique_ptr<Moment> moment(const RunOptions& run) const;
   /// Of PieceMemory::dq_sums for these rows and so many query heads.
   virtual int64_t dq_sum_floats(const Plan&, const HeldRows&, int64_t) const {
     refuse_pieces(name());

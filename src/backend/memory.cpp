@@ -8,21 +8,22 @@ namespace verbatim {
 namespace {
 
 /// Of a backend that has ended its work when a call returns.
-class HostWatch final : public Watch {
+class HostMoment final : public Moment {
   using Clock = std::chrono::steady_clock;
 
  public:
-  void stop() override { end_ = Clock::now(); }
-  double seconds() const override { return std::chrono::duration<double>(end_ - begin_).count(); }
+  double seconds_since(const Moment& earlier) const override {
+    return std::chrono::duration<double>(at_ - static_cast<const HostMoment&>(earlier).at_).count();
+  }
 
  private:
-  Clock::time_point begin_ = Clock::now(), end_ = begin_;
+  Clock::time_point at_ = Clock::now();
 };
 
 }  // namespace
 
-std::unique_ptr<Watch> Backend::watch(const RunOptions&) const {
-  return std::make_unique<HostWatch>();
+std::unique_ptr<Moment> Backend::moment(const RunOptions&) const {
+  return std::make_unique<HostMoment>();
 }
 
 std::shared_ptr<std::byte> Backend::allocate(int64_t bytes, const RunOptions&) const {

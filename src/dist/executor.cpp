@@ -133,32 +133,27 @@ std::vector<ByteRows> RankExecutor::rows_of(Space space, std::span<const Box> bo
   return rows;
 }
 
+bool RankExecutor::timed(StepTime::Kind kind, int64_t bytes, const std::function<bool()>& work) {
+  if (!asked_.record) return work();
+  StepRecord::Begin begin = asked_.record->begin();
+  const bool done = work();
+  if (done) asked_.record->end(plan_.whole.pass, kind, bytes, std::move(begin));
+  return done;
+}
+
 bool RankExecutor::make(const Step& step, Transport& transport) {
   if (const auto* hold = std::get_if<Hold>(&step)) {
     this->hold(*hold);
   } else if (const auto* send = std::get_if<Send>(&step)) {
-    const int64_t bytes = message_bytes(plan_, send->boxes, send->sums);
-    const auto message = backend_.allocate(bytes, run_);
-    std::byte* next = message.get();
-    for (const ByteRows& rows : rows_of(send->space, send->boxes, send->sums)) {
-      backend_.copy(packed(next, rows), rows, run_);
-      next += rows.rows * rows.bytes;
-    }
-    transport.send(send->to, send->message, {message.get(), static_cast<size_t>(bytes)});
-    sent_bytes_ += next - message.get();
+    this->send(*send, transport);
   } else if (const auto* receive = std::get_if<Receive>(&step)) {
-    const int64_t bytes = message_bytes(plan_, receive->boxes, receive->sums);
-    const auto message = backend_.allocate(bytes, run_);
-    std::byte* next = message.get();
-    if (!transport.receive(receive->from, receive->message, {next, static_cast<size_t>(bytes)}))
-      return false;
-    for (const ByteRows& rows : rows_of(receive->space, receive->boxes, receive->sums)) {
-      backend_.copy(rows, packed(next, rows), run_);
-      next += rows.rows * rows.bytes;
-    }
+    return this->receive(*receive, transport);
   } else if (const auto* copy = std::get_if<Copy>(&step)) {
-    for (const Box& box : copy->boxes)
-      backend_.copy(rows_of(copy->to, box), rows_of(copy->from, box), run_);
+    timed(StepTime::Kind::copy, message_bytes(plan_, copy->boxes, {}), [&] {
+      for (const Box& box : copy->boxes)
+        backend_.copy(rows_of(copy->to, box), rows_of(copy->from, box), run_);
+      return true;
+    });
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
     this->compute(*compute);
   } else {
@@ -170,13 +165,50 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
   return true;
 }
 
+void RankExecutor::send(const Send& step, Transport& transport) {
+  const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
+  const auto message = backend_.allocate(bytes, run_);
+  timed(StepTime::Kind::pack, bytes, [&] {
+    std::byte* next = message.get();
+    for (const ByteRows& rows : rows_of(step.space, step.boxes, step.sums)) {
+      backend_.copy(packed(next, rows), rows, run_);
+      next += rows.rows * rows.bytes;
+    }
+    return true;
+  });
+  timed(StepTime::Kind::send, bytes, [&] {
+    transport.send(step.to, step.message, {message.get(), static_cast<size_t>(bytes)});
+    return true;
+  });
+}
+
+bool RankExecutor::receive(const Receive& step, Transport& transport) {
+  const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
+  const auto message = backend_.allocate(bytes, run_);
+  const bool there = timed(StepTime::Kind::receive, bytes, [&] {
+    return transport.receive(step.from, step.message, {message.get(), static_cast<size_t>(bytes)});
+  });
+  if (!there) return false;
+  return timed(StepTime::Kind::unpack, bytes, [&] {
+    std::byte* next = message.get();
+    for (const ByteRows& rows : rows_of(step.space, step.boxes, step.sums)) {
+      backend_.copy(rows, packed(next, rows), run_);
+      next += rows.rows * rows.bytes;
+    }
+    return true;
+  });
+}
+
 void RankExecutor::hold(const Hold& hold) {
   std::ranges::replace(slot_of_, hold.slot, -1);
   slot_of_[static_cast<size_t>(hold.head)] = hold.slot;
-  for (const Operand operand : {Operand::k, Operand::v}) {
-    const TensorView slot = held(operand, hold.head);
-    backend_.fill(byte_rows(slot, 0, {0, slot.shape[1]}, {0, 1}), 0xff, run_);
-  }
+  timed(StepTime::Kind::hold, 0, [&] {
+    for (const Operand operand : {Operand::k, Operand::v}) {
+      const TensorView slot = held(operand, hold.head);
+      backend_.fill(byte_rows(slot, 0, {0, slot.shape[1]}, {0, 1}), 0xff, run_);
+    }
+    return true;
+  });
 }
 
 TensorView RankExecutor::held(Operand operand, int32_t head, int32_t last) const {
@@ -204,14 +236,15 @@ PieceMemory RankExecutor::memory(int32_t head) const {
 
 void RankExecutor::launch(size_t step,
                           const std::function<std::unique_ptr<const ReadyLaunch>()>& make,
-                          std::vector<std::unique_ptr<Watch>>& watches,
+                          StepTime::Kind kind,
                           const std::function<void(const ReadyLaunch&)>& work) {
   std::unique_ptr<const ReadyLaunch> made;
   if (!asked_.kept) made = make();
   const ReadyLaunch& ready = made ? *made : asked_.kept->of(step, make);
-  if (asked_.timed) watches.push_back(backend_.watch(run_));
-  work(ready);
-  if (asked_.timed) watches.back()->stop();
+  timed(kind, 0, [&] {
+    work(ready);
+    return true;
+  });
 }
 
 void RankExecutor::compute(const Compute& step) {
@@ -221,7 +254,7 @@ void RankExecutor::compute(const Compute& step) {
     return backend_.ready_piece(plan_.whole, step.piece(), memory,
                                 own().q_heads.end - own().q_heads.begin, run_);
   };
-  launch(step_, make, launches_, [&](const ReadyLaunch& piece) {
+  launch(step_, make, StepTime::Kind::launch, [&](const ReadyLaunch& piece) {
     BackwardTensors tensors = backward_tensors();
     tensors.k = held(Operand::k, first, last);
     tensors.v = held(Operand::v, first, last);
@@ -241,16 +274,8 @@ void RankExecutor::add(size_t first) {
       tiles.push_back(std::get<Add>(own().steps[step]).sums);
     return backend_.ready_sums(plan_.whole, tiles, memory, run_);
   };
-  launch(first, make, additions_,
+  launch(first, make, StepTime::Kind::add,
          [&](const ReadyLaunch& sums) { backend_.add(sums, backward_tensors(), memory, run_); });
-}
-
-RankReport RankExecutor::report() const {
-  RankReport report{.sent_bytes = sent_bytes_};
-  for (const auto& watch : launches_) report.launch_seconds.push_back(watch->seconds());
-  for (const double seconds : report.launch_seconds) report.compute_seconds += seconds;
-  for (const auto& watch : additions_) report.compute_seconds += watch->seconds();
-  return report;
 }
 
 BackwardTensors RankExecutor::backward_tensors() const {

@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "dist/sizes.h"
+#include "dist/step_record.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::dist {
@@ -70,7 +71,7 @@ class ReadyLaunches {
 /// What a run is asked besides its results.
 struct RankRun {
   ReadyLaunches* kept = nullptr;  // null: launches are made for this run alone
-  bool timed = true;              // RankReport has seconds
+  StepRecord* record = nullptr;   // null: nothing is timed
 };
 
 /// One rank on its way through its steps. Where the backend is a GPU, its work is in sequence on
@@ -86,19 +87,21 @@ class RankExecutor {
   bool done() const { return step_ == plan_.ranks[static_cast<size_t>(rank_)].steps.size(); }
   /// The step it is at.
   size_t step() const { return step_; }
-  /// When all steps are done. Waits for what is timed.
-  RankReport report() const;
 
  private:
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
   bool make(const Step& step, Transport& transport);
+  void send(const Send& step, Transport& transport);
+  /// False: the message is not there yet.
+  bool receive(const Receive& step, Transport& transport);
+  /// Does it, and notes when. What `work` returns is whether it was done.
+  bool timed(StepTime::Kind kind, int64_t bytes, const std::function<bool()>& work);
   void compute(const Compute& step);
   /// Those of the steps from `first` to the one it is at.
   void add(size_t first);
   /// Of the step with this number.
   void launch(size_t step, const std::function<std::unique_ptr<const ReadyLaunch>()>& make,
-              std::vector<std::unique_ptr<Watch>>& watches,
-              const std::function<void(const ReadyLaunch&)>& work);
+              StepTime::Kind kind, const std::function<void(const ReadyLaunch&)>& work);
   void hold(const Hold& hold);
   /// Memory of a piece, with K and V from this head on.
   PieceMemory memory(int32_t head) const;
@@ -125,8 +128,6 @@ class RankExecutor {
   int64_t block_floats_;
   RankRun asked_;
   size_t step_ = 0;
-  int64_t sent_bytes_ = 0;
-  std::vector<std::unique_ptr<Watch>> launches_, additions_;
 };
 
 }  // namespace verbatim::dist

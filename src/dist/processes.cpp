@@ -17,9 +17,11 @@ Processes::Result Processes::run(const DistPlan& plan, const LocalTensors& whole
   shard.take(whole);
   courier_.meet();
   const auto begin = std::chrono::steady_clock::now();
-  RankReport report = run_rank(plan, rank(), backend, shard.tensors(), run, transport);
+  StepRecord record(backend, run);
+  run_rank(plan, rank(), backend, shard.tensors(), run, transport, {.record = &record});
   backend.synchronize(run);
   courier_.meet();
+  RankReport report = record.report();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   Result result{0, gather(plan, rank(), shard, report, whole, transport)};
   for (const RankReport& each : result.reports)  // the first to start has seen all of it

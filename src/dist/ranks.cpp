@@ -122,9 +122,8 @@ void agree(Transport& transport, int32_t rank, int32_t world, const std::string&
                 {found[2], found[3], found[4], ""});
 }
 
-RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,
-                    const LocalTensors& home, const RunOptions& run, Transport& transport,
-                    const RankRun& asked) {
+void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const LocalTensors& home,
+              const RunOptions& run, Transport& transport, const RankRun& asked) {
   RankExecutor executor(plan, rank, backend, home, run, asked);
   try {
     while (!executor.done()) executor.advance(transport);
@@ -134,7 +133,6 @@ RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,
                 fmt::format("rank {} at step {} of the {}: {}", rank, executor.step(),
                             to_string(plan.whole.pass), error.what()));
   }
-  return executor.report();
 }
 
 std::vector<RankReport> gather(const DistPlan& plan, int32_t rank, ShardMemory& shard,

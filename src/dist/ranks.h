@@ -26,9 +26,8 @@ void agree(Transport& transport, int32_t rank, int32_t world, const std::string&
 
 /// Runs all steps of a rank. `home` are the tensors of its shard. An Error that a transfer raises
 /// names rank and step.
-RankReport run_rank(const DistPlan& plan, int32_t rank, const Backend& backend,
-                    const LocalTensors& home, const RunOptions& run, Transport& transport,
-                    const RankRun& asked = {});
+void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const LocalTensors& home,
+              const RunOptions& run, Transport& transport, const RankRun& asked = {});
 
 /// Copies the outputs of all shards to rank 0's tensors of the problem; a rank's own are copied to
 /// its own, too. Returns the reports of all ranks at rank 0, elsewhere nothing.

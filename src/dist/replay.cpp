@@ -96,12 +96,15 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   const std::unique_ptr<Backend> backend = make_backend(device);
   Mailbox mailbox(delays);
   std::vector<ShardMemory> shards;
+  std::vector<std::unique_ptr<dist::StepRecord>> records;
   std::vector<RankExecutor> ranks;
   std::vector<Mailbox::Port> ports;
   for (int32_t r = 0; r < std::ssize(plan.ranks); ++r) {
     ShardMemory& shard = shards.emplace_back(plan, r, *backend, run);
     shard.take(whole);
-    ranks.emplace_back(plan, r, *backend, shard.tensors(), run);
+    records.push_back(std::make_unique<dist::StepRecord>(*backend, run));
+    ranks.emplace_back(plan, r, *backend, shard.tensors(), run,
+                       dist::RankRun{.record = records.back().get()});
     ports.emplace_back(mailbox, r, *backend, run);
   }
   for (bool moved = true; moved;) {
@@ -121,7 +124,7 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   std::vector<RankReport> reports;
   for (size_t r = 0; r < ranks.size(); ++r) {
     shards[r].give(whole);
-    reports.push_back(ranks[r].report());
+    reports.push_back(records[r]->report());
   }
   backend->synchronize(run);
   return reports;

@@ -1,6 +1,7 @@
 // What a rank makes anew in every run of a plan, and what it waits for.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -8,6 +9,7 @@
 #include "dist/memory_wire.h"
 #include "dist/ranks.h"
 #include "dist/shard_memory.h"
+#include "dist/sizes.h"
 
 namespace verbatim::test {
 namespace {
@@ -59,9 +61,9 @@ class CountingBackend final : public Backend {
     ++launched;
     cpu_->add(sums, tensors, memory, run);
   }
-  std::unique_ptr<Watch> watch(const RunOptions& run) const override {
+  std::unique_ptr<Moment> moment(const RunOptions& run) const override {
     ++waits;
-    return cpu_->watch(run);
+    return cpu_->moment(run);
   }
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& rows, int64_t heads) const override {
     return cpu_->dq_sum_floats(whole, rows, heads);
@@ -77,9 +79,9 @@ class CountingBackend final : public Backend {
 
 constexpr int32_t kRanks = 3;
 
-/// Runs a pass of all ranks; each keeps its pieces in `kept`.
+/// Runs a pass of all ranks, each with what it is asked.
 void run_ranks(const DistPlan& plan, const dist::LocalTensors& whole, const Backend& backend,
-               std::vector<dist::ReadyLaunches>& kept) {
+               const std::vector<dist::RankRun>& asked) {
   Lines lines(kRanks);
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
@@ -92,7 +94,7 @@ void run_ranks(const DistPlan& plan, const dist::LocalTensors& whole, const Back
         dist::ShardMemory shard(plan, r, backend, run);
         shard.take(whole);
         dist::run_rank(plan, r, backend, shard.tensors(), run, courier,
-                       {.kept = &kept[static_cast<size_t>(r)], .timed = false});
+                       asked[static_cast<size_t>(r)]);
         shard.give(whole);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(r)] = error.what();
@@ -118,7 +120,10 @@ TEST(ReadyLaunches, AreMadeInTheFirstRunAndNothingWaits) {
   DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending/split:2");
   const auto dealt = c.deal({.world = kRanks, .strategy = "ring"});
   CountingBackend backend;
-  std::vector<dist::ReadyLaunches> forward(kRanks), backward(kRanks);
+  std::vector<dist::ReadyLaunches> kept_forward(kRanks), kept_backward(kRanks);
+  std::vector<dist::RankRun> forward, backward;
+  for (auto& kept : kept_forward) forward.push_back({.kept = &kept});
+  for (auto& kept : kept_backward) backward.push_back({.kept = &kept});
   const int launches = launches_of(dealt.forward) + launches_of(dealt.backward);
   for (int step = 0; step < 3; ++step) {
     for (GuardedTensor* output : c.outputs()) output->poison();
@@ -129,6 +134,62 @@ TEST(ReadyLaunches, AreMadeInTheFirstRunAndNothingWaits) {
     EXPECT_EQ(backend.launched, (step + 1) * launches);
   }
   EXPECT_EQ(backend.waits, 0);
+}
+
+/// What a record of the plan's steps has: kinds and bytes, in their sequence.
+std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& plan, int32_t rank) {
+  using Kind = StepTime::Kind;
+  std::vector<std::pair<Kind, int64_t>> expected;
+  const auto both = [&](Kind first, Kind second, const auto& step) {
+    const int64_t bytes = dist::message_bytes(plan, step.boxes, step.sums);
+    expected.insert(expected.end(), {{first, bytes}, {second, bytes}});
+  };
+  for (const Step& step : plan.ranks[static_cast<size_t>(rank)].steps) {
+    if (const auto* send = std::get_if<Send>(&step)) {
+      both(Kind::pack, Kind::send, *send);
+    } else if (const auto* receive = std::get_if<Receive>(&step)) {
+      both(Kind::receive, Kind::unpack, *receive);
+    } else if (const auto* copy = std::get_if<Copy>(&step)) {
+      expected.emplace_back(Kind::copy, dist::message_bytes(plan, copy->boxes, {}));
+    } else {
+      const Kind kind = std::holds_alternative<Hold>(step)      ? Kind::hold
+                        : std::holds_alternative<Compute>(step) ? Kind::launch
+                                                                : Kind::add;
+      if (kind == Kind::add && expected.back().first == kind) continue;
+      expected.emplace_back(kind, 0);
+    }
+  }
+  return expected;
+}
+
+TEST(StepRecord, HasWhatARankDidInItsSequence) {
+  DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending/split:2");
+  const auto dealt = c.deal({.world = kRanks, .strategy = "ring"});
+  const auto backend = make_cpu_backend();
+  std::vector<dist::StepRecord> records;
+  for (int32_t r = 0; r < kRanks; ++r) records.emplace_back(*backend, RunOptions{});
+  std::vector<dist::RankRun> asked;
+  for (dist::StepRecord& record : records) asked.push_back({.record = &record});
+  run_ranks(dealt.forward, dist::whole_tensors(c.tensors.forward()), *backend, asked);
+  run_ranks(dealt.backward, dist::whole_tensors(c.tensors.backward()), *backend, asked);
+  for (int32_t r = 0; r < kRanks; ++r) {
+    const std::vector<StepTime> times = records[static_cast<size_t>(r)].times();
+    std::vector<std::pair<StepTime::Kind, int64_t>> found[2];
+    double issued = 0, end = 0;
+    for (const StepTime& time : times) {
+      found[time.pass == Pass::forward ? 0 : 1].emplace_back(time.kind, time.bytes);
+      EXPECT_LE(issued, time.called);
+      EXPECT_LE(time.called, time.issued);
+      EXPECT_LE(end, time.begin);
+      EXPECT_LE(time.begin, time.end);
+      issued = time.issued;
+      end = time.end;
+    }
+    EXPECT_EQ(found[0], expected_times(dealt.forward, r)) << r;
+    EXPECT_EQ(found[1], expected_times(dealt.backward, r)) << r;
+    EXPECT_EQ(records[static_cast<size_t>(r)].report().sent_bytes,
+              sent_bytes(dealt.forward, r) + sent_bytes(dealt.backward, r));
+  }
 }
 
 TEST(SmallMessages, OfOneRankToAnotherAreOne) {

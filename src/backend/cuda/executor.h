@@ -50,7 +50,7 @@ class CudaBackend : public Backend {
                                                 const RunOptions& run) const override;
   void add(const ReadyLaunch& ready, const BackwardTensors& tensors, const PieceMemory& memory,
            const RunOptions& run) const override;
-  std::unique_ptr<Watch> watch(const RunOptions& run) const override;
+  std::unique_ptr<Moment> moment(const RunOptions& run) const override;
   int64_t dq_sum_floats(const Plan& whole, const HeldRows& q_rows, int64_t q_heads) const override;
   std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override;
   void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const override;

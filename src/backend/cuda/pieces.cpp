@@ -45,18 +45,28 @@ struct CudaSums final : ReadyLaunch {
   AddSums sums{};
 };
 
-class StreamWatch final : public Watch {
+class StreamMoment final : public Moment {
  public:
-  StreamWatch(int device, cudaStream_t stream) : device_(device), stopwatch_(stream) {}
-  void stop() override { stopwatch_.stop(); }
-  double seconds() const override {
+  StreamMoment(int device, cudaStream_t stream) : device_(device) {
+    check(cudaEventCreate(&event_), "cuda.event");
+    const cudaError_t status = cudaEventRecord(event_, stream);
+    if (status != cudaSuccess) cudaEventDestroy(event_);
+    check(status, "cuda.event");
+  }
+  ~StreamMoment() override { cudaEventDestroy(event_); }
+  double seconds_since(const Moment& earlier) const override {
     const DeviceGuard guard(device_);
-    return stopwatch_.seconds();
+    float milliseconds = 0;
+    check(cudaEventSynchronize(event_), "cuda.event");
+    check(cudaEventElapsedTime(&milliseconds, static_cast<const StreamMoment&>(earlier).event_,
+                               event_),
+          "cuda.event");
+    return milliseconds / 1e3;
   }
 
  private:
   int device_;
-  Stopwatch stopwatch_;
+  cudaEvent_t event_ = nullptr;
 };
 
 }  // namespace
@@ -158,9 +168,9 @@ void CudaBackend::add(const ReadyLaunch& ready, const BackwardTensors& tensors,
   own.held.in_use_until(std::make_shared<const End>(device_, stream));
 }
 
-std::unique_ptr<Watch> CudaBackend::watch(const RunOptions& run) const {
+std::unique_ptr<Moment> CudaBackend::moment(const RunOptions& run) const {
   const DeviceGuard guard(device_.index);
-  return std::make_unique<StreamWatch>(device_.index, static_cast<cudaStream_t>(run.stream));
+  return std::make_unique<StreamMoment>(device_.index, static_cast<cudaStream_t>(run.stream));
 }
 
 int64_t CudaBackend::dq_sum_floats(const Plan& whole, const HeldRows& q_rows,

@@ -78,25 +78,6 @@ Scratch::~Scratch() {
   if (data_) cudaFreeAsync(data_, stream_);
 }
 
-Stopwatch::Stopwatch(cudaStream_t stream) : stream_(stream) {
-  check(cudaEventCreate(&begin_), "cuda.event");
-  check(cudaEventCreate(&end_), "cuda.event");
-  check(cudaEventRecord(begin_, stream_), "cuda.event");
-}
-Stopwatch::~Stopwatch() {
-  cudaEventDestroy(begin_);
-  cudaEventDestroy(end_);
-}
-
-void Stopwatch::stop() { check(cudaEventRecord(end_, stream_), "cuda.event"); }
-
-double Stopwatch::seconds() const {
-  check(cudaEventSynchronize(end_), "cuda.event");
-  float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cuda.event");
-  return milliseconds / 1e3;
-}
-
 cudaGraph_t graph_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;

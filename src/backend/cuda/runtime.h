@@ -56,22 +56,6 @@ class Scratch {
   cudaStream_t stream_;
 };
 
-/// What a stream takes for the work that it is given from here on until stop().
-class Stopwatch {
- public:
-  explicit Stopwatch(cudaStream_t stream);
-  ~Stopwatch();
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  void stop();
-  /// Waits for the end of the work.
-  double seconds() const;
-
- private:
-  cudaStream_t stream_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
 /// The graph that `stream` is being captured into, or null.
 cudaGraph_t graph_of(cudaStream_t stream);
 
