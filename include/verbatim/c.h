@@ -164,7 +164,8 @@ verbatim_status verbatim_dist_record(const verbatim_dist* dist, const verbatim_r
  * (memory is cleared), "pack", "send", "receive", "unpack", "copy", "launch" or "add"; its bytes;
  * called_ms and issued_ms, when the host began and ended to ask for it; begin_ms and end_ms, when
  * the work, on a GPU that of the stream, came to it and was done with it. Milliseconds from
- * verbatim_dist_record() on. Waits for the work. Of a handle that was not asked the list is empty. */
+ * verbatim_dist_record() on. Waits for the work. Of a handle that was not asked the list is empty.
+ */
 verbatim_status verbatim_dist_recorded(const verbatim_dist* dist, const char** json);
 
 /* JSON: world, rank, strategy, shard, ulysses_size, ring_window as chosen; "ranks", for each what

@@ -38,7 +38,7 @@ struct DistOptions {
   std::string shard{};       // empty: "balanced" for the strategy of that name, else "zigzag"
   int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
   int32_t ring_window = 0;   // loongtrain: ranks of an inner ring; 0: choose
-  int32_t joined_heads = 0;  // KV heads of a launch at most; 0: as few as fill a device
+  int32_t joined_heads = 0;  // KV heads of a launch at most; 0: all that meet
   bool operator==(const DistOptions&) const = default;
 };
 
@@ -154,8 +154,9 @@ struct HeadPart {
 struct Compute {
   std::vector<HeadPart> heads;
 
-  /// With each of their chains, as a backend runs it.
-  Piece piece() const;
+  /// With each of their chains, as a backend runs it: in the sequence in which `whole`, the plan
+  /// that is dealt, places them.
+  Piece piece(const Plan& whole) const;
 };
 struct Add {
   TileSums sums;

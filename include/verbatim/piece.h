@@ -64,6 +64,7 @@ struct HeadPiece {
 /// all query heads of their groups. Heads wait for nothing of each other.
 struct Piece {
   std::vector<HeadPiece> heads;
+  std::vector<PlacedTask> tasks;  // all, in the sequence in which free workers take them
   bool operator==(const Piece&) const = default;
 };
 

@@ -151,9 +151,11 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
       add_idle_head();
     }
   }
+  for (const PlacedTask& task : piece.tasks)
+    plan.placement.tasks.push_back({task.head - first, task.task});
+  plan.residency = residency_of(plan.orders, plan.placement.tasks);
 }
 
-/// Heads wait for nothing of each other, so those that have to be under way at once are of one.
 void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory) {
   const Problem& problem = whole.problem;
   const int64_t batch = own.head / problem.kv_heads, kv_head = own.head % problem.kv_heads;
@@ -172,10 +174,6 @@ void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMe
     first_addends.insert(first_addends.end(), before.begin(), before.end());
     hide_unvisited(*order, head.q_rows);
   }
-  for (size_t t = 0; t < order->tasks.size(); ++t)
-    plan.placement.tasks.push_back(
-        {static_cast<int32_t>(plan.orders.size()), static_cast<int32_t>(t)});
-  plan.residency = std::max(plan.residency, residency_of(*order));
   plan.orders.push_back(std::move(order));
 }
 

@@ -2,6 +2,7 @@
 // in which each comes after those it needs. A rank's list is its part of that sequence, so no rank
 // can wait forever.
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -144,28 +145,40 @@ class Builder {
     plan.orders = std::move(orders);
   }
 
-  /// Chains that start in one launch: all of a head, or as many as keep a rank busy, so that the
-  /// next begins sooner. Where chains are of unequal length, workers idle at the end of each
-  /// launch.
+  /// Chooses what starts together: all chains of one head, of two, four and so on, which fill a
+  /// launch better, or as many chains of a head as keep a rank busy, so that the next begins
+  /// sooner. Of equals the most heads.
   void deal_heads() {
     deal_heads(INT32_MAX);
-    if (!backward() || world() == 1) return;
+    if (!backward()) return;
+    double least = INFINITY;
+    for (int32_t beside = 1; beside < 2 * most_joined(); beside *= 2)
+      try_starts(std::min(beside, most_joined()), least);
     const auto whole = dealt_;
-    const double at_once = dist::duration(deals_of_heads(), world());
     deal_heads(dist::kWorkers);
-    if (dist::duration(deals_of_heads(), world()) >= at_once) dealt_ = whole;
+    if (!try_starts(1, least)) dealt_ = whole;
+  }
+
+  /// Whether heads as dealt, so many of which start together, take at most `least`; then they do.
+  bool try_starts(int32_t beside, double& least) {
+    dist::Deals deals;
+    for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
+    std::vector<int32_t> starts =
+        dist::starts_of(deals, beside, static_cast<int32_t>(problem().kv_heads));
+    const double takes =
+        dist::duration(deals, starts, world(), [this](int32_t r, int32_t head, int32_t other) {
+          return dist::can_join(problem(), q_heads(grid_.inner_of(r)), head, other);
+        });
+    if (takes > least) return false;
+    least = takes;
+    starts_ = std::move(starts);
+    return true;
   }
 
   void deal_heads(int32_t together) {
     deals_.clear();
     dealt_.clear();
     for (int32_t head = 0; head < heads(); ++head) deal_head(head, together);
-  }
-
-  std::vector<std::shared_ptr<const Deal>> deals_of_heads() const {
-    std::vector<std::shared_ptr<const Deal>> deals;
-    for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
-    return deals;
   }
 
   void deal_head(int32_t head, int32_t together) {
@@ -285,35 +298,20 @@ class Builder {
         steps_.add(r, std::move(compute));
   }
 
-  /// Heads that run beside those before them: no sum of theirs travels, so only full launches
-  /// count.
-  int32_t heads_beside(const Deal& deal) const {
-    if (deal.shares.empty()) return 1;
-    int64_t chains = 0;
-    for (const Share& share : deal.shares) {
-      if (!share.handings.empty()) return 1;
-      chains += dist::chains_of(*share.part);
-    }
-    return std::min(dist::heads_of_launch(chains / std::ssize(deal.shares)), most_joined());
-  }
-
-  /// Heads follow each other, as many stages behind as chains start in: while sums of one are on
-  /// their way, others fill the time.
+  /// Heads follow each other: while sums of some are on their way, others fill the time.
   void run_backward() {
     struct Progress {
       int32_t begin = 0;
       size_t share = 0, end = 0;  // what comes next
     };
     std::vector<Progress> at;
-    int32_t begin = 0, last = 0, started = 0, beside = 0;
+    int32_t last = 0, started = 0;
     for (int32_t head = 0; head < heads(); ++head) {
       const Deal& deal = deal_of(head);
+      const int32_t begin = starts_[static_cast<size_t>(head)];
       at_.emplace_back(deal.convoys.size(), -1);
       at.push_back({begin});
       last = std::max(last, begin + (deal.shares.empty() ? 0 : deal.shares.back().stage));
-      if (++beside < heads_beside(deal)) continue;
-      begin += deal.starts;
-      beside = 0;
     }
     for (int32_t time = 0; time <= last; ++time) {
       while (started < heads() && at[static_cast<size_t>(started)].begin <= time) ++started;
@@ -446,6 +444,7 @@ class Builder {
   std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
   std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
   std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
+  std::vector<int32_t> starts_;               // backward: stages, by head
   std::vector<std::vector<int32_t>> at_;      // first block, by head and convoy
   std::vector<Blocks> blocks_;                // by rank
   std::vector<std::vector<HeadPart>> parts_;  // by rank: not launched yet

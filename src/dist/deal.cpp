@@ -149,8 +149,7 @@ class BackwardDeal {
     return visits;
   }
 
-  /// How long shares take: their longest chain, or what workers share. Chains of a convoy are about
-  /// as long as the mean of its first and last.
+  /// What shares take. Chains of a convoy are about as long as the mean of its first and last.
   void estimate() {
     std::vector<std::vector<int64_t>> first(deal_.convoys.size()), last = first;
     std::vector<size_t> link(deal_.convoys.size());
@@ -168,8 +167,8 @@ class BackwardDeal {
         longest = std::max({longest, a, b});
         all += (a + b) * deal_.convoys[k].count;
       }
-      share.time =
-          std::max(static_cast<double>(longest), static_cast<double>(all) / (2 * kWorkers));
+      share.longest = static_cast<double>(longest);
+      share.work = static_cast<double>(all) / (2 * kWorkers);
     }
   }
 

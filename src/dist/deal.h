@@ -39,7 +39,8 @@ struct Share {
   std::shared_ptr<const OrderPart> part;
   std::vector<int32_t> convoys;  // backward: of each stretch of the part
   std::vector<Handing> handings;
-  double time = 0;  // backward, in visits: about what kWorkers take
+  // Backward, in visits: about those of the longest chain, and what each of kWorkers has of all.
+  double longest = 0, work = 0;
 };
 
 /// Where the sum of a KV tile ends: with the last of its parts.

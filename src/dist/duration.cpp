@@ -1,29 +1,59 @@
 #include "dist/duration.h"
 
 #include <algorithm>
+#include <span>
 #include <tuple>
 
 namespace verbatim::dist {
+namespace {
 
-double duration(const std::vector<std::shared_ptr<const Deal>>& deals, int32_t world) {
-  std::vector<std::tuple<int32_t, size_t, size_t>> sequence;  // stage, head, share
-  std::vector<std::vector<double>> ended;  // by head and convoy: its last share so far
+constexpr double kLaunch = 8;  // visits that a launch takes longer than its chains
+
+struct Entry {
+  int32_t stage, rank, head;
+  const Share* share;
+};
+
+}  // namespace
+
+std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry_heads) {
+  std::vector<int32_t> starts;
   int32_t begin = 0;
-  for (size_t head = 0; head < deals.size(); ++head) {
-    const Deal& deal = *deals[head];
-    for (size_t s = 0; s < deal.shares.size(); ++s)
-      sequence.emplace_back(begin + deal.shares[s].stage, head, s);
-    ended.emplace_back(deal.convoys.size());
-    begin += deal.starts;
+  for (int32_t head = 0; head < std::ssize(deals); ++head) {
+    const int32_t in_entry = head % entry_heads;
+    if (head > 0 && (in_entry == 0 || in_entry % beside == 0)) begin += deals[head - 1]->starts;
+    starts.push_back(begin);
   }
-  std::ranges::sort(sequence);
+  return starts;
+}
+
+double duration(const Deals& deals, const std::vector<int32_t>& starts, int32_t world,
+                const std::function<bool(int32_t, int32_t, int32_t)>& joins) {
+  std::vector<Entry> sequence;
+  std::vector<std::vector<double>> ended;  // by head and convoy: its last share so far
+  for (int32_t head = 0; head < std::ssize(deals); ++head) {
+    for (const Share& share : deals[head]->shares)
+      sequence.push_back({starts[head] + share.stage, share.rank, head, &share});
+    ended.emplace_back(deals[head]->convoys.size());
+  }
+  std::ranges::stable_sort(sequence, {},
+                           [](const Entry& entry) { return std::tuple(entry.stage, entry.rank); });
   std::vector<double> free(static_cast<size_t>(world));  // when each rank is
-  for (const auto& [stage, head, s] : sequence) {
-    const Share& share = deals[head]->shares[s];
-    double& end = free[share.rank];
-    for (const int32_t convoy : share.convoys) end = std::max(end, ended[head][convoy]);
-    end += share.time;
-    for (const int32_t convoy : share.convoys) ended[head][convoy] = end;
+  for (size_t begin = 0, end; begin < sequence.size(); begin = end) {
+    const Entry& first = sequence[begin];
+    double start = free[first.rank], longest = 0, work = 0;
+    for (end = begin; end < sequence.size(); ++end) {
+      const auto& [stage, rank, head, share] = sequence[end];
+      if (stage != first.stage || rank != first.rank) break;
+      if (end > begin && !joins(rank, sequence[end - 1].head, head)) break;
+      for (const int32_t convoy : share->convoys) start = std::max(start, ended[head][convoy]);
+      longest = std::max(longest, share->longest);
+      work += share->work;
+    }
+    const double over = start + kLaunch + std::max(longest, work);
+    free[first.rank] = over;
+    for (const Entry& entry : std::span(sequence).subspan(begin, end - begin))
+      for (const int32_t convoy : entry.share->convoys) ended[entry.head][convoy] = over;
   }
   return std::ranges::max(free);
 }

@@ -251,7 +251,7 @@ void RankExecutor::compute(const Compute& step) {
   const int32_t first = step.heads.front().head, last = step.heads.back().head;
   const PieceMemory memory = this->memory(first);
   const auto make = [&] {
-    return backend_.ready_piece(plan_.whole, step.piece(), memory,
+    return backend_.ready_piece(plan_.whole, step.piece(plan_.whole), memory,
                                 own().q_heads.end - own().q_heads.begin, run_);
   };
   launch(step_, make, StepTime::Kind::launch, [&](const ReadyLaunch& piece) {

@@ -8,10 +8,10 @@
 namespace verbatim::dist {
 namespace {
 
-/// Whether the rank has all query heads of a head's group: kernels take it that heads have as many.
-bool has_group(const RankPlan& rank, const Problem& problem, int32_t head) {
+/// Whether a rank has all query heads of a head's group: kernels take it that heads have as many.
+bool has_group(const Problem& problem, Interval q_heads, int32_t head) {
   const int64_t first = head % problem.kv_heads * problem.group();
-  return rank.q_heads.begin <= first && first + problem.group() <= rank.q_heads.end;
+  return q_heads.begin <= first && first + problem.group() <= q_heads.end;
 }
 
 }  // namespace
@@ -27,24 +27,19 @@ int32_t heads_of_launch(int64_t chains) {
   return static_cast<int32_t>((2 * kWorkers + chains - 1) / std::max<int64_t>(chains, 1));
 }
 
+bool can_join(const Problem& problem, Interval q_heads, int32_t head, int32_t other) {
+  return head / problem.kv_heads == other / problem.kv_heads && has_group(problem, q_heads, head) &&
+         has_group(problem, q_heads, other);
+}
+
 std::vector<Compute> join(std::vector<HeadPart> parts, const RankPlan& rank, const Problem& problem,
                           int32_t most) {
   std::vector<Compute> launches;
-  int32_t chains = 0;  // of the last
   for (HeadPart& part : parts) {
-    const bool goes_on = [&] {
-      if (launches.empty() || chains >= 2 * kWorkers) return false;
-      const std::vector<HeadPart>& last = launches.back().heads;
-      return std::ssize(last) < most && chains_of(*last.back().part) < kWorkers &&
-             chains_of(*part.part) < kWorkers &&
-             last.back().head / problem.kv_heads == part.head / problem.kv_heads &&
-             has_group(rank, problem, last.back().head) && has_group(rank, problem, part.head);
-    }();
-    if (!goes_on) {
-      launches.emplace_back();
-      chains = 0;
-    }
-    chains += chains_of(*part.part);
+    const bool goes_on =
+        !launches.empty() && std::ssize(launches.back().heads) < most &&
+        can_join(problem, rank.q_heads, launches.back().heads.back().head, part.head);
+    if (!goes_on) launches.emplace_back();
     launches.back().heads.push_back(std::move(part));
   }
   return launches;

@@ -9,12 +9,14 @@
 namespace verbatim::dist {
 
 int32_t chains_of(const OrderPart& part);
-/// Heads of so many chains each that should be one launch.
+/// The fewest heads of so many chains each that fill a device: one, or twice.
 int32_t heads_of_launch(int64_t chains);
 
-/// Launches of `parts`, which are ascending by head and wait for nothing of each other. A head
-/// whose chains fill a device is one by itself, for its sums can go on sooner; others are joined,
-/// the fewest that fill it twice, at most `most`, where these can be one.
+/// Whether parts of two heads that wait for nothing of each other can be one launch of a rank with
+/// these query heads.
+bool can_join(const Problem& problem, Interval q_heads, int32_t head, int32_t other);
+/// Launches of `parts`, which are ascending by head and wait for nothing of each other: the fewest
+/// with at most `most` heads each, for heads fill the time in which chains of others wait.
 std::vector<Compute> join(std::vector<HeadPart> parts, const RankPlan& rank, const Problem& problem,
                           int32_t most);
 

@@ -147,7 +147,8 @@ class Reader {
                   {"ranks", fmt::to_string(ranks.size()), fmt::to_string(plan_.options.world), ""});
     for (const auto& order : plan_.whole.orders) most_tiles_ = std::max(most_tiles_, tiles(*order));
     for (const int32_t order : plan_.whole.order_of_head)
-      most_blocks_ += std::ssize(plan_.whole.orders[order]->chains);
+      // With what comes while as much leaves, and gaps.
+      most_blocks_ += 4 * std::ssize(plan_.whole.orders[order]->chains);
     parts_ = root.member("parts").items([this](const JsonNode& node) { return read_part(node); });
     for (size_t r = 0; r < ranks.size(); ++r) plan_.ranks.push_back(read_rank(ranks.item(r)));
     verify(plan_);

@@ -1,4 +1,7 @@
 // Parts of orders: from ranges to the chains that a backend runs.
+#include <algorithm>
+#include <utility>
+
 #include "dist/passes.h"
 #include "plan/visits.h"
 
@@ -54,9 +57,35 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
   return order;
 }
 
-Piece Compute::piece() const {
+namespace {
+
+/// Where each chain of whole_chains() of a head comes in the plan's placement. Of one that has no
+/// queue, or whose chains are cut for few workers and together again here, all come at once.
+std::vector<size_t> places_of(const Plan& whole, int32_t head) {
+  const HeadOrder& order = whole.order(head);
+  std::vector<size_t> places(order.chains.size());
+  const auto cut = [](const Chain& chain) { return chain.continues; };
+  if (!whole.placement.queue || std::ranges::any_of(order.chains, cut)) return places;
+  const std::vector<PlacedTask>& tasks = whole.placement.tasks;
+  for (size_t place = 0; place < tasks.size(); ++place) {
+    if (tasks[place].head != head) continue;
+    const Task& task = order.tasks[static_cast<size_t>(tasks[place].task)];
+    std::fill(places.begin() + task.chain_begin, places.begin() + task.chain_end, place);
+  }
+  return places;
+}
+
+}  // namespace
+
+Piece Compute::piece(const Plan& whole) const {
   Piece piece;
+  std::vector<std::pair<size_t, PlacedTask>> placed;
   for (const HeadPart& own : heads) {
+    const std::vector<size_t> places = places_of(whole, own.head);
+    int32_t task = 0;
+    for (const Stretch& stretch : own.part->stretches)
+      for (int32_t i = 0; i < stretch.count; ++i)
+        placed.push_back({places[static_cast<size_t>(stretch.chain + i)], {own.head, task++}});
     HeadPiece& made = piece.heads.emplace_back(own.head, own.part->make());
     for (size_t s = 0; s < own.carries.size(); ++s) {
       const Carry& first = own.carries[s];
@@ -64,6 +93,8 @@ Piece Compute::piece() const {
         made.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
     }
   }
+  std::ranges::stable_sort(placed, {}, &std::pair<size_t, PlacedTask>::first);
+  for (const auto& [place, task] : placed) piece.tasks.push_back(task);
   return piece;
 }
 

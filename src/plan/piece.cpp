@@ -77,9 +77,8 @@ Plan plan_of(const Plan& whole, const Piece& piece) {
   for (const HeadPiece& own : piece.heads) {
     plan.order_of_head[own.head] = static_cast<int32_t>(plan.orders.size());
     plan.orders.push_back(own.order);
-    for (size_t t = 0; t < own.order->tasks.size(); ++t)
-      plan.placement.tasks.push_back({own.head, static_cast<int32_t>(t)});
   }
+  plan.placement.tasks = piece.tasks;
   plan.residency = 1;
   return plan;
 }

@@ -35,6 +35,27 @@ void for_each_addend(const HeadOrder& order, F&& f) {
   }
 }
 
+/// The last place that each task of a piece waits for, where that is behind its own.
+void note_waits(const HeadOrder& piece, const std::vector<int32_t>& place_of_task,
+                std::vector<int32_t>& furthest) {
+  const std::vector<int32_t> before = addends_before(piece);
+  std::vector<size_t> begin(before.size() + 1);  // of each row, among the addends of all
+  for_each_addend(piece, [&](int32_t, size_t row, int32_t) { ++begin[row + 1]; });
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<int32_t> place_of(begin.back());  // of each addend
+  const auto number = [&](size_t row, int32_t addend) {
+    return begin[row] + static_cast<size_t>(addend - before[row]);
+  };
+  for_each_addend(piece, [&](int32_t task, size_t row, int32_t addend) {
+    place_of[number(row, addend)] = place_of_task[task];
+  });
+  for_each_addend(piece, [&](int32_t task, size_t row, int32_t addend) {
+    if (addend == before[row]) return;
+    int32_t& last = furthest[place_of_task[task]];
+    last = std::max(last, place_of[number(row, addend - 1)]);
+  });
+}
+
 }  // namespace
 
 void append_visits(std::vector<Run>& runs, const Run& run, int32_t begin, int32_t end) {
@@ -63,24 +84,15 @@ std::vector<int32_t> addends_before(const HeadOrder& piece) {
   return before;
 }
 
-int32_t residency_of(const HeadOrder& piece) {
-  const std::vector<int32_t> before = addends_before(piece);
-  std::vector<size_t> begin(before.size() + 1);  // of each row, among the addends of all
-  for_each_addend(piece, [&](int32_t, size_t row, int32_t) { ++begin[row + 1]; });
-  std::partial_sum(begin.begin(), begin.end(), begin.begin());
-  std::vector<int32_t> task_of(begin.back());  // of each addend
-  const auto place = [&](size_t row, int32_t addend) {
-    return begin[row] + static_cast<size_t>(addend - before[row]);
-  };
-  for_each_addend(
-      piece, [&](int32_t task, size_t row, int32_t addend) { task_of[place(row, addend)] = task; });
-  std::vector<int32_t> furthest(piece.tasks.size());
+int32_t residency_of(std::span<const std::shared_ptr<const HeadOrder>> heads,
+                     std::span<const PlacedTask> sequence) {
+  std::vector<std::vector<int32_t>> place(heads.size());  // in the sequence, [head][task]
+  for (size_t h = 0; h < heads.size(); ++h) place[h].resize(heads[h]->tasks.size());
+  for (size_t p = 0; p < sequence.size(); ++p)
+    place[sequence[p].head][sequence[p].task] = static_cast<int32_t>(p);
+  std::vector<int32_t> furthest(sequence.size());
   std::iota(furthest.begin(), furthest.end(), 0);
-  for_each_addend(piece, [&](int32_t task, size_t row, int32_t addend) {
-    if (addend == before[row]) return;
-    int32_t& last = furthest[task];
-    last = std::max(last, task_of[place(row, addend - 1)]);
-  });
+  for (size_t h = 0; h < heads.size(); ++h) note_waits(*heads[h], place[h], furthest);
   return largest_block(furthest);
 }
 

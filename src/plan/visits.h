@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "verbatim/plan.h"
@@ -15,8 +17,10 @@ void append_visits(std::vector<Run>& runs, const Run& run, int32_t begin, int32_
 /// the first of its visits in here has before it. 0 where it has none.
 std::vector<int32_t> addends_before(const HeadOrder& piece);
 
-/// Tasks of a piece that must be under way at once so that no wait can last forever when free
-/// workers take them in sequence. The addends that a row has in the piece follow each other.
-int32_t residency_of(const HeadOrder& piece);
+/// Tasks of pieces, one order a head, that must be under way at once so that no wait can last
+/// forever when free workers take those of `sequence`, which has each once. The addends that a row
+/// has in its piece follow each other.
+int32_t residency_of(std::span<const std::shared_ptr<const HeadOrder>> heads,
+                     std::span<const PlacedTask> sequence);
 
 }  // namespace verbatim

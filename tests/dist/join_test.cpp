@@ -22,18 +22,12 @@ int64_t launches_of(const DistPlan& plan) {
   return count;
 }
 
-bool sends_sums(const DistPlan& plan) {
-  for (const RankPlan& rank : plan.ranks)
-    for (const Step& step : rank.steps)
-      if (const auto* send = std::get_if<Send>(&step); send && !send->sums.empty()) return true;
-  return false;
-}
-
-/// The parts of heads that ranks launch, in the sequence of steps.
+/// The parts of heads that a rank launches: of each head in the sequence of steps.
 std::vector<std::pair<int32_t, std::vector<Stretch>>> parts_of(const RankPlan& rank) {
   std::vector<std::pair<int32_t, std::vector<Stretch>>> parts;
   for (const Compute* compute : launches_of(rank))
     for (const HeadPart& own : compute->heads) parts.emplace_back(own.head, own.part->stretches);
+  std::ranges::stable_sort(parts, {}, [](const auto& part) { return part.first; });
   return parts;
 }
 
@@ -56,13 +50,9 @@ TEST(Joined, LaunchesHaveTheSameBitsSumsAndBytes) {
           c.expect_same(options);
           for (int32_t r = 0; r < 4; ++r) {
             const RankPlan &own = now.backward.ranks[r], &other = before.backward.ranks[r];
-            EXPECT_EQ(parts_of(own), parts_of(other));
-            if (sends_sums(now.backward)) {  // else heads run beside each other
-              EXPECT_EQ(own.blocks, other.blocks);
-              EXPECT_EQ(memory_bytes(now.backward, r), memory_bytes(before.backward, r));
-            }
+            EXPECT_TRUE(parts_of(own) == parts_of(other));
             EXPECT_EQ(sent_bytes(now.backward, r), sent_bytes(before.backward, r));
-            EXPECT_EQ(parts_of(now.forward.ranks[r]), parts_of(before.forward.ranks[r]));
+            EXPECT_TRUE(parts_of(now.forward.ranks[r]) == parts_of(before.forward.ranks[r]));
             EXPECT_EQ(sent_bytes(now.forward, r), sent_bytes(before.forward, r));
           }
           joined += launches_of(now.forward) + launches_of(now.backward);
@@ -72,22 +62,46 @@ TEST(Joined, LaunchesHaveTheSameBitsSumsAndBytes) {
   EXPECT_LT(3 * joined, 2 * apart);  // a pipeline has one head a rank in some stages
 }
 
-TEST(Joined, HeadsThatFillADeviceAreLaunchedAlone) {
+TEST(Joined, HeadsStartTogetherUnlessRanksWouldWaitForEachOther) {
   struct Expected {
     int64_t length;
+    int32_t world;
     const char* strategy;
-    size_t most;
+    size_t launches, most;  // of rank 0; heads of a launch
   };
-  // 64, then 128 chains a head. Of a ring two heads have work in a stage, with one between them.
-  for (const auto& [length, strategy, heads] :
-       {Expected{1024, "ulysses", 4}, Expected{2048, "ulysses", 1}, Expected{1024, "ring", 2},
-        Expected{2048, "ring", 1}}) {
-    const DistCase c(problem_of(length, 8, 8), masks::full(length, length), kTile, "descending");
-    const DistPlan plan = c.deal({.world = 2, .strategy = strategy, .shard = "zigzag"}).backward;
-    size_t most = 0;
-    for (const RankPlan& rank : plan.ranks)
-      for (const Compute* launch : launches_of(rank)) most = std::max(most, launch->heads.size());
-    EXPECT_EQ(most, heads) << length << " " << strategy;
+  for (const auto& [length, world, strategy, launches, most] :
+       {Expected{2048, 2, "ulysses", 1, 4}, Expected{512, 8, "balanced", 1, 8},
+        Expected{1024, 8, "balanced", 2, 4}, Expected{2048, 8, "balanced", 4, 2}}) {
+    const DistCase c(problem_of(length, 8, 8, 1), masks::causal(length, length), kTile,
+                     "descending");
+    const DistPlan plan = c.deal({.world = world, .strategy = strategy}).backward;
+    const auto found = launches_of(plan.ranks[0]);
+    EXPECT_EQ(found.size(), launches) << length << " " << strategy;
+    size_t heads = 0;
+    for (const Compute* launch : found) heads = std::max(heads, launch->heads.size());
+    EXPECT_EQ(heads, most) << length << " " << strategy;
+  }
+}
+
+TEST(Joined, TasksAreInTheSequenceOfThePlan) {
+  const Mask mask = masks::causal(200, 200);
+  const DistCase c(problem_of(200, 12, 4), mask, kTile, "descending/split:2");
+  for (const char* name : {"queue", "longest_first", "staggered:3", "static"}) {
+    Plan plan = c.backward;
+    std::vector<std::shared_ptr<const HeadOrder>> heads;
+    for (const int32_t order : plan.order_of_head) heads.push_back(plan.orders[order]);
+    plan.placement = make_placement(name, heads, 4);
+    const DistOptions options{.world = 2, .strategy = "ulysses"};
+    const Sharding sharding = make_sharding(c.forward, plan, mask, options);
+    const DistPlan dealt = make_dist_plan(plan, sharding, options);
+    std::vector<PlacedTask> expected;  // of rank 1, which has heads 2 and 3
+    for (const PlacedTask& task : plan.placement.tasks)
+      if (task.head >= 2) expected.push_back(task);
+    if (!plan.placement.queue)
+      std::ranges::sort(expected, {}, [](auto task) { return std::pair(task.head, task.task); });
+    const auto launches = launches_of(dealt.ranks[1]);
+    ASSERT_EQ(launches.size(), 1u);
+    EXPECT_TRUE(launches[0]->piece(plan).tasks == expected) << name;
   }
 }
 
