@@ -25,6 +25,10 @@ class Callbacks final : public dist::Transport {
  public:
   explicit Callbacks(const verbatim_transport& functions) : functions_(functions) {}
   bool on_device() const { return functions_.on_device != 0; }
+  std::byte* room(int64_t bytes) override {
+    return functions_.room ? static_cast<std::byte*>(functions_.room(functions_.user, bytes))
+                           : nullptr;
+  }
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
     const char* trouble =
         functions_.send(functions_.user, to, message, bytes.data(), std::ssize(bytes));
@@ -162,7 +166,8 @@ struct verbatim_dist {
     options.workspace = nullptr;  // pieces need less than any size that could be named
     dist::ThroughHost host(transport, memory, *dealt.backend, options);
     dist::Transport& way = transport.on_device() ? static_cast<dist::Transport&>(transport) : host;
-    dist::run_rank(plan, rank, *dealt.backend, home, options, way, {&pieces, record.get()});
+    dist::run_rank(plan, rank, *dealt.backend, home, options, way,
+                   {.kept = &pieces, .record = record.get()});
   }
 };
 

@@ -38,7 +38,7 @@ struct DistOptions {
   std::string shard{};       // empty: "balanced" for the strategy of that name, else "zigzag"
   int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
   int32_t ring_window = 0;   // loongtrain: ranks of an inner ring; 0: choose
-  int32_t joined_heads = 0;  // KV heads of a launch at most; 0: all that meet
+  int32_t joined_heads = 0;  // KV heads of a launch at most; 0: all of a stage
   bool operator==(const DistOptions&) const = default;
 };
 

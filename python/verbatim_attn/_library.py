@@ -69,9 +69,14 @@ MOVE = ctypes.CFUNCTYPE(
 )
 
 
+# Of verbatim_transport's room: user and size to an address, or NULL.
+ROOM = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, _int)
+
+
 class Transport(ctypes.Structure):
     _fields_ = (
         ("user", ctypes.c_void_p),
+        ("room", ROOM),
         ("send", MOVE),
         ("receive", MOVE),
         ("on_device", ctypes.c_int32),

@@ -25,10 +25,11 @@ class Wire:
     """Messages of ranks that compute on `device`, over a process group: from GPU to GPU where it has
     NCCL for them, also where it has nothing for the host; else through the host.
 
-    A send keeps a copy until it is taken, for gloo and NCCL wait for the receiver. With NCCL the
-    messages of one direction have communicators, and so streams, of their own: a stream on which a
-    send waits for its receiver would hold up the receive behind it. From GPU to GPU the caller's
-    stream waits for transfers and the host does not, but for messages below 0, which it reads.
+    A send keeps its bytes until they are taken, for gloo and NCCL wait for the receiver: where the
+    library made the message in room of ours the message itself, else a copy. With NCCL the messages
+    of one direction have communicators, and so streams, of their own: a stream on which a send waits
+    for its receiver would hold up the receive behind it. From GPU to GPU the caller's stream waits
+    for transfers and the host does not, but for messages below 0, which it reads.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -50,8 +51,11 @@ class Wire:
         self._told: Any = None  # the text of the last failure
         self._memory = device if device == self._device else torch.device("cpu")  # the library's
         self._in_stream = self._memory.type == "cuda"
+        self._room: Tensor | None = None  # where the library makes the next message
         self.transport = _library.Transport(
             None,
+            # Unless messages are sent from elsewhere than the library has them.
+            _library.ROOM(self._make_room) if device == self._device else _library.ROOM(),
             _library.MOVE(self._send_bytes),
             _library.MOVE(self._receive_bytes),
             self._in_stream,
@@ -72,7 +76,7 @@ class Wire:
         self.finish()
 
     def send(self, to: int, message: int, flat: Tensor) -> None:
-        """Of a copy that nobody else writes."""
+        """Of memory that nobody else writes."""
         group = self._up if self.rank < to else self._down
         work = dist.isend(flat, self._ranks[to], group, self._tag(message))
         self._sent.append((to, message, work, flat))
@@ -155,10 +159,20 @@ class Wire:
         pinned = self._device.type == "cpu"
         return torch.empty(x.shape, dtype=x.dtype, device=self._device, pin_memory=pinned).copy_(x)
 
+    def _make_room(self, _user: Any, size: int) -> int | None:
+        try:
+            self._room = torch.empty(size, dtype=torch.uint8, device=self._device)
+        except BaseException:
+            return None  # the library has memory of its own, or fails
+        return self._room.data_ptr()
+
     def _send_bytes(self, _user: Any, to: int, message: int, address: int, size: int) -> Any:
         try:
-            copy = torch.empty(size, dtype=torch.uint8, device=self._device)
-            self.send(to, message, copy.copy_(self._view(message, address, size)))
+            own, self._room = self._room, None
+            if own is None or own.data_ptr() != address:
+                own = torch.empty(size, dtype=torch.uint8, device=self._device)
+                own.copy_(self._view(message, address, size))
+            self.send(to, message, own)
         except BaseException as error:
             return self._failed(error)
         return None

@@ -14,6 +14,8 @@ ByteRows packed(std::byte* at, const ByteRows& like) {
   return {at, like.bytes, like.rows, like.bytes};
 }
 
+bool is_dense(const ByteRows& rows) { return rows.rows == 1 || rows.apart == rows.bytes; }
+
 }  // namespace
 
 ByteRows byte_rows(const TensorView& tensor, int64_t batch, Interval rows, Interval heads) {
@@ -31,13 +33,13 @@ ByteRows byte_rows(const RowView& statistic, int64_t batch, Interval rows, Inter
 }
 
 LocalMemory::LocalMemory(const Backend& backend, const RunOptions& run, const Problem& problem,
-                         std::span<const Operand> operands,
+                         std::span<const Operand> operands, bool poisoned,
                          const std::function<WorkShape(Operand)>& shape_of) {
   for (const Operand operand : operands) {
     const auto [rows, heads] = shape_of(operand);
     const int64_t bytes = row_bytes(problem, operand), all = rows * heads * bytes;
     std::byte* data = bytes_.emplace_back(backend.allocate(all, run)).get();
-    backend.fill({data, all}, 0xff, run);
+    if (poisoned) backend.fill({data, all}, 0xff, run);
     if (operand == Operand::lse) {
       tensors_.lse = {reinterpret_cast<float*>(data), {1, heads, rows}};
     } else {
@@ -60,7 +62,7 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       rank_(rank),
       backend_(backend),
       run_(run),
-      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass),
+      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass), !asked.kept,
               [this](Operand operand) { return work_shape(own(), operand); }),
       home_(std::move(home)),
       work_(memory_.tensors()),
@@ -117,14 +119,15 @@ std::vector<ByteRows> RankExecutor::rows_of(Space space, std::span<const Box> bo
                                             std::span<const CarriedSum> sums) const {
   std::vector<ByteRows> rows;
   for (const Box& box : boxes) rows.push_back(rows_of(space, box));
+  const size_t first = rows.size();
+  const int64_t apart = block_floats_ * int64_t{sizeof(float)};
   for (const CarriedSum& sum : sums) {
     std::byte* block = reinterpret_cast<std::byte*>(blocks_.get() + sum.block * block_floats_);
-    const int64_t apart = block_floats_ * int64_t{sizeof(float)};
-    const size_t first = rows.size();
     for (int32_t i = 0; i < sum.count; ++i, block += apart) {
       const int64_t bytes = sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i});
-      if (rows.size() > first && rows.back().bytes == bytes) {
-        ++rows.back().rows;  // of equal tiles all at once
+      ByteRows* last = rows.size() > first ? &rows.back() : nullptr;
+      if (last && last->bytes == bytes && last->at + last->rows * apart == block) {
+        ++last->rows;  // of equal tiles behind each other all at once
       } else {
         rows.push_back({block, bytes, 1, apart});
       }
@@ -167,9 +170,14 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
 
 void RankExecutor::send(const Send& step, Transport& transport) {
   const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
-  const auto message = backend_.allocate(bytes, run_);
+  std::shared_ptr<std::byte> own;
+  std::byte* message = transport.room(bytes);
+  if (!message) {
+    own = backend_.allocate(bytes, run_);
+    message = own.get();
+  }
   timed(StepTime::Kind::pack, bytes, [&] {
-    std::byte* next = message.get();
+    std::byte* next = message;
     for (const ByteRows& rows : rows_of(step.space, step.boxes, step.sums)) {
       backend_.copy(packed(next, rows), rows, run_);
       next += rows.rows * rows.bytes;
@@ -177,21 +185,25 @@ void RankExecutor::send(const Send& step, Transport& transport) {
     return true;
   });
   timed(StepTime::Kind::send, bytes, [&] {
-    transport.send(step.to, step.message, {message.get(), static_cast<size_t>(bytes)});
+    transport.send(step.to, step.message, {message, static_cast<size_t>(bytes)});
     return true;
   });
 }
 
 bool RankExecutor::receive(const Receive& step, Transport& transport) {
   const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
+  const std::vector<ByteRows> places = rows_of(step.space, step.boxes, step.sums);
+  const auto fill = [&](std::byte* message) {
+    return timed(StepTime::Kind::receive, bytes, [&] {
+      return transport.receive(step.from, step.message, {message, static_cast<size_t>(bytes)});
+    });
+  };
+  if (places.size() == 1 && is_dense(places[0])) return fill(places[0].at);
   const auto message = backend_.allocate(bytes, run_);
-  const bool there = timed(StepTime::Kind::receive, bytes, [&] {
-    return transport.receive(step.from, step.message, {message.get(), static_cast<size_t>(bytes)});
-  });
-  if (!there) return false;
+  if (!fill(message.get())) return false;
   return timed(StepTime::Kind::unpack, bytes, [&] {
     std::byte* next = message.get();
-    for (const ByteRows& rows : rows_of(step.space, step.boxes, step.sums)) {
+    for (const ByteRows& rows : places) {
       backend_.copy(rows, packed(next, rows), run_);
       next += rows.rows * rows.bytes;
     }
@@ -202,6 +214,7 @@ bool RankExecutor::receive(const Receive& step, Transport& transport) {
 void RankExecutor::hold(const Hold& hold) {
   std::ranges::replace(slot_of_, hold.slot, -1);
   slot_of_[static_cast<size_t>(hold.head)] = hold.slot;
+  if (asked_.kept) return;
   timed(StepTime::Kind::hold, 0, [&] {
     for (const Operand operand : {Operand::k, Operand::v}) {
       const TensorView slot = held(operand, hold.head);

@@ -19,7 +19,10 @@ namespace verbatim::dist {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Returns when the bytes may be overwritten. They are in memory of the backend.
+  /// Memory of the backend in which a message is made; null: the transport has none.
+  virtual std::byte* room(int64_t /*bytes*/) { return nullptr; }
+  /// Returns when the bytes may be overwritten, or where they are in room(), at once. They are in
+  /// memory of the backend.
   virtual void send(int32_t to, int64_t message, std::span<const std::byte> bytes) = 0;
   /// Fills `bytes` with the message. False, at once: it is not there yet. A transport that waits
   /// returns true. Throws Error when the message has another size.
@@ -43,12 +46,14 @@ ByteRows byte_rows(const TensorView& tensor, int64_t batch, Interval rows, Inter
 /// In the sequence (head, row).
 ByteRows byte_rows(const RowView& statistic, int64_t batch, Interval rows, Interval heads);
 
-/// A backend's memory of dense tensors, every byte 0xff at first: a NaN in each dtype.
+/// A backend's memory of dense tensors.
 class LocalMemory {
  public:
-  /// `shape_of` says rows and heads of each operand.
+  /// `shape_of` says rows and heads of each operand. `poisoned`: every byte is 0xff, a NaN in each
+  /// dtype.
   LocalMemory(const Backend& backend, const RunOptions& run, const Problem& problem,
-              std::span<const Operand> operands, const std::function<WorkShape(Operand)>& shape_of);
+              std::span<const Operand> operands, bool poisoned,
+              const std::function<WorkShape(Operand)>& shape_of);
   const LocalTensors& tensors() const { return tensors_; }
 
  private:
@@ -74,7 +79,8 @@ struct RankRun {
   StepRecord* record = nullptr;   // null: nothing is timed
 };
 
-/// One rank on its way through its steps. Where the backend is a GPU, its work is in sequence on
+/// One rank on its way through its steps. Its memory starts as NaN, but where launches are kept: of
+/// many runs of a plan that was proved. Where the backend is a GPU, its work is in sequence on
 /// run.stream and not waited for.
 class RankExecutor {
  public:

@@ -51,7 +51,7 @@ ShardMemory::ShardMemory(const DistPlan& plan, int32_t rank, const Backend& back
       backend_(backend),
       run_(run),
       own_(plan.ranks[rank]),
-      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass),
+      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass), true,
               [this](Operand operand) -> WorkShape {
                 const Problem& problem = plan_.whole.problem;
                 if (on_kv_axis(operand)) return {own_.home_kv.size(), problem.kv_heads};

@@ -12,6 +12,10 @@ std::span<std::byte> HostMemory::room(const Backend& backend, size_t bytes) {
   return {memory_.get(), bytes};
 }
 
+std::byte* ThroughHost::room(int64_t bytes) {
+  return backend_.is_on_host() ? host_.room(bytes) : nullptr;
+}
+
 void ThroughHost::send(int32_t to, int64_t message, std::span<const std::byte> bytes) {
   if (backend_.is_on_host()) return host_.send(to, message, bytes);
   const std::span<std::byte> here = memory_.room(backend_, bytes.size());

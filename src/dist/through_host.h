@@ -27,6 +27,7 @@ class ThroughHost final : public Transport {
  public:
   ThroughHost(Transport& host, HostMemory& memory, const Backend& backend, const RunOptions& run)
       : host_(host), memory_(memory), backend_(backend), run_(run) {}
+  std::byte* room(int64_t bytes) override;
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override;
   bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override;
 

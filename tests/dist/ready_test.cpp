@@ -79,6 +79,32 @@ class CountingBackend final : public Backend {
 
 constexpr int32_t kRanks = 3;
 
+/// Gives room for each message.
+class Roomy final : public dist::Transport {
+ public:
+  explicit Roomy(dist::Transport& inner) : inner_(inner) {}
+  std::byte* room(int64_t bytes) override {
+    return rooms_.emplace_back(static_cast<size_t>(bytes)).data();
+  }
+  void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
+    EXPECT_TRUE(bytes.data() == rooms_.back().data() && bytes.size() == rooms_.back().size());
+    inner_.send(to, message, bytes);
+  }
+  bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
+    return inner_.receive(from, message, bytes);
+  }
+  int64_t rooms() const { return std::ssize(rooms_); }
+
+ private:
+  dist::Transport& inner_;
+  std::vector<std::vector<std::byte>> rooms_;
+};
+
+int64_t sends_of(const RankPlan& rank) {
+  return std::ranges::count_if(rank.steps,
+                               [](const Step& step) { return std::holds_alternative<Send>(step); });
+}
+
 /// Runs a pass of all ranks, each with what it is asked.
 void run_ranks(const DistPlan& plan, const dist::LocalTensors& whole, const Backend& backend,
                const std::vector<dist::RankRun>& asked) {
@@ -93,8 +119,10 @@ void run_ranks(const DistPlan& plan, const dist::LocalTensors& whole, const Back
         const RunOptions run{.threads = 1};
         dist::ShardMemory shard(plan, r, backend, run);
         shard.take(whole);
-        dist::run_rank(plan, r, backend, shard.tensors(), run, courier,
+        Roomy transport(courier);
+        dist::run_rank(plan, r, backend, shard.tensors(), run, transport,
                        asked[static_cast<size_t>(r)]);
+        EXPECT_EQ(transport.rooms(), sends_of(plan.ranks[static_cast<size_t>(r)]));
         shard.give(whole);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(r)] = error.what();
@@ -136,19 +164,20 @@ TEST(ReadyLaunches, AreMadeInTheFirstRunAndNothingWaits) {
   EXPECT_EQ(backend.waits, 0);
 }
 
-/// What a record of the plan's steps has: kinds and bytes, in their sequence.
+/// What a record of the plan's steps has but for what is unpacked: kinds and bytes, in their
+/// sequence.
 std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& plan, int32_t rank) {
   using Kind = StepTime::Kind;
   std::vector<std::pair<Kind, int64_t>> expected;
-  const auto both = [&](Kind first, Kind second, const auto& step) {
-    const int64_t bytes = dist::message_bytes(plan, step.boxes, step.sums);
-    expected.insert(expected.end(), {{first, bytes}, {second, bytes}});
+  const auto bytes_of = [&](const auto& step) {
+    return dist::message_bytes(plan, step.boxes, step.sums);
   };
   for (const Step& step : plan.ranks[static_cast<size_t>(rank)].steps) {
     if (const auto* send = std::get_if<Send>(&step)) {
-      both(Kind::pack, Kind::send, *send);
+      expected.emplace_back(Kind::pack, bytes_of(*send));
+      expected.emplace_back(Kind::send, bytes_of(*send));
     } else if (const auto* receive = std::get_if<Receive>(&step)) {
-      both(Kind::receive, Kind::unpack, *receive);
+      expected.emplace_back(Kind::receive, bytes_of(*receive));
     } else if (const auto* copy = std::get_if<Copy>(&step)) {
       expected.emplace_back(Kind::copy, dist::message_bytes(plan, copy->boxes, {}));
     } else {
@@ -170,6 +199,7 @@ TEST(StepRecord, HasWhatARankDidInItsSequence) {
   for (int32_t r = 0; r < kRanks; ++r) records.emplace_back(*backend, RunOptions{});
   std::vector<dist::RankRun> asked;
   for (dist::StepRecord& record : records) asked.push_back({.record = &record});
+  int64_t received = 0, unpacked = 0;
   run_ranks(dealt.forward, dist::whole_tensors(c.tensors.forward()), *backend, asked);
   run_ranks(dealt.backward, dist::whole_tensors(c.tensors.backward()), *backend, asked);
   for (int32_t r = 0; r < kRanks; ++r) {
@@ -177,7 +207,13 @@ TEST(StepRecord, HasWhatARankDidInItsSequence) {
     std::vector<std::pair<StepTime::Kind, int64_t>> found[2];
     double issued = 0, end = 0;
     for (const StepTime& time : times) {
-      found[time.pass == Pass::forward ? 0 : 1].emplace_back(time.kind, time.bytes);
+      received += time.kind == StepTime::Kind::receive;
+      unpacked += time.kind == StepTime::Kind::unpack;
+      if (time.kind == StepTime::Kind::unpack) {
+        EXPECT_EQ(time.bytes, found[time.pass == Pass::forward ? 0 : 1].back().second);
+      } else {
+        found[time.pass == Pass::forward ? 0 : 1].emplace_back(time.kind, time.bytes);
+      }
       EXPECT_LE(issued, time.called);
       EXPECT_LE(time.called, time.issued);
       EXPECT_LE(end, time.begin);
@@ -190,6 +226,7 @@ TEST(StepRecord, HasWhatARankDidInItsSequence) {
     EXPECT_EQ(records[static_cast<size_t>(r)].report().sent_bytes,
               sent_bytes(dealt.forward, r) + sent_bytes(dealt.backward, r));
   }
+  EXPECT_LT(unpacked, received);  // others came where they belong
 }
 
 TEST(SmallMessages, OfOneRankToAnotherAreOne) {
