@@ -34,8 +34,6 @@ void Steps::move(int32_t from, Space source, int32_t to, Space target, const Box
 
 void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                     std::vector<CarriedSum> received) {
-  // What a link moves in about the time that a message takes of the host's (docs/lab/ranks.md).
-  constexpr int64_t kWorthAMessage = int64_t{32} << 20;
   const int64_t bytes = message_bytes(plan_, {}, sent);
   for (UnderWay& each : under_way_) {
     if (each.to != to || each.receive.from != from || !each.receive.boxes.empty()) continue;

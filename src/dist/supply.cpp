@@ -70,32 +70,39 @@ bool Supply::next() {
   return rounds.begin < rounds.end;
 }
 
-std::vector<int32_t> Supply::heads_of(int32_t r) const {
+std::vector<int32_t> Supply::heads_of(int32_t r) const { return heads_at(r, rounds_of(turn_)); }
+
+std::vector<int32_t> Supply::heads_at(int32_t r, Interval rounds) const {
   std::vector<int32_t> heads;
-  const Interval rounds = rounds_of(turn_);
   for (int64_t round = rounds.begin; round < rounds.end; ++round)
     if (const int32_t head = head_at(r, static_cast<int32_t>(round)); head >= 0)
       heads.push_back(head);
   return heads;
 }
 
+/// Heads that travel together: of one batch entry, as many as make a message that is worth it.
+int32_t Supply::rounds_of_message() const {
+  int64_t rows = 1;
+  for (const HeldRows& group : group_kv_) rows = std::max(rows, group.size());
+  int64_t bytes = 0;  // of a head
+  for (const Operand operand : kKv) bytes += rows * row_bytes(plan_.whole.problem, operand);
+  return static_cast<int32_t>(std::max<int64_t>(Steps::kWorthAMessage / bytes, 1));
+}
+
 void Supply::bring(int32_t turn) {
-  const Interval rounds = rounds_of(turn);
+  const Interval all = rounds_of(turn);
   std::vector<int32_t> slot;  // by rank: those of the turn before are in use
   for (const RankPlan& own : plan_.ranks)
     slot.push_back(static_cast<int32_t>(
         turn % 2 * std::min<int64_t>(together_, own.kv_heads.end - own.kv_heads.begin)));
-  for (int64_t at = rounds.begin; at < rounds.end; ++at) {
-    const auto round = static_cast<int32_t>(at);
+  for (Interval rounds{all.begin, all.begin}; rounds.begin < all.end; rounds.begin = rounds.end) {
+    rounds.end = std::min(
+        {rounds.begin + rounds_of_message(), all.end, (rounds.begin / rounds_ + 1) * rounds_});
     for (int32_t r = 0; r < world(); ++r)
-      if (const int32_t head = head_at(r, round); head >= 0) hold(r, head, slot[r]++);
-    bring_round(round);
+      for (const int32_t head : heads_at(r, rounds)) hold(r, head, slot[r]++);
+    inside_groups(rounds);
+    from_group_to_group(rounds);
   }
-}
-
-void Supply::bring_round(int32_t round) {
-  inside_groups(round);
-  from_group_to_group(round);
 }
 
 void Supply::hold(int32_t r, int32_t head, int32_t slot) {
@@ -108,44 +115,52 @@ Interval Supply::kv_head(int32_t head) const {
   return {h, h + 1};
 }
 
-void Supply::inside_groups(int32_t round) {
-  const int64_t batch = round / rounds_;
+void Supply::inside_groups(Interval rounds) {
   std::vector<HeldRows> home;
-  for (const RankPlan& own : plan_.ranks) home.push_back(of_entry(own.home_kv, batch));
+  for (const RankPlan& own : plan_.ranks)
+    home.push_back(of_entry(own.home_kv, rounds.begin / rounds_));
   for (int32_t step = 0; step < grid_.inner; ++step) {
     for (int32_t from = 0; from < world(); ++from) {
       const int32_t to =
           grid_.rank(grid_.outer_of(from), (grid_.inner_of(from) + step) % grid_.inner);
-      if (const int32_t head = head_at(to, round); head >= 0)
-        steps_.move(from, Space::home, to, Space::work, boxes_of(kKv, home[from], kv_head(head)));
+      std::vector<Box> boxes;
+      for (const int32_t head : heads_at(to, rounds))
+        append(boxes, boxes_of(kKv, home[from], kv_head(head)));
+      steps_.move(from, Space::home, to, Space::work, std::move(boxes));
     }
     steps_.take();
   }
 }
 
-void Supply::from_group_to_group(int32_t round) {
+const std::vector<HeldRows>& Supply::needed(int32_t head, const std::vector<HeldRows>& held) {
+  const std::vector<HeldRows>& seen = seen_by_(head);
+  const auto [at, fresh] = needed_.try_emplace({&seen, head / plan_.whole.problem.kv_heads});
+  if (fresh)
+    for (const Hop& hop : hops_) at->second.push_back(held[hop.held].intersect(seen[hop.to]));
+  return at->second;
+}
+
+void Supply::from_group_to_group(Interval rounds) {
   if (grid_.outer == 1) return;
   const bool all = grid_.route != Route::needed;
   std::vector<HeldRows> held;  // by outer index
-  for (const HeldRows& rows : group_kv_) held.push_back(of_entry(rows, round / rounds_));
+  for (const HeldRows& rows : group_kv_) held.push_back(of_entry(rows, rounds.begin / rounds_));
   std::vector<std::vector<Boxes>> whole(static_cast<size_t>(grid_.inner));  // by outer index
   for (int32_t i = 0; all && i < grid_.inner; ++i)
-    if (const int32_t head = head_at(i, round); head >= 0)
-      for (const HeldRows& rows : held) whole[i].emplace_back(boxes_of(kKv, rows, kv_head(head)));
-  if (!all) {  // then no heads are shared
-    const std::vector<HeldRows>& seen = seen_by_(head_at(0, round));
-    if (std::exchange(seen_of_, &seen) != &seen) {
-      seen_.clear();
-      for (const Hop& hop : hops_) seen_.push_back(held[hop.held].intersect(seen[hop.to]));
+    for (const HeldRows& rows : held) {
+      std::vector<Box> boxes;
+      for (const int32_t head : heads_at(i, rounds))
+        append(boxes, boxes_of(kKv, rows, kv_head(head)));
+      whole[i].emplace_back(std::move(boxes));
     }
-  }
   for (size_t n = 0; n < hops_.size(); ++n) {
     const Hop& hop = hops_[n];
     for (int32_t i = 0; i < grid_.inner; ++i) {
-      const int32_t head = head_at(i, round);
-      if (head < 0) continue;
+      std::vector<Box> seen;
+      for (const int32_t head : all ? std::vector<int32_t>{} : heads_at(i, rounds))
+        append(seen, boxes_of(kKv, needed(head, held)[n], kv_head(head)));
       steps_.move(grid_.rank(hop.from, i), Space::work, grid_.rank(hop.to, i), Space::work,
-                  all ? whole[i][hop.held] : boxes_of(kKv, seen_[n], kv_head(head)));
+                  all ? whole[i][hop.held] : Boxes(std::move(seen)));
     }
     if ((n + 1) % static_cast<size_t>(grid_.outer) == 0) steps_.take();  // each group has sent once
   }

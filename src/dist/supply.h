@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "dist/steps.h"
@@ -37,11 +39,15 @@ class Supply {
   int32_t head_at(int32_t r, int32_t round) const;
   /// Rounds of a turn.
   Interval rounds_of(int32_t turn) const;
+  std::vector<int32_t> heads_at(int32_t r, Interval rounds) const;
+  int32_t rounds_of_message() const;
   void bring(int32_t turn);
-  void bring_round(int32_t round);
   void hold(int32_t r, int32_t head, int32_t slot);
-  void inside_groups(int32_t round);
-  void from_group_to_group(int32_t round);
+  // Of heads of one batch entry.
+  void inside_groups(Interval rounds);
+  void from_group_to_group(Interval rounds);
+  /// By hop of Route::needed: what a head needs of `held`, the rows of groups.
+  const std::vector<HeldRows>& needed(int32_t head, const std::vector<HeldRows>& held);
   Interval kv_head(int32_t head) const;
 
   DistPlan& plan_;
@@ -53,8 +59,8 @@ class Supply {
   int32_t together_;
   int32_t rounds_ = 0;               // of a batch entry: in each a rank takes up at most one head
   int32_t turn_ = -1, brought_ = 0;  // this one; those that have come
-  const std::vector<HeldRows>* seen_of_ = nullptr;
-  std::vector<HeldRows> seen_;  // by hop of Route::needed: what heads seen so need
+  // By what is seen, and batch entry.
+  std::map<std::pair<const std::vector<HeldRows>*, int64_t>, std::vector<HeldRows>> needed_;
 };
 
 }  // namespace verbatim::dist

@@ -39,7 +39,7 @@ int run_all(dist::Processes& processes) {
 
 int run_rank(const std::string& fault) {
   dist::Mpi mpi;
-  FaultyWire wire(mpi, mpi.rank() == 1 ? fault : "", 12);  // in the backward
+  FaultyWire wire(mpi, mpi.rank() == 1 ? fault : "", 18);  // in the backward
   dist::Processes processes(wire, fault.empty() ? 60 : kTimeout);
   try {
     int code = 0;
