@@ -69,13 +69,21 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
   return local;
 }
 
-/// Makes those -1 that belong to query tiles without a visit.
-void hide_unvisited(const HeadOrder& backward, std::vector<int64_t>& q_rows) {
-  std::vector<bool> visited(q_rows.size());
+/// Makes -1 what belongs to rows without a visit: of `first_addends`, and of the query tiles that
+/// no query head has one of.
+void hide_unvisited(const HeadOrder& backward, std::vector<int32_t>& first_addends,
+                    std::vector<int64_t>& q_rows) {
+  const size_t tiles = q_rows.size();
+  std::vector<bool> row_visited(first_addends.size()), tile_visited(tiles);
   for (const Run& run : backward.runs.all())
-    for (int32_t i = 0; i < run.count; ++i) visited[run.tile(i)] = true;
-  for (size_t t = 0; t < q_rows.size(); ++t)
-    if (!visited[t]) q_rows[t] = -1;
+    for (int32_t i = 0; i < run.count; ++i) {
+      const auto tile = static_cast<size_t>(run.tile(i));
+      row_visited[static_cast<size_t>(run.q_head) * tiles + tile] = tile_visited[tile] = true;
+    }
+  for (size_t row = 0; row < first_addends.size(); ++row)
+    if (!row_visited[row]) first_addends[row] = -1;
+  for (size_t tile = 0; tile < tiles; ++tile)
+    if (!tile_visited[tile]) q_rows[tile] = -1;
 }
 
 }  // namespace
@@ -170,9 +178,9 @@ void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMe
   auto order = local_order(*own.order, q, kv, own.carries, static_cast<int32_t>(skipped), group);
   LocalHead& head = heads.emplace_back(q.rows, kv.rows, own.carries);
   if (whole.pass == Pass::backward) {
-    const std::vector<int32_t> before = addends_before(*order);
+    std::vector<int32_t> before = addends_before(*order);
+    hide_unvisited(*order, before, head.q_rows);
     first_addends.insert(first_addends.end(), before.begin(), before.end());
-    hide_unvisited(*order, head.q_rows);
   }
   plan.orders.push_back(std::move(order));
 }
@@ -191,8 +199,8 @@ void LocalPiece::add_idle_head() {
   std::ranges::fill(head.kv_rows, -1);
   head.carries.clear();
   if (plan.pass == Pass::backward)
-    first_addends.resize(first_addends.size() +
-                         head.q_rows.size() * static_cast<size_t>(order->group));
+    first_addends.resize(
+        first_addends.size() + head.q_rows.size() * static_cast<size_t>(order->group), -1);
   plan.orders.push_back(std::move(order));
 }
 

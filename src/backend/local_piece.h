@@ -35,8 +35,9 @@ struct LocalHead {
 /// the last of its tile, and rows take turns whatever the level.
 struct LocalPiece {
   Plan plan;
-  std::vector<LocalHead> heads;           // of the plan
-  std::vector<int32_t> first_addends;     // backward: that a row begins with, [q_heads][q_tiles]
+  std::vector<LocalHead> heads;  // of the plan
+  // Backward, [q_heads][q_tiles]: that a row begins with; -1: it has no visit.
+  std::vector<int32_t> first_addends;
   std::vector<int64_t> first_sequence;    // of each head (DropoutOrigins)
   int64_t q_head = 0;                     // of the problem, the first
   int64_t q_head_at = 0, kv_head_at = 0;  // in memory, the first

@@ -124,6 +124,14 @@ void expect_local(const Plan& whole, const RankPlan& own, const HeadPiece& piece
   ASSERT_EQ(order.chains.size(), piece.order->chains.size());
   if (whole.pass == Pass::forward) return;
   EXPECT_EQ(rows.carries, piece.carries);
+  const size_t q_tiles = rows.q_rows.size();
+  std::vector<bool> visited(static_cast<size_t>(order.group) * q_tiles);
+  for (const Run& run : order.runs.all())
+    for (int32_t i = 0; i < run.count; ++i)
+      visited[static_cast<size_t>(run.q_head) * q_tiles + static_cast<size_t>(run.tile(i))] = true;
+  for (size_t row = 0; row < visited.size(); ++row)
+    EXPECT_EQ(local.first_addends[static_cast<size_t>(head) * visited.size() + row] >= 0,
+              visited[row]);
   for (size_t c = 0; c < order.chains.size(); ++c)
     EXPECT_EQ(order.chains[c].continues, piece.carries[c].in >= 0);
 }

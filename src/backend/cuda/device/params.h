@@ -72,7 +72,7 @@ struct HandOff {
   int32_t* ticket;        // next unit of the placement
   int32_t* aborted;       // set with the report, so that every other wait ends too
   int32_t* finished;      // CTAs that write no results any more
-  int32_t* row_turn;      // [batch * q_heads * max_q_tiles]: addend whose turn it is
+  int32_t* row_turn;      // [batch * q_heads * max_q_tiles]: addend whose turn it is; -1: no visit
   int32_t* key_turn;      // [batch * kv_heads * max_kv_tiles]
   int32_t max_q_tiles;    // most q_tiles of any order: row_turn's last dimension
   int32_t max_kv_tiles;   // the same for key_turn

@@ -13,7 +13,7 @@ namespace verbatim::cuda::sm90::bwd {
 /// The query tile that a CTA of the edge kernels works on: one CTA for each row tile.
 struct RowTile {
   int32_t b, q_head, q_tile;
-  int32_t at, rows;  // where it begins in the tensors; rows 0: this head has no such tile there
+  int32_t at, rows;  // where it begins in the tensors; rows 0: not there, or a piece leaves it
   int64_t index;     // of the row tile
   const OrderView* order;
 
@@ -26,7 +26,7 @@ struct RowTile {
     const int32_t head = b * p.plan.kv_heads + q_head / p.plan.group;
     order = &p.plan.orders[p.plan.order_of_head[head]];
     at = rows = 0;
-    if (q_tile < order->q_tiles && order->q_rows[q_tile] >= 0) {
+    if (q_tile < order->q_tiles && order->q_rows[q_tile] >= 0 && p.hand_off.row_turn[index] >= 0) {
       at = static_cast<int32_t>(order->q_rows[q_tile]);
       rows = static_cast<int32_t>(order->q_edges[q_tile + 1] - order->q_edges[q_tile]);
     }
