@@ -10,7 +10,7 @@ three are called in turn. Results are compared with one device's first, bit by b
 
 Then steps are recorded, and the one of median time is split into parts whose sum it is, for each rank
 and pass: launches, adds of sums, transfers (waits for messages), copies (from and to messages and
-shards, memory that is cleared), and host (the device had nothing to do, for the host had not asked
+shards), and host (the device had nothing to do, for the host had not asked
 for it). "busy" is how long the host took to ask for all of it, beside the device. Recording itself
 takes some of the host's time, so that a recorded step may be longer.
 """

@@ -215,7 +215,7 @@ struct RankReport {
 /// One thing that a rank did for a step, in seconds from the beginning of a recording. A send packs
 /// its message first, a receive unpacks it behind; additions behind each other are one thing.
 struct StepTime {
-  enum class Kind : uint8_t { hold, pack, send, receive, unpack, copy, launch, add };
+  enum class Kind : uint8_t { pack, send, receive, unpack, copy, launch, add };
   Pass pass;
   Kind kind;
   int64_t bytes = 0;              // packed, sent, received, unpacked or copied

@@ -154,6 +154,7 @@ class Builder {
     double least = INFINITY;
     for (int32_t beside = 1; beside < 2 * most_joined(); beside *= 2)
       try_starts(std::min(beside, most_joined()), least);
+    if (world() == 1) return;
     const auto whole = dealt_;
     deal_heads(dist::kWorkers);
     if (!try_starts(1, least)) dealt_ = whole;

@@ -215,13 +215,10 @@ void RankExecutor::hold(const Hold& hold) {
   std::ranges::replace(slot_of_, hold.slot, -1);
   slot_of_[static_cast<size_t>(hold.head)] = hold.slot;
   if (asked_.kept) return;
-  timed(StepTime::Kind::hold, 0, [&] {
-    for (const Operand operand : {Operand::k, Operand::v}) {
-      const TensorView slot = held(operand, hold.head);
-      backend_.fill(byte_rows(slot, 0, {0, slot.shape[1]}, {0, 1}), 0xff, run_);
-    }
-    return true;
-  });
+  for (const Operand operand : {Operand::k, Operand::v}) {
+    const TensorView slot = held(operand, hold.head);
+    backend_.fill(byte_rows(slot, 0, {0, slot.shape[1]}, {0, 1}), 0xff, run_);
+  }
 }
 
 TensorView RankExecutor::held(Operand operand, int32_t head, int32_t last) const {

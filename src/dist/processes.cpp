@@ -21,8 +21,9 @@ Processes::Result Processes::run(const DistPlan& plan, const LocalTensors& whole
   run_rank(plan, rank(), backend, shard.tensors(), run, transport, {.record = &record});
   backend.synchronize(run);
   courier_.meet();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   RankReport report = record.report();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.seconds = took.count();
   Result result{0, gather(plan, rank(), shard, report, whole, transport)};
   for (const RankReport& each : result.reports)  // the first to start has seen all of it
     result.seconds = std::max(result.seconds, each.seconds);

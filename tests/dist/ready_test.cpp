@@ -181,9 +181,8 @@ std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& p
     } else if (const auto* copy = std::get_if<Copy>(&step)) {
       expected.emplace_back(Kind::copy, dist::message_bytes(plan, copy->boxes, {}));
     } else {
-      const Kind kind = std::holds_alternative<Hold>(step)      ? Kind::hold
-                        : std::holds_alternative<Compute>(step) ? Kind::launch
-                                                                : Kind::add;
+      if (std::holds_alternative<Hold>(step)) continue;
+      const Kind kind = std::holds_alternative<Compute>(step) ? Kind::launch : Kind::add;
       if (kind == Kind::add && expected.back().first == kind) continue;
       expected.emplace_back(kind, 0);
     }
