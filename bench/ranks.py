@@ -3,16 +3,16 @@
 
 torchrun --nproc-per-node 2 bench/ranks.py --device cuda --json ranks.json
 
-A step is attention and its gradients on every rank, between two meetings of all ranks: wall time, of
-the slowest rank. "compute" is the same step with all transfers cut out: ranks compute and copy, on
-whatever lies in their buffers. "one device" is va.attention of the whole problem on rank 0 alone. All
-three are called in turn. Results are compared with one device's first, bit by bit.
+A step is attention and its gradients on every rank, between two meetings of all ranks: wall time,
+of the slowest rank. "compute" is the same step with all transfers cut out: ranks compute and copy,
+on whatever lies in their buffers. "one device" is va.attention of the whole problem on rank 0
+alone. All three are called in turn. Results are compared with one device's first, bit by bit.
 
-Then steps are recorded, and the one of median time is split into parts whose sum it is, for each rank
-and pass: launches, adds of sums, transfers (waits for messages), copies (from and to messages and
-shards), and host (the device had nothing to do, for the host had not asked
-for it). "busy" is how long the host took to ask for all of it, beside the device. Recording itself
-takes some of the host's time, so that a recorded step may be longer.
+Then steps are recorded, and the one of median time is split into parts whose sum it is, for each
+rank and pass: launches, adds of sums, transfers (waits for messages), copies (from and to messages
+and shards), and host (the device had nothing to do, for the host had not asked for it). "busy" is
+how long the host took to ask for all of it, beside the device. Recording itself takes some of the
+host's time, so that a recorded step may be longer.
 """
 
 import argparse
