@@ -261,14 +261,18 @@ class Builder {
     }
   }
 
-  /// Heads of the forward that a rank holds together: the fewest that fill a launch.
+  /// Heads of the forward that a rank holds together: the fewest that fill a launch which is worth
+  /// it.
   int32_t heads_at_once() const {
-    int64_t chains = 0, shares = 0;
+    int64_t chains = 0, visits = 0, shares = 0;
     for (int32_t head = 0; head < heads(); ++head) {
-      for (const Share& share : deal_of(head).shares) chains += dist::chains_of(*share.part);
-      shares += std::ssize(deal_of(head).shares);
+      const Deal& deal = deal_of(head);
+      for (const Share& share : deal.shares) chains += dist::chains_of(*share.part);
+      if (!deal.shares.empty()) visits += whole().order(head).visits();
+      shares += std::ssize(deal.shares);
     }
-    return std::min(dist::heads_of_launch(chains / std::max<int64_t>(shares, 1)), most_joined());
+    shares = std::max<int64_t>(shares, 1);
+    return std::min(dist::heads_of_launch(chains / shares, visits / shares), most_joined());
   }
   int32_t most_joined() const {
     const int32_t most = plan_.options.joined_heads;

@@ -22,9 +22,13 @@ int32_t chains_of(const OrderPart& part) {
   return chains;
 }
 
-int32_t heads_of_launch(int64_t chains) {
-  if (chains >= kWorkers) return 1;
-  return static_cast<int32_t>((2 * kWorkers + chains - 1) / std::max<int64_t>(chains, 1));
+int32_t heads_of_launch(int64_t chains, int64_t visits) {
+  constexpr int64_t kWorthALaunch = 64;  // visits of a worker: a tenth of a millisecond
+  const auto fewest = [](int64_t wanted, int64_t each) {
+    return (wanted + each - 1) / std::max<int64_t>(each, 1);
+  };
+  const int64_t full = chains >= kWorkers ? 1 : fewest(2 * kWorkers, chains);
+  return static_cast<int32_t>(std::max(full, fewest(kWorthALaunch * kWorkers, visits)));
 }
 
 bool can_join(const Problem& problem, Interval q_heads, int32_t head, int32_t other) {

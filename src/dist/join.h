@@ -9,8 +9,9 @@
 namespace verbatim::dist {
 
 int32_t chains_of(const OrderPart& part);
-/// The fewest heads of so many chains each that fill a device: one, or twice.
-int32_t heads_of_launch(int64_t chains);
+/// The fewest heads of so many chains and visits each that fill a device, one head once, several
+/// twice, and for so long that a launch is little beside it.
+int32_t heads_of_launch(int64_t chains, int64_t visits);
 
 /// Whether parts of two heads that wait for nothing of each other can be one launch of a rank with
 /// these query heads.

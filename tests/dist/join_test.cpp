@@ -121,6 +121,20 @@ TEST(Joined, AForwardHoldsTwiceWhatItJoins) {
   }
 }
 
+TEST(Joined, AForwardThatIsSoonOverHasMoreHeads) {
+  // 512 chains a head and rank. All keys: each of 128 workers has 256 visits of a head; then 8.
+  for (const auto& [window, heads] : {std::pair{8192, 1u}, std::pair{16, 4u}}) {
+    const DistCase c(
+        problem_of(1024, 64, 4, 1),
+        window > 1024 ? masks::full(1024, 1024) : masks::causal_sliding_window(1024, 1024, window),
+        kTile);
+    size_t most = 0;
+    for (const RankPlan& rank : c.deal({.world = 2, .strategy = "ring"}).forward.ranks)
+      for (const Compute* launch : launches_of(rank)) most = std::max(most, launch->heads.size());
+    EXPECT_EQ(most, heads) << window;
+  }
+}
+
 TEST(Joined, ALaunchTakesAsLongAsItsChainsDealtAtOnce) {
   // Two heads of 3 chains of 3 visits each, on 4 workers that take a second a visit.
   Machine machine = Machine::paper(1, 0, 4);
