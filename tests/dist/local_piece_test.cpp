@@ -2,6 +2,7 @@
 // rows that the memory has.
 #include "backend/local_piece.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -232,6 +233,38 @@ TEST(LocalPiece, NamesTheWorkersThatARotationNeeds) {
   const Mask mask = masks::full(300, 300);
   const DistCase c(problem_of(mask, 1), mask, kTile, "shift");
   EXPECT_GT(expect_all_local(c, {.world = 2, .strategy = "ulysses"}).rotations, 0);
+}
+
+TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
+  int several = 0;  // launches that interleave heads
+  for (const auto& [order, placement] :
+       {std::pair{"shift", "head_swizzled:2:4"}, std::pair{"shift", "queue"},
+        std::pair{"descending/split:2", "staggered:3"}, std::pair{"descending", "longest_first"}}) {
+    SCOPED_TRACE(fmt::format("{} {}", order, placement));
+    const Mask mask = order[0] == 's' ? masks::full(200, 200) : masks::causal(200, 200);
+    // Without groups no chain that rotates is cut for few workers.
+    DistCase c(test::problem_of(200, 4, 4), mask, kTile, order);
+    std::vector<std::shared_ptr<const HeadOrder>> heads;
+    for (const int32_t each : c.backward.order_of_head) heads.push_back(c.backward.orders[each]);
+    c.backward.placement = make_placement(placement, heads, 8);
+    const int32_t most = verify(c.backward);
+    for (const char* strategy : {"ulysses", "ring", "balanced"}) {
+      const DistPlan plan = c.deal({.world = 2, .strategy = strategy}).backward;
+      for (const RankPlan& rank : plan.ranks)
+        for (const Step& step : rank.steps) {
+          const auto* compute = std::get_if<Compute>(&step);
+          if (!compute) continue;
+          const PieceMemory memory{rank.q, rank.kv, rank.q_heads.begin, rank.kv_heads.begin};
+          const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
+                                 rank.q_heads.end - rank.q_heads.begin);
+          EXPECT_LE(local.plan.residency, most);
+          EXPECT_TRUE(ends(local, local.plan.residency));
+          const std::vector<PlacedTask>& tasks = local.plan.placement.tasks;
+          several += !std::ranges::is_sorted(tasks, {}, &PlacedTask::head);
+        }
+    }
+  }
+  EXPECT_GT(several, 0);
 }
 
 }  // namespace
