@@ -36,7 +36,22 @@ struct Run {
 struct RunWord {
   static constexpr uint64_t kWide = uint64_t{1} << 63;
 
-  /// `run` cut to the fields: unpacked it is the same exactly if it fits.
+  /// Whether all fields hold what is in `run`, and unpack() gives it back.
+  static constexpr bool fits(const Run& run) {
+    // Of a negative number the high bits are set.
+    const auto below = [](int64_t value, int bits) {
+      return (static_cast<uint64_t>(value) >> bits) == 0;
+    };
+    if (run.q_head != 0 || !below(run.first, 18) || !below(run.addend, 18) ||
+        (run.step != 1 && run.step != -1) || !below(run.slice_count, 3))
+      return false;
+    if (run.slice_count != 0)
+      return below(run.slice_begin, 21) && below(int64_t{run.count} - 1, 2) &&
+             run.addend_step == 0 && run.addend_every == 1;
+    return run.slice_begin == 0 && below(int64_t{run.count} - 1, 7) &&
+           below(int64_t{run.addend_step} + 1024, 11) && below(int64_t{run.addend_every} - 1, 5);
+  }
+  /// Of a run that fits.
   static constexpr uint64_t pack(const Run& run) {
     const uint64_t common = field(run.first, 0, 18) | field(run.addend, 18, 18) |
                             field(run.slice_count, 36, 3) | field(run.step < 0, 62, 1);
@@ -146,9 +161,8 @@ class PackedRuns {
 
   void reserve(size_t runs) { words_.reserve(runs); }
   void push_back(const Run& run) {
-    const uint64_t word = RunWord::pack(run);
-    if (RunWord::unpack(word) == run) {
-      words_.push_back(word);
+    if (RunWord::fits(run)) {
+      words_.push_back(RunWord::pack(run));
     } else {
       words_.push_back(RunWord::kWide | wide_.size());
       wide_.push_back(run);

@@ -8,27 +8,29 @@
 namespace verbatim {
 namespace {
 
-void widen(Interval& extent, int64_t begin, int64_t end) {
-  if (extent.begin >= extent.end) extent = {begin, end};
-  extent = {std::min(extent.begin, begin), std::max(extent.end, end)};
-}
-
-/// Fills in the rows and keys between which the slices of each sequence lie; false if one joins
-/// two of them.
+/// Fills in the rows and keys between which the slices of each sequence lie, where nothing does
+/// empty ones; false if a slice joins two of them.
 bool measure(const HeadMask& mask, std::vector<Sequence>& sequences) {
-  for (const Slice& slice : mask.slices) {
-    const auto s = tighten(slice);
-    if (!s) continue;
+  for (Sequence& s : sequences) s.q = s.k = {INT64_MAX, INT64_MIN};
+  const auto add = [&](const Slice& s) {
     const auto next = sequences.size() == 1
                           ? sequences.end()
-                          : std::ranges::upper_bound(sequences, s->q_begin, {}, &Sequence::q_begin);
+                          : std::ranges::upper_bound(sequences, s.q_begin, {}, &Sequence::q_begin);
     const bool last = next == sequences.end();
     Sequence& own = *std::prev(next);
-    if (s->k_begin < own.k_begin || s->q_end > (last ? mask.q_len : next->q_begin) ||
-        s->k_end > (last ? mask.kv_len : next->k_begin))
+    if (s.k_begin < own.k_begin || s.q_end > (last ? mask.q_len : next->q_begin) ||
+        s.k_end > (last ? mask.kv_len : next->k_begin))
       return false;
-    widen(own.q, s->q_begin, s->q_end);
-    widen(own.k, s->k_begin, s->k_end);
+    own.q = {std::min(own.q.begin, s.q_begin), std::max(own.q.end, s.q_end)};
+    own.k = {std::min(own.k.begin, s.k_begin), std::max(own.k.end, s.k_end)};
+    return true;
+  };
+  for (const Slice& slice : mask.slices) {
+    if (is_rectangle(slice)) {  // most slices of long lists, so these are not copied
+      if (slice.q_begin < slice.q_end && slice.k_begin < slice.k_end && !add(slice)) return false;
+    } else if (const auto tight = tighten_band(slice); tight && !add(*tight)) {
+      return false;
+    }
   }
   return true;
 }

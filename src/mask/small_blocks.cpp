@@ -36,17 +36,18 @@ class Strip {
                  std::vector<TileRun>& rows) const {
     const size_t row_begin = rows.size();
     int32_t tile = -1;
-    for (size_t s = 0; s < band.size();) {
-      tile = std::max(tile + 1, tile_of_.at(band[s].k_begin));
-      const int64_t end = kv_edges_[tile + 1];
-      const auto id = first + static_cast<int32_t>(s);
-      int64_t hidden = end - kv_edges_[tile];
+    for (auto s = band.begin(); s != band.end();) {
+      ++tile;
+      if (kv_edges_[tile + 1] <= s->k_begin) tile = tile_of_.at(s->k_begin);
+      const int64_t begin = kv_edges_[tile], end = kv_edges_[tile + 1];
+      const auto id = first + static_cast<int32_t>(s - band.begin());
+      int64_t hidden = end - begin;
       int32_t count = 0;
-      bool goes_on = false;  // the last one, into the next tile
-      for (; !goes_on && s < band.size() && band[s].k_begin < end; s += !goes_on) {
+      while (s != band.end() && s->k_begin < end) {
         ++count;
-        goes_on = band[s].k_end > end;
-        hidden -= std::min(band[s].k_end, end) - std::max(band[s].k_begin, kv_edges_[tile]);
+        hidden -= std::min(s->k_end, end) - std::max(s->k_begin, begin);
+        if (s->k_end > end) break;  // it goes on into the next tile
+        ++s;
       }
       const TileRun run =
           tall && hidden == 0 ? TileRun{tile, tile + 1, 0, 0} : TileRun{tile, tile + 1, id, count};

@@ -13,7 +13,11 @@ using Record = verbatim::Run;  // not testing::Test::Run
 
 constexpr int64_t kWord = 8, kWide = kWord + sizeof(Record);
 
-bool fits(const Record& run) { return RunWord::unpack(RunWord::pack(run)) == run; }
+bool fits(const Record& run) {
+  const bool same = RunWord::unpack(RunWord::pack(run)) == run;
+  EXPECT_EQ(RunWord::fits(run), same);
+  return same;
+}
 
 const Record kCut{.first = 5, .count = 2, .addend = 6, .slice_begin = 7, .slice_count = 3};
 const Record kFull{.first = 5, .count = 2, .addend = 6, .addend_step = 4};
