@@ -37,6 +37,11 @@ struct ByteRows {
   int64_t bytes, rows = 1, apart = 0;
 };
 
+/// From rows to others, as many and as long.
+struct RowCopy {
+  ByteRows to, from;
+};
+
 /// A launch of a rank with all that a backend makes of it before tensors come: made once, to be
 /// launched any number of times. It needs the plan that it is of, and the backend that made it.
 class ReadyLaunch {
@@ -137,6 +142,8 @@ class Backend {
   virtual void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const;
   /// Between rows of its own memory and of the host, as many and as long on both sides.
   virtual void copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const;
+  /// Between rows of its own memory, none of which overlap.
+  virtual void copy(std::span<const RowCopy> copies, const RunOptions& run) const;
   /// Whether that memory is the host's.
   virtual bool is_on_host() const { return true; }
   /// Memory of the host that is quick to copy from and to.

@@ -43,4 +43,8 @@ void Backend::copy(const ByteRows& to, const ByteRows& from, const RunOptions&) 
     std::memcpy(to.at + r * to.apart, from.at + r * from.apart, to.bytes);
 }
 
+void Backend::copy(std::span<const RowCopy> copies, const RunOptions& run) const {
+  for (const RowCopy& copy : copies) this->copy(copy.to, copy.from, run);
+}
+
 }  // namespace verbatim

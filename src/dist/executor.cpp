@@ -9,9 +9,9 @@
 namespace verbatim::dist {
 namespace {
 
-/// One row behind the other from `at` on, as many and as long as `like`.
-ByteRows packed(std::byte* at, const ByteRows& like) {
-  return {at, like.bytes, like.rows, like.bytes};
+/// One row behind the other from `at` on, as many and as long as `like`; `at` is moved behind them.
+ByteRows next_packed(std::byte*& at, const ByteRows& like) {
+  return {std::exchange(at, at + like.rows * like.bytes), like.bytes, like.rows, like.bytes};
 }
 
 bool is_dense(const ByteRows& rows) { return rows.rows == 1 || rows.apart == rows.bytes; }
@@ -152,9 +152,11 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
   } else if (const auto* receive = std::get_if<Receive>(&step)) {
     return this->receive(*receive, transport);
   } else if (const auto* copy = std::get_if<Copy>(&step)) {
+    std::vector<RowCopy> copies;
+    for (const Box& box : copy->boxes)
+      copies.push_back({rows_of(copy->to, box), rows_of(copy->from, box)});
     timed(StepTime::Kind::copy, message_bytes(plan_, copy->boxes, {}), [&] {
-      for (const Box& box : copy->boxes)
-        backend_.copy(rows_of(copy->to, box), rows_of(copy->from, box), run_);
+      backend_.copy(copies, run_);
       return true;
     });
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
@@ -176,12 +178,11 @@ void RankExecutor::send(const Send& step, Transport& transport) {
     own = backend_.allocate(bytes, run_);
     message = own.get();
   }
+  std::vector<RowCopy> copies;
+  for (std::byte* next = message; const ByteRows& rows : rows_of(step.space, step.boxes, step.sums))
+    copies.push_back({next_packed(next, rows), rows});
   timed(StepTime::Kind::pack, bytes, [&] {
-    std::byte* next = message;
-    for (const ByteRows& rows : rows_of(step.space, step.boxes, step.sums)) {
-      backend_.copy(packed(next, rows), rows, run_);
-      next += rows.rows * rows.bytes;
-    }
+    backend_.copy(copies, run_);
     return true;
   });
   timed(StepTime::Kind::send, bytes, [&] {
@@ -201,12 +202,11 @@ bool RankExecutor::receive(const Receive& step, Transport& transport) {
   if (places.size() == 1 && is_dense(places[0])) return fill(places[0].at);
   const auto message = backend_.allocate(bytes, run_);
   if (!fill(message.get())) return false;
+  std::vector<RowCopy> copies;
+  for (std::byte* next = message.get(); const ByteRows& rows : places)
+    copies.push_back({rows, next_packed(next, rows)});
   return timed(StepTime::Kind::unpack, bytes, [&] {
-    std::byte* next = message.get();
-    for (const ByteRows& rows : places) {
-      backend_.copy(rows, packed(next, rows), run_);
-      next += rows.rows * rows.bytes;
-    }
+    backend_.copy(copies, run_);
     return true;
   });
 }

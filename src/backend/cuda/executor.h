@@ -55,6 +55,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override;
   void fill(const ByteRows& rows, uint8_t value, const RunOptions& run) const override;
   void copy(const ByteRows& to, const ByteRows& from, const RunOptions& run) const override;
+  void copy(std::span<const RowCopy> copies, const RunOptions& run) const override;
   bool is_on_host() const override { return false; }
   std::shared_ptr<std::byte> allocate_on_host(int64_t bytes) const override;
   void synchronize(const RunOptions& run) const override;

@@ -1,6 +1,8 @@
 // The memory that pieces of a plan run in.
 #include <algorithm>
+#include <vector>
 
+#include "backend/cuda/copy_rows.h"
 #include "backend/cuda/executor.h"
 
 namespace verbatim::cuda {
@@ -29,6 +31,20 @@ void CudaBackend::copy(const ByteRows& to, const ByteRows& from, const RunOption
   cuda::check(cudaMemcpy2DAsync(to.at, apart(to), from.at, apart(from), to.bytes, to.rows,
                                 cudaMemcpyDefault, static_cast<cudaStream_t>(run.stream)),
               "cuda.copy");
+}
+
+void CudaBackend::copy(std::span<const RowCopy> copies, const RunOptions& run) const {
+  std::vector<RowCopy> in_words;
+  for (const RowCopy& copy : copies) {
+    if (copy.to.bytes == 0 || copy.to.rows == 0) continue;
+    if (is_in_words(copy)) {
+      in_words.push_back(copy);
+    } else {
+      this->copy(copy.to, copy.from, run);
+    }
+  }
+  const DeviceGuard guard(device_.index);
+  copy_rows(in_words, static_cast<cudaStream_t>(run.stream));
 }
 
 std::shared_ptr<std::byte> CudaBackend::allocate_on_host(int64_t bytes) const {

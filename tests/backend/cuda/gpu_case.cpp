@@ -159,7 +159,7 @@ GpuCase::GpuCase(const Problem& p, Mask m, uint64_t seed, int64_t gap)
   for (GpuTensor* input : {&q, &k, &v}) {
     std::vector<float> scales;
     for (int64_t h = 0; h < input->host.view().shape[2]; ++h)
-      scales.push_back(static_cast<float>(random.between(1, 64)) / 16);
+      scales.push_back(static_cast<float>(random.between(1, 16)) / 16);
     if (random.chance(0.75)) input->set_scales(std::move(scales));
   }
 }

@@ -35,6 +35,19 @@ TEST(Compare, RatioIsOverTheLargerOfBaselineAndFloor) {
   EXPECT_FALSE(by_baseline.within(1.9));
 }
 
+TEST(Floors, OfLseKnowHowTensorCoresAddProductsOfE4m3) {
+  const auto floor_of = [](Dtype dtype) {
+    const Problem problem{.head_dim = 2, .head_dim_v = 2, .dtype = dtype, .scale = 0.5};
+    GuardedTensor q(dtype, {1, 1, 1, 2}), k(dtype, {1, 1, 1, 2}), v(dtype, {1, 1, 1, 2});
+    for (GuardedTensor* tensor : {&q, &k, &v})
+      for (int64_t d = 0; d < 2; ++d) tensor->set(0, 0, 0, d, static_cast<float>(4 * d));
+    const Reference exact{.lse = {2}};
+    return rounding_floors(problem, q.view(), k.view(), v.view(), {}, exact).lse;
+  };
+  EXPECT_DOUBLE_EQ(floor_of(Dtype::bf16), 0x1p-24 * (8 + 2 + 2));
+  EXPECT_DOUBLE_EQ(floor_of(Dtype::e4m3), 0x1p-13 * 8 + 0x1p-24 * (2 + 2));
+}
+
 TEST(Compare, CountsWhatIsNotFinite) {
   constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = NAN;
   GuardedTensor got(Dtype::f32, {1, 3, 1, 1});
