@@ -32,7 +32,7 @@ SOURCES = {
     "backend/cuda/executor": ["contract", "backend", "backend/cuda",
                               "backend/cuda/registry"],
     "backend/cuda/pieces": ["backend", "backend/cuda", "backend/cuda/executor"],
-    "backend/cuda/rank_memory": ["backend/cuda/executor"],
+    "backend/cuda/rank_memory": ["backend/cuda", "backend/cuda/executor"],
     "dist": ["core", "plan", "schedule.h", "schedule", "backend"],
     "verbatim": ["core", "mask", "plan", "schedule.h", "backend"],
     "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],
