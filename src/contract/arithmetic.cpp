@@ -16,12 +16,13 @@ constexpr std::array kInfos{
     ArithmeticInfo{contract::kSm80, "sm80", "mma.sync, the portable CUDA kernels"},
     ArithmeticInfo{
         contract::kSm90, "sm90",
-        "wgmma, the Hopper kernels: bf16 and f16, head dims 64 and 128, forward also 192 "
-        "with 128 of V"}};
+        "wgmma, the Hopper kernels: bf16 and f16, head dims 64, 128, and 192 with 128 of V, whose "
+        "backward has no softcap and no dropout"}};
 
-/// Whether the Hopper kernels have instances of its head dims.
+/// Whether the Hopper kernels have instances of its head dims, softcap and dropout.
 bool has_instances(Pass pass, const Problem& problem) {
-  if (pass == Pass::forward && problem.head_dim == 192 && problem.head_dim_v == 128) return true;
+  if (problem.head_dim == 192 && problem.head_dim_v == 128)
+    return pass == Pass::forward || (problem.softcap == 0 && problem.dropout == 0);
   return problem.head_dim == problem.head_dim_v &&
          (problem.head_dim == 64 || problem.head_dim == 128);
 }

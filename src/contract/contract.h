@@ -17,8 +17,8 @@ constexpr TileShape tile(Pass pass, int64_t head_dim, int64_t head_dim_v) {
     if (wider <= 128) return {128, 128};
     return head_dim <= 192 && head_dim_v <= 128 ? TileShape{128, 64} : TileShape{64, 64};
   }
-  if (wider > 128) return {64, 64};
-  return wider <= 64 ? TileShape{128, 128} : TileShape{64, 128};
+  if (wider <= 64) return {128, 128};
+  return head_dim <= 192 && head_dim_v <= 128 ? TileShape{64, 128} : TileShape{64, 64};
 }
 constexpr TileShape tile(Pass pass, const Problem& problem) {
   return tile(pass, problem.head_dim, problem.head_dim_v);

@@ -48,8 +48,8 @@ TEST(Contract, TilesFollowFromBothHeadDims) {
        {std::tuple{8, 64, TileShape{192, 128}, TileShape{128, 128}},
         {64, 72, {128, 128}, {64, 128}},
         {128, 128, {128, 128}, {64, 128}},
-        {136, 8, {128, 64}, {64, 64}},
-        {192, 128, {128, 64}, {64, 64}},
+        {136, 8, {128, 64}, {64, 128}},
+        {192, 128, {128, 64}, {64, 128}},
         {192, 136, {64, 64}, {64, 64}},
         {128, 192, {64, 64}, {64, 64}},
         {200, 128, {64, 64}, {64, 64}},
@@ -63,10 +63,18 @@ TEST(Arithmetic, TakesTheHopperKernelsWhereTheyCan) {
   EXPECT_EQ(of(Pass::forward, problem(64)), contract::kSm90);
   EXPECT_EQ(of(Pass::backward, problem(128), "descending/split:2"), contract::kSm90);
   EXPECT_EQ(of(Pass::forward, problem(192, 128)), contract::kSm90);
-  EXPECT_EQ(of(Pass::backward, problem(192, 128)), contract::kSm80);
+  EXPECT_EQ(of(Pass::backward, problem(192, 128)), contract::kSm90);
   EXPECT_EQ(of(Pass::forward, problem(192, 128), "descending/split"), contract::kSm80);
+  for (const auto& [softcap, dropout] : {std::pair{20.0, 0.0}, {0.0, 0.1}}) {
+    Problem latent = problem(192, 128);
+    latent.softcap = softcap;
+    latent.dropout = dropout;
+    EXPECT_EQ(of(Pass::forward, latent), contract::kSm90);
+    EXPECT_EQ(of(Pass::backward, latent), contract::kSm80);
+  }
   for (const auto& [qk, v] : {std::pair{192, 192}, {128, 192}, {160, 128}, {192, 64}, {128, 64}})
-    EXPECT_EQ(of(Pass::forward, problem(qk, v)), contract::kSm80) << qk << " " << v;
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      EXPECT_EQ(of(pass, problem(qk, v)), contract::kSm80) << qk << " " << v;
   EXPECT_EQ(of(Pass::forward, problem(64), "descending/split"), contract::kSm80);
   EXPECT_EQ(arithmetic_of("sm90", Pass::forward, problem(64), {64, 64}, "auto"), contract::kSm80);
   EXPECT_EQ(arithmetic_of("sm90", Pass::forward, problem(192, 128), {64, 64}, "auto"),

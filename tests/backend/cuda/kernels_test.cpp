@@ -26,6 +26,8 @@ TEST(Kernels, TakeWhatTheirArithmeticPromises) {
     p.dtype = random.chance(0.5) ? Dtype::bf16 : Dtype::f16;
     p.scale = std::array{0.0, 1e-9, -0.5, 0.1}[random.between(0, 3)];
     if (random.chance(0.5)) p.scale.reset();
+    if (random.chance(0.3)) p.softcap = 20;
+    if (random.chance(0.3)) p.dropout = 0.1;
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       const TileShape tile = random.chance(0.8) ? default_tile(p, pass) : TileShape{64, 64};
       for (const char* order : {"auto", "descending/split"}) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What ptxas says of the Hopper kernels' bf16 instances, whose code those of f16 share: no kernel
-of the backward spills a register, nor do the forwards of two warpgroups, and no kernel has its wgmma
-serialised. Registers are the compiler's choice, so others than CUDA 13.0's are not held to it.
+of the backward spills a register but that of MLA's head dims (a few addresses), nor do the forwards
+of two warpgroups, and no kernel has its wgmma serialised. Registers are the compiler's choice, so others than CUDA 13.0's are not held to it.
 
 Usage: spills_test.py NVCC SOURCE_DIR CUTLASS_INCLUDE
 """
@@ -21,7 +21,9 @@ FLAGS = (
 ).split()
 INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", f"-I{CUTLASS}"]
 VARIANTS = [f"Variant::{v}" for v in ("plain", "extras", "halves")]
-BACKWARD_INSTANCES = [(head_dim, v) for head_dim in ("64", "128") for v in VARIANTS]
+BACKWARD_INSTANCES = [(head_dim, v) for head_dim in ("64", "128") for v in VARIANTS] + [
+    ("192", VARIANTS[0])
+]
 FORWARD_INSTANCES = [(dims, v) for dims in ("64, 64", "128, 128") for v in VARIANTS] + [
     ("192, 128", v) for v in VARIANTS[:2]
 ]
@@ -52,7 +54,9 @@ class Compiled(unittest.TestCase):
 
     def test_every_instance_of_the_backward_keeps_its_registers(self) -> None:
         for instance, (spills, serialised) in of_instances(BACKWARD_INSTANCES, BACKWARD).items():
-            self.assertEqual((spills, serialised), ([(0, 0, 0)] * 3, []), instance)
+            self.assertEqual((len(spills), serialised), (3, []), instance)
+            if instance[0] != "192":
+                self.assertEqual(spills, [(0, 0, 0)] * 3, instance)
 
     def test_the_forward_issues_its_products_together(self) -> None:
         for instance, (spills, serialised) in of_instances(FORWARD_INSTANCES, FORWARD).items():

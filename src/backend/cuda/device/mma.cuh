@@ -91,10 +91,12 @@ __device__ void load_a(uint32_t (&a)[4], Tile& tile, int m, int k) {
   }
 }
 
-/// Two 16 x 8 fragments of B at (k, n) and (k, n + 8): {b[0], b[1]} and {b[2], b[3]}.
+/// Two 16 x 8 fragments of B at (k, n) and (k, n + 8): {b[0], b[1]} and {b[2], b[3]}. Without
+/// `second` the first one twice.
 template <Lies kLies, class Tile>
-__device__ void load_b(uint32_t (&b)[4], Tile& tile, int n, int k) {
-  const int lane = threadIdx.x % 32, row = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+__device__ void load_b(uint32_t (&b)[4], Tile& tile, int n, int k, bool second = true) {
+  const int lane = threadIdx.x % 32, row = lane % 8, low = lane / 8 % 2 * 8;
+  const int high = second ? lane / 16 * 8 : 0;
   if constexpr (kLies == Lies::along_k) {
     load_matrices<false>(b, tile.address(n + row + high, k + low));
   } else {
@@ -139,7 +141,6 @@ __device__ void clear(Accumulator<kM, kN>& acc) {
 /// acc += A B over kK, where this warp owns rows m... of A and columns n... of B.
 template <class Element, int kK, Lies kA, Lies kB, int kM, int kN, class TileA, class TileB>
 __device__ void multiply(float (&acc)[kM][kN][4], TileA& a_tile, int m, TileB& b_tile, int n) {
-  static_assert(kN % 2 == 0);
 #pragma unroll
   for (int k = 0; k < kK; k += 16) {
     uint32_t a[kM][4];
@@ -148,11 +149,11 @@ __device__ void multiply(float (&acc)[kM][kN][4], TileA& a_tile, int m, TileB& b
 #pragma unroll
     for (int j = 0; j < kN; j += 2) {
       uint32_t b[4];
-      load_b<kB>(b, b_tile, n + 8 * j, k);
+      load_b<kB>(b, b_tile, n + 8 * j, k, j + 1 < kN);
 #pragma unroll
       for (int i = 0; i < kM; ++i) {
         mma<Element>(acc[i][j], a[i], b[0], b[1]);
-        mma<Element>(acc[i][j + 1], a[i], b[2], b[3]);
+        if (j + 1 < kN) mma<Element>(acc[i][j + 1], a[i], b[2], b[3]);
       }
     }
   }

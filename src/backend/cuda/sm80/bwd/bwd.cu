@@ -13,7 +13,7 @@ decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, in
                            F&& f) {
   return dispatch(dtype, head_dim, head_dim_v, [&](auto element, auto dim, auto dim_v) {
     using Element = decltype(element);
-    if constexpr (dim() <= 128) {
+    if constexpr (dim() <= 192 && dim_v() <= 128) {
       if (tile_kv > 64) return f(std::type_identity<Backward<Element, dim(), dim_v(), 128>>{});
     }
     return f(std::type_identity<Backward<Element, dim(), dim_v(), 64>>{});
@@ -22,11 +22,12 @@ decltype(auto) with_config(Dtype dtype, int64_t head_dim, int64_t head_dim_v, in
 
 static_assert(contract::tile(Pass::backward, 64, 64).kv == 128 &&
               contract::tile(Pass::backward, 128, 128).kv == 128 &&
+              contract::tile(Pass::backward, 192, 128).kv == 128 &&
               contract::tile(Pass::backward, 256, 256).kv == 64);  // each has an instance
 
 std::string lacks_here(const Problem& problem, const TileShape& tile) {
   if (std::string missing = lacks(problem); !missing.empty()) return missing;
-  const int64_t widest = std::max(problem.head_dim, problem.head_dim_v) > 128 ? 64 : 128;
+  const int64_t widest = problem.head_dim <= 192 && problem.head_dim_v <= 128 ? 128 : 64;
   return tile.kv <= widest ? "" : "KV tiles of at most " + std::to_string(widest) + " keys";
 }
 

@@ -16,7 +16,8 @@ struct Backward {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr int kTileKv = kTileKv_;
-  static constexpr int kBlockQ = kHeadDim == 64 ? 64 : 32;  // fits 99 KiB up to V of 128
+  // Fits 99 KiB up to V of 128.
+  static constexpr int kBlockQ = kHeadDim == 64 ? 64 : kHeadDim <= 128 || kTileKv <= 64 ? 32 : 16;
   static constexpr int kThreads = 256;
 
   // S, dP and dQ: warps along queries times warps along keys (dQ: head dim).

@@ -17,22 +17,17 @@ using namespace bwd;
 constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kMostEntries = 65536;  // fields of a Visit have 16 bits
 
-constexpr TileShape tile_of(int64_t head_dim) {
-  return contract::tile(Pass::backward, head_dim, head_dim);
-}
-
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {
-  int64_t dq_sum, stats, dv_sum, key_turns, end;  // offsets in 4-byte words
+  int64_t dq_sum, stats, dk_sum, key_turns, end;  // offsets in 4-byte words
 
   /// `sum_tiles`: row tiles of the heads that have a place for their sums.
-  Extent(int64_t head_dim, int64_t sum_tiles, int64_t row_tiles, int64_t key_tiles,
-         bool shared_tiles) {
+  Extent(int64_t head_dim, const TileShape& tile, int64_t sum_tiles, int64_t row_tiles,
+         int64_t key_tiles, bool shared_tiles) {
     dq_sum = 0;
-    const TileShape tile = tile_of(head_dim);
     stats = dq_sum + sum_tiles * tile.q * head_dim;
-    dv_sum = stats + row_tiles * tile.q * kStatBytes / 4;
-    key_turns = dv_sum + (shared_tiles ? key_tiles * tile.kv * head_dim : 0);
+    dk_sum = stats + row_tiles * tile.q * kStatBytes / 4;
+    key_turns = dk_sum + (shared_tiles ? key_tiles * tile.kv * head_dim : 0);
     end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
   }
 };
@@ -65,35 +60,47 @@ Launch instance(bool bf16, Variant variant, bool recorded) {
                                     : kOf<kHeadDim, Variant::plain>[bf16];
 }
 
+/// Of head dims 192 and 128, without variants.
+Launch wide_instance(bool bf16, bool recorded) {
+  return recorded ? launch<192, Dtype::bf16, Variant::plain, Recorder>
+                  : kOf<192, Variant::plain>[bf16];
+}
+
 bool records(const Problem& problem) {
   return problem.dtype == Dtype::bf16 && problem.softcap == 0 && problem.dropout == 0;
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
-  if (problem.head_dim != problem.head_dim_v ||
-      (problem.head_dim != 64 && problem.head_dim != 128)) {
-    return "equal head dims of 64 or 128";
+  const bool wide = problem.head_dim == 192 && problem.head_dim_v == 128;
+  if (!wide && (problem.head_dim != problem.head_dim_v ||
+                (problem.head_dim != 64 && problem.head_dim != 128))) {
+    return "equal head dims of 64 or 128, or 192 with 128 of V";
   }
+  if (wide && (problem.softcap != 0 || problem.dropout != 0))
+    return "head dims up to 128 for softcap and dropout";
   if (std::abs(problem.softmax_scale()) < contract::kLeastSm90Scale)
     return "a softmax scale of at least 1e-6";
-  if (tile != tile_of(problem.head_dim)) return tiles_of(tile_of(problem.head_dim));
+  const TileShape own = contract::tile(Pass::backward, problem);
+  if (tile != own) return tiles_of(own);
   return {};
 }
 
 /// Of the plain instance: with softcap and dropout it is no more.
 int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
-  return problem.head_dim == 64 ? shared_bytes<64, Dtype::bf16, Variant::plain>()
-                                : shared_bytes<128, Dtype::bf16, Variant::plain>();
+  if (problem.head_dim == 64) return shared_bytes<64, Dtype::bf16, Variant::plain>();
+  return problem.head_dim == 128 ? shared_bytes<128, Dtype::bf16, Variant::plain>()
+                                 : shared_bytes<192, Dtype::bf16, Variant::plain>();
 }
 
 int64_t dq_sum_floats(const Problem& problem, int32_t q_tiles) {
-  return int64_t{q_tiles} * tile_of(problem.head_dim).q * problem.head_dim;
+  return int64_t{q_tiles} * contract::tile(Pass::backward, problem).q * problem.head_dim;
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
   const int64_t heads = int64_t{plan.live_heads.heads} * plan.live_heads.queries;
-  return Extent(problem.head_dim, plan.piece ? 0 : heads * plan.max_q_tiles,
+  return Extent(problem.head_dim, contract::tile(Pass::backward, problem),
+                plan.piece ? 0 : heads * plan.max_q_tiles,
                 problem.batch * problem.q_heads * plan.max_q_tiles,
                 problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
              .end *
@@ -102,11 +109,11 @@ int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
 
 void backward(const BackwardParams& common, const LaunchContext& context) {
   const Sizes& sizes = common.sizes;
-  const int64_t head_dim = sizes.head_dim;
   const int32_t blocks = std::min(context.multiprocessors, common.plan.unit_count);
   if (blocks > 0) check_residency(context.residency, blocks, kOperation);  // each fills an SM
   const bool bf16 = context.dtype == Dtype::bf16;
-  const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t rows) {
+  const auto map = [&](const TensorRef& tensor, int64_t length, int64_t heads, int64_t head_dim,
+                       int64_t rows) {
     if (length == 0) return CUtensorMap{};  // nothing is ever loaded through it
     return make_tensor_map(tensor, bf16, sizes.batch, length, heads, head_dim,
                            static_cast<int32_t>(rows));
@@ -116,19 +123,19 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const LiveHeads live = context.live_heads;
   const bool piece = common.carried.blocks != nullptr;
   const int64_t live_tiles = int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles;
-  const Extent at(head_dim, piece ? 0 : live_tiles, heads * head_tiles,
+  const Extent at(sizes.head_dim, context.tile, piece ? 0 : live_tiles, heads * head_tiles,
                   heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
   const Scalars& scalars = common.scalars;
   const Params params{
-      .map_q = map(common.q, sizes.q_len, sizes.q_heads, context.tile.q),
-      .map_dout = map(common.dout, sizes.q_len, sizes.q_heads, context.tile.q),
-      .map_k = map(common.k, sizes.kv_len, sizes.kv_heads, context.tile.kv),
-      .map_v = map(common.v, sizes.kv_len, sizes.kv_heads, context.tile.kv),
+      .map_q = map(common.q, sizes.q_len, sizes.q_heads, sizes.head_dim, context.tile.q),
+      .map_dout = map(common.dout, sizes.q_len, sizes.q_heads, sizes.head_dim_v, context.tile.q),
+      .map_k = map(common.k, sizes.kv_len, sizes.kv_heads, sizes.head_dim, context.tile.kv),
+      .map_v = map(common.v, sizes.kv_len, sizes.kv_heads, sizes.head_dim_v, context.tile.kv),
       .common = common,
       .workspace = {.stats = words + at.stats,
                     .dq_sum = piece ? common.carried.dq : words + at.dq_sum,
-                    .dv_sum = reinterpret_cast<float4*>(words + at.dv_sum),
+                    .dk_sum = reinterpret_cast<float4*>(words + at.dk_sum),
                     .key_turns = reinterpret_cast<int32_t*>(words + at.key_turns)},
       .unit = lse_unit(scalars.scale),
       .live_heads = live.heads,
@@ -147,34 +154,36 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   if (!context.ordered) {
     check(cudaMemsetAsync(words, 0, at.stats * sizeof(float), context.stream), kOperation);
   }
-  const bool extras = scalars.softcap != 0 || scalars.dropout.enabled();
   const bool recorded = context.record.records != nullptr;
-  const Variant variant = extras           ? Variant::extras
-                          : context.halves ? Variant::halves
-                                           : Variant::plain;
-  const Launch start = head_dim == 64 ? instance<64>(bf16, variant, recorded)
-                                      : instance<128>(bf16, variant, recorded);
+  const Variant variant = scalars.softcap != 0 || scalars.dropout.enabled() ? Variant::extras
+                          : context.halves                                  ? Variant::halves
+                                                                            : Variant::plain;
+  const Launch start = sizes.head_dim == 64    ? instance<64>(bf16, variant, recorded)
+                       : sizes.head_dim == 128 ? instance<128>(bf16, variant, recorded)
+                                               : wide_instance(bf16, recorded);
   check(start(params, blocks, context.together, context.stream), kOperation);
 }
 
 }  // namespace
 
 Kernel backward_kernel() {
-  return {.name = "sm90.backward",
-          .summary = "TMA and wgmma, dQ handed from tile to tile in L2; head dim 64 and 128",
-          .arch = 90,
-          .family = 100,
-          .pass = Pass::backward,
-          .arithmetic = contract::kSm90,
-          .limits = {.batch = kMostEntries, .q_heads = kMostEntries},
-          .lacks = lacks,
-          .shared_bytes = shared_bytes_of,
-          .workspace_bytes = workspace_bytes,
-          .scales_dv = true,
-          .dq_sum_floats = dq_sum_floats,
-          .records = records,
-          .forward = nullptr,
-          .backward = backward};
+  return {
+      .name = "sm90.backward",
+      .summary =
+          "TMA and wgmma, dQ handed from tile to tile in L2; head dims 64, 128, 192 with 128 of V",
+      .arch = 90,
+      .family = 100,
+      .pass = Pass::backward,
+      .arithmetic = contract::kSm90,
+      .limits = {.batch = kMostEntries, .q_heads = kMostEntries},
+      .lacks = lacks,
+      .shared_bytes = shared_bytes_of,
+      .workspace_bytes = workspace_bytes,
+      .scales_dv = true,
+      .dq_sum_floats = dq_sum_floats,
+      .records = records,
+      .forward = nullptr,
+      .backward = backward};
 }
 
 }  // namespace verbatim::cuda::sm90

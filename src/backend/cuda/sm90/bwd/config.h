@@ -77,72 +77,103 @@ struct Chain90 {
 template <class Element_, int kHeadDim_, Variant kVariant_>
 struct Config {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDim == 192 ? 128 : kHeadDim;
+  // Sums of dK and dV leave few registers and little shared memory: S and dP are made in two halves
+  // of the queries, dQ 32 columns at a time, and dS and dQ have one buffer.
+  static constexpr bool kWide = kHeadDim + kHeadDimV > 256;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
   static constexpr bool kHalves = kVariant_ == Variant::halves;
-  static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim, kHeadDim);
+  static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
-  static constexpr int kStages = 2;  // of Q, dO, dS and dQ
+  static constexpr int kStages = 2;                     // of Q and dO
+  static constexpr int kProductStages = kWide ? 1 : 2;  // of dS and dQ
   // Visits between the decoder and the slowest reader, as many as fit: under masks with gaps a
   // visit is a run of its own, and to look it up takes several trips to memory.
   static constexpr int kVisitRing = kHeadDim == 64 ? 8 : 16;
 
-  // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and a 64 x 64 half
-  // of the dQ tile: of its rows for head dim 64, of its columns for 128.
+  // Consumer warpgroup w owns KV rows [64 w, 64 w + 64) of S^T, dP^T, dK and dV, and half of the dQ
+  // tile: of its rows for head dim 64, else of its columns.
   using Atom = GMMA::Layout_K_SW128_Atom<Element>;
-  using LayoutRows =  // of Q and dO
-      decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kStages>>{}));
-  using LayoutKv = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDim>>{}));
+  template <int kDim>
+  using LayoutRows = decltype(tile_to_shape(Atom{}, Shape<Int<kTileQ>, Int<kDim>, Int<kStages>>{}));
+  using LayoutQ = LayoutRows<kHeadDim>;
+  using LayoutDo = LayoutRows<kHeadDimV>;
+  using LayoutK = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDim>>{}));
+  using LayoutV = decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kHeadDimV>>{}));
   using LayoutDs =
-      decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>, Int<kStages>>{}));
+      decltype(tile_to_shape(Atom{}, Shape<Int<kTileKv>, Int<kTileQ>, Int<kProductStages>>{}));
   // The same memory seen transposed.
   template <class Layout, int kRows, int kCols, int kCount>
   using Transposed =
       decltype(composition(Layout{}, make_layout(Shape<Int<kCols>, Int<kRows>, Int<kCount>>{},
                                                  Stride<Int<kRows>, _1, Int<kRows * kCols>>{})));
-  using LayoutRowsT = Transposed<LayoutRows, kTileQ, kHeadDim, kStages>;  // (HD, TQ, stages)
+  using LayoutQt = Transposed<LayoutQ, kTileQ, kHeadDim, kStages>;     // (HD, TQ, stages)
+  using LayoutDot = Transposed<LayoutDo, kTileQ, kHeadDimV, kStages>;  // (HDV, TQ, stages)
   using LayoutKt = decltype(composition(
-      LayoutKv{}, make_layout(Shape<Int<kHeadDim>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
-  using LayoutDst = Transposed<LayoutDs, kTileKv, kTileQ, kStages>;  // (TQ, TKV, stages)
+      LayoutK{}, make_layout(Shape<Int<kHeadDim>, Int<kTileKv>>{}, Stride<Int<kTileKv>, _1>{})));
+  using LayoutDst = Transposed<LayoutDs, kTileKv, kTileQ, kProductStages>;  // (TQ, TKV, stages)
 
-  using MmaSdP = decltype(make_tiled_mma(
-      GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, Int<kHeadDim>>,
+  static constexpr int kQueries = kWide ? kTileQ / 2 : kTileQ;  // of S and dP at once
+  template <int kDim>
+  using MmaScores = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float, Shape<_128, Int<kQueries>, Int<kDim>>,
                            GMMA::Major::K, GMMA::Major::K>(),
       Layout<Shape<_2, _1, _1>>{}));
+  using MmaS = MmaScores<kHeadDim>;
+  using MmaDp = MmaScores<kHeadDimV>;
   // The k step that subtracts the statistics; its second half of k reads the same elements again.
   using LayoutStats = Layout<Shape<Shape<_8, Int<kTileQ / 8>>, Shape<_8, _2>>,
                              Stride<Stride<_8, _64>, Stride<_1, _0>>>;
   using MmaStats = decltype(make_tiled_mma(
-      GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kTileQ>, _16>, GMMA::Major::K,
+      GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kQueries>, _16>, GMMA::Major::K,
                            GMMA::Major::K>(),
       Layout<Shape<_2, _1, _1>>{}));
-  using MmaDkv = decltype(make_tiled_mma(
-      GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kHeadDim>, Int<kTileQ>>,
+  template <int kDim>
+  using MmaKeys = decltype(make_tiled_mma(
+      GMMA::rs_op_selector<Element, Element, float, Shape<_128, Int<kDim>, Int<kTileQ>>,
                            GMMA::Major::K, GMMA::Major::MN>(),
       Layout<Shape<_2, _1, _1>>{}));
-  using MmaDq = decltype(make_tiled_mma(
-      GMMA::ss_op_selector<Element, Element, float, Shape<_64, _64, Int<kTileKv>>, GMMA::Major::MN,
-                           GMMA::Major::MN>(),
-      std::conditional_t<kHeadDim == 64, Layout<Shape<_2, _1, _1>>, Layout<Shape<_1, _2, _1>>>{}));
+  using MmaDk = MmaKeys<kHeadDim>;
+  using MmaDv = MmaKeys<kHeadDimV>;
+  template <int kColumns, class Warpgroups>
+  using MmaRows = decltype(make_tiled_mma(
+      GMMA::ss_op_selector<Element, Element, float, Shape<_64, Int<kColumns>, Int<kTileKv>>,
+                           GMMA::Major::MN, GMMA::Major::MN>(),
+      Warpgroups{}));
+  using MmaDq =
+      std::conditional_t<kWide, MmaRows<32, Layout<Shape<_1, _1, _1>>>,
+                         MmaRows<64, std::conditional_t<kHeadDim == 64, Layout<Shape<_2, _1, _1>>,
+                                                        Layout<Shape<_1, _2, _1>>>>>;
+  // What 64 columns of K are described by, also where 32 of them are multiplied.
+  using MmaColumns = MmaRows<64, Layout<Shape<_1, _1, _1>>>;
+
+  /// A thread's part of its warpgroup's half of dQ: so many float4, of which each 4 are 32 columns.
+  static constexpr int kDqParts = kTileQ * kHeadDim / 1024;
+  static constexpr int kDqPartsAtOnce = kWide ? 4 : 8;
+  /// The first row and column of a half.
+  static constexpr __device__ int dq_row(int half) { return kHeadDim == 64 ? 64 * half : 0; }
+  static constexpr __device__ int dq_column(int half) {
+    return kHeadDim == 64 ? 0 : kHeadDim / 2 * half;
+  }
 
   static constexpr int kDqFloats = kTileQ * kHeadDim;  // of a dQ tile in the workspace
   static constexpr int kDqBytes = kDqFloats * 4;
   static constexpr uint32_t kDsBytes = kTileKv * kTileQ * 2;
   using Stat = std::conditional_t<kExtras, RowStats, uint4>;  // of a row; uint4: StatCode's
   static constexpr uint32_t kStatsBytes = kTileQ * sizeof(Stat);
-  static constexpr uint32_t kRowsBytes = 2 * kTileQ * kHeadDim * 2 + kStatsBytes;  // of Q and dO
-  static constexpr uint32_t kKvBytes = kTileKv * kHeadDim * 2;                     // of K or V
+  static constexpr uint32_t kRowsBytes =  // of Q and dO
+      kTileQ * (kHeadDim + kHeadDimV) * 2 + kStatsBytes;
 
   struct SharedStorage {
     // First: the operand of StatCode reads each element twice (LayoutStats), and memcheck looks for
     // the second half behind them.
     alignas(1024) Stat stats[kTileQ];
-    alignas(1024) Element k[cosize_v<LayoutKv>];
-    alignas(1024) Element v[cosize_v<LayoutKv>];
-    alignas(1024) Element q[cosize_v<LayoutRows>];
-    alignas(1024) Element dout[cosize_v<LayoutRows>];
+    alignas(1024) Element k[cosize_v<LayoutK>];
+    alignas(1024) Element v[cosize_v<LayoutV>];
+    alignas(1024) Element q[cosize_v<LayoutQ>];
+    alignas(1024) Element dout[cosize_v<LayoutDo>];
     alignas(1024) Element ds[cosize_v<LayoutDs>];
-    alignas(1024) float dq[kStages][2]
+    alignas(1024) float dq[kProductStages][2]
                           [kDqFloats / 2];  // fragment order: [stage][warpgroup][i][thread][4]
     Visit visit[kVisitRing];
     Chain90 chain[kChainRing];
@@ -151,9 +182,10 @@ struct Config {
     uint64_t visit_full[kVisitRing], visit_empty[kVisitRing];
     uint64_t rows_full[kStages], rows_empty[kStages];  // of Q, dO; full: and the statistics
     uint64_t stats_empty;
-    uint64_t dq_full[kStages], dq_empty[kStages];
-    uint64_t sum_full[kStages];  // of a last addend: dq holds the complete sum
-    uint64_t raw;                // tiles have arrived that the loader cleans
+    uint64_t dq_full[kProductStages], dq_empty[kProductStages];
+    uint64_t sum_full[kProductStages];  // of a last addend: dq holds the complete sum
+    uint64_t ds_empty;                  // of wide heads
+    uint64_t raw;                       // tiles have arrived that the loader cleans
   };
   static_assert(sizeof(SharedStorage) <= 227 * 1024);
 };

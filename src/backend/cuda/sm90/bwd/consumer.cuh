@@ -28,53 +28,59 @@ struct Operands {
   }
   // S^T = K Q^T and dP^T = V dO^T.
   __device__ static auto s_k(SharedStorage& smem, int half) {  // descriptors (MMA,1,HD/16)
-    return slice<typename C::MmaSdP>(half).partition_fragment_A(tile<typename C::LayoutKv>(smem.k));
+    return slice<typename C::MmaS>(half).partition_fragment_A(tile<typename C::LayoutK>(smem.k));
   }
-  __device__ static auto s_q(SharedStorage& smem, int half) {  // descriptors (MMA,1,HD/16,stages)
-    return slice<typename C::MmaSdP>(half).partition_fragment_B(
-        tile<typename C::LayoutRows>(smem.q));
+  // Descriptors (MMA,1,HD/16,stages); of wide heads (MMA,2,HD/16,stages).
+  __device__ static auto s_q(SharedStorage& smem, int half) {
+    return slice<typename C::MmaS>(half).partition_fragment_B(tile<typename C::LayoutQ>(smem.q));
   }
-  __device__ static auto p_v(SharedStorage& smem, int half) {  // descriptors (MMA,1,HD/16)
-    return slice<typename C::MmaSdP>(half).partition_fragment_A(tile<typename C::LayoutKv>(smem.v));
+  __device__ static auto p_v(SharedStorage& smem, int half) {  // descriptors (MMA,1,HDV/16)
+    return slice<typename C::MmaDp>(half).partition_fragment_A(tile<typename C::LayoutV>(smem.v));
   }
-  __device__ static auto p_do(SharedStorage& smem, int half) {  // descriptors (MMA,1,HD/16,stages)
-    return slice<typename C::MmaSdP>(half).partition_fragment_B(
-        tile<typename C::LayoutRows>(smem.dout));
+  __device__ static auto p_do(SharedStorage& smem, int half) {  // as of Q (..,HDV/16,stages)
+    return slice<typename C::MmaDp>(half).partition_fragment_B(
+        tile<typename C::LayoutDo>(smem.dout));
   }
-  __device__ static auto stats(SharedStorage& smem, int half) {  // descriptors (MMA,1,1)
+  __device__ static auto stats(SharedStorage& smem, int half) {  // descriptors, as of Q
     return slice<typename C::MmaStats>(half).partition_fragment_B(
         tile<typename C::LayoutStats>(reinterpret_cast<typename C::Element*>(smem.stats)));
   }
   // dV = P^T dO and dK = dS^T Q.
   __device__ static auto v_do(SharedStorage& smem, int half) {  // descriptors (MMA,1,TQ/16,stages)
-    return slice<typename C::MmaDkv>(half).partition_fragment_B(
-        tile<typename C::LayoutRowsT>(smem.dout));
+    return slice<typename C::MmaDv>(half).partition_fragment_B(
+        tile<typename C::LayoutDot>(smem.dout));
   }
   __device__ static auto k_q(SharedStorage& smem, int half) {  // descriptors (MMA,1,TQ/16,stages)
-    return slice<typename C::MmaDkv>(half).partition_fragment_B(
-        tile<typename C::LayoutRowsT>(smem.q));
+    return slice<typename C::MmaDk>(half).partition_fragment_B(tile<typename C::LayoutQt>(smem.q));
   }
   // dQ = dS K.
   __device__ static auto q_ds(SharedStorage& smem, int half) {  // descriptors (MMA,1,TKV/16,stages)
-    return slice<typename C::MmaDq>(half).partition_fragment_A(
-        tile<typename C::LayoutDst>(smem.ds));
+    return slice<typename C::MmaDq>(C::kWide ? 0 : half)
+        .partition_fragment_A(tile<typename C::LayoutDst>(smem.ds));
   }
-  __device__ static auto q_k(SharedStorage& smem, int half) {  // descriptors (MMA,1,TKV/16)
-    return slice<typename C::MmaDq>(half).partition_fragment_B(tile<typename C::LayoutKt>(smem.k));
+  // Descriptors (MMA,1,TKV/16); of wide heads (MMA,3,TKV/16), of all columns of K.
+  __device__ static auto q_k(SharedStorage& smem, int half) {
+    using Mma = std::conditional_t<C::kWide, typename C::MmaColumns, typename C::MmaDq>;
+    return slice<Mma>(C::kWide ? 0 : half).partition_fragment_B(tile<typename C::LayoutKt>(smem.k));
   }
   __device__ static auto scores() {
-    return partition_fragment_C(typename C::MmaSdP{}, Shape<Int<C::kTileKv>, Int<C::kTileQ>>{});
+    return partition_fragment_C(typename C::MmaS{}, Shape<Int<C::kTileKv>, Int<C::kQueries>>{});
   }
-  __device__ static auto key_sums() {
-    return partition_fragment_C(typename C::MmaDkv{}, Shape<Int<C::kTileKv>, Int<C::kHeadDim>>{});
+  __device__ static auto dk() {
+    return partition_fragment_C(typename C::MmaDk{}, Shape<Int<C::kTileKv>, Int<C::kHeadDim>>{});
+  }
+  __device__ static auto dv() {
+    return partition_fragment_C(typename C::MmaDv{}, Shape<Int<C::kTileKv>, Int<C::kHeadDimV>>{});
   }
   __device__ static auto dq() {
-    return partition_fragment_C(typename C::MmaDq{}, Shape<Int<C::kTileQ>, Int<C::kHeadDim>>{});
+    constexpr int kColumns = C::kWide ? 32 : C::kHeadDim;
+    return partition_fragment_C(typename C::MmaDq{}, Shape<Int<C::kTileQ>, Int<kColumns>>{});
   }
-  /// P^T or dS^T in 16 bits: the A operand of dV and dK, register by register.
+  /// P^T or dS^T in 16 bits, of the queries of S: the A operand of dV and dK, register by
+  /// register.
   __device__ static auto rounded() {
     return make_tensor<typename C::Element>(
-        Layout<Shape<Shape<_2, _2, _2>, _1, Int<C::kTileQ / 16>>>{});
+        Layout<Shape<Shape<_2, _2, _2>, _1, Int<C::kQueries / 16>>>{});
   }
   /// The constant operand of the k step that subtracts LSE or delta.
   __device__ static auto weights() {
@@ -105,7 +111,7 @@ class Consumer {
         q_ds(Of::q_ds(smem, half)),
         q_k(Of::q_k(smem, half)),
         recorder(p.record, 0, tid == 0) {
-    static_assert(size(decltype(ts){}) == kScores && size(decltype(tq){}) == 32);
+    static_assert(size(decltype(ts){}) == kScores && size(decltype(tq){}) == (C::kWide ? 16 : 32));
     const auto fill = [&](auto& weights, bool of_scores) {
       Tensor words = recast<uint32_t>(weights);
       words(0) = words(1) =
@@ -147,16 +153,18 @@ class Consumer {
   using Element = typename C::Element;
   using Of = Operands<C>;
   using Kept = uint32_t[C::kTileQ / 64];
-  static constexpr int kScores = C::kTileQ / 2;  // elements of S^T a thread holds
+  static constexpr int kScores = C::kQueries / 2;  // elements of S^T a thread holds
 
   typename C::SharedStorage& smem;
   const Params& p;
   const uint32_t tid;
   const int half;
 
-  typename C::MmaSdP mma_sdp;
+  typename C::MmaS mma_s;
+  typename C::MmaDp mma_dp;
   typename C::MmaStats mma_stats;
-  typename C::MmaDkv mma_dkv;
+  typename C::MmaDk mma_dk;
+  typename C::MmaDv mma_dv;
   typename C::MmaDq mma_dq;
   template <auto of>
   using Descriptors = decltype(of(std::declval<typename C::SharedStorage&>(), 0));
@@ -169,8 +177,9 @@ class Consumer {
   Descriptors<Of::k_q> k_q;
   Descriptors<Of::q_ds> q_ds;
   Descriptors<Of::q_k> q_k;
-  decltype(Of::scores()) ts, tp;    // S^T and P^T, dP^T
-  decltype(Of::key_sums()) tk, tv;  // dK, dV
+  decltype(Of::scores()) ts, tp;  // S^T and P^T, dP^T
+  decltype(Of::dk()) tk;
+  decltype(Of::dv()) tv;
   decltype(Of::dq()) tq;
   decltype(Of::weights()) lse_weights, delta_weights;
   Recorder recorder;
@@ -209,7 +218,9 @@ class Consumer {
       const bool completes = visit.head.rows > 0;
       const uint32_t halves = C::kHalves ? __shfl_sync(~0u, seen_halves(visit), 0) : 3;
       // A branch around whole visits: wgmma in flight where paths meet would be serialised.
-      if (halves == 3) {
+      if constexpr (C::kWide) {
+        do_wide_visit(visit, chain, last);
+      } else if (halves == 3) {
         do_visit<true, true>(visit, chain, place, last);
       } else if (halves >> half & 1) {
         do_visit<true, false>(visit, chain, place, last);
@@ -219,7 +230,7 @@ class Consumer {
       recorder.note(RecordKind::compute, begin, row, chain.key);
       Recorder::disturb();
       release(smem.rows_empty[stage(n)]);
-      if (pending) finish_row(n - 1);
+      if (!C::kWide && pending) finish_row(n - 1);
       pending = completes;
     }
   }
@@ -235,12 +246,12 @@ class Consumer {
     if constexpr (kSees) {
       Kept kept;
       draw(kept, visit, place);  // before dP is in flight: a draw needs registers
-      issue(delta_weights, p_v, p_do(_, _, _, s), tp);
+      issue(mma_dp, delta_weights, stats, p_v, p_do(_, _, _, s), tp);
       scale_scores();
       if (visit.head.bands > 0) hide(visit, chain);
       weigh_scores(kept, rp, rds);
-      store_ds(rds, s);
-      gemm(mma_dkv, true, rp, v_do(_, _, _, s), tv);
+      store_ds(rds, s, 0);
+      gemm(mma_dv, true, rp, v_do(_, _, _, s), tv);
     } else {
       release(smem.stats_empty);
     }
@@ -254,12 +265,12 @@ class Consumer {
       const int seen = kSees ? half : 1 - half;
       gemm(mma_dq, false, of_half(q_ds(_, _, _, s), seen), of_half(q_k, seen), tq);
     }
-    if constexpr (kSees) gemm(mma_dkv, true, rds, k_q(_, _, _, s), tk);
+    if constexpr (kSees) gemm(mma_dk, true, rds, k_q(_, _, _, s), tk);
     wait_empty(smem.dq_empty, n);
     warpgroup_wait<kSees ? 1 : 0>();  // dQ(n)
     warpgroup_fence_operand(tq);
     if (last) release(smem.k_empty);
-    store_dq(s);
+    store_dq(tq, s, 0);
     Recorder::disturb();
     release(smem.dq_full[s]);  // the proxy fence is the writer's: it costs less there
     issue_scores(n + 1, !last);
@@ -271,6 +282,126 @@ class Consumer {
     warpgroup_fence_operand(ts);
   }
 
+  /// do_visit() of wide heads, whose sums leave registers for half of S and dP, and a sixth of dQ.
+  /// The first half of S is there.
+  __device__ __forceinline__ void do_wide_visit(const Visit& visit, const Chain90& chain,
+                                                bool last) {
+    keep_bases();
+    const int s = stage(n);
+    const bool cut = visit.head.bands > 0;
+    uint32_t seen[1];
+    if (cut) visible_bits(seen, p.common.plan.orders, visit, chain, k_row());
+    const auto issue_dp = [&](int h) {
+      issue(mma_dp, delta_weights, queries(stats, h), p_v, queries(p_do(_, _, _, s), h), tp);
+    };
+    const auto make_p = [&](int h) {
+      scale_scores();
+      if (cut) {
+        const uint32_t own[1] = {seen[0] >> kScores * h};
+        hide_unseen(own, kScores, [&](int, int bit) -> float& { return ts(bit); });
+      }
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) ts(i) = ptx::exp2_approx(ts(i));
+    };
+    Tensor rp = Of::rounded(), rds = Of::rounded();
+    issue_dp(0);
+    make_p(0);
+    wait_empty(smem.ds_empty, n);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(tp);
+    round_products(rp, rds);
+    issue(mma_s, lse_weights, queries(stats, 1), s_k, queries(s_q(_, _, _, s), 1), ts);
+    store_ds(rds, 0, 0);
+    gemm(mma_dv, true, rp, steps(v_do(_, _, _, s), 0), tv);
+    gemm(mma_dk, true, rds, steps(k_q(_, _, _, s), 0), tk);
+    warpgroup_wait<2>();  // the second half of S
+    warpgroup_fence_operand(ts);
+    make_p(1);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(tv);
+    warpgroup_fence_operand(tk);
+    issue_dp(1);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(tp);
+    release(smem.stats_empty);
+    if (last) release(smem.v_empty);
+    round_products(rp, rds);
+    store_ds(rds, 0, 2);
+    gemm(mma_dv, true, rp, steps(v_do(_, _, _, s), 1), tv);
+    gemm(mma_dk, true, rds, steps(k_q(_, _, _, s), 1), tk);
+    if (pending) finish_row(n - 1);  // this visit's dQ takes its place
+    ptx::fence_async_shared();
+    ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::scores_stored), kConsumerThreads);
+
+    auto others = Of::dq();  // with tq in turn
+    const auto issue_dq = [&](int g, auto& acc) {
+      gemm(mma_dq, false, q_ds(_, _, _, 0), columns(C::dq_column(half) + 32 * g), acc);
+    };
+    const auto store_columns = [&](int g, auto& acc) {
+      warpgroup_fence_operand(acc);
+      store_dq(acc, 0, 4 * g);
+    };
+    issue_dq(0, tq);
+    warpgroup_wait<1>();
+    warpgroup_fence_operand(tv);
+    warpgroup_fence_operand(tk);
+    issue_dq(1, others);
+    wait_empty(smem.dq_empty, n);
+    warpgroup_wait<1>();
+    store_columns(0, tq);
+    issue_dq(2, tq);
+    warpgroup_wait<1>();
+    store_columns(1, others);
+    keep_bases();
+    issue_scores(n + 1, !last);
+    warpgroup_wait<1>();
+    if (last) release(smem.k_empty);
+    release(smem.ds_empty);
+    store_columns(2, tq);
+    Recorder::disturb();
+    release(smem.dq_full[0]);
+    warpgroup_wait<0>();  // half of S(n + 1)
+    warpgroup_fence_operand(ts);
+  }
+
+  /// Hides from the compiler that descriptors are the same again: it would keep one for each k
+  /// step.
+  __device__ __forceinline__ void keep_bases() {
+    const auto keep = [](auto&... descriptors) {
+      (..., [](uint32_t& low) {
+        asm volatile("" : "+r"(low));
+      }(descriptors.data().desc_.reg32_[0]));
+    };
+    keep(s_k, s_q, p_v, p_do, stats, v_do, k_q, q_ds, q_k);
+  }
+  /// Of two halves of a visit's queries: operands of S and dP, and k steps of dV and dK.
+  template <class Operand>
+  __device__ __forceinline__ static auto queries(const Operand& operand, int h) {
+    return logical_divide(operand, make_tile(_, _1{}))(_, make_coord(_, h), _);
+  }
+  template <class Steps>
+  __device__ __forceinline__ static auto steps(const Steps& all, int h) {
+    return logical_divide(all, make_tile(_, _, Int<C::kQueries / 16>{}))(_, _, make_coord(_, h));
+  }
+  /// K from column `first` on, a multiple of 32. The swizzle is one of addresses, so a descriptor
+  /// may begin inside of 64 columns.
+  __device__ __forceinline__ auto columns(int first) const {
+    const auto block = queries(q_k, first / 64);
+    return make_tensor(block.data() + first % 64 / 8, block.layout());  // in units of 16 bytes
+  }
+  /// From P and dP to P and dS in 16 bits.
+  template <class Rounded>
+  __device__ __forceinline__ void round_products(Rounded& rp, Rounded& rds) const {
+    Tensor p_words = recast<uint32_t>(rp);
+    Tensor ds_words = recast<uint32_t>(rds);
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      ds_words(i) = pack<Element>(ts(2 * i) * tp(2 * i), ts(2 * i + 1) * tp(2 * i + 1));
+    }
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(ts(2 * i), ts(2 * i + 1));
+  }
+
   /// The k steps of dQ that a warpgroup's keys make.
   template <class Steps>
   __device__ __forceinline__ static auto of_half(const Steps& steps, int which) {
@@ -278,17 +409,23 @@ class Consumer {
   }
 
   /// S or dP. Softcap and dropout come before LSE and delta are subtracted.
-  template <class Weights, class A, class B, class Acc>
-  __device__ __forceinline__ void issue(const Weights& weights, const A& a, const B& b, Acc& acc) {
+  template <class Mma, class Weights, class Stats, class A, class B, class Acc>
+  __device__ __forceinline__ void issue(Mma& mma, const Weights& weights, const Stats& rows,
+                                        const A& a, const B& b, Acc& acc) {
     if constexpr (C::kExtras) {
-      gemm(mma_sdp, false, a, b, acc);
+      gemm(mma, false, a, b, acc);
     } else {
-      gemm(mma_stats, weights, stats, mma_sdp, a, b, acc);
+      gemm(mma_stats, weights, rows, mma, a, b, acc);
     }
   }
   __device__ __forceinline__ void issue_scores(uint32_t visit, bool there) {
     if (there) wait_full(smem.rows_full, visit);
-    issue(lse_weights, s_k, s_q(_, _, _, stage(visit)), ts);
+    const auto rows = s_q(_, _, _, stage(visit));
+    if constexpr (C::kWide) {
+      issue(mma_s, lse_weights, queries(stats, 0), s_k, queries(rows, 0), ts);
+    } else {
+      issue(mma_s, lse_weights, stats, s_k, rows, ts);
+    }
   }
 
   __device__ __forceinline__ void scale_scores() {
@@ -339,35 +476,34 @@ class Consumer {
       warpgroup_wait<0>();  // dP(n)
       warpgroup_fence_operand(tp);
       release(smem.stats_empty);
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        ds_words(i) = pack<Element>(ts(2 * i) * tp(2 * i), ts(2 * i + 1) * tp(2 * i + 1));
-      }
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) p_words(i) = pack<Element>(ts(2 * i), ts(2 * i + 1));
+      round_products(rp, rds);
     }
   }
 
-  /// dS^T to stage `s`. One of two: who passed the last barrier has finished with the dS before.
+  /// dS^T to stage `s`, from its 16 queries number `first` on. Of two stages: who passed the last
+  /// barrier has finished with the dS before.
   template <class Rounded>
-  __device__ __forceinline__ void store_ds(const Rounded& rds, int s) {
+  __device__ __forceinline__ void store_ds(const Rounded& rds, int s, int first) {
     Tensor words = recast<const uint32_t>(rds);
     // Where this lane's row starts; 16-byte piece i of the row lies at `^ 16 * i`, blocks of 64
     // columns lie behind each other (the layout that LayoutDs describes).
     const uint32_t row = ptx::smem_address(smem.ds) + (tid / 32 * 16 + lane() % 16) * 128 +
                          ((lane() / 16 ^ lane() % 8) * 16);
 #pragma unroll
-    for (int i = 0; i < kScores / 8; ++i) {
-      const uint32_t to = row + s * C::kDsBytes + i / 4 * (C::kTileKv * 128);
-      ptx::store_matrices(to ^ (i % 4 * 32), words(4 * i), words(4 * i + 1), words(4 * i + 2),
+    for (int i = 0; i < size(words) / 4; ++i) {
+      const int block = first + i;
+      const uint32_t to = row + s * C::kDsBytes + block / 4 * (C::kTileKv * 128);
+      ptx::store_matrices(to ^ (block % 4 * 32), words(4 * i), words(4 * i + 1), words(4 * i + 2),
                           words(4 * i + 3));
     }
   }
-  __device__ __forceinline__ void store_dq(int s) {
-    float4* dq = reinterpret_cast<float4*>(smem.dq[s][half]) + tid % 128;
+  /// Parts of dQ, from number `first` on, to stage `s`.
+  template <class Acc>
+  __device__ __forceinline__ void store_dq(const Acc& acc, int s, int first) {
+    float4* dq = reinterpret_cast<float4*>(smem.dq[s][half]) + 128 * first + tid % 128;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      dq[128 * i] = make_float4(tq(4 * i), tq(4 * i + 1), tq(4 * i + 2), tq(4 * i + 3));
+    for (int i = 0; i < size(acc) / 4; ++i) {
+      dq[128 * i] = make_float4(acc(4 * i), acc(4 * i + 1), acc(4 * i + 2), acc(4 * i + 3));
     }
   }
 
@@ -376,23 +512,13 @@ class Consumer {
     const Visit& visit = smem.visit[visit_number % C::kVisitRing];
     wait_full(smem.sum_full, visit_number);
     const auto* dq =
-        reinterpret_cast<const float4*>(smem.dq[stage(visit_number)][half]) + tid % 128;
-    float sum[32];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 part = dq[128 * i];
-      sum[4 * i] = part.x;
-      sum[4 * i + 1] = part.y;
-      sum[4 * i + 2] = part.z;
-      sum[4 * i + 3] = part.w;
-    }
-    // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
-    const int row = C::kHeadDim == 64 ? 64 * half : 0, col = C::kHeadDim == 64 ? 0 : 64 * half;
-    Element* base =
-        p.common.dq.template at<Element>(visit.batch, visit.q_at + row, visit.q_head) + col;
-    store_rows<Element, 8>([&](int i) { return sum[i]; }, p.common.scalars.scale, base,
-                           p.common.dq.row, tid % 128 / 32 * 16 + lane() / 4,
-                           visit.head.rows - row);
+        reinterpret_cast<const float4*>(smem.dq[visit_number % C::kProductStages][half]) +
+        tid % 128;
+    const int row = C::dq_row(half);
+    store_dq_rows<C>(
+        half, [&](int i) { return dq[128 * i]; }, p.common.scalars.scale,
+        p.common.dq.template at<Element>(visit.batch, visit.q_at + row, visit.q_head),
+        p.common.dq.row, tid % 128 / 32 * 16 + lane() / 4, visit.head.rows - row);
   }
 
   /// dK and dV join those of other chains on the tile; the last one writes them.
@@ -401,7 +527,8 @@ class Consumer {
     if (chain.addend + 1 != chain.addends) return;
     const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
       Element* base = tensor.template at<Element>(chain.batch, chain.kv_at, chain.kv_head);
-      store_rows<Element, C::kHeadDim / 8>(acc, scale, base, tensor.row, k_row(), chain.kv_rows);
+      store_rows<Element, size(decltype(acc){}) / 4>(acc, scale, base, tensor.row, k_row(),
+                                                     chain.kv_rows);
     };
     store(p.common.dk, tk, p.common.scalars.scale);
     store(p.common.dv, tv, C::kExtras ? p.common.scalars.dropout.scale : 1.0f);

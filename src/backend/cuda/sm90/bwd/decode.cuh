@@ -203,7 +203,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     wait_empty(smem.chain_empty, chains);
     smem.chain[chains % kChainRing].state = Chain90::end;
     ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
-    for (const uint32_t end = n + C::kStages; n < end; ++n) {  // one for each writer
+    for (const uint32_t end = n + C::kProductStages; n < end; ++n) {  // one for each writer
       wait_empty(smem.visit_empty, n);
       smem.visit[n % C::kVisitRing].row = -1;
       ptx::mbarrier_arrive(&smem.visit_full[n % C::kVisitRing]);

@@ -6,6 +6,7 @@
 #include "backend/cuda/device/recorder.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
 
 namespace verbatim::cuda::sm90::bwd {
@@ -30,16 +31,40 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int
       });
 }
 
-/// One thread for each buffer: adds the dQ tiles of visits `first`, `first` + kStages, .. to dq_sum
-/// in the order of their addends, and tells the world. The sum that a row's last addend completes
-/// comes back into shared memory, for the consumers. A tile's way to L2 and the release of its
-/// turn, of 1,700 cycles, take longer than a visit; so there are as many threads as buffers, and
-/// none looks ahead.
+/// Writes a warpgroup's half of dQ, of which a thread has part(0), .. part(C::kDqParts - 1).
+/// `base`, `row` and `rows` count from C::dq_row(half).
+template <class C, class Part>
+__device__ __forceinline__ void store_dq_rows(int half, Part part, float scale,
+                                              typename C::Element* base, int64_t stride, int row,
+                                              int rows) {
+  constexpr int kAtOnce = C::kDqPartsAtOnce;
+#pragma unroll
+  for (int first = 0; first < C::kDqParts; first += kAtOnce) {
+    float acc[4 * kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float4 four = part(first + i);
+      acc[4 * i] = four.x;
+      acc[4 * i + 1] = four.y;
+      acc[4 * i + 2] = four.z;
+      acc[4 * i + 3] = four.w;
+    }
+    store_rows<typename C::Element, kAtOnce>([&](int i) { return acc[i]; }, scale,
+                                             base + C::dq_column(half) + 8 * first, stride, row,
+                                             rows);
+  }
+}
+
+/// One thread for each buffer: adds the dQ tiles of visits `first`, `first` + kProductStages, .. to
+/// dq_sum in the order of their addends, and tells the world. The sum that a row's last addend
+/// completes comes back into shared memory, for the consumers. A tile's way to L2 and the release
+/// of its turn, of 1,700 cycles, take longer than a visit; so there are as many threads as buffers,
+/// and none looks ahead.
 template <class C, class Recorder>
 __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, uint32_t first) {
   Recorder recorder(p.record, 1 + first, true);
   const auto turn_of = [&](int32_t row) { return p.common.hand_off.row_turn + row; };
-  for (uint32_t n = first;; n += C::kStages) {
+  for (uint32_t n = first;; n += C::kProductStages) {
     Recorder::disturb();
     wait_full(smem.visit_full, n);
     const Visit& visit = smem.visit[n % C::kVisitRing];
@@ -57,8 +82,9 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, uint3
       recorder.note(RecordKind::wait, begin, row, key);
     }
     wait_full(smem.dq_full, n);
-    // Everybody has done with visit n - kStages: this buffer held its dQ.
-    if (n >= C::kStages) ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kStages) % C::kVisitRing]);
+    // Everybody has done with the visit whose dQ this buffer held.
+    if (n >= C::kProductStages)
+      ptx::mbarrier_arrive(&smem.visit_empty[(n - C::kProductStages) % C::kVisitRing]);
     const int64_t begin = recorder.now();
     auto& dq = smem.dq[first];
     uint64_t* sum_full = &smem.sum_full[first];

@@ -5,8 +5,8 @@
 #include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/score.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
+#include "backend/cuda/sm90/bwd/dq.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/fragment.cuh"
 
 namespace verbatim::cuda::sm90::bwd {
 
@@ -42,7 +42,7 @@ template <class C>
 __global__ void __launch_bounds__(kEdgeThreads)
     prepare(BackwardParams p, Workspace workspace, float unit) {
   using Element = typename C::Element;
-  constexpr int kLanes = C::kHeadDim / 8;  // 16 bytes each
+  constexpr int kLanes = C::kHeadDimV / 8;  // 16 bytes of O and dO each
   const RowTile tile(p);
   if (tile.rows == 0) return;
   __shared__ float delta[C::kTileQ];
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kEdgeThreads)
       };
       const uint4 o = load(p.o), dout = load(p.dout);
       if (!any) {
-        Element* dq = p.dq.template at<Element>(tile.b, row, tile.q_head) + 8 * lane;
-        *reinterpret_cast<uint4*>(dq) = make_uint4(0, 0, 0, 0);
+        auto* dq = reinterpret_cast<uint4*>(p.dq.template at<Element>(tile.b, row, tile.q_head));
+        for (int i = lane; i < C::kHeadDim / 8; i += kLanes) dq[i] = make_uint4(0, 0, 0, 0);
       }
       const auto* po = reinterpret_cast<const Element*>(&o);
       const auto* pd = reinterpret_cast<const Element*>(&dout);
@@ -101,21 +101,11 @@ __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Worksp
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const auto* sum = reinterpret_cast<const float4*>(workspace.dq_sum + tile.index * C::kDqFloats) +
                     half * (C::kDqFloats / 8) + threadIdx.x % 128;
-  float acc[32];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 part = __ldcs(sum + 128 * i);
-    acc[4 * i] = part.x;
-    acc[4 * i + 1] = part.y;
-    acc[4 * i + 2] = part.z;
-    acc[4 * i + 3] = part.w;
-  }
-  // The second warpgroup's half: the next 64 columns, or for head dim 64 the next 64 rows.
-  const int first_row = C::kHeadDim == 64 ? 64 * half : 0;
-  const int first_col = C::kHeadDim == 64 ? 0 : 64 * half;
-  Element* base = p.dq.template at<Element>(tile.b, tile.at + first_row, tile.q_head) + first_col;
-  store_rows<Element, 8>([&](int i) { return acc[i]; }, p.scalars.scale, base, p.dq.row, row,
-                         tile.rows - first_row);
+  const int first_row = C::dq_row(half);
+  store_dq_rows<C>(
+      half, [&](int i) { return __ldcs(sum + 128 * i); }, p.scalars.scale,
+      p.dq.template at<Element>(tile.b, tile.at + first_row, tile.q_head), p.dq.row, row,
+      tile.rows - first_row);
 }
 
 }  // namespace verbatim::cuda::sm90::bwd

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     init(smem.dq_full, kConsumerWarps);
     init(smem.dq_empty, 1);
     init(smem.sum_full, 1);
+    init(smem.ds_empty, kConsumerWarps);
     ptx::fence_barrier_init();
   }
   __syncthreads();
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward(const __grid_constant__ 
     const bool leader = threadIdx.x % 32 == 0;
     if (warp == 0) load<C, Recorder>(smem, p);
     if (warp == 1 || warp == 2) {
-      if (leader) write_dq<C, Recorder>(smem, p, warp - 1);
+      if (leader && warp <= C::kProductStages) write_dq<C, Recorder>(smem, p, warp - 1);
       __syncwarp();
       ptx::named_barrier_arrive(static_cast<uint32_t>(NamedBarrier::ended), kEndingThreads);
     }

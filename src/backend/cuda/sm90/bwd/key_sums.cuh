@@ -1,8 +1,8 @@
 // How chains of the sm90 backward that share a KV tile add up their dK and dV.
 //
-// Between two chains the sum of dV lies in the workspace and that of dK, in floats, in the rows of
-// the results: a row of dK and one of dV, two bytes an element, are as long as one of the sum, and
-// nobody needs them before the last chain writes them. In a piece of a plan both are carried in a
+// Between two chains the sum of dK lies in the workspace and that of dV, in floats, in the rows of
+// the results: a row of dK and one of dV, two bytes an element, hold one of the sum, and nobody
+// needs them before the last chain writes them. In a piece of a plan both are carried in a
 // block, row by row, and nobody waits: what a chain goes on from is there before the launch.
 #pragma once
 
@@ -14,10 +14,10 @@
 namespace verbatim::cuda::sm90::bwd {
 
 /// A thread's part of the sums of a warpgroup's half of a KV tile. Of wgmma accumulators: element
-/// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c, kFloats in all.
-template <class Element, int kFloats>
+/// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c; kDk and kDv of them.
+template <class Element, int kDk, int kDv>
 class KeySums {
-  static_assert(2 * sizeof(Element) == sizeof(float));
+  static_assert(2 * sizeof(Element) == sizeof(float) && kDv <= kDk);
 
  public:
   /// `row`: of the tile, this thread's first.
@@ -27,13 +27,13 @@ class KeySums {
     turn_ = p.workspace.key_turns + place;
     barrier_ =
         static_cast<uint32_t>(half == 0 ? NamedBarrier::warpgroup_0 : NamedBarrier::warpgroup_1);
-    dv_ = p.workspace.dv_sum + place * (kFloats / 4 * 128) + threadIdx.x % 128;
+    dk_ = p.workspace.dk_sum + place * (kDk / 4 * 128) + threadIdx.x % 128;
     const auto first = [&](const TensorRef& tensor) {
       Element* at = tensor.template at<Element>(chain.batch, chain.kv_at + row, chain.kv_head);
       return reinterpret_cast<float2*>(at) + threadIdx.x % 4;
     };
-    dk_[0] = first(p.common.dk);
-    dk_[1] = first(p.common.dv);
+    dv_[0] = first(p.common.dk);
+    dv_[1] = first(p.common.dv);
     apart_[0] = 2 * p.common.dk.row;
     apart_[1] = 2 * p.common.dv.row;
   }
@@ -45,93 +45,92 @@ class KeySums {
   }
 
   /// x = combine(x, sum) for every element.
-  template <class Acc, class Combine>
-  __device__ __forceinline__ void read(Acc& dk, Acc& dv, Combine combine) const {
+  template <class Dk, class Dv, class Combine>
+  __device__ __forceinline__ void read(Dk& dk, Dv& dv, Combine combine) const {
     each_pair([&](int i, const float2* at) {
       const float2 sum = __ldcg(at);
-      dk(i) = combine(dk(i), sum.x);
-      dk(i + 1) = combine(dk(i + 1), sum.y);
-    });
-#pragma unroll
-    for (int i = 0; i < kFloats; i += 4) {
-      const float4 sum = __ldcg(dv_ + 32 * i);
       dv(i) = combine(dv(i), sum.x);
       dv(i + 1) = combine(dv(i + 1), sum.y);
-      dv(i + 2) = combine(dv(i + 2), sum.z);
-      dv(i + 3) = combine(dv(i + 3), sum.w);
+    });
+#pragma unroll
+    for (int i = 0; i < kDk; i += 4) {
+      const float4 sum = __ldcg(dk_ + 32 * i);
+      dk(i) = combine(dk(i), sum.x);
+      dk(i + 1) = combine(dk(i + 1), sum.y);
+      dk(i + 2) = combine(dk(i + 2), sum.z);
+      dk(i + 3) = combine(dk(i + 3), sum.w);
     }
   }
 
   /// Leaves the sums, now of `addends` chains, for the next.
-  template <class Acc>
-  __device__ __forceinline__ void write(const Acc& dk, const Acc& dv, int32_t addends) const {
-    each_pair([&](int i, float2* at) { __stcg(at, make_float2(dk(i), dk(i + 1))); });
+  template <class Dk, class Dv>
+  __device__ __forceinline__ void write(const Dk& dk, const Dv& dv, int32_t addends) const {
+    each_pair([&](int i, float2* at) { __stcg(at, make_float2(dv(i), dv(i + 1))); });
 #pragma unroll
-    for (int i = 0; i < kFloats; i += 4) {
-      __stcg(dv_ + 32 * i, make_float4(dv(i), dv(i + 1), dv(i + 2), dv(i + 3)));
+    for (int i = 0; i < kDk; i += 4) {
+      __stcg(dk_ + 32 * i, make_float4(dk(i), dk(i + 1), dk(i + 2), dk(i + 3)));
     }
     ptx::named_barrier(barrier_, 128);  // what it orders, the release passes on
     if (threadIdx.x % 128 == 0) store_release(turn_, addends);
   }
 
  private:
-  /// Calls f(i, address) for elements i and i + 1 of dK, in the rows that the tile has.
+  /// Calls f(i, address) for elements i and i + 1 of dV, in the rows that the tile has.
   template <class F>
   __device__ __forceinline__ void each_pair(F f) const {
-    constexpr int kHalf = kFloats / 8;  // pairs of a row in dK; the others lie in dV
+    constexpr int kHalf = kDv / 8;  // pairs of a row in the result dK; the others lie in dV's
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
 #pragma unroll
       for (int j = 0; j < 2 * kHalf; ++j) {
-        f(4 * j + 2 * r, dk_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
+        f(4 * j + 2 * r, dv_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
       }
     }
   }
 
-  float2* dk_[2];     // in dK and in dV
+  float2* dv_[2];     // in the results dK and dV
   int64_t apart_[2];  // of rows `row` and `row + 8` there
-  float4* dv_;
+  float4* dk_;
   int32_t* turn_;
   int rows_;  // from `row` on
   uint32_t barrier_;
 };
 
-/// A thread's part of the carried sums of a KV tile, of kFloats as above.
-template <int kFloats>
+/// A thread's part of the carried sums of a KV tile, of kDk and kDv floats as above.
+template <int kDk, int kDv>
 class CarriedKeySums {
  public:
   __device__ __forceinline__ CarriedKeySums(const Params& p, const Chain90& chain, int32_t block,
                                             int row)
-      : dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + row * kFloats +
-            threadIdx.x % 4),
-        dv_(dk_ + chain.kv_rows * kFloats),
+      : dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + threadIdx.x % 4 + row * kDk),
+        dv_(dk_ + (chain.kv_rows - row) * kDk + row * kDv),
         rows_(chain.kv_rows - row) {}
 
-  template <class Acc>
-  __device__ __forceinline__ void read(Acc& dk, Acc& dv) const {
-    const auto into = [](Acc& acc) {
+  template <class Dk, class Dv>
+  __device__ __forceinline__ void read(Dk& dk, Dv& dv) const {
+    const auto into = [](auto& acc) {
       return [&acc](int i, const float2* at) {
         const float2 sum = __ldcg(at);
         acc(i) = sum.x;
         acc(i + 1) = sum.y;
       };
     };
-    each_pair(dk_, into(dk));
-    each_pair(dv_, into(dv));
+    each_pair<kDk>(dk_, into(dk));
+    each_pair<kDv>(dv_, into(dv));
   }
 
-  template <class Acc>
-  __device__ __forceinline__ void write(const Acc& dk, const Acc& dv) const {
-    const auto from = [](const Acc& acc) {
+  template <class Dk, class Dv>
+  __device__ __forceinline__ void write(const Dk& dk, const Dv& dv) const {
+    const auto from = [](const auto& acc) {
       return [&acc](int i, float2* at) { __stcg(at, make_float2(acc(i), acc(i + 1))); };
     };
-    each_pair(dk_, from(dk));
-    each_pair(dv_, from(dv));
+    each_pair<kDk>(dk_, from(dk));
+    each_pair<kDv>(dv_, from(dv));
   }
 
  private:
-  template <class F>
+  template <int kFloats, class F>
   __device__ __forceinline__ void each_pair(float2* sums, F f) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -150,29 +149,31 @@ __device__ __forceinline__ Carry carry_of(const Params& p, const Chain90& chain)
 }
 
 /// dK and dV before the first visit: 0, or what the chain that this one continues has left.
-template <class Element, class Acc>
-__device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
-                               Acc& dv) {
+template <class Element, class Dk, class Dv>
+__device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, int row, Dk& dk,
+                               Dv& dv) {
   clear(dk);
   clear(dv);
   if (!chain.continues) return;
   if (p.common.carried.blocks != nullptr) {
-    return CarriedKeySums<size(Acc{})>(p, chain, carry_of(p, chain).in, row).read(dk, dv);
+    const CarriedKeySums<size(Dk{}), size(Dv{})> sums(p, chain, carry_of(p, chain).in, row);
+    return sums.read(dk, dv);
   }
-  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
+  const KeySums<Element, size(Dk{}), size(Dv{})> sums(p, chain, half, row);
   sums.wait(p, chain);
   sums.read(dk, dv, [](float, float sum) { return sum; });
 }
 
 /// Adds a warpgroup's half of dK and dV to those of the chains before it on the same KV tile: on
 /// return the last chain holds the sum, and the others have left theirs for the next.
-template <class Element, class Acc>
-__device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Acc& dk,
-                               Acc& dv) {
+template <class Element, class Dk, class Dv>
+__device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Dk& dk,
+                               Dv& dv) {
   if (p.common.carried.blocks != nullptr) {
-    return CarriedKeySums<size(Acc{})>(p, chain, carry_of(p, chain).out, row).write(dk, dv);
+    const CarriedKeySums<size(Dk{}), size(Dv{})> sums(p, chain, carry_of(p, chain).out, row);
+    return sums.write(dk, dv);
   }
-  const KeySums<Element, size(Acc{})> sums(p, chain, half, row);
+  const KeySums<Element, size(Dk{}), size(Dv{})> sums(p, chain, half, row);
   if (chain.addend > 0 && !chain.continues) {
     sums.wait(p, chain);
     sums.read(dk, dv, [](float mine, float sum) { return mine + sum; });

@@ -14,10 +14,10 @@ namespace verbatim::cuda::sm90::bwd {
 
 /// Zeros in the rows from `used` on of a tile in shared memory, by a warp: the swizzle moves 16
 /// bytes inside their row of 128.
-template <class C, int kRows>
-__device__ __forceinline__ void clear_rows(typename C::Element* tile, int32_t used, int lane) {
+template <int kRows, int kDim, class Element>
+__device__ __forceinline__ void clear_rows(Element* tile, int32_t used, int lane) {
 #pragma unroll
-  for (int c = 0; c < C::kHeadDim; c += 64) {
+  for (int c = 0; c < kDim; c += 64) {
     auto* part = reinterpret_cast<uint4*>(tile + c * kRows);
 #pragma unroll 1
     for (int i = used * 8 + lane; i < kRows * 8; i += 32) part[i] = make_uint4(0, 0, 0, 0);
@@ -30,9 +30,9 @@ template <class C, class Recorder>
 __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   const int lane = threadIdx.x % 32;
   const auto load_tile = [](const CUtensorMap& map, uint64_t* bar, typename C::Element* tile,
-                            int rows, int32_t begin, int32_t head, int32_t batch) {
+                            int rows, auto dim, int32_t begin, int32_t head, int32_t batch) {
 #pragma unroll
-    for (int c = 0; c < C::kHeadDim; c += 64) {
+    for (int c = 0; c < dim(); c += 64) {
       ptx::tma_load_4d(&map, bar, tile + c * rows, c, begin, head, batch);
     }
   };
@@ -58,8 +58,10 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
     __syncwarp();  // all lanes have looked: what the first one now lets go on frees the slots
 
     const uint32_t stage = n % C::kStages;
-    constexpr int kTile = C::kTileQ * C::kHeadDim;
-    typename C::Element *q = smem.q + stage * kTile, *dout = smem.dout + stage * kTile;
+    constexpr Int<C::kHeadDim> of_k;
+    constexpr Int<C::kHeadDimV> of_v;
+    typename C::Element* q = smem.q + stage * C::kTileQ * C::kHeadDim;
+    typename C::Element* dout = smem.dout + stage * C::kTileQ * C::kHeadDimV;
     uint64_t* rows_full = &smem.rows_full[stage];
     const bool clean_rows = q_used < C::kTileQ, clean_keys = kv_used < C::kTileKv;
     if (lane == 0) {
@@ -73,8 +75,8 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       } else {
         ptx::mbarrier_arrive_expect(rows_full, C::kRowsBytes);
       }
-      load_tile(p.map_q, bar, q, C::kTileQ, q_at, q_head, batch);
-      load_tile(p.map_dout, bar, dout, C::kTileQ, q_at, q_head, batch);
+      load_tile(p.map_q, bar, q, C::kTileQ, of_k, q_at, q_head, batch);
+      load_tile(p.map_dout, bar, dout, C::kTileQ, of_v, q_at, q_head, batch);
       wait_empty(smem.stats_empty, n);
       ptx::bulk_load(rows_full, smem.stats,
                      static_cast<const char*>(p.workspace.stats) + int64_t{row} * C::kStatsBytes,
@@ -82,18 +84,20 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
       if (first) {
         // The first Q travels while the last chain is being written. V is free first.
         const auto load_keys = [&](const CUtensorMap& map, uint64_t& full, uint64_t& empty,
-                                   typename C::Element* tile) {
+                                   typename C::Element* tile, auto dim) {
+          constexpr uint32_t kBytes = C::kTileKv * dim() * 2;
           wait_empty(empty, loads);
           if (clean_keys) {
-            ptx::mbarrier_expect(&smem.raw, C::kKvBytes);
+            ptx::mbarrier_expect(&smem.raw, kBytes);
           } else {
-            ptx::mbarrier_arrive_expect(&full, C::kKvBytes);
+            ptx::mbarrier_arrive_expect(&full, kBytes);
           }
-          load_tile(map, clean_keys ? &smem.raw : &full, tile, C::kTileKv, kv_at, kv_head, batch);
+          load_tile(map, clean_keys ? &smem.raw : &full, tile, C::kTileKv, dim, kv_at, kv_head,
+                    batch);
         };
         Recorder::disturb();
-        load_keys(p.map_v, smem.v_full, smem.v_empty, smem.v);
-        load_keys(p.map_k, smem.k_full, smem.k_empty, smem.k);
+        load_keys(p.map_v, smem.v_full, smem.v_empty, smem.v, of_v);
+        load_keys(p.map_k, smem.k_full, smem.k_empty, smem.k, of_k);
       }
       if (clean_rows || clean_keys) ptx::mbarrier_arrive(&smem.raw);
     }
@@ -102,12 +106,12 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
     if (!clean_rows && !clean_keys) continue;
     wait_full(smem.raw, cleaned++);
     if (clean_keys) {
-      clear_rows<C, C::kTileKv>(smem.k, kv_used, lane);
-      clear_rows<C, C::kTileKv>(smem.v, kv_used, lane);
+      clear_rows<C::kTileKv, C::kHeadDim>(smem.k, kv_used, lane);
+      clear_rows<C::kTileKv, C::kHeadDimV>(smem.v, kv_used, lane);
     }
     if (clean_rows) {
-      clear_rows<C, C::kTileQ>(q, q_used, lane);
-      clear_rows<C, C::kTileQ>(dout, q_used, lane);
+      clear_rows<C::kTileQ, C::kHeadDim>(q, q_used, lane);
+      clear_rows<C::kTileQ, C::kHeadDimV>(dout, q_used, lane);
     }
     Recorder::disturb();
     ptx::fence_async_shared();

@@ -20,10 +20,10 @@ struct Workspace {
   // [live_heads * live_queries * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has
   // the places that h - live_heads had, and query head i of it that of i - live_queries.
   float* dq_sum;
-  // Sums of dV of KV tiles that several chains share, in fragment order (those of dK lie in the
+  // Sums of dK of KV tiles that several chains share, in fragment order (those of dV lie in the
   // results: key_sums.cuh): [key tiles][128 * head_dim]; a key tile is
   // (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
-  float4* dv_sum;
+  float4* dk_sum;
   int32_t* key_turns;  // [key tiles][2]: addends that are complete, of each warpgroup's half
 };
 
