@@ -99,7 +99,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // Chains of other sequences share no rows, and those of other query heads run at other times.
   const double shared_bytes = static_cast<double>(head_bytes) * longest_sequence(*head.tiles) /
                               static_cast<double>(head.group);
-  const auto fitting = static_cast<size_t>(machine.l2_bytes / std::max(shared_bytes, 1.0));
+  const double fitting = machine.l2_bytes / std::max(shared_bytes, 1.0);
+  const auto whole = static_cast<size_t>(fitting);
   const contract::Shape shape(*head.tiles, head.group);
   const auto columns = static_cast<int64_t>(shape.columns.size());
   const size_t count = heads.size();
@@ -118,7 +119,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const bool uneven = 4 * shape.longest_column * columns >= 5 * shape.visits ||
                       (shape.starts_together() && !shape.full);
   const bool staggered = uneven && (order.starts_with("descending") || order == "auto");
-  size_t side_by_side = shape.full || splits ? between(4, fitting, many) : 1;
+  size_t side_by_side = shape.full || splits ? between(4, whole, many) : 1;
   if (order.starts_with("shift")) {
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
     side_by_side =
@@ -126,12 +127,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   } else if (shape.gaps) {
     // Chains that drift apart need a whole head's rows in L2, or half of them where they do not go
     // on to another query head.
-    side_by_side = between(1, head.group == 1 ? 2 * fitting : fitting, many);
+    side_by_side = between(1, head.group == 1 ? 2 * whole : whole, many);
   } else if (staggered) {
-    // With five sections the starts are spread best, if that leaves a section heads enough.
-    const size_t fifth = count / 5, low = std::max<size_t>(many / 4, 1);
-    side_by_side = between(fifth >= many / 6 ? std::clamp<size_t>(fifth, 1, low) : low,
-                           fitting * 4 / 3, 2 * many);
+    // A third more than fit, for heads that end use fewer rows; two are worth it in any case.
+    side_by_side = between(2, static_cast<size_t>(std::lround(fitting * 4 / 3)), 2 * many);
   }
   side_by_side = std::max(fill, side_by_side);
   // The nearest number that divides the heads into equal sections.

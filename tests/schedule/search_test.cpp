@@ -113,6 +113,18 @@ TEST(Auto, StaggersWhatStartsTogether) {
   EXPECT_EQ(placement(masks::causal_sliding_window(8192, 8192, 1024)), "head_swizzled:2");
 }
 
+// The rows of a head of 16,384 tokens take 16.8 MB of the 36 MB of L2, of 32,768 twice as many.
+TEST(Auto, StaggersAsManyHeadsAsKeepTheirRowsInL2) {
+  const auto placement = [](int64_t n) {
+    const Mask mask = masks::causal(n, n);
+    return make_plan(problem_of(64, 64, n), mask, h200_options()).placement.name;
+  };
+  EXPECT_EQ(placement(4096), "staggered:11");
+  EXPECT_EQ(placement(8192), "staggered:6");
+  EXPECT_EQ(placement(16384), "staggered:4");  // 16 sections, for three would leave one head over
+  EXPECT_EQ(placement(32768), "staggered:2");
+}
+
 // Chains over blocks at random drift apart: as many heads side by side as leave their rows in L2.
 TEST(Auto, PutsFewHeadsSideBySideWhereRowsHaveGaps) {
   const auto plan = [](int64_t q_heads, int64_t kv_heads, int64_t n, const std::string& placement) {
