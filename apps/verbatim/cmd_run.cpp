@@ -126,11 +126,12 @@ void add_plan_rows(const Json& plan, report::Table& facts) {
 
 void add_selection_rows(const Json& result, report::Table& facts) {
   const Json& selection = result["selection"];
-  facts.row({"selection", report::count(selection["blocks"].get<int64_t>()),
-             fmt::format("blocks of {} keys, {}, for tiles of {} queries",
-                         selection["tile"]["kv"].get<int64_t>(),
-                         selection["source"] == "file" ? "from a file" : "at random",
-                         selection["tile"]["q"].get<int64_t>())});
+  const auto queries = selection["tile"]["q"].get<int64_t>();
+  facts.row(
+      {"selection", report::count(selection["blocks"].get<int64_t>()),
+       fmt::format("blocks of {} keys, {}, for {}", selection["tile"]["kv"].get<int64_t>(),
+                   selection["source"] == "file" ? "from a file" : "at random",
+                   queries == 1 ? "each query" : fmt::format("tiles of {} queries", queries))});
   facts.row({"level", result["level"], "arithmetic " + selection["arithmetic"].get<std::string>()});
 }
 

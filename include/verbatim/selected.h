@@ -16,9 +16,9 @@
 
 namespace verbatim {
 
-/// For each batch entry, KV head and tile of queries the blocks of keys that they visit, in turn.
-/// All query heads of a group share a list. Lists have room for the longest; -1 stands behind the
-/// last entry of the others.
+/// For each batch entry, KV head and tile of queries the blocks of keys that they visit, in turn;
+/// of a program with `query_index` a tile is one query. All query heads of a group share a list.
+/// Lists have room for the longest; -1 stands behind the last entry of the others.
 struct SelectedBlocks {
   const int32_t* data = nullptr;   // dense
   std::array<int64_t, 4> shape{};  // [batch, kv_heads, q_tiles, room]
@@ -28,8 +28,9 @@ struct SelectedBlocks {
 };
 
 /// A forward by a program whose blocks an index tensor names (`[L = sel[i]]`, docs/tl.md): on a CPU
-/// TL code, by its interpreter, on a GPU a library that tl::build() made. A row's O and LSE are a
-/// function of its query and of the keys and values of its blocks in the order of their list.
+/// TL code, by its interpreter, on a GPU a library that tl::build() made (lists of tiles alone). A
+/// row's O and LSE are a function of its query and of the keys and values of its blocks in the
+/// order of their list.
 class SelectedAttention {
  public:
   /// `kernel`: as AttentionOptions::kernels, TL code or the path of a library. `mask` is the one

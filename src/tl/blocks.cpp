@@ -23,8 +23,8 @@ std::string text_of(const Coordinate& c) {
 void Examiner::read_index() {
   for (const Statement& s : program_.statements) {
     const Param* p = std::get_if<Param>(&s.node);
-    if (p && p->value && p->value->text == kIndex && !std::ranges::count(kParameters, p->name.text))
-      check_index(*p);
+    if (!p || !p->value || std::ranges::count(kParameters, p->name.text)) continue;
+    if (p->value->text == kIndex || p->value->text == kQueryIndex) check_index(*p);
   }
 }
 
@@ -41,6 +41,7 @@ void Examiner::check_index(const Param& param) {
     return report("index", name.at, fmt::format("{} names the blocks of all visits", kernel_.index),
                   "one index tensor");
   kernel_.index = name.text;
+  kernel_.by_query = param.value->text == kQueryIndex;
 }
 
 std::string Examiner::block_of(const Tensor& tensor) const {
@@ -104,7 +105,7 @@ void refuse_index(const Kernel& kernel, const char* operation) {
   throw Error(
       ErrorCode::unsupported, operation,
       "an index tensor names the blocks of the program: it runs without a plan",
-      {"kernel", fmt::format("param {} = {}", kernel.index, kIndex),
+      {"kernel", fmt::format("param {} = {}", kernel.index, kernel.by_query ? kQueryIndex : kIndex),
        "a program whose blocks the plan names", "verbatim run --device cpu --pass forward"});
 }
 

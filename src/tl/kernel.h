@@ -48,6 +48,7 @@ struct Kernel {
   Pass pass = Pass::forward;
   std::string target, mask;  // the mask it is made for; empty: any
   std::string index;         // the tensor that names the blocks of visits; empty: the plan does
+  bool by_query = false;     // it has a list for each query, whose heads of a group are the rows
   Dtype dtype = Dtype::bf16;
   int64_t head_dim = 0, head_dim_v = 0;
   TileShape tile{0, 0};

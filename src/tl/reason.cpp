@@ -146,10 +146,14 @@ class Explanation {
  private:
   std::string of(const std::string& parameter) const {
     if (parameter == "target") return target_.summary;
+    if (parameter == "BM" && kernel_.by_query)
+      return "rows of a tile: the heads of a group, at most";
     if (parameter == "BM") return "queries of a tile: " + whose_tile();
     if (parameter == "BN") return "keys of a tile: " + whose_tile();
     if (parameter == "stages") return why_stages();
-    if (parameter == kernel_.index) return "names the blocks that the queries of a tile visit";
+    if (parameter == kernel_.index)
+      return kernel_.by_query ? "names the blocks that the heads of a group visit for a query"
+                              : "names the blocks that the queries of a tile visit";
     if (parameter != "warps") return "";
     if (!options_.measured.empty()) return "measured";
     const int64_t most =

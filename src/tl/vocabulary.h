@@ -40,8 +40,10 @@ std::span<const Tensor> tensors();
 /// Null when there is none.
 const Tensor* find_tensor(std::string_view name);
 
-/// `param sel = index` declares an index tensor, whose entries name the blocks of visits.
-inline constexpr std::string_view kIndex = "index";
+/// `param sel = index` declares an index tensor, whose entries name the blocks of visits: a list
+/// for each tile of queries. `param sel = query_index`: a list for each query; the rows of its tile
+/// are the query heads of a group.
+inline constexpr std::string_view kIndex = "index", kQueryIndex = "query_index";
 /// Masks that need no plan beside an index tensor: they hide what lies behind a query.
 std::span<const char* const> index_masks();
 

@@ -62,6 +62,11 @@ void ProgramState::find_pairs(const TileMap& map, int32_t slice_begin, int32_t s
   }
 }
 
+void ProgramState::show_alike(int64_t rows) {
+  for (int64_t r = 1; r < rows; ++r)
+    std::copy_n(pairs_.visible.begin(), pairs_.cols, pairs_.visible.begin() + r * pairs_.cols);
+}
+
 void ProgramState::execute(const Step& step, const Visit& visit) {
   switch (step.kind) {
     case Step::Kind::load:

@@ -36,6 +36,8 @@ class ProgramState {
   Tile& tile(int variable) { return tiles_[variable]; }
   /// Which pairs of the visit the slices of a run of tiles show; behind the ends of tiles none.
   void find_pairs(const TileMap& map, int32_t slice_begin, int32_t slice_count, const Visit& visit);
+  /// Shows so many rows what the first sees.
+  void show_alike(int64_t rows);
   void execute(const Step& step, const Visit& visit);
   /// Of a Reduce whose last addend is in: multiplies the sum by what is `with` it, and writes it.
   void finish(const Step& step, const Visit& visit);

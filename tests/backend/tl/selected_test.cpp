@@ -30,6 +30,7 @@ struct Drawn {
   std::string target;
   int64_t room = 0;
   std::vector<int32_t> entries{};
+  bool by_query = false;  // a list for each query: tile.q is 1
 
   bool packed() const { return documents.size() > 1; }
   Mask mask() const {
@@ -37,8 +38,10 @@ struct Drawn {
                     : masks::causal(problem.q_len, problem.kv_len);
   }
   std::string program() const {
-    const tl::ReasonOptions options{problem, tile, target, Level::invariant};
-    const std::string text = sketch("selected");
+    const tl::ReasonOptions options{
+        problem, {by_query ? 64 : tile.q, tile.kv}, target, Level::invariant};
+    std::string text = sketch("selected");
+    if (by_query) text = replaced(text, "sel = index", "sel = query_index");
     return tl::reason(packed() ? replaced(text, "with causal", "with causal_document") : text,
                       "selected", options);
   }
@@ -122,29 +125,32 @@ void draw_lists(Rng& rng, Drawn& d) {
   }
 }
 
-Drawn draw(uint64_t seed) {
+Drawn draw(uint64_t seed, bool by_query = false) {
   Rng rng(seed);
   Drawn d{};
+  d.by_query = by_query;
   Problem& p = d.problem;
-  p.batch = uniform(rng, 1, 3);
-  p.kv_heads = uniform(rng, 1, 3);
-  p.q_heads = p.kv_heads * uniform(rng, 1, 3);
+  p.batch = uniform(rng, 1, by_query ? 2 : 3);
+  p.kv_heads = uniform(rng, 1, by_query ? 2 : 3);
+  p.q_heads = p.kv_heads * (by_query ? int64_t{1} << uniform(rng, 0, 4) : uniform(rng, 1, 3));
   const std::array<std::pair<int64_t, int64_t>, 4> dims{
       {{64, 64}, {128, 128}, {192, 128}, {64, 32}}};
   std::tie(p.head_dim, p.head_dim_v) = dims[uniform(rng, 0, 3)];
   if (uniform(rng, 0, 3) == 0) p.scale = static_cast<double>(uniform(rng, -100, 100)) / 100;
   const tl::Target& target = tl::targets()[uniform(rng, 0, std::ssize(tl::targets()) - 1)];
   d.target = target.name;
-  p.dtype = target.e4m3 && uniform(rng, 0, 1)   ? Dtype::e4m3
-            : target.bf16 && uniform(rng, 0, 1) ? Dtype::bf16
-                                                : Dtype::f16;
+  p.dtype = target.e4m3 && !by_query && uniform(rng, 0, 1) ? Dtype::e4m3
+            : target.bf16 && uniform(rng, 0, 1)            ? Dtype::bf16
+                                                           : Dtype::f16;
   const bool small = target.shared_bytes < 65 * 1024 && p.head_dim == 192;
-  d.tile = {64, uniform(rng, 0, 1) && !small ? 64 : 32};
+  d.tile = {by_query ? 1 : 64, uniform(rng, 0, 1) && !small ? 64 : 32};
+  const int64_t longest = by_query ? 100 : 300;  // each query multiplies a whole tile
   if (uniform(rng, 0, 1)) {
-    for (int64_t i = uniform(rng, 2, 4); i > 0; --i) d.documents.push_back(uniform(rng, 0, 150));
+    for (int64_t i = uniform(rng, 2, 4); i > 0; --i)
+      d.documents.push_back(uniform(rng, 0, longest / 2));
     p.q_len = p.kv_len = std::reduce(d.documents.begin(), d.documents.end());
   } else {
-    p.kv_len = uniform(rng, 1, 300);
+    p.kv_len = uniform(rng, 1, longest);
     p.q_len = uniform(rng, 0, 1) ? p.kv_len : uniform(rng, 1, p.kv_len);
     d.documents = {p.kv_len};
   }
@@ -157,11 +163,13 @@ int64_t number(const char* variable, int64_t otherwise) {
   return value == nullptr ? otherwise : std::atoll(value);
 }
 
-TEST(Selected, RandomLists) {
-  const int64_t first = number("VERBATIM_TL_SEED", 1), cases = number("VERBATIM_TL_CASES", 100);
+/// Runs so many problems of their own seeds.
+void expect_random_lists(bool by_query, int64_t otherwise) {
+  const int64_t first = number("VERBATIM_TL_SEED", 1);
+  const int64_t cases = number("VERBATIM_TL_CASES", otherwise);
   double worst = 0;
   for (int64_t seed = first; seed < first + cases; ++seed) {
-    const Drawn d = draw(seed);
+    const Drawn d = draw(seed, by_query);
     SCOPED_TRACE(fmt::format("VERBATIM_TL_SEED={} VERBATIM_TL_CASES=1: {}", seed, d.text()));
     Case c(d.problem, d.definition(), seed);
     if (seed % 10 == 0 && d.problem.kv_len > 0) c.v.set(0, d.problem.kv_len / 2, 0, 3, NAN);
@@ -182,10 +190,15 @@ TEST(Selected, RandomLists) {
       EXPECT_EQ(c.hashes(), hashes) << threads << " threads";
     }
     worst = std::max(worst, check.worst_ratio());
-    if (HasFailure()) return;
+    if (testing::Test::HasFailure()) return;
   }
   fmt::print("{} problems, worst error ratio {:.2f}\n", cases, worst);
 }
+
+TEST(Selected, RandomLists) { expect_random_lists(false, 100); }
+
+// The heads of a group are the rows of a tile.
+TEST(Selected, RandomListsOfSingleQueries) { expect_random_lists(true, 40); }
 
 /// Rows [begin, begin + o.shape[1]) of entry b of `all` are those of `o`, bit by bit.
 void expect_part(const Case& part, const Case& all, int64_t b, int64_t begin) {
@@ -210,7 +223,7 @@ void copy_rows(const GuardedTensor& from, int64_t b, int64_t begin, const Guarde
 
 TEST(Selected, APackedDocumentAndABatchEntryAreThemselvesAlone) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    const Drawn d = draw(seed);
+    const Drawn d = draw(seed, seed % 4 == 0);
     if (d.problem.dtype == Dtype::e4m3) continue;
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, d.text()));
     Case all(d.problem, d.mask(), seed);
@@ -246,6 +259,35 @@ TEST(Selected, APackedDocumentAndABatchEntryAreThemselvesAlone) {
     }
     if (HasFailure()) return;
   }
+}
+
+// Rows of a product do not know each other, and a block of which a query sees nothing adds nothing.
+TEST(Selected, ListsOfQueriesThatAreThoseOfTheirTileGiveItsBits) {
+  Drawn tiles{.problem = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 130, .kv_len = 130},
+              .documents = {130},
+              .tile = {64, 32},
+              .target = "a100",
+              .room = 5};
+  tiles.problem.dtype = Dtype::bf16;
+  Drawn queries = tiles;
+  queries.tile.q = 1;
+  queries.by_query = true;
+  for (Drawn* d : {&tiles, &queries})
+    for (int64_t head = 0; head < 4; ++head)
+      for (int64_t row = 0; row < d->tiles(130, d->tile.q); ++row) {
+        const int64_t last = std::min((row + 1) * d->tile.q, int64_t{130}) - 1;
+        for (int32_t block = static_cast<int32_t>(last / 32); block >= 0; --block)
+          d->entries.push_back(block);
+        d->entries.resize((head * d->tiles(130, d->tile.q) + row + 1) * d->room, kNone);
+      }
+  Case a(tiles.problem, tiles.mask()), b(tiles.problem, tiles.mask());
+  tiles.attention().forward(a.forward(), tiles.blocks());
+  queries.attention().forward(b.forward(), queries.blocks());
+  EXPECT_EQ(a.hashes(), b.hashes());
+  queries.entries[100 * queries.room + 1] = kNone;  // one query without its other blocks
+  for (int i = 2; i < 5; ++i) queries.entries[100 * queries.room + i] = kNone;
+  queries.attention().forward(b.forward(), queries.blocks());
+  EXPECT_NE(a.hashes(), b.hashes());
 }
 
 TEST(Selected, AllBlocksInAPlansOrderAreThePlansBits) {
@@ -346,6 +388,18 @@ TEST(Selected, WhatAProgramIsNotMadeForIsRefusedByName) {
   EXPECT_EQ(argument(p, d.mask(), program), "head_dim");
   EXPECT_EQ(argument(d.problem, d.mask(), code("forward")), "kernel");
   EXPECT_EQ(argument(d.problem, d.mask(), sketch("selected")), "kernel");
+  d.by_query = true;
+  const std::string of_queries = d.program();
+  p = d.problem;
+  p.q_heads = 65;
+  EXPECT_EQ(argument(p, d.mask(), of_queries), "q_heads");
+  p.q_heads = 64;
+  EXPECT_EQ(argument(p, d.mask(), of_queries), "");
+  const Error emitted = refusal([&] { tl::emit(of_queries, "s.tl", {}); });
+  EXPECT_EQ(emitted.details().got, "param sel = query_index");
+  d.target = "l40s";
+  d.problem.dtype = Dtype::e4m3;
+  EXPECT_EQ(argument(d.problem, d.mask(), d.program()), "dtype");
 }
 
 }  // namespace
