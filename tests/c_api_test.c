@@ -142,6 +142,11 @@ static void test_tl(void) {
   expect(verbatim_tl_format("copy  Q from   global to shared", &text) == verbatim_ok &&
              strcmp(text, "Copy Q from global to shared\n") == 0,
          "one layout");
+  verbatim_selected* selected = NULL;
+  expect(verbatim_selected_create("{\"kernels\": 1}", &selected) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "kernel") != NULL,
+         "a wrong member names the nearest");
+  verbatim_selected_destroy(selected);
 
   expect(verbatim_tl_check(sketch, "{\"target\": \"h20\"}", &text) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: h200") != NULL,

@@ -41,6 +41,7 @@ SOURCES = {
     "c_api": ["core", "mask", "tl", "verbatim"],
     "c_api_tl": ["core", "tl", "c_api"],
     "c_dist": ["core", "dist", "c_api"],
+    "c_selected": ["core", "backend", "c_api"],
     "report": ["core", "mask"],
     "apps": ["core", "mask", "tl", "backend", "backend/reference", "dist", "verbatim", "bench",
              "bench/cuda", "report"],
@@ -82,7 +83,7 @@ MODULES = {
     "__init__": ["_library", "masks", "blocks", "plan", "attention", "waits", "flex", "flash",
                  "huggingface", "activation", "audit", "context_parallel"],
     "bench": ["_errors", "_page", "masks", "plan", "attention", "_cudnn_flex", "__init__"],
-    "tl": ["_library", "_errors", "_handles", "plan", "__init__"],
+    "tl": ["_library", "masks", "_errors", "_handles", "_arrays", "_calls", "plan", "__init__"],
     "papers": ["_errors", "_page", "bench"],
 }  # fmt: skip
 

@@ -230,6 +230,30 @@ verbatim_status verbatim_tl_reason(const char* sketch, const char* spec, const c
 /* The program in its one layout. */
 verbatim_status verbatim_tl_format(const char* program, const char** formatted);
 
+/* A forward over blocks of keys that lists name (verbatim/selected.h, docs/tl-nsa.md). A handle is
+ * immutable: threads may share one. */
+typedef struct verbatim_selected verbatim_selected;
+
+/* `spec` is JSON with the members "problem", "mask" (both as verbatim_attention_create), "kernel"
+ * (TL code, or the path of a library) and, if one likes, level ("invariant") and device ("cpu"). */
+verbatim_status verbatim_selected_create(const char* spec, verbatim_selected** selected);
+void verbatim_selected_destroy(verbatim_selected* selected);
+
+/* Lists of blocks, dense, on the host: [batch, kv_heads, lists, room], -1 behind the last entry. */
+typedef struct verbatim_selected_blocks {
+  const int32_t* data;
+  int64_t shape[4];
+} verbatim_selected_blocks;
+
+/* All lists are checked before anything runs. Of `run` the workspace is not used. */
+verbatim_status verbatim_selected_forward(const verbatim_selected* selected,
+                                          const verbatim_forward_tensors* tensors,
+                                          const verbatim_selected_blocks* blocks,
+                                          const verbatim_run_options* run);
+/* JSON: index, arithmetic, and q_edges and kv_edges: where the queries of each list, and each
+ * block, begin, then their end. */
+verbatim_status verbatim_selected_describe(const verbatim_selected* selected, const char** json);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -42,7 +42,7 @@ def kept(make: Callable[..., Any], *arguments: Any) -> Any:
     return make(*arguments)
 
 
-def specification(problem: Problem, mask: str, **members: dict[str, Any]) -> str:
+def specification(problem: Problem, mask: str, **members: Any) -> str:
     """What the library makes a plan of, as JSON. `mask` is Mask.spec."""
     described = {"problem": problem._asdict(), **members}
     return f'{{"mask": {mask}, {json.dumps(described)[1:]}'

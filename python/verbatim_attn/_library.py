@@ -30,6 +30,7 @@ FORWARD = struct.Struct("@" + 4 * _TENSOR + 4 * _ROWS)  # LSE, then the scales o
 BACKWARD = struct.Struct("@" + 5 * _TENSOR + _ROWS + 3 * _TENSOR)
 RUN = struct.Struct("@PiPPdPq")
 _BLOCKS = struct.Struct("@4q2P4qPqPq")
+SELECTED = struct.Struct("@P4q")  # a verbatim_selected_blocks
 
 wait_limit = ctypes.c_double(0)  # of all calls; where _native.py's module reads it, too
 
@@ -104,6 +105,11 @@ _mask_area = _function("verbatim_mask_area", _text, _int, _int, *_sizes, ctypes.
 _mask_from_dense = _function("verbatim_mask_from_dense", ctypes.c_void_p, _int, *_sizes, _text_out)
 _mask_from_blocks = _function("verbatim_mask_from_blocks", _text, _text_out)
 _mask_release = _function("verbatim_mask_release", _text)
+selected_create = _function("verbatim_selected_create", _text, ctypes.POINTER(ctypes.c_void_p))
+selected_destroy = _function("verbatim_selected_destroy", ctypes.c_void_p)
+selected_destroy.restype = None  # type: ignore[attr-defined]
+selected_forward = _function("verbatim_selected_forward", ctypes.c_void_p, _text, _text, _text)
+_selected_describe = _function("verbatim_selected_describe", ctypes.c_void_p, _text_out)
 _tl_check = _function("verbatim_tl_check", _text, _text, _text_out)
 _tl_fix = _function("verbatim_tl_fix", _text, _text, _text_out)
 _tl_reason = _function("verbatim_tl_reason", _text, _text, _text_out)
@@ -148,6 +154,10 @@ def dist_recorded(handle: ctypes.c_void_p) -> list[dict[str, Any]]:
 
 def dist_describe(handle: ctypes.c_void_p) -> dict[str, Any]:
     return json.loads(_answer(_dist_describe, handle))
+
+
+def selected_describe(handle: ctypes.c_void_p) -> dict[str, Any]:
+    return json.loads(_answer(_selected_describe, handle))
 
 
 def mask_json(spec: str, q_len: int, kv_len: int, kv_heads: int) -> str:

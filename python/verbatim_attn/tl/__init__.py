@@ -16,8 +16,18 @@ from typing import Any, NamedTuple
 
 from .. import _library
 from ..plan import Problem
+from .selected import SelectedAttention
 
-__all__ = ["Edit", "Fault", "check", "fix", "format", "reason", "targets"]
+__all__ = [
+    "Edit",
+    "Fault",
+    "SelectedAttention",
+    "check",
+    "fix",
+    "format",
+    "reason",
+    "targets",
+]
 
 
 class Edit(NamedTuple):
