@@ -38,10 +38,10 @@ RED = "#d9483b"
 
 def folder_of(row):
     """The box of a row of the table."""
-    for prefix in ("backend/cuda", "schedule", "bench", "c_api"):
+    for prefix in ("backend/cuda", "schedule", "bench"):
         if row.startswith(prefix):
             return prefix
-    return "c_api" if row == "c_dist" else row
+    return "c_api" if row.startswith("c_") else row
 
 
 def allowed():
