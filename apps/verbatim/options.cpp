@@ -149,8 +149,8 @@ void PlanningOptions::add_to(Command command, const std::string& default_machine
   add("--order", order,
       "Order of the backward's sums: auto" + backward +
           "; NAME/split: a task per query head, NAME/split:N: N per group, NAME/even:N: N where "
-          "most rows see a KV tile, elsewhere fewer; NAME/rows:N: chains walk all heads of the "
-          "group in N rows before the next",
+          "most rows see a KV tile, elsewhere fewer; NAME/rows:N: tasks of their own for each "
+          "N rows",
       "NAME")
       .capture_default_str();
   add("--forward-order", forward_order,

@@ -27,8 +27,8 @@ std::span<const OrderInfo> orders();
 /// more and shorter tasks (docs/scheduling.md): in the backward "/split" one chain per query head
 /// of the group, "/split:N" N chains of equal shares of it; in the forward "/split" one per kSplit
 /// KV tiles of a row. Orders that take one KV tile after another have "/even:N" (N chains of tiles
-/// that most rows see, of others as few as are not longer) and, last, "/rows:N" (chains walk all
-/// heads in N query positions before the next N). "auto" chooses for each sequence of the mask by
+/// that most rows see, of others as few as are not longer) and, last, "/rows:N" (chains of their
+/// own for each N query positions). "auto" chooses for each sequence of the mask by
 /// rule; `visits`, those of one query head of each group of the whole problem, let it choose for
 /// what runs together, 0 for whatever may. Every sequence is ordered as if it were alone. Throws
 /// Error naming the nearest order when the name is unknown.

@@ -73,6 +73,7 @@ class BackwardDeal {
                int32_t together)
       : order_(order),
         chains_(whole_chains(*order)),
+        owners_(owners),
         routes_(find_routes(*order, chains_, owners, together)) {}
 
   Deal make() {
@@ -99,7 +100,11 @@ class BackwardDeal {
     for (TileEnd& end : deal_.ends) {
       std::ranges::sort(end.chains, {}, [&](int32_t c) { return chains_[c].addend; });
       for (const int32_t c : end.chains) end.stage = std::max(end.stage, links_of(c).back().stage);
-      if (!end.chains.empty()) end.rank = links_of(end.chains.back()).back().rank;
+      if (end.chains.size() > 1) {
+        end.rank = rank_of(owners_.tiles, end.kv_tile);
+      } else if (!end.chains.empty()) {
+        end.rank = links_of(end.chains.back()).back().rank;
+      }
     }
   }
 
@@ -227,6 +232,7 @@ class BackwardDeal {
 
   std::shared_ptr<const HeadOrder> order_;
   std::vector<WholeChain> chains_;
+  const Owners& owners_;
   Routes routes_;
   Deal deal_;
 };

@@ -43,10 +43,11 @@ struct Share {
   double longest = 0, work = 0;
 };
 
-/// Where the sum of a KV tile ends: with the last of its parts.
+/// Where the sum of a KV tile ends: with its last visit, or, of several parts, where the tile is
+/// at home.
 struct TileEnd {
   int32_t kv_tile = 0;
-  int32_t stage = 0, rank = 0;  // when all parts are complete, and of the last part
+  int32_t stage = 0, rank = 0;  // when all parts are complete
   std::vector<int32_t> chains;  // into whole_chains(), by addend
 };
 

@@ -45,10 +45,9 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
     parted->tasks.push_back({number, number + 1});
   };
   for (const WholeChain& chain : whole_chains(order)) {
-    std::map<int32_t, std::vector<Run>> parts = runs_by_rank(order, chain, owners);
-    const auto own = parts.extract(rank_of(owners.tiles, chain.tile));
+    const std::map<int32_t, std::vector<Run>> parts = runs_by_rank(order, chain, owners);
+    if (parts.empty()) add(chain.tile, {});
     for (const auto& [rank, runs] : parts) add(chain.tile, runs);
-    if (own || parts.empty()) add(chain.tile, own ? own.mapped() : std::vector<Run>{});
   }
   for (Chain& chain : parted->chains) chain.addends = parts_of_tile[chain.tile];
   return parted;

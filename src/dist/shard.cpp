@@ -54,6 +54,39 @@ std::vector<int32_t> stretches(std::span<const Cell> cells, int32_t count) {
   return numbers;
 }
 
+/// The number of the stretch of each cell, where none of `count` weighs more than `most`, each
+/// taking all that it may; nothing if there would be more.
+std::vector<int32_t> fill(std::span<const Cell> cells, int32_t count, double most) {
+  std::vector<int32_t> numbers;
+  int32_t number = 0;
+  double weight = 0;
+  for (const Cell& cell : cells) {
+    if (weight > 0 && weight + cell.weight > most) {
+      ++number;
+      weight = 0;
+    }
+    weight += cell.weight;
+    if (number == count || weight > most) return {};
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+/// Stretches of which the heaviest is as light as can be.
+std::vector<int32_t> even_stretches(std::span<const Cell> cells, int32_t count) {
+  double total = 0;
+  for (const Cell& cell : cells) total += cell.weight;
+  std::vector<int32_t> numbers = fill(cells, count, total);
+  double low = total / count, high = total;
+  while (high - low > total * 1e-6) {
+    const double most = (low + high) / 2;
+    std::vector<int32_t> fits = fill(cells, count, most);
+    (fits.empty() ? low : high) = most;
+    if (!fits.empty()) numbers = std::move(fits);
+  }
+  return numbers;
+}
+
 /// Stretch r and, from the tail, the other of 2 * world.
 int32_t zigzag(int32_t stretch, int32_t world) {
   return stretch < world ? stretch : 2 * world - 1 - stretch;
@@ -61,7 +94,8 @@ int32_t zigzag(int32_t stretch, int32_t world) {
 
 /// The rank of each cell.
 std::vector<int32_t> assign(std::span<const Cell> cells, const std::string& shard, int32_t world) {
-  if (shard == "contiguous" || shard == "balanced") return stretches(cells, world);
+  if (shard == "contiguous") return stretches(cells, world);
+  if (shard == "balanced") return even_stretches(cells, world);
   std::vector<int32_t> ranks;
   if (shard == "zigzag") {
     for (const int32_t stretch : stretches(cells, 2 * world))

@@ -10,9 +10,9 @@ std::vector<int64_t> row_chunk_edges(const HeadOrder& order) {
   const TileMap& tiles = *order.tiles;
   std::vector<int64_t> edges;
   for (const TileMap::Part& part : tiles.parts())
-    for (const int32_t tile : order::chunk_edges(tiles.part(part), rows))
-      if (tile < part.q.count())  // the last edge is where the next part begins
-        edges.push_back(tiles.q_edges[part.q.first + tile]);
+    for (const order::RowChunk& chunk : order::row_chunks(tiles.part(part), rows))
+      if (chunk.first < part.q.count())  // the end is where the next part begins
+        edges.push_back(tiles.q_edges[part.q.first + chunk.first]);
   edges.push_back(tiles.q_edges.back());
   return edges;
 }

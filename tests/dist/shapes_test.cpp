@@ -59,23 +59,28 @@ int64_t bytes_of_sums(const DistPlan& plan) {
          static_cast<int64_t>(sizeof(float));
 }
 
-// A chain that walks a group in chunks of rows goes to each rank once; shards end where chunks do.
-TEST(Dist, SumsOfRowChunksPassEachRankOnce) {
+// Chunks of rows wait for no other rank: each of their sums goes home once. Shards end where they
+// do.
+TEST(Dist, SumsOfRowChunksGoHomeOnce) {
   const Problem problem = problem_of(512, 8, 2);
   const int64_t once = 2 * 512 * 2 * problem.head_dim * static_cast<int64_t>(sizeof(float));
-  for (const char* order : {"descending", "descending/rows:32"}) {
-    DistCase c(problem, masks::full(512, 512), {16, 16}, order);
-    const int64_t heads = order == std::string_view("descending") ? 4 : 1;
-    EXPECT_EQ(
-        bytes_of_sums(c.deal({.world = 4, .strategy = "ring", .shard = "contiguous"}).backward),
-        (4 * heads - 1) * once)
-        << order;
+  const DistOptions ring{.world = 4, .strategy = "ring", .shard = "contiguous"};
+  DistCase walked(problem, masks::full(512, 512), {16, 16}, "descending");
+  EXPECT_EQ(bytes_of_sums(walked.deal(ring).backward), (4 * 4 - 1) * once);
+  for (const int64_t chunks : {4, 16}) {
+    DistCase c(problem, masks::full(512, 512), {16, 16},
+               "descending/rows:" + std::to_string(512 / chunks));
+    const DistPlan dealt = c.deal(ring).backward;
+    EXPECT_EQ(bytes_of_sums(dealt), chunks * once * 3 / 4);
+    for (const RankPlan& rank : dealt.ranks)
+      EXPECT_EQ(std::ranges::count_if(
+                    rank.steps, [](const Step& s) { return std::holds_alternative<Compute>(s); }),
+                1);
   }
   DistCase c(problem, masks::causal(512, 512), {16, 16}, "descending/rows:32");
   const DistPlan balanced = c.deal({.world = 4, .strategy = "balanced"}).backward;
   for (const RankPlan& rank : balanced.ranks)
     for (const RowRange& range : rank.home_q.ranges()) EXPECT_EQ(range.rows.begin % 32, 0);
-  EXPECT_LE(bytes_of_sums(balanced), 3 * once);
   c.expect_same({.world = 4, .strategy = "balanced"});
 }
 
@@ -121,7 +126,7 @@ TEST(Dist, HeadDimsAndGroupsOnDefaultTiles) {
   struct Heads {
     int64_t q, kv;
   };
-  for (const auto [dim, dim_v] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}})
+  for (const auto& [dim, dim_v] : {std::pair{64, 64}, {128, 128}, {192, 128}, {192, 192}})
     for (const auto [q, kv] : {Heads{2, 2}, Heads{8, 4}, Heads{8, 1}}) {
       Problem problem = problem_of(700, q, kv, dim);
       problem.head_dim_v = dim_v;

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
@@ -77,38 +80,53 @@ TEST(Orders, SplitLongKvTilesInEvenParts) {
   EXPECT_THROW(make_order(Pass::forward, "descending/even:2", tiles, 8), Error);
 }
 
-// "/rows:N": all query heads of a chunk before the next chunk; addends are those without chunks.
-TEST(Orders, WalkAGroupInsideChunksOfRows) {
+// "/rows:N": a chain for each chunk, in the direction of the order; addends of rows stay.
+TEST(Orders, ChunksOfRowsHaveChainsOfTheirOwn) {
   const std::vector<int64_t> docs{130, 70};
   const auto tiles = std::make_shared<const TileMap>(
       masks::causal_document(docs).variants().front(), TileShape{16, 32});
   using Visit = std::array<int32_t, 3>;  // query head, query tile, addend
-  const auto visits_of_chain = [](const HeadOrder& order, size_t c) {
+  const auto visits_of_chain = [](const HeadOrder& order, const Chain& chain) {
     std::vector<Visit> visits;
-    for (int32_t r = order.chains[c].run_begin; r < order.chains[c].run_end; ++r) {
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
       const verbatim::Run& run = order.runs[r];
       for (int32_t i = 0; i < run.count; ++i)
         visits.push_back({run.q_head, run.tile(i), run.addend_of(i)});
     }
     return visits;
   };
+  // Three tiles a chunk; the second document starts with tile 9, and so does a chunk.
+  const auto chunk = [](const Visit& visit) {
+    return visit[1] < 9 ? visit[1] / 3 : 3 + (visit[1] - 9) / 3;
+  };
   for (const std::string suffix : {"", "/split:2", "/even:3"}) {
     for (const std::string base : {"ascending", "descending", "right_to_left"}) {
       SCOPED_TRACE(base + suffix);
       const auto plain = make_order(Pass::backward, base + suffix, tiles, 5);
       const auto chunked = make_order(Pass::backward, base + suffix + "/rows:48", tiles, 5);
-      ASSERT_EQ(plain->chains.size(), chunked->chains.size());
       EXPECT_EQ(plain->row_addends, chunked->row_addends);
-      for (size_t c = 0; c < plain->chains.size(); ++c) {
-        // Three tiles a chunk; the second document starts with tile 9, and so does a chunk.
-        std::vector<Visit> expected = visits_of_chain(*plain, c);
-        const auto chunk = [&](const Visit& visit) {
-          const int32_t number = visit[1] < 9 ? visit[1] / 3 : 3 + (visit[1] - 9) / 3;
-          return base == "descending" ? -number : number;
-        };
-        std::ranges::stable_sort(expected, {}, [&](const Visit& visit) { return chunk(visit); });
-        EXPECT_EQ(visits_of_chain(*chunked, c), expected) << c;
+      std::map<std::pair<int32_t, int32_t>, std::vector<Visit>> found;  // by KV tile, addend
+      for (const Chain& chain : chunked->chains)
+        EXPECT_TRUE(
+            found.try_emplace({chain.tile, chain.addend}, visits_of_chain(*chunked, chain)).second);
+      EXPECT_EQ(found.size(), chunked->chains.size());
+      EXPECT_GT(found.size(), plain->chains.size());
+      // Parts of a chunk, then those of the next.
+      std::map<std::array<int32_t, 3>, std::vector<Visit>> expected;  // by KV tile, chunk, part
+      for (const Chain& chain : plain->chains)
+        for (const Visit& visit : visits_of_chain(*plain, chain)) {
+          const int32_t number = base == "descending" ? -chunk(visit) : chunk(visit);
+          expected[{chain.tile, number, chain.addend}].push_back(visit);
+        }
+      ASSERT_EQ(found.size(), expected.size());
+      auto next = found.begin();
+      for (const auto& [key, visits] : expected) {
+        EXPECT_EQ(next->first.first, key[0]);
+        EXPECT_EQ(next->second, visits);
+        ++next;
       }
+      for (const Chain& chain : chunked->chains)
+        EXPECT_EQ(found.count({chain.tile, chain.addends - 1}), 1U);
     }
   }
   for (const char* name :

@@ -81,6 +81,7 @@ RANK_TOKENS = 8192  # a device
 DEVICES = (8, 16, 32, 64, 96)
 STRATEGIES = ("ulysses", "allgather", "ring", "usp", "loongtrain", "balanced")
 _INNER = "--ulysses-size 8"  # the devices of a node share the heads
+_ORDER = "--order descending/rows:4096"  # half of a device's tokens: two stretches each
 
 
 def _ranks(mask: str, devices: int, words: str) -> Command:
@@ -94,7 +95,8 @@ def _ranks(mask: str, devices: int, words: str) -> Command:
 
 
 def _by_devices(mask: str) -> tuple[Command, ...]:
-    return tuple(_ranks(mask, devices, f"--strategy auto {_INNER}") for devices in DEVICES)
+    return tuple(_ranks(mask, devices, f"--strategy auto {_INNER} {_ORDER}")
+                 for devices in DEVICES)  # fmt: skip
 
 
 def _volumes() -> tuple[Command, ...]:

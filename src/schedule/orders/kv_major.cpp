@@ -32,27 +32,28 @@ void add_down(PackedRuns& runs, const Stair& stair, const TileRun& tiles) {
   runs.push_back(run);
 }
 
-/// Calls f(chunk, tiles) for what lies in one chunk of one run of a column, as `rows` goes.
+/// Calls f(number, tiles) for what lies in one chunk of one run of a column, as `rows` goes.
 template <class F>
-void for_each_in_chunks(std::span<const TileRun> column, Rows rows, std::span<const int32_t> edges,
-                        F&& f) {
-  const bool whole = edges.size() == 2;  // one chunk
+void for_each_in_chunks(std::span<const TileRun> column, Rows rows,
+                        std::span<const RowChunk> chunks, F&& f) {
+  const bool whole = chunks.size() == 2;  // one, and the end
   for (size_t k = 0; k < column.size(); ++k) {
     TileRun left = rows == Rows::up ? column[k] : column[column.size() - 1 - k];
     if (whole) {
-      f(1, left);
+      f(chunks.front().number, left);
       continue;
     }
     while (left.first < left.last) {
       TileRun tiles = left;
-      const auto end =
-          std::ranges::upper_bound(edges, rows == Rows::up ? left.first : left.last - 1);
+      const auto end = std::ranges::upper_bound(
+          chunks, rows == Rows::up ? left.first : left.last - 1, {}, &RowChunk::first);
+      const RowChunk& chunk = *std::prev(end);
       if (rows == Rows::up) {
-        left.first = tiles.last = std::min(left.last, *end);
+        left.first = tiles.last = std::min(left.last, end->first);
       } else {
-        left.last = tiles.first = std::max(left.first, *std::prev(end));
+        left.last = tiles.first = std::max(left.first, chunk.first);
       }
-      f(end - edges.begin(), tiles);
+      f(chunk.number, tiles);
     }
   }
 }
@@ -70,6 +71,13 @@ void visit_tiles(PackedRuns& runs, const TileRun& tiles, Rows rows, RowCounters&
   }
 }
 
+/// Visits of a column by query head 0 in one chunk of rows.
+struct ColumnChunk {
+  int64_t number;             // RowChunk::number
+  size_t column, place;       // among the chunks of the column
+  size_t run_begin, run_end;  // in PackedRuns
+};
+
 /// Visits by the rows of the core.
 int64_t core_visits(std::span<const TileRun> column, TileRange core) {
   int64_t visits = 0;
@@ -86,17 +94,18 @@ int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
   return static_cast<int32_t>(contract::even_parts(group, parts, visits, most));
 }
 
-std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows) {
-  std::vector<int32_t> edges{0};
-  const int64_t first = tiles.q_edges[tiles.core_q_tiles().first];
-  const auto chunk = [&](int32_t tile) {
-    const int64_t at = tiles.q_edges[tile] - first;
-    return at < 0 ? (at + 1) / rows - 1 : at / rows;
-  };
-  for (int32_t tile = 1; rows > 0 && tile < tiles.q_tiles(); ++tile)
-    if (chunk(tile) != chunk(tile - 1)) edges.push_back(tile);
-  edges.push_back(tiles.q_tiles());
-  return edges;
+std::vector<RowChunk> row_chunks(const TileMap& tiles, int32_t rows) {
+  std::vector<RowChunk> chunks;
+  const TileRange core = tiles.core_q_tiles();
+  for (int32_t tile = 0; tile < tiles.q_tiles(); ++tile) {
+    const int64_t at = tiles.q_edges[tile] - tiles.q_edges[core.first];
+    const int64_t number = rows == 0                                ? 0
+                           : tile < core.first || tile >= core.last ? kBesideCore
+                                                                    : at / rows;
+    if (chunks.empty() || chunks.back().number != number) chunks.push_back({tile, number});
+  }
+  chunks.push_back({tiles.q_tiles(), kBesideCore});
+  return chunks;
 }
 
 HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
@@ -108,36 +117,40 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   RowCounters counters(tiles->q_tiles());
   PackedRuns runs;
   runs.reserve(tiles->columns.size());
-  std::vector<size_t> begins;          // in `runs`, of each chunk of each column
-  std::vector<size_t> first_chunk{0};  // of each column, in `begins`, then the end
-  std::vector<int64_t> visits;         // of each column, by rows of the core
-  const std::vector<int32_t> edges = chunk_edges(*tiles, parts.rows);
+  std::vector<ColumnChunk> chunks;
+  std::vector<int32_t> chunks_of;  // by column
+  std::vector<int64_t> visits;     // of each column, by rows of the core
+  const std::vector<RowChunk> in_rows = row_chunks(*tiles, parts.rows);
   const TileRange core = tiles->core_q_tiles();
   std::vector<Stair> stairs;
   for (const int32_t kv_tile : kv_tiles) {
-    ptrdiff_t last = 0;
-    for_each_in_chunks(tiles->column(kv_tile), rows, edges,
-                       [&](ptrdiff_t chunk, const TileRun& run) {
-                         if (std::exchange(last, chunk) != chunk) begins.push_back(runs.size());
-                         visit_tiles(runs, run, rows, counters, stairs);
-                       });
-    first_chunk.push_back(begins.size());
+    const size_t column = chunks_of.size(), first = chunks.size();
+    for_each_in_chunks(
+        tiles->column(kv_tile), rows, in_rows, [&](int64_t number, const TileRun& run) {
+          // Rows beside the core make no sum of their own: they go with those before or after.
+          const bool fresh = chunks.size() == first;
+          if (!fresh && chunks.back().number == kBesideCore) chunks.back().number = number;
+          if (fresh || (number != kBesideCore && number != chunks.back().number))
+            chunks.push_back({number, column, chunks.size() - first, runs.size(), 0});
+          visit_tiles(runs, run, rows, counters, stairs);
+          chunks.back().run_end = runs.size();
+        });
+    if (chunks.size() == first) chunks.push_back({0, column, 0, runs.size(), runs.size()});
+    chunks_of.push_back(static_cast<int32_t>(chunks.size() - first));
     visits.push_back(core_visits(tiles->column(kv_tile), core));
   }
-  begins.push_back(runs.size());
   order.row_addends = counters.values();
   const int64_t most = visits.empty() ? 0 : std::ranges::max(visits);
   order.runs = Runs::of_repeats(std::move(runs));
 
-  const auto add_chain = [&](size_t column, int32_t part, int32_t shared) {
-    Chain chain{.tile = kv_tiles[column],
+  const auto add_chain = [&](const ColumnChunk& chunk, int32_t part, int32_t shared) {
+    Chain chain{.tile = kv_tiles[chunk.column],
                 .run_begin = static_cast<int32_t>(order.runs.size()),
-                .addend = part,
-                .addends = shared};
+                .addend = static_cast<int32_t>(chunk.place) * shared + part,
+                .addends = chunks_of[chunk.column] * shared};
     const int32_t head = first_head(group, part, shared);
     const int32_t heads = first_head(group, part + 1, shared) - head;
-    for (size_t c = first_chunk[column]; c < first_chunk[column + 1]; ++c)
-      order.runs.repeat(begins[c], begins[c + 1], head, heads);
+    order.runs.repeat(chunk.run_begin, chunk.run_end, head, heads);
     chain.run_end = static_cast<int32_t>(order.runs.size());
     const auto chains = static_cast<int32_t>(order.chains.size());
     order.chains.push_back(chain);
@@ -146,16 +159,23 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   if (parts.even) {
     // A chain of many query heads waits for all parts of the KV tiles before: these are issued
     // first.
-    for (size_t column = 0; column < kv_tiles.size(); ++column) {
-      const int32_t shared = parts.of(group, visits[column], most);
-      for (int32_t part = 0; part < shared; ++part) add_chain(column, part, shared);
+    for (const ColumnChunk& chunk : chunks) {
+      const int32_t shared = parts.of(group, visits[chunk.column], most);
+      for (int32_t part = 0; part < shared; ++part) add_chain(chunk, part, shared);
     }
     return order;
   }
-  // One part after another, so that chains that share a tile are far apart in time.
+  // One chunk and part after another, so that chains that share a tile are far apart in time.
+  const auto number = [&](const ColumnChunk& chunk) {
+    return rows == Rows::up ? chunk.number : -chunk.number;
+  };
+  std::ranges::stable_sort(chunks, {}, number);
   const int32_t shared = parts.of(group, most, most);
-  for (int32_t part = 0; part < shared; ++part)
-    for (size_t column = 0; column < kv_tiles.size(); ++column) add_chain(column, part, shared);
+  for (auto begin = chunks.begin(), end = begin; begin != chunks.end(); begin = end) {
+    end = std::ranges::upper_bound(begin, chunks.end(), number(*begin), {}, number);
+    for (int32_t part = 0; part < shared; ++part)
+      for (auto chunk = begin; chunk != end; ++chunk) add_chain(*chunk, part, shared);
+  }
   return order;
 }
 

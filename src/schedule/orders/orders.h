@@ -16,15 +16,15 @@ namespace verbatim::order {
 using Tiles = std::shared_ptr<const TileMap>;
 
 /// How many chains share a KV tile of a query group. Each visits an equal number of its query heads
-/// (to within one), part after part; partial dK and dV are added in that order. Larger parts come
-/// first, so that those that are issued longest first are issued in order.
+/// (to within one) in one chunk of rows; partial dK and dV are added chunk after chunk, part after
+/// part. Larger parts come first, so that those that are issued longest first are issued in order.
 struct Parts {
   int32_t count = 1;  // 0: one for each query head
   // KV tiles that fewer rows see have fewer: as few as make no chain longer than the longest of
   // the KV tile that most rows see.
   bool even = false;
-  // Query positions, counted from the start of the sequence, that a chain visits of all its query
-  // heads before it goes on to the next; 0: all of one head, then of the next.
+  // Query positions, counted from the start of the sequence, that chains visit before others go on
+  // with the next; 0: all.
   int32_t rows = 0;
 
   /// The chains of a KV tile that `visits` rows of a query head see, of all tiles at most `most`.
@@ -47,10 +47,15 @@ enum class Rows { up, down };
 /// sequence of `kv_tiles`. No task waits for a later one, so any number of workers can run it.
 HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
                    std::span<const int32_t> kv_tiles);
-/// The query tiles of a sequence at which chunks of `rows` positions begin (0: one chunk has all),
-/// then the end of the last. Chunks count from the first row of the core: padding before it moves
-/// none.
-std::vector<int32_t> chunk_edges(const TileMap& tiles, int32_t rows);
+/// Query tiles from `first` on, up to the next chunk.
+struct RowChunk {
+  int32_t first;
+  int64_t number;  // from 0, or kBesideCore
+};
+inline constexpr int64_t kBesideCore = -1;
+/// Chunks of `rows` positions of a sequence (0: one has all), then the end. They count from the
+/// first row of the core, and what is beside it is in none of them: padding moves nothing.
+std::vector<RowChunk> row_chunks(const TileMap& tiles, int32_t rows);
 /// 0, 1, ..., tiles.kv_tiles() - 1.
 std::vector<int32_t> left_to_right(const TileMap& tiles);
 
@@ -78,7 +83,7 @@ HeadOrder forward_descending(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const Tiles&)>& build);
 
 /// Whether an entry of orders() takes one KV tile after another: each can have parts of its own,
-/// and walk them by chunks of rows.
+/// and chunks of rows.
 bool takes_columns(const OrderInfo& info);
 /// The entry of orders() that `name` means, split or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);

@@ -1,0 +1,79 @@
+// Which rank holds which rows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "dist/dist_case.h"
+
+namespace verbatim::test {
+namespace {
+
+using Areas = std::vector<double>;
+
+double area_of_rows(const HeadMask& mask, Interval rows) {
+  double area = 0;
+  for (Slice slice : mask.slices) {
+    slice.q_begin = std::max(slice.q_begin, rows.begin);
+    slice.q_end = std::min(slice.q_end, rows.end);
+    if (slice.q_begin < slice.q_end) area += static_cast<double>(slice.area());
+  }
+  return area;
+}
+
+/// The heaviest of `count` stretches of `cells`, of all ways to cut them the lightest.
+double lightest(const Areas& cells, int32_t count) {
+  Areas best(cells.size() + 1, std::numeric_limits<double>::infinity());
+  best[0] = 0;
+  for (int32_t stretch = 0; stretch < count; ++stretch) {
+    Areas next = best;
+    for (size_t end = 1; end <= cells.size(); ++end) {
+      double last = 0;
+      for (size_t begin = end; begin-- > 0;) {
+        last += cells[begin];
+        next[end] = std::min(next[end], std::max(best[begin], last));
+      }
+    }
+    best = next;
+  }
+  return best.back();
+}
+
+TEST(Sharding, BalancedStretchesAreAsEvenAsTilesAllow) {
+  const std::vector<int64_t> documents{300, 20, 100, 92};
+  for (const Mask& mask :
+       {masks::causal(512, 512), masks::full(512, 512), masks::causal_document(documents)}) {
+    for (const char* order : {"descending", "descending/rows:64"}) {
+      const DistCase c(problem_of(512), mask, kTile, order);
+      const auto cells_of = [&](int64_t each) {  // edges restart with documents
+        std::vector<int64_t> edges;
+        int64_t begin = 0;
+        for (const int64_t length :
+             mask.head(0, 0).q_breaks.empty() ? std::vector<int64_t>{512} : documents) {
+          for (int64_t at = 0; at < length; at += each) edges.push_back(begin + at);
+          begin += length;
+        }
+        edges.push_back(512);
+        return edges;
+      };
+      const auto edges = cells_of(order == std::string("descending") ? kTile.q : 64);
+      Areas cells;
+      for (size_t e = 1; e < edges.size(); ++e)
+        cells.push_back(area_of_rows(mask.head(0, 0), {edges[e - 1], edges[e]}));
+      for (const int32_t world : {2, 3, 4}) {
+        double heaviest = 0;
+        for (const RankPlan& rank :
+             c.deal({.world = world, .strategy = "balanced"}).backward.ranks) {
+          double area = 0;
+          for (const RowRange& range : rank.home_q.ranges())
+            area += area_of_rows(mask.head(0, 0), range.rows);
+          heaviest = std::max(heaviest, area);
+        }
+        EXPECT_DOUBLE_EQ(heaviest, lightest(cells, world)) << order << ", " << world;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test
