@@ -196,16 +196,16 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const auto tiles = [&](const Plan& plan, int64_t b) -> const TileMap& {
     return *plan.order(static_cast<int32_t>(b * problem.kv_heads)).tiles;
   };
-  // Where the backward walks groups in chunks of rows, so that a chain leaves a rank once; not
-  // where there would be too few of them.
+  const auto kv_edges = [&](int64_t b) {
+    return common(tiles(forward, b).kv_edges, tiles(backward, b).kv_edges);
+  };
+  // Where chunks of rows end, so that ranks wait for no sums; not if there would be too few edges.
   const auto q_edges = [&](int64_t b) {
-    const Edges of_tiles = common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
+    Edges of_tiles = common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
+    if (alike) of_tiles = common(of_tiles, kv_edges(b));
     const Edges of_chunks = common(
         of_tiles, row_chunk_edges(backward.order(static_cast<int32_t>(b * problem.kv_heads))));
     return std::ssize(of_chunks) > 2 * options.world ? of_chunks : of_tiles;
-  };
-  const auto kv_edges = [&](int64_t b) {
-    return common(tiles(forward, b).kv_edges, tiles(backward, b).kv_edges);
   };
   std::map<std::pair<int32_t, Edges>, Weights> known;  // by head mask
   const auto area = [&](int64_t b, const Edges& at) {
@@ -220,9 +220,8 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const bool by_area = sharding.name == "balanced";
   const auto q_breaks = [&](int64_t b) { return mask.head(b, 0).q_breaks; };
   const auto kv_breaks = [&](int64_t b) { return mask.head(b, 0).k_breaks; };
-  const auto joint = [&](int64_t b) { return common(q_edges(b), kv_edges(b)); };
   std::vector<Cell> cells =
-      make_cells(problem.batch, alike ? std::function<Edges(int64_t)>(joint) : q_edges, q_breaks,
+      make_cells(problem.batch, q_edges, q_breaks,
                  by_area ? std::function<Weights(int64_t, const Edges&)>(area) : lengths);
   if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
     for (Cell& cell : cells)

@@ -84,6 +84,26 @@ TEST(Dist, SumsOfRowChunksGoHomeOnce) {
   c.expect_same({.world = 4, .strategy = "balanced"});
 }
 
+// Tiles of both passes share edges every 384 positions: chunks of 512 have two of them in common
+// with those, too few for shards, so one chunk passes the ranks for each head.
+TEST(Dist, ShardsEndWithChunksWhereTilesDo) {
+  for (const auto& [order, launches] :
+       {std::pair{"descending/rows:384", 1}, {"descending/rows:512", 3}}) {
+    DistCase c(problem_of(1536, 2, 1, 64), masks::causal(1536, 1536), {}, order);
+    const DistOptions options{.world = 2, .strategy = "ring", .shard = "contiguous"};
+    const DistPlan dealt = c.deal(options).backward;
+    int64_t most = 0;
+    for (const RankPlan& rank : dealt.ranks) {
+      EXPECT_EQ(rank.home_q.ranges().front().rows.begin % 384, 0);
+      most = std::max<int64_t>(most, std::ranges::count_if(rank.steps, [](const Step& s) {
+                                 return std::holds_alternative<Compute>(s);
+                               }));
+    }
+    EXPECT_EQ(most, launches) << order;
+    c.expect_same(options);
+  }
+}
+
 TEST(Dist, SumsOfShortTilesTravelTogether) {
   const std::vector<int64_t> documents{8, 8, 8, 8, 8, 8, 52, 100};  // the last sees all
   DistCase c(problem_of(200), masks::causal_blockwise(documents), kTile, "descending");
