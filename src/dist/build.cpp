@@ -5,6 +5,8 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "dist/blocks.h"
@@ -154,7 +156,10 @@ class Builder {
     double least = INFINITY;
     for (int32_t beside = 1; beside < 2 * most_joined(); beside *= 2)
       try_starts(std::min(beside, most_joined()), least);
-    if (world() == 1) return;
+    const bool at_once = std::ranges::all_of(dealt_, [](const auto& dealt) {
+      return dealt->deal->shares.empty() || dealt->deal->shares.back().stage == 0;
+    });
+    if (at_once) return;  // nothing goes on to other ranks
     const auto whole = dealt_;
     deal_heads(dist::kWorkers);
     if (!try_starts(1, least)) dealt_ = whole;
@@ -178,6 +183,7 @@ class Builder {
 
   void deal_heads(int32_t together) {
     deals_.clear();
+    known_.clear();
     dealt_.clear();
     for (int32_t head = 0; head < heads(); ++head) deal_head(head, together);
   }
@@ -186,15 +192,21 @@ class Builder {
     const std::shared_ptr<const HeadOrder>& order =
         whole().orders[static_cast<size_t>(whole().order_of_head[static_cast<size_t>(head)])];
     const int64_t b = batch_of(head);
-    const auto [at, fresh] = deals_.try_emplace({order.get(), owners_of(head)});
-    if (fresh)
-      at->second = std::make_shared<const Deal>(dist::deal(order, at->first.second, together));
-    auto& dealt = known_[{at->second.get(), b}];
-    if (!dealt)
+    Owners owners = owners_of(head);
+    const std::vector<int32_t> ranks = dist::number_ranks(owners);
+    const auto [at, fresh] = deals_.try_emplace({order.get(), std::move(owners)});
+    if (fresh) {
+      const dist::WholeOrder& own = orders_.try_emplace(order.get(), order).first->second;
+      at->second = std::make_shared<const Deal>(dist::deal(own, at->first.second, together));
+    }
+    auto& dealt = known_[{at->second.get(), ranks, b}];
+    if (!dealt) {
+      auto deal = std::make_shared<const Deal>(dist::deal_to(*at->second, ranks));
       dealt = std::make_shared<const Dealt>(
-          Dealt{at->second, rows_of(at->second->q_tiles, b, order->tiles->q_edges),
-                rows_of(at->second->kv_tiles, b, order->tiles->kv_edges),
-                rows_of(ended_tiles(*at->second), b, order->tiles->kv_edges)});
+          Dealt{deal, rows_of(deal->q_tiles, b, order->tiles->q_edges),
+                rows_of(deal->kv_tiles, b, order->tiles->kv_edges),
+                rows_of(ended_tiles(*deal), b, order->tiles->kv_edges)});
+    }
     dealt_.push_back(dealt);
   }
 
@@ -223,7 +235,8 @@ class Builder {
     const auto add = [](std::vector<RowRange>& all, const HeldRows& rows) {
       all.insert(all.end(), rows.ranges().begin(), rows.ranges().end());
     };
-    for (const auto& [key, dealt] : known_) {
+    const std::set<std::shared_ptr<const Dealt>> distinct(dealt_.begin(), dealt_.end());
+    for (const auto& dealt : distinct) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r) {
         add(q[r], dealt->q[r]);
         add(ended[r], dealt->ended[r]);
@@ -446,13 +459,16 @@ class Builder {
   Homes homes_q_, homes_kv_;
   Grid grid_;
   Steps steps_{plan_};
+  std::map<const HeadOrder*, dist::WholeOrder> orders_;
   std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
-  std::map<std::pair<const Deal*, int64_t>, std::shared_ptr<const Dealt>> known_;  // by batch entry
-  std::vector<std::shared_ptr<const Dealt>> dealt_;                                // by head
-  std::vector<int32_t> starts_;               // backward: stages, by head
-  std::vector<std::vector<int32_t>> at_;      // first block, by head and convoy
-  std::vector<Blocks> blocks_;                // by rank
-  std::vector<std::vector<HeadPart>> parts_;  // by rank: not launched yet
+  // By ranks and batch entry.
+  std::map<std::tuple<const Deal*, std::vector<int32_t>, int64_t>, std::shared_ptr<const Dealt>>
+      known_;
+  std::vector<std::shared_ptr<const Dealt>> dealt_;  // by head
+  std::vector<int32_t> starts_;                      // backward: stages, by head
+  std::vector<std::vector<int32_t>> at_;             // first block, by head and convoy
+  std::vector<Blocks> blocks_;                       // by rank
+  std::vector<std::vector<HeadPart>> parts_;         // by rank: not launched yet
 };
 
 }  // namespace

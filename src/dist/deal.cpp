@@ -69,12 +69,11 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
 
 class BackwardDeal {
  public:
-  BackwardDeal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners,
-               int32_t together)
-      : order_(order),
-        chains_(whole_chains(*order)),
+  BackwardDeal(const WholeOrder& whole, const Owners& owners, int32_t together)
+      : order_(whole.order),
+        chains_(whole.chains),
         owners_(owners),
-        routes_(find_routes(*order, chains_, owners, together)) {}
+        routes_(find_routes(whole, owners, together)) {}
 
   Deal make() {
     find_ends();
@@ -231,7 +230,7 @@ class BackwardDeal {
   }
 
   std::shared_ptr<const HeadOrder> order_;
-  std::vector<WholeChain> chains_;
+  const std::vector<WholeChain>& chains_;
   const Owners& owners_;
   Routes routes_;
   Deal deal_;
@@ -239,9 +238,38 @@ class BackwardDeal {
 
 }  // namespace
 
-Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners, int32_t together) {
-  return order->pass == Pass::backward ? BackwardDeal(order, owners, together).make()
-                                       : deal_forward(order, owners);
+Deal deal(const WholeOrder& whole, const Owners& owners, int32_t together) {
+  return whole.order->pass == Pass::backward ? BackwardDeal(whole, owners, together).make()
+                                             : deal_forward(whole.order, owners);
+}
+
+std::vector<int32_t> number_ranks(Owners& owners) {
+  std::vector<std::vector<Strip>*> lists{&owners.tiles};
+  for (auto& rows : owners.rows) lists.push_back(&rows);
+  std::vector<int32_t> ranks;
+  for (const auto* strips : lists)
+    for (const Strip& strip : *strips) ranks.push_back(strip.rank);
+  std::ranges::sort(ranks);
+  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  for (auto* strips : lists)
+    for (Strip& strip : *strips)
+      strip.rank =
+          static_cast<int32_t>(std::ranges::lower_bound(ranks, strip.rank) - ranks.begin());
+  return ranks;
+}
+
+Deal deal_to(Deal deal, const std::vector<int32_t>& ranks) {
+  const auto rename = [&](int32_t& rank) { rank = ranks[rank]; };
+  for (Share& share : deal.shares) {
+    rename(share.rank);
+    for (Handing& handing : share.handings) rename(handing.to);
+  }
+  for (auto* visited : {&deal.q_tiles, &deal.kv_tiles})
+    for (Visited& tiles : *visited) rename(tiles.rank);
+  for (Convoy& convoy : deal.convoys)
+    for (int32_t& rank : convoy.ranks) rename(rank);
+  for (TileEnd& end : deal.ends) rename(end.rank);
+  return deal;
 }
 
 }  // namespace verbatim::dist

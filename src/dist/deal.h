@@ -62,6 +62,12 @@ struct Deal {
 };
 
 /// `together`: as of find_routes().
-Deal deal(const std::shared_ptr<const HeadOrder>& order, const Owners& owners, int32_t together);
+Deal deal(const WholeOrder& whole, const Owners& owners, int32_t together);
+
+/// The ranks that own something, ascending; `owners` then names them by their places here. So heads
+/// that different ranks own alike are dealt once.
+std::vector<int32_t> number_ranks(Owners& owners);
+/// What was dealt to ranks 0, 1, ..., dealt to `ranks`, which ascend. Parts are shared.
+Deal deal_to(Deal deal, const std::vector<int32_t>& ranks);
 
 }  // namespace verbatim::dist

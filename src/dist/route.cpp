@@ -5,8 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "dist/sequence.h"
-
 namespace verbatim::dist {
 namespace {
 
@@ -62,15 +60,18 @@ class Rows {
 /// Follows chains on their walks.
 class Router {
  public:
-  Router(const HeadOrder& order, const std::vector<WholeChain>& chains, const Owners& owners,
-         int32_t together)
-      : order_(order), chains_(chains), owners_(owners), together_(together), ways_(chains.size()) {
-    for (const auto& strips : owners.rows) rows_.emplace_back(strips, order.tiles->q_tiles());
-    routes_.list_of.resize(chains.size());
+  Router(const WholeOrder& whole, const Owners& owners, int32_t together)
+      : whole_(whole),
+        order_(*whole.order),
+        owners_(owners),
+        together_(together),
+        ways_(whole.chains.size()) {
+    for (const auto& strips : owners.rows) rows_.emplace_back(strips, order_.tiles->q_tiles());
+    routes_.list_of.resize(whole.chains.size());
   }
 
   Routes find() {
-    for_each_walk(order_, chains_, [this](const Walk& walk) { go(walk); });
+    for_each_walk(whole_, [this](const Walk& walk) { go(walk); });
     for (size_t h = 0; h < rows_.size(); ++h)
       for (size_t s = 0; s < rows_[h].size(); ++s)
         if (rows_[h][s].stage >= 0)
@@ -96,7 +97,7 @@ class Router {
 
   void go(const Walk& walk) {
     const auto c = static_cast<size_t>(walk.chain);
-    const WholeChain& chain = chains_[c];
+    const WholeChain& chain = whole_.chains[c];
     const int32_t last = chain.run_begin < chain.run_end
                              ? order_.runs[static_cast<size_t>(chain.run_end) - 1].count
                              : 0;
@@ -207,8 +208,8 @@ class Router {
     last_ = std::move(spans);
   }
 
+  const WholeOrder& whole_;
   const HeadOrder& order_;
-  const std::vector<WholeChain>& chains_;
   const Owners& owners_;
   int32_t together_;
   std::vector<Rows> rows_;                 // by query head of the group
@@ -224,9 +225,8 @@ int32_t rank_of(const std::vector<Strip>& strips, int32_t tile) {
   return std::prev(std::ranges::upper_bound(strips, tile, {}, &Strip::first))->rank;
 }
 
-Routes find_routes(const HeadOrder& order, const std::vector<WholeChain>& chains,
-                   const Owners& owners, int32_t together) {
-  return Router(order, chains, owners, together).find();
+Routes find_routes(const WholeOrder& whole, const Owners& owners, int32_t together) {
+  return Router(whole, owners, together).find();
 }
 
 }  // namespace verbatim::dist

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dist/passes.h"
+#include "dist/sequence.h"
 
 namespace verbatim::dist {
 
@@ -44,7 +44,6 @@ struct Routes {
 };
 /// Of `together` chains that are issued after one another the first stage is the same, of the next
 /// ones a stage later: so the first go on to other ranks meanwhile.
-Routes find_routes(const HeadOrder& order, const std::vector<WholeChain>& chains,
-                   const Owners& owners, int32_t together);
+Routes find_routes(const WholeOrder& whole, const Owners& owners, int32_t together);
 
 }  // namespace verbatim::dist

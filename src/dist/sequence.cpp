@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
-#include <vector>
+#include <utility>
 
 #include "plan/check_order.h"
 #include "verbatim/error.h"
@@ -145,11 +145,17 @@ class Player {
 
 }  // namespace
 
-void for_each_walk(const HeadOrder& order, const std::vector<WholeChain>& chains,
-                   const std::function<void(const Walk&)>& f) {
-  std::vector<int32_t> sequence(order.tasks.size());
+WholeOrder::WholeOrder(std::shared_ptr<const HeadOrder> of) : order(std::move(of)) {
+  if (order->pass == Pass::forward) return;
+  chains = whole_chains(*order);
+  std::vector<int32_t> sequence(order->tasks.size());
   std::iota(sequence.begin(), sequence.end(), 0);
-  if (!counts_up({order, 0}, sequence)) return Player(order, chains, f).play();
+  counts_up = verbatim::counts_up({*order, 0}, sequence);
+}
+
+void for_each_walk(const WholeOrder& whole, const std::function<void(const Walk&)>& f) {
+  const HeadOrder& order = *whole.order;
+  if (!whole.counts_up) return Player(order, whole.chains, f).play();
   std::vector<int32_t> number;  // of the whole chain, by chain
   for (const Chain& chain : order.chains)
     number.push_back((number.empty() ? -1 : number.back()) + (chain.continues ? 0 : 1));

@@ -3,10 +3,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "dist/passes.h"
 
 namespace verbatim::dist {
+
+/// An order, and of a backward what every way of dealing it to ranks needs.
+struct WholeOrder {
+  explicit WholeOrder(std::shared_ptr<const HeadOrder> of);
+
+  std::shared_ptr<const HeadOrder> order;
+  std::vector<WholeChain> chains;
+  bool counts_up = false;  // no task waits for one that is issued after it
+};
 
 /// Consecutive visits of a chain (a number into whole_chains()): from visit `first` of run
 /// `run_begin` to before visit `last` of run `run_end` - 1. A chain without visits has one walk
@@ -20,7 +31,6 @@ struct Walk {
 /// Calls f for walks that hold every visit once, in a sequence in which each row's addends come in
 /// their order. Costs runs where the tasks of the order count up as issued, else visits. Throws
 /// Error(invalid_plan) where waits go in a circle.
-void for_each_walk(const HeadOrder& order, const std::vector<WholeChain>& chains,
-                   const std::function<void(const Walk&)>& f);
+void for_each_walk(const WholeOrder& whole, const std::function<void(const Walk&)>& f);
 
 }  // namespace verbatim::dist

@@ -35,13 +35,15 @@ void Steps::move(int32_t from, Space source, int32_t to, Space target, const Box
 void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                     std::vector<CarriedSum> received) {
   const int64_t bytes = message_bytes(plan_, {}, sent);
-  for (UnderWay& each : under_way_) {
-    if (each.to != to || each.receive.from != from || !each.receive.boxes.empty()) continue;
-    if (message_bytes(plan_, {}, each.receive.sums) + bytes > kWorthAMessage) continue;
+  const auto [last, first] = last_sums_.try_emplace({from, to});
+  if (!first && last->second.bytes + bytes <= kWorthAMessage) {
+    UnderWay& each = under_way_[last->second.message];
     append(std::get<Send>(steps_of(from)[each.step]).sums, sent);
     append(each.receive.sums, received);
+    last->second.bytes += bytes;
     return;
   }
+  last->second = {under_way_.size(), bytes};
   send({to, messages_, Space::work, {}, std::move(sent)}, from,
        {from, messages_, Space::work, {}, std::move(received)});
 }
@@ -55,6 +57,7 @@ void Steps::send(Send send, int32_t from, Receive receive) {
 void Steps::take() {
   for (UnderWay& each : under_way_) add(each.to, std::move(each.receive));
   under_way_.clear();
+  last_sums_.clear();
 }
 
 }  // namespace verbatim::dist

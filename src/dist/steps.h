@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "verbatim/dist.h"
@@ -44,6 +46,11 @@ class Steps {
     Receive receive;
   };
   std::vector<UnderWay> under_way_;
+  struct Sums {
+    size_t message = 0;  // in under_way_
+    int64_t bytes = 0;
+  };
+  std::map<std::pair<int32_t, int32_t>, Sums> last_sums_;  // from, to: the last message of sums
   int64_t messages_ = 0;
 };
 
