@@ -36,6 +36,7 @@ using dist::Steps;
 using dist::Strip;
 using dist::Supply;
 
+constexpr double kAsFast = 1.005;
 constexpr Operand kForwardQ[] = {Operand::q};
 constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand::dout};
 constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
@@ -156,29 +157,48 @@ class Builder {
     double least = INFINITY;
     for (int32_t beside = 1; beside < 2 * most_joined(); beside *= 2)
       try_starts(std::min(beside, most_joined()), least);
-    const bool at_once = std::ranges::all_of(dealt_, [](const auto& dealt) {
-      return dealt->deal->shares.empty() || dealt->deal->shares.back().stage == 0;
-    });
-    if (at_once) return;  // nothing goes on to other ranks
+    if (std::ranges::all_of(deals(), [](const auto& deal) { return deal->is_at_once(); }))
+      return save_memory();
     const auto whole = dealt_;
     deal_heads(dist::kWorkers);
     if (!try_starts(1, least)) dealt_ = whole;
   }
 
+  /// Fewer heads start together where each keeps a rank busy for long: sums of the next take the
+  /// place of theirs.
+  void save_memory() {
+    const double limit = kAsFast * takes(starts_, dist::kFilledLaunch);
+    for (int32_t beside = 1; beside < most_joined(); beside *= 2) {
+      std::vector<int32_t> fewer = starts_of(beside);
+      if (takes(fewer, dist::kFilledLaunch) > limit) continue;
+      starts_ = std::move(fewer);
+      return;
+    }
+  }
+
   /// Whether heads as dealt, so many of which start together, take at most `least`; then they do.
   bool try_starts(int32_t beside, double& least) {
-    dist::Deals deals;
-    for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
-    std::vector<int32_t> starts =
-        dist::starts_of(deals, beside, static_cast<int32_t>(problem().kv_heads));
-    const double takes =
-        dist::duration(deals, starts, world(), [this](int32_t r, int32_t head, int32_t other) {
-          return dist::can_join(problem(), q_heads(grid_.inner_of(r)), head, other);
-        });
-    if (takes > least) return false;
-    least = takes;
+    std::vector<int32_t> starts = starts_of(beside);
+    const double time = takes(starts, dist::kLaunch);
+    if (time > least) return false;
+    least = time;
     starts_ = std::move(starts);
     return true;
+  }
+
+  dist::Deals deals() const {
+    dist::Deals deals;
+    for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
+    return deals;
+  }
+  std::vector<int32_t> starts_of(int32_t beside) const {
+    return dist::starts_of(deals(), beside, static_cast<int32_t>(problem().kv_heads));
+  }
+  double takes(const std::vector<int32_t>& starts, double launch) const {
+    return dist::duration(
+        deals(), starts, world(), launch, [this](int32_t r, int32_t head, int32_t other) {
+          return dist::can_join(problem(), q_heads(grid_.inner_of(r)), head, other);
+        });
   }
 
   void deal_heads(int32_t together) {

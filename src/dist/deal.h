@@ -59,6 +59,9 @@ struct Deal {
   std::vector<Convoy> convoys;
   std::vector<int32_t> convoy_of;  // by chain
   std::vector<TileEnd> ends;       // ascending by stage
+
+  /// Whether no launch goes on from what another rank did.
+  bool is_at_once() const { return shares.empty() || shares.back().stage == 0; }
 };
 
 /// `together`: as of find_routes().

@@ -7,8 +7,6 @@
 namespace verbatim::dist {
 namespace {
 
-constexpr double kLaunch = 8;  // visits that a launch takes longer than its chains
-
 struct Entry {
   int32_t stage, rank, head;
   const Share* share;
@@ -28,7 +26,7 @@ std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry
 }
 
 double duration(const Deals& deals, const std::vector<int32_t>& starts, int32_t world,
-                const std::function<bool(int32_t, int32_t, int32_t)>& joins) {
+                double launch, const std::function<bool(int32_t, int32_t, int32_t)>& joins) {
   std::vector<Entry> sequence;
   std::vector<std::vector<double>> ended;  // by head and convoy: its last share so far
   for (int32_t head = 0; head < std::ssize(deals); ++head) {
@@ -50,7 +48,7 @@ double duration(const Deals& deals, const std::vector<int32_t>& starts, int32_t 
       longest = std::max(longest, share->longest);
       work += share->work;
     }
-    const double over = start + kLaunch + std::max(longest, work);
+    const double over = start + launch + std::max(longest, work);
     free[first.rank] = over;
     for (const Entry& entry : std::span(sequence).subspan(begin, end - begin))
       for (const int32_t convoy : entry.share->convoys) ended[entry.head][convoy] = over;

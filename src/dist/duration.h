@@ -16,10 +16,14 @@ using Deals = std::vector<std::shared_ptr<const Deal>>;  // by head
 /// together, and the next ones as many stages later as the chains of the last of them start in.
 std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry_heads);
 
-/// When the last launch ends, in visits. Ranks make their launches by stage; one is of all heads
-/// that `joins(rank, head, other)` lets it have, and begins when those are over that it goes on
-/// from. Messages take no time.
+/// Visits that a launch takes longer than its chains, and that it takes at most when its workers
+/// start behind each other, each waiting for the rows of the one before.
+inline constexpr double kLaunch = 8, kFilledLaunch = kLaunch + kWorkers;
+
+/// When the last launch ends, in visits, where each takes `launch` besides its chains. Ranks make
+/// their launches by stage; one is of all heads that `joins(rank, head, other)` lets it have, and
+/// begins when those are over that it goes on from. Messages take no time.
 double duration(const Deals& deals, const std::vector<int32_t>& starts, int32_t world,
-                const std::function<bool(int32_t, int32_t, int32_t)>& joins);
+                double launch, const std::function<bool(int32_t, int32_t, int32_t)>& joins);
 
 }  // namespace verbatim::dist

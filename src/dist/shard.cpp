@@ -18,6 +18,8 @@ namespace verbatim {
 namespace {
 
 constexpr int32_t kMostRanks = 4096;
+// Ranks that hold whole chunks of rows wait for no sums: worth a heaviest rank so much heavier.
+constexpr double kUneven = 1.5;
 
 constexpr std::array kShards{
     ShardInfo{"contiguous", "ranks take equal stretches, one after another"},
@@ -120,13 +122,22 @@ std::vector<int32_t> assign(std::span<const Cell> cells, const std::string& shar
   return ranks;
 }
 
-std::vector<HeldRows> deal(std::span<const Cell> cells, const std::string& shard, int32_t world) {
+struct DealtCells {
+  std::vector<HeldRows> held;  // by rank
+  double heaviest = 0;         // of the ranks
+};
+
+DealtCells deal(std::span<const Cell> cells, const std::string& shard, int32_t world) {
   const std::vector<int32_t> ranks = assign(cells, shard, world);
   std::vector<std::vector<RowRange>> ranges(static_cast<size_t>(world));
-  for (size_t c = 0; c < cells.size(); ++c) ranges[ranks[c]].push_back(cells[c].range);
-  std::vector<HeldRows> held;
-  for (auto& each : ranges) held.emplace_back(std::move(each));
-  return held;
+  std::vector<double> weights(static_cast<size_t>(world));
+  for (size_t c = 0; c < cells.size(); ++c) {
+    ranges[ranks[c]].push_back(cells[c].range);
+    weights[ranks[c]] += cells[c].weight;
+  }
+  DealtCells dealt{{}, std::ranges::max(weights)};
+  for (auto& each : ranges) dealt.held.emplace_back(std::move(each));
+  return dealt;
 }
 
 /// Of the rows between edges that lie behind each other.
@@ -199,13 +210,13 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const auto kv_edges = [&](int64_t b) {
     return common(tiles(forward, b).kv_edges, tiles(backward, b).kv_edges);
   };
-  // Where chunks of rows end, so that ranks wait for no sums; not if there would be too few edges.
   const auto q_edges = [&](int64_t b) {
-    Edges of_tiles = common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
-    if (alike) of_tiles = common(of_tiles, kv_edges(b));
-    const Edges of_chunks = common(
-        of_tiles, row_chunk_edges(backward.order(static_cast<int32_t>(b * problem.kv_heads))));
-    return std::ssize(of_chunks) > 2 * options.world ? of_chunks : of_tiles;
+    const Edges edges = common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
+    return alike ? common(edges, kv_edges(b)) : edges;
+  };
+  const auto chunk_edges = [&](int64_t b) {
+    return common(q_edges(b),
+                  row_chunk_edges(backward.order(static_cast<int32_t>(b * problem.kv_heads))));
   };
   std::map<std::pair<int32_t, Edges>, Weights> known;  // by head mask
   const auto area = [&](int64_t b, const Edges& at) {
@@ -220,16 +231,24 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const bool by_area = sharding.name == "balanced";
   const auto q_breaks = [&](int64_t b) { return mask.head(b, 0).q_breaks; };
   const auto kv_breaks = [&](int64_t b) { return mask.head(b, 0).k_breaks; };
-  std::vector<Cell> cells =
-      make_cells(problem.batch, q_edges, q_breaks,
-                 by_area ? std::function<Weights(int64_t, const Edges&)>(area) : lengths);
-  if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
-    for (Cell& cell : cells)
-      cell.weight = static_cast<double>(cell.range.rows.end - cell.range.rows.begin);
-  sharding.q = deal(cells, sharding.name, options.world);
+  const auto deal_q = [&](const std::function<Edges(int64_t)>& edges) {
+    std::vector<Cell> cells =
+        make_cells(problem.batch, edges, q_breaks,
+                   by_area ? std::function<Weights(int64_t, const Edges&)>(area) : lengths);
+    if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
+      for (Cell& cell : cells)
+        cell.weight = static_cast<double>(cell.range.rows.end - cell.range.rows.begin);
+    return deal(cells, sharding.name, options.world);
+  };
+  DealtCells q = deal_q(q_edges);
+  if (!row_chunk_edges(backward.order(0)).empty())
+    if (DealtCells chunks = deal_q(chunk_edges); chunks.heaviest <= kUneven * q.heaviest)
+      q = std::move(chunks);
+  sharding.q = std::move(q.held);
   sharding.kv = alike ? sharding.q
                       : deal(make_cells(problem.batch, kv_edges, kv_breaks, lengths), sharding.name,
-                             options.world);
+                             options.world)
+                            .held;
   return sharding;
 }
 

@@ -135,6 +135,25 @@ TEST(Joined, AForwardThatIsSoonOverHasMoreHeads) {
   }
 }
 
+// Sums of heads that start later take the place of those that are at home by then.
+TEST(Joined, HeadsThatKeepARankBusyTakeTurns) {
+  const auto blocks = [](int64_t length) {
+    const Problem problem = problem_of(length, 64, 8, 128);
+    const Mask mask = masks::full(length, length);
+    const Plan forward = make_plan(problem, mask, {.pass = Pass::forward});
+    const Plan backward = make_plan(problem, mask, {.order = "descending/rows:4096"});
+    const DistOptions ranks{.world = 2, .strategy = "ring", .shard = "contiguous"};
+    const RankPlan dealt =
+        make_dist_plan(backward, make_sharding(forward, backward, mask, ranks), ranks).ranks[0];
+    return std::pair(launches_of(dealt).size(), dealt.blocks);
+  };
+  // KV tiles times heads: what comes takes the place of what went.
+  EXPECT_EQ(blocks(8192), std::pair(size_t{1}, 64 * 8));
+  const auto [launches, sums] = blocks(65536);
+  EXPECT_GT(launches, 1u);
+  EXPECT_LT(sums, 512 * 8 * 8);
+}
+
 TEST(Joined, ALaunchTakesAsLongAsItsChainsDealtAtOnce) {
   // Two heads of 3 chains of 3 visits each, on 4 workers that take a second a visit.
   Machine machine = Machine::paper(1, 0, 4);
