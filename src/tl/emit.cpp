@@ -271,11 +271,9 @@ std::string arithmetic_of(const Examined& found) {
 Emitted emit(std::string_view text, std::string_view file, const CheckOptions& options) {
   Examined found = examine_code(text, file, options, kEmit);
   if (!options.target.empty()) found.kernel.target = options.target;
-  if (found.kernel.by_query)
-    throw Error(
-        ErrorCode::unsupported, kEmit, "lists of single queries are not translated",
-        {"kernel", fmt::format("param {} = {}", found.kernel.index, kQueryIndex),
-         fmt::format("param {} = {}", found.kernel.index, kIndex), "verbatim run --device cpu"});
+  if (found.kernel.by_query && found.kernel.dtype == Dtype::e4m3)
+    throw Error(ErrorCode::unsupported, kEmit, "scales are of heads, which are rows here",
+                {"dtype", "e4m3", "bf16 or f16", "bf16"});
   const std::string what(found.kernel.index.empty() ? to_string(found.kernel.pass) : "selected");
   const std::string arithmetic = arithmetic_of(found);
   const Gpu& gpu = gpu_of(found.kernel.target);

@@ -355,8 +355,8 @@ void Emitter::store(const Step& step) {
          name(step.a), reference(*step.tensor), e4m3() ? "write_rows" : "copy_out",
          e4m3() ? "bfloat16_t" : "Element");
   else
-    line("copy_out({}, p.lse + p.sizes.row_index(at.batch, at.q_head, at.at), at.rows, group);",
-         name(step.a));
+    line("copy_out({}, {}, at.rows, group{});", name(step.a), lse_at("at.batch"),
+         by_index() ? ", p.lse.row" : "");
 }
 
 void Emitter::entry() {

@@ -31,6 +31,7 @@ void Statements::registration(const char* place, int arch, const std::string& ar
       {"arithmetic", fmt::format("\"{}\"", arithmetic)},
       {"mask", fmt::format("\"{}\"", k_.mask)},
       {"index", fmt::format("\"{}\"", k_.index)},
+      {"by_query", k_.by_query ? "true" : "false"},
       {"arch", fmt::to_string(arch)},
       {"pass", fmt::format("verbatim::Pass::{}", pass())},
       {"dtype", fmt::format("verbatim::Dtype::{}", to_string(k_.dtype))},
@@ -43,9 +44,12 @@ void Statements::registration(const char* place, int arch, const std::string& ar
       {"forward", backward() ? "nullptr" : of("launch")},
       {"backward", backward() ? of("launch") : "nullptr"}};
   constexpr std::array kOfPlans{"pass", "residents", "workspace_bytes", "backward"};
+  constexpr std::array kOfLists{"index", "by_query"};
   std::erase_if(members, [&](const auto& m) {
-    const std::string_view member = m.first;
-    return by_index() ? std::ranges::find(kOfPlans, member) != kOfPlans.end() : member == "index";
+    const auto among = [&](const auto& names) {
+      return std::ranges::find(names, std::string_view(m.first)) != names.end();
+    };
+    return by_index() ? among(kOfPlans) : among(kOfLists);
   });
   for (const auto& [member, value] : members) line("    .{} = {},", member, value);
   line("}};");
@@ -71,12 +75,12 @@ void Statements::define_maps() {
 
 void Statements::make_maps() {
   for (const Step* load : loads()) {
-    const char* whose = load->tensor->queries ? "q" : "kv";
+    const std::string whose = load->tensor->queries ? "q" : "kv";
+    const bool of_lists = by_index() && load->tensor->queries;
     line("  if (status == cudaSuccess)");
-    line(
-        "    status = make_map<Element>(maps.{0}, {1}, p.sizes, p.sizes.{2}_len, "
-        "p.sizes.{2}_heads,",
-        member(*load->tensor), reference(*load->tensor), whose);
+    line("    status = make_map<Element>(maps.{}, {}, p.sizes, {}, {},", member(*load->tensor),
+         reference(*load->tensor), of_lists ? "p.q_rows" : "p.sizes." + whose + "_len",
+         of_lists ? "p.q_heads" : "p.sizes." + whose + "_heads");
     line("                               {}, {});", columns(var(load->out)), rows(var(load->out)));
   }
   line("  if (status != cudaSuccess) return status;");
@@ -386,9 +390,15 @@ void Statements::store(const Step& step) {
     line("                   {0}.at<Element>(at.b, at.at, at.q_head), {0}.row, at.rows);",
          reference(*step.tensor));
   } else {
-    line("copy_out<{}>({}, {}, p.lse + p.sizes.row_index(at.b, at.q_head, at.at), at.rows);",
-         rows(v), mma(v), name(step.a));
+    line("copy_out<{}>({}, {}, {}, at.rows{});", rows(v), mma(v), name(step.a), lse_at("at.b"),
+         by_index() ? ", p.lse.row" : "");
   }
+}
+
+/// Where the LSE of a tile's first row is.
+std::string Statements::lse_at(const char* batch) const {
+  if (by_index()) return fmt::format("p.lse.at<float>({}, at.at, at.q_head)", batch);
+  return fmt::format("p.lse + p.sizes.row_index({}, at.q_head, at.at)", batch);
 }
 
 std::string Statements::number(double value) {

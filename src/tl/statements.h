@@ -40,6 +40,7 @@ class Statements : public Translation {
   void define_maps();
   void make_maps();
   void elementwise(const Step& step);
+  std::string lse_at(const char* batch) const;
   static std::string number(double value);
 
   /// The copies that the loop starts ahead, as lambdas.

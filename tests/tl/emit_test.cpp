@@ -53,12 +53,22 @@ TEST(Emit, AnIndexTensorNamesTheBlocks) {
         "Visits<Pass::forward, kStages> visits(at, p.kv_edges, shared.visits);",
         "// Compute Mask S with causal\n    if (", "hide<kBM, kBN>(mma, r_S, at, now);",
         "const verbatim::cuda::SelectedLibrary verbatim_selected{", ".mask = \"causal\",\n",
-        ".index = \"sel\",\n"})
+        ".index = \"sel\",\n", ".by_query = false,\n",
+        "p.lse.at<float>(at.b, at.at, at.q_head), at.rows, p.lse.row);"})
     EXPECT_NE(source.find(line), std::string::npos) << line;
   for (const char* of_plans : {"chains.cuh", "hand_off", "ForwardParams", "verbatim_library"})
     EXPECT_EQ(source.find(of_plans), std::string::npos) << of_plans;
   EXPECT_NE(tl::emit(replaced(text, "with causal", "with causal_document"), "d", {}).arithmetic,
             tl::emit(text, "selected", {}).arithmetic);
+  // A list for each query: the same kernel in other views of Q, O and LSE.
+  const std::string of_queries =
+      tl::emit(replaced(text, "sel = index", "sel = query_index"), "q", {}).source;
+  const auto kernel_of = [](const std::string& of) {
+    return of.substr(of.find("namespace"),
+                     of.find("const verbatim::cuda::SelectedLibrary") - of.find("namespace"));
+  };
+  EXPECT_EQ(kernel_of(of_queries), kernel_of(source));
+  EXPECT_NE(of_queries.find(".by_query = true,\n"), std::string::npos);
 }
 
 TEST(Emit, SumsTakeTheirTurns) {

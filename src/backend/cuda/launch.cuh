@@ -27,15 +27,14 @@ cudaError_t launch_blocks(void (*kernel)(Args...), int64_t blocks, int threads,
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-/// Starts a kernel that has no plan: a CTA for every tile of queries of every head.
+/// Starts a kernel that has no plan: a CTA for every chain.
 template <class Params>
 cudaError_t launch_chains(void (*kernel)(Params), int threads, int shared_bytes,
                           cudaStream_t stream, const std::type_identity_t<Params>& p) {
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  return launch_blocks(kernel, int64_t{p.sizes.batch} * p.sizes.q_heads * p.q_tiles, threads,
-                       shared_bytes, false, stream, p);
+  return launch_blocks(kernel, p.chains(), threads, shared_bytes, false, stream, p);
 }
 
 /// CTAs of a kernel that fit on a multiprocessor of the current device.

@@ -52,6 +52,7 @@ struct SelectedLibrary {
   LibraryVersion version;
   const char *name, *arithmetic, *mask;  // as in Library
   const char* index;                     // what the program calls that tensor
+  bool by_query;                         // SelectedParams::by_query; the tile's rows hold a group
   int32_t arch;
   Dtype dtype;
   int64_t head_dim, head_dim_v;
@@ -60,7 +61,7 @@ struct SelectedLibrary {
   cudaError_t (*forward)(const SelectedParams&, cudaStream_t);
 };
 
-inline constexpr LibraryVersion kSelectedVersion{4, sizeof(SelectedParams), 0, 0,
+inline constexpr LibraryVersion kSelectedVersion{5, sizeof(SelectedParams), 0, 0,
                                                  sizeof(SelectedLibrary)};
 
 }  // namespace verbatim::cuda

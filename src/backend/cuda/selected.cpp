@@ -1,6 +1,9 @@
 // Blocks that lists name, by a library on a GPU: no plan, no hand-offs, a launch.
 #include "backend/selected.h"
 
+#include <fmt/format.h>
+
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/arguments.h"
@@ -24,9 +27,18 @@ class CudaSelected final : public SelectedKernel {
     if (mask.name() != only)
       throw Error(ErrorCode::unsupported, "cuda.kernel", "the program is for another mask",
                   {"mask", mask.name(), only, only});
-    check_kernel(loaded_.kernel, device_, problem, tile());
+    check_kernel(loaded_.kernel, device_, problem, loaded_.library->tile);
+    const int64_t rows = loaded_.library->tile.q;
+    if (by_query() && problem.group() > rows)
+      throw Error(ErrorCode::unsupported, "cuda.kernel",
+                  "the heads of a group are rows of one tile",
+                  {"q_heads", fmt::format("{} for each KV head", problem.group()),
+                   fmt::format("at most BM, {}", rows), "a program with a larger BM"});
   }
-  TileShape tile() const override { return loaded_.library->tile; }
+  TileShape tile() const override {
+    const TileShape tile = loaded_.library->tile;
+    return by_query() ? TileShape{1, tile.kv} : tile;
+  }
   const std::string& index() const override { return index_; }
   const std::string& arithmetic() const override { return arithmetic_; }
   int64_t workspace_bytes(const TileMap& tiles, const SelectedBlocks& blocks,
@@ -51,7 +63,16 @@ class CudaSelected final : public SelectedKernel {
     params.k = ref("k", staging.input(tensors.k));
     params.v = ref("v", staging.input(tensors.v));
     params.o = ref("o", staging.output(tensors.o));
-    params.lse = staging.output(tensors.lse).data;
+    params.lse = {staging.output(tensors.lse).data, problem.q_heads * problem.q_len, 1,
+                  problem.q_len};
+    params.q_rows = static_cast<int32_t>(problem.q_len);
+    params.q_heads = static_cast<int32_t>(problem.q_heads);
+    params.by_query = by_query();
+    if (params.by_query) {
+      std::swap(params.q_rows, params.q_heads);
+      for (TensorRef* tensor : {&params.q, &params.o, &params.lse})
+        std::swap(tensor->row, tensor->head);
+    }
     // The runtime has copied `host` when its call returns; the device need not have.
     std::vector<int32_t> host(tiles.q_edges.begin(), tiles.q_edges.end());
     host.insert(host.end(), tiles.kv_edges.begin(), tiles.kv_edges.end());
@@ -71,6 +92,7 @@ class CudaSelected final : public SelectedKernel {
   }
 
  private:
+  bool by_query() const { return loaded_.library->by_query; }
   static int64_t entries(const SelectedBlocks& blocks) {
     return blocks.shape[0] * blocks.shape[1] * blocks.shape[2] * blocks.shape[3];
   }

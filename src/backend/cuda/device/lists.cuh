@@ -9,9 +9,10 @@ namespace verbatim::cuda::tiles::lists {
 /// The chain of a CTA.
 struct Place {
   int32_t b, kv_head, q_head;  // in the tensors
-  int32_t row, at;             // the first query of its tile
-  int32_t rows, used;          // queries that exist
-  int32_t last_key;            // that the first query sees
+  int32_t at;                  // the first row of its tile
+  int32_t rows, used;          // that exist
+  int32_t last_key;            // that the first row sees
+  int32_t keys_a_row;          // that the next row sees more
   const int32_t *list, *list_end;
 };
 
@@ -19,14 +20,17 @@ struct Place {
 /// read the same blocks.
 __device__ inline void start(Place& place, const SelectedParams& p) {
   if (threadIdx.x == 0) {
-    const int32_t group = p.sizes.q_heads / p.sizes.kv_heads;
-    const int32_t list = blockIdx.x / group, tile = list % p.q_tiles, head = list / p.q_tiles;
+    const int32_t group = p.group(), of_list = p.chains_of_list();
+    const int32_t list = blockIdx.x / of_list, tile = list % p.q_tiles, head = list / p.q_tiles;
+    const int32_t query = p.q_edges[tile];
     place.b = head / p.sizes.kv_heads;
     place.kv_head = head % p.sizes.kv_heads;
-    place.q_head = place.kv_head * group + blockIdx.x % group;
-    place.row = place.at = p.q_edges[tile];
-    place.rows = place.used = p.q_edges[tile + 1] - place.row;
-    place.last_key = place.row + p.diagonal;
+    const int32_t q_head = place.kv_head * group + blockIdx.x % of_list;
+    place.q_head = p.by_query ? query : q_head;
+    place.at = p.by_query ? q_head : query;
+    place.rows = place.used = p.by_query ? group : p.q_edges[tile + 1] - query;
+    place.last_key = query + p.diagonal;
+    place.keys_a_row = p.by_query ? 0 : 1;
     place.list = p.blocks + int64_t{list} * p.room;
     place.list_end = place.list + p.room;
   }
@@ -106,11 +110,11 @@ class Visits {
   int32_t slot_ = 0, buffer_ = 0;
 };
 
-/// scores = -inf for keys that lie behind a query, and behind the end of a block.
+/// scores = -inf for keys that lie behind a row's query, and behind the end of a block.
 template <int kRows, int kCols, class Mma, class Scores>
 __device__ void hide(const Mma& mma, Scores& scores, const Place& place, const Visit& visit) {
   show_only<kRows, kCols>(mma, scores, -INFINITY, [&](int32_t row, auto show) {
-    show(0, min(visit.rows, place.last_key + row + 1 - visit.row));
+    show(0, min(visit.rows, place.last_key + place.keys_a_row * row + 1 - visit.row));
   });
 }
 

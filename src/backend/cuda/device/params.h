@@ -112,12 +112,22 @@ struct SelectedParams {
   Sizes sizes;
   Scalars scalars;
   TensorRef q, k, v, o;
-  float* lse;               // [batch, q_heads, q_len]
+  TensorRef lse;            // f32
   const int32_t* blocks;    // [batch, kv_heads, q_tiles, room]; -1 behind the last of a list
   const int32_t* q_edges;   // [q_tiles + 1]
   const int32_t* kv_edges;  // [kv_tiles + 1]
   int32_t q_tiles, room;
   int32_t diagonal;  // query q sees no key behind q + diagonal
+  // A tile is one query, and the heads of a group are its rows: what q, o and lse call a row is a
+  // query head, and what they call a head is a query. Else a list is of all heads of a group.
+  bool by_query;
+  int32_t q_rows, q_heads;  // rows and heads as q, o and lse have them
+
+  VERBATIM_HD int32_t group() const { return sizes.q_heads / sizes.kv_heads; }
+  VERBATIM_HD int32_t chains_of_list() const { return by_query ? 1 : group(); }
+  VERBATIM_HD int64_t chains() const {
+    return int64_t{sizes.batch} * sizes.kv_heads * q_tiles * chains_of_list();
+  }
 };
 
 struct BackwardParams {

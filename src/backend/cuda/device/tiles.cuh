@@ -572,14 +572,15 @@ __device__ void copy_out(const Mma& mma, const Sums& sums, SharedTile<Element, k
     if (get<0>(place(0, m, 0)) < rows) copy(chunks, from(_, m, _), to(_, m, _));
 }
 
-/// Writes one number a row.
+/// Writes one number a row, `apart` from the next.
 template <int kRows, class Mma, class Numbers>
-__device__ void copy_out(const Mma& mma, const Numbers& numbers, float* target, int rows) {
+__device__ void copy_out(const Mma& mma, const Numbers& numbers, float* target, int rows,
+                         int64_t apart = 1) {
   const auto at = places<kRows, kAcross<Mma>>(mma);
   CUTE_UNROLL
   for (int i = 0; i < size(numbers); ++i) {
     const int row = get<0>(at(i, 0));
-    if (get<1>(at(i, 0)) == 0 && row < rows) target[row] = numbers(i);
+    if (get<1>(at(i, 0)) == 0 && row < rows) target[row * apart] = numbers(i);
   }
 }
 

@@ -9,33 +9,36 @@ namespace verbatim::cuda::sm90::tl {
 
 /// Query heads that share a list are neighbours, since they read the same blocks.
 __device__ inline QueryTile queries_of(const SelectedParams& p, int64_t chain) {
-  const int32_t group = p.sizes.q_heads / p.sizes.kv_heads;
-  const auto list = static_cast<int32_t>(chain / group);
+  const int32_t group = p.group(), of_list = p.chains_of_list();
+  const auto list = static_cast<int32_t>(chain / of_list);
   const int32_t tile = list % p.q_tiles, head = list / p.q_tiles;
   const int32_t batch = head / p.sizes.kv_heads, kv_head = head % p.sizes.kv_heads;
   const int32_t begin = p.q_edges[tile];
+  const int32_t q_head = kv_head * group + static_cast<int32_t>(chain % of_list);
   return {.begin = begin,
-          .rows = p.q_edges[tile + 1] - begin,
-          .at = begin,
-          .q_head = kv_head * group + static_cast<int32_t>(chain % group),
+          .rows = p.by_query ? group : p.q_edges[tile + 1] - begin,
+          .at = p.by_query ? q_head : begin,
+          .q_head = p.by_query ? begin : q_head,
           .kv_head = kv_head,
           .batch = batch,
           .head = head,
           .tile = tile};
 }
 
-/// The visit of `queries` to the keys [begin, end), of which query q sees those up to q + diagonal.
+/// The visit of `queries` to the keys [begin, end).
 template <class C>
 __device__ void describe(typename C::Visit& visit, const QueryTile& queries, int32_t begin,
-                         int32_t end, int32_t diagonal) {
+                         int32_t end, const SelectedParams& p) {
   using Visit = typename C::Visit;
+  // Rows that are heads all see the same keys.
+  if (p.by_query) end = max(min(end, queries.begin + p.diagonal + 1), begin);
   const int32_t width = end - begin;
   const Slice seen{.q_begin = queries.begin,
                    .q_end = int64_t{queries.begin} + C::kTileQ,
                    .k_begin = begin,
                    .k_end = end,
                    .lo = Slice::kNoLow,
-                   .hi = diagonal};
+                   .hi = p.by_query ? Slice::kNoHigh : int64_t{p.diagonal}};
   const Band band = make_band(seen, queries.begin, begin, width);
   visit.queries = queries;
   visit.k_begin = visit.k_at = begin;
@@ -72,12 +75,12 @@ __device__ void decode(typename C::SharedStorage& smem, const SelectedParams& p)
     for (uint32_t& each : visit.flags) each = flags;
   };
 
-  const int32_t group = p.sizes.q_heads / p.sizes.kv_heads;
-  const int64_t chains = int64_t{p.sizes.batch} * p.sizes.q_heads * p.q_tiles;
+  const int32_t of_list = p.chains_of_list();
+  const int64_t chains = p.chains();
 #pragma unroll 1
   for (int64_t chain = blockIdx.x; chain < chains; chain += gridDim.x) {
     const QueryTile queries = queries_of(p, chain);
-    const int32_t* list = p.blocks + chain / group * p.room;
+    const int32_t* list = p.blocks + chain / of_list * p.room;
     uint32_t first = Visit::first;
     int count = 32;
 #pragma unroll 1
@@ -90,7 +93,7 @@ __device__ void decode(typename C::SharedStorage& smem, const SelectedParams& p)
 #pragma unroll 1
       for (int v = 0; v < count; ++v) {
         publish(lane == v, [&](Visit& visit) {
-          describe<C>(visit, queries, begin, end, p.diagonal);
+          describe<C>(visit, queries, begin, end, p);
           for (uint32_t& flags : visit.flags) flags |= first;
         });
         first = 0;
@@ -116,8 +119,7 @@ cudaError_t launch_chains(void (*kernel)(Params, Maps), int threads, int64_t sha
   if (status == cudaSuccess)
     status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  const int64_t chains = int64_t{p.sizes.batch} * p.sizes.q_heads * p.q_tiles;
-  return launch_blocks(kernel, std::min<int64_t>(chains, int64_t{resident} * multiprocessors),
+  return launch_blocks(kernel, std::min<int64_t>(p.chains(), int64_t{resident} * multiprocessors),
                        threads, shared_bytes, false, stream, p, maps);
 }
 

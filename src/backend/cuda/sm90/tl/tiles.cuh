@@ -380,14 +380,15 @@ __device__ void copy_out(const Sums& sums, Element* target, int64_t stride, int3
                          int group) {
   store_rows<Element, size(Sums{}) / 4>(sums, 1.0f, target, stride, first_row(group), rows);
 }
-/// One number a row.
+/// One number a row, `apart` from the next.
 template <class Numbers>
-__device__ void copy_out(const Numbers& numbers, float* target, int32_t rows, int group) {
+__device__ void copy_out(const Numbers& numbers, float* target, int32_t rows, int group,
+                         int64_t apart = 1) {
   const int32_t row = first_row(group);
   if (threadIdx.x % 4 != 0) return;
   CUTE_UNROLL
   for (int i = 0; i < 2; ++i)
-    if (row + 8 * i < rows) target[row + 8 * i] = numbers(i);
+    if (row + 8 * i < rows) target[(row + 8 * i) * apart] = numbers(i);
 }
 
 }  // namespace verbatim::cuda::sm90::tl
