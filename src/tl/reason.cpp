@@ -259,6 +259,13 @@ class Reasoning {
   }
 
  private:
+  /// Fewer than a warpgroup where a tile has no 16 rows for each.
+  std::vector<int64_t> warps_of(TileShape tile) const {
+    std::vector<int64_t> warps = kWarps;
+    if (!has_warpgroups(target_) && tile.q < 16 * kWarps[0])
+      warps.insert(warps.begin(), std::max<int64_t>(tile.q / 16, 1));
+    return warps;
+  }
   CheckOptions check_options() const { return {.target = {}, .level = options_.level}; }
 
   void check_dtype() const {
@@ -275,7 +282,7 @@ class Reasoning {
   std::optional<Examined> first_that_fits(TileShape tile, std::vector<Diagnostic>* faults) const {
     std::optional<Examined> best;
     for (const int64_t stages : asked_or(options_.stages, stages_of(target_))) {
-      for (const int64_t warps : asked_or(options_.warps, kWarps)) {
+      for (const int64_t warps : asked_or(options_.warps, warps_of(tile))) {
         // A warpgroup has 64 queries of a forward.
         if (has_warpgroups(target_) && sketch_.pass == Pass::forward && warps != tile.q / 16)
           continue;

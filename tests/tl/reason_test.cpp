@@ -99,6 +99,14 @@ TEST(Reason, TakesTheSizesThatAreAskedFor) {
   }
 }
 
+TEST(Reason, ASmallTileHasAWarpFor16Rows) {
+  for (const int64_t rows : {16, 32}) {
+    const std::string text =
+        tl::reason(sketch("selected"), "s", reason_options(128, "a100", {rows, 64}));
+    EXPECT_NE(text.find("param warps = " + std::to_string(rows / 16)), std::string::npos) << text;
+  }
+}
+
 TEST(Reason, EveryChoiceIsWhole) {
   for (const char* target : {"t4", "a100"})
     for (const char* name : {"forward", "backward"}) {
