@@ -32,6 +32,13 @@ TEST_P(EveryMask, HasTheBitsOfOneDevice) {
     }
 }
 
+TEST_P(EveryMask, HasThemInChunksOfRows) {
+  const Problem problem = problem_of(200);
+  DistCase c(problem, every_mask(problem.kv_heads)[GetParam()], kTile, "descending/rows:48");
+  for (const std::string& strategy : strategy_names())
+    for (const int32_t world : {2, 8}) c.expect_same({.world = world, .strategy = strategy});
+}
+
 std::string mask_name(const testing::TestParamInfo<int>& info) {
   return every_mask(1)[info.param].name();
 }
