@@ -19,7 +19,7 @@ namespace {
 
 constexpr int32_t kMostRanks = 4096;
 // Ranks that hold whole chunks of rows wait for no sums: worth a heaviest rank so much heavier.
-constexpr double kUneven = 1.5;
+constexpr double kUneven = 3;
 
 constexpr std::array kShards{
     ShardInfo{"contiguous", "ranks take equal stretches, one after another"},

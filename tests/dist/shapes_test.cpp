@@ -84,11 +84,11 @@ TEST(Dist, SumsOfRowChunksGoHomeOnce) {
   c.expect_same({.world = 4, .strategy = "balanced"});
 }
 
-// Two of four ranks would have no chunk of 96 rows.
+// Three of four ranks would have no chunk of 192 rows.
 TEST(Dist, ShardsEndWithChunksWhereRanksStayEven) {
   const Problem problem = problem_of(192, 2, 1);
   for (const auto& [rows, world, launches] :
-       {std::tuple{96, 2, 1}, {48, 3, 1}, {96, 4, 2}, {64, 2, 1}}) {
+       {std::tuple{96, 2, 1}, {96, 3, 1}, {96, 4, 1}, {192, 4, 2}}) {
     DistCase c(problem, masks::causal(192, 192), kTile, "descending/rows:" + std::to_string(rows));
     const DistOptions options{.world = world, .strategy = "ring", .shard = "contiguous"};
     int64_t most = 0;
