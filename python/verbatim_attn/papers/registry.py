@@ -81,7 +81,9 @@ RANK_TOKENS = 8192  # a device
 DEVICES = (8, 16, 32, 64, 96)
 STRATEGIES = ("ulysses", "allgather", "ring", "usp", "loongtrain", "balanced")
 _INNER = "--ulysses-size 8"  # the devices of a node share the heads
-_ORDER = "--order descending/rows:4096"  # half of a device's tokens: two stretches each
+# Half of a device's tokens, and of a node's: what ranks that share no heads hold in a stretch, and
+# ranks of a node that do.
+_ORDERS = ("--order descending/rows:4096", "--order descending/rows:32768")
 
 
 def _ranks(mask: str, devices: int, words: str) -> Command:
@@ -95,8 +97,8 @@ def _ranks(mask: str, devices: int, words: str) -> Command:
 
 
 def _by_devices(mask: str) -> tuple[Command, ...]:
-    return tuple(_ranks(mask, devices, f"--strategy auto {_INNER} {_ORDER}")
-                 for devices in DEVICES)  # fmt: skip
+    return tuple(_ranks(mask, devices, f"--strategy auto {_INNER} {order}")
+                 for devices in DEVICES for order in _ORDERS)  # fmt: skip
 
 
 def _volumes() -> tuple[Command, ...]:
