@@ -28,8 +28,8 @@ struct SelectedBlocks {
 };
 
 /// A forward by a program whose blocks an index tensor names (`[L = sel[i]]`, docs/tl.md): on a CPU
-/// TL code, by its interpreter, on a GPU a library that tl::build() made. A row's O and LSE are a function of
-/// its query and of the keys and values of its blocks in the order of their list.
+/// TL code, by its interpreter, on a GPU a library that tl::build() made. A row's O and LSE are a
+/// function of its query and of the keys and values of its blocks in the order of their list.
 class SelectedAttention {
  public:
   /// `kernel`: as AttentionOptions::kernels, TL code or the path of a library. `mask` is the one
