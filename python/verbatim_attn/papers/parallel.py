@@ -72,8 +72,8 @@ def rates_line(entry: Entry, of: list[Part]) -> str:
     clusters = {part["result"]["dist"]["passes"][0]["simulated"]["cluster"] for part in of}
     orders = dict.fromkeys(part["words"][part["words"].index("--order") + 1] for part in of)
     return (
-        f"simulated on {', '.join(sorted(clusters))}, TFLOP/s a device by the better of"
-        f" {' and '.join(orders)}, transfers in turn (overlapped): {'; '.join(said)}"
+        f"simulated on {', '.join(sorted(clusters))}, TFLOP/s a device by the best of"
+        f" {', '.join(orders)}, transfers in turn (overlapped): {'; '.join(said)}"
     )
 
 

@@ -81,9 +81,10 @@ RANK_TOKENS = 8192  # a device
 DEVICES = (8, 16, 32, 64, 96)
 STRATEGIES = ("ulysses", "allgather", "ring", "usp", "loongtrain", "balanced")
 _INNER = "--ulysses-size 8"  # the devices of a node share the heads
-# Half of a device's tokens, and of a node's: what ranks that share no heads hold in a stretch, and
-# ranks of a node that do.
-_ORDERS = ("--order descending/rows:4096", "--order descending/rows:32768")
+# Chunks of half of a device's tokens, and of a node's: what ranks that share no heads hold in a
+# stretch, and ranks of a node that do. Ranks that share all heads hold whole chains.
+_CHUNKS, _CHUNKS_OF_NODE = "--order descending/rows:4096", "--order descending/rows:32768"
+_ORDERS = (_CHUNKS, _CHUNKS_OF_NODE, "--order auto")
 
 
 def _ranks(mask: str, devices: int, words: str) -> Command:
@@ -102,8 +103,13 @@ def _by_devices(mask: str) -> tuple[Command, ...]:
 
 
 def _volumes() -> tuple[Command, ...]:
-    shares = {"usp": _INNER, "loongtrain": _INNER}
-    return tuple(_ranks("full", 16, f"--pass {which} --strategy {name} {shares.get(name, '')}")
+    def words(name: str, which: str) -> str:
+        shares = name in ("usp", "loongtrain")
+        order = "" if name == "ulysses" else _CHUNKS_OF_NODE if shares else _CHUNKS
+        return (f"--pass {which} --strategy {name} {_INNER if shares else ''}"
+                f" {order if which == 'backward' else ''}")  # fmt: skip
+
+    return tuple(_ranks("full", 16, words(name, which))
                  for name in STRATEGIES for which in ("forward", "backward"))  # fmt: skip
 
 
