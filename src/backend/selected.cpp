@@ -63,6 +63,13 @@ class Lists {
 
 }  // namespace
 
+void check_group(const Problem& problem, int64_t rows) {
+  if (problem.group() <= rows) return;
+  throw Error(ErrorCode::unsupported, kOperation, "the heads of a group are rows of one tile",
+              {"q_heads", fmt::format("{} for each KV head", problem.group()),
+               fmt::format("at most BM, {}", rows), "a program with a larger BM"});
+}
+
 struct SelectedAttention::Impl {
   Problem problem;
   std::unique_ptr<const SelectedKernel> kernel;

@@ -16,6 +16,10 @@ inline constexpr int32_t kNoBlock = -1;  // behind the last entry of a list
 /// The run of a row of tiles that holds `tile`; null where no run does.
 const TileRun* find_run(std::span<const TileRun> row, int32_t tile);
 
+/// Of a program with a list for each query: throws Error(unsupported) where the heads of a group
+/// are more than the `rows` of a tile.
+void check_group(const Problem& problem, int64_t rows);
+
 class SelectedKernel {
  public:
   virtual ~SelectedKernel() = default;

@@ -36,7 +36,7 @@ using dist::Steps;
 using dist::Strip;
 using dist::Supply;
 
-constexpr double kAsFast = 1.005;
+constexpr double kAsFast = 1.005;  // what less memory may cost, of the time
 constexpr Operand kForwardQ[] = {Operand::q};
 constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand::dout};
 constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
@@ -165,8 +165,9 @@ class Builder {
   }
 
   /// Fewer heads start together where each keeps a rank busy for long: sums of the next take the
-  /// place of theirs.
+  /// place of those that are sent.
   void save_memory() {
+    if (std::ranges::none_of(deals(), [](const auto& deal) { return deal->hands_on(); })) return;
     const double limit = kAsFast * takes(starts_, dist::kFilledLaunch);
     for (int32_t beside = 1; beside < most_joined(); beside *= 2) {
       std::vector<int32_t> fewer = starts_of(beside);

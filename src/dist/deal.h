@@ -2,6 +2,7 @@
 // is put together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -62,6 +63,10 @@ struct Deal {
 
   /// Whether no launch goes on from what another rank did.
   bool is_at_once() const { return shares.empty() || shares.back().stage == 0; }
+  /// Whether sums go to other ranks.
+  bool hands_on() const {
+    return std::ranges::any_of(shares, [](const Share& s) { return !s.handings.empty(); });
+  }
 };
 
 /// `together`: as of find_routes().

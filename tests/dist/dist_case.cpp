@@ -82,6 +82,13 @@ void DistCase::poison_outputs() {
     t->poison();
 }
 
+std::vector<const Compute*> launches_of(const RankPlan& rank) {
+  std::vector<const Compute*> launches;
+  for (const Step& step : rank.steps)
+    if (const auto* compute = std::get_if<Compute>(&step)) launches.push_back(compute);
+  return launches;
+}
+
 std::vector<std::string> strategy_names() {
   std::vector<std::string> names;
   for (const StrategyInfo& info : strategies()) names.emplace_back(info.name);

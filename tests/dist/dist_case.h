@@ -38,6 +38,7 @@ struct DistCase {
   void poison_outputs();
 };
 
+std::vector<const Compute*> launches_of(const RankPlan& rank);
 std::vector<std::string> strategy_names();
 std::vector<std::string> shard_names();
 std::string to_text(const DistOptions& options);

@@ -9,12 +9,7 @@
 namespace verbatim::test {
 namespace {
 
-std::vector<const Compute*> launches_of(const RankPlan& rank) {
-  std::vector<const Compute*> launches;
-  for (const Step& step : rank.steps)
-    if (const auto* compute = std::get_if<Compute>(&step)) launches.push_back(compute);
-  return launches;
-}
+using test::launches_of;
 
 int64_t launches_of(const DistPlan& plan) {
   int64_t count = 0;

@@ -72,10 +72,7 @@ TEST(Dist, SumsOfRowChunksGoHomeOnce) {
                "descending/rows:" + std::to_string(512 / chunks));
     const DistPlan dealt = c.deal(ring).backward;
     EXPECT_EQ(bytes_of_sums(dealt), chunks * once * 3 / 4);
-    for (const RankPlan& rank : dealt.ranks)
-      EXPECT_EQ(std::ranges::count_if(
-                    rank.steps, [](const Step& s) { return std::holds_alternative<Compute>(s); }),
-                1);
+    for (const RankPlan& rank : dealt.ranks) EXPECT_EQ(launches_of(rank).size(), 1u);
   }
   DistCase c(problem, masks::causal(512, 512), {16, 16}, "descending/rows:32");
   const DistPlan balanced = c.deal({.world = 4, .strategy = "balanced"}).backward;
@@ -88,14 +85,12 @@ TEST(Dist, SumsOfRowChunksGoHomeOnce) {
 TEST(Dist, ShardsEndWithChunksWhereRanksStayEven) {
   const Problem problem = problem_of(192, 2, 1);
   for (const auto& [rows, world, launches] :
-       {std::tuple{96, 2, 1}, {96, 3, 1}, {96, 4, 1}, {192, 4, 2}}) {
+       {std::tuple{96, 2, 1u}, {96, 3, 1u}, {96, 4, 1u}, {192, 4, 2u}}) {
     DistCase c(problem, masks::causal(192, 192), kTile, "descending/rows:" + std::to_string(rows));
     const DistOptions options{.world = world, .strategy = "ring", .shard = "contiguous"};
-    int64_t most = 0;
+    size_t most = 0;
     for (const RankPlan& rank : c.deal(options).backward.ranks)
-      most = std::max(most, std::ranges::count_if(rank.steps, [](const Step& s) {
-                        return std::holds_alternative<Compute>(s);
-                      }));
+      most = std::max(most, launches_of(rank).size());
     EXPECT_EQ(most, launches) << rows << ", " << world;
     c.expect_same(options);
   }
@@ -113,9 +108,7 @@ TEST(Dist, ChainsOfEqualLengthStartInGroups) {
   const DistOptions options{.world = 4, .strategy = "ring", .shard = "contiguous"};
   const DistPlan dealt = c.deal(options).backward;
   for (const RankPlan& rank : dealt.ranks)
-    EXPECT_EQ(std::ranges::count_if(
-                  rank.steps, [](const Step& s) { return std::holds_alternative<Compute>(s); }),
-              2 * 2);  // of each head 128 chains and 128
+    EXPECT_EQ(launches_of(rank).size(), 2u * 2);  // of each head 128 chains and 128
   c.expect_same(options);
 }
 

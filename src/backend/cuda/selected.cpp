@@ -1,8 +1,6 @@
 // Blocks that lists name, by a library on a GPU: no plan, no hand-offs, a launch.
 #include "backend/selected.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 #include <vector>
 
@@ -28,12 +26,7 @@ class CudaSelected final : public SelectedKernel {
       throw Error(ErrorCode::unsupported, "cuda.kernel", "the program is for another mask",
                   {"mask", mask.name(), only, only});
     check_kernel(loaded_.kernel, device_, problem, loaded_.library->tile);
-    const int64_t rows = loaded_.library->tile.q;
-    if (by_query() && problem.group() > rows)
-      throw Error(ErrorCode::unsupported, "cuda.kernel",
-                  "the heads of a group are rows of one tile",
-                  {"q_heads", fmt::format("{} for each KV head", problem.group()),
-                   fmt::format("at most BM, {}", rows), "a program with a larger BM"});
+    if (by_query()) check_group(problem, loaded_.library->tile.q);
   }
   TileShape tile() const override {
     const TileShape tile = loaded_.library->tile;

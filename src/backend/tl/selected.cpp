@@ -2,8 +2,6 @@
 // group at one query, and its visits are what a list says.
 #include "backend/selected.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 #include <vector>
 
@@ -43,10 +41,7 @@ class TlSelected final : public SelectedKernel {
     tl::check_problem(kernel_, problem);
     tl::check_mask(kernel_, mask);
     if (!kernel_.by_query) return;
-    if (problem.group() > kernel_.tile.q)
-      throw Error(ErrorCode::unsupported, kOperation, "the heads of a group are rows of one tile",
-                  {"q_heads", fmt::format("{} for each KV head", problem.group()),
-                   fmt::format("at most BM, {}", kernel_.tile.q), "a program with a larger BM"});
+    check_group(problem, kernel_.tile.q);
     if (problem.dtype == Dtype::e4m3)  // scales are those of heads, which are rows here
       throw Error(ErrorCode::unsupported, kOperation, "rows of a tile have one scale",
                   {"dtype", "e4m3", "bf16 or f16", "bf16"});

@@ -95,13 +95,12 @@ int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
 }
 
 std::vector<RowChunk> row_chunks(const TileMap& tiles, int32_t rows) {
+  if (rows == 0) return {{0, 0}, {tiles.q_tiles(), kBesideCore}};
   std::vector<RowChunk> chunks;
   const TileRange core = tiles.core_q_tiles();
   for (int32_t tile = 0; tile < tiles.q_tiles(); ++tile) {
     const int64_t at = tiles.q_edges[tile] - tiles.q_edges[core.first];
-    const int64_t number = rows == 0                                ? 0
-                           : tile < core.first || tile >= core.last ? kBesideCore
-                                                                    : at / rows;
+    const int64_t number = tile < core.first || tile >= core.last ? kBesideCore : at / rows;
     if (chunks.empty() || chunks.back().number != number) chunks.push_back({tile, number});
   }
   chunks.push_back({tiles.q_tiles(), kBesideCore});
