@@ -60,6 +60,9 @@ struct HeadOrder {
   std::vector<Chain> chains;
   std::vector<Task> tasks;           // each chain in one, in the sequence to issue them in
   std::vector<int32_t> row_addends;  // backward: addends of each dQ row, [q_tiles]
+  // Of orders "/rows:N" as made, not of plans that were read: the query tiles at which chunks
+  // begin.
+  std::vector<int32_t> row_chunks;
 
   int64_t visits() const;
   int64_t visits(const Chain& chain) const;

@@ -23,6 +23,13 @@ constexpr double kSkewed = 2.5;         // longest column over the mean
 constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
 constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
 
+// Where rows are cut into chunks (docs/lab/chunks.md).
+constexpr int64_t kChunkRows = 2048;      // query positions: their Q, dO and dQ stay in L2
+constexpr int64_t kChunkTiles = 32;       // that these are at least, so that chains stay long
+constexpr int64_t kChunks = 6;            // that some KV tile is seen from, at least
+constexpr int64_t kChunkGroup = 4;        // query heads: dK and dV are added seldom enough
+constexpr int64_t kRotatingBeside = 128;  // KV tiles: up to so many, rotating is faster
+
 /// The time of `heads` KV heads in chains of `parts` of the group: what kWave workers share, and
 /// the longest chain with the turns of the longest row, joined as the legs of a triangle. Only
 /// operations that are rounded alike on every machine.
@@ -69,7 +76,22 @@ std::string drifting(const Shape& shape) {
   return columns > kWave / 2 && columns <= kMostRotating ? "shift" : "descending";
 }
 
+bool walks_chunks(const Shape& shape) {
+  const int64_t tiles = kChunkRows * shape.q_tiles / std::max<int64_t>(shape.rows, 1);
+  return shape.group >= kChunkGroup && tiles >= kChunkTiles &&
+         shape.longest_column >= kChunks * tiles && shape.starts_together() && !shape.gaps &&
+         !(shape.full && static_cast<int64_t>(shape.columns.size()) <= kRotatingBeside);
+}
+
 constexpr std::array kRules{
+    OrderRule{"chunks",
+              "groups of 4 or more, query tiles of 64 rows; some KV tile is seen from 12,288 rows, "
+              "most are last seen from one query tile, rows have no gaps, and a mask that hides "
+              "nothing has more than 128 KV tiles",
+              "the rows that a chain walks through the group stay in L2, and ranks that share a "
+              "sequence wait for additions alone",
+              walks_chunks,
+              [](const Shape&) { return fmt::format("descending/rows:{}", kChunkRows); }},
     OrderRule{"rotating",
               "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a "
               "group also at least 2 R - 1 query tiles, where R KV tiles rotate together",

@@ -9,6 +9,7 @@
 
 #include "contract/rules.h"
 #include "schedule/orders/orders.h"
+#include "schedule/row_chunks.h"
 
 namespace verbatim {
 namespace {
@@ -40,11 +41,16 @@ double longest_sequence(const TileMap& tiles) {
   return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
-/// Whether one chain of the head takes 2/3 of each worker's share of all heads, or more.
-bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
+/// Visits of the longest chain.
+int64_t longest_chain(const HeadOrder& head) {
   int64_t longest = 0;
   for (const Chain& chain : head.chains) longest = std::max(longest, head.visits(chain));
-  return 3 * longest * workers >=
+  return longest;
+}
+
+/// Whether one chain of the head takes 2/3 of each worker's share of all heads, or more.
+bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
+  return 3 * longest_chain(head) * workers >=
          2 * static_cast<int64_t>(heads) * head.tiles->count() * head.group;
 }
 
@@ -132,6 +138,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     // A third more than fit, for heads that end use fewer rows; two are worth it in any case.
     side_by_side = between(2, static_cast<size_t>(std::lround(fitting * 4 / 3)), 2 * many);
   }
+  // Chains of a chunk of rows follow each other around it: four visits apart they seldom wait.
+  if (!row_chunk_edges(head).empty())
+    side_by_side =
+        std::max<size_t>(side_by_side, 4 * workers / std::max<int64_t>(longest_chain(head), 1));
   side_by_side = std::max(fill, side_by_side);
   // The nearest number that divides the heads into equal sections.
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);

@@ -8,8 +8,8 @@
 
 namespace verbatim {
 
-/// The query positions at which chunks of rows begin, of all sequences, and the end of the last.
-/// Empty: chains walk all rows of one query head before they go on to the next.
+/// The query positions at which chunks of rows begin, and sequences, which have one where their
+/// order makes none; then the end. Empty: no sequence's order has chunks.
 std::vector<int64_t> row_chunk_edges(const HeadOrder& order);
 
 }  // namespace verbatim

@@ -33,8 +33,8 @@ TEST(Rules, TheForwardHasOneOrder) {
 TEST(Rules, EachDecidesSomething) {
   std::set<std::string> deciding;
   for (const Mask& mask :
-       {masks::full(4096, 4096), masks::global_sliding(8192, 397, 397), masks::causal(4096, 4096),
-        masks::uniform_block_sparse(4096, 4096, 64, 64, 0.3, 1, 1)})
+       {masks::causal(16384, 16384), masks::full(4096, 4096), masks::global_sliding(8192, 397, 397),
+        masks::causal(4096, 4096), masks::uniform_block_sparse(4096, 4096, 64, 64, 0.3, 1, 1)})
     deciding.insert(deciding_rule(mask, 8));
   EXPECT_EQ(deciding.size(), order_rules().size());
 }
@@ -49,6 +49,26 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
   EXPECT_EQ(order(masks::share_question(documents), 8), "descending/even:4");
   EXPECT_EQ(order(masks::causal_blockwise(documents), 8), "descending/split:2");
+}
+
+// H200: docs/lab/chunks.md.
+TEST(Rules, LongSequencesOfGroupsWalkChunksOfRows) {
+  const std::string chunks = "descending/rows:2048";
+  for (const int64_t length : {12288, 12289, 16384, 65536, 1 << 20})
+    for (const int32_t group : {4, 7, 16})
+      EXPECT_EQ(order(masks::causal(length, length), group), chunks) << length << " " << group;
+  EXPECT_EQ(order(masks::causal(16384, 16384), 8, 192), chunks);
+  EXPECT_EQ(order(masks::prefix_lm_causal(32768, 8192), 8), chunks);
+  EXPECT_EQ(order(masks::full(32768, 32768), 4), chunks);
+  EXPECT_EQ(order(masks::full(65536, 65536), 8), chunks);
+  // Not: too short, chains of few visits, few query heads, faster rotating, or starting apart.
+  EXPECT_NE(order(masks::causal(12224, 12224), 8), chunks);
+  EXPECT_NE(order(masks::causal(2048, 65536), 8), chunks);
+  EXPECT_NE(order(masks::causal(32768, 32768), 8, 64), chunks);
+  EXPECT_NE(order(masks::causal(32768, 32768), 3), chunks);
+  EXPECT_EQ(order(masks::full(16384, 16384), 8), "shift");
+  EXPECT_EQ(order(masks::causal_sliding_window(65536, 65536, 16384), 8), "descending");
+  EXPECT_EQ(order(masks::global_sliding(32768, 128, 2048), 8), "descending/even:4");
 }
 
 // H200: docs/lab/block-sparse.md.

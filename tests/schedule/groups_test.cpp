@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "schedule/row_chunks.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
@@ -136,6 +137,19 @@ TEST(Orders, ChunksOfRowsHaveChainsOfTheirOwn) {
     EXPECT_THROW(make_order(Pass::backward, name, tiles, 5), Error) << name;
   }
   EXPECT_THROW(make_order(Pass::forward, "descending/rows:48", tiles, 5), Error);
+}
+
+TEST(Orders, AutoCutsTheRowsOfLongDocumentsAlone) {
+  const std::vector<int64_t> documents{13000, 500, 20000};
+  const Mask mask = masks::causal_document(documents);
+  const auto tiles = std::make_shared<const TileMap>(mask.head(0, 0), TileShape{64, 128});
+  const auto order = make_order(Pass::backward, "auto", tiles, 4);
+  EXPECT_EQ(order->name, "auto");
+  EXPECT_EQ(row_chunk_edges(*order),
+            (std::vector<int64_t>{0, 2048, 4096, 6144, 8192, 10240, 12288, 13000, 13500, 15548,
+                                  17596, 19644, 21692, 23740, 25788, 27836, 29884, 31932, 33500}));
+  EXPECT_EQ(row_chunk_edges(*make_order(Pass::backward, "auto", tiles, 3)),
+            (std::vector<int64_t>{}));
 }
 
 }  // namespace

@@ -125,6 +125,18 @@ TEST(Auto, StaggersAsManyHeadsAsKeepTheirRowsInL2) {
   EXPECT_EQ(placement(32768), "staggered:2");
 }
 
+// A chain of a chunk of 2,048 rows makes 32 visits for each query head of the group; four visits
+// apart, 32 to 33 chains of a head run beside each other with a group of 4.
+TEST(Auto, StaggersEnoughHeadsThatChainsOfAChunkAreApart) {
+  const auto placement = [](int64_t q_heads) {
+    const Mask mask = masks::causal(32768, 32768);
+    return make_plan(problem_of(q_heads, 8, 32768), mask, h200_options()).placement.name;
+  };
+  EXPECT_EQ(placement(16), "staggered:2");  // no chunks
+  EXPECT_EQ(placement(32), "staggered:4");
+  EXPECT_EQ(placement(64), "staggered:2");
+}
+
 // Chains over blocks at random drift apart: as many heads side by side as leave their rows in L2.
 TEST(Auto, PutsFewHeadsSideBySideWhereRowsHaveGaps) {
   const auto plan = [](int64_t q_heads, int64_t kv_heads, int64_t n, const std::string& placement) {

@@ -120,6 +120,8 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   std::vector<int32_t> chunks_of;  // by column
   std::vector<int64_t> visits;     // of each column, by rows of the core
   const std::vector<RowChunk> in_rows = row_chunks(*tiles, parts.rows);
+  if (parts.rows > 0)
+    for (size_t c = 0; c + 1 < in_rows.size(); ++c) order.row_chunks.push_back(in_rows[c].first);
   const TileRange core = tiles->core_q_tiles();
   std::vector<Stair> stairs;
   for (const int32_t kv_tile : kv_tiles) {

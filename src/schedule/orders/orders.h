@@ -87,8 +87,6 @@ HeadOrder per_sequence(const Tiles& tiles, const std::function<HeadOrder(const T
 bool takes_columns(const OrderInfo& info);
 /// The entry of orders() that `name` means, split or not; Error naming the nearest.
 const OrderInfo& find(Pass pass, std::string_view name);
-/// The N of "/rows:N" in the name of an order; 0: there is none.
-int32_t rows_asked(Pass pass, std::string_view name);
 /// The order of the last heads of a plan that follows `name`; empty when all heads are alike.
 std::string last_heads(std::string_view name);
 

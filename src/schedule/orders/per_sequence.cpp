@@ -19,6 +19,7 @@ void append(HeadOrder& whole, const HeadOrder& part, int32_t kept, int32_t strea
     whole.tasks.push_back({task.chain_begin + chains, task.chain_end + chains});
   whole.row_addends.insert(whole.row_addends.end(), part.row_addends.begin(),
                            part.row_addends.end());
+  for (const int32_t first : part.row_chunks) whole.row_chunks.push_back(streamed + first);
 }
 
 }  // namespace

@@ -143,10 +143,6 @@ const OrderInfo& order::find(Pass pass, std::string_view name) {
        nearest_name(without_suffix(name), known)});
 }
 
-int32_t order::rows_asked(Pass pass, std::string_view name) {
-  return name.find("/rows:") == name.npos ? 0 : parts_asked(find(pass, name), name)->rows;
-}
-
 std::string order::last_heads(std::string_view name) {
   if (without_suffix(name) != "right_to_left_tail") return "";
   return "descending" + std::string(name.substr(without_suffix(name).size()));
