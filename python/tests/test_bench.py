@@ -163,6 +163,7 @@ def test_corner_pieces_cover_every_mask_once():
         (["--dry-run"], ["--mask got nothing"]),
         (["block", "--preset", "lama", "--dry-run"], ["nearest: llama3-8b"]),
         (["--mask", "causal", "--providers", "torch:flsh"], ["nearest: torch:flash"]),
+        (["--mask", "causal", "--providers", "verbatim:no.tl"], ["--providers got no.tl"]),
         (["--mask", "causal", "--device", "nowhere"], ["nowhere"] if torch else ["PyTorch"]),
         (["--from", "/no/such.json"], ["/no/such.json"]),
         (["--no-such-option"], ["unrecognized arguments"]),
@@ -343,6 +344,24 @@ def test_a_cut_log_goes_on(tmp_path):
     assert list(results.Log(path, dict(header)).done) == [("run verbatim",)]  # errors run again
     with pytest.raises(Refused, match="its protocol is 'rested'"):
         results.Log(path, {**header, "protocol": "sustained"})
+
+
+def test_kernels_in_tl_are_a_provider(tmp_path):
+    pytest.importorskip("torch")
+    from verbatim_attn import tl
+
+    program, library, file = (tmp_path / name for name in ("f.tl", "f.so", "r.json"))
+    sketch = (ROOT / "kernels" / "tl" / "forward.tl").read_text()
+    program.write_text(tl.reason(sketch, Problem(1, 2, 1, 96, 96, 64, 64, "bf16"), "a100"))
+    library.write_text("")
+    bench("--mask", "causal", "--seqlen", 96, "--heads", "2:1", "--head-dim", 64, "--repeats", 1,
+          "--protocol", "brief", "--json", file,
+          "--providers", f"verbatim,verbatim:{program},verbatim:{library}")  # fmt: skip
+    own, ours, other = json.loads(file.read_text())["results"]
+    assert (ours["provider"], ours["status"]) == ("verbatim:f.tl", "ok"), ours
+    assert ours["bits"]["sha256"] != own["bits"]["sha256"] and ours["check"]["correct"]
+    assert ours["backward"]["ms"] > 0 and ours["plan"]["order"] == own["plan"]["order"]
+    assert other["status"] == "unsupported" and ".tl" in other["reason"]
 
 
 def test_a_tiny_run(tmp_path):

@@ -122,8 +122,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const bool splits =
       order.find("/split") != std::string::npos || order.find("/even") != std::string::npos;
   // Where the longest chain is a quarter longer than the mean, or chains follow each other.
-  const bool uneven = 4 * shape.longest_column * columns >= 5 * shape.visits ||
-                      (shape.starts_together() && !shape.full);
+  const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
+  const bool uneven = unequal || (shape.starts_together() && !shape.full);
   const bool staggered = uneven && (order.starts_with("descending") || order == "auto");
   size_t side_by_side = shape.full || splits ? between(4, whole, many) : 1;
   if (order.starts_with("shift")) {
@@ -139,7 +139,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     side_by_side = between(2, static_cast<size_t>(std::lround(fitting * 4 / 3)), 2 * many);
   }
   // Chains of a chunk of rows follow each other around it: four visits apart they seldom wait.
-  if (!row_chunk_edges(head).empty())
+  if (unequal && !row_chunk_edges(head).empty())
     side_by_side =
         std::max<size_t>(side_by_side, 4 * workers / std::max<int64_t>(longest_chain(head), 1));
   side_by_side = std::max(fill, side_by_side);

@@ -135,6 +135,11 @@ TEST(Auto, StaggersEnoughHeadsThatChainsOfAChunkAreApart) {
   EXPECT_EQ(placement(16), "staggered:2");  // no chunks
   EXPECT_EQ(placement(32), "staggered:4");
   EXPECT_EQ(placement(64), "staggered:2");
+  // Chains of equal length keep their distance.
+  const std::vector<int64_t> documents{32768, 32768};
+  EXPECT_EQ(make_plan(problem_of(32, 8, 65536), masks::full_document(documents), h200_options())
+                .placement.name,
+            "staggered:2");
 }
 
 // Chains over blocks at random drift apart: as many heads side by side as leave their rows in L2.

@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="print the cases and stop")
     add("--set", default="given", help="of " + ", ".join(workloads.SETS) + "; commas")
     add("--match", default="", help="cases whose name matches a regular expression")
-    add("--providers", default="verbatim", help="names from --list, commas, or all")
+    add("--providers", default="verbatim", help="of --list, verbatim:FILE (TL), commas, or all")
     add("--device", default="cpu", help="cpu, cuda or cuda:N")
     add("--protocol", default="rested", help="rested, sustained or brief")
     add("--repeats", type=int, default=10, help="runs whose bits are compared before timing")

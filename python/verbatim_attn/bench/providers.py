@@ -7,8 +7,10 @@ import contextlib
 import importlib
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from .. import masks
@@ -98,6 +100,46 @@ class Verbatim(Provider):
 
     def workspace_bytes(self, case: Case, device: str) -> int:
         return self._plan(case, device).backward_pass.workspace_bytes
+
+
+class Kernels(Verbatim):
+    """This package by kernels in TL, at most one a pass: on a CPU programs (.tl), on a GPU the
+    libraries that `verbatim tl build` made of them (.so). A pass without one runs as ever."""
+
+    def __init__(self, files: Sequence[str]):
+        super().__init__("verbatim:" + "+".join(os.path.basename(file) for file in files))
+        self.files = files
+
+    def supports(self, case: Case, device: str) -> str | None:
+        wanted = ".tl" if device == "cpu" else ".so"
+        wrong = [file for file in self.files if not file.endswith(wanted)]
+        return f"on this device kernels are files {wanted}, not {wrong[0]}" if wrong else None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+
+        plan = self._plan(case, device)
+
+        class Attention(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+                o, lse = plan.forward(q, k, v)
+                ctx.save_for_backward(q, k, v, o, lse)
+                return o
+
+            @staticmethod
+            def backward(ctx: Any, dout: Any) -> Any:
+                return plan.backward(dout, *ctx.saved_tensors)
+
+        return Attention.apply
+
+    def _plan(self, case: Case, device: str) -> Any:
+        from ..plan import Plan
+
+        kernels: list[str] = []
+        for file in self.files:
+            kernels.append(Path(file).read_text() if file.endswith(".tl") else file)
+        return Plan(case.problem, case.mask, kernels=kernels, device=device)
 
 
 class Sdpa(Provider):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from .._errors import one_of
+import os
+
+from .._errors import Refused, one_of
 from . import peers
-from .providers import Flex, Provider, Sdpa, Varlen, Verbatim
+from .providers import Flex, Kernels, Provider, Sdpa, Varlen, Verbatim
 
 
 def known() -> dict[str, Provider]:
@@ -23,8 +25,21 @@ def known() -> dict[str, Provider]:
 
 
 def chosen(names: str) -> list[Provider]:
-    """The providers that a comma separates; "all" are all."""
+    """The providers that a comma separates; "all" are all. "verbatim:f.tl", "verbatim:f.so+b.so":
+    kernels from these files."""
     every = known()
     if names == "all":
         return list(every.values())
-    return [every[one_of("--providers", name, every)] for name in names.split(",")]
+    return [
+        _kernels(name) or every[one_of("--providers", name, every)] for name in names.split(",")
+    ]
+
+
+def _kernels(name: str) -> Provider | None:
+    files = name.removeprefix("verbatim:").split("+")
+    if not name.startswith("verbatim:") or not all(f.endswith((".tl", ".so")) for f in files):
+        return None
+    for file in files:
+        if not os.path.isfile(file):
+            raise Refused("there is no such file", "--providers", file, "kernels in TL", "f.so")
+    return Kernels(files)

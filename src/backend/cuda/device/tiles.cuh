@@ -367,10 +367,19 @@ __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, con
   });
 }
 
-/// A step of the online softmax: maxima and sums take in the scores, which become
-/// exp(unit * (score - maximum)), and what is summed already is brought to the new maxima.
-/// unit: log2(e) times a factor of the scores that is yet to come. A lane's sums are those of its
-/// own columns until complete().
+/// Exponents of 2 that a score may lie above the maximum that is kept.
+constexpr float kHeadroom = 8;
+
+/// The maximum of a row to go on with: the one before, while exponentials stay below 2^kHeadroom.
+/// So what is summed already is seldom brought to another.
+__device__ __forceinline__ float next_maximum(float before, float maximum, float unit) {
+  return (maximum - before) * unit <= kHeadroom ? before : maximum;
+}
+
+/// A step of the online softmax: maxima, which are those of next_maximum(), and sums take in the
+/// scores, which become exp(unit * (score - maximum)), and what is summed already is brought to
+/// new maxima. unit: log2(e) times a factor of the scores that is yet to come. A lane's sums are
+/// those of its own columns until complete().
 template <class Scores, class Numbers, class... Rescaled>
 __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
                         Rescaled&... rescaled) {
@@ -381,6 +390,7 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
     maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
+    maximum = next_maximum(maxima(i), maximum, unit);
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
     // Not fused: while the maximum stays this is 1, not the rounding of `base` once a visit.
     const float decay = exp2_approximately(maxima(i) * unit - base);
@@ -392,6 +402,7 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
       sum += values(i, j);
     }
     sums(i) = fmaf(sums(i), decay, sum);
+    if (__all_sync(~0u, decay == 1)) continue;
     const auto bring = [&](auto& tile) {
       auto row = by_rows(tile);
       CUTE_UNROLL

@@ -304,6 +304,7 @@ __device__ __forceinline__ void softmax(Scores& scores, Numbers& maxima, Numbers
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
     maximum = tiles::over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
+    maximum = tiles::next_maximum(maxima(i), maximum, unit);
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
     decay(i) = ptx::exp2_approx(maxima(i) * unit - base);  // not fused: 1 where the maximum stays
     maxima(i) = maximum;
