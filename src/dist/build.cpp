@@ -61,6 +61,7 @@ class Builder {
     grid_ = dist::make_grid(whole.problem, plan_.options);
     plan_.ranks.resize(static_cast<size_t>(options.world));
     blocks_.resize(plan_.ranks.size());
+    added_.resize(plan_.ranks.size());
     parts_.resize(plan_.ranks.size());
   }
 
@@ -378,7 +379,20 @@ class Builder {
              ++now.end)
           add_tile(head, deal.ends[now.end]);
       }
+      for (int32_t r = 0; r < world(); ++r) give_back(r);
     }
+  }
+
+  /// The blocks of sums that have been added, neighbours together.
+  void give_back(int32_t r) {
+    std::vector<int32_t>& added = added_[static_cast<size_t>(r)];
+    std::ranges::sort(added);
+    for (size_t i = 0, next = 0; i < added.size(); i = next) {
+      while (next < added.size() && added[next] - added[i] == static_cast<int32_t>(next - i))
+        ++next;
+      blocks(r).give_back(added[i], static_cast<int32_t>(next - i));
+    }
+    added.clear();
   }
 
   const Convoy& convoy(int32_t head, int32_t number) const {
@@ -438,10 +452,11 @@ class Builder {
 
   void add_tile(int32_t head, const dist::TileEnd& end) {
     TileSums sums{head, end.kv_tile, {}};
+    sums.blocks.reserve(end.chains.size());
     for (const int32_t chain : end.chains) {
       const int32_t number = deal_of(head).convoy_of[static_cast<size_t>(chain)];
       sums.blocks.push_back(block(head, number) + chain - convoy(head, number).chain);
-      blocks(end.rank).give_back(sums.blocks.back(), 1);
+      added_[static_cast<size_t>(end.rank)].push_back(sums.blocks.back());
     }
     steps_.add(end.rank, Add{std::move(sums)});
   }
@@ -489,6 +504,7 @@ class Builder {
   std::vector<int32_t> starts_;                      // backward: stages, by head
   std::vector<std::vector<int32_t>> at_;             // first block, by head and convoy
   std::vector<Blocks> blocks_;                       // by rank
+  std::vector<std::vector<int32_t>> added_;          // blocks, by rank
   std::vector<std::vector<HeadPart>> parts_;         // by rank: not launched yet
 };
 

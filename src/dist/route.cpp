@@ -61,11 +61,7 @@ class Rows {
 class Router {
  public:
   Router(const WholeOrder& whole, const Owners& owners, int32_t together)
-      : whole_(whole),
-        order_(*whole.order),
-        owners_(owners),
-        together_(together),
-        ways_(whole.chains.size()) {
+      : whole_(whole), order_(*whole.order), owners_(owners), together_(together) {
     for (const auto& strips : owners.rows) rows_.emplace_back(strips, order_.tiles->q_tiles());
     routes_.list_of.resize(whole.chains.size());
   }
@@ -107,14 +103,18 @@ class Router {
       first_stage_ = started_ / together_;
       last_.clear();
     }
-    std::vector<Span> spans;
-    if (whole) spans = spans_of(chain);
-    if (!spans.empty() && repeats(spans)) {
+    spans_.clear();
+    if (whole) find_spans(chain);
+    if (!spans_.empty() && repeats()) {
       routes_.list_of[c] = static_cast<int32_t>(routes_.lists.size()) - 1;
       return;
     }
-    Way& way = ways_[c];
-    if (whole) way.stage = first_stage_;
+    if (whole) {
+      way_ = {};
+      way_.stage = first_stage_;
+    }
+    if (!whole && ways_.empty()) ways_.resize(whole_.chains.size());
+    Way& way = whole ? way_ : ways_[c];
     for (int32_t r = walk.run_begin; r < walk.run_end; ++r) {
       const Run& run = order_.runs[r];
       visit(way, run, r == walk.run_begin ? walk.first : 0,
@@ -123,7 +123,7 @@ class Router {
     last_.clear();
     if (!ends) return;
     if (way.links.empty()) way.links.push_back({0, rank_of(owners_.tiles, chain.tile), {}});
-    if (!spans.empty()) remember(std::move(spans), way.links);
+    if (!spans_.empty()) remember(way.links);
     if (routes_.lists.empty() || routes_.lists.back() != way.links)
       routes_.lists.push_back(std::move(way.links));
     routes_.list_of[c] = static_cast<int32_t>(routes_.lists.size()) - 1;
@@ -166,29 +166,28 @@ class Router {
   /// Where a link begins that begins with a pass.
   int32_t pass_begin(bool up) const { return up ? 0 : order_.tiles->q_tiles() - 1; }
 
-  /// The passes of a chain; none if one has a gap.
-  std::vector<Span> spans_of(const WholeChain& chain) const {
-    std::vector<Span> spans;
+  /// spans_ = the passes of a chain; none if one has a gap.
+  void find_spans(const WholeChain& chain) {
     Passes passes;
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order_.runs[r];
-      const int32_t pass = passes.next(run), last = run.tile(run.count - 1);
-      if (pass == std::ssize(spans)) {
-        spans.push_back({run.q_head, run.step > 0, run.first, run.first, run.first, last});
-      } else if (run.first != spans.back().last + (run.step > 0 ? 1 : -1)) {
-        return {};
-      } else {
-        spans.back().last = last;
+    bool gaps = false;
+    order_.runs.for_each_part(chain.run_begin, chain.run_end, [&](int32_t q_head, RunView runs) {
+      for (Run run : runs) {
+        run.q_head = q_head;
+        const int32_t pass = passes.next(run), last = run.tile(run.count - 1);
+        const bool fresh = pass == std::ssize(spans_), up = run.step > 0;
+        gaps = gaps || std::abs(run.step) != 1 ||
+               (!fresh && run.first != spans_.back().last + (up ? 1 : -1));
+        if (fresh) spans_.push_back({q_head, up, run.first, run.first, run.first, last});
+        spans_.back().last = last;
       }
-      if (std::abs(run.step) != 1) return {};
-    }
-    return spans;
+    });
+    if (gaps) spans_.clear();
   }
 
-  /// Whether a chain of these passes goes the way of the one before: its tiles are among that
-  /// one's, which have the stages that it left, and begin and end in the same links.
-  bool repeats(const std::vector<Span>& spans) const {
-    return std::ranges::equal(spans, last_, [](const Span& a, const Span& b) {
+  /// Whether a chain of spans_ goes the way of the one before: its tiles are among that one's,
+  /// which have the stages that it left, and begin and end in the same links.
+  bool repeats() const {
+    return std::ranges::equal(spans_, last_, [](const Span& a, const Span& b) {
       const auto in_turn = [&](int32_t x, int32_t y, int32_t z) {
         return a.up ? x <= y && y <= z : x >= y && y >= z;
       };
@@ -197,15 +196,16 @@ class Router {
     });
   }
 
-  void remember(std::vector<Span> spans, const std::vector<Link>& links) {
-    for (Span& span : spans) span.first_until = span.last, span.last_from = span.first;
+  /// last_ = spans_, of a chain that went over `links`.
+  void remember(const std::vector<Link>& links) {
+    std::swap(last_, spans_);
+    for (Span& span : last_) span.first_until = span.last, span.last_from = span.first;
     for (auto link = links.rbegin(); link != links.rend(); ++link) {
-      Span& span = spans[link->begin.pass];
+      Span& span = last_[link->begin.pass];
       if (link->begin.tile == pass_begin(span.up)) continue;
       if (span.last_from == span.first) span.last_from = link->begin.tile;
       span.first_until = link->begin.tile - (span.up ? 1 : -1);
     }
-    last_ = std::move(spans);
   }
 
   const WholeOrder& whole_;
@@ -213,7 +213,9 @@ class Router {
   const Owners& owners_;
   int32_t together_;
   std::vector<Rows> rows_;                 // by query head of the group
-  std::vector<Way> ways_;                  // by chain
+  Way way_;                                // of a walk that is a whole chain
+  std::vector<Way> ways_;                  // by chain, where walks are not
+  std::vector<Span> spans_;                // of this walk
   std::vector<Span> last_;                 // of the last walk, if it was a whole chain without gaps
   int32_t started_ = 0, first_stage_ = 0;  // whole chains, and the stage of the next
   Routes routes_;

@@ -94,6 +94,8 @@ struct Step {
   RunView runs;
 };
 
+constexpr size_t kWritten = SIZE_MAX;  // of a trail that does not repeat the first
+
 /// What one query head does, in sequence.
 struct Trail {
   int32_t q_head = 0;
@@ -113,18 +115,35 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
   const size_t heads = std::min(static_cast<size_t>(order.group), order.runs.size() + 1);
   std::vector<Trail> trails(heads);
   for (size_t h = 0; h < heads; ++h) trails[h].q_head = static_cast<int32_t>(h);
+  const std::vector<Step>& first = trails[0].steps;
+  std::vector<size_t> repeated(heads, 0);  // steps that are those of the first, and not written
+  const auto write = [&](size_t h) {
+    trails[h].steps.assign(first.begin(), first.begin() + static_cast<ptrdiff_t>(repeated[h]));
+    repeated[h] = kWritten;
+  };
   for (const int32_t t : sequence) {
     const Task& task = order.tasks[t];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain& chain = order.chains[c];
       order.for_each_part(chain, [&](int32_t q_head, RunView runs) {
-        trails[std::min(static_cast<size_t>(q_head), heads - 1)].steps.push_back(
-            {chain.tile, runs});
+        const size_t h = std::min(static_cast<size_t>(q_head), heads - 1);
+        size_t& at = repeated[h];
+        if (h > 0 && at < first.size() && first[at].kept == chain.tile && first[at].runs == runs) {
+          ++at;
+          return;
+        }
+        if (h > 0 && at != kWritten) write(h);
+        trails[h].steps.push_back({chain.tile, runs});
       });
     }
   }
+  for (size_t h = 1; h < heads; ++h)
+    if (repeated[h] != kWritten && repeated[h] != first.size()) write(h);
   trails.erase(std::remove_if(trails.begin() + 1, trails.end(),
-                              [&](const Trail& trail) { return repeats(trail, trails.front()); }),
+                              [&](const Trail& trail) {
+                                return repeated[static_cast<size_t>(trail.q_head)] != kWritten ||
+                                       repeats(trail, trails.front());
+                              }),
                trails.end());
   return trails;
 }

@@ -84,7 +84,8 @@ _INNER = "--ulysses-size 8"  # the devices of a node share the heads
 # Chunks of half of a device's tokens, and of a node's: what ranks that share no heads hold in a
 # stretch, and ranks of a node that do. Ranks that share all heads hold whole chains.
 _CHUNKS, _CHUNKS_OF_NODE = "--order descending/rows:4096", "--order descending/rows:32768"
-_ORDERS = (_CHUNKS, _CHUNKS_OF_NODE, "--order auto")
+_WHOLE = "--order descending"
+_ORDERS = (_CHUNKS, _CHUNKS_OF_NODE, _WHOLE)
 
 
 def _ranks(mask: str, devices: int, words: str) -> Command:
@@ -105,7 +106,7 @@ def _by_devices(mask: str) -> tuple[Command, ...]:
 def _volumes() -> tuple[Command, ...]:
     def words(name: str, which: str) -> str:
         shares = name in ("usp", "loongtrain")
-        order = "" if name == "ulysses" else _CHUNKS_OF_NODE if shares else _CHUNKS
+        order = _WHOLE if name == "ulysses" else _CHUNKS_OF_NODE if shares else _CHUNKS
         return (f"--pass {which} --strategy {name} {_INNER if shares else ''}"
                 f" {order if which == 'backward' else ''}")  # fmt: skip
 
