@@ -124,6 +124,23 @@ def test_sets_have_unique_names_and_masks_of_their_length():
     assert len(names) == 12
 
 
+def test_selected_blocks_are_a_querys_own_and_others_before_it():
+    np = pytest.importorskip("numpy")
+    choice = workloads.Choice(seqlens=(300, 5000), heads=((4, 2),), head_dims=(16,), batch=2)
+    for case in workloads.cases("selected", choice):
+        n, lists, own = case.problem.q_len, case.selected.lists, np.arange(case.problem.q_len) // 64
+        assert lists.shape == (2, n, 32) and lists.dtype == np.int32
+        visible = np.minimum(own + 1, 32)
+        assert ((lists >= 0).sum(2) == visible).all()
+        assert (np.take_along_axis(lists, visible[None, :, None] - 1, 2)[..., 0] == own).all()
+        assert (np.diff(np.where(lists < 0, n + np.arange(32), lists)) > 0).all()  # each once
+        blocks = np.where(
+            lists[0] < 0, 0, np.where(lists[0] == own[:, None], np.arange(n)[:, None] % 64 + 1, 64)
+        )
+        assert case.area == 2 * 4 * blocks.sum()
+    assert (lists[0] != lists[1]).any()
+
+
 def test_nominal_areas_are_those_of_published_tables():
     choice = workloads.Choice(seqlens=(2048,), heads=((2, 1),))
     by_mask = {case.mask.name: case for case in workloads.cases("longca", choice)}
@@ -344,6 +361,30 @@ def test_a_cut_log_goes_on(tmp_path):
     assert list(results.Log(path, dict(header)).done) == [("run verbatim",)]  # errors run again
     with pytest.raises(Refused, match="its protocol is 'rested'"):
         results.Log(path, {**header, "protocol": "sustained"})
+
+
+def test_selected_blocks_by_a_program_and_gathered(tmp_path):
+    pytest.importorskip("torch")
+    from verbatim_attn import tl
+
+    program, file = tmp_path / "q.tl", tmp_path / "r.json"
+    sketch = (ROOT / "kernels" / "tl" / "selected.tl").read_text()
+    sketch = sketch.replace("param sel = index", "param sel = query_index")
+    problem = Problem(1, 4, 2, 200, 200, 64, 64, "bf16")
+    program.write_text(tl.reason(sketch, problem, "a100", tile=(16, 0)))
+    bench("--set", "selected", "--seqlen", 200, "--heads", "4:2", "--head-dim", 64, "--batch", 2,
+          "--repeats", 1, "--protocol", "brief", "--json", file,
+          "--providers", f"verbatim:{program},torch:gather,torch:math")  # fmt: skip
+    found = json.loads(file.read_text())
+    assert schema.check(found) == []
+    ours, gathered, other = found["results"]
+    for row in (ours, gathered):
+        assert row["status"] == "ok" and row["check"]["correct"], row
+        assert row["forward"]["ms"] > 0 and row["backward"] is None
+    assert (other["status"], other["reason"]) == (
+        "unsupported",
+        "takes no blocks that queries select",
+    )
 
 
 def test_kernels_in_tl_are_a_provider(tmp_path):

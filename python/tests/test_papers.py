@@ -257,8 +257,8 @@ def test_libraries_lie_where_the_command_is_given(tmp_path, monkeypatch):
 def test_bad_input_is_refused(tmp_path):
     assert "nearest: dash:fig8" in papers("dash:fi8", code=2).stderr
     assert (
-        "longca:table10, selection"
-        in papers("longca:table10", "--json", tmp_path / "x", code=2).stderr
+        "longca:table11, tokens"
+        in papers("longca:table11", "--json", tmp_path / "x", code=2).stderr
     )
     refused = papers("dash:fig8", "--json", tmp_path / "x", code=2).stderr
     assert "dash:fig8 needs a GPU" in refused and "nearest: --device cuda" in refused

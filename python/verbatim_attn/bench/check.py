@@ -102,6 +102,8 @@ def _visible(case: Case, kv_head: int, device: Any) -> Any:
     """(first row, last row) -> bool (rows, kv_len) of one head's mask."""
     p = case.problem
     keys = torch.arange(p.kv_len, device=device)[None, :]
+    if case.selected:
+        return _selected(case, kv_head, keys)
     head = torch.tensor(kv_head, device=device)
     mod = mask_mod(case, device)
 
@@ -109,6 +111,21 @@ def _visible(case: Case, kv_head: int, device: Any) -> Any:
         queries = torch.arange(begin, end, device=device)[:, None]
         shown = torch.as_tensor(mod(torch.zeros_like(head), head, queries, keys), device=device)
         return shown.expand(end - begin, p.kv_len)
+
+    return rows
+
+
+def _selected(case: Case, kv_head: int, keys: Tensor) -> Any:
+    """_visible() of lists of blocks and causality."""
+    assert case.selected
+    block = case.selected.block
+    lists = torch.from_numpy(case.selected.lists[kv_head]).to(keys.device, torch.int64)
+
+    def rows(begin: int, end: int) -> Tensor:
+        chosen = torch.zeros(end - begin, keys.shape[1] // block + 2, dtype=torch.bool)
+        chosen = chosen.to(keys.device).scatter_(1, lists[begin:end] + 1, True)  # 0: there is none
+        queries = torch.arange(begin, end, device=keys.device)[:, None]
+        return chosen[:, keys[0] // block + 1] & (keys <= queries)
 
     return rows
 

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from .. import masks
 from .workloads import Case
 
@@ -27,6 +29,7 @@ class Provider:
     ours = False  # its promise is ours: a differing bit is a failure, not a fact
     has_backward = True
     heads_first = False  # wants (batch, heads, length, dim) in memory, and else would copy
+    selects = False  # computes cases with blocks that queries select
 
     def available(self) -> str | None:
         """None, or why nothing can run."""
@@ -87,7 +90,7 @@ class Verbatim(Provider):
         problem = case.problem._replace(seed=0)  # as attention() asks for it
         return Plan(problem, case.mask, level=self.level, device=device)
 
-    def plan(self, case: Case, device: str) -> dict[str, Any]:
+    def plan(self, case: Case, device: str) -> dict[str, Any] | None:
         plan = self._plan(case, device)
         backward = plan.backward_pass
         return {
@@ -98,13 +101,15 @@ class Verbatim(Provider):
             "residency": backward.residency,
         }
 
-    def workspace_bytes(self, case: Case, device: str) -> int:
+    def workspace_bytes(self, case: Case, device: str) -> int | None:
         return self._plan(case, device).backward_pass.workspace_bytes
 
 
 class Kernels(Verbatim):
     """This package by kernels in TL, at most one a pass: on a CPU programs (.tl), on a GPU the
     libraries that `verbatim tl build` made of them (.so). A pass without one runs as ever."""
+
+    selects = True
 
     def __init__(self, files: Sequence[str]):
         super().__init__("verbatim:" + "+".join(os.path.basename(file) for file in files))
@@ -118,6 +123,8 @@ class Kernels(Verbatim):
     def make(self, case: Case, device: str) -> Attend:
         import torch
 
+        if case.selected:
+            return self._selected(case, device)
         plan = self._plan(case, device)
 
         class Attention(torch.autograd.Function):
@@ -136,10 +143,66 @@ class Kernels(Verbatim):
     def _plan(self, case: Case, device: str) -> Any:
         from ..plan import Plan
 
-        kernels: list[str] = []
-        for file in self.files:
-            kernels.append(Path(file).read_text() if file.endswith(".tl") else file)
-        return Plan(case.problem, case.mask, kernels=kernels, device=device)
+        return Plan(case.problem, case.mask, kernels=self._kernels(), device=device)
+
+    def _kernels(self) -> list[str]:
+        return [Path(file).read_text() if file.endswith(".tl") else file for file in self.files]
+
+    def _selected(self, case: Case, device: str) -> Attend:
+        from ..tl import SelectedAttention
+
+        attention = SelectedAttention(case.problem, case.mask, *self._kernels(), device=device)
+        assert case.selected
+        lists = np.ascontiguousarray(
+            np.broadcast_to(case.selected.lists, (case.problem.batch, *case.selected.lists.shape))
+        )
+        return lambda q, k, v: attention.forward(q, k, v, lists)[0]
+
+    def plan(self, case: Case, device: str) -> dict[str, Any] | None:
+        return None if case.selected else super().plan(case, device)
+
+    def workspace_bytes(self, case: Case, device: str) -> int | None:
+        return None if case.selected else super().workspace_bytes(case, device)
+
+
+class Gather(Provider):
+    """Selected blocks in plain PyTorch: the keys and values of each query gathered, some queries at
+    a time."""
+
+    name = "torch:gather"
+    selects = True
+
+    def supports(self, case: Case, device: str) -> str | None:
+        return None if case.selected else "takes blocks that queries select alone"
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+
+        selected, p = case.selected, case.problem
+        assert selected
+        lists = torch.from_numpy(selected.lists).to(device, torch.int64)  # (heads, rows, count)
+        offsets = torch.arange(selected.block, device=device)
+        head = torch.arange(p.kv_heads, device=device)[:, None, None]
+        scale, group = p.head_dim**-0.5, p.q_heads // p.kv_heads
+        rows = max(1, 2**28 // (p.kv_heads * selected.count * selected.block * p.head_dim))
+
+        def one(q: Any, k: Any, v: Any) -> Any:  # (length, heads, dim)
+            k, v = k.transpose(0, 1), v.transpose(0, 1)  # (heads, length, dim)
+            found = torch.empty(p.q_len, p.q_heads, p.head_dim_v, dtype=q.dtype, device=q.device)
+            for begin in range(0, p.q_len, rows):
+                part = slice(begin, min(begin + rows, p.q_len))
+                queries = torch.arange(part.start, part.stop, device=q.device)[None, :, None]
+                keys = (lists[:, part, :, None] * selected.block + offsets).flatten(2)
+                hidden = (keys < 0) | (keys > queries)  # (heads, rows, keys)
+                keys = keys.clamp(0, p.kv_len - 1)
+                grouped = q[part].unflatten(1, (p.kv_heads, group)).transpose(0, 1)
+                s = torch.einsum("hrgd,hrsd->hrgs", grouped, k[head, keys]) * scale
+                weights = s.float().masked_fill(hidden[:, :, None], -torch.inf).softmax(-1)
+                o = torch.einsum("hrgs,hrsd->hrgd", weights.to(q.dtype), v[head, keys])
+                found[part] = o.transpose(0, 1).flatten(1, 2)
+            return found
+
+        return lambda q, k, v: torch.stack([one(*each) for each in zip(q, k, v, strict=True)])
 
 
 class Sdpa(Provider):

@@ -6,7 +6,7 @@ import os
 
 from .._errors import Refused, one_of
 from . import peers
-from .providers import Flex, Kernels, Provider, Sdpa, Varlen, Verbatim
+from .providers import Flex, Gather, Kernels, Provider, Sdpa, Varlen, Verbatim
 
 
 def known() -> dict[str, Provider]:
@@ -19,6 +19,7 @@ def known() -> dict[str, Provider]:
         Varlen(False),
         Varlen(True),
         Flex(),
+        Gather(),
         *peers.every(),
     ]
     return {provider.name: provider for provider in every}

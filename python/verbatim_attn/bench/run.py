@@ -31,11 +31,12 @@ class Passes:
     def __init__(self, provider: Provider, case: Case, device: str, tensors: Any):
         self.provider = provider
         self.last: dict[str, Any] = {}  # what the last calls made
+        self.has_backward = provider.has_backward and not case.selected
         self._attend = provider.make(case, device)
         if provider.heads_first:
             tensors = [_heads_first(x) for x in tensors]
         *self._inputs, self._dout = tensors
-        if not provider.has_backward:
+        if not self.has_backward:
             self._inputs = [x.detach() for x in self._inputs]
 
     def forward(self) -> None:
@@ -49,7 +50,7 @@ class Passes:
 
     def both(self) -> None:
         self.forward()
-        if self.provider.has_backward:
+        if self.has_backward:
             self.backward()
 
 
@@ -110,6 +111,8 @@ class Bench:
         case, device = self.case, self.device
         if reason := provider.available():
             raise Stop(reason.partition(":")[0] if "not installed" in reason else "error", reason)
+        if case.selected and not provider.selects:
+            raise Stop("unsupported", "takes no blocks that queries select")
         if reason := provider.supports(case, device.kind):
             raise Stop("unsupported", reason)
         if self._tensors is None:
@@ -136,7 +139,7 @@ class Bench:
         peaks = {"forward": device.peak(passes.forward)}
         forward = device.measure(passes.forward, self.settings.protocol)
         row["forward"] = self._rates(forward, "forward")
-        if provider.has_backward:
+        if passes.has_backward:
             peaks["backward"] = device.peak(passes.backward)
             self._time_backward(row, passes)
         measured = {name: peak for name, peak in peaks.items() if peak is not None}

@@ -39,6 +39,44 @@ class Blocks(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Selected:
+    """Blocks of keys that each query selects, its own and others before it at random; the query
+    heads of a group share them (the selected branch of native sparse attention)."""
+
+    kv_heads: int
+    length: int
+    block: int  # keys
+    count: int  # blocks of a query, if so many are visible
+    seed: int
+
+    @functools.cached_property
+    def lists(self) -> np.ndarray:
+        """int32 (KV heads, length, count): a query's blocks, ascending, then -1."""
+        blocks = -(-self.length // self.block)
+        rng, at = np.random.default_rng([self.seed, self.length]), np.arange(blocks)
+        lists = np.full((self.kv_heads, self.length, self.count), -1, np.int32)
+        for head, begin in itertools.product(range(self.kv_heads), range(0, self.length, 2048)):
+            own = np.arange(begin, min(begin + 2048, self.length))[:, None] // self.block
+            worth = rng.random((len(own), blocks), np.float32)  # (rows, blocks)
+            worth[at > own] = -1.0
+            worth[at == own] = 2.0
+            best = np.argpartition(-worth, min(self.count, blocks) - 1, 1)[:, : self.count]
+            hidden = np.take_along_axis(worth, best, 1) < 0
+            best = np.sort(np.where(hidden, blocks, best), 1)
+            lists[head, begin : begin + len(own), : best.shape[1]] = np.where(
+                best == blocks, -1, best
+            )
+        return lists
+
+    @property
+    def area(self) -> int:
+        """Visible positions of one query head."""
+        row = np.arange(self.length)
+        before = np.minimum(row // self.block, self.count - 1)
+        return int((before * self.block + row % self.block + 1).sum())
+
+
+@dataclass(frozen=True)
 class Case:
     """One problem under one mask. Names are unique in a set."""
 
@@ -47,11 +85,14 @@ class Case:
     problem: Problem
     mask: Mask
     sampling: dict[str, Any] | None = None  # how the mask's lengths or blocks were drawn
+    selected: Selected | None = None  # of a forward over these blocks, besides the mask
 
     @functools.cached_property
     def area(self) -> int:
         """Visible positions, over batch entries and query heads."""
         p = self.problem
+        if self.selected:
+            return p.batch * p.q_heads * self.selected.area
         return self.mask.area(
             p.q_len, p.kv_len, batch=p.batch, q_heads=p.q_heads, kv_heads=p.kv_heads
         )
@@ -218,11 +259,25 @@ def given(choice: Choice) -> Iterator[Case]:
                 yield Case("given", name, problem(choice, 1, heads, length, dim), choice.mask)
 
 
+def selected(choice: Choice) -> Iterator[Case]:
+    """Forwards over 32 blocks of 64 keys that each query selects (LongCA-bench, Table 10)."""
+    for heads, dim, length in itertools.product(
+        choice.heads or ((64, 4),), choice.head_dims or (128,),
+        choice.seqlens or (8192, 16384, 32768, 65536)
+    ):  # fmt: skip
+        name = f"{heads[0]}:{heads[1]} {length} hd{dim} s{choice.seed}"
+        lists = Selected(heads[1], length, 64, 32, choice.seed)
+        sampling = {"source": "uniform", "seed": choice.seed}
+        one = problem(choice, 1, heads, length, dim)
+        yield Case("selected", name, one, masks.Causal(), sampling, lists)
+
+
 SETS: dict[str, Callable[[Choice], Iterator[Case]]] = {
     **{name: functools.partial(_listed, name) for name in LISTS["sets"]},
     "longca": longca,
     "sparse": sparse,
     "models": models,
+    "selected": selected,
     "given": given,
 }
 

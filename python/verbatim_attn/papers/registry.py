@@ -24,7 +24,7 @@ NEEDS = {
     "cpu": "a CPU",
     "gpu": "one GPU",
     "model": "a language model, for `tl generate`",
-    "selection": "kernels that select blocks (to come)",
+    "tokens": "selection of single keys, and head dims 576 and 512 (not there)",
     "A800": "an A800",
     "L40S": "an L40S",
     "T4": "a T4",
@@ -75,6 +75,14 @@ def _orders(mask: str, *orders: str) -> tuple[Command, ...]:
 
 def _bench(words: str, providers: str) -> Command:
     return tuple(f"bench.py {words} --providers {providers} --repeats 3 DEVICE".split())
+
+
+_SELECTED = (("verbatim:selected.so", "torch:gather"),)
+
+
+def _selected(lengths: str) -> Command:
+    """kernels/tl/selected.tl with `param sel = query_index`, by `verbatim tl build`."""
+    return _bench(f"--set selected --seqlen {lengths}", ",".join(_SELECTED[0]))
 
 
 RANK_TOKENS = 8192  # a device
@@ -326,8 +334,9 @@ _LONGCA = (
         ("table9", "peak memory of FlexAttention at 16K",
          "its masks cost memory when made, not when run", (64, 128), "4:1,4:4", "memory backward"),
     )),
-    Entry("longca:table10", "NSA", "Triton leads TileLang", "selection"),
-    Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "selection"),
+    Entry("longca:table10", "NSA, forward", "Triton leads TileLang", "gpu",
+          (_selected("32768,65536,98304,131072"),), view="lines", over=_SELECTED, axis="forward"),
+    Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "tokens"),
     Entry("longca:table3", "communication volume per device",
           "ring forms send keys and values, Ulysses all four tensors", "cpu", _volumes(),
           view="volumes"),
@@ -416,8 +425,10 @@ _QIMENG = (
         (4, "cost of development", "minutes in place of months", "model"),
         (5, "beside chain of thought", "without the language kernels are far slower", "model"),
         (6, "FP8 on an L40S", "the language reaches other formats", "L40S"),
-        (7, "T4", "and older cards", "T4"),
-        (9, "NSA", "and for sparse attention", "selection"))),
+        (7, "T4", "and older cards", "T4"))),
+    Entry("qimeng:table9", "NSA, forward", "and for sparse attention, 1.25 times naive", "gpu",
+          (_selected("512,1024,2048,4096,8192,16384"),), view="lines", over=_SELECTED,
+          axis="forward"),
 )  # fmt: skip
 
 ENTRIES = {entry.name: entry for entry in (*_DASH, *_LONGCA, *_RE, *_QIMENG)}
