@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/threads.h"
 
 namespace verbatim {
 namespace {
 
 constexpr const char* kOperation = "selected";
+constexpr int64_t kListsOfPart = 4096;  // that one thread checks at a time
 
 /// The blocks that a list may name: those of the runs.
 std::string shown(std::span<const TileRun> row) {
@@ -20,7 +22,7 @@ std::string shown(std::span<const TileRun> row) {
   return fmt::format("{} to {}", row.front().first, row.back().last - 1);
 }
 
-/// Checks the lists one after another.
+/// Checks lists one after another.
 class Lists {
  public:
   Lists(const TileMap& tiles, const SelectedBlocks& blocks, const std::string& index)
@@ -74,6 +76,8 @@ struct SelectedAttention::Impl {
   Problem problem;
   std::unique_ptr<const SelectedKernel> kernel;
   TileMap tiles;
+
+  void check(const SelectedBlocks& blocks, int threads) const;
 };
 
 SelectedAttention::SelectedAttention(const Problem& problem, const Mask& mask,
@@ -100,26 +104,34 @@ SelectedAttention::~SelectedAttention() = default;
 SelectedAttention::SelectedAttention(SelectedAttention&&) noexcept = default;
 SelectedAttention& SelectedAttention::operator=(SelectedAttention&&) noexcept = default;
 
-void SelectedAttention::check(const SelectedBlocks& blocks) const {
+void SelectedAttention::Impl::check(const SelectedBlocks& blocks, int threads) const {
   const auto [batch, heads, rows, room] = blocks.shape;
-  const Problem& problem = impl_->problem;
-  if (batch != problem.batch || heads != problem.kv_heads || rows != tiles().q_tiles() || room < 0)
+  const std::string& index = kernel->index();
+  if (batch != problem.batch || heads != problem.kv_heads || rows != tiles.q_tiles() || room < 0)
     throw Error(ErrorCode::invalid_argument, kOperation,
                 "there is a list for each batch entry, KV head and tile of queries",
-                {index(), fmt::format("shape ({})", fmt::join(blocks.shape, ", ")),
+                {index, fmt::format("shape ({})", fmt::join(blocks.shape, ", ")),
                  fmt::format("({}, {}, {}, room for the longest list)", problem.batch,
-                             problem.kv_heads, tiles().q_tiles()),
+                             problem.kv_heads, tiles.q_tiles()),
                  ""});
-  Lists lists(tiles(), blocks, index());
-  for (int64_t b = 0; b < batch; ++b)
-    for (int64_t h = 0; h < heads; ++h)
-      for (int64_t tile = 0; tile < rows; ++tile) lists.check(b, h, tile);
+  // Parts of all lists; what is refused is the first that is wrong.
+  const int64_t count = batch * heads * rows, parts = (count + kListsOfPart - 1) / kListsOfPart;
+  for_each_in_parallel(threads, parts, [&](int64_t part) {
+    Lists lists(tiles, blocks, index);
+    const int64_t end = std::min(count, (part + 1) * kListsOfPart);
+    for (int64_t list = part * kListsOfPart; list < end; ++list)
+      lists.check(list / rows / heads, list / rows % heads, list % rows);
+  });
+}
+
+void SelectedAttention::check(const SelectedBlocks& blocks) const {
+  impl_->check(blocks, core_count());
 }
 
 void SelectedAttention::forward(const ForwardTensors& tensors, const SelectedBlocks& blocks,
                                 const RunOptions& run) const {
   check_tensors(impl_->problem, tensors);
-  check(blocks);
+  impl_->check(blocks, run.threads > 0 ? run.threads : core_count());
   impl_->kernel->forward(impl_->problem, impl_->tiles, tensors, blocks, run);
 }
 

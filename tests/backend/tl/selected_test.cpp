@@ -364,6 +364,26 @@ TEST(Selected, ListsAreCheckedBeforeAnythingRuns) {
   EXPECT_NE(c.hashes(), before);
 }
 
+// Lists are checked in parts of 4,096, by several threads.
+TEST(Selected, OfManyListsTheFirstThatIsWrongIsRefused) {
+  Drawn d{.problem = {.batch = 2, .q_heads = 2, .kv_heads = 2, .q_len = 3000, .kv_len = 3000},
+          .documents = {3000},
+          .tile = {1, 32},
+          .target = "a100",
+          .room = 2,
+          .by_query = true};
+  d.problem.dtype = Dtype::bf16;
+  for (int64_t list = 0; list < 4 * 3000; ++list)
+    d.entries.insert(d.entries.end(), {static_cast<int32_t>(list % 3000 / 32), kNone});
+  const SelectedAttention attention = d.attention();
+  attention.check(d.blocks());
+  for (const int64_t list : {11999, 9001, 5000, 4095}) {  // each is before the ones of before
+    d.entries[2 * list] = 94;
+    EXPECT_EQ(refusal([&] { attention.check(d.blocks()); }).details().got,
+              fmt::format("sel[{}, {}, {}, 0] = 94", list / 6000, list / 3000 % 2, list % 3000));
+  }
+}
+
 TEST(Selected, WhatAProgramIsNotMadeForIsRefusedByName) {
   Drawn d{.problem = {.q_len = 128, .kv_len = 128},
           .documents = {128},
