@@ -63,7 +63,8 @@ double median(std::vector<double> values) {
 void time_calls(const Device& device, const Plan& plan,
                 const std::function<void(const std::shared_ptr<const Plan>&)>& enqueue,
                 Result& result) {
-  constexpr int kPlans = 80;
+  constexpr int kLeast = 8, kMost = 80;  // plans, each of which is run twice
+  constexpr double kLasts = 1000;        // ms that all of them take, if they are not too few
   std::vector<double> first, second;
   const auto microseconds = [&](const std::shared_ptr<const Plan>& fresh) {
     const auto start = std::chrono::steady_clock::now();
@@ -71,7 +72,9 @@ void time_calls(const Device& device, const Plan& plan,
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
         .count();
   };
-  for (int i = 0; i < kPlans; ++i) {
+  const double ms = device.time([&] { enqueue(std::make_shared<const Plan>(plan)); });
+  const double plans = std::clamp<double>(kLasts / (2 * std::max(ms, 1e-3)), kLeast, kMost);
+  for (int i = 0; i < static_cast<int>(plans); ++i) {
     const auto fresh = std::make_shared<const Plan>(plan);
     first.push_back(microseconds(fresh));
     second.push_back(microseconds(fresh));
