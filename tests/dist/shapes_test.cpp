@@ -47,6 +47,18 @@ TEST(Dist, EveryOrder) {
     even.expect_same({.world = 4, .strategy = strategy});
 }
 
+// `auto` has chunks of rows for the long document alone: each is cut, or goes whole.
+TEST(Dist, AutoTakesChunksOfLongDocuments) {
+  const std::vector<int64_t> documents{12300, 400};
+  DistCase c(problem_of(12700, 4, 1, 72), masks::causal_document(documents));
+  EXPECT_EQ(c.backward.orders[0]->name, "auto");
+  EXPECT_FALSE(c.backward.orders[0]->row_chunks.empty());
+  const DistOptions options{.world = 3, .strategy = "ring"};
+  const DistPlan backward = c.deal(options).backward;
+  for (const RankPlan& rank : backward.ranks) EXPECT_LE(launches_of(rank).size(), 1U);
+  c.expect_same(options);
+}
+
 /// Bytes of f32 sums that go from rank to rank.
 int64_t bytes_of_sums(const DistPlan& plan) {
   int64_t tiles = 0;
