@@ -241,7 +241,8 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
     return deal(cells, sharding.name, options.world);
   };
   DealtCells q = deal_q(q_edges);
-  if (!row_chunk_edges(backward.order(0)).empty())
+  if (std::ranges::any_of(backward.orders,
+                          [](const auto& order) { return !order->row_chunks.empty(); }))
     if (DealtCells chunks = deal_q(chunk_edges); chunks.heaviest <= kUneven * q.heaviest)
       q = std::move(chunks);
   sharding.q = std::move(q.held);

@@ -9,7 +9,6 @@
 
 #include "contract/rules.h"
 #include "schedule/orders/orders.h"
-#include "schedule/row_chunks.h"
 
 namespace verbatim {
 namespace {
@@ -139,7 +138,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     side_by_side = between(2, static_cast<size_t>(std::lround(fitting * 4 / 3)), 2 * many);
   }
   // Chains of a chunk of rows follow each other around it: four visits apart they seldom wait.
-  if (unequal && !row_chunk_edges(head).empty())
+  if (unequal && !head.row_chunks.empty())
     side_by_side =
         std::max<size_t>(side_by_side, 4 * workers / std::max<int64_t>(longest_chain(head), 1));
   side_by_side = std::max(fill, side_by_side);

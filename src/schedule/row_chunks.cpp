@@ -5,7 +5,6 @@
 namespace verbatim {
 
 std::vector<int64_t> row_chunk_edges(const HeadOrder& order) {
-  if (order.row_chunks.empty()) return {};
   const TileMap& tiles = *order.tiles;
   std::vector<int64_t> edges{tiles.q_edges.back()};
   for (const int32_t first : order.row_chunks) edges.push_back(tiles.q_edges[first]);

@@ -8,8 +8,8 @@
 
 namespace verbatim {
 
-/// The query positions at which chunks of rows begin, and sequences, which have one where their
-/// order makes none; then the end. Empty: no sequence's order has chunks.
+/// The query positions at which chunks of rows begin, then the end. A sequence whose order makes
+/// none is one.
 std::vector<int64_t> row_chunk_edges(const HeadOrder& order);
 
 }  // namespace verbatim

@@ -39,6 +39,30 @@ double lightest(const Areas& cells, int32_t count) {
   return best.back();
 }
 
+// Of one batch entry `auto` cuts the rows, of the other it does not.
+TEST(Sharding, EntriesMayHaveChunksOrNone) {
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{12400, 3000}, {3000, 12400}}) {
+    Problem p = problem_of(12500, 4, 1, 72);
+    p.batch = 2;
+    const Mask mask = masks::causal(12500, 12500).with_lengths(lengths, lengths);
+    PlanOptions options;
+    const Plan backward = make_plan(p, mask, options);
+    EXPECT_NE(backward.order(0).row_chunks.empty(), backward.order(1).row_chunks.empty());
+    options.pass = Pass::forward;
+    const Plan forward = make_plan(p, mask, options);
+    for (const std::string& strategy : strategy_names())
+      for (const std::string& shard : shard_names()) {
+        const DistOptions dist{.world = 4, .strategy = strategy, .shard = shard};
+        SCOPED_TRACE(to_text(dist));
+        const Sharding sharding = make_sharding(forward, backward, mask, dist);
+        int64_t rows = 0;
+        for (const HeldRows& held : sharding.q) rows += held.size();
+        EXPECT_EQ(rows, 2 * 12500);
+        EXPECT_NO_THROW(verify(make_dist_plan(backward, sharding, dist)));
+      }
+  }
+}
+
 TEST(Sharding, BalancedStretchesAreAsEvenAsTilesAllow) {
   const std::vector<int64_t> documents{300, 20, 100, 92};
   for (const Mask& mask :
