@@ -72,9 +72,14 @@ def test_flashinfer_gets_the_blocks_of_every_kv_head(monkeypatch):
         def __init__(self, workspace):
             assert workspace.dtype == torch.uint8
 
+        def reset_workspace_buffer(self, workspace, integers, vector_sparse_indices_buffer):
+            assert (workspace.dtype, integers.dtype) == (torch.uint8, torch.uint8)
+            self.room = len(vector_sparse_indices_buffer)
+
         def plan(self, shown, q_sizes, k_sizes, q_heads, kv_heads, head_dim, q_data_type):
             assert (shown.shape[0], q_sizes.shape[0], k_sizes.shape[0], head_dim) == (2, 2, 2, 16)
             assert (q_heads, kv_heads, q_data_type) == (4, 2, torch.bfloat16)
+            assert self.room > (shown.sum(1) * k_sizes).sum()  # it lists every key of every block
             rows = [one.repeat_interleave(a, 0).repeat_interleave(b, 1)
                     for one, a, b in zip(shown, q_sizes, k_sizes, strict=True)]  # fmt: skip
             self.rows = torch.stack(rows).repeat_interleave(q_heads // kv_heads, 0)

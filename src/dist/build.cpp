@@ -66,7 +66,8 @@ class Builder {
   }
 
   DistPlan build() {
-    if (backward() && whole().level == Level::not_guaranteed) free_orders();
+    if (backward() && whole().level == Level::not_guaranteed)
+      dist::free_orders(plan_.whole, [this](int32_t head) { return owners_of(head); });
     deal_heads();
     lay_out();
     bring_in();
@@ -126,27 +127,6 @@ class Builder {
     for (int32_t g = 0; g < order.group; ++g) owners.rows.push_back(owned(rows, first + g));
     owners.tiles = owned(homes_kv_.strips(b, order.tiles->kv_edges), first);
     return owners;
-  }
-
-  /// Of a plan that promises no bits: no rank waits for another's sums.
-  void free_orders() {
-    Plan& plan = plan_.whole;
-    std::vector<std::shared_ptr<const HeadOrder>> orders;
-    std::map<std::pair<const HeadOrder*, Owners>, int32_t> known;
-    plan.placement.queue = true;
-    plan.placement.worker_begin.clear();
-    plan.placement.tasks.clear();
-    for (int32_t head = 0; head < heads(); ++head) {
-      Owners owners = owners_of(head);
-      const HeadOrder& order = plan.order(head);
-      const auto [at, fresh] =
-          known.try_emplace({&order, owners}, static_cast<int32_t>(orders.size()));
-      if (fresh) orders.push_back(dist::part_by_rank(order, owners));
-      plan.order_of_head[static_cast<size_t>(head)] = at->second;
-      for (size_t task = 0; task < orders[static_cast<size_t>(at->second)]->tasks.size(); ++task)
-        plan.placement.tasks.push_back({head, static_cast<int32_t>(task)});
-    }
-    plan.orders = std::move(orders);
   }
 
   /// Chooses what starts together: all chains of one head, of two, four and so on, which fill a

@@ -1,6 +1,7 @@
 #include "dist/free_order.h"
 
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,7 @@ std::map<int32_t, std::vector<Run>> runs_by_rank(const HeadOrder& order, const W
   return parts;
 }
 
-}  // namespace
-
+/// The order of a head, parted.
 std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owners& owners) {
   auto parted = std::make_shared<HeadOrder>();
   parted->pass = order.pass;
@@ -51,6 +51,27 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
   }
   for (Chain& chain : parted->chains) chain.addends = parts_of_tile[chain.tile];
   return parted;
+}
+
+}  // namespace
+
+void free_orders(Plan& plan, const std::function<Owners(int32_t)>& owners_of) {
+  std::vector<std::shared_ptr<const HeadOrder>> orders;
+  std::map<std::pair<const HeadOrder*, Owners>, int32_t> known;
+  plan.placement.queue = true;
+  plan.placement.worker_begin.clear();
+  plan.placement.tasks.clear();
+  for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head) {
+    Owners owners = owners_of(head);
+    const HeadOrder& order = plan.order(head);
+    const auto [at, fresh] =
+        known.try_emplace({&order, owners}, static_cast<int32_t>(orders.size()));
+    if (fresh) orders.push_back(part_by_rank(order, owners));
+    plan.order_of_head[static_cast<size_t>(head)] = at->second;
+    for (size_t task = 0; task < orders[static_cast<size_t>(at->second)]->tasks.size(); ++task)
+      plan.placement.tasks.push_back({head, static_cast<int32_t>(task)});
+  }
+  plan.orders = std::move(orders);
 }
 
 }  // namespace verbatim::dist

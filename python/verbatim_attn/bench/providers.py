@@ -117,8 +117,11 @@ class Kernels(Verbatim):
 
     def supports(self, case: Case, device: str) -> str | None:
         wanted = ".tl" if device == "cpu" else ".so"
-        wrong = [file for file in self.files if not file.endswith(wanted)]
-        return f"on this device kernels are files {wanted}, not {wrong[0]}" if wrong else None
+        if wrong := [file for file in self.files if not file.endswith(wanted)]:
+            return f"on this device kernels are files {wanted}, not {wrong[0]}"
+        if case.selected and len(self.files) > 1:
+            return f"blocks that queries select take one program, not {len(self.files)}"
+        return None
 
     def make(self, case: Case, device: str) -> Attend:
         import torch

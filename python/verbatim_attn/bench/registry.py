@@ -42,5 +42,6 @@ def _kernels(name: str) -> Provider | None:
         return None
     for file in files:
         if not os.path.isfile(file):
-            raise Refused("there is no such file", "--providers", file, "kernels in TL", "f.so")
+            raise Refused("there is no such file", "--providers", file,
+                          "a program in TL, or a library of `verbatim tl build`")  # fmt: skip
     return Kernels(files)
