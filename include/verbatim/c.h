@@ -239,13 +239,15 @@ typedef struct verbatim_selected verbatim_selected;
 verbatim_status verbatim_selected_create(const char* spec, verbatim_selected** selected);
 void verbatim_selected_destroy(verbatim_selected* selected);
 
-/* Lists of blocks, dense, on the host: [batch, kv_heads, lists, room], -1 behind the last entry. */
+/* Lists of blocks, dense, on the host or the device: [batch, kv_heads, lists, room], -1 behind the
+ * last entry. */
 typedef struct verbatim_selected_blocks {
   const int32_t* data;
   int64_t shape[4];
 } verbatim_selected_blocks;
 
-/* All lists are checked before anything runs. Of `run` the workspace is not used. */
+/* Lists on the host are checked before anything runs; those on the device in the stream, which the
+ * next call reports (verbatim/selected.h). Of `run` the workspace is not used. */
 verbatim_status verbatim_selected_forward(const verbatim_selected* selected,
                                           const verbatim_forward_tensors* tensors,
                                           const verbatim_selected_blocks* blocks,

@@ -18,12 +18,13 @@ namespace verbatim {
 
 /// For each batch entry, KV head and tile of queries the blocks of keys that they visit, in turn;
 /// of a program with `query_index` a tile is one query. All query heads of a group share a list.
-/// Lists have room for the longest; -1 stands behind the last entry of the others.
+/// Lists have room for the longest; -1 stands behind the last entry of the others. They lie on the
+/// host, or on the device of the attention.
 struct SelectedBlocks {
   const int32_t* data = nullptr;   // dense
   std::array<int64_t, 4> shape{};  // [batch, kv_heads, q_tiles, room]
 
-  /// Without what stands behind its last entry.
+  /// Without what stands behind its last entry; of lists on the host.
   std::span<const int32_t> list(int64_t b, int64_t kv_head, int64_t q_tile) const;
 };
 
@@ -42,13 +43,15 @@ class SelectedAttention {
   SelectedAttention(SelectedAttention&&) noexcept;
   SelectedAttention& operator=(SelectedAttention&&) noexcept;
 
-  /// Throws Error(invalid_argument) naming the first entry of the lists that is no block, a block
-  /// of which no query of its tile sees a key, or one that is there twice.
+  /// Throws Error(invalid_argument) naming the first entry of lists on the host that is no block, a
+  /// block of which no query of its tile sees a key, or one that is there twice. Of lists on the
+  /// device nothing but their shape: forward() checks them there.
   void check(const SelectedBlocks& blocks) const;
-  /// check() first: nothing runs where it throws. Lists lie on the host; tensors lie there or on
-  /// the device, whose stream then has the work when it returns. Of RunOptions `threads` counts on
-  /// a CPU, `stream` on a GPU. Throws Error(unsupported) on a stream that is being captured: a
-  /// graph would not know other lists.
+  /// check() first: nothing runs where it throws. Of RunOptions `threads` counts on a CPU, `stream`
+  /// on a GPU, which has the work when this returns. Lists on the host have been read by then; it
+  /// throws Error(unsupported) for them on a stream that is being captured. Lists on the device are
+  /// read and checked in the stream, without a wait: O and LSE are NaN for the queries of one with
+  /// a wrong entry, and the next forward on that device throws Error(invalid_argument) naming it.
   void forward(const ForwardTensors& tensors, const SelectedBlocks& blocks,
                const RunOptions& run = {}) const;
 

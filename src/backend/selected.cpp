@@ -16,12 +16,6 @@ namespace {
 constexpr const char* kOperation = "selected";
 constexpr int64_t kListsOfPart = 4096;  // that one thread checks at a time
 
-/// The blocks that a list may name: those of the runs.
-std::string shown(std::span<const TileRun> row) {
-  if (row.empty()) return "none: its queries see no key";
-  return fmt::format("{} to {}", row.front().first, row.back().last - 1);
-}
-
 /// Checks lists one after another.
 class Lists {
  public:
@@ -36,23 +30,19 @@ class Lists {
     bool ended = false;
     for (int64_t i = 0; i < room; ++i) {
       const int32_t block = entries[i];
-      const auto refuse = [&](const char* why, std::string expected) {
-        throw Error(ErrorCode::invalid_argument, kOperation, why,
-                    {index_, fmt::format("{}[{}, {}, {}, {}] = {}", index_, b, h, q_tile, i, block),
-                     std::move(expected), ""});
-      };
-      if (block == kNoBlock) {
-        ended = true;
-        continue;
-      }
-      if (ended) refuse("a block stands behind the end of its list", "-1 behind a -1");
-      if (block < 0 || block >= tiles_.kv_tiles())
-        refuse("a list names a block that is not there",
-               fmt::format("0 to {}, or -1 behind the last", tiles_.kv_tiles() - 1));
-      if (!find_run(row, block))
-        refuse("a list names a block of which its queries see no key", shown(row));
-      if (std::exchange(seen_[block], number) == number)
-        refuse("a list names a block twice", "each block once");
+      ended |= block == kNoBlock;
+      if (block == kNoBlock) continue;
+      const ListFault fault = ended                                     ? ListFault::behind_end
+                              : block < 0 || block >= tiles_.kv_tiles() ? ListFault::no_block
+                              : !find_run(row, block)                   ? ListFault::hidden
+                              : std::exchange(seen_[block], number) == number ? ListFault::twice
+                                                                              : ListFault::none;
+      if (fault == ListFault::none) continue;
+      const auto [first, last] = seen_by(tiles_, static_cast<int32_t>(q_tile));
+      const WrongEntry wrong{fault,      int32_t(b), int32_t(h), int32_t(q_tile),
+                             int32_t(i), block,      first,      last};
+      throw Error(ErrorCode::invalid_argument, kOperation, message_of(fault),
+                  details_of(wrong, index_, tiles_.kv_tiles()));
     }
   }
 
@@ -114,6 +104,7 @@ void SelectedAttention::Impl::check(const SelectedBlocks& blocks, int threads) c
                  fmt::format("({}, {}, {}, room for the longest list)", problem.batch,
                              problem.kv_heads, tiles.q_tiles()),
                  ""});
+  if (kernel->checks(blocks)) return;
   // Parts of all lists; what is refused is the first that is wrong.
   const int64_t count = batch * heads * rows, parts = (count + kListsOfPart - 1) / kListsOfPart;
   for_each_in_parallel(threads, parts, [&](int64_t part) {

@@ -6,12 +6,31 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "verbatim/error.h"
 #include "verbatim/selected.h"
 
 namespace verbatim {
 
 inline constexpr int32_t kNoBlock = -1;  // behind the last entry of a list
+
+/// The first block of which queries of the tile see keys, and one more than the last.
+std::pair<int32_t, int32_t> seen_by(const TileMap& tiles, int32_t q_tile);
+
+/// What is wrong with an entry of a list.
+enum class ListFault : int32_t { none, behind_end, no_block, hidden, twice };
+
+/// A wrong entry, and the blocks [seen_first, seen_last) of which queries of its tile see keys.
+struct WrongEntry {
+  ListFault fault;
+  int32_t b, kv_head, q_tile, at, block;
+  int32_t seen_first, seen_last;
+};
+
+/// The words of Error for a wrong entry of `index`, where there are `blocks` in all.
+Error::Details details_of(const WrongEntry& entry, const std::string& index, int32_t blocks);
+const char* message_of(ListFault fault);
 
 /// The run of a row of tiles that holds `tile`; null where no run does.
 const TileRun* find_run(std::span<const TileRun> row, int32_t tile);
@@ -32,7 +51,10 @@ class SelectedKernel {
   /// Bytes that a call allocates at most.
   virtual int64_t workspace_bytes(const TileMap& tiles, const SelectedBlocks& blocks,
                                   const RunOptions& run) const = 0;
-  /// Of tensors and lists that were checked.
+  /// Whether lists lie where the kernel checks them itself.
+  virtual bool checks(const SelectedBlocks&) const { return false; }
+  /// Of tensors that were checked, and lists that were, too, unless checks() says so. `tiles` are
+  /// the same in all calls.
   virtual void forward(const Problem& problem, const TileMap& tiles, const ForwardTensors& tensors,
                        const SelectedBlocks& blocks, const RunOptions& run) const = 0;
 };

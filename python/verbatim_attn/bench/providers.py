@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from .. import masks
 from .workloads import Case
 
@@ -152,13 +150,14 @@ class Kernels(Verbatim):
         return [Path(file).read_text() if file.endswith(".tl") else file for file in self.files]
 
     def _selected(self, case: Case, device: str) -> Attend:
+        import torch
+
         from ..tl import SelectedAttention
 
         attention = SelectedAttention(case.problem, case.mask, *self._kernels(), device=device)
         assert case.selected
-        lists = np.ascontiguousarray(
-            np.broadcast_to(case.selected.lists, (case.problem.batch, *case.selected.lists.shape))
-        )
+        lists = torch.from_numpy(case.selected.lists).to(device)  # where a model makes them
+        lists = lists.expand(case.problem.batch, *lists.shape).contiguous()
         return lambda q, k, v: attention.forward(q, k, v, lists)[0]
 
     def plan(self, case: Case, device: str) -> dict[str, Any] | None:

@@ -53,8 +53,9 @@ class SelectedAttention:
         """(O, LSE), as Plan.forward, over the blocks that lists name.
 
         blocks: integers (batch, kv_heads, lists, room), an array or a tensor on any device: for
-        each list of `q_edges` the numbers of its blocks, in turn, and -1 behind the last. All are
-        checked first, on the host.
+        each list of `q_edges` the numbers of its blocks, in turn, and -1 behind the last. On the
+        host all are checked before anything runs. A tensor on a GPU is checked there, in the
+        current stream: O and LSE of a wrong list's queries are NaN, and the next call says which.
         """
         arrays = arrays_of(q)
         if arrays.device != self._device:
@@ -62,8 +63,10 @@ class SelectedAttention:
                 f"[tensors] q is on another device than the program; got {arrays.device}, expected "
                 f"{self._device} (nearest: device='{arrays.device}')"
             )
-        lists = _lists(blocks)
-        packed = _library.SELECTED.pack(lists.ctypes.data, *lists.shape)
+        on_device = arrays.device != "cpu" and str(getattr(blocks, "device", "")) == arrays.device
+        lists = _on_device(blocks) if on_device else _lists(blocks)
+        address = lists.data_ptr() if on_device else lists.ctypes.data
+        packed = _library.SELECTED.pack(address, *lists.shape)
 
         def forward(pointer: ctypes.c_void_p, tensors: bytes, run: bytes) -> int:
             return _library.selected_forward(pointer, tensors, packed, run)
@@ -101,11 +104,7 @@ class SelectedAttention:
 
 def _lists(blocks: Any) -> np.ndarray:
     given = np.asarray(blocks.detach().cpu() if hasattr(blocks, "detach") else blocks)
-    if given.ndim != 4 or given.dtype.kind not in "iu":
-        raise ValueError(
-            f"[blocks] lists are integers of four dimensions; got {given.dtype} {given.shape}, "
-            "expected (batch, kv_heads, lists, room) (nearest: int32)"
-        )
+    _check(given, given.dtype.kind in "iu")
     lists = np.ascontiguousarray(given, dtype=np.int32)
     if not np.array_equal(lists, given):
         raise ValueError(
@@ -113,3 +112,24 @@ def _lists(blocks: Any) -> np.ndarray:
             "numbers of blocks, or -1 (nearest: int32)"
         )
     return lists
+
+
+def _on_device(blocks: Any) -> Any:
+    """int32 without gaps; what does not fit stays a number that is no block."""
+    import torch
+
+    real = blocks.is_floating_point() or blocks.is_complex() or blocks.dtype == torch.bool
+    _check(blocks, not real)
+    if blocks.dtype == torch.int64:
+        most = torch.iinfo(torch.int32)
+        blocks = blocks.clamp(most.min, most.max)
+    return blocks.to(torch.int32).contiguous()
+
+
+def _check(blocks: Any, integers: bool) -> None:
+    if blocks.ndim == 4 and integers:
+        return
+    raise ValueError(
+        f"[blocks] lists are integers of four dimensions; got {blocks.dtype} "
+        f"{tuple(blocks.shape)}, expected (batch, kv_heads, lists, room) (nearest: int32)"
+    )

@@ -46,24 +46,40 @@ Error error_of(const WaitReport& r) {
                std::move(details));
 }
 
-}  // namespace
-
-WaitReport* make_report() {
-  void* memory = nullptr;
-  check(cudaHostAlloc(&memory, sizeof(WaitReport), cudaHostAllocPortable | cudaHostAllocMapped),
-        "cuda.device");
-  return new (memory) WaitReport{};
+Error error_of(const ListReport& r) {
+  return Error(ErrorCode::invalid_argument, "selected",
+               fmt::format("{}; found on the device in an earlier call, whose O and LSE are NaN "
+                           "for the queries of that list",
+                           message_of(r.entry.fault)),
+               details_of(r.entry, "blocks", r.blocks));
 }
 
-void check_report(WaitReport& report) {
+template <class Report>
+Report* make() {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, sizeof(Report), cudaHostAllocPortable | cudaHostAllocMapped),
+        "cuda.device");
+  return new (memory) Report{};
+}
+
+template <class Report>
+void look_at(Report& report) {
   std::atomic_ref<int32_t> state(report.state);
   if (state.load(std::memory_order_acquire) != WaitReport::published) return;
   static std::mutex mutex;  // of two threads that see it one throws
   const std::lock_guard lock(mutex);
   if (state.load(std::memory_order_acquire) != WaitReport::published) return;
-  const WaitReport copy = report;
+  const Report copy = report;
   state.store(WaitReport::free, std::memory_order_release);
   throw error_of(copy);
 }
+
+}  // namespace
+
+WaitReport* make_wait_report() { return make<WaitReport>(); }
+ListReport* make_list_report() { return make<ListReport>(); }
+
+void check_report(WaitReport& report) { look_at(report); }
+void check_report(ListReport& report) { look_at(report); }
 
 }  // namespace verbatim::cuda

@@ -47,7 +47,8 @@ Device open(int index) {
     check(cudaMemPoolSetAttribute(*pool, cudaMemPoolAttrReleaseThreshold, &keep), "cuda.device");
   }
   check(cudaStreamCreateWithFlags(&device.uploads, cudaStreamNonBlocking), "cuda.device");
-  device.report = make_report();
+  device.report = make_wait_report();
+  device.lists = make_list_report();
   return device;
 }
 

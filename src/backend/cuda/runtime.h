@@ -12,6 +12,7 @@
 namespace verbatim::cuda {
 
 class PrimaryContext;
+struct ListReport;
 
 /// Makes `device` current in this thread, and at the end what was current before. When the device
 /// is current already, nothing is set: cudaSetDevice would leave the caller's context for the
@@ -37,6 +38,7 @@ struct Device {
   cudaMemPool_t plans;   // the same for plans, used on `uploads` only, so never tied to a launch
   cudaStream_t uploads;  // of plans
   WaitReport* report;    // of waits that expired in any of its kernels
+  ListReport* lists;     // of lists on it with a wrong entry
 };
 /// Throws Error(device) when there is no device `index`.
 const Device& device(int index);

@@ -1,16 +1,71 @@
 // Blocks that lists name, by a library on a GPU: no plan, no hand-offs, a launch.
 #include "backend/selected.h"
 
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "backend/cuda/arguments.h"
+#include "backend/cuda/check_lists.h"
 #include "backend/cuda/library.h"
 #include "backend/cuda/report.h"
 #include "backend/cuda/staging.h"
+#include "backend/cuda/upload.h"
 
 namespace verbatim::cuda {
 namespace {
+
+/// q_edges, kv_edges, and for each tile of queries the blocks that it sees, on the device.
+struct Tiles {
+  Tiles(const Device& device, const TileMap& tiles)
+      : Tiles(device, [&] {
+          std::vector<int32_t> words(tiles.q_edges.begin(), tiles.q_edges.end());
+          words.insert(words.end(), tiles.kv_edges.begin(), tiles.kv_edges.end());
+          for (int32_t tile = 0; tile < tiles.q_tiles(); ++tile) {
+            const auto [first, last] = seen_by(tiles, tile);
+            words.insert(words.end(), {first, last});
+          }
+          return words;
+        }()) {}
+
+  Upload upload;
+
+ private:
+  Tiles(const Device& device, const std::vector<int32_t>& words)
+      : upload(device, words.size() * sizeof(int32_t)) {
+    upload.copy(std::as_bytes(std::span(words)));
+  }
+};
+
+/// Tells `upload` of launches on `stream`, or into `graph`, also where an error cuts them short.
+class Use {
+ public:
+  Use(const Device& device, const Upload& upload, cudaStream_t stream, cudaGraph_t graph)
+      : device_(device), upload_(upload), stream_(stream), graph_(graph) {
+    upload.before_launch(stream, graph);
+  }
+  ~Use() {
+    try {
+      if (graph_)
+        upload_.keep();  // nobody knows how long it lives
+      else
+        upload_.in_use_until(std::make_shared<const End>(device_, stream_));
+    } catch (const std::exception&) {
+      upload_.keep();
+    }
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  const Device& device_;
+  const Upload& upload_;
+  cudaStream_t stream_;
+  cudaGraph_t graph_;
+};
 
 class CudaSelected final : public SelectedKernel {
  public:
@@ -34,9 +89,12 @@ class CudaSelected final : public SelectedKernel {
   }
   const std::string& index() const override { return index_; }
   const std::string& arithmetic() const override { return arithmetic_; }
-  int64_t workspace_bytes(const TileMap& tiles, const SelectedBlocks& blocks,
+  int64_t workspace_bytes(const TileMap&, const SelectedBlocks& blocks,
                           const RunOptions&) const override {
-    return words(tiles, blocks) * int64_t{sizeof(int32_t)};
+    return entries(blocks) * int64_t{sizeof(int32_t)};
+  }
+  bool checks(const SelectedBlocks& blocks) const override {
+    return blocks.data && !on_host(blocks.data, device_);
   }
 
   void forward(const Problem& problem, const TileMap& tiles, const ForwardTensors& tensors,
@@ -44,10 +102,14 @@ class CudaSelected final : public SelectedKernel {
     check_limits({}, problem, {tiles.q_tiles(), tiles.kv_tiles(), 0});
     const auto stream = static_cast<cudaStream_t>(run.stream);
     check_report(*device_.report);
+    check_report(*device_.lists);
     const DeviceGuard guard(device_.index);
-    if (graph_of(stream))
+    const cudaGraph_t graph = graph_of(stream);
+    const bool checked_here = checks(blocks);
+    if (graph && !checked_here)
       throw Error(ErrorCode::unsupported, "cuda", "a graph would replay lists of the host",
-                  {"stream", "one that is being captured", "one that is not", ""});
+                  {"blocks", "lists on the host, a stream that is being captured",
+                   "lists on the device", ""});
     Staging staging(device_, stream);
     SelectedParams params{};
     params.sizes = sizes_of(problem);
@@ -60,27 +122,43 @@ class CudaSelected final : public SelectedKernel {
                   problem.q_len};
     params.q_rows = static_cast<int32_t>(problem.q_len);
     params.q_heads = static_cast<int32_t>(problem.q_heads);
-    params.by_query = by_query();
-    if (params.by_query) {
-      std::swap(params.q_rows, params.q_heads);
-      for (TensorRef* tensor : {&params.q, &params.o, &params.lse})
-        std::swap(tensor->row, tensor->head);
-    }
-    // The runtime has copied `host` when its call returns; the device need not have.
-    std::vector<int32_t> host(tiles.q_edges.begin(), tiles.q_edges.end());
-    host.insert(host.end(), tiles.kv_edges.begin(), tiles.kv_edges.end());
-    host.insert(host.end(), blocks.data, blocks.data + entries(blocks));
-    const Scratch memory(device_, workspace_bytes(tiles, blocks, run), stream);
-    cuda::check(cudaMemcpyAsync(memory.data(), host.data(), host.size() * sizeof(int32_t),
-                                cudaMemcpyHostToDevice, stream),
-                "cuda.copy");
-    params.q_edges = static_cast<const int32_t*>(memory.data());
+
+    const Upload& uploaded = tiles_on_device(tiles).upload;
+    const Use use(device_, uploaded, stream, graph);
+    params.q_edges = static_cast<const int32_t*>(uploaded.data());
     params.kv_edges = params.q_edges + tiles.q_edges.size();
-    params.blocks = params.kv_edges + tiles.kv_edges.size();
     params.q_tiles = tiles.q_tiles();
     params.room = static_cast<int32_t>(blocks.shape[3]);
     params.diagonal = static_cast<int32_t>(problem.kv_len - problem.q_len);
-    cuda::check(loaded_.library->forward(params, stream), loaded_.kernel.name);
+    const Scratch memory(device_, workspace_bytes(tiles, blocks, run), stream);
+    auto* lists = static_cast<int32_t*>(memory.data());
+    params.blocks = lists;
+    if (checked_here) {
+      check_lists({.given = blocks.data,
+                   .checked = lists,
+                   .seen = params.kv_edges + tiles.kv_edges.size(),
+                   .lists = blocks.shape[0] * blocks.shape[1] * blocks.shape[2],
+                   .kv_heads = static_cast<int32_t>(problem.kv_heads),
+                   .q_tiles = params.q_tiles,
+                   .room = params.room,
+                   .blocks = tiles.kv_tiles(),
+                   .report = device_.lists},
+                  stream);
+    } else {  // the runtime has copied what is not pinned when its call returns
+      const std::vector<int32_t> host(blocks.data, blocks.data + entries(blocks));
+      cuda::check(cudaMemcpyAsync(lists, host.data(), host.size() * sizeof(int32_t),
+                                  cudaMemcpyHostToDevice, stream),
+                  "cuda.copy");
+    }
+    SelectedParams launched = params;
+    launched.by_query = by_query();
+    if (launched.by_query) {
+      std::swap(launched.q_rows, launched.q_heads);
+      for (TensorRef* tensor : {&launched.q, &launched.o, &launched.lse})
+        std::swap(tensor->row, tensor->head);
+    }
+    cuda::check(loaded_.library->forward(launched, stream), loaded_.kernel.name);
+    if (checked_here) refuse_lists(params, stream);
     staging.finish();
   }
 
@@ -89,13 +167,17 @@ class CudaSelected final : public SelectedKernel {
   static int64_t entries(const SelectedBlocks& blocks) {
     return blocks.shape[0] * blocks.shape[1] * blocks.shape[2] * blocks.shape[3];
   }
-  static int64_t words(const TileMap& tiles, const SelectedBlocks& blocks) {
-    return std::ssize(tiles.q_edges) + std::ssize(tiles.kv_edges) + entries(blocks);
+  /// Those of all calls.
+  const Tiles& tiles_on_device(const TileMap& tiles) const {
+    std::call_once(once_, [&] { tiles_.emplace(device_, tiles); });
+    return *tiles_;
   }
 
   const Device& device_;
   LoadedSelected loaded_;
   std::string index_, arithmetic_;
+  mutable std::once_flag once_;
+  mutable std::optional<Tiles> tiles_;
 };
 
 }  // namespace

@@ -5,18 +5,6 @@
 namespace verbatim::cuda {
 namespace {
 
-/// Throws Error when the memory belongs to another device.
-bool on_host(const void* data, int device) {
-  cudaPointerAttributes attributes{};
-  check(cudaPointerGetAttributes(&attributes, data), "cuda.tensor");
-  if (attributes.type == cudaMemoryTypeDevice && attributes.device != device) {
-    throw Error(ErrorCode::invalid_argument, "cuda.tensor", "a tensor lies on another device",
-                {"device", "cuda:" + std::to_string(attributes.device),
-                 "cuda:" + std::to_string(device), ""});
-  }
-  return attributes.type == cudaMemoryTypeUnregistered || attributes.type == cudaMemoryTypeHost;
-}
-
 /// Bytes from the first element to the last, gaps included; 0 without elements.
 int64_t span_bytes(const TensorView& view) {
   int64_t elements = 1;
@@ -33,8 +21,19 @@ int64_t span_bytes(const RowView& rows) {
 
 }  // namespace
 
+bool on_host(const void* data, const Device& device) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data), "cuda.tensor");
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device != device.index) {
+    throw Error(ErrorCode::invalid_argument, "cuda.tensor", "a tensor lies on another device",
+                {"device", "cuda:" + std::to_string(attributes.device),
+                 "cuda:" + std::to_string(device.index), ""});
+  }
+  return attributes.type == cudaMemoryTypeUnregistered || attributes.type == cudaMemoryTypeHost;
+}
+
 void* Staging::stage(void* data, int64_t bytes, bool is_output) {
-  if (bytes == 0 || !on_host(data, device_.index)) return data;
+  if (bytes == 0 || !on_host(data, device_)) return data;
   void* copy = memory_.emplace_back(std::make_unique<Scratch>(device_, bytes, stream_))->data();
   pending_ = true;
   // Outputs too: their gaps belong to the caller and come back as they were.

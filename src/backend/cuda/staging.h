@@ -9,6 +9,9 @@
 
 namespace verbatim::cuda {
 
+/// Whether memory is the host's: throws Error(invalid_argument) when it belongs to another device.
+bool on_host(const void* data, const Device& device);
+
 /// Views of one call's tensors as kernels can use them. Device tensors pass through untouched, and
 /// the call stays asynchronous; host tensors get a copy on the device, gaps included.
 class Staging {
