@@ -7,6 +7,8 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/names.h"
@@ -20,6 +22,8 @@ namespace {
 constexpr int32_t kMostRanks = 4096;
 // Ranks that hold whole chunks of rows wait for no sums: worth a heaviest rank so much heavier.
 constexpr double kUneven = 3;
+// Whole chunks need not lie behind each other where that makes the heaviest rank so much lighter.
+constexpr double kScattered = 1.05;
 
 constexpr std::array kShards{
     ShardInfo{"contiguous", "ranks take equal stretches, one after another"},
@@ -89,6 +93,26 @@ std::vector<int32_t> even_stretches(std::span<const Cell> cells, int32_t count) 
   return numbers;
 }
 
+/// Cells that need not lie behind each other: the heaviest first, each to the lightest rank that
+/// has fewer than its share of them.
+std::vector<int32_t> even_ranks(std::span<const Cell> cells, int32_t world) {
+  const size_t most = (cells.size() + world - 1) / world;
+  std::vector<size_t> by_weight(cells.size());
+  std::iota(by_weight.begin(), by_weight.end(), size_t{0});
+  std::ranges::stable_sort(by_weight, std::greater{}, [&](size_t c) { return cells[c].weight; });
+  std::set<std::pair<double, int32_t>> open;  // weight and rank
+  for (int32_t rank = 0; rank < world; ++rank) open.insert({0, rank});
+  std::vector<size_t> counts(static_cast<size_t>(world));
+  std::vector<int32_t> ranks(cells.size());
+  for (const size_t c : by_weight) {
+    const auto [weight, rank] = *open.begin();
+    open.erase(open.begin());
+    ranks[c] = rank;
+    if (++counts[rank] < most) open.insert({weight + cells[c].weight, rank});
+  }
+  return ranks;
+}
+
 /// Stretch r and, from the tail, the other of 2 * world.
 int32_t zigzag(int32_t stretch, int32_t world) {
   return stretch < world ? stretch : 2 * world - 1 - stretch;
@@ -127,8 +151,7 @@ struct DealtCells {
   double heaviest = 0;         // of the ranks
 };
 
-DealtCells deal(std::span<const Cell> cells, const std::string& shard, int32_t world) {
-  const std::vector<int32_t> ranks = assign(cells, shard, world);
+DealtCells deal(std::span<const Cell> cells, std::span<const int32_t> ranks, int32_t world) {
   std::vector<std::vector<RowRange>> ranges(static_cast<size_t>(world));
   std::vector<double> weights(static_cast<size_t>(world));
   for (size_t c = 0; c < cells.size(); ++c) {
@@ -231,25 +254,31 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
   const bool by_area = sharding.name == "balanced";
   const auto q_breaks = [&](int64_t b) { return mask.head(b, 0).q_breaks; };
   const auto kv_breaks = [&](int64_t b) { return mask.head(b, 0).k_breaks; };
-  const auto deal_q = [&](const std::function<Edges(int64_t)>& edges) {
+  const auto deal_q = [&](const std::function<Edges(int64_t)>& edges, bool scattered) {
     std::vector<Cell> cells =
         make_cells(problem.batch, edges, q_breaks,
                    by_area ? std::function<Weights(int64_t, const Edges&)>(area) : lengths);
     if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
       for (Cell& cell : cells)
         cell.weight = static_cast<double>(cell.range.rows.end - cell.range.rows.begin);
-    return deal(cells, sharding.name, options.world);
+    DealtCells dealt = deal(cells, assign(cells, sharding.name, options.world), options.world);
+    if (by_area && scattered) {
+      DealtCells even = deal(cells, even_ranks(cells, options.world), options.world);
+      if (dealt.heaviest > kScattered * even.heaviest) dealt = std::move(even);
+    }
+    return dealt;
   };
-  DealtCells q = deal_q(q_edges);
+  DealtCells q = deal_q(q_edges, false);
   if (std::ranges::any_of(backward.orders,
                           [](const auto& order) { return !order->row_chunks.empty(); }))
-    if (DealtCells chunks = deal_q(chunk_edges); chunks.heaviest <= kUneven * q.heaviest)
+    if (DealtCells chunks = deal_q(chunk_edges, true); chunks.heaviest <= kUneven * q.heaviest)
       q = std::move(chunks);
   sharding.q = std::move(q.held);
-  sharding.kv = alike ? sharding.q
-                      : deal(make_cells(problem.batch, kv_edges, kv_breaks, lengths), sharding.name,
-                             options.world)
-                            .held;
+  sharding.kv = sharding.q;
+  if (!alike) {
+    const std::vector<Cell> cells = make_cells(problem.batch, kv_edges, kv_breaks, lengths);
+    sharding.kv = deal(cells, assign(cells, sharding.name, options.world), options.world).held;
+  }
   return sharding;
 }
 

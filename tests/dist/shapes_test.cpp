@@ -49,8 +49,8 @@ TEST(Dist, EveryOrder) {
 
 // `auto` has chunks of rows for the long document alone: each is cut, or goes whole.
 TEST(Dist, AutoTakesChunksOfLongDocuments) {
-  const std::vector<int64_t> documents{12300, 400};
-  DistCase c(problem_of(12700, 4, 1, 72), masks::causal_document(documents));
+  const std::vector<int64_t> documents{16400, 400};
+  DistCase c(problem_of(16800, 4, 1, 72), masks::causal_document(documents));
   EXPECT_EQ(c.backward.orders[0]->name, "auto");
   EXPECT_FALSE(c.backward.orders[0]->row_chunks.empty());
   const DistOptions options{.world = 3, .strategy = "ring"};
