@@ -26,9 +26,13 @@ constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
 // Where rows are cut into chunks (docs/lab/chunks.md).
 constexpr int64_t kChunkRows = 2048;      // query positions: their Q, dO and dQ stay in L2
 constexpr int64_t kChunkTiles = 32;       // that these are at least, so that chains stay long
-constexpr int64_t kChunks = 6;            // that some KV tile is seen from, at least
+constexpr int64_t kChunks = 8;            // that some KV tile is seen from, at least
 constexpr int64_t kChunkGroup = 4;        // query heads: dK and dV are added seldom enough
 constexpr int64_t kRotatingBeside = 128;  // KV tiles: up to so many, rotating is faster
+
+// Where each query head has chains of its own (docs/lab/groups.md).
+constexpr int64_t kSplitRows = 1536;  // that see a KV tile, in the mean: chains are long enough
+constexpr int64_t kSplitGroup = 16;   // query heads, at most
 
 /// The time of `heads` KV heads in chains of `parts` of the group: what kWave workers share, and
 /// the longest chain with the turns of the longest row, joined as the legs of a triangle. Only
@@ -83,15 +87,22 @@ bool walks_chunks(const Shape& shape) {
          !(shape.full && static_cast<int64_t>(shape.columns.size()) <= kRotatingBeside);
 }
 
+bool walks_alone(const Shape& shape) {
+  const int64_t seen = shape.visits * shape.rows;  // rows that see a KV tile, times all tiles
+  return shape.group > 1 && shape.group <= kSplitGroup && !shape.full && shape.starts_together() &&
+         seen >= kSplitRows * static_cast<int64_t>(shape.columns.size()) * shape.q_tiles;
+}
+
 constexpr std::array kRules{
     OrderRule{"chunks",
-              "groups of 4 or more, query tiles of 64 rows; some KV tile is seen from 12,288 rows, "
+              "groups of 4 or more, query tiles of 64 rows; some KV tile is seen from 16,384 rows, "
               "most are last seen from one query tile, rows have no gaps, and a mask that hides "
               "nothing has more than 128 KV tiles",
               "the rows that a chain walks through the group stay in L2, and ranks that share a "
-              "sequence wait for additions alone",
+              "sequence wait for additions alone; from the diagonal on, no short chain waits for a "
+              "long one in every query head",
               walks_chunks,
-              [](const Shape&) { return fmt::format("descending/rows:{}", kChunkRows); }},
+              [](const Shape&) { return fmt::format("right_to_left/rows:{}", kChunkRows); }},
     OrderRule{"rotating",
               "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a "
               "group also at least 2 R - 1 query tiles, where R KV tiles rotate together",
@@ -108,6 +119,12 @@ constexpr std::array kRules{
               "other query tiles (a question that all answers share, global tokens)",
               "parts only where chains are long: parts of short ones wait for each other",
               is_skewed, [](const Shape& shape) { return descending(shape, true); }},
+    OrderRule{
+        "alone",
+        "groups of 2 to 16; most KV tiles are last seen from one query tile, and a KV tile is "
+        "seen from 1,536 rows, in the mean",
+        "a chain that walks several query heads waits in each for longer ones", walks_alone,
+        [](const Shape&) -> std::string { return "descending/split"; }},
     OrderRule{"descending", "all others",
               "short chains come last, and parts of a group end before one long chain does",
               [](const Shape&) { return true; },

@@ -47,6 +47,18 @@ int64_t longest_chain(const HeadOrder& head) {
   return longest;
 }
 
+/// Whether most visits are of chains that walk one query head of the group.
+bool walks_alone(const HeadOrder& head) {
+  if (head.group == 1 || !head.row_chunks.empty()) return false;
+  int64_t alone = 0, all = 0;
+  for (const Chain& chain : head.chains) {
+    const int64_t visits = head.visits(chain);
+    all += visits;
+    if (chain.addends >= head.group) alone += visits;
+  }
+  return 2 * alone >= all;
+}
+
 /// Whether one chain of the head takes 2/3 of each worker's share of all heads, or more.
 bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
   return 3 * longest_chain(head) * workers >=
@@ -134,13 +146,16 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     // on to another query head.
     side_by_side = between(1, head.group == 1 ? 2 * whole : whole, many);
   } else if (staggered) {
-    // A third more than fit, for heads that end use fewer rows; two are worth it in any case.
-    side_by_side = between(2, static_cast<size_t>(std::lround(fitting * 4 / 3)), 2 * many);
-  }
-  // Chains of a chunk of rows follow each other around it: four visits apart they seldom wait.
-  if (unequal && !head.row_chunks.empty())
+    // As many more than fit as heads that end use fewer rows, under a causal mask a third; two are
+    // worth it in any case.
+    const double spare = static_cast<double>(shape.longest_column * columns) /
+                         static_cast<double>(std::max<int64_t>(shape.visits, 1));
     side_by_side =
-        std::max<size_t>(side_by_side, 4 * workers / std::max<int64_t>(longest_chain(head), 1));
+        between(2, std::lround(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3)), 2 * many);
+  }
+  // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
+  if (!head.row_chunks.empty())
+    side_by_side = std::max<size_t>(1, 3 * workers / std::max<int64_t>(longest_chain(head), 1));
   side_by_side = std::max(fill, side_by_side);
   // The nearest number that divides the heads into equal sections.
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
@@ -148,10 +163,13 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
   // Longest first puts all parts side by side. That pays where the end of the longest chains would
   // be waited for, and where chains start apart (a question that all answers share); of packed
-  // sequences, whose chains are short, until there are many heads.
+  // sequences, whose chains are short, while twice L2 holds the rows of all heads.
   const bool packed = head.tiles->sequences.size() > 1;
-  const bool few =
-      packed ? count <= many : !shape.starts_together() || has_long_chains(head, count, workers);
+  const double all_bytes =
+      static_cast<double>(count) * static_cast<double>(head_bytes) / head.group;
+  const bool few = packed ? !walks_alone(head) && all_bytes <= 2 * machine.l2_bytes
+                          : !shape.starts_together() || has_long_chains(head, count, workers) ||
+                                (count == 1 && walks_alone(head));
   if (staggered && few && head.group > 1 && !shape.gaps && head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};

@@ -34,7 +34,8 @@ TEST(Rules, EachDecidesSomething) {
   std::set<std::string> deciding;
   for (const Mask& mask :
        {masks::causal(16384, 16384), masks::full(4096, 4096), masks::global_sliding(8192, 397, 397),
-        masks::causal(4096, 4096), masks::uniform_block_sparse(4096, 4096, 64, 64, 0.3, 1, 1)})
+        masks::causal(4096, 4096), masks::causal(1024, 1024),
+        masks::uniform_block_sparse(4096, 4096, 64, 64, 0.3, 1, 1)})
     deciding.insert(deciding_rule(mask, 8));
   EXPECT_EQ(deciding.size(), order_rules().size());
 }
@@ -48,13 +49,33 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   // Some KV tiles are seen by far more rows than others, from different query tiles, and from one.
   const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
   EXPECT_EQ(order(masks::share_question(documents), 8), "descending/even:4");
-  EXPECT_EQ(order(masks::causal_blockwise(documents), 8), "descending/split:2");
+  EXPECT_EQ(order(masks::causal_blockwise(documents), 8), "descending/split");
 }
 
-// H200: docs/lab/chunks.md.
+// H200: docs/lab/groups.md.
+TEST(Rules, EachQueryHeadHasChainsOfItsOwnWhereTheyAreLongEnough) {
+  const std::string alone = "descending/split";
+  for (const int64_t length : {3072, 4096, 8192, 16383})
+    for (const int32_t group : {2, 3, 7, 8, 16})
+      EXPECT_EQ(order(masks::causal(length, length), group), alone) << length << " " << group;
+  for (const int64_t head_dim : {64, 192})
+    EXPECT_EQ(order(masks::causal(8192, 8192), 8, head_dim), alone) << head_dim;
+  EXPECT_EQ(order(masks::causal(65536, 65536), 3), alone);
+  EXPECT_EQ(order(masks::causal(65536, 65536), 8, 64), alone);
+  EXPECT_EQ(order(masks::prefix_lm_causal(8192, 6724), 8), alone);
+  // Not: too short, too many query heads, no group, or starting apart.
+  for (const int64_t length : {1024, 2048, 2900})
+    EXPECT_NE(order(masks::causal(length, length), 8), alone) << length;
+  EXPECT_NE(order(masks::causal(8192, 8192), 32), alone);
+  EXPECT_NE(order(masks::causal(8192, 8192), 1), alone);
+  EXPECT_NE(order(masks::causal_sliding_window(8192, 8192, 1024), 8), alone);
+  EXPECT_NE(order(masks::full(2048, 2048), 8), alone);
+}
+
+// H200: docs/lab/chunks.md, docs/lab/groups.md.
 TEST(Rules, LongSequencesOfGroupsWalkChunksOfRows) {
-  const std::string chunks = "descending/rows:2048";
-  for (const int64_t length : {12288, 12289, 16384, 65536, 1 << 20})
+  const std::string chunks = "right_to_left/rows:2048";
+  for (const int64_t length : {16384, 16385, 20000, 65536, 1 << 20})
     for (const int32_t group : {4, 7, 16})
       EXPECT_EQ(order(masks::causal(length, length), group), chunks) << length << " " << group;
   EXPECT_EQ(order(masks::causal(16384, 16384), 8, 192), chunks);
@@ -62,7 +83,7 @@ TEST(Rules, LongSequencesOfGroupsWalkChunksOfRows) {
   EXPECT_EQ(order(masks::full(32768, 32768), 4), chunks);
   EXPECT_EQ(order(masks::full(65536, 65536), 8), chunks);
   // Not: too short, chains of few visits, few query heads, faster rotating, or starting apart.
-  EXPECT_NE(order(masks::causal(12224, 12224), 8), chunks);
+  EXPECT_NE(order(masks::causal(16320, 16320), 8), chunks);
   EXPECT_NE(order(masks::causal(2048, 65536), 8), chunks);
   EXPECT_NE(order(masks::causal(32768, 32768), 8, 64), chunks);
   EXPECT_NE(order(masks::causal(32768, 32768), 3), chunks);

@@ -106,7 +106,7 @@ TEST(Auto, StaggersWhatStartsTogether) {
   };
   const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
   EXPECT_EQ(placement(masks::causal(8192, 8192)), "staggered:8");
-  EXPECT_EQ(placement(masks::prefix_lm_causal(8192, 6724)), "staggered:8");
+  EXPECT_EQ(placement(masks::prefix_lm_causal(8192, 6724)), "staggered:4");  // few rows are short
   EXPECT_EQ(placement(masks::causal_blockwise(documents)), "staggered:8");
   EXPECT_EQ(placement(masks::share_question(documents)), "longest_first");
   EXPECT_EQ(placement(masks::global_sliding(8192, 528, 528)), "longest_first");
@@ -125,21 +125,40 @@ TEST(Auto, StaggersAsManyHeadsAsKeepTheirRowsInL2) {
   EXPECT_EQ(placement(32768), "staggered:2");
 }
 
-// A chain of a chunk of 2,048 rows makes 32 visits for each query head of the group; four visits
-// apart, 32 to 33 chains of a head run beside each other with a group of 4.
-TEST(Auto, StaggersEnoughHeadsThatChainsOfAChunkAreApart) {
-  const auto placement = [](int64_t q_heads) {
-    const Mask mask = masks::causal(32768, 32768);
-    return make_plan(problem_of(q_heads, 8, 32768), mask, h200_options()).placement.name;
+// A chain of a chunk of 2,048 rows makes 32 visits for each query head of the group; three visits
+// apart, 42 chains of a head run beside each other with a group of 4.
+TEST(Auto, PutsEnoughHeadsSideBySideThatChainsOfAChunkAreApart) {
+  const auto placement = [](int64_t q_heads, const Mask& mask) {
+    return make_plan(problem_of(q_heads, 8, mask.q_len()), mask, h200_options()).placement.name;
   };
-  EXPECT_EQ(placement(16), "staggered:2");  // no chunks
-  EXPECT_EQ(placement(32), "staggered:4");
-  EXPECT_EQ(placement(64), "staggered:2");
-  // Chains of equal length keep their distance.
+  EXPECT_EQ(placement(16, masks::causal(32768, 32768)), "staggered:2");  // no chunks
+  EXPECT_EQ(placement(32, masks::causal(32768, 32768)), "head_swizzled:3");
+  EXPECT_EQ(placement(64, masks::causal(32768, 32768)), "head_swizzled:1");
   const std::vector<int64_t> documents{32768, 32768};
-  EXPECT_EQ(make_plan(problem_of(32, 8, 65536), masks::full_document(documents), h200_options())
-                .placement.name,
-            "staggered:2");
+  EXPECT_EQ(placement(32, masks::full_document(documents)), "head_swizzled:3");
+}
+
+// Of packed sequences the longest chains go first while twice L2 holds the rows of all heads, and
+// chains walk several query heads.
+TEST(Auto, PutsPackedSequencesSideBySideWhereTheirRowsFit) {
+  const auto placement = [](int64_t q_heads, int64_t kv_heads, std::vector<int64_t> documents) {
+    const Mask mask = masks::causal_document(documents);
+    return make_plan(problem_of(q_heads, kv_heads, mask.q_len()), mask, h200_options())
+        .placement.name;
+  };
+  EXPECT_EQ(placement(64, 8, std::vector<int64_t>(8, 1024)), "longest_first");
+  EXPECT_EQ(placement(64, 8, std::vector<int64_t>(16, 1024)), "staggered:8");
+  EXPECT_EQ(placement(64, 8, {4096, 4096}), "staggered:8");
+}
+
+// One KV head has no others to start behind: its query heads run side by side.
+TEST(Auto, PutsQueryHeadsOfOneKvHeadSideBySide) {
+  const auto placement = [](int64_t q_heads, int64_t kv_heads) {
+    const Mask mask = masks::causal(8192, 8192);
+    return make_plan(problem_of(q_heads, kv_heads, 8192), mask, h200_options()).placement.name;
+  };
+  EXPECT_EQ(placement(8, 1), "longest_first");
+  EXPECT_EQ(placement(28, 4), "staggered:4");
 }
 
 // Chains over blocks at random drift apart: as many heads side by side as leave their rows in L2.
