@@ -140,16 +140,17 @@ TEST(Orders, ChunksOfRowsHaveChainsOfTheirOwn) {
 }
 
 TEST(Orders, AutoCutsTheRowsOfLongDocumentsAlone) {
-  const std::vector<int64_t> documents{13000, 500, 20000};
+  const std::vector<int64_t> documents{17000, 500, 20000};
   const Mask mask = masks::causal_document(documents);
   const auto tiles = std::make_shared<const TileMap>(mask.head(0, 0), TileShape{64, 128});
   const auto order = make_order(Pass::backward, "auto", tiles, 4);
   EXPECT_EQ(order->name, "auto");
   EXPECT_EQ(row_chunk_edges(*order),
-            (std::vector<int64_t>{0, 2048, 4096, 6144, 8192, 10240, 12288, 13000, 13500, 15548,
-                                  17596, 19644, 21692, 23740, 25788, 27836, 29884, 31932, 33500}));
+            (std::vector<int64_t>{0,     2048,  4096,  6144,  8192,  10240, 12288,
+                                  14336, 16384, 17000, 17500, 19548, 21596, 23644,
+                                  25692, 27740, 29788, 31836, 33884, 35932, 37500}));
   EXPECT_EQ(row_chunk_edges(*make_order(Pass::backward, "auto", tiles, 3)),
-            (std::vector<int64_t>{0, 13000, 13500, 33500}));
+            (std::vector<int64_t>{0, 17000, 17500, 37500}));
 }
 
 }  // namespace
