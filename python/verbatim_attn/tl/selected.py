@@ -64,7 +64,7 @@ class SelectedAttention:
                 f"{self._device} (nearest: device='{arrays.device}')"
             )
         on_device = arrays.device != "cpu" and str(getattr(blocks, "device", "")) == arrays.device
-        lists = _on_device(blocks) if on_device else _lists(blocks)
+        lists: Any = _on_device(blocks) if on_device else _lists(blocks)
         address = lists.data_ptr() if on_device else lists.ctypes.data
         packed = _library.SELECTED.pack(address, *lists.shape)
 
