@@ -25,23 +25,31 @@ def known() -> dict[str, Provider]:
     return {provider.name: provider for provider in every}
 
 
-def chosen(names: str) -> list[Provider]:
-    """The providers that a comma separates; "all" are all. "verbatim:f.tl", "verbatim:f.so+b.so":
-    kernels from these files."""
+def names(given: str) -> list[str]:
+    """The names that a comma separates; "all" are all. "verbatim:f.tl", "verbatim:f.so+b.so": kernels
+    from these files, which need not be here."""
     every = known()
-    if names == "all":
-        return list(every.values())
-    return [
-        _kernels(name) or every[one_of("--providers", name, every)] for name in names.split(",")
-    ]
+    if given == "all":
+        return list(every)
+    return [name if _files(name) else one_of("--providers", name, every)
+            for name in given.split(",")]  # fmt: skip
 
 
-def _kernels(name: str) -> Provider | None:
+def chosen(given: str) -> list[Provider]:
+    """The providers of these names; their files are here."""
+    every = known()
+    return [_kernels(name) if _files(name) else every[name] for name in names(given)]
+
+
+def _files(name: str) -> list[str]:
     files = name.removeprefix("verbatim:").split("+")
-    if not name.startswith("verbatim:") or not all(f.endswith((".tl", ".so")) for f in files):
-        return None
-    for file in files:
+    ours = name.startswith("verbatim:") and all(f.endswith((".tl", ".so")) for f in files)
+    return files if ours else []
+
+
+def _kernels(name: str) -> Provider:
+    for file in _files(name):
         if not os.path.isfile(file):
             raise Refused("there is no such file", "--providers", file,
                           "a program in TL, or a library of `verbatim tl build`")  # fmt: skip
-    return Kernels(files)
+    return Kernels(_files(name))

@@ -93,7 +93,7 @@ def _asked(words: list[str], times: str) -> set[Any]:
     kind, *rest = words
     if kind == "bench.py":
         a = bench.parser().parse_args(rest)
-        names = [provider.name for provider in registry.chosen(a.providers)]
+        names = registry.names(a.providers)
     elif kind == "bench":
         cases = {"--set": _last(rest, "--set", ""), "--match": _last(rest, "--match", "")}
         a = bench.parser().parse_args([word for pair in cases.items() for word in pair])
