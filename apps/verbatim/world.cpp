@@ -48,9 +48,7 @@ void WorldOptions::add_to(Command command, bool runs) {
       "NAME")
       .capture_default_str()
       .needs(dealt);
-  add("--shard", shard,
-      "Which rank holds which positions: " + shard_names +
-          " (default: balanced for that strategy, else zigzag)",
+  add("--shard", shard, "Which rank holds which positions: " + shard_names + " (default: balanced)",
       "NAME")
       .needs(dealt);
   add("--ulysses-size", ulysses_size,

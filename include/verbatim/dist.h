@@ -35,21 +35,30 @@ std::span<const ShardInfo> shards();
 struct DistOptions {
   int32_t world = 1;
   std::string strategy = "balanced";
-  std::string shard{};       // empty: "balanced" for the strategy of that name, else "zigzag"
+  std::string shard{};       // empty: "balanced"
   int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
   int32_t ring_window = 0;   // loongtrain: ranks of an inner ring; 0: choose
   int32_t joined_heads = 0;  // KV heads of a launch at most; 0: all of a stage
   bool operator==(const DistOptions&) const = default;
 };
 
+/// Query rows whose visits of some KV heads another rank makes than the one that holds them.
+struct MovedHeads {
+  RowRange range;
+  Interval kv_heads;
+  int32_t rank;
+  bool operator==(const MovedHeads&) const = default;
+};
+
 /// Positions by rank. Shards end at tile edges of both passes, as far as all heads of a batch entry
 /// have the same tiles; positions of queries and keys are dealt alike where there are as many.
 struct Sharding {
   std::string name;
-  std::vector<HeldRows> q, kv;  // by rank; some may be empty
+  std::vector<HeldRows> q, kv;      // by rank; some may be empty
+  std::vector<MovedHeads> moved{};  // apart from each other
 };
 /// `forward` and `backward` are plans of the same problem. Throws Error naming the nearest when
-/// options.shard is unknown, or when there are not 1 to 4,096 ranks.
+/// options.shard is unknown, or when there are not 1 to 4,096 ranks; and as make_dist_plan().
 Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& mask,
                        const DistOptions& options);
 
@@ -131,6 +140,7 @@ struct Send {
   Space space;
   Boxes boxes;
   std::vector<CarriedSum> sums{};
+  int32_t room = 0;  // of query rows in the work space
 };
 struct Receive {
   int32_t from;
@@ -138,10 +148,12 @@ struct Receive {
   Space space;
   Boxes boxes;
   std::vector<CarriedSum> sums{};
+  int32_t room = 0;
 };
 struct Copy {
   Space from, to;
   Boxes boxes;
+  int32_t room = 0;
 };
 /// What a launch does of one head.
 struct HeadPart {
@@ -149,10 +161,11 @@ struct HeadPart {
   std::shared_ptr<const OrderPart> part;  // heads with equal orders share it
   std::vector<Carry> carries{};  // backward: of each stretch's first chain; others lie behind it
 };
-/// One launch. Several heads are of one batch entry, ascending, with their whole groups on this
-/// rank; slots of K and V are as far apart as the heads.
+/// One launch. Several heads are of one batch entry, ascending, with their whole groups in the
+/// room; slots of K and V are as far apart as the heads.
 struct Compute {
   std::vector<HeadPart> heads;
+  int32_t room = 0;  // of its query rows
 
   /// With each of their chains, as a backend runs it: in the sequence in which `whole`, the plan
   /// that is dealt, places them.
@@ -163,15 +176,22 @@ struct Add {
 };
 using Step = std::variant<Hold, Send, Receive, Copy, Compute, Add>;
 
+/// Memory of a work space for q, o, lse, dout and dq of some rows and query heads.
+struct Room {
+  HeldRows q;
+  Interval heads{};
+  bool in_place = false;  // that at home: all of its rows and heads
+};
+
 /// What one rank holds and does.
 struct RankPlan {
-  HeldRows home_q, home_kv;        // of all heads
-  HeldRows q, kv;                  // in its work space; kv: of K and V, head by head
-  HeldRows ended;                  // of dK and dV there: whose sums end on this rank
-  Interval q_heads{}, kv_heads{};  // of the work space
-  int32_t kv_slots = 0;            // heads whose K and V are held at once
-  bool in_place = false;           // q, o, lse, dout and dq of the work space are those at home
-  int32_t blocks = 0;              // f32 sums of dK and dV held at once
+  HeldRows home_q, home_kv;   // of all heads
+  std::vector<Room> rooms{};  // in its work space, each for launches of its own
+  HeldRows kv;                // there: of K and V, head by head
+  HeldRows ended;             // of dK and dV there: whose sums end on this rank
+  Interval kv_heads{};        // of the work space
+  int32_t kv_slots = 0;       // heads whose K and V are held at once
+  int32_t blocks = 0;         // f32 sums of dK and dV held at once
   std::vector<Step> steps;
 };
 

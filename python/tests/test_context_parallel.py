@@ -111,6 +111,14 @@ CASES = {
     "other lengths": Case(q_len=300, kv_len=520, dims=(96, 72), dtype="f16"),
     "padded batch": Case(masks.Causal().padded((520, 100, 0)), batch=3),
     "dropout": Case(masks.CausalDocument((333, 187)), dropout=0.2, how={"strategy": "usp"}),
+    "heads that move": Case(
+        masks.CausalDocument((2304, 128)),
+        q_len=2432,
+        kv_len=2432,
+        heads=(4, 4),
+        dims=(16, 16),
+        how={"strategy": "ring"},
+    ),
     "an order": Case(how={"order": "descending/split:2", "strategy": "allgather"}),
 }
 

@@ -59,7 +59,7 @@ class ContextParallel:
         problem: the sizes of the whole problem (verbatim_attn.Problem).
         mask: one of verbatim_attn.masks; None: every query sees every key.
         strategy: "balanced", "ulysses", "ring", "allgather", "usp" or "loongtrain".
-        shard: "contiguous", "zigzag", "document" or "balanced"; "": the strategy's own.
+        shard: "contiguous", "zigzag", "document" or "balanced"; "": "balanced".
         ulysses_size: ranks that share heads with usp and loongtrain; 0: chosen.
         ring_window: ranks of an inner ring with loongtrain; 0: chosen.
         order, forward_order, level: as va.attention takes them.

@@ -13,8 +13,8 @@
 #include "dist/deal.h"
 #include "dist/duration.h"
 #include "dist/free_order.h"
-#include "dist/homes.h"
 #include "dist/join.h"
+#include "dist/rooms.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
 #include "dist/supply.h"
@@ -29,11 +29,9 @@ using dist::boxes_of;
 using dist::Convoy;
 using dist::Deal;
 using dist::Grid;
-using dist::Homes;
-using dist::Owners;
+using dist::Rooms;
 using dist::Share;
 using dist::Steps;
-using dist::Strip;
 using dist::Supply;
 
 constexpr double kAsFast = 1.005;  // what less memory may cost, of the time
@@ -46,28 +44,30 @@ constexpr Operand kKvOut[] = {Operand::dk, Operand::dv};
 /// A head of a batch entry, dealt, with what follows for its rows.
 struct Dealt {
   std::shared_ptr<const Deal> deal;
-  std::vector<HeldRows> q, kv, ended;  // by rank: visited; of dK and dV that end there
+  std::vector<HeldRows> q;          // visited, by room
+  std::vector<HeldRows> kv, ended;  // visited, and of dK and dV that end there, by rank
 };
 
 class Builder {
  public:
-  Builder(const Plan& whole, const Sharding& sharding, const DistOptions& options)
-      : sharding_(sharding),
-        homes_q_(sharding.q, whole.problem.batch),
-        homes_kv_(sharding.kv, whole.problem.batch) {
+  Builder(const Plan& whole, const Sharding& sharding, DistOptions options)
+      : grid_(dist::make_grid(whole.problem, options)),
+        sharding_(sharding),
+        rooms_(whole.problem, grid_, sharding) {
     plan_.whole = whole;
-    plan_.options = options;
+    plan_.options = std::move(options);
     plan_.shard = sharding.name;
-    grid_ = dist::make_grid(whole.problem, plan_.options);
-    plan_.ranks.resize(static_cast<size_t>(options.world));
+    plan_.ranks.resize(static_cast<size_t>(plan_.options.world));
     blocks_.resize(plan_.ranks.size());
     added_.resize(plan_.ranks.size());
-    parts_.resize(plan_.ranks.size());
+    parts_.resize(static_cast<size_t>(rooms_.count()));
   }
 
   DistPlan build() {
     if (backward() && whole().level == Level::not_guaranteed)
-      dist::free_orders(plan_.whole, [this](int32_t head) { return owners_of(head); });
+      dist::free_orders(plan_.whole, [this](int32_t head) {
+        return rooms_.owners(plan_.whole.order(head), head);
+      });
     deal_heads();
     lay_out();
     bring_in();
@@ -98,36 +98,6 @@ class Builder {
   RankPlan& rank(int32_t r) { return plan_.ranks[static_cast<size_t>(r)]; }
   const Dealt& dealt(int32_t head) const { return *dealt_[static_cast<size_t>(head)]; }
   const Deal& deal_of(int32_t head) const { return *dealt(head).deal; }
-
-  /// Query heads of an inner rank, and the KV heads that these see.
-  Interval q_heads(int32_t inner) const {
-    const int64_t each = problem().q_heads / grid_.inner;
-    return {inner * each, (inner + 1) * each};
-  }
-  Interval kv_heads(int32_t inner) const {
-    const Interval q = q_heads(inner);
-    return {q.begin / problem().group(), (q.end + problem().group() - 1) / problem().group()};
-  }
-
-  /// The rank of query head `q_head` (of the problem) for positions held by `home`.
-  int32_t owner(int32_t home, int64_t q_head) const {
-    const int64_t inner = q_head / (problem().q_heads / grid_.inner);
-    return grid_.rank(grid_.outer_of(home), static_cast<int32_t>(inner));
-  }
-
-  Owners owners_of(int32_t head) const {
-    const HeadOrder& order = whole().order(head);
-    const int64_t b = batch_of(head), first = kv_head_of(head) * order.group;
-    const auto owned = [&](std::vector<Strip> strips, int64_t q_head) {
-      for (Strip& strip : strips) strip.rank = owner(strip.rank, q_head);
-      return strips;
-    };
-    Owners owners;
-    const std::vector<Strip> rows = homes_q_.strips(b, order.tiles->q_edges);
-    for (int32_t g = 0; g < order.group; ++g) owners.rows.push_back(owned(rows, first + g));
-    owners.tiles = owned(homes_kv_.strips(b, order.tiles->kv_edges), first);
-    return owners;
-  }
 
   /// Chooses what starts together: all chains of one head, of two, four and so on, which fill a
   /// launch better, or as many chains of a head as keep a rank busy, so that the next begins
@@ -177,10 +147,10 @@ class Builder {
     return dist::starts_of(deals(), beside, static_cast<int32_t>(problem().kv_heads));
   }
   double takes(const std::vector<int32_t>& starts, double launch) const {
-    return dist::duration(
-        deals(), starts, world(), launch, [this](int32_t r, int32_t head, int32_t other) {
-          return dist::can_join(problem(), q_heads(grid_.inner_of(r)), head, other);
-        });
+    return dist::duration(deals(), starts, rooms_.ranks(), launch,
+                          [this](int32_t room, int32_t head, int32_t other) {
+                            return dist::can_join(problem(), rooms_.heads(room), head, other);
+                          });
   }
 
   void deal_heads(int32_t together) {
@@ -194,20 +164,20 @@ class Builder {
     const std::shared_ptr<const HeadOrder>& order =
         whole().orders[static_cast<size_t>(whole().order_of_head[static_cast<size_t>(head)])];
     const int64_t b = batch_of(head);
-    Owners owners = owners_of(head);
-    const std::vector<int32_t> ranks = dist::number_ranks(owners);
+    dist::Owners owners = rooms_.owners(*order, head);
+    const std::vector<int32_t> rooms = dist::number_rooms(owners);
     const auto [at, fresh] = deals_.try_emplace({order.get(), std::move(owners)});
     if (fresh) {
       const dist::WholeOrder& own = orders_.try_emplace(order.get(), order).first->second;
       at->second = std::make_shared<const Deal>(dist::deal(own, at->first.second, together));
     }
-    auto& dealt = known_[{at->second.get(), ranks, b}];
+    auto& dealt = known_[{at->second.get(), rooms, b}];
     if (!dealt) {
-      auto deal = std::make_shared<const Deal>(dist::deal_to(*at->second, ranks));
+      auto deal = std::make_shared<const Deal>(dist::deal_to(*at->second, rooms));
       dealt = std::make_shared<const Dealt>(
-          Dealt{deal, rows_of(deal->q_tiles, b, order->tiles->q_edges),
-                rows_of(deal->kv_tiles, b, order->tiles->kv_edges),
-                rows_of(ended_tiles(*deal), b, order->tiles->kv_edges)});
+          Dealt{deal, rows_of(deal->q_tiles, b, order->tiles->q_edges, rooms_.count()),
+                rows_of(by_rank(deal->kv_tiles), b, order->tiles->kv_edges, world()),
+                rows_of(by_rank(ended_tiles(*deal)), b, order->tiles->kv_edges, world())});
     }
     dealt_.push_back(dealt);
   }
@@ -215,16 +185,20 @@ class Builder {
   static std::vector<dist::Visited> ended_tiles(const Deal& deal) {
     std::vector<dist::Visited> tiles;
     for (const dist::TileEnd& end : deal.ends)
-      tiles.push_back({end.rank, end.kv_tile, end.kv_tile + 1});
+      tiles.push_back({end.room, end.kv_tile, end.kv_tile + 1});
+    return tiles;
+  }
+  std::vector<dist::Visited> by_rank(std::vector<dist::Visited> tiles) const {
+    for (dist::Visited& each : tiles) each.room = rooms_.rank_of(each.room);
     return tiles;
   }
 
-  /// The rows of tiles, by rank.
-  std::vector<HeldRows> rows_of(const std::vector<dist::Visited>& tiles, int64_t b,
-                                const std::vector<int64_t>& edges) const {
-    std::vector<std::vector<RowRange>> ranges(plan_.ranks.size());
-    for (const auto& [rank, first, last] : tiles)
-      ranges[static_cast<size_t>(rank)].push_back(
+  /// The rows of tiles, by who visits them, of `count`.
+  static std::vector<HeldRows> rows_of(const std::vector<dist::Visited>& tiles, int64_t b,
+                                       const std::vector<int64_t>& edges, int32_t count) {
+    std::vector<std::vector<RowRange>> ranges(static_cast<size_t>(count));
+    for (const auto& [who, first, last] : tiles)
+      ranges[static_cast<size_t>(who)].push_back(
           {b, {edges[static_cast<size_t>(first)], edges[static_cast<size_t>(last)]}});
     std::vector<HeldRows> rows;
     for (auto& each : ranges) rows.emplace_back(std::move(each));
@@ -233,47 +207,68 @@ class Builder {
 
   /// What each rank holds.
   void lay_out() {
-    std::vector<std::vector<RowRange>> q(plan_.ranks.size()), ended(plan_.ranks.size());
-    const auto add = [](std::vector<RowRange>& all, const HeldRows& rows) {
-      all.insert(all.end(), rows.ranges().begin(), rows.ranges().end());
-    };
     const std::set<std::shared_ptr<const Dealt>> distinct(dealt_.begin(), dealt_.end());
-    for (const auto& dealt : distinct) {
-      for (size_t r = 0; r < plan_.ranks.size(); ++r) {
-        add(q[r], dealt->q[r]);
-        add(ended[r], dealt->ended[r]);
-      }
-    }
+    const auto all = [&](std::vector<HeldRows> Dealt::*rows, int32_t who) {
+      std::vector<RowRange> ranges;
+      for (const auto& dealt : distinct)
+        for (const RowRange& range : ((*dealt).*rows)[static_cast<size_t>(who)].ranges())
+          ranges.push_back(range);
+      return HeldRows(std::move(ranges));
+    };
     for (int32_t r = 0; r < world(); ++r) {
       RankPlan& each = rank(r);
-      const auto i = static_cast<size_t>(r);
-      each.home_q = sharding_.q[i];
-      each.home_kv = sharding_.kv[i];
-      each.q_heads = q_heads(grid_.inner_of(r));
-      each.kv_heads = kv_heads(grid_.inner_of(r));
-      each.q = HeldRows(std::move(q[i]));
-      each.ended = HeldRows(std::move(ended[i]));
+      each.home_q = sharding_.q[static_cast<size_t>(r)];
+      each.home_kv = sharding_.kv[static_cast<size_t>(r)];
+      each.kv_heads = rooms_.kv_heads(r);
+      each.ended = all(&Dealt::ended, r);
+    }
+    for (int32_t n = 0; n < rooms_.count(); ++n) {
+      RankPlan& own = rank(rooms_.rank_of(n));
+      Room& room = own.rooms.emplace_back(Room{all(&Dealt::q, n), rooms_.heads(n)});
       // Rows at home that no key is visible to are in no visit: they stay where they are.
-      each.in_place = grid_.inner == 1 && each.q.intersect(each.home_q) == each.q;
-      if (each.in_place) each.q = each.home_q;
+      room.in_place = n < world() && grid_.inner == 1 && room.q.intersect(own.home_q) == room.q;
+      if (room.in_place) room.q = own.home_q;
     }
   }
+  const Room& room(int32_t n) {
+    return rank(rooms_.rank_of(n)).rooms[static_cast<size_t>(rooms_.number_of(n))];
+  }
 
-  /// Queries from the shards to the work space: also the rows of tiles that reach into other
-  /// shards.
+  /// Queries from the shards to the work space: those of other ranks that are visited, and the rows
+  /// of tiles that reach into other shards.
   void bring_in() {
     const std::span<const Operand> q =
         backward() ? std::span<const Operand>(kBackwardQ) : kForwardQ;
     for (int32_t step = 0; step < world(); ++step) {
-      for (int32_t from = 0; from < world(); ++from) {
-        const int32_t to = (from + step) % world();
-        const RankPlan& target = rank(to);
-        if (!target.in_place)
-          steps_.move(from, Space::home, to, Space::work,
-                      boxes_of(q, rank(from).home_q.intersect(target.q), target.q_heads));
+      for (int32_t n = 0; n < rooms_.count(); ++n) {
+        const int32_t to = rooms_.rank_of(n), from = (to - step + world()) % world();
+        if (!room(n).in_place)
+          steps_.move(from, Space::home, to, Space::work, q_boxes(q, from, n), rooms_.number_of(n));
       }
       steps_.take();
     }
+  }
+
+  /// What of each head lies at home and is visited, or ended, by `who`. `each`: heads of the
+  /// operands by KV head, of which that one has `own`. Heads behind each other that are dealt alike
+  /// share their boxes.
+  std::vector<Box> boxes_at(std::span<const Operand> operands, const HeldRows& home,
+                            std::vector<HeldRows> Dealt::*rows, int32_t who, int64_t each,
+                            Interval own) const {
+    std::vector<Box> boxes;
+    for (int32_t begin = 0, end = 0; begin < heads(); begin = end) {
+      while (end < heads() && &dealt(end) == &dealt(begin) && batch_of(end) == batch_of(begin))
+        ++end;
+      const int64_t first = kv_head_of(begin) * each, last = first + (end - begin) * each;
+      append(boxes,
+             boxes_of(operands, (dealt(begin).*rows)[static_cast<size_t>(who)].intersect(home),
+                      {std::max(own.begin, first), std::min(own.end, last)}));
+    }
+    return boxes;
+  }
+  std::vector<Box> q_boxes(std::span<const Operand> operands, int32_t home, int32_t room) {
+    return boxes_at(operands, rank(home).home_q, &Dealt::q, room, problem().group(),
+                    rooms_.heads(room));
   }
 
   /// Heads of the forward that a rank holds together: the fewest that fill a launch which is worth
@@ -297,25 +292,25 @@ class Builder {
   void run_forward(Supply& supply) {
     while (supply.next()) {
       for (int32_t r = 0; r < world(); ++r)
-        for (const int32_t head : supply.heads_of(r)) {
-          const std::vector<Share>& shares = deal_of(head).shares;  // all of stage 0
-          const auto own = std::ranges::lower_bound(shares, r, {}, &Share::rank);
-          if (own != shares.end() && own->rank == r) plan_launch(head, *own);
-        }
+        for (const int32_t head : supply.heads_of(r))
+          for (const Share& share : deal_of(head).shares)  // all of stage 0
+            if (rooms_.rank_of(share.room) == r) plan_launch(head, share);
       launch();
     }
   }
 
   void plan_launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
-    parts_[static_cast<size_t>(share.rank)].push_back({head, share.part, std::move(carries)});
+    parts_[static_cast<size_t>(share.room)].push_back({head, share.part, std::move(carries)});
   }
 
   /// What was planned since the last launches, none of which waits for another.
   void launch() {
-    for (int32_t r = 0; r < world(); ++r)
-      for (Compute& compute : dist::join(std::exchange(parts_[static_cast<size_t>(r)], {}), rank(r),
-                                         problem(), most_joined()))
-        steps_.add(r, std::move(compute));
+    for (int32_t n = 0; n < rooms_.count(); ++n)
+      for (Compute& compute : dist::join(std::exchange(parts_[static_cast<size_t>(n)], {}),
+                                         rooms_.heads(n), problem(), most_joined())) {
+        compute.room = rooms_.number_of(n);
+        steps_.add(rooms_.rank_of(n), std::move(compute));
+      }
   }
 
   /// Heads follow each other: while sums of some are on their way, others fill the time.
@@ -349,7 +344,7 @@ class Builder {
         const size_t now = at[static_cast<size_t>(head)].share;
         for (size_t share = before[static_cast<size_t>(head)].share; share < now; ++share)
           for (const dist::Handing& handing : deal.shares[share].handings)
-            hand_on(head, deal.shares[share].rank, handing);
+            hand_on(head, rooms_.rank_of(deal.shares[share].room), handing);
       }
       steps_.take();
       for (int32_t head = 0; head < started; ++head) {
@@ -385,16 +380,17 @@ class Builder {
   Blocks& blocks(int32_t r) { return blocks_[static_cast<size_t>(r)]; }
 
   void carry_on(int32_t head, const Share& share) {
+    Blocks& own = blocks(rooms_.rank_of(share.room));
     int32_t fresh = 0;
     for (const int32_t number : share.convoys)
       if (block(head, number) < 0) fresh += convoy(head, number).count;
-    blocks(share.rank).make_room(fresh);
+    own.make_room(fresh);
     std::vector<Carry> carries;
     carries.reserve(share.convoys.size());
     for (const int32_t number : share.convoys) {
       int32_t& at = block(head, number);
       const int32_t in = at;
-      if (in < 0) at = blocks(share.rank).take(convoy(head, number).count);
+      if (in < 0) at = own.take(convoy(head, number).count);
       carries.push_back({in, at});
     }
     plan_launch(head, share, std::move(carries));
@@ -402,19 +398,21 @@ class Builder {
 
   /// Sends sums to where their chains go on, or end.
   void hand_on(int32_t head, int32_t from, const dist::Handing& handing) {
+    const int32_t to = rooms_.rank_of(handing.to);
+    if (to == from) return;  // another room goes on from the same block
     std::vector<CarriedSum> sent, received;
     int32_t count = 0;
     for (const int32_t number : handing.convoys) count += convoy(head, number).count;
-    blocks(handing.to).make_room(count);
+    blocks(to).make_room(count);
     for (const int32_t number : handing.convoys) {
       const Convoy& each = convoy(head, number);
       int32_t& at = block(head, number);
       add_sums(sent, head, each, at);
       blocks(from).give_back(at, each.count);
-      at = blocks(handing.to).take(each.count);
+      at = blocks(to).take(each.count);
       add_sums(received, head, each, at);
     }
-    steps_.hand_on(from, std::move(sent), handing.to, std::move(received));
+    steps_.hand_on(from, std::move(sent), to, std::move(received));
   }
 
   static void add_sums(std::vector<CarriedSum>& sums, int32_t head, const Convoy& convoy,
@@ -431,14 +429,15 @@ class Builder {
   }
 
   void add_tile(int32_t head, const dist::TileEnd& end) {
+    const int32_t r = rooms_.rank_of(end.room);
     TileSums sums{head, end.kv_tile, {}};
     sums.blocks.reserve(end.chains.size());
     for (const int32_t chain : end.chains) {
       const int32_t number = deal_of(head).convoy_of[static_cast<size_t>(chain)];
       sums.blocks.push_back(block(head, number) + chain - convoy(head, number).chain);
-      added_[static_cast<size_t>(end.rank)].push_back(sums.blocks.back());
+      added_[static_cast<size_t>(r)].push_back(sums.blocks.back());
     }
-    steps_.add(end.rank, Add{std::move(sums)});
+    steps_.add(r, Add{std::move(sums)});
   }
 
   /// From the work space to the shards.
@@ -446,38 +445,27 @@ class Builder {
     const std::span<const Operand> q =
         backward() ? std::span<const Operand>(kBackwardOut) : kForwardOut;
     for (int32_t step = 0; step < world(); ++step) {
-      for (int32_t from = 0; from < world(); ++from) {
-        const int32_t to = (from + step) % world();
-        const Interval own = rank(from).q_heads;
-        const auto r = static_cast<size_t>(from);
+      for (int32_t n = 0; n < rooms_.count(); ++n) {
+        const int32_t from = rooms_.rank_of(n), to = (from + step) % world();
         std::vector<Box> boxes;
-        HeldRows rows, keys;  // heads that are dealt alike have the same
-        for (int32_t head = 0; head < heads(); ++head) {
-          if (head == 0 ||
-              dealt_[static_cast<size_t>(head)] != dealt_[static_cast<size_t>(head) - 1]) {
-            if (!rank(from).in_place) rows = dealt(head).q[r].intersect(rank(to).home_q);
-            if (backward()) keys = dealt(head).ended[r].intersect(rank(to).home_kv);
-          }
-          const int64_t kv_head = kv_head_of(head), group = problem().group();
-          append(boxes, boxes_of(q, rows,
-                                 {std::max(own.begin, kv_head * group),
-                                  std::min(own.end, (kv_head + 1) * group)}));
-          append(boxes, boxes_of(kKvOut, keys, {kv_head, kv_head + 1}));
-        }
-        steps_.move(from, Space::work, to, Space::home, std::move(boxes));
+        if (!room(n).in_place) boxes = q_boxes(q, to, n);
+        if (backward() && n < world())
+          append(boxes,
+                 boxes_at(kKvOut, rank(to).home_kv, &Dealt::ended, from, 1, rooms_.kv_heads(from)));
+        steps_.move(from, Space::work, to, Space::home, std::move(boxes), rooms_.number_of(n));
       }
       steps_.take();
     }
   }
 
   DistPlan plan_;
-  const Sharding& sharding_;
-  Homes homes_q_, homes_kv_;
   Grid grid_;
+  const Sharding& sharding_;
+  Rooms rooms_;
   Steps steps_{plan_};
   std::map<const HeadOrder*, dist::WholeOrder> orders_;
-  std::map<std::pair<const HeadOrder*, Owners>, std::shared_ptr<const Deal>> deals_;
-  // By ranks and batch entry.
+  std::map<std::pair<const HeadOrder*, dist::Owners>, std::shared_ptr<const Deal>> deals_;
+  // By rooms and batch entry.
   std::map<std::tuple<const Deal*, std::vector<int32_t>, int64_t>, std::shared_ptr<const Dealt>>
       known_;
   std::vector<std::shared_ptr<const Dealt>> dealt_;  // by head
@@ -485,7 +473,7 @@ class Builder {
   std::vector<std::vector<int32_t>> at_;             // first block, by head and convoy
   std::vector<Blocks> blocks_;                       // by rank
   std::vector<std::vector<int32_t>> added_;          // blocks, by rank
-  std::vector<std::vector<HeadPart>> parts_;         // by rank: not launched yet
+  std::vector<std::vector<HeadPart>> parts_;         // by room: not launched yet
 };
 
 }  // namespace

@@ -26,9 +26,9 @@ std::vector<Trial> try_strategies(const Plan& forward, const Plan& backward, con
     const bool windows = trial.options.strategy == "loongtrain";
     if (!windows) trial.options.ring_window = 0;
     if (!windows && trial.options.strategy != "usp") trial.options.ulysses_size = 0;
-    const Sharding sharding = make_sharding(forward, backward, mask, trial.options);
-    trial.options.shard = sharding.name;
     try {
+      const Sharding sharding = make_sharding(forward, backward, mask, trial.options);
+      trial.options.shard = sharding.name;
       const DistPlan first = make_dist_plan(forward, sharding, trial.options);
       trial.options = first.options;
       trial.forward = makespans(first, cluster);

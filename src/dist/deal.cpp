@@ -8,12 +8,12 @@
 namespace verbatim::dist {
 namespace {
 
-/// Adds tiles [first, last) that a rank visits; what touches the rank's last ones is joined.
+/// Adds tiles [first, last) that a room visits; what touches the room's last ones is joined.
 class VisitedTiles {
  public:
-  void add(int32_t rank, int32_t first, int32_t last) {
-    if (static_cast<size_t>(rank) >= at_.size()) at_.resize(static_cast<size_t>(rank) + 1, -1);
-    int32_t& at = at_[rank];
+  void add(int32_t room, int32_t first, int32_t last) {
+    if (static_cast<size_t>(room) >= at_.size()) at_.resize(static_cast<size_t>(room) + 1, -1);
+    int32_t& at = at_[room];
     if (at >= 0) {
       Visited& before = all_[at];
       if (first <= before.last && before.first <= last) {
@@ -23,23 +23,23 @@ class VisitedTiles {
       }
     }
     at = static_cast<int32_t>(all_.size());
-    all_.push_back({rank, first, last});
+    all_.push_back({room, first, last});
   }
   std::vector<Visited> take() { return std::move(all_); }
 
  private:
-  std::vector<int32_t> at_;  // last of each rank
+  std::vector<int32_t> at_;  // last of each room
   std::vector<Visited> all_;
 };
 
-/// Each chain of the forward is one rank's.
+/// Each chain of the forward is one room's.
 Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& owners) {
-  std::map<int32_t, std::shared_ptr<OrderPart>> parts;  // by rank
+  std::map<int32_t, std::shared_ptr<OrderPart>> parts;  // by room
   VisitedTiles q_tiles, kv_tiles;
   for (size_t c = 0; c < order->chains.size(); ++c) {
     const Chain& chain = order->chains[c];
-    const int32_t rank = rank_of(owners.rows[chain.q_head], chain.tile);
-    auto& part = parts[rank];
+    const int32_t room = room_of(owners.rows[chain.q_head], chain.tile);
+    auto& part = parts[room];
     if (!part) part = std::make_shared<OrderPart>(OrderPart{order, {}});
     const auto number = static_cast<int32_t>(c);
     if (!part->stretches.empty() &&
@@ -48,7 +48,7 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
     } else {
       part->stretches.push_back({number, 1, {}, kEnd});
     }
-    q_tiles.add(rank, chain.tile, chain.tile + 1);
+    q_tiles.add(room, chain.tile, chain.tile + 1);
     for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
       const Run& run = order->runs[r];
       // Tiles behind each other are one range.
@@ -56,12 +56,12 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
       for (int32_t i = 0; i < ranges; ++i) {
         const auto [first, last] =
             std::minmax({run.tile(i), run.tile(ranges == 1 ? run.count - 1 : i)});
-        kv_tiles.add(rank, first, last + 1);
+        kv_tiles.add(room, first, last + 1);
       }
     }
   }
   Deal deal;
-  for (auto& [rank, part] : parts) deal.shares.push_back({0, rank, std::move(part), {}, {}});
+  for (auto& [room, part] : parts) deal.shares.push_back({0, room, std::move(part), {}, {}});
   deal.q_tiles = q_tiles.take();
   deal.kv_tiles = kv_tiles.take();
   return deal;
@@ -99,11 +99,14 @@ class BackwardDeal {
     for (TileEnd& end : deal_.ends) {
       std::ranges::sort(end.chains, {}, [&](int32_t c) { return chains_[c].addend; });
       for (const int32_t c : end.chains) end.stage = std::max(end.stage, links_of(c).back().stage);
-      if (end.chains.size() > 1) {
-        end.rank = rank_of(owners_.tiles, end.kv_tile);
-      } else if (!end.chains.empty()) {
-        end.rank = links_of(end.chains.back()).back().rank;
-      }
+      if (end.chains.empty()) continue;
+      end.room = links_of(end.chains.back()).back().room;
+      const auto stays = [&](int32_t c) {
+        return links_of(c).size() == 1 && links_of(c).back().room == end.room;
+      };
+      // Ranks that sums go through share the additions.
+      if (end.chains.size() > 1 && !std::ranges::all_of(end.chains, stays))
+        end.room = room_of(owners_.tiles, end.kv_tile);
     }
   }
 
@@ -111,13 +114,13 @@ class BackwardDeal {
     int32_t list = -1;
     for (size_t c = 0; c < chains_.size(); ++c) {
       const int32_t tile = chains_[c].tile;
-      const int32_t end_rank = deal_.ends[tile].rank;
+      const int32_t end_room = deal_.ends[tile].room;
       if (std::exchange(list, routes_.list_of[c]) != routes_.list_of[c] ||
-          deal_.convoys.back().ranks.back() != end_rank) {
+          deal_.convoys.back().rooms.back() != end_room) {
         Convoy& fresh = deal_.convoys.emplace_back();
         fresh.chain = static_cast<int32_t>(c);
-        for (const Link& link : links_of(fresh.chain)) fresh.ranks.push_back(link.rank);
-        fresh.ranks.push_back(end_rank);
+        for (const Link& link : links_of(fresh.chain)) fresh.rooms.push_back(link.room);
+        fresh.rooms.push_back(end_room);
       }
       Convoy& convoy = deal_.convoys.back();
       if (!convoy.tiles.empty() &&
@@ -178,7 +181,7 @@ class BackwardDeal {
 
   void make_shares() {
     struct Entry {
-      int32_t rank, convoy, link;
+      int32_t room, convoy, link;
     };
     std::vector<std::vector<Entry>> stages;
     for (size_t k = 0; k < deal_.convoys.size(); ++k) {
@@ -186,17 +189,17 @@ class BackwardDeal {
       for (size_t l = 0; l < links.size(); ++l) {
         const auto stage = static_cast<size_t>(links[l].stage);
         if (stage >= stages.size()) stages.resize(stage + 1);
-        stages[stage].push_back({links[l].rank, static_cast<int32_t>(k), static_cast<int32_t>(l)});
+        stages[stage].push_back({links[l].room, static_cast<int32_t>(k), static_cast<int32_t>(l)});
       }
     }
     for (size_t stage = 0; stage < stages.size(); ++stage) {
-      std::ranges::stable_sort(stages[stage], {}, &Entry::rank);
+      std::ranges::stable_sort(stages[stage], {}, &Entry::room);
       std::shared_ptr<OrderPart> part;
       for (const Entry& entry : stages[stage]) {
         if (deal_.shares.empty() || deal_.shares.back().stage != static_cast<int32_t>(stage) ||
-            deal_.shares.back().rank != entry.rank) {
+            deal_.shares.back().room != entry.room) {
           part = std::make_shared<OrderPart>(OrderPart{order_, {}});
-          deal_.shares.push_back({static_cast<int32_t>(stage), entry.rank, part, {}, {}});
+          deal_.shares.push_back({static_cast<int32_t>(stage), entry.room, part, {}, {}});
         }
         add(deal_.shares.back(), *part, entry.convoy, static_cast<size_t>(entry.link));
       }
@@ -209,8 +212,8 @@ class BackwardDeal {
     part.stretches.push_back({convoy.chain, convoy.count, links[link].begin,
                               link + 1 < links.size() ? links[link + 1].begin : kEnd});
     share.convoys.push_back(number);
-    const int32_t to = convoy.ranks[link + 1];
-    if (to == share.rank) return;
+    const int32_t to = convoy.rooms[link + 1];
+    if (to == share.room) return;
     auto handing = std::ranges::lower_bound(share.handings, to, {}, &Handing::to);
     if (handing == share.handings.end() || handing->to != to)
       handing = share.handings.insert(handing, Handing{to, {}});
@@ -220,10 +223,10 @@ class BackwardDeal {
   void find_kv_tiles() {
     VisitedTiles tiles;
     for (const Convoy& convoy : deal_.convoys) {
-      const std::set<int32_t> ranks(convoy.ranks.begin(), convoy.ranks.end());
-      for (const int32_t rank : ranks)
+      const std::set<int32_t> rooms(convoy.rooms.begin(), convoy.rooms.end());
+      for (const int32_t room : rooms)
         for (const Span& span : convoy.tiles)
-          tiles.add(rank, span.kv_tile, span.kv_tile + span.count);
+          tiles.add(room, span.kv_tile, span.kv_tile + span.count);
     }
     deal_.kv_tiles = tiles.take();
     std::ranges::stable_sort(deal_.ends, {}, &TileEnd::stage);
@@ -243,32 +246,32 @@ Deal deal(const WholeOrder& whole, const Owners& owners, int32_t together) {
                                              : deal_forward(whole.order, owners);
 }
 
-std::vector<int32_t> number_ranks(Owners& owners) {
+std::vector<int32_t> number_rooms(Owners& owners) {
   std::vector<std::vector<Strip>*> lists{&owners.tiles};
   for (auto& rows : owners.rows) lists.push_back(&rows);
-  std::vector<int32_t> ranks;
+  std::vector<int32_t> rooms;
   for (const auto* strips : lists)
-    for (const Strip& strip : *strips) ranks.push_back(strip.rank);
-  std::ranges::sort(ranks);
-  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+    for (const Strip& strip : *strips) rooms.push_back(strip.room);
+  std::ranges::sort(rooms);
+  rooms.erase(std::ranges::unique(rooms).begin(), rooms.end());
   for (auto* strips : lists)
     for (Strip& strip : *strips)
-      strip.rank =
-          static_cast<int32_t>(std::ranges::lower_bound(ranks, strip.rank) - ranks.begin());
-  return ranks;
+      strip.room =
+          static_cast<int32_t>(std::ranges::lower_bound(rooms, strip.room) - rooms.begin());
+  return rooms;
 }
 
-Deal deal_to(Deal deal, const std::vector<int32_t>& ranks) {
-  const auto rename = [&](int32_t& rank) { rank = ranks[rank]; };
+Deal deal_to(Deal deal, const std::vector<int32_t>& rooms) {
+  const auto rename = [&](int32_t& room) { room = rooms[room]; };
   for (Share& share : deal.shares) {
-    rename(share.rank);
+    rename(share.room);
     for (Handing& handing : share.handings) rename(handing.to);
   }
   for (auto* visited : {&deal.q_tiles, &deal.kv_tiles})
-    for (Visited& tiles : *visited) rename(tiles.rank);
+    for (Visited& tiles : *visited) rename(tiles.room);
   for (Convoy& convoy : deal.convoys)
-    for (int32_t& rank : convoy.ranks) rename(rank);
-  for (TileEnd& end : deal.ends) rename(end.rank);
+    for (int32_t& room : convoy.rooms) rename(room);
+  for (TileEnd& end : deal.ends) rename(end.room);
   return deal;
 }
 

@@ -1,5 +1,5 @@
-// One order, dealt: chains are cut where their visits change ranks, and what can run as one launch
-// is put together.
+// One order, dealt: chains are cut where their visits change rooms, and what can run as one launch
+// is put together. Dealt is to rooms (verbatim/dist.h): most ranks have one.
 #pragma once
 
 #include <algorithm>
@@ -23,20 +23,20 @@ struct Span {
 /// Chains behind each other that go the same way, so that their sums travel together.
 struct Convoy {
   int32_t chain = 0, count = 0;  // into whole_chains()
-  std::vector<int32_t> ranks;    // of its links, then where its tiles end
+  std::vector<int32_t> rooms;    // of its links, then where its tiles end
   std::vector<Span> tiles;
 };
 
-/// Convoys that go on from a share to another rank.
+/// Convoys that go on from a share to another room.
 struct Handing {
   int32_t to = 0;
   std::vector<int32_t> convoys;
 };
 
-/// What one rank can do at once: visits that wait for none of other ranks but those of the stages
+/// What one room can do at once: visits that wait for none of other rooms but those of the stages
 /// before. In the backward, every chain goes on from where a share of a lower stage left it.
 struct Share {
-  int32_t stage = 0, rank = 0;
+  int32_t stage = 0, room = 0;
   std::shared_ptr<const OrderPart> part;
   std::vector<int32_t> convoys;  // backward: of each stretch of the part
   std::vector<Handing> handings;
@@ -44,26 +44,26 @@ struct Share {
   double longest = 0, work = 0;
 };
 
-/// Where the sum of a KV tile ends: with its last visit, or, of several parts, where the tile is
-/// at home.
+/// Where the sum of a KV tile ends: with its last visit, or, of several parts that are not all
+/// visited in one room, where the tile is at home.
 struct TileEnd {
   int32_t kv_tile = 0;
-  int32_t stage = 0, rank = 0;  // when all parts are complete
+  int32_t stage = 0, room = 0;  // when all parts are complete
   std::vector<int32_t> chains;  // into whole_chains(), by addend
 };
 
 struct Deal {
-  std::vector<Share> shares;               // ascending by stage, then rank
-  std::vector<Visited> q_tiles, kv_tiles;  // what ranks need; they may overlap
+  std::vector<Share> shares;               // ascending by stage, then room
+  std::vector<Visited> q_tiles, kv_tiles;  // what rooms need; they may overlap
   // Of the backward:
   int32_t starts = 1;  // stages in which chains start
   std::vector<Convoy> convoys;
   std::vector<int32_t> convoy_of;  // by chain
   std::vector<TileEnd> ends;       // ascending by stage
 
-  /// Whether no launch goes on from what another rank did.
+  /// Whether no launch goes on from what another room did.
   bool is_at_once() const { return shares.empty() || shares.back().stage == 0; }
-  /// Whether sums go to other ranks.
+  /// Whether sums go to other rooms.
   bool hands_on() const {
     return std::ranges::any_of(shares, [](const Share& s) { return !s.handings.empty(); });
   }
@@ -72,10 +72,10 @@ struct Deal {
 /// `together`: as of find_routes().
 Deal deal(const WholeOrder& whole, const Owners& owners, int32_t together);
 
-/// The ranks that own something, ascending; `owners` then names them by their places here. So heads
-/// that different ranks own alike are dealt once.
-std::vector<int32_t> number_ranks(Owners& owners);
-/// What was dealt to ranks 0, 1, ..., dealt to `ranks`, which ascend. Parts are shared.
-Deal deal_to(Deal deal, const std::vector<int32_t>& ranks);
+/// The rooms that own something, ascending; `owners` then names them by their places here. So heads
+/// that different rooms own alike are dealt once.
+std::vector<int32_t> number_rooms(Owners& owners);
+/// What was dealt to rooms 0, 1, ..., dealt to `rooms`, which ascend. Parts are shared.
+Deal deal_to(Deal deal, const std::vector<int32_t>& rooms);
 
 }  // namespace verbatim::dist

@@ -8,7 +8,7 @@ namespace verbatim::dist {
 namespace {
 
 struct Entry {
-  int32_t stage, rank, head;
+  int32_t stage, room, head;
   const Share* share;
 };
 
@@ -25,31 +25,33 @@ std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry
   return starts;
 }
 
-double duration(const Deals& deals, const std::vector<int32_t>& starts, int32_t world,
-                double launch, const std::function<bool(int32_t, int32_t, int32_t)>& joins) {
+double duration(const Deals& deals, const std::vector<int32_t>& starts,
+                const std::vector<int32_t>& ranks, double launch,
+                const std::function<bool(int32_t, int32_t, int32_t)>& joins) {
   std::vector<Entry> sequence;
   std::vector<std::vector<double>> ended;  // by head and convoy: its last share so far
   for (int32_t head = 0; head < std::ssize(deals); ++head) {
     for (const Share& share : deals[head]->shares)
-      sequence.push_back({starts[head] + share.stage, share.rank, head, &share});
+      sequence.push_back({starts[head] + share.stage, share.room, head, &share});
     ended.emplace_back(deals[head]->convoys.size());
   }
   std::ranges::stable_sort(sequence, {},
-                           [](const Entry& entry) { return std::tuple(entry.stage, entry.rank); });
-  std::vector<double> free(static_cast<size_t>(world));  // when each rank is
+                           [](const Entry& entry) { return std::tuple(entry.stage, entry.room); });
+  std::vector<double> free(ranks.size());  // when each rank is
   for (size_t begin = 0, end; begin < sequence.size(); begin = end) {
     const Entry& first = sequence[begin];
-    double start = free[first.rank], longest = 0, work = 0;
+    double& busy = free[ranks[first.room]];
+    double start = busy, longest = 0, work = 0;
     for (end = begin; end < sequence.size(); ++end) {
-      const auto& [stage, rank, head, share] = sequence[end];
-      if (stage != first.stage || rank != first.rank) break;
-      if (end > begin && !joins(rank, sequence[end - 1].head, head)) break;
+      const auto& [stage, room, head, share] = sequence[end];
+      if (stage != first.stage || room != first.room) break;
+      if (end > begin && !joins(room, sequence[end - 1].head, head)) break;
       for (const int32_t convoy : share->convoys) start = std::max(start, ended[head][convoy]);
       longest = std::max(longest, share->longest);
       work += share->work;
     }
     const double over = start + launch + std::max(longest, work);
-    free[first.rank] = over;
+    busy = over;
     for (const Entry& entry : std::span(sequence).subspan(begin, end - begin))
       for (const int32_t convoy : entry.share->convoys) ended[entry.head][convoy] = over;
   }

@@ -21,9 +21,11 @@ std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry
 inline constexpr double kLaunch = 8, kFilledLaunch = kLaunch + kWorkers;
 
 /// When the last launch ends, in visits, where each takes `launch` besides its chains. Ranks make
-/// their launches by stage; one is of all heads that `joins(rank, head, other)` lets it have, and
-/// begins when those are over that it goes on from. Messages take no time.
-double duration(const Deals& deals, const std::vector<int32_t>& starts, int32_t world,
-                double launch, const std::function<bool(int32_t, int32_t, int32_t)>& joins);
+/// their launches by stage, then room: one is of all heads that `joins(room, head, other)` lets it
+/// have, and begins when those are over that it goes on from. Messages take no time. `ranks`: whose
+/// the rooms are.
+double duration(const Deals& deals, const std::vector<int32_t>& starts,
+                const std::vector<int32_t>& ranks, double launch,
+                const std::function<bool(int32_t, int32_t, int32_t)>& joins);
 
 }  // namespace verbatim::dist

@@ -62,24 +62,27 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       rank_(rank),
       backend_(backend),
       run_(run),
-      memory_(backend, run, plan.whole.problem, operands_of(plan.whole.pass), !asked.kept,
-              [this](Operand operand) { return work_shape(own(), operand); }),
       home_(std::move(home)),
-      work_(memory_.tensors()),
+      keys_(backend, run, plan.whole.problem, operands_of(plan.whole.pass, true), !asked.kept,
+            [this](Operand operand) { return work_shape(own(), operand); }),
       slot_of_(plan.whole.order_of_head.size(), -1),
       slot_rows_(slot_rows(own())),
       block_floats_(block_floats(plan.whole)),
       asked_(asked) {
   for (int64_t b = 0; b < plan.whole.problem.batch; ++b) kv_rows_.push_back(of_entry(own().kv, b));
-  if (own().in_place) {
-    work_.lse = home_.lse;
-    for (const Operand operand : operands_of(plan.whole.pass))
-      if (!on_kv_axis(operand)) work_[operand] = home_[operand];
-  }
+  for (const Room& room : own().rooms)
+    rooms_.emplace_back(
+        backend, run, plan.whole.problem,
+        room.in_place ? std::vector<Operand>{} : operands_of(plan.whole.pass, false), !asked.kept,
+        [&](Operand) { return work_shape(room); });
+  dq_sums_.resize(rooms_.size());
   if (plan.whole.pass == Pass::forward) return;
   blocks_ = floats(own().blocks * block_floats_);
-  dq_sums_ =
-      floats(backend.dq_sum_floats(plan.whole, own().q, own().q_heads.end - own().q_heads.begin));
+  for (size_t n = 0; n < rooms_.size(); ++n) {
+    const Room& room = own().rooms[n];
+    dq_sums_[n] =
+        floats(backend.dq_sum_floats(plan.whole, room.q, room.heads.end - room.heads.begin));
+  }
   // Rows that nothing visits stay zero.
   const TensorView& dq = home_[Operand::dq];
   backend.fill(byte_rows(dq, 0, {0, dq.shape[1]}, {0, dq.shape[2]}), 0, run_);
@@ -97,7 +100,7 @@ bool RankExecutor::advance(Transport& transport) {
   return step_ > first;
 }
 
-ByteRows RankExecutor::rows_of(Space space, const Box& box) const {
+ByteRows RankExecutor::rows_of(Space space, const Box& box, int32_t room) const {
   const bool kv = on_kv_axis(box.operand), home = space == Space::home;
   const int64_t batch = box.range.batch, count = box.range.rows.end - box.range.rows.begin;
   if (!home && is_kv(box.operand)) {
@@ -105,9 +108,13 @@ ByteRows RankExecutor::rows_of(Space space, const Box& box) const {
     const int64_t at = kv_rows_[static_cast<size_t>(batch)].at(batch, box.range.rows.begin);
     return byte_rows(held(box.operand, head), 0, {at, at + count}, {0, 1});
   }
-  const HeldRows& all = kv ? (home ? own().home_kv : own().ended) : (home ? own().home_q : own().q);
-  const int64_t first = home ? 0 : kv ? own().kv_heads.begin : own().q_heads.begin;
-  const LocalTensors& tensors = home ? home_ : work_;
+  const Room& queries = own().rooms[static_cast<size_t>(room)];
+  if (!home && !kv && queries.in_place) return rows_of(Space::home, box, 0);
+  const HeldRows& all =
+      kv ? (home ? own().home_kv : own().ended) : (home ? own().home_q : queries.q);
+  const int64_t first = home ? 0 : kv ? own().kv_heads.begin : queries.heads.begin;
+  const LocalTensors& tensors =
+      home ? home_ : (kv ? keys_ : rooms_[static_cast<size_t>(room)]).tensors();
   const int64_t begin = all.at(batch, box.range.rows.begin);
   const Interval rows{begin, begin + count};
   const Interval heads{box.heads.begin - first, box.heads.end - first};
@@ -115,13 +122,13 @@ ByteRows RankExecutor::rows_of(Space space, const Box& box) const {
   return byte_rows(tensors[box.operand], 0, rows, heads);
 }
 
-std::vector<ByteRows> RankExecutor::rows_of(Space space, std::span<const Box> boxes,
-                                            std::span<const CarriedSum> sums) const {
+template <class End>
+std::vector<ByteRows> RankExecutor::rows_of(const End& message) const {
   std::vector<ByteRows> rows;
-  for (const Box& box : boxes) rows.push_back(rows_of(space, box));
+  for (const Box& box : message.boxes) rows.push_back(rows_of(message.space, box, message.room));
   const size_t first = rows.size();
   const int64_t apart = block_floats_ * int64_t{sizeof(float)};
-  for (const CarriedSum& sum : sums) {
+  for (const CarriedSum& sum : message.sums) {
     std::byte* block = reinterpret_cast<std::byte*>(blocks_.get() + sum.block * block_floats_);
     for (int32_t i = 0; i < sum.count; ++i, block += apart) {
       const int64_t bytes = sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i});
@@ -154,7 +161,7 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
   } else if (const auto* copy = std::get_if<Copy>(&step)) {
     std::vector<RowCopy> copies;
     for (const Box& box : copy->boxes)
-      copies.push_back({rows_of(copy->to, box), rows_of(copy->from, box)});
+      copies.push_back({rows_of(copy->to, box, copy->room), rows_of(copy->from, box, copy->room)});
     timed(StepTime::Kind::copy, message_bytes(plan_, copy->boxes, {}), [&] {
       backend_.copy(copies, run_);
       return true;
@@ -179,7 +186,7 @@ void RankExecutor::send(const Send& step, Transport& transport) {
     message = own.get();
   }
   std::vector<RowCopy> copies;
-  for (std::byte* next = message; const ByteRows& rows : rows_of(step.space, step.boxes, step.sums))
+  for (std::byte* next = message; const ByteRows& rows : rows_of(step))
     copies.push_back({next_packed(next, rows), rows});
   timed(StepTime::Kind::pack, bytes, [&] {
     backend_.copy(copies, run_);
@@ -193,7 +200,7 @@ void RankExecutor::send(const Send& step, Transport& transport) {
 
 bool RankExecutor::receive(const Receive& step, Transport& transport) {
   const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
-  const std::vector<ByteRows> places = rows_of(step.space, step.boxes, step.sums);
+  const std::vector<ByteRows> places = rows_of(step);
   const auto fill = [&](std::byte* message) {
     return timed(StepTime::Kind::receive, bytes, [&] {
       return transport.receive(step.from, step.message, {message, static_cast<size_t>(bytes)});
@@ -223,7 +230,7 @@ void RankExecutor::hold(const Hold& hold) {
 
 TensorView RankExecutor::held(Operand operand, int32_t head, int32_t last) const {
   const int64_t batch = head / plan_.whole.problem.kv_heads;
-  TensorView view = work_[operand];
+  TensorView view = keys_.tensors()[operand];
   view.data =
       static_cast<std::byte*>(view.data) +
       view.offset(0, slot_of_[static_cast<size_t>(head)] * slot_rows_, 0) * size_of(view.dtype);
@@ -233,14 +240,11 @@ TensorView RankExecutor::held(Operand operand, int32_t head, int32_t last) const
   return view;
 }
 
-PieceMemory RankExecutor::memory(int32_t head) const {
+PieceMemory RankExecutor::memory(int32_t room, int32_t head) const {
   const int64_t kv_heads = plan_.whole.problem.kv_heads;
-  return {own().q,
-          kv_rows_[static_cast<size_t>(head / kv_heads)],
-          own().q_heads.begin,
-          head % kv_heads,
-          dq_sums_.get(),
-          blocks_.get(),
+  const Room& queries = own().rooms[static_cast<size_t>(room)];
+  return {queries.q,       kv_rows_[static_cast<size_t>(head / kv_heads)], queries.heads.begin,
+          head % kv_heads, dq_sums_[static_cast<size_t>(room)].get(),      blocks_.get(),
           block_floats_};
 }
 
@@ -259,13 +263,14 @@ void RankExecutor::launch(size_t step,
 
 void RankExecutor::compute(const Compute& step) {
   const int32_t first = step.heads.front().head, last = step.heads.back().head;
-  const PieceMemory memory = this->memory(first);
+  const PieceMemory memory = this->memory(step.room, first);
   const auto make = [&] {
+    const Interval heads = own().rooms[static_cast<size_t>(step.room)].heads;
     return backend_.ready_piece(plan_.whole, step.piece(plan_.whole), memory,
-                                own().q_heads.end - own().q_heads.begin, run_);
+                                heads.end - heads.begin, run_);
   };
   launch(step_, make, StepTime::Kind::launch, [&](const ReadyLaunch& piece) {
-    BackwardTensors tensors = backward_tensors();
+    BackwardTensors tensors = backward_tensors(step.room);
     tensors.k = held(Operand::k, first, last);
     tensors.v = held(Operand::v, first, last);
     if (plan_.whole.pass == Pass::backward)
@@ -276,8 +281,8 @@ void RankExecutor::compute(const Compute& step) {
 }
 
 void RankExecutor::add(size_t first) {
-  const PieceMemory memory{own().q,        own().ended,   own().q_heads.begin, own().kv_heads.begin,
-                           dq_sums_.get(), blocks_.get(), block_floats_};
+  const PieceMemory memory{own().home_q,  own().ended,  0, own().kv_heads.begin, nullptr,
+                           blocks_.get(), block_floats_};
   const auto make = [&] {
     std::vector<TileSums> tiles;
     for (size_t step = first; step <= step_; ++step)
@@ -285,13 +290,15 @@ void RankExecutor::add(size_t first) {
     return backend_.ready_sums(plan_.whole, tiles, memory, run_);
   };
   launch(first, make, StepTime::Kind::add,
-         [&](const ReadyLaunch& sums) { backend_.add(sums, backward_tensors(), memory, run_); });
+         [&](const ReadyLaunch& sums) { backend_.add(sums, backward_tensors(0), memory, run_); });
 }
 
-BackwardTensors RankExecutor::backward_tensors() const {
-  return {work_[Operand::q],  work_[Operand::k],    work_[Operand::v],
-          work_[Operand::o],  work_[Operand::dout], work_.lse,
-          work_[Operand::dq], work_[Operand::dk],   work_[Operand::dv]};
+BackwardTensors RankExecutor::backward_tensors(int32_t room) const {
+  const auto n = static_cast<size_t>(room);
+  const LocalTensors& q = own().rooms[n].in_place ? home_ : rooms_[n].tensors();
+  const LocalTensors& kv = keys_.tensors();
+  return {q[Operand::q], kv[Operand::k], kv[Operand::v],  q[Operand::o],  q[Operand::dout],
+          q.lse,         q[Operand::dq], kv[Operand::dk], kv[Operand::dv]};
 }
 
 }  // namespace verbatim::dist

@@ -109,28 +109,31 @@ class RankExecutor {
   void launch(size_t step, const std::function<std::unique_ptr<const ReadyLaunch>()>& make,
               StepTime::Kind kind, const std::function<void(const ReadyLaunch&)>& work);
   void hold(const Hold& hold);
-  /// Memory of a piece, with K and V from this head on.
-  PieceMemory memory(int32_t head) const;
+  /// Memory of a piece in a room, with K and V from this head on.
+  PieceMemory memory(int32_t room, int32_t head) const;
   /// K or V of a head, or of those from `head` to `last`.
   TensorView held(Operand operand, int32_t head) const { return held(operand, head, head); }
   TensorView held(Operand operand, int32_t head, int32_t last) const;
-  BackwardTensors backward_tensors() const;
-  ByteRows rows_of(Space space, const Box& box) const;
-  /// The rows of the boxes, then the sums.
-  std::vector<ByteRows> rows_of(Space space, std::span<const Box> boxes,
-                                std::span<const CarriedSum> sums) const;
+  /// Those of a room, and K, V, dK and dV.
+  BackwardTensors backward_tensors(int32_t room) const;
+  ByteRows rows_of(Space space, const Box& box, int32_t room) const;
+  /// The rows of the boxes, then the sums of a message.
+  template <class End>
+  std::vector<ByteRows> rows_of(const End& message) const;
   std::shared_ptr<float> floats(int64_t count) const;
 
   const DistPlan& plan_;
   int32_t rank_;
   const Backend& backend_;
   RunOptions run_;
-  LocalMemory memory_;
-  LocalTensors home_, work_;
-  std::vector<HeldRows> kv_rows_;  // of K and V in a slot, by batch entry
-  std::vector<int64_t> slot_of_;   // by head; -1: none
+  LocalTensors home_;
+  LocalMemory keys_;                             // what lies on the axis of keys
+  std::vector<LocalMemory> rooms_;               // the rest; of those in place nothing
+  std::vector<std::shared_ptr<float>> dq_sums_;  // by room
+  std::vector<HeldRows> kv_rows_;                // of K and V in a slot, by batch entry
+  std::vector<int64_t> slot_of_;                 // by head; -1: none
   int64_t slot_rows_;
-  std::shared_ptr<float> dq_sums_, blocks_;
+  std::shared_ptr<float> blocks_;
   int64_t block_floats_;
   RankRun asked_;
   size_t step_ = 0;

@@ -10,24 +10,24 @@
 namespace verbatim::dist {
 namespace {
 
-/// Visits of a chain, by rank.
-std::map<int32_t, std::vector<Run>> runs_by_rank(const HeadOrder& order, const WholeChain& chain,
+/// Visits of a chain, by room.
+std::map<int32_t, std::vector<Run>> runs_by_room(const HeadOrder& order, const WholeChain& chain,
                                                  const Owners& owners) {
   std::map<int32_t, std::vector<Run>> parts;
   for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
     const Run run = order.runs[r];
     const std::vector<Strip>& strips = owners.rows[run.q_head];
     for (int32_t begin = 0, end = 0; begin < run.count; begin = end) {
-      const int32_t rank = rank_of(strips, run.tile(begin));
-      while (end < run.count && rank_of(strips, run.tile(end)) == rank) ++end;
-      append_visits(parts[rank], run, begin, end);
+      const int32_t room = room_of(strips, run.tile(begin));
+      while (end < run.count && room_of(strips, run.tile(end)) == room) ++end;
+      append_visits(parts[room], run, begin, end);
     }
   }
   return parts;
 }
 
 /// The order of a head, parted.
-std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owners& owners) {
+std::shared_ptr<const HeadOrder> part_by_room(const HeadOrder& order, const Owners& owners) {
   auto parted = std::make_shared<HeadOrder>();
   parted->pass = order.pass;
   parted->name = order.name;
@@ -45,9 +45,9 @@ std::shared_ptr<const HeadOrder> part_by_rank(const HeadOrder& order, const Owne
     parted->tasks.push_back({number, number + 1});
   };
   for (const WholeChain& chain : whole_chains(order)) {
-    const std::map<int32_t, std::vector<Run>> parts = runs_by_rank(order, chain, owners);
+    const std::map<int32_t, std::vector<Run>> parts = runs_by_room(order, chain, owners);
     if (parts.empty()) add(chain.tile, {});
-    for (const auto& [rank, runs] : parts) add(chain.tile, runs);
+    for (const auto& [room, runs] : parts) add(chain.tile, runs);
   }
   for (Chain& chain : parted->chains) chain.addends = parts_of_tile[chain.tile];
   return parted;
@@ -66,7 +66,7 @@ void free_orders(Plan& plan, const std::function<Owners(int32_t)>& owners_of) {
     const HeadOrder& order = plan.order(head);
     const auto [at, fresh] =
         known.try_emplace({&order, owners}, static_cast<int32_t>(orders.size()));
-    if (fresh) orders.push_back(part_by_rank(order, owners));
+    if (fresh) orders.push_back(part_by_room(order, owners));
     plan.order_of_head[static_cast<size_t>(head)] = at->second;
     for (size_t task = 0; task < orders[static_cast<size_t>(at->second)]->tasks.size(); ++task)
       plan.placement.tasks.push_back({head, static_cast<int32_t>(task)});

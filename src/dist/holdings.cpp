@@ -6,37 +6,41 @@
 #include "dist/sizes.h"
 
 namespace verbatim::dist {
+namespace {
 
-const RowPieces& Holdings::Rows::pieces(Operand operand) const {
-  return is_kv(operand) ? kv : on_kv_axis(operand) ? sums : q;
+constexpr std::initializer_list<Operand> kOnQ{Operand::q, Operand::o, Operand::lse, Operand::dout,
+                                              Operand::dq};
+constexpr std::initializer_list<Operand> kOnKv{Operand::k, Operand::v, Operand::dk, Operand::dv};
+
+}  // namespace
+
+Holdings::Memory::Memory(RowPieces of, Interval all, std::initializer_list<Operand> operands)
+    : rows(std::move(of)), heads(all) {
+  for (const Operand operand : operands) there.try_emplace(operand, rows.size(), heads.end);
 }
 
 Holdings::Holdings(const DistPlan& plan, const RankPlan& own, const Cuts& q_cuts,
                    const Cuts& kv_cuts)
     : problem_(plan.whole.problem),
       own_(own),
-      rows_{{{RowPieces(own.home_q, q_cuts),
-              RowPieces(own.home_kv, kv_cuts),
-              RowPieces(own.home_kv, kv_cuts),
-              {}},
-             {RowPieces(own.q, q_cuts),
-              RowPieces(own.kv, kv_cuts),
-              RowPieces(own.ended, kv_cuts),
-              {}}}},
+      home_q_(RowPieces(own.home_q, q_cuts), heads_at_home(Operand::q), kOnQ),
+      home_kv_(RowPieces(own.home_kv, kv_cuts), heads_at_home(Operand::k), kOnKv),
+      kv_(RowPieces(own.kv, kv_cuts), own.kv_heads, {Operand::k, Operand::v}),
+      ended_(RowPieces(own.ended, kv_cuts), own.kv_heads, {Operand::dk, Operand::dv}),
       slots_(static_cast<size_t>(own.kv_slots), -1) {
-  for (const Space space : {Space::home, Space::work}) {
-    Rows& rows = rows_in(space);
-    for (int o = 0; o < kOperands; ++o) {
-      const auto operand = static_cast<Operand>(o);
-      rows.there.emplace_back(rows.pieces(operand).size(), heads_in(space, operand).end);
-    }
-  }
+  for (const Room& room : own.rooms)
+    rooms_.emplace_back(RowPieces(room.q, q_cuts), room.heads, kOnQ);
 }
 
-Interval Holdings::heads_in(Space space, Operand operand) const {
-  const bool kv = on_kv_axis(operand);
-  if (space == Space::home) return {0, kv ? problem_.kv_heads : problem_.q_heads};
-  return kv ? own_.kv_heads : own_.q_heads;
+Interval Holdings::heads_at_home(Operand operand) const {
+  return {0, on_kv_axis(operand) ? problem_.kv_heads : problem_.q_heads};
+}
+
+Holdings::Memory& Holdings::memory(Space space, Operand operand, int32_t room) {
+  if (space == Space::home) return on_kv_axis(operand) ? home_kv_ : home_q_;
+  if (is_kv(operand)) return kv_;
+  if (on_kv_axis(operand)) return ended_;
+  return own_.rooms[room].in_place ? home_q_ : rooms_[room];
 }
 
 /// Of K and V, which the work space holds one head at a time.
@@ -52,28 +56,26 @@ int32_t Holdings::slot_of(int32_t head) const {
 
 /// What f(present, pieces, head) returns for the heads of a box, until it is something.
 template <class F>
-const char* Holdings::each(Space space, const Box& box, F&& f) {
-  if (!on_kv_axis(box.operand) && own_.in_place) space = Space::home;
-  Rows& rows = rows_in(space);
-  const std::optional<Interval> pieces = rows.pieces(box.operand).find(box.range);
-  const Interval heads = heads_in(space, box.operand);
-  if (!pieces || box.heads.begin < heads.begin || heads.end < box.heads.end ||
+const char* Holdings::each(Space space, const Box& box, int32_t room, F&& f) {
+  if (room < 0 || room >= std::ssize(rooms_)) return "in no room of this rank";
+  Memory& memory = this->memory(space, box.operand, room);
+  const std::optional<Interval> pieces = memory.rows.find(box.range);
+  if (!pieces || box.heads.begin < memory.heads.begin || memory.heads.end < box.heads.end ||
       (space == Space::work && is_kv(box.operand) && !has_slot(box)))
     return "in no memory of this rank";
   for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
-    if (const char* wrong = f(rows.there[static_cast<size_t>(box.operand)], *pieces, h))
-      return wrong;
+    if (const char* wrong = f(memory.there.at(box.operand), *pieces, h)) return wrong;
   return nullptr;
 }
 
-const char* Holdings::read(Space space, const Box& box) {
-  return each(space, box, [](const Present& present, Interval pieces, int64_t head) {
+const char* Holdings::read(Space space, const Box& box, int32_t room) {
+  return each(space, box, room, [](const Present& present, Interval pieces, int64_t head) {
     return present.all(pieces, head) ? nullptr : "read before they are there";
   });
 }
 
-const char* Holdings::write(Space space, const Box& box) {
-  return each(space, box, [](Present& present, Interval pieces, int64_t head) {
+const char* Holdings::write(Space space, const Box& box, int32_t room) {
+  return each(space, box, room, [](Present& present, Interval pieces, int64_t head) {
     if (present.any(pieces, head)) return "written twice";
     present.set(pieces, head, true);
     return static_cast<const char*>(nullptr);
@@ -88,12 +90,10 @@ bool Holdings::hold(const Hold& hold) {
     return false;
   const int32_t last = std::exchange(slots_[hold.slot], hold.head);
   if (last < 0) return true;
-  Rows& work = rows_in(Space::work);
   const HeldRows rows = of_entry(own_.kv, last / kv_heads);
   for (const RowRange& range : rows.ranges())
-    for (const Operand operand : {Operand::k, Operand::v})
-      work.there[static_cast<size_t>(operand)].set(work.kv.find(range).value(), last % kv_heads,
-                                                   false);
+    for (auto& [operand, there] : kv_.there)
+      there.set(kv_.rows.find(range).value(), last % kv_heads, false);
   return true;
 }
 

@@ -36,13 +36,12 @@ bool can_join(const Problem& problem, Interval q_heads, int32_t head, int32_t ot
          has_group(problem, q_heads, other);
 }
 
-std::vector<Compute> join(std::vector<HeadPart> parts, const RankPlan& rank, const Problem& problem,
+std::vector<Compute> join(std::vector<HeadPart> parts, Interval q_heads, const Problem& problem,
                           int32_t most) {
   std::vector<Compute> launches;
   for (HeadPart& part : parts) {
-    const bool goes_on =
-        !launches.empty() && std::ssize(launches.back().heads) < most &&
-        can_join(problem, rank.q_heads, launches.back().heads.back().head, part.head);
+    const bool goes_on = !launches.empty() && std::ssize(launches.back().heads) < most &&
+                         can_join(problem, q_heads, launches.back().heads.back().head, part.head);
     if (!goes_on) launches.emplace_back();
     launches.back().heads.push_back(std::move(part));
   }

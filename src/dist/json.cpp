@@ -62,15 +62,18 @@ class Writer {
     Json steps = Json::array();
     for (const Step& step : rank.steps)
       steps.push_back(std::visit([this](const auto& s) { return step_json(s); }, step));
+    Json rooms = Json::array();
+    for (const Room& room : rank.rooms)
+      rooms.push_back({{"q", to_arrays(room.q.ranges())},
+                       {"heads", to_array(room.heads)},
+                       {"in_place", room.in_place}});
     return {{"home_q", to_arrays(rank.home_q.ranges())},
             {"home_kv", to_arrays(rank.home_kv.ranges())},
-            {"q", to_arrays(rank.q.ranges())},
+            {"rooms", std::move(rooms)},
             {"kv", to_arrays(rank.kv.ranges())},
             {"ended", to_arrays(rank.ended.ranges())},
-            {"q_heads", to_array(rank.q_heads)},
             {"kv_heads", to_array(rank.kv_heads)},
             {"kv_slots", rank.kv_slots},
-            {"in_place", rank.in_place},
             {"blocks", rank.blocks},
             {"steps", std::move(steps)}};
   }
@@ -85,6 +88,7 @@ class Writer {
             {other, rank},
             {"message", end.message},
             {"space", space_name(end.space)},
+            {"room", end.room},
             {"bytes", dist::message_bytes(plan_, {end.boxes.begin(), end.boxes.size()}, end.sums)},
             {"boxes", to_arrays(end.boxes)},
             {"sums", to_arrays(end.sums)}};
@@ -97,6 +101,7 @@ class Writer {
     return {{"step", "copy"},
             {"from", space_name(copy.from)},
             {"to", space_name(copy.to)},
+            {"room", copy.room},
             {"boxes", to_arrays(copy.boxes)}};
   }
   Json step_json(const Compute& compute) {
@@ -105,7 +110,7 @@ class Writer {
       heads.push_back({{"head", own.head},
                        {"part", number_of(*own.part)},
                        {"carries", to_arrays(own.carries)}});
-    return {{"step", "compute"}, {"heads", std::move(heads)}};
+    return {{"step", "compute"}, {"room", compute.room}, {"heads", std::move(heads)}};
   }
   Json step_json(const Add& add) {
     return {{"step", "add"},
@@ -222,23 +227,28 @@ class Reader {
         OrderPart{plan_.whole.orders[order], std::move(stretches)});
   }
 
+  Room read_room(const JsonNode& node, const HeldRows& home) const {
+    const JsonNode in_place = node.member("in_place");
+    Room room{held(node.member("q"), false), heads(node.member("heads"), problem().q_heads),
+              in_place.boolean()};
+    if (room.in_place && (room.q != home || room.heads != Interval{0, problem().q_heads}))
+      throw Error(ErrorCode::invalid_plan, kOperation,
+                  fmt::format("'{}', but q is not home_q with all heads", in_place.name),
+                  {in_place.name, "true", "false", "false"});
+    return room;
+  }
+
   RankPlan read_rank(const JsonNode& node) {
     RankPlan rank;
     rank.home_q = held(node.member("home_q"), false);
     rank.home_kv = held(node.member("home_kv"), true);
-    rank.q = held(node.member("q"), false);
+    rank.rooms = node.member("rooms").items(
+        [&](const JsonNode& room) { return read_room(room, rank.home_q); });
     rank.kv = held(node.member("kv"), true);
     rank.ended = held(node.member("ended"), true);
-    rank.q_heads = heads(node.member("q_heads"), problem().q_heads);
     rank.kv_heads = heads(node.member("kv_heads"), problem().kv_heads);
     rank.kv_slots =
         within<int32_t>(node.member("kv_slots"), 0, std::ssize(plan_.whole.order_of_head));
-    const JsonNode in_place = node.member("in_place");
-    rank.in_place = in_place.boolean();
-    if (rank.in_place && (rank.q != rank.home_q || rank.q_heads != Interval{0, problem().q_heads}))
-      throw Error(ErrorCode::invalid_plan, kOperation,
-                  fmt::format("'{}', but q is not home_q with all heads", in_place.name),
-                  {in_place.name, "true", "false", "false"});
     blocks_ = rank.blocks = within<int32_t>(node.member("blocks"), 0, most_blocks_);
     rank.steps =
         node.member("steps").items([this](const JsonNode& step) { return read_step(step); });
@@ -276,9 +286,11 @@ class Reader {
   template <class End>
   End transfer(const JsonNode& node, const char* other) const {
     End end{within<int32_t>(node.member(other), 0, plan_.options.world - 1),
-            node.member("message").int64(), space(node.member("space")),
+            node.member("message").int64(),
+            space(node.member("space")),
             boxes(node.member("boxes")),
-            node.member("sums").items([this](const JsonNode& item) { return sum(item); })};
+            node.member("sums").items([this](const JsonNode& item) { return sum(item); }),
+            node.member("room").int32()};
     const int64_t bytes =
         dist::message_bytes(plan_, {end.boxes.begin(), end.boxes.size()}, end.sums);
     within<int64_t>(node.member("bytes"), bytes, bytes);
@@ -297,10 +309,11 @@ class Reader {
         return transfer<Receive>(node, "from");
       case 3:
         return Copy{space(node.member("from")), space(node.member("to")),
-                    boxes(node.member("boxes"))};
+                    boxes(node.member("boxes")), node.member("room").int32()};
       case 4:
         return Compute{
-            node.member("heads").items([this](const JsonNode& own) { return read_part_of(own); })};
+            node.member("heads").items([this](const JsonNode& own) { return read_part_of(own); }),
+            node.member("room").int32()};
       default:
         break;
     }

@@ -5,9 +5,10 @@
 #include <utility>
 
 namespace verbatim::dist {
+namespace {
 
-Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges, HeldRows RankPlan::*home,
-          HeldRows RankPlan::*work) {
+Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges,
+          const std::vector<const HeldRows*>& held) {
   const Plan& whole = plan.whole;
   Cuts all(static_cast<size_t>(whole.problem.batch));
   std::set<std::pair<int64_t, const TileMap*>> known;
@@ -18,17 +19,36 @@ Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges, HeldRows R
     auto& own = all[b];
     own.insert(own.end(), (tiles.*edges).begin(), (tiles.*edges).end());
   }
-  for (const RankPlan& own : plan.ranks)
-    for (const HeldRows* rows : {&(own.*home), &(own.*work)})
-      for (const RowRange& range : rows->ranges()) {
-        all[range.batch].push_back(range.rows.begin);
-        all[range.batch].push_back(range.rows.end);
-      }
+  for (const HeldRows* rows : held)
+    for (const RowRange& range : rows->ranges()) {
+      all[range.batch].push_back(range.rows.begin);
+      all[range.batch].push_back(range.rows.end);
+    }
   for (auto& own : all) {
     std::ranges::sort(own);
     own.erase(std::unique(own.begin(), own.end()), own.end());
   }
   return all;
+}
+
+}  // namespace
+
+Cuts q_cuts(const DistPlan& plan) {
+  std::vector<const HeldRows*> held;
+  for (const RankPlan& rank : plan.ranks) {
+    held.push_back(&rank.home_q);
+    for (const Room& room : rank.rooms) held.push_back(&room.q);
+  }
+  return cuts(plan, &TileMap::q_edges, held);
+}
+
+Cuts kv_cuts(const DistPlan& plan) {
+  std::vector<const HeldRows*> held;
+  for (const RankPlan& rank : plan.ranks) {
+    held.push_back(&rank.home_kv);
+    held.push_back(&rank.kv);
+  }
+  return cuts(plan, &TileMap::kv_edges, held);
 }
 
 RowPieces::RowPieces(const HeldRows& rows, const Cuts& cuts) {

@@ -12,9 +12,9 @@ namespace verbatim::dist {
 
 /// Positions of one axis, ascending, by batch entry.
 using Cuts = std::vector<std::vector<int64_t>>;
-/// Where tiles, shards and work spaces begin and end.
-Cuts cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges, HeldRows RankPlan::*home,
-          HeldRows RankPlan::*work);
+/// Where tiles, shards and work spaces begin and end, of one axis.
+Cuts q_cuts(const DistPlan& plan);
+Cuts kv_cuts(const DistPlan& plan);
 
 /// Rows of one axis that a memory holds, in pieces between cuts.
 class RowPieces {

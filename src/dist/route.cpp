@@ -8,16 +8,16 @@
 namespace verbatim::dist {
 namespace {
 
-/// What all query tiles have been visited in so far: in segments, on each of which rank and stage
+/// What all query tiles have been visited in so far: in segments, on each of which room and stage
 /// of the last visit are the same.
 class Rows {
  public:
   struct Segment {
-    int32_t begin, rank, stage;  // -1: not visited
+    int32_t begin, room, stage;  // -1: not visited
   };
 
   Rows(const std::vector<Strip>& strips, int32_t tiles) : tiles_(tiles) {
-    for (const Strip& strip : strips) segments_.push_back({strip.first, strip.rank, -1});
+    for (const Strip& strip : strips) segments_.push_back({strip.first, strip.room, -1});
   }
 
   size_t find(int32_t tile) const {
@@ -36,8 +36,8 @@ class Rows {
     size_t count = 0;
     if (old.begin < from) parts[count++] = old;
     const size_t raised = s + count;
-    parts[count++] = {from, old.rank, stage};
-    if (to < end(s)) parts[count++] = {to, old.rank, old.stage};
+    parts[count++] = {from, old.room, stage};
+    if (to < end(s)) parts[count++] = {to, old.room, old.stage};
     segments_[s] = parts[0];
     segments_.insert(segments_.begin() + static_cast<ptrdiff_t>(s) + 1, parts.begin() + 1,
                      parts.begin() + static_cast<ptrdiff_t>(count));
@@ -49,7 +49,7 @@ class Rows {
   /// Makes one segment of s and the next, if they are alike.
   void join(size_t s) {
     const Segment &a = segments_[s], &b = segments_[s + 1];
-    if (a.rank == b.rank && a.stage == b.stage)
+    if (a.room == b.room && a.stage == b.stage)
       segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(s) + 1);
   }
 
@@ -67,11 +67,11 @@ class Router {
   }
 
   Routes find() {
-    for_each_walk(whole_, [this](const Walk& walk) { go(walk); });
+    for (const Walk& walk : whole_.walks) go(walk);
     for (size_t h = 0; h < rows_.size(); ++h)
       for (size_t s = 0; s < rows_[h].size(); ++s)
         if (rows_[h][s].stage >= 0)
-          routes_.q_tiles.push_back({rows_[h][s].rank, rows_[h][s].begin, rows_[h].end(s)});
+          routes_.q_tiles.push_back({rows_[h][s].room, rows_[h][s].begin, rows_[h].end(s)});
     routes_.starts = first_stage_ + 1;
     return std::move(routes_);
   }
@@ -81,7 +81,7 @@ class Router {
   struct Way {
     Passes passes;
     int32_t pass = -1;
-    int32_t rank = -1, stage = 0;  // of the last visit
+    int32_t room = -1, stage = 0;  // of the last visit
     std::vector<Link> links;
   };
   /// The tiles of a pass, as far as its links are the same whichever of them come first and last.
@@ -122,7 +122,7 @@ class Router {
     }
     last_.clear();
     if (!ends) return;
-    if (way.links.empty()) way.links.push_back({0, rank_of(owners_.tiles, chain.tile), {}});
+    if (way.links.empty()) way.links.push_back({0, room_of(owners_.tiles, chain.tile), {}});
     if (!spans_.empty()) remember(way.links);
     if (routes_.lists.empty() || routes_.lists.back() != way.links)
       routes_.lists.push_back(std::move(way.links));
@@ -149,12 +149,12 @@ class Router {
       const size_t s = rows.find(tile);
       const Rows::Segment at = rows[s];
       const int32_t from = std::max(low, at.begin), to = std::min(high + 1, rows.end(s));
-      const int32_t after = way.rank < 0 || way.rank == at.rank ? way.stage : way.stage + 1;
+      const int32_t after = way.room < 0 || way.room == at.room ? way.stage : way.stage + 1;
       const int32_t stage = std::max(after, at.stage);
-      if (way.rank != at.rank || way.stage != stage) {
+      if (way.room != at.room || way.stage != stage) {
         const int32_t place = turned ? pass_begin(up) : up ? from : to - 1;
-        way.links.push_back({stage, at.rank, {way.pass, place}});
-        way.rank = at.rank;
+        way.links.push_back({stage, at.room, {way.pass, place}});
+        way.room = at.room;
         way.stage = stage;
       }
       turned = false;
@@ -223,8 +223,8 @@ class Router {
 
 }  // namespace
 
-int32_t rank_of(const std::vector<Strip>& strips, int32_t tile) {
-  return std::prev(std::ranges::upper_bound(strips, tile, {}, &Strip::first))->rank;
+int32_t room_of(const std::vector<Strip>& strips, int32_t tile) {
+  return std::prev(std::ranges::upper_bound(strips, tile, {}, &Strip::first))->room;
 }
 
 Routes find_routes(const WholeOrder& whole, const Owners& owners, int32_t together) {

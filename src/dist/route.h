@@ -1,4 +1,4 @@
-// Where the chains of a backward go: from rank to rank, and when.
+// Where the chains of a backward go: from room to room, and when.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace verbatim::dist {
 
-/// Tiles from `first` on, up to the next strip, belong to a rank.
+/// Tiles from `first` on, up to the next strip, belong to a room.
 struct Strip {
-  int32_t first = 0, rank = 0;
+  int32_t first = 0, room = 0;
   auto operator<=>(const Strip&) const = default;
 };
 
@@ -20,20 +20,20 @@ struct Owners {
   std::vector<Strip> tiles;              // KV tiles, as far as nothing visits them
   auto operator<=>(const Owners&) const = default;
 };
-int32_t rank_of(const std::vector<Strip>& strips, int32_t tile);
+int32_t room_of(const std::vector<Strip>& strips, int32_t tile);
 
-/// Visits of a chain on one rank, from `begin` to the next link. A stage is one more than that of
-/// the last visit on another rank that the chain comes from, and at least that of the addend before
-/// in any row: visits of one rank and stage can be made at once.
+/// Visits of a chain in one room, from `begin` to the next link. A stage is one more than that of
+/// the last visit in another room that the chain comes from, and at least that of the addend before
+/// in any row: visits of one room and stage can be made at once.
 struct Link {
-  int32_t stage = 0, rank = 0;
+  int32_t stage = 0, room = 0;
   Place begin;
   bool operator==(const Link&) const = default;
 };
 
-/// Tiles that are visited on a rank.
+/// Tiles that are visited in a room.
 struct Visited {
-  int32_t rank, first, last;  // tiles [first, last)
+  int32_t room, first, last;  // tiles [first, last)
 };
 
 struct Routes {
@@ -43,7 +43,7 @@ struct Routes {
   int32_t starts = 1;  // stages in which chains start
 };
 /// Of `together` chains that are issued after one another the first stage is the same, of the next
-/// ones a stage later: so the first go on to other ranks meanwhile.
+/// ones a stage later: so the first go on to other rooms meanwhile.
 Routes find_routes(const WholeOrder& whole, const Owners& owners, int32_t together);
 
 }  // namespace verbatim::dist

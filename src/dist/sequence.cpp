@@ -15,11 +15,10 @@ namespace {
 /// orders allow; only where that leads nowhere, as far as they may.
 class Player {
  public:
-  Player(const HeadOrder& order, const std::vector<WholeChain>& chains,
-         const std::function<void(const Walk&)>& f)
+  Player(const HeadOrder& order, const std::vector<WholeChain>& chains, std::vector<Walk>& walks)
       : order_(order),
         chains_(chains),
-        f_(f),
+        walks_(walks),
         rows_(static_cast<size_t>(order.group) * static_cast<size_t>(order.tiles->q_tiles())),
         at_(chains.size()) {}
 
@@ -84,7 +83,7 @@ class Player {
       ++at.run;
       at.visit = 0;
     }
-    if (walk.run_end > walk.run_begin || chain.run_begin == chain.run_end) f_(walk);
+    if (walk.run_end > walk.run_begin || chain.run_begin == chain.run_end) walks_.push_back(walk);
   }
 
   /// The first visit from `begin` on that may not enter.
@@ -135,7 +134,7 @@ class Player {
 
   const HeadOrder& order_;
   const std::vector<WholeChain>& chains_;
-  const std::function<void(const Walk&)>& f_;
+  std::vector<Walk>& walks_;
   std::vector<Row> rows_;  // [group, q_tiles]
   std::vector<At> at_;     // by chain
   std::vector<int32_t> ready_;
@@ -150,22 +149,20 @@ WholeOrder::WholeOrder(std::shared_ptr<const HeadOrder> of) : order(std::move(of
   chains = whole_chains(*order);
   std::vector<int32_t> sequence(order->tasks.size());
   std::iota(sequence.begin(), sequence.end(), 0);
-  counts_up = verbatim::counts_up({*order, 0}, sequence);
-}
-
-void for_each_walk(const WholeOrder& whole, const std::function<void(const Walk&)>& f) {
-  const HeadOrder& order = *whole.order;
-  if (!whole.counts_up) return Player(order, whole.chains, f).play();
+  if (!counts_up({*order, 0}, sequence)) {
+    Player(*order, chains, walks).play();
+    return;
+  }
   std::vector<int32_t> number;  // of the whole chain, by chain
-  for (const Chain& chain : order.chains)
+  for (const Chain& chain : order->chains)
     number.push_back((number.empty() ? -1 : number.back()) + (chain.continues ? 0 : 1));
-  for (const Task& task : order.tasks) {
+  for (const Task& task : order->tasks) {
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[c];
+      const Chain& chain = order->chains[c];
       const int32_t last = chain.run_begin < chain.run_end
-                               ? order.runs[static_cast<size_t>(chain.run_end) - 1].count
+                               ? order->runs[static_cast<size_t>(chain.run_end) - 1].count
                                : 0;
-      f({number[c], chain.run_begin, chain.run_end, 0, last});
+      walks.push_back({number[c], chain.run_begin, chain.run_end, 0, last});
     }
   }
 }

@@ -2,22 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "dist/passes.h"
 
 namespace verbatim::dist {
-
-/// An order, and of a backward what every way of dealing it to ranks needs.
-struct WholeOrder {
-  explicit WholeOrder(std::shared_ptr<const HeadOrder> of);
-
-  std::shared_ptr<const HeadOrder> order;
-  std::vector<WholeChain> chains;
-  bool counts_up = false;  // no task waits for one that is issued after it
-};
 
 /// Consecutive visits of a chain (a number into whole_chains()): from visit `first` of run
 /// `run_begin` to before visit `last` of run `run_end` - 1. A chain without visits has one walk
@@ -28,9 +18,16 @@ struct Walk {
   int32_t first = 0, last = 0;
 };
 
-/// Calls f for walks that hold every visit once, in a sequence in which each row's addends come in
-/// their order. Costs runs where the tasks of the order count up as issued, else visits. Throws
-/// Error(invalid_plan) where waits go in a circle.
-void for_each_walk(const WholeOrder& whole, const std::function<void(const Walk&)>& f);
+/// An order, and of a backward what every way of dealing it to ranks needs.
+struct WholeOrder {
+  /// Throws Error(invalid_plan) where waits go in a circle.
+  explicit WholeOrder(std::shared_ptr<const HeadOrder> of);
+
+  std::shared_ptr<const HeadOrder> order;
+  std::vector<WholeChain> chains;
+  /// They hold every visit once, in a sequence in which each row's addends come in their order.
+  /// Found run by run where the tasks of the order count up as issued, else visit by visit.
+  std::vector<Walk> walks;
+};
 
 }  // namespace verbatim::dist

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "core/names.h"
+#include "dist/balance.h"
+#include "dist/strategy.h"
 #include "schedule/row_chunks.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
@@ -22,14 +24,14 @@ namespace {
 constexpr int32_t kMostRanks = 4096;
 // Ranks that hold whole chunks of rows wait for no sums: worth a heaviest rank so much heavier.
 constexpr double kUneven = 3;
-// Whole chunks need not lie behind each other where that makes the heaviest rank so much lighter.
-constexpr double kScattered = 1.05;
+// ... but for one rank that visits almost everything.
+constexpr double kShared = 0.9;
 
 constexpr std::array kShards{
     ShardInfo{"contiguous", "ranks take equal stretches, one after another"},
     ShardInfo{"zigzag", "two stretches a rank, one from the head and one from the tail"},
     ShardInfo{"document", "as zigzag in every document; documents shorter than that in turn"},
-    ShardInfo{"balanced", "stretches one after another with equal areas of the mask"},
+    ShardInfo{"balanced", "as many rows for each, with about as much of the mask to visit"},
 };
 
 /// Positions that lie in one tile of either pass.
@@ -91,26 +93,6 @@ std::vector<int32_t> even_stretches(std::span<const Cell> cells, int32_t count) 
     if (!fits.empty()) numbers = std::move(fits);
   }
   return numbers;
-}
-
-/// Cells that need not lie behind each other: the heaviest first, each to the lightest rank that
-/// has fewer than its share of them.
-std::vector<int32_t> even_ranks(std::span<const Cell> cells, int32_t world) {
-  const size_t most = (cells.size() + world - 1) / world;
-  std::vector<size_t> by_weight(cells.size());
-  std::iota(by_weight.begin(), by_weight.end(), size_t{0});
-  std::ranges::stable_sort(by_weight, std::greater{}, [&](size_t c) { return cells[c].weight; });
-  std::set<std::pair<double, int32_t>> open;  // weight and rank
-  for (int32_t rank = 0; rank < world; ++rank) open.insert({0, rank});
-  std::vector<size_t> counts(static_cast<size_t>(world));
-  std::vector<int32_t> ranks(cells.size());
-  for (const size_t c : by_weight) {
-    const auto [weight, rank] = *open.begin();
-    open.erase(open.begin());
-    ranks[c] = rank;
-    if (++counts[rank] < most) open.insert({weight + cells[c].weight, rank});
-  }
-  return ranks;
 }
 
 /// Stretch r and, from the tail, the other of 2 * world.
@@ -203,6 +185,136 @@ std::vector<Cell> make_cells(int64_t batch, const std::function<Edges(int64_t)>&
   return cells;
 }
 
+class Sharder {
+ public:
+  Sharder(const Plan& forward, const Plan& backward, const Mask& mask, const std::string& name,
+          const dist::Grid& grid)
+      : forward_(forward),
+        backward_(backward),
+        mask_(mask),
+        problem_(forward.problem),
+        name_(name),
+        grid_(grid),
+        by_area_(name == "balanced") {}
+
+  /// Rows are dealt to groups of ranks that share heads, then those of a group to its ranks.
+  Sharding make() {
+    Sharding sharding{name_, {}, {}};
+    const auto q_edges = [this](int64_t b) { return this->q_edges(b); };
+    const auto chunk_edges = [this](int64_t b) { return this->chunk_edges(b); };
+    DealtCells q = deal_queries(q_edges);
+    if (by_area_) {
+      dist::Balance even = balance_units();
+      if (even.heaviest <= std::min(kUneven * q.heaviest, kShared * even.area)) {
+        q.held = std::move(even.held);
+        sharding.moved = std::move(even.moved);
+        for (MovedHeads& moved : sharding.moved) moved.rank = grid_.rank(moved.rank, 0);
+      }
+    } else if (std::ranges::any_of(backward_.orders,
+                                   [](const auto& order) { return !order->row_chunks.empty(); })) {
+      if (DealtCells chunks = deal_queries(chunk_edges); chunks.heaviest <= kUneven * q.heaviest)
+        q = std::move(chunks);
+    }
+    sharding.kv = sharding.q = split(q.held, q_edges);
+    if (!alike()) {
+      const auto edges = [this](int64_t b) { return kv_edges(b); };
+      const auto breaks = [this](int64_t b) { return mask_.head(b, 0).k_breaks; };
+      const std::vector<Cell> cells = make_cells(problem_.batch, edges, breaks, lengths);
+      sharding.kv = split(deal(cells, assign(cells, name_, grid_.outer), grid_.outer).held, edges);
+    }
+    return sharding;
+  }
+
+ private:
+  using EdgesOf = std::function<Edges(int64_t)>;  // of a batch entry
+
+  bool alike() const { return problem_.q_len == problem_.kv_len; }
+  // By the first head of an entry; tiles of others may reach over the edges.
+  const HeadOrder& order(const Plan& plan, int64_t b) const {
+    return plan.order(static_cast<int32_t>(b * problem_.kv_heads));
+  }
+  Edges kv_edges(int64_t b) const {
+    return common(order(forward_, b).tiles->kv_edges, order(backward_, b).tiles->kv_edges);
+  }
+  Edges q_edges(int64_t b) const {
+    const Edges edges =
+        common(order(forward_, b).tiles->q_edges, order(backward_, b).tiles->q_edges);
+    return alike() ? common(edges, kv_edges(b)) : edges;
+  }
+  Edges chunk_edges(int64_t b) const {
+    return common(q_edges(b), row_chunk_edges(order(backward_, b)));
+  }
+
+  const Weights& head_areas(int64_t b, int64_t h, const Edges& at) {
+    Weights& own = known_[{mask_.variant(b, h), at}];
+    if (own.empty()) own = areas(mask_.head(b, h), at);
+    return own;
+  }
+  Weights all_areas(int64_t b, const Edges& at) {
+    Weights sum(at.size() - 1);
+    for (int64_t h = 0; h < problem_.kv_heads; ++h)
+      std::ranges::transform(sum, head_areas(b, h, at), sum.begin(), std::plus{});
+    return sum;
+  }
+
+  DealtCells deal_queries(const EdgesOf& edges) {
+    const auto weigh = [this](int64_t b, const Edges& at) {
+      return by_area_ ? all_areas(b, at) : lengths(b, at);
+    };
+    std::vector<Cell> cells = make_cells(
+        problem_.batch, edges, [this](int64_t b) { return mask_.head(b, 0).q_breaks; }, weigh);
+    if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
+      for (Cell& cell : cells)
+        cell.weight = static_cast<double>(cell.range.rows.end - cell.range.rows.begin);
+    return deal(cells, assign(cells, name_, grid_.outer), grid_.outer);
+  }
+
+  dist::Balance balance_units() {
+    std::vector<dist::Unit> units;
+    std::vector<Edges> cuts;
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      const Edges at = chunk_edges(b);
+      for (size_t e = 1; e < at.size(); ++e) {
+        dist::Unit& unit = units.emplace_back(dist::Unit{{b, {at[e - 1], at[e]}}, {}});
+        for (int64_t h = 0; h < problem_.kv_heads; ++h)
+          unit.areas.push_back(head_areas(b, h, at)[e - 1]);
+      }
+      cuts.push_back(q_edges(b));
+    }
+    return dist::balance(
+        units, [&](int64_t b) -> const Edges& { return cuts[b]; }, grid_.outer, grid_.inner == 1);
+  }
+
+  /// Equal shares of what groups hold, from the head and from the tail.
+  std::vector<HeldRows> split(std::vector<HeldRows> groups, const EdgesOf& edges) const {
+    if (grid_.inner == 1) return groups;
+    std::vector<HeldRows> ranks;
+    for (const HeldRows& group : groups) {
+      std::vector<Cell> cells;
+      for (const auto& [batch, rows] : group.ranges()) {
+        const Edges at = edges(batch);
+        for (auto begin = rows.begin; begin < rows.end;) {
+          const auto end = std::min(*std::ranges::upper_bound(at, begin), rows.end);
+          cells.push_back({{batch, {begin, end}}, 0, static_cast<double>(end - begin)});
+          begin = end;
+        }
+      }
+      const char* how = name_ == "contiguous" ? "contiguous" : "zigzag";
+      for (HeldRows& held : deal(cells, assign(cells, how, grid_.inner), grid_.inner).held)
+        ranks.push_back(std::move(held));
+    }
+    return ranks;
+  }
+
+  const Plan &forward_, &backward_;
+  const Mask& mask_;
+  const Problem& problem_;
+  const std::string& name_;
+  const dist::Grid& grid_;
+  bool by_area_;
+  std::map<std::pair<int32_t, Edges>, Weights> known_;  // areas, by head mask
+};
+
 }  // namespace
 
 std::span<const ShardInfo> shards() { return kShards; }
@@ -213,73 +325,16 @@ Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& ma
     throw Error(ErrorCode::invalid_argument, "dist", "there cannot be so many ranks",
                 {"world", fmt::to_string(options.world), fmt::format("1 to {}", kMostRanks),
                  fmt::to_string(std::clamp(options.world, 1, kMostRanks))});
-  Sharding sharding;
-  sharding.name = !options.shard.empty()           ? options.shard
-                  : options.strategy == "balanced" ? "balanced"
-                                                   : "zigzag";
+  const std::string name = options.shard.empty() ? "balanced" : options.shard;
   std::vector<std::string> names;
   for (const ShardInfo& info : kShards) names.emplace_back(info.name);
-  if (std::ranges::find(names, sharding.name) == names.end())
+  if (std::ranges::find(names, name) == names.end())
     throw Error(ErrorCode::invalid_argument, "dist", "no such sharding",
-                {"shard", "'" + sharding.name + "'", fmt::format("{}", fmt::join(names, ", ")),
-                 nearest_name(sharding.name, names)});
-
-  const Problem& problem = forward.problem;
-  const bool alike = problem.q_len == problem.kv_len;
-  // By the first head of an entry; tiles of others may reach over the edges.
-  const auto tiles = [&](const Plan& plan, int64_t b) -> const TileMap& {
-    return *plan.order(static_cast<int32_t>(b * problem.kv_heads)).tiles;
-  };
-  const auto kv_edges = [&](int64_t b) {
-    return common(tiles(forward, b).kv_edges, tiles(backward, b).kv_edges);
-  };
-  const auto q_edges = [&](int64_t b) {
-    const Edges edges = common(tiles(forward, b).q_edges, tiles(backward, b).q_edges);
-    return alike ? common(edges, kv_edges(b)) : edges;
-  };
-  const auto chunk_edges = [&](int64_t b) {
-    return common(q_edges(b),
-                  row_chunk_edges(backward.order(static_cast<int32_t>(b * problem.kv_heads))));
-  };
-  std::map<std::pair<int32_t, Edges>, Weights> known;  // by head mask
-  const auto area = [&](int64_t b, const Edges& at) {
-    Weights sum(at.size() - 1);
-    for (int64_t h = 0; h < problem.kv_heads; ++h) {
-      Weights& own = known[{mask.variant(b, h), at}];
-      if (own.empty()) own = areas(mask.head(b, h), at);
-      std::ranges::transform(sum, own, sum.begin(), std::plus{});
-    }
-    return sum;
-  };
-  const bool by_area = sharding.name == "balanced";
-  const auto q_breaks = [&](int64_t b) { return mask.head(b, 0).q_breaks; };
-  const auto kv_breaks = [&](int64_t b) { return mask.head(b, 0).k_breaks; };
-  const auto deal_q = [&](const std::function<Edges(int64_t)>& edges, bool scattered) {
-    std::vector<Cell> cells =
-        make_cells(problem.batch, edges, q_breaks,
-                   by_area ? std::function<Weights(int64_t, const Edges&)>(area) : lengths);
-    if (std::ranges::all_of(cells, [](const Cell& cell) { return cell.weight == 0; }))
-      for (Cell& cell : cells)
-        cell.weight = static_cast<double>(cell.range.rows.end - cell.range.rows.begin);
-    DealtCells dealt = deal(cells, assign(cells, sharding.name, options.world), options.world);
-    if (by_area && scattered) {
-      DealtCells even = deal(cells, even_ranks(cells, options.world), options.world);
-      if (dealt.heaviest > kScattered * even.heaviest) dealt = std::move(even);
-    }
-    return dealt;
-  };
-  DealtCells q = deal_q(q_edges, false);
-  if (std::ranges::any_of(backward.orders,
-                          [](const auto& order) { return !order->row_chunks.empty(); }))
-    if (DealtCells chunks = deal_q(chunk_edges, true); chunks.heaviest <= kUneven * q.heaviest)
-      q = std::move(chunks);
-  sharding.q = std::move(q.held);
-  sharding.kv = sharding.q;
-  if (!alike) {
-    const std::vector<Cell> cells = make_cells(problem.batch, kv_edges, kv_breaks, lengths);
-    sharding.kv = deal(cells, assign(cells, sharding.name, options.world), options.world).held;
-  }
-  return sharding;
+                {"shard", "'" + name + "'", fmt::format("{}", fmt::join(names, ", ")),
+                 nearest_name(name, names)});
+  DistOptions chosen = options;
+  const dist::Grid grid = dist::make_grid(forward.problem, chosen);
+  return Sharder(forward, backward, mask, name, grid).make();
 }
 
 }  // namespace verbatim

@@ -39,8 +39,11 @@ int64_t slot_rows(const RankPlan& rank) {
 
 WorkShape work_shape(const RankPlan& rank, Operand operand) {
   if (is_kv(operand)) return {rank.kv_slots * slot_rows(rank), 1};
-  if (on_kv_axis(operand)) return {rank.ended.size(), rank.kv_heads.end - rank.kv_heads.begin};
-  return {rank.in_place ? 0 : rank.q.size(), rank.q_heads.end - rank.q_heads.begin};
+  return {rank.ended.size(), rank.kv_heads.end - rank.kv_heads.begin};
+}
+
+WorkShape work_shape(const Room& room) {
+  return {room.in_place ? 0 : room.q.size(), room.heads.end - room.heads.begin};
 }
 
 int64_t row_bytes(const Problem& problem, Operand operand) {
@@ -79,6 +82,13 @@ std::span<const Operand> operands_of(Pass pass) {
   return kBackward;
 }
 
+std::vector<Operand> operands_of(Pass pass, bool kv) {
+  std::vector<Operand> operands;
+  for (const Operand operand : operands_of(pass))
+    if (on_kv_axis(operand) == kv) operands.push_back(operand);
+  return operands;
+}
+
 }  // namespace dist
 
 std::string_view to_string(Operand operand) {
@@ -98,17 +108,23 @@ int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
 int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
   const RankPlan& own = plan.ranks[rank];
   const Problem& problem = plan.whole.problem;
+  int64_t work_rows = 0, rows = 0;  // of queries, times heads: held apart from home; summed up
+  for (const Room& room : own.rooms) {
+    const dist::WorkShape shape = dist::work_shape(room);
+    work_rows += shape.rows * shape.heads;
+    rows += room.q.size() * shape.heads;
+  }
   int64_t bytes = 0;
   for (const Operand operand : dist::operands_of(plan.whole.pass)) {
-    const int64_t home = dist::on_kv_axis(operand) ? own.home_kv.size() * problem.kv_heads
-                                                   : own.home_q.size() * problem.q_heads;
-    const auto [rows, heads] = dist::work_shape(own, operand);
-    bytes += dist::row_bytes(problem, operand) * (home + rows * heads);
+    int64_t held = own.home_q.size() * problem.q_heads + work_rows;
+    if (dist::on_kv_axis(operand)) {
+      const dist::WorkShape work = dist::work_shape(own, operand);
+      held = own.home_kv.size() * problem.kv_heads + work.rows * work.heads;
+    }
+    bytes += dist::row_bytes(problem, operand) * held;
   }
   if (plan.whole.pass == Pass::forward) return bytes;
-  if (problem.dtype != Dtype::f32)
-    bytes += own.q.size() * (own.q_heads.end - own.q_heads.begin) * problem.head_dim *
-             int64_t{sizeof(float)};
+  if (problem.dtype != Dtype::f32) bytes += rows * problem.head_dim * int64_t{sizeof(float)};
   return bytes + own.blocks * dist::block_floats(plan.whole) * int64_t{sizeof(float)};
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "verbatim/dist.h"
 
@@ -14,11 +15,14 @@ inline bool is_kv(Operand operand) { return operand == Operand::k || operand == 
 HeldRows of_entry(const HeldRows& rows, int64_t batch);
 /// Rows of a slot for K and V: of the batch entry that has most.
 int64_t slot_rows(const RankPlan& rank);
-/// Of a tensor in the work space of a rank: K and V lie slot behind slot, as rows of one head.
+/// Of a tensor in the work space of a rank.
 struct WorkShape {
   int64_t rows, heads;
 };
+/// Of an operand on the axis of keys: K and V lie slot behind slot, as rows of one head.
 WorkShape work_shape(const RankPlan& rank, Operand operand);
+/// Of the others; nothing where that at home is used.
+WorkShape work_shape(const Room& room);
 /// Of one position and head.
 int64_t row_bytes(const Problem& problem, Operand operand);
 /// Of dK and dV of these KV tiles in f32.
@@ -27,7 +31,8 @@ int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
                       std::span<const CarriedSum> sums);
 /// Floats that hold the sum of any tile.
 int64_t block_floats(const Plan& whole);
-/// Operands that a pass reads and writes.
+/// Operands that a pass reads and writes; of these those on one axis.
 std::span<const Operand> operands_of(Pass pass);
+std::vector<Operand> operands_of(Pass pass, bool on_kv_axis);
 
 }  // namespace verbatim::dist

@@ -23,12 +23,15 @@ void append(std::vector<Box>& boxes, std::vector<Box> more) {
   boxes.insert(boxes.end(), more.begin(), more.end());
 }
 
-void Steps::move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes) {
+void Steps::move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes,
+                 int32_t room) {
   if (boxes.empty()) return;
   if (from == to) {
-    add(to, Copy{source, target, boxes});
+    add(to, Copy{source, target, boxes, room});
   } else {
-    send({to, messages_, source, boxes}, from, {from, messages_, target, boxes});
+    const auto of = [room](Space space) { return space == Space::work ? room : 0; };
+    send({to, messages_, source, boxes, {}, of(source)}, from,
+         {from, messages_, target, boxes, {}, of(target)});
   }
 }
 

@@ -26,7 +26,9 @@ class Steps {
 
   void add(int32_t rank, Step step) { steps_of(rank).push_back(std::move(step)); }
   /// Moves boxes from rank to rank: on the same one a copy, else a message that take() receives.
-  void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes);
+  /// `room`: of what they are of queries in the work space.
+  void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes,
+            int32_t room = 0);
   /// Sends sums, whose blocks the two ranks number in their own way. Until take() nothing may
   /// change the sender's blocks: small messages to one rank become one.
   void hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,

@@ -36,7 +36,7 @@ struct HeadState {
   std::vector<bool> started;      // by chain
   std::vector<bool> ended;        // by KV tile
   std::vector<int32_t> row_next;  // next addend of each dQ row, [group, q_tiles]
-  std::vector<int32_t> row_rank;  // the rank whose memory it is in
+  std::vector<std::pair<int32_t, int32_t>> row_memory;  // the rank and room that it is in
 };
 
 struct Message {
@@ -54,8 +54,7 @@ class Proof {
       if (!own) own = std::make_shared<const std::vector<WholeChain>>(dist::whole_chains(order));
       heads_.push_back(state_of(order, own));
     }
-    const auto q_cuts = dist::cuts(plan, &TileMap::q_edges, &RankPlan::home_q, &RankPlan::q);
-    const auto kv_cuts = dist::cuts(plan, &TileMap::kv_edges, &RankPlan::home_kv, &RankPlan::kv);
+    const dist::Cuts q_cuts = dist::q_cuts(plan), kv_cuts = dist::kv_cuts(plan);
     const std::vector<HeldRows> zeros = rows_without_keys();
     for (r_ = 0; r_ < world(); ++r_) {
       const RankPlan& own = rank(r_);
@@ -110,18 +109,18 @@ class Proof {
     state.chains = std::move(chains);
     state.ended.resize(order.tiles->kv_tiles());
     state.row_next.resize(rows);
-    state.row_rank.resize(rows, -1);
+    state.row_memory.resize(rows, {-1, 0});
     return state;
   }
 
   // --- What is where ----------------------------------------------------------------------------
 
   Holdings& memory() { return memory_[r_]; }
-  void read(Space space, const Box& box) {
-    if (const char* wrong = memory().read(space, box)) fail_rows(box, wrong);
+  void read(Space space, const Box& box, int32_t room = 0) {
+    if (const char* wrong = memory().read(space, box, room)) fail_rows(box, wrong);
   }
-  void write(Space space, const Box& box) {
-    if (const char* wrong = memory().write(space, box)) fail_rows(box, wrong);
+  void write(Space space, const Box& box, int32_t room = 0) {
+    if (const char* wrong = memory().write(space, box, room)) fail_rows(box, wrong);
   }
   [[noreturn]] void fail_rows(const Box& box, const char* what) const {
     fail(fmt::format("rows {} to {} of {} are {}", box.range.rows.begin, box.range.rows.end,
@@ -158,7 +157,7 @@ class Proof {
       const auto operand = static_cast<Operand>(o);
       if (!is_input(whole_.pass, operand)) continue;
       for (const RowRange& range : held_at_home(operand).ranges())
-        write(Space::home, {operand, range, memory().heads_in(Space::home, operand)});
+        write(Space::home, {operand, range, memory().heads_at_home(operand)});
     }
     for (size_t head = 0; head < zeros.size(); ++head) {
       const HeldRows own = rank(r_).home_q.intersect(zeros[head]);
@@ -224,7 +223,8 @@ class Proof {
 
   bool make(const Send& send) {
     Message message{&send, {}};
-    for (const Box& box : send.boxes) read(send.space, box);
+    require(send.to != r_, "sends message {} to itself", send.message);
+    for (const Box& box : send.boxes) read(send.space, box, send.room);
     for (const CarriedSum& sum : send.sums) {
       for (int32_t i = 0; i < sum.count; ++i) {
         const SumState state = take(sum.block + i);
@@ -254,20 +254,22 @@ class Proof {
     }
     require(same && state == message.states.end(), "message {} of rank {} holds something else",
             receive.message, receive.from);
-    for (const Box& box : receive.boxes) write(receive.space, box);
+    for (const Box& box : receive.boxes) write(receive.space, box, receive.room);
     messages_.erase(found);
     return true;
   }
 
   bool make(const Copy& copy) {
     for (const Box& box : copy.boxes) {
-      read(copy.from, box);
-      write(copy.to, box);
+      read(copy.from, box, copy.room);
+      write(copy.to, box, copy.room);
     }
     return true;
   }
 
   bool make(const Compute& compute) {
+    room_ = compute.room;
+    require(0 <= room_ && room_ < std::ssize(rank(r_).rooms), "has no room {}", room_);
     check_heads(compute);
     for (const HeadPart& own : compute.heads) {
       const PartFacts& facts = facts_of(own);
@@ -301,7 +303,7 @@ class Proof {
               "launches head {} with head {}, but their K and V are not as far apart", head, first);
     }
     if (heads.size() > 1) {
-      const Interval own = rank(r_).q_heads;
+      const Interval own = rank(r_).rooms[room_].heads;
       require(
           own.begin <= group_heads(first).begin && group_heads(heads.back().head).end <= own.end,
           "launches head {} with others, but has not all of their groups", first);
@@ -397,9 +399,9 @@ class Proof {
       if (dist::on_kv_axis(operand)) continue;
       const Box box = q_box(operand, head, first.q_head, first.q_tile, last.q_tile + 1);
       if (is_input(whole_.pass, operand)) {
-        read(Space::work, box);
+        read(Space::work, box, room_);
       } else if (complete && is_output(operand)) {
-        write(Space::work, box);
+        write(Space::work, box, room_);
       }
     }
   }
@@ -420,9 +422,10 @@ class Proof {
     if (row.numbers != count * next + count * (count - 1) / 2)
       fail(fmt::format("{} has {} addends and gets {} that are not the next", name_of(number, row),
                        next, count));
-    if (head.row_rank[place] != r_ && head.row_rank[place] >= 0)
-      fail(name_of(number, row) + " is summed up on another rank");
-    head.row_rank[place] = r_;
+    auto& memory = head.row_memory[place];
+    if (memory != std::pair(r_, room_) && memory.first >= 0)
+      fail(name_of(number, row) + " is summed up in other memory");
+    memory = {r_, room_};
     next += row.count;
     return next == order.row_addends[row.q_tile];
   }
@@ -471,7 +474,7 @@ class Proof {
         const auto operand = static_cast<Operand>(o);
         if (!is_output(operand)) continue;
         for (const RowRange& range : held_at_home(operand).ranges())
-          read(Space::home, {operand, range, memory().heads_in(Space::home, operand)});
+          read(Space::home, {operand, range, memory().heads_at_home(operand)});
       }
     }
   }
@@ -484,7 +487,7 @@ class Proof {
   std::vector<std::vector<SumState>> blocks_;
   std::map<std::tuple<int32_t, int32_t, int64_t>, Message> messages_;  // sender, receiver, number
   std::vector<size_t> at_;
-  int32_t r_ = 0;
+  int32_t r_ = 0, room_ = 0;  // of the launch that is looked at
 };
 
 }  // namespace

@@ -63,6 +63,18 @@ class World(Tool):
                     )
                 self.assertEqual(rank, other)
 
+    def test_heads_that_move(self):
+        """Of a sequence without chunks ranks visit whole heads."""
+        words = ["run", "--seqlen", 2304, "--q-heads", 4, "--kv-heads", 4, "--head-dim", 16]
+        words += ["--repeats", 1]
+        alone = self.result(*words)
+        result = self.result(*words, "--world", "local:3", "--strategy", "ring")
+        self.assertEqual(result["bits"], alone["bits"])
+        for each in result["dist"]["passes"]:
+            for rank in each["ranks"]:
+                self.assertEqual(rank["rows"], 768)
+                self.assertEqual(rank["sent_bytes"], rank["predicted_bytes"])
+
     def test_under_mpirun(self):
         file = self.path / "result.json"
         words = [*SMALL, "--world", "mpi", "--json", file]

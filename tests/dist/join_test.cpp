@@ -65,11 +65,12 @@ TEST(Joined, HeadsStartTogetherUnlessRanksWouldWaitForEachOther) {
     size_t launches, most;  // of rank 0; heads of a launch
   };
   for (const auto& [length, world, strategy, launches, most] :
-       {Expected{2048, 2, "ulysses", 1, 4}, Expected{512, 8, "balanced", 1, 8},
-        Expected{1024, 8, "balanced", 2, 4}, Expected{2048, 8, "balanced", 4, 2}}) {
+       {Expected{2048, 2, "ulysses", 1, 4}, Expected{512, 8, "allgather", 1, 8},
+        Expected{1024, 8, "allgather", 2, 4}, Expected{2032, 8, "allgather", 4, 2}}) {
     const DistCase c(problem_of(length, 8, 8, 1), masks::causal(length, length), kTile,
                      "descending");
-    const DistPlan plan = c.deal({.world = world, .strategy = strategy}).backward;
+    const DistPlan plan =
+        c.deal({.world = world, .strategy = strategy, .shard = "balanced"}).backward;
     const auto found = launches_of(plan.ranks[0]);
     EXPECT_EQ(found.size(), launches) << length << " " << strategy;
     size_t heads = 0;

@@ -38,6 +38,25 @@ TEST(DistJson, EveryStrategyComesBack) {
   }
 }
 
+TEST(DistJson, ARankMayHaveSeveralRooms) {
+  const DistCase c(problem_of(200), masks::causal(200, 200), kTile, "descending/split:2");
+  const DistOptions options{.world = 3, .strategy = "ring"};
+  Sharding sharding = make_sharding(c.forward, c.backward, c.tensors.mask, options);
+  sharding.moved = {
+      {{0, {0, 32}}, {0, 1}, 2}, {{0, {32, 112}}, {1, 4}, 2}, {{0, {160, 200}}, {0, 2}, 1}};
+  const DistPlan plan = make_dist_plan(c.backward, sharding, options);
+  const auto rows = [](int64_t begin, int64_t end) {
+    return HeldRows(std::vector<RowRange>{{0, {begin, end}}});
+  };
+  ASSERT_EQ(plan.ranks[1].rooms.size(), 2u);
+  EXPECT_EQ(plan.ranks[1].rooms[1].q, rows(160, 200));
+  EXPECT_EQ(plan.ranks[1].rooms[1].heads, (Interval{0, 8}));
+  ASSERT_EQ(plan.ranks[2].rooms.size(), 3u);
+  EXPECT_EQ(plan.ranks[2].rooms[1].q, rows(0, 32));
+  EXPECT_EQ(plan.ranks[2].rooms[2].q, rows(32, 112));
+  expect_same_plan(plan);
+}
+
 TEST(DistJson, APlanThatCameBackHasTheBitsOfOneDevice) {
   DistCase c(problem_of(200), masks::causal_document(std::vector<int64_t>{70, 130}), kTile);
   const DistCase::Dealt dealt = c.deal({.world = 8, .strategy = "usp"});
@@ -68,10 +87,10 @@ TEST(DistJson, WhatIsNoPlanIsRefusedByName) {
            {"/parts/0/order"_json_pointer, 9, "parts[0].order"},
            {"/parts/0/stretches/0/2"_json_pointer, -2, "parts[0].stretches[0]"},
            {"/parts/0/stretches/0/1"_json_pointer, 1000, "an order has no 1000 chains"},
-           {"/ranks/0/q/0/2"_json_pointer, 201, "ranks[0].q[0]"},
-           {"/ranks/0/q_heads"_json_pointer, {0, 17}, "ranks[0].q_heads"},
+           {"/ranks/0/rooms/0/q/0/2"_json_pointer, 201, "ranks[0].rooms[0].q[0]"},
+           {"/ranks/0/rooms/0/heads"_json_pointer, {0, 17}, "ranks[0].rooms[0].heads"},
            {"/ranks/0/kv/0/0"_json_pointer, 1, "ranks[0].kv[0]"},
-           {"/ranks/0/q"_json_pointer, Json::array(), "ranks[0].in_place"},
+           {"/ranks/0/rooms/0/q"_json_pointer, Json::array(), "ranks[0].rooms[0].in_place"},
            {"/ranks/0/blocks"_json_pointer, 1 << 30, "ranks[0].blocks"},
            {"/ranks/0/ended/0/2"_json_pointer, 201, "ranks[0].ended[0]"},
            {"/ranks/0/kv_slots"_json_pointer, 5, "ranks[0].kv_slots"},
@@ -80,6 +99,7 @@ TEST(DistJson, WhatIsNoPlanIsRefusedByName) {
            {"/ranks/1/steps/0/step"_json_pointer, "wait", "ranks[1].steps[0].step"},
            {send / "to", 2, ".to"},
            {send / "space", "away", ".space"},
+           {compute / "room", 1, "has no room 1"},
            {send / "bytes", 1, ".bytes"},
            {send / "boxes" / 0 / 0, "x", ".boxes[0][0]"},
            {send / "boxes" / 0 / 5, 99, ".boxes[0]"},

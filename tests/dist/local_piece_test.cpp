@@ -99,9 +99,9 @@ struct Met {
   int64_t visits = 0, gaps = 0, later_addends = 0, rotations = 0, joined = 0, idle = 0;
 };
 
-/// One head of a piece, whose part of `local` has number `head`.
-void expect_local(const Plan& whole, const RankPlan& own, const HeadPiece& piece,
-                  const LocalPiece& local, int32_t head, Met& met) {
+/// One head of a piece in memory of these rows, whose part of `local` has number `head`.
+void expect_local(const Plan& whole, const HeldRows& q_rows, const HeldRows& kv_rows,
+                  const HeadPiece& piece, const LocalPiece& local, int32_t head, Met& met) {
   const int64_t batch = piece.head / whole.problem.kv_heads;
   const HeadOrder& order = local.plan.order(head);
   const LocalHead& rows = local.heads[head];
@@ -110,7 +110,7 @@ void expect_local(const Plan& whole, const RankPlan& own, const HeadPiece& piece
   const auto expected = visits_of(
       *piece.order, piece.head % whole.problem.kv_heads * whole.problem.group(),
       [&](bool kv, int32_t tile) {
-        return kv ? own.kv.at(batch, tiles.kv_edges[tile]) : own.q.at(batch, tiles.q_edges[tile]);
+        return kv ? kv_rows.at(batch, tiles.kv_edges[tile]) : q_rows.at(batch, tiles.q_edges[tile]);
       },
       [&](int32_t q_tile) { return origin_of(origins, piece.head, q_tile); });
   DropoutOrigins there(local.plan);
@@ -137,14 +137,16 @@ void expect_local(const Plan& whole, const RankPlan& own, const HeadPiece& piece
     EXPECT_EQ(order.chains[c].continues, piece.carries[c].in >= 0);
 }
 
-void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Met& met) {
-  const PieceMemory memory{own.q, own.kv, own.q_heads.begin, own.kv_heads.begin};
-  const LocalPiece local(whole, piece, memory, own.q_heads.end - own.q_heads.begin);
+void expect_local(const Plan& whole, const RankPlan& own, const Piece& piece, Met& met,
+                  int32_t number = 0) {
+  const Room& room = own.rooms[static_cast<size_t>(number)];
+  const PieceMemory memory{room.q, own.kv, room.heads.begin, own.kv_heads.begin};
+  const LocalPiece local(whole, piece, memory, room.heads.end - room.heads.begin);
   const int32_t first = piece.heads.front().head;
   std::vector<bool> has_work(local.plan.order_of_head.size());
   for (const HeadPiece& head : piece.heads) {
     has_work[head.head - first] = true;
-    expect_local(whole, own, head, local, head.head - first, met);
+    expect_local(whole, room.q, own.kv, head, local, head.head - first, met);
   }
   met.joined += std::ssize(piece.heads) > 1;
   for (size_t head = 0; head < has_work.size(); ++head) {
@@ -167,7 +169,7 @@ Met expect_all_local(const DistCase& c, const DistOptions& options) {
     for (const RankPlan& rank : plan->ranks)
       for (const Step& step : rank.steps)
         if (const auto* compute = std::get_if<Compute>(&step))
-          expect_local(plan->whole, rank, compute->piece(plan->whole), met);
+          expect_local(plan->whole, rank, compute->piece(plan->whole), met, compute->room);
   EXPECT_GT(met.visits, 0);
   return met;
 }
@@ -204,7 +206,7 @@ TEST(LocalPiece, MakesTheSameVisitsAtTheRowsOfItsMemory) {
     }
   // Heads follow each other round so many ranks: in some launch one between others is idle.
   const DistCase c(test::problem_of(2048, 3, 3), masks::causal(2048, 2048), kTile, "descending");
-  all.idle += expect_all_local(c, {.world = 8, .strategy = "ring"}).idle;
+  all.idle += expect_all_local(c, {.world = 8, .strategy = "ring", .shard = "zigzag"}).idle;
   EXPECT_GT(all.gaps, 0);
   EXPECT_GT(all.later_addends, 0);
   EXPECT_GT(all.joined, 0);
@@ -219,10 +221,9 @@ TEST(LocalPiece, StepsOverTilesThatAreNotHeld) {
   order->chains = {{.tile = 0, .run_begin = 0, .run_end = 2}};
   order->tasks = {{0, 1}};
   RankPlan own;
-  own.q = HeldRows(std::vector<RowRange>{{0, {0, 16}}});
+  own.rooms = {{HeldRows(std::vector<RowRange>{{0, {0, 16}}}), {0, 3}}};
   own.kv =
       HeldRows(std::vector<RowRange>{{0, {0, 16}}, {0, {48, 80}}, {0, {96, 112}}, {0, {144, 160}}});
-  own.q_heads = {0, 3};
   own.kv_heads = {0, 1};
   Met met;
   expect_local(c.forward, own, {{{.head = 0, .order = order, .carries = {}}}, {{0, 0}}}, met);
@@ -254,9 +255,10 @@ TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
         for (const Step& step : rank.steps) {
           const auto* compute = std::get_if<Compute>(&step);
           if (!compute) continue;
-          const PieceMemory memory{rank.q, rank.kv, rank.q_heads.begin, rank.kv_heads.begin};
+          const Room& room = rank.rooms[static_cast<size_t>(compute->room)];
+          const PieceMemory memory{room.q, rank.kv, room.heads.begin, rank.kv_heads.begin};
           const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
-                                 rank.q_heads.end - rank.q_heads.begin);
+                                 room.heads.end - room.heads.begin);
           EXPECT_LE(local.plan.residency, most);
           EXPECT_TRUE(ends(local, local.plan.residency));
           const std::vector<PlacedTask>& tasks = local.plan.placement.tasks;

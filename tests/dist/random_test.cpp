@@ -35,6 +35,21 @@ DistOptions random_options(Rng& rng, const Problem& problem) {
   return options;
 }
 
+/// Visits that other ranks make than those which hold the queries: anywhere, at no edges of tiles.
+std::vector<MovedHeads> random_moves(Rng& rng, const Problem& problem, int32_t world) {
+  std::vector<MovedHeads> moved;
+  for (int64_t b = 0; b < problem.batch; ++b)
+    for (int64_t begin = 0, end = 0; begin < problem.q_len; begin = end) {
+      end = std::min(problem.q_len, begin + uniform(rng, 1, problem.q_len));
+      if (uniform(rng, 0, 1) == 0) continue;
+      const int64_t head = uniform(rng, 0, problem.kv_heads - 1);
+      moved.push_back({{b, {begin, end}},
+                       {head, uniform(rng, head + 1, problem.kv_heads)},
+                       static_cast<int32_t>(uniform(rng, 0, world - 1))});
+    }
+  return moved;
+}
+
 std::string value_of(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);
   return value ? value : otherwise;
@@ -71,7 +86,8 @@ TEST(Dist, RandomProblemsHaveTheBitsOfOneDevice) {
     backend->backward(std::make_shared<const Plan>(backward), all, {});
     const std::vector<std::string> expected = hashes();
     poison();
-    const Sharding sharding = make_sharding(forward, backward, r.mask, options);
+    Sharding sharding = make_sharding(forward, backward, r.mask, options);
+    if (uniform(rng, 0, 1) == 1) sharding.moved = random_moves(rng, r.problem, options.world);
     const DistPlan dealt_forward = make_dist_plan(forward, sharding, options);
     const DistPlan dealt_backward = make_dist_plan(backward, sharding, options);
     ASSERT_NO_THROW(verify(dealt_forward));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "dist/dist_case.h"
 
@@ -21,15 +22,30 @@ double area_of_rows(const HeadMask& mask, Interval rows) {
   return area;
 }
 
-/// The area of the heaviest rank's queries.
-double heaviest_of(const DistPlan& plan, const HeadMask& mask) {
-  double heaviest = 0;
-  for (const RankPlan& rank : plan.ranks) {
-    double area = 0;
-    for (const RowRange& range : rank.home_q.ranges()) area += area_of_rows(mask, range.rows);
-    heaviest = std::max(heaviest, area);
+/// What each rank visits of a mask that all heads have.
+Areas areas_of(const Sharding& sharding, const Mask& mask, int64_t kv_heads) {
+  const HeadMask& head = mask.head(0, 0);
+  const auto area = [&](const HeldRows& rows) {
+    double sum = 0;
+    for (const RowRange& range : rows.ranges()) sum += area_of_rows(head, range.rows);
+    return sum;
+  };
+  Areas areas;
+  for (const HeldRows& held : sharding.q)
+    areas.push_back(area(held) * static_cast<double>(kv_heads));
+  for (const MovedHeads& moved : sharding.moved) {
+    const auto heads = static_cast<double>(moved.kv_heads.end - moved.kv_heads.begin);
+    const HeldRows rows(std::vector<RowRange>{moved.range});
+    for (size_t r = 0; r < areas.size(); ++r)
+      areas[r] -= heads * area(sharding.q[r].intersect(rows));
+    areas[static_cast<size_t>(moved.rank)] += heads * area(rows);
   }
-  return heaviest;
+  return areas;
+}
+
+Sharding balanced(const DistCase& c, int32_t world) {
+  return make_sharding(c.forward, c.backward, c.tensors.mask,
+                       {.world = world, .strategy = "balanced"});
 }
 
 /// The heaviest of `count` stretches of `cells`, of all ways to cut them the lightest.
@@ -74,53 +90,82 @@ TEST(Sharding, EntriesMayHaveChunksOrNone) {
   }
 }
 
+// Where no sums can be avoided, and heads are not worth sending.
 TEST(Sharding, BalancedStretchesAreAsEvenAsTilesAllow) {
-  const std::vector<int64_t> documents{300, 20, 100, 92};
-  for (const Mask& mask :
-       {masks::causal(512, 512), masks::full(512, 512), masks::causal_document(documents)}) {
-    for (const char* order : {"descending", "descending/rows:64"}) {
-      const DistCase c(problem_of(512), mask, kTile, order);
-      const auto cells_of = [&](int64_t each) {  // edges restart with documents
-        std::vector<int64_t> edges;
-        int64_t begin = 0;
-        for (const int64_t length :
-             mask.head(0, 0).q_breaks.empty() ? std::vector<int64_t>{512} : documents) {
-          for (int64_t at = 0; at < length; at += each) edges.push_back(begin + at);
-          begin += length;
-        }
-        edges.push_back(512);
-        return edges;
-      };
-      const auto edges = cells_of(order == std::string("descending") ? kTile.q : 64);
-      Areas cells;
-      for (size_t e = 1; e < edges.size(); ++e)
-        cells.push_back(area_of_rows(mask.head(0, 0), {edges[e - 1], edges[e]}));
-      for (const int32_t world : {2, 3, 4}) {
-        const DistPlan dealt = c.deal({.world = world, .strategy = "balanced"}).backward;
-        const double heaviest = heaviest_of(dealt, mask.head(0, 0)), best = lightest(cells, world);
-        // Chunks that do not lie behind each other are lighter, or as stretches of tiles would be.
-        if (cells.size() < 32 && 1.05 * heaviest < best) continue;
-        EXPECT_DOUBLE_EQ(heaviest, best) << order << ", " << world;
-      }
+  for (const Mask& mask : {masks::causal(512, 512), masks::full(512, 512),
+                           masks::causal_sliding_window(512, 512, 40)}) {
+    const DistCase c(problem_of(512), mask, kTile, "descending");
+    Areas cells;
+    for (int64_t at = 0; at < 512; at += kTile.q)
+      cells.push_back(4 * area_of_rows(mask.head(0, 0), {at, at + kTile.q}));
+    for (const int32_t world : {2, 3, 4}) {
+      const Sharding sharding = balanced(c, world);
+      EXPECT_TRUE(sharding.moved.empty());
+      EXPECT_DOUBLE_EQ(std::ranges::max(areas_of(sharding, mask, 4)), lightest(cells, world));
     }
   }
+}
+
+// Chunks of rows and documents: no sums but those of chunks, and as many rows as edges allow.
+TEST(Sharding, BalancedRanksHoldAsManyRows) {
+  const std::vector<int64_t> documents{300, 20, 100, 92};
+  for (const Mask& mask : {masks::causal(512, 512), masks::causal_document(documents)})
+    for (const char* order : {"descending", "descending/rows:64"}) {
+      if (mask.head(0, 0).q_breaks.empty() && order == std::string("descending")) continue;
+      DistCase c(problem_of(512), mask, kTile, order);
+      for (const int32_t world : {2, 3, 4}) {
+        const Sharding sharding = balanced(c, world);
+        for (const HeldRows& held : sharding.q)
+          EXPECT_LE(held.size(), (512 + world - 1) / world + kTile.q) << order << ", " << world;
+        c.expect_same({.world = world, .strategy = "balanced"});
+      }
+    }
+}
+
+// A sequence without chunks: its heads go to ranks as a whole, and no sums travel.
+TEST(Sharding, BalancedHeadsGoToOtherRanks) {
+  const std::vector<int64_t> documents{2304, 256};
+  for (const Mask& mask : {masks::causal(2560, 2560), masks::causal_document(documents)}) {
+    DistCase c(problem_of(2560, 8, 8, 8), mask, {64, 64}, "descending");
+    for (const int32_t world : {2, 3, 4}) {
+      const Sharding sharding = balanced(c, world);
+      EXPECT_FALSE(sharding.moved.empty());
+      const Areas areas = areas_of(sharding, mask, 8);
+      const double all = std::accumulate(areas.begin(), areas.end(), 0.0);
+      EXPECT_LT(std::ranges::max(areas), 1.05 * all / world * (world == 3 ? 9.0 / 8 : 1)) << world;
+      const DistOptions options{.world = world, .strategy = "balanced"};
+      for (const RankPlan& rank : c.deal(options).backward.ranks) {
+        EXPECT_LE(rank.rooms.size(), 2u + mask.head(0, 0).q_breaks.size());
+        for (const Step& step : rank.steps)
+          if (const auto* send = std::get_if<Send>(&step)) EXPECT_TRUE(send->sums.empty());
+      }
+      c.expect_same(options);
+    }
+  }
+}
+
+// One rank would visit all: its only KV head does not go in parts.
+TEST(Sharding, BalancedDoesNotLeaveAllToOneRank) {
+  const Mask mask = masks::causal(2560, 2560);
+  const DistCase c(problem_of(2560, 4, 1, 8), mask, {64, 64}, "descending");
+  const Areas areas = areas_of(balanced(c, 2), mask, 1);
+  EXPECT_LT(std::ranges::max(areas), 1.1 * std::ranges::min(areas));
 }
 
 // The last of four stretches of chunks would be 7/16 of a causal mask.
 TEST(Sharding, BalancedChunksNeedNotLieBehindEachOther) {
   const Mask mask = masks::causal(1024, 1024);
   DistCase c(problem_of(1024), mask, kTile, "right_to_left/rows:64");
-  const DistOptions options{.world = 4, .strategy = "balanced"};
-  const DistPlan dealt = c.deal(options).backward;
-  EXPECT_LT(heaviest_of(dealt, mask.head(0, 0)), 1.01 * 1024 * 1025 / 2 / 4);
-  for (const RankPlan& rank : dealt.ranks) {
-    EXPECT_EQ(rank.home_q.size(), 256);
-    for (const RowRange& range : rank.home_q.ranges()) {
+  const Sharding sharding = balanced(c, 4);
+  EXPECT_LT(std::ranges::max(areas_of(sharding, mask, 4)), 1.01 * 4 * 1024 * 1025 / 2 / 4);
+  for (const HeldRows& held : sharding.q) {
+    EXPECT_EQ(held.size(), 256);
+    for (const RowRange& range : held.ranges()) {
       EXPECT_EQ(range.rows.begin % 64, 0);
       EXPECT_EQ(range.rows.end % 64, 0);
     }
   }
-  c.expect_same(options);
+  c.expect_same({.world = 4, .strategy = "balanced"});
 }
 
 }  // namespace

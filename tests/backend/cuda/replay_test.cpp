@@ -112,6 +112,19 @@ TEST_P(Replay, HeadsInGroupsOfAnySize) {
   }
 }
 
+// A sequence without chunks: its heads go to ranks as a whole, in rooms beside what they hold.
+TEST_P(Replay, HeadsThatMove) {
+  const std::vector<int64_t> documents{3001, 259};
+  for (const Mask& mask : {masks::causal(3260, 3260), masks::causal_document(documents)}) {
+    Problem p = problem(mask);
+    p.dropout = 0.1;
+    Replayed c(p, mask, arithmetic(), "descending/split");
+    for (const int32_t world : {2, 4})
+      for (const char* strategy : {"ring", "balanced"})
+        c.expect_same({.world = world, .strategy = strategy});
+  }
+}
+
 TEST_P(Replay, DropoutAndSoftcapCountAsInTheWhole) {
   const std::vector<int64_t> documents{300, 777, 200};
   for (const Mask& mask : {masks::causal(1277, 1277), masks::causal_document(documents)}) {

@@ -1,0 +1,114 @@
+#include "dist/rooms.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+namespace verbatim::dist {
+namespace {
+
+constexpr double kWaste = 1.25;  // memory of a room over that in use, at most
+
+}  // namespace
+
+Rooms::Rooms(const Problem& problem, const Grid& grid, const Sharding& sharding)
+    : problem_(problem),
+      grid_(grid),
+      homes_q_(starts(sharding.q, problem.batch)),
+      homes_kv_(starts(sharding.kv, problem.batch)) {
+  const int64_t each = problem.q_heads / grid.inner;
+  for (int32_t r = 0; r < grid.inner * grid.outer; ++r) {
+    ranks_.push_back(r);
+    numbers_.push_back(0);
+    heads_.push_back({grid.inner_of(r) * each, (grid.inner_of(r) + 1) * each});
+    sizes_.emplace_back();
+  }
+  for (const MovedHeads& moved : sharding.moved) {
+    moved_.push_back(moved);
+    if (grid.inner == 1) make_room(moved);  // else one of the group has the head
+  }
+}
+
+Interval Rooms::kv_heads(int32_t rank) const {
+  const Interval q = heads(rank);
+  return {q.begin / problem_.group(), (q.end + problem_.group() - 1) / problem_.group()};
+}
+
+/// Rows with about the same heads share one, which is one launch.
+void Rooms::make_room(const MovedHeads& moved) {
+  const int64_t group = problem_.group(), rows = moved.range.rows.end - moved.range.rows.begin;
+  const Interval heads{moved.kv_heads.begin * group, moved.kv_heads.end * group};
+  const int64_t used = rows * (heads.end - heads.begin);
+  const int32_t world = grid_.inner * grid_.outer;
+  int32_t number = 1;
+  for (int32_t room = world; room < count(); ++room) {
+    if (rank_of(room) != moved.rank) continue;
+    ++number;
+    auto& [all_rows, all_used] = sizes_[static_cast<size_t>(room)];
+    Interval& own = heads_[static_cast<size_t>(room)];
+    const Interval both{std::min(own.begin, heads.begin), std::max(own.end, heads.end)};
+    const auto size = static_cast<double>((all_rows + rows) * (both.end - both.begin));
+    if (size > kWaste * static_cast<double>(all_used + used)) continue;
+    own = both;
+    all_rows += rows;
+    all_used += used;
+    moved_.back().rank = room;
+    return;
+  }
+  moved_.back().rank = count();
+  ranks_.push_back(moved.rank);
+  numbers_.push_back(number);
+  heads_.push_back(heads);
+  sizes_.emplace_back(rows, used);
+}
+
+Rooms::Starts Rooms::starts(const std::vector<HeldRows>& held, int64_t batch) {
+  Starts starts(static_cast<size_t>(batch));
+  for (size_t r = 0; r < held.size(); ++r)
+    for (const RowRange& range : held[r].ranges())
+      starts[static_cast<size_t>(range.batch)].emplace_back(range.rows.begin,
+                                                            static_cast<int32_t>(r));
+  for (auto& ranges : starts) std::ranges::sort(ranges);
+  return starts;
+}
+
+/// The room of query head `q_head` (of the problem) for positions held by `home`.
+int32_t Rooms::owner(int32_t home, int64_t q_head) const {
+  if (home >= grid_.inner * grid_.outer) return home;
+  const int64_t inner = q_head / (problem_.q_heads / grid_.inner);
+  return grid_.rank(grid_.outer_of(home), static_cast<int32_t>(inner));
+}
+
+Owners Rooms::owners(const HeadOrder& order, int32_t head) const {
+  const auto b = static_cast<size_t>(head / problem_.kv_heads);
+  const int64_t kv_head = head % problem_.kv_heads;
+  // Those who have the first positions of tiles.
+  const auto strips = [&](const std::map<int64_t, int32_t>& homes,
+                          const std::vector<int64_t>& edges, int64_t q_head) {
+    std::vector<Strip> strips;
+    for (const auto& [position, home] : homes) {
+      const auto first =
+          static_cast<int32_t>(std::ranges::lower_bound(edges, position) - edges.begin());
+      if (!strips.empty() && strips.back().first == first) strips.pop_back();
+      strips.push_back({first, owner(home, q_head)});
+    }
+    return strips;
+  };
+  std::map<int64_t, int32_t> rows(homes_q_[b].begin(), homes_q_[b].end());
+  for (const auto& [range, heads, room] : moved_) {
+    if (std::cmp_not_equal(range.batch, b) || kv_head < heads.begin || kv_head >= heads.end)
+      continue;
+    const auto [begin, end] = range.rows;
+    if (end < problem_.q_len) rows.try_emplace(end, std::prev(rows.upper_bound(end))->second);
+    rows.erase(rows.lower_bound(begin), rows.lower_bound(end));
+    rows[begin] = room;
+  }
+  Owners owners;
+  const int64_t first = kv_head * order.group;
+  for (int32_t g = 0; g < order.group; ++g)
+    owners.rows.push_back(strips(rows, order.tiles->q_edges, first + g));
+  owners.tiles = strips({homes_kv_[b].begin(), homes_kv_[b].end()}, order.tiles->kv_edges, first);
+  return owners;
+}
+
+}  // namespace verbatim::dist

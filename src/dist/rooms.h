@@ -1,0 +1,47 @@
+// Whose the visits are: rooms of ranks, by the heads and rows that a sharding gives them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "dist/route.h"
+#include "dist/strategy.h"
+#include "verbatim/dist.h"
+
+namespace verbatim::dist {
+
+/// Rooms of all ranks in one row: first that of each rank for what it holds, then those for what it
+/// visits besides.
+class Rooms {
+ public:
+  Rooms(const Problem& problem, const Grid& grid, const Sharding& sharding);
+
+  const std::vector<int32_t>& ranks() const { return ranks_; }  // by room
+  int32_t count() const { return static_cast<int32_t>(ranks_.size()); }
+  int32_t rank_of(int32_t room) const { return ranks_[static_cast<size_t>(room)]; }
+  /// In RankPlan::rooms.
+  int32_t number_of(int32_t room) const { return numbers_[static_cast<size_t>(room)]; }
+  /// Query heads of a room; KV heads that those of a rank's first see.
+  Interval heads(int32_t room) const { return heads_[static_cast<size_t>(room)]; }
+  Interval kv_heads(int32_t rank) const;
+  /// Who visits what of a head.
+  Owners owners(const HeadOrder& order, int32_t head) const;
+
+ private:
+  /// Where rows of a rank begin, by batch entry.
+  using Starts = std::vector<std::vector<std::pair<int64_t, int32_t>>>;
+  static Starts starts(const std::vector<HeldRows>& held, int64_t batch);
+  int32_t owner(int32_t home, int64_t q_head) const;
+  void make_room(const MovedHeads& moved);
+
+  Problem problem_;
+  Grid grid_;
+  Starts homes_q_, homes_kv_;
+  std::vector<MovedHeads> moved_;  // to rooms
+  std::vector<int32_t> ranks_, numbers_;
+  std::vector<Interval> heads_;
+  std::vector<std::pair<int64_t, int64_t>> sizes_;  // rows, and rows times heads that are in use
+};
+
+}  // namespace verbatim::dist
