@@ -46,6 +46,7 @@ struct Dealt {
   std::shared_ptr<const Deal> deal;
   std::vector<HeldRows> q;          // visited, by room
   std::vector<HeldRows> kv, ended;  // visited, and of dK and dV that end there, by rank
+  std::vector<bool> visits;         // by rank: whether it has any
 };
 
 class Builder {
@@ -74,9 +75,9 @@ class Builder {
     Supply supply(
         plan_, grid_, steps_,
         [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; },
-        backward() ? Supply::kAll : heads_at_once());
+        [this](int32_t head, int32_t r) { return dealt(head).visits[static_cast<size_t>(r)]; },
+        all_at_once() ? Supply::kAll : heads_at_once());
     if (backward()) {
-      // All at once: where sums wait for each other, K and V that come in between hold them up.
       supply.next();
       run_backward();
     } else {
@@ -177,7 +178,8 @@ class Builder {
       dealt = std::make_shared<const Dealt>(
           Dealt{deal, rows_of(deal->q_tiles, b, order->tiles->q_edges, rooms_.count()),
                 rows_of(by_rank(deal->kv_tiles), b, order->tiles->kv_edges, world()),
-                rows_of(by_rank(ended_tiles(*deal)), b, order->tiles->kv_edges, world())});
+                rows_of(by_rank(ended_tiles(*deal)), b, order->tiles->kv_edges, world()),
+                visits_of(*deal)});
     }
     dealt_.push_back(dealt);
   }
@@ -187,6 +189,12 @@ class Builder {
     for (const dist::TileEnd& end : deal.ends)
       tiles.push_back({end.room, end.kv_tile, end.kv_tile + 1});
     return tiles;
+  }
+  std::vector<bool> visits_of(const Deal& deal) const {
+    std::vector<bool> visits(plan_.ranks.size());
+    for (const Share& share : deal.shares)
+      visits[static_cast<size_t>(rooms_.rank_of(share.room))] = true;
+    return visits;
   }
   std::vector<dist::Visited> by_rank(std::vector<dist::Visited> tiles) const {
     for (dist::Visited& each : tiles) each.room = rooms_.rank_of(each.room);
@@ -245,8 +253,8 @@ class Builder {
         if (!room(n).in_place)
           steps_.move(from, Space::home, to, Space::work, q_boxes(q, from, n), rooms_.number_of(n));
       }
-      steps_.take();
     }
+    steps_.take();
   }
 
   /// What of each head lies at home and is visited, or ended, by `who`. `each`: heads of the
@@ -270,6 +278,10 @@ class Builder {
     return boxes_at(operands, rank(home).home_q, &Dealt::q, room, problem().group(),
                     rooms_.heads(room));
   }
+
+  /// Whether K and V of all heads come before the first launch: where sums wait for each other, or
+  /// ranks visit other heads, K and V that come in between would hold them up.
+  bool all_at_once() const { return backward() || rooms_.count() > world(); }
 
   /// Heads of the forward that a rank holds together: the fewest that fill a launch which is worth
   /// it.
@@ -454,8 +466,8 @@ class Builder {
                  boxes_at(kKvOut, rank(to).home_kv, &Dealt::ended, from, 1, rooms_.kv_heads(from)));
         steps_.move(from, Space::work, to, Space::home, std::move(boxes), rooms_.number_of(n));
       }
-      steps_.take();
     }
+    steps_.take();
   }
 
   DistPlan plan_;

@@ -147,8 +147,9 @@ std::vector<Hop> hops(const Grid& grid) {
         go_round(grid.window, back);
       }
       break;
-    case Route::gather:
     case Route::needed:
+      break;
+    case Route::gather:
       for (int32_t step = 1; step < size; ++step)
         for (int32_t from = 0; from < size; ++from)
           all.push_back({from, (from + step) % size, from});

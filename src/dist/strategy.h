@@ -35,8 +35,8 @@ Grid make_grid(const Problem& problem, DistOptions& options);
 struct Hop {
   int32_t from, to, held;  // outer indices
 };
-/// Behind one another rounds of `outer` hops, in each of which every group sends once. With
-/// Route::needed, those to a group that sees nothing of it are empty.
+/// Behind one another rounds of `outer` hops, in each of which every group sends once. None with
+/// Route::needed.
 std::vector<Hop> hops(const Grid& grid);
 
 }  // namespace verbatim::dist

@@ -14,7 +14,8 @@ constexpr std::array kKv{Operand::k, Operand::v};
 
 }  // namespace
 
-Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, int32_t together)
+Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, const Visits& visits,
+               int32_t together)
     : plan_(plan),
       grid_(grid),
       steps_(steps),
@@ -22,8 +23,25 @@ Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, int32_
       hops_(hops(grid)),
       together_(together) {
   lay_out();
-  for (const RankPlan& own : plan_.ranks)
-    rounds_ = std::max(rounds_, static_cast<int32_t>(own.kv_heads.end - own.kv_heads.begin));
+  find_heads(visits);
+  for (const auto& entries : heads_)
+    for (const Interval& own : entries)
+      rounds_ = std::max(rounds_, static_cast<int32_t>(own.end - own.begin));
+}
+
+void Supply::find_heads(const Visits& visits) {
+  const int64_t batch = plan_.whole.problem.batch, kv_heads = plan_.whole.problem.kv_heads;
+  for (int32_t r = 0; r < world(); ++r) {
+    auto& own = heads_.emplace_back(static_cast<size_t>(batch), rank(r).kv_heads);
+    if (grid_.route != Route::needed) continue;
+    for (int64_t b = 0; b < batch; ++b) {
+      Interval visited{0, 0};
+      for (int64_t h = 0; h < kv_heads; ++h)
+        if (visits(static_cast<int32_t>(b * kv_heads + h), r))
+          visited = {visited.end == 0 ? h : visited.begin, h + 1};
+      own[static_cast<size_t>(b)] = visited;
+    }
+  }
 }
 
 void Supply::lay_out() {
@@ -43,13 +61,13 @@ void Supply::lay_out() {
   }
   for (int32_t r = 0; r < world(); ++r) {
     for (int32_t o = 0; o < grid_.outer; ++o)
-      if (o == grid_.outer_of(r) || grid_.route != Route::needed) add(kv[r], group_kv_[o]);
+      if (grid_.route != Route::needed) add(kv[r], group_kv_[o]);
     rank(r).kv = HeldRows(std::move(kv[r]));
   }
 }
 
 int32_t Supply::head_at(int32_t r, int32_t round) const {
-  const Interval& own = rank(r).kv_heads;
+  const Interval& own = heads_[r][round / rounds_];
   const int64_t head = own.begin + round % rounds_;
   if (head >= own.end) return -1;
   return static_cast<int32_t>(round / rounds_ * plan_.whole.problem.kv_heads + head);
@@ -92,16 +110,22 @@ int32_t Supply::rounds_of_message() const {
 void Supply::bring(int32_t turn) {
   const Interval all = rounds_of(turn);
   std::vector<int32_t> slot;  // by rank: those of the turn before are in use
-  for (const RankPlan& own : plan_.ranks)
-    slot.push_back(static_cast<int32_t>(
-        turn % 2 * std::min<int64_t>(together_, own.kv_heads.end - own.kv_heads.begin)));
+  for (const auto& entries : heads_) {
+    int64_t most = 0;
+    for (const Interval& own : entries) most = std::max(most, own.end - own.begin);
+    slot.push_back(static_cast<int32_t>(turn % 2 * std::min<int64_t>(together_, most)));
+  }
   for (Interval rounds{all.begin, all.begin}; rounds.begin < all.end; rounds.begin = rounds.end) {
     rounds.end = std::min(
         {rounds.begin + rounds_of_message(), all.end, (rounds.begin / rounds_ + 1) * rounds_});
     for (int32_t r = 0; r < world(); ++r)
       for (const int32_t head : heads_at(r, rounds)) hold(r, head, slot[r]++);
-    inside_groups(rounds);
-    from_group_to_group(rounds);
+    if (grid_.route == Route::needed) {
+      straight(rounds);
+    } else {
+      inside_groups(rounds);
+      from_group_to_group(rounds);
+    }
   }
 }
 
@@ -128,42 +152,54 @@ void Supply::inside_groups(Interval rounds) {
         append(boxes, boxes_of(kKv, home[from], kv_head(head)));
       steps_.move(from, Space::home, to, Space::work, std::move(boxes));
     }
-    steps_.take();
   }
+  steps_.take();
 }
 
-const std::vector<HeldRows>& Supply::needed(int32_t head, const std::vector<HeldRows>& held) {
+const std::vector<HeldRows>& Supply::needed(int32_t head) {
   const std::vector<HeldRows>& seen = seen_by_(head);
-  const auto [at, fresh] = needed_.try_emplace({&seen, head / plan_.whole.problem.kv_heads});
-  if (fresh)
-    for (const Hop& hop : hops_) at->second.push_back(held[hop.held].intersect(seen[hop.to]));
+  const int64_t batch = head / plan_.whole.problem.kv_heads;
+  const auto [at, fresh] = needed_.try_emplace({&seen, batch});
+  if (!fresh) return at->second;
+  for (int32_t from = 0; from < world(); ++from) {
+    const HeldRows home = of_entry(rank(from).home_kv, batch);
+    for (const HeldRows& rows : seen) at->second.push_back(home.intersect(rows));
+  }
   return at->second;
 }
 
+void Supply::straight(Interval rounds) {
+  for (int32_t step = 0; step < world(); ++step)
+    for (int32_t from = 0; from < world(); ++from) {
+      const int32_t to = (from + step) % world();
+      std::vector<Box> boxes;
+      for (const int32_t head : heads_at(to, rounds))
+        append(boxes, boxes_of(kKv, needed(head)[static_cast<size_t>(from * world() + to)],
+                               kv_head(head)));
+      steps_.move(from, Space::home, to, Space::work, std::move(boxes));
+    }
+  steps_.take();
+}
+
 void Supply::from_group_to_group(Interval rounds) {
-  if (grid_.outer == 1) return;
-  const bool all = grid_.route != Route::needed;
-  std::vector<HeldRows> held;  // by outer index
-  for (const HeldRows& rows : group_kv_) held.push_back(of_entry(rows, rounds.begin / rounds_));
   std::vector<std::vector<Boxes>> whole(static_cast<size_t>(grid_.inner));  // by outer index
-  for (int32_t i = 0; all && i < grid_.inner; ++i)
-    for (const HeldRows& rows : held) {
+  for (int32_t i = 0; i < grid_.inner; ++i)
+    for (const HeldRows& rows : group_kv_) {
       std::vector<Box> boxes;
       for (const int32_t head : heads_at(i, rounds))
-        append(boxes, boxes_of(kKv, rows, kv_head(head)));
+        append(boxes, boxes_of(kKv, of_entry(rows, rounds.begin / rounds_), kv_head(head)));
       whole[i].emplace_back(std::move(boxes));
     }
   for (size_t n = 0; n < hops_.size(); ++n) {
     const Hop& hop = hops_[n];
-    for (int32_t i = 0; i < grid_.inner; ++i) {
-      std::vector<Box> seen;
-      for (const int32_t head : all ? std::vector<int32_t>{} : heads_at(i, rounds))
-        append(seen, boxes_of(kKv, needed(head, held)[n], kv_head(head)));
+    for (int32_t i = 0; i < grid_.inner; ++i)
       steps_.move(grid_.rank(hop.from, i), Space::work, grid_.rank(hop.to, i), Space::work,
-                  all ? whole[i][hop.held] : Boxes(std::move(seen)));
-    }
-    if ((n + 1) % static_cast<size_t>(grid_.outer) == 0) steps_.take();  // each group has sent once
+                  whole[i][hop.held]);
+    // What goes round is sent on when it came; each group has sent once.
+    if (grid_.route != Route::gather && (n + 1) % static_cast<size_t>(grid_.outer) == 0)
+      steps_.take();
   }
+  steps_.take();
 }
 
 }  // namespace verbatim::dist

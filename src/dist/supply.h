@@ -17,11 +17,14 @@ class Supply {
  public:
   /// By rank, the rows of K and V that its visits of a head read.
   using Seen = std::function<const std::vector<HeldRows>&(int32_t head)>;
+  /// Whether a rank has visits of a head, which need not read K and V.
+  using Visits = std::function<bool(int32_t head, int32_t rank)>;
 
   static constexpr int32_t kAll = INT32_MAX;  // heads, of all batch entries
   /// Ranks of `plan` have their homes and heads, and get their `kv`. In a turn they take up
   /// `together` heads of a batch entry, whose slots lie behind each other.
-  Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, int32_t together);
+  Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, const Visits& visits,
+         int32_t together);
 
   /// The next turn, that before being over: brings its heads to all ranks that have them, and those
   /// of the turn after it. False: there is none.
@@ -35,6 +38,9 @@ class Supply {
   RankPlan& rank(int32_t r) { return plan_.ranks[r]; }
   const RankPlan& rank(int32_t r) const { return plan_.ranks[r]; }
   void lay_out();
+  /// Where K and V go only to those that need them, from the first KV head that a rank visits to
+  /// the last; else all that its query heads see.
+  void find_heads(const Visits& visits);
   /// The head that a rank takes up in a round; -1: none.
   int32_t head_at(int32_t r, int32_t round) const;
   /// Rounds of a turn.
@@ -44,10 +50,12 @@ class Supply {
   void bring(int32_t turn);
   void hold(int32_t r, int32_t head, int32_t slot);
   // Of heads of one batch entry.
+  /// From the shards to those that need them.
+  void straight(Interval rounds);
   void inside_groups(Interval rounds);
   void from_group_to_group(Interval rounds);
-  /// By hop of Route::needed: what a head needs of `held`, the rows of groups.
-  const std::vector<HeldRows>& needed(int32_t head, const std::vector<HeldRows>& held);
+  /// [from, to]: what a rank needs of another's shard.
+  const std::vector<HeldRows>& needed(int32_t head);
   Interval kv_head(int32_t head) const;
 
   DistPlan& plan_;
@@ -55,9 +63,10 @@ class Supply {
   Steps& steps_;
   Seen seen_by_;
   std::vector<Hop> hops_;
-  std::vector<HeldRows> group_kv_;  // by outer index
+  std::vector<HeldRows> group_kv_;            // by outer index
+  std::vector<std::vector<Interval>> heads_;  // by rank and batch entry: KV heads
   int32_t together_;
-  int32_t rounds_ = 0;               // of a batch entry: in each a rank takes up at most one head
+  int32_t rounds_ = 1;               // of a batch entry: in each a rank takes up at most one head
   int32_t turn_ = -1, brought_ = 0;  // this one; those that have come
   // By what is seen, and batch entry.
   std::map<std::pair<const std::vector<HeldRows>*, int64_t>, std::vector<HeldRows>> needed_;

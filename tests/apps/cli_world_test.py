@@ -68,7 +68,7 @@ class World(Tool):
         words = ["run", "--seqlen", 2304, "--q-heads", 4, "--kv-heads", 4, "--head-dim", 16]
         words += ["--repeats", 1]
         alone = self.result(*words)
-        result = self.result(*words, "--world", "local:3", "--strategy", "ring")
+        result = self.result(*words, "--world", "local:3", "--strategy", "balanced")
         self.assertEqual(result["bits"], alone["bits"])
         for each in result["dist"]["passes"]:
             for rank in each["ranks"]:
