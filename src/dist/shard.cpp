@@ -7,8 +7,6 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <numeric>
-#include <set>
 #include <utility>
 
 #include "core/names.h"

@@ -60,8 +60,8 @@ void Supply::lay_out() {
     for (size_t r = 0; r < kv.size(); ++r) add(kv[r], seen[r]);
   }
   for (int32_t r = 0; r < world(); ++r) {
-    for (int32_t o = 0; o < grid_.outer; ++o)
-      if (grid_.route != Route::needed) add(kv[r], group_kv_[o]);
+    if (grid_.route != Route::needed)
+      for (const HeldRows& group : group_kv_) add(kv[r], group);
     rank(r).kv = HeldRows(std::move(kv[r]));
   }
 }
