@@ -12,6 +12,7 @@ namespace {
 constexpr double kEven = 1.05;       // the heaviest rank over the mean: good enough
 constexpr double kGain = 1e-3;       // what a move takes off the heaviest rank at least
 constexpr double kWorthKeys = 1024;  // that a row sees, or it is visited sooner than sent
+constexpr double kNarrow = 0.25;     // keys that a row sees over rows of the unit, below: a window
 
 class Balancer {
  public:
@@ -37,11 +38,19 @@ class Balancer {
     }
     balance.heaviest = std::ranges::max(loads_);
     balance.area = std::accumulate(loads_.begin(), loads_.end(), 0.0);
+    for (const Unit& unit : units_) {
+      const auto rows = static_cast<double>(rows_of(unit.range));
+      for (const double area : unit.areas)
+        if (area < kNarrow * rows * rows) balance.narrow += area;
+    }
     return balance;
   }
 
  private:
   static int64_t rows_of(const RowRange& range) { return range.rows.end - range.rows.begin; }
+  static bool is_worth_sending(const Unit& unit, double area) {
+    return area >= kWorthKeys * static_cast<double>(rows_of(unit.range));
+  }
   double area(size_t u) const {
     return std::accumulate(units_[u].areas.begin(), units_[u].areas.end(), 0.0);
   }
@@ -116,26 +125,31 @@ class Balancer {
     }
   }
 
-  /// Of the last head of each unit that a rank visits to any other.
+  /// Of each unit, the last of the heads that are alike and that a rank visits, to any other.
   Move best_move(int32_t heavy) const {
     Move best;
     for (const size_t u : units_of_[heavy]) {
-      const auto last = std::find(visits_[u].rbegin(), visits_[u].rend(), heavy);
-      if (last == visits_[u].rend()) continue;
-      const auto head = static_cast<size_t>(visits_[u].rend() - last) - 1;
-      const double area = units_[u].areas[head];
-      const int64_t rows = rows_of(units_[u].range);
-      if (area < kWorthKeys * static_cast<double>(rows)) continue;
-      for (int32_t r = 0; r < std::ssize(loads_); ++r) {
-        const double gain = std::min(area, loads_[heavy] - loads_[r] - area);
-        if (r == heavy || gain < kGain * loads_[heavy]) continue;
-        const auto held = held_[u].find(r);
-        const int64_t sent = rows - (held == held_[u].end() ? 0 : held->second);
-        const double value = gain / static_cast<double>(sent + 1);
-        if (value > best.value) best = {u, head, r, value};
+      const std::vector<double>& areas = units_[u].areas;
+      double tried = -1;
+      for (size_t head = areas.size(); head-- > 0;) {
+        if (visits_[u][head] != heavy || areas[head] == tried) continue;
+        tried = areas[head];
+        if (is_worth_sending(units_[u], tried)) try_move(heavy, u, head, best);
       }
     }
     return best;
+  }
+
+  void try_move(int32_t heavy, size_t u, size_t head, Move& best) const {
+    const double area = units_[u].areas[head];
+    for (int32_t r = 0; r < std::ssize(loads_); ++r) {
+      const double gain = std::min(area, loads_[heavy] - loads_[r] - area);
+      if (r == heavy || gain < kGain * loads_[heavy]) continue;
+      const auto held = held_[u].find(r);
+      const int64_t sent = rows_of(units_[u].range) - (held == held_[u].end() ? 0 : held->second);
+      const double value = gain / static_cast<double>(sent + 1);
+      if (value > best.value) best = {u, head, r, value};
+    }
   }
 
   /// Heads of one rank lie behind each other, as far as they are alike.

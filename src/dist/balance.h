@@ -20,7 +20,8 @@ struct Unit {
 struct Balance {
   std::vector<HeldRows> held;     // by rank: as many rows, but for what edges do not allow
   std::vector<MovedHeads> moved;  // by range, heads and rank
-  double heaviest = 0, area = 0;  // of the mask: what a rank visits at most, and all
+  // Of the mask: what a rank visits at most, all, and all of windows.
+  double heaviest = 0, area = 0, narrow = 0;
 };
 
 /// Every rank holds its share of rows: units, the heaviest first, go to the lightest that may hold

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dist/blocks.h"
-#include "dist/deal.h"
+#include "dist/dealt.h"
 #include "dist/duration.h"
 #include "dist/free_order.h"
 #include "dist/join.h"
@@ -28,6 +28,7 @@ using dist::Blocks;
 using dist::boxes_of;
 using dist::Convoy;
 using dist::Deal;
+using dist::Dealt;
 using dist::Grid;
 using dist::Rooms;
 using dist::Share;
@@ -40,14 +41,6 @@ constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand:
 constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
 constexpr Operand kBackwardOut[] = {Operand::dq};
 constexpr Operand kKvOut[] = {Operand::dk, Operand::dv};
-
-/// A head of a batch entry, dealt, with what follows for its rows.
-struct Dealt {
-  std::shared_ptr<const Deal> deal;
-  std::vector<HeldRows> q;          // visited, by room
-  std::vector<HeldRows> kv, ended;  // visited, and of dK and dV that end there, by rank
-  std::vector<bool> visits;         // by rank: whether it has any
-};
 
 class Builder {
  public:
@@ -173,44 +166,10 @@ class Builder {
       at->second = std::make_shared<const Deal>(dist::deal(own, at->first.second, together));
     }
     auto& dealt = known_[{at->second.get(), rooms, b}];
-    if (!dealt) {
-      auto deal = std::make_shared<const Deal>(dist::deal_to(*at->second, rooms));
-      dealt = std::make_shared<const Dealt>(
-          Dealt{deal, rows_of(deal->q_tiles, b, order->tiles->q_edges, rooms_.count()),
-                rows_of(by_rank(deal->kv_tiles), b, order->tiles->kv_edges, world()),
-                rows_of(by_rank(ended_tiles(*deal)), b, order->tiles->kv_edges, world()),
-                visits_of(*deal)});
-    }
+    if (!dealt)
+      dealt = std::make_shared<const Dealt>(dist::deal_to(*at->second, rooms), b, *order->tiles,
+                                            rooms_, world());
     dealt_.push_back(dealt);
-  }
-
-  static std::vector<dist::Visited> ended_tiles(const Deal& deal) {
-    std::vector<dist::Visited> tiles;
-    for (const dist::TileEnd& end : deal.ends)
-      tiles.push_back({end.room, end.kv_tile, end.kv_tile + 1});
-    return tiles;
-  }
-  std::vector<bool> visits_of(const Deal& deal) const {
-    std::vector<bool> visits(plan_.ranks.size());
-    for (const Share& share : deal.shares)
-      visits[static_cast<size_t>(rooms_.rank_of(share.room))] = true;
-    return visits;
-  }
-  std::vector<dist::Visited> by_rank(std::vector<dist::Visited> tiles) const {
-    for (dist::Visited& each : tiles) each.room = rooms_.rank_of(each.room);
-    return tiles;
-  }
-
-  /// The rows of tiles, by who visits them, of `count`.
-  static std::vector<HeldRows> rows_of(const std::vector<dist::Visited>& tiles, int64_t b,
-                                       const std::vector<int64_t>& edges, int32_t count) {
-    std::vector<std::vector<RowRange>> ranges(static_cast<size_t>(count));
-    for (const auto& [who, first, last] : tiles)
-      ranges[static_cast<size_t>(who)].push_back(
-          {b, {edges[static_cast<size_t>(first)], edges[static_cast<size_t>(last)]}});
-    std::vector<HeldRows> rows;
-    for (auto& each : ranges) rows.emplace_back(std::move(each));
-    return rows;
   }
 
   /// What each rank holds.
@@ -234,7 +193,8 @@ class Builder {
       RankPlan& own = rank(rooms_.rank_of(n));
       Room& room = own.rooms.emplace_back(Room{all(&Dealt::q, n), rooms_.heads(n)});
       // Rows at home that no key is visible to are in no visit: they stay where they are.
-      room.in_place = n < world() && grid_.inner == 1 && room.q.intersect(own.home_q) == room.q;
+      room.in_place = n < world() && grid_.inner == 1 && room.q.size() > 0 &&
+                      room.q.intersect(own.home_q) == room.q;
       if (room.in_place) room.q = own.home_q;
     }
   }
@@ -247,14 +207,26 @@ class Builder {
   void bring_in() {
     const std::span<const Operand> q =
         backward() ? std::span<const Operand>(kBackwardQ) : kForwardQ;
-    for (int32_t step = 0; step < world(); ++step) {
-      for (int32_t n = 0; n < rooms_.count(); ++n) {
-        const int32_t to = rooms_.rank_of(n), from = (to - step + world()) % world();
-        if (!room(n).in_place)
-          steps_.move(from, Space::home, to, Space::work, q_boxes(q, from, n), rooms_.number_of(n));
-      }
-    }
+    std::vector<Exchange> exchanges;
+    for (int32_t n = 0; n < rooms_.count(); ++n)
+      if (!room(n).in_place)
+        for (const int32_t from : rooms_.holders(room(n).q))
+          exchanges.push_back({from, rooms_.rank_of(n), n});
+    for (const auto& [from, to, n] : in_rounds(std::move(exchanges)))
+      steps_.move(from, Space::home, to, Space::work, q_boxes(q, from, n), rooms_.number_of(n));
     steps_.take();
+  }
+
+  /// What ranks send each other; `room`: whose query rows.
+  struct Exchange {
+    int32_t from, to, room;
+  };
+  /// In each round a rank sends to one other: else all would send to the first at once.
+  template <class Sent>
+  std::vector<Sent> in_rounds(std::vector<Sent> all) const {
+    std::ranges::stable_sort(
+        all, {}, [this](const Sent& each) { return (each.to - each.from + world()) % world(); });
+    return all;
   }
 
   /// What of each head lies at home and is visited, or ended, by `who`. `each`: heads of the
@@ -351,13 +323,17 @@ class Builder {
           carry_on(head, shares[now.share]);
       }
       launch();
+      std::vector<Leaving> leaving;
       for (int32_t head = 0; head < started; ++head) {
-        const Deal& deal = deal_of(head);
         const size_t now = at[static_cast<size_t>(head)].share;
-        for (size_t share = before[static_cast<size_t>(head)].share; share < now; ++share)
-          for (const dist::Handing& handing : deal.shares[share].handings)
-            hand_on(head, rooms_.rank_of(deal.shares[share].room), handing);
+        for (size_t s = before[static_cast<size_t>(head)].share; s < now; ++s) {
+          const Share& share = deal_of(head).shares[s];
+          for (const dist::Handing& handing : share.handings)
+            leaving.push_back(
+                {head, rooms_.rank_of(share.room), rooms_.rank_of(handing.to), &handing});
+        }
       }
+      for (const Leaving& each : in_rounds(std::move(leaving))) hand_on(each);
       steps_.take();
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
@@ -408,15 +384,19 @@ class Builder {
     plan_launch(head, share, std::move(carries));
   }
 
+  struct Leaving {
+    int32_t head, from, to;
+    const dist::Handing* handing;
+  };
   /// Sends sums to where their chains go on, or end.
-  void hand_on(int32_t head, int32_t from, const dist::Handing& handing) {
-    const int32_t to = rooms_.rank_of(handing.to);
+  void hand_on(const Leaving& leaving) {
+    const auto& [head, from, to, handing] = leaving;
     if (to == from) return;  // another room goes on from the same block
     std::vector<CarriedSum> sent, received;
     int32_t count = 0;
-    for (const int32_t number : handing.convoys) count += convoy(head, number).count;
+    for (const int32_t number : handing->convoys) count += convoy(head, number).count;
     blocks(to).make_room(count);
-    for (const int32_t number : handing.convoys) {
+    for (const int32_t number : handing->convoys) {
       const Convoy& each = convoy(head, number);
       int32_t& at = block(head, number);
       add_sums(sent, head, each, at);
@@ -456,16 +436,21 @@ class Builder {
   void bring_home() {
     const std::span<const Operand> q =
         backward() ? std::span<const Operand>(kBackwardOut) : kForwardOut;
-    for (int32_t step = 0; step < world(); ++step) {
-      for (int32_t n = 0; n < rooms_.count(); ++n) {
-        const int32_t from = rooms_.rank_of(n), to = (from + step) % world();
-        std::vector<Box> boxes;
-        if (!room(n).in_place) boxes = q_boxes(q, to, n);
-        if (backward() && n < world())
-          append(boxes,
-                 boxes_at(kKvOut, rank(to).home_kv, &Dealt::ended, from, 1, rooms_.kv_heads(from)));
-        steps_.move(from, Space::work, to, Space::home, std::move(boxes), rooms_.number_of(n));
-      }
+    std::vector<Exchange> exchanges;
+    for (int32_t n = 0; n < rooms_.count(); ++n) {
+      const int32_t from = rooms_.rank_of(n);
+      std::set<int32_t> ranks;
+      if (!room(n).in_place) ranks = rooms_.holders(room(n).q);
+      if (backward() && n < world()) ranks.merge(rooms_.kv_holders(rank(n).ended));
+      for (const int32_t to : ranks) exchanges.push_back({from, to, n});
+    }
+    for (const auto& [from, to, n] : in_rounds(std::move(exchanges))) {
+      std::vector<Box> boxes;
+      if (!room(n).in_place) boxes = q_boxes(q, to, n);
+      if (backward() && n < world())
+        append(boxes,
+               boxes_at(kKvOut, rank(to).home_kv, &Dealt::ended, from, 1, rooms_.kv_heads(from)));
+      steps_.move(from, Space::work, to, Space::home, std::move(boxes), rooms_.number_of(n));
     }
     steps_.take();
   }

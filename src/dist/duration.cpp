@@ -15,6 +15,9 @@ struct Entry {
 }  // namespace
 
 std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry_heads) {
+  if (beside >= entry_heads &&
+      std::ranges::all_of(deals, [](const auto& deal) { return deal->is_at_once(); }))
+    return std::vector<int32_t>(deals.size());
   std::vector<int32_t> starts;
   int32_t begin = 0;
   for (int32_t head = 0; head < std::ssize(deals); ++head) {

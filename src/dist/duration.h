@@ -13,7 +13,8 @@ namespace verbatim::dist {
 using Deals = std::vector<std::shared_ptr<const Deal>>;  // by head
 
 /// The stage in which each head starts: `beside` heads of a batch entry, of `entry_heads`, start
-/// together, and the next ones as many stages later as the chains of the last of them start in.
+/// together, and the next ones as many stages later as the chains of the last of them start in. All
+/// start at once where all heads of an entry may and none goes on from another rank.
 std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry_heads);
 
 /// Visits that a launch takes longer than its chains, and that it takes at most when its workers

@@ -29,7 +29,7 @@ Holdings::Holdings(const DistPlan& plan, const RankPlan& own, const Cuts& q_cuts
       ended_(RowPieces(own.ended, kv_cuts), own.kv_heads, {Operand::dk, Operand::dv}),
       slots_(static_cast<size_t>(own.kv_slots), -1) {
   for (const Room& room : own.rooms)
-    rooms_.emplace_back(RowPieces(room.q, q_cuts), room.heads, kOnQ);
+    rooms_.emplace_back(RowPieces(room.in_place ? HeldRows() : room.q, q_cuts), room.heads, kOnQ);
 }
 
 Interval Holdings::heads_at_home(Operand operand) const {

@@ -242,8 +242,10 @@ class Reader {
     RankPlan rank;
     rank.home_q = held(node.member("home_q"), false);
     rank.home_kv = held(node.member("home_kv"), true);
-    rank.rooms = node.member("rooms").items(
-        [&](const JsonNode& room) { return read_room(room, rank.home_q); });
+    const JsonNode rooms = node.member("rooms");
+    within(rooms, static_cast<int64_t>(rooms.size()), 0,  // no more than can be used
+           static_cast<int64_t>(node.member("steps").size()) + 1);
+    rank.rooms = rooms.items([&](const JsonNode& room) { return read_room(room, rank.home_q); });
     rank.kv = held(node.member("kv"), true);
     rank.ended = held(node.member("ended"), true);
     rank.kv_heads = heads(node.member("kv_heads"), problem().kv_heads);

@@ -1,8 +1,13 @@
 #include "dist/rooms.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <utility>
+
+#include "verbatim/error.h"
 
 namespace verbatim::dist {
 namespace {
@@ -21,9 +26,14 @@ Rooms::Rooms(const Problem& problem, const Grid& grid, const Sharding& sharding)
     ranks_.push_back(r);
     numbers_.push_back(0);
     heads_.push_back({grid.inner_of(r) * each, (grid.inner_of(r) + 1) * each});
-    sizes_.emplace_back();
+    rows_.emplace_back();
+    used_.push_back(0);
   }
   for (const MovedHeads& moved : sharding.moved) {
+    if (moved.rank < 0 || moved.rank >= grid.inner * grid.outer)
+      throw Error(ErrorCode::invalid_argument, "dist", "heads move to a rank that is none",
+                  {"moved", fmt::to_string(moved.rank),
+                   fmt::format("0 to {}", grid.inner * grid.outer - 1), "0"});
     moved_.push_back(moved);
     if (grid.inner == 1) make_room(moved);  // else one of the group has the head
   }
@@ -39,19 +49,20 @@ void Rooms::make_room(const MovedHeads& moved) {
   const int64_t group = problem_.group(), rows = moved.range.rows.end - moved.range.rows.begin;
   const Interval heads{moved.kv_heads.begin * group, moved.kv_heads.end * group};
   const int64_t used = rows * (heads.end - heads.begin);
-  const int32_t world = grid_.inner * grid_.outer;
   int32_t number = 1;
-  for (int32_t room = world; room < count(); ++room) {
+  for (int32_t room = grid_.inner * grid_.outer; room < count(); ++room) {
     if (rank_of(room) != moved.rank) continue;
     ++number;
-    auto& [all_rows, all_used] = sizes_[static_cast<size_t>(room)];
-    Interval& own = heads_[static_cast<size_t>(room)];
-    const Interval both{std::min(own.begin, heads.begin), std::max(own.end, heads.end)};
-    const auto size = static_cast<double>((all_rows + rows) * (both.end - both.begin));
-    if (size > kWaste * static_cast<double>(all_used + used)) continue;
-    own = both;
-    all_rows += rows;
-    all_used += used;
+    const auto n = static_cast<size_t>(room);
+    std::vector<RowRange> all = rows_[n];
+    all.push_back(moved.range);
+    const Interval both{std::min(heads_[n].begin, heads.begin), std::max(heads_[n].end, heads.end)};
+    if (static_cast<double>(HeldRows(all).size() * (both.end - both.begin)) >
+        kWaste * static_cast<double>(used_[n] + used))
+      continue;
+    heads_[n] = both;
+    rows_[n] = std::move(all);
+    used_[n] += used;
     moved_.back().rank = room;
     return;
   }
@@ -59,7 +70,20 @@ void Rooms::make_room(const MovedHeads& moved) {
   ranks_.push_back(moved.rank);
   numbers_.push_back(number);
   heads_.push_back(heads);
-  sizes_.emplace_back(rows, used);
+  rows_.push_back({moved.range});
+  used_.push_back(used);
+}
+
+std::set<int32_t> Rooms::holders(const Starts& homes, const HeldRows& rows) {
+  std::set<int32_t> ranks;
+  for (const RowRange& range : rows.ranges()) {
+    const auto& starts = homes[static_cast<size_t>(range.batch)];
+    auto home = std::ranges::upper_bound(starts, range.rows.begin, {},
+                                         [](const auto& start) { return start.first; });
+    if (home != starts.begin()) --home;
+    for (; home != starts.end() && home->first < range.rows.end; ++home) ranks.insert(home->second);
+  }
+  return ranks;
 }
 
 Rooms::Starts Rooms::starts(const std::vector<HeldRows>& held, int64_t batch) {

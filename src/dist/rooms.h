@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -27,11 +28,15 @@ class Rooms {
   Interval kv_heads(int32_t rank) const;
   /// Who visits what of a head.
   Owners owners(const HeadOrder& order, int32_t head) const;
+  /// The ranks that hold some of these query rows, or keys, in their shards.
+  std::set<int32_t> holders(const HeldRows& rows) const { return holders(homes_q_, rows); }
+  std::set<int32_t> kv_holders(const HeldRows& rows) const { return holders(homes_kv_, rows); }
 
  private:
   /// Where rows of a rank begin, by batch entry.
   using Starts = std::vector<std::vector<std::pair<int64_t, int32_t>>>;
   static Starts starts(const std::vector<HeldRows>& held, int64_t batch);
+  static std::set<int32_t> holders(const Starts& homes, const HeldRows& rows);
   int32_t owner(int32_t home, int64_t q_head) const;
   void make_room(const MovedHeads& moved);
 
@@ -41,7 +46,8 @@ class Rooms {
   std::vector<MovedHeads> moved_;  // to rooms
   std::vector<int32_t> ranks_, numbers_;
   std::vector<Interval> heads_;
-  std::vector<std::pair<int64_t, int64_t>> sizes_;  // rows, and rows times heads that are in use
+  std::vector<std::vector<RowRange>> rows_;  // that moved, by room
+  std::vector<int64_t> used_;                // rows times heads, by room
 };
 
 }  // namespace verbatim::dist

@@ -20,8 +20,9 @@ namespace verbatim {
 namespace {
 
 constexpr int32_t kMostRanks = 4096;
-// Ranks that hold whole chunks of rows wait for no sums: worth a heaviest rank so much heavier.
-constexpr double kUneven = 3;
+// Ranks that visit whole units wait for no sums: worth a heaviest rank less than so much heavier,
+// and under windows, whose short chains seldom cross ranks.
+constexpr double kUneven = 4, kUnevenWindows = 1.3;
 // ... but for one rank that visits almost everything.
 constexpr double kShared = 0.9;
 
@@ -203,14 +204,15 @@ class Sharder {
     DealtCells q = deal_queries(q_edges);
     if (by_area_) {
       dist::Balance even = balance_units();
-      if (even.heaviest <= std::min(kUneven * q.heaviest, kShared * even.area)) {
+      const double most = 2 * even.narrow > even.area ? kUnevenWindows : kUneven;
+      if (even.heaviest < std::min(most * q.heaviest, kShared * even.area)) {
         q.held = std::move(even.held);
         sharding.moved = std::move(even.moved);
         for (MovedHeads& moved : sharding.moved) moved.rank = grid_.rank(moved.rank, 0);
       }
     } else if (std::ranges::any_of(backward_.orders,
                                    [](const auto& order) { return !order->row_chunks.empty(); })) {
-      if (DealtCells chunks = deal_queries(chunk_edges); chunks.heaviest <= kUneven * q.heaviest)
+      if (DealtCells chunks = deal_queries(chunk_edges); chunks.heaviest < kUneven * q.heaviest)
         q = std::move(chunks);
     }
     sharding.kv = sharding.q = split(q.held, q_edges);
@@ -272,10 +274,12 @@ class Sharder {
     std::vector<Edges> cuts;
     for (int64_t b = 0; b < problem_.batch; ++b) {
       const Edges at = chunk_edges(b);
-      for (size_t e = 1; e < at.size(); ++e) {
-        dist::Unit& unit = units.emplace_back(dist::Unit{{b, {at[e - 1], at[e]}}, {}});
-        for (int64_t h = 0; h < problem_.kv_heads; ++h)
-          unit.areas.push_back(head_areas(b, h, at)[e - 1]);
+      const size_t first = units.size();
+      for (size_t e = 1; e < at.size(); ++e)
+        units.emplace_back(dist::Unit{{b, {at[e - 1], at[e]}}, {}});
+      for (int64_t h = 0; h < problem_.kv_heads; ++h) {
+        const Weights& own = head_areas(b, h, at);
+        for (size_t u = first; u < units.size(); ++u) units[u].areas.push_back(own[u - first]);
       }
       cuts.push_back(q_edges(b));
     }
@@ -287,11 +291,13 @@ class Sharder {
   /// Equal shares of what groups hold, from the head and from the tail.
   std::vector<HeldRows> split(std::vector<HeldRows> groups, const EdgesOf& edges) const {
     if (grid_.inner == 1) return groups;
+    std::vector<Edges> of_entry;
+    for (int64_t b = 0; b < problem_.batch; ++b) of_entry.push_back(edges(b));
     std::vector<HeldRows> ranks;
     for (const HeldRows& group : groups) {
       std::vector<Cell> cells;
       for (const auto& [batch, rows] : group.ranges()) {
-        const Edges at = edges(batch);
+        const Edges& at = of_entry[batch];
         for (auto begin = rows.begin; begin < rows.end;) {
           const auto end = std::min(*std::ranges::upper_bound(at, begin), rows.end);
           cells.push_back({{batch, {begin, end}}, 0, static_cast<double>(end - begin)});

@@ -21,7 +21,7 @@ constexpr std::array kStrategies{
     StrategyInfo{"usp", "ulysses inside groups of ranks, a ring across them"},
     StrategyInfo{"loongtrain",
                  "ulysses inside groups, a double ring across: inner windows, outer steps"},
-    StrategyInfo{"balanced", "K and V go only to the ranks whose queries see them"},
+    StrategyInfo{"balanced", "K and V go only to the ranks that visit them"},
 };
 
 /// LongCA-bench's groups: the GPUs of a node.

@@ -35,17 +35,20 @@ DistOptions random_options(Rng& rng, const Problem& problem) {
   return options;
 }
 
-/// Visits that other ranks make than those which hold the queries: anywhere, at no edges of tiles.
+/// Visits that other ranks make than those which hold the queries: anywhere, at no edges of tiles,
+/// heads of the same rows on several ranks, also twice on one.
 std::vector<MovedHeads> random_moves(Rng& rng, const Problem& problem, int32_t world) {
   std::vector<MovedHeads> moved;
   for (int64_t b = 0; b < problem.batch; ++b)
     for (int64_t begin = 0, end = 0; begin < problem.q_len; begin = end) {
       end = std::min(problem.q_len, begin + uniform(rng, 1, problem.q_len));
       if (uniform(rng, 0, 1) == 0) continue;
-      const int64_t head = uniform(rng, 0, problem.kv_heads - 1);
-      moved.push_back({{b, {begin, end}},
-                       {head, uniform(rng, head + 1, problem.kv_heads)},
-                       static_cast<int32_t>(uniform(rng, 0, world - 1))});
+      for (int64_t head = 0, last = 0; head < problem.kv_heads; head = last) {
+        last = uniform(rng, head + 1, problem.kv_heads);
+        if (uniform(rng, 0, 2) == 0) continue;
+        moved.push_back(
+            {{b, {begin, end}}, {head, last}, static_cast<int32_t>(uniform(rng, 0, world - 1))});
+      }
     }
   return moved;
 }

@@ -240,6 +240,16 @@ TEST(Dist, ARankSendsWhatTheFormulasSay) {
   EXPECT_EQ(forward_bytes({.world = 2, .strategy = "balanced", .shard = "contiguous"}), needed);
 }
 
+TEST(Dist, HeadsDoNotMoveToRanksThatAreNone) {
+  const DistCase c(problem_of(64), masks::causal(64, 64), kTile);
+  const DistOptions options{.world = 2};
+  for (const int32_t rank : {-1, 2}) {
+    Sharding sharding = make_sharding(c.forward, c.backward, c.tensors.mask, options);
+    sharding.moved = {{{0, {0, 32}}, {0, 1}, rank}};
+    EXPECT_THROW(make_dist_plan(c.forward, sharding, options), Error) << rank;
+  }
+}
+
 TEST(Dist, WhatDoesNotFitIsRefusedWithTheNearest) {
   const DistCase c(problem_of(100, 6, 2), masks::causal(100, 100), kTile);
   const auto nearest = [&](const DistOptions& options) -> std::string {

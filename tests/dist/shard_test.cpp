@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "dist/dist_case.h"
 
@@ -106,7 +107,7 @@ TEST(Sharding, BalancedStretchesAreAsEvenAsTilesAllow) {
   }
 }
 
-// Chunks of rows and documents: no sums but those of chunks, and as many rows as edges allow.
+// Chunks of rows and documents: as many rows as edges allow.
 TEST(Sharding, BalancedRanksHoldAsManyRows) {
   const std::vector<int64_t> documents{300, 20, 100, 92};
   for (const Mask& mask : {masks::causal(512, 512), masks::causal_document(documents)})
@@ -142,6 +143,20 @@ TEST(Sharding, BalancedHeadsGoToOtherRanks) {
       c.expect_same(options);
     }
   }
+}
+
+// The last of the heads sees a window, too little to be worth sending; the others move.
+TEST(Sharding, BalancedHeadsMoveByWhatEachSees) {
+  const Problem p = problem_of(2560, 4, 4, 8);
+  const Mask mask("mixed", "{}",
+                  {masks::causal(2560, 2560).head(0, 0),
+                   masks::causal_sliding_window(2560, 2560, 64).head(0, 0)},
+                  {0, 0, 0, 1}, 1, 4);
+  const DistCase c(p, mask, {64, 64}, "descending");
+  const Sharding sharding = balanced(c, 3);
+  std::set<int32_t> ranks;
+  for (const MovedHeads& moved : sharding.moved) ranks.insert(moved.rank);
+  EXPECT_EQ(ranks.size(), 3u);
 }
 
 // One rank would visit all: its only KV head does not go in parts.

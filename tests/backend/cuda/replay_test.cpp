@@ -21,6 +21,9 @@ class Replayed {
     expected_ = case_.bits();
   }
 
+  bool moves_heads(const DistOptions& options) const {
+    return !make_sharding(*forward_, *backward_, case_.mask, options).moved.empty();
+  }
   void expect_same(const DistOptions& options) {
     SCOPED_TRACE(fmt::format(
         "{} {} q_len {} kv_len {} heads {}:{} of {}, world {} strategy {} "
@@ -119,9 +122,11 @@ TEST_P(Replay, HeadsThatMove) {
     Problem p = problem(mask);
     p.dropout = 0.1;
     Replayed c(p, mask, arithmetic(), "descending/split");
-    for (const int32_t world : {2, 4})
-      for (const char* strategy : {"ring", "balanced"})
-        c.expect_same({.world = world, .strategy = strategy});
+    for (const int32_t world : {2, 4}) {
+      const DistOptions options{.world = world, .strategy = "balanced"};
+      EXPECT_TRUE(c.moves_heads(options));
+      c.expect_same(options);
+    }
   }
 }
 
