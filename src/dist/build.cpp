@@ -253,7 +253,9 @@ class Builder {
 
   /// Whether K and V of all heads come before the first launch: where sums wait for each other, or
   /// ranks visit other heads, K and V that come in between would hold them up.
-  bool all_at_once() const { return backward() || rooms_.count() > world(); }
+  bool all_at_once() const {
+    return backward() || (grid_.route == dist::Route::needed && rooms_.count() > world());
+  }
 
   /// Heads of the forward that a rank holds together: the fewest that fill a launch which is worth
   /// it.
