@@ -204,7 +204,7 @@ struct DistPlan {
 };
 
 /// Deals `whole`. Throws Error naming the nearest that does when the strategy is unknown, or the
-/// world, the Ulysses group or the ring window do not fit.
+/// world, the Ulysses group, the ring window or heads that move do not fit.
 DistPlan make_dist_plan(const Plan& whole, const Sharding& sharding, const DistOptions& options);
 
 /// Proves, by playing all ranks without computing, that every visit of the plan is made once, that

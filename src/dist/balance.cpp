@@ -16,8 +16,7 @@ constexpr double kNarrow = 0.25;     // keys that a row sees over rows of the un
 
 class Balancer {
  public:
-  Balancer(std::span<const Unit> units,
-           const std::function<const std::vector<int64_t>&(int64_t)>& edges, int32_t world)
+  Balancer(std::span<const Unit> units, std::span<const std::vector<int64_t>> edges, int32_t world)
       : units_(units),
         edges_(edges),
         held_(units.size()),
@@ -85,7 +84,7 @@ class Balancer {
   /// Each part as large as the rank that may hold most allows.
   void hold_parts(size_t u) {
     const auto& [batch, rows] = units_[u].range;
-    const std::vector<int64_t>& edges = edges_(batch);
+    const std::vector<int64_t>& edges = edges_[static_cast<size_t>(batch)];
     for (int64_t begin = rows.begin; begin < rows.end;) {
       const auto r = static_cast<int32_t>(std::ranges::max_element(free_) - free_.begin());
       auto edge = std::ranges::upper_bound(edges, begin + std::max<int64_t>(free_[r], 0));
@@ -177,7 +176,7 @@ class Balancer {
   }
 
   std::span<const Unit> units_;
-  const std::function<const std::vector<int64_t>&(int64_t)>& edges_;
+  std::span<const std::vector<int64_t>> edges_;
   std::vector<std::map<int32_t, int64_t>> held_;  // by unit: rows by rank
   std::vector<std::vector<int32_t>> visits_;      // by unit and KV head: the rank
   std::vector<std::vector<size_t>> units_of_;     // by rank: of which it visits, or visited, heads
@@ -188,9 +187,8 @@ class Balancer {
 
 }  // namespace
 
-Balance balance(std::span<const Unit> units,
-                const std::function<const std::vector<int64_t>&(int64_t)>& edges, int32_t world,
-                bool by_head) {
+Balance balance(std::span<const Unit> units, std::span<const std::vector<int64_t>> edges,
+                int32_t world, bool by_head) {
   return Balancer(units, edges, world).make(by_head);
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,9 +26,8 @@ struct Balance {
 /// Every rank holds its share of rows: units, the heaviest first, go to the lightest that may hold
 /// all of one, else in parts to several. Heads of a unit are visited where most of it lies; those
 /// of units that are worth sending go to others while one rank has more to do than the rest, where
-/// single heads may (`by_head`). `edges(b)`: where an entry's rows may be cut.
-Balance balance(std::span<const Unit> units,
-                const std::function<const std::vector<int64_t>&(int64_t)>& edges, int32_t world,
-                bool by_head);
+/// single heads may (`by_head`). `edges`: where rows may be cut, by batch entry.
+Balance balance(std::span<const Unit> units, std::span<const std::vector<int64_t>> edges,
+                int32_t world, bool by_head);
 
 }  // namespace verbatim::dist

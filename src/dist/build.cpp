@@ -66,9 +66,7 @@ class Builder {
     lay_out();
     bring_in();
     Supply supply(
-        plan_, grid_, steps_,
-        [this](int32_t head) -> const std::vector<HeldRows>& { return dealt(head).kv; },
-        [this](int32_t head, int32_t r) { return dealt(head).visits[static_cast<size_t>(r)]; },
+        plan_, grid_, steps_, [this](int32_t head) -> const Dealt& { return dealt(head); },
         all_at_once() ? Supply::kAll : heads_at_once());
     if (backward()) {
       supply.next();

@@ -13,7 +13,7 @@ struct Dealt {
   std::shared_ptr<const Deal> deal;
   std::vector<HeldRows> q;          // visited, by room
   std::vector<HeldRows> kv, ended;  // visited, and of dK and dV that end there, by rank
-  std::vector<bool> visits;         // by rank: whether it has any
+  std::vector<bool> visits;         // by rank: whether it has any; they need not read K and V
 
   /// `deal`: of batch entry `batch`, to all rooms.
   Dealt(Deal deal, int64_t batch, const TileMap& tiles, const Rooms& rooms, int32_t world);

@@ -29,14 +29,42 @@ Rooms::Rooms(const Problem& problem, const Grid& grid, const Sharding& sharding)
     rows_.emplace_back();
     used_.push_back(0);
   }
+  check(sharding.moved);
   for (const MovedHeads& moved : sharding.moved) {
-    if (moved.rank < 0 || moved.rank >= grid.inner * grid.outer)
-      throw Error(ErrorCode::invalid_argument, "dist", "heads move to a rank that is none",
-                  {"moved", fmt::to_string(moved.rank),
-                   fmt::format("0 to {}", grid.inner * grid.outer - 1), "0"});
     moved_.push_back(moved);
     if (grid.inner == 1) make_room(moved);  // else one of the group has the head
   }
+}
+
+void Rooms::check(std::span<const MovedHeads> moved) const {
+  const auto require = [](bool holds, const char* what, const Interval& got, int64_t most) {
+    if (!holds)
+      throw Error(
+          ErrorCode::invalid_argument, "dist", fmt::format("heads that move name {}", what),
+          {"moved", fmt::format("{} to {}", got.begin, got.end),
+           fmt::format("apart from each other in 0 to {}", most), fmt::format("0 to {}", most)});
+  };
+  const auto lies_in = [](const Interval& part, int64_t most) {
+    return 0 <= part.begin && part.begin <= part.end && part.end <= most;
+  };
+  std::vector<std::vector<RowRange>> rows(static_cast<size_t>(problem_.kv_heads));
+  std::vector<int64_t> counts(rows.size());
+  for (const auto& [range, heads, rank] : moved) {
+    const Interval ranks{rank, rank + 1}, entries{range.batch, range.batch + 1};
+    require(lies_in(ranks, grid_.inner * grid_.outer), "a rank that is none", ranks,
+            grid_.inner * grid_.outer);
+    require(lies_in(entries, problem_.batch), "a batch entry that is none", entries,
+            problem_.batch);
+    require(lies_in(range.rows, problem_.q_len), "rows that are none", range.rows, problem_.q_len);
+    require(lies_in(heads, problem_.kv_heads), "KV heads that are none", heads, problem_.kv_heads);
+    for (auto h = static_cast<size_t>(heads.begin); std::cmp_less(h, heads.end); ++h) {
+      rows[h].push_back(range);
+      counts[h] += range.rows.end - range.rows.begin;
+    }
+  }
+  for (size_t h = 0; h < rows.size(); ++h)
+    require(HeldRows(rows[h]).size() == counts[h], "rows twice",
+            {static_cast<int64_t>(h), static_cast<int64_t>(h) + 1}, problem_.kv_heads);
 }
 
 Interval Rooms::kv_heads(int32_t rank) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,8 @@ class Rooms {
   static Starts starts(const std::vector<HeldRows>& held, int64_t batch);
   static std::set<int32_t> holders(const Starts& homes, const HeldRows& rows);
   int32_t owner(int32_t home, int64_t q_head) const;
+  /// Throws Error where they are not of this problem and world, or not apart from each other.
+  void check(std::span<const MovedHeads> moved) const;
   void make_room(const MovedHeads& moved);
 
   Problem problem_;

@@ -283,9 +283,8 @@ class Sharder {
       }
       cuts.push_back(q_edges(b));
     }
-    return dist::balance(
-        units, [&](int64_t b) -> const Edges& { return cuts[b]; }, grid_.outer,
-        grid_.inner == 1 && grid_.route == dist::Route::needed);
+    return dist::balance(units, cuts, grid_.outer,
+                         grid_.inner == 1 && grid_.route == dist::Route::needed);
   }
 
   /// Equal shares of what groups hold, from the head and from the tail.

@@ -14,22 +14,21 @@ constexpr std::array kKv{Operand::k, Operand::v};
 
 }  // namespace
 
-Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, const Visits& visits,
-               int32_t together)
+Supply::Supply(DistPlan& plan, const Grid& grid, Steps& steps, DealtHead dealt, int32_t together)
     : plan_(plan),
       grid_(grid),
       steps_(steps),
-      seen_by_(std::move(seen)),
+      dealt_(std::move(dealt)),
       hops_(hops(grid)),
       together_(together) {
   lay_out();
-  find_heads(visits);
+  find_heads();
   for (const auto& entries : heads_)
     for (const Interval& own : entries)
       rounds_ = std::max(rounds_, static_cast<int32_t>(own.end - own.begin));
 }
 
-void Supply::find_heads(const Visits& visits) {
+void Supply::find_heads() {
   const int64_t batch = plan_.whole.problem.batch, kv_heads = plan_.whole.problem.kv_heads;
   for (int32_t r = 0; r < world(); ++r) {
     auto& own = heads_.emplace_back(static_cast<size_t>(batch), rank(r).kv_heads);
@@ -37,7 +36,7 @@ void Supply::find_heads(const Visits& visits) {
     for (int64_t b = 0; b < batch; ++b) {
       Interval visited{0, 0};
       for (int64_t h = 0; h < kv_heads; ++h)
-        if (visits(static_cast<int32_t>(b * kv_heads + h), r))
+        if (dealt_(static_cast<int32_t>(b * kv_heads + h)).visits[static_cast<size_t>(r)])
           visited = {visited.end == 0 ? h : visited.begin, h + 1};
       own[static_cast<size_t>(b)] = visited;
     }
@@ -55,7 +54,7 @@ void Supply::lay_out() {
   std::vector<std::vector<RowRange>> kv(plan_.ranks.size());
   std::set<const std::vector<HeldRows>*> known;
   for (int32_t head = 0; head < heads(); ++head) {
-    const std::vector<HeldRows>& seen = seen_by_(head);
+    const std::vector<HeldRows>& seen = dealt_(head).kv;
     if (!known.insert(&seen).second) continue;
     for (size_t r = 0; r < kv.size(); ++r) add(kv[r], seen[r]);
   }
@@ -157,7 +156,7 @@ void Supply::inside_groups(Interval rounds) {
 }
 
 const std::vector<HeldRows>& Supply::needed(int32_t head) {
-  const std::vector<HeldRows>& seen = seen_by_(head);
+  const std::vector<HeldRows>& seen = dealt_(head).kv;
   const int64_t batch = head / plan_.whole.problem.kv_heads;
   const auto [at, fresh] = needed_.try_emplace({&seen, batch});
   if (!fresh) return at->second;

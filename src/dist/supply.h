@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist/dealt.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
 
@@ -15,16 +16,12 @@ namespace verbatim::dist {
 
 class Supply {
  public:
-  /// By rank, the rows of K and V that its visits of a head read.
-  using Seen = std::function<const std::vector<HeldRows>&(int32_t head)>;
-  /// Whether a rank has visits of a head, which need not read K and V.
-  using Visits = std::function<bool(int32_t head, int32_t rank)>;
+  using DealtHead = std::function<const Dealt&(int32_t head)>;
 
   static constexpr int32_t kAll = INT32_MAX;  // heads, of all batch entries
   /// Ranks of `plan` have their homes and heads, and get their `kv`. In a turn they take up
   /// `together` heads of a batch entry, whose slots lie behind each other.
-  Supply(DistPlan& plan, const Grid& grid, Steps& steps, Seen seen, const Visits& visits,
-         int32_t together);
+  Supply(DistPlan& plan, const Grid& grid, Steps& steps, DealtHead dealt, int32_t together);
 
   /// The next turn, that before being over: brings its heads to all ranks that have them, and those
   /// of the turn after it. False: there is none.
@@ -40,7 +37,7 @@ class Supply {
   void lay_out();
   /// Where K and V go only to those that need them, from the first KV head that a rank visits to
   /// the last; else all that its query heads see.
-  void find_heads(const Visits& visits);
+  void find_heads();
   /// The head that a rank takes up in a round; -1: none.
   int32_t head_at(int32_t r, int32_t round) const;
   /// Rounds of a turn.
@@ -61,7 +58,7 @@ class Supply {
   DistPlan& plan_;
   const Grid& grid_;
   Steps& steps_;
-  Seen seen_by_;
+  DealtHead dealt_;
   std::vector<Hop> hops_;
   std::vector<HeldRows> group_kv_;            // by outer index
   std::vector<std::vector<Interval>> heads_;  // by rank and batch entry: KV heads

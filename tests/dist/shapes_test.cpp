@@ -240,13 +240,71 @@ TEST(Dist, ARankSendsWhatTheFormulasSay) {
   EXPECT_EQ(forward_bytes({.world = 2, .strategy = "balanced", .shard = "contiguous"}), needed);
 }
 
-TEST(Dist, HeadsDoNotMoveToRanksThatAreNone) {
+TEST(Dist, HeadsThatCannotMoveAreRefused) {
   const DistCase c(problem_of(64), masks::causal(64, 64), kTile);
   const DistOptions options{.world = 2};
-  for (const int32_t rank : {-1, 2}) {
+  const MovedHeads good{{0, {0, 32}}, {0, 1}, 1};
+  const auto what = [&](const std::vector<MovedHeads>& moved) -> std::string {
     Sharding sharding = make_sharding(c.forward, c.backward, c.tensors.mask, options);
-    sharding.moved = {{{0, {0, 32}}, {0, 1}, rank}};
-    EXPECT_THROW(make_dist_plan(c.forward, sharding, options), Error) << rank;
+    sharding.moved = moved;
+    try {
+      verify(make_dist_plan(c.forward, sharding, options));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(what({good, {{0, {0, 32}}, {1, 4}, 1}, {{0, {32, 64}}, {0, 1}, 0}}), "");
+  for (const auto& [bad, named] : {std::pair{MovedHeads{{0, {0, 32}}, {0, 1}, -1}, "a rank"},
+                                   {{{0, {0, 32}}, {0, 1}, 2}, "a rank"},
+                                   {{{1, {0, 32}}, {0, 1}, 1}, "a batch entry"},
+                                   {{{0, {0, 65}}, {0, 1}, 1}, "rows that are none"},
+                                   {{{0, {0, 32}}, {0, 5}, 1}, "KV heads that are none"},
+                                   {{{0, {31, 64}}, {0, 4}, 0}, "rows twice"}})
+    EXPECT_NE(what({good, bad}).find(named), std::string::npos) << named << what({good, bad});
+}
+
+/// The ranks that a rank sends to, until it first takes something; and behind its first launch.
+std::vector<int32_t> sent_before(const RankPlan& rank, bool behind_launch) {
+  std::vector<int32_t> to;
+  bool launched = false;
+  for (const Step& step : rank.steps) {
+    launched = launched || std::holds_alternative<Compute>(step);
+    if (behind_launch != launched) continue;
+    if (std::holds_alternative<Receive>(step)) break;
+    if (const auto* send = std::get_if<Send>(&step)) to.push_back(send->to);
+  }
+  return to;
+}
+
+// All that is at home is sent before anything is taken; in rounds, so that no rank is all others'
+// first.
+TEST(Dist, RanksSendInRoundsBeforeTheyTake) {
+  const DistCase c(problem_of(512, 8, 4), masks::full(512, 512), kTile, "descending/rows:32");
+  // Queries; keys and values; sums.
+  for (const char* strategy : {"ulysses", "balanced", "ring"}) {
+    const bool sums = strategy == std::string("ring");
+    const DistCase::Dealt dealt = c.deal({.world = 4, .strategy = strategy, .shard = "contiguous"});
+    for (int32_t r = 0; r < 4; ++r)
+      EXPECT_EQ(sent_before((sums ? dealt.backward : dealt.forward).ranks[r], sums),
+                (std::vector<int32_t>{(r + 1) % 4, (r + 2) % 4, (r + 3) % 4}))
+          << strategy;
+  }
+}
+
+// Chunks go on from no other rank: no rank waits between its launches of two batch entries.
+TEST(Dist, BatchEntriesStartAtOnce) {
+  Problem p = problem_of(256, 4, 2);
+  p.batch = 2;
+  const DistCase c(p, masks::causal(256, 256), kTile, "descending/rows:32");
+  for (const RankPlan& rank :
+       c.deal({.world = 2, .strategy = "ring", .shard = "zigzag"}).backward.ranks) {
+    size_t launches = 0;
+    for (size_t i = 0; i < rank.steps.size(); ++i) {
+      launches += std::holds_alternative<Compute>(rank.steps[i]) ? 1 : 0;
+      if (launches == 1) EXPECT_FALSE(std::holds_alternative<Receive>(rank.steps[i]));
+    }
+    EXPECT_EQ(launches, 2u);
   }
 }
 
