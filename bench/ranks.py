@@ -18,6 +18,7 @@ host's time, so that a recorded step may be longer.
 
 import argparse
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -166,7 +167,7 @@ def record(parallel: va.ContextParallel, step: Callable[[], Tensors], machine: D
 def table(r: dict[str, Any]) -> list[str]:
     names = "launches", "adds", "transfers", "copies"
     lines = [
-        f"{r['name']}, {r['strategy']}: recorded {r['recorded']['ms']:.3f} ms; number and ms",
+        f"{r['name']}, {r['strategy']}, {r['shard']}: recorded {r['recorded']['ms']:.3f} ms; number and ms",
         f"{'':18}" + "".join(f"{name:>16}" for name in names) + f"{'host':>9}{'sum':>9}{'busy':>9}",
     ]
     for rank, passes in enumerate(r["recorded"]["ranks"]):
@@ -181,10 +182,12 @@ def table(r: dict[str, Any]) -> list[str]:
     return lines
 
 
-def row(case: workloads.Case, strategy: str, order: str, machine: Device) -> dict[str, Any]:
+def row(
+    case: workloads.Case, strategy: str, shard: str, order: str, machine: Device
+) -> dict[str, Any]:
     device, begin = machine.name, time.perf_counter()
     parallel = va.ContextParallel(
-        None, case.problem, case.mask, strategy=strategy, order=order, device=device
+        None, case.problem, case.mask, strategy=strategy, shard=shard, order=order, device=device
     )
     dealt = time.perf_counter() - begin
     steps = ways(parallel, case.mask, draw(case.problem, device), order)
@@ -204,7 +207,7 @@ def line(r: dict[str, Any], world: int) -> str:
     step, compute, one_device = (r[way]["ms"] for way in ("step", "compute", "one_device"))
     one_device = min(one_device, r.get("one_device_auto", r["one_device"])["ms"])
     return (
-        f"{r['name']:<40} {r['strategy']:<10} {r['sent_bytes'] / 2**20:8.1f} {step:9.3f}"
+        f"{r['name']:<40} {r['strategy']:<10} {r['shard']:<10} {r['sent_bytes'] / 2**20:8.1f} {step:9.3f}"
         f" {r['step']['noise']:6.1%} {compute:9.3f} {one_device:10.3f}"
         f" {one_device / step / world:6.0%} {r['differing_bytes']:6}"
     )
@@ -222,6 +225,7 @@ def main() -> int:
     p.add_argument("--head-dim", type=int, default=128)
     p.add_argument("--dtype", default="bf16", choices=DTYPES)
     p.add_argument("--strategy", default="ulysses,ring,balanced", help="commas")
+    p.add_argument("--shard", default="balanced", help="commas")
     p.add_argument("--order", default="auto", help="of the backward's sums")
     p.add_argument("--commit", default="", help="recorded: what was built")
     p.add_argument("--json", metavar="FILE")
@@ -242,8 +246,8 @@ def main() -> int:
         p.error(f"--match {a.match} names no mask of --set {a.set}, which has {', '.join(there)}")
     rows = []
     for case in cases:
-        for strategy in a.strategy.split(","):
-            rows.append(row(case, strategy, a.order, machine))
+        for strategy, shard in itertools.product(a.strategy.split(","), a.shard.split(",")):
+            rows.append(row(case, strategy, shard, a.order, machine))
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
@@ -252,7 +256,7 @@ def main() -> int:
                   "results": rows}  # fmt: skip
         if a.json:
             results.write(a.json, json.dumps(result, indent=1) + "\n")
-        print(f"{'':40} {'':10} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9} {'one device':>10}"
+        print(f"{'':40} {'':10} {'':10} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9} {'one device':>10}"
               f" {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")
         for r in rows:
