@@ -229,6 +229,43 @@ def training(name):
     ]
 
 
+def ranks(name):
+    """Steps of context parallelism (bench/ranks.py). The parts are rank 0's, of a recorded step."""
+    result = load(name)
+    rows = []
+    for r in result["results"]:
+        alone = min(r["one_device"]["ms"], r.get("one_device_auto", r["one_device"])["ms"])
+        parts = {"launches": 0.0, "transfers": 0.0, "copies": 0.0, "adds": 0.0, "host": 0.0}
+        for of in r["recorded"]["ranks"][0].values():
+            for part in parts:
+                parts[part] += (
+                    of["host_ms"]
+                    if part == "host"
+                    else sum(of.get(part, {"each_ms": []})["each_ms"])
+                )
+        row = {
+            "case": r["name"],
+            "strategy": f"`{r['strategy']}`",
+            "shards": r["shard"],
+            "order": "/".join(r["orders"]),
+            "MiB sent": f"{r['sent_bytes'] / 2**20:,.0f}",
+            "step ms": f"{r['step']['ms']:.1f}",
+            "noise": f"{r['step']['noise']:.0%}",
+            "without transfers": f"{r['compute']['ms']:.1f}",
+            "one GPU ms": f"{alone:.1f}",
+            "rate": f"{alone / r['step']['ms'] / result['world']:.0%}",
+            **{part: f"{ms:.1f}" for part, ms in parts.items()},
+        }
+        rows.append(row)
+    differ = sum(r["differing_bytes"] for r in result["results"])
+    return [
+        f"`bench/results/{name}`: {result['world']} {result['device']['name']},"
+        f" {result['backend']}, commit {result['commit']}. Bytes of O, dQ, dK and dV that differ"
+        f" from one GPU's, all rows: {differ}.",
+        table(rows),
+    ]
+
+
 def audits(name):
     """A row a target: some were audited in several parts, each with certificates of its checks."""
     targets = {}
@@ -315,6 +352,20 @@ PAGES = {
         " Rested is 0.5 s idle before ten calls, sustained 0.6 s of the same kernels. Rows of much"
         " noise throttle inside their ten calls.",
         lambda: [*order("h200_rested.json"), *order("h200_sustained.json")],
+    ),
+    "two-gpus": (
+        "How fast are two GPUs?",
+        "One attention and its gradients over two H100 of one host, a process each, bf16, by"
+        " `torchrun --nproc-per-node 2 bench/ranks.py --device cuda`, without NVLink multicast. A"
+        " step is wall time of the slower rank, the median of five calls in turn; the rate is one"
+        " GPU's time over twice the step's. The last columns say where rank 0's recorded step goes"
+        " (waits for the other rank are transfers; host: nothing had been asked for). What was"
+        " found: [lab](../lab/two-gpus.md).",
+        lambda: [
+            part
+            for name in ("32k", "16k", "rows2k", "windows", "hd64")
+            for part in ranks(f"h100x2_ranks_{name}.json")
+        ],
     ),
     "cpu": (
         "How fast is the CPU beside PyTorch?",

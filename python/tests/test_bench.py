@@ -272,7 +272,7 @@ def test_pages_and_pictures_of_results_are_current(monkeypatch):
         (ROOT / "README.md").read_text(),
         re.M,
     )
-    assert len(quoted) == 6
+    assert len(quoted) == 8
     for extent, mean, name in quoted:
         assert f"| {extent}, mean {mean} |" in pages[name], (extent, name)
     for name, draw in draw_docs.PICTURES.items():
