@@ -323,7 +323,8 @@ void Emitter::emit(const Step& step) {
       return line("if (walk.cuts(walk.now())) fwd::hide<Tiling>({}, walk.now(), first_row(group));",
                   name(step.out));
     case Operation::softmax:
-      line("softmax({}, {}, {}, unit, decay);", name(step.out), name(step.b), name(step.c));
+      line("softmax{}({}, {}, {}, unit, decay);", e4m3() ? "<0>" : "", name(step.out), name(step.b),
+           name(step.c));
       for (const int sum : step.rescaled) line("finish<0>({});", name(sum));
       line("if (later) leave_factors(beside), walk.leave_before();");
       for (const int sum : step.rescaled) line("rescale({}, decay);", name(sum));

@@ -197,8 +197,8 @@ void Statements::emit(const Step& step) {
       compute(step);
       break;
     case Step::Kind::reshape:
-      line("const auto f_{} = factor_of{}(mma, {});", var(step.a).name,
-           e4m3() ? "_e4m3" : "<Element>", name(step.a));
+      line("const auto f_{} = factor_of{}(mma, {}{});", var(step.a).name,
+           e4m3() ? "_e4m3" : "<Element>", name(step.a), e4m3() ? ", visits.at(0).is_cut()" : "");
       break;
     case Step::Kind::store:
       store(step);
@@ -310,8 +310,8 @@ void Statements::compute(const Step& step) {
         line("probabilities({}, {}, unit);", name(step.out), name(step.b));
         return hide(step.out, ", 0.0f");  // a row may have a NaN for its LSE
       }
-      return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
-                  rescaled);
+      return line("softmax{}({}, {}, {}, unit{});", e4m3() ? "<0>" : "", name(step.out),
+                  name(step.b), name(step.c), rescaled);
     }
     case Operation::logsumexp:
       return line("logsumexp({}, {}, unit, {});", name(step.a), name(step.b), name(step.out));

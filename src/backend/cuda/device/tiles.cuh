@@ -367,20 +367,22 @@ __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, con
   });
 }
 
-/// Exponents of 2 that a score may lie above the maximum that is kept.
-constexpr float kHeadroom = 8;
-
-/// The maximum of a row to go on with: the one before, while exponentials stay below 2^kHeadroom.
-/// So what is summed already is seldom brought to another.
-__device__ __forceinline__ float next_maximum(float before, float maximum, float unit) {
-  return (maximum - before) * unit <= kHeadroom ? before : maximum;
+/// The maximum of a row to go on with: the one before, while exponentials stay below 2^headroom. So
+/// what is summed already is seldom brought to another.
+__device__ __forceinline__ float next_maximum(float before, float maximum, float unit,
+                                              float headroom) {
+  return (maximum - before) * unit <= headroom ? before : maximum;
 }
+
+/// Exponents of 2 that a score may lie above the maximum that is kept, where the format of P has
+/// the room. 0 where it has none: e4m3, which kE4m3One times 1 nearly fills.
+constexpr int kHeadroom = 8;
 
 /// A step of the online softmax: maxima, which are those of next_maximum(), and sums take in the
 /// scores, which become exp(unit * (score - maximum)), and what is summed already is brought to
 /// new maxima. unit: log2(e) times a factor of the scores that is yet to come. A lane's sums are
 /// those of its own columns until complete().
-template <class Scores, class Numbers, class... Rescaled>
+template <int kRoom = kHeadroom, class Scores, class Numbers, class... Rescaled>
 __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
                         Rescaled&... rescaled) {
   auto values = by_rows(scores);
@@ -390,7 +392,7 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
     maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
-    maximum = next_maximum(maxima(i), maximum, unit);
+    maximum = next_maximum(maxima(i), maximum, unit, kRoom);
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
     // Not fused: while the maximum stays this is 1, not the rounding of `base` once a visit.
     const float decay = exp2_approximately(maxima(i) * unit - base);
@@ -477,9 +479,10 @@ __device__ auto factor_of(const Mma&, const Sums& sums) {
 }
 
 /// multiply() by a tile that holds NaN or infinities: what a zero of `a`, made by factor_of(),
-/// meets adds nothing, so that they reach only the rows that see them.
+/// meets adds nothing, so that they reach only the rows that see them. Of e4m3 a zero is +0.
 template <int kRows, class Mma, class Sums, class Factor, class Tile>
 __device__ void multiply_carefully(const Mma& mma, Sums& sums, const Factor& a, Tile& factor) {
+  constexpr bool kMarked = sizeof(typename Factor::value_type) == 1;
   // Elements are counted through, so they lie in memory: in a copy that the compiler does not see
   // through, or it would keep `a` there.
   auto copied = make_fragment_like(a);
@@ -509,7 +512,8 @@ __device__ void multiply_carefully(const Mma& mma, Sums& sums, const Factor& a, 
       const auto y = static_cast<float>(right(k, get<1>(at(0, j))));
       CUTE_UNROLL
       for (int i = 0; i < size<0>(result); ++i)
-        if (x[i] != 0) result(i, j) = fmaf(x[i], y, result(i, j));
+        if (kMarked ? __float_as_uint(x[i]) != 0 : x[i] != 0)
+          result(i, j) = fmaf(x[i], y, result(i, j));
     }
   }
 }

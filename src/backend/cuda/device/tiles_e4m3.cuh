@@ -33,23 +33,37 @@ __device__ inline uint32_t e4m3_of(float a, float b, float c, float d) {
   return low | uint32_t{high} << 16;
 }
 
+constexpr float kE4m3Seen = 0x1p118f;  // times this no f32 that is normal rounds to 0
+/// The signs of bytes of P that are 0 though what they are made of, times kE4m3Seen, is not.
+__device__ inline uint32_t marks_of_e4m3(uint32_t word, uint32_t seen) {
+  return __vcmpeq4(word, 0) & __vcmpne4(seen, 0) & 0x80808080u;
+}
+
 /// P as the first factor of P V, times kE4m3One: ((4, 2, 2), M, K), of which fragment k has the
-/// columns of blocks 4 k to 4 k + 3.
+/// columns of blocks 4 k to 4 k + 3. `cut`: of a tile of which some row does not see all: a P that
+/// is seen and rounds to 0 becomes -0, a hidden one 0. -0 adds nothing either.
 template <class Mma, class Sums>
-__device__ auto factor_of_e4m3(const Mma&, const Sums& sums) {
+__device__ auto factor_of_e4m3(const Mma&, const Sums& sums, bool cut) {
   auto factor = make_tensor<float_e4m3_t>(
       make_shape(Shape<_4, _2, _2>{}, size<1>(sums), Int<size<2>(Sums{}) / 4>{}));
   auto words = recast<uint32_t>(factor);  // ((1, 2, 2), M, K)
-  CUTE_UNROLL
-  for (int k = 0; k < size<2>(factor); ++k) CUTE_UNROLL
-  for (int m = 0; m < size<1>(factor); ++m) CUTE_UNROLL
-  for (int half = 0; half < 2; ++half) CUTE_UNROLL
-  for (int row = 0; row < 2; ++row) {
-    const auto at = [&](int column, int block) {
-      return kE4m3One * sums(make_coord(column, row), m, 4 * k + 2 * half + block);
-    };
-    words(make_coord(0, row, half), m, k) = e4m3_of(at(0, 0), at(1, 0), at(0, 1), at(1, 1));
-  }
+  const auto for_each_word = [&](auto&& f) {
+    CUTE_UNROLL
+    for (int k = 0; k < size<2>(factor); ++k) CUTE_UNROLL
+    for (int m = 0; m < size<1>(factor); ++m) CUTE_UNROLL
+    for (int half = 0; half < 2; ++half) CUTE_UNROLL
+    for (int row = 0; row < 2; ++row)
+      f(words(make_coord(0, row, half), m, k), [&](float scale) {
+        const auto at = [&](int column, int block) {
+          return scale * sums(make_coord(column, row), m, 4 * k + 2 * half + block);
+        };
+        return e4m3_of(at(0, 0), at(1, 0), at(0, 1), at(1, 1));
+      });
+  };
+  for_each_word([](uint32_t& word, auto&& times) { word = times(kE4m3One); });
+  if (cut)
+    for_each_word(
+        [](uint32_t& word, auto&& times) { word |= marks_of_e4m3(word, times(kE4m3Seen)); });
   return factor;
 }
 

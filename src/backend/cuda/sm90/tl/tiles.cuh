@@ -294,7 +294,7 @@ __device__ __forceinline__ int32_t first_row(int group) {
 
 /// A step of the online softmax, as tiles::softmax(), but that what is summed already is left to
 /// rescale(): it may still be added to.
-template <class Scores, class Numbers>
+template <int kRoom = tiles::kHeadroom, class Scores, class Numbers>
 __device__ __forceinline__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
                                         Numbers& decay) {
   auto values = by_rows(scores);
@@ -304,7 +304,7 @@ __device__ __forceinline__ void softmax(Scores& scores, Numbers& maxima, Numbers
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
     maximum = tiles::over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
-    maximum = tiles::next_maximum(maxima(i), maximum, unit);
+    maximum = tiles::next_maximum(maxima(i), maximum, unit, kRoom);
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
     decay(i) = ptx::exp2_approx(maxima(i) * unit - base);  // not fused: 1 where the maximum stays
     maxima(i) = maximum;

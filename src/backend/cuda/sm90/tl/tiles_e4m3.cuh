@@ -131,10 +131,9 @@ __device__ __forceinline__ void round_to(Factor& factor, const Sums& sums, bool 
   CUTE_UNROLL
   for (int i = 0; i < size(words); ++i) words(i) = times(i, kE4m3One);
   if (!cut) return;
-  constexpr float kAll = 0x1p118f;  // makes no P of an f32 round to 0
   CUTE_UNROLL
   for (int i = 0; i < size(words); ++i)
-    words(i) |= __vcmpeq4(words(i), 0) & __vcmpne4(times(i, kAll), 0) & 0x80808080u;
+    words(i) |= tiles::marks_of_e4m3(words(i), times(i, tiles::kE4m3Seen));
 }
 /// -0 becomes 0 again, so that sums do not know which tiles were cut.
 template <class Factor>
