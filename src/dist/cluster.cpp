@@ -75,12 +75,14 @@ std::string to_json(const Cluster& cluster) {
   json["ranks_per_node"] = cluster.ranks_per_node;
   json["inside"] = to_json(cluster.inside);
   json["between"] = to_json(cluster.between);
+  json["call_us"] = cluster.call_us;
   return json.dump(2);
 }
 
 Cluster cluster_from_json(const std::string& text) {
   const Json json = parse_json(text, kOperation);
-  check_members(json, "cluster", {"name", "machine", "ranks_per_node", "inside", "between"});
+  check_members(json, "cluster",
+                {"name", "machine", "ranks_per_node", "inside", "between", "call_us"});
   Cluster cluster;
   if (json.contains("name")) cluster.name = json_text(json["name"], "name", kOperation);
   if (json.contains("machine")) {
@@ -95,6 +97,7 @@ Cluster cluster_from_json(const std::string& text) {
                 {"ranks_per_node", fmt::to_string(cluster.ranks_per_node), "1 or more", "1"});
   cluster.inside = link_from(json, "inside");
   cluster.between = link_from(json, "between");
+  read(json, "call_us", cluster.call_us);
   return cluster;
 }
 

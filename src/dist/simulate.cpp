@@ -18,7 +18,8 @@ namespace {
 using Kind = TimelineEvent::Kind;
 
 struct Rank {
-  size_t step = 0, launch = 0;
+  size_t step = 0, launch = 0, calls = 0;
+  double asked = 0;                  // by its host, which asks ahead, for the step
   double clock = 0;                  // what computes is free from here
   double link_out = 0, link_in = 0;  // ... and the links from here
   double done = 0;                   // the last message is there
@@ -29,6 +30,25 @@ struct Rank {
   size_t received = 0;                                      // those that have passed the link in
   RankTime time;
 };
+
+/// The ranks that a step has to do with besides its own.
+int32_t peer_of(const Step& step) {
+  if (const auto* send = std::get_if<Send>(&step)) return send->to;
+  const auto* receive = std::get_if<Receive>(&step);
+  return receive ? receive->from : -1;
+}
+
+/// What the host asks the device for at step `s`: a launch, an addition, a copy, or a message,
+/// which a copy packs or unpacks. Additions, copies and messages with a rank that follow each other
+/// are one, as the executor makes them.
+size_t calls_at(const std::vector<Step>& steps, size_t s) {
+  const Step& step = steps[s];
+  if (std::holds_alternative<Hold>(step)) return 0;
+  if (s > 0 && !std::holds_alternative<Compute>(step) && steps[s - 1].index() == step.index() &&
+      peer_of(steps[s - 1]) == peer_of(step))
+    return 0;
+  return peer_of(step) >= 0 ? 2 : 1;
+}
 
 class Player {
  public:
@@ -57,9 +77,13 @@ class Player {
       ready_.pop_back();
       Rank& rank = rank_of(r);
       const std::vector<Step>& steps = plan_.ranks[r].steps;
-      while (rank.step < steps.size() &&
-             std::visit([&](const auto& step) { return make(r, rank, step); }, steps[rank.step]))
-        ++rank.step;
+      for (; rank.step < steps.size(); ++rank.step) {
+        const size_t calls = rank.calls + calls_at(steps, rank.step);
+        rank.asked = static_cast<double>(calls) * cluster_.call_us * 1e-6;
+        if (!std::visit([&](const auto& step) { return make(r, rank, step); }, steps[rank.step]))
+          break;
+        rank.calls = calls;
+      }
     }
     return finish();
   }
@@ -81,7 +105,7 @@ class Player {
     const auto bytes = static_cast<double>(dist::message_bytes(plan_, send.boxes, send.sums));
     const int32_t head = head_of(send.boxes, send.sums);
     if (!overlapped_) copy(r, rank, bytes, head);
-    const double ready = overlapped_ ? sendable(rank, send) : rank.clock;
+    const double ready = std::max(rank.asked, overlapped_ ? sendable(rank, send) : rank.clock);
     const bool inside = r / cluster_.ranks_per_node == send.to / cluster_.ranks_per_node;
     const LinkSpeed& link = inside ? cluster_.inside : cluster_.between;
     const double takes = link.gb_per_s > 0 ? bytes / (link.gb_per_s * 1e9) : 0;
@@ -146,7 +170,7 @@ class Player {
     double ready = 0;
     for (const HeadPart& own : heads)
       raise(ready, std::max(rank.inputs[at(own.head)], result(rank, own.head)));
-    if (overlapped_) wait(r, rank, ready);
+    wait(r, rank, overlapped_ ? std::max(ready, rank.asked) : rank.asked);
     record(kind, 2 * r, heads.size() == 1 ? heads[0].head : -1, rank.clock, rank.clock + takes);
     rank.clock += takes;
     rank.time.compute += takes;
@@ -162,6 +186,7 @@ class Player {
   /// From memory to memory.
   void copy(int32_t r, Rank& rank, double bytes, int32_t head) {
     const double takes = moved(2 * bytes);
+    wait(r, rank, rank.asked);
     record(Kind::transfer, 2 * r, head, rank.clock, rank.clock + takes);
     rank.clock += takes;
   }

@@ -123,6 +123,26 @@ TEST(Cluster, CopiesTakeTheirBytesThroughMemory) {
   EXPECT_DOUBLE_EQ(dealt.on(cluster).makespan, before + 2 * 256 * 32 * 2);
 }
 
+TEST(Cluster, NothingBeginsBeforeTheHostHasAskedForIt) {
+  // As in the first test. Rank 1 asks for a message, two copies (K and V that come, its own) and a
+  // launch.
+  const Dealt dealt =
+      deal(problem_of(256), masks::causal(256, 256), Pass::forward, contiguous(2, "balanced"));
+  Cluster cluster = cluster_of({}, {});
+  const double idle = dealt.on(cluster).makespan, visits = 8 * 9 / 2;
+  EXPECT_DOUBLE_EQ(idle, 8 * 8 + visits);
+  cluster.call_us = 10e6;
+  const DistSimulation slow = dealt.on(cluster);
+  EXPECT_DOUBLE_EQ(slow.makespan, 4 * 10 + idle);
+  EXPECT_DOUBLE_EQ(slow.ranks[0].compute, visits);
+  EXPECT_DOUBLE_EQ(dealt.on(cluster, Transfers::overlapped).makespan, 4 * 10 + idle);
+  // It asks ahead: launches that take longer hide it.
+  const Dealt heads =
+      deal(problem_of(256, 4, 4), masks::causal(256, 256), Pass::forward, contiguous(2, "ring"));
+  cluster.call_us = 1e6;
+  EXPECT_LE(heads.on(cluster).makespan, heads.on(cluster_of({}, {})).makespan + 6);
+}
+
 TEST(Cluster, WorkersTakeChainsInTurn) {
   const Problem problem = problem_of(320);
   const Mask mask = masks::full(320, 320);  // 20 chains of 20 visits
@@ -263,6 +283,7 @@ TEST(Cluster, Files) {
     const Cluster cluster = make_cluster(name);
     EXPECT_EQ(cluster.name, name);
     EXPECT_EQ(cluster.machine, make_machine("h200"));
+    EXPECT_GT(cluster.call_us, 0);
     EXPECT_EQ(cluster_from_json(to_json(cluster)), cluster);
   }
   const auto refused = [](const std::string& text) -> std::string {
@@ -279,6 +300,7 @@ TEST(Cluster, Files) {
   EXPECT_EQ(refused(R"({"inside": {"gbps": 1}})"), "gb_per_s");
   EXPECT_EQ(refused(R"({"between": {"latency_us": -1}})"), "0");
   EXPECT_EQ(refused(R"({"ranks_per_node": 0})"), "1");
+  EXPECT_EQ(refused(R"({"call_us": -1})"), "0");
   EXPECT_EQ(refused("[]"), "{}");
   EXPECT_NE(refused(R"({"inside": 3})"), "nothing");
   EXPECT_THROW(make_cluster("h200x9"), Error);
