@@ -23,7 +23,8 @@ int32_t chains_of(const OrderPart& part) {
 }
 
 int32_t heads_of_launch(int64_t chains, int64_t visits) {
-  constexpr int64_t kWorthALaunch = 64;  // visits of a worker: a tenth of a millisecond
+  // Visits of a worker: longer than a host takes to ask for the launch and its messages.
+  constexpr int64_t kWorthALaunch = 512;
   const auto fewest = [](int64_t wanted, int64_t each) {
     return (wanted + each - 1) / std::max<int64_t>(each, 1);
   };
