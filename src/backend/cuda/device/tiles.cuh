@@ -374,14 +374,14 @@ __device__ __forceinline__ float next_maximum(float before, float maximum, float
   return (maximum - before) * unit <= headroom ? before : maximum;
 }
 
-/// Exponents of 2 that a score may lie above the maximum that is kept, where the format of P has
-/// the room. 0 where it has none: e4m3, which kE4m3One times 1 nearly fills.
+/// Exponents of 2 that a score may lie above the maximum that is kept. e4m3 has no room for any:
+/// kE4m3One is the largest power of 2 that it holds.
 constexpr int kHeadroom = 8;
 
 /// A step of the online softmax: maxima, which are those of next_maximum(), and sums take in the
 /// scores, which become exp(unit * (score - maximum)), and what is summed already is brought to
 /// new maxima. unit: log2(e) times a factor of the scores that is yet to come. A lane's sums are
-/// those of its own columns until complete().
+/// those of its own columns until complete(). kRoom: kHeadroom, or 0 for P in e4m3.
 template <int kRoom = kHeadroom, class Scores, class Numbers, class... Rescaled>
 __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
                         Rescaled&... rescaled) {
