@@ -25,7 +25,7 @@ struct Cluster {
   Machine machine;  // what one rank computes with; in JSON an object, or a name of make_machine()
   int32_t ranks_per_node = 1;
   LinkSpeed inside, between;  // nodes
-  double call_us = 0;  // of a rank's host, which asks ahead: a launch, addition, copy or message
+  double call_us = 0;  // of a rank's host, to ask ahead for a launch, copy, transfer or additions
   bool operator==(const Cluster&) const = default;
 };
 /// "h200x8", "h200x8-hdr" (docs/clusters.md), or "@file.json".

@@ -269,22 +269,3 @@ def test_bad_input_is_refused(tmp_path):
         document.html(registry.ENTRIES["dash:table1"], [])
     assert "dash:fig8" in papers().stdout
     assert run.shown(("plan", "--mask", "full")) == ["verbatim", "plan", "--mask", "full"]
-
-
-def test_measured_steps_stand_beside_simulated_ones(tool, tmp_path):
-    row = {
-        "name": "causal 4:2 512 hd32",
-        "problem": {"q_len": 512, "kv_len": 512, "q_heads": 4, "kv_heads": 2, "head_dim": 32, "dtype": "bf16"},
-        "strategy": "ring", "shard": "balanced", "order": "descending",
-    }  # fmt: skip
-    measured, out = tmp_path / "ranks.json", tmp_path / "simulated.json"
-    measured.write_text(json.dumps({"world": 2, "results": [row, {**row, "shard": "zigzag"}]}))
-    script = str(ROOT / "bench" / "simulated_ranks.py")
-    words = [sys.executable, script, str(measured), "--commit", "x", "--json", str(out)]
-    subprocess.run(words, check=True, capture_output=True)
-    found = json.loads(out.read_text())
-    assert (found["cluster"], found["commit"]) == ("h200x8", "x")
-    assert [r["shard"] for r in found["results"]] == ["balanced", "zigzag"]
-    for r in found["results"]:
-        assert 0 < r["rate"] <= 1
-        assert r["one_device_ms"] == pytest.approx(2 * r["rate"] * r["step_ms"])

@@ -31,23 +31,14 @@ struct Rank {
   RankTime time;
 };
 
-/// The ranks that a step has to do with besides its own.
-int32_t peer_of(const Step& step) {
-  if (const auto* send = std::get_if<Send>(&step)) return send->to;
-  const auto* receive = std::get_if<Receive>(&step);
-  return receive ? receive->from : -1;
-}
-
-/// What the host asks the device for at step `s`: a launch, an addition, a copy, or a message,
-/// which a copy packs or unpacks. Additions, copies and messages with a rank that follow each other
-/// are one, as the executor makes them.
+/// What the host asks the device for at step `s`: a launch, a copy, a message with the copy that
+/// packs or unpacks it, or additions, which are one where they follow each other.
 size_t calls_at(const std::vector<Step>& steps, size_t s) {
   const Step& step = steps[s];
   if (std::holds_alternative<Hold>(step)) return 0;
-  if (s > 0 && !std::holds_alternative<Compute>(step) && steps[s - 1].index() == step.index() &&
-      peer_of(steps[s - 1]) == peer_of(step))
-    return 0;
-  return peer_of(step) >= 0 ? 2 : 1;
+  if (std::holds_alternative<Add>(step))
+    return s > 0 && std::holds_alternative<Add>(steps[s - 1]) ? 0 : 1;
+  return std::holds_alternative<Send>(step) || std::holds_alternative<Receive>(step) ? 2 : 1;
 }
 
 class Player {
