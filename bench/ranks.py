@@ -244,14 +244,20 @@ def main() -> int:
     if not cases:
         there = dict.fromkeys(c.mask.name for c in workloads.cases(a.set, choice))
         p.error(f"--match {a.match} names no mask of --set {a.set}, which has {', '.join(there)}")
+    kinds = list(itertools.product(a.strategy.split(","), a.shard.split(",")))
+    for strategy, shard in kinds:  # a wrong name is told before anything is measured
+        va.ContextParallel(
+            None, cases[0].problem, cases[0].mask, strategy=strategy, shard=shard, order=a.order,
+            device=machine.name,
+        )  # fmt: skip
     rows = []
     for case in cases:
-        for strategy, shard in itertools.product(a.strategy.split(","), a.shard.split(",")):
+        for strategy, shard in kinds:
             rows.append(row(case, strategy, shard, a.order, machine))
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
-        result = {"command": "bench/ranks", "version": va.__version__, "commit": a.commit,
+        result = {"command": "bench/ranks", "version": va.__version__, "arguments": sys.argv[1:], "commit": a.commit,
                   "world": world, "backend": dist.get_backend(), "device": machine.facts(),
                   "results": rows}  # fmt: skip
         if a.json:

@@ -233,9 +233,8 @@ def ranks(name):
     """Steps of context parallelism (bench/ranks.py). The parts are rank 0's, of a recorded step."""
     result = load(name)
     keys = "name", "strategy", "shard", "order"
-    simulated = {
-        tuple(r[key] for key in keys): r["rate"] for r in load("h100x2_simulated.json")["results"]
-    }
+    by = load("h100x2_simulated.json")
+    simulated = {tuple(r[key] for key in keys): f"{r['rate']:.0%}" for r in by["results"]}
     rows = []
     for r in result["results"]:
         alone = min(r["one_device"]["ms"], r.get("one_device_auto", r["one_device"])["ms"])
@@ -258,7 +257,7 @@ def ranks(name):
             "without transfers": f"{r['compute']['ms']:.1f}",
             "one GPU ms": f"{alone:.1f}",
             "rate": f"{alone / r['step']['ms'] / result['world']:.0%}",
-            "simulated": f"{simulated[tuple(r[key] for key in keys)]:.0%}",
+            "simulated": simulated.get(tuple(r[key] for key in keys), "-"),
             **{part: f"{ms:.1f}" for part, ms in parts.items()},
         }
         rows.append(row)
@@ -266,7 +265,7 @@ def ranks(name):
     return [
         f"`bench/results/{name}`: {result['world']} {result['device']['name']},"
         f" {result['backend']}, commit {result['commit']}. Bytes of O, dQ, dK and dV that differ"
-        f" from one GPU's, all rows: {differ}.",
+        f" from one GPU's, all rows: {differ}. Simulated: {by['commit']}.",
         table(rows),
     ]
 
@@ -363,10 +362,11 @@ PAGES = {
         "One attention and its gradients over two H100 of one host, a process each, bf16, by"
         " `torchrun --nproc-per-node 2 bench/ranks.py --device cuda`, without NVLink multicast. A"
         " step is wall time of the slower rank, the median of five calls in turn; the rate is one"
-        " GPU's time over twice the step's. Simulated is what `verbatim plan` says of that rate on"
-        " the cluster h200x8 ([clusters.md](../clusters.md), `bench/simulated_ranks.py`). The last"
-        " columns say where rank 0's recorded step goes (waits for the other rank are transfers;"
-        " host: nothing had been asked for). What was found: [lab](../lab/two-gpus.md).",
+        " GPU's time, by the row's order or by `auto`, whichever is faster, over twice the step's."
+        " Simulated is what `verbatim plan` says of that rate on the cluster h200x8"
+        " ([clusters.md](../clusters.md), `bench/simulated_ranks.py`). The last columns say where"
+        " rank 0's recorded step goes (waits for the other rank are transfers; host: nothing had"
+        " been asked for). What was found: [lab](../lab/two-gpus.md).",
         lambda: [
             part
             for name in ("32k", "16k", "rows2k", "windows", "hd64")
