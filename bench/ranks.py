@@ -167,7 +167,8 @@ def record(parallel: va.ContextParallel, step: Callable[[], Tensors], machine: D
 def table(r: dict[str, Any]) -> list[str]:
     names = "launches", "adds", "transfers", "copies"
     lines = [
-        f"{r['name']}, {r['strategy']}, {r['shard']}: recorded {r['recorded']['ms']:.3f} ms; number and ms",
+        f"{r['name']}, {r['strategy']}, {r['shard']}: recorded {r['recorded']['ms']:.3f} ms;"
+        " number and ms",
         f"{'':18}" + "".join(f"{name:>16}" for name in names) + f"{'host':>9}{'sum':>9}{'busy':>9}",
     ]
     for rank, passes in enumerate(r["recorded"]["ranks"]):
@@ -207,8 +208,8 @@ def line(r: dict[str, Any], world: int) -> str:
     step, compute, one_device = (r[way]["ms"] for way in ("step", "compute", "one_device"))
     one_device = min(one_device, r.get("one_device_auto", r["one_device"])["ms"])
     return (
-        f"{r['name']:<40} {r['strategy']:<10} {r['shard']:<10} {r['sent_bytes'] / 2**20:8.1f} {step:9.3f}"
-        f" {r['step']['noise']:6.1%} {compute:9.3f} {one_device:10.3f}"
+        f"{r['name']:<40} {r['strategy']:<10} {r['shard']:<10} {r['sent_bytes'] / 2**20:8.1f}"
+        f" {step:9.3f} {r['step']['noise']:6.1%} {compute:9.3f} {one_device:10.3f}"
         f" {one_device / step / world:6.0%} {r['differing_bytes']:6}"
     )
 
@@ -257,13 +258,13 @@ def main() -> int:
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
-        result = {"command": "bench/ranks", "version": va.__version__, "arguments": sys.argv[1:], "commit": a.commit,
-                  "world": world, "backend": dist.get_backend(), "device": machine.facts(),
-                  "results": rows}  # fmt: skip
+        result = {"command": "bench/ranks", "version": va.__version__, "arguments": sys.argv[1:],
+                  "commit": a.commit, "world": world, "backend": dist.get_backend(),
+                  "device": machine.facts(), "results": rows}  # fmt: skip
         if a.json:
             results.write(a.json, json.dumps(result, indent=1) + "\n")
-        print(f"{'':40} {'':10} {'':10} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9} {'one device':>10}"
-              f" {'rate':>6} {'differ':>6}")  # fmt: skip
+        print(f"{'':62} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9}"
+              f" {'one device':>10} {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")
         for r in rows:
             print("", *table(r), sep="\n")

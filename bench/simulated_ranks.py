@@ -63,6 +63,17 @@ def played(row: dict[str, Any], folder: str, world: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def read(file: str) -> Any:
+    """A result of bench/ranks.py."""
+    try:
+        found = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{file}: {error}; expected a result of bench/ranks.py") from None
+    if not isinstance(found, dict) or found.get("command") != "bench/ranks":
+        raise SystemExit(f"{file} is no result of bench/ranks.py")
+    return found
+
+
 def main() -> int:
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -74,7 +85,7 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for file in a.files:
-            measured = json.loads(Path(file).read_text())
+            measured = read(file)
             for row in measured["results"]:
                 rows.append(played(row, folder, measured["world"]))
                 words = ", ".join(rows[-1][key] for key in ("name", "strategy", "shard"))

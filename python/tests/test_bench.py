@@ -474,11 +474,14 @@ def test_measured_steps_stand_beside_simulated_ones(tmp_path):
            "order": "ascending"}  # fmt: skip
     measured, out, one = (tmp_path / f"{name}.json" for name in ("ranks", "simulated", "plan"))
 
-    def simulate(*rows):
-        measured.write_text(json.dumps({"world": 2, "results": rows}))
+    def run():
         script = ROOT / "bench" / "simulated_ranks.py"
         words = [sys.executable, script, measured, "--commit", "x", "--json", out]
         return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    def simulate(*rows):
+        measured.write_text(json.dumps({"command": "bench/ranks", "world": 2, "results": rows}))
+        return run()
 
     assert simulate(row).returncode == 0
     found = json.loads(out.read_text())
@@ -495,5 +498,7 @@ def test_measured_steps_stand_beside_simulated_ones(tmp_path):
     assert found["results"][0]["step_ms"] == said[0]["in_turn_ms"] + said[1]["in_turn_ms"]
     alone = said[0]["device_ms"] + min(said[1]["device_ms"], said[2]["device_ms"])
     assert found["results"][0]["one_device_ms"] == alone
+    measured.write_text("[]")
+    assert "is no result of bench/ranks.py" in run().stderr
     assert "is called nothing" in simulate({**row, "name": "nothing"}).stderr
     assert "no such strategy" in simulate({**row, "strategy": "rign"}).stderr

@@ -143,6 +143,14 @@ TEST(Cluster, NothingBeginsBeforeTheHostHasAskedForIt) {
   const double hidden = heads.on(cluster).makespan - heads.on(cluster_of({}, {})).makespan;
   EXPECT_GE(hidden, 4);
   EXPECT_LE(hidden, 12);
+  // Additions that follow each other are one call: with twice the KV tiles there are twice as many.
+  const auto calls = [&](int64_t length) {
+    const Dealt backward = deal(problem_of(length), masks::full(length, length), Pass::backward,
+                                contiguous(2, "ring"));
+    return backward.on(cluster).makespan - backward.on(cluster_of({}, {})).makespan;
+  };
+  cluster.call_us = 1e12;  // longer than all launches
+  EXPECT_NEAR(calls(512) / calls(256), 1, 0.01);
 }
 
 TEST(Cluster, WorkersTakeChainsInTurn) {
