@@ -15,7 +15,7 @@
 namespace verbatim::tl {
 namespace {
 
-constexpr const char* kVersion = "emit.6";  // raised with the bits of what is written
+constexpr const char* kVersion = "emit.7";  // raised with the bits of what is written
 
 /// A target that is translated for.
 struct Gpu {

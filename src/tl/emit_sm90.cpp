@@ -26,23 +26,28 @@ class Emitter : Roles {
  private:
   void head();
   void shared();
-  void copy_tiles(bool behind);
-  void copy(const Step& load);
-  void turn_tiles();
   void compute();
   void define_unit();
+  void set_unit();
   void unscale(int result);
   void define_late();
+  void define_next_chain();
   void wait(const Step& step);
-  std::string leave(int tile) const;
+  std::string leave(int tile, const std::string& use) const;
   void loop();
+  void plain_visit();
+  void begin_or_end();
+  bool is_of_chain(const Step& step) const;
+  void settle();
   void emit_all(Part steps);
   void emit(const Step& step);
+  void reshape(const Step& step);
   void multiply_scores(const Step& step);
   void store(const Step& step);
   void entry();
 
   const std::string& arithmetic_;
+  bool plain_ = false;  // what is written is of visits as most are
 };
 
 void Emitter::head() {
@@ -90,89 +95,34 @@ void Emitter::shared() {
   define_maps();
 }
 
-/// Each side of the Reshape has a lane: the buffers of one are free before those of the other.
-void Emitter::copy_tiles(bool behind) {
-  const auto is_here = [&](const Step& step) {
-    return step.kind == Step::Kind::load && is_read_late(step.out) == behind;
-  };
-  line("/// Copies in the background what is read {} the Reshape: one lane.",
-       behind ? "behind" : "in front of");
-  line("__device__ void copy_{}(const Maps& maps, Shared& shared) {{",
-       behind ? "factors" : "scored");
-  indent_ = 2;
-  line("Leader walk(shared);");
-  line("while (walk.next_chain()) {{");
-  indent_ += 2;
-  if (std::ranges::any_of(k_.before, is_here)) line("const QueryTile& at = walk.now().queries;");
-  for (const Step& step : k_.before)
-    if (is_here(step)) copy(step);
-  line("while (walk.next_visit()) {{");
-  indent_ += 2;
-  line("const auto& visit = walk.now();");
-  for (const Step& step : k_.visit)
-    if (is_here(step)) copy(step);
-  indent_ -= 2;
-  line("}}");
-  line("walk.leave_chain();");
-  indent_ -= 2;
-  line("}}");
-  indent_ = 0;
-  line("}}");
-  blank();
-}
-
-void Emitter::copy(const Step& load) {
-  quote(load.at);
-  const bool kept = !var(load.out).staged;
-  line("copy_in(shared.s_{0}, shared.of_{0}, walk.{1}(), maps.{2}, {3},", var(load.out).name,
-       kept ? "chain" : "number", member(*load.tensor), kept ? "kOfChain" : "kOfVisit");
-  line("        {1}, {0}.{2}, {0}.batch);", kept ? "at" : "visit.queries",
-       kept ? "at.at" : "visit.k_at", load.tensor->queries ? "q_head" : "kv_head");
-}
-
-/// By a warp, in the order of copies.
-void Emitter::turn_tiles() {
-  line("/// Exchanges rows and columns of tiles of e4m3 that are read across their rows: a warp.");
-  line("__device__ void turn_factors(Shared& shared) {{");
-  line("  Leader<kGroups, 32> walk(shared);");
-  line("  while (walk.next_chain()) {{");
-  line("    while (walk.next_visit()) {{");
-  for (const int v : turned())
-    line(
-        "      turn(shared.s_{0}, shared.of_{0}, shared.turned_{0}, shared.turning_{0},\n"
-        "           walk.number(), walk.now().k_used);",
-        var(v).name);
-  line("    }}");
-  line("    walk.leave_chain();");
-  line("  }}");
-  line("}}");
-  blank();
-}
-
 /// The unit of the scores' softmax: of e4m3 one of every chain, as scales are of heads.
 void Emitter::define_unit() {
   if (e4m3()) {
-    line("const QueryTile& heads = walk.now().queries;");
     line("// Products are of values without the scales of their heads.");
-    line("const float scale =");
-    line("    p.scalars.scale * p.q.scale(heads.q_head) * p.k.scale(heads.kv_head);");
+    return line("float scale = 0, unit = 0;");
   }
-  if (fold_) {
-    line("// A positive scale is multiplied with in the exponent.");
-    line("const Flag folds({} > 0);", scale());
-    line("const float unit = folds ? {} : kLog2e;",
-         e4m3() ? "scale * kLog2e" : "p.scalars.scale_log2");
-  } else {
-    line("constexpr float unit = kLog2e;");
-  }
+  if (!fold_) return line("constexpr float unit = kLog2e;");
+  line("// A positive scale is multiplied with in the exponent.");
+  line("const Flag folds(p.scalars.scale > 0);");
+  line("const float unit = folds ? p.scalars.scale_log2 : kLog2e;");
+}
+
+/// Of a chain in e4m3.
+void Emitter::set_unit() {
+  line("const QueryTile& heads = walk.now().queries;");
+  line("scale = p.scalars.scale * p.q.scale(heads.q_head) * p.k.scale(heads.kv_head);");
+  line("unit = {};", fold_ ? "scale > 0 ? scale * kLog2e : kLog2e" : "kLog2e");
 }
 
 void Emitter::compute() {
-  line("/// A warpgroup.");
+  line(
+      "/// A warpgroup. The visits of all chains are one loop: the first scores of a chain run "
+      "beside");
+  line("/// the last products of the chain before.");
   line("__device__ __forceinline__ void compute(const {}& p, Shared& shared, int group) {{",
        params());
   indent_ = 2;
-  if (!e4m3()) define_unit();
+  define_unit();
   for (const Variable& v : k_.variables) {
     if (v.memory != Memory::registers) continue;
     quote(v.at);
@@ -181,7 +131,6 @@ void Emitter::compute() {
     else
       line("auto r_{} = numbers();", v.name);
   }
-  line("auto decay = numbers();  // of what is summed, when maxima grow");
   const int factor = early().back().a;
   line("auto f_{} = factor<Element, {}>();  // {}, reshaped", var(factor).name,
        columns(var(factor)), var(factor).name);
@@ -189,26 +138,39 @@ void Emitter::compute() {
   line("const Turns turns(group, kGroups);");
   blank();
   define_late();
-  line("while (walk.next_chain()) {{");
-  indent_ += 2;
-  if (e4m3()) define_unit();
-  blank();
-  emit_all(k_.before);
+  define_next_chain();
   loop();
-  for (const int v : partial_sums()) {
-    line("complete({});  // every lane has summed the columns that it holds", name(v));
-    blank();
-  }
-  line("const QueryTile& at = walk.queries();");
-  for (size_t v = 0; v < k_.variables.size(); ++v)
-    if (is_result(k_.variables[v])) unscale(static_cast<int>(v));
-  emit_all(k_.after);
-  line("walk.leave_chain();");
-  indent_ -= 2;
-  line("}}");
   line("turns.end();");
   indent_ = 0;
   line("}}");
+  blank();
+}
+
+/// What is around the loop, as a lambda: behind it for one chain, in front of it for the next.
+void Emitter::define_next_chain() {
+  line("// The chain before is complete, if there was one, and another begins, if there is one.");
+  line("const auto next_chain = [&] {{");
+  indent_ += 2;
+  line("if (walk.has_chain()) {{");
+  indent_ += 2;
+  line("const QueryTile& at = walk.before().queries;");
+  for (const int v : partial_sums())
+    line("complete({});  // every lane has summed the columns that it holds", name(v));
+  for (size_t v = 0; v < k_.variables.size(); ++v)
+    if (is_result(k_.variables[v])) unscale(static_cast<int>(v));
+  blank();
+  emit_all(k_.after);
+  out_.pop_back();
+  indent_ -= 2;
+  line("}}");
+  line("if (walk.stops()) return;");
+  if (e4m3()) set_unit();
+  blank();
+  for (const Step& step : k_.before)
+    if (step.kind != Step::Kind::wait) emit_all(Part(&step, 1));
+  out_.pop_back();
+  indent_ -= 2;
+  line("}};");
   blank();
 }
 
@@ -235,12 +197,12 @@ void Emitter::define_late() {
     plain += (plain.empty() ? "" : " && ") + fmt::format("is_finite({}, group)", tile_of(step.a));
   }
   if (e4m3()) {
-    line("if (!walk.cuts(walk.before())) return true;");
+    line("if (!walk.cut_before()) return true;");
     line("if (!({})) return false;", plain);
     line("unmark(f_{});", var(early().back().a).name);
     line("return true;");
   } else {
-    line("return !walk.cuts(walk.before()) ||");
+    line("return !walk.cut_before() ||");
     line("       ({});", plain);
   }
   indent_ -= 2;
@@ -261,7 +223,7 @@ void Emitter::define_late() {
       line("  if (!multiplied) multiply_carefully({}, f_{}, {});", name(step.out), var(step.a).name,
            tile_of(step.b));
   for (const Step& step : late())
-    if (step.kind == Step::Kind::wait) line("  {}", leave(step.a));
+    if (step.kind == Step::Kind::wait) line("  {}", leave(step.a, use_of(step.a)));
   line("}};");
   blank();
 }
@@ -269,41 +231,103 @@ void Emitter::define_late() {
 void Emitter::wait(const Step& step) {
   line("wait_full({}.full, {});", slots_of(step.a), use_of(step.a));
 }
-std::string Emitter::leave(int tile) const {
-  return fmt::format("leave({}.empty, {});", slots_of(tile), use_of(tile));
+std::string Emitter::leave(int tile, const std::string& use) const {
+  return fmt::format("leave({}.empty, {});", slots_of(tile), use);
 }
 
 void Emitter::loop() {
   for (const Statement& s : program_.statements)
     if (std::holds_alternative<Loop>(s.node)) quote(s.at);
-  line("while (walk.next_visit()) {{");
+  line("for (;; walk.advance()) {{");
   indent_ += 2;
-  line("const Flag later(walk.has_before());  // there was a visit before");
+  plain_visit();
+  line("const Flag begins(walk.begins());     // a chain, or what is behind all");
+  line("const Flag later(walk.has_before());  // the visit before has left its products");
   line("const Flag beside(later && await_factors());");
-  blank();
+  begin_or_end();
   emit_all(early());
   out_.pop_back();
   indent_ -= 2;
   line("}}");
+}
+
+/// Without jumps over what is rare, each of which waits for instructions.
+void Emitter::plain_visit() {
+  plain_ = true;
+  line("// Another visit of the chain, of which all rows see all keys, as of that before.");
+  line("if (const Flag plain(walk.is_plain(){}); plain) {{", !fold_   ? ""
+                                                             : e4m3() ? " && scale > 0"
+                                                                      : " && folds");
+  indent_ += 2;
+  for (const Step& step : late())
+    if (step.kind == Step::Kind::wait) emit_all(Part(&step, 1));
+  emit_all(early());
+  line("continue;");
+  indent_ -= 2;
+  line("}}");
+  blank();
+  plain_ = false;
+}
+
+/// What is done where no visit of this chain was before.
+void Emitter::begin_or_end() {
+  line("if (begins && walk.has_chain()) {{");
   for (const Step& step : k_.before)
-    if (step.kind == Step::Kind::load) line("{}", leave(step.out));
-  line("if (walk.has_before()) {{  // the products of the last visit");
-  line("  const Flag beside(await_factors());");
+    if (step.kind == Step::Kind::load) line("  {}", leave(step.out, "walk.chain() - 1"));
+  line("}}");
+  line("if (begins && !walk.stops()) {{");
+  indent_ += 2;
+  for (const Step& step : k_.before)
+    if (step.kind == Step::Kind::wait) emit_all(Part(&step, 1));
+  out_.pop_back();
+  indent_ -= 2;
+  line("}}");
+  line("if (!walk.has_visit()) {{  // a chain without visits, or behind all");
   line("  turns.take();");
   line("  if (beside) multiply_factors();");
   line("  turns.pass();");
-  for (const Step& step : late())
-    if (is_late(step)) line("  finish<0>({});", name(step.out));
-  line("  leave_factors(beside);");
+  indent_ += 2;
+  settle();
+  line("if (walk.stops()) break;");
+  line("continue;");
+  indent_ -= 2;
   line("}}");
   blank();
 }
 
+/// Whether a step reads what a chain starts with, and so comes behind the end of that before.
+bool Emitter::is_of_chain(const Step& step) const {
+  return step.kind == Step::Kind::compute && step.operation != Operation::gemm &&
+         (step.b >= 0 || (e4m3() && step.by_scale));
+}
+
+/// The visit before is done.
+void Emitter::settle() {
+  for (const Step& step : late())
+    if (is_late(step)) line("finish<0>({});", name(step.out));
+  if (plain_) {
+    for (const Step& step : late())
+      if (step.kind == Step::Kind::wait) line("{}", leave(step.a, use_of(step.a)));
+    return;
+  }
+  line("if (later) leave_factors(beside);");
+  line("if (begins) next_chain();");
+}
+
 void Emitter::emit_all(Part steps) {
-  for (const Step& step : steps) {
-    if (step.kind == Step::Kind::load) continue;
-    quote(step.at);
-    emit(step);
+  const auto settles = std::ranges::find_if(
+      steps, [&](const Step& step) { return steps.data() == early().data() && is_of_chain(step); });
+  for (auto step = steps.begin(); step != steps.end(); ++step) {
+    if (step->kind == Step::Kind::load) continue;
+    if (step == settles) {
+      settle();
+      if (e4m3() && fold_ && !plain_) line("const Flag folds(scale > 0);");
+      blank();
+    }
+    if (plain_ && (is(*step, Operation::mask) || &*step == fold_)) continue;
+    quote(step->at);
+    if (rounds(*step)) continue;  // the Reshape's code, below, does both
+    emit(*step);
     blank();
   }
 }
@@ -311,24 +335,18 @@ void Emitter::emit_all(Part steps) {
 void Emitter::emit(const Step& step) {
   if (step.kind == Step::Kind::wait) return wait(step);
   if (step.kind == Step::Kind::store) return store(step);
-  if (step.kind == Step::Kind::reshape)
-    return line("round_to(f_{}, {}{});", var(step.a).name, name(step.a),
-                e4m3() ? ", walk.cuts(walk.now())" : "");
+  if (step.kind == Step::Kind::reshape) return reshape(step);
   switch (step.operation) {
     case Operation::gemm:
       return multiply_scores(step);
     case Operation::fill:
       return line("fill({}, {});", name(step.out), number(*step.number));
     case Operation::mask:
-      return line("if (walk.cuts(walk.now())) fwd::hide<Tiling>({}, walk.now(), first_row(group));",
+      return line("if (walk.cuts()) fwd::hide<Tiling>({}, walk.now(), first_row(group));",
                   name(step.out));
     case Operation::softmax:
-      line("softmax{}({}, {}, {}, unit, decay);", e4m3() ? "<0>" : "", name(step.out), name(step.b),
-           name(step.c));
-      for (const int sum : step.rescaled) line("finish<0>({});", name(sum));
-      line("if (later) leave_factors(beside), walk.leave_before();");
-      for (const int sum : step.rescaled) line("rescale({}, decay);", name(sum));
-      return;
+      return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
+                  rescaled(step));
     case Operation::logsumexp:
       return line("logsumexp({}, {}, unit, {});", name(step.a), name(step.b), name(step.out));
     default:
@@ -336,17 +354,33 @@ void Emitter::emit(const Step& step) {
   }
 }
 
+void Emitter::reshape(const Step& step) {
+  const std::string& tile = var(step.a).name;
+  const Step& before = *(&step - 1);
+  if (!rounds(before))
+    return line("round_to(f_{}, {}{});", tile, name(step.a),
+                !e4m3()  ? ""
+                : plain_ ? ", false"
+                         : ", walk.cuts()");
+  line("weigh(f_{}, {}, {}, {}, unit{});", tile, name(before.a), name(before.b), name(before.c),
+       rescaled(before));
+}
+
 void Emitter::multiply_scores(const Step& step) {
   line("turns.take();");
   line("multiply({}, false, AlongK({}, group),", name(step.out), tile_of(step.a));
   line("         {}({}));", step.b_transposed ? "AlongK" : "AcrossK", tile_of(step.b));
-  line("if (beside)");
-  line("  multiply_factors();");
-  line("else");
-  line("  multiply_nothing();");
+  if (plain_) {
+    line("multiply_factors();");
+  } else {
+    line("if (beside)");
+    line("  multiply_factors();");
+    line("else");
+    line("  multiply_nothing();");
+  }
   line("turns.pass();");
   line("finish<1>({});", name(step.out));
-  line("{}", leave(step.b));
+  line("{}", leave(step.b, use_of(step.b)));
 }
 
 void Emitter::store(const Step& step) {

@@ -101,4 +101,63 @@ void Roles::refuse_other_loops() const {
         refuse(step.at, "what reads or writes a sum that is still added to", "it behind the loop");
 }
 
+/// Each side of the Reshape has a lane: the buffers of one are free before those of the other.
+void Roles::copy_tiles(bool behind) {
+  const auto is_here = [&](const Step& step) {
+    return step.kind == Step::Kind::load && is_read_late(step.out) == behind;
+  };
+  line("/// Copies in the background what is read {} the Reshape: one lane.",
+       behind ? "behind" : "in front of");
+  line("__device__ void copy_{}(const Maps& maps, Shared& shared) {{",
+       behind ? "factors" : "scored");
+  indent_ = 2;
+  line("Leader walk(shared);");
+  line("while (walk.next_chain()) {{");
+  indent_ += 2;
+  if (std::ranges::any_of(k_.before, is_here)) line("const QueryTile& at = walk.now().queries;");
+  for (const Step& step : k_.before)
+    if (is_here(step)) copy(step);
+  line("while (walk.next_visit()) {{");
+  indent_ += 2;
+  line("const auto& visit = walk.now();");
+  for (const Step& step : k_.visit)
+    if (is_here(step)) copy(step);
+  indent_ -= 2;
+  line("}}");
+  line("walk.leave_chain();");
+  indent_ -= 2;
+  line("}}");
+  indent_ = 0;
+  line("}}");
+  blank();
+}
+
+void Roles::copy(const Step& load) {
+  quote(load.at);
+  const bool kept = !var(load.out).staged;
+  line("copy_in(shared.s_{0}, shared.of_{0}, walk.{1}(), maps.{2}, {3},", var(load.out).name,
+       kept ? "chain" : "number", member(*load.tensor), kept ? "kOfChain" : "kOfVisit");
+  line("        {1}, {0}.{2}, {0}.batch);", kept ? "at" : "visit.queries",
+       kept ? "at.at" : "visit.k_at", load.tensor->queries ? "q_head" : "kv_head");
+}
+
+/// By a warp, in the order of copies.
+void Roles::turn_tiles() {
+  line("/// Exchanges rows and columns of tiles of e4m3 that are read across their rows: a warp.");
+  line("__device__ void turn_factors(Shared& shared) {{");
+  line("  Leader<kGroups, 32> walk(shared);");
+  line("  while (walk.next_chain()) {{");
+  line("    while (walk.next_visit()) {{");
+  for (const int v : turned())
+    line(
+        "      turn(shared.s_{0}, shared.of_{0}, shared.turned_{0}, shared.turning_{0},\n"
+        "           walk.number(), walk.now().k_used);",
+        var(v).name);
+  line("    }}");
+  line("    walk.leave_chain();");
+  line("  }}");
+  line("}}");
+  blank();
+}
+
 }  // namespace verbatim::tl

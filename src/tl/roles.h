@@ -1,5 +1,5 @@
-// A forward whose warps have roles: which buffers there are, what comes before and behind the
-// Reshape, and what is not translated.
+// A forward whose warps have roles: which buffers there are and who fills them, what comes before
+// and behind the Reshape, and what is not translated.
 #pragma once
 
 #include <span>
@@ -43,11 +43,16 @@ class Roles : public Statements {
     return fmt::format("shared.{}_{}", is_turned(v) ? "turning" : "of", var(v).name);
   }
 
+  /// The functions of the warps that copy tiles of one side of the Reshape, and that turn them.
+  void copy_tiles(bool behind);
+  void turn_tiles();
+
   void refuse_other_loops() const;
 
  private:
   /// The number of steps up to the first Reshape, with it.
   size_t find_cut() const;
+  void copy(const Step& load);
   void refuse_other_tiles() const;
 
   size_t cut_;

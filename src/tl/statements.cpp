@@ -186,6 +186,7 @@ void Statements::emit(const Step& step) {
     blank();
   }
   quote(step.at, staged ? ": started ahead" : "");
+  if (rounds(step)) return;  // the Reshape's code, below, does both
   switch (step.kind) {
     case Step::Kind::load:
       if (!staged) step.tensor->columns ? load(step) : load_numbers(step);
@@ -197,8 +198,7 @@ void Statements::emit(const Step& step) {
       compute(step);
       break;
     case Step::Kind::reshape:
-      line("const auto f_{} = factor_of{}(mma, {}{});", var(step.a).name,
-           e4m3() ? "_e4m3" : "<Element>", name(step.a), e4m3() ? ", visits.at(0).is_cut()" : "");
+      reshape(step);
       break;
     case Step::Kind::store:
       store(step);
@@ -289,6 +289,31 @@ void Statements::wait(const Step& step) {
   start_copies(copies_.behind(step));
 }
 
+bool Statements::rounds(const Step& softmax) const {
+  const Step* next = &softmax + 1;
+  return softmax.kind == Step::Kind::compute && softmax.operation == Operation::softmax &&
+         softmax.c >= 0 && !e4m3() && next < k_.visit.data() + k_.visit.size() &&
+         next->kind == Step::Kind::reshape && next->a == softmax.out;
+}
+
+std::string Statements::rescaled(const Step& softmax) const {
+  std::string names;
+  for (const int v : softmax.rescaled) names += ", " + name(v);
+  return names;
+}
+
+void Statements::reshape(const Step& step) {
+  const std::string& tile = var(step.a).name;
+  if (e4m3())
+    return line("const auto f_{} = factor_of_e4m3(mma, {}, visits.at(0).is_cut());", tile,
+                name(step.a));
+  const Step* before = &step == k_.visit.data() ? nullptr : &step - 1;
+  if (!before || !rounds(*before))
+    return line("const auto f_{} = factor_of<Element>(mma, {});", tile, name(step.a));
+  line("const auto f_{} = factor_of_weights<Element>(mma, {}, {}, {}, unit{});", tile,
+       name(before->a), name(before->b), name(before->c), rescaled(*before));
+}
+
 void Statements::compute(const Step& step) {
   switch (step.operation) {
     case Operation::gemm:
@@ -302,17 +327,14 @@ void Statements::compute(const Step& step) {
       return;
     case Operation::mask:
       return hide(step.out, "");
-    case Operation::softmax: {
-      std::string rescaled;
-      for (const int v : step.rescaled) rescaled += ", " + name(v);
+    case Operation::softmax:
       if (step.out != step.a) line("copy({}, {});", name(step.a), name(step.out));
       if (step.c < 0) {
         line("probabilities({}, {}, unit);", name(step.out), name(step.b));
         return hide(step.out, ", 0.0f");  // a row may have a NaN for its LSE
       }
-      return line("softmax{}({}, {}, {}, unit{});", e4m3() ? "<0>" : "", name(step.out),
-                  name(step.b), name(step.c), rescaled);
-    }
+      return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
+                  rescaled(step));
     case Operation::logsumexp:
       return line("logsumexp({}, {}, unit, {});", name(step.a), name(step.b), name(step.out));
     default:

@@ -41,6 +41,11 @@ class Statements : public Translation {
   void make_maps();
   void elementwise(const Step& step);
   std::string lse_at(const char* batch) const;
+  /// Whether an online softmax stands in front of the Reshape of what it makes, which then looks
+  /// for maxima only where it must (weigh() of tiles.cuh). P in e4m3 has no room for that.
+  bool rounds(const Step& softmax) const;
+  /// ", r_O": the sums that a softmax brings along.
+  std::string rescaled(const Step& softmax) const;
   static std::string number(double value);
 
   /// The copies that the loop starts ahead, as lambdas.
@@ -73,6 +78,7 @@ class Statements : public Translation {
   void load_numbers(const Step& step);
   void move(const Step& step);
   void reduce(const Step& step);
+  void reshape(const Step& step);
   static bool of_v(const Step& reduce);
   void wait(const Step& step);
   void compute(const Step& step);

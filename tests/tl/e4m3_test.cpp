@@ -56,7 +56,8 @@ TEST(E4m3, ScalesReachScoresAndResults) {
   const std::string source = tl::emit(e4m3_forward(), "forward", {}).source;
   for (const char* part :
        {"using Element = float_e4m3_t;", "p.q.scale(at.q_head) * p.k.scale(at.kv_head)",
-        "p.v.scale(at.kv_head) / kE4m3One", "softmax<0>(r_S,",  // any headroom would be beyond 448
+        "p.v.scale(at.kv_head) / kE4m3One",
+        "softmax(r_S,",  // the maximum of every visit: more would be beyond 448
         "factor_of_e4m3(mma, r_S, visits.at(0).is_cut())", "multiply_e4m3(mma_result, r_O, f_S,",
         "write_rows<kBM, kHeadDimV>(mma_result, r_O,", ".dtype = verbatim::Dtype::e4m3"})
     EXPECT_NE(source.find(part), std::string::npos) << part;
@@ -68,7 +69,7 @@ TEST(E4m3, AWarpOfAnH200TurnsV) {
       text.find("Allocate V in shared (BN, HeadDimV)  // 6 buffers of 4 KiB, 2 of them turned"),
       std::string::npos);
   const std::string source = tl::emit(text, "forward", {}).source;
-  EXPECT_NE(source.find("softmax<0>(r_S,"), std::string::npos);
+  EXPECT_NE(source.find("softmax(r_S,"), std::string::npos);
   size_t at = 0;
   for (const char* part :
        {"#include \"backend/cuda/sm90/tl/tiles_e4m3.cuh\"",
@@ -84,11 +85,14 @@ TEST(E4m3, AWarpOfAnH200TurnsV) {
         "unmark(f_S);",
         "multiply(r_O, true, f_S, AlongK(use(shared.turned_V, walk.number() - 1)));",
         "leave(shared.turning_V.empty, walk.number() - 1);",
-        "p.scalars.scale * p.q.scale(heads.q_head) * p.k.scale(heads.kv_head);",
-        "const float unit = folds ? scale * kLog2e : kLog2e;",
-        "round_to(f_S, r_S, walk.cuts(walk.now()));",
         "const float unit_O = p.v.scale(at.kv_head) / kE4m3One;",
         "write_rows(r_O, p.o.at<bfloat16_t>(at.batch, at.at, at.q_head), p.o.row, at.rows, group);",
+        "p.scalars.scale * p.q.scale(heads.q_head) * p.k.scale(heads.kv_head);",
+        "unit = scale > 0 ? scale * kLog2e : kLog2e;",
+        "walk.is_plain() && scale > 0); plain) {",
+        "round_to(f_S, r_S, false);",
+        "if (begins) next_chain();\n    const Flag folds(scale > 0);",
+        "round_to(f_S, r_S, walk.cuts());",
         "init(static_cast<Walk<kGroups>&>(shared), 3);",
         "init(shared.of_V, 1);",
         "init(shared.turning_V, kWarps);",

@@ -40,22 +40,40 @@ TEST(EmitSm90, WarpgroupsComputeWhatLanesHaveCopied) {
         "// Wait V\n    wait_full(shared.of_V.full, walk.number() - 1);\n    clear_behind(",
         "// Compute GEMM S, V and accumulate O\n    multiply(r_O, true, f_S, AcrossK(",
         "if (!multiplied) multiply_carefully(r_O, f_S,",
-        "// for i = 0:N\n",
+        // Behind one chain, in front of the next.
+        "const auto next_chain = [&] {\n    if (walk.has_chain()) {", "complete(r_l);",
+        "// Copy O (BM, HeadDimV) in coordinate", "if (walk.stops()) return;",
+        "// Compute Fill m with -inf\n    fill(r_m,", "// for i = 0:N\n",
+        // What most visits do, without a jump.
+        "if (const Flag plain(walk.is_plain() && folds); plain) {\n",
+        "// Wait V\n      wait_full(shared.of_V.full, walk.number() - 1);",
         "// Wait K\n      wait_full(shared.of_K.full, walk.number());",
         "// Compute GEMM Q, K^T and get S\n      turns.take();\n      multiply(r_S, false, AlongK(",
-        "if (beside)\n        multiply_factors();",
-        "turns.pass();\n      finish<1>(r_S);\n      leave(",
-        "// Compute Mask S\n      if (walk.cuts(",
-        "// Compute Softmax S with m and l\n      softmax(r_S, r_m, r_l, unit, decay);\n"
-        "      finish<0>(r_O);\n      if (later) leave_factors(beside),",
-        "rescale(r_O, decay);",
-        "round_to(f_S, r_S);",
-        "leave(shared.of_Q.empty, walk.chain());",
-        "turns.take();\n      if (beside) multiply_factors();\n      turns.pass();\n",
-        "complete(r_l);",
-        "// Copy O (BM, HeadDimV) in coordinate",
-        "turns.end();"}) {
+        "multiply_factors();\n      turns.pass();\n      finish<1>(r_S);\n      leave(",
+        "finish<0>(r_O);\n      leave(shared.of_V.empty, walk.number() - 1);",
+        "weigh(f_S, r_S, r_m, r_l, unit, r_O);", "continue;\n    }\n",
+        // All others.
+        "leave(shared.of_Q.empty, walk.chain() - 1);", "// Wait Q\n      wait_full(",
+        "if (!walk.has_visit()) {", "if (walk.stops()) break;",
+        "// Wait K\n    wait_full(shared.of_K.full, walk.number());",
+        "if (beside)\n      multiply_factors();", "turns.pass();\n    finish<1>(r_S);\n    leave(",
+        "// Compute Mask S\n    if (walk.cuts(",
+        "finish<0>(r_O);\n    if (later) leave_factors(beside);\n    if (begins) next_chain();",
+        "// Compute Softmax S with m and l\n    // Reshape S from",
+        "weigh(f_S, r_S, r_m, r_l, unit, r_O);", "turns.end();"}) {
     at = emitted.source.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part;
+  }
+}
+
+TEST(EmitSm90, AStepBehindTheSoftmaxTakesItsResult) {
+  const std::string text =
+      replaced(forward(), "  Reshape S", "  Compute Multiply S, 2 and get new S\n  Reshape S");
+  const std::string source = tl::emit(text, "forward", {}).source;
+  size_t at = 0;
+  for (const char* part : {"if (begins) next_chain();", "softmax(r_S, r_m, r_l, unit, r_O);",
+                           "apply(r_S, r_S,", "round_to(f_S, r_S);"}) {
+    at = source.find(part, at);
     ASSERT_NE(at, std::string::npos) << part;
   }
 }
@@ -75,7 +93,7 @@ TEST(EmitSm90, AnIndexTensorIsReadByTheWarpThatDecodes) {
   for (const char* part :
        {"#include \"backend/cuda/sm90/tl/lists.cuh\"\n", "constexpr int kCtas = 2;",
         "// Copy K (BN, HeadDim) in coordinate [L = sel[i]] from global to shared\n      copy_in(",
-        "compute(const SelectedParams& p,", "// Compute Mask S with causal\n      if (walk.cuts(",
+        "compute(const SelectedParams& p,", "// Compute Mask S with causal\n    if (walk.cuts(",
         "__launch_bounds__(kThreads, kCtas)", "if (warp == 0) decode<Tiling>(shared, p);",
         "launch(const SelectedParams& p, cudaStream_t stream) {",
         "return launch_chains(kernel, kThreads, sizeof(Shared), stream, p, maps);",

@@ -38,10 +38,19 @@ TEST(Emit, EveryBlockStandsUnderItsLine) {
        {"// Allocate K in shared (BN, HeadDim)\n  SharedTile<Element, kBN, kHeadDim> s_K[kStages];",
         "// Copy K (BN, HeadDim) in coordinate [L = i] from global to shared\n",
         "// Compute GEMM Q, K^T and get S\n", "// Compute Mask S\n    if (",
-        "// Compute Softmax S with m and l\n    softmax(r_S, r_m, r_l, unit, r_O);",
-        "// Reshape S from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)\n",
+        "// Compute Softmax S with m and l\n"
+        "    // Reshape S from (MMA_C, MMA_M, MMA_N) to (MMA_A, MMA_M, MMA_N_new)\n"
+        "    const auto f_S = factor_of_weights<Element>(mma, r_S, r_m, r_l, unit, r_O);",
         "// Compute Divide O, l and get new O\n"})
     EXPECT_NE(source.find(line), std::string::npos) << line;
+}
+
+TEST(Emit, AStepBehindTheSoftmaxTakesItsResult) {
+  const std::string text =
+      replaced(forward(), "  Reshape S", "  Compute Multiply S, 2 and get new S\n  Reshape S");
+  const std::string source = tl::emit(text, "forward", {}).source;
+  EXPECT_NE(source.find("softmax(r_S, r_m, r_l, unit, r_O);"), std::string::npos);
+  EXPECT_NE(source.find("factor_of<Element>(mma, r_S);"), std::string::npos);
 }
 
 TEST(Emit, AnIndexTensorNamesTheBlocks) {

@@ -51,7 +51,7 @@ def _parts(path: Path) -> list[Part]:
 
 def rows(of: list[Part]) -> list[Row]:
     """Rows of all benchmarks, under the name that a curve has: the provider, and of ours the order
-    where the command chose one, or "TL" where it gave kernels; "run" says card and commit, for only
+    where the command chose one, or "TL" for libraries of it; "run" says card and commit, for only
     rows of one are compared. What was measured again counts as first measured."""
     found: dict[tuple[Any, ...], Row] = {}
     for part in of:
@@ -93,7 +93,7 @@ def _asked(words: list[str], times: str) -> set[Any]:
     kind, *rest = words
     if kind == "bench.py":
         a = bench.parser().parse_args(rest)
-        names = registry.names(a.providers)
+        names = list(map(_curve, registry.names(a.providers)))
     elif kind == "bench":
         cases = {"--set": _last(rest, "--set", ""), "--match": _last(rest, "--match", "")}
         a = bench.parser().parse_args([word for pair in cases.items() for word in pair])
@@ -116,13 +116,16 @@ def _described(case: workloads.Case) -> dict[str, Any]:
 
 
 def _named(row: Row, words: list[str]) -> str:
-    return _of_ours(words) if row["provider"] == "verbatim" else str(row["provider"])
+    return _of_ours(words) if row["provider"] == "verbatim" else _curve(row["provider"])
+
+
+def _curve(provider: str) -> str:
+    """The command says which libraries it gave."""
+    return "verbatim TL" if provider.endswith(".so") else provider
 
 
 def _of_ours(words: list[str]) -> str:
     """The name of what a command measured of this library."""
-    if "--kernel" in words:
-        return "verbatim TL"
     order = _last(words, "--order", "auto")
     return "verbatim" if order == "auto" else f"verbatim {order}"
 

@@ -77,12 +77,12 @@ def _bench(words: str, providers: str) -> Command:
     return tuple(f"bench.py {words} --providers {providers} --repeats 3 DEVICE".split())
 
 
-_SELECTED = (("verbatim:selected.so", "torch:gather"),)
+_SELECTED = (("verbatim TL", "torch:gather"),)
 
 
 def _selected(lengths: str) -> Command:
     """kernels/tl/selected.tl with `param sel = query_index`, by `verbatim tl build`."""
-    return _bench(f"--set selected --seqlen {lengths}", ",".join(_SELECTED[0]))
+    return _bench(f"--set selected --seqlen {lengths}", "verbatim:selected.so,torch:gather")
 
 
 RANK_TOKENS = 8192  # a device
@@ -389,20 +389,18 @@ _RE = (
 )  # fmt: skip
 
 _BASELINES = "verbatim,torch:cudnn,torch:flash,flex,torch:math"
-_GENERATED = (("verbatim TL", "torch:flash"), ("verbatim TL", "verbatim"),
+_GENERATED = (("verbatim TL", "torch:flash"), ("verbatim TL", "verbatim"), ("verbatim TL", "flex"),
               ("verbatim", "torch:flash"), ("verbatim", "torch:cudnn"), *_FLEX)  # fmt: skip
+
+
+def _generated(words: str, dims: str) -> Command:
+    """With the forward that `verbatim tl build` has made of kernels/tl/forward.tl for such heads."""
+    return _bench(words, f"{_BASELINES},verbatim:forward_{dims}.so")
 
 
 def _grouped(heads: str) -> Command:
     """Causal masks of models with so many heads of 128."""
-    return _bench(f"--set dense --match causal --heads {heads} --head-dim 128", _BASELINES)
-
-
-def _tl(dim: int) -> Command:
-    """TL's forward, which `verbatim tl build` has made of kernels/tl/forward.tl."""
-    return _tool(
-        f"bench --set dense --match hd{dim} --kernel forward_hd{dim}.so --repeats 3 DEVICE"
-    )
+    return _generated(f"--set dense --match causal --heads {heads} --head-dim 128", "hd128")
 
 
 _QIMENG = (
@@ -412,12 +410,13 @@ _QIMENG = (
         (3, "overview", "a sketch, then its parameters, then code"),
         (4, "from a sketch to code", "one statement becomes several of CuTe"))),
     Entry("qimeng:table1", "MHA, GQA, MQA, forward", "generated kernels reach the libraries'", "gpu",
-          (_bench("--set dense", _BASELINES), _grouped("16:4,16:1"), _tl(128), _tl(64)),
+          (*(_generated(f"--set dense --match hd{dim}", f"hd{dim}") for dim in (128, 64)),
+           _grouped("16:4,16:1")),
           DENSE, _where(set="dense"), "lines", _GENERATED, "forward"),
     Entry("qimeng:table2", "MLA, causal, forward", "the generated kernel is twice cuDNN's rate",
           "gpu",
-          (_bench("--set models --match deepseek", _BASELINES),), view="lines",
-          over=(("verbatim", "torch:cudnn"), ("verbatim", "flex")), axis="forward"),
+          (_generated("--set models --match deepseek", "mla"),), view="lines",
+          over=_GENERATED, axis="forward"),
     Entry("qimeng:table8", "sizes of real models", "the gain holds at their sizes", "gpu",
           (_grouped("32:32,64:8,128:8"),), view="lines", over=_GENERATED, axis="forward"),
     *(Entry(f"qimeng:table{number}", title, claim, needs) for number, title, claim, needs in (

@@ -367,22 +367,19 @@ __device__ void hide(const Mma& mma, Scores& scores, const OrderView& order, con
   });
 }
 
-/// The maximum of a row to go on with: the one before, while exponentials stay below 2^headroom. So
-/// what is summed already is seldom brought to another.
-__device__ __forceinline__ float next_maximum(float before, float maximum, float unit,
-                                              float headroom) {
-  return (maximum - before) * unit <= headroom ? before : maximum;
+/// Row i of what a thread holds of a tile, times `factor`.
+template <class Tile>
+__device__ __forceinline__ void rescale_row(Tile& tile, int i, float factor) {
+  auto row = by_rows(tile);
+  CUTE_UNROLL
+  for (int j = 0; j < size<1>(row); ++j) row(i, j) *= factor;
 }
 
-/// Exponents of 2 that a score may lie above the maximum that is kept. e4m3 has no room for any:
-/// kE4m3One is the largest power of 2 that it holds.
-constexpr int kHeadroom = 8;
-
-/// A step of the online softmax: maxima, which are those of next_maximum(), and sums take in the
-/// scores, which become exp(unit * (score - maximum)), and what is summed already is brought to
-/// new maxima. unit: log2(e) times a factor of the scores that is yet to come. A lane's sums are
-/// those of its own columns until complete(). kRoom: kHeadroom, or 0 for P in e4m3.
-template <int kRoom = kHeadroom, class Scores, class Numbers, class... Rescaled>
+/// A step of the online softmax: maxima and sums take in the scores, which become
+/// exp(unit * (score - maximum)), and what is summed already is brought to new maxima. unit:
+/// log2(e) times a factor of the scores that is yet to come. A lane's sums are those of its own
+/// columns until complete().
+template <class Scores, class Numbers, class... Rescaled>
 __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
                         Rescaled&... rescaled) {
   auto values = by_rows(scores);
@@ -392,7 +389,6 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
     maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
-    maximum = next_maximum(maxima(i), maximum, unit, kRoom);
     const float base = maximum == -INFINITY ? 0 : maximum * unit;
     // Not fused: while the maximum stays this is 1, not the rounding of `base` once a visit.
     const float decay = exp2_approximately(maxima(i) * unit - base);
@@ -405,12 +401,63 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     }
     sums(i) = fmaf(sums(i), decay, sum);
     if (__all_sync(~0u, decay == 1)) continue;
-    const auto bring = [&](auto& tile) {
-      auto row = by_rows(tile);
+    (rescale_row(rescaled, i, decay), ...);
+  }
+}
+
+/// What a lane may add to the sum of a row in one visit before the row takes another base: P up to
+/// this are numbers of f16, too.
+constexpr float kLargestSum = 1024;
+
+/// A step of the online softmax, rounded to Element for the product behind it: `words` are pairs of
+/// exp(unit * (score - base)), in the order of the scores' registers. A row's base is the maximum
+/// of its first visit with a key; where exponentials outgrow kLargestSum, or are no numbers, that
+/// of the visit. So most visits look for no maximum, and the scores stay until it is known that
+/// they need none. A row decides alone: no bit depends on others.
+template <class Element, class Words, class Scores, class Numbers, class... Rescaled>
+__device__ __forceinline__ void weigh(Words&& words, const Scores& scores, Numbers& bases,
+                                      Numbers& sums, float unit, Rescaled&... rescaled) {
+  const auto values = by_rows(scores);
+  const auto move_base = [&](int i, float added) {
+    float maximum = -INFINITY;
+    CUTE_UNROLL
+    for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
+    maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
+    const bool begins = bases(i) == -INFINITY;
+    const uint32_t moving = __ballot_sync(~0u, begins || !(added <= kLargestSum));
+    if (!(moving >> thread_here() % 32 / 4 * 4 & 15)) maximum = bases(i);
+    const float decay = begins ? 1 : exp2_approximately((bases(i) - maximum) * unit);
+    bases(i) = maximum;
+    sums(i) *= decay;
+    (rescale_row(rescaled, i, decay), ...);
+  };
+  CUTE_UNROLL
+  for (int i = 0; i < size<0>(values); i += 2) {  // the rows of an instruction, in a thread
+    float added[2] = {0, 0};
+    bool moves = !__all_sync(~0u, bases(i) != -INFINITY && bases(i + 1) != -INFINITY);
+    CUTE_NO_UNROLL
+    for (bool again = false;; again = moves = true) {
+      if (moves) [[unlikely]]
+        move_base(i, added[0]), move_base(i + 1, added[1]);
       CUTE_UNROLL
-      for (int j = 0; j < size<1>(row); ++j) row(i, j) *= decay;
-    };
-    (bring(rescaled), ...);
+      for (int r = 0; r < 2; ++r) {
+        const float base = bases(i + r) == -INFINITY ? 0 : bases(i + r) * unit;
+        float sum[2] = {0, 0};  // of even and odd columns: one would wait for its own latency
+        CUTE_UNROLL
+        for (int j = 0; j < size<1>(values); j += 2) {
+          const auto at = [&](int column) {
+            return exp2_approximately(fmaf(values(i + r, column), unit, -base));
+          };
+          const cutlass::Array<float, 2> pair{at(j), at(j + 1)};
+          sum[0] += pair[0], sum[1] += pair[1];
+          words(values.layout()(i + r, j) / 2) = std::bit_cast<uint32_t>(
+              cutlass::NumericArrayConverter<Element, float, 2>::convert(pair));
+        }
+        added[r] = sum[0] + sum[1];
+      }
+      if (again || __all_sync(~0u, added[0] <= kLargestSum && added[1] <= kLargestSum)) break;
+    }
+    sums(i) += added[0], sums(i + 1) += added[1];
   }
 }
 
@@ -463,19 +510,32 @@ __device__ auto rounded(const Sums& sums) {
   return result;
 }
 
-/// A product (MMA_C) as the first factor of the next (MMA_A), ((2, 2, 2), M, K): the registers stay
-/// where they are, and those of 16 columns, or as many as the instruction is deep, make a fragment.
-template <class Element, class Mma, class Sums>
-__device__ auto factor_of(const Mma&, const Sums& sums) {
-  const auto result = rounded<Element>(sums);
+/// A rounded product (MMA_C) of `layout` as the first factor of the next (MMA_A), ((2, 2, 2), M,
+/// K): the registers stay where they are, and those of 16 columns, or as many as the instruction is
+/// deep, make a fragment.
+template <class Element, class Mma, class Layout>
+__device__ auto factor_of_words(const Mma&, const uint32_t* words, const Layout& layout) {
   constexpr int kBlocks = size<2>(typename Mma::AtomShape_MNK{}) / 8;  // of 8 columns
-  const auto split = logical_divide(result.layout(), Shape<X, X, Int<kBlocks>>{});
-  const auto fragments = make_tensor(
-      result.data(), make_layout(make_layout(get<0, 0>(split), get<0, 1>(split), get<2, 0>(split)),
-                                 get<1>(split), get<2, 1>(split)));
+  const auto split = logical_divide(layout, Shape<X, X, Int<kBlocks>>{});
+  const auto fragments =
+      make_tensor(reinterpret_cast<const Element*>(words),
+                  make_layout(make_layout(get<0, 0>(split), get<0, 1>(split), get<2, 0>(split)),
+                              get<1>(split), get<2, 1>(split)));
   auto factor = make_tensor<Element>(shape(fragments));  // each fragment in registers side by side
   copy(recast<const uint32_t>(fragments), recast<uint32_t>(factor));
   return factor;
+}
+template <class Element, class Mma, class Sums>
+__device__ auto factor_of(const Mma& mma, const Sums& sums) {
+  const auto result = rounded<Element>(sums);
+  return factor_of_words<Element>(mma, recast<const uint32_t>(result).data(), sums.layout());
+}
+/// The same of what weigh() makes of scores.
+template <class Element, class Mma, class Scores, class... Others>
+__device__ auto factor_of_weights(const Mma& mma, const Scores& scores, Others&&... others) {
+  auto words = make_tensor<uint32_t>(Int<size(Scores{}) / 2>{});
+  weigh<Element>(words, scores, others...);
+  return factor_of_words<Element>(mma, words.data(), scores.layout());
 }
 
 /// multiply() by a tile that holds NaN or infinities: what a zero of `a`, made by factor_of(),

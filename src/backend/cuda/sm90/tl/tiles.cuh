@@ -21,6 +21,7 @@ using tiles::combine;
 using tiles::complete;
 using tiles::inverse;
 using tiles::logsumexp;
+using tiles::softmax;
 
 constexpr int kWarpgroup = 128;  // threads
 constexpr int kRows = 64;        // of a tile, for a warpgroup
@@ -292,45 +293,6 @@ __device__ __forceinline__ int32_t first_row(int group) {
   return kRows * group + thread / 32 * 16 + thread % 32 / 4;
 }
 
-/// A step of the online softmax, as tiles::softmax(), but that what is summed already is left to
-/// rescale(): it may still be added to.
-template <int kRoom = tiles::kHeadroom, class Scores, class Numbers>
-__device__ __forceinline__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
-                                        Numbers& decay) {
-  auto values = by_rows(scores);
-  CUTE_UNROLL
-  for (int i = 0; i < size<0>(values); ++i) {
-    float maximum = maxima(i);
-    CUTE_UNROLL
-    for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
-    maximum = tiles::over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
-    maximum = tiles::next_maximum(maxima(i), maximum, unit, kRoom);
-    const float base = maximum == -INFINITY ? 0 : maximum * unit;
-    decay(i) = ptx::exp2_approx(maxima(i) * unit - base);  // not fused: 1 where the maximum stays
-    maxima(i) = maximum;
-    // Of the visit alone, and of even and odd columns: one sum would wait for its own latency.
-    float sum[2] = {0, 0};
-    CUTE_UNROLL
-    for (int j = 0; j < size<1>(values); ++j) {
-      values(i, j) = ptx::exp2_approx(fmaf(values(i, j), unit, -base));
-      sum[j % 2] += values(i, j);
-    }
-    sums(i) = fmaf(sums(i), decay(i), sum[0] + sum[1]);
-  }
-}
-
-/// What is summed already is brought to new maxima, of which most visits have none.
-template <class Sums, class Numbers>
-__device__ __forceinline__ void rescale(Sums& sums, const Numbers& decay) {
-  if (__all_sync(~0u, decay(0) == 1 && decay(1) == 1)) return;
-  auto row = by_rows(sums);
-  CUTE_UNROLL
-  for (int i = 0; i < size<0>(row); ++i) {
-    CUTE_UNROLL
-    for (int j = 0; j < size<1>(row); ++j) row(i, j) *= decay(i);
-  }
-}
-
 /// A product (MMA_C) as the first factor of the next (MMA_A): the order of registers is the same.
 template <class Factor, class Sums>
 __device__ __forceinline__ void round_to(Factor& factor, const Sums& sums) {
@@ -338,6 +300,12 @@ __device__ __forceinline__ void round_to(Factor& factor, const Sums& sums) {
   CUTE_UNROLL
   for (int i = 0; i < size(pairs); ++i)
     pairs(i) = pack<typename Factor::value_type>(sums(2 * i), sums(2 * i + 1));
+}
+
+/// tiles::weigh(), to a factor: the order of registers is the same.
+template <class Factor, class... Others>
+__device__ __forceinline__ void weigh(Factor& factor, Others&&... others) {
+  tiles::weigh<typename Factor::value_type>(recast<uint32_t>(factor), others...);
 }
 
 /// sums += a b of a tile that holds NaN or infinities: what a zero of `a` meets adds nothing, so

@@ -77,7 +77,6 @@ class Walker {
 
   Walk<kGroups>& walk_;
   uint32_t chains_ = 0, visits_ = 0, records_ = 0;
-  uint32_t inside_ = 0;  // visits of this chain that it has come to; one more behind the last
 };
 
 /// A lane, or a whole warp.
@@ -91,14 +90,14 @@ class Leader : public Walker<kGroups> {
 
   /// Goes on to the next chain, whose queries are known then; false: there is none.
   __device__ bool next_chain() {
-    this->inside_ = 0;
+    inside_ = 0;
     return !this->has(Visit::stop);
   }
   __device__ void leave_chain() { ++this->chains_; }
 
   /// Goes on to the next visit of the chain; false: there is none.
   __device__ bool next_visit() {
-    const bool begun = this->inside_++ > 0;
+    const bool begun = inside_++ > 0;
     if (begun) ++this->visits_;
     if (begun || this->has(Visit::empty)) {
       if constexpr (kLanes > 1) __syncwarp();
@@ -110,52 +109,55 @@ class Leader : public Walker<kGroups> {
     }
     return true;
   }
+
+ private:
+  uint32_t inside_ = 0;  // visits of this chain that it has come to; one more behind the last
 };
 
-/// It leaves a visit while it is at the next.
+/// The records of all chains, one after another. It leaves a record at the end of the next.
 template <int kGroups>
 class Follower : public Walker<kGroups> {
   using Base = Walker<kGroups>;
   using typename Base::Visit;
 
  public:
-  __device__ Follower(Walk<kGroups>& walk, int group) : Base(walk), group_(group) {}
-
-  __device__ bool next_chain() {
-    this->inside_ = 0;
-    return !this->has(Visit::stop);
-  }
-  /// The queries of the chain, behind its last visit.
-  __device__ const QueryTile& queries() const {
-    return use(this->walk_.visit, this->records_ - (this->inside_ > 0)).queries;
-  }
-  __device__ void leave_chain() {
-    if (this->inside_ == 0) ++this->records_, this->await_record();
-    leave(this->walk_.visit_empty, this->records_ - 1);
-    ++this->chains_;
+  __device__ Follower(Walk<kGroups>& walk, int group) : Base(walk), group_(group) {
+    flags_ = this->now().flags[group_];
   }
 
-  __device__ bool next_visit() {
-    if (this->inside_ == 0) {
-      this->inside_ = !this->has(Visit::empty);
-      return this->inside_ > 0;
-    }
-    ++this->inside_, ++this->visits_, ++this->records_;
-    this->await_record();
-    return !this->has(Visit::first);
-  }
-  /// Whether there was a visit before, of the same chain.
-  __device__ bool has_before() const { return this->inside_ > 1; }
+  /// Whether this is the first record of a chain, or behind all.
+  __device__ bool begins() const { return flags_ & Visit::first; }
+  __device__ bool stops() const { return flags_ & Visit::stop; }
+  __device__ bool has_visit() const { return !(flags_ & (Visit::empty | Visit::stop)); }
+  /// Whether there was a chain before that which begins here.
+  __device__ bool has_chain() const { return this->records_ > 0; }
+  /// Whether the record before is a visit, of this chain or of another.
+  __device__ bool has_before() const { return !(before_ & Visit::empty); }
   __device__ const Visit& before() const { return use(this->walk_.visit, this->records_ - 1); }
-  __device__ void leave_before() { leave(this->walk_.visit_empty, this->records_ - 1); }
 
-  /// Whether some row of the warpgroup does not see some key of a visit.
-  __device__ bool cuts(const Visit& visit) const {
-    return visit.flags[group_] & (Visit::masked | Visit::hidden);
+  /// Whether some row of the warpgroup does not see some key of this visit, or of that before.
+  __device__ bool cuts() const { return flags_ & kCut; }
+  __device__ bool cut_before() const { return before_ & kCut; }
+  /// Whether all is as in most visits: another of the same chain, as whole as that before.
+  __device__ bool is_plain() const {
+    return !(flags_ | (before_ & (kCut | Visit::tail | Visit::empty)));
+  }
+
+  __device__ void advance() {
+    before_ = flags_;
+    this->visits_ += has_visit();
+    if (this->records_ > 0) leave(this->walk_.visit_empty, this->records_ - 1);
+    ++this->records_;
+    this->await_record();
+    flags_ = this->now().flags[group_];
+    this->chains_ += begins();
   }
 
  private:
-  int group_;
+  static constexpr uint32_t kCut = Visit::masked | Visit::hidden;
+
+  const int group_;
+  uint32_t flags_, before_ = Visit::empty;  // of this record and of that before
 };
 
 }  // namespace verbatim::cuda::sm90::tl
