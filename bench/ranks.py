@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -258,7 +259,8 @@ def main() -> int:
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
-        result = {"command": "bench/ranks", "version": va.__version__, "arguments": sys.argv[1:],
+        words = [Path(w).name if w == a.json else w for w in sys.argv[1:]]  # no machine's folder
+        result = {"command": "bench/ranks", "version": va.__version__, "arguments": words,
                   "commit": a.commit, "world": world, "backend": dist.get_backend(),
                   "device": machine.facts(), "results": rows}  # fmt: skip
         if a.json:

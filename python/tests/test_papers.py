@@ -138,10 +138,12 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     assert "1.50" in views.compared(entry, evidence.parts(entry, tmp_path))
     (tmp_path / "papers" / "dash_fig1.json").rename(tmp_path / "papers" / "dash_fig1.z.json")
     assert "1.50" in views.compared(entry, evidence.parts(entry, tmp_path))
-    saved("dash_fig1.tl.json", "a", ["bench", "--kernel", "f.so"], verbatim=8.0)
+    saved("dash_fig1.tl.json", "a", **{"verbatim:forward_hd64.so": 8.0, "verbatim:f.so": 9.0})
     saved("dash_fig1.shift.json", "a", ["bench", "--order", "shift"], verbatim=4.0)
     names = [row["provider"] for row in evidence.rows(evidence.parts(entry, tmp_path))]
-    assert sorted(names) == ["flex", "flex", "verbatim", "verbatim TL", "verbatim shift"]
+    assert sorted(names) == [
+        "flex", "flex", "verbatim", "verbatim TL", "verbatim shift", "verbatim:f.so"
+    ]  # fmt: skip
 
 
 def saved_cases(path, words, *rows, **of_row):
@@ -181,7 +183,7 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
 
 def test_orders_kernels_and_numbers_of_passes_are_told_apart(tmp_path):
     commands = ("bench --set dense --match hd64.full.512 --order shift DEVICE",
-                "bench --set dense --match hd64.full.512 --kernel f.so DEVICE",
+                "bench.py --set dense --match hd64.full.512 --providers verbatim:forward_hd64.so DEVICE",
                 "bench --set dense --match hd64.full.512 --order auto DEVICE",
                 "tune --set gqa DEVICE")  # fmt: skip
     entry = registry.Entry(
@@ -190,11 +192,12 @@ def test_orders_kernels_and_numbers_of_passes_are_told_apart(tmp_path):
     plain = "--set dense --match hd64.full.512"
     saved_cases(tmp_path / "papers" / "re_fig4.a.json", plain, (0, "verbatim"))
     assert evidence.counts(entry, evidence.parts(entry, tmp_path)) == (1, 4)
-    for name, more in (("b", ["--order", "shift"]), ("c", ["--kernel", "f.so"])):
-        path = tmp_path / "papers" / f"re_fig4.{name}.json"
-        saved_cases(path, plain, (0, "verbatim"))
-        made = json.loads(path.read_text())
-        path.write_text(json.dumps({**made, "arguments": ["bench", *plain.split(), *more]}))
+    path = tmp_path / "papers" / "re_fig4.b.json"
+    saved_cases(path, plain, (0, "verbatim"))
+    made = json.loads(path.read_text())
+    words = ["bench", *plain.split(), "--order", "shift"]
+    path.write_text(json.dumps({**made, "arguments": words}))
+    saved_cases(tmp_path / "papers" / "re_fig4.c.json", plain, (0, "verbatim:forward_hd64.so"))
     assert evidence.counts(entry, evidence.parts(entry, tmp_path)) == (3, 4)
     tuned = {"command": "tune", "arguments": ["tune", "--set", "gqa", "--device", "cuda"],
              "results": []}  # fmt: skip
@@ -239,19 +242,6 @@ def test_every_figure_that_was_made_has_a_picture():
         of = evidence.parts(entry, RESULTS)
         if of and ":fig" in entry.name:
             assert "<svg" in document.html(entry, of), entry.name
-
-
-def test_libraries_lie_where_the_command_is_given(tmp_path, monkeypatch):
-    library = tmp_path / "f.so"
-    library.write_text("kernels")
-    tool = tmp_path / "verbatim"
-    tool.write_text("#!/bin/sh\n[ $(cat f.so) = kernels ] && echo '{}' > result.json\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("VERBATIM_TOOL", str(tool))
-    monkeypatch.chdir(tmp_path)
-    entry = registry.Entry("dash:fig1", "", "", "cpu", (("bench", "--kernel", "f.so"),))
-    made = run.make(entry, str(tmp_path / "made.json"), "cpu", "", [])
-    assert made["parts"] == [{"words": ["bench", "--kernel", "f.so"], "result": {}}]
 
 
 def test_bad_input_is_refused(tmp_path):

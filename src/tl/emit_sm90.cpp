@@ -97,10 +97,7 @@ void Emitter::shared() {
 
 /// The unit of the scores' softmax: of e4m3 one of every chain, as scales are of heads.
 void Emitter::define_unit() {
-  if (e4m3()) {
-    line("// Products are of values without the scales of their heads.");
-    return line("float scale = 0, unit = 0;");
-  }
+  if (e4m3()) return line("float scale = 0, unit = 0;  // of a chain's heads");
   if (!fold_) return line("constexpr float unit = kLog2e;");
   line("// A positive scale is multiplied with in the exponent.");
   line("const Flag folds(p.scalars.scale > 0);");
@@ -109,6 +106,7 @@ void Emitter::define_unit() {
 
 /// Of a chain in e4m3.
 void Emitter::set_unit() {
+  line("// Products are of values without the scales of their heads.");
   line("const QueryTile& heads = walk.now().queries;");
   line("scale = p.scalars.scale * p.q.scale(heads.q_head) * p.k.scale(heads.kv_head);");
   line("unit = {};", fold_ ? "scale > 0 ? scale * kLog2e : kLog2e" : "kLog2e");
@@ -167,7 +165,7 @@ void Emitter::define_next_chain() {
   if (e4m3()) set_unit();
   blank();
   for (const Step& step : k_.before)
-    if (step.kind != Step::Kind::wait) emit_all(Part(&step, 1));
+    if (step.kind != Step::Kind::wait && step.out != scores().out) emit_all(Part(&step, 1));
   out_.pop_back();
   indent_ -= 2;
   line("}};");
@@ -295,10 +293,12 @@ void Emitter::begin_or_end() {
   blank();
 }
 
-/// Whether a step reads what a chain starts with, and so comes behind the end of that before.
+/// Whether a step behind the scores' product knows more than the scores, and so comes behind the
+/// end of the chain before: in e4m3 scales are of chains.
 bool Emitter::is_of_chain(const Step& step) const {
-  return step.kind == Step::Kind::compute && step.operation != Operation::gemm &&
-         (step.b >= 0 || (e4m3() && step.by_scale));
+  const bool of_scores = step.a == scores().out && step.out == step.a && step.b < 0;
+  return step.kind == Step::Kind::compute && &step != &scores() &&
+         (!of_scores || (e4m3() && step.by_scale));
 }
 
 /// The visit before is done.
@@ -345,6 +345,7 @@ void Emitter::emit(const Step& step) {
       return line("if (walk.cuts()) fwd::hide<Tiling>({}, walk.now(), first_row(group));",
                   name(step.out));
     case Operation::softmax:
+      if (step.out != step.a) line("copy({}, {});", name(step.a), name(step.out));
       return line("softmax({}, {}, {}, unit{});", name(step.out), name(step.b), name(step.c),
                   rescaled(step));
     case Operation::logsumexp:
@@ -356,14 +357,14 @@ void Emitter::emit(const Step& step) {
 
 void Emitter::reshape(const Step& step) {
   const std::string& tile = var(step.a).name;
-  const Step& before = *(&step - 1);
-  if (!rounds(before))
+  const Step* softmax = softmax_of(step);
+  if (!softmax)
     return line("round_to(f_{}, {}{});", tile, name(step.a),
                 !e4m3()  ? ""
                 : plain_ ? ", false"
                          : ", walk.cuts()");
-  line("weigh(f_{}, {}, {}, {}, unit{});", tile, name(before.a), name(before.b), name(before.c),
-       rescaled(before));
+  line("weigh(f_{}, {}, {}, {}, unit{});", tile, name(softmax->a), name(softmax->b),
+       name(softmax->c), rescaled(*softmax));
 }
 
 void Emitter::multiply_scores(const Step& step) {

@@ -64,6 +64,22 @@ void Roles::refuse_other_tiles() const {
     refuse(k_.visit.front().at, "a number of stages that is no power of two", "stages = 2");
 }
 
+/// A chain's first scores are made in front of the end of the chain before.
+void Roles::refuse_other_scores() const {
+  for (const Step& step : early()) {
+    if (&step == &scores()) break;
+    if (step.kind == Step::Kind::compute)
+      refuse(step.at, "a step of a visit in front of the product of its scores", "it behind that");
+  }
+  const int made = scores().out;
+  for (const std::vector<Step>* around : {&k_.before, &k_.after})
+    for (const Step& step : *around)
+      if (step.a == made || step.b == made || step.c == made ||
+          (step.out == made && !is(step, Operation::fill)))
+        refuse(step.at, "a step around the loop on the scores, which the next chain has made",
+               "it in the loop");
+}
+
 void Roles::refuse_other_loops() const {
   refuse_other_tiles();
   int64_t softmaxes = 0, scores = 0;
@@ -80,6 +96,7 @@ void Roles::refuse_other_loops() const {
   if (softmaxes != 1 || scores != 1)
     refuse(k_.visit.back().at, "a loop without scores, an online softmax and a Reshape",
            "the order of kernels/tl/forward.tl");
+  refuse_other_scores();
   for (const Step& step : late())
     if (step.kind != Step::Kind::load && step.kind != Step::Kind::wait &&
         !(is_late(step) && step.accumulate))

@@ -2,6 +2,7 @@
 // and behind the Reshape, and what is not translated.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -21,6 +22,10 @@ class Roles : public Statements {
   }
   bool is_late(const Step& step) const {
     return is(step, Operation::gemm) && var(step.a).memory == Memory::registers;
+  }
+  /// The product of the scores.
+  const Step& scores() const {
+    return *std::ranges::find_if(k_.visit, [](const Step& s) { return is(s, Operation::gemm); });
   }
   Part early() const { return Part(k_.visit).first(cut_); }
   Part late() const { return Part(k_.visit).subspan(cut_); }
@@ -54,6 +59,7 @@ class Roles : public Statements {
   size_t find_cut() const;
   void copy(const Step& load);
   void refuse_other_tiles() const;
+  void refuse_other_scores() const;
 
   size_t cut_;
 };

@@ -289,11 +289,17 @@ void Statements::wait(const Step& step) {
   start_copies(copies_.behind(step));
 }
 
-bool Statements::rounds(const Step& softmax) const {
-  const Step* next = &softmax + 1;
-  return softmax.kind == Step::Kind::compute && softmax.operation == Operation::softmax &&
-         softmax.c >= 0 && !e4m3() && next < k_.visit.data() + k_.visit.size() &&
-         next->kind == Step::Kind::reshape && next->a == softmax.out;
+const Step* Statements::softmax_of(const Step& reshape) const {
+  const auto found = std::ranges::adjacent_find(k_.visit, [&](const Step& step, const Step& next) {
+    return &next == &reshape && step.kind == Step::Kind::compute &&
+           step.operation == Operation::softmax && step.c >= 0 && step.out == next.a;
+  });
+  return e4m3() || reshape.kind != Step::Kind::reshape || found == k_.visit.end() ? nullptr
+                                                                                  : &*found;
+}
+
+bool Statements::rounds(const Step& step) const {
+  return std::ranges::any_of(k_.visit, [&](const Step& s) { return softmax_of(s) == &step; });
 }
 
 std::string Statements::rescaled(const Step& softmax) const {
@@ -307,11 +313,10 @@ void Statements::reshape(const Step& step) {
   if (e4m3())
     return line("const auto f_{} = factor_of_e4m3(mma, {}, visits.at(0).is_cut());", tile,
                 name(step.a));
-  const Step* before = &step == k_.visit.data() ? nullptr : &step - 1;
-  if (!before || !rounds(*before))
-    return line("const auto f_{} = factor_of<Element>(mma, {});", tile, name(step.a));
+  const Step* softmax = softmax_of(step);
+  if (!softmax) return line("const auto f_{} = factor_of<Element>(mma, {});", tile, name(step.a));
   line("const auto f_{} = factor_of_weights<Element>(mma, {}, {}, {}, unit{});", tile,
-       name(before->a), name(before->b), name(before->c), rescaled(*before));
+       name(softmax->a), name(softmax->b), name(softmax->c), rescaled(*softmax));
 }
 
 void Statements::compute(const Step& step) {

@@ -41,9 +41,11 @@ class Statements : public Translation {
   void make_maps();
   void elementwise(const Step& step);
   std::string lse_at(const char* batch) const;
-  /// Whether an online softmax stands in front of the Reshape of what it makes, which then looks
-  /// for maxima only where it must (weigh() of tiles.cuh). P in e4m3 has no room for that.
-  bool rounds(const Step& softmax) const;
+  /// The online softmax right in front of the Reshape of what it makes: the Reshape's code then
+  /// does both, and looks for maxima only where it must (weigh() of tiles.cuh). None in e4m3, in
+  /// which P has no room for that.
+  const Step* softmax_of(const Step& reshape) const;
+  bool rounds(const Step& softmax) const;  // whether it is such a one
   /// ", r_O": the sums that a softmax brings along.
   std::string rescaled(const Step& softmax) const;
   static std::string number(double value);

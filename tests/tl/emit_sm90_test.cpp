@@ -66,6 +66,45 @@ TEST(EmitSm90, WarpgroupsComputeWhatLanesHaveCopied) {
   }
 }
 
+/// What the kernel does in most visits.
+std::string plain_visit(const std::string& text) {
+  const std::string source = tl::emit(text, "forward", {}).source;
+  const size_t begin = source.find("if (const Flag plain("), end = source.find("continue;", begin);
+  return source.substr(begin, end - begin);
+}
+
+TEST(EmitSm90, MostVisitsHaveNoJumps) {
+  const std::string plain = plain_visit(forward());
+  for (const char* rare : {"hide<", "folds)\n", "await_factors", "clear_behind", "next_chain",
+                           "multiply_carefully", "is_finite"})
+    EXPECT_EQ(plain.find(rare), std::string::npos) << rare;
+  EXPECT_NE(plain.find("walk.is_plain() && folds"), std::string::npos);
+  // A factor that is not the problem's scale stays.
+  const std::string twice = plain_visit(replaced(forward(), "Multiply S, scale", "Multiply S, 2"));
+  EXPECT_EQ(twice.find("folds"), std::string::npos);
+  EXPECT_NE(twice.find("apply(r_S, r_S,"), std::string::npos);
+}
+
+TEST(EmitSm90, AChainsFirstScoresAreMadeBeforeTheLastChainEnds) {
+  const auto with = [](const char* from, const std::string& line) {
+    return replaced(forward(), from, line + from);
+  };
+  // So the scores are nothing's outside the loop, and what a chain keeps is not theirs.
+  const std::string filled = tl::emit(with("Wait Q", "Compute Fill S with 0\n"), "f", {}).source;
+  EXPECT_EQ(filled.find("fill(r_S"), std::string::npos);
+  const std::string halved =
+      tl::emit(with("  Compute Softmax", "  Compute Multiply l, 0.5 and get new l\n"), "f", {})
+          .source;
+  const size_t general = halved.rfind("if (begins) next_chain();");
+  EXPECT_LT(general, halved.rfind("apply(r_l, r_l,"));
+  EXPECT_NE(refusal(with("  Compute GEMM Q", "  Compute Multiply l, m and get new l\n"))
+                .find("in front of the product of its scores"),
+            std::string::npos);
+  EXPECT_NE(refusal(with("Wait Q", "Compute Fill S with 0\nCompute Add S, 1 and get new S\n"))
+                .find("around the loop on the scores"),
+            std::string::npos);
+}
+
 TEST(EmitSm90, AStepBehindTheSoftmaxTakesItsResult) {
   const std::string text =
       replaced(forward(), "  Reshape S", "  Compute Multiply S, 2 and get new S\n  Reshape S");

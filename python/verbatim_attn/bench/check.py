@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .workloads import Case
 
-OUTPUTS = ("o", "dq", "dk", "dv")
 ALLOWED_RATIO = 2.0
 _WHOLE = 2**24  # positions of a problem that is compared whole
 _CHUNK = 2**25  # positions of a step
@@ -135,13 +134,15 @@ def _formula(
     parts: Any, shown: Any, sums: Any, stored: Any, p: Any, backward: bool
 ) -> dict[str, Tensor]:
     """Forward, or both passes, untiled in the keys: sums in `sums`, matrices rounded to `stored`."""
-    q, k, v, dout = (x.to(sums) for x in parts)  # q, dout (group, q_len, dim); k, v (kv_len, dim)
+    q, k, v = (x.to(sums) for x in parts[:3])  # q (group, q_len, dim); k, v (kv_len, dim)
 
     def rounded(x: Tensor) -> Tensor:
         return x.to(stored).to(sums)
 
-    o, dq = torch.empty_like(dout), torch.empty_like(q)
-    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    o = q.new_empty(*q.shape[:2], v.shape[-1])
+    if backward:
+        dout = parts[3].to(sums)  # as o
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     scale = p.head_dim**-0.5
     step = max(1, _CHUNK // (p.kv_len * q.shape[0]))
     for begin in range(0, p.q_len, step):

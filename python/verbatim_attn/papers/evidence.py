@@ -15,7 +15,7 @@ from typing import Any
 from .._errors import Refused
 from ..bench import __main__ as bench
 from ..bench import registry, report, workloads
-from .registry import Entry, Row
+from .registry import GENERATED, Entry, Row
 
 Part = dict[str, Any]
 
@@ -51,7 +51,7 @@ def _parts(path: Path) -> list[Part]:
 
 def rows(of: list[Part]) -> list[Row]:
     """Rows of all benchmarks, under the name that a curve has: the provider, and of ours the order
-    where the command chose one, or "TL" for libraries of it; "run" says card and commit, for only
+    where the command chose one, or "TL" for its libraries; "run" says card and commit, for only
     rows of one are compared. What was measured again counts as first measured."""
     found: dict[tuple[Any, ...], Row] = {}
     for part in of:
@@ -120,8 +120,7 @@ def _named(row: Row, words: list[str]) -> str:
 
 
 def _curve(provider: str) -> str:
-    """The command says which libraries it gave."""
-    return "verbatim TL" if provider.endswith(".so") else provider
+    return "verbatim TL" if provider in GENERATED else provider
 
 
 def _of_ours(words: list[str]) -> str:

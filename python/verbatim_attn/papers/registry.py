@@ -77,6 +77,9 @@ def _bench(words: str, providers: str) -> Command:
     return tuple(f"bench.py {words} --providers {providers} --repeats 3 DEVICE".split())
 
 
+# Libraries of TL in commands, whose curve is "verbatim TL".
+GENERATED = tuple(f"verbatim:{name}.so"
+                  for name in ("selected", "forward_hd64", "forward_hd128", "forward_mla"))  # fmt: skip
 _SELECTED = (("verbatim TL", "torch:gather"),)
 
 
@@ -389,7 +392,7 @@ _RE = (
 )  # fmt: skip
 
 _BASELINES = "verbatim,torch:cudnn,torch:flash,flex,torch:math"
-_GENERATED = (("verbatim TL", "torch:flash"), ("verbatim TL", "verbatim"), ("verbatim TL", "flex"),
+_GENERATED = (*(("verbatim TL", peer) for peer in ("torch:flash", "torch:cudnn", "flex", "verbatim")),
               ("verbatim", "torch:flash"), ("verbatim", "torch:cudnn"), *_FLEX)  # fmt: skip
 
 

@@ -85,8 +85,6 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
         out, drawn = Path(folder, "result.json"), Path(folder, "drawn.svg")
         # The tool writes its arguments into its result: names without a folder.
         of_tool = kind in _OF_TOOL
-        for library in (word for word in rest if word.endswith(".so")):
-            Path(folder, library).symlink_to(Path(library).resolve())
         line = [*_program(kind), *rest, "--json", out.name if of_tool else str(out)]
         if kind == "bench.py":
             line += ["--resume", rows]

@@ -235,7 +235,7 @@ __device__ void multiply(const Mma& mma, Sums& sums, const A& factor, const B& o
       mma, sums, a, [&](auto k) { copy(load, from(_, _, k), to(_, _, k)); }, other);
 }
 
-/// sums += a b, a from registers: what factor_of() made.
+/// sums += a b, a from registers: what factor_of() or factor_of_weights() made.
 template <class Mma, class Sums, class Element, class Layout, class B>
 __device__ void multiply(const Mma& mma, Sums& sums, const Tensor<Element, Layout>& a,
                          const B& other) {
@@ -380,8 +380,8 @@ __device__ __forceinline__ void rescale_row(Tile& tile, int i, float factor) {
 /// log2(e) times a factor of the scores that is yet to come. A lane's sums are those of its own
 /// columns until complete().
 template <class Scores, class Numbers, class... Rescaled>
-__device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
-                        Rescaled&... rescaled) {
+__device__ __forceinline__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float unit,
+                                        Rescaled&... rescaled) {
   auto values = by_rows(scores);
   CUTE_UNROLL
   for (int i = 0; i < size<0>(values); ++i) {
@@ -393,13 +393,15 @@ __device__ void softmax(Scores& scores, Numbers& maxima, Numbers& sums, float un
     // Not fused: while the maximum stays this is 1, not the rounding of `base` once a visit.
     const float decay = exp2_approximately(maxima(i) * unit - base);
     maxima(i) = maximum;
-    float sum = 0;  // of the visit alone: one long sum would lose digits with every visit
+    // Of the visit alone: one long sum would lose digits with every visit. Of even and odd columns:
+    // one would wait for its own latency.
+    float sum[2] = {0, 0};
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) {
       values(i, j) = exp2_approximately(fmaf(values(i, j), unit, -base));
-      sum += values(i, j);
+      sum[j % 2] += values(i, j);
     }
-    sums(i) = fmaf(sums(i), decay, sum);
+    sums(i) = fmaf(sums(i), decay, sum[0] + sum[1]);
     if (__all_sync(~0u, decay == 1)) continue;
     (rescale_row(rescaled, i, decay), ...);
   }
@@ -538,7 +540,7 @@ __device__ auto factor_of_weights(const Mma& mma, const Scores& scores, Others&&
   return factor_of_words<Element>(mma, words.data(), scores.layout());
 }
 
-/// multiply() by a tile that holds NaN or infinities: what a zero of `a`, made by factor_of(),
+/// multiply() by a tile that holds NaN or infinities: what a zero of `a`, a factor as above,
 /// meets adds nothing, so that they reach only the rows that see them. Of e4m3 a zero is +0.
 template <int kRows, class Mma, class Sums, class Factor, class Tile>
 __device__ void multiply_carefully(const Mma& mma, Sums& sums, const Factor& a, Tile& factor) {

@@ -243,7 +243,7 @@ __device__ __forceinline__ void multiply(Sums& sums, bool adds, const AlongK<A>&
       local_tile(a.view(), Shape<Int<kRows>, Int<A::kCols>>{}, make_coord(a.group, 0));  // (64, K)
   gemm(mma, adds, thread.partition_fragment_A(mine), thread.partition_fragment_B(factor), sums);
 }
-/// The same of what round_to() made.
+/// The same of what round_to() or weigh() made.
 template <class Sums, class Element, class Layout, class B>
 __device__ __forceinline__ void multiply(Sums& sums, bool adds, const Tensor<Element, Layout>& a,
                                          const B& b) {
