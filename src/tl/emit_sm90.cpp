@@ -315,6 +315,7 @@ void Emitter::settle() {
 }
 
 void Emitter::emit_all(Part steps) {
+  // Steps around the loop have no visit before them.
   const auto settles = std::ranges::find_if(
       steps, [&](const Step& step) { return steps.data() == early().data() && is_of_chain(step); });
   for (auto step = steps.begin(); step != steps.end(); ++step) {
