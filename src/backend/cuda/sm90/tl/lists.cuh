@@ -49,10 +49,9 @@ __device__ void describe(typename C::Visit& visit, const QueryTile& queries, int
 #pragma unroll
   for (int group = 0; group < C::kConsumers; ++group) {
     const int32_t first = fwd::kRows * group, stop = min(first + fwd::kRows, queries.rows);
-    visit.flags[group] = (visit.k_used < C::kTileKv ? Visit::tail : 0) |
-                         (first >= stop || !fwd::shows_some(band, first, stop) ? Visit::hidden
-                          : fwd::shows_all(band, first, stop, C::kTileKv)      ? 0
-                                                                               : Visit::masked);
+    visit.flags[group] = first >= stop || !fwd::shows_some(band, first, stop) ? Visit::hidden
+                         : fwd::shows_all(band, first, stop, C::kTileKv)      ? 0
+                                                                              : Visit::masked;
   }
 }
 
