@@ -120,7 +120,7 @@ def _named(row: Row, words: list[str]) -> str:
 
 
 def _curve(provider: str) -> str:
-    return "verbatim TL" if provider in GENERATED else provider
+    return GENERATED.get(provider, provider)
 
 
 def _of_ours(words: list[str]) -> str:

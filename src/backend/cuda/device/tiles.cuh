@@ -421,13 +421,13 @@ __device__ __forceinline__ void weigh(Words&& words, const Scores& scores, Numbe
                                       Numbers& sums, float unit, Rescaled&... rescaled) {
   const auto values = by_rows(scores);
   const auto move_base = [&](int i, float added) {
+    const auto larger = [](float x, float y) { return fmaxf(x, y); };
+    const bool begins = bases(i) == -INFINITY;
     float maximum = -INFINITY;
     CUTE_UNROLL
     for (int j = 0; j < size<1>(values); ++j) maximum = fmaxf(maximum, values(i, j));
-    maximum = over_quad(maximum, [](float x, float y) { return fmaxf(x, y); });
-    const bool begins = bases(i) == -INFINITY;
-    const uint32_t moving = __ballot_sync(~0u, begins || !(added <= kLargestSum));
-    if (!(moving >> thread_here() % 32 / 4 * 4 & 15)) maximum = bases(i);
+    maximum = over_quad(maximum, larger);
+    if (over_quad(begins || !(added <= kLargestSum), larger) == 0) maximum = bases(i);
     const float decay = begins ? 1 : exp2_approximately((bases(i) - maximum) * unit);
     bases(i) = maximum;
     sums(i) *= decay;
