@@ -11,6 +11,7 @@
 #include "cases.h"
 #include "core/file.h"
 #include "options.h"
+#include "prediction.h"
 #include "processes.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -42,8 +43,15 @@ struct BenchCommand {
   Plans plans_of(const Backend& backend, const CaseProblem& problem) const;
   Json run_case(const Backend& backend, const bench::Device& on, const Case& one,
                 dist::Processes* processes) const;
-  Json run_world(const Backend& backend, const bench::Device& on, const CaseProblem& problem,
-                 const Plans& plans, dist::Processes* processes) const;
+  /// What ranks made of a case: the member `dist`, without a world where it does not fit.
+  struct Dealt {
+    Json found;
+    std::unique_ptr<World> world;
+  };
+  std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
+                                const CaseProblem& problem, const Plans& plans,
+                                dist::Processes* processes) const;
+  Json describe(const Dealt& dealt, const Json& row) const;
   Json run_peer(const std::string& provider, const bench::Device& on, const Case& one) const;
   Json describe(const Case& one, const CaseProblem& made) const;
   bench::Protocol timing() const {
@@ -100,16 +108,14 @@ BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
   return {plan(Pass::forward), std::move(backward), planned.count(), found_again.count()};
 }
 
-/// The case dealt to ranks, run as often as bits are compared: the member `dist`. Processes but the
-/// first only take part.
-Json BenchCommand::run_world(const Backend& backend, const bench::Device& on,
-                             const CaseProblem& problem, const Plans& plans,
-                             dist::Processes* processes) const {
+/// The case dealt to ranks, run as often as bits are compared. Processes but the first only take
+/// part.
+std::vector<BenchCommand::Dealt> BenchCommand::run_worlds(const Backend& backend,
+                                                          const bench::Device& on,
+                                                          const CaseProblem& problem,
+                                                          const Plans& plans,
+                                                          dist::Processes* processes) const {
   const auto& [sizes, made] = problem;
-  World dealt(*plans.forward, *plans.backward, made, world.make(), world.engine());
-  if (processes)
-    processes->agree(
-        dealt.specification(made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
   RunOptions run;
   run.threads = threads ? threads : world.threads();
   const bench::Tensors ranks(on, sizes);
@@ -120,18 +126,53 @@ Json BenchCommand::run_world(const Backend& backend, const bench::Device& on,
     backend.backward(plans.backward, alone->backward, run);
     backend.synchronize(run);
   }
-  int64_t differing = 0;
-  for (int i = 0; i < repeats; ++i) {
-    for (const auto& output : ranks.outputs) on.poison(output.data, output.bytes);
-    for (const Pass pass : {Pass::forward, Pass::backward})
-      dealt.run(pass, ranks.forward, ranks.backward, world.device_of(device), run, processes);
-    for (size_t o = 0; alone && o < ranks.outputs.size(); ++o)
-      differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
-                                        ranks.outputs[o].bytes);
+  std::vector<Dealt> all;
+  const std::vector<WorldOptions> asked = world.each();
+  for (const WorldOptions& one : asked) try {
+      const DistOptions options = choose(one, *plans.forward, *plans.backward, made).options;
+      auto dealt =
+          std::make_unique<World>(*plans.forward, *plans.backward, made, options, one.engine());
+      if (processes)
+        processes->agree(dealt->specification(
+            made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
+      int64_t differing = 0;
+      for (int i = 0; i < repeats; ++i) {
+        for (const auto& output : ranks.outputs) on.poison(output.data, output.bytes);
+        for (const Pass pass : {Pass::forward, Pass::backward})
+          dealt->run(pass, ranks.forward, ranks.backward, one.device_of(device), run, processes);
+        for (size_t o = 0; alone && o < ranks.outputs.size(); ++o)
+          differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
+                                            ranks.outputs[o].bytes);
+      }
+      if (!alone) continue;
+      Json found = dealt->describe({Pass::forward, Pass::backward});
+      found["differing_words"] = differing;
+      all.push_back({std::move(found), std::move(dealt)});
+    } catch (const Error& error) {
+      if (asked.size() == 1 || processes || error.code() == ErrorCode::device) throw;
+      all.push_back({{{"engine", one.engine()},
+                      {"world", one.make().world},
+                      {"strategy", one.strategy},
+                      {"refused", error.what()}},
+                     nullptr});
+    }
+  return all;
+}
+
+/// With what the row measured of one device.
+Json BenchCommand::describe(const Dealt& dealt, const Json& row) const {
+  Json found = dealt.found;
+  if (!dealt.world) return found;
+  for (Json& pass : found["passes"]) {
+    const bool forward = pass["pass"] == to_string(Pass::forward);
+    const double ms = row[forward ? "forward" : "backward"]["ms"];
+    pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
+    if (world.cluster.empty()) continue;
+    const Pass which = forward ? Pass::forward : Pass::backward;
+    Prediction(dealt.world->plan(which), world.on(),
+               {dealt.world->launches(which), true, ms * 1e-3})
+        .describe(pass);
   }
-  if (!alone) return nullptr;
-  Json found = dealt.describe({Pass::forward, Pass::backward});
-  found["differing_words"] = differing;
   return found;
 }
 
@@ -140,8 +181,8 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
   const CaseProblem problem = parse_case(one.words);
   const auto& [sizes, made] = problem;
   const Plans plans = plans_of(backend, problem);
-  Json dist;
-  if (world.given()) dist = run_world(backend, on, problem, plans, processes);
+  std::vector<Dealt> dealt;
+  if (world.given()) dealt = run_worlds(backend, on, problem, plans, processes);
   if (processes && processes->rank() != 0) return nullptr;
   const Plan& backward = *plans.backward;
   const bench::Result found = bench::run_case(backend, on, made, plans.forward, plans.backward,
@@ -176,12 +217,7 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
         {"sha256", found.sha256}}},
       {"workspace_bytes", backend.workspace_bytes(backward)},
       {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}});
-  if (world.given()) {
-    for (Json& pass : dist["passes"])
-      pass["of_one_device"] = pass["compute_ms"].get<double>() /
-                              row[pass["pass"].get<std::string>()]["ms"].get<double>();
-    row["dist"] = std::move(dist);
-  }
+  for (const Dealt& one : dealt) row["dist"].push_back(describe(one, row));
   return row;
 }
 
@@ -290,10 +326,11 @@ report::Table dist_table_of(const Json& result) {
                        {"sent", Align::right},
                        {"memory", Align::right},
                        {"bits"}});
-  for (const Json& row : result["results"]) {
-    if (!row.contains("dist")) continue;
-    const Json& dist = row["dist"];
-    for (const Json& pass : dist["passes"]) {
+  const auto add = [&](const Json& row, const Json& dist) {
+    if (dist.contains("refused"))
+      table.row({row["name"], "-", dist["world"].dump(), dist["strategy"], "-", "-", "-", "-", "-",
+                 "-", "-", "refused"});
+    for (const Json& pass : dist.value("passes", Json::array())) {
       int64_t sent = 0, memory = 0;
       for (const Json& rank : pass["ranks"]) {
         sent += rank["sent_bytes"].get<int64_t>();
@@ -306,7 +343,9 @@ report::Table dist_table_of(const Json& result) {
                  fmt::format("{:.3f}", pass["ms"].get<double>()), report::bytes(sent),
                  report::bytes(memory), dist["differing_words"] == 0 ? "equal" : "DIFFER"});
     }
-  }
+  };
+  for (const Json& row : result["results"])
+    for (const Json& dist : row.value("dist", Json::array())) add(row, dist);
   return table;
 }
 
@@ -362,7 +401,8 @@ int BenchCommand::run(dist::Processes* processes) const {
       const bool ours = provider == "verbatim";
       Json row = ours ? run_case(*backend, *on, one, processes) : run_peer(provider, *on, one);
       if (ours) good &= row["bits"]["differing_words"] == 0 && row["check"]["correct"].get<bool>();
-      if (row.contains("dist")) good &= row["dist"]["differing_words"] == 0;
+      for (const Json& dist : row.value("dist", Json::array()))
+        good &= dist.value("differing_words", 0) == 0;
       result["results"].push_back(std::move(row));
       save(output, result);
     }
@@ -410,7 +450,9 @@ void add_bench(Command root, Action& action) {
       "to\n"
       "have those of one device: what all ranks computed and what the largest did are medians, of "
       "a\n"
-      "replay on a GPU by events; wall is the time of a whole pass, transfers among them.\n"
+      "replay on a GPU by events; wall is the time of a whole pass, transfers among them. Several\n"
+      "deals: --world replay:2,4,8 --strategy ring,usp, or all. With --cluster these launches are\n"
+      "played there.\n"
       "Beside cuDNN: verbatim bench --device cuda --set dense --providers\n"
       "verbatim,cudnn,cudnn:deterministic, where the build found cudnn-frontend's and cuDNN's\n"
       "headers. libcudnn.so.9 ($VERBATIM_CUDNN) and libcudart are loaded when it runs.");

@@ -177,7 +177,11 @@ int PlanCommand::run() const {
                &backward = other == Pass::forward ? own : beside;
     choice = choose(world, forward, backward, made);
     dealt.emplace(forward, backward, made, choice.options, world.engine());
-    predicted.emplace(*dealt, options.pass, make_cluster(world.cluster), measured);
+    const Cluster cluster = world.on();
+    const DistPlan& of_ranks = dealt->plan(options.pass);
+    predicted.emplace(of_ranks, cluster,
+                      measured.empty() ? predicted_launches(of_ranks, cluster.machine)
+                                       : read_launches(measured, of_ranks));
     Json& dist = result["dist"] = dealt->describe(passes);
     choice.describe(dist);
     predicted->describe(dist["passes"][0]);

@@ -27,46 +27,12 @@ Json json_of(const Trial::Makespans& makespans) {
   return {{"in_turn_ms", makespans.in_turn * 1e3}, {"overlapped_ms", makespans.overlapped * 1e3}};
 }
 
-/// Times of launches from a result of run with the same plan and dealing.
-LaunchTimes read_launches(const std::string& path, const DistPlan& plan) try {
-  const Json result = Json::parse(read_text(path));
-  const auto require = [&](bool same, const char* what) {
-    if (!same)
-      fail(fmt::format("its {} is another", what),
-           {"--measured", path, "a result of run --world with the same problem and dealing", ""});
-  };
-  require(result.value("command", "") == "run" && result.contains("dist"), "command");
-  const Json& dist = result.at("dist");
-  const std::string_view pass = to_string(plan.whole.pass);
-  for (const char* member : {"plan", "forward_plan"})
-    if (result.contains(member) && result[member].at("pass") == pass)
-      require(result[member].at("fingerprint") == plan.whole.fingerprint(), "fingerprint");
-  require(dist.at("world") == plan.options.world, "world");
-  require(dist.at("strategy") == plan.options.strategy, "strategy");
-  require(dist.at("shard") == plan.shard, "sharding");
-  require(dist.at("ulysses_size") == plan.options.ulysses_size, "Ulysses group");
-  require(dist.at("ring_window") == plan.options.ring_window, "ring window");
-  LaunchTimes launches;
-  for (const Json& one : dist.at("passes")) {
-    if (one.at("pass") != pass) continue;
-    for (const Json& rank : one.at("ranks")) {
-      auto& times = launches.emplace_back();
-      for (const Json& ms : rank.at("launch_ms")) times.push_back(ms.get<double>() * 1e-3);
-    }
-  }
-  require(std::ssize(launches) == plan.options.world, "pass");
-  return launches;
-} catch (const Json::exception& error) {
-  fail(error.what(),
-       {"--measured", path, "a result of run --world with the same problem and dealing", ""});
-}
-
 }  // namespace
 
 Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backward,
               const Mask& mask) {
   Choice choice{asked.make(), {}, {}};
-  const Cluster cluster = make_cluster(asked.cluster);
+  const Cluster cluster = asked.on();
   if (choice.options.strategy != WorldOptions::kAuto) return choice;
   choice.trials = try_strategies(forward, backward, mask, choice.options, cluster);
   choice.options = fastest(choice.trials).options;
@@ -114,20 +80,53 @@ std::string Choice::text() const {
   return fmt::format("Strategies, simulated on {}, transfers in turn:\n\n{}", cluster, table.str());
 }
 
-Prediction::Prediction(const World& world, Pass pass, const Cluster& cluster,
-                       const std::string& measured)
-    : plan_(world.plan(pass)),
+Launches predicted_launches(const DistPlan& plan, const Machine& machine) {
+  return {launch_times(plan, machine), false, device_seconds(plan.whole, machine)};
+}
+
+Launches read_launches(const std::string& path, const DistPlan& plan) try {
+  const Json result = Json::parse(read_text(path));
+  const auto require = [&](bool same, const char* what) {
+    if (!same)
+      fail(fmt::format("its {} is another", what),
+           {"--measured", path, "a result of run --world with the same problem and dealing", ""});
+  };
+  require(result.value("command", "") == "run" && result.contains("dist"), "command");
+  const Json& dist = result.at("dist");
+  const std::string_view pass = to_string(plan.whole.pass);
+  for (const char* member : {"plan", "forward_plan"})
+    if (result.contains(member) && result[member].at("pass") == pass)
+      require(result[member].at("fingerprint") == plan.whole.fingerprint(), "fingerprint");
+  require(dist.at("world") == plan.options.world, "world");
+  require(dist.at("strategy") == plan.options.strategy, "strategy");
+  require(dist.at("shard") == plan.shard, "sharding");
+  require(dist.at("ulysses_size") == plan.options.ulysses_size, "Ulysses group");
+  require(dist.at("ring_window") == plan.options.ring_window, "ring window");
+  LaunchTimes launches;
+  for (const Json& one : dist.at("passes")) {
+    if (one.at("pass") != pass) continue;
+    for (const Json& rank : one.at("ranks")) {
+      auto& times = launches.emplace_back();
+      for (const Json& ms : rank.at("launch_ms")) times.push_back(ms.get<double>() * 1e-3);
+    }
+  }
+  require(std::ssize(launches) == plan.options.world, "pass");
+  return {std::move(launches), true, 0};
+} catch (const Json::exception& error) {
+  fail(error.what(),
+       {"--measured", path, "a result of run --world with the same problem and dealing", ""});
+}
+
+Prediction::Prediction(const DistPlan& plan, const Cluster& cluster, Launches launches)
+    : plan_(plan),
       cluster_(cluster),
-      launches_(measured.empty() ? launch_times(plan_, cluster.machine)
-                                 : read_launches(measured, plan_)),
-      measured_(!measured.empty()),
-      in_turn_(simulate(plan_, cluster_, launches_, Transfers::in_turn)),
-      overlapped_(simulate(plan_, cluster_, launches_, Transfers::overlapped)),
-      device_seconds_(device_seconds(plan_.whole, cluster_.machine)) {}
+      launches_(std::move(launches)),
+      in_turn_(simulate(plan_, cluster_, launches_.times, Transfers::in_turn)),
+      overlapped_(simulate(plan_, cluster_, launches_.times, Transfers::overlapped)) {}
 
 double Prediction::rate(const DistSimulation& simulation) const {
   const double all = simulation.makespan * static_cast<double>(simulation.ranks.size());
-  return all > 0 ? device_seconds_ / all : 1;
+  return all > 0 ? launches_.device_seconds / all : 1;
 }
 
 double Prediction::compute_balance() const {
@@ -142,13 +141,13 @@ double Prediction::bytes_balance() const {
 
 void Prediction::describe(Json& pass) const {
   pass["simulated"] = {{"cluster", cluster_.name},
-                       {"launches", measured_ ? "measured" : "predicted"},
+                       {"launches", launches_.measured ? "measured" : "predicted"},
                        {"in_turn_ms", in_turn_.makespan * 1e3},
                        {"overlapped_ms", overlapped_.makespan * 1e3},
                        {"compute_balance", compute_balance()},
                        {"bytes_balance", bytes_balance()}};
-  if (!measured_) {
-    pass["simulated"]["device_ms"] = device_seconds_ * 1e3;
+  if (launches_.device_seconds > 0) {
+    pass["simulated"]["device_ms"] = launches_.device_seconds * 1e3;
     pass["simulated"]["in_turn_rate"] = rate(in_turn_);
     pass["simulated"]["overlapped_rate"] = rate(overlapped_);
   }
@@ -163,8 +162,8 @@ void Prediction::describe(Json& pass) const {
 
 std::vector<Timeline> Prediction::timelines() const {
   std::vector<Timeline> both(2);
-  simulate(plan_, cluster_, launches_, Transfers::in_turn, &both[0]);
-  simulate(plan_, cluster_, launches_, Transfers::overlapped, &both[1]);
+  simulate(plan_, cluster_, launches_.times, Transfers::in_turn, &both[0]);
+  simulate(plan_, cluster_, launches_.times, Transfers::overlapped, &both[1]);
   return both;
 }
 
@@ -181,15 +180,16 @@ std::string Prediction::text() const {
                report::milliseconds(overlapped_.ranks[r].exposed * 1e3)});
   }
   const auto ended = [&](const DistSimulation& simulation) {
-    const std::string rate = measured_ ? ""
-                                       : fmt::format(" ({} of one device's rate)",
-                                                     report::percent(this->rate(simulation)));
+    const std::string rate =
+        launches_.device_seconds == 0
+            ? ""
+            : fmt::format(" ({} of one device's rate)", report::percent(this->rate(simulation)));
     return report::milliseconds(simulation.makespan * 1e3) + rate;
   };
   return fmt::format(
       "Simulated on {}, {} times of launches:\n\n{}\nall ranks done: transfers in turn {}, "
       "overlapped {}; mean over most: compute {:.3f}, bytes {:.3f}\n",
-      cluster_.name, measured_ ? "measured" : "predicted", table.str(), ended(in_turn_),
+      cluster_.name, launches_.measured ? "measured" : "predicted", table.str(), ended(in_turn_),
       ended(overlapped_), compute_balance(), bytes_balance());
 }
 

@@ -28,12 +28,20 @@ Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backwa
               const Mask& mask);
 Choice choose(const WorldOptions& asked, const Attention& attention);
 
-/// One pass of a world, which stays its owner's, on a cluster.
+/// Times of a pass.
+struct Launches {
+  LaunchTimes times;
+  bool measured = false;      // else the machine's
+  double device_seconds = 0;  // of one device that makes the whole pass; 0: not known
+};
+Launches predicted_launches(const DistPlan& plan, const Machine& machine);
+/// Of `path`, a result of run with the same plan and dealing. Throws Error naming what differs.
+Launches read_launches(const std::string& path, const DistPlan& plan);
+
+/// One pass of a dealt problem, which stays its owner's, on a cluster.
 class Prediction {
  public:
-  /// `measured`: a result of run with the same world, whose times of launches are taken; empty: the
-  /// machine's. Throws Error naming what differs.
-  Prediction(const World& world, Pass pass, const Cluster& cluster, const std::string& measured);
+  Prediction(const DistPlan& plan, const Cluster& cluster, Launches launches);
 
   /// Adds what was simulated to the pass and its ranks.
   void describe(Json& pass) const;
@@ -45,10 +53,8 @@ class Prediction {
  private:
   const DistPlan& plan_;
   Cluster cluster_;
-  LaunchTimes launches_;
-  bool measured_;
+  Launches launches_;
   DistSimulation in_turn_, overlapped_;
-  double device_seconds_;
 
   /// The share of one device's rate that each rank has.
   double rate(const DistSimulation& simulation) const;

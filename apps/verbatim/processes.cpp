@@ -88,7 +88,7 @@ int in_world(const WorldOptions& options, const InProcesses& command) {
       options.make();
       return command(processes);
     });
-  const int32_t ranks = options.given() ? options.make().world : 1;
+  const int32_t ranks = options.given() ? options.each().front().make().world : 1;
   return options.has_processes() ? start_processes(ranks) : command(nullptr);
 }
 

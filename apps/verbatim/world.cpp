@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <ranges>
 #include <thread>
 #include <utility>
 
@@ -58,15 +59,38 @@ void WorldOptions::add_to(Command command, bool runs) {
       "Strategy loongtrain: ranks of an inner ring (default: at most the root of the ring)", "N")
       .needs(dealt);
   add("--cluster", cluster,
-      "Machines and links for simulated times: h200x8, h200x8-hdr or @file.json. Changes no bit",
+      "Machines and links for simulated times: h200x8, h200x8-hdr or @file.json (default: "
+      "h200x8). Changes no bit",
       "NAME")
-      .capture_default_str()
       .needs(dealt);
   if (!runs) return;
   add("--timeout", timeout,
       "Worlds of processes: seconds that a rank waits for another before all end (default: 300)",
       "X")
       .needs(dealt);
+}
+
+std::vector<WorldOptions> WorldOptions::each() const {
+  std::vector<std::string> known{kAuto}, worlds;
+  for (const StrategyInfo& info : strategies()) known.emplace_back(info.name);
+  const std::vector<std::string> named = strategy == "all"
+                                             ? std::vector(known.begin() + 1, known.end())
+                                             : parse_names(strategy, "--strategy", known);
+  if (world.starts_with(kReplay)) {
+    for (const auto ranks : std::views::split(world.substr(kReplay.size()), ','))
+      worlds.push_back(std::string(kReplay) + std::string(ranks.begin(), ranks.end()));
+  } else {
+    worlds.push_back(world);
+  }
+  std::vector<WorldOptions> all;
+  for (const std::string& one : worlds)
+    for (const std::string& name : named) {
+      all.push_back(*this);
+      all.back().world = one;
+      all.back().strategy = name;
+    }
+  if (all.empty()) all.push_back(*this);  // a name is empty, which make() or dealing refuses
+  return all;
 }
 
 int WorldOptions::threads() const {
@@ -178,6 +202,12 @@ double World::run(Pass pass, const ForwardTensors& forward, const BackwardTensor
   runs.seconds.push_back(result.seconds);
   runs.reports.push_back(std::move(result.reports));
   return result.seconds;
+}
+
+LaunchTimes World::launches(Pass pass) const {
+  LaunchTimes times;
+  for (const RankReport& rank : runs_.at(pass).reports.back()) times.push_back(rank.launch_seconds);
+  return times;
 }
 
 double World::Runs::compute_ms(int32_t rank) const {

@@ -11,6 +11,7 @@
 #include "report/table.h"
 #include "result.h"
 #include "tensors.h"
+#include "verbatim/cluster.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::app {
@@ -18,15 +19,20 @@ namespace verbatim::app {
 /// Ranks and how the problem is dealt to them.
 struct WorldOptions {
   std::string world;  // "replay:N", "local:N" or "mpi"; empty: one device
-  std::string strategy = "balanced", shard, cluster = "h200x8";
+  std::string strategy = "balanced", shard;
+  std::string cluster;  // empty: not asked for, kCluster
   int32_t ulysses_size = 0, ring_window = 0;
   std::optional<double> timeout;  // seconds
 
   static constexpr const char* kAuto = "auto";  // strategy: the fastest on the cluster
+  static constexpr const char* kCluster = "h200x8";
 
   /// `runs`: the command runs what it deals, and so may wait.
   void add_to(Command command, bool runs);
   bool given() const { return !world.empty(); }
+  /// One of each world and strategy where several are named: "replay:2,4", "ring,usp", "all".
+  std::vector<WorldOptions> each() const;
+  Cluster on() const { return make_cluster(cluster.empty() ? kCluster : cluster); }
   /// Whether ranks are processes: those of MPI.
   bool has_processes() const { return given() && !world.starts_with(kReplay); }
   /// What runs the ranks: "replay" or "mpi".
@@ -69,6 +75,8 @@ class World {
   /// How long planning took, beyond that of one device.
   std::string timing() const;
   const DistPlan& plan(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
+  /// What the launches of its last run took.
+  LaunchTimes launches(Pass pass) const;
 
  private:
   DistPlan forward_, backward_;

@@ -33,9 +33,10 @@ class Bench(Tool):
     def test_ranks_beside_one_device(self):
         words = ["--repeats", 2, "--world", "replay:3", "--strategy", "ring"]
         (row,) = self.result("bench", *DOCUMENTS, *words)["results"]
-        self.assertEqual(row["dist"]["differing_words"], 0)
-        self.assertEqual([each["pass"] for each in row["dist"]["passes"]], ["forward", "backward"])
-        for each in row["dist"]["passes"]:
+        (dist,) = row["dist"]
+        self.assertEqual(dist["differing_words"], 0)
+        self.assertEqual([each["pass"] for each in dist["passes"]], ["forward", "backward"])
+        for each in dist["passes"]:
             times = [rank["compute_ms"] for rank in each["ranks"]]
             self.assertEqual(sum(times), each["compute_ms"])
             self.assertEqual(max(times), each["largest_ms"])
@@ -43,6 +44,27 @@ class Bench(Tool):
             one = row[each["pass"]]["ms"]
             self.assertEqual(each["of_one_device"], each["compute_ms"] / one)
         self.assertIn("--world replay:3 --strategy ring", row["repro"])
+
+    def test_several_worlds_and_strategies(self):
+        words = [*DOCUMENTS, "--repeats", 1, "--cluster", "h200x8", "--world"]
+        (row,) = self.result("bench", *words, "replay:2,3", "--strategy", "ulysses,ring")["results"]
+        deals = {(dist["world"], dist["strategy"]): dist for dist in row["dist"]}
+        self.assertEqual(list(deals), [(2, "ulysses"), (2, "ring"), (3, "ulysses"), (3, "ring")])
+        self.assertIn("got 3, expected a divisor", deals.pop((3, "ulysses"))["refused"])
+        for dist in deals.values():
+            self.assertEqual(dist["differing_words"], 0)
+            for each in dist["passes"]:
+                simulated = each["simulated"]
+                self.assertEqual(simulated["launches"], "measured")
+                self.assertEqual(simulated["device_ms"], row[each["pass"]]["ms"])
+                share = simulated["device_ms"] / simulated["in_turn_ms"] / dist["world"]
+                self.assertAlmostEqual(simulated["in_turn_rate"], share)
+        self.refused("bench", *words, "replay:3", "--strategy", "ulysses")
+        self.refused("bench", *words, "replay:2,", "--strategy", "ring")
+        self.assertIn(
+            "got 'ring,usp'",
+            self.refused("run", *DOCUMENTS, "--world", "replay:2", "--strategy", "ring,usp"),
+        )
 
     def test_a_peer_that_cannot_run_has_a_row_that_says_why(self):
         providers = ("cudnn", "verbatim", "cudnn:deterministic")
