@@ -167,6 +167,8 @@ Json BenchCommand::describe(const Dealt& dealt, const Json& row) const {
     const bool forward = pass["pass"] == to_string(Pass::forward);
     const double ms = row[forward ? "forward" : "backward"]["ms"];
     pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
+    for (Json& rank : pass["ranks"])
+      rank.erase("launch_ms");  // `plan --measured` takes those of run
     if (world.cluster.empty()) continue;
     const Pass which = forward ? Pass::forward : Pass::backward;
     Prediction(dealt.world->plan(which), world.on(),
