@@ -147,10 +147,12 @@ def compile_all() -> int:
         try:
             spilled = ", ".join(sorted(f"{a} and {b}" for a, b in found().spills()))
             right, what = not refused, f"{spilled} bytes spilled, {found().seconds:.0f} s"
+        except Refusal as fault:
+            right, what = refused and dtype in str(fault), f"refused: {fault}"
         except AssertionError as fault:
-            right, what = refused and isinstance(fault, Refusal) and dtype in str(fault), str(fault)
+            right, what = False, str(fault)
         wrong += not right
-        print("" if right else "WRONG", *kernel, what.strip(), flush=True)
+        print(*kernel, "" if right else "WRONG:", what.strip(), flush=True)
     print(f"{len(kernels)} kernels, {wrong} wrong")
     return wrong
 
