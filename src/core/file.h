@@ -30,7 +30,7 @@ void check_writable(const std::filesystem::path& path);
 /// Makes the folder `path` and those that it lies in, unless they are there. Throws Error(io) when
 /// something else is in the way, or where nothing may be made.
 void make_folder(const std::filesystem::path& path);
-/// Throws the Error(io) that make_folder() would throw for a file in the way; makes nothing.
+/// Throws the Error(io) that make_folder() would throw, as far as can be seen; makes nothing.
 void check_folder(const std::filesystem::path& path);
 
 /// The program of that name that the PATH leads to; "" if there is none.
