@@ -27,7 +27,7 @@ test-torch: configure .cache/torch/packages.txt
 	cmake --build $(BUILD) --target verbatim_c verbatim_tool
 	ctest --test-dir $(BUILD) --output-on-failure -L torch
 
-# Every sketch of kernels/tl for every target, by nvcc: 20 minutes on two cores, no GPU.
+# Every sketch of kernels/tl for every target, by nvcc: 17 minutes on two busy cores, no GPU.
 test-tl: CUDA := ON
 test-tl: configure
 	cmake --build $(BUILD) --target tl_compile_all

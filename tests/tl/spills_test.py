@@ -25,7 +25,7 @@ from typing import NamedTuple
 TOOL, NVCC, SOURCE, CUTLASS = sys.argv[1:5]
 FLAGS = "-cubin -O3 -std=c++20 --expt-relaxed-constexpr --fmad=false -Xptxas -v".split()
 INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", "-isystem", CUTLASS]
-WORKERS = min(os.cpu_count() or 1, 8)  # a compiler takes up to 2 GB
+WORKERS = min(os.cpu_count() or 1, 4)  # a compiler takes up to 4 GB
 # The widest head dim has the most in registers, but in a backward for an h200, whose tile is larger
 # at head dim 64; an rtx8000 gets what a t4 gets, so one has the forward, the other the backward.
 KERNELS = [
