@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test test-torch test-gpu test-gpu-sanitize wheel build configure packages setup clean
+.PHONY: run test test-torch test-tl test-gpu test-gpu-sanitize wheel build configure packages setup clean
 run: configure
 	cmake --build $(BUILD) --target verbatim_tool
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
@@ -26,6 +26,11 @@ test: build
 test-torch: configure .cache/torch/packages.txt
 	cmake --build $(BUILD) --target verbatim_c verbatim_tool
 	ctest --test-dir $(BUILD) --output-on-failure -L torch
+
+# Every sketch of kernels/tl for every target, by nvcc: 17 minutes on two busy cores, no GPU.
+test-tl: CUDA := ON
+test-tl: configure
+	cmake --build $(BUILD) --target tl_compile_all
 
 # Skips, and says so, where there is no GPU.
 test-gpu: build

@@ -201,7 +201,8 @@ struct EmitCommand {
     program.add_to(sub, "TL code", kOwnTarget);
     sub.add_option("--output", output, "Where the file goes, named by pass and target")
         .required()
-        .type_name("FOLDER");
+        .type_name("FOLDER")
+        .check(why_no_folder);
     sub.footer(
         "Example: verbatim tl emit f.tl --output generated\n"
         "Writes one file, each block under its line of TL, byte for byte the same every time.");
@@ -209,7 +210,7 @@ struct EmitCommand {
 
   int run() const {
     const tl::Emitted emitted = program.emit();
-    std::filesystem::create_directories(output);
+    make_folder(output);
     const std::filesystem::path path = std::filesystem::path(output) / (emitted.name + ".cu");
     write_file(path, emitted.source);
     fmt::print("{}: arithmetic {}\n", path.string(), emitted.arithmetic);
@@ -231,7 +232,8 @@ struct BuildCommand {
         .expected(1, 8);
     sub.add_option("--output", output, "Where source and library go")
         .required()
-        .type_name("FOLDER");
+        .type_name("FOLDER")
+        .check(why_no_folder);
     sub.footer(
         "Example: verbatim tl build f.tl --output generated\n"
         "As emit, then nvcc. run, verify and bench take the library, or the program itself, with\n"

@@ -19,6 +19,15 @@ bool is_library(const std::string& file) {
   return std::filesystem::path(file).extension() == ".so";
 }
 
+/// Of a library, as index_of_library(). Says of which option one is refused.
+std::optional<std::string> index_in(const std::string& file) {
+  try {
+    return index_of_library(file);
+  } catch (const Error& error) {
+    throw Error(error.code(), "verbatim", fmt::format("--kernel: {}", error.what()));
+  }
+}
+
 std::string build_for_now(const std::string& file, const std::string& level) {
   static const TemporaryFolder folder;
   const tl::Emitted emitted =
@@ -45,7 +54,7 @@ std::optional<KernelOptions::Selected> KernelOptions::selected(const std::string
     if (!is_library(file))
       index = tl::examine(read_text(file), {}).kernel.index;
     else if (device_index(device) >= 0)
-      index = index_of_library(file);
+      index = index_in(file);
     if (!index || index->empty()) continue;
     if (files.size() > 1)
       fail("a program whose blocks an index tensor names runs alone",

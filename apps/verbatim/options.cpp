@@ -42,6 +42,15 @@ std::string why_not_writable(const std::string& path) {
   }
 }
 
+std::string why_no_folder(const std::string& path) {
+  try {
+    check_folder(path);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::shared_ptr<const PlacementMemo> read_memo(const std::string& path) {
   return std::make_shared<const PlacementMemo>(memo_from_json(read_text(path)));
 }

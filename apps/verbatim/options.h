@@ -101,6 +101,8 @@ std::shared_ptr<const PlacementMemo> read_memo(const std::string& path);
 /// For Option::check: "" when the file can be written, else why not. So nothing runs, and no
 /// other file is written, for a result that has no place.
 std::string why_not_writable(const std::string& path);
+/// The same of a folder for files.
+std::string why_no_folder(const std::string& path);
 
 /// Throws Error naming the nearest of `known` unless `value` is one of them.
 void require_one_of(const std::string& value, const std::string& argument,

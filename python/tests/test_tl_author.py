@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -141,6 +142,60 @@ def test_what_the_interpreter_finds_goes_back(here, interpreted, change, said):
     assert interpreted == [wrong, CODE]
 
 
+# What the checker has nothing against, the interpreter runs, and no translation has words for.
+UNTRANSLATED = CODE.replace(
+    "Allocate S in", "Allocate X in shared (BM, HeadDimV)\nAllocate S in"
+).replace("Compute Divide O, l", "Copy O from register to shared and get X\nCompute Divide O, l")
+
+
+def test_what_the_translation_refuses_goes_back(here, interpreted):
+    assert tl.check(UNTRANSLATED) == []
+    answers = [stub.says(fenced(UNTRANSLATED)), stub.says(fenced(CODE))]
+    code, _, lines = generated(answers, "--mode", "direct")
+    assert code == 0 and [line["right"] for line in lines] == [False, True]
+    assert "not translated" in lines[0]["verdict"] and "tl.emit" in lines[0]["verdict"]
+    assert lines[0]["verdict"] in lines[1]["messages"][-1]["content"]
+    assert interpreted == [CODE]
+    assert replayed_the_same() == (0, True)
+
+
+def test_what_the_target_is_not_translated_for_is_never_right(here, interpreted):
+    problem = {**PROBLEM, "head_dim": 192, "head_dim_v": 128}  # MLA's
+    sketch = (SKETCHES / "backward.tl").read_text()
+    program = tl.reason(sketch, va.Problem(**problem), "h200")
+    assert tl.check(program) == []
+    (here / "spec.json").write_text(json.dumps({**SPEC, "problem": problem, "pass": "backward"}))
+    more = ["--mode", "direct", "--target", "h200", "--tries", "2"]
+    code, result, _ = generated([stub.says(fenced(program))], *more)
+    assert code == 1 and not interpreted and not result["files"]
+    assert "not translated for h200" in result["reason"]
+
+
+def test_a_model_may_translate_what_ours_does_not(here, interpreted):
+    answers = [stub.says(fenced(UNTRANSLATED)), stub.says(fenced(CUDA))]
+    code, result, _ = generated(answers, "--mode", "direct", "--translate", "model")
+    assert code == 3 and result["files"] == ["kernel.tl", "kernel.cu"]
+    assert interpreted == [UNTRANSLATED]
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_translation_is_compiled_when_asked_for(here, monkeypatch, status):
+    (here / "bin").mkdir()
+    nvcc = here / "bin" / "nvcc"
+    nvcc.write_text(
+        f'#!/bin/sh\nfor o in "$@"; do case $o in *.part) >$o;; esac; done\nexit {status}'
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{nvcc.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDACXX", raising=False)
+    code, result, _ = generated([stub.says(CODE)], "--mode", "direct", "--run", "--tries", "1")
+    said = {0: "nvcc compiles its translation", 7: "nvcc ends with 7"}[status]
+    # A tool that was built without CUDA has no headers to compile with.
+    expected = (3, "headers") if "headers" in result["reason"] else (min(status, 1), said)
+    assert code == expected[0] and expected[1] in result["reason"]
+    assert result["files"] == ([] if code == 1 else ["kernel.tl"])
+
+
 def test_a_program_for_something_else_is_refused(here, interpreted):
     other = tl.reason(SKETCH, va.Problem(**{**PROBLEM, "dtype": "f16"}), "l40s", tile=(64, 64))
     code, _, lines = generated([stub.says(fenced(other))], "--mode", "direct", "--tries", "1")
@@ -185,6 +240,27 @@ def test_refusals_that_stay(here):
     assert code == 1 and len(lines) == 3 and result["outcome"] == "wrong"
     assert "no right sketch after 3 tries" in result["reason"] and "HTTP 500" in result["reason"]
     assert replayed_the_same() == (1, True)
+
+
+def test_an_endpoint_that_is_not_there(here, capsys):
+    with stub.Stub() as closed:
+        pass
+    assert tool.main(arguments(closed.url)) == 2
+    error = capsys.readouterr().err
+    for part in ("--base-url", closed.url, "refused", "expected", "nearest: http://localhost"):
+        assert part in error
+    assert not Path("made").exists()
+
+
+def test_an_endpoint_that_goes_away(here):
+    def last_words(handler):
+        handler.server.shutdown()
+        handler.server.server_close()
+        stub.says("x")(handler)
+
+    code, result, lines = generated([last_words], "--tries", "2")
+    assert code == 1 and lines[0]["text"] == "x" and not lines[0]["problem"]
+    assert lines[1]["problem"] and "after 2 tries" in result["reason"]
 
 
 def test_a_wrong_key_is_asked_for_once_and_not_written(here):
@@ -337,7 +413,6 @@ def test_cuda_is_compared_with_double_precision(dtype):
         (["--tries", "many"], ["--tries", "many"]),
         (["--timeout", "-1"], ["--timeout"]),
         (["--key-env", "NO_SUCH_KEY"], ["NO_SUCH_KEY", "0 characters"]),
-        (["--run"], ["--run", "no CUDA"]),
         (["--mode", "cot", "--translate", "model"], ["--translate"]),
         (["--output", "full"], ["--output", "full", "new or empty"]),
         (["--output", "no/such"], ["--output"]),
@@ -352,6 +427,17 @@ def test_bad_input(here, capsys, more, said):
     error = capsys.readouterr().err
     assert all(part in error for part in said), error
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mode", ["direct", "vanilla"])
+def test_no_compiler(here, capsys, monkeypatch, mode):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if "nvcc" in name else which(name))
+    assert tool.main(arguments("http://127.0.0.1:9/v1", "--mode", mode, "--run")) == 2
+    error = capsys.readouterr().err
+    for part in ("no nvcc", "--run", "PATH or CUDACXX", "nearest: without --run"):
+        assert part in error
+    assert not Path("made").exists()
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ std::unique_ptr<SelectedKernel> make_tl_selected(const std::string& program, Lev
 /// The library at `path` on CUDA device `index`. Throws Error(unsupported) when built without CUDA.
 std::unique_ptr<SelectedKernel> make_cuda_selected(int index, const std::string& path);
 /// What the program of the library at `path` calls its index tensor; none: it has none, or nothing
-/// of this build loads libraries. Throws Error(unsupported) when it is another version's.
+/// of this build loads libraries. Needs no GPU. Throws Error(unsupported) when it is another
+/// version's, another Error when it holds no kernel.
 std::optional<std::string> index_of_library(const std::string& path);
 
 }  // namespace verbatim

@@ -22,6 +22,14 @@ namespace fs = std::filesystem;
               {.argument = path.string(), .got = "", .expected = "", .nearest = ""});
 }
 
+/// Why `path` cannot be a folder: `there` is in the way.
+[[noreturn]] void refuse_folder(const fs::path& path, const fs::path& there, std::string why) {
+  const std::string above = there.parent_path().string();
+  throw Error(ErrorCode::io, "file.folder", fmt::format("'{}' cannot be made", path.string()),
+              {path.string(), fmt::format("'{}': {}", there.string(), why),
+               "a folder, or a path in one where files may be made", above.empty() ? "." : above});
+}
+
 // A pipe or a terminal: nothing that a new file could take the place of.
 bool is_special(const fs::path& path) {
   const fs::file_status status = fs::status(path);
@@ -94,6 +102,22 @@ void write_file(const fs::path& path, const std::function<void(std::ostream&)>& 
 
 void write_file(const fs::path& path, std::string_view text) {
   write_file(path, [&](std::ostream& out) { out.write(text.data(), std::ssize(text)); });
+}
+
+void check_folder(const fs::path& path) {
+  fs::path there = path;
+  std::error_code none;
+  while (!fs::exists(there, none) && there.has_relative_path()) there = there.parent_path();
+  if (there.empty()) there = ".";
+  if (!fs::is_directory(there, none)) refuse_folder(path, there, "no folder");
+  if (access(there.c_str(), W_OK | X_OK) != 0) refuse_folder(path, there, std::strerror(errno));
+}
+
+void make_folder(const fs::path& path) {
+  check_folder(path);
+  std::error_code failed;
+  fs::create_directories(path, failed);
+  if (failed) refuse_folder(path, path, failed.message());
 }
 
 std::string find_program(std::string_view name) {

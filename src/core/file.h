@@ -27,6 +27,12 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 /// Throws the Error(io) that write_file() would throw for a path it cannot write; writes nothing.
 void check_writable(const std::filesystem::path& path);
 
+/// Makes the folder `path` and those that it lies in, unless they are there. Throws Error(io) when
+/// something else is in the way, or where nothing may be made.
+void make_folder(const std::filesystem::path& path);
+/// Throws the Error(io) that make_folder() would throw, as far as can be seen; makes nothing.
+void check_folder(const std::filesystem::path& path);
+
 /// The program of that name that the PATH leads to; "" if there is none.
 std::string find_program(std::string_view name);
 

@@ -253,7 +253,7 @@ std::vector<int32_t> number_rooms(Owners& owners) {
   for (const auto* strips : lists)
     for (const Strip& strip : *strips) rooms.push_back(strip.room);
   std::ranges::sort(rooms);
-  rooms.erase(std::ranges::unique(rooms).begin(), rooms.end());
+  rooms.erase(std::unique(rooms.begin(), rooms.end()), rooms.end());
   for (auto* strips : lists)
     for (Strip& strip : *strips)
       strip.room =

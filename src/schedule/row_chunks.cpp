@@ -10,7 +10,7 @@ std::vector<int64_t> row_chunk_edges(const HeadOrder& order) {
   for (const int32_t first : order.row_chunks) edges.push_back(tiles.q_edges[first]);
   for (const TileMap::Part& part : tiles.parts()) edges.push_back(tiles.q_edges[part.q.first]);
   std::ranges::sort(edges);
-  edges.erase(std::ranges::unique(edges).begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   return edges;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/file.h"
@@ -35,8 +36,10 @@ std::string gencode(const std::string& arch) {
 /// The nvcc of the PATH.
 std::string find_nvcc() {
   if (std::string nvcc = find_program("nvcc"); !nvcc.empty()) return nvcc;
-  throw Error(ErrorCode::unsupported, kOperation, "there is no nvcc",
-              {"PATH", "without it", "a CUDA toolkit's bin folder in it", "/usr/local/cuda/bin"});
+  const char* const path = std::getenv("PATH");
+  throw Error(ErrorCode::unsupported, kOperation, "there is no nvcc on the PATH",
+              {"PATH", path && *path ? path : "none", "a CUDA toolkit's bin folder in it",
+               "/usr/local/cuda/bin"});
 }
 
 void require_headers() {
@@ -88,7 +91,7 @@ std::filesystem::path build(const Emitted& emitted, const std::filesystem::path&
                                  kCutlass};
   for (const std::string& arch : archs) words.insert(words.end(), {"-gencode", gencode(arch)});
   require_headers();
-  std::filesystem::create_directories(folder);
+  make_folder(folder);
   const auto file = [&](const char* extension) { return folder / (emitted.name + extension); };
   write_file(file(".cu"), emitted.source);
   words.insert(words.end(), {"-o", file(".part").string(), file(".cu").string()});

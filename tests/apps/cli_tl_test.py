@@ -4,6 +4,7 @@
 import json
 import shutil
 import struct
+import subprocess
 import unittest
 
 from cli_tool import ROOT, Tool
@@ -11,6 +12,8 @@ from cli_tool import ROOT, Tool
 SKETCHES = ROOT / "kernels" / "tl"
 SIZES = ["--dtype", "bf16", "--head-dim", 64]
 E4M3 = ["--dtype", "e4m3", "--head-dim", 64]
+# How every library begins.
+VERSION = "const struct { int number; unsigned long sizes[4]; char rest[200]; } %s = {1, {1}, {0}};"
 PROBLEM = [*SIZES, "--mask", "causal", "--seqlen", 150, "--q-heads", 2]
 
 
@@ -34,10 +37,10 @@ def write_integers(path, shape, values, code="i"):
 
 
 class Tl(Tool):
-    def refusal(self, *words):
+    def refusal(self, *words, **how):
         """Exit code 2, a message, and every file as it was."""
         before = {p: p.read_bytes() for p in self.path.iterdir()}
-        done = self.call(*words, code=2)
+        done = self.call(*words, code=2, **how)
         self.assertEqual(done.stdout, "")
         self.assertTrue(done.stderr.startswith("verbatim: "), done.stderr)
         self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)
@@ -234,6 +237,51 @@ class Tl(Tool):
         self.assertIn("param BN = 32  // keys of a tile: measured on some GPU", text)
         self.call(*words, self.path / "asked.tl", "--memo", memo, "--tile-kv", 128)
         self.assertIn("param BN = 128", (self.path / "asked.tl").read_text())
+
+    def test_a_folder_that_cannot_be_made(self):
+        program, file = self.reason("forward"), self.path / "file"
+        file.write_text("mine")
+        for command in ("emit", "build"):
+            for folder in (file, file / "below"):
+                message = self.refusal("tl", command, program, "--output", folder)
+                for part in ("--output", f"'{folder}' cannot be made", f"got '{file}': no folder"):
+                    self.assertIn(part, message)
+                self.assertIn(f"expected a folder, or a path in one where files may be made (nearest: "
+                              f"{self.path})", message)  # fmt: skip
+
+    def test_no_compiler(self):
+        program = self.reason("forward")
+        message = self.refusal(
+            "tl", "build", program, "--output", self.path / "out", env={"PATH": "/nowhere"}
+        )
+        for part in ("no nvcc on the PATH", "got /nowhere", "expected a CUDA toolkit's bin folder"):
+            self.assertIn(part, message)
+        self.assertIn("nearest: /usr/local/cuda/bin", message)
+
+    def test_libraries_that_are_none(self):
+        run = ["run", *PROBLEM, "--pass", "forward", "--device", "cuda", "--kernel"]
+        if "no CUDA backend" in self.call("info").stdout:
+            self.skipTest("this build loads no libraries")
+        text, empty = self.path / "text.so", self.path / "empty.so"
+        text.write_text("Copy Q from global to shared\n")
+        for library, parts in [
+            (text, ["it is no library; got " + str(text)]),
+            (self.path / "missing.so", ["it is no library", "missing.so", "No such file"]),
+            (self.library("empty", "int verbatim_other;"), ["holds no kernel; got " + str(empty)]),
+            (self.library("old", VERSION % "verbatim_library"), ["another version; got"]),
+            (self.library("selected", VERSION % "verbatim_selected"), ["another version; got"]),
+        ]:
+            message = self.refusal(*run, library)
+            for part in [*parts, "--kernel: ", "expected ", "`verbatim tl build`", "(nearest: "]:
+                self.assertIn(part, message, library)
+
+    def library(self, name, source):
+        library = self.path / f"{name}.so"
+        (self.path / f"{name}.c").write_text(source + "\n")
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", library, self.path / f"{name}.c"], check=True
+        )
+        return library
 
     def test_bad_input(self):
         sketch, output = SKETCHES / "forward.tl", self.path / "none.tl"

@@ -25,10 +25,16 @@ class Tool(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.path = pathlib.Path(self.folder.name)
 
-    def call(self, *words, code=0):
-        """Runs the tool. A text may hold several words."""
+    def call(self, *words, code=0, env=None):
+        """Runs the tool, with `env` beside the environment. A text may hold several words."""
         words = [w for each in words for w in (each.split() if type(each) is str else [str(each)])]
-        done = subprocess.run([TOOL, *words], capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [TOOL, *words],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, **(env or {})},
+        )
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "verbatim/error.h"
+
 namespace verbatim {
 namespace {
 
@@ -64,6 +66,29 @@ TEST_F(FindProgram, TakesTheFirstThatThePathLeadsTo) {
   EXPECT_EQ(find_program("tool"), first + "/tool") << "a folder is none";
   unsetenv("PATH");
   EXPECT_EQ(find_program("tool"), "");
+}
+
+TEST(MakeFolder, SaysWhatIsInTheWay) {
+  std::string name = (fs::temp_directory_path() / "make_folder.XXXXXX").string();
+  const fs::path root = mkdtemp(name.data());
+  make_folder(root / "a" / "b");
+  make_folder(root / "a" / "b");
+  EXPECT_TRUE(fs::is_directory(root / "a" / "b"));
+  write_file(root / "file", "mine");
+  for (const fs::path& path : {root / "file", root / "file" / "below" / "it"}) {
+    try {
+      make_folder(path);
+      ADD_FAILURE() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.details().argument, path.string());
+      EXPECT_EQ(error.details().got, "'" + (root / "file").string() + "': no folder");
+      EXPECT_EQ(error.details().nearest, root.string());
+    }
+  }
+  check_folder(root / "new" / "one");
+  EXPECT_FALSE(fs::exists(root / "new"));
+  EXPECT_EQ(read_text(root / "file"), "mine");
+  fs::remove_all(root);
 }
 
 }  // namespace

@@ -120,13 +120,20 @@ TEST(Language, AMessageShowsTheLineACaretAndWhatWouldBeRight) {
   }
 }
 
-TEST(Language, HostileTextsEnd) {
-  for (const std::string& text :
-       {std::string(1 << 16, '('), std::string(1 << 16, '.'), std::string(1 << 15, '\n') + "(",
-        std::string("for i in 0:N: ") + std::string(10000, ' ') + "for", std::string(1000, '\x80'),
-        std::string("Copy \"; rm\" from global to shared"), std::string("Copy ../../x from"),
-        std::string("Copy A in coordinate [L = sel[i]")})
-    EXPECT_NE(fault_of(text), "");
+TEST(Language, HostileTextsEndWithTheirFault) {
+  const std::string newlines(1 << 15, '\n'), blanks(10000, ' ');
+  for (const auto& [text, fault] : std::initializer_list<std::pair<std::string, std::string>>{
+           {std::string(1 << 16, '('), "syntax@1:1"},
+           {std::string(1 << 16, '.'), "syntax@1:65536"},  // behind many `...`
+           {newlines + "(", "syntax@32769:1"},
+           {"for i in 0:N: " + blanks + "for", "syntax@1:10018"},
+           {std::string(1000, '\x80'), "character@1:1"},
+           {"Copy \"; rm\" from global to shared", "character@1:6"},
+           {"Copy ../../x from", "syntax@1:6"},
+           {"Copy A in coordinate [L = sel[i]", "syntax@1:33"},
+           {"param BM = 99999999999999999999", "number@1:12"},
+           {"Wait A\nCopy \"B\"", "character@2:6"}})
+    EXPECT_EQ(fault_of(text), fault) << text.substr(0, 60);
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ def parser() -> Parser:
         help="ours (ends with TL code, which our compiler translates; the default) or model")  # fmt: skip
     add("--translate-model", metavar="NAME", help="another model for that (default: --model)")
     add("--output", metavar="FOLDER", help="new or empty; gets the kernel and the transcript")
-    add("--run", action="store_true", help="compile and run model-written CUDA, too")
+    add("--run", action="store_true",
+        help="compile what is translated, too; compile and run model-written CUDA")  # fmt: skip
     add("--replay", metavar="FILE", help="a transcript: its run again, without an endpoint")
     add("--key-env", metavar="NAME", default="OPENAI_API_KEY",
         help="environment variable with the key (default: OPENAI_API_KEY)")  # fmt: skip
@@ -82,10 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(made: Author, folder: Path, replays: bool) -> int:
-    """The exit code. A live run writes as it goes, a replay, which may be refused, when it is
-    over."""
+    """The exit code. A live run writes as it goes, from its first answer on; a replay, which may be
+    refused, when it is over."""
     if not replays:
-        folder.mkdir(exist_ok=True)
         return made.run(folder)
     with tempfile.TemporaryDirectory() as aside:
         code = made.run(Path(aside))
@@ -175,9 +175,8 @@ def _judge(settings: Settings, run: bool) -> Judge:
     writes_cuda = settings.mode in ("cot", "vanilla")
     if not writes_cuda:
         tool()
-    if run and not (writes_cuda or settings.translate == "model"):
-        raise Refused("no CUDA is written", "--run", "it", "nothing with these options")
-    return Judge(settings.spec, settings.target, cuda.Compiler(settings.target) if run else None)
+    compiler = cuda.Compiler(settings.target) if run else None
+    return Judge(settings.spec, settings.target, compiler, settings.translate == "ours")
 
 
 def _folder(path: str | None) -> Path:

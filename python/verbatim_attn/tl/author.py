@@ -60,11 +60,11 @@ class Author:
         self._said = ""
 
     def run(self, folder: Path) -> int:
-        """The exit code. Writes into `folder` transcript.jsonl, a line for the settings and one for
-        each exchange; of what was right sketch.tl, kernel.tl, kernel.cu; result.json. No other name
-        is ever written, and none comes from a model."""
+        """The exit code. Makes `folder` and writes into it transcript.jsonl, a line for the settings
+        and one for each exchange; of what was right sketch.tl, kernel.tl, kernel.cu; result.json. No
+        other name is ever written, and none comes from a model. Raises Refused, before anything is
+        written, when nobody is there to answer."""
         self._folder = folder
-        self._note({"version": __version__, "settings": self._settings.as_json()})
         try:
             self._write()
             code, why = RIGHT, self._said
@@ -130,6 +130,9 @@ class Author:
         if self._tokens >= s.total_tokens:
             raise Ended(f"no right {step} within {s.total_tokens} tokens; the last: {self._said}")
         reply = self._source.answer(model, messages)
+        if self._exchanges == 0:
+            self._folder.mkdir(exist_ok=True)
+            self._note({"version": __version__, "settings": s.as_json()})
         verdict = Verdict(False, reply.problem) if reply.problem else judge(reply.text)
         self._exchanges += 1
         self._tokens += reply.tokens

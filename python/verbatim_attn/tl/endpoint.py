@@ -27,7 +27,9 @@ class Reply(NamedTuple):
 
 
 class Source(Protocol):
-    def answer(self, model: str, messages: Messages) -> Reply: ...
+    def answer(self, model: str, messages: Messages) -> Reply:
+        """Raises Refused when nobody is there to answer the first time."""
+        ...
 
 
 class _Broken(Exception):
@@ -48,6 +50,7 @@ class Endpoint:
         import openai
 
         self._openai = openai
+        self._url, self._reached = base_url, False
         self._key, self._timeout, self._max_tokens = key, timeout, max_tokens
         self._pause, self._failures = pause, 0
         self._deadline = 0.0
@@ -68,11 +71,17 @@ class Endpoint:
         try:
             reply = self._ask(model, messages)
         except (_Broken, self._openai.APIConnectionError) as error:  # a timeout, too
+            # Of the client's HTTP library, which differs by version.
+            if not self._reached and type(error.__cause__).__name__ == "ConnectError":
+                raise Refused("no endpoint is there", "--base-url", f"{self._url}: {error.__cause__}",
+                              "the address of one that runs",
+                              "http://localhost:8000/v1, once a server listens there") from None  # fmt: skip
             # Some versions of the client wrap what a hook raises.
             cause = error.__cause__ if isinstance(error.__cause__, _Broken) else error
             reply = Reply(problem=str(cause), hopeless=getattr(cause, "hopeless", False))
         except (ValueError, LookupError, TypeError) as error:
             reply = Reply(problem=f"not an answer of a chat: {type(error).__name__}")
+        self._reached = True
         self._failures = self._failures + 1 if reply.problem and not reply.text else 0
         return reply._replace(
             text=self._without_key(reply.text),

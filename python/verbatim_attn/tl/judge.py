@@ -1,4 +1,5 @@
-"""What is wrong with what a model wrote: the checker's word, then the interpreter's or the GPU's."""
+"""What is wrong with what a model wrote: the checker's word, then the translator's, the
+interpreter's or the GPU's."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from . import check, cuda, format, sandbox
 from .spec import Spec
 
 _SHOWN = 12  # faults that go back
-_SECONDS = 300.0  # of the interpreter
+_SECONDS = 300.0  # of the interpreter, and of nvcc
 
 
 class Verdict(NamedTuple):
@@ -41,10 +42,15 @@ def program_in(answer: str) -> str:
 
 
 class Judge:
-    """Of programs for a spec on a target. The tool is `verbatim`, or what VERBATIM_TOOL names."""
+    """Of programs for a spec on a target. The tool is `verbatim`, or what VERBATIM_TOOL names.
+    `compiler` compiles and runs CUDA; with `translates` TL code must become CUDA by the tool, which
+    compiles it, too, where there is a `compiler`."""
 
-    def __init__(self, spec: Spec, target: str, compiles: cuda.Compiler | None) -> None:
-        self._spec, self._target, self._compiler = spec, target, compiles
+    def __init__(
+        self, spec: Spec, target: str, compiler: cuda.Compiler | None, translates: bool
+    ) -> None:
+        self._spec, self._target = spec, target
+        self._compiler, self._translates = compiler, translates
 
     def sketch(self, answer: str) -> Verdict:
         return self._checked(program_in(answer), {"pass": self._spec.pass_}, sketch=True)
@@ -59,7 +65,13 @@ class Judge:
             "HeadDimV": problem.head_dim_v,
         }
         verdict = self._checked(program_in(answer), named, sketch=False)
-        return self._interpreted(verdict.kept) if verdict.right else verdict
+        if not verdict.right:
+            return verdict
+        refused = self._translated(verdict.kept) if self._translates else None
+        found = refused or self._interpreted(verdict.kept)
+        if found.right and self._translates and self._compiler is not None:
+            return self._built(found)
+        return found
 
     def cuda(self, answer: str) -> Verdict:
         program = program_in(answer)
@@ -85,6 +97,22 @@ class Judge:
         ]
         return Verdict(not other, "\n".join(other) or "no fault", kept)
 
+    def _translated(self, program: str) -> Verdict | None:
+        """What the translation refuses of it."""
+        code, output = _tl("emit", program)
+        return Verdict(False, "it is not translated:\n" + output) if code else None
+
+    def _built(self, found: Verdict) -> Verdict:
+        """Of a right program, whether nvcc compiles its translation."""
+        code, output = _tl("build", found.kept)
+        if code == 0:
+            return found._replace(text=found.text + "\nnvcc compiles its translation")
+        if code == sandbox.TOO_LONG:
+            return Verdict(False, f"nvcc did not end in {_SECONDS:g} seconds")
+        if "nvcc ends with" in output:
+            return Verdict(False, output)
+        return found._replace(right=False, text=output, unjudged=True)  # no nvcc, no headers
+
     def _interpreted(self, program: str) -> Verdict:
         """Runs it along a plan, every element against double precision."""
         p, said = self._spec.problem, _parameters(program)
@@ -106,6 +134,14 @@ class Judge:
                 return Verdict(False, output)
             found = json.loads((folder / "run.json").read_text())
         return Verdict(code == 0, _differences(found), program)
+
+
+def _tl(command: str, program: str) -> tuple[int, str]:
+    """Exit code and output of a nested command whose files nobody keeps."""
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "program.tl").write_text(program)
+        words = [tool(), "tl", command, "program.tl", "--output", "made"]
+        return sandbox.run(words, Path(name), _SECONDS)
 
 
 def tool() -> str:

@@ -19,7 +19,9 @@ void* open(const std::string& path) {
   // With a slash in it, so that it is not searched for elsewhere.
   const std::string whole = std::filesystem::absolute(path).string();
   void* handle = dlopen(whole.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) throw Error(ErrorCode::io, kOperation, dlerror());
+  if (!handle)
+    throw Error(ErrorCode::io, kOperation, "it is no library",
+                {"kernel", dlerror(), "what `verbatim tl build` makes", "TL code"});
   return handle;
 }
 
@@ -44,7 +46,7 @@ const SelectedLibrary* selected(void* handle, const std::string& path) {
 
 [[noreturn]] void refuse_empty(const std::string& path) {
   throw Error(ErrorCode::invalid_argument, kOperation, "the library holds no kernel",
-              {"kernel", path, "what `verbatim tl build` makes", ""});
+              {"kernel", path, "what `verbatim tl build` makes", "TL code"});
 }
 
 /// Empty when the library is for the problem and tile; else what it is for.
@@ -138,8 +140,10 @@ LoadedSelected load_selected(const std::string& path) {
 namespace verbatim {
 
 std::optional<std::string> index_of_library(const std::string& path) {
-  const cuda::SelectedLibrary* library = cuda::selected(cuda::open(path), path);
-  return library ? std::optional<std::string>(library->index) : std::nullopt;
+  void* handle = cuda::open(path);
+  if (const cuda::SelectedLibrary* library = cuda::selected(handle, path)) return library->index;
+  if (!cuda::planned(handle, path)) cuda::refuse_empty(path);
+  return std::nullopt;
 }
 
 }  // namespace verbatim
