@@ -10,10 +10,10 @@ import pathlib
 import shlex
 import statistics
 
+from result_files import RESULTS, ROOT, load, table
+from results_of_ranks import bits, ranks, replayed_masks, replays
 from verbatim_attn.bench import report
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
 FA3 = ("flash_attn_3", "flash_attn_3:deterministic")
 FA2 = ("torch:flash", "torch:flash:deterministic")
 VARLEN = ("torch:varlen", "torch:varlen:deterministic")
@@ -26,16 +26,6 @@ PEERS = {
     "flash_attn_3": "FlashAttention-3",
     "cudnn:flex": "cuDNN's flex_attention",
 }
-
-
-def load(name):
-    return json.loads((RESULTS / name).read_text())
-
-
-def table(rows):
-    """Of rows that map columns to cells."""
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def command(program, arguments, own):
@@ -229,47 +219,6 @@ def training(name):
     ]
 
 
-def ranks(name):
-    """Steps of context parallelism (bench/ranks.py). The parts are rank 0's, of a recorded step."""
-    result = load(name)
-    keys = "name", "strategy", "shard", "order"
-    by = load("h100x2_simulated.json")
-    simulated = {tuple(r[key] for key in keys): f"{r['rate']:.0%}" for r in by["results"]}
-    rows = []
-    for r in result["results"]:
-        alone = min(r["one_device"]["ms"], r.get("one_device_auto", r["one_device"])["ms"])
-        parts = {"launches": 0.0, "transfers": 0.0, "copies": 0.0, "adds": 0.0, "host": 0.0}
-        for of in r["recorded"]["ranks"][0].values():
-            for part in parts:
-                parts[part] += (
-                    of["host_ms"]
-                    if part == "host"
-                    else sum(of.get(part, {"each_ms": []})["each_ms"])
-                )
-        row = {
-            "case": r["name"],
-            "strategy": f"`{r['strategy']}`",
-            "shards": r["shard"],
-            "order": "/".join(r["orders"]),
-            "MiB sent": f"{r['sent_bytes'] / 2**20:,.0f}",
-            "step ms": f"{r['step']['ms']:.1f}",
-            "noise": f"{r['step']['noise']:.0%}",
-            "without transfers": f"{r['compute']['ms']:.1f}",
-            "one GPU ms": f"{alone:.1f}",
-            "rate": f"{alone / r['step']['ms'] / result['world']:.0%}",
-            "simulated": simulated.get(tuple(r[key] for key in keys), "-"),
-            **{part: f"{ms:.1f}" for part, ms in parts.items()},
-        }
-        rows.append(row)
-    differ = sum(r["differing_bytes"] for r in result["results"])
-    return [
-        f"`bench/results/{name}`: {result['world']} {result['device']['name']},"
-        f" {result['backend']}, commit {result['commit']}. Bytes of O, dQ, dK and dV that differ"
-        f" from one GPU's, all rows: {differ}. Simulated: {by['commit']}.",
-        table(rows),
-    ]
-
-
 def audits(name):
     """A row a target: some were audited in several parts, each with certificates of its checks."""
     targets = {}
@@ -305,6 +254,11 @@ def audits(name):
     return [f"`bench/results/{name}`, the certificates:", table(rows)]
 
 
+# 65,536 tokens.
+REPLAYED_64K = [
+    f"h200_replay_64k.{case}.json"
+    for case in ("full", "causal", "documents", "window", "hd64full", "hd64")
+]
 # File: question, answer in words, and what follows it.
 PAGES = {
     "dense": (
@@ -371,6 +325,20 @@ PAGES = {
             part
             for name in ("32k", "16k", "rows2k", "windows", "hd64")
             for part in ranks(f"h100x2_ranks_{name}.json")
+        ],
+    ),
+    "replay": (
+        "What do ranks compute, and what would a cluster make of it?",
+        "One GPU plays all ranks of context parallelism (`verbatim bench --device cuda --world"
+        " replay:1,2,4,8 --strategy all --cluster h200x8 --protocol sustained --repeats 1 --check"
+        " none`). Work is what all ranks' launches took, over those of a world of one rank."
+        " Shares are no measurement: the launches that were timed, played on the cluster h200x8"
+        " ([clusters.md](../clusters.md)) with transfers in turn, as parts of that one rank's"
+        " rate. What was found: [lab](../lab/replay.md).",
+        lambda: [
+            bits([*REPLAYED_64K, "h200_replay_masks.json"]),
+            *replays(REPLAYED_64K, 8),
+            *replayed_masks("h200_replay_masks.json"),
         ],
     ),
     "cpu": (

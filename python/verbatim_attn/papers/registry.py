@@ -167,7 +167,6 @@ LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json", "papers/longca
 BLOCKS = tuple(
     f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig4", "fig19")
 )
-DENSE = ("h200_peers.json", "h200_peers_sdpa.json", "h200_peers_torch.json")
 
 _DASH = (
     Entry("dash:fig1", "overview", "a dQ row is summed by atomics, or in turns", "nothing"),
@@ -423,7 +422,7 @@ _QIMENG = (
           " rate under full masks", "gpu",
           (*(_generated(f"--set dense --match hd{dim}", f"hd{dim}") for dim in (128, 64)),
            _grouped("(causal|full)", "16:4,16:1", 128), _grouped("(causal|full)", "32:8,32:1", 64)),
-          DENSE, _where(set="dense"), "lines", _GENERATED, "forward"),
+          view="lines", over=_GENERATED, axis="forward"),
     Entry("qimeng:table2", "MLA, causal, forward",
           "the generated kernel is twice cuDNN's rate: on an A100 1.43 to 2.15 times", "gpu",
           tuple(_generated(f"--set models --match deepseek --seqlen {length} --batch {16384 // length}",

@@ -1,0 +1,109 @@
+"""Tables of docs/results about ranks of context parallelism, for tools/write_results.py."""
+
+import statistics
+
+from result_files import load, table
+
+
+def ranks(name):
+    """Steps of context parallelism (bench/ranks.py). The parts are rank 0's, of a recorded step."""
+    result = load(name)
+    keys = "name", "strategy", "shard", "order"
+    by = load("h100x2_simulated.json")
+    simulated = {tuple(r[key] for key in keys): f"{r['rate']:.0%}" for r in by["results"]}
+    rows = []
+    for r in result["results"]:
+        alone = min(r["one_device"]["ms"], r.get("one_device_auto", r["one_device"])["ms"])
+        parts = {"launches": 0.0, "transfers": 0.0, "copies": 0.0, "adds": 0.0, "host": 0.0}
+        for of in r["recorded"]["ranks"][0].values():
+            for part in parts:
+                parts[part] += (
+                    of["host_ms"]
+                    if part == "host"
+                    else sum(of.get(part, {"each_ms": []})["each_ms"])
+                )
+        row = {
+            "case": r["name"],
+            "strategy": f"`{r['strategy']}`",
+            "shards": r["shard"],
+            "order": "/".join(r["orders"]),
+            "MiB sent": f"{r['sent_bytes'] / 2**20:,.0f}",
+            "step ms": f"{r['step']['ms']:.1f}",
+            "noise": f"{r['step']['noise']:.0%}",
+            "without transfers": f"{r['compute']['ms']:.1f}",
+            "one GPU ms": f"{alone:.1f}",
+            "rate": f"{alone / r['step']['ms'] / result['world']:.0%}",
+            "simulated": simulated.get(tuple(r[key] for key in keys), "-"),
+            **{part: f"{ms:.1f}" for part, ms in parts.items()},
+        }
+        rows.append(row)
+    differ = sum(r["differing_bytes"] for r in result["results"])
+    return [
+        f"`bench/results/{name}`: {result['world']} {result['device']['name']},"
+        f" {result['backend']}, commit {result['commit']}. Bytes of O, dQ, dK and dV that differ"
+        f" from one GPU's, all rows: {differ}. Simulated: {by['commit']}.",
+        table(rows),
+    ]
+
+
+def of_ranks(row, deal):
+    """What a dealt case comes to, by pass: (compute of all ranks, share of one device's rate in
+    simulated time), both over what worlds of one rank took, the median of all strategies."""
+    found = {}
+    for i, one in enumerate(deal["passes"]):
+        alone = statistics.median(
+            d["passes"][i]["compute_ms"] for d in row["dist"] if d["world"] == 1
+        )
+        share = alone / one["simulated"]["in_turn_ms"] / deal["world"]
+        found[one["pass"]] = one["compute_ms"] / alone, share
+    return found
+
+
+def replays(names, world):
+    """A row a case and strategy of `verbatim bench --world replay:1,N`, for N ranks."""
+    rows = []
+    for r in (row for name in names for row in load(name)["results"]):
+        p = r["problem"]
+        for deal in (deal for deal in r["dist"] if deal["world"] == world):
+            row = {
+                "case": f"{r['mask']['name']} {p['q_heads']}:{p['kv_heads']} of {p['head_dim']}",
+                "strategy": f"`{deal['strategy']}`",
+            }
+            for name, (work, share) in of_ranks(r, deal).items():
+                row |= {f"{name}, work": f"{work:.2f}", f"{name}, share": f"{share:.0%}"}
+            most = max(k["memory_bytes"] for one in deal["passes"] for k in one["ranks"])
+            rows.append({**row, "MiB of a rank": f"{most / 2**20:,.0f}"})
+    result = load(names[0])
+    matmul = [rate for name in names for rate in load(name)["matmul_tflops"].values()]
+    return [
+        f"`{names[0]}` and its like: {result['device']['name']}, {result['commit']}, bf16 matmul"
+        f" {min(matmul):.0f} to {max(matmul):.0f} TFLOP/s (sustained), 65,536 tokens, {world} ranks:",
+        table(rows),
+    ]
+
+
+def replayed_masks(name):
+    """A row a mask: the work of all strategies."""
+    rows = []
+    for r in load(name)["results"]:
+        row = {"mask": r["mask"]["name"], "order": r["plan"]["order"]}
+        for world in (2, 4, 8):
+            deals = [of_ranks(r, deal) for deal in r["dist"] if deal["world"] == world]
+            for which in ("forward", "backward"):
+                work = [deal[which][0] for deal in deals]
+                row[f"{which}, {world}"] = f"{min(work):.2f} to {max(work):.2f}"
+        rows.append(row)
+    return [
+        f"`{name}`: work with 8,192 tokens, 64:8 heads of 128, by ranks, the least and the most of"
+        " six strategies:",
+        table(rows),
+    ]
+
+
+def bits(names):
+    """How many deals the files have, and what differs."""
+    deals = [deal for name in names for r in load(name)["results"] for deal in r["dist"]]
+    differing = sum(deal.get("differing_words", 0) for deal in deals)
+    refused = sum("refused" in deal for deal in deals)
+    return (f"{len(deals)} deals (strategies times worlds of 1, 2, 4 and 8 ranks), {refused} refused; words"
+            f" of O, LSE, dQ, dK and dV that are not one device's, all together: {differing}.")  # fmt: skip
