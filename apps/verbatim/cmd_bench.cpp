@@ -126,28 +126,32 @@ std::vector<BenchCommand::Dealt> BenchCommand::run_worlds(const Backend& backend
     backend.backward(plans.backward, alone->backward, run);
     backend.synchronize(run);
   }
+  const auto run_one = [&](const WorldOptions& one) -> Dealt {
+    const DistOptions options = choose(one, *plans.forward, *plans.backward, made).options;
+    auto dealt =
+        std::make_unique<World>(*plans.forward, *plans.backward, made, options, one.engine());
+    if (processes)
+      processes->agree(dealt->specification(
+          made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
+    int64_t differing = 0;
+    for (int i = 0; i < repeats; ++i) {
+      for (const auto& output : ranks.outputs) on.poison(output.data, output.bytes);
+      for (const Pass pass : {Pass::forward, Pass::backward})
+        dealt->run(pass, ranks.forward, ranks.backward, one.device_of(device), run, processes);
+      for (size_t o = 0; alone && o < ranks.outputs.size(); ++o)
+        differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
+                                          ranks.outputs[o].bytes);
+    }
+    if (!alone) return {};
+    Json found = dealt->describe({Pass::forward, Pass::backward});
+    found["differing_words"] = differing;
+    return {std::move(found), std::move(dealt)};
+  };
   std::vector<Dealt> all;
   const std::vector<WorldOptions> asked = world.each();
-  for (const WorldOptions& one : asked) try {
-      const DistOptions options = choose(one, *plans.forward, *plans.backward, made).options;
-      auto dealt =
-          std::make_unique<World>(*plans.forward, *plans.backward, made, options, one.engine());
-      if (processes)
-        processes->agree(dealt->specification(
-            made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
-      int64_t differing = 0;
-      for (int i = 0; i < repeats; ++i) {
-        for (const auto& output : ranks.outputs) on.poison(output.data, output.bytes);
-        for (const Pass pass : {Pass::forward, Pass::backward})
-          dealt->run(pass, ranks.forward, ranks.backward, one.device_of(device), run, processes);
-        for (size_t o = 0; alone && o < ranks.outputs.size(); ++o)
-          differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
-                                            ranks.outputs[o].bytes);
-      }
-      if (!alone) continue;
-      Json found = dealt->describe({Pass::forward, Pass::backward});
-      found["differing_words"] = differing;
-      all.push_back({std::move(found), std::move(dealt)});
+  for (const WorldOptions& one : asked) {
+    try {
+      all.push_back(run_one(one));
     } catch (const Error& error) {
       if (asked.size() == 1 || processes || error.code() == ErrorCode::device) throw;
       all.push_back({{{"engine", one.engine()},
@@ -156,6 +160,7 @@ std::vector<BenchCommand::Dealt> BenchCommand::run_worlds(const Backend& backend
                       {"refused", error.what()}},
                      nullptr});
     }
+  }
   return all;
 }
 
@@ -164,16 +169,13 @@ Json BenchCommand::describe(const Dealt& dealt, const Json& row) const {
   Json found = dealt.found;
   if (!dealt.world) return found;
   for (Json& pass : found["passes"]) {
-    const bool forward = pass["pass"] == to_string(Pass::forward);
-    const double ms = row[forward ? "forward" : "backward"]["ms"];
+    const Pass which = pass["pass"] == "forward" ? Pass::forward : Pass::backward;
+    const double ms = row[pass["pass"].get<std::string>()]["ms"];
     pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
-    for (Json& rank : pass["ranks"])
-      rank.erase("launch_ms");  // `plan --measured` takes those of run
+    for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // played below
     if (world.cluster.empty()) continue;
-    const Pass which = forward ? Pass::forward : Pass::backward;
-    Prediction(dealt.world->plan(which), world.on(),
-               {dealt.world->launches(which), true, ms * 1e-3})
-        .describe(pass);
+    const LaunchTimes times = dealt.world->launches(which);
+    Prediction(dealt.world->plan(which), world.on(), {times, true, ms * 1e-3}).describe(pass);
   }
   return found;
 }

@@ -61,7 +61,7 @@ class SelectedAttention {
   const TileMap& tiles() const;
   /// What the program calls its index tensor.
   const std::string& index() const;
-  /// "tl.1:" and the hash of the program, of a library also of its target and translator.
+  /// "tl.2:" and the hash of the program; of a library "tl.1:", also of its target and translator.
   const std::string& arithmetic() const;
 
  private:

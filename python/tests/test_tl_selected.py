@@ -36,7 +36,7 @@ def draw(selected: tl.SelectedAttention) -> tuple[np.ndarray, np.ndarray]:
 def test_lists_of_tiles_and_of_queries_agree_with_the_formula(index):
     selected = attention(index)
     assert len(selected.q_edges) - 1 == (3 if index == "index" else 130)
-    assert selected.arithmetic.startswith("tl.1:")
+    assert selected.arithmetic.startswith("tl.2:")
     blocks, visible = draw(selected)
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((2, 130, h, 64)).astype(np.float16) for h in (6, 2, 2))

@@ -34,8 +34,10 @@ inline constexpr int32_t kWave = 128;
 inline constexpr const char* kCpu = "cpu.1";
 inline constexpr const char* kSm80 = "sm80.1";
 inline constexpr const char* kSm90 = "sm90.1";
-/// Of the interpreter of TL, before the hash of the program.
-inline constexpr const char* kTl = "tl.1:";
+/// Of programs in TL: in the interpreter, and translated, before a hash of what makes the bits.
+inline constexpr const char* kTl = "tl.";
+inline constexpr const char* kInterpretedTl = "tl.2:";
+inline constexpr const char* kTranslatedTl = "tl.1:";
 
 /// The sm90 backward scales LSE by 1 / scale, which must fit into its statistics.
 inline constexpr double kLeastSm90Scale = 1e-6;

@@ -263,7 +263,7 @@ class Emitter : Statements {
 std::string arithmetic_of(const Examined& found) {
   const std::string hash =
       sha256(fmt::format("{}\n{}\n{}", kVersion, found.kernel.target, hash_of(found.program)));
-  return contract::kTl + hash.substr(0, 16);
+  return contract::kTranslatedTl + hash.substr(0, 16);
 }
 
 }  // namespace

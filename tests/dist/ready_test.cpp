@@ -18,6 +18,7 @@ namespace {
 class CountingBackend final : public Backend {
  public:
   mutable std::atomic<int> made = 0, launched = 0, waits = 0;
+  mutable std::atomic<int64_t> allocated = 0;  // bytes, so far
 
   std::string_view name() const override { return cpu_->name(); }
   void check(const Problem& problem) const override { cpu_->check(problem); }
@@ -60,6 +61,10 @@ class CountingBackend final : public Backend {
            const RunOptions& run) const override {
     ++launched;
     cpu_->add(sums, tensors, memory, run);
+  }
+  std::shared_ptr<std::byte> allocate(int64_t bytes, const RunOptions& run) const override {
+    allocated += bytes;
+    return cpu_->allocate(bytes, run);
   }
   std::unique_ptr<Moment> moment(const RunOptions& run) const override {
     ++waits;
@@ -246,6 +251,28 @@ TEST(SmallMessages, OfOneRankToAnotherAreOne) {
     }
   }
   EXPECT_TRUE(several);
+}
+
+/// What a rank holds when it begins; what comes later are messages (docs/context-parallel.md).
+TEST(RankMemory, IsWhatIsPlanned) {
+  const RunOptions run{.threads = 1};
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f32})
+    for (const Mask& mask : every_mask(4)) {
+      Problem problem = problem_of(200, 8, 4);
+      problem.dtype = dtype;
+      const DistCase c(problem, mask, kTile);
+      for (const std::string& strategy : strategy_names()) {
+        const auto dealt = c.deal({.world = 4, .strategy = strategy});
+        for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
+          for (int32_t r = 0; r < 4; ++r) {
+            const CountingBackend backend;
+            const dist::ShardMemory shard(*plan, r, backend, run);
+            const dist::RankExecutor executor(*plan, r, backend, shard.tensors(), run);
+            EXPECT_EQ(backend.allocated, memory_bytes(*plan, r))
+                << mask.name() << " " << strategy << ", rank " << r;
+          }
+      }
+    }
 }
 
 }  // namespace

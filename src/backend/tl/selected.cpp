@@ -34,7 +34,7 @@ class TlSelected final : public SelectedKernel {
       throw Error(ErrorCode::invalid_argument, kOperation, "a plan names the blocks of the program",
                   {"kernel", "a program without an index tensor", "param sel = index", ""});
     kernel_ = std::move(found.kernel);
-    arithmetic_ = contract::kTl + tl::hash_of(found.program);
+    arithmetic_ = contract::kInterpretedTl + tl::hash_of(found.program);
   }
 
   void check(const Problem& problem, const Mask& mask) const override {

@@ -11,6 +11,7 @@ namespace verbatim::tl {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kDepth = 16;  // products that one mma adds
 
 float exp_of(float x) { return static_cast<float>(exp_fixed(x)); }
 
@@ -53,14 +54,20 @@ void multiply(const Factors& factors, bool accumulate, Tile& out, std::vector<fl
     rows_of_b = scratch.data();
   }
   if (!accumulate) std::ranges::fill(out.data, 0.0f);
+  std::vector<float> part(static_cast<size_t>(out.cols));
   for (int64_t i = 0; i < out.rows; ++i) {
     float* sum = out.row(i);
-    for (int64_t k = 0; k < depth; ++k) {
-      const int64_t at = a_transposed ? k * a.cols + i : i * a.cols + k;
-      if (a.pairs && !a.pairs->visible[at]) continue;
-      const float x = a.data[at];
-      const float* y = rows_of_b + k * out.cols;
-      for (int64_t j = 0; j < out.cols; ++j) sum[j] += x * y[j];
+    // As many products as an instruction adds at once, then these: one long sum would lose digits.
+    for (int64_t begin = 0; begin < depth; begin += kDepth) {
+      std::ranges::fill(part, 0.0f);
+      for (int64_t k = begin; k < std::min(depth, begin + kDepth); ++k) {
+        const int64_t at = a_transposed ? k * a.cols + i : i * a.cols + k;
+        if (a.pairs && !a.pairs->visible[at]) continue;
+        const float x = a.data[at];
+        const float* y = rows_of_b + k * out.cols;
+        for (int64_t j = 0; j < out.cols; ++j) part[j] += x * y[j];
+      }
+      for (int64_t j = 0; j < out.cols; ++j) sum[j] += part[j];
     }
   }
   out.pairs = nullptr;

@@ -20,7 +20,7 @@ Program checked(const std::string& text, Level level) {
   const tl::Examined found =
       tl::examine_code(text, "kernel", {.target = {}, .level = level}, "tl.kernel");
   tl::refuse_index(found.kernel, "tl.kernel");
-  return {found.kernel, contract::kTl + tl::hash_of(found.program)};
+  return {found.kernel, contract::kInterpretedTl + tl::hash_of(found.program)};
 }
 
 class TlBackend final : public Backend {
