@@ -97,6 +97,23 @@ def test_plans_are_made_resumed_and_drawn(tool, tmp_path):
     assert "another run" in refused.stderr and json.loads(made.read_text())["entry"] == "dash:fig3"
 
 
+def test_options_of_a_trial_stand_in_place_of_the_commands_own(tool, tmp_path):
+    tools = (("bench", "--set", "dense", "--match", "full", "--repeats", "3", "DEVICE"),
+             ("tune", "--set", "gqa", "DEVICE"))  # fmt: skip
+    trial = "--match hd64.full.512$ --seqlen 64 --batch 1 --repeats=1".split()
+    words = [run._words(command, "cpu", trial) for command in tools]
+    device = ["--device", "cpu"]
+    assert words == [["bench", "--set", "dense", *device, *trial],
+                     ["tune", "--set", "gqa", *device, *trial]]  # fmt: skip
+    assert run._words(("plan", "--mask", "full"), "cpu", trial) == ["plan", "--mask", "full"]
+    # The tool itself, which takes each of its options once.
+    one = ("bench", "--seqlen", "128", "--q-heads", "2", "--repeats", "3", "DEVICE")
+    entry = dataclasses.replace(registry.ENTRIES["dash:fig8"], commands=(one,))
+    made = run.make(entry, str(tmp_path / "x.json"), "cpu", "", "--repeats 1 --seqlen 64".split())
+    (row,) = made["parts"][0]["result"]["results"]
+    assert row["problem"]["q_len"] == 64 and row["bits"]["repeats"] == 1
+
+
 def test_every_page_has_one_style_and_policy(tool, tmp_path):
     """The tool's, an audit's, the benchmark's and an entry's."""
     of_tool = tmp_path / "tool.html"

@@ -1,8 +1,8 @@
 """Every table and figure of the four papers: what it claims, what it needs, and how it is made.
 
 An entry is made by commands: "bench.py" is python -m verbatim_attn.bench, "train" is
-python/examples/train_lm.py, "lengths" draws documents, all others are the tool's. The words DEVICE
-stand for --device and its value, where the command has one. Libraries (*.so) lie where it is called.
+python/examples/train_lm.py, "lengths" draws documents, all others are the tool's. A last word DEVICE
+stands for --device and its value, where the command has one. Libraries (*.so) lie where it is called.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ _DRAWS = 64  # packed sequences of a length distribution
 
 
 def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) -> dict[str, Any]:
-    """The result of `entry`, in the file at `path`. `trial` is added to what is measured."""
+    """The result of `entry`, in the file at `path`. Options in `trial` replace those of what
+    measures."""
     if not entry.commands:
         raise Refused("nothing makes it here", "the entry", f"{entry.name}, {entry.needs}",
                       "one that needs a CPU or one GPU", "dash:fig8")  # fmt: skip
@@ -70,10 +71,19 @@ def shown(command: Command) -> list[str]:
 
 
 def _words(command: Command, device: str, trial: list[str]) -> list[str]:
+    """With the device and the options of a trial, which stand in place of the command's own: most
+    programs refuse an option that is given twice."""
+    if command[-1] != "DEVICE":
+        return list(command)
+    given = {word.partition("=")[0] for word in trial if word.startswith("--")}
     words: list[str] = []
-    for word in command:
-        words += ["--device", device, *trial] if word == "DEVICE" else [word]
-    return words
+    keep = True
+    for word in (*command[:-1], "--device", device):
+        if word.startswith("--"):
+            keep = word.partition("=")[0] not in given
+        if keep:
+            words.append(word)
+    return [*words, *trial]
 
 
 def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
