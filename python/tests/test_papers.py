@@ -192,8 +192,12 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
     )
     saved_cases(tmp_path / "papers" / "re_fig3.cut0.json", both, (3, "flex"), status="unsupported")
     assert document.state(entry, tmp_path) == "3 of 4"
-    saved_cases(tmp_path / "papers" / "re_fig3.cut1.json", both, (3, "verbatim"), status="error")
-    assert document.state(entry, tmp_path) == "3 of 4"
+    for status in ("error", "not installed"):  # neither was tried
+        path = tmp_path / "papers" / "re_fig3.cut1.json"
+        saved_cases(path, both, (3, "verbatim"), status=status)
+        assert document.state(entry, tmp_path) == "3 of 4"
+    said = document.summary(entry, evidence.parts(entry, tmp_path))
+    assert said.startswith("3 of 4: backward rate of verbatim 512")
     saved_cases(tmp_path / "b.json", both, (3, "verbatim"))
     assert document.state(entry, tmp_path) == "made"
 

@@ -58,7 +58,7 @@ def main() -> int:
             of = evidence.parts(entry, a.results)
         if a.page:
             results.write(a.page, document.html(entry, of))
-        print(f"{entry.name}: {entry.title}. {document.line_of(entry, of) or 'not made'}")
+        print(f"{entry.name}: {entry.title}. {document.summary(entry, of)}")
     except Refused as error:
         print(f"verbatim_attn.papers: {error}", file=sys.stderr)
         return 2

@@ -38,7 +38,11 @@ person's, from `bench/results/papers/judged.json`.
 
 def state(entry: Entry, folder: Path) -> str:
     """In a few words: whether there is a result, and how much of it."""
-    if not (of := evidence.parts(entry, folder)):
+    return state_of(entry, evidence.parts(entry, folder))
+
+
+def state_of(entry: Entry, of: list[evidence.Part]) -> str:
+    if not of:
         return "to be run" if entry.commands else "-"
     has, wants = evidence.counts(entry, of)
     return "made" if has == wants else f"{has} of {wants}"
@@ -53,6 +57,14 @@ def line_of(entry: Entry, of: list[evidence.Part]) -> str:
     said = views.VIEWS[entry.view].line(entry, of) if of and entry.view else ""
     where = evidence.cards(of)
     return f"{said} ({where})" if said and where else said
+
+
+def summary(entry: Entry, of: list[evidence.Part]) -> str:
+    """Its result in a line after what is missing of it; its state without a result."""
+    made, said = state_of(entry, of), line_of(entry, of)
+    if not said:
+        return made
+    return f"{made}: {said}" if " of " in made else said
 
 
 def listing(folder: Path) -> str:
@@ -94,9 +106,7 @@ def markdown(folder: Path) -> str:
                 "|---|---|---|---|---|"]  # fmt: skip
         for entry in ENTRIES.values():
             if entry.paper == paper:
-                made = state(entry, folder)
-                ours = line(entry, folder) or made
-                ours = f"{made}: {ours}" if " of " in made else ours
+                ours = summary(entry, evidence.parts(entry, folder))
                 verdict = _filled(judged["entries"].get(entry.name, ""), folder)
                 cells = [
                     f"`{entry.name}` {entry.title}",
