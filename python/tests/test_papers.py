@@ -49,16 +49,18 @@ def test_every_table_and_figure_has_a_row():
     }  # fmt: skip
 
 
-if "VERBATIM_PAPERS" in os.environ:  # the folder of the texts, which are not ours to ship
-
-    def test_every_table_and_figure_of_the_texts_has_a_row():
-        for paper, name in TEXTS.items():
-            text = pathlib.Path(os.environ["VERBATIM_PAPERS"], name).read_text(errors="replace")
-            named = {("fig" if kind == "F" else "table") + number
-                     for kind, number in re.findall(r"\b([FT])(?:igure|ig\.|able) (\d+)", text)
-                     }  # fmt: skip
-            assert len(named) == sum(COUNTS[paper])
-            assert all(f"{paper}:{item}" in registry.ENTRIES for item in named)
+@pytest.mark.parametrize("paper", TEXTS)
+def test_every_table_and_figure_of_the_texts_has_a_row(paper):
+    # Not ours to ship: a developer may have them beside the repository.
+    folder = pathlib.Path(os.environ.get("VERBATIM_PAPERS") or ROOT.parent / "shared" / "papers")
+    if not folder.is_dir():
+        pytest.skip(f"VERBATIM_PAPERS names no folder of the papers' texts, nor is there {folder}")
+    text = (folder / TEXTS[paper]).read_text(errors="replace")
+    named = {("fig" if kind == "F" else "table") + number
+             for kind, number in re.findall(r"\b([FT])(?:igure|ig\.|able) (\d+)", text)
+             }  # fmt: skip
+    assert len(named) == sum(COUNTS[paper])
+    assert all(f"{paper}:{item}" in registry.ENTRIES for item in named)
 
 
 def test_entries_can_be_made_where_they_say_so():

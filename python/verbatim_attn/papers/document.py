@@ -29,10 +29,14 @@ python -m verbatim_attn.papers NAME --page FILE     # its picture or table, from
 ```
 
 Written by `python -m verbatim_attn.papers --markdown docs/papers.md`; every number is read from \
-`bench/results`, where `papers/NAME.json` (the colon written `_`) is what the command made. \
+`bench/results`. What an entry alone has is in `papers/NAME*.json` there (the colon written `_`). \
+Where such a file's `command` is `papers`, `NAME --json` made it. All others were made by \
+`verbatim_attn.bench` or the tool, of some of the cases or with other repeats, protocols and \
+checks than `NAME --commands` prints: their `arguments` say which.
+
 "3 of 9:" says how many of the rows that the commands ask for were tried, whatever file holds \
-them. Cards differ from the papers', so ratios are compared, not rates. The last column is a \
-person's, from `bench/results/papers/judged.json`.
+them. What was not installed was not tried. Cards differ from the papers', so ratios are compared, \
+not rates. The last column is a person's, from `bench/results/papers/judged.json`.
 """
 
 
