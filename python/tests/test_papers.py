@@ -116,6 +116,14 @@ def test_options_of_a_trial_stand_in_place_of_the_commands_own(tool, tmp_path):
     assert row["problem"]["q_len"] == 64 and row["bits"]["repeats"] == 1
 
 
+def test_results_of_the_tool_say_the_commit(tool, tmp_path):
+    commands = (("bench", "--repeats", "1", "DEVICE"), ("tune", "DEVICE"))
+    entry = dataclasses.replace(registry.ENTRIES["re:tuner"], commands=commands)
+    made = run.make(entry, str(tmp_path / "x.json"), "cpu", "1234567", ["--seqlen", "16"])
+    assert [part["result"]["commit"] for part in made["parts"]] == ["1234567"] * 2
+    assert evidence.cards(made["parts"]).endswith(", 1234567")
+
+
 def test_every_page_has_one_style_and_policy(tool, tmp_path):
     """The tool's, an audit's, the benchmark's and an entry's."""
     of_tool = tmp_path / "tool.html"
