@@ -255,6 +255,20 @@ def test_deviation_is_of_gradients_and_by_the_number_of_passes(tmp_path):
     assert drawn.count("0.75") == 1 and ">9<" not in drawn
 
 
+def test_activations_are_those_of_the_papers_formula(tmp_path):
+    entry = dataclasses.replace(
+        registry.ENTRIES["longca:fig16"], commands=(("activations", "2", "4", "8,16"),)
+    )
+    of = run.make(entry, str(tmp_path / "x.json"), "cpu", "", [])["parts"]
+    kept = of[0]["result"]["bytes"]["8"]
+    b, s, h, d = 1, 8, 2, 4
+    assert sum(kept.values()) == 11 * b * s * h * d + 5 * b * h * s**2 + 2 * b * s * h * d == 1472
+    assert kept["scores"] == 640
+    said = document.summary(entry, of)
+    assert "2 heads of 4" in said and f"{1472 / 2**30:.3g} ({832 / 2**30:.3g}) at 8, " in said
+    assert document.html(entry, of).count("<circle") == 4
+
+
 def test_cases_of_one_length_share_a_picture_and_lengths_make_curves(tmp_path):
     entry = registry.Entry("re:fig7", "", "", "gpu", view="lines")
     drawn = {}
@@ -290,3 +304,4 @@ def test_bad_input_is_refused(tmp_path):
         document.html(registry.ENTRIES["dash:table1"], [])
     assert "dash:fig8" in papers().stdout
     assert run.shown(("plan", "--mask", "full")) == ["verbatim", "plan", "--mask", "full"]
+    assert run.shown(("lengths", "pile", "64")) == ["lengths", "pile", "64"]

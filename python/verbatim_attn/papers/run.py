@@ -63,10 +63,11 @@ def begun(entry: Entry, path: str) -> dict[str, Any]:
 
 
 def shown(command: Command) -> list[str]:
-    """A command as one would type it."""
+    """A command as one would type it; the words alone of what is computed here."""
     kind, *rest = _words(command, "cuda", [])
     programs = {"bench.py": ["python", "-m", "verbatim_attn.bench"],
-                "train": ["python", "python/examples/train_lm.py"]}  # fmt: skip
+                "train": ["python", "python/examples/train_lm.py"],
+                "lengths": [kind], "activations": [kind]}  # fmt: skip
     return [*programs.get(kind, ["verbatim", kind]), *rest]
 
 
@@ -91,6 +92,8 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
     kind, *rest = words
     if kind == "lengths":
         return {"result": _lengths(rest[0], int(rest[1]))}
+    if kind == "activations":
+        return {"result": _activations(int(rest[0]), int(rest[1]), rest[2])}
     with tempfile.TemporaryDirectory() as folder:
         out, drawn = Path(folder, "result.json"), Path(folder, "drawn.svg")
         # The tool writes its arguments into its result: names without a folder.
@@ -148,4 +151,15 @@ def _lengths(source: str, total: int) -> dict[str, Any]:
         "share_of_documents": {str(n): documents[n] / len(drawn) for n in sorted(documents)},
         "share_of_tokens": {str(n): tokens[n] / sum(drawn) for n in sorted(tokens)},
         "quantiles": dict(zip(map(str, sampling.SHARES), known, strict=True)) if known else None,
+    }  # fmt: skip
+
+
+def _activations(heads: int, dim: int, lengths: str) -> dict[str, Any]:
+    """LongCA-bench's A.5.2, 11bshd + 5bhs^2 + 2bshd: bytes that a module keeps for its backward in 16
+    bits. The terms with s^2 are of the scores; d is a head's, else h would count twice."""
+    return {
+        "q_heads": heads, "head_dim": dim,
+        "bytes": {length: {"scores": 5 * heads * int(length) ** 2,
+                           "rest": (11 + 2) * int(length) * heads * dim}
+                  for length in lengths.split(",")},
     }  # fmt: skip
