@@ -21,7 +21,7 @@ struct TuneCommand {
   MaskOptions mask;
   PlanningOptions planning;
   OutputOptions output;
-  std::string set, match = ".*", device = "cpu", memo, given;
+  std::string set, match = ".*", device = "cpu", memo, commit, given;
 
   int run() const;
   Json tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
@@ -101,6 +101,7 @@ int TuneCommand::run() const {
   Progress progress;
   Json result = new_result("tune");
   result["device"] = describe(on->facts());
+  result["commit"] = commit;
   result["results"] = Json::array();
   using Align = report::Table::Align;
   report::Table table({{"case"},
@@ -148,6 +149,9 @@ void add_tune(Command root, Action& action) {
       .group("Tune")
       .type_name("NAME")
       .capture_default_str();
+  sub.add_option("--commit", command->commit, "Recorded in the result: what was built")
+      .group("Output")
+      .type_name("TEXT");
   command->output.add_to(sub, false);
   sub.callback([command, sub, &action] {
     command->given = sub.words_of({"Problem", "Mask"});

@@ -153,6 +153,7 @@ class Tune(Tool):
         memo = self.path / "memo.json"
         result = self.result("tune", *DOCUMENTS, "--memo", memo, "--order", "descending")
         self.assertEqual([row["pass"] for row in result["results"]], ["forward", "backward"])
+        self.assertEqual(result["commit"], "")
         for row in result["results"]:
             self.assertIn(row["best"], row["ms"])
             self.assertIn("head_swizzled:2", row["ms"])
@@ -170,6 +171,10 @@ class Tune(Tool):
         self.assertEqual(told["bits"]["sha256"], free["bits"]["sha256"])
         other = self.result("run", "--seqlen", 64, "--memo", memo)  # a problem it does not know
         self.assertEqual(other["plan"]["placement"], "queue")
+
+    def test_the_commit_is_recorded(self):
+        words = ["tune --seqlen 16 --memo", self.path / "memo.json", "--commit", "1234567"]
+        self.assertEqual(self.result(*words)["commit"], "1234567")
 
     def test_bad_input(self):
         memo = self.path / "bad.json"

@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     add("--commands", action="store_true", help="print what would run, and stop")
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--commit", default="", help="recorded: what was built")
-    add("--also", default="", metavar="WORDS", help="more options of what measures, for a trial")
+    add("--also", default="", metavar="WORDS", help="other options of what measures, for a trial")
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER",
         help="what was measured (default: bench/results)")  # fmt: skip
     add("--markdown", metavar="FILE", help="write docs/papers.md")
@@ -58,7 +58,7 @@ def main() -> int:
             of = evidence.parts(entry, a.results)
         if a.page:
             results.write(a.page, document.html(entry, of))
-        print(f"{entry.name}: {entry.title}. {document.line_of(entry, of) or 'not made'}")
+        print(f"{entry.name}: {entry.title}. {document.summary(entry, of)}")
     except Refused as error:
         print(f"verbatim_attn.papers: {error}", file=sys.stderr)
         return 2

@@ -29,16 +29,24 @@ python -m verbatim_attn.papers NAME --page FILE     # its picture or table, from
 ```
 
 Written by `python -m verbatim_attn.papers --markdown docs/papers.md`; every number is read from \
-`bench/results`, where `papers/NAME.json` (the colon written `_`) is what the command made. \
+`bench/results`. What an entry alone has is in `papers/NAME*.json` there (the colon written `_`). \
+Where such a file's `command` is `papers`, `NAME --json` made it. All others were made by \
+`verbatim_attn.bench` or the tool, of some of the cases or with other repeats, protocols and \
+checks than `NAME --commands` prints: their `arguments` say which.
+
 "3 of 9:" says how many of the rows that the commands ask for were tried, whatever file holds \
-them. Cards differ from the papers', so ratios are compared, not rates. The last column is a \
-person's, from `bench/results/papers/judged.json`.
+them. What was not installed was not tried. Cards differ from the papers', so ratios are compared, \
+not rates. The last column is a person's, from `bench/results/papers/judged.json`.
 """
 
 
 def state(entry: Entry, folder: Path) -> str:
     """In a few words: whether there is a result, and how much of it."""
-    if not (of := evidence.parts(entry, folder)):
+    return state_of(entry, evidence.parts(entry, folder))
+
+
+def state_of(entry: Entry, of: list[evidence.Part]) -> str:
+    if not of:
         return "to be run" if entry.commands else "-"
     has, wants = evidence.counts(entry, of)
     return "made" if has == wants else f"{has} of {wants}"
@@ -53,6 +61,14 @@ def line_of(entry: Entry, of: list[evidence.Part]) -> str:
     said = views.VIEWS[entry.view].line(entry, of) if of and entry.view else ""
     where = evidence.cards(of)
     return f"{said} ({where})" if said and where else said
+
+
+def summary(entry: Entry, of: list[evidence.Part]) -> str:
+    """Its result in a line after what is missing of it; its state without a result."""
+    made, said = state_of(entry, of), line_of(entry, of)
+    if not said:
+        return made
+    return f"{made}: {said}" if " of " in made else said
 
 
 def listing(folder: Path) -> str:
@@ -94,9 +110,7 @@ def markdown(folder: Path) -> str:
                 "|---|---|---|---|---|"]  # fmt: skip
         for entry in ENTRIES.values():
             if entry.paper == paper:
-                made = state(entry, folder)
-                ours = line(entry, folder) or made
-                ours = f"{made}: {ours}" if " of " in made else ours
+                ours = summary(entry, evidence.parts(entry, folder))
                 verdict = _filled(judged["entries"].get(entry.name, ""), folder)
                 cells = [
                     f"`{entry.name}` {entry.title}",

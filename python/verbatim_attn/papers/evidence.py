@@ -18,6 +18,7 @@ from ..bench import registry, report, workloads
 from .registry import GENERATED, Entry, Row
 
 Part = dict[str, Any]
+_NOT_TRIED = ("error", "not installed")
 
 
 def own_files(entry: Entry, folder: Path) -> list[Path]:
@@ -69,7 +70,7 @@ def rows(of: list[Part]) -> list[Row]:
 def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
     """How much of an entry has been tried, and how much its commands ask for: a row of a benchmark
     counts, and a whole other command. A row that says why it has no time was tried, but for an
-    error."""
+    error and for what was not installed."""
     by_repeats = entry.view == "deviation"  # whose rows differ by the number of passes alone
     tried: set[Any] = set()
     for part in of:
@@ -77,7 +78,7 @@ def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
         if result.get("command") == "bench":
             times = _last(words, "--repeats", "") if by_repeats else ""
             tried |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
-                      for r in report.rows_of([result]) if r["status"] != "error"}  # fmt: skip
+                      for r in report.rows_of([result]) if r["status"] not in _NOT_TRIED}  # fmt: skip
     has = wants = 0
     for command in entry.commands:
         words = list(itertools.takewhile(lambda word: word != "DEVICE", command))

@@ -1,8 +1,9 @@
 """Every table and figure of the four papers: what it claims, what it needs, and how it is made.
 
 An entry is made by commands: "bench.py" is python -m verbatim_attn.bench, "train" is
-python/examples/train_lm.py, "lengths" draws documents, all others are the tool's. The words DEVICE
-stand for --device and its value, where the command has one. Libraries (*.so) lie where it is called.
+python/examples/train_lm.py, "lengths" draws documents, "activations" is a formula, all others are
+the tool's. A last word DEVICE
+stands for --device and its value, where the command has one. Libraries (*.so) lie where it is called.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ _SPARSE = (
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json", "h200_cudnn_flex.json")  # fmt: skip
-LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1?.json", "papers/longca_lengths.*.json")
+LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1[!6].json", "papers/longca_lengths.*.json")
 BLOCKS = tuple(
     f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig4", "fig19")
 )
@@ -318,9 +319,11 @@ _LONGCA = (
     _masked(12, "prefix_lm_causal prefix_lm_document"), _masked(13,
     "share_question causal_blockwise"),
     _masked(14, "global_sliding"), _masked(15, "block_causal_document"),
-    Entry("longca:fig16", "activations of an attention module",
+    Entry("longca:fig16", "activations of an attention module, by the paper's formula",
           "memory grows with the square of the length"
-          " where scores are kept", "nothing"),
+          " where scores are kept", "cpu",
+          (("activations", "64", "128", "1024,2048,4096,8192,16384,32768,49152"),),
+          view="activations"),
     _memory(17, "peak memory, regular masks", _REGULAR),
     _memory(18, "peak memory, heterogeneous masks", _HETEROGENEOUS),
     *(_sparse(*words) for words in (

@@ -27,7 +27,8 @@ _DRAWS = 64  # packed sequences of a length distribution
 
 
 def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) -> dict[str, Any]:
-    """The result of `entry`, in the file at `path`. `trial` is added to what is measured."""
+    """The result of `entry`, in the file at `path`. Options in `trial` replace those of what
+    measures."""
     if not entry.commands:
         raise Refused("nothing makes it here", "the entry", f"{entry.name}, {entry.needs}",
                       "one that needs a CPU or one GPU", "dash:fig8")  # fmt: skip
@@ -62,18 +63,28 @@ def begun(entry: Entry, path: str) -> dict[str, Any]:
 
 
 def shown(command: Command) -> list[str]:
-    """A command as one would type it."""
+    """A command as one would type it; the words alone of what is computed here."""
     kind, *rest = _words(command, "cuda", [])
     programs = {"bench.py": ["python", "-m", "verbatim_attn.bench"],
-                "train": ["python", "python/examples/train_lm.py"]}  # fmt: skip
+                "train": ["python", "python/examples/train_lm.py"],
+                "lengths": [kind], "activations": [kind]}  # fmt: skip
     return [*programs.get(kind, ["verbatim", kind]), *rest]
 
 
 def _words(command: Command, device: str, trial: list[str]) -> list[str]:
+    """With the device and the options of a trial, which stand in place of the command's own: most
+    programs refuse an option that is given twice."""
+    if command[-1] != "DEVICE":
+        return list(command)
+    given = {word.partition("=")[0] for word in trial if word.startswith("--")}
     words: list[str] = []
-    for word in command:
-        words += ["--device", device, *trial] if word == "DEVICE" else [word]
-    return words
+    keep = True
+    for word in (*command[:-1], "--device", device):
+        if word.startswith("--"):
+            keep = word.partition("=")[0] not in given
+        if keep:
+            words.append(word)
+    return [*words, *trial]
 
 
 def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
@@ -81,6 +92,8 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
     kind, *rest = words
     if kind == "lengths":
         return {"result": _lengths(rest[0], int(rest[1]))}
+    if kind == "activations":
+        return {"result": _activations(int(rest[0]), int(rest[1]), rest[2])}
     with tempfile.TemporaryDirectory() as folder:
         out, drawn = Path(folder, "result.json"), Path(folder, "drawn.svg")
         # The tool writes its arguments into its result: names without a folder.
@@ -88,7 +101,7 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
         line = [*_program(kind), *rest, "--json", out.name if of_tool else str(out)]
         if kind == "bench.py":
             line += ["--resume", rows]
-        if kind in ("bench", "bench.py"):
+        if kind in ("bench", "bench.py", "tune"):
             line += ["--commit", commit]
         if kind == "tune":
             line += ["--memo", "memo.json"]
@@ -138,4 +151,15 @@ def _lengths(source: str, total: int) -> dict[str, Any]:
         "share_of_documents": {str(n): documents[n] / len(drawn) for n in sorted(documents)},
         "share_of_tokens": {str(n): tokens[n] / sum(drawn) for n in sorted(tokens)},
         "quantiles": dict(zip(map(str, sampling.SHARES), known, strict=True)) if known else None,
+    }  # fmt: skip
+
+
+def _activations(heads: int, dim: int, lengths: str) -> dict[str, Any]:
+    """LongCA-bench's A.5.2, 11bshd + 5bhs^2 + 2bshd: bytes that a module keeps for its backward in 16
+    bits. The terms with s^2 are of the scores; d is a head's, else h would count twice."""
+    return {
+        "q_heads": heads, "head_dim": dim,
+        "bytes": {length: {"scores": 5 * heads * int(length) ** 2,
+                           "rest": (11 + 2) * int(length) * heads * dim}
+                  for length in lengths.split(",")},
     }  # fmt: skip

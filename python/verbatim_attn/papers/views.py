@@ -232,6 +232,39 @@ def _epoch_line(entry: Entry, of: list[Part]) -> str:
     return "perplexity a byte, first to last epoch: " + ", ".join(said) if said else ""
 
 
+_WITH, _WITHOUT = "with scores", "without"
+
+
+def _activations(of: list[Part]) -> dict[int, dict[str, float]]:
+    """GiB by length, with what of it grows as its square and without."""
+    found = {}
+    for part in of:
+        for length, kept in part["result"]["bytes"].items():
+            rest = kept["rest"] / 2**30
+            found[int(length)] = {_WITH: rest + kept["scores"] / 2**30, _WITHOUT: rest}
+    return found
+
+
+def _activation_html(entry: Entry, of: list[Part]) -> str:
+    kept = _activations(of)
+    points = [{"provider": name, "problem": {"q_len": length}, "y": y}
+              for length, by in kept.items() for name, y in by.items()]  # fmt: skip
+    colours = page.colours_of((_WITH, _WITHOUT))
+    drawn = page.chart("GiB kept for the backward, by the formula", points, colours,
+                       lambda point: point["y"])  # fmt: skip
+    lines = [[str(length), *(f"{y:.3g}" for y in by.values())] for length, by in kept.items()]
+    return (
+        page.key(colours) + page.figures([drawn]) + page.numbers(["length", _WITH, _WITHOUT], lines)
+    )
+
+
+def _activation_line(entry: Entry, of: list[Part]) -> str:
+    said = (f"{by[_WITH]:.3g} ({by[_WITHOUT]:.3g}) at {length:,}"
+            for length, by in _activations(of).items())  # fmt: skip
+    heads = {f"{part['result']['q_heads']} heads of {part['result']['head_dim']}" for part in of}
+    return f"GiB of {', '.join(heads)} with scores (without), by tokens: " + ", ".join(said)
+
+
 # Support, deviation, memory, tuning
 
 
@@ -331,6 +364,7 @@ VIEWS = {
     "masks": View(_drawn, _mask_line),
     "lengths": View(_length_html, _length_line),
     "perplexity": View(_epoch_html, _epoch_line),
+    "activations": View(_activation_html, _activation_line),
     "support": View(_support_html, _support_line),
     "deviation": View(_deviation_html, _deviation_line),
     "memory": View(_memory_html, compared),
