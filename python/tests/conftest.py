@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from places import PLACES
+from ranks import Ranks
 
 
 def pytest_addoption(parser):
@@ -49,3 +50,10 @@ def pytest_generate_tests(metafunc):
     if "place" in metafunc.fixturenames:
         names = _names(metafunc.config)
         metafunc.parametrize("place", [PLACES[name] for name in names], ids=names)
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request, tmp_path_factory):
+    started = Ranks(request.param, tmp_path_factory.mktemp("store"))
+    yield started
+    started.stop()

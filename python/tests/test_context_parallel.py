@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -26,13 +27,6 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 EXAMPLE = Path(__file__).parents[1] / "examples" / "09_context_parallel.py"
 BENCHMARK = Path(__file__).parents[2] / "bench" / "ranks.py"
-
-
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request, tmp_path_factory):
-    started = Ranks(request.param, tmp_path_factory.mktemp("store"))
-    yield started
-    started.stop()
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["lazy", "eager"])
@@ -366,16 +360,16 @@ def test_errors_of_tensors_name_them(ranks):
 
 
 def dying(rank, dead, backward):
-    """Rank `dead` ends in the forward, or in the backward, as it is about to send."""
+    """Rank `dead` is killed in the forward, or in the backward, as it is about to send."""
     parallel = parallel_of(Case(masks.Full(), how={"strategy": "ring", "order": "descending"}))
     q, k, v, dout = Case().tensors()
     local = [parallel.dispatch(x).detach().requires_grad_() for x in (q, k, v)]
     wire = parallel._handle.wire
     if rank == dead and not backward:
-        wire.send = lambda *_: os._exit(1)
+        wire.send = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     o = parallel.attention(*local)
     if rank == dead:
-        wire.send = lambda *_: os._exit(1)
+        wire.send = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     torch.autograd.grad(o, local, parallel.dispatch(dout))
 
 
@@ -387,6 +381,36 @@ def test_a_rank_that_dies_is_named_with_the_step(backward, pair):
     assert isinstance(error, RuntimeError)
     assert f"of the {name}" in str(error) and "rank 0 at step " in str(error)
     assert re.search("no message (from|to) rank 1", str(error))  # whichever comes first
+
+
+def ended(rank, dead, backward, folder):
+    """As a program does: it ends with what it was told."""
+    try:
+        dying(rank, dead, backward)
+    except RuntimeError as error:
+        (folder / str(rank)).write_text(str(error))
+        sys.exit(3)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_killed_rank_ends_all_and_is_named(backward, tmp_path):
+    timeout, dead = 20, 2
+    four = Ranks(4, tmp_path, timeout=timeout)
+    try:
+        four.start(ended, dead, backward, tmp_path)
+        four.processes[dead].join(60)
+        begin = time.monotonic()
+        for process in four.processes:
+            process.join(max(0, begin + timeout + 10 - time.monotonic()))
+        assert [process.exitcode for process in four.processes] == [3, 3, -signal.SIGKILL, 3]
+    finally:
+        four.stop()
+    name, named = "backward" if backward else "forward", []
+    for rank in {0, 1, 2, 3} - {dead}:
+        message = (tmp_path / str(rank)).read_text()
+        assert re.search(rf"rank {rank} at step \d+ of the {name}: ", message)
+        named += re.findall(r"no message (?:from|to) rank (\d)", message)
+    assert str(dead) in named  # others name who ended for that reason
 
 
 def silent(rank):

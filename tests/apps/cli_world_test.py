@@ -134,6 +134,12 @@ class World(Tool):
         good = [*SMALL, "--world", "mpi"]
         for words, part in (
             (["--softcap", 20], "problem.softcap of rank 2"),
+            (["--scale", 0.3], "problem.scale of rank 2"),
+            (["--seed", 5], "problem.seed of rank 2"),  # of inputs, too
+            (["--dropout", 0.5], "problem.dropout of rank 2"),
+            (["--order", "ascending"], "backward.order of rank 2"),
+            (["--forward-order", "ascending"], "forward.order of rank 2"),
+            (["--level", "run_to_run"], "level of rank 2"),
             (["--mask", "full"], "mask.name of rank 2"),
             (["--strategy", "ring"], "dist.strategy of rank 2"),
             (["--kv-heads", 3], "rank 2: kv_heads"),
@@ -142,6 +148,15 @@ class World(Tool):
             errors = self.messages(self.mpirun([2, *good], [1, *good, *words]))
             self.assertEqual(len(errors), 1, errors)
             self.assertIn(part, errors[0])
+
+    def test_other_tensors_of_one_rank(self):
+        self.call(*SMALL, "--output", self.path / "x.npy")  # o and dq have the shape of q
+        ranks = (
+            [n, *SMALL, "--world", "mpi", "--input", f"q={self.path}/x.{name}.npy"]
+            for n, name in ((2, "o"), (1, "dq"))
+        )
+        (error,) = self.messages(self.mpirun(*ranks))
+        self.assertIn("inputs.q of rank 2", error)
 
     def test_without_library_or_launcher(self):
         def refused(**changed):
