@@ -442,7 +442,8 @@ _QIMENG = (
         (5, "beside chain of thought", "without the language kernels are far slower", "model"),
         (6, "FP8 on an L40S", "the language reaches other formats", "L40S"),
         (7, "T4", "and older cards", "T4"))),
-    Entry("qimeng:table9", "NSA, forward", "and for sparse attention, on an A100 1.24 to 1.33 times naive", "gpu",
+    Entry("qimeng:table9", "NSA, forward",
+          "and for sparse attention, on an A100 1.24 to 1.33 times naive", "gpu",
           (_selected("512,1024,2048,4096,8192,16384"),), view="lines", over=_SELECTED,
           axis="forward"),
 )  # fmt: skip
