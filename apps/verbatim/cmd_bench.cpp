@@ -8,10 +8,10 @@
 
 #include "bench/attention.h"
 #include "bench/cuda/cudnn.h"
+#include "bench_worlds.h"
 #include "cases.h"
 #include "core/file.h"
 #include "options.h"
-#include "prediction.h"
 #include "processes.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -43,15 +43,6 @@ struct BenchCommand {
   Plans plans_of(const Backend& backend, const CaseProblem& problem) const;
   Json run_case(const Backend& backend, const bench::Device& on, const Case& one,
                 dist::Processes* processes) const;
-  /// What ranks made of a case: the member `dist`, without a world where it does not fit.
-  struct Dealt {
-    Json found;
-    std::unique_ptr<World> world;
-  };
-  std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
-                                const CaseProblem& problem, const Plans& plans,
-                                dist::Processes* processes) const;
-  Json describe(const Dealt& dealt, const Json& row) const;
   Json run_peer(const std::string& provider, const bench::Device& on, const Case& one) const;
   Json describe(const Case& one, const CaseProblem& made) const;
   bench::Protocol timing() const {
@@ -108,85 +99,15 @@ BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
   return {plan(Pass::forward), std::move(backward), planned.count(), found_again.count()};
 }
 
-/// The case dealt to ranks, run as often as bits are compared. Processes but the first only take
-/// part.
-std::vector<BenchCommand::Dealt> BenchCommand::run_worlds(const Backend& backend,
-                                                          const bench::Device& on,
-                                                          const CaseProblem& problem,
-                                                          const Plans& plans,
-                                                          dist::Processes* processes) const {
-  const auto& [sizes, made] = problem;
-  RunOptions run;
-  run.threads = threads ? threads : world.threads();
-  const bench::Tensors ranks(on, sizes);
-  std::optional<bench::Tensors> alone;  // what one device makes of it
-  if (!processes || processes->rank() == 0) {
-    alone.emplace(on, sizes);
-    backend.forward(plans.forward, alone->forward, run);
-    backend.backward(plans.backward, alone->backward, run);
-    backend.synchronize(run);
-  }
-  const auto run_one = [&](const WorldOptions& one) -> Dealt {
-    const DistOptions options = choose(one, *plans.forward, *plans.backward, made).options;
-    auto dealt =
-        std::make_unique<World>(*plans.forward, *plans.backward, made, options, one.engine());
-    if (processes)
-      processes->agree(dealt->specification(
-          made, nullptr, {{"case", app::describe(sizes)}, {"repeats", repeats}}));
-    int64_t differing = 0;
-    for (int i = 0; i < repeats; ++i) {
-      for (const auto& output : ranks.outputs) on.poison(output.data, output.bytes);
-      for (const Pass pass : {Pass::forward, Pass::backward})
-        dealt->run(pass, ranks.forward, ranks.backward, one.device_of(device), run, processes);
-      for (size_t o = 0; alone && o < ranks.outputs.size(); ++o)
-        differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
-                                          ranks.outputs[o].bytes);
-    }
-    if (!alone) return {};
-    Json found = dealt->describe({Pass::forward, Pass::backward});
-    found["differing_words"] = differing;
-    return {std::move(found), std::move(dealt)};
-  };
-  std::vector<Dealt> all;
-  const std::vector<WorldOptions> asked = world.each();
-  for (const WorldOptions& one : asked) {
-    try {
-      all.push_back(run_one(one));
-    } catch (const Error& error) {
-      if (asked.size() == 1 || processes || error.code() == ErrorCode::device) throw;
-      all.push_back({{{"engine", one.engine()},
-                      {"world", one.make().world},
-                      {"strategy", one.strategy},
-                      {"refused", error.what()}},
-                     nullptr});
-    }
-  }
-  return all;
-}
-
-/// With what the row measured of one device.
-Json BenchCommand::describe(const Dealt& dealt, const Json& row) const {
-  Json found = dealt.found;
-  if (!dealt.world) return found;
-  for (Json& pass : found["passes"]) {
-    const Pass which = pass["pass"] == "forward" ? Pass::forward : Pass::backward;
-    const double ms = row[pass["pass"].get<std::string>()]["ms"];
-    pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
-    for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // played below
-    if (world.cluster.empty()) continue;
-    const LaunchTimes times = dealt.world->launches(which);
-    Prediction(dealt.world->plan(which), world.on(), {times, true, ms * 1e-3}).describe(pass);
-  }
-  return found;
-}
-
 Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, const Case& one,
                             dist::Processes* processes) const {
   const CaseProblem problem = parse_case(one.words);
   const auto& [sizes, made] = problem;
   const Plans plans = plans_of(backend, problem);
   std::vector<Dealt> dealt;
-  if (world.given()) dealt = run_worlds(backend, on, problem, plans, processes);
+  if (world.given())
+    dealt = run_worlds(backend, on, {plans.forward, plans.backward, made},
+                       {world, device, repeats, threads}, processes);
   if (processes && processes->rank() != 0) return nullptr;
   const Plan& backward = *plans.backward;
   const bench::Result found = bench::run_case(backend, on, made, plans.forward, plans.backward,
@@ -221,7 +142,7 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
         {"sha256", found.sha256}}},
       {"workspace_bytes", backend.workspace_bytes(backward)},
       {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}});
-  for (const Dealt& one : dealt) row["dist"].push_back(describe(one, row));
+  for (const Dealt& one : dealt) row["dist"].push_back(app::describe(one, world, row));
   return row;
 }
 
@@ -312,44 +233,6 @@ report::Table table_of(const Json& result) {
                : equal                  ? "equal"
                                         : "DIFFER"});
   }
-  return table;
-}
-
-/// What ranks make of each case; empty without --world.
-report::Table dist_table_of(const Json& result) {
-  using Align = report::Table::Align;
-  report::Table table({{"case"},
-                       {"pass"},
-                       {"ranks", Align::right},
-                       {"strategy"},
-                       {"shard"},
-                       {"all compute ms", Align::right},
-                       {"of one device", Align::right},
-                       {"largest rank ms", Align::right},
-                       {"wall ms", Align::right},
-                       {"sent", Align::right},
-                       {"memory", Align::right},
-                       {"bits"}});
-  const auto add = [&](const Json& row, const Json& dist) {
-    if (dist.contains("refused"))
-      table.row({row["name"], "-", dist["world"].dump(), dist["strategy"], "-", "-", "-", "-", "-",
-                 "-", "-", "refused"});
-    for (const Json& pass : dist.value("passes", Json::array())) {
-      int64_t sent = 0, memory = 0;
-      for (const Json& rank : pass["ranks"]) {
-        sent += rank["sent_bytes"].get<int64_t>();
-        memory = std::max(memory, rank["memory_bytes"].get<int64_t>());
-      }
-      table.row({row["name"], pass["pass"], dist["world"].dump(), dist["strategy"], dist["shard"],
-                 fmt::format("{:.3f}", pass["compute_ms"].get<double>()),
-                 fmt::format("{:.3f}", pass["of_one_device"].get<double>()),
-                 fmt::format("{:.3f}", pass["largest_ms"].get<double>()),
-                 fmt::format("{:.3f}", pass["ms"].get<double>()), report::bytes(sent),
-                 report::bytes(memory), dist["differing_words"] == 0 ? "equal" : "DIFFER"});
-    }
-  };
-  for (const Json& row : result["results"])
-    for (const Json& dist : row.value("dist", Json::array())) add(row, dist);
   return table;
 }
 

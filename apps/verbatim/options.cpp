@@ -86,7 +86,7 @@ std::vector<std::string> parse_names(const std::string& text, const std::string&
   std::vector<std::string> names;
   for (const auto name : std::views::split(text, ',')) {
     names.emplace_back(name.begin(), name.end());
-    require_one_of(names.back(), argument, known);
+    require_one_of(names.back().empty() ? "''" : names.back(), argument, known);
   }
   return names;
 }

@@ -40,12 +40,12 @@ void WorldOptions::add_to(Command command, bool runs) {
   Option dealt = add(
       "--world", world,
       "Deal the problem to ranks. replay:N: this process plays N, one step after another. local:N: "
-      "N processes on this machine, which mpirun starts. mpi: those that mpirun started. Changes "
-      "no bit",
+      "N processes on this machine, which mpirun starts. mpi: those that mpirun started. bench: "
+      "several, replay:2,4,8. Changes no bit",
       "NAME");
   add("--strategy", strategy,
       "How K and V get to the ranks that need them: " + strategy_names +
-          ", or auto: the fastest of these on --cluster, simulated",
+          ", or auto: the fastest of these on --cluster, simulated. bench: A,B,.. or all",
       "NAME")
       .capture_default_str()
       .needs(dealt);
@@ -60,7 +60,7 @@ void WorldOptions::add_to(Command command, bool runs) {
       .needs(dealt);
   add("--cluster", cluster,
       "Machines and links for simulated times: h200x8, h200x8-hdr or @file.json (default: "
-      "h200x8). Changes no bit",
+      "h200x8; in bench for --strategy auto alone). Changes no bit",
       "NAME")
       .needs(dealt);
   if (!runs) return;
@@ -118,7 +118,8 @@ DistOptions WorldOptions::make() const {
       std::string_view(world).substr(std::min(prefix.size(), world.size()));
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), options.world);
-  if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size())
+  if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size() ||
+      options.world < 1)
     fail("there is no such world",
          {"--world", "'" + world + "'", "replay:N, local:N or mpi", "replay:2"});
   if (prefix == kLocal && launched && launched->size != options.world)
@@ -134,7 +135,15 @@ std::string WorldOptions::device_of(const std::string& device) const {
 }
 
 void WorldOptions::check(bool programs) const {
-  if (given() && programs)
+  if (!given()) return;
+  for (const WorldOptions& one : each()) one.make();
+  on();
+  if (!shard.empty()) {
+    std::vector<std::string> known;
+    for (const ShardInfo& info : shards()) known.emplace_back(info.name);
+    require_one_of(shard, "--shard", known);
+  }
+  if (programs)
     fail("programs run whole plans only", {"--world", "--kernel beside it", "one of them", ""});
 }
 

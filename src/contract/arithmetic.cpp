@@ -48,7 +48,8 @@ std::string arithmetic_of(std::string_view family, Pass pass, const Problem& pro
   if (family == "sm80") return contract::kSm80;
   if (family == "sm90")
     return suits_sm90(pass, problem, tile, order) ? contract::kSm90 : contract::kSm80;
-  if (family.starts_with(contract::kTl)) return std::string(family);
+  for (const char* tl : {contract::kInterpretedTl, contract::kTranslatedTl})
+    if (family.starts_with(tl)) return std::string(family);
   throw Error(ErrorCode::invalid_argument, "contract", "there is no such arithmetic",
               {"arithmetic", std::string(family), "cpu, sm80 or sm90", "sm80"});
 }

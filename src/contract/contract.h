@@ -35,7 +35,6 @@ inline constexpr const char* kCpu = "cpu.1";
 inline constexpr const char* kSm80 = "sm80.1";
 inline constexpr const char* kSm90 = "sm90.1";
 /// Of programs in TL: in the interpreter, and translated, before a hash of what makes the bits.
-inline constexpr const char* kTl = "tl.";
 inline constexpr const char* kInterpretedTl = "tl.2:";
 inline constexpr const char* kTranslatedTl = "tl.1:";
 

@@ -59,12 +59,23 @@ class Bench(Tool):
                 self.assertEqual(simulated["device_ms"], row[each["pass"]]["ms"])
                 share = simulated["device_ms"] / simulated["in_turn_ms"] / dist["world"]
                 self.assertAlmostEqual(simulated["in_turn_rate"], share)
-        self.refused("bench", *words, "replay:3", "--strategy", "ulysses")
-        self.refused("bench", *words, "replay:2,", "--strategy", "ring")
-        self.assertIn(
-            "got 'ring,usp'",
-            self.refused("run", *DOCUMENTS, "--world", "replay:2", "--strategy", "ring,usp"),
-        )
+        # Who fits no world, or asks for what there is not, is refused whole.
+        for wrong, part in (
+            (["replay:3,5", "--strategy", "ulysses"], "got 3, expected a divisor"),
+            (["replay:2,", "--strategy", "ring"], "got 'replay:'"),
+            (["replay:2,0", "--strategy", "ring"], "got 'replay:0'"),
+            (["replay:2,3", "--strategy", "ring,"], "got ''"),
+            (["replay:2,3", "--shard", "bogus"], "got bogus"),
+            (["replay:2,3", "--cluster", "bogus"], "bogus"),
+        ):
+            self.assertIn(part, self.refused("bench", *DOCUMENTS, "--repeats 1 --world", *wrong))
+        two = self.refused("run", *DOCUMENTS, "--world replay:2 --strategy ring,usp")
+        self.assertIn("got 'ring,usp'", two)
+
+    def test_the_fastest_strategy(self):
+        words = [*DOCUMENTS, "--repeats 1 --world replay:2 --strategy auto"]
+        ((dist,),) = (row["dist"] for row in self.result("bench", *words)["results"])
+        self.assertIn(dist["strategy"], [one["strategy"] for one in dist["tried"]])
 
     def test_a_peer_that_cannot_run_has_a_row_that_says_why(self):
         providers = ("cudnn", "verbatim", "cudnn:deterministic")

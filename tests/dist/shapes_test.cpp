@@ -302,7 +302,7 @@ TEST(Dist, BatchEntriesStartAtOnce) {
     size_t launches = 0;
     for (size_t i = 0; i < rank.steps.size(); ++i) {
       launches += std::holds_alternative<Compute>(rank.steps[i]) ? 1 : 0;
-      if (launches == 1) EXPECT_FALSE(std::holds_alternative<Receive>(rank.steps[i]));
+      EXPECT_FALSE(launches == 1 && std::holds_alternative<Receive>(rank.steps[i]));
     }
     EXPECT_EQ(launches, 2u);
   }

@@ -2,8 +2,8 @@
 
 An entry is made by commands: "bench.py" is python -m verbatim_attn.bench, "train" is
 python/examples/train_lm.py, "lengths" draws documents, "activations" is a formula, all others are
-the tool's. A last word DEVICE
-stands for --device and its value, where the command has one. Libraries (*.so) lie where it is called.
+the tool's. A last word DEVICE stands for --device and its value, where the command has one.
+Libraries (*.so) lie where it is called.
 """
 
 from __future__ import annotations

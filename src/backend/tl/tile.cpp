@@ -11,7 +11,7 @@ namespace verbatim::tl {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kDepth = 16;  // products that one mma adds
+constexpr int64_t kDepth = 16;  // products that one mma of bf16 adds
 
 float exp_of(float x) { return static_cast<float>(exp_fixed(x)); }
 

@@ -1,5 +1,5 @@
-// Tiles of the interpreter, and what programs do to them, in plain loops: every sum is one chain of
-// f32 multiplications and additions in ascending order, the same on every machine.
+// Tiles of the interpreter, and what programs do to them, in plain loops of f32: products are added
+// 16 at a time, all else one after another, in ascending order, the same on every machine.
 #pragma once
 
 #include <cstdint>
