@@ -43,6 +43,7 @@ std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
         differing += on.count_differences(ranks.outputs[o].data, alone->outputs[o].data,
                                           ranks.outputs[o].bytes);
     }
+    if (!alone) return {};
     Json found = dealt->describe({Pass::forward, Pass::backward});
     choice.describe(found);
     found["differing_words"] = differing;

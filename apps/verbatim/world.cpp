@@ -118,10 +118,12 @@ DistOptions WorldOptions::make() const {
       std::string_view(world).substr(std::min(prefix.size(), world.size()));
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), options.world);
-  if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size() ||
-      options.world < 1)
+  if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size())
     fail("there is no such world",
          {"--world", "'" + world + "'", "replay:N, local:N or mpi", "replay:2"});
+  if (options.world < 1)
+    fail("a world has no rank",
+         {"--world", "'" + world + "'", "1 rank or more", std::string(prefix) + "1"});
   if (prefix == kLocal && launched && launched->size != options.world)
     fail("mpirun started another number of processes",
          {"--world", world, fmt::format("local:{}", launched->size), "mpi"});

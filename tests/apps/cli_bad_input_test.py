@@ -69,7 +69,7 @@ class BadInput(Tool):
             (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
             (["verify", "--repeats", 0], "--repeats"),
             (["run", "--world", "4"], "replay:2"),
-            (["run", "--world", "replay:0"], "nearest: 1"),
+            (["run", "--world", "replay:0"], "nearest: replay:1"),
             (["run", "--strategy", "ring"], "--strategy requires --world"),
             (["run", "--world", "replay:2", "--strategy", "rign"], "nearest: ring"),
             (["run", "--world", "replay:2", "--shard", "zag"], "nearest: zigzag"),

@@ -56,7 +56,7 @@ class Bench(Tool):
             for each in dist["passes"]:
                 simulated = each["simulated"]
                 self.assertEqual(simulated["launches"], "measured")
-                self.assertEqual(simulated["device_ms"], row[each["pass"]]["ms"])
+                self.assertAlmostEqual(simulated["device_ms"], row[each["pass"]]["ms"])
                 share = simulated["device_ms"] / simulated["in_turn_ms"] / dist["world"]
                 self.assertAlmostEqual(simulated["in_turn_rate"], share)
         # Who fits no world, or asks for what there is not, is refused whole.
