@@ -67,7 +67,6 @@ std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
   }
   if (refusal && std::ranges::none_of(all, [](const Dealt& dealt) { return !!dealt.world; }))
     throw *refusal;
-  if (!alone) all.clear();
   return all;
 }
 
@@ -78,7 +77,7 @@ Json describe(const Dealt& dealt, const WorldOptions& world, const Json& row) {
     const Pass which = pass["pass"] == "forward" ? Pass::forward : Pass::backward;
     const double ms = row[pass["pass"].get<std::string>()]["ms"];
     pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
-    for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // played below
+    for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // too many for all
     if (world.cluster.empty()) continue;
     const LaunchTimes times = dealt.world->launches(which);
     Prediction(dealt.world->plan(which), world.on(), {times, true, ms * 1e-3}).describe(pass);

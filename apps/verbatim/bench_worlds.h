@@ -33,7 +33,7 @@ struct Dealt {
 };
 
 /// Every world that is asked for, run as often as its bits are compared with one device's.
-/// Processes but the first only take part, and return nothing. Throws Error where the only one, or
+/// Processes but the first only take part, and find nothing. Throws Error where the only one, or
 /// each of several, does not fit, and what else goes wrong in any.
 std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
                               const WholePlans& plans, const AskedWorlds& asked,
