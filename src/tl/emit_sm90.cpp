@@ -280,13 +280,20 @@ void Emitter::begin_or_end() {
   out_.pop_back();
   indent_ -= 2;
   line("}}");
-  line("if (!walk.has_visit()) {{  // a chain without visits, or behind all");
+  line("if (!walk.sees()) {{  // a visit of other warpgroups, a chain without any, or behind all");
   line("  turns.take();");
   line("  if (beside) multiply_factors();");
   line("  turns.pass();");
   indent_ += 2;
   settle();
   line("if (walk.stops()) break;");
+  line("if (walk.has_visit()) {{");
+  for (const Step& step : k_.visit) {
+    if (step.kind != Step::Kind::wait) continue;
+    line("  wait_full({}.full, walk.number());", slots_of(step.a));
+    line("  {}", leave(step.a, "walk.number()"));
+  }
+  line("}}");
   line("continue;");
   indent_ -= 2;
   line("}}");

@@ -54,7 +54,7 @@ TEST(EmitSm90, WarpgroupsComputeWhatLanesHaveCopied) {
         "weigh(f_S, r_S, r_m, r_l, unit, r_O);", "continue;\n    }\n",
         // All others.
         "leave(shared.of_Q.empty, walk.chain() - 1);", "// Wait Q\n      wait_full(",
-        "if (!walk.has_visit()) {", "if (walk.stops()) break;",
+        "if (!walk.sees()) {", "if (walk.stops()) break;", "if (walk.has_visit()) {",
         "// Wait K\n    wait_full(shared.of_K.full, walk.number());",
         "if (beside)\n      multiply_factors();", "turns.pass();\n    finish<1>(r_S);\n    leave(",
         "// Compute Mask S\n    if (walk.cuts(",

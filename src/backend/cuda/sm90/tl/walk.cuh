@@ -129,10 +129,12 @@ class Follower : public Walker<kGroups> {
   __device__ bool begins() const { return flags_ & Visit::first; }
   __device__ bool stops() const { return flags_ & Visit::stop; }
   __device__ bool has_visit() const { return !(flags_ & (Visit::empty | Visit::stop)); }
+  /// Whether some row of the warpgroup sees some key of it: P of any other visit is 0, and left out.
+  __device__ bool sees() const { return !(flags_ & Visit::hidden); }
   /// Whether there was a chain before that which begins here.
   __device__ bool has_chain() const { return this->records_ > 0; }
-  /// Whether the record before is a visit, of this chain or of another.
-  __device__ bool has_before() const { return !(before_ & Visit::empty); }
+  /// Whether the record before is a visit that it saw, of this chain or of another.
+  __device__ bool has_before() const { return !(before_ & Visit::hidden); }
   __device__ const Visit& before() const { return use(this->walk_.visit, this->records_ - 1); }
 
   /// Whether some row of the warpgroup does not see some key of this visit, or of that before.
@@ -140,7 +142,7 @@ class Follower : public Walker<kGroups> {
   __device__ bool cut_before() const { return before_ & kCut; }
   /// Whether all is as in most visits: another of the same chain, as whole as that before.
   __device__ bool is_plain() const {
-    return !(flags_ | (before_ & (kCut | Visit::tail | Visit::empty)));
+    return !(flags_ | (before_ & (kCut | Visit::tail)));
   }
 
   __device__ void advance() {
@@ -157,7 +159,7 @@ class Follower : public Walker<kGroups> {
   static constexpr uint32_t kCut = Visit::masked | Visit::hidden;
 
   const int group_;
-  uint32_t flags_, before_ = Visit::empty;  // of this record and of that before
+  uint32_t flags_, before_ = Visit::hidden;  // of this record and of that before
 };
 
 }  // namespace verbatim::cuda::sm90::tl
