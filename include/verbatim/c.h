@@ -117,9 +117,10 @@ verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
  * and below 0 in a comparison. */
 typedef struct verbatim_transport {
   void* user;
-  /* Memory for the message that is sent next, where messages lie (on_device): the library makes it
-   * there, and it is the caller's own again with send(). NULL, or what returns NULL: the library
-   * takes memory of its own, which send() has to copy. */
+  /* Memory for the messages that are sent next, where messages lie (on_device): the library makes
+   * them there, one behind another, each is the caller's own again with its send(), and the rest
+   * with the next room(). NULL, or what returns NULL: the library takes memory of its own, which
+   * send() has to copy. */
   void* (*room)(void* user, int64_t size);
   /* Returns when the bytes may be overwritten: it must not wait until they are received. */
   const char* (*send)(void* user, int32_t to, int64_t message, const void* bytes, int64_t size);

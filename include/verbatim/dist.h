@@ -232,8 +232,9 @@ struct RankReport {
   std::vector<double> launch_seconds{};  // of each Compute step
 };
 
-/// One thing that a rank did for a step, in seconds from the beginning of a recording. A send packs
-/// its message first, a receive unpacks it behind; additions behind each other are one thing.
+/// One thing that a rank did for a step, in seconds from the beginning of a recording. Sends
+/// behind each other are packed first, receives unpacked behind the last, up to 32 MiB at once;
+/// additions behind each other are one thing.
 struct StepTime {
   enum class Kind : uint8_t { pack, send, receive, unpack, copy, launch, add };
   Pass pass;

@@ -51,7 +51,7 @@ class Wire:
         self._told: Any = None  # the text of the last failure
         self._memory = device if device == self._device else torch.device("cpu")  # the library's
         self._in_stream = self._memory.type == "cuda"
-        self._room: Tensor | None = None  # where the library makes the next message
+        self._room: Tensor | None = None  # where the library makes the next messages
         self.transport = _library.Transport(
             None,
             # Unless messages are sent from elsewhere than the library has them.
@@ -93,7 +93,7 @@ class Wire:
     def finish(self) -> None:
         """What the caller does next comes after all that was sent is taken. Finds transfers that have
         been under way for longer than the group's timeout."""
-        sent, self._sent = self._sent, []
+        sent, self._sent, self._room = self._sent, [], None
         for to, message, work, _copy in sent:
             missed = f"rank {to} did not take message {message} of rank {self.rank}"
             if self._in_stream:
@@ -168,8 +168,10 @@ class Wire:
 
     def _send_bytes(self, _user: Any, to: int, message: int, address: int, size: int) -> Any:
         try:
-            own, self._room = self._room, None
-            if own is None or own.data_ptr() != address:
+            begin = address - self._room.data_ptr() if self._room is not None else -1
+            if self._room is not None and 0 <= begin <= len(self._room) - size:
+                own = self._room[begin : begin + size]
+            else:
                 own = torch.empty(size, dtype=torch.uint8, device=self._device)
                 own.copy_(self._view(message, address, size))
             self.send(to, message, own)

@@ -14,6 +14,9 @@ ByteRows next_packed(std::byte*& at, const ByteRows& like) {
   return {std::exchange(at, at + like.rows * like.bytes), like.bytes, like.rows, like.bytes};
 }
 
+/// Where the next message begins: copies move 16 bytes at a time.
+int64_t aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
 bool is_dense(const ByteRows& rows) { return rows.rows == 1 || rows.apart == rows.bytes; }
 
 }  // namespace
@@ -96,7 +99,7 @@ std::shared_ptr<float> RankExecutor::floats(int64_t count) const {
 bool RankExecutor::advance(Transport& transport) {
   const std::vector<Step>& steps = own().steps;
   const size_t first = step_;
-  while (step_ < steps.size() && make(steps[step_], transport)) ++step_;
+  while (step_ < steps.size() && make(steps[step_], transport)) continue;
   return step_ > first;
 }
 
@@ -152,12 +155,13 @@ bool RankExecutor::timed(StepTime::Kind kind, int64_t bytes, const std::function
 }
 
 bool RankExecutor::make(const Step& step, Transport& transport) {
+  if (std::holds_alternative<Send>(step)) {
+    send(transport);
+    return true;
+  }
+  if (std::holds_alternative<Receive>(step)) return receive(transport);
   if (const auto* hold = std::get_if<Hold>(&step)) {
     this->hold(*hold);
-  } else if (const auto* send = std::get_if<Send>(&step)) {
-    this->send(*send, transport);
-  } else if (const auto* receive = std::get_if<Receive>(&step)) {
-    return this->receive(*receive, transport);
   } else if (const auto* copy = std::get_if<Copy>(&step)) {
     std::vector<RowCopy> copies;
     for (const Box& box : copy->boxes)
@@ -174,48 +178,82 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
     while (step_ + 1 < steps.size() && std::holds_alternative<Add>(steps[step_ + 1])) ++step_;
     add(first);
   }
+  ++step_;
   return true;
 }
 
-void RankExecutor::send(const Send& step, Transport& transport) {
-  const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
-  std::shared_ptr<std::byte> own;
-  std::byte* message = transport.room(bytes);
-  if (!message) {
-    own = backend_.allocate(bytes, run_);
-    message = own.get();
+template <class End>
+std::vector<RankExecutor::Message> RankExecutor::together() const {
+  const std::vector<Step>& steps = own().steps;
+  const size_t end = step_ + copied_together(plan_, steps, step_);
+  std::vector<Message> messages;
+  int64_t begin = 0;
+  for (size_t s = step_; s < end; ++s) {
+    const End& message = std::get<End>(steps[s]);
+    messages.push_back(
+        {rows_of(message), begin, message_bytes(plan_, message.boxes, message.sums)});
+    begin += aligned(messages.back().bytes);
+  }
+  return messages;
+}
+
+void RankExecutor::send(Transport& transport) {
+  const std::vector<Message> messages = together<Send>();
+  const int64_t room = messages.back().begin + messages.back().bytes;
+  std::shared_ptr<std::byte> own_room;
+  std::byte* packed = transport.room(room);
+  if (!packed) {
+    own_room = backend_.allocate(room, run_);
+    packed = own_room.get();
   }
   std::vector<RowCopy> copies;
-  for (std::byte* next = message; const ByteRows& rows : rows_of(step))
-    copies.push_back({next_packed(next, rows), rows});
+  int64_t bytes = 0;
+  for (const Message& message : messages) {
+    bytes += message.bytes;
+    for (std::byte* next = packed + message.begin; const ByteRows& rows : message.rows)
+      copies.push_back({next_packed(next, rows), rows});
+  }
   timed(StepTime::Kind::pack, bytes, [&] {
     backend_.copy(copies, run_);
     return true;
   });
-  timed(StepTime::Kind::send, bytes, [&] {
-    transport.send(step.to, step.message, {message, static_cast<size_t>(bytes)});
-    return true;
-  });
+  for (const Message& message : messages) {
+    const Send& step = std::get<Send>(own().steps[step_]);
+    timed(StepTime::Kind::send, message.bytes, [&] {
+      transport.send(step.to, step.message,
+                     {packed + message.begin, static_cast<size_t>(message.bytes)});
+      return true;
+    });
+    ++step_;
+  }
 }
 
-bool RankExecutor::receive(const Receive& step, Transport& transport) {
-  const int64_t bytes = message_bytes(plan_, step.boxes, step.sums);
-  const std::vector<ByteRows> places = rows_of(step);
-  const auto fill = [&](std::byte* message) {
-    return timed(StepTime::Kind::receive, bytes, [&] {
-      return transport.receive(step.from, step.message, {message, static_cast<size_t>(bytes)});
-    });
-  };
-  if (places.size() == 1 && is_dense(places[0])) return fill(places[0].at);
-  const auto message = backend_.allocate(bytes, run_);
-  if (!fill(message.get())) return false;
+bool RankExecutor::receive(Transport& transport) {
+  const std::vector<Message> messages = together<Receive>();
+  const auto packed = backend_.allocate(messages.back().begin + messages.back().bytes, run_);
   std::vector<RowCopy> copies;
-  for (std::byte* next = message.get(); const ByteRows& rows : places)
-    copies.push_back({rows, next_packed(next, rows)});
-  return timed(StepTime::Kind::unpack, bytes, [&] {
-    backend_.copy(copies, run_);
-    return true;
-  });
+  int64_t bytes = 0;
+  bool there = true;
+  for (const Message& message : messages) {
+    const Receive& step = std::get<Receive>(own().steps[step_]);
+    const bool in_place = message.rows.size() == 1 && is_dense(message.rows[0]);
+    std::byte* to = in_place ? message.rows[0].at : packed.get() + message.begin;
+    there = timed(StepTime::Kind::receive, message.bytes, [&] {
+      return transport.receive(step.from, step.message, {to, static_cast<size_t>(message.bytes)});
+    });
+    if (!there) break;
+    ++step_;
+    if (in_place) continue;
+    bytes += message.bytes;
+    for (std::byte* next = to; const ByteRows& rows : message.rows)
+      copies.push_back({rows, next_packed(next, rows)});
+  }
+  if (!copies.empty())
+    timed(StepTime::Kind::unpack, bytes, [&] {
+      backend_.copy(copies, run_);
+      return true;
+    });
+  return there;
 }
 
 void RankExecutor::hold(const Hold& hold) {

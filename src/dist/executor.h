@@ -19,7 +19,8 @@ namespace verbatim::dist {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Memory of the backend in which a message is made; null: the transport has none.
+  /// Memory of the backend in which the messages that are sent next are made, until the next call;
+  /// null: the transport has none.
   virtual std::byte* room(int64_t /*bytes*/) { return nullptr; }
   /// Returns when the bytes may be overwritten, or where they are in room(), at once. They are in
   /// memory of the backend.
@@ -96,10 +97,18 @@ class RankExecutor {
 
  private:
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
+  /// This step, and those that are done with it.
   bool make(const Step& step, Transport& transport);
-  void send(const Send& step, Transport& transport);
-  /// False: the message is not there yet.
-  bool receive(const Receive& step, Transport& transport);
+  struct Message {
+    std::vector<ByteRows> rows;  // that it is packed of
+    int64_t begin, bytes;        // where messages lie behind each other
+  };
+  /// The sends, or receives, from this step on that are packed, or unpacked, by one copy.
+  template <class End>
+  std::vector<Message> together() const;
+  void send(Transport& transport);
+  /// False: the message of the step it has come to is not there yet.
+  bool receive(Transport& transport);
   /// Does it, and notes when. What `work` returns is whether it was done.
   bool timed(StepTime::Kind kind, int64_t bytes, const std::function<bool()>& work);
   void compute(const Compute& step);

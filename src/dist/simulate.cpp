@@ -19,6 +19,7 @@ using Kind = TimelineEvent::Kind;
 
 struct Rank {
   size_t step = 0, launch = 0, calls = 0;
+  size_t copied = 0;                 // messages of steps before it are in a copy that was asked for
   double asked = 0;                  // by its host, which asks ahead, for the step
   double clock = 0;                  // what computes is free from here
   double link_out = 0, link_in = 0;  // ... and the links from here
@@ -31,14 +32,14 @@ struct Rank {
   RankTime time;
 };
 
-/// What the host asks the device for at step `s`: a launch, a copy, a message with the copy that
-/// packs or unpacks it, or additions, which are one where they follow each other.
+/// What the host asks the device for at step `s`: a launch, a copy, a message, or additions, which
+/// are one where they follow each other.
 size_t calls_at(const std::vector<Step>& steps, size_t s) {
   const Step& step = steps[s];
   if (std::holds_alternative<Hold>(step)) return 0;
   if (std::holds_alternative<Add>(step))
     return s > 0 && std::holds_alternative<Add>(steps[s - 1]) ? 0 : 1;
-  return std::holds_alternative<Send>(step) || std::holds_alternative<Receive>(step) ? 2 : 1;
+  return 1;
 }
 
 class Player {
@@ -69,11 +70,14 @@ class Player {
       Rank& rank = rank_of(r);
       const std::vector<Step>& steps = plan_.ranks[r].steps;
       for (; rank.step < steps.size(); ++rank.step) {
-        const size_t calls = rank.calls + calls_at(steps, rank.step);
+        const size_t together =
+            rank.step < rank.copied ? 0 : dist::copied_together(plan_, steps, rank.step);
+        const size_t calls = rank.calls + calls_at(steps, rank.step) + (together > 0 ? 1 : 0);
         rank.asked = static_cast<double>(calls) * cluster_.call_us * 1e-6;
         if (!std::visit([&](const auto& step) { return make(r, rank, step); }, steps[rank.step]))
           break;
         rank.calls = calls;
+        rank.copied = std::max(rank.copied, rank.step + together);
       }
     }
     return finish();

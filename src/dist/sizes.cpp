@@ -68,6 +68,23 @@ int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
   return bytes;
 }
 
+size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, size_t first) {
+  const auto bytes_of = [&](const Step& step) -> int64_t {
+    if (const auto* send = std::get_if<Send>(&step))
+      return message_bytes(plan, send->boxes, send->sums);
+    if (const auto* receive = std::get_if<Receive>(&step))
+      return message_bytes(plan, receive->boxes, receive->sums);
+    return -1;
+  };
+  int64_t all = bytes_of(steps[first]);
+  if (all < 0) return 0;
+  size_t end = first + 1;
+  while (end < steps.size() && steps[end].index() == steps[first].index() &&
+         (all += bytes_of(steps[end])) <= kWorthAMessage)
+    ++end;
+  return end - first;
+}
+
 int64_t block_floats(const Plan& whole) {
   int64_t rows = 0;
   for (const auto& order : whole.orders) {

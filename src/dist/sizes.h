@@ -29,6 +29,12 @@ int64_t row_bytes(const Problem& problem, Operand operand);
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum);
 int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
                       std::span<const CarriedSum> sums);
+/// Bytes that a link moves in about the time that a message takes of the host's
+/// (docs/lab/ranks.md): more are not put together.
+inline constexpr int64_t kWorthAMessage = int64_t{32} << 20;
+/// How many steps from `first` on, all sends or all receives, have their messages packed or
+/// unpacked by one copy: one, or as many as are kWorthAMessage together. 0: it is neither.
+size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, size_t first);
 /// Floats that hold the sum of any tile.
 int64_t block_floats(const Plan& whole);
 /// Operands that a pass reads and writes; of these those on one axis.

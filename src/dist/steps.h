@@ -18,10 +18,6 @@ void append(std::vector<Box>& boxes, std::vector<Box> more);
 
 class Steps {
  public:
-  /// Bytes that a link moves in about the time that a message takes of the host's
-  /// (docs/lab/ranks.md): more are not put together.
-  static constexpr int64_t kWorthAMessage = int64_t{32} << 20;
-
   explicit Steps(DistPlan& plan) : plan_(plan) {}
 
   void add(int32_t rank, Step step) { steps_of(rank).push_back(std::move(step)); }

@@ -103,7 +103,7 @@ int32_t Supply::rounds_of_message() const {
   for (const HeldRows& group : group_kv_) rows = std::max(rows, group.size());
   int64_t bytes = 0;  // of a head
   for (const Operand operand : kKv) bytes += rows * row_bytes(plan_.whole.problem, operand);
-  return static_cast<int32_t>(std::max<int64_t>(Steps::kWorthAMessage / bytes, 1));
+  return static_cast<int32_t>(std::max<int64_t>(kWorthAMessage / bytes, 1));
 }
 
 void Supply::bring(int32_t turn) {
