@@ -81,9 +81,8 @@ Interval Supply::rounds_of(int32_t turn) const {
 }
 
 bool Supply::next() {
-  ++turn_;
-  for (; brought_ <= turn_ + 1; ++brought_) bring(brought_);
-  const Interval rounds = rounds_of(turn_);
+  const Interval rounds = rounds_of(++turn_);
+  bring(rounds);
   return rounds.begin < rounds.end;
 }
 
@@ -106,19 +105,13 @@ int32_t Supply::rounds_of_message() const {
   return static_cast<int32_t>(std::max<int64_t>(kWorthAMessage / bytes, 1));
 }
 
-void Supply::bring(int32_t turn) {
-  const Interval all = rounds_of(turn);
-  std::vector<int32_t> slot;  // by rank: those of the turn before are in use
-  for (const auto& entries : heads_) {
-    int64_t most = 0;
-    for (const Interval& own : entries) most = std::max(most, own.end - own.begin);
-    slot.push_back(static_cast<int32_t>(turn % 2 * std::min<int64_t>(together_, most)));
-  }
+void Supply::bring(Interval all) {
+  std::vector<int32_t> slots(plan_.ranks.size());  // taken, by rank
   for (Interval rounds{all.begin, all.begin}; rounds.begin < all.end; rounds.begin = rounds.end) {
     rounds.end = std::min(
         {rounds.begin + rounds_of_message(), all.end, (rounds.begin / rounds_ + 1) * rounds_});
     for (int32_t r = 0; r < world(); ++r)
-      for (const int32_t head : heads_at(r, rounds)) hold(r, head, slot[r]++);
+      for (const int32_t head : heads_at(r, rounds)) hold(r, head, slots[r]++);
     if (grid_.route == Route::needed) {
       straight(rounds);
     } else {

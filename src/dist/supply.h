@@ -23,8 +23,9 @@ class Supply {
   /// `together` heads of a batch entry, whose slots lie behind each other.
   Supply(DistPlan& plan, const Grid& grid, Steps& steps, DealtHead dealt, int32_t together);
 
-  /// The next turn, that before being over: brings its heads to all ranks that have them, and those
-  /// of the turn after it. False: there is none.
+  /// The next turn, that before being over: brings its heads to all ranks that have them. False:
+  /// there is none. Heads of the turn after it would come no sooner, for a receive is in sequence
+  /// with launches, and the host would ask for them before the first launch.
   bool next();
   /// Heads of this turn that a rank has, ascending.
   std::vector<int32_t> heads_of(int32_t r) const;
@@ -44,7 +45,7 @@ class Supply {
   Interval rounds_of(int32_t turn) const;
   std::vector<int32_t> heads_at(int32_t r, Interval rounds) const;
   int32_t rounds_of_message() const;
-  void bring(int32_t turn);
+  void bring(Interval rounds);
   void hold(int32_t r, int32_t head, int32_t slot);
   // Of heads of one batch entry.
   /// From the shards to those that need them.
@@ -63,8 +64,8 @@ class Supply {
   std::vector<HeldRows> group_kv_;            // by outer index
   std::vector<std::vector<Interval>> heads_;  // by rank and batch entry: KV heads
   int32_t together_;
-  int32_t rounds_ = 1;               // of a batch entry: in each a rank takes up at most one head
-  int32_t turn_ = -1, brought_ = 0;  // this one; those that have come
+  int32_t rounds_ = 1;  // of a batch entry: in each a rank takes up at most one head
+  int32_t turn_ = -1;
   // By what is seen, and batch entry.
   std::map<std::pair<const std::vector<HeldRows>*, int64_t>, std::vector<HeldRows>> needed_;
 };

@@ -86,7 +86,7 @@ class CountingBackend final : public Backend {
 
 constexpr int32_t kRanks = 3;
 
-/// Gives room for each message.
+/// Gives room for messages.
 class Roomy final : public dist::Transport {
  public:
   explicit Roomy(dist::Transport& inner) : inner_(inner) {}
@@ -94,7 +94,8 @@ class Roomy final : public dist::Transport {
     return rooms_.emplace_back(static_cast<size_t>(bytes)).data();
   }
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
-    EXPECT_TRUE(bytes.data() == rooms_.back().data() && bytes.size() == rooms_.back().size());
+    EXPECT_LE(rooms_.back().data(), bytes.data());
+    EXPECT_LE(bytes.data() + bytes.size(), rooms_.back().data() + rooms_.back().size());
     inner_.send(to, message, bytes);
   }
   bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
