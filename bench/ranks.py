@@ -124,7 +124,10 @@ def times_in_turn(steps: Ways, machine: Device) -> dict[str, Timing]:
     return {name: machine.summary(each) for name, each in times.items()}
 
 
-PARTS = {"launch": "launches", "add": "adds", "send": "transfers", "receive": "transfers"}
+PARTS = {
+    "launch": "launches", "add": "adds",
+    "send": "transfers", "receive": "transfers", "settle": "transfers",
+}  # fmt: skip
 
 
 def split(steps: list[dict[str, Any]], total: float, machine: Device) -> dict[str, Any]:

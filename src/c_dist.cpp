@@ -40,6 +40,12 @@ class Callbacks final : public dist::Transport {
     if (trouble) throw Error(ErrorCode::device, "dist.receive", told("from", from, trouble));
     return true;
   }
+  void settle() override {
+    const char* trouble = functions_.settle ? functions_.settle(functions_.user) : nullptr;
+    if (trouble)
+      throw Error(ErrorCode::device, "dist.settle",
+                  fmt::format("what was sent is not taken; got {}", trouble));
+  }
 
  private:
   static std::string told(const char* way, int32_t rank, const char* trouble) {

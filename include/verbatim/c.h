@@ -112,7 +112,7 @@ verbatim_status verbatim_check(const char* device);
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention, const char** json);
 
 /* How bytes get from rank to rank: functions of the caller. Each returns NULL, or what went wrong
- * as text that lasts until the next call of either. Between two ranks, messages are received in the
+ * as text that lasts until the next call of any. Between two ranks, messages are received in the
  * sequence in which they are sent; `message` is a number for engines with tags or without order,
  * and below 0 in a comparison. */
 typedef struct verbatim_transport {
@@ -127,6 +127,10 @@ typedef struct verbatim_transport {
   /* Returns when the bytes are there, or gives up. On a GPU they may come in sequence with the work
    * on the run's stream. */
   const char* (*receive)(void* user, int32_t from, int64_t message, void* bytes, int64_t size);
+  /* Called in front of each launch, or NULL: the work on the run's stream goes on when all that was
+   * sent is taken. For sends that hold multiprocessors while they wait: chains of a launch wait for
+   * each other, and so need all of these at once. */
+  const char* (*settle)(void* user);
   /* Where the bytes of messages from 0 on lie when ranks compute on a GPU. 0: in pinned memory of
    * the host, to which the library copies them. Else on the GPU: they are read, overwritten and
    * written in sequence with the work on the run's stream. Those below 0 lie in the host's. */
@@ -166,7 +170,7 @@ verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
 /* From here on calls note when they do what, until they are asked. Waits for the run's stream. */
 verbatim_status verbatim_dist_record(const verbatim_dist* dist, const verbatim_run_options* run);
 /* JSON: what the handle's calls have done since, a list in its sequence: the pass; the kind:
- * "pack", "send", "receive", "unpack", "copy", "launch" or "add"; its bytes; called_ms and
+ * "pack", "send", "receive", "unpack", "copy", "settle", "launch" or "add"; its bytes; called_ms and
  * issued_ms, when the host began and ended to ask for it; begin_ms and end_ms, when the work, on a
  * GPU that of the stream, came to it and was done with it. Milliseconds from verbatim_dist_record()
  * on. Waits for the work. Of a handle that was not asked the list is empty. */

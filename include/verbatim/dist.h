@@ -234,9 +234,10 @@ struct RankReport {
 
 /// One thing that a rank did for a step, in seconds from the beginning of a recording. Sends
 /// behind each other are packed first, receives unpacked behind the last, up to 32 MiB at once;
-/// additions behind each other are one thing.
+/// additions behind each other are one thing. To settle is to wait, in front of a launch, until
+/// what was sent is taken.
 struct StepTime {
-  enum class Kind : uint8_t { pack, send, receive, unpack, copy, launch, add };
+  enum class Kind : uint8_t { pack, send, receive, unpack, copy, settle, launch, add };
   Pass pass;
   Kind kind;
   int64_t bytes = 0;              // packed, sent, received, unpacked or copied

@@ -74,12 +74,17 @@ MOVE = ctypes.CFUNCTYPE(
 ROOM = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, _int)
 
 
+# Of verbatim_transport's settle: user to the address of a text, or NULL.
+SETTLE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
 class Transport(ctypes.Structure):
     _fields_ = (
         ("user", ctypes.c_void_p),
         ("room", ROOM),
         ("send", MOVE),
         ("receive", MOVE),
+        ("settle", SETTLE),
         ("on_device", ctypes.c_int32),
     )
 

@@ -28,7 +28,8 @@ class Wire:
     A send keeps its bytes until they are taken, for gloo and NCCL wait for the receiver: where the
     library made the message in room of ours the message itself, else a copy. With NCCL the messages
     of one direction have communicators, and so streams, of their own: a stream on which a send waits
-    for its receiver would hold up the receive behind it. From GPU to GPU the caller's stream waits
+    for its receiver would hold up the receive behind it. A launch comes behind the sends before it:
+    those that still waited would hold multiprocessors that its chains need at once. From GPU to GPU the caller's stream waits
     for transfers and the host does not, but for messages below 0, which it reads.
     """
 
@@ -58,6 +59,7 @@ class Wire:
             _library.ROOM(self._make_room) if device == self._device else _library.ROOM(),
             _library.MOVE(self._send_bytes),
             _library.MOVE(self._receive_bytes),
+            _library.SETTLE(self._settle) if self._in_stream else _library.SETTLE(),
             self._in_stream,
         )
         if self._timeout is not None:
@@ -93,7 +95,17 @@ class Wire:
     def finish(self) -> None:
         """What the caller does next comes after all that was sent is taken. Finds transfers that have
         been under way for longer than the group's timeout."""
-        sent, self._sent, self._room = self._sent, [], None
+        self._room = None
+        self._await_sent()
+        while self._under_way and self._under_way[0][2].is_completed():
+            self._under_way.popleft()
+        for missed, begin, _work in itertools.islice(self._under_way, 1):
+            if time.monotonic() > begin + self._timeout.total_seconds():
+                self._under_way.clear()
+                raise _overdue(missed, f"no transfer in {self._timeout}")
+
+    def _await_sent(self) -> None:
+        sent, self._sent = self._sent, []
         for to, message, work, _copy in sent:
             missed = f"rank {to} did not take message {message} of rank {self.rank}"
             if self._in_stream:
@@ -103,12 +115,6 @@ class Wire:
                 self._wait(work)
             except Exception as error:
                 raise _overdue(missed, error) from error
-        while self._under_way and self._under_way[0][2].is_completed():
-            self._under_way.popleft()
-        for missed, begin, _work in itertools.islice(self._under_way, 1):
-            if time.monotonic() > begin + self._timeout.total_seconds():
-                self._under_way.clear()
-                raise _overdue(missed, f"no transfer in {self._timeout}")
 
     def _follow(self, missed: str, work: Any) -> None:
         work.wait()  # of NCCL: holds up the stream, not the host
@@ -188,6 +194,13 @@ class Wire:
                 flat = torch.empty(size, dtype=torch.uint8, device=self._device)
                 self.receive(source, message, flat)
                 view.copy_(flat)
+        except BaseException as error:
+            return self._failed(error)
+        return None
+
+    def _settle(self, _user: Any) -> Any:
+        try:
+            self._await_sent()
         except BaseException as error:
             return self._failed(error)
         return None

@@ -171,7 +171,7 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
       return true;
     });
   } else if (const auto* compute = std::get_if<Compute>(&step)) {
-    this->compute(*compute);
+    this->compute(*compute, transport);
   } else {
     const size_t first = step_;  // and those behind it, at once
     const std::vector<Step>& steps = own().steps;
@@ -299,7 +299,11 @@ void RankExecutor::launch(size_t step,
   });
 }
 
-void RankExecutor::compute(const Compute& step) {
+void RankExecutor::compute(const Compute& step, Transport& transport) {
+  timed(StepTime::Kind::settle, 0, [&] {
+    transport.settle();
+    return true;
+  });
   const int32_t first = step.heads.front().head, last = step.heads.back().head;
   const PieceMemory memory = this->memory(step.room, first);
   const auto make = [&] {

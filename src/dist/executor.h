@@ -28,6 +28,9 @@ class Transport {
   /// Fills `bytes` with the message. False, at once: it is not there yet. A transport that waits
   /// returns true. Throws Error when the message has another size.
   virtual bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) = 0;
+  /// In front of each launch, which may not run beside sends that hold multiprocessors while they
+  /// wait: the work goes on when they are taken.
+  virtual void settle() {}
 };
 
 /// The tensors of a shard or of a work space: [1, rows, heads, dim], lse [1, heads, rows].
@@ -111,7 +114,7 @@ class RankExecutor {
   bool receive(Transport& transport);
   /// Does it, and notes when. What `work` returns is whether it was done.
   bool timed(StepTime::Kind kind, int64_t bytes, const std::function<bool()>& work);
-  void compute(const Compute& step);
+  void compute(const Compute& step, Transport& transport);
   /// Those of the steps from `first` to the one it is at.
   void add(size_t first);
   /// Of the step with this number.

@@ -6,7 +6,7 @@ namespace verbatim {
 
 std::string_view to_string(StepTime::Kind kind) {
   constexpr std::string_view kNames[] = {"pack", "send",   "receive", "unpack",
-                                         "copy", "launch", "add"};
+                                         "copy", "settle", "launch",  "add"};
   return kNames[static_cast<size_t>(kind)];
 }
 

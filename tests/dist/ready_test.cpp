@@ -108,9 +108,15 @@ class Roomy final : public dist::Transport {
   std::vector<std::vector<std::byte>> rooms_;
 };
 
-int64_t sends_of(const RankPlan& rank) {
-  return std::ranges::count_if(rank.steps,
-                               [](const Step& step) { return std::holds_alternative<Send>(step); });
+/// Sends that follow each other are packed together.
+int64_t packs_of(const DistPlan& plan, const std::vector<Step>& steps) {
+  int64_t packs = 0;
+  for (size_t s = 0; s < steps.size();) {
+    const bool sends = std::holds_alternative<Send>(steps[s]);
+    packs += sends ? 1 : 0;
+    s += sends ? dist::copied_together(plan, steps, s) : 1;
+  }
+  return packs;
 }
 
 /// Runs a pass of all ranks, each with what it is asked.
@@ -130,7 +136,7 @@ void run_ranks(const DistPlan& plan, const dist::LocalTensors& whole, const Back
         Roomy transport(courier);
         dist::run_rank(plan, r, backend, shard.tensors(), run, transport,
                        asked[static_cast<size_t>(r)]);
-        EXPECT_EQ(transport.rooms(), sends_of(plan.ranks[static_cast<size_t>(r)]));
+        EXPECT_EQ(transport.rooms(), packs_of(plan, plan.ranks[static_cast<size_t>(r)].steps));
         shard.give(whole);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(r)] = error.what();
@@ -198,6 +204,7 @@ std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& p
     } else {
       if (std::holds_alternative<Hold>(step)) continue;
       const Kind kind = std::holds_alternative<Compute>(step) ? Kind::launch : Kind::add;
+      if (kind == Kind::launch) expected.emplace_back(Kind::settle, 0);
       if (kind == Kind::add && expected.back().first == kind) continue;
       expected.emplace_back(kind, 0);
     }
