@@ -103,8 +103,8 @@ TEST(Cluster, RanksSendBeforeTheyTake) {
 
 TEST(Cluster, OverlappedHeadsHideTransfers) {
   // Two heads: K and V of the second travel while the first computes, both ways at once. In turn,
-  // all of them come before.
-  DistOptions options = contiguous(2, "ring");
+  // they come behind it.
+  DistOptions options = contiguous(2, "balanced");
   options.joined_heads = 1;
   const Dealt dealt = deal(problem_of(256, 2, 2), masks::full(256, 256), Pass::forward, options);
   const double visits = 8 * 16;

@@ -280,7 +280,7 @@ TEST(DistFaults, WhatIsWrongInAForward) {
 
 TEST(DistFaults, MemoryOfKAndVThatIsGoneOrAnothers) {
   const DistCase c(problem_of(200), masks::causal(200, 200), kTile);
-  const DistPlan good = c.deal({.world = 3, .strategy = "ring", .joined_heads = 1}).forward;
+  const DistPlan good = c.deal({.world = 3, .strategy = "ring", .joined_heads = 2}).forward;
   expect_refused<Hold>(any<Hold>, erase, good);
   expect_refused<Hold>(any<Hold>, repeat, good);
   for (const int32_t slot : {-1, 2})
@@ -302,7 +302,7 @@ TEST(DistFaults, MemoryOfKAndVThatIsGoneOrAnothers) {
                        },
                        good);
   // Held again, it is not there.
-  expect_refused<Compute>([](const Compute& compute) { return compute.heads.front().head == 3; },
+  expect_refused<Compute>([](const Compute& compute) { return compute.heads.back().head == 3; },
                           [](std::vector<Step>& steps, size_t at) {
                             const auto before = steps.begin() + static_cast<ptrdiff_t>(at);
                             steps.insert(before, {Hold{0, 1}, Hold{3, 1}});

@@ -125,14 +125,14 @@ TEST(Dist, ChainsOfEqualLengthStartInGroups) {
   c.expect_same(options);
 }
 
-TEST(Dist, AForwardHoldsKAndVOfTwoHeads) {
+TEST(Dist, AForwardHoldsKAndVOfALaunch) {
   const Problem problem = problem_of(200);  // 16:4 heads of 16
   const DistCase c(problem, masks::full(200, 200), kTile, "descending");
   for (const std::string& strategy : strategy_names()) {
     const DistCase::Dealt dealt = c.deal({.world = 4, .strategy = strategy, .joined_heads = 1});
     int64_t ended = 0;
     for (const RankPlan& own : dealt.forward.ranks)
-      EXPECT_EQ(own.kv_slots, std::min<int64_t>(2, own.kv_heads.end - own.kv_heads.begin));
+      EXPECT_EQ(own.kv_slots, 1);
     for (const RankPlan& own : dealt.backward.ranks)
       ended += own.ended.size() * (own.kv_heads.end - own.kv_heads.begin);
     EXPECT_EQ(ended, 200 * 4) << strategy;  // each sum ends once
@@ -141,7 +141,7 @@ TEST(Dist, AForwardHoldsKAndVOfTwoHeads) {
   for (int32_t r = 0; r < 4; ++r) {
     const int64_t rows = ring.ranks[r].home_q.size(), kv_row = 2 * 16 * 2;  // K and V, bf16
     EXPECT_EQ(memory_bytes(ring, r),
-              rows * 16 * (2 * 16 * 2 + 4) + rows * 4 * kv_row + 2 * 200 * kv_row);
+              rows * 16 * (2 * 16 * 2 + 4) + rows * 4 * kv_row + 200 * kv_row);
   }
 }
 
