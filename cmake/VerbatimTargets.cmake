@@ -33,6 +33,19 @@ function(verbatim_flags name)
   endif()
 endfunction()
 
+# TEMPLATE becomes generated/HEADER, with the text of each file in place of @TEXT_NAME@: NAME.json in
+# capitals, with underscores for hyphens.
+function(verbatim_embed template header)
+  foreach(file ${ARGN})
+    cmake_path(GET file STEM name)
+    string(TOUPPER ${name} name)
+    string(REPLACE "-" "_" name ${name})
+    file(READ ${file} TEXT_${name})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  endforeach()
+  configure_file(${template} generated/${header} @ONLY)
+endfunction()
+
 # For code that takes no time itself, beside what other libraries do: it compiles in two thirds.
 function(verbatim_compile_fast name)
   target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)

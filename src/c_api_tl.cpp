@@ -1,4 +1,6 @@
 // The part of the C interface about kernels as text.
+#include <utility>
+
 #include "c_api.h"
 #include "core/json.h"
 #include "verbatim/tl.h"
@@ -16,13 +18,26 @@ Level level_of(const nlohmann::json& json, const char* operation) {
   return given ? level_from_string(json_text(json["level"], "level", operation)) : Level::invariant;
 }
 
+/// Options of a program, and what else is `known`.
+nlohmann::json read_options(const char* text, std::vector<std::string> known,
+                            const char* operation) {
+  nlohmann::json json = parse_json(text, operation);
+  known.insert(known.begin(), {"target", "level"});
+  require_known_members(json, known, operation);
+  return json;
+}
+
+tl::CheckOptions program_options(const nlohmann::json& json, const char* operation) {
+  tl::CheckOptions options;
+  if (json.contains("target")) options.target = json_text(json["target"], "target", operation);
+  options.level = level_of(json, operation);
+  return options;
+}
+
 tl::CheckOptions check_options(const char* text) {
   constexpr const char* kOperation = "tl.check";
-  const nlohmann::json json = parse_json(text, kOperation);
-  require_known_members(json, {"target", "level", "sketch"}, kOperation);
-  tl::CheckOptions options;
-  if (json.contains("target")) options.target = json_text(json["target"], "target", kOperation);
-  options.level = level_of(json, kOperation);
+  const nlohmann::json json = read_options(text, {"sketch"}, kOperation);
+  tl::CheckOptions options = program_options(json, kOperation);
   if (json.contains("sketch")) options.sketch = json_bool(json["sketch"], "sketch", kOperation);
   return options;
 }
@@ -59,6 +74,28 @@ std::string reason(const char* sketch, const char* text) {
   return tl::reason(sketch, kName, options);
 }
 
+std::string emit(const char* program, const char* text) {
+  constexpr const char* kOperation = "tl.emit";
+  const nlohmann::json json = read_options(text, {}, kOperation);
+  const tl::Emitted emitted = tl::emit(program, kName, program_options(json, kOperation));
+  return Json{{"name", emitted.name},
+              {"source", emitted.source},
+              {"arithmetic", emitted.arithmetic},
+              {"arch", emitted.arch}}
+      .dump();
+}
+
+std::string build(const char* program, const char* folder, const char* text) {
+  constexpr const char* kOperation = "tl.build";
+  const nlohmann::json json = read_options(text, {"archs"}, kOperation);
+  std::vector<std::string> archs;
+  if (json.contains("archs"))
+    for (const nlohmann::json& arch : json_list(json["archs"], "archs", kOperation))
+      archs.push_back(json_text(arch, "archs", kOperation));
+  const tl::Emitted emitted = tl::emit(program, kName, program_options(json, kOperation));
+  return tl::build(emitted, folder, std::move(archs)).string();
+}
+
 }  // namespace
 
 extern "C" {
@@ -77,6 +114,15 @@ verbatim_status verbatim_tl_reason(const char* sketch, const char* spec, const c
 
 verbatim_status verbatim_tl_format(const char* program, const char** formatted) {
   return answered(formatted, [&] { return tl::format(program, kName); });
+}
+
+verbatim_status verbatim_tl_emit(const char* program, const char* options, const char** json) {
+  return answered(json, [&] { return emit(program, options); });
+}
+
+verbatim_status verbatim_tl_build(const char* program, const char* folder, const char* options,
+                                  const char** library) {
+  return answered(library, [&] { return build(program, folder, options); });
 }
 
 }  // extern "C"

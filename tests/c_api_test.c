@@ -1,9 +1,12 @@
 /* The C interface from C: one head attends to two keys, and what is wrong is said. */
+#define _POSIX_C_SOURCE 200112L /* setenv */
 #include "verbatim/c.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char* kSpec =
     "{\"problem\": {\"batch\": 1, \"q_heads\": 1, \"kv_heads\": 1, \"q_len\": 2, \"kv_len\": 2,"
@@ -99,6 +102,45 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
          "an unknown option, and the nearest");
 }
 
+/* TL code becomes CUDA C++; what cannot be compiled leaves no folder. */
+static void test_translation(const char* code) {
+  const char* const folder = "c_api_test.made";
+  const char* json = NULL;
+  expect(
+      verbatim_tl_emit(code, "{}", &json) == verbatim_ok &&
+          strstr(json, "{\"name\":\"forward_t4\",\"source\":\"// The forward of tl.1:") == json &&
+          strstr(json, "\"arithmetic\":\"tl.1:") != NULL &&
+          strstr(json, "\"arch\":\"75\"}") != NULL,
+      "a program in CUDA C++");
+  expect(verbatim_tl_emit(code, "{\"target\": \"a100\"}", &json) == verbatim_ok &&
+             strstr(json, "\"name\":\"forward_a100\"") != NULL,
+         "for another target");
+  json = NULL;
+  expect(verbatim_tl_emit("param pass = forward", "{}", &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "program:1:") != NULL && json == NULL,
+         "a sketch is no TL code");
+  expect(verbatim_tl_emit(code, "{\"sketch\": true}", &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "sketch") != NULL && json == NULL,
+         "which is no option here");
+
+  expect(verbatim_tl_build(code, folder, "{\"arch\": []}", &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: archs") != NULL,
+         "archs have a name");
+  expect(
+      verbatim_tl_build(code, folder, "{\"archs\": \"sm_75\"}", &json) == verbatim_invalid_argument,
+      "and are a list");
+  expect(verbatim_tl_build("Copy", folder, "{}", &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "program:1:5: syntax") != NULL,
+         "a program with a fault is not built");
+  setenv("PATH", "/nowhere", 1);
+  expect(
+      verbatim_tl_build(code, folder, "{\"archs\": [\"sm_75\"]}", &json) == verbatim_unsupported &&
+          strstr(verbatim_last_error(), "no nvcc on the PATH") != NULL,
+      "nor without nvcc");
+  struct stat made;
+  expect(json == NULL && stat(folder, &made) != 0, "and nothing of it was written");
+}
+
 /* A kernel as text: faults with their edits, and a sketch that becomes TL code. */
 static void test_tl(void) {
   const char* const sketch =
@@ -139,6 +181,10 @@ static void test_tl(void) {
   expect(verbatim_tl_reason(sketch, spec, &text) == verbatim_ok &&
              strstr(text, "param BN = 32") != NULL && strstr(text, "Reshape S") != NULL,
          "reasoning completes the sketch");
+  char code[8192];
+  expect(strlen(text) < sizeof code, "which is a page");
+  snprintf(code, sizeof code, "%s", text);
+  test_translation(code);
   expect(verbatim_tl_format("copy  Q from   global to shared", &text) == verbatim_ok &&
              strcmp(text, "Copy Q from global to shared\n") == 0,
          "one layout");

@@ -15,8 +15,7 @@ namespace {
 
 std::string target_names() {
   std::string names;
-  for (const tl::Target& target : tl::targets())
-    names += (names.empty() ? "" : ", ") + std::string(target.name);
+  for (const tl::Target& target : tl::targets()) names += (names.empty() ? "" : ", ") + target.name;
   return names;
 }
 

@@ -235,6 +235,18 @@ verbatim_status verbatim_tl_reason(const char* sketch, const char* spec, const c
 /* The program in its one layout. */
 verbatim_status verbatim_tl_format(const char* program, const char** formatted);
 
+/* The program in CUDA C++. Of `options` sketch is not one. JSON: name (of its file,
+ * "forward_a100"), source, arithmetic of the plans that it runs, and arch, as nvcc names the
+ * target's ("80"). */
+verbatim_status verbatim_tl_emit(const char* program, const char* options, const char** json);
+/* Writes that to `folder`, which is made where there is none, and compiles it there with the nvcc
+ * of the PATH. `library` is the path of what it makes, for the option kernels. `options` may also
+ * have archs, a list of what nvcc makes, "sm_80" (machine code) or "compute_80" (PTX); none: both
+ * of the target. verbatim_unsupported, before anything is written, without nvcc or the headers,
+ * which lie where this library was built; with nvcc's words when it refuses. */
+verbatim_status verbatim_tl_build(const char* program, const char* folder, const char* options,
+                                  const char** library);
+
 /* A forward over blocks of keys that lists name (verbatim/selected.h, docs/tl-nsa.md). A handle is
  * immutable: threads may share one. */
 typedef struct verbatim_selected verbatim_selected;

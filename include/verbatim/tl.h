@@ -43,22 +43,23 @@ Place place_of(std::string_view text, int64_t at);
 /// "FILE:LINE:COLUMN: CODE: reason", the line, a caret under the fault, and what would be right.
 std::string describe(const Diagnostic& diagnostic, std::string_view text, std::string_view file);
 
-/// A GPU as the checker and the reasoning see it. Memory is what one CTA can have.
+/// A GPU as the checker and the reasoning see it (docs/tl-targets.md).
 struct Target {
-  const char* name;     // "a100"
-  const char* summary;  // "A100, sm_80: mma.sync m16n8k16, cp.async"
-  int64_t shared_bytes;
+  std::string name;     // "a100"
+  std::string summary;  // "A100, sm_80: mma.sync m16n8k16, cp.async"
+  int64_t multiprocessors;
+  int64_t shared_bytes;          // most of one CTA
   int64_t registers;             // 32-bit, of a multiprocessor
   int64_t registers_per_thread;  // most
   struct {
     int64_t m, n, k, warps;
   } mma;              // rows, columns and depth of one matrix instruction of 16-bit elements, and
                       // whose it is; of 8-bit ones it is twice as deep
-  bool bf16;          // its matrix instructions take bf16, besides f16
   bool async_copies;  // global to shared in the background: cp.async or TMA
-  bool e4m3 = false;  // its matrix instructions take e4m3
+  std::map<Dtype, double> tflops;  // peak, by the dtypes that its matrix instructions take
+  double memory_gb_per_s;          // peak
 
-  bool takes(Dtype dtype) const;
+  bool takes(Dtype dtype) const { return tflops.contains(dtype); }
   /// The dtypes of programs that it takes, "f16, bf16".
   std::string dtypes() const;
   int64_t depth_of(Dtype dtype) const { return mma.k * 2 / size_of(dtype); }

@@ -1,4 +1,4 @@
-"""TL from Python: check, fix, reason and format are those of the tool."""
+"""TL from Python: check, fix, reason, format, emit and build are those of the tool."""
 
 import os
 import subprocess
@@ -27,6 +27,32 @@ def test_reason_and_format_are_the_tools(tmp_path):
     (tmp_path / "f.tl").write_text(code.replace("  ", "      "))
     shown = subprocess.run([tool, "tl", "fmt", "f.tl"], cwd=tmp_path, stdout=subprocess.PIPE)
     assert tl.format(code.replace("  ", "      ")).encode() == shown.stdout
+
+
+def test_emit_is_the_tools(tmp_path):
+    tool = os.environ.get("VERBATIM_TOOL")
+    if not tool:
+        pytest.skip("VERBATIM_TOOL does not name the command-line tool")
+    code = tl.reason(SKETCH, PROBLEM, "a100")
+    (tmp_path / "f.tl").write_text(code)
+    words = ["tl", "emit", "f.tl", "--target", "l40s", "--output", "."]
+    said = subprocess.run([tool, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True).stdout
+    emitted = tl.emit(code, "l40s")
+    assert (emitted.name, emitted.arch) == ("forward_l40s", "89")
+    assert emitted.source == (tmp_path / "forward_l40s.cu").read_text()
+    assert said.endswith(f"arithmetic {emitted.arithmetic}\n")
+    assert tl.emit(code).name == "forward_a100"
+
+
+def test_without_a_compiler_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    folder = tmp_path / "made"
+    code = tl.reason(SKETCH, PROBLEM, "a100")
+    with pytest.raises(NotImplementedError, match="no nvcc on the PATH"):
+        tl.build(code, folder, archs=("sm_80",))
+    with pytest.raises(ValueError, match="sketch"):
+        tl.build(SKETCH, folder)
+    assert not folder.exists()
 
 
 def test_a_fault_has_a_place_and_an_edit():

@@ -119,6 +119,8 @@ _tl_check = _function("verbatim_tl_check", _text, _text, _text_out)
 _tl_fix = _function("verbatim_tl_fix", _text, _text, _text_out)
 _tl_reason = _function("verbatim_tl_reason", _text, _text, _text_out)
 _tl_format = _function("verbatim_tl_format", _text, _text_out)
+_tl_emit = _function("verbatim_tl_emit", _text, _text, _text_out)
+_tl_build = _function("verbatim_tl_build", _text, _text, _text, _text_out)
 
 
 def _fail(status: int) -> NoReturn:
@@ -225,3 +227,11 @@ def tl_reason(sketch: bytes, spec: str) -> str:
 
 def tl_format(program: bytes) -> str:
     return _answer(_tl_format, program)
+
+
+def tl_emit(program: bytes, options: str) -> dict[str, str]:
+    return json.loads(_answer(_tl_emit, program, options.encode()))
+
+
+def tl_build(program: bytes, folder: bytes, options: str) -> str:
+    return _answer(_tl_build, program, folder, options.encode())

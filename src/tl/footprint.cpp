@@ -77,6 +77,22 @@ int64_t ctas_in_roles(const Kernel& kernel) {
   return !kernel.index.empty() && kernel.warps == 4 && fits ? 2 : 1;
 }
 
+VisitWork visit_work(const Kernel& kernel) {
+  VisitWork work;
+  for (const Step& step : kernel.visit) {
+    if (step.kind == Step::Kind::compute && step.operation == Operation::gemm) {
+      const Variable &a = kernel.variables[step.a], &out = kernel.variables[step.out];
+      work.flops += 2 * out.rows * out.cols * (step.a_transposed ? a.rows : a.cols);
+    } else if (step.kind == Step::Kind::load) {
+      const Variable& v = kernel.variables[step.out];
+      work.bytes += bytes_of(kernel, v) / (v.staged ? kernel.stages : 1);
+    } else if (step.kind == Step::Kind::reduce) {
+      work.bytes += 2 * bytes_of(kernel, kernel.variables[step.a]);  // f32, read and written
+    }
+  }
+  return work;
+}
+
 RegisterUse register_use(const Kernel& kernel, int64_t warps) {
   Liveness liveness(kernel, 32 * warps);
   liveness.walk(kernel.after);

@@ -60,6 +60,9 @@ struct Kernel {
 /// 16 hex digits over all of a program that is not layout or comment.
 std::string hash_of(const Program& program);
 
+/// A file of src/tl/targets. Throws Error naming what is wrong.
+Target target_from_json(const std::string& text);
+
 struct Examined {
   std::vector<Diagnostic> faults;  // in the order of the text
   Program program;
@@ -100,6 +103,12 @@ int64_t shared_bytes(const Kernel& kernel);
 /// if they fit, so that one multiplies while the other has its softmax; but what decodes a plan has
 /// no registers to spare for it.
 int64_t ctas_in_roles(const Kernel& kernel);
+/// What a visit that no mask cuts asks of the GPU: operations of its products, and bytes that it
+/// reads from global memory and adds to sums there.
+struct VisitWork {
+  int64_t flops = 0, bytes = 0;
+};
+VisitWork visit_work(const Kernel& kernel);
 /// An estimate: 32-bit registers of a thread where most are live, and what is done there. The
 /// compiler's own count is the last word.
 struct RegisterUse {

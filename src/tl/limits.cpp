@@ -69,7 +69,7 @@ void Examiner::check_target() {
     return report(
         "dtype", dtype_at,
         fmt::format("matrix instructions of {} take no {}", target.name, to_string(kernel_.dtype)),
-        target.bf16 ? "bf16" : "f16");
+        target.takes(Dtype::bf16) ? "bf16" : "f16");
   if (kernel_.dtype == Dtype::e4m3 && kernel_.pass == Pass::backward)
     return report("dtype", dtype_at, "e4m3 is of forwards", "bf16");
   for (const std::vector<Step>* steps : {&kernel_.before, &kernel_.visit, &kernel_.after})

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "tl/copies.h"
@@ -149,7 +150,7 @@ class Explanation {
     if (parameter == "BM" && kernel_.by_query)
       return "rows of a tile: the heads of a group, at most";
     if (parameter == "BM") return "queries of a tile: " + whose_tile();
-    if (parameter == "BN") return "keys of a tile: " + whose_tile();
+    if (parameter == "BN") return "keys of a tile: " + whose_tile() + "; " + visit_time();
     if (parameter == "stages") return why_stages();
     if (parameter == kernel_.index)
       return kernel_.by_query ? "names the blocks that the heads of a group visit for a query"
@@ -162,6 +163,18 @@ class Explanation {
     return fmt::format("{}: about {} of {} registers a thread",
                        by_rows ? "64 queries for four" : "the fewest that hold the tiles",
                        register_use(kernel_, kernel_.warps).per_thread, most);
+  }
+
+  /// Of a visit with all multiprocessors at work, each with its share of both peaks.
+  std::string visit_time() const {
+    const VisitWork work = visit_work(kernel_);
+    const auto share = static_cast<double>(target_.multiprocessors);
+    const double products = work.flops * share / (target_.tflops.at(kernel_.dtype) * 1e6);
+    const double memory = work.bytes * share / (target_.memory_gb_per_s * 1e3);
+    const double held = std::ceil(100 * (1 - products / memory));
+    return fmt::format("a visit takes {:.2f} us of products, {:.2f} of memory: bound by products{}",
+                       products, memory,
+                       held > 0 ? fmt::format(" if L2 has {:.0f} % of it", held) : "");
   }
 
   std::string visits() const {
@@ -271,10 +284,10 @@ class Reasoning {
   void check_dtype() const {
     const Dtype dtype = options_.problem.dtype;
     if (target_.takes(dtype)) return;
-    throw Error(
-        ErrorCode::unsupported, kOperation,
-        fmt::format("matrix instructions of {} do not take it", target_.name),
-        {"dtype", std::string(to_string(dtype)), target_.dtypes(), target_.bf16 ? "bf16" : "f16"});
+    throw Error(ErrorCode::unsupported, kOperation,
+                fmt::format("matrix instructions of {} do not take it", target_.name),
+                {"dtype", std::string(to_string(dtype)), target_.dtypes(),
+                 target_.takes(Dtype::bf16) ? "bf16" : "f16"});
   }
 
   /// As many stages as there is room for, unless fewer suffice for copies in the background and let

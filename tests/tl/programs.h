@@ -19,7 +19,7 @@ inline tl::ReasonOptions reason_options(int64_t head_dim, const std::string& tar
                                         TileShape tile = {0, 0}) {
   tl::ReasonOptions options;
   options.problem.head_dim = options.problem.head_dim_v = head_dim;
-  options.problem.dtype = tl::find_target(target).bf16 ? Dtype::bf16 : Dtype::f16;
+  options.problem.dtype = tl::find_target(target).takes(Dtype::bf16) ? Dtype::bf16 : Dtype::f16;
   options.tile = tile;
   options.target = target;
   return options;

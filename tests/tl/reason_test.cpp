@@ -13,7 +13,7 @@ struct Sizes {
   int64_t head_dim, head_dim_v;
 };
 
-tl::ReasonOptions with_sizes(Sizes sizes, const char* target) {
+tl::ReasonOptions with_sizes(Sizes sizes, const std::string& target) {
   tl::ReasonOptions options = reason_options(sizes.head_dim, target);
   options.problem.head_dim_v = sizes.head_dim_v;
   return options;
@@ -34,7 +34,7 @@ TEST(Reason, CompletesEverySketchForEveryTarget) {
   for (const char* name : {"forward", "backward"})
     for (const tl::Target& target : tl::targets())
       for (const Sizes sizes : {Sizes{64, 64}, Sizes{128, 128}, Sizes{192, 128}}) {
-        SCOPED_TRACE(std::string(name) + " " + target.name + " " + std::to_string(sizes.head_dim));
+        SCOPED_TRACE(name + (" " + target.name) + " " + std::to_string(sizes.head_dim));
         tl::ReasonOptions options = with_sizes(sizes, target.name);
         const std::string text = tl::reason(sketch(name), name, options);
         EXPECT_EQ(tl::reason(sketch(name), name, options), text);

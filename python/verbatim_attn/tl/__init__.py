@@ -1,4 +1,5 @@
-"""Attention kernels as a page of text: checked, mended, completed for a GPU, in one layout.
+"""Attention kernels as a page of text: checked, mended, completed for a GPU, translated, in one
+layout.
 
     from verbatim_attn import tl
     code = tl.reason(sketch, va.Problem(1, 8, 2, 4096, 4096, 128, 128, "bf16"), "a100")
@@ -12,6 +13,8 @@ docs/tl.md has the language. `python -m verbatim_attn.tl generate` lets a model 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _library
@@ -20,9 +23,12 @@ from .selected import SelectedAttention
 
 __all__ = [
     "Edit",
+    "Emitted",
     "Fault",
     "SelectedAttention",
+    "build",
     "check",
+    "emit",
     "fix",
     "format",
     "reason",
@@ -50,6 +56,15 @@ class Fault(NamedTuple):
     right: str  # what would be right
     shown: str  # for people: the place, the line with a caret, and what would be right
     edit: Edit | None = None  # makes it right
+
+
+class Emitted(NamedTuple):
+    """A program in CUDA C++: one file, to be compiled with the headers of the library."""
+
+    name: str  # of its file: the pass and the target, "forward_a100"
+    source: str
+    arithmetic: str  # of the plans that it runs
+    arch: str  # of the target, as nvcc names it: "80", "90a"
 
 
 def check(
@@ -86,6 +101,29 @@ def reason(
 def format(program: str) -> str:
     """The program in its one layout, comments included."""
     return _library.tl_format(_bytes(program))
+
+
+def emit(program: str, target: str | None = None, *, level: str = "invariant") -> Emitted:
+    """TL code in CUDA C++. `target` None: the program's own. Raises NotImplementedError naming what
+    is not translated."""
+    options = json.dumps({"target": target or "", "level": level})
+    return Emitted(**_library.tl_emit(_bytes(program), options))
+
+
+def build(
+    program: str,
+    folder: str | os.PathLike[str],
+    target: str | None = None,
+    *,
+    level: str = "invariant",
+    archs: tuple[str, ...] = (),
+) -> Path:
+    """The library that the nvcc of the PATH makes of it in `folder`: for `kernels` of a Plan on a
+    GPU. `archs` are nvcc's, sm_80 for machine code, compute_80 for PTX; none: both of the target.
+    Raises NotImplementedError, before anything is written, without nvcc or the headers that the
+    package was built with, and with nvcc's words when it refuses."""
+    options = json.dumps({"target": target or "", "level": level, "archs": archs})
+    return Path(_library.tl_build(_bytes(program), os.fsencode(folder), options))
 
 
 def targets() -> dict[str, str]:

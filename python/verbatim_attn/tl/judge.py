@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._errors import Refused
-from . import check, cuda, format, sandbox
+from . import check, cuda, emit, format, sandbox
 from .spec import Spec
 
 _SHOWN = 12  # faults that go back
@@ -43,8 +43,8 @@ def program_in(answer: str) -> str:
 
 class Judge:
     """Of programs for a spec on a target. The tool is `verbatim`, or what VERBATIM_TOOL names.
-    `compiler` compiles and runs CUDA; with `translates` TL code must become CUDA by the tool, which
-    compiles it, too, where there is a `compiler`."""
+    `compiler` compiles and runs CUDA; with `translates` TL code must become CUDA, which the tool
+    compiles where there is a `compiler`."""
 
     def __init__(
         self, spec: Spec, target: str, compiler: cuda.Compiler | None, translates: bool
@@ -99,12 +99,18 @@ class Judge:
 
     def _translated(self, program: str) -> Verdict | None:
         """What the translation refuses of it."""
-        code, output = _tl("emit", program)
-        return Verdict(False, "it is not translated:\n" + output) if code else None
+        try:
+            emit(program)
+        except (ValueError, NotImplementedError) as error:
+            return Verdict(False, f"it is not translated:\n{error}")
+        return None
 
     def _built(self, found: Verdict) -> Verdict:
         """Of a right program, whether nvcc compiles its translation."""
-        code, output = _tl("build", found.kept)
+        with tempfile.TemporaryDirectory() as name:
+            (Path(name) / "program.tl").write_text(found.kept)
+            words = [tool(), "tl", "build", "program.tl", "--output", "made"]
+            code, output = sandbox.run(words, Path(name), _SECONDS)
         if code == 0:
             return found._replace(text=found.text + "\nnvcc compiles its translation")
         if code == sandbox.TOO_LONG:
@@ -134,14 +140,6 @@ class Judge:
                 return Verdict(False, output)
             found = json.loads((folder / "run.json").read_text())
         return Verdict(code == 0, _differences(found), program)
-
-
-def _tl(command: str, program: str) -> tuple[int, str]:
-    """Exit code and output of a nested command whose files nobody keeps."""
-    with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "program.tl").write_text(program)
-        words = [tool(), "tl", command, "program.tl", "--output", "made"]
-        return sandbox.run(words, Path(name), _SECONDS)
 
 
 def tool() -> str:

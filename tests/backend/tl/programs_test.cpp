@@ -74,7 +74,7 @@ Drawn draw(uint64_t seed) {
                            std::pair{192, 128}, std::pair{64, 32}});
   if (uniform(rng, 0, 3) == 0) p.scale = static_cast<double>(uniform(rng, -100, 100)) / 100;
   const tl::Target& target = tl::targets()[uniform(rng, 0, std::ssize(tl::targets()) - 1)];
-  p.dtype = target.bf16 && uniform(rng, 0, 1) ? Dtype::bf16 : Dtype::f16;
+  p.dtype = target.takes(Dtype::bf16) && uniform(rng, 0, 1) ? Dtype::bf16 : Dtype::f16;
   std::vector<std::string> orders;
   for (const OrderInfo& info : verbatim::orders())
     if (info.pass == Pass::backward && info.level >= Level::gpu_to_gpu)

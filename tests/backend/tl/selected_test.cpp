@@ -139,9 +139,9 @@ Drawn draw(uint64_t seed, bool by_query = false) {
   if (uniform(rng, 0, 3) == 0) p.scale = static_cast<double>(uniform(rng, -100, 100)) / 100;
   const tl::Target& target = tl::targets()[uniform(rng, 0, std::ssize(tl::targets()) - 1)];
   d.target = target.name;
-  p.dtype = target.e4m3 && !by_query && uniform(rng, 0, 1) ? Dtype::e4m3
-            : target.bf16 && uniform(rng, 0, 1)            ? Dtype::bf16
-                                                           : Dtype::f16;
+  p.dtype = target.takes(Dtype::e4m3) && !by_query && uniform(rng, 0, 1) ? Dtype::e4m3
+            : target.takes(Dtype::bf16) && uniform(rng, 0, 1)            ? Dtype::bf16
+                                                                         : Dtype::f16;
   const bool small = target.shared_bytes < 65 * 1024 && p.head_dim == 192;
   d.tile = {by_query ? 1 : 64, uniform(rng, 0, 1) && !small ? 64 : 32};
   const int64_t longest = by_query ? 100 : 300;  // each query multiplies a whole tile
