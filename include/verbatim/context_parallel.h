@@ -23,7 +23,7 @@ class ContextParallel {
   /// `problem` and `mask` are the whole ones. Plans both passes, deals them, proves what was dealt
   /// and compares versions, problem, mask and options of all ranks over `transport`, which lasts as
   /// long as this. Throws Error at every rank: where two differ it names the first member and the
-  /// rank ("problem.scale of rank 2 is another"), where one has bad input it says whose. The number
+  /// rank ("problem.scale of rank 2 is another"), where one has bad input all say what. The number
   /// of a device ("cuda:1") is a rank's own, and so are machine, residents and memo of
   /// options.plan: they change no bit of a plan that is alike. Kernels of the caller
   /// (options.kernels) throw Error(unsupported).
