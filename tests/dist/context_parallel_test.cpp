@@ -6,7 +6,6 @@
 
 #include <optional>
 
-#include "backend/reference/compare.h"
 #include "core/random.h"
 #include "dist/dist_case.h"
 #include "dist/shard_memory.h"
@@ -79,41 +78,30 @@ TEST(ContextParallel, RandomProblemsHaveTheBitsOfAttention) {
     const DistOptions dist = random_options(rng, r.problem);
     SCOPED_TRACE(fmt::format("seed {} case {}: {} {}", kSeed, number, to_text(dist), r.text()));
     const AttentionOptions options = attention_options(r);
-    const ForwardTensors in{r.q.view(), r.k.view(), r.v.view(), r.o.view(), r.lse.row_view()};
-    const BackwardTensors all{r.q.view(),       r.k.view(),  r.v.view(),  r.o.view(), r.dout.view(),
-                              r.lse.row_view(), r.dq.view(), r.dk.view(), r.dv.view()};
-    const auto hashes = [&] {
-      return std::vector{sha256_of(r.o.view()), sha256_of(r.lse.row_view()), sha256_of(r.dq.view()),
-                         sha256_of(r.dk.view()), sha256_of(r.dv.view())};
-    };
-    const auto poison = [&] {
-      for (GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) t->poison();
-    };
-    poison();
     const Attention alone(r.problem, r.mask, options);
-    alone.forward(in);
-    alone.backward(all);
-    const std::vector<std::string> expected = hashes();
-    for (const bool again : {false, true}) {  // the second object finds the plans again
-      poison();
+    r.poison_outputs();
+    alone.forward(r.forward());
+    alone.backward(r.backward());
+    const std::vector<std::string> expected = r.hashes();
+    for (const int runs : {1, 2}) {  // launches are made in the first, and kept
+      r.poison_outputs();
       const auto errors = errors_of_ranks(dist.world, [&](int32_t rank, Transport& transport) {
         ContextParallel parallel(r.problem, r.mask, dist, rank, transport, options);
-        ASSERT_EQ(parallel.rank(), rank);
-        ASSERT_EQ(parallel.shard().q_len, parallel.q_rows().size());
-        ASSERT_EQ(parallel.shard().kv_len, parallel.kv_rows().size());
+        EXPECT_EQ(parallel.rank(), rank);
+        EXPECT_EQ(parallel.shard().q_len, parallel.q_rows().size());
+        EXPECT_EQ(parallel.shard().kv_len, parallel.kv_rows().size());
         const RunOptions run{.threads = 1 + rank % 2};
-        if (again) run_both(parallel, in, all, run);  // launches are made here, and kept
         parallel.record(run);
-        run_both(parallel, in, all, run);
-        ASSERT_EQ(sent(parallel.recorded()), sent_bytes(parallel.plan(Pass::forward), rank) +
-                                                 sent_bytes(parallel.plan(Pass::backward), rank));
-        ASSERT_TRUE(parallel.recorded().empty());
+        for (int i = 0; i < runs; ++i) run_both(parallel, r.forward(), r.backward(), run);
+        const int64_t predicted = sent_bytes(parallel.plan(Pass::forward), rank) +
+                                  sent_bytes(parallel.plan(Pass::backward), rank);
+        EXPECT_EQ(sent(parallel.recorded()), runs * predicted);
+        EXPECT_TRUE(parallel.recorded().empty());
       });
       ASSERT_EQ(errors, std::vector<std::string>(errors.size()));
-      ASSERT_EQ(hashes(), expected);
+      ASSERT_EQ(r.hashes(), expected);
     }
-    for (const GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv})
-      ASSERT_TRUE(t->guards_intact());
+    ASSERT_TRUE(r.guards_intact());
   }
 }
 

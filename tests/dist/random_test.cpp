@@ -74,21 +74,11 @@ TEST(Dist, RandomProblemsHaveTheBitsOfOneDevice) {
         fmt::format("VERBATIM_DIST_SEED={} VERBATIM_DIST_CASE={} VERBATIM_DIST_CASES=1: {} {}",
                     seed, number, to_text(options), r.text()));
     const Plan forward = plan_of(r, Pass::forward), backward = plan_of(r, Pass::backward);
-    const ForwardTensors in{r.q.view(), r.k.view(), r.v.view(), r.o.view(), r.lse.row_view()};
-    const BackwardTensors all{r.q.view(),       r.k.view(),  r.v.view(),  r.o.view(), r.dout.view(),
-                              r.lse.row_view(), r.dq.view(), r.dk.view(), r.dv.view()};
-    const auto hashes = [&] {
-      return std::vector{sha256_of(r.o.view()), sha256_of(r.lse.row_view()), sha256_of(r.dq.view()),
-                         sha256_of(r.dk.view()), sha256_of(r.dv.view())};
-    };
-    const auto poison = [&] {
-      for (GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) t->poison();
-    };
-    poison();
-    backend->forward(std::make_shared<const Plan>(forward), in, {});
-    backend->backward(std::make_shared<const Plan>(backward), all, {});
-    const std::vector<std::string> expected = hashes();
-    poison();
+    r.poison_outputs();
+    backend->forward(std::make_shared<const Plan>(forward), r.forward(), {});
+    backend->backward(std::make_shared<const Plan>(backward), r.backward(), {});
+    const std::vector<std::string> expected = r.hashes();
+    r.poison_outputs();
     Sharding sharding = make_sharding(forward, backward, r.mask, options);
     if (uniform(rng, 0, 1) == 1) sharding.moved = random_moves(rng, r.problem, options.world);
     const DistPlan dealt_forward = make_dist_plan(forward, sharding, options);
@@ -96,13 +86,13 @@ TEST(Dist, RandomProblemsHaveTheBitsOfOneDevice) {
     ASSERT_NO_THROW(verify(dealt_forward));
     ASSERT_NO_THROW(verify(dealt_backward));
     const uint64_t delays = random_bits(seed + 2, number);
-    replay(dealt_forward, in, "cpu", {}, delays);
-    replay(dealt_backward, all, "cpu", {}, delays);
-    ASSERT_EQ(hashes(), expected);
-    const Check check = check_backward(r.problem, r.mask, all, Selection::all(r.problem), 1);
+    replay(dealt_forward, r.forward(), "cpu", {}, delays);
+    replay(dealt_backward, r.backward(), "cpu", {}, delays);
+    ASSERT_EQ(r.hashes(), expected);
+    const Check check =
+        check_backward(r.problem, r.mask, r.backward(), Selection::all(r.problem), 1);
     ASSERT_TRUE(check.within(kLimit)) << "error ratio " << check.worst_ratio();
-    for (const GuardedTensor* t : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv})
-      ASSERT_TRUE(t->guards_intact());
+    ASSERT_TRUE(r.guards_intact());
   }
 }
 
