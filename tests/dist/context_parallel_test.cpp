@@ -230,9 +230,9 @@ TEST(ContextParallel, ThereIsNoRankBeyondTheWorld) {
 }
 
 /// Rank 1 of 2, whose shard has the rows from 384 on.
-class Shapes : public testing::Test {
+class ContextParallelShapes : public testing::Test {
  protected:
-  Shapes() : problem_(problem_of(768, 4, 2)) {
+  ContextParallelShapes() : problem_(problem_of(768, 4, 2)) {
     const auto make = [&](int32_t rank, Transport& transport) {
       return ContextParallel(problem_, masks::causal(768, 768),
                              {.world = 2, .strategy = "ring", .shard = "contiguous"}, rank,
@@ -261,7 +261,7 @@ class Shapes : public testing::Test {
   std::optional<ContextParallel> parallel_;
 };
 
-TEST_F(Shapes, OfTheWholeProblemAreAnsweredWithTheRowsOfTheRank) {
+TEST_F(ContextParallelShapes, OfTheWholeProblemAreAnsweredWithTheRowsOfTheRank) {
   ASSERT_EQ(parallel_->q_rows(), HeldRows(std::vector<RowRange>{{0, {384, 768}}}));
   ASSERT_EQ(parallel_->kv_rows(), HeldRows(std::vector<RowRange>{{0, {384, 768}}}));
   const auto of_q = details_with([](BackwardTensors& t) { t.q.shape[1] = 768; });
@@ -272,7 +272,7 @@ TEST_F(Shapes, OfTheWholeProblemAreAnsweredWithTheRowsOfTheRank) {
   EXPECT_EQ(details_with([](BackwardTensors& t) { t.dk.shape[0] = 2; }).argument, "dk");
 }
 
-TEST_F(Shapes, NameWhatElseIsWrong) {
+TEST_F(ContextParallelShapes, NameWhatElseIsWrong) {
   const auto of_v = details_with([](BackwardTensors& t) { t.v.shape[2] = 4; });
   EXPECT_EQ(of_v.argument, "v");
   EXPECT_EQ(of_v.got, "[1, 384, 4, 16]");
