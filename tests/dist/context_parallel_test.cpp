@@ -7,11 +7,10 @@
 #include <optional>
 
 #include "core/random.h"
-#include "dist/dist_case.h"
+#include "dist/random_options.h"
 #include "dist/shard_memory.h"
 #include "dist/thread_ranks.h"
 #include "fuzz/random_problem.h"
-#include "mask/random_mask.h"
 
 namespace verbatim::test {
 namespace {
@@ -20,16 +19,6 @@ namespace {
 void expect_all(const std::vector<std::string>& errors, std::string_view text) {
   for (const std::string& error : errors)
     EXPECT_NE(error.find(text), std::string::npos) << error << "\nsays nothing of: " << text;
-}
-
-DistOptions random_options(Rng& rng, const Problem& problem) {
-  DistOptions options{.world = static_cast<int32_t>(uniform(rng, 2, 4))};
-  options.strategy = strategy_names()[static_cast<size_t>(uniform(rng, 0, 5))];
-  options.shard = shard_names()[static_cast<size_t>(uniform(rng, 0, 3))];
-  if (options.strategy == "ulysses" && problem.q_heads % options.world != 0)
-    options.strategy = "ring";
-  options.joined_heads = static_cast<int32_t>(uniform(rng, 0, 2));
-  return options;
 }
 
 AttentionOptions attention_options(const RandomProblem& r) {
@@ -71,12 +60,12 @@ int64_t sent(const std::vector<StepTime>& times) {
 }
 
 TEST(ContextParallel, RandomProblemsHaveTheBitsOfAttention) {
-  constexpr uint64_t kSeed = 24, kCases = 80;
-  for (uint64_t number = 0; number < kCases; ++number) {
-    RandomProblem r = RandomProblem::make(kSeed, number);
-    Rng rng(random_bits(kSeed + 1, number));
-    const DistOptions dist = random_options(rng, r.problem);
-    SCOPED_TRACE(fmt::format("seed {} case {}: {} {}", kSeed, number, to_text(dist), r.text()));
+  const DrawnCases cases(80);
+  for (uint64_t number = cases.first; number < cases.end; ++number) {
+    RandomProblem r = RandomProblem::make(cases.seed, number);
+    Rng rng(random_bits(cases.seed + 1, number));
+    const DistOptions dist = random_options(rng, r.problem, 4);
+    SCOPED_TRACE(fmt::format("{}: {} {}", cases.text(number), to_text(dist), r.text()));
     const AttentionOptions options = attention_options(r);
     const Attention alone(r.problem, r.mask, options);
     r.poison_outputs();
