@@ -276,12 +276,11 @@ RunOptions run_of(const verbatim_run_options* run) {
   return options;
 }
 
-verbatim_attention make_attention(const nlohmann::json& spec, const char* operation) {
+Asked asked_of(const nlohmann::json& spec, const char* operation) {
   const Problem problem = problem_from_json(json_member(spec, "problem", operation).dump());
-  const Mask mask = masks::make(json_member(spec, "mask", operation).dump(), problem.q_len,
-                                problem.kv_len, problem.kv_heads);
-  const AttentionOptions options = options_of(json_member(spec, "options", operation));
-  return {Attention(problem, mask, options), options.device};
+  Mask mask = masks::make(json_member(spec, "mask", operation).dump(), problem.q_len,
+                          problem.kv_len, problem.kv_heads);
+  return {problem, std::move(mask), options_of(json_member(spec, "options", operation))};
 }
 
 Json describe_pass(const Attention& attention, Pass pass) {
@@ -310,7 +309,9 @@ verbatim_status verbatim_info(const char** json) { return answered(json, info); 
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention) {
   return guarded([&] {
     constexpr const char* kOperation = "attention.create";
-    *attention = new verbatim_attention(make_attention(parse_json(spec, kOperation), kOperation));
+    const Asked asked = asked_of(parse_json(spec, kOperation), kOperation);
+    *attention = new verbatim_attention{Attention(asked.problem, asked.mask, asked.options),
+                                        asked.options.device};
   });
 }
 

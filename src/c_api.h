@@ -50,8 +50,13 @@ ForwardTensors tensors_of(const Problem& problem, const verbatim_forward_tensors
 BackwardTensors tensors_of(const Problem& problem, const verbatim_backward_tensors& t);
 RunOptions run_of(const verbatim_run_options* run);
 
-/// From the members that verbatim_attention_create() knows.
-verbatim_attention make_attention(const nlohmann::json& spec, const char* operation);
+/// What the members say that verbatim_attention_create() knows.
+struct Asked {
+  Problem problem;
+  Mask mask;
+  AttentionOptions options;
+};
+Asked asked_of(const nlohmann::json& spec, const char* operation);
 /// A pass of it, as verbatim_attention_describe() has it.
 nlohmann::ordered_json describe_pass(const Attention& attention, Pass pass);
 

@@ -35,12 +35,13 @@ SOURCES = {
     "backend/cuda/rank_memory": ["backend/cuda", "backend/cuda/executor"],
     "dist": ["core", "plan", "schedule.h", "schedule", "backend"],
     "verbatim": ["core", "mask", "plan", "schedule.h", "backend"],
+    "context_parallel": ["core", "dist", "verbatim"],
     "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],
     "bench/cuda": ["core", "backend", "backend/cuda", "backend/cuda/device", "backend/cuda/sm90",
                    "bench"],
     "c_api": ["core", "mask", "tl", "verbatim"],
     "c_api_tl": ["core", "tl", "c_api"],
-    "c_dist": ["core", "dist", "c_api"],
+    "c_dist": ["core", "context_parallel", "c_api"],
     "c_selected": ["core", "backend", "c_api"],
     "report": ["core", "mask"],
     "apps": ["core", "mask", "tl", "backend", "backend/reference", "dist", "verbatim", "bench",
@@ -49,10 +50,12 @@ SOURCES = {
 
 # The row that each public header belongs to, as if it lay there.
 HEADERS = {
-    "c.h": "c_api", "cluster.h": "dist", "contract.h": "contract", "dist.h": "dist", "error.h": "core",
-    "mask.h": "mask", "packed_runs.h": "plan", "piece.h": "plan", "plan.h": "plan",
-    "problem.h": "core", "run.h": "core", "runs.h": "plan", "schedule.h": "schedule.h",
-    "selected.h": "backend", "tensor.h": "core", "timeline.h": "core", "tl.h": "tl", "verbatim.h": "verbatim",
+    "c.h": "c_api", "cluster.h": "dist", "context_parallel.h": "context_parallel",
+    "contract.h": "contract", "dist.h": "dist", "error.h": "core", "mask.h": "mask",
+    "packed_runs.h": "plan", "piece.h": "plan", "plan.h": "plan", "problem.h": "core",
+    "run.h": "core", "runs.h": "plan", "schedule.h": "schedule.h", "selected.h": "backend",
+    "tensor.h": "core", "timeline.h": "core", "tl.h": "tl", "transport.h": "dist",
+    "verbatim.h": "verbatim",
 }  # fmt: skip
 
 # The same of the Python package: modules and packages inside it.

@@ -13,9 +13,10 @@ from draw_docs import ROOT, Svg
 
 # Where a folder stands (column, row from the bottom), and what it does.
 BOXES = {
-    "apps": (2.2, 8, "the command line"),
-    "bench": (1, 7, "times plans"),
-    "c_api": (4.4, 7, "C; Python by it"),
+    "apps": (2.2, 9, "the command line"),
+    "bench": (1, 8, "times plans"),
+    "c_api": (4.6, 8, "C; Python by it"),
+    "context_parallel": (4.5, 7, "a rank's facade"),
     "backend/cuda": (0.9, 6, "GPUs"),
     "backend/cpu": (1.9, 6, "threads"),
     "verbatim": (2.9, 6, "the facade"),
@@ -32,7 +33,7 @@ BOXES = {
     "core": (4, 0, "dtypes, files"),
 }
 WIDTH, HEIGHT, ACROSS, DOWN = 116, 46, 122, 78
-LEFT, TOP = 10, 12
+LEFT, TOP, ROWS = 10, 12, 9
 RED = "#d9483b"
 
 
@@ -76,7 +77,7 @@ def shortest(direct):
 
 def corner(folder):
     column, row, _ = BOXES[folder]
-    return LEFT + column * ACROSS, TOP + (8 - row) * DOWN
+    return LEFT + column * ACROSS, TOP + (ROWS - row) * DOWN
 
 
 def arrows():
@@ -98,7 +99,7 @@ def draw_arrow(svg, start, end, colour=""):
 
 def draw(lines, forbidden):
     """A picture of `lines` and, in red, `forbidden`: both map folders to those that they include."""
-    svg = Svg(1028, TOP + 8 * DOWN + HEIGHT + 12, "Which folder includes which")
+    svg = Svg(1028, TOP + ROWS * DOWN + HEIGHT + 12, "Which folder includes which")
     for colour, kind in (("", lines), (RED, forbidden)):
         for start, below in kind.items():
             for end in sorted(below):

@@ -1,4 +1,5 @@
-// Runs the steps of one rank. It knows nothing of strategies, and a transport nothing of attention.
+// Runs the steps of one rank. It knows nothing of strategies, and a transport nothing of attention:
+// every addition is made here.
 #pragma once
 
 #include <array>
@@ -12,26 +13,9 @@
 #include "dist/sizes.h"
 #include "dist/step_record.h"
 #include "verbatim/dist.h"
+#include "verbatim/transport.h"
 
 namespace verbatim::dist {
-
-/// How an engine moves bytes between ranks. Every addition is the executor's.
-class Transport {
- public:
-  virtual ~Transport() = default;
-  /// Memory of the backend in which the messages that are sent next are made, until the next call;
-  /// null: the transport has none.
-  virtual std::byte* room(int64_t /*bytes*/) { return nullptr; }
-  /// Returns when the bytes may be overwritten, or where they are in room(), at once. They are in
-  /// memory of the backend.
-  virtual void send(int32_t to, int64_t message, std::span<const std::byte> bytes) = 0;
-  /// Fills `bytes` with the message. False, at once: it is not there yet. A transport that waits
-  /// returns true. Throws Error when the message has another size.
-  virtual bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) = 0;
-  /// In front of each launch, which may not run beside sends that hold multiprocessors while they
-  /// wait: the work goes on when they are taken.
-  virtual void settle() {}
-};
 
 /// The tensors of a shard or of a work space: [1, rows, heads, dim], lse [1, heads, rows].
 struct LocalTensors {

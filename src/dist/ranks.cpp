@@ -21,6 +21,11 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+void receive(Transport& transport, int32_t from, int64_t message, std::span<std::byte> bytes) {
+  while (!transport.receive(from, message, bytes)) {
+  }
+}
+
 /// What all reports have alike.
 struct Counts {
   int64_t sent_bytes, launches;
@@ -36,12 +41,12 @@ void send_report(Transport& transport, const RankReport& report) {
 
 RankReport receive_report(Transport& transport, int32_t from) {
   Counts counts{};
-  transport.receive(from, kReport, bytes_of(counts));
+  receive(transport, from, kReport, bytes_of(counts));
   RankReport report{.sent_bytes = counts.sent_bytes,
                     .compute_seconds = counts.compute_seconds,
                     .seconds = counts.seconds};
   report.launch_seconds.resize(static_cast<size_t>(counts.launches));
-  transport.receive(from, kLaunches, std::as_writable_bytes(std::span(report.launch_seconds)));
+  receive(transport, from, kLaunches, std::as_writable_bytes(std::span(report.launch_seconds)));
   return report;
 }
 
@@ -53,9 +58,9 @@ void send_text(Transport& transport, int32_t to, const std::string& text) {
 
 std::string receive_text(Transport& transport, int32_t from) {
   int64_t size = 0;
-  transport.receive(from, kSize, bytes_of(size));
+  receive(transport, from, kSize, bytes_of(size));
   std::string text(static_cast<size_t>(size), '\0');
-  transport.receive(from, kText, std::as_writable_bytes(std::span(text)));
+  receive(transport, from, kText, std::as_writable_bytes(std::span(text)));
   return text;
 }
 
@@ -152,7 +157,7 @@ std::vector<RankReport> gather(const DistPlan& plan, int32_t rank, ShardMemory& 
     ShardMemory other = shard.of(r);
     int64_t message = kOutput;
     for (const std::span<std::byte> output : other.outputs())
-      transport.receive(r, message--, output);
+      receive(transport, r, message--, output);
     other.give(whole);
   }
   return reports;

@@ -1,5 +1,5 @@
-// What engines share whose ranks are processes, over a transport whose receive waits. Plans number
-// their messages from 0; those of these calls are below.
+// What engines share whose ranks are processes or threads: calls that return when a rank is done,
+// on whatever transport. Plans number their messages from 0; those of these calls are below.
 #pragma once
 
 #include <string>

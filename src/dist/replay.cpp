@@ -23,7 +23,7 @@ class Mailbox {
   explicit Mailbox(std::optional<uint64_t> delays) : delays_(delays) {}
 
   /// What rank `own` sees of it.
-  class Port final : public dist::Transport {
+  class Port final : public Transport {
    public:
     Port(Mailbox& box, int32_t own, const Backend& backend, const RunOptions& run)
         : box_(box), own_(own), backend_(backend), run_(run) {}

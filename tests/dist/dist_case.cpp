@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace verbatim::test {
 namespace {
 
@@ -21,6 +23,11 @@ bool as_predicted(const DistPlan& plan, const std::vector<RankReport>& reports) 
   for (size_t r = 0; r < reports.size(); ++r)
     if (reports[r].sent_bytes != sent_bytes(plan, static_cast<int32_t>(r))) return false;
   return true;
+}
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* value = std::getenv(variable);
+  return value ? std::stoull(value) : otherwise;
 }
 
 }  // namespace
@@ -105,6 +112,16 @@ std::string to_text(const DistOptions& options) {
   return fmt::format("world {} strategy {} shard {} ulysses {} window {} joined {}", options.world,
                      options.strategy, options.shard, options.ulysses_size, options.ring_window,
                      options.joined_heads);
+}
+
+DrawnCases::DrawnCases(uint64_t usual)
+    : seed(number_from("VERBATIM_DIST_SEED", 1)),
+      first(number_from("VERBATIM_DIST_CASE", 0)),
+      end(first + number_from("VERBATIM_DIST_CASES", usual)) {}
+
+std::string DrawnCases::text(uint64_t number) const {
+  return fmt::format("VERBATIM_DIST_SEED={} VERBATIM_DIST_CASE={} VERBATIM_DIST_CASES=1", seed,
+                     number);
 }
 
 }  // namespace verbatim::test

@@ -43,4 +43,13 @@ std::vector<std::string> strategy_names();
 std::vector<std::string> shard_names();
 std::string to_text(const DistOptions& options);
 
+/// Which random problems a test draws: those of VERBATIM_DIST_SEED, VERBATIM_DIST_CASE (the first)
+/// and VERBATIM_DIST_CASES.
+struct DrawnCases {
+  explicit DrawnCases(uint64_t usual);
+  uint64_t seed, first, end;
+  /// How to run this one alone.
+  std::string text(uint64_t number) const;
+};
+
 }  // namespace verbatim::test

@@ -87,9 +87,9 @@ class CountingBackend final : public Backend {
 constexpr int32_t kRanks = 3;
 
 /// Gives room for messages.
-class Roomy final : public dist::Transport {
+class Roomy final : public Transport {
  public:
-  explicit Roomy(dist::Transport& inner) : inner_(inner) {}
+  explicit Roomy(Transport& inner) : inner_(inner) {}
   std::byte* room(int64_t bytes) override {
     return rooms_.emplace_back(static_cast<size_t>(bytes)).data();
   }
@@ -104,7 +104,7 @@ class Roomy final : public dist::Transport {
   int64_t rooms() const { return std::ssize(rooms_); }
 
  private:
-  dist::Transport& inner_;
+  Transport& inner_;
   std::vector<std::vector<std::byte>> rooms_;
 };
 

@@ -40,20 +40,11 @@ Plan plan_of(const RandomProblem& r, Pass pass) {
 }
 
 void run(RandomProblem& r, const Plan& forward, const Plan& backward, int threads) {
-  for (GuardedTensor* output : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) output->poison();
+  r.poison_outputs();
   const RunOptions options{.threads = threads};
   // Not through the backend, which spares a small problem its threads.
-  cpu::run_forward(forward, {r.q.view(), r.k.view(), r.v.view(), r.o.view(), r.lse.row_view()},
-                   options, cpu::kernels());
-  cpu::run_backward(backward,
-                    {r.q.view(), r.k.view(), r.v.view(), r.o.view(), r.dout.view(),
-                     r.lse.row_view(), r.dq.view(), r.dk.view(), r.dv.view()},
-                    options, cpu::kernels());
-}
-
-std::array<std::string, 5> output_bits(const RandomProblem& r) {
-  return {sha256_of(r.o.view()), sha256_of(r.lse.row_view()), sha256_of(r.dq.view()),
-          sha256_of(r.dk.view()), sha256_of(r.dv.view())};
+  cpu::run_forward(forward, r.forward(), options, cpu::kernels());
+  cpu::run_backward(backward, r.backward(), options, cpu::kernels());
 }
 
 std::array<std::string, 4> input_bits(const RandomProblem& r) {
@@ -76,12 +67,9 @@ std::string examine(RandomProblem& r, double& ratio) {
   const Plan forward = plan_of(r, Pass::forward), backward = plan_of(r, Pass::backward);
   const auto inputs = input_bits(r);
   run(r, forward, backward, r.threads);
-  const auto first = output_bits(r);
+  const auto first = r.hashes();
 
-  const Check check = check_backward(r.problem, r.mask,
-                                     {r.q.view(), r.k.view(), r.v.view(), r.o.view(), r.dout.view(),
-                                      r.lse.row_view(), r.dq.view(), r.dk.view(), r.dv.view()},
-                                     Selection::all(r.problem), 1);
+  const Check check = check_backward(r.problem, r.mask, r.backward(), Selection::all(r.problem), 1);
   ratio = check.worst_ratio();
   std::string wrong = describe("o", check.o) + describe("lse", check.lse) +
                       describe("dq", *check.dq) + describe("dk", *check.dk) +
@@ -100,7 +88,7 @@ std::string examine(RandomProblem& r, double& ratio) {
     if (!tensor->guards_intact()) wrong += fmt::format("a write outside {}; ", name);
 
   run(r, forward, backward, r.threads % 4 + 1);
-  if (output_bits(r) != first) wrong += "other bits with another thread count; ";
+  if (r.hashes() != first) wrong += "other bits with another thread count; ";
   if (input_bits(r) != inputs) wrong += "an input was written; ";
   return wrong;
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/reference/compare.h"
 #include "core/random.h"
 #include "mask/random_mask.h"
 #include "schedule/orders/orders.h"
@@ -185,6 +186,29 @@ RandomProblem RandomProblem::make(uint64_t seed, uint64_t number) {
     target.set(b, l, h, d, NAN);
   }
   return r;
+}
+
+ForwardTensors RandomProblem::forward() const {
+  return {q.view(), k.view(), v.view(), o.view(), lse.row_view()};
+}
+
+BackwardTensors RandomProblem::backward() const {
+  return {q.view(),       k.view(),  v.view(),  o.view(), dout.view(),
+          lse.row_view(), dq.view(), dk.view(), dv.view()};
+}
+
+void RandomProblem::poison_outputs() {
+  for (GuardedTensor* output : {&o, &lse, &dq, &dk, &dv}) output->poison();
+}
+
+std::vector<std::string> RandomProblem::hashes() const {
+  return {sha256_of(o.view()), sha256_of(lse.row_view()), sha256_of(dq.view()),
+          sha256_of(dk.view()), sha256_of(dv.view())};
+}
+
+bool RandomProblem::guards_intact() const {
+  const std::array all{&q, &k, &v, &dout, &o, &lse, &dq, &dk, &dv};
+  return std::ranges::all_of(all, [](const GuardedTensor* t) { return t->guards_intact(); });
 }
 
 std::string RandomProblem::text() const {

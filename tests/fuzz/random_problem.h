@@ -1,12 +1,15 @@
 // One random problem: sizes, dtype, scalars, mask, layout of every tensor, plans and threads.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/guarded_tensor.h"
 #include "verbatim/mask.h"
 #include "verbatim/problem.h"
+#include "verbatim/run.h"
 
 namespace verbatim::test {
 
@@ -23,6 +26,14 @@ struct RandomProblem {
   std::array<int64_t, 4> poison_at{};
 
   GuardedTensor q, k, v, dout, o, lse, dq, dk, dv;
+
+  ForwardTensors forward() const;
+  BackwardTensors backward() const;
+  /// Every byte of o, lse, dq, dk and dv 0xff again.
+  void poison_outputs();
+  /// SHA-256 of o, lse, dq, dk, dv.
+  std::vector<std::string> hashes() const;
+  bool guards_intact() const;
 
   /// Everything but the layout, in one line.
   std::string text() const;

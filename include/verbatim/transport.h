@@ -1,0 +1,40 @@
+// How bytes get from rank to rank: what a program brings whose ranks are processes or threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace verbatim {
+
+/// The way of one rank to the others. Each rank has its own, and calls it from the thread that runs
+/// the rank, one call at a time. Between two ranks, messages are received in the sequence in which
+/// they are sent; `message` is a number for engines with tags or without order, from 0 on in a plan
+/// and below 0 in a comparison. A transfer that fails throws Error(device).
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  /// Memory for the messages that are sent next, where messages lie: they are made there, one
+  /// behind another; each is the transport's own again with its send(), and the rest with the next
+  /// call. Null: the transport has none, and send() has to copy.
+  virtual std::byte* room(int64_t /*bytes*/) { return nullptr; }
+  /// Returns when the bytes may be overwritten, or where they are in room(), at once. Must not wait
+  /// until they are received.
+  virtual void send(int32_t to, int64_t message, std::span<const std::byte> bytes) = 0;
+  /// Fills `bytes` with the message. False, at once: it is not there yet, and is asked for again. A
+  /// transport that waits returns true. Throws Error when the message has another size.
+  virtual bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) = 0;
+  /// In front of each launch, by a ContextParallel only where on_device(): the work on
+  /// RunOptions::stream goes on when all that was sent is taken. For sends that hold
+  /// multiprocessors while they wait: chains of a launch wait for each other, and so need all of
+  /// these at once.
+  virtual void settle() {}
+
+  /// Where messages from 0 on lie that a ContextParallel moves for a GPU. False: in pinned memory
+  /// of the host, to which it copies them. True: on the GPU, read, overwritten and written in
+  /// sequence with the work on RunOptions::stream. Those below 0 lie in the host's memory.
+  virtual bool on_device() const { return false; }
+};
+
+}  // namespace verbatim
