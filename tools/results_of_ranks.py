@@ -5,11 +5,12 @@ import statistics
 from result_files import load, table
 
 
-def ranks(name):
-    """Steps of context parallelism (bench/ranks.py). The parts are rank 0's, of a recorded step."""
+def ranks(name, by):
+    """Steps of context parallelism (bench/ranks.py), and what is simulated of them (`by`). The parts
+    are rank 0's, of a recorded step."""
     result = load(name)
     keys = "name", "strategy", "shard", "order"
-    by = load("h100x2_simulated.json")
+    by = load(by)
     simulated = {tuple(r[key] for key in keys): f"{r['rate']:.0%}" for r in by["results"]}
     rows = []
     for r in result["results"]:

@@ -324,7 +324,19 @@ PAGES = {
         lambda: [
             part
             for name in ("32k", "16k", "rows2k", "windows", "hd64")
-            for part in ranks(f"h100x2_ranks_{name}.json")
+            for part in ranks(f"h100x2_ranks_{name}.json", "h100x2_simulated.json")
+        ],
+    ),
+    "four-gpus": (
+        "How fast are four GPUs?",
+        "As [two-gpus.md](two-gpus.md), over four H100 or four H200 of one host (`torchrun"
+        " --nproc-per-node 4`). 4a640be is before launches came behind the sends before them: where"
+        " a step is far longer there than without transfers, sends that waited held multiprocessors"
+        " during a backward. What was found: [lab](../lab/four-gpus.md).",
+        lambda: [
+            part
+            for name in ("h100x4_ranks_32k", "h200x4_ranks_64k", "h200x4_ranks_32k")
+            for part in ranks(f"{name}.json", "h200x4_simulated.json")
         ],
     ),
     "replay": (
