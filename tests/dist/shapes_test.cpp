@@ -131,8 +131,7 @@ TEST(Dist, AForwardHoldsKAndVOfALaunch) {
   for (const std::string& strategy : strategy_names()) {
     const DistCase::Dealt dealt = c.deal({.world = 4, .strategy = strategy, .joined_heads = 1});
     int64_t ended = 0;
-    for (const RankPlan& own : dealt.forward.ranks)
-      EXPECT_EQ(own.kv_slots, 1);
+    for (const RankPlan& own : dealt.forward.ranks) EXPECT_EQ(own.kv_slots, 1);
     for (const RankPlan& own : dealt.backward.ranks)
       ended += own.ended.size() * (own.kv_heads.end - own.kv_heads.begin);
     EXPECT_EQ(ended, 200 * 4) << strategy;  // each sum ends once

@@ -129,7 +129,8 @@ class Follower : public Walker<kGroups> {
   __device__ bool begins() const { return flags_ & Visit::first; }
   __device__ bool stops() const { return flags_ & Visit::stop; }
   __device__ bool has_visit() const { return !(flags_ & (Visit::empty | Visit::stop)); }
-  /// Whether some row of the warpgroup sees some key of it: P of any other visit is 0, and left out.
+  /// Whether some row of the warpgroup sees some key of it: P of any other visit is 0, and left
+  /// out.
   __device__ bool sees() const { return !(flags_ & Visit::hidden); }
   /// Whether there was a chain before that which begins here.
   __device__ bool has_chain() const { return this->records_ > 0; }
@@ -141,9 +142,7 @@ class Follower : public Walker<kGroups> {
   __device__ bool cuts() const { return flags_ & kCut; }
   __device__ bool cut_before() const { return before_ & kCut; }
   /// Whether all is as in most visits: another of the same chain, as whole as that before.
-  __device__ bool is_plain() const {
-    return !(flags_ | (before_ & (kCut | Visit::tail)));
-  }
+  __device__ bool is_plain() const { return !(flags_ | (before_ & (kCut | Visit::tail))); }
 
   __device__ void advance() {
     before_ = flags_;
