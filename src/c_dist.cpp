@@ -1,6 +1,7 @@
 // The C interface of context parallelism: one rank, over a transport of the caller.
 #include <fmt/format.h>
 
+#include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "c_api.h"
 #include "core/json.h"
 #include "core/sha256.h"
+#include "core/threads.h"
 #include "dist/ranks.h"
 #include "dist/sizes.h"
 #include "dist/through_host.h"
@@ -82,14 +84,17 @@ Dealt deal(const nlohmann::json& spec, int32_t world, int32_t rank) {
   shard.batch = 1;
   shard.q_len = sharding.q[rank].size();
   shard.kv_len = sharding.kv[rank].size();
-  Dealt dealt{.whole = std::move(whole),
-              .backend = std::move(backend),
-              .forward = make_dist_plan(forward, sharding, options),
-              .backward = make_dist_plan(backward, sharding, options),
-              .shard = std::move(shard)};
-  verify(dealt.forward);
-  verify(dealt.backward);
-  return dealt;
+  std::array<DistPlan, 2> passes;
+  for_each_in_parallel(core_count(), 2, [&](int64_t pass) {
+    DistPlan& own = passes[static_cast<size_t>(pass)];
+    own = make_dist_plan(pass == 0 ? forward : backward, sharding, options);
+    verify(own);
+  });
+  return {.whole = std::move(whole),
+          .backend = std::move(backend),
+          .forward = std::move(passes[0]),
+          .backward = std::move(passes[1]),
+          .shard = std::move(shard)};
 }
 
 /// Rows move as they lie, with all of their heads.

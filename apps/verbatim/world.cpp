@@ -11,6 +11,7 @@
 
 #include "backend/reference/compare.h"
 #include "core/sha256.h"
+#include "core/threads.h"
 #include "dist/mpi.h"
 #include "report/format.h"
 
@@ -154,12 +155,14 @@ World::World(const Plan& forward, const Plan& backward, const Mask& mask,
     : engine_(std::move(engine)) {
   dealing_seconds_ = seconds_of([&] {
     const Sharding sharding = make_sharding(forward, backward, mask, options);
-    forward_ = make_dist_plan(forward, sharding, options);
-    backward_ = make_dist_plan(backward, sharding, options);
+    for_each_in_parallel(core_count(), 2, [&](int64_t pass) {
+      (pass == 0 ? forward_ : backward_) =
+          make_dist_plan(pass == 0 ? forward : backward, sharding, options);
+    });
   });
   proving_seconds_ = seconds_of([&] {
-    verify(forward_);
-    verify(backward_);
+    for_each_in_parallel(core_count(), 2,
+                         [&](int64_t pass) { verify(pass == 0 ? forward_ : backward_); });
   });
 }
 
