@@ -69,6 +69,15 @@ int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
   return bytes;
 }
 
+int64_t listed_steps(const RankPlan& rank) {
+  int64_t count = 0;
+  for (const Step& step : rank.steps) {
+    const auto* add = std::get_if<Add>(&step);
+    count += add ? add->count : 1;
+  }
+  return count;
+}
+
 int64_t block_floats(const Plan& whole) {
   int64_t rows = 0;
   for (const auto& order : whole.orders) {

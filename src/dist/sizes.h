@@ -29,6 +29,8 @@ int64_t row_bytes(const Problem& problem, Operand operand);
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum);
 int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
                       std::span<const CarriedSum> sums);
+/// Steps as to_json() lists them: an Add is one for each of its tiles.
+int64_t listed_steps(const RankPlan& rank);
 /// Floats that hold the sum of any tile.
 int64_t block_floats(const Plan& whole);
 /// Operands that a pass reads and writes; of these those on one axis.

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dist/dist_case.h"
+#include "dist/sizes.h"
 #include "verbatim/error.h"
 
 namespace verbatim::test {
@@ -18,21 +19,11 @@ int64_t sent(const Json& rank) {
   return bytes;
 }
 
-/// Additions are listed tile by tile.
-size_t listed_steps(const RankPlan& rank) {
-  size_t count = 0;
-  for (const Step& step : rank.steps) {
-    const auto* add = std::get_if<Add>(&step);
-    count += add ? static_cast<size_t>(add->count) : 1;
-  }
-  return count;
-}
-
 void expect_same_plan(const DistPlan& plan) {
   const std::string text = to_json(plan);
   const Json json = Json::parse(text);
   for (int32_t r = 0; r < plan.options.world; ++r) {
-    EXPECT_EQ(json["ranks"][r]["steps"].size(), listed_steps(plan.ranks[r]));
+    EXPECT_EQ(json["ranks"][r]["steps"].size(), dist::listed_steps(plan.ranks[r]));
     EXPECT_EQ(sent(json["ranks"][r]), sent_bytes(plan, r));
   }
   EXPECT_EQ(to_json(dist_plan_from_json(text)), text);
