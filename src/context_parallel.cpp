@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "core/sha256.h"
+#include "core/threads.h"
 #include "dist/ranks.h"
 #include "dist/sizes.h"
 #include "dist/through_host.h"
@@ -40,14 +42,16 @@ Dealt deal(const Problem& problem, Mask mask, const DistOptions& dist, int32_t r
   shard.batch = 1;
   shard.q_len = sharding.q[static_cast<size_t>(rank)].size();
   shard.kv_len = sharding.kv[static_cast<size_t>(rank)].size();
-  DistPlan dealt_forward = make_dist_plan(forward, sharding, dist);
-  DistPlan dealt_backward = make_dist_plan(backward, sharding, dist);
-  verify(dealt_forward);
-  verify(dealt_backward);
+  std::array<DistPlan, 2> passes;
+  for_each_in_parallel(core_count(), 2, [&](int64_t pass) {
+    DistPlan& own = passes[static_cast<size_t>(pass)];
+    own = make_dist_plan(pass == 0 ? forward : backward, sharding, dist);
+    verify(own);
+  });
   return {.whole = std::move(whole),
           .backend = std::move(backend),
-          .forward = std::move(dealt_forward),
-          .backward = std::move(dealt_backward),
+          .forward = std::move(passes[0]),
+          .backward = std::move(passes[1]),
           .shard = std::move(shard)};
 }
 

@@ -11,7 +11,9 @@
 
 #include "backend/reference/compare.h"
 #include "core/sha256.h"
+#include "core/threads.h"
 #include "dist/mpi.h"
+#include "dist/sizes.h"
 #include "report/format.h"
 
 namespace verbatim::app {
@@ -154,12 +156,14 @@ World::World(const Plan& forward, const Plan& backward, const Mask& mask,
     : engine_(std::move(engine)) {
   dealing_seconds_ = seconds_of([&] {
     const Sharding sharding = make_sharding(forward, backward, mask, options);
-    forward_ = make_dist_plan(forward, sharding, options);
-    backward_ = make_dist_plan(backward, sharding, options);
+    for_each_in_parallel(core_count(), 2, [&](int64_t pass) {
+      (pass == 0 ? forward_ : backward_) =
+          make_dist_plan(pass == 0 ? forward : backward, sharding, options);
+    });
   });
   proving_seconds_ = seconds_of([&] {
-    verify(forward_);
-    verify(backward_);
+    for_each_in_parallel(core_count(), 2,
+                         [&](int64_t pass) { verify(pass == 0 ? forward_ : backward_); });
   });
 }
 
@@ -246,7 +250,7 @@ Json World::describe(const std::vector<Pass>& passes) const {
       const RankPlan& own = plan(pass).ranks[r];
       Json rank = {{"rows", own.home_q.size()},
                    {"keys", own.home_kv.size()},
-                   {"steps", own.steps.size()},
+                   {"steps", dist::listed_steps(own)},
                    {"predicted_bytes", sent_bytes(plan(pass), r)},
                    {"memory_bytes", memory_bytes(plan(pass), r)}};
       if (runs != runs_.end()) {
@@ -287,7 +291,7 @@ report::Table World::table(const std::vector<Pass>& passes) const {
       const RankPlan& own = plan(pass).ranks[r];
       table.row({r == 0 ? std::string(to_string(pass)) : "", fmt::to_string(r),
                  report::count(own.home_q.size()), report::count(own.home_kv.size()),
-                 report::count(std::ssize(own.steps)), report::bytes(sent_bytes(plan(pass), r)),
+                 report::count(dist::listed_steps(own)), report::bytes(sent_bytes(plan(pass), r)),
                  report::bytes(memory_bytes(plan(pass), r)),
                  runs == runs_.end() ? "-" : report::milliseconds(runs->second.compute_ms(r))});
     }

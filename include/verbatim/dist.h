@@ -94,10 +94,11 @@ class Boxes {
   std::shared_ptr<const std::vector<Box>> boxes_;
 };
 
-/// F32 sums of dK and dV on their way: of `count` KV tiles from `kv_tile` on, one behind the other
-/// from `block` on in the memory of the rank.
+/// F32 sums of dK and dV on their way: of `count` KV tiles from `kv_tile` on, up or down, one
+/// behind the other from `block` on in the memory of the rank.
 struct CarriedSum {
   int32_t head, kv_tile, block, count = 1;
+  int32_t step = 1;  // from a tile to the next: 1 or -1
   bool operator==(const CarriedSum&) const = default;
 };
 
@@ -171,8 +172,15 @@ struct Compute {
   /// that is dealt, places them.
   Piece piece(const Plan& whole) const;
 };
+/// Ends the sums of `count` KV tiles from that of `sums` on, whose blocks hold the parts of the
+/// first; those of the next lie behind them or before.
 struct Add {
   TileSums sums;
+  int32_t count = 1;
+  int32_t step = 1;  // from a block to that of the next tile: 1 or -1
+
+  /// Of the i-th tile.
+  TileSums tile(int32_t i) const;
 };
 using Step = std::variant<Hold, Send, Receive, Copy, Compute, Add>;
 

@@ -34,7 +34,17 @@ class Runs {
   /// Calls f(query head, RunView) for runs [begin, end) in sequence, parts of them at once that one
   /// query head visits; the view's own query heads are 0.
   template <class F>
-  void for_each_part(size_t begin, size_t end, F&& f) const;
+  void for_each_part(size_t begin, size_t end, F&& f) const {
+    size_t near = 0;
+    for_each_repeat(begin, end, near, [&](int32_t q_head, int32_t heads, RunView runs) {
+      for (int32_t h = 0; h < heads; ++h) f(q_head + h, runs);
+    });
+  }
+  /// The same with f(first query head, how many, RunView): heads behind each other that repeat one
+  /// another at once. `near` is where one call leaves off, so that the next, of the runs behind
+  /// those, need not search; 0 at first.
+  template <class F>
+  void for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const;
 
   /// Appends kept runs [first, last), once for each query head [q_head, q_head + heads).
   void repeat(size_t first, size_t last, int32_t q_head, int32_t heads);
@@ -60,6 +70,8 @@ class Runs {
     Run at(const Runs& runs, size_t i) const;
   };
   const Stretch& stretch_at(size_t i) const;
+  /// Its number, found at or behind `near`.
+  size_t stretch_near(size_t i, size_t near) const;
   template <class Range>
   void add(const Range& runs) {
     kept_.reserve(std::size(runs));
@@ -82,16 +94,28 @@ inline Run Runs::Stretch::at(const Runs& runs, size_t i) const {
   return run;
 }
 
+inline size_t Runs::stretch_near(size_t i, size_t near) const {
+  for (size_t s = near; s < std::min(near + 2, stretches_.size()); ++s)
+    if (stretches_[s].begin <= i && i < stretches_[s].end()) return s;
+  return static_cast<size_t>(&stretch_at(i) - stretches_.data());
+}
+
 template <class F>
-void Runs::for_each_part(size_t begin, size_t end, F&& f) const {
+void Runs::for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const {
   if (begin >= end) return;
-  for (const Stretch* s = &stretch_at(begin); begin < end; ++s) {
-    while (begin < std::min(end, s->end())) {
-      const size_t in = begin - s->begin, from = in % s->size;
-      const size_t count = std::min(s->size - from, end - begin);
-      f(s->q_head + static_cast<int32_t>(in / s->size), kept_.part(s->first + from, count));
+  for (near = stretch_near(begin, near);; ++near) {
+    const Stretch& s = stretches_[near];
+    if (begin == s.begin && s.end() <= end) {
+      f(s.q_head, s.heads, kept_.part(s.first, s.size));
+      begin = s.end();
+    }
+    while (begin < std::min(end, s.end())) {
+      const size_t in = begin - s.begin, from = in % s.size;
+      const size_t count = std::min(s.size - from, end - begin);
+      f(s.q_head + static_cast<int32_t>(in / s.size), 1, kept_.part(s.first + from, count));
       begin += count;
     }
+    if (begin == end) return;
   }
 }
 

@@ -340,20 +340,25 @@ class Builder {
         Progress& now = at[static_cast<size_t>(head)];
         for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - now.begin;
              ++now.end)
-          add_tile(head, deal.ends[now.end]);
+          add_tiles(head, deal.ends[now.end]);
       }
       for (int32_t r = 0; r < world(); ++r) give_back(r);
     }
   }
 
-  /// The blocks of sums that have been added, neighbours together.
+  /// Blocks behind each other.
+  struct Row {
+    int32_t block = 0, count = 0;
+  };
+  /// Those of sums that have been added, neighbours together.
   void give_back(int32_t r) {
-    std::vector<int32_t>& added = added_[static_cast<size_t>(r)];
-    std::ranges::sort(added);
+    std::vector<Row>& added = added_[static_cast<size_t>(r)];
+    std::ranges::sort(added, {}, &Row::block);
     for (size_t i = 0, next = 0; i < added.size(); i = next) {
-      while (next < added.size() && added[next] - added[i] == static_cast<int32_t>(next - i))
-        ++next;
-      blocks(r).give_back(added[i], static_cast<int32_t>(next - i));
+      Row all{added[i].block, 0};
+      for (; next < added.size() && added[next].block == all.block + all.count; ++next)
+        all.count += added[next].count;
+      blocks(r).give_back(all.block, all.count);
     }
     added.clear();
   }
@@ -409,27 +414,28 @@ class Builder {
 
   static void add_sums(std::vector<CarriedSum>& sums, int32_t head, const Convoy& convoy,
                        int32_t first) {
-    for (const auto& [offset, tile, count] : convoy.tiles) {
+    for (const auto& [offset, tile, count, step] : convoy.tiles) {
       const int32_t block = first + offset;
-      if (!sums.empty() && sums.back().kv_tile + sums.back().count == tile &&
-          sums.back().block + sums.back().count == block) {
-        sums.back().count += count;
+      CarriedSum* last = sums.empty() ? nullptr : &sums.back();
+      if (last && last->kv_tile + step * last->count == tile && last->step == step &&
+          last->block + last->count == block) {
+        last->count += count;
       } else {
-        sums.push_back({head, tile, block, count});
+        sums.push_back({head, tile, block, count, step});
       }
     }
   }
 
-  void add_tile(int32_t head, const dist::TileEnd& end) {
+  void add_tiles(int32_t head, const dist::TileEnd& end) {
     const int32_t r = rooms_.rank_of(end.room);
     TileSums sums{head, end.kv_tile, {}};
-    sums.blocks.reserve(end.chains.size());
-    for (const int32_t chain : end.chains) {
-      const int32_t number = deal_of(head).convoy_of[static_cast<size_t>(chain)];
-      sums.blocks.push_back(block(head, number) + chain - convoy(head, number).chain);
-      added_[static_cast<size_t>(r)].push_back(sums.blocks.back());
+    sums.blocks.reserve(end.parts.size());
+    for (const auto& [number, offset] : end.parts) {
+      sums.blocks.push_back(block(head, number) + offset);
+      const int32_t lowest = sums.blocks.back() - (end.step > 0 ? 0 : end.count - 1);
+      added_[static_cast<size_t>(r)].push_back({lowest, end.count});
     }
-    steps_.add(r, Add{std::move(sums)});
+    steps_.add(r, Add{std::move(sums), end.count, end.step});
   }
 
   /// From the work space to the shards.
@@ -469,7 +475,7 @@ class Builder {
   std::vector<int32_t> starts_;                      // backward: stages, by head
   std::vector<std::vector<int32_t>> at_;             // first block, by head and convoy
   std::vector<Blocks> blocks_;                       // by rank
-  std::vector<std::vector<int32_t>> added_;          // blocks, by rank
+  std::vector<std::vector<Row>> added_;              // by rank
   std::vector<std::vector<HeadPart>> parts_;         // by room: not launched yet
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <tuple>
 #include <utility>
 
 namespace verbatim::dist {
@@ -76,6 +76,7 @@ class BackwardDeal {
         routes_(find_routes(whole, owners, together)) {}
 
   Deal make() {
+    find_strands();
     find_ends();
     make_convoys();
     make_shares();
@@ -87,72 +88,151 @@ class BackwardDeal {
   }
 
  private:
+  /// Chains behind each other on KV tiles behind each other, up or down as most chains of the order
+  /// go, which take the same way and have the same place among those of their tiles. Its tiles are
+  /// those of ends behind each other.
+  struct Strand {
+    int32_t chain = 0, count = 0;
+    int32_t tile = 0, addend = 0, list = 0;
+    int32_t end_begin = 0, end_end = 0;  // into Deal::ends
+    size_t part = 0;                     // that of the first chain, into parts_
+  };
+
   const std::vector<Link>& links_of(int32_t chain) const {
     return routes_.lists[routes_.list_of[static_cast<size_t>(chain)]];
   }
+  const std::vector<Link>& links_of(const Strand& strand) const {
+    return routes_.lists[static_cast<size_t>(strand.list)];
+  }
 
-  void find_ends() {
-    deal_.ends.resize(order_->tiles->kv_tiles());
-    for (size_t t = 0; t < deal_.ends.size(); ++t) deal_.ends[t].kv_tile = static_cast<int32_t>(t);
-    for (size_t c = 0; c < chains_.size(); ++c)
-      deal_.ends[chains_[c].tile].chains.push_back(static_cast<int32_t>(c));
-    for (TileEnd& end : deal_.ends) {
-      std::ranges::sort(end.chains, {}, [&](int32_t c) { return chains_[c].addend; });
-      for (const int32_t c : end.chains) end.stage = std::max(end.stage, links_of(c).back().stage);
-      if (end.chains.empty()) continue;
-      end.room = links_of(end.chains.back()).back().room;
-      const auto stays = [&](int32_t c) {
-        return links_of(c).size() == 1 && links_of(c).back().room == end.room;
+  void find_strands() {
+    int64_t ups = 0;
+    for (size_t c = 1; c < chains_.size(); ++c)
+      ups += (chains_[c].tile == chains_[c - 1].tile + 1) -
+             (chains_[c].tile == chains_[c - 1].tile - 1);
+    step_ = ups >= 0 ? 1 : -1;
+    for (size_t c = 0; c < chains_.size(); ++c) {
+      const Chain& chain = chains_[c];
+      const auto goes_on = [&](const Strand& strand) {
+        return strand.tile + step_ * strand.count == chain.tile && strand.addend == chain.addend &&
+               strand.list == routes_.list_of[c];
       };
-      // Ranks that sums go through share the additions.
-      if (end.chains.size() > 1 && !std::ranges::all_of(end.chains, stays))
-        end.room = room_of(owners_.tiles, end.kv_tile);
+      if (strands_.empty() || !goes_on(strands_.back()))
+        strands_.push_back(
+            {static_cast<int32_t>(c), 0, chain.tile, chain.addend, routes_.list_of[c]});
+      ++strands_.back().count;
     }
+  }
+
+  /// Tiles behind each other whose sums end alike are one end.
+  void find_ends() {
+    const int32_t tiles = order_->tiles->kv_tiles();
+    const auto lowest = [&](const Strand& strand) {
+      return step_ > 0 ? strand.tile : strand.tile - strand.count + 1;
+    };
+    std::vector<bool> begins(static_cast<size_t>(tiles) + 1);
+    for (const Strand& strand : strands_)
+      begins[lowest(strand)] = begins[lowest(strand) + strand.count] = true;
+    for (const Strip& strip : owners_.tiles) begins[strip.first] = true;
+    std::vector<int32_t> end_at;  // by tile
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      if (tile == 0 || begins[tile]) deal_.ends.push_back({tile, 0, step_, 0, 0, {}});
+      ++deal_.ends.back().count;
+      end_at.push_back(static_cast<int32_t>(deal_.ends.size()) - 1);
+    }
+    strands_of_.resize(deal_.ends.size());
+    for (size_t s = 0; s < strands_.size(); ++s) {
+      Strand& strand = strands_[s];
+      strand.end_begin = end_at[lowest(strand)];
+      strand.end_end = end_at[lowest(strand) + strand.count - 1] + 1;
+      for (int32_t e = strand.end_begin; e < strand.end_end; ++e)
+        strands_of_[e].push_back(static_cast<int32_t>(s));
+    }
+    for (size_t e = 0; e < deal_.ends.size(); ++e) find_end(deal_.ends[e], strands_of_[e]);
+  }
+
+  void find_end(TileEnd& end, std::vector<int32_t>& strands) const {
+    std::ranges::sort(strands, {}, [&](int32_t s) { return strands_[s].addend; });
+    for (const int32_t s : strands)
+      end.stage = std::max(end.stage, links_of(strands_[s]).back().stage);
+    if (strands.empty()) return;
+    end.room = links_of(strands_[strands.back()]).back().room;
+    const auto stays = [&](int32_t s) {
+      const std::vector<Link>& links = links_of(strands_[s]);
+      return links.size() == 1 && links.back().room == end.room;
+    };
+    // Ranks that sums go through share the additions.
+    if (strands.size() > 1 && !std::ranges::all_of(strands, stays))
+      end.room = room_of(owners_.tiles, end.kv_tile);
   }
 
   void make_convoys() {
     int32_t list = -1;
-    for (size_t c = 0; c < chains_.size(); ++c) {
-      const int32_t tile = chains_[c].tile;
-      const int32_t end_room = deal_.ends[tile].room;
-      if (std::exchange(list, routes_.list_of[c]) != routes_.list_of[c] ||
-          deal_.convoys.back().rooms.back() != end_room) {
-        Convoy& fresh = deal_.convoys.emplace_back();
-        fresh.chain = static_cast<int32_t>(c);
-        for (const Link& link : links_of(fresh.chain)) fresh.rooms.push_back(link.room);
-        fresh.rooms.push_back(end_room);
+    for (Strand& strand : strands_) {
+      strand.part = parts_.size();
+      for (int32_t i = 0, chain = strand.chain; i < strand.end_end - strand.end_begin; ++i) {
+        const TileEnd& end = deal_.ends[step_ > 0 ? strand.end_begin + i : strand.end_end - 1 - i];
+        if (std::exchange(list, strand.list) != strand.list ||
+            deal_.convoys.back().rooms.back() != end.room)
+          start_convoy(strand, chain, end.room);
+        add_to_convoy(end);
+        chain += end.count;
       }
-      Convoy& convoy = deal_.convoys.back();
-      if (!convoy.tiles.empty() &&
-          convoy.tiles.back().kv_tile + convoy.tiles.back().count == tile) {
-        ++convoy.tiles.back().count;
-      } else {
-        convoy.tiles.push_back({convoy.count, tile, 1});
-      }
-      ++convoy.count;
-      deal_.convoy_of.push_back(static_cast<int32_t>(deal_.convoys.size()) - 1);
     }
+    for (size_t e = 0; e < deal_.ends.size(); ++e) {
+      for (const int32_t s : strands_of_[e]) {
+        const Strand& strand = strands_[s];
+        const auto at = static_cast<int32_t>(e);
+        const int32_t i = step_ > 0 ? at - strand.end_begin : strand.end_end - 1 - at;
+        deal_.ends[e].parts.push_back(parts_[strand.part + static_cast<size_t>(i)]);
+      }
+    }
+  }
+
+  /// The chains of these tiles, in their sequence.
+  void add_to_convoy(const TileEnd& end) {
+    Convoy& convoy = deal_.convoys.back();
+    const auto number = static_cast<int32_t>(deal_.convoys.size()) - 1;
+    const int32_t last = end.count - 1;
+    parts_.push_back({number, convoy.count + (step_ > 0 ? 0 : last)});
+    const int32_t tile = end.kv_tile + (step_ > 0 ? 0 : last);
+    if (convoy.tiles.empty() ||
+        convoy.tiles.back().kv_tile + step_ * convoy.tiles.back().count != tile)
+      convoy.tiles.push_back({convoy.count, tile, 0, step_});
+    convoy.tiles.back().count += end.count;
+    convoy.count += end.count;
+  }
+
+  void start_convoy(const Strand& strand, int32_t chain, int32_t end_room) {
+    Convoy& fresh = deal_.convoys.emplace_back();
+    fresh.chain = chain;
+    const std::vector<Link>& links = links_of(strand);
+    fresh.rooms.reserve(links.size() + 1);
+    for (const Link& link : links) fresh.rooms.push_back(link.room);
+    fresh.rooms.push_back(end_room);
   }
 
   /// The visits of a chain on each of its links.
   std::vector<int64_t> visits_of(int32_t c) const {
-    const WholeChain& chain = chains_[c];
+    const Chain& chain = chains_[c];
     const std::vector<Link>& links = links_of(c);
     std::vector<int64_t> visits(links.size());
     Passes passes;
     size_t link = 0;
-    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-      const Run& run = order_->runs[r];
-      const int32_t pass = passes.next(run);
-      int32_t from = 0;
-      for (; link + 1 < links.size(); ++link) {
-        const int32_t end = visits_before(run, pass, links[link + 1].begin);
-        visits[link] += end - from;
-        from = end;
-        if (end == run.count) break;
+    order_->for_each_part(chain, [&](int32_t q_head, RunView runs) {
+      for (Run run : runs) {
+        run.q_head = q_head;
+        const int32_t pass = links.size() > 1 ? passes.next(run) : 0;
+        int32_t from = 0;
+        for (; link + 1 < links.size(); ++link) {
+          const int32_t end = visits_before(run, pass, links[link + 1].begin);
+          visits[link] += end - from;
+          from = end;
+          if (end == run.count) break;
+        }
+        visits[link] += run.count - from;
       }
-      visits[link] += run.count - from;
-    }
+    });
     return visits;
   }
 
@@ -223,19 +303,25 @@ class BackwardDeal {
   void find_kv_tiles() {
     VisitedTiles tiles;
     for (const Convoy& convoy : deal_.convoys) {
-      const std::set<int32_t> rooms(convoy.rooms.begin(), convoy.rooms.end());
+      std::vector<int32_t> rooms = convoy.rooms;
+      std::ranges::sort(rooms);
+      rooms.erase(std::unique(rooms.begin(), rooms.end()), rooms.end());
       for (const int32_t room : rooms)
         for (const Span& span : convoy.tiles)
-          tiles.add(room, span.kv_tile, span.kv_tile + span.count);
+          tiles.add(room, span.lowest(), span.lowest() + span.count);
     }
     deal_.kv_tiles = tiles.take();
     std::ranges::stable_sort(deal_.ends, {}, &TileEnd::stage);
   }
 
   std::shared_ptr<const HeadOrder> order_;
-  const std::vector<WholeChain>& chains_;
+  const WholeChains& chains_;
   const Owners& owners_;
   Routes routes_;
+  int32_t step_ = 1;
+  std::vector<Strand> strands_;                   // by chain
+  std::vector<std::vector<int32_t>> strands_of_;  // by end, then addend
+  std::vector<TileEnd::Part> parts_;              // by strand, then end
   Deal deal_;
 };
 

@@ -15,14 +15,17 @@ namespace verbatim::dist {
 /// Workers that a rank is taken to have: no bit depends on it.
 inline constexpr int32_t kWorkers = 128;
 
-/// KV tiles of a convoy: its chains from `offset` on keep those from `kv_tile` on.
+/// KV tiles of a convoy: its chains from `offset` on keep those from `kv_tile` on, up or down.
 struct Span {
   int32_t offset, kv_tile, count;
+  int32_t step;  // 1 or -1
+
+  int32_t lowest() const { return step > 0 ? kv_tile : kv_tile - count + 1; }
 };
 
 /// Chains behind each other that go the same way, so that their sums travel together.
 struct Convoy {
-  int32_t chain = 0, count = 0;  // into whole_chains()
+  int32_t chain = 0, count = 0;  // into WholeChains
   std::vector<int32_t> rooms;    // of its links, then where its tiles end
   std::vector<Span> tiles;
 };
@@ -44,12 +47,17 @@ struct Share {
   double longest = 0, work = 0;
 };
 
-/// Where the sum of a KV tile ends: with its last visit, or, of several parts that are not all
-/// visited in one room, where the tile is at home.
+/// Where the sums of KV tiles behind each other end: with their last visit, or, of several parts
+/// that are not all visited in one room, where the tiles are at home.
 struct TileEnd {
-  int32_t kv_tile = 0;
+  /// A chain of a convoy.
+  struct Part {
+    int32_t convoy = 0, offset = 0;
+  };
+  int32_t kv_tile = 0, count = 0;
+  int32_t step = 1;             // from a part to that of the next tile, in its convoy: 1 or -1
   int32_t stage = 0, room = 0;  // when all parts are complete
-  std::vector<int32_t> chains;  // into whole_chains(), by addend
+  std::vector<Part> parts;      // of the first tile, by addend
 };
 
 struct Deal {
@@ -58,8 +66,7 @@ struct Deal {
   // Of the backward:
   int32_t starts = 1;  // stages in which chains start
   std::vector<Convoy> convoys;
-  std::vector<int32_t> convoy_of;  // by chain
-  std::vector<TileEnd> ends;       // ascending by stage
+  std::vector<TileEnd> ends;  // ascending by stage
 
   /// Whether no launch goes on from what another room did.
   bool is_at_once() const { return shares.empty() || shares.back().stage == 0; }

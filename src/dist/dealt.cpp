@@ -24,7 +24,8 @@ std::vector<Visited> by_rank(std::vector<Visited> tiles, const Rooms& rooms) {
 
 std::vector<Visited> ended_tiles(const Deal& deal) {
   std::vector<Visited> tiles;
-  for (const TileEnd& end : deal.ends) tiles.push_back({end.room, end.kv_tile, end.kv_tile + 1});
+  for (const TileEnd& end : deal.ends)
+    tiles.push_back({end.room, end.kv_tile, end.kv_tile + end.count});
   return tiles;
 }
 

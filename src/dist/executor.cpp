@@ -134,7 +134,7 @@ std::vector<ByteRows> RankExecutor::rows_of(const End& message) const {
   for (const CarriedSum& sum : message.sums) {
     std::byte* block = reinterpret_cast<std::byte*>(blocks_.get() + sum.block * block_floats_);
     for (int32_t i = 0; i < sum.count; ++i, block += apart) {
-      const int64_t bytes = sum_bytes(plan_, {sum.head, sum.kv_tile + i, sum.block + i});
+      const int64_t bytes = sum_bytes(plan_, {sum.head, sum.kv_tile + i * sum.step, sum.block + i});
       ByteRows* last = rows.size() > first ? &rows.back() : nullptr;
       if (last && last->bytes == bytes && last->at + last->rows * apart == block) {
         ++last->rows;  // of equal tiles behind each other all at once
@@ -327,8 +327,10 @@ void RankExecutor::add(size_t first) {
                            blocks_.get(), block_floats_};
   const auto make = [&] {
     std::vector<TileSums> tiles;
-    for (size_t step = first; step <= step_; ++step)
-      tiles.push_back(std::get<Add>(own().steps[step]).sums);
+    for (size_t step = first; step <= step_; ++step) {
+      const Add& add = std::get<Add>(own().steps[step]);
+      for (int32_t i = 0; i < add.count; ++i) tiles.push_back(add.tile(i));
+    }
     return backend_.ready_sums(plan_.whole, tiles, memory, run_);
   };
   launch(first, make, StepTime::Kind::add,

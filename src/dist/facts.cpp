@@ -3,78 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "core/threads.h"
+#include "dist/row_sums.h"
 #include "verbatim/error.h"
 
 namespace verbatim::dist {
 namespace {
 
-/// Numbers and counts of the addends of rows, as differences from one row to the next.
-class RowSums {
- public:
-  explicit RowSums(const HeadOrder& order) : heads_(static_cast<size_t>(order.group)) {}
-
-  /// Visits [begin, end) of a run.
-  void add(const Run& run, int32_t begin, int32_t end) {
-    // Tiles behind each other with one addend are one range.
-    const bool flat = run.addend_step == 0;
-    const int32_t every = std::abs(run.step) != 1 ? 1 : flat ? run.count : run.addend_every;
-    for (int32_t i = begin; i < end;) {
-      const int32_t stop = std::min(end, (i / every + 1) * every);
-      const auto [first, last] = std::minmax({run.tile(i), run.tile(stop - 1)});
-      add(run.q_head, first, last + 1, run.addend_of(i));
-      i = stop;
-    }
-  }
-
-  /// `number` to the rows [first, last).
-  void add(int32_t q_head, int32_t first, int32_t last, int32_t number) {
-    Head& head = heads_[q_head];
-    if (head.count.empty()) head.first = first;
-    if (first < head.first) {
-      const auto more = static_cast<size_t>(head.first - first);
-      head.count.insert(head.count.begin(), more, 0);
-      head.numbers.insert(head.numbers.begin(), more, 0);
-      head.first = first;
-    }
-    const auto begin = static_cast<size_t>(first - head.first);
-    const auto end = static_cast<size_t>(last - head.first);
-    if (end >= head.count.size()) {
-      head.count.resize(end + 1);
-      head.numbers.resize(end + 1);
-    }
-    ++head.count[begin];
-    --head.count[end];
-    head.numbers[begin] += number;
-    head.numbers[end] -= number;
-  }
-
-  std::vector<PartFacts::RowPart> take() const {
-    std::vector<PartFacts::RowPart> rows;
-    for (size_t h = 0; h < heads_.size(); ++h) {
-      const Head& head = heads_[h];
-      int32_t count = 0;
-      int64_t numbers = 0;
-      for (size_t d = 0; d < head.count.size(); ++d) {
-        count += head.count[d];
-        numbers += head.numbers[d];
-        if (count > 0)
-          rows.push_back(
-              {static_cast<int32_t>(h), head.first + static_cast<int32_t>(d), count, numbers});
-      }
-    }
-    return rows;
-  }
-
- private:
-  struct Head {
-    int32_t first = 0;  // row of the first difference
-    std::vector<int32_t> count;
-    std::vector<int64_t> numbers;
-  };
-
-  std::vector<Head> heads_;
-};
+constexpr size_t kChainsWorthThreads = 16384;  // fewer are looked at before threads wake
 
 std::vector<Interval> joined(std::vector<Interval> ranges) {
   std::ranges::sort(ranges, {}, &Interval::begin);
@@ -89,67 +27,154 @@ std::vector<Interval> joined(std::vector<Interval> ranges) {
   return all;
 }
 
-}  // namespace
+class Finder {
+ public:
+  Finder(const OrderPart& part, const WholeChains& chains)
+      : part_(part), order_(*part.whole), chains_(chains) {}
 
-Position start_of(const WholeChain& chain) { return {chain.run_begin, 0}; }
-Position end_of(const WholeChain& chain) { return {chain.run_end, 0}; }
+  PartFacts find() {
+    for (size_t s = 0; s < part_.stretches.size(); ++s) add(s);
+    facts_.rows = rows_.take(order_.group);
+    facts_.kv_tiles = joined(std::move(kv_tiles_));
+    return std::move(facts_);
+  }
 
-PartFacts facts_of(const OrderPart& part, const std::vector<WholeChain>& chains) {
-  const HeadOrder& order = *part.whole;
-  const bool backward = order.pass == Pass::backward;
-  PartFacts facts;
-  RowSums rows(order);
-  std::vector<Interval> kv_tiles;
-  const auto reads = [&](int32_t first, int32_t last) {
-    // Mostly behind or around what came last.
-    if (!kv_tiles.empty() && first <= kv_tiles.back().end && kv_tiles.back().begin <= last) {
-      kv_tiles.back() = {std::min<int64_t>(kv_tiles.back().begin, first),
-                         std::max<int64_t>(kv_tiles.back().end, last)};
-    } else {
-      kv_tiles.push_back({first, last});
-    }
-  };
-  for (const Stretch& stretch : part.stretches) {
+ private:
+  bool backward() const { return order_.pass == Pass::backward; }
+
+  void add(size_t s) {
+    const Stretch& stretch = part_.stretches[s];
     if (stretch.chain < 0 || stretch.count < 0 ||
-        std::ssize(chains) - stretch.chain < stretch.count)
+        std::ssize(chains_) - stretch.chain < stretch.count)
       throw Error(
           ErrorCode::invalid_plan, "dist.verify",
           fmt::format("an order has no {} chains from {} on", stretch.count, stretch.chain));
-    for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {
-      const WholeChain& chain = chains[c];
-      PartFacts::ChainPart own{c, end_of(chain), end_of(chain)};
-      Passes passes;
-      bool begun = false;
-      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
-        const Run& run = order.runs[r];
-        const int32_t pass = passes.next(run);
-        const int32_t begin = visits_before(run, pass, stretch.begin);
-        const int32_t end = std::max(begin, visits_before(run, pass, stretch.end));
-        if (begin < run.count && !std::exchange(begun, true)) own.begin = {r, begin};
-        if (end < run.count) {
-          own.end = {r, end};
-          r = chain.run_end;
-        }
-        if (begin == end) continue;
-        if (backward) {
-          rows.add(run, begin, end);
-          reads(chain.tile, chain.tile + 1);
-        } else if (std::abs(run.step) == 1) {
-          const auto [first, last] = std::minmax({run.tile(begin), run.tile(end - 1)});
-          reads(first, last + 1);
-        } else {
-          for (int32_t i = begin; i < end; ++i) reads(run.tile(i), run.tile(i) + 1);
-        }
-      }
-      if (!backward) {
-        const Chain& row = order.chains[c];
-        rows.add(row.q_head, row.tile, row.tile + 1, row.addends);
-      }
-      facts.chains.push_back(own);
+    for (int32_t i = 0; i < stretch.count; ++i) {
+      const int32_t c = stretch.chain + i;
+      const Chain& chain = chains_[c];
+      const Position first{chain.run_begin, 0}, last{chain.run_end, 0};
+      const auto [begin, end] = visit(chain, stretch);
+      if (!backward()) rows_.add(chain.q_head, chain.tile, chain.addends);
+      list(s, i, c, begin == first ? nullptr : &begin, end == last ? nullptr : &end);
     }
   }
-  facts.rows = rows.take();
-  facts.kv_tiles = joined(std::move(kv_tiles));
+
+  /// From where to where the stretch has the chain.
+  std::pair<Position, Position> visit(const Chain& chain, const Stretch& stretch) {
+    Position begin{chain.run_end, 0}, end = begin;
+    int32_t r = chain.run_begin;
+    Passes passes;
+    bool all = false;
+    const auto visit_part = [&](int32_t q_head, int32_t heads, RunView runs) {
+      if (r == chain.run_begin && stretch.end == kEnd &&
+          visits_before(runs.front(), 0, stretch.begin) == 0) {
+        begin = {r, 0};
+        all = true;
+      }
+      if (all) {
+        for (const Run& run : runs) visit(chain, run, q_head, heads, 0, run.count);
+        r = chain.run_end;
+        return;
+      }
+      for (int32_t h = q_head; h < q_head + heads; ++h) {
+        for (Run run : runs) {
+          if (end.run < chain.run_end) return;
+          run.q_head = h;
+          const int32_t pass = passes.next(run);
+          const int32_t from = visits_before(run, pass, stretch.begin);
+          const int32_t to = std::max(from, visits_before(run, pass, stretch.end));
+          if (from < run.count && begin.run == chain.run_end) begin = {r, from};
+          if (from < to) visit(chain, run, h, 1, from, to);
+          if (to < run.count) end = {r, to};
+          ++r;
+        }
+      }
+    };
+    order_.runs.for_each_repeat(chain.run_begin, chain.run_end, near_, visit_part);
+    return {begin, end};
+  }
+
+  /// Visits [begin, end) of a run, by `heads` query heads.
+  void visit(const Chain& chain, const Run& run, int32_t q_head, int32_t heads, int32_t begin,
+             int32_t end) {
+    if (backward()) {
+      rows_.add(run, q_head, heads, begin, end);
+      read(chain.tile, chain.tile + 1);
+    } else if (std::abs(run.step) == 1) {
+      const auto [first, last] = std::minmax({run.tile(begin), run.tile(end - 1)});
+      read(first, last + 1);
+    } else {
+      for (int32_t i = begin; i < end; ++i) read(run.tile(i), run.tile(i) + 1);
+    }
+  }
+
+  void read(int64_t first, int64_t last) {
+    // Mostly behind or around what came last.
+    if (!kv_tiles_.empty() && first <= kv_tiles_.back().end && kv_tiles_.back().begin <= last) {
+      Interval& range = kv_tiles_.back();
+      range = {std::min(range.begin, first), std::max(range.end, last)};
+    } else {
+      kv_tiles_.push_back({first, last});
+    }
+  }
+
+  /// Chain `c`, the i-th of stretch `s`. `begin`, `end`: not its first visit, not its last.
+  void list(size_t s, int32_t i, int32_t c, const Position* begin, const Position* end) {
+    const Chain& chain = chains_[c];
+    const auto goes_on = [&](const PartFacts::Row& row) {
+      const int32_t step = row.count == 1 && chain.tile < row.tile ? -1 : row.step;
+      return row.stretch == s && row.tile + step * row.count == chain.tile &&
+             row.addend == chain.addend && row.addends == chain.addends &&
+             row.begins.empty() == !begin && row.ends.empty() == !end;
+    };
+    if (facts_.chains.empty() || !goes_on(facts_.chains.back()))
+      facts_.chains.push_back({s, i, c, 0, chain.tile, 1, chain.addend, chain.addends, {}, {}});
+    PartFacts::Row& row = facts_.chains.back();
+    if (chain.tile < row.tile) row.step = -1;
+    ++row.count;
+    if (begin) row.begins.push_back(*begin);
+    if (end) row.ends.push_back(*end);
+  }
+
+  const OrderPart& part_;
+  const HeadOrder& order_;
+  const WholeChains& chains_;
+  size_t near_ = 0;
+  RowSums rows_;
+  std::vector<Interval> kv_tiles_;
+  PartFacts facts_;
+};
+
+}  // namespace
+
+PartFacts facts_of(const OrderPart& part, const WholeChains& chains) {
+  return Finder(part, chains).find();
+}
+
+FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, WholeChains>& chains) {
+  FactsOfParts facts;
+  std::vector<FactsOfParts::value_type*> all;
+  const auto heads = std::ssize(plan.whole.order_of_head);
+  for (const RankPlan& rank : plan.ranks) {
+    for (const Step& step : rank.steps) {
+      const auto* compute = std::get_if<Compute>(&step);
+      if (!compute) continue;
+      for (const HeadPart& own : compute->heads) {
+        if (own.head < 0 || own.head >= heads ||
+            own.part->whole.get() != &plan.whole.order(own.head))
+          continue;
+        const auto [at, fresh] = facts.try_emplace(own.part.get());
+        if (fresh) all.push_back(&*at);
+      }
+    }
+  }
+  size_t count = 0;
+  for (const auto& [order, own] : chains) count += own.size();
+  for_each_in_parallel(count < kChainsWorthThreads ? 1 : core_count(), std::ssize(all),
+                       [&](int64_t i) {
+                         auto& [part, found] = *all[static_cast<size_t>(i)];
+                         found = facts_of(*part, chains.at(part->whole.get()));
+                       });
   return facts;
 }
 

@@ -3,25 +3,30 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "dist/passes.h"
 
 namespace verbatim::dist {
 
-/// The next visit of a chain: the first of run WholeChain::run_end, when it has none left.
+/// The next visit of a chain: the first of run Chain::run_end, when it has none left.
 struct Position {
   int32_t run = 0, visit = 0;
   bool operator==(const Position&) const = default;
 };
-Position start_of(const WholeChain& chain);
-Position end_of(const WholeChain& chain);
 
 struct PartFacts {
-  /// Of each chain of each stretch.
-  struct ChainPart {
-    int32_t chain;  // into whole_chains()
-    Position begin, end;
+  /// Chains behind each other of one stretch, on tiles behind each other, all with the same place
+  /// among those that share their tile.
+  struct Row {
+    size_t stretch = 0;
+    int32_t offset = 0;  // of the first in the stretch
+    int32_t chain = 0, count = 0;
+    int32_t tile = 0, step = 1;  // of the first; from one to the next: 1 or -1
+    int32_t addend = 0, addends = 1;
+    std::vector<Position> begins, ends;  // none: all with their first visit; with their last
   };
   /// Of a row of a query head. Backward: how many addends it gets, and the sum of their numbers. As
   /// a plan gives each number once, n addends are the next n when their sum is that of the next n.
@@ -31,12 +36,17 @@ struct PartFacts {
     int32_t count;
     int64_t numbers;
   };
-  std::vector<ChainPart> chains;
-  std::vector<RowPart> rows;       // of the backward, by query head, ascending
+  std::vector<Row> chains;         // of each stretch all
+  std::vector<RowPart> rows;       // by query head, ascending
   std::vector<Interval> kv_tiles;  // that are read: disjoint, ascending
 };
 
 /// Throws Error(invalid_plan) where the order has no such chains.
-PartFacts facts_of(const OrderPart& part, const std::vector<WholeChain>& chains);
+PartFacts facts_of(const OrderPart& part, const WholeChains& chains);
+
+using FactsOfParts = std::unordered_map<const OrderPart*, PartFacts>;
+/// Of all parts of a plan that are of the orders of their heads, found in threads. `chains`: of all
+/// orders.
+FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, WholeChains>& chains);
 
 }  // namespace verbatim::dist

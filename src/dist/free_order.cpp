@@ -11,7 +11,7 @@ namespace verbatim::dist {
 namespace {
 
 /// Visits of a chain, by room.
-std::map<int32_t, std::vector<Run>> runs_by_room(const HeadOrder& order, const WholeChain& chain,
+std::map<int32_t, std::vector<Run>> runs_by_room(const HeadOrder& order, const Chain& chain,
                                                  const Owners& owners) {
   std::map<int32_t, std::vector<Run>> parts;
   for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
@@ -44,7 +44,7 @@ std::shared_ptr<const HeadOrder> part_by_room(const HeadOrder& order, const Owne
     parted->chains.push_back(chain);
     parted->tasks.push_back({number, number + 1});
   };
-  for (const WholeChain& chain : whole_chains(order)) {
+  for (const Chain& chain : WholeChains(order)) {
     const std::map<int32_t, std::vector<Run>> parts = runs_by_room(order, chain, owners);
     if (parts.empty()) add(chain.tile, {});
     for (const auto& [room, runs] : parts) add(chain.tile, runs);

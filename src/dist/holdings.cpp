@@ -14,6 +14,21 @@ constexpr std::initializer_list<Operand> kOnKv{Operand::k, Operand::v, Operand::
 
 }  // namespace
 
+std::vector<HeldRows> rows_without_keys(const DistPlan& plan) {
+  std::vector<HeldRows> rows;
+  if (plan.whole.pass == Pass::forward) return rows;
+  for (int32_t head = 0; head < std::ssize(plan.whole.order_of_head); ++head) {
+    const HeadOrder& order = plan.whole.order(head);
+    const std::vector<int64_t>& edges = order.tiles->q_edges;
+    std::vector<RowRange> ranges;
+    for (size_t t = 0; t < order.row_addends.size(); ++t)
+      if (order.row_addends[t] == 0)
+        ranges.push_back({head / plan.whole.problem.kv_heads, {edges[t], edges[t + 1]}});
+    rows.emplace_back(std::move(ranges));
+  }
+  return rows;
+}
+
 Holdings::Memory::Memory(RowPieces of, Interval all, std::initializer_list<Operand> operands)
     : rows(std::move(of)), heads(all) {
   for (const Operand operand : operands) there.try_emplace(operand, rows.size(), heads.end);

@@ -9,6 +9,10 @@
 
 namespace verbatim::dist {
 
+/// Rows of dQ to which no key is visible, by head; none in a forward. Their zeros are there before
+/// anything runs.
+std::vector<HeldRows> rows_without_keys(const DistPlan& plan);
+
 class Holdings {
  public:
   /// Nothing is there yet. `q_cuts` and `kv_cuts` are those of all ranks.

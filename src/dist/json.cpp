@@ -60,8 +60,7 @@ class Writer {
  private:
   Json rank_json(const RankPlan& rank) {
     Json steps = Json::array();
-    for (const Step& step : rank.steps)
-      steps.push_back(std::visit([this](const auto& s) { return step_json(s); }, step));
+    for (const Step& step : rank.steps) std::visit([&](const auto& s) { write(steps, s); }, step);
     Json rooms = Json::array();
     for (const Room& room : rank.rooms)
       rooms.push_back({{"q", to_arrays(room.q.ranges())},
@@ -78,6 +77,15 @@ class Writer {
             {"steps", std::move(steps)}};
   }
 
+  template <class T>
+  void write(Json& steps, const T& step) {
+    steps.push_back(step_json(step));
+  }
+  /// Tile by tile.
+  void write(Json& steps, const Add& add) {
+    for (int32_t i = 0; i < add.count; ++i) steps.push_back(step_json(add.tile(i)));
+  }
+
   Json step_json(const Hold& hold) {
     return {{"step", "hold"}, {"head", hold.head}, {"slot", hold.slot}};
   }
@@ -91,7 +99,17 @@ class Writer {
             {"room", end.room},
             {"bytes", dist::message_bytes(plan_, {end.boxes.begin(), end.boxes.size()}, end.sums)},
             {"boxes", to_arrays(end.boxes)},
-            {"sums", to_arrays(end.sums)}};
+            {"sums", to_arrays(tile_by_tile(end.sums))}};
+  }
+  /// Sums whose tiles go down.
+  static std::vector<CarriedSum> tile_by_tile(const std::vector<CarriedSum>& sums) {
+    std::vector<CarriedSum> all;
+    for (const CarriedSum& sum : sums) {
+      if (sum.step > 0) all.push_back(sum);
+      for (int32_t i = 0; sum.step < 0 && i < sum.count; ++i)
+        all.push_back({sum.head, sum.kv_tile - i, sum.block + i});
+    }
+    return all;
   }
   Json step_json(const Send& send) { return transfer_json("send", "to", send.to, send); }
   Json step_json(const Receive& receive) {
@@ -112,11 +130,9 @@ class Writer {
                        {"carries", to_arrays(own.carries)}});
     return {{"step", "compute"}, {"room", compute.room}, {"heads", std::move(heads)}};
   }
-  Json step_json(const Add& add) {
-    return {{"step", "add"},
-            {"head", add.sums.head},
-            {"kv_tile", add.sums.kv_tile},
-            {"blocks", add.sums.blocks}};
+  Json step_json(const TileSums& sums) {
+    return {
+        {"step", "add"}, {"head", sums.head}, {"kv_tile", sums.kv_tile}, {"blocks", sums.blocks}};
   }
 
   static std::string_view space_name(Space space) { return kSpaces[static_cast<size_t>(space)]; }

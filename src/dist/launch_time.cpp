@@ -64,14 +64,14 @@ class Launches {
     const auto [at, fresh] = parts_.try_emplace(&part);
     if (!fresh) return at->second;
     auto& chains = chains_[part.whole.get()];
-    if (chains.empty()) chains = dist::whole_chains(*part.whole);
+    if (chains.size() == 0) chains = dist::WholeChains(*part.whole);
     for (const Stretch& stretch : part.stretches)
       for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c)
         at->second.push_back(cycles(*part.whole, chains[c], stretch));
     return at->second;
   }
 
-  double cycles(const HeadOrder& order, const dist::WholeChain& chain, const Stretch& stretch) {
+  double cycles(const HeadOrder& order, const Chain& chain, const Stretch& stretch) {
     const bool in_series = order.pass == Pass::backward && !machine_.overlap;
     double cycles = machine_.chain_start + machine_.chain_end;
     dist::Passes passes;
@@ -89,7 +89,7 @@ class Launches {
   Costs costs_;
   std::map<std::vector<const OrderPart*>, double> known_;
   std::unordered_map<const OrderPart*, std::vector<double>> parts_;
-  std::map<const HeadOrder*, std::vector<dist::WholeChain>> chains_;
+  std::map<const HeadOrder*, dist::WholeChains> chains_;
 };
 
 }  // namespace

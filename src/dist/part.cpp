@@ -8,18 +8,19 @@
 namespace verbatim {
 namespace dist {
 
-std::vector<WholeChain> whole_chains(const HeadOrder& order) {
-  std::vector<WholeChain> chains;
-  chains.reserve(order.chains.size());
+WholeChains::WholeChains(const HeadOrder& order) : chains_(order.chains) {
+  if (std::ranges::none_of(order.chains, &Chain::continues)) return;
+  std::vector<Chain> chains;
   for (const Chain& chain : order.chains) {
     if (!chain.continues) {
-      chains.push_back({chain.tile, chain.addend, chain.addends, chain.run_begin, chain.run_end});
+      chains.push_back(chain);
       continue;
     }
     chains.back().run_end = chain.run_end;
     chains.back().addends = 1;  // what counts its pieces; chains that are cut share no tile
   }
-  return chains;
+  joined_ = std::make_shared<const std::vector<Chain>>(std::move(chains));
+  chains_ = *joined_;
 }
 
 }  // namespace dist
@@ -32,11 +33,11 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
   order->group = whole->group;
   order->row_addends = whole->row_addends;
   const bool forward = whole->pass == Pass::forward;
-  const std::vector<dist::WholeChain> chains = dist::whole_chains(*whole);
+  const dist::WholeChains chains(*whole);
   std::vector<Run> runs;
   for (const Stretch& stretch : stretches) {
     for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {
-      const dist::WholeChain& from = chains[c];
+      const Chain& from = chains[c];
       Chain chain{.tile = from.tile};
       if (forward) chain = whole->chains[c];
       chain.run_begin = static_cast<int32_t>(runs.size());
@@ -59,7 +60,7 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
 
 namespace {
 
-/// Where each chain of whole_chains() of a head comes in the plan's placement. Of one that has no
+/// Where each of the WholeChains of a head comes in the plan's placement. Of one that has no
 /// queue, or whose chains are cut for few workers and together again here, all come at once.
 std::vector<size_t> places_of(const Plan& whole, int32_t head) {
   const HeadOrder& order = whole.order(head);
@@ -76,6 +77,13 @@ std::vector<size_t> places_of(const Plan& whole, int32_t head) {
 }
 
 }  // namespace
+
+TileSums Add::tile(int32_t i) const {
+  TileSums tile = sums;
+  tile.kv_tile += i;
+  for (int32_t& block : tile.blocks) block += i * step;
+  return tile;
+}
 
 Piece Compute::piece(const Plan& whole) const {
   Piece piece;

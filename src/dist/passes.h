@@ -3,17 +3,29 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "verbatim/dist.h"
 
 namespace verbatim::dist {
 
-/// A chain of an order, whether the order has it whole or cut in pieces for few workers.
-struct WholeChain {
-  int32_t tile = 0, addend = 0, addends = 1;
-  int32_t run_begin = 0, run_end = 0;
+/// The chains of an order, whether it has them whole or cut in pieces for few workers.
+class WholeChains {
+ public:
+  WholeChains() = default;
+  /// Reads `order` as long as it is there.
+  explicit WholeChains(const HeadOrder& order);
+  const Chain& operator[](size_t chain) const { return chains_[chain]; }
+  size_t size() const { return chains_.size(); }
+  auto begin() const { return chains_.begin(); }
+  auto end() const { return chains_.end(); }
+
+ private:
+  std::shared_ptr<const std::vector<Chain>> joined_;  // where some are cut
+  std::span<const Chain> chains_;
 };
-std::vector<WholeChain> whole_chains(const HeadOrder& order);
 
 /// Behind the last visit of any chain.
 inline constexpr Place kEnd{INT32_MAX, 0};

@@ -51,37 +51,37 @@ Cuts kv_cuts(const DistPlan& plan) {
   return cuts(plan, &TileMap::kv_edges, held);
 }
 
-RowPieces::RowPieces(const HeldRows& rows, const Cuts& cuts) {
-  int64_t held = 0;
+RowPieces::RowPieces(const HeldRows& rows, const Cuts& cuts) : entries_(cuts.size()) {
   for (const RowRange& range : rows.ranges()) {
     const std::vector<int64_t>& at = cuts[range.batch];
+    Entry& entry = entries_[static_cast<size_t>(range.batch)];
     auto cut = std::ranges::upper_bound(at, range.rows.begin);
     for (int64_t begin = range.rows.begin; begin < range.rows.end;) {
       const int64_t end = cut == at.end() ? range.rows.end : std::min(*cut++, range.rows.end);
-      pieces_.push_back({range.batch, {begin, end}});
-      before_.push_back(held);
-      held += end - begin;
+      entry.begins.push_back(begin);
+      entry.before.push_back(entry.before.back() + end - begin);
       begin = end;
     }
   }
-  before_.push_back(held);
+  for (Entry& entry : entries_) {
+    entry.first = static_cast<int64_t>(size_);
+    size_ += entry.begins.size();
+  }
 }
 
-std::optional<Interval> RowPieces::find(const RowRange& range) const {
-  const auto at = [&](int64_t position) {
-    return std::ranges::lower_bound(
-               pieces_, std::tuple(range.batch, position), {},
-               [](const RowRange& piece) { return std::tuple(piece.batch, piece.rows.begin); }) -
-           pieces_.begin();
-  };
-  const Interval found{at(range.rows.begin), at(range.rows.end)};
-  if (found.begin >= found.end) return std::nullopt;
-  const RowRange &first = pieces_[found.begin], &last = pieces_[static_cast<size_t>(found.end) - 1];
-  const int64_t rows = before_[found.end] - before_[found.begin];
-  if (first.batch != range.batch || first.rows.begin != range.rows.begin ||
-      last.rows.end != range.rows.end || rows != range.rows.end - range.rows.begin)
+std::optional<Interval> RowPieces::search(const RowRange& range) const {
+  if (range.batch < 0 || range.batch >= std::ssize(entries_)) return std::nullopt;
+  const Entry& entry = entries_[static_cast<size_t>(range.batch)];
+  const auto begin = std::ranges::lower_bound(entry.begins, range.rows.begin);
+  const auto end = std::lower_bound(begin, entry.begins.end(), range.rows.end);
+  if (begin == end || *begin != range.rows.begin) return std::nullopt;
+  const auto before = entry.before.begin();
+  const Interval found{begin - entry.begins.begin(), end - entry.begins.begin()};
+  const int64_t last_rows = before[found.end] - before[found.end - 1];
+  if (*std::prev(end) + last_rows != range.rows.end ||
+      before[found.end] - before[found.begin] != range.rows.end - range.rows.begin)
     return std::nullopt;
-  return found;
+  return Interval{entry.first + found.begin, entry.first + found.end};
 }
 
 }  // namespace verbatim::dist

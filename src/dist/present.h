@@ -20,14 +20,29 @@ Cuts kv_cuts(const DistPlan& plan);
 class RowPieces {
  public:
   RowPieces(const HeldRows& rows, const Cuts& cuts);
-  size_t size() const { return pieces_.size(); }
+  size_t size() const { return size_; }
   /// The pieces [begin, end) that a range consists of; none if not all of it is held, or it begins
   /// or ends inside one.
-  std::optional<Interval> find(const RowRange& range) const;
+  std::optional<Interval> find(const RowRange& range) {
+    if (range != asked_) {  // operands ask for the same rows, one after another
+      asked_ = range;
+      found_ = search(range);
+    }
+    return found_;
+  }
 
  private:
-  std::vector<RowRange> pieces_;
-  std::vector<int64_t> before_;  // rows
+  std::optional<Interval> search(const RowRange& range) const;
+
+  struct Entry {
+    std::vector<int64_t> begins;     // of its pieces
+    std::vector<int64_t> before{0};  // rows, by piece, then all
+    int64_t first = 0;               // piece
+  };
+  std::vector<Entry> entries_;  // of the batch
+  size_t size_ = 0;
+  RowRange asked_{-1, {0, 0}};
+  std::optional<Interval> found_;
 };
 
 /// Whether each piece of each head is there.

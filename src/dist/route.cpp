@@ -67,7 +67,7 @@ class Router {
   }
 
   Routes find() {
-    for (const Walk& walk : whole_.walks) go(walk);
+    whole_.for_each_walk([this](const Walk& walk) { go(walk); });
     for (size_t h = 0; h < rows_.size(); ++h)
       for (size_t s = 0; s < rows_[h].size(); ++s)
         if (rows_[h][s].stage >= 0)
@@ -84,20 +84,20 @@ class Router {
     int32_t room = -1, stage = 0;  // of the last visit
     std::vector<Link> links;
   };
-  /// The tiles of a pass, as far as its links are the same whichever of them come first and last.
+  /// The tiles of a pass, as far as its links are the same whichever of them come first and last;
+  /// of `heads` query heads behind each other, one pass each.
   struct Span {
-    int32_t q_head = 0;
+    int32_t q_head = 0, heads = 1;
     bool up = true;
     int32_t first = 0, first_until = 0, last_from = 0, last = 0;
   };
 
   void go(const Walk& walk) {
     const auto c = static_cast<size_t>(walk.chain);
-    const WholeChain& chain = whole_.chains[c];
-    const int32_t last = chain.run_begin < chain.run_end
-                             ? order_.runs[static_cast<size_t>(chain.run_end) - 1].count
-                             : 0;
-    const bool ends = walk.run_end == chain.run_end && walk.last == last;
+    const Chain& chain = whole_.chains[c];
+    const bool ends = walk.run_end == chain.run_end &&
+                      (walk.last == kAllOfRun ||
+                       walk.last == order_.runs[static_cast<size_t>(chain.run_end) - 1].count);
     const bool whole = ends && walk.run_begin == chain.run_begin && walk.first == 0;
     if (whole && chain.run_begin < chain.run_end && started_++ % together_ == 0) {
       first_stage_ = started_ / together_;
@@ -118,7 +118,7 @@ class Router {
     for (int32_t r = walk.run_begin; r < walk.run_end; ++r) {
       const Run& run = order_.runs[r];
       visit(way, run, r == walk.run_begin ? walk.first : 0,
-            r + 1 == walk.run_end ? walk.last : run.count);
+            r + 1 == walk.run_end ? std::min(walk.last, run.count) : run.count);
     }
     last_.clear();
     if (!ends) return;
@@ -167,20 +167,37 @@ class Router {
   int32_t pass_begin(bool up) const { return up ? 0 : order_.tiles->q_tiles() - 1; }
 
   /// spans_ = the passes of a chain; none if one has a gap.
-  void find_spans(const WholeChain& chain) {
+  void find_spans(const Chain& chain) {
     Passes passes;
+    int32_t pass = -1, last_head = -1;  // of several at once
     bool gaps = false;
-    order_.runs.for_each_part(chain.run_begin, chain.run_end, [&](int32_t q_head, RunView runs) {
+    const auto add = [&](int32_t q_head, RunView runs) {
+      gaps = gaps || q_head == last_head;  // a pass may go on
       for (Run run : runs) {
         run.q_head = q_head;
-        const int32_t pass = passes.next(run), last = run.tile(run.count - 1);
-        const bool fresh = pass == std::ssize(spans_), up = run.step > 0;
+        const int32_t before = std::exchange(pass, passes.next(run));
+        const bool fresh = pass != before, up = run.step > 0;
         gaps = gaps || std::abs(run.step) != 1 ||
                (!fresh && run.first != spans_.back().last + (up ? 1 : -1));
-        if (fresh) spans_.push_back({q_head, up, run.first, run.first, run.first, last});
+        const int32_t last = run.tile(run.count - 1);
+        if (fresh) spans_.push_back({q_head, 1, up, run.first, run.first, run.first, last});
         spans_.back().last = last;
       }
-    });
+    };
+    const auto add_all = [&](int32_t q_head, int32_t heads, RunView runs) {
+      const size_t before = spans_.size();
+      add(q_head, runs);
+      if (heads == 1) return;
+      if (spans_.size() == before + 1) {
+        spans_.back().heads = heads;
+        last_head = q_head + heads - 1;
+        passes = {};
+        pass = -1;
+      } else {
+        for (int32_t h = q_head + 1; h < q_head + heads; ++h) add(h, runs);
+      }
+    };
+    order_.runs.for_each_repeat(chain.run_begin, chain.run_end, near_, add_all);
     if (gaps) spans_.clear();
   }
 
@@ -191,8 +208,8 @@ class Router {
       const auto in_turn = [&](int32_t x, int32_t y, int32_t z) {
         return a.up ? x <= y && y <= z : x >= y && y >= z;
       };
-      return a.q_head == b.q_head && a.up == b.up && in_turn(b.first, a.first, b.first_until) &&
-             in_turn(b.last_from, a.last, b.last);
+      return a.q_head == b.q_head && a.heads == b.heads && a.up == b.up &&
+             in_turn(b.first, a.first, b.first_until) && in_turn(b.last_from, a.last, b.last);
     });
   }
 
@@ -200,11 +217,19 @@ class Router {
   void remember(const std::vector<Link>& links) {
     std::swap(last_, spans_);
     for (Span& span : last_) span.first_until = span.last, span.last_from = span.first;
-    for (auto link = links.rbegin(); link != links.rend(); ++link) {
-      Span& span = last_[link->begin.pass];
-      if (link->begin.tile == pass_begin(span.up)) continue;
-      if (span.last_from == span.first) span.last_from = link->begin.tile;
-      span.first_until = link->begin.tile - (span.up ? 1 : -1);
+    auto span = last_.begin();
+    int32_t passes = span->heads;  // up to here
+    for (const Link& link : links) {
+      while (passes <= link.begin.pass) passes += (++span)->heads;
+      const int32_t tile = link.begin.tile;
+      if (tile == pass_begin(span->up)) continue;
+      if (span->up) {
+        span->first_until = std::min(span->first_until, tile - 1);
+        span->last_from = std::max(span->last_from, tile);
+      } else {
+        span->first_until = std::max(span->first_until, tile + 1);
+        span->last_from = std::min(span->last_from, tile);
+      }
     }
   }
 
@@ -213,6 +238,7 @@ class Router {
   const Owners& owners_;
   int32_t together_;
   std::vector<Rows> rows_;                 // by query head of the group
+  size_t near_ = 0;                        // in the order's runs
   Way way_;                                // of a walk that is a whole chain
   std::vector<Way> ways_;                  // by chain, where walks are not
   std::vector<Span> spans_;                // of this walk

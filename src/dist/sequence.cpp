@@ -15,7 +15,7 @@ namespace {
 /// orders allow; only where that leads nowhere, as far as they may.
 class Player {
  public:
-  Player(const HeadOrder& order, const std::vector<WholeChain>& chains, std::vector<Walk>& walks)
+  Player(const HeadOrder& order, const WholeChains& chains, std::vector<Walk>& walks)
       : order_(order),
         chains_(chains),
         walks_(walks),
@@ -64,8 +64,8 @@ class Player {
 
   void go_on(int32_t c) {
     At& at = at_[c];
-    const WholeChain& chain = chains_[c];
-    Walk walk{c, at.run, at.run, at.visit, 0};
+    const Chain& chain = chains_[c];
+    Walk walk{c, at.run, at.run, at.visit, kAllOfRun};
     while (at.run < chain.run_end) {
       const Run& run = order_.runs[at.run];
       const int32_t allowed = allowed_from(run, at.visit);
@@ -133,7 +133,7 @@ class Player {
   }
 
   const HeadOrder& order_;
-  const std::vector<WholeChain>& chains_;
+  const WholeChains& chains_;
   std::vector<Walk>& walks_;
   std::vector<Row> rows_;  // [group, q_tiles]
   std::vector<At> at_;     // by chain
@@ -146,25 +146,21 @@ class Player {
 
 WholeOrder::WholeOrder(std::shared_ptr<const HeadOrder> of) : order(std::move(of)) {
   if (order->pass == Pass::forward) return;
-  chains = whole_chains(*order);
+  chains = WholeChains(*order);
   std::vector<int32_t> sequence(order->tasks.size());
   std::iota(sequence.begin(), sequence.end(), 0);
-  if (!counts_up({*order, 0}, sequence)) {
-    Player(*order, chains, walks).play();
-    return;
+  counts_up_ = counts_up({*order, 0}, sequence);
+  if (!counts_up_) {
+    Player(*order, chains, walks_).play();
+  } else if (chains.size() != order->chains.size()) {
+    for (const Chain& chain : order->chains)
+      number_.push_back((number_.empty() ? -1 : number_.back()) + (chain.continues ? 0 : 1));
   }
-  std::vector<int32_t> number;  // of the whole chain, by chain
-  for (const Chain& chain : order->chains)
-    number.push_back((number.empty() ? -1 : number.back()) + (chain.continues ? 0 : 1));
-  for (const Task& task : order->tasks) {
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order->chains[c];
-      const int32_t last = chain.run_begin < chain.run_end
-                               ? order->runs[static_cast<size_t>(chain.run_end) - 1].count
-                               : 0;
-      walks.push_back({number[c], chain.run_begin, chain.run_end, 0, last});
-    }
-  }
+}
+
+Walk WholeOrder::walk(int32_t c) const {
+  const Chain& chain = order->chains[static_cast<size_t>(c)];
+  return {number_.empty() ? c : number_[static_cast<size_t>(c)], chain.run_begin, chain.run_end};
 }
 
 }  // namespace verbatim::dist

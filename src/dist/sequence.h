@@ -9,13 +9,15 @@
 
 namespace verbatim::dist {
 
-/// Consecutive visits of a chain (a number into whole_chains()): from visit `first` of run
+inline constexpr int32_t kAllOfRun = INT32_MAX;
+
+/// Consecutive visits of a chain (a number into WholeChains): from visit `first` of run
 /// `run_begin` to before visit `last` of run `run_end` - 1. A chain without visits has one walk
 /// without runs.
 struct Walk {
   int32_t chain = 0;
   int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs
-  int32_t first = 0, last = 0;
+  int32_t first = 0, last = kAllOfRun;
 };
 
 /// An order, and of a backward what every way of dealing it to ranks needs.
@@ -24,10 +26,26 @@ struct WholeOrder {
   explicit WholeOrder(std::shared_ptr<const HeadOrder> of);
 
   std::shared_ptr<const HeadOrder> order;
-  std::vector<WholeChain> chains;
-  /// They hold every visit once, in a sequence in which each row's addends come in their order.
-  /// Found run by run where the tasks of the order count up as issued, else visit by visit.
-  std::vector<Walk> walks;
+  WholeChains chains;
+
+  /// Calls f(Walk) for walks that hold every visit once, in a sequence in which each row's addends
+  /// come in their order. Found run by run where the tasks of the order count up as issued, else
+  /// visit by visit.
+  template <class F>
+  void for_each_walk(F&& f) const {
+    for (const Walk& walk : walks_) f(walk);
+    if (!counts_up_) return;
+    for (const Task& task : order->tasks)
+      for (int32_t c = task.chain_begin; c < task.chain_end; ++c) f(walk(c));
+  }
+
+ private:
+  /// Of chain `c` of the order, which may be a piece of one.
+  Walk walk(int32_t c) const;
+
+  bool counts_up_ = false;
+  std::vector<int32_t> number_;  // of the whole chain, by chain, where some are cut
+  std::vector<Walk> walks_;      // where tasks do not count up
 };
 
 }  // namespace verbatim::dist

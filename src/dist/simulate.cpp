@@ -151,13 +151,15 @@ class Player {
   }
 
   bool make(int32_t r, Rank& rank, const Add& add) {
-    const auto sum =
-        static_cast<double>(dist::sum_bytes(plan_, {add.sums.head, add.sums.kv_tile, 0}));
-    const double rounded =
-        sum * static_cast<double>(size_of(plan_.whole.problem.dtype)) / sizeof(float);
     const auto blocks = static_cast<double>(add.sums.blocks.size());
-    compute(Kind::reduce, r, rank, std::array{HeadPart{add.sums.head, nullptr}},
-            moved(blocks * sum + rounded));
+    for (int32_t i = 0; i < add.count; ++i) {
+      const auto sum =
+          static_cast<double>(dist::sum_bytes(plan_, {add.sums.head, add.sums.kv_tile + i, 0}));
+      const double rounded =
+          sum * static_cast<double>(size_of(plan_.whole.problem.dtype)) / sizeof(float);
+      compute(Kind::reduce, r, rank, std::array{HeadPart{add.sums.head, nullptr}},
+              moved(blocks * sum + rounded));
+    }
     return true;
   }
 

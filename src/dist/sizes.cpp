@@ -52,7 +52,8 @@ int64_t row_bytes(const Problem& problem, Operand operand) {
 }
 
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum) {
-  const auto edge = plan.whole.order(sum.head).tiles->kv_edges.begin() + sum.kv_tile;
+  const int32_t lowest = sum.step > 0 ? sum.kv_tile : sum.kv_tile - sum.count + 1;
+  const auto edge = plan.whole.order(sum.head).tiles->kv_edges.begin() + lowest;
   const Problem& problem = plan.whole.problem;
   return (edge[sum.count] - edge[0]) * (problem.head_dim + problem.head_dim_v) *
          int64_t{sizeof(float)};
@@ -83,6 +84,15 @@ size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, siz
          (all += bytes_of(steps[end])) <= kWorthAMessage)
     ++end;
   return end - first;
+}
+
+int64_t listed_steps(const RankPlan& rank) {
+  int64_t count = 0;
+  for (const Step& step : rank.steps) {
+    const auto* add = std::get_if<Add>(&step);
+    count += add ? add->count : 1;
+  }
+  return count;
 }
 
 int64_t block_floats(const Plan& whole) {

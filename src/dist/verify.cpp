@@ -6,10 +6,11 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "dist/facts.h"
+#include "dist/head_state.h"
+#include "dist/held_sums.h"
 #include "dist/holdings.h"
 #include "dist/sizes.h"
 #include "verbatim/dist.h"
@@ -18,47 +19,36 @@
 namespace verbatim {
 namespace {
 
+using dist::HeadState;
 using dist::Holdings;
 using dist::PartFacts;
 using dist::Position;
-using dist::WholeChain;
-
-/// A sum of dK and dV: visits of one chain, from its first.
-struct SumState {
-  int32_t head = -1;   // -1: none
-  int32_t chain = -1;  // into whole_chains() of its head
-  Position at;         // what comes next
-};
-
-/// What a head has had done, on whatever rank.
-struct HeadState {
-  std::shared_ptr<const std::vector<WholeChain>> chains;
-  std::vector<bool> started;      // by chain
-  std::vector<bool> ended;        // by KV tile
-  std::vector<int32_t> row_next;  // next addend of each dQ row, [group, q_tiles]
-  std::vector<std::pair<int32_t, int32_t>> row_memory;  // the rank and room that it is in
-};
+using dist::Sums;
+using dist::WholeChains;
 
 struct Message {
   const Send* send;
-  std::vector<SumState> states;  // of each sum
+  std::vector<Sums> sums;
 };
+using Mail = std::map<std::pair<int32_t, int64_t>, Message>;  // by sender and number
 
 class Proof {
  public:
-  explicit Proof(const DistPlan& plan) : plan_(plan), whole_(plan.whole), at_(plan.ranks.size()) {
-    std::map<const HeadOrder*, std::shared_ptr<const std::vector<WholeChain>>> chains;
+  explicit Proof(const DistPlan& plan)
+      : plan_(plan), whole_(plan.whole), mail_(plan.ranks.size()), at_(plan.ranks.size()) {
+    std::map<const HeadOrder*, WholeChains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
       const HeadOrder& order = whole_.order(head);
-      auto& own = chains[&order];
-      if (!own) own = std::make_shared<const std::vector<WholeChain>>(dist::whole_chains(order));
-      heads_.push_back(state_of(order, own));
+      const auto [own, fresh] = chains.try_emplace(&order);
+      if (fresh) own->second = WholeChains(order);
+      heads_.emplace_back(order, own->second);
     }
+    facts_ = dist::facts_of(plan, chains);
     const dist::Cuts q_cuts = dist::q_cuts(plan), kv_cuts = dist::kv_cuts(plan);
-    const std::vector<HeldRows> zeros = rows_without_keys();
+    const std::vector<HeldRows> zeros = dist::rows_without_keys(plan);
     for (r_ = 0; r_ < world(); ++r_) {
       const RankPlan& own = rank(r_);
-      blocks_.emplace_back(static_cast<size_t>(own.blocks));
+      sums_.emplace_back(own.blocks);
       memory_.emplace_back(plan_, own, q_cuts, kv_cuts);
       begin(zeros);
     }
@@ -78,9 +68,9 @@ class Proof {
     }
     for (r_ = 0; r_ < world(); ++r_)
       if (at_[r_] < rank(r_).steps.size()) fail("waits forever");
-    if (!messages_.empty()) {
-      const auto& [from, to, number] = messages_.begin()->first;
-      r_ = to;
+    for (r_ = 0; r_ < world(); ++r_) {
+      if (mail().empty()) continue;
+      const auto& [from, number] = mail().begin()->first;
       fail(fmt::format("never takes message {} of rank {}", number, from));
     }
     check_complete();
@@ -98,19 +88,6 @@ class Proof {
   template <class... Args>
   void require(bool holds, fmt::format_string<Args...> text, Args&&... args) const {
     if (!holds) fail(fmt::format(text, std::forward<Args>(args)...));
-  }
-
-  static HeadState state_of(const HeadOrder& order,
-                            std::shared_ptr<const std::vector<WholeChain>> chains) {
-    HeadState state;
-    const auto rows =
-        static_cast<size_t>(order.group) * static_cast<size_t>(order.tiles->q_tiles());
-    state.started.resize(chains->size());
-    state.chains = std::move(chains);
-    state.ended.resize(order.tiles->kv_tiles());
-    state.row_next.resize(rows);
-    state.row_memory.resize(rows, {-1, 0});
-    return state;
   }
 
   // --- What is where ----------------------------------------------------------------------------
@@ -135,20 +112,6 @@ class Proof {
 
   bool is_output(Operand operand) const {
     return backward() ? operand >= Operand::dq : operand == Operand::o || operand == Operand::lse;
-  }
-
-  /// Rows of dQ to which no key is visible, by head.
-  std::vector<HeldRows> rows_without_keys() const {
-    std::vector<HeldRows> rows;
-    for (int32_t head = 0; backward() && head < static_cast<int32_t>(heads_.size()); ++head) {
-      const HeadOrder& order = whole_.order(head);
-      std::vector<RowRange> ranges;
-      for (int32_t t = 0; t < order.tiles->q_tiles(); ++t)
-        if (order.row_addends[t] == 0)
-          ranges.push_back(rows_of(order.tiles->q_edges, head, t, t + 1));
-      rows.emplace_back(std::move(ranges));
-    }
-    return rows;
   }
 
   /// Inputs are in the shards, and zeros in the dQ of rows that no key is visible to.
@@ -196,24 +159,31 @@ class Proof {
 
   // --- Steps: false where a message is missing --------------------------------------------------
 
-  SumState& block(int32_t number) {
-    auto& blocks = blocks_[r_];
-    require(0 <= number && number < static_cast<int32_t>(blocks.size()), "has no block {}", number);
-    return blocks[number];
+  Mail& mail() { return mail_[static_cast<size_t>(r_)]; }
+  dist::HeldSums& sums() { return sums_[static_cast<size_t>(r_)]; }
+  void require_blocks(int32_t first, int32_t count) {
+    require(sums().has(first, count), "has no block {}", first < 0 ? first : first + count - 1);
   }
-  /// The sum in a block, which is free then.
-  SumState take(int32_t number) {
-    SumState& state = block(number);
-    require(state.head >= 0, "takes a sum from block {} before it is there", number);
-    return std::exchange(state, SumState{});
+  /// Calls f(Sums) for what blocks [first, first + count) hold, part by part; they are free then.
+  template <class F>
+  void take(int32_t first, int32_t count, F&& f) {
+    require_blocks(first, count);
+    while (count > 0) {
+      const Sums part = sums().take(first, count);
+      require(part.count > 0, "takes a sum from block {} before it is there", first);
+      f(part);
+      first += part.count;
+      count -= part.count;
+    }
   }
-  void put(int32_t number, const SumState& state) {
-    require(block(number).head < 0, "puts a second sum into block {}", number);
-    block(number) = state;
+  void require_free(int32_t first, int32_t count) {
+    require_blocks(first, count);
+    const int32_t held = sums().find_held(first, count);
+    require(held < 0, "puts a second sum into block {}", held);
   }
-
-  const WholeChain& chain_of(const SumState& state) const {
-    return (*heads_[state.head].chains)[state.chain];
+  void put(int32_t first, const Sums& made) {
+    require_free(first, made.count);
+    sums().put(first, made);
   }
 
   bool make(const Hold& hold) {
@@ -223,39 +193,51 @@ class Proof {
 
   bool make(const Send& send) {
     Message message{&send, {}};
-    require(send.to != r_, "sends message {} to itself", send.message);
+    require(0 <= send.to && send.to < world() && send.to != r_,
+            "sends message {} to itself or nobody", send.message);
     for (const Box& box : send.boxes) read(send.space, box, send.room);
     for (const CarriedSum& sum : send.sums) {
-      for (int32_t i = 0; i < sum.count; ++i) {
-        const SumState state = take(sum.block + i);
-        require(state.head == sum.head && chain_of(state).tile == sum.kv_tile + i,
-                "block {} holds another sum than that of KV tile {}", sum.block + i,
-                sum.kv_tile + i);
-        message.states.push_back(state);
-      }
+      int32_t tile = sum.kv_tile;
+      take(sum.block, sum.count, [&](const Sums& part) {
+        require(part.are_of(sum.head, tile, sum.step),
+                "block {} holds another sum than that of KV tile {}",
+                sum.block + (tile - sum.kv_tile) * sum.step, tile);
+        tile += part.count * sum.step;
+        message.sums.push_back(part);
+      });
     }
-    require(messages_.try_emplace({r_, send.to, send.message}, std::move(message)).second,
+    require(mail_.at(send.to).try_emplace({r_, send.message}, std::move(message)).second,
             "sends message {} twice", send.message);
     return true;
   }
 
   bool make(const Receive& receive) {
-    const auto found = messages_.find({receive.from, r_, receive.message});
-    if (found == messages_.end()) return false;
+    const auto found = mail().find({receive.from, receive.message});
+    if (found == mail().end()) return false;
     const Message& message = found->second;
-    auto state = message.states.begin();
+    auto sums = message.sums.begin();
+    int32_t used = 0;  // of these
     bool same = std::ranges::equal(message.send->boxes, receive.boxes);
+    /// How many were as `sum` says from its i-th on.
+    const auto next = [&](const CarriedSum& sum, int32_t i) {
+      if (sums == message.sums.end()) return 0;
+      const Sums part = sums->part(used, std::min(sums->count - used, sum.count - i));
+      if (!part.are_of(sum.head, sum.kv_tile + i * sum.step, sum.step)) return 0;
+      put(sum.block + i, part);
+      used += part.count;
+      if (used == sums->count) ++sums, used = 0;
+      return part.count;
+    };
     for (const CarriedSum& sum : receive.sums) {
-      for (int32_t i = 0; i < sum.count && same; ++i, ++state) {
-        same = state != message.states.end() && state->head == sum.head &&
-               chain_of(*state).tile == sum.kv_tile + i;
-        if (same) put(sum.block + i, *state);
+      for (int32_t i = 0, more = 0; i < sum.count && same; i += more) {
+        more = next(sum, i);
+        same = more > 0;
       }
     }
-    require(same && state == message.states.end(), "message {} of rank {} holds something else",
+    require(same && sums == message.sums.end(), "message {} of rank {} holds something else",
             receive.message, receive.from);
     for (const Box& box : receive.boxes) write(receive.space, box, receive.room);
-    messages_.erase(found);
+    mail().erase(found);
     return true;
   }
 
@@ -276,7 +258,7 @@ class Proof {
       if (backward()) {
         check_chains(own, facts);
       } else {
-        for (const PartFacts::ChainPart& chain : facts.chains) check_forward(own.head, chain);
+        for (const PartFacts::Row& chains : facts.chains) check_forward(own.head, chains);
       }
       check_rows(own.head, facts);
       read_kv(own.head, facts);
@@ -314,32 +296,21 @@ class Proof {
   /// Chains of a launch run beside each other, so none ends in a block that another begins with.
   void check_blocks(const std::vector<HeadPart>& heads) {
     for (const HeadPart& own : heads) {
-      facts_of(own);  // its order has these chains
       for (size_t s = 0; s < std::min(own.carries.size(), own.part->stretches.size()); ++s) {
         const Carry& carry = own.carries[s];
-        for (int32_t i = 0; carry.in != carry.out && i < own.part->stretches[s].count; ++i)
-          require(block(carry.out + i).head < 0, "puts a second sum into block {}", carry.out + i);
+        if (carry.in != carry.out) require_free(carry.out, own.part->stretches[s].count);
       }
     }
   }
 
-  /// Heads share parts, of which each is looked at once.
-  const PartFacts& facts_of(const HeadPart& own) {
-    const auto [at, fresh] = facts_.try_emplace(own.part.get());
-    if (fresh) at->second = dist::facts_of(*own.part, *heads_[own.head].chains);
-    return at->second;
-  }
+  /// Heads share parts, of which each was looked at once.
+  const PartFacts& facts_of(const HeadPart& own) const { return facts_.at(own.part.get()); }
 
-  /// One chain of the forward: whole.
-  void check_forward(int32_t number, const PartFacts::ChainPart& part) {
-    HeadState& head = heads_[number];
-    const auto c = static_cast<size_t>(part.chain);
-    const bool whole =
-        part.begin == start_of((*head.chains)[c]) && part.end == end_of((*head.chains)[c]);
-    if (whole && !head.started[c]) {
-      head.started[c] = true;
-      return;
-    }
+  /// Chains of the forward: whole.
+  void check_forward(int32_t number, const PartFacts::Row& chains) {
+    const bool whole = chains.begins.empty() && chains.ends.empty();
+    const int32_t c = whole ? heads_[number].start(chains.chain, chains.count) : chains.chain;
+    if (c < 0) return;
     const Chain& chain = whole_.order(number).chains[c];
     fail(fmt::format("chain {} of tile (head {}, q_head {}, q_tile {}) is {}", chain.addend, number,
                      chain.q_head, chain.tile, whole ? "made twice" : "not whole"));
@@ -348,31 +319,45 @@ class Proof {
   /// Chains of the backward go on where they were. Then nothing waits in a circle, for their visits
   /// are part of a plan without one.
   void check_chains(const HeadPart& own, const PartFacts& facts) {
-    HeadState& head = heads_[own.head];
-    const std::vector<Stretch>& stretches = own.part->stretches;
-    require(own.carries.size() == stretches.size(), "has not one carry for each stretch");
-    auto part = facts.chains.begin();
-    for (size_t s = 0; s < stretches.size(); ++s) {
-      const Carry& carry = own.carries[s];
-      for (int32_t i = 0; i < stretches[s].count; ++i, ++part) {
-        const WholeChain& chain = (*head.chains)[part->chain];
-        SumState state{own.head, part->chain, start_of(chain)};
-        if (carry.in < 0) {
-          require(!head.started[part->chain], "starts chain {} of KV tile {} of head {} twice",
-                  chain.addend, chain.tile, own.head);
-          head.started[part->chain] = true;
-        } else {
-          state = take(carry.in + i);
-        }
-        require(state.head == own.head && state.chain == part->chain,
-                "KV tile {} goes on from another's sum", chain.tile);
-        require(state.at == part->begin,
-                "chain {} of KV tile {} of head {} does not go on where it was", chain.addend,
-                chain.tile, own.head);
-        state.at = part->end;
-        put(carry.out + i, state);
+    require(own.carries.size() == own.part->stretches.size(), "has not one carry for each stretch");
+    for (const PartFacts::Row& chains : facts.chains) {
+      const Carry& carry = own.carries[chains.stretch];
+      if (carry.in < 0) {
+        start_chains(own.head, chains);
+      } else {
+        go_on(own.head, chains, carry.in + chains.offset);
       }
+      put(carry.out + chains.offset,
+          {own.head, chains.chain, chains.count, chains.tile, chains.step, chains.addend,
+           chains.addends, chains.ends.empty() ? nullptr : chains.ends.data()});
     }
+  }
+
+  void start_chains(int32_t head, const PartFacts::Row& chains) {
+    const int32_t again = heads_[head].start(chains.chain, chains.count);
+    require(again < 0, "starts chain {} of KV tile {} of head {} twice", chains.addend,
+            chains.tile + (again - chains.chain) * chains.step, head);
+    require_goes_on(chains.begins.empty(), head, chains, chains.chain);
+  }
+
+  void go_on(int32_t head, const PartFacts::Row& chains, int32_t block) {
+    int32_t at = 0;
+    take(block, chains.count, [&](const Sums& part) {
+      require(part.head == head && part.chain == chains.chain + at,
+              "KV tile {} goes on from another's sum", chains.tile + at * chains.step);
+      for (int32_t i = 0; i < part.count; ++i, ++at) {
+        const Chain& chain = heads_[head].chains[chains.chain + at];
+        const Position next = part.next ? part.next[i] : Position{chain.run_end, 0};
+        require_goes_on(
+            next == (chains.begins.empty() ? Position{chain.run_begin, 0} : chains.begins[at]),
+            head, chains, chains.chain + at);
+      }
+    });
+  }
+
+  void require_goes_on(bool holds, int32_t head, const PartFacts::Row& chains, int32_t chain) {
+    require(holds, "chain {} of KV tile {} of head {} does not go on where it was", chains.addend,
+            chains.tile + (chain - chains.chain) * chains.step, head);
   }
 
   /// Rows of a launch: those of one query head behind each other are looked at together.
@@ -441,21 +426,27 @@ class Proof {
     const TileSums& sums = add.sums;
     HeadState& head = heads_[sums.head];
     const std::string name = fmt::format("KV tile {} of head {}", sums.kv_tile, sums.head);
-    require(!head.ended[sums.kv_tile], "{} is added up twice", name);
-    head.ended[sums.kv_tile] = true;
-    int32_t addend = 0, addends = 0;
+    require(
+        sums.kv_tile >= 0 && add.count > 0 && add.count <= std::ssize(head.ended) - sums.kv_tile,
+        "{} and {} behind it are not all there", name, add.count - 1);
+    require(head.end(sums.kv_tile, add.count) < 0, "{} is added up twice", name);
+    require(!sums.blocks.empty(), "{} lacks a part", name);
+    int32_t addend = 0;
     for (const int32_t number : sums.blocks) {
-      const SumState state = take(number);
-      require(state.head == sums.head, "{} gets the sum of another head", name);
-      const WholeChain& chain = chain_of(state);
-      require(chain.tile == sums.kv_tile && chain.addend == addend++,
-              "{} gets its parts in another order", name);
-      require(state.at == end_of(chain), "{} gets a part that is not complete", name);
-      addends = chain.addends;
+      const int32_t back = add.step > 0 ? 0 : add.count - 1;
+      int32_t tile = sums.kv_tile + back;
+      take(number - back, add.count, [&](const Sums& part) {
+        require(part.head == sums.head, "{} gets the sum of another head", name);
+        require(part.are_of(sums.head, tile, add.step) && part.addend == addend,
+                "{} gets its parts in another order", name);
+        require(!part.next, "{} gets a part that is not complete", name);
+        require(part.addends == std::ssize(sums.blocks), "{} lacks a part", name);
+        tile += part.count * add.step;
+      });
+      ++addend;
     }
-    require(addend == addends, "{} lacks a part", name);
     for (const Operand operand : {Operand::dk, Operand::dv})
-      write(Space::work, kv_box(operand, sums.head, sums.kv_tile, sums.kv_tile + 1));
+      write(Space::work, kv_box(operand, sums.head, sums.kv_tile, sums.kv_tile + add.count));
     return true;
   }
 
@@ -463,7 +454,7 @@ class Proof {
 
   void check_complete() {
     for (size_t head = 0; head < heads_.size(); ++head) {
-      const auto missing = std::ranges::find(heads_[head].started, false);
+      const auto missing = std::ranges::find(heads_[head].started, 0);
       if (missing != heads_[head].started.end())
         throw Error(ErrorCode::invalid_plan, "dist.verify",
                     fmt::format("no rank makes chain {} of head {}",
@@ -483,9 +474,9 @@ class Proof {
   const Plan& whole_;
   std::vector<HeadState> heads_;
   std::vector<Holdings> memory_;  // by rank
-  std::map<const OrderPart*, PartFacts> facts_;
-  std::vector<std::vector<SumState>> blocks_;
-  std::map<std::tuple<int32_t, int32_t, int64_t>, Message> messages_;  // sender, receiver, number
+  dist::FactsOfParts facts_;
+  std::vector<dist::HeldSums> sums_;  // by rank
+  std::vector<Mail> mail_;            // by receiver
   std::vector<size_t> at_;
   int32_t r_ = 0, room_ = 0;  // of the launch that is looked at
 };

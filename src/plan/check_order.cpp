@@ -121,20 +121,26 @@ std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> se
     trails[h].steps.assign(first.begin(), first.begin() + static_cast<ptrdiff_t>(repeated[h]));
     repeated[h] = kWritten;
   };
+  trails[0].steps.reserve(order.chains.size());
+  size_t near = 0;
   for (const int32_t t : sequence) {
     const Task& task = order.tasks[t];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain& chain = order.chains[c];
-      order.for_each_part(chain, [&](int32_t q_head, RunView runs) {
-        const size_t h = std::min(static_cast<size_t>(q_head), heads - 1);
-        size_t& at = repeated[h];
-        if (h > 0 && at < first.size() && first[at].kept == chain.tile && first[at].runs == runs) {
-          ++at;
-          return;
+      const auto go = [&](int32_t q_head, int32_t count, RunView runs) {
+        for (int32_t i = 0; i < count; ++i) {
+          const size_t h = std::min(static_cast<size_t>(q_head + i), heads - 1);
+          size_t& at = repeated[h];
+          if (h > 0 && at < first.size() && first[at].kept == chain.tile &&
+              first[at].runs == runs) {
+            ++at;
+            continue;
+          }
+          if (h > 0 && at != kWritten) write(h);
+          trails[h].steps.push_back({chain.tile, runs});
         }
-        if (h > 0 && at != kWritten) write(h);
-        trails[h].steps.push_back({chain.tile, runs});
-      });
+      };
+      order.runs.for_each_repeat(chain.run_begin, chain.run_end, near, go);
     }
   }
   for (size_t h = 1; h < heads; ++h)

@@ -195,6 +195,44 @@ TEST(DistFaults, SumsOfOtherTilesOrBlocks) {
   expect([](CarriedSum& sum) { sum.block = 1 << 20; });
 }
 
+/// A chunk of 64 rows is one rank's, and 8 or 9 KV tiles are at home on each: their sums go
+/// together.
+DistPlan chunked_plan(const char* order) {
+  const DistCase c(problem_of(400), masks::causal(400, 400), kTile, order);
+  return c.deal({.world = 3, .strategy = "ring", .shard = "contiguous"}).backward;
+}
+
+TEST(DistFaults, SumsOfSeveralTilesAtOnce) {
+  for (const char* order : {"ascending/rows:64", "descending/rows:64"}) {
+    SCOPED_TRACE(order);
+    const DistPlan good = chunked_plan(order);
+    const auto several = [](const auto& step) {
+      return std::ranges::any_of(step.sums, [](const CarriedSum& sum) { return sum.count > 1; });
+    };
+    const auto turn = [](std::vector<CarriedSum>& sums) {
+      for (CarriedSum& sum : sums) {
+        sum.kv_tile += sum.step * (sum.count - 1);
+        sum.step = -sum.step;
+      }
+    };
+    expect_refused<Send>(
+        several, [&](auto& steps, size_t at) { turn(std::get<Send>(steps[at]).sums); }, good);
+    expect_refused<Receive>(
+        several, [&](auto& steps, size_t at) { turn(std::get<Receive>(steps[at]).sums); }, good);
+    const auto expect = [&](const std::function<void(Add&)>& how) {
+      expect_refused<Add>(
+          [](const Add& add) { return add.count > 1 && add.sums.blocks.size() > 1; },
+          [&](auto& steps, size_t at) { how(std::get<Add>(steps[at])); }, good);
+    };
+    expect([](Add& add) { --add.count; });
+    expect([](Add& add) { ++add.sums.kv_tile; });
+    expect([](Add& add) { add.step = -add.step; });
+    expect([](Add& add) { add.sums.blocks.pop_back(); });
+    expect([](Add& add) { add.sums.blocks.clear(); });
+    expect([](Add& add) { std::swap(add.sums.blocks.front(), add.sums.blocks.back()); });
+  }
+}
+
 /// 3 KV heads with 2 query heads each, in launches of several.
 DistPlan joined_plan() {
   static const DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending");

@@ -82,6 +82,30 @@ void expect_equal(const Both& both) {
   }
 }
 
+/// From wherever the call before left off, which is a hint and no more.
+TEST(Runs, AreReadByRepeatsInAnySequence) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Rng rng(seed);
+    const Both both = Both::random(rng);
+    size_t near = 0;
+    for (int n = 0; n < 50; ++n) {
+      const int32_t begin = uniform(rng, 0, static_cast<int32_t>(both.plain.size()));
+      const int32_t end = uniform(rng, begin, static_cast<int32_t>(both.plain.size()));
+      std::vector<verbatim::Run> found;
+      both.runs.for_each_repeat(begin, end, near, [&](int32_t q_head, int32_t heads, RunView part) {
+        for (int32_t h = q_head; h < q_head + heads; ++h) {
+          for (verbatim::Run run : part) {
+            run.q_head = h;
+            found.push_back(run);
+          }
+        }
+      });
+      ASSERT_EQ(found, std::vector(both.plain.begin() + begin, both.plain.begin() + end));
+    }
+  }
+}
+
 TEST(Runs, AreTheListOfTheirRepeats) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));

@@ -1,0 +1,60 @@
+// What the blocks of a rank hold, to the proof: sums of dK and dV, as far as they have come.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dist/facts.h"
+
+namespace verbatim::dist {
+
+/// Sums of chains behind each other, on tiles behind each other, in blocks behind each other.
+struct Sums {
+  int32_t head = 0;
+  int32_t chain = 0, count = 0;  // into WholeChains
+  int32_t tile = 0, step = 1;    // of the first; from one to the next: 1 or -1
+  int32_t addend = 0, addends = 1;
+  const Position* next = nullptr;  // the next visit of each; null: they are complete
+
+  /// Of them [from, from + count).
+  Sums part(int32_t from, int32_t count) const {
+    return {head, chain + from, count,   tile + from * step,
+            step, addend,       addends, next ? next + from : nullptr};
+  }
+  /// Whether these are of `head` and of the tiles from `tile` on in steps of `step`.
+  bool are_of(int32_t head, int32_t tile, int32_t step) const {
+    return this->head == head && this->tile == tile && (count == 1 || this->step == step);
+  }
+};
+
+class HeldSums {
+ public:
+  explicit HeldSums(int32_t blocks) : row_of_(static_cast<size_t>(blocks), kNone) {}
+  /// Whether there are blocks [first, first + count).
+  bool has(int32_t first, int32_t count) const {
+    return first >= 0 && count >= 0 && count <= std::ssize(row_of_) - first;
+  }
+  // Of blocks that are there.
+  /// The first block of [first, first + count) that holds a sum; -1: none.
+  int32_t find_held(int32_t first, int32_t count) const;
+  /// From `first` on, which is free.
+  void put(int32_t first, const Sums& sums);
+  /// Frees what lies in `first`, and in as many of the `count` blocks from there on as hold what
+  /// was put with it. None: nothing.
+  Sums take(int32_t first, int32_t count);
+
+ private:
+  static constexpr int32_t kNone = -1;
+  /// What was put together.
+  struct Row {
+    int32_t block = 0, left = 0;
+    Sums sums;
+  };
+
+  std::vector<int32_t> row_of_;  // by block
+  std::vector<Row> rows_;
+  std::vector<int32_t> unused_;  // rows without sums
+};
+
+}  // namespace verbatim::dist
