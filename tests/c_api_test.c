@@ -45,7 +45,7 @@ static void expect(int good, const char* what) {
 static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   char spec[1024];
   int64_t sent = 0;
-  const verbatim_transport transport = {&sent, NULL, take, give, NULL, 0};
+  const verbatim_transport transport = {&sent, NULL, take, give, 0, NULL};
   verbatim_dist* dist = NULL;
   const char* json = NULL;
   snprintf(spec, sizeof spec, "{\"dist\": {\"strategy\": \"ring\"}, %s", kSpec + 1);

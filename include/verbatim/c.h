@@ -127,14 +127,14 @@ typedef struct verbatim_transport {
   /* Returns when the bytes are there, or gives up. On a GPU they may come in sequence with the work
    * on the run's stream. */
   const char* (*receive)(void* user, int32_t from, int64_t message, void* bytes, int64_t size);
-  /* Called in front of each launch, or NULL: the work on the run's stream goes on when all that was
-   * sent is taken. For sends that hold multiprocessors while they wait: chains of a launch wait for
-   * each other, and so need all of these at once. */
-  const char* (*settle)(void* user);
   /* Where the bytes of messages from 0 on lie when ranks compute on a GPU. 0: in pinned memory of
    * the host, to which the library copies them. Else on the GPU: they are read, overwritten and
    * written in sequence with the work on the run's stream. Those below 0 lie in the host's. */
   int32_t on_device;
+  /* Called in front of each launch, or NULL: the work on the run's stream goes on when all that was
+   * sent is taken. For sends that hold multiprocessors while they wait: chains of a launch wait for
+   * each other, and so need all of these at once. */
+  const char* (*settle)(void* user);
 } verbatim_transport;
 
 /* One rank's part of an attention that several ranks compute: context parallelism

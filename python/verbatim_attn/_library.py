@@ -84,8 +84,8 @@ class Transport(ctypes.Structure):
         ("room", ROOM),
         ("send", MOVE),
         ("receive", MOVE),
-        ("settle", SETTLE),
         ("on_device", ctypes.c_int32),
+        ("settle", SETTLE),
     )
 
 

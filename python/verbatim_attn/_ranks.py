@@ -29,8 +29,9 @@ class Wire:
     library made the message in room of ours the message itself, else a copy. With NCCL the messages
     of one direction have communicators, and so streams, of their own: a stream on which a send waits
     for its receiver would hold up the receive behind it. A launch comes behind the sends before it:
-    those that still waited would hold multiprocessors that its chains need at once. From GPU to GPU the caller's stream waits
-    for transfers and the host does not, but for messages below 0, which it reads.
+    those that still waited would hold multiprocessors that its chains need at once. From GPU to GPU
+    the caller's stream waits for transfers and the host does not, but for messages below 0, which
+    it reads.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -59,8 +60,8 @@ class Wire:
             _library.ROOM(self._make_room) if device == self._device else _library.ROOM(),
             _library.MOVE(self._send_bytes),
             _library.MOVE(self._receive_bytes),
-            _library.SETTLE(self._settle) if self._in_stream else _library.SETTLE(),
             self._in_stream,
+            _library.SETTLE(self._settle) if self._in_stream else _library.SETTLE(),
         )
         if self._timeout is not None:
             self._meet()
@@ -166,6 +167,7 @@ class Wire:
         return torch.empty(x.shape, dtype=x.dtype, device=self._device, pin_memory=pinned).copy_(x)
 
     def _make_room(self, _user: Any, size: int) -> int | None:
+        self._room = None  # what was not sent of it is not needed any more
         try:
             self._room = torch.empty(size, dtype=torch.uint8, device=self._device)
         except BaseException:
@@ -212,7 +214,7 @@ class Wire:
         return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
     def _failed(self, error: BaseException) -> int:
-        self._sent = []  # whose receivers are gone
+        self._sent, self._room = [], None  # whose receivers are gone
         self._under_way.clear()
         self._told = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
         return ctypes.addressof(self._told)

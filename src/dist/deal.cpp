@@ -155,7 +155,6 @@ class BackwardDeal {
     std::ranges::sort(strands, {}, [&](int32_t s) { return strands_[s].addend; });
     for (const int32_t s : strands)
       end.stage = std::max(end.stage, links_of(strands_[s]).back().stage);
-    if (strands.empty()) return;
     end.room = links_of(strands_[strands.back()]).back().room;
     const auto stays = [&](int32_t s) {
       const std::vector<Link>& links = links_of(strands_[s]);

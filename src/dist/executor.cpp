@@ -1,6 +1,7 @@
 #include "dist/executor.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "dist/sizes.h"
@@ -183,23 +184,26 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
 }
 
 template <class End>
-std::vector<RankExecutor::Message> RankExecutor::together() const {
+std::vector<RankExecutor::Message> RankExecutor::together(int64_t& room) const {
   const std::vector<Step>& steps = own().steps;
   const size_t end = step_ + copied_together(plan_, steps, step_);
   std::vector<Message> messages;
-  int64_t begin = 0;
+  room = 0;
   for (size_t s = step_; s < end; ++s) {
     const End& message = std::get<End>(steps[s]);
-    messages.push_back(
-        {rows_of(message), begin, message_bytes(plan_, message.boxes, message.sums)});
-    begin += aligned(messages.back().bytes);
+    const int64_t bytes = message_bytes(plan_, message.boxes, message.sums);
+    std::vector<ByteRows> rows = rows_of(message);
+    const bool in_place =
+        std::is_same_v<End, Receive> && rows.size() == 1 && is_dense(rows.front());
+    messages.push_back({std::move(rows), in_place ? -1 : room, bytes});
+    if (!in_place) room = aligned(room + bytes);
   }
   return messages;
 }
 
 void RankExecutor::send(Transport& transport) {
-  const std::vector<Message> messages = together<Send>();
-  const int64_t room = messages.back().begin + messages.back().bytes;
+  int64_t room = 0;
+  const std::vector<Message> messages = together<Send>(room);
   std::shared_ptr<std::byte> own_room;
   std::byte* packed = transport.room(room);
   if (!packed) {
@@ -229,14 +233,15 @@ void RankExecutor::send(Transport& transport) {
 }
 
 bool RankExecutor::receive(Transport& transport) {
-  const std::vector<Message> messages = together<Receive>();
-  const auto packed = backend_.allocate(messages.back().begin + messages.back().bytes, run_);
+  int64_t room = 0;
+  const std::vector<Message> messages = together<Receive>(room);
+  const auto packed = room > 0 ? backend_.allocate(room, run_) : nullptr;
   std::vector<RowCopy> copies;
   int64_t bytes = 0;
   bool there = true;
   for (const Message& message : messages) {
     const Receive& step = std::get<Receive>(own().steps[step_]);
-    const bool in_place = message.rows.size() == 1 && is_dense(message.rows[0]);
+    const bool in_place = message.begin < 0;
     std::byte* to = in_place ? message.rows[0].at : packed.get() + message.begin;
     there = timed(StepTime::Kind::receive, message.bytes, [&] {
       return transport.receive(step.from, step.message, {to, static_cast<size_t>(message.bytes)});

@@ -88,11 +88,12 @@ class RankExecutor {
   bool make(const Step& step, Transport& transport);
   struct Message {
     std::vector<ByteRows> rows;  // that it is packed of
-    int64_t begin, bytes;        // where messages lie behind each other
+    int64_t begin, bytes;        // where messages lie behind each other; begin < 0: in its place
   };
-  /// The sends, or receives, from this step on that are packed, or unpacked, by one copy.
+  /// The sends, or receives, from this step on that are packed, or unpacked, by one copy; `room`:
+  /// the bytes in which they lie. What is received into one dense place is there.
   template <class End>
-  std::vector<Message> together() const;
+  std::vector<Message> together(int64_t& room) const;
   void send(Transport& transport);
   /// False: the message of the step it has come to is not there yet.
   bool receive(Transport& transport);

@@ -135,7 +135,8 @@ void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const 
   } catch (const Error& error) {
     if (error.code() != ErrorCode::device) throw;
     throw Error(error.code(), "dist.run",
-                fmt::format("rank {} at step {} of the {}: {}", rank, executor.step(),
+                fmt::format("rank {} at step {} of the {}: {}", rank,
+                            listed_steps(plan.ranks[static_cast<size_t>(rank)], executor.step()),
                             to_string(plan.whole.pass), error.what()));
   }
 }

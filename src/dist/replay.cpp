@@ -119,7 +119,8 @@ std::vector<RankReport> play(const DistPlan& plan, const LocalTensors& whole,
   for (size_t r = 0; r < ranks.size(); ++r)
     if (!ranks[r].done())
       throw Error(ErrorCode::invalid_plan, "dist.replay",
-                  fmt::format("rank {} waits forever at step {}", r, ranks[r].step()));
+                  fmt::format("rank {} waits forever at step {}", r,
+                              dist::listed_steps(plan.ranks[r], ranks[r].step())));
   mailbox.expect_empty();
   std::vector<RankReport> reports;
   for (size_t r = 0; r < ranks.size(); ++r) {

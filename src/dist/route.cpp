@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 namespace verbatim::dist {
@@ -171,7 +172,9 @@ class Router {
     Passes passes;
     int32_t pass = -1, last_head = -1;  // of several at once
     bool gaps = false;
+    // Whether the first of the runs begins a pass.
     const auto add = [&](int32_t q_head, RunView runs) {
+      std::optional<bool> begins;
       gaps = gaps || q_head == last_head;  // a pass may go on
       for (Run run : runs) {
         run.q_head = q_head;
@@ -182,13 +185,15 @@ class Router {
         const int32_t last = run.tile(run.count - 1);
         if (fresh) spans_.push_back({q_head, 1, up, run.first, run.first, run.first, last});
         spans_.back().last = last;
+        if (!begins) begins = fresh;
       }
+      return begins.value_or(false);
     };
     const auto add_all = [&](int32_t q_head, int32_t heads, RunView runs) {
       const size_t before = spans_.size();
-      add(q_head, runs);
+      const bool begins = add(q_head, runs);
       if (heads == 1) return;
-      if (spans_.size() == before + 1) {
+      if (begins && spans_.size() == before + 1) {
         spans_.back().heads = heads;
         last_head = q_head + heads - 1;
         passes = {};

@@ -86,13 +86,13 @@ size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, siz
   return end - first;
 }
 
-int64_t listed_steps(const RankPlan& rank) {
-  int64_t count = 0;
-  for (const Step& step : rank.steps) {
-    const auto* add = std::get_if<Add>(&step);
-    count += add ? add->count : 1;
+int64_t listed_steps(const RankPlan& rank, size_t count) {
+  int64_t listed = 0;
+  for (size_t s = 0; s < count; ++s) {
+    const auto* add = std::get_if<Add>(&rank.steps[s]);
+    listed += add ? add->count : 1;
   }
-  return count;
+  return listed;
 }
 
 int64_t block_floats(const Plan& whole) {

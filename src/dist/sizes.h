@@ -35,8 +35,9 @@ inline constexpr int64_t kWorthAMessage = int64_t{32} << 20;
 /// How many steps from `first` on, all sends or all receives, have their messages packed or
 /// unpacked by one copy: one, or as many as are kWorthAMessage together. 0: it is neither.
 size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, size_t first);
-/// Steps as to_json() lists them: an Add is one for each of its tiles.
-int64_t listed_steps(const RankPlan& rank);
+/// The first `count` steps as to_json() lists them: an Add is one for each of its tiles.
+int64_t listed_steps(const RankPlan& rank, size_t count);
+inline int64_t listed_steps(const RankPlan& rank) { return listed_steps(rank, rank.steps.size()); }
 /// Floats that hold the sum of any tile.
 int64_t block_floats(const Plan& whole);
 /// Operands that a pass reads and writes; of these those on one axis.

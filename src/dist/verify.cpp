@@ -35,7 +35,11 @@ using Mail = std::map<std::pair<int32_t, int64_t>, Message>;  // by sender and n
 class Proof {
  public:
   explicit Proof(const DistPlan& plan)
-      : plan_(plan), whole_(plan.whole), mail_(plan.ranks.size()), at_(plan.ranks.size()) {
+      : plan_(plan),
+        whole_(plan.whole),
+        mail_(plan.ranks.size()),
+        under_way_(plan.ranks.size()),
+        at_(plan.ranks.size()) {
     std::map<const HeadOrder*, WholeChains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
       const HeadOrder& order = whole_.order(head);
@@ -82,8 +86,9 @@ class Proof {
   bool backward() const { return whole_.pass == Pass::backward; }
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorCode::invalid_plan, "dist.verify",
-                fmt::format("rank {}, step {}: {}", r_, at_[r_], what));
+    throw Error(
+        ErrorCode::invalid_plan, "dist.verify",
+        fmt::format("rank {}, step {}: {}", r_, dist::listed_steps(rank(r_), at_[r_]), what));
   }
   template <class... Args>
   void require(bool holds, fmt::format_string<Args...> text, Args&&... args) const {
@@ -176,6 +181,9 @@ class Proof {
       count -= part.count;
     }
   }
+  void require_neighbours(int32_t step) {
+    require(step == 1 || step == -1, "has sums {} apart", step);
+  }
   void require_free(int32_t first, int32_t count) {
     require_blocks(first, count);
     const int32_t held = sums().find_held(first, count);
@@ -197,6 +205,7 @@ class Proof {
             "sends message {} to itself or nobody", send.message);
     for (const Box& box : send.boxes) read(send.space, box, send.room);
     for (const CarriedSum& sum : send.sums) {
+      require_neighbours(sum.step);
       int32_t tile = sum.kv_tile;
       take(sum.block, sum.count, [&](const Sums& part) {
         require(part.are_of(sum.head, tile, sum.step),
@@ -208,6 +217,7 @@ class Proof {
     }
     require(mail_.at(send.to).try_emplace({r_, send.message}, std::move(message)).second,
             "sends message {} twice", send.message);
+    ++under_way_[static_cast<size_t>(r_)];
     return true;
   }
 
@@ -229,6 +239,7 @@ class Proof {
       return part.count;
     };
     for (const CarriedSum& sum : receive.sums) {
+      require_neighbours(sum.step);
       for (int32_t i = 0, more = 0; i < sum.count && same; i += more) {
         more = next(sum, i);
         same = more > 0;
@@ -237,6 +248,7 @@ class Proof {
     require(same && sums == message.sums.end(), "message {} of rank {} holds something else",
             receive.message, receive.from);
     for (const Box& box : receive.boxes) write(receive.space, box, receive.room);
+    --under_way_[static_cast<size_t>(receive.from)];
     mail().erase(found);
     return true;
   }
@@ -249,7 +261,9 @@ class Proof {
     return true;
   }
 
+  /// Comes when all that the rank has sent is taken, as a transport may wait for (settle).
   bool make(const Compute& compute) {
+    if (under_way_[static_cast<size_t>(r_)] > 0) return false;
     room_ = compute.room;
     require(0 <= room_ && room_ < std::ssize(rank(r_).rooms), "has no room {}", room_);
     check_heads(compute);
@@ -429,6 +443,7 @@ class Proof {
     require(
         sums.kv_tile >= 0 && add.count > 0 && add.count <= std::ssize(head.ended) - sums.kv_tile,
         "{} and {} behind it are not all there", name, add.count - 1);
+    require_neighbours(add.step);
     require(head.end(sums.kv_tile, add.count) < 0, "{} is added up twice", name);
     require(!sums.blocks.empty(), "{} lacks a part", name);
     int32_t addend = 0;
@@ -477,6 +492,7 @@ class Proof {
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
   std::vector<Mail> mail_;            // by receiver
+  std::vector<int64_t> under_way_;    // messages that are not taken, by sender
   std::vector<size_t> at_;
   int32_t r_ = 0, room_ = 0;  // of the launch that is looked at
 };

@@ -267,7 +267,7 @@ void Emitter::plain_visit() {
   plain_ = false;
 }
 
-/// What is done where no visit of this chain was before.
+/// What is done where no visit of this chain was before, or where the warpgroup sees nothing.
 void Emitter::begin_or_end() {
   line("if (begins && walk.has_chain()) {{");
   for (const Step& step : k_.before)

@@ -219,6 +219,15 @@ TEST(DistFaults, SumsOfSeveralTilesAtOnce) {
         several, [&](auto& steps, size_t at) { turn(std::get<Send>(steps[at]).sums); }, good);
     expect_refused<Receive>(
         several, [&](auto& steps, size_t at) { turn(std::get<Receive>(steps[at]).sums); }, good);
+    const auto spread = [](std::vector<CarriedSum>& sums) {
+      for (CarriedSum& sum : sums) sum.step *= 2;
+    };
+    expect_refused<Send>([](const Send& send) { return !send.sums.empty(); },
+                         [&](auto& steps, size_t at) { spread(std::get<Send>(steps[at]).sums); },
+                         good);
+    expect_refused<Receive>(
+        [](const Receive& receive) { return !receive.sums.empty(); },
+        [&](auto& steps, size_t at) { spread(std::get<Receive>(steps[at]).sums); }, good);
     const auto expect = [&](const std::function<void(Add&)>& how) {
       expect_refused<Add>(
           [](const Add& add) { return add.count > 1 && add.sums.blocks.size() > 1; },
@@ -227,6 +236,7 @@ TEST(DistFaults, SumsOfSeveralTilesAtOnce) {
     expect([](Add& add) { --add.count; });
     expect([](Add& add) { ++add.sums.kv_tile; });
     expect([](Add& add) { add.step = -add.step; });
+    expect([](Add& add) { add.step *= 2; });
     expect([](Add& add) { add.sums.blocks.pop_back(); });
     expect([](Add& add) { add.sums.blocks.clear(); });
     expect([](Add& add) { std::swap(add.sums.blocks.front(), add.sums.blocks.back()); });
@@ -346,6 +356,25 @@ TEST(DistFaults, MemoryOfKAndVThatIsGoneOrAnothers) {
                             steps.insert(before, {Hold{0, 1}, Hold{3, 1}});
                           },
                           good);
+}
+
+TEST(DistFaults, LaunchesThatWaitForEachOthersReceives) {
+  const DistCase c(problem_of(256, 2, 2), masks::full(256, 256), kTile);
+  const DistPlan good = c.deal({.world = 2, .strategy = "balanced", .joined_heads = 1}).forward;
+  // Of the second head K and V are sent in front of the first launch, and taken behind it.
+  const auto send_ahead = [](std::vector<Step>& steps) {
+    const auto launch = std::ranges::find_if(
+        steps, [](const Step& step) { return std::holds_alternative<Compute>(step); });
+    const auto send = std::find_if(
+        launch, steps.end(), [](const Step& step) { return std::holds_alternative<Send>(step); });
+    ASSERT_NE(send, steps.end());
+    std::rotate(launch, send, send + 1);
+  };
+  DistPlan one = good, both = good;
+  send_ahead(one.ranks[0].steps);
+  for (RankPlan& rank : both.ranks) send_ahead(rank.steps);
+  EXPECT_EQ(refusal(one), "");
+  EXPECT_NE(refusal(both), "");
 }
 
 TEST(DistFaults, TheExecutorSeesALostAndADoubledTransfer) {

@@ -27,7 +27,8 @@ FLAGS = "-cubin -O3 -std=c++20 --expt-relaxed-constexpr --fmad=false -Xptxas -v"
 INCLUDES = [f"-I{SOURCE}/src", f"-I{SOURCE}/include", "-isystem", CUTLASS]
 WORKERS = min(os.cpu_count() or 1, 4)  # a compiler takes up to 4 GB
 # The widest head dim has the most in registers, but where the tile is larger at head dim 64: in a
-# backward for an h200, and in a forward for an a100; an rtx8000 gets what a t4 gets, so one has the forward, the other the backward.
+# backward for an h200, and in a forward for an a100; an rtx8000 gets what a t4 gets, so one has the
+# forward, the other the backward.
 KERNELS = [
     ("forward", "a100", "bf16", 64),
     ("forward", "a100", "bf16", 128),
