@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -52,7 +53,8 @@ class Threads final : public Transport {
   bool receive(int32_t from, int64_t, std::span<std::byte> bytes) override {
     const std::vector<std::byte> message = mail_.take(from, rank_);
     if (message.size() != bytes.size())
-      throw Error(ErrorCode::device, "receive", "a message of another size");
+      throw Error(ErrorCode::device, "receive", "a message of another size",
+                  {"bytes", std::to_string(message.size()), std::to_string(bytes.size()), ""});
     std::memcpy(bytes.data(), message.data(), bytes.size());
     return true;
   }

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "dist/facts.h"
 #include "dist/head_state.h"
 #include "dist/held_sums.h"
 #include "dist/holdings.h"
+#include "dist/mail.h"
 #include "dist/sizes.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
@@ -21,25 +20,16 @@ namespace {
 
 using dist::HeadState;
 using dist::Holdings;
+using dist::Message;
 using dist::PartFacts;
 using dist::Position;
 using dist::Sums;
 using dist::WholeChains;
 
-struct Message {
-  const Send* send;
-  std::vector<Sums> sums;
-};
-using Mail = std::map<std::pair<int32_t, int64_t>, Message>;  // by sender and number
-
 class Proof {
  public:
   explicit Proof(const DistPlan& plan)
-      : plan_(plan),
-        whole_(plan.whole),
-        mail_(plan.ranks.size()),
-        under_way_(plan.ranks.size()),
-        at_(plan.ranks.size()) {
+      : plan_(plan), whole_(plan.whole), mail_(plan.ranks.size()), at_(plan.ranks.size()) {
     std::map<const HeadOrder*, WholeChains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
       const HeadOrder& order = whole_.order(head);
@@ -73,9 +63,8 @@ class Proof {
     for (r_ = 0; r_ < world(); ++r_)
       if (at_[r_] < rank(r_).steps.size()) fail("waits forever");
     for (r_ = 0; r_ < world(); ++r_) {
-      if (mail().empty()) continue;
-      const auto& [from, number] = mail().begin()->first;
-      fail(fmt::format("never takes message {} of rank {}", number, from));
+      if (const auto* left = mail_.first(r_))
+        fail(fmt::format("never takes message {} of rank {}", left->second, left->first));
     }
     check_complete();
   }
@@ -164,7 +153,6 @@ class Proof {
 
   // --- Steps: false where a message is missing --------------------------------------------------
 
-  Mail& mail() { return mail_[static_cast<size_t>(r_)]; }
   dist::HeldSums& sums() { return sums_[static_cast<size_t>(r_)]; }
   void require_blocks(int32_t first, int32_t count) {
     require(sums().has(first, count), "has no block {}", first < 0 ? first : first + count - 1);
@@ -215,16 +203,14 @@ class Proof {
         message.sums.push_back(part);
       });
     }
-    require(mail_.at(send.to).try_emplace({r_, send.message}, std::move(message)).second,
-            "sends message {} twice", send.message);
-    ++under_way_[static_cast<size_t>(r_)];
+    require(mail_.send(r_, std::move(message)), "sends message {} twice", send.message);
     return true;
   }
 
   bool make(const Receive& receive) {
-    const auto found = mail().find({receive.from, receive.message});
-    if (found == mail().end()) return false;
-    const Message& message = found->second;
+    const Message* found = mail_.find(r_, receive);
+    if (!found) return false;
+    const Message& message = *found;
     auto sums = message.sums.begin();
     int32_t used = 0;  // of these
     bool same = std::ranges::equal(message.send->boxes, receive.boxes);
@@ -248,8 +234,7 @@ class Proof {
     require(same && sums == message.sums.end(), "message {} of rank {} holds something else",
             receive.message, receive.from);
     for (const Box& box : receive.boxes) write(receive.space, box, receive.room);
-    --under_way_[static_cast<size_t>(receive.from)];
-    mail().erase(found);
+    mail_.take(r_, receive);
     return true;
   }
 
@@ -263,7 +248,7 @@ class Proof {
 
   /// Comes when all that the rank has sent is taken, as a transport may wait for (settle).
   bool make(const Compute& compute) {
-    if (under_way_[static_cast<size_t>(r_)] > 0) return false;
+    if (!mail_.is_taken(r_)) return false;
     room_ = compute.room;
     require(0 <= room_ && room_ < std::ssize(rank(r_).rooms), "has no room {}", room_);
     check_heads(compute);
@@ -491,8 +476,7 @@ class Proof {
   std::vector<Holdings> memory_;  // by rank
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
-  std::vector<Mail> mail_;            // by receiver
-  std::vector<int64_t> under_way_;    // messages that are not taken, by sender
+  dist::Mail mail_;
   std::vector<size_t> at_;
   int32_t r_ = 0, room_ = 0;  // of the launch that is looked at
 };
