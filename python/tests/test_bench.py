@@ -152,6 +152,7 @@ def test_corner_pieces_cover_every_mask_once():
         (["block", "--preset", "lama", "--dry-run"], ["nearest: llama3-8b"]),
         (["--mask", "causal", "--providers", "torch:flsh"], ["nearest: torch:flash"]),
         (["--mask", "causal", "--providers", "verbatim:no.tl"], ["--providers got no.tl"]),
+        (["block", "--passes", "forward"], ["--passes got forward", "nearest: both"]),
         (["--mask", "causal", "--device", "nowhere"], ["nowhere"] if torch else ["PyTorch"]),
         (["--from", "/no/such.json"], ["/no/such.json"]),
         (["--no-such-option"], ["unrecognized arguments"]),
@@ -353,6 +354,14 @@ def test_a_tiny_run(tmp_path):
     again = bench(*words)
     assert json.loads(json_file.read_text())["results"][0] == ours  # not measured twice
     assert "verbatim" not in again.stderr.replace("verbatim_attn", "")
+
+
+def test_the_forward_alone(tmp_path):
+    pytest.importorskip("torch")
+    bench(*TINY, "--passes", "forward", "--json", tmp_path / "r.json")
+    (row,) = json.loads((tmp_path / "r.json").read_text())["results"]
+    assert row["status"] == "ok" and row["forward"]["ms"] > 0 and row["backward"] is None
+    assert set(row["bits"]["sha256"]) == {"o"} and "--passes forward" in row["repro"]
 
 
 def test_varlen_is_asked_for_the_mask(monkeypatch):

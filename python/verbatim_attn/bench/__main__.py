@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     add("--protocol", default="rested", help="rested, sustained or brief")
     add("--repeats", type=int, default=10, help="runs whose bits are compared before timing")
     add("--check", default="sampled", help="against double precision: sampled or none")
+    add("--passes", default="both", help="both or forward, of training")
     add("--preset", default="all", help="of block: " + ", ".join(BLOCKS) + "; commas, or all")
     add("--mask", help='of the set "given": a name, or JSON {"name": ..., "params": {...}}')
     add("--seqlen", help="lengths instead of the set's, commas")
@@ -124,7 +125,7 @@ def chosen_cases(a: argparse.Namespace) -> list[workloads.Case]:
     return found
 
 
-_REPEATED = ("device", "protocol", "repeats", "check", "mask", "seqlen", "heads", "head_dim",
+_REPEATED = ("device", "protocol", "repeats", "check", "passes", "mask", "seqlen", "heads", "head_dim",
              "batch", "dtype", "seed", "samples", "documents", "lengths")  # fmt: skip
 
 
@@ -149,6 +150,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
     cases, chosen = chosen_cases(a), registry.chosen(a.providers)
     one_of("--protocol", a.protocol, workloads.LISTS["protocols"])
     one_of("--check", a.check, ("sampled", "none"))
+    one_of("--passes", a.passes, ("both",) if a.what == "block" else ("both", "forward"))
     if reason := providers.missing("torch"):
         raise Refused("PyTorch runs the benchmark", "torch", reason, "PyTorch 2.5 or newer")
     # cuBLAS is deterministic only with a workspace of its own.
@@ -172,7 +174,7 @@ def run(a: argparse.Namespace) -> dict[str, Any]:
         **{name: {"before": rate, "after": rate} for name, rate in rates.items()},
     }  # fmt: skip
     log = results.Log(a.resume, header)
-    settings = Settings(a.protocol, a.repeats, a.check == "sampled")
+    settings = Settings(a.protocol, a.repeats, a.check == "sampled", a.passes == "both")
     rows, begun = [], time.monotonic()
     for number, case in enumerate(cases, 1):
         bench = Bench(case, device, settings)

@@ -28,15 +28,18 @@ def _described(problem: Problem) -> dict[str, Any]:
 class Passes:
     """Forward and backward of one provider on one case's tensors."""
 
-    def __init__(self, provider: Provider, case: Case, device: str, tensors: Any):
+    def __init__(
+        self, provider: Provider, case: Case, device: str, tensors: Any, backward: bool = True
+    ):
         self.provider = provider
         self.last: dict[str, Any] = {}  # what the last calls made
-        self.has_backward = provider.has_backward and not case.selected
+        differentiable = provider.has_backward and not case.selected
+        self.has_backward = backward and differentiable
         self._attend = provider.make(case, device)
         if provider.heads_first:
             tensors = [_heads_first(x) for x in tensors]
         *self._inputs, self._dout = tensors
-        if not self.has_backward:
+        if not differentiable:
             self._inputs = [x.detach() for x in self._inputs]
 
     def forward(self) -> None:
@@ -65,6 +68,7 @@ class Settings:
     protocol: str = "rested"
     repeats: int = 10  # runs whose bits are compared before timing
     checked: bool = True  # against double precision
+    backward: bool = True  # both passes, or the forward alone
 
 
 class Stop(Exception):
@@ -117,7 +121,7 @@ class Bench:
             raise Stop("unsupported", reason)
         if self._tensors is None:
             self._tensors = check.inputs(case, device.name)
-        passes = Passes(provider, case, device.name, self._tensors)
+        passes = Passes(provider, case, device.name, self._tensors, self.settings.backward)
         last = passes.last
         row["plan"] = provider.plan(case, device.name)
         row["workspace_bytes"] = provider.workspace_bytes(case, device.name)
