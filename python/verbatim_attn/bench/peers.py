@@ -1,5 +1,5 @@
 """Providers outside PyTorch, each used when it is installed: FlashAttention 2, 3 and 4,
-MagiAttention, cudnn.flex_attention, FlashInfer, VSA. None of them has been run in this repository's
+MagiAttention, cudnn.flex_attention, FlashInfer, VSA, FlashMask. None of them has been run in this repository's
 tests."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from typing import Any, ClassVar
 
 from .. import _cudnn_flex, masks
+from .flashmask import FlashMask
 from .providers import (
     Attend,
     Packed,
@@ -31,7 +32,7 @@ def every() -> list[Provider]:
     ]
     return [
         *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
-        *map(Vsa, Vsa.FUNCTIONS),
+        *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True),
     ]  # fmt: skip
 
 

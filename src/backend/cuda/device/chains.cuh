@@ -1,10 +1,19 @@
 // Where a kernel translated from TL is in its plan: the chain that its CTA keeps, and the visits of
-// it. Both lie in shared memory or are read when they are asked for, since registers are for tiles.
+// it. Both lie in shared memory, since registers are for tiles.
 #pragma once
 
 #include "backend/cuda/device/params.h"
 
 namespace verbatim::cuda::tiles {
+
+/// What a CTA will draw: it is asked for while a chain is worked on, one trip to memory a visit, for
+/// the next unit has to be known before the first load of its chain can begin.
+struct Drawn {
+  int32_t trips;  // made: of what follows, so much is known
+  int32_t unit;
+  PlacedTask placed;  // its first
+  int32_t order;      // of that one's head
+};
 
 /// The chain of a CTA, and what it will do after it.
 struct Place {
@@ -17,6 +26,7 @@ struct Place {
   int32_t rows, used;                // rows that exist, and those up to the last that is visible
   int32_t run_begin, run_end;        // its visits
   const Chain* chain_of_plan;        // itself
+  Drawn drawn;                       // behind all of these
 };
 
 /// The start of a kernel: by all threads.
@@ -29,18 +39,24 @@ template <Pass kPass, class Params>
 __device__ void find_next_chain(Place& place, const Params& p) {
   const PlanView& plan = p.plan;
   while (place.chain == place.chain_end) {
-    while (place.task == place.task_end) {
-      const int32_t unit = atomicAdd(p.hand_off.ticket, 1);
+    const Drawn drawn = place.drawn;
+    int known = 0;  // trips whose results are of the next task
+    if (place.task == place.task_end) {
+      const int32_t unit = drawn.trips > 0 ? drawn.unit : atomicAdd(p.hand_off.ticket, 1);
+      place.drawn.trips = 0;
       if (unit >= plan.unit_count) {
         place.order = nullptr;
         return;
       }
+      known = drawn.trips;
       place.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
       place.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
+      if (place.task == place.task_end) continue;
     }
-    const PlacedTask placed = plan.placed[place.task++];
+    const PlacedTask placed = known > 1 ? drawn.placed : plan.placed[place.task];
+    ++place.task;
     place.head = placed.head;
-    place.order = &plan.orders[plan.order_of_head[placed.head]];
+    place.order = &plan.orders[known > 2 ? drawn.order : plan.order_of_head[placed.head]];
     const Task task = place.order->tasks[placed.task];
     place.chain = task.chain_begin;
     place.chain_end = task.chain_end;
@@ -112,25 +128,23 @@ __device__ VisitedTile visited_tile(const OrderView& order, int32_t tile) {
           .used = (kForward ? order.kv_used : order.q_used)[tile]};
 }
 
-/// The visits of a chain: the current one, 0, and the next kStages, in so many buffers. One thread
-/// reads the plan, a visit before the others ask for what it says, and leaves that in shared
-/// memory.
+/// The visits of a chain: the current one, 0, and those behind it, with as many buffers as stages.
+/// Threads next to each other read a window of the plan at once, and leave it in shared memory a
+/// window before anyone asks for it.
 template <Pass kPass, int kStages>
 class Visits {
-  static constexpr int kSlots = kStages + 2 <= 4 ? 4 : 16;  // what is cheap to divide by
+  static constexpr int kWindow = 8, kSlots = 2 * kWindow;
+  static_assert(kStages + 1 < kWindow);
+  static constexpr int kDrawer = 32;  // a thread of another warp than those that read visits
 
  public:
   struct Slots {
     Visit visits[kSlots];
+    int32_t run, number;  // of the first visit that nobody has read
   };
 
-  __device__ Visits(const Place& place, Slots& slots)
-      : place_(place), slots_(slots), run_(place.run_begin) {
-    if (threadIdx.x == 0)
-      for (int slot = 0; slot <= kStages; ++slot) {
-        read(slots_.visits[slot]);
-        static_cast<VisitedTile&>(slots_.visits[slot]) = tile_;
-      }
+  __device__ Visits(Place& place, Slots& slots) : place_(place), slots_(slots) {
+    if (threadIdx.x < kWindow) read_window(0, place.run_begin, 0);
     __syncthreads();
   }
 
@@ -138,34 +152,70 @@ class Visits {
   __device__ const Visit& at(int ahead) const { return slots_.visits[(slot_ + ahead) % kSlots]; }
   __device__ int buffer(int ahead) const { return (buffer_ + ahead) % kStages; }
 
-  /// Behind a barrier of the visit: begins to read the one that advance() makes known. What is done
-  /// in between hides how long that takes.
-  __device__ void look_ahead() {
-    if (threadIdx.x == 0) read(coming());
+  /// Behind a barrier of the visit, so that nobody reads the window before: reads the next window,
+  /// and begins a trip for what is drawn, which advance() ends. What is done in between hides how
+  /// long that takes.
+  template <class Params>
+  __device__ void look_ahead(const Params& p) {
+    if (threadIdx.x < kWindow && slot_ % kWindow == 0)
+      read_window((slot_ + kWindow) % kSlots, slots_.run, slots_.number);
+    if (threadIdx.x == kDrawer) begin_trip(p);
   }
   __device__ void advance() {
-    if (threadIdx.x == 0) static_cast<VisitedTile&>(coming()) = tile_;
+    if (threadIdx.x == kDrawer) end_trip();
     slot_ = (slot_ + 1) % kSlots;
     buffer_ = (buffer_ + 1) % kStages;
   }
 
  private:
-  __device__ Visit& coming() { return slots_.visits[(slot_ + kStages + 1) % kSlots]; }
-  __device__ void read(Visit& visit) {
-    if (run_ == place_.run_end) {
-      visit.run = nullptr;
-      return;
+  __device__ void read_window(int slot, int32_t run, int32_t number) {
+    __syncwarp((1 << kWindow) - 1);  // all know where it begins
+    const auto lane = static_cast<int32_t>(threadIdx.x);
+    Visit& visit = slots_.visits[slot + lane];
+    visit.run = nullptr;
+    for (number += lane; run < place_.run_end; ++run) {
+      const Run& here = place_.order->runs[run];
+      if (number < here.count) {
+        visit = visit_of<kPass>(place_, here, number);
+        static_cast<VisitedTile&>(visit) = visited_tile<kPass>(*place_.order, visit.tile);
+        break;
+      }
+      number -= here.count;
     }
-    const Run& run = place_.order->runs[run_];
-    visit = visit_of<kPass>(place_, run, number_);
-    tile_ = visited_tile<kPass>(*place_.order, visit.tile);
-    if (++number_ == run.count) number_ = 0, ++run_;
+    if (lane == kWindow - 1) slots_.run = run, slots_.number = number + 1;
   }
 
-  const Place& place_;
+  template <class Params>
+  __device__ void begin_trip(const Params& p) {
+    const Drawn& drawn = place_.drawn;
+    const PlanView& plan = p.plan;
+    const bool wanted = place_.chain == place_.chain_end && place_.task == place_.task_end;
+    const bool possible = drawn.trips == 0 || (!plan.unit_begin && drawn.unit < plan.unit_count);
+    under_way_ = wanted && possible && drawn.trips < 3;
+    if (!under_way_) return;
+    if (drawn.trips == 0)
+      found_.head = atomicAdd(p.hand_off.ticket, 1);
+    else if (drawn.trips == 1)
+      found_ = plan.placed[drawn.unit];
+    else
+      found_.head = plan.order_of_head[drawn.placed.head];
+  }
+  __device__ void end_trip() {
+    if (!under_way_) return;
+    Drawn& drawn = place_.drawn;
+    if (drawn.trips == 0)
+      drawn.unit = found_.head;
+    else if (drawn.trips == 1)
+      drawn.placed = found_;
+    else
+      drawn.order = found_.head;
+    ++drawn.trips;
+  }
+
+  Place& place_;
   Slots& slots_;
-  VisitedTile tile_;          // of the visit that is read
-  int32_t run_, number_ = 0;  // of the next that will be
+  PlacedTask found_;         // of a trip, or its one number
+  bool under_way_ = false;   // a trip
   int32_t slot_ = 0, buffer_ = 0;
 };
 

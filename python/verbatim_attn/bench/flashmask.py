@@ -1,0 +1,100 @@
+"""FlashMask 3 as a provider: its PyTorch form, which PaddlePaddle/flash-attention builds for Hopper.
+
+FlashMask says of every key's column which queries do not see it: one interval of rows below the
+diagonal, one above it. Masks whose columns are not of that kind are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .providers import Attend, Provider, missing, too_large
+from .workloads import Case
+
+_MODULE = "interface_torch"
+
+
+def columns(shown: Any) -> tuple[Any, bool]:
+    """`startend_row_indices` of a mask, and whether it is causal.
+
+    Args:
+        shown: bool (n, n) of queries and keys, True where a key is visible.
+
+    Returns:
+        int32 (n, 1, 2 or 4): the fewest bounds that say it, in FlashMask's order: [below's begin],
+        [below's begin, below's end], [below's begin, above's end] or both intervals.
+
+    Raises:
+        ValueError: a column's hidden rows are not one interval on each side of the diagonal.
+    """
+    n = len(shown)
+    above = ~np.tri(n, dtype=bool)  # the key comes after the query
+    below_begin, below_end = _hidden(~shown & ~above, n)
+    to_the_end = bool((below_end == n).all())
+    if not (shown & above).any():
+        bounds = [below_begin] if to_the_end else [below_begin, below_end]
+        return np.stack(bounds, -1).astype(np.int32), True
+    above_begin, above_end = _hidden(~shown & above, 0)
+    if to_the_end and not above_begin.any():
+        bounds = [below_begin, above_end]
+    else:
+        bounds = [below_begin, below_end, above_begin, above_end]
+    return np.stack(bounds, -1).astype(np.int32), False
+
+
+def _hidden(hidden: Any, nowhere: int) -> tuple[Any, Any]:
+    """Every column's hidden rows, [begin, end); [nowhere, nowhere) without any."""
+    count = hidden.sum(0)
+    begin, end = hidden.argmax(0), len(hidden) - hidden[::-1].argmax(0)
+    if (count > 0).any() and (end - begin != count)[count > 0].any():
+        raise ValueError("a column's hidden rows are not one interval on a side of the diagonal")
+    return np.where(count > 0, begin, nowhere), np.where(count > 0, end, nowhere)
+
+
+class FlashMask(Provider):
+    """One mask for all heads, head dim 128."""
+
+    def __init__(self, deterministic: bool):
+        self.name = "flashmask" + (":deterministic" if deterministic else "")
+        self.deterministic = deterministic
+
+    def available(self) -> str | None:
+        return missing("torch") or missing(_MODULE)
+
+    def supports(self, case: Case, device: str) -> str | None:
+        p = case.problem
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        if (p.head_dim, p.head_dim_v) != (128, 128) or p.dtype == "f32":
+            return "head dim 128 in bf16 or f16"
+        if p.q_len != p.kv_len or p.q_len < 1024:
+            return "as many queries as keys, 1024 or more"
+        if case.masks_differ_by_head or case.selected or p.softcap or p.dropout:
+            return "one mask for all heads, no softcap, no dropout"
+        if reason := too_large(case, 1, "mask", device):
+            return reason
+        try:
+            columns(_shown(case))
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import importlib
+
+        import torch
+
+        p = case.problem
+        bounds, causal = columns(_shown(case))
+        rows = torch.from_numpy(bounds)[None, None].expand(p.batch, 1, -1, -1)  # (b, 1, n, bounds)
+        rows = rows.contiguous().to(device)
+        scale = p.head_dim**-0.5 if p.scale is None else p.scale
+        function = importlib.import_module(_MODULE).FlashMaskFunc
+        settings = (causal, -1, -1, 0.0, self.deterministic)
+        return lambda q, k, v: function.apply(q, k, v, rows, None, scale, *settings)[0]
+
+
+def _shown(case: Case) -> Any:
+    return case.mask.dense(case.problem.q_len, case.problem.kv_len)[0, 0]  # (queries, keys)
