@@ -335,7 +335,12 @@ PAGES = {
         " during a backward. What was found: [lab](../lab/four-gpus.md).",
         lambda: [
             part
-            for name in ("h100x4_ranks_32k", "h200x4_ranks_64k", "h200x4_ranks_32k")
+            for name in (
+                "h100x4_ranks_64k",
+                "h100x4_ranks_32k",
+                "h200x4_ranks_64k",
+                "h200x4_ranks_32k",
+            )
             for part in ranks(f"{name}.json", "h200x4_simulated.json")
         ],
     ),

@@ -131,8 +131,8 @@ class Emitter : Statements {
     }
     indent_ = 2;
     line("const Place& at = shared.at;");
-    line("Visits<Pass::{}, kStages> visits({}shared.visits);", pass(),
-         by_index() ? "at, p.kv_edges, " : "shared.at, ");
+    line("Visits<Pass::{}, kStages> visits(at, {}shared.visits);", pass(),
+         by_index() ? "p.kv_edges, " : "");
     if (e4m3()) {
       line("// Products are of values without the scales of their heads.");
       line("const float scale = p.scalars.scale * p.q.scale(at.q_head) * p.k.scale(at.kv_head);");

@@ -178,7 +178,7 @@ void Statements::emit(const std::vector<Step>& steps, bool first) {
 void Statements::emit(const Step& step) {
   const bool staged = is_staged(step);
   if (&step == last_product_) {
-    line("visits.look_ahead({});  // while the last product is made", by_index() ? "" : "p");
+    line("visits.look_ahead();  // while the last product is made");
     blank();
   }
   if (&step == first_of(k_.after, Step::Kind::reduce)) {

@@ -152,10 +152,13 @@ _EVERY_MODE = ",".join(
     ("verbatim,verbatim:unordered,flex", FA3)
     + tuple(f"torch:{name},torch:{name}:deterministic" for name in ("flash", "cudnn", "efficient"))
 )
-MASKED = "verbatim,flex,cudnn:flex,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
+MASKED = "verbatim,flex,cudnn:flex,flashmask,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
 SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
 _FLEX = (("verbatim", "flex"),)
-_MASKED = (*_FLEX, ("verbatim", "cudnn:flex"), ("verbatim", "flash_attn_3"))
+_MASKED = (
+    *_FLEX,
+    *(("verbatim", peer) for peer in ("cudnn:flex", "flashmask", "flash_attn_3")),
+)
 _LENGTHS = (*_MASKED, ("verbatim", "torch:flash"), ("verbatim", "torch:varlen"))
 _MEMORY = (*_FLEX, ("verbatim", "torch:varlen"), ("verbatim", "torch:math"))
 _SPARSE = (
@@ -163,7 +166,8 @@ _SPARSE = (
     *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")),
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
-          "h200_peers_sdpa.json", "h200_cudnn_flex.json")  # fmt: skip
+          "h200_peers_sdpa.json", "h200_cudnn_flex.json",
+          "papers/longca_lengths.flashmask8k.json")  # fmt: skip
 LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1[!6].json", "papers/longca_lengths.*.json")
 BLOCKS = tuple(
     f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig4", "fig19")

@@ -6,15 +6,6 @@
 
 namespace verbatim::cuda::tiles {
 
-/// What a CTA will draw: it is asked for while a chain is worked on, one trip to memory a visit, for
-/// the next unit has to be known before the first load of its chain can begin.
-struct Drawn {
-  int32_t trips;  // made: of what follows, so much is known
-  int32_t unit;
-  PlacedTask placed;  // its first
-  int32_t order;      // of that one's head
-};
-
 /// The chain of a CTA, and what it will do after it.
 struct Place {
   const OrderView* order;            // null: there is no chain left
@@ -26,7 +17,6 @@ struct Place {
   int32_t rows, used;                // rows that exist, and those up to the last that is visible
   int32_t run_begin, run_end;        // its visits
   const Chain* chain_of_plan;        // itself
-  Drawn drawn;                       // behind all of these
 };
 
 /// The start of a kernel: by all threads.
@@ -39,24 +29,18 @@ template <Pass kPass, class Params>
 __device__ void find_next_chain(Place& place, const Params& p) {
   const PlanView& plan = p.plan;
   while (place.chain == place.chain_end) {
-    const Drawn drawn = place.drawn;
-    int known = 0;  // trips whose results are of the next task
-    if (place.task == place.task_end) {
-      const int32_t unit = drawn.trips > 0 ? drawn.unit : atomicAdd(p.hand_off.ticket, 1);
-      place.drawn.trips = 0;
+    while (place.task == place.task_end) {
+      const int32_t unit = atomicAdd(p.hand_off.ticket, 1);
       if (unit >= plan.unit_count) {
         place.order = nullptr;
         return;
       }
-      known = drawn.trips;
       place.task = plan.unit_begin ? plan.unit_begin[unit] : unit;
       place.task_end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
-      if (place.task == place.task_end) continue;
     }
-    const PlacedTask placed = known > 1 ? drawn.placed : plan.placed[place.task];
-    ++place.task;
+    const PlacedTask placed = plan.placed[place.task++];
     place.head = placed.head;
-    place.order = &plan.orders[known > 2 ? drawn.order : plan.order_of_head[placed.head]];
+    place.order = &plan.orders[plan.order_of_head[placed.head]];
     const Task task = place.order->tasks[placed.task];
     place.chain = task.chain_begin;
     place.chain_end = task.chain_end;
@@ -135,7 +119,6 @@ template <Pass kPass, int kStages>
 class Visits {
   static constexpr int kWindow = 8, kSlots = 2 * kWindow;
   static_assert(kStages + 1 < kWindow);
-  static constexpr int kDrawer = 32;  // a thread of another warp than those that read visits
 
  public:
   struct Slots {
@@ -143,7 +126,7 @@ class Visits {
     int32_t run, number;  // of the first visit that nobody has read
   };
 
-  __device__ Visits(Place& place, Slots& slots) : place_(place), slots_(slots) {
+  __device__ Visits(const Place& place, Slots& slots) : place_(place), slots_(slots) {
     if (threadIdx.x < kWindow) read_window(0, place.run_begin, 0);
     __syncthreads();
   }
@@ -152,17 +135,12 @@ class Visits {
   __device__ const Visit& at(int ahead) const { return slots_.visits[(slot_ + ahead) % kSlots]; }
   __device__ int buffer(int ahead) const { return (buffer_ + ahead) % kStages; }
 
-  /// Behind a barrier of the visit, so that nobody reads the window before: reads the next window,
-  /// and begins a trip for what is drawn, which advance() ends. What is done in between hides how
-  /// long that takes.
-  template <class Params>
-  __device__ void look_ahead(const Params& p) {
+  /// Behind a barrier of the visit, so that nobody reads the window before.
+  __device__ void look_ahead() {
     if (threadIdx.x < kWindow && slot_ % kWindow == 0)
       read_window((slot_ + kWindow) % kSlots, slots_.run, slots_.number);
-    if (threadIdx.x == kDrawer) begin_trip(p);
   }
   __device__ void advance() {
-    if (threadIdx.x == kDrawer) end_trip();
     slot_ = (slot_ + 1) % kSlots;
     buffer_ = (buffer_ + 1) % kStages;
   }
@@ -185,37 +163,8 @@ class Visits {
     if (lane == kWindow - 1) slots_.run = run, slots_.number = number + 1;
   }
 
-  template <class Params>
-  __device__ void begin_trip(const Params& p) {
-    const Drawn& drawn = place_.drawn;
-    const PlanView& plan = p.plan;
-    const bool wanted = place_.chain == place_.chain_end && place_.task == place_.task_end;
-    const bool possible = drawn.trips == 0 || (!plan.unit_begin && drawn.unit < plan.unit_count);
-    under_way_ = wanted && possible && drawn.trips < 3;
-    if (!under_way_) return;
-    if (drawn.trips == 0)
-      found_.head = atomicAdd(p.hand_off.ticket, 1);
-    else if (drawn.trips == 1)
-      found_ = plan.placed[drawn.unit];
-    else
-      found_.head = plan.order_of_head[drawn.placed.head];
-  }
-  __device__ void end_trip() {
-    if (!under_way_) return;
-    Drawn& drawn = place_.drawn;
-    if (drawn.trips == 0)
-      drawn.unit = found_.head;
-    else if (drawn.trips == 1)
-      drawn.placed = found_;
-    else
-      drawn.order = found_.head;
-    ++drawn.trips;
-  }
-
-  Place& place_;
+  const Place& place_;
   Slots& slots_;
-  PlacedTask found_;         // of a trip, or its one number
-  bool under_way_ = false;   // a trip
   int32_t slot_ = 0, buffer_ = 0;
 };
 
