@@ -108,3 +108,37 @@ def bits(names):
     refused = sum("refused" in deal for deal in deals)
     return (f"{len(deals)} deals (strategies times worlds of 1, 2, 4 and 8 ranks), {refused} refused; words"
             f" of O, LSE, dQ, dK and dV that are not one device's, all together: {differing}.")  # fmt: skip
+
+
+def free_order(name):
+    """Errors of bench/free_order.py, and how many bits each order has."""
+    result = load(name)
+    rows = [
+        {
+            "order": f"`{r['order']}`",
+            "ranks": str(r["world"]),
+            "error of dK": f"{r['error']['dk']:.2e}",
+            "error of dV": f"{r['error']['dv']:.2e}",
+            "MiB sent": f"{r['backward_sent_bytes'] / 2**20:,.0f}",
+            "SHA-256 of dK": f"{r['sha256']['dk'][:12]}...",
+            "of dV": f"{r['sha256']['dv'][:12]}...",
+        }
+        for r in result["results"]
+    ]
+
+    def kinds(*outputs, order=None):
+        of = [r["sha256"] for r in result["results"] if order in (None, r["order"])]
+        return len({tuple(hashes[output] for output in outputs) for hashes in of})
+
+    orders = dict.fromkeys(r["order"] for r in result["results"])
+    said = ", ".join(f"`{order}` {kinds('dk', 'dv', order=order)}" for order in orders)
+    p = result["problem"]
+    return [
+        f"`bench/results/{name}`: {result['device']}, commit {result['commit']}, contract"
+        f" {result['contract']}, {p['q_len']:,} positions, {result['mask']},"
+        f" {p['q_heads']}:{p['kv_heads']} heads of {p['head_dim']}, {p['dtype']}, strategy"
+        f" `{result['strategy']}`, shards {result['shard']}.",
+        f"Different bits of dK and dV together, over all worlds: {said}. Of dQ, O and LSE together, over"
+        f" all rows: {kinds('dq', 'o', 'lse')}.",
+        table(rows),
+    ]

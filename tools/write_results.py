@@ -11,7 +11,7 @@ import shlex
 import statistics
 
 from result_files import RESULTS, ROOT, load, table
-from results_of_ranks import bits, ranks, replayed_masks, replays
+from results_of_ranks import bits, free_order, ranks, replayed_masks, replays
 from verbatim_attn.bench import report
 
 FA3 = ("flash_attn_3", "flash_attn_3:deterministic")
@@ -354,6 +354,14 @@ PAGES = {
             *replays(REPLAYED_64K, 8),
             *replayed_masks("h200_replay_masks.json"),
         ],
+    ),
+    "free-order": (
+        "What is the error of gradients over ranks, with an order and without?",
+        "With `--order none` ranks start sums of their own, which are added rank by rank. Errors are"
+        " the largest of any element against double precision; bytes are what all ranks send in the"
+        " backward. `VERBATIM_TOOL=build/verbatim python3 bench/free_order.py --json FILE` makes the"
+        " table again. What was found: [lab](../lab/free-order.md).",
+        lambda: free_order("cpu_free_order.json"),
     ),
     "cpu": (
         "How fast is the CPU beside PyTorch?",
