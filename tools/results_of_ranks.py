@@ -142,3 +142,67 @@ def free_order(name):
         f" all rows: {kinds('dq', 'o', 'lse')}.",
         table(rows),
     ]
+
+
+WAYS = {"in turn": "in_turn_ms", "overlapped": "overlapped_ms"}
+
+
+def rate(row, way, *passes):
+    """Of one device, in simulated time."""
+    alone, taken = (sum(row[one][time] for one in passes) for time in ("device_ms", WAYS[way]))
+    return alone / taken / row["world"]
+
+
+def over_none(row, way):
+    return row["backward"][WAYS[way]] / row["backward_none"][WAYS[way]]
+
+
+def case_of(row):
+    return f"{row['mask']} {row['q_heads']}:{row['kv_heads']} of {row['head_dim']}"
+
+
+def aims(rows):
+    """A row a case: what was asked of both passes and of the order, and how far strategies are."""
+    lines = []
+    for case in dict.fromkeys(map(case_of, rows)):
+        of = {r["strategy"]: r for r in rows if case_of(r) == case}
+        dense = next(iter(of.values()))["mask"] in ("full", "causal")
+        least, names = (0.95, ("ring", "usp", "balanced")) if dense else (0.90, ("balanced",))
+        line = {"case": case, "asked": f"{least:.0%}", "of": ", ".join(f"`{n}`" for n in names)}
+        for way in WAYS:
+            found = [rate(of[name], way, "forward", "backward") for name in names]
+            reached = sum(value >= least for value in found)
+            extent = " to ".join(dict.fromkeys(f"{f(found):.0%}" for f in (min, max)))
+            line[f"both, {way}"] = f"{extent}; {reached} of {len(found)}"
+        for way in WAYS:
+            found = [over_none(row, way) for row in of.values()]
+            reached = sum(value <= 1.05 for value in found)
+            extent = " to ".join(dict.fromkeys(f"{f(found):.2f}" for f in (min, max)))
+            line[f"over no order, {way}"] = f"{extent}; {reached} of {len(found)}"
+        lines.append(line)
+    return table(lines)
+
+
+def simulated_replays(name):
+    """A row a case and strategy of bench/simulated_replays.py."""
+    result = load(name)
+    rows = []
+    for r in result["results"]:
+        row = {
+            "case": case_of(r),
+            "strategy": f"`{r['strategy']}`",
+        }
+        for which in ("forward", "backward"):
+            row |= {f"{which}, {way}": f"{rate(r, way, which):.0%}" for way in WAYS}
+        row |= {f"both, {way}": f"{rate(r, way, 'forward', 'backward'):.0%}" for way in WAYS}
+        row |= {f"over no order, {way}": f"{over_none(r, way):.2f}" for way in WAYS}
+        rows.append(row)
+    return [
+        f"`bench/results/{name}`: predicted launches, dealt at {result['commit']}, cluster"
+        f" {result['cluster']}, {result['results'][0]['world']} ranks. Rates are of one such device,"
+        " predicted alike; over no order is a backward's time over its time with `--order none`.",
+        table(rows),
+        "What was asked, of one device's rate, and of every strategy's backward that an order makes it at"
+        " most 1.05 times as long; the least and the most found, and how many reach it:",
+        aims(result["results"]),
+    ]

@@ -62,6 +62,38 @@ def test_measured_steps_stand_beside_simulated_ones(tmp_path, tool):
     assert "no such strategy" in simulate({**row, "strategy": "rign"}).stderr
 
 
+def test_replayed_cases_are_dealt_again(tmp_path, tool):
+    played, out, one = (tmp_path / f"{name}.json" for name in ("played", "simulated", "plan"))
+    problem = "--mask causal --seqlen 512 --q-heads 4 --kv-heads 2 --head-dim 32".split()
+    timed = "--world replay:1,2 --strategy ring,ulysses --repeats 1 --check none".split()
+    words = [tool, "bench", *timed, *problem, "--json", played]
+    subprocess.run(words, check=True, capture_output=True)
+
+    def simulate(file):
+        return script("simulated_replays", file, "--commit", "x", "--json", out)
+
+    assert simulate(played).returncode == 0
+    found = json.loads(out.read_text())
+    assert (found["cluster"], found["commit"]) == ("h200x8", "x")
+    rows = found["results"]
+    assert [(row["strategy"], row["world"]) for row in rows] == [("ring", 2), ("ulysses", 2)]
+    for of, name in (
+        ("--pass forward", "forward"),
+        ("", "backward"),
+        ("--order none", "backward_none"),
+    ):
+        world = f"--machine h200 --world replay:2 --strategy ring {of} --json {one}".split()
+        subprocess.run([tool, "plan", *problem, *world], check=True, capture_output=True)
+        said = json.loads(one.read_text())["dist"]["passes"][0]["simulated"]
+        assert rows[0][name] == {time: said[time] for time in rows[0][name]}
+    other = json.loads(played.read_text())
+    other["results"][0]["plan"]["fingerprint"] = "0" * 16
+    played.write_text(json.dumps(other))
+    assert "what was played had another plan" in simulate(played).stderr
+    played.write_text(json.dumps({"results": [{}]}))
+    assert "is no result of `verbatim bench --world`" in simulate(played).stderr
+
+
 def test_an_order_has_one_error_in_every_world(tmp_path, tool):
     out = tmp_path / "errors.json"
     problem = (
