@@ -108,3 +108,101 @@ def bits(names):
     refused = sum("refused" in deal for deal in deals)
     return (f"{len(deals)} deals (strategies times worlds of 1, 2, 4 and 8 ranks), {refused} refused; words"
             f" of O, LSE, dQ, dK and dV that are not one device's, all together: {differing}.")  # fmt: skip
+
+
+def free_order(name):
+    """Errors of bench/free_order.py, and how many bits each order has."""
+    result = load(name)
+    rows = [
+        {
+            "order": f"`{r['order']}`",
+            "ranks": str(r["world"]),
+            "error of dK": f"{r['error']['dk']:.2e}",
+            "error of dV": f"{r['error']['dv']:.2e}",
+            "MiB sent": f"{r['backward_sent_bytes'] / 2**20:,.0f}",
+            "SHA-256 of dK": f"{r['sha256']['dk'][:12]}...",
+            "of dV": f"{r['sha256']['dv'][:12]}...",
+        }
+        for r in result["results"]
+    ]
+
+    def kinds(*outputs, order=None):
+        of = [r["sha256"] for r in result["results"] if order in (None, r["order"])]
+        return len({tuple(hashes[output] for output in outputs) for hashes in of})
+
+    orders = dict.fromkeys(r["order"] for r in result["results"])
+    said = ", ".join(f"`{order}` {kinds('dk', 'dv', order=order)}" for order in orders)
+    p = result["problem"]
+    return [
+        f"`bench/results/{name}`: {result['device']}, commit {result['commit']}, contract"
+        f" {result['contract']}, {p['q_len']:,} positions, {result['mask']},"
+        f" {p['q_heads']}:{p['kv_heads']} heads of {p['head_dim']}, {p['dtype']}, strategy"
+        f" `{result['strategy']}`, shards {result['shard']}.",
+        f"Different bits of dK and dV together, over all worlds: {said}. Of dQ, O and LSE together, over"
+        f" all rows: {kinds('dq', 'o', 'lse')}.",
+        table(rows),
+    ]
+
+
+WAYS = {"in turn": "in_turn_ms", "overlapped": "overlapped_ms"}
+
+
+def rate(row, way, *passes):
+    """Of one device, in simulated time."""
+    alone, taken = (sum(row[one][time] for one in passes) for time in ("device_ms", WAYS[way]))
+    return alone / taken / row["world"]
+
+
+def over_none(row, way):
+    return row["backward"][WAYS[way]] / row["backward_none"][WAYS[way]]
+
+
+def case_of(row):
+    return f"{row['mask']} {row['q_heads']}:{row['kv_heads']} of {row['head_dim']}"
+
+
+def aims(rows):
+    """A row a case: what was asked of both passes and of the order, and how far strategies are."""
+    lines = []
+    for case in dict.fromkeys(map(case_of, rows)):
+        of = {r["strategy"]: r for r in rows if case_of(r) == case}
+        dense = next(iter(of.values()))["mask"] in ("full", "causal")
+        least, names = (0.95, ("ring", "usp", "balanced")) if dense else (0.90, ("balanced",))
+        line = {"case": case, "asked": f"{least:.0%}", "of": ", ".join(f"`{n}`" for n in names)}
+        for way in WAYS:
+            found = [rate(of[name], way, "forward", "backward") for name in names]
+            reached = sum(value >= least for value in found)
+            extent = " to ".join(dict.fromkeys(f"{f(found):.0%}" for f in (min, max)))
+            line[f"both, {way}"] = f"{extent}; {reached} of {len(found)}"
+        for way in WAYS:
+            found = [over_none(row, way) for row in of.values()]
+            reached = sum(value <= 1.05 for value in found)
+            extent = " to ".join(dict.fromkeys(f"{f(found):.2f}" for f in (min, max)))
+            line[f"over no order, {way}"] = f"{extent}; {reached} of {len(found)}"
+        lines.append(line)
+    return table(lines)
+
+
+def simulated_replays(name):
+    """A row a case and strategy of bench/simulated_replays.py."""
+    result = load(name)
+    rows = []
+    for r in result["results"]:
+        row = {
+            "case": case_of(r),
+            "strategy": f"`{r['strategy']}`",
+        }
+        for which in ("forward", "backward"):
+            row |= {f"{which}, {way}": f"{rate(r, way, which):.0%}" for way in WAYS}
+        row |= {f"both, {way}": f"{rate(r, way, 'forward', 'backward'):.0%}" for way in WAYS}
+        row |= {f"over no order, {way}": f"{over_none(r, way):.2f}" for way in WAYS}
+        rows.append(row)
+    return [
+        f"`bench/results/{name}`: predicted launches, dealt at {result['commit']}, cluster"
+        f" {result['cluster']}, {result['results'][0]['world']} ranks. Rates are of one such device,"
+        " predicted alike; over no order is a backward's time over its time with `--order none`.",
+        table(rows),
+        "What was asked, of one device's rate, and of every strategy's backward that an order makes it at"
+        " most 1.05 times as long; the least and the most found, and how many reach it:",
+        aims(result["results"]),
+    ]

@@ -11,7 +11,7 @@ import shlex
 import statistics
 
 from result_files import RESULTS, ROOT, load, table
-from results_of_ranks import bits, ranks, replayed_masks, replays
+from results_of_ranks import bits, free_order, ranks, replayed_masks, replays, simulated_replays
 from verbatim_attn.bench import report
 
 FA3 = ("flash_attn_3", "flash_attn_3:deterministic")
@@ -353,12 +353,24 @@ PAGES = {
         " up to 15 %, so the second decimal says little. Shares are no measurement: the launches"
         " that were timed, played on the cluster h200x8 ([clusters.md](../clusters.md)) with"
         " transfers in turn, as parts of that one device's rate; where launches were quicker than"
-        " its, at another clock, they can be above 100 %. What was found: [lab](../lab/replay.md).",
+        " its, at another clock, they can be above 100 %. They are of plans of that commit, before"
+        " messages shared copies and launches waited for sends. The tables behind it deal its cases anew"
+        " (`bench/simulated_replays.py`) and play them with predicted launches, which leave out waits"
+        " between chains. What was found: [lab](../lab/replay.md).",
         lambda: [
             bits([*REPLAYED_64K, "h200_replay_masks.json"]),
             *replays(REPLAYED_64K, 8),
+            *simulated_replays("h200_replay_simulated.json"),
             *replayed_masks("h200_replay_masks.json"),
         ],
+    ),
+    "free-order": (
+        "What is the error of gradients over ranks, with an order and without?",
+        "With `--order none` ranks start sums of their own, which are added rank by rank. Errors are"
+        " the largest of any element against double precision; bytes are what all ranks send in the"
+        " backward. `VERBATIM_TOOL=build/verbatim python3 bench/free_order.py --json FILE` makes the"
+        " table again. What was found: [lab](../lab/free-order.md).",
+        lambda: free_order("cpu_free_order.json"),
     ),
     "cpu": (
         "How fast is the CPU beside PyTorch?",

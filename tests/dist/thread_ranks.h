@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -32,13 +33,13 @@ class Mail {
     bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
       std::unique_lock lock(mail_.mutex_);
       auto& queue = mail_.queues_[{from, rank_}];
-      const auto ready = [&] { return !queue.empty() || mail_.over_; };
+      const auto ready = [&] { return !queue.empty() || mail_.ended_.contains(from); };
       if (rank_ % 2 == 0) mail_.changed_.wait(lock, ready);
       if (!ready()) return false;
       if (queue.empty() || queue.front().first != message ||
           queue.front().second.size() != bytes.size())
         throw Error(ErrorCode::device, "test.receive",
-                    "another rank ended, or this is no message of that number and size");
+                    "that rank ended, or this is no message of that number and size");
       std::ranges::copy(queue.front().second, bytes.begin());
       queue.pop_front();
       return true;
@@ -49,17 +50,18 @@ class Mail {
     int32_t rank_;
   };
 
-  /// A rank ended with an error: nothing comes any more.
-  void end() {
+  /// A rank ended with an error: nothing more comes from it. From others it may: a refusal reaches
+  /// one rank, which ends, before rank 0 has sent it to the next.
+  void end(int32_t rank) {
     const std::lock_guard lock(mutex_);
-    over_ = true;
+    ended_.insert(rank);
     changed_.notify_all();
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool over_ = false;
+  std::set<int32_t> ended_;
   std::map<std::pair<int32_t, int32_t>, std::deque<std::pair<int64_t, std::vector<std::byte>>>>
       queues_;  // by sender and receiver
 };
@@ -77,7 +79,7 @@ inline std::vector<std::string> errors_of_ranks(
         part(rank, port);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();
-        mail.end();
+        mail.end(rank);
       }
     });
   for (std::thread& thread : threads) thread.join();

@@ -38,6 +38,8 @@ std::vector<std::string> errors_of(const std::function<void(dist::Processes&)>& 
       dist::Processes processes(wire, own);
       try {
         run(processes);
+      } catch (const dist::Refused& error) {  // all throw it, when they have heard of it
+        errors[r] = error.what();
       } catch (const std::exception& error) {
         errors[r] = error.what();
         lines.over = true;
