@@ -29,8 +29,8 @@ std::vector<Interval> joined(std::vector<Interval> ranges) {
 
 class Finder {
  public:
-  Finder(const OrderPart& part, const WholeChains& chains)
-      : part_(part), order_(*part.whole), chains_(chains) {}
+  Finder(const OrderPart& part, const Chains& chains)
+      : part_(part), order_(*part.whole), chains_(chains.whole), alike_(chains.alike) {}
 
   PartFacts find() {
     for (size_t s = 0; s < part_.stretches.size(); ++s) add(s);
@@ -49,18 +49,23 @@ class Finder {
       throw Error(
           ErrorCode::invalid_plan, "dist.verify",
           fmt::format("an order has no {} chains from {} on", stretch.count, stretch.chain));
-    for (int32_t i = 0; i < stretch.count; ++i) {
+    auto alike = std::ranges::upper_bound(alike_, stretch.chain, {}, &AlikeChains::chain);
+    for (int32_t i = 0, count = 1; i < stretch.count; i += count) {
       const int32_t c = stretch.chain + i;
       const Chain& chain = chains_[c];
+      if (backward()) {
+        const int32_t next = alike == alike_.end() ? std::ssize(chains_) : alike++->chain;
+        count = std::min(next - c, stretch.count - i);
+      }
       const Position first{chain.run_begin, 0}, last{chain.run_end, 0};
-      const auto [begin, end] = visit(chain, stretch);
+      const auto [begin, end] = visit(chain, count, stretch);
       if (!backward()) rows_.add(chain.q_head, chain.tile, chain.addends);
-      list(s, i, c, begin == first ? nullptr : &begin, end == last ? nullptr : &end);
+      list(s, i, c, count, begin == first ? nullptr : &begin, end == last ? nullptr : &end);
     }
   }
 
-  /// From where to where the stretch has the chain.
-  std::pair<Position, Position> visit(const Chain& chain, const Stretch& stretch) {
+  /// From where to where the stretch has the chain, with which `count` are alike from it on.
+  std::pair<Position, Position> visit(const Chain& chain, int32_t count, const Stretch& stretch) {
     Position begin{chain.run_end, 0}, end = begin;
     int32_t r = chain.run_begin;
     Passes passes;
@@ -72,7 +77,7 @@ class Finder {
         all = true;
       }
       if (all) {
-        for (const Run& run : runs) visit(chain, run, q_head, heads, 0, run.count);
+        for (const Run& run : runs) visit(chain, count, run, q_head, heads, 0, run.count);
         r = chain.run_end;
         return;
       }
@@ -84,7 +89,7 @@ class Finder {
           const int32_t from = visits_before(run, pass, stretch.begin);
           const int32_t to = std::max(from, visits_before(run, pass, stretch.end));
           if (from < run.count && begin.run == chain.run_end) begin = {r, from};
-          if (from < to) visit(chain, run, h, 1, from, to);
+          if (from < to) visit(chain, count, run, h, 1, from, to);
           if (to < run.count) end = {r, to};
           ++r;
         }
@@ -95,11 +100,12 @@ class Finder {
   }
 
   /// Visits [begin, end) of a run, by `heads` query heads.
-  void visit(const Chain& chain, const Run& run, int32_t q_head, int32_t heads, int32_t begin,
-             int32_t end) {
+  void visit(const Chain& chain, int32_t count, const Run& run, int32_t q_head, int32_t heads,
+             int32_t begin, int32_t end) {
     if (backward()) {
-      rows_.add(run, q_head, heads, begin, end);
-      read(chain.tile, chain.tile + 1);
+      rows_.add(run, q_head, heads, begin, end, count);
+      const auto [first, last] = std::minmax({chain.tile, (&chain)[count - 1].tile});
+      read(first, last + 1);
     } else if (std::abs(run.step) == 1) {
       const auto [first, last] = std::minmax({run.tile(begin), run.tile(end - 1)});
       read(first, last + 1);
@@ -118,27 +124,42 @@ class Finder {
     }
   }
 
-  /// Chain `c`, the i-th of stretch `s`. `begin`, `end`: not its first visit, not its last.
-  void list(size_t s, int32_t i, int32_t c, const Position* begin, const Position* end) {
-    const Chain& chain = chains_[c];
-    const auto goes_on = [&](const PartFacts::Row& row) {
-      const int32_t step = row.count == 1 && chain.tile < row.tile ? -1 : row.step;
-      return row.stretch == s && row.tile + step * row.count == chain.tile &&
-             row.addend == chain.addend && row.addends == chain.addends &&
-             row.begins.empty() == !begin && row.ends.empty() == !end;
+  /// Chains [c, c + count), which are alike, of stretch `s` from the i-th on. `begin`, `end`: where
+  /// the first does not begin with its first visit, or end with its last.
+  void list(size_t s, int32_t i, int32_t c, int32_t count, const Position* begin,
+            const Position* end) {
+    const auto position = [&](const Position& first, const Chain& chain) {
+      return Position{first.run + chain.run_begin - chains_[c].run_begin, first.visit};
     };
-    if (facts_.chains.empty() || !goes_on(facts_.chains.back()))
-      facts_.chains.push_back({s, i, c, 0, chain.tile, 1, chain.addend, chain.addends, {}, {}});
-    PartFacts::Row& row = facts_.chains.back();
-    if (chain.tile < row.tile) row.step = -1;
-    ++row.count;
-    if (begin) row.begins.push_back(*begin);
-    if (end) row.ends.push_back(*end);
+    for (int32_t at = 0, more = 0; at < count; at += more) {
+      const Chain* chain = &chains_[c + at];
+      const auto same = [&](const auto& row) {
+        return row.addend == chain->addend && row.addends == chain->addends;
+      };
+      for (more = 1; at + more < count && same(chain[more]);) ++more;
+      const auto goes_on = [&](const PartFacts::Row& row) {
+        if (row.stretch != s || row.begins.empty() != !begin || row.ends.empty() != !end)
+          return false;
+        if (!backward()) return true;
+        const int32_t step = row.count == 1 && chain->tile < row.tile ? -1 : row.step;
+        return row.tile + step * row.count == chain->tile && same(row) &&
+               (more == 1 || chain[1].tile == chain->tile + step);
+      };
+      if (facts_.chains.empty() || !goes_on(facts_.chains.back()))
+        facts_.chains.push_back(
+            {s, i + at, c + at, 0, chain->tile, 1, chain->addend, chain->addends, {}, {}});
+      PartFacts::Row& row = facts_.chains.back();
+      row.count += more;
+      if (chain[more - 1].tile < row.tile) row.step = -1;
+      for (int32_t n = 0; begin && n < more; ++n) row.begins.push_back(position(*begin, chain[n]));
+      for (int32_t n = 0; end && n < more; ++n) row.ends.push_back(position(*end, chain[n]));
+    }
   }
 
   const OrderPart& part_;
   const HeadOrder& order_;
   const WholeChains& chains_;
+  const std::vector<AlikeChains>& alike_;
   size_t near_ = 0;
   RowSums rows_;
   std::vector<Interval> kv_tiles_;
@@ -147,11 +168,15 @@ class Finder {
 
 }  // namespace
 
-PartFacts facts_of(const OrderPart& part, const WholeChains& chains) {
+Chains::Chains(const HeadOrder& order) : whole(order) {
+  if (order.pass == Pass::backward) alike = by_chain(alike_chains(order), whole);
+}
+
+PartFacts facts_of(const OrderPart& part, const Chains& chains) {
   return Finder(part, chains).find();
 }
 
-FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, WholeChains>& chains) {
+FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, Chains>& chains) {
   FactsOfParts facts;
   std::vector<FactsOfParts::value_type*> all;
   const auto heads = std::ssize(plan.whole.order_of_head);
@@ -169,7 +194,7 @@ FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, Who
     }
   }
   size_t count = 0;
-  for (const auto& [order, own] : chains) count += own.size();
+  for (const auto& [order, own] : chains) count += own.whole.size();
   for_each_in_parallel(count < kChainsWorthThreads ? 1 : core_count(), std::ssize(all),
                        [&](int64_t i) {
                          auto& [part, found] = *all[static_cast<size_t>(i)];

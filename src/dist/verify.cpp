@@ -25,7 +25,6 @@ using dist::Message;
 using dist::PartFacts;
 using dist::Position;
 using dist::Sums;
-using dist::WholeChains;
 
 class Proof {
  public:
@@ -36,12 +35,10 @@ class Proof {
         kv_cuts_(dist::kv_cuts(plan)),
         mail_(plan.ranks.size()),
         at_(plan.ranks.size()) {
-    std::map<const HeadOrder*, WholeChains> chains;
+    std::map<const HeadOrder*, dist::Chains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
       const HeadOrder& order = whole_.order(head);
-      const auto [own, fresh] = chains.try_emplace(&order);
-      if (fresh) own->second = WholeChains(order);
-      heads_.emplace_back(order, own->second);
+      heads_.emplace_back(order, chains.try_emplace(&order, order).first->second.whole);
     }
     facts_ = dist::facts_of(plan, chains);
     const std::vector<HeldRows> zeros = dist::rows_without_keys(plan);
