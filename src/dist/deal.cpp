@@ -108,19 +108,21 @@ class BackwardDeal {
   }
 
   void find_strands() {
-    const auto way = [&](size_t c) { return c == 0 ? 0 : chains_[c].tile - chains_[c - 1].tile; };
+    const auto way = [&](int32_t c) { return c == 0 ? 0 : chains_[c].tile - chains_[c - 1].tile; };
     int64_t ups = 0;
-    for (size_t c = 1; c < chains_.size(); ++c) ups += (way(c) == 1) - (way(c) == -1);
+    for (const auto& [first, count] : alike_) {
+      ups += (way(first) == 1) - (way(first) == -1);
+      if (count > 1) ups += (count - 1) * way(first + 1);
+    }
     step_ = ups >= 0 ? 1 : -1;
-    for (size_t c = 0; c < chains_.size(); ++c) {
+    for (int32_t c = 0; c < std::ssize(chains_); ++c) {
       const Chain& chain = chains_[c];
       const auto goes_on = [&](const Strand& strand) {
         return way(c) == step_ && strand.addend == chain.addend &&
                strand.list == routes_.list_of[c];
       };
       if (strands_.empty() || !goes_on(strands_.back()))
-        strands_.push_back(
-            {static_cast<int32_t>(c), 0, chain.tile, chain.addend, routes_.list_of[c]});
+        strands_.push_back({c, 0, chain.tile, chain.addend, routes_.list_of[c]});
       ++strands_.back().count;
     }
   }
@@ -307,7 +309,7 @@ class BackwardDeal {
     if (to == share.room) return;
     auto handing = std::ranges::lower_bound(share.handings, to, {}, &Handing::to);
     if (handing == share.handings.end() || handing->to != to)
-      handing = share.handings.insert(handing, Handing{.to = to});
+      handing = share.handings.insert(handing, Handing{to, 0, {}, {}});
     handing->chains += convoy.count;
     handing->convoys.push_back(number);
     const std::span<const Span> tiles = spans_of(static_cast<size_t>(number));

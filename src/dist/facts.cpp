@@ -33,7 +33,12 @@ class Finder {
       : part_(part), order_(*part.whole), chains_(chains.whole), alike_(chains.alike) {}
 
   PartFacts find() {
-    for (size_t s = 0; s < part_.stretches.size(); ++s) add(s);
+    const std::vector<Stretch>& all = part_.stretches;
+    for (const Stretch& stretch : all) check(stretch);
+    for (size_t s = 0, next = 1; s < all.size(); s = next++) {
+      while (next < all.size() && goes_on(all[next - 1], all[next])) ++next;
+      add(s, next);
+    }
     facts_.rows = rows_.take(order_.group);
     facts_.kv_tiles = joined(std::move(kv_tiles_));
     return std::move(facts_);
@@ -42,25 +47,39 @@ class Finder {
  private:
   bool backward() const { return order_.pass == Pass::backward; }
 
-  void add(size_t s) {
-    const Stretch& stretch = part_.stretches[s];
+  void check(const Stretch& stretch) const {
     if (stretch.chain < 0 || stretch.count < 0 ||
         std::ssize(chains_) - stretch.chain < stretch.count)
       throw Error(
           ErrorCode::invalid_plan, "dist.verify",
           fmt::format("an order has no {} chains from {} on", stretch.count, stretch.chain));
-    auto alike = std::ranges::upper_bound(alike_, stretch.chain, {}, &AlikeChains::chain);
-    for (int32_t i = 0, count = 1; i < stretch.count; i += count) {
-      const int32_t c = stretch.chain + i;
+  }
+  static bool goes_on(const Stretch& before, const Stretch& stretch) {
+    return before.chain + before.count == stretch.chain && before.begin == stretch.begin &&
+           before.end == stretch.end;
+  }
+
+  /// Stretches [s, last), of chains behind each other from one place to one other.
+  void add(size_t s, size_t last) {
+    const Stretch& way = part_.stretches[s];
+    const int32_t until = part_.stretches[last - 1].chain + part_.stretches[last - 1].count;
+    auto alike = std::ranges::upper_bound(alike_, way.chain, {}, &AlikeChains::chain);
+    for (int32_t c = way.chain, next = c; c < until; c = next) {
+      next = backward() ? alike == alike_.end() ? std::ssize(chains_) : alike++->chain : c + 1;
+      next = std::min(next, until);
       const Chain& chain = chains_[c];
-      if (backward()) {
-        const int32_t next = alike == alike_.end() ? std::ssize(chains_) : alike++->chain;
-        count = std::min(next - c, stretch.count - i);
-      }
-      const Position first{chain.run_begin, 0}, last{chain.run_end, 0};
-      const auto [begin, end] = visit(chain, count, stretch);
+      const auto [begins, ends] = visit(chain, next - c, way);
       if (!backward()) rows_.add(chain.q_head, chain.tile, chain.addends);
-      list(s, i, c, count, begin == first ? nullptr : &begin, end == last ? nullptr : &end);
+      const bool first = begins == Position{chain.run_begin, 0};
+      const bool whole = ends == Position{chain.run_end, 0};
+      for (int32_t at = c, count = 0; at < next; at += count) {
+        const Stretch& own = part_.stretches[s];
+        count = std::min(next, own.chain + own.count) - at;
+        const int32_t later = chains_[at].run_begin - chain.run_begin;  // runs
+        const Position begin{begins.run + later, begins.visit}, end{ends.run + later, ends.visit};
+        list(s, at - own.chain, at, count, first ? nullptr : &begin, whole ? nullptr : &end);
+        if (at + count == own.chain + own.count) ++s;
+      }
     }
   }
 

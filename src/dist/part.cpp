@@ -75,7 +75,7 @@ std::vector<size_t> places_of(const Plan& whole, int32_t head) {
   std::vector<size_t> places(order.chains.size());
   const auto cut = [](const Chain& chain) { return chain.continues; };
   if (!whole.placement.queue || std::ranges::any_of(order.chains, cut)) return places;
-  const std::vector<PlacedTask>& tasks = whole.placement.tasks;
+  const PlacedTasks& tasks = whole.placement.tasks;
   for (size_t place = 0; place < tasks.size(); ++place) {
     if (tasks[place].head != head) continue;
     const Task& task = order.tasks[static_cast<size_t>(tasks[place].task)];
