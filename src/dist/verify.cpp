@@ -102,21 +102,22 @@ class Proof {
     write(space, box, pieces_of(box), room);
   }
   void read(Space space, const Boxes& boxes, int32_t room) {
-    auto pieces = pieces_of(boxes).begin();
-    for (const Box& box : boxes) read(space, box, *pieces++, room);
+    size_t at = pieces_of(boxes);
+    for (const Box& box : boxes) read(space, box, pieces_[at++], room);
   }
   void write(Space space, const Boxes& boxes, int32_t room) {
-    auto pieces = pieces_of(boxes).begin();
-    for (const Box& box : boxes) write(space, box, *pieces++, room);
+    size_t at = pieces_of(boxes);
+    for (const Box& box : boxes) write(space, box, pieces_[at++], room);
   }
   Interval pieces_of(const Box& box) const {
     return (dist::on_kv_axis(box.operand) ? kv_cuts_ : q_cuts_).find(box.range);
   }
-  /// By box. All hops of what goes round share their boxes, which are looked up once.
-  const std::vector<Interval>& pieces_of(const Boxes& boxes) {
-    const auto [at, fresh] = pieces_.try_emplace(boxes.begin());
+  /// Where those of the first box are. All hops of what goes round share their boxes, which are
+  /// looked up once.
+  size_t pieces_of(const Boxes& boxes) {
+    const auto [at, fresh] = pieces_at_.try_emplace(boxes.begin(), pieces_.size());
     if (fresh)
-      for (const Box& box : boxes) at->second.push_back(pieces_of(box));
+      for (const Box& box : boxes) pieces_.push_back(pieces_of(box));
     return at->second;
   }
   [[noreturn]] void fail_rows(const Box& box, const char* what) const {
@@ -500,8 +501,9 @@ class Proof {
   const Plan& whole_;
   std::vector<HeadState> heads_;
   dist::Cuts q_cuts_, kv_cuts_;
-  std::unordered_map<const Box*, std::vector<Interval>> pieces_;  // by Boxes
-  std::vector<Holdings> memory_;                                  // by rank
+  std::unordered_map<const Box*, size_t> pieces_at_;  // by Boxes
+  std::vector<Interval> pieces_;                      // of all their boxes
+  std::vector<Holdings> memory_;                      // by rank
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
   dist::Mail mail_;
