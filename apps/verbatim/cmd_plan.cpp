@@ -146,8 +146,9 @@ int PlanCommand::run() const {
   const bool all = planning.order == "all";
   PlanningOptions one = planning;
   if (all) one.order = "auto";
-  // Here --order speaks of the pass that is planned.
-  if (one.order != "auto") one.forward_order = one.order;
+  // Here --order speaks of the pass that is planned, unless both are named.
+  const bool both = one.forward_order != "auto";
+  if (!both && one.order != "auto") one.forward_order = one.order;
   const PlanOptions options = one.make(pass == "backward" ? Pass::backward : Pass::forward);
 
   Progress progress;
@@ -169,9 +170,8 @@ int PlanCommand::run() const {
   if (world.given()) {
     progress.say("dealing to ranks ...");
     const Pass other = options.pass == Pass::forward ? Pass::backward : Pass::forward;
-    PlanningOptions plain = planning;
-    plain.order = plain.forward_order = "auto";
-    const Plan beside = make_plan(sizes, made, plain.make(other));
+    if (!both) one.order = one.forward_order = "auto";
+    const Plan beside = make_plan(sizes, made, one.make(other));
     const Plan& own = found.front().plan;
     const Plan &forward = other == Pass::forward ? beside : own,
                &backward = other == Pass::forward ? own : beside;
@@ -228,7 +228,10 @@ void add_plan(Command root, Action& action) {
       "the level side by side and marks what auto takes; files then show the fastest. "
       "'co-resident' is the number of "
       "workers\n"
-      "that must run at once so that no wait can last forever.");
+      "that must run at once so that no wait can last forever.\n"
+      "--order is that of the pass; with --forward-order beside it, that of the backward, whose "
+      "chunks\n"
+      "have their part in who holds which rows.");
   command->problem.add_to(sub);
   command->mask.add_to(sub);
   command->planning.add_to(sub, "h200");

@@ -2,6 +2,7 @@
 // strategy and sharding say who adds and what moves; what is added in which order is the plan's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -89,6 +90,9 @@ class Boxes {
   const Box* end() const { return begin() + size(); }
   size_t size() const { return boxes_ ? boxes_->size() : 0; }
   bool empty() const { return !boxes_; }
+  bool operator==(const Boxes& other) const {
+    return boxes_ == other.boxes_ || std::equal(begin(), end(), other.begin(), other.end());
+  }
 
  private:
   std::shared_ptr<const std::vector<Box>> boxes_;

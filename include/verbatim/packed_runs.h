@@ -76,6 +76,10 @@ struct RunWord {
     }
     return run;
   }
+  /// Whether `word` is the run of `before` with an addend that is one more. Of wide runs: no.
+  static constexpr bool is_next(uint64_t word, uint64_t before) {
+    return word - before == uint64_t{1} << 18 && at(word, 18, 18) != 0 && (word & kWide) == 0;
+  }
 
  private:
   static constexpr uint64_t mask(int bits) { return (uint64_t{1} << bits) - 1; }
@@ -128,6 +132,11 @@ class RunView {
   RunView part(size_t first, size_t count) const { return {words_ + first, count, wide_}; }
   /// Whether both are the same place of the same list.
   bool is(const RunView& other) const { return words_ == other.words_ && size_ == other.size_; }
+  /// Whether each run is that of `other`, which has as many, with an addend that is one more. Of
+  /// runs that do not fit a word: no.
+  bool is_next(const RunView& other) const {
+    return std::equal(words_, words_ + size_, other.words_, RunWord::is_next);
+  }
   /// Whether both read the same.
   bool operator==(const RunView& other) const {
     return is(other) || std::ranges::equal(*this, other);

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verbatim/contract.h"
@@ -82,6 +84,32 @@ struct PlacedTask {
   bool operator==(const PlacedTask&) const = default;
 };
 
+/// A list of which copies share the memory until one of them is edited: of a long problem it is
+/// most of a plan.
+class PlacedTasks {
+ public:
+  PlacedTasks() : list_(std::make_shared<const std::vector<PlacedTask>>()) {}
+  PlacedTasks(std::vector<PlacedTask> list)  // NOLINT: a list is what it says
+      : list_(std::make_shared<const std::vector<PlacedTask>>(std::move(list))) {}
+  PlacedTasks(std::initializer_list<PlacedTask> list) : PlacedTasks(std::vector(list)) {}
+
+  const std::vector<PlacedTask>& list() const { return *list_; }
+  auto begin() const { return list().begin(); }
+  auto end() const { return list().end(); }
+  size_t size() const { return list().size(); }
+  const PlacedTask& operator[](size_t i) const { return list()[i]; }
+  /// Lets f(std::vector<PlacedTask>&) change them.
+  template <class F>
+  void edit(F&& f) {
+    std::vector<PlacedTask> changed = list();
+    f(changed);
+    *this = std::move(changed);
+  }
+
+ private:
+  std::shared_ptr<const std::vector<PlacedTask>> list_;
+};
+
 /// Who does what when: this fixes only the time. With a queue, a free worker takes the next task
 /// of the list; else worker w does tasks [worker_begin[w], worker_begin[w + 1]) in sequence.
 struct Placement {
@@ -89,7 +117,7 @@ struct Placement {
   bool queue = true;
   int32_t workers = 1;
   std::vector<int32_t> worker_begin;  // workers + 1 offsets; empty for a queue
-  std::vector<PlacedTask> tasks;
+  PlacedTasks tasks;
 };
 
 /// Everything a backend needs besides tensors. Immutable once made; shared freely.

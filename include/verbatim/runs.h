@@ -46,6 +46,11 @@ class Runs {
   template <class F>
   void for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const;
 
+  /// Whether runs [begin, end) visit the same as [begin_before, end_before) by the same query
+  /// heads, with addends that are one more. False may also mean: not found out. `near` as above.
+  bool are_next(size_t begin_before, size_t end_before, size_t begin, size_t end,
+                size_t& near) const;
+
   /// Appends kept runs [first, last), once for each query head [q_head, q_head + heads).
   void repeat(size_t first, size_t last, int32_t q_head, int32_t heads);
   /// Appends `other`, whose tiles count from `tile` here.

@@ -159,9 +159,10 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
       add_idle_head();
     }
   }
-  for (const PlacedTask& task : piece.tasks)
-    plan.placement.tasks.push_back({task.head - first, task.task});
-  plan.residency = residency_of(plan.orders, plan.placement.tasks);
+  std::vector<PlacedTask> tasks;
+  for (const PlacedTask& task : piece.tasks) tasks.push_back({task.head - first, task.task});
+  plan.residency = residency_of(plan.orders, tasks);
+  plan.placement.tasks = std::move(tasks);
 }
 
 void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory) {

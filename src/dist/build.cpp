@@ -26,7 +26,6 @@ namespace {
 using dist::append;
 using dist::Blocks;
 using dist::boxes_of;
-using dist::Convoy;
 using dist::Deal;
 using dist::Dealt;
 using dist::Grid;
@@ -165,7 +164,7 @@ class Builder {
     }
     auto& dealt = known_[{at->second.get(), rooms, b}];
     if (!dealt)
-      dealt = std::make_shared<const Dealt>(dist::deal_to(*at->second, rooms), b, *order->tiles,
+      dealt = std::make_shared<const Dealt>(dist::deal_to(at->second, rooms), b, *order->tiles,
                                             rooms_, world());
     dealt_.push_back(dealt);
   }
@@ -363,9 +362,6 @@ class Builder {
     added.clear();
   }
 
-  const Convoy& convoy(int32_t head, int32_t number) const {
-    return deal_of(head).convoys[static_cast<size_t>(number)];
-  }
   /// The block of the first sum of a convoy; -1: it has not started.
   int32_t& block(int32_t head, int32_t number) {
     return at_[static_cast<size_t>(head)][static_cast<size_t>(number)];
@@ -374,17 +370,18 @@ class Builder {
 
   void carry_on(int32_t head, const Share& share) {
     Blocks& own = blocks(rooms_.rank_of(share.room));
+    std::vector<int32_t>& at = at_[static_cast<size_t>(head)];
     int32_t fresh = 0;
-    for (const int32_t number : share.convoys)
-      if (block(head, number) < 0) fresh += convoy(head, number).count;
+    for (size_t i = 0; i < share.convoys.size(); ++i)
+      if (at[static_cast<size_t>(share.convoys[i])] < 0) fresh += share.part->stretches[i].count;
     own.make_room(fresh);
     std::vector<Carry> carries;
     carries.reserve(share.convoys.size());
-    for (const int32_t number : share.convoys) {
-      int32_t& at = block(head, number);
-      const int32_t in = at;
-      if (in < 0) at = own.take(convoy(head, number).count);
-      carries.push_back({in, at});
+    for (size_t i = 0; i < share.convoys.size(); ++i) {
+      int32_t& block = at[static_cast<size_t>(share.convoys[i])];
+      const int32_t in = block;
+      if (in < 0) block = own.take(share.part->stretches[i].count);
+      carries.push_back({in, block});
     }
     plan_launch(head, share, std::move(carries));
   }
@@ -398,23 +395,27 @@ class Builder {
     const auto& [head, from, to, handing] = leaving;
     if (to == from) return;  // another room goes on from the same block
     std::vector<CarriedSum> sent, received;
-    int32_t count = 0;
-    for (const int32_t number : handing->convoys) count += convoy(head, number).count;
-    blocks(to).make_room(count);
+    sent.reserve(handing->tiles.size());
+    received.reserve(handing->tiles.size());
+    blocks(to).make_room(handing->chains);
+    auto tiles = handing->tiles.begin();
     for (const int32_t number : handing->convoys) {
-      const Convoy& each = convoy(head, number);
+      const auto begin = tiles++;
+      while (tiles != handing->tiles.end() && tiles->offset > 0) ++tiles;
+      const std::span<const dist::Span> convoy(begin, tiles);
+      const int32_t count = convoy.back().offset + convoy.back().count;
       int32_t& at = block(head, number);
-      add_sums(sent, head, each, at);
-      blocks(from).give_back(at, each.count);
-      at = blocks(to).take(each.count);
-      add_sums(received, head, each, at);
+      add_sums(sent, head, convoy, at);
+      blocks(from).give_back(at, count);
+      at = blocks(to).take(count);
+      add_sums(received, head, convoy, at);
     }
     steps_.hand_on(from, std::move(sent), to, std::move(received));
   }
 
-  static void add_sums(std::vector<CarriedSum>& sums, int32_t head, const Convoy& convoy,
-                       int32_t first) {
-    for (const auto& [offset, tile, count, step] : convoy.tiles) {
+  static void add_sums(std::vector<CarriedSum>& sums, int32_t head,
+                       std::span<const dist::Span> convoy, int32_t first) {
+    for (const auto& [offset, tile, count, step] : convoy) {
       const int32_t block = first + offset;
       CarriedSum* last = sums.empty() ? nullptr : &sums.back();
       if (last && last->kv_tile + step * last->count == tile && last->step == step &&

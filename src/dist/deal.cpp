@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -72,6 +73,7 @@ class BackwardDeal {
   BackwardDeal(const WholeOrder& whole, const Owners& owners, int32_t together)
       : order_(whole.order),
         chains_(whole.chains),
+        alike_(by_chain(whole.alike, whole.chains)),
         owners_(owners),
         routes_(find_routes(whole, owners, together)) {}
 
@@ -106,20 +108,21 @@ class BackwardDeal {
   }
 
   void find_strands() {
+    const auto way = [&](int32_t c) { return c == 0 ? 0 : chains_[c].tile - chains_[c - 1].tile; };
     int64_t ups = 0;
-    for (size_t c = 1; c < chains_.size(); ++c)
-      ups += (chains_[c].tile == chains_[c - 1].tile + 1) -
-             (chains_[c].tile == chains_[c - 1].tile - 1);
+    for (const auto& [first, count] : alike_) {
+      ups += (way(first) == 1) - (way(first) == -1);
+      if (count > 1) ups += (count - 1) * way(first + 1);
+    }
     step_ = ups >= 0 ? 1 : -1;
-    for (size_t c = 0; c < chains_.size(); ++c) {
+    for (int32_t c = 0; c < std::ssize(chains_); ++c) {
       const Chain& chain = chains_[c];
       const auto goes_on = [&](const Strand& strand) {
-        return strand.tile + step_ * strand.count == chain.tile && strand.addend == chain.addend &&
+        return way(c) == step_ && strand.addend == chain.addend &&
                strand.list == routes_.list_of[c];
       };
       if (strands_.empty() || !goes_on(strands_.back()))
-        strands_.push_back(
-            {static_cast<int32_t>(c), 0, chain.tile, chain.addend, routes_.list_of[c]});
+        strands_.push_back({c, 0, chain.tile, chain.addend, routes_.list_of[c]});
       ++strands_.back().count;
     }
   }
@@ -171,9 +174,8 @@ class BackwardDeal {
       strand.part = parts_.size();
       for (int32_t i = 0, chain = strand.chain; i < strand.end_end - strand.end_begin; ++i) {
         const TileEnd& end = deal_.ends[step_ > 0 ? strand.end_begin + i : strand.end_end - 1 - i];
-        if (std::exchange(list, strand.list) != strand.list ||
-            deal_.convoys.back().rooms.back() != end.room)
-          start_convoy(strand, chain, end.room);
+        if (std::exchange(list, strand.list) != strand.list || end_rooms_.back() != end.room)
+          start_convoy(chain, end.room);
         add_to_convoy(end);
         chain += end.count;
       }
@@ -195,20 +197,22 @@ class BackwardDeal {
     const int32_t last = end.count - 1;
     parts_.push_back({number, convoy.count + (step_ > 0 ? 0 : last)});
     const int32_t tile = end.kv_tile + (step_ > 0 ? 0 : last);
-    if (convoy.tiles.empty() ||
-        convoy.tiles.back().kv_tile + step_ * convoy.tiles.back().count != tile)
-      convoy.tiles.push_back({convoy.count, tile, 0, step_});
-    convoy.tiles.back().count += end.count;
+    if (convoy.count == 0 || spans_.back().kv_tile + step_ * spans_.back().count != tile)
+      spans_.push_back({convoy.count, tile, 0, step_});
+    spans_.back().count += end.count;
     convoy.count += end.count;
   }
 
-  void start_convoy(const Strand& strand, int32_t chain, int32_t end_room) {
-    Convoy& fresh = deal_.convoys.emplace_back();
-    fresh.chain = chain;
-    const std::vector<Link>& links = links_of(strand);
-    fresh.rooms.reserve(links.size() + 1);
-    for (const Link& link : links) fresh.rooms.push_back(link.room);
-    fresh.rooms.push_back(end_room);
+  void start_convoy(int32_t chain, int32_t end_room) {
+    deal_.convoys.push_back({chain, 0});
+    end_rooms_.push_back(end_room);
+    first_span_.push_back(spans_.size());
+  }
+
+  std::span<const Span> spans_of(size_t convoy) const {
+    const size_t begin = first_span_[convoy];
+    const size_t end = convoy + 1 < first_span_.size() ? first_span_[convoy + 1] : spans_.size();
+    return std::span(spans_).subspan(begin, end - begin);
   }
 
   /// The visits of a chain on each of its links.
@@ -237,18 +241,28 @@ class BackwardDeal {
 
   /// What shares take. Chains of a convoy are about as long as the mean of its first and last.
   void estimate() {
-    std::vector<std::vector<int64_t>> first(deal_.convoys.size()), last = first;
-    std::vector<size_t> link(deal_.convoys.size());
-    for (size_t k = 0; k < deal_.convoys.size(); ++k) {
-      const Convoy& convoy = deal_.convoys[k];
-      first[k] = visits_of(convoy.chain);
-      last[k] = visits_of(convoy.chain + convoy.count - 1);
+    std::vector<std::vector<int64_t>> lengths;    // as visits_of()
+    std::vector<std::pair<size_t, size_t>> ends;  // those of the first and the last, by convoy
+    auto alike = alike_.begin();
+    int32_t list = -1;
+    const auto length_of = [&](int32_t c) {
+      // Alike chains that go the same way are as long.
+      const bool same = c < alike->chain + alike->count && list == routes_.list_of[c];
+      while (alike->chain + alike->count <= c) ++alike;
+      list = routes_.list_of[c];
+      if (!same) lengths.push_back(visits_of(c));
+      return lengths.size() - 1;
+    };
+    for (const Convoy& convoy : deal_.convoys) {
+      const size_t first = length_of(convoy.chain);
+      ends.emplace_back(first, length_of(convoy.chain + convoy.count - 1));
     }
+    std::vector<size_t> link(deal_.convoys.size());
     for (Share& share : deal_.shares) {
       int64_t longest = 0, all = 0;
       for (const int32_t number : share.convoys) {
         const auto k = static_cast<size_t>(number);
-        const int64_t a = first[k][link[k]], b = last[k][link[k]];
+        const int64_t a = lengths[ends[k].first][link[k]], b = lengths[ends[k].second][link[k]];
         ++link[k];
         longest = std::max({longest, a, b});
         all += (a + b) * deal_.convoys[k].count;
@@ -291,22 +305,28 @@ class BackwardDeal {
     part.stretches.push_back({convoy.chain, convoy.count, links[link].begin,
                               link + 1 < links.size() ? links[link + 1].begin : kEnd});
     share.convoys.push_back(number);
-    const int32_t to = convoy.rooms[link + 1];
+    const int32_t to = link + 1 < links.size() ? links[link + 1].room : end_rooms_[number];
     if (to == share.room) return;
     auto handing = std::ranges::lower_bound(share.handings, to, {}, &Handing::to);
     if (handing == share.handings.end() || handing->to != to)
-      handing = share.handings.insert(handing, Handing{to, {}});
+      handing = share.handings.insert(handing, Handing{to, 0, {}, {}});
+    handing->chains += convoy.count;
     handing->convoys.push_back(number);
+    const std::span<const Span> tiles = spans_of(static_cast<size_t>(number));
+    handing->tiles.insert(handing->tiles.end(), tiles.begin(), tiles.end());
   }
 
   void find_kv_tiles() {
     VisitedTiles tiles;
-    for (const Convoy& convoy : deal_.convoys) {
-      std::vector<int32_t> rooms = convoy.rooms;
+    std::vector<int32_t> rooms;  // of a convoy
+    for (size_t k = 0; k < deal_.convoys.size(); ++k) {
+      const Convoy& convoy = deal_.convoys[k];
+      rooms.assign({end_rooms_[k]});
+      for (const Link& link : links_of(convoy.chain)) rooms.push_back(link.room);
       std::ranges::sort(rooms);
       rooms.erase(std::unique(rooms.begin(), rooms.end()), rooms.end());
       for (const int32_t room : rooms)
-        for (const Span& span : convoy.tiles)
+        for (const Span& span : spans_of(k))
           tiles.add(room, span.lowest(), span.lowest() + span.count);
     }
     deal_.kv_tiles = tiles.take();
@@ -315,12 +335,16 @@ class BackwardDeal {
 
   std::shared_ptr<const HeadOrder> order_;
   const WholeChains& chains_;
+  const std::vector<AlikeChains> alike_;  // by chain
   const Owners& owners_;
   Routes routes_;
   int32_t step_ = 1;
   std::vector<Strand> strands_;                   // by chain
   std::vector<std::vector<int32_t>> strands_of_;  // by end, then addend
   std::vector<TileEnd::Part> parts_;              // by strand, then end
+  std::vector<int32_t> end_rooms_;                // by convoy
+  std::vector<size_t> first_span_;                // by convoy
+  std::vector<Span> spans_;                       // by convoy
   Deal deal_;
 };
 
@@ -346,18 +370,19 @@ std::vector<int32_t> number_rooms(Owners& owners) {
   return rooms;
 }
 
-Deal deal_to(Deal deal, const std::vector<int32_t>& rooms) {
+std::shared_ptr<const Deal> deal_to(std::shared_ptr<const Deal> deal,
+                                    const std::vector<int32_t>& rooms) {
+  if (rooms.empty() || rooms.back() + 1 == std::ssize(rooms)) return deal;  // they are 0, 1, ...
+  auto renamed = std::make_shared<Deal>(*deal);
   const auto rename = [&](int32_t& room) { room = rooms[room]; };
-  for (Share& share : deal.shares) {
+  for (Share& share : renamed->shares) {
     rename(share.room);
     for (Handing& handing : share.handings) rename(handing.to);
   }
-  for (auto* visited : {&deal.q_tiles, &deal.kv_tiles})
+  for (auto* visited : {&renamed->q_tiles, &renamed->kv_tiles})
     for (Visited& tiles : *visited) rename(tiles.room);
-  for (Convoy& convoy : deal.convoys)
-    for (int32_t& room : convoy.rooms) rename(room);
-  for (TileEnd& end : deal.ends) rename(end.room);
-  return deal;
+  for (TileEnd& end : renamed->ends) rename(end.room);
+  return renamed;
 }
 
 }  // namespace verbatim::dist

@@ -15,6 +15,11 @@ namespace verbatim::dist {
 /// Workers that a rank is taken to have: no bit depends on it.
 inline constexpr int32_t kWorkers = 128;
 
+/// Chains behind each other that go the same way, so that their sums travel together.
+struct Convoy {
+  int32_t chain = 0, count = 0;  // into WholeChains
+};
+
 /// KV tiles of a convoy: its chains from `offset` on keep those from `kv_tile` on, up or down.
 struct Span {
   int32_t offset, kv_tile, count;
@@ -23,17 +28,12 @@ struct Span {
   int32_t lowest() const { return step > 0 ? kv_tile : kv_tile - count + 1; }
 };
 
-/// Chains behind each other that go the same way, so that their sums travel together.
-struct Convoy {
-  int32_t chain = 0, count = 0;  // into WholeChains
-  std::vector<int32_t> rooms;    // of its links, then where its tiles end
-  std::vector<Span> tiles;
-};
-
 /// Convoys that go on from a share to another room.
 struct Handing {
   int32_t to = 0;
+  int32_t chains = 0;  // of all
   std::vector<int32_t> convoys;
+  std::vector<Span> tiles;  // of one convoy after another: the first of each has offset 0
 };
 
 /// What one room can do at once: visits that wait for none of other rooms but those of the stages
@@ -83,6 +83,7 @@ Deal deal(const WholeOrder& whole, const Owners& owners, int32_t together);
 /// that different rooms own alike are dealt once.
 std::vector<int32_t> number_rooms(Owners& owners);
 /// What was dealt to rooms 0, 1, ..., dealt to `rooms`, which ascend. Parts are shared.
-Deal deal_to(Deal deal, const std::vector<int32_t>& rooms);
+std::shared_ptr<const Deal> deal_to(std::shared_ptr<const Deal> deal,
+                                    const std::vector<int32_t>& rooms);
 
 }  // namespace verbatim::dist

@@ -31,8 +31,9 @@ std::vector<Visited> ended_tiles(const Deal& deal) {
 
 }  // namespace
 
-Dealt::Dealt(Deal of, int64_t batch, const TileMap& tiles, const Rooms& rooms, int32_t world)
-    : deal(std::make_shared<const Deal>(std::move(of))),
+Dealt::Dealt(std::shared_ptr<const Deal> of, int64_t batch, const TileMap& tiles,
+             const Rooms& rooms, int32_t world)
+    : deal(std::move(of)),
       q(rows_of(deal->q_tiles, batch, tiles.q_edges, rooms.count())),
       kv(rows_of(by_rank(deal->kv_tiles, rooms), batch, tiles.kv_edges, world)),
       ended(rows_of(by_rank(ended_tiles(*deal), rooms), batch, tiles.kv_edges, world)),

@@ -16,7 +16,8 @@ struct Dealt {
   std::vector<bool> visits;         // by rank: whether it has any; they need not read K and V
 
   /// `deal`: of batch entry `batch`, to all rooms.
-  Dealt(Deal deal, int64_t batch, const TileMap& tiles, const Rooms& rooms, int32_t world);
+  Dealt(std::shared_ptr<const Deal> deal, int64_t batch, const TileMap& tiles, const Rooms& rooms,
+        int32_t world);
 };
 
 }  // namespace verbatim::dist

@@ -18,8 +18,8 @@ struct Position {
 };
 
 struct PartFacts {
-  /// Chains behind each other of one stretch, on tiles behind each other, all with the same place
-  /// among those that share their tile.
+  /// Chains behind each other of one stretch; in the backward on tiles behind each other, all with
+  /// the same place among those that share their tile.
   struct Row {
     size_t stretch = 0;
     int32_t offset = 0;  // of the first in the stretch
@@ -41,12 +41,20 @@ struct PartFacts {
   std::vector<Interval> kv_tiles;  // that are read: disjoint, ascending
 };
 
+/// The chains of an order, and which of them are alike, by chain; none are in the forward.
+struct Chains {
+  explicit Chains(const HeadOrder& order);
+
+  WholeChains whole;
+  std::vector<AlikeChains> alike;
+};
+
 /// Throws Error(invalid_plan) where the order has no such chains.
-PartFacts facts_of(const OrderPart& part, const WholeChains& chains);
+PartFacts facts_of(const OrderPart& part, const Chains& chains);
 
 using FactsOfParts = std::unordered_map<const OrderPart*, PartFacts>;
 /// Of all parts of a plan that are of the orders of their heads, found in threads. `chains`: of all
 /// orders.
-FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, WholeChains>& chains);
+FactsOfParts facts_of(const DistPlan& plan, const std::map<const HeadOrder*, Chains>& chains);
 
 }  // namespace verbatim::dist

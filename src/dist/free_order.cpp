@@ -60,7 +60,7 @@ void free_orders(Plan& plan, const std::function<Owners(int32_t)>& owners_of) {
   std::map<std::pair<const HeadOrder*, Owners>, int32_t> known;
   plan.placement.queue = true;
   plan.placement.worker_begin.clear();
-  plan.placement.tasks.clear();
+  std::vector<PlacedTask> tasks;
   for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head) {
     Owners owners = owners_of(head);
     const HeadOrder& order = plan.order(head);
@@ -69,9 +69,10 @@ void free_orders(Plan& plan, const std::function<Owners(int32_t)>& owners_of) {
     if (fresh) orders.push_back(part_by_room(order, owners));
     plan.order_of_head[static_cast<size_t>(head)] = at->second;
     for (size_t task = 0; task < orders[static_cast<size_t>(at->second)]->tasks.size(); ++task)
-      plan.placement.tasks.push_back({head, static_cast<int32_t>(task)});
+      tasks.push_back({head, static_cast<int32_t>(task)});
   }
   plan.orders = std::move(orders);
+  plan.placement.tasks = std::move(tasks);
 }
 
 }  // namespace verbatim::dist

@@ -6,8 +6,11 @@ namespace verbatim::dist {
 
 int32_t HeldSums::find_held(int32_t first, int32_t count) const {
   const auto begin = row_of_.begin() + first, end = begin + count;
+  int32_t all = kNone;  // whose bits are all set
+  for (auto row = begin; row != end; ++row) all &= *row;
+  if (all == kNone) return -1;  // as mostly
   const auto held = std::find_if(begin, end, [](int32_t row) { return row != kNone; });
-  return held == end ? -1 : static_cast<int32_t>(held - row_of_.begin());
+  return static_cast<int32_t>(held - row_of_.begin());
 }
 
 void HeldSums::put(int32_t first, const Sums& sums) {

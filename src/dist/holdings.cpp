@@ -29,22 +29,23 @@ std::vector<HeldRows> rows_without_keys(const DistPlan& plan) {
   return rows;
 }
 
-Holdings::Memory::Memory(RowPieces of, Interval all, std::initializer_list<Operand> operands)
-    : rows(std::move(of)), heads(all) {
-  for (const Operand operand : operands) there.try_emplace(operand, rows.size(), heads.end);
+Holdings::Memory::Memory(HeldPieces of, Interval all, std::initializer_list<Operand> operands)
+    : pieces(std::move(of)), heads(all) {
+  for (const Operand operand : operands) this->of(operand) = Present(pieces.size(), heads.end);
 }
 
 Holdings::Holdings(const DistPlan& plan, const RankPlan& own, const Cuts& q_cuts,
                    const Cuts& kv_cuts)
     : problem_(plan.whole.problem),
       own_(own),
-      home_q_(RowPieces(own.home_q, q_cuts), heads_at_home(Operand::q), kOnQ),
-      home_kv_(RowPieces(own.home_kv, kv_cuts), heads_at_home(Operand::k), kOnKv),
-      kv_(RowPieces(own.kv, kv_cuts), own.kv_heads, {Operand::k, Operand::v}),
-      ended_(RowPieces(own.ended, kv_cuts), own.kv_heads, {Operand::dk, Operand::dv}),
+      kv_cuts_(kv_cuts),
+      home_q_(HeldPieces(own.home_q, q_cuts), heads_at_home(Operand::q), kOnQ),
+      home_kv_(HeldPieces(own.home_kv, kv_cuts), heads_at_home(Operand::k), kOnKv),
+      kv_(HeldPieces(own.kv, kv_cuts), own.kv_heads, {Operand::k, Operand::v}),
+      ended_(HeldPieces(own.ended, kv_cuts), own.kv_heads, {Operand::dk, Operand::dv}),
       slots_(static_cast<size_t>(own.kv_slots), -1) {
   for (const Room& room : own.rooms)
-    rooms_.emplace_back(RowPieces(room.in_place ? HeldRows() : room.q, q_cuts), room.heads, kOnQ);
+    rooms_.emplace_back(HeldPieces(room.in_place ? HeldRows() : room.q, q_cuts), room.heads, kOnQ);
 }
 
 Interval Holdings::heads_at_home(Operand operand) const {
@@ -71,28 +72,28 @@ int32_t Holdings::slot_of(int32_t head) const {
 
 /// What f(present, pieces, head) returns for the heads of a box, until it is something.
 template <class F>
-const char* Holdings::each(Space space, const Box& box, int32_t room, F&& f) {
+const char* Holdings::each(Space space, const Box& box, Interval pieces, int32_t room, F&& f) {
   if (room < 0 || room >= std::ssize(rooms_)) return "in no room of this rank";
   Memory& memory = this->memory(space, box.operand, room);
-  const std::optional<Interval> pieces = memory.rows.find(box.range);
-  if (!pieces || box.heads.begin < memory.heads.begin || memory.heads.end < box.heads.end ||
+  const std::optional<Interval> held = memory.pieces.find(pieces);
+  if (!held || box.heads.begin < memory.heads.begin || memory.heads.end < box.heads.end ||
       (space == Space::work && is_kv(box.operand) && !has_slot(box)))
     return "in no memory of this rank";
   for (int64_t h = box.heads.begin; h < box.heads.end; ++h)
-    if (const char* wrong = f(memory.there.at(box.operand), *pieces, h)) return wrong;
+    if (const char* wrong = f(memory.of(box.operand), *held, h)) return wrong;
   return nullptr;
 }
 
-const char* Holdings::read(Space space, const Box& box, int32_t room) {
-  return each(space, box, room, [](const Present& present, Interval pieces, int64_t head) {
-    return present.all(pieces, head) ? nullptr : "read before they are there";
+const char* Holdings::read(Space space, const Box& box, Interval pieces, int32_t room) {
+  return each(space, box, pieces, room, [](const Present& present, Interval held, int64_t head) {
+    return present.all(held, head) ? nullptr : "read before they are there";
   });
 }
 
-const char* Holdings::write(Space space, const Box& box, int32_t room) {
-  return each(space, box, room, [](Present& present, Interval pieces, int64_t head) {
-    if (present.any(pieces, head)) return "written twice";
-    present.set(pieces, head, true);
+const char* Holdings::write(Space space, const Box& box, Interval pieces, int32_t room) {
+  return each(space, box, pieces, room, [](Present& present, Interval held, int64_t head) {
+    if (present.any(held, head)) return "written twice";
+    present.set(held, head, true);
     return static_cast<const char*>(nullptr);
   });
 }
@@ -107,8 +108,8 @@ bool Holdings::hold(const Hold& hold) {
   if (last < 0) return true;
   const HeldRows rows = of_entry(own_.kv, last / kv_heads);
   for (const RowRange& range : rows.ranges())
-    for (auto& [operand, there] : kv_.there)
-      there.set(kv_.rows.find(range).value(), last % kv_heads, false);
+    for (const Operand operand : {Operand::k, Operand::v})
+      kv_.of(operand).set(kv_.pieces.find(kv_cuts_.find(range)).value(), last % kv_heads, false);
   return true;
 }
 

@@ -23,6 +23,14 @@ WholeChains::WholeChains(const HeadOrder& order) : chains_(order.chains) {
   chains_ = *joined_;
 }
 
+std::vector<AlikeChains> by_chain(std::vector<AlikeChains> alike, const WholeChains& chains) {
+  std::ranges::sort(alike, {}, &AlikeChains::chain);
+  if (!alike.empty() && alike.back().chain + alike.back().count == std::ssize(chains)) return alike;
+  alike.clear();
+  for (size_t c = 0; c < chains.size(); ++c) alike.push_back({static_cast<int32_t>(c), 1});
+  return alike;
+}
+
 }  // namespace dist
 
 std::shared_ptr<const HeadOrder> OrderPart::make() const {
@@ -67,7 +75,7 @@ std::vector<size_t> places_of(const Plan& whole, int32_t head) {
   std::vector<size_t> places(order.chains.size());
   const auto cut = [](const Chain& chain) { return chain.continues; };
   if (!whole.placement.queue || std::ranges::any_of(order.chains, cut)) return places;
-  const std::vector<PlacedTask>& tasks = whole.placement.tasks;
+  const PlacedTasks& tasks = whole.placement.tasks;
   for (size_t place = 0; place < tasks.size(); ++place) {
     if (tasks[place].head != head) continue;
     const Task& task = order.tasks[static_cast<size_t>(tasks[place].task)];

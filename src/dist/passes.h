@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "plan/alike.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::dist {
@@ -26,6 +27,10 @@ class WholeChains {
   std::shared_ptr<const std::vector<Chain>> joined_;  // where some are cut
   std::span<const Chain> chains_;
 };
+
+/// Alike ones of the whole chains of a backward, ascending; each by itself where some are cut.
+/// `alike`: those of the order.
+std::vector<AlikeChains> by_chain(std::vector<AlikeChains> alike, const WholeChains& chains);
 
 /// Behind the last visit of any chain.
 inline constexpr Place kEnd{INT32_MAX, 0};

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -10,39 +12,47 @@
 
 namespace verbatim::dist {
 
-/// Positions of one axis, ascending, by batch entry.
-using Cuts = std::vector<std::vector<int64_t>>;
-/// Where tiles, shards and work spaces begin and end, of one axis.
+/// Where tiles, shards and work spaces begin and end on one axis. What lies between two is a piece;
+/// those of all batch entries are numbered together.
+class Cuts {
+ public:
+  Cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges,
+       const std::vector<const HeldRows*>& held);
+  /// The pieces [begin, end) that a range consists of; none if it begins or ends inside one.
+  Interval find(const RowRange& range) const;
+
+ private:
+  struct Entry {
+    std::vector<int64_t> at;  // ascending
+    int64_t first = 0;        // piece
+  };
+  std::vector<Entry> entries_;  // of the batch
+};
 Cuts q_cuts(const DistPlan& plan);
 Cuts kv_cuts(const DistPlan& plan);
 
-/// Rows of one axis that a memory holds, in pieces between cuts.
-class RowPieces {
+/// Pieces that a memory holds.
+class HeldPieces {
  public:
-  RowPieces(const HeldRows& rows, const Cuts& cuts);
-  size_t size() const { return size_; }
-  /// The pieces [begin, end) that a range consists of; none if not all of it is held, or it begins
-  /// or ends inside one.
-  std::optional<Interval> find(const RowRange& range) {
-    if (range != asked_) {  // operands ask for the same rows, one after another
-      asked_ = range;
-      found_ = search(range);
-    }
-    return found_;
+  HeldPieces(const HeldRows& rows, const Cuts& cuts);
+  size_t size() const { return static_cast<size_t>(size_); }
+  /// Where these lie in the memory; none if not all, or none at all, do.
+  std::optional<Interval> find(Interval pieces) const {
+    const auto after = std::ranges::upper_bound(stretches_, pieces.begin, {}, &Stretch::begin);
+    if (after == stretches_.begin()) return std::nullopt;
+    const Stretch& held = *std::prev(after);
+    if (pieces.begin >= pieces.end || pieces.end > held.end) return std::nullopt;
+    const int64_t moved = held.at - held.begin;
+    return Interval{pieces.begin + moved, pieces.end + moved};
   }
 
  private:
-  std::optional<Interval> search(const RowRange& range) const;
-
-  struct Entry {
-    std::vector<int64_t> begins;     // of its pieces
-    std::vector<int64_t> before{0};  // rows, by piece, then all
-    int64_t first = 0;               // piece
+  struct Stretch {
+    int64_t begin, end;  // pieces
+    int64_t at;          // where the first lies
   };
-  std::vector<Entry> entries_;  // of the batch
-  size_t size_ = 0;
-  RowRange asked_{-1, {0, 0}};
-  std::optional<Interval> found_;
+  std::vector<Stretch> stretches_;
+  int64_t size_ = 0;
 };
 
 /// Whether each piece of each head is there.
@@ -51,20 +61,17 @@ class Present {
   Present() = default;
   Present(size_t pieces, int64_t heads)
       : pieces_(static_cast<int64_t>(pieces)), there_(pieces * static_cast<size_t>(heads)) {}
-  bool all(Interval pieces, int64_t head) const {
-    return std::find(at(pieces.begin, head), at(pieces.end, head), 0) == at(pieces.end, head);
-  }
-  bool any(Interval pieces, int64_t head) const {
-    return std::find(at(pieces.begin, head), at(pieces.end, head), 1) != at(pieces.end, head);
-  }
+  bool all(Interval pieces, int64_t head) const { return !has(0, pieces, head); }
+  bool any(Interval pieces, int64_t head) const { return has(1, pieces, head); }
   void set(Interval pieces, int64_t head, bool there) {
     std::fill(there_.begin() + pieces_ * head + pieces.begin,
               there_.begin() + pieces_ * head + pieces.end, there);
   }
 
  private:
-  std::vector<uint8_t>::const_iterator at(int64_t piece, int64_t head) const {
-    return there_.begin() + pieces_ * head + piece;
+  bool has(int mark, Interval pieces, int64_t head) const {
+    return std::memchr(there_.data() + pieces_ * head + pieces.begin, mark,
+                       static_cast<size_t>(pieces.end - pieces.begin)) != nullptr;
   }
   int64_t pieces_ = 0;
   std::vector<uint8_t> there_;  // [heads, pieces]

@@ -94,28 +94,48 @@ class Router {
   };
 
   void go(const Walk& walk) {
-    const auto c = static_cast<size_t>(walk.chain);
-    const Chain& chain = whole_.chains[c];
+    const Chain& chain = whole_.chains[static_cast<size_t>(walk.chain)];
     const bool ends = walk.run_end == chain.run_end &&
                       (walk.last == kAllOfRun ||
                        walk.last == order_.runs[static_cast<size_t>(chain.run_end) - 1].count);
-    const bool whole = ends && walk.run_begin == chain.run_begin && walk.first == 0;
-    if (whole && chain.run_begin < chain.run_end && started_++ % together_ == 0) {
+    if (!ends || walk.run_begin != chain.run_begin || walk.first != 0)
+      return go_part(walk, chain, ends);
+    // Those behind a chain without gaps repeat it, as far as they start in its stage.
+    for (int32_t c = walk.chain, end = c + walk.alike; c < end;) {
+      int32_t repeating = 1;
+      if (go_whole(c)) repeating = std::min(end - c, together_ - (started_ - 1) % together_);
+      started_ += repeating - 1;
+      std::fill_n(routes_.list_of.begin() + c, repeating, std::ssize(routes_.lists) - 1);
+      c += repeating;
+    }
+  }
+
+  /// Whether the chain has visits and no gaps.
+  bool go_whole(int32_t c) {
+    const Chain& chain = whole_.chains[static_cast<size_t>(c)];
+    if (chain.run_begin < chain.run_end && started_++ % together_ == 0) {
       first_stage_ = started_ / together_;
       last_.clear();
     }
     spans_.clear();
-    if (whole) find_spans(chain);
-    if (!spans_.empty() && repeats()) {
-      routes_.list_of[c] = static_cast<int32_t>(routes_.lists.size()) - 1;
-      return;
+    find_spans(chain);
+    const bool straight = !spans_.empty();
+    if (straight && repeats()) return true;
+    Way way;
+    way.stage = first_stage_;
+    for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+      const Run& run = order_.runs[r];
+      visit(way, run, 0, run.count);
     }
-    if (whole) {
-      way_ = {};
-      way_.stage = first_stage_;
-    }
-    if (!whole && ways_.empty()) ways_.resize(whole_.chains.size());
-    Way& way = whole ? way_ : ways_[c];
+    last_.clear();
+    arrive(way, chain);
+    if (straight) remember(routes_.lists.back());
+    return straight;
+  }
+
+  void go_part(const Walk& walk, const Chain& chain, bool ends) {
+    if (ways_.empty()) ways_.resize(whole_.chains.size());
+    Way& way = ways_[static_cast<size_t>(walk.chain)];
     for (int32_t r = walk.run_begin; r < walk.run_end; ++r) {
       const Run& run = order_.runs[r];
       visit(way, run, r == walk.run_begin ? walk.first : 0,
@@ -123,11 +143,16 @@ class Router {
     }
     last_.clear();
     if (!ends) return;
+    arrive(way, chain);
+    routes_.list_of[static_cast<size_t>(walk.chain)] =
+        static_cast<int32_t>(routes_.lists.size()) - 1;
+  }
+
+  /// The chain has made its last visit.
+  void arrive(Way& way, const Chain& chain) {
     if (way.links.empty()) way.links.push_back({0, room_of(owners_.tiles, chain.tile), {}});
-    if (!spans_.empty()) remember(way.links);
     if (routes_.lists.empty() || routes_.lists.back() != way.links)
       routes_.lists.push_back(std::move(way.links));
-    routes_.list_of[c] = static_cast<int32_t>(routes_.lists.size()) - 1;
     way.links.clear();
   }
 
@@ -244,8 +269,7 @@ class Router {
   int32_t together_;
   std::vector<Rows> rows_;                 // by query head of the group
   size_t near_ = 0;                        // in the order's runs
-  Way way_;                                // of a walk that is a whole chain
-  std::vector<Way> ways_;                  // by chain, where walks are not
+  std::vector<Way> ways_;                  // by chain, where walks are not whole ones
   std::vector<Span> spans_;                // of this walk
   std::vector<Span> last_;                 // of the last walk, if it was a whole chain without gaps
   int32_t started_ = 0, first_stage_ = 0;  // whole chains, and the stage of the next

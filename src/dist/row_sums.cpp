@@ -5,7 +5,8 @@
 
 namespace verbatim::dist {
 
-void RowSums::add(const Run& run, int32_t q_head, int32_t heads, int32_t begin, int32_t end) {
+void RowSums::add(const Run& run, int32_t q_head, int32_t heads, int32_t begin, int32_t end,
+                  int32_t chains) {
   const bool flat = run.addend_step == 0, apart = std::abs(run.step) != 1;
   const int32_t every = flat || apart ? 1 : run.addend_every;
   Heads& own = heads_of(q_head, heads, every);
@@ -13,8 +14,9 @@ void RowSums::add(const Run& run, int32_t q_head, int32_t heads, int32_t begin, 
   const auto add = [&](int32_t from, int32_t to) {
     if (from >= to) return;
     const int32_t low = up ? from : to - 1, high = up ? to - 1 : from;
-    own.add({run.tile(low), run.tile(high) + 1, run.addend_of(low),
-             up ? run.addend_step : -run.addend_step});
+    const int64_t all = chains, later = all * (all - 1) / 2;  // one more in each chain
+    own.add({run.tile(low), run.tile(high) + 1, chains, all * run.addend_of(low) + later,
+             all * (up ? run.addend_step : -run.addend_step)});
   };
   if (apart) {
     for (int32_t i = begin; i < end; ++i) add(i, i + 1);
@@ -29,7 +31,7 @@ void RowSums::add(const Run& run, int32_t q_head, int32_t heads, int32_t begin, 
 }
 
 void RowSums::add(int32_t q_head, int32_t row, int32_t number) {
-  heads_of(q_head, 1, 1).add({row, row + 1, number, 0});
+  heads_of(q_head, 1, 1).add({row, row + 1, 1, number, 0});
 }
 
 RowSums::Heads& RowSums::heads_of(int32_t q_head, int32_t heads, int32_t every) {
@@ -59,24 +61,36 @@ void RowSums::Heads::add(const Addends& addends) {
   const int32_t count = addends.last - addends.first, steps = count / every;
   cover(addends.first, addends.last);
   Differences* row = rows.data() + (addends.first - first);
-  ++row->count;
+  row->count += addends.count;
   row->number += addends.number;
   Differences& end = row[count];
-  --end.count;
+  end.count -= addends.count;
   end.number -= addends.number;
   if (steps < 2 || addends.step == 0) return;
   row[every].step += addends.step;
   end.step -= addends.step;
-  end.number -= int64_t{steps - 1} * addends.step;
+  end.number -= (steps - 1) * addends.step;
 }
 
 std::vector<PartFacts::RowPart> RowSums::take(int32_t group) const {
   std::vector<PartFacts::RowPart> parts;
   std::vector<PartFacts::RowPart> rows;  // of a query head
+  size_t before = 0;                     // in parts: of the head before
   for (int32_t h = 0; h < group; ++h) {
+    const size_t begin = parts.size();
+    const auto as_before = [h](const Heads& own) { return own.has(h) == own.has(h - 1); };
+    if (h > 0 && std::ranges::all_of(all_, as_before)) {
+      for (size_t i = before; i < begin; ++i) {
+        parts.push_back(parts[i]);
+        parts.back().q_head = h;
+      }
+      before = begin;
+      continue;
+    }
+    before = begin;
     rows.clear();
     for (const Heads& own : all_) {
-      if (h < own.q_head || own.q_head + own.heads <= h) continue;
+      if (!own.has(h)) continue;
       std::vector<int64_t> steps(static_cast<size_t>(own.every));  // of the last rows
       int32_t count = 0;
       int64_t number = 0;

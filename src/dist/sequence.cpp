@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
 #include <utility>
 
 #include "plan/check_order.h"
@@ -147,9 +146,8 @@ class Player {
 WholeOrder::WholeOrder(std::shared_ptr<const HeadOrder> of) : order(std::move(of)) {
   if (order->pass == Pass::forward) return;
   chains = WholeChains(*order);
-  std::vector<int32_t> sequence(order->tasks.size());
-  std::iota(sequence.begin(), sequence.end(), 0);
-  counts_up_ = counts_up({*order, 0}, sequence);
+  alike = alike_chains(*order);
+  counts_up_ = counts_up({*order, 0}, alike);
   if (!counts_up_) {
     Player(*order, chains, walks_).play();
   } else if (chains.size() != order->chains.size()) {
@@ -158,9 +156,14 @@ WholeOrder::WholeOrder(std::shared_ptr<const HeadOrder> of) : order(std::move(of
   }
 }
 
-Walk WholeOrder::walk(int32_t c) const {
+Walk WholeOrder::walk(int32_t c, int32_t alike) const {
   const Chain& chain = order->chains[static_cast<size_t>(c)];
-  return {number_.empty() ? c : number_[static_cast<size_t>(c)], chain.run_begin, chain.run_end};
+  return {number_.empty() ? c : number_[static_cast<size_t>(c)],
+          chain.run_begin,
+          chain.run_end,
+          0,
+          kAllOfRun,
+          alike};
 }
 
 }  // namespace verbatim::dist

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist/passes.h"
+#include "plan/alike.h"
 
 namespace verbatim::dist {
 
@@ -18,6 +19,7 @@ struct Walk {
   int32_t chain = 0;
   int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs
   int32_t first = 0, last = kAllOfRun;
+  int32_t alike = 1;  // chains, from this one on: AlikeChains
 };
 
 /// An order, and of a backward what every way of dealing it to ranks needs.
@@ -27,21 +29,21 @@ struct WholeOrder {
 
   std::shared_ptr<const HeadOrder> order;
   WholeChains chains;
+  std::vector<AlikeChains> alike;
 
   /// Calls f(Walk) for walks that hold every visit once, in a sequence in which each row's addends
-  /// come in their order. Found run by run where the tasks of the order count up as issued, else
-  /// visit by visit.
+  /// come in their order, alike ones at once. Found run by run where the tasks of the order count
+  /// up as issued, else visit by visit.
   template <class F>
   void for_each_walk(F&& f) const {
     for (const Walk& walk : walks_) f(walk);
     if (!counts_up_) return;
-    for (const Task& task : order->tasks)
-      for (int32_t c = task.chain_begin; c < task.chain_end; ++c) f(walk(c));
+    for (const auto& [first, count] : alike) f(walk(first, count));
   }
 
  private:
-  /// Of chain `c` of the order, which may be a piece of one.
-  Walk walk(int32_t c) const;
+  /// Of chains from `c` on of the order; one may be a piece.
+  Walk walk(int32_t c, int32_t alike) const;
 
   bool counts_up_ = false;
   std::vector<int32_t> number_;  // of the whole chain, by chain, where some are cut

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "dist/facts.h"
@@ -24,26 +25,27 @@ using dist::Message;
 using dist::PartFacts;
 using dist::Position;
 using dist::Sums;
-using dist::WholeChains;
 
 class Proof {
  public:
   explicit Proof(const DistPlan& plan)
-      : plan_(plan), whole_(plan.whole), mail_(plan.ranks.size()), at_(plan.ranks.size()) {
-    std::map<const HeadOrder*, WholeChains> chains;
+      : plan_(plan),
+        whole_(plan.whole),
+        q_cuts_(dist::q_cuts(plan)),
+        kv_cuts_(dist::kv_cuts(plan)),
+        mail_(plan.ranks.size()),
+        at_(plan.ranks.size()) {
+    std::map<const HeadOrder*, dist::Chains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
       const HeadOrder& order = whole_.order(head);
-      const auto [own, fresh] = chains.try_emplace(&order);
-      if (fresh) own->second = WholeChains(order);
-      heads_.emplace_back(order, own->second);
+      heads_.emplace_back(order, chains.try_emplace(&order, order).first->second.whole);
     }
     facts_ = dist::facts_of(plan, chains);
-    const dist::Cuts q_cuts = dist::q_cuts(plan), kv_cuts = dist::kv_cuts(plan);
     const std::vector<HeldRows> zeros = dist::rows_without_keys(plan);
     for (r_ = 0; r_ < world(); ++r_) {
       const RankPlan& own = rank(r_);
       sums_.emplace_back(own.blocks);
-      memory_.emplace_back(plan_, own, q_cuts, kv_cuts);
+      memory_.emplace_back(plan_, own, q_cuts_, kv_cuts_);
       begin(zeros);
     }
   }
@@ -87,11 +89,36 @@ class Proof {
   // --- What is where ----------------------------------------------------------------------------
 
   Holdings& memory() { return memory_[r_]; }
+  void read(Space space, const Box& box, Interval pieces, int32_t room) {
+    if (const char* wrong = memory().read(space, box, pieces, room)) fail_rows(box, wrong);
+  }
+  void write(Space space, const Box& box, Interval pieces, int32_t room) {
+    if (const char* wrong = memory().write(space, box, pieces, room)) fail_rows(box, wrong);
+  }
   void read(Space space, const Box& box, int32_t room = 0) {
-    if (const char* wrong = memory().read(space, box, room)) fail_rows(box, wrong);
+    read(space, box, pieces_of(box), room);
   }
   void write(Space space, const Box& box, int32_t room = 0) {
-    if (const char* wrong = memory().write(space, box, room)) fail_rows(box, wrong);
+    write(space, box, pieces_of(box), room);
+  }
+  void read(Space space, const Boxes& boxes, int32_t room) {
+    size_t at = pieces_of(boxes);
+    for (const Box& box : boxes) read(space, box, pieces_[at++], room);
+  }
+  void write(Space space, const Boxes& boxes, int32_t room) {
+    size_t at = pieces_of(boxes);
+    for (const Box& box : boxes) write(space, box, pieces_[at++], room);
+  }
+  Interval pieces_of(const Box& box) const {
+    return (dist::on_kv_axis(box.operand) ? kv_cuts_ : q_cuts_).find(box.range);
+  }
+  /// Where those of the first box are. All hops of what goes round share their boxes, which are
+  /// looked up once.
+  size_t pieces_of(const Boxes& boxes) {
+    const auto [at, fresh] = pieces_at_.try_emplace(boxes.begin(), pieces_.size());
+    if (fresh)
+      for (const Box& box : boxes) pieces_.push_back(pieces_of(box));
+    return at->second;
   }
   [[noreturn]] void fail_rows(const Box& box, const char* what) const {
     fail(fmt::format("rows {} to {} of {} are {}", box.range.rows.begin, box.range.rows.end,
@@ -191,7 +218,7 @@ class Proof {
     Message message{&send, {}};
     require(0 <= send.to && send.to < world() && send.to != r_,
             "sends message {} to itself or nobody", send.message);
-    for (const Box& box : send.boxes) read(send.space, box, send.room);
+    read(send.space, send.boxes, send.room);
     for (const CarriedSum& sum : send.sums) {
       require_neighbours(sum.step);
       int32_t tile = sum.kv_tile;
@@ -213,7 +240,7 @@ class Proof {
     const Message& message = *found;
     auto sums = message.sums.begin();
     int32_t used = 0;  // of these
-    bool same = std::ranges::equal(message.send->boxes, receive.boxes);
+    bool same = message.send->boxes == receive.boxes;
     /// How many were as `sum` says from its i-th on.
     const auto next = [&](const CarriedSum& sum, int32_t i) {
       if (sums == message.sums.end()) return 0;
@@ -233,7 +260,7 @@ class Proof {
     }
     require(same && sums == message.sums.end(), "message {} of rank {} holds something else",
             receive.message, receive.from);
-    for (const Box& box : receive.boxes) write(receive.space, box, receive.room);
+    write(receive.space, receive.boxes, receive.room);
     mail_.take(r_, receive);
     return true;
   }
@@ -473,7 +500,10 @@ class Proof {
   const DistPlan& plan_;
   const Plan& whole_;
   std::vector<HeadState> heads_;
-  std::vector<Holdings> memory_;  // by rank
+  dist::Cuts q_cuts_, kv_cuts_;
+  std::unordered_map<const Box*, size_t> pieces_at_;  // by Boxes
+  std::vector<Interval> pieces_;                      // of all their boxes
+  std::vector<Holdings> memory_;                      // by rank
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
   dist::Mail mail_;

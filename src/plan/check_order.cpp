@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "plan/row_counters.h"
+#include "plan/trails.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -88,76 +89,20 @@ void check_runs(const Subject& subject) {
   });
 }
 
-/// Runs behind one another, by the tile that their chain keeps.
-struct Step {
-  int32_t kept;
-  RunView runs;
-};
-
-constexpr size_t kWritten = SIZE_MAX;  // of a trail that does not repeat the first
-
-/// What one query head does, in sequence.
-struct Trail {
-  int32_t q_head = 0;
-  std::vector<Step> steps;
-};
-
-bool repeats(const Trail& trail, const Trail& other) {
-  return std::ranges::equal(trail.steps, other.steps, [](const Step& a, const Step& b) {
-    return a.kept == b.kept && a.runs == b.runs;
-  });
+/// Chains, each by itself, when the tasks run in `sequence`.
+std::vector<AlikeChains> one_by_one(const HeadOrder& order, std::span<const int32_t> sequence) {
+  std::vector<AlikeChains> chains;
+  chains.reserve(order.chains.size());
+  for (const int32_t t : sequence)
+    for (int32_t c = order.tasks[t].chain_begin; c < order.tasks[t].chain_end; ++c)
+      chains.push_back({c, 1});
+  return chains;
 }
 
-/// The trails of the query heads when the tasks run in `sequence`. Those that repeat the first, as
-/// in a group all do, are left out: what is proved of the first holds for them.
-std::vector<Trail> trails_of(const HeadOrder& order, std::span<const int32_t> sequence) {
-  // Of more query heads than there are runs, the first without any stands for all such.
-  const size_t heads = std::min(static_cast<size_t>(order.group), order.runs.size() + 1);
-  std::vector<Trail> trails(heads);
-  for (size_t h = 0; h < heads; ++h) trails[h].q_head = static_cast<int32_t>(h);
-  const std::vector<Step>& first = trails[0].steps;
-  std::vector<size_t> repeated(heads, 0);  // steps that are those of the first, and not written
-  const auto write = [&](size_t h) {
-    trails[h].steps.assign(first.begin(), first.begin() + static_cast<ptrdiff_t>(repeated[h]));
-    repeated[h] = kWritten;
-  };
-  trails[0].steps.reserve(order.chains.size());
-  size_t near = 0;
-  for (const int32_t t : sequence) {
-    const Task& task = order.tasks[t];
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[c];
-      const auto go = [&](int32_t q_head, int32_t count, RunView runs) {
-        for (int32_t i = 0; i < count; ++i) {
-          const size_t h = std::min(static_cast<size_t>(q_head + i), heads - 1);
-          size_t& at = repeated[h];
-          if (h > 0 && at < first.size() && first[at].kept == chain.tile &&
-              first[at].runs == runs) {
-            ++at;
-            continue;
-          }
-          if (h > 0 && at != kWritten) write(h);
-          trails[h].steps.push_back({chain.tile, runs});
-        }
-      };
-      order.runs.for_each_repeat(chain.run_begin, chain.run_end, near, go);
-    }
-  }
-  for (size_t h = 1; h < heads; ++h)
-    if (repeated[h] != kWritten && repeated[h] != first.size()) write(h);
-  trails.erase(std::remove_if(trails.begin() + 1, trails.end(),
-                              [&](const Trail& trail) {
-                                return repeated[static_cast<size_t>(trail.q_head)] != kWritten ||
-                                       repeats(trail, trails.front());
-                              }),
-               trails.end());
-  return trails;
-}
-
-std::vector<int32_t> issue_sequence(const HeadOrder& order) {
+std::vector<AlikeChains> issue_sequence(const HeadOrder& order) {
   std::vector<int32_t> sequence(order.tasks.size());
   std::iota(sequence.begin(), sequence.end(), 0);
-  return sequence;
+  return one_by_one(order, sequence);
 }
 
 /// Visits [first, last) of one kept tile, with their slices.
@@ -395,22 +340,23 @@ bool counts_up_by_visits(const Trail& trail, int32_t rows) {
   for (const Step& step : trail.steps) {
     for (const Run& run : step.runs) {
       if (std::abs(run.step) != 1) return false;
-      for (int32_t i = 0; i < run.count; ++i)
-        if (next[run.tile(i)]++ != run.addend_of(i)) return false;
+      for (int32_t i = 0; i < run.count; ++i) {
+        int32_t& addend = next[run.tile(i)];
+        if (addend != run.addend_of(i)) return false;
+        addend += step.chains;
+      }
     }
   }
   return true;
 }
 
-/// Whether the chains of shared tiles follow each other as the tasks run in `sequence`.
-bool shared_count_up(const Subject& subject, std::span<const int32_t> sequence) {
-  const HeadOrder& order = subject.order;
+/// Whether the chains of shared tiles follow each other as `issued`.
+bool shared_count_up(const Subject& subject, std::span<const AlikeChains> issued) {
   const size_t heads = subject.chain_heads();
   std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * heads);
-  for (const int32_t t : sequence) {
-    const Task& task = order.tasks[t];
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      const Chain& chain = order.chains[c];
+  for (const auto& [first, count] : issued) {
+    for (int32_t c = first; c < first + count; ++c) {
+      const Chain& chain = subject.order.chains[c];
       const auto tile = static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head);
       if (shared[tile]++ != chain.addend) return false;
     }
@@ -434,7 +380,8 @@ bool rows_count_up(const Subject& subject, const std::vector<Trail>& trails) {
         if (std::abs(run.step) != 1) return false;
         const int32_t last = run.tile(run.count - 1);
         stairs.clear();
-        counters.take(std::min(run.first, last), std::max(run.first, last) + 1, stairs);
+        counters.take(std::min(run.first, last), std::max(run.first, last) + 1, stairs,
+                      step.chains);
         for (const Stair& stair : stairs)
           if (!matches(run, stair)) return false;
       }
@@ -469,8 +416,8 @@ void check_addends(const Subject& subject, const Trail& trail) {
 
 bool check_order(const Subject& subject) {
   check_ranges(subject);
-  const std::vector<int32_t> sequence = issue_sequence(subject.order);
-  const std::vector<Trail> trails = trails_of(subject.order, sequence);
+  const std::vector<AlikeChains> issued = issue_sequence(subject.order);
+  const std::vector<Trail> trails = trails_of(subject.order, issued);
   const bool straight = is_straight(subject, trails);
   if (!straight) {
     check_runs(subject);
@@ -478,16 +425,19 @@ bool check_order(const Subject& subject) {
   }
   check_shared_tiles(subject);
   if (subject.backward()) check_row_totals(subject);
-  if (shared_count_up(subject, sequence) && (straight || rows_count_up(subject, trails)))
-    return true;
+  if (shared_count_up(subject, issued) && (straight || rows_count_up(subject, trails))) return true;
   if (subject.backward() && !straight)
     for (const Trail& trail : trails) check_addends(subject, trail);
   return false;
 }
 
 bool counts_up(const Subject& subject, std::span<const int32_t> sequence) {
-  return shared_count_up(subject, sequence) &&
-         rows_count_up(subject, trails_of(subject.order, sequence));
+  return counts_up(subject, one_by_one(subject.order, sequence));
+}
+
+bool counts_up(const Subject& subject, std::span<const AlikeChains> issued) {
+  return shared_count_up(subject, issued) &&
+         rows_count_up(subject, trails_of(subject.order, issued));
 }
 
 }  // namespace verbatim

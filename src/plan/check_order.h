@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "plan/alike.h"
 #include "plan/dry_run.h"
 
 namespace verbatim {
@@ -39,5 +40,7 @@ bool check_order(const Subject& subject);
 /// Whether each visit finds its sum counted up to exactly its addend when the tasks run in
 /// `sequence`, all of them: then none waits for one that comes later. Costs runs, not visits.
 bool counts_up(const Subject& subject, std::span<const int32_t> sequence);
+/// The same of chains as `issued`, of an order that visits each tile once.
+bool counts_up(const Subject& subject, std::span<const AlikeChains> issued);
 
 }  // namespace verbatim

@@ -243,7 +243,7 @@ std::string to_json(const Plan& plan) {
                        {"queue", placement.queue},
                        {"workers", placement.workers},
                        {"worker_begin", placement.worker_begin},
-                       {"tasks", to_arrays(placement.tasks)}}}};
+                       {"tasks", to_arrays(placement.tasks.list())}}}};
   return json.dump();
 }
 

@@ -120,7 +120,8 @@ void RowCounters::join(int32_t first, int32_t last) {
 // On irregular masks most stairs are two plateaus and most visits take one of them. Then the two
 // are as many plateaus after, and no stair needs to be cut and joined again. False: it is not so
 // here.
-bool RowCounters::take_plateau(int32_t first, int32_t last, std::vector<Stair>& out) {
+bool RowCounters::take_plateau(int32_t first, int32_t last, std::vector<Stair>& out,
+                               int32_t count) {
   const int32_t begin = begin_of(first), width = last - first;
   Stair& s = at(begin);
   if (s.size() != 2 * width || width > kLongestPlateau || (s.step != 0 && s.every != width))
@@ -131,29 +132,29 @@ bool RowCounters::take_plateau(int32_t first, int32_t last, std::vector<Stair>& 
   if (first != begin) {
     if (last != s.end) return false;
     out.push_back({first, last, s.value + s.step, 0, 1});
-    put_two(s.value, s.step + 1);
+    put_two(s.value, s.step + count);
     if (last < rows_ && may_extend(s, at(last).value)) join(begin, at(last).end);
     return true;
   }
   const int32_t before = first == 0 ? 0 : begin_of(first - 1);
-  const bool joins = first > 0 && may_extend(at(before), s.value + 1);
+  const bool joins = first > 0 && may_extend(at(before), s.value + count);
   if (joins) {
     Stair joined = at(before);
-    if (extend(joined, {first, last, s.value + 1, 0, 1})) return false;
+    if (extend(joined, {first, last, s.value + count, 0, 1})) return false;
   }
   out.push_back({first, last, s.value, 0, 1});
-  put_two(s.value + 1, s.step - 1);
+  put_two(s.value + count, s.step - count);
   if (joins) join(before, s.end);
   return true;
 }
 
-void RowCounters::take(int32_t first, int32_t last, std::vector<Stair>& out) {
-  if (first >= last || take_plateau(first, last, out)) return;
+void RowCounters::take(int32_t first, int32_t last, std::vector<Stair>& out, int32_t count) {
+  if (first >= last || take_plateau(first, last, out, count)) return;
   split(first);
   split(last);
   for (int32_t row = first; row < last; row = at(row).end) {
     out.push_back(at(row));
-    ++at(row).value;
+    at(row).value += count;
   }
   join(first == 0 ? 0 : begin_of(first - 1), last < rows_ ? at(last).end : rows_);
 }

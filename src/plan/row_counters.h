@@ -26,8 +26,8 @@ class RowCounters {
  public:
   explicit RowCounters(int32_t rows);
 
-  /// Appends the stairs that cover [first, last) to `out`, then adds one to each counter there.
-  void take(int32_t first, int32_t last, std::vector<Stair>& out);
+  /// Appends the stairs that cover [first, last) to `out`, then adds `count` to each counter there.
+  void take(int32_t first, int32_t last, std::vector<Stair>& out, int32_t count = 1);
   /// All counters, [rows].
   std::vector<int32_t> values() const;
 
@@ -42,7 +42,7 @@ class RowCounters {
   }
   /// As begin_of() where that is in another word.
   int32_t begin_before(int32_t row) const;
-  bool take_plateau(int32_t first, int32_t last, std::vector<Stair>& out);
+  bool take_plateau(int32_t first, int32_t last, std::vector<Stair>& out, int32_t count);
   void split(int32_t row);
   void join(int32_t first, int32_t last);
 

@@ -1,5 +1,6 @@
 #include "verbatim/runs.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace verbatim {
@@ -31,6 +32,28 @@ std::vector<Run> Runs::all() const {
 
 int64_t Runs::bytes() const {
   return kept_.bytes() + static_cast<int64_t>(stretches_.size() * sizeof(Stretch));
+}
+
+bool Runs::are_next(size_t begin_before, size_t end_before, size_t begin, size_t end,
+                    size_t& near) const {
+  if (end_before - begin_before != end - begin) return false;
+  if (begin == end) return true;
+  size_t at = begin_before, a = stretch_near(at, near), b = stretch_near(begin, a);
+  near = b;
+  while (begin < end) {
+    const Stretch &x = stretches_[a], &y = stretches_[b];
+    if (x.q_head != y.q_head || x.heads != y.heads) return false;
+    const bool all = at == x.begin && begin == y.begin && x.size == y.size && y.end() <= end;
+    if (!all && x.heads > 1) return false;  // a part of what repeats
+    const size_t kept = all ? x.size : std::min({x.end() - at, y.end() - begin, end - begin});
+    const size_t count = kept * static_cast<size_t>(x.heads);
+    const RunView runs = kept_.part(y.first + (begin - y.begin), kept);
+    if (!runs.is_next(kept_.part(x.first + (at - x.begin), kept))) return false;
+    at += count, begin += count;
+    if (at == x.end()) ++a;
+    if (begin == y.end()) ++b;
+  }
+  return true;
 }
 
 void Runs::repeat(size_t first, size_t last, int32_t q_head, int32_t heads) {

@@ -216,17 +216,19 @@ Placement deal(Heads heads, int32_t workers, Deal how) {
     hands[backwards ? count - 1 - seat : seat].push_back(tasks[t]);
   }
   Placement placement = fixed(workers);
+  std::vector<PlacedTask> dealt;
   for (const auto& hand : hands) {
-    placement.tasks.insert(placement.tasks.end(), hand.begin(), hand.end());
-    placement.worker_begin.push_back(static_cast<int32_t>(placement.tasks.size()));
+    dealt.insert(dealt.end(), hand.begin(), hand.end());
+    placement.worker_begin.push_back(static_cast<int32_t>(dealt.size()));
   }
+  placement.tasks = std::move(dealt);
   return placement;
 }
 
 Placement persistent(Heads heads, int32_t workers) {
   Placement placement = fixed(workers);
   placement.tasks = head_after_head(heads);
-  const auto work = measured(heads, placement.tasks, visits_of_tasks);
+  const auto work = measured(heads, placement.tasks.list(), visits_of_tasks);
   const int64_t total = std::accumulate(work.begin(), work.end(), int64_t{0});
   int64_t before = 0;
   for (size_t t = 0; t < work.size(); ++t) {

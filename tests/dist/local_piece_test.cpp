@@ -61,7 +61,7 @@ std::vector<Visited> visits_of(const HeadOrder& order, int64_t first_q_head, Row
 /// all visits.
 bool ends(const LocalPiece& piece, int32_t workers) {
   std::vector<int32_t> next = piece.first_addends;
-  const std::vector<PlacedTask>& tasks = piece.plan.placement.tasks;
+  const PlacedTasks& tasks = piece.plan.placement.tasks;
   const size_t rows = piece.heads.front().q_rows.size();
   struct Place {
     int32_t head, run, end, visit = 0;
@@ -261,7 +261,7 @@ TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
                                  room.heads.end - room.heads.begin);
           EXPECT_LE(local.plan.residency, most);
           EXPECT_TRUE(ends(local, local.plan.residency));
-          const std::vector<PlacedTask>& tasks = local.plan.placement.tasks;
+          const PlacedTasks& tasks = local.plan.placement.tasks;
           several += !std::ranges::is_sorted(tasks, {}, &PlacedTask::head);
         }
     }

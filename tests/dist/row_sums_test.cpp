@@ -42,12 +42,13 @@ TEST(RowSums, AreThoseOfTheVisits) {
       const verbatim::Run run = random_run(rng);
       const int32_t begin = uniform(rng, 0, run.count), end = uniform(rng, begin, run.count);
       const int32_t q_head = uniform(rng, 0, kGroup - 1), heads = uniform(rng, 1, kGroup - q_head);
-      sums.add(run, q_head, heads, begin, end);
+      const int32_t chains = uniform(rng, 1, 3);  // each with addends that are one more
+      sums.add(run, q_head, heads, begin, end, chains);
       for (int32_t h = q_head; h < q_head + heads; ++h) {
         for (int32_t i = begin; i < end; ++i) {
           auto& [count, numbers] = expected[{h, run.tile(i)}];
-          ++count;
-          numbers += run.addend_of(i);
+          count += chains;
+          for (int32_t c = 0; c < chains; ++c) numbers += run.addend_of(i) + c;
         }
       }
     }

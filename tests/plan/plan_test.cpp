@@ -136,7 +136,7 @@ TEST(Verify, FindsTheResidencyOfWaitsForLaterTasks) {
     o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
   });
   EXPECT_EQ(verify(plan), 2);
-  std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
+  plan.placement.tasks.edit([](auto& tasks) { std::swap(tasks[0], tasks[1]); });
   EXPECT_EQ(verify(plan), 1);
 }
 
@@ -148,13 +148,13 @@ TEST(Verify, RefusesAStaticSequenceThatCannotEnd) {
                     .worker_begin = {0, 2},
                     .tasks = {{0, 1}, {0, 0}}};
   expect_fault(plan, "tile (head 0, q_head 0, q_tile 0, kv_tile 1) waits in a cycle for addend 0");
-  std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
+  plan.placement.tasks.edit([](auto& tasks) { std::swap(tasks[0], tasks[1]); });
   EXPECT_EQ(verify(plan), 1);
 }
 
 TEST(Verify, ChecksThePlacement) {
   Plan plan = two_by_two();
-  plan.placement.tasks.pop_back();
+  plan.placement.tasks.edit([](auto& tasks) { tasks.pop_back(); });
   expect_fault(plan, "task 1 of head 0 is not placed");
   plan.placement.tasks = {{0, 0}, {0, 0}};
   expect_fault(plan, "task 0 of head 0 is placed twice");
@@ -231,7 +231,7 @@ TEST(Verify, FindsFaultsOfTheSecondQueryHeadAlone) {
 
 TEST(Verify, FindsTheResidencyOfTasksPlacedBackwards) {
   Plan plan = two_by_two();
-  std::swap(plan.placement.tasks[0], plan.placement.tasks[1]);
+  plan.placement.tasks.edit([](auto& tasks) { std::swap(tasks[0], tasks[1]); });
   EXPECT_EQ(verify(plan), 2);
   // Two heads, one of them backwards.
   plan.order_of_head = {0, 0};
@@ -244,7 +244,7 @@ TEST(Verify, FindsTheResidencyOfTasksPlacedBackwards) {
 TEST(Fingerprint, ChangesWithTheBitsOnly) {
   const Plan plan = two_by_two();
   Plan other = plan;
-  std::swap(other.placement.tasks[0], other.placement.tasks[1]);
+  other.placement.tasks.edit([](auto& tasks) { std::swap(tasks[0], tasks[1]); });
   other.problem.batch = 7;
   EXPECT_EQ(other.fingerprint(), plan.fingerprint());
   EXPECT_EQ(plan.fingerprint().size(), 16u);

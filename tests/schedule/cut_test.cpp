@@ -194,7 +194,7 @@ TEST(Cut, APieceMustFollowTheOneItContinues) {
   // Pieces issued the wrong way round wait for each other for ever.
   EXPECT_THROW(verify(broken([&](HeadOrder& o) {
                  Plan plan = plan_of(std::make_shared<HeadOrder>(o), 1, "static", 1);
-                 std::ranges::reverse(plan.placement.tasks);
+                 plan.placement.tasks.edit([](auto& tasks) { std::ranges::reverse(tasks); });
                  verify(plan);
                })),
                Error);

@@ -161,9 +161,9 @@ TEST(H200, PredictsTheCollapseOfChunksSpreadOverAllHeads) {
     const Mask mask = masks::full(length, length);
     Plan plan = plan_of(problem, mask, "chunked_shift", "queue");
     // All heads of a chunk before the next chunk.
-    std::stable_sort(
-        plan.placement.tasks.begin(), plan.placement.tasks.end(),
-        [](const PlacedTask& a, const PlacedTask& b) { return a.task / 8 < b.task / 8; });
+    plan.placement.tasks.edit([](auto& tasks) {
+      std::ranges::stable_sort(tasks, {}, [](const PlacedTask& task) { return task.task / 8; });
+    });
     const double base = makespan(plan_of(problem, mask, "ascending", "queue"), non_deterministic());
     EXPECT_NEAR(base / makespan(plan, deterministic()), measured[k], 0.05) << length;
   }

@@ -41,7 +41,7 @@ TEST(Placement, LongestFirstGoesBySize) {
   const Placement p = make_placement("longest_first", causal_heads(2, 64), 3);
   const std::vector<PlacedTask> expected{{0, 0}, {1, 0}, {0, 1}, {1, 1},
                                          {0, 2}, {1, 2}, {0, 3}, {1, 3}};
-  EXPECT_EQ(p.tasks, expected);
+  EXPECT_EQ(p.tasks.list(), expected);
 }
 
 // What a long task waits for is issued before it, however short: in right_to_left the KV tiles of
@@ -83,11 +83,11 @@ TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
 
 TEST(Placement, HeadSwizzledWorksInSections) {
   const std::vector<PlacedTask> pairs{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 1}};
-  EXPECT_EQ(make_placement("head_swizzled:2", causal_heads(3, 32), 7).tasks, pairs);
+  EXPECT_EQ(make_placement("head_swizzled:2", causal_heads(3, 32), 7).tasks.list(), pairs);
   // Two tasks a head, four workers: two heads side by side.
-  EXPECT_EQ(make_placement("head_swizzled", causal_heads(3, 32), 4).tasks, pairs);
+  EXPECT_EQ(make_placement("head_swizzled", causal_heads(3, 32), 4).tasks.list(), pairs);
   const std::vector<PlacedTask> turns{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {0, 2}, {1, 2}};
-  EXPECT_EQ(make_placement("head_swizzled:2:2", causal_heads(2, 48), 7).tasks, turns);
+  EXPECT_EQ(make_placement("head_swizzled:2:2", causal_heads(2, 48), 7).tasks.list(), turns);
 }
 
 /// Positions in the list at which the tasks of head `h` are issued, in the order of its tasks.
@@ -139,7 +139,7 @@ TEST(Placement, StaggeredStartsAreSpreadOverLessOfAHeadWithFewSections) {
 
 TEST(Placement, StaggeredSectionsAreEqual) {
   const auto tasks = [](const char* name) {
-    return make_placement(name, causal_heads(4, 16 * 64), 7).tasks;
+    return make_placement(name, causal_heads(4, 16 * 64), 7).tasks.list();
   };
   EXPECT_EQ(tasks("staggered:3"), tasks("staggered:2"));
   EXPECT_EQ(tasks("staggered:100"), tasks("staggered:4"));
@@ -152,7 +152,7 @@ TEST(Placement, StaggeredKeepsItsHeadsSideBySide) {
                                       {1, 2}, {2, 0}, {1, 3}, {2, 1}, {2, 2}, {3, 0}};
   EXPECT_EQ(std::vector(p.tasks.begin(), p.tasks.begin() + 12), begin);
   // Four tasks a head, eight workers: two heads side by side.
-  EXPECT_EQ(make_placement("staggered", causal_heads(10, 16 * 4), 8).tasks, p.tasks);
+  EXPECT_EQ(make_placement("staggered", causal_heads(10, 16 * 4), 8).tasks.list(), p.tasks.list());
 }
 
 TEST(Placement, AlternatingDealsLongToShort) {

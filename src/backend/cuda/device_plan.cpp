@@ -113,7 +113,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
   const int64_t turns = piece ? blob.add(piece->first_addends) : -1;
   const int64_t heads = blob.add(plan.order_of_head);
   const int64_t sequences = blob.add(dropout.first_sequence);
-  const int64_t placed = blob.add(placement.tasks);
+  const int64_t placed = blob.add(placement.tasks.list());
   const int64_t units = blob.add(placement.worker_begin);
   const int64_t views = blob.add(std::vector<OrderView>(plan.orders.size()));
 

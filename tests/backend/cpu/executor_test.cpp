@@ -55,9 +55,9 @@ TEST(Executor, RefusesACycleInsteadOfHanging) {
   for (int32_t chain = 2; chain < static_cast<int32_t>(order->chains.size()); ++chain)
     order->tasks.push_back({chain, chain + 1});
   backward.orders[0] = order;
-  backward.placement.tasks.clear();
-  for (int32_t t = 0; t < static_cast<int32_t>(order->tasks.size()); ++t)
-    backward.placement.tasks.push_back({0, t});
+  std::vector<PlacedTask> tasks;
+  for (int32_t t = 0; t < static_cast<int32_t>(order->tasks.size()); ++t) tasks.push_back({0, t});
+  backward.placement.tasks = std::move(tasks);
   for (const int threads : {1, 3}) {
     RunOptions run;
     run.threads = threads;

@@ -112,9 +112,11 @@ Plan plan_of(Pass pass, const Problem& problem, const Mask& mask, TileShape tile
   for (int64_t b = 0; b < problem.batch; ++b)
     for (int64_t h = 0; h < problem.kv_heads; ++h) plan.order_of_head.push_back(mask.variant(b, h));
   plan.placement.name = "queue";
+  std::vector<PlacedTask> tasks;
   for (int32_t head = 0; head < static_cast<int32_t>(plan.order_of_head.size()); ++head)
     for (int32_t t = 0; t < static_cast<int32_t>(plan.order(head).tasks.size()); ++t)
-      plan.placement.tasks.push_back({head, t});
+      tasks.push_back({head, t});
+  plan.placement.tasks = std::move(tasks);
   plan.residency = verify(plan);
   return plan;
 }
