@@ -3,6 +3,8 @@
 #include <set>
 #include <utility>
 
+#include "dist/sizes.h"
+
 namespace verbatim::dist {
 
 Cuts::Cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges,
@@ -40,6 +42,8 @@ Interval Cuts::find(const RowRange& range) const {
   return {first + (begin - at.begin()), first + (end - at.begin())};
 }
 
+namespace {
+
 Cuts q_cuts(const DistPlan& plan) {
   std::vector<const HeldRows*> held;
   for (const RankPlan& rank : plan.ranks) {
@@ -54,6 +58,21 @@ Cuts kv_cuts(const DistPlan& plan) {
   for (const RankPlan& rank : plan.ranks)
     held.insert(held.end(), {&rank.home_kv, &rank.kv, &rank.ended});
   return {plan, &TileMap::kv_edges, held};
+}
+
+}  // namespace
+
+BoxCuts::BoxCuts(const DistPlan& plan) : q(q_cuts(plan)), kv(kv_cuts(plan)) {}
+
+Interval BoxCuts::find(const Box& box) const {
+  return (on_kv_axis(box.operand) ? kv : q).find(box.range);
+}
+
+std::span<const Interval> BoxCuts::find(const Boxes& boxes) {
+  const auto [at, fresh] = known_.try_emplace(boxes.begin(), pieces_.size());
+  if (fresh)
+    for (const Box& box : boxes) pieces_.push_back(find(box));
+  return std::span(pieces_).subspan(at->second, boxes.size());
 }
 
 HeldPieces::HeldPieces(const HeldRows& rows, const Cuts& cuts) {

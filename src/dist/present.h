@@ -6,6 +6,8 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "verbatim/dist.h"
@@ -28,8 +30,23 @@ class Cuts {
   };
   std::vector<Entry> entries_;  // of the batch
 };
-Cuts q_cuts(const DistPlan& plan);
-Cuts kv_cuts(const DistPlan& plan);
+
+/// Those of both axes, all ranks'.
+class BoxCuts {
+ public:
+  explicit BoxCuts(const DistPlan& plan);
+  const Cuts q, kv;
+
+  /// The pieces of a box.
+  Interval find(const Box& box) const;
+  /// By box, until the next are asked for. All hops of what goes round share their boxes, which are
+  /// looked up once.
+  std::span<const Interval> find(const Boxes& boxes);
+
+ private:
+  std::unordered_map<const Box*, size_t> known_;  // into pieces_, by Boxes
+  std::vector<Interval> pieces_;
+};
 
 /// Pieces that a memory holds.
 class HeldPieces {

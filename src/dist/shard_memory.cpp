@@ -18,11 +18,6 @@ void copy_rows(const Backend& backend, const RunOptions& run, const View& whole,
   }
 }
 
-bool is_output(Pass pass, Operand operand) {
-  if (pass == Pass::forward) return operand == Operand::o || operand == Operand::lse;
-  return operand >= Operand::dq;
-}
-
 }  // namespace
 
 LocalTensors whole_tensors(const ForwardTensors& tensors) {

@@ -11,6 +11,13 @@ namespace verbatim::dist {
 
 bool on_kv_axis(Operand operand);
 inline bool is_kv(Operand operand) { return operand == Operand::k || operand == Operand::v; }
+inline bool is_input(Pass pass, Operand operand) {
+  return pass == Pass::forward ? operand == Operand::q || is_kv(operand) : operand < Operand::dq;
+}
+inline bool is_output(Pass pass, Operand operand) {
+  return pass == Pass::forward ? operand == Operand::o || operand == Operand::lse
+                               : operand >= Operand::dq;
+}
 /// The rows of one batch entry.
 HeldRows of_entry(const HeldRows& rows, int64_t batch);
 /// Rows of a slot for K and V: of the batch entry that has most.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 #include <utility>
 
 #include "dist/facts.h"
@@ -31,8 +30,7 @@ class Proof {
   explicit Proof(const DistPlan& plan)
       : plan_(plan),
         whole_(plan.whole),
-        q_cuts_(dist::q_cuts(plan)),
-        kv_cuts_(dist::kv_cuts(plan)),
+        cuts_(plan),
         mail_(plan.ranks.size()),
         at_(plan.ranks.size()) {
     std::map<const HeadOrder*, dist::Chains> chains;
@@ -45,7 +43,7 @@ class Proof {
     for (r_ = 0; r_ < world(); ++r_) {
       const RankPlan& own = rank(r_);
       sums_.emplace_back(own.blocks);
-      memory_.emplace_back(plan_, own, q_cuts_, kv_cuts_);
+      memory_.emplace_back(plan_, own, cuts_.q, cuts_.kv);
       begin(zeros);
     }
   }
@@ -96,50 +94,29 @@ class Proof {
     if (const char* wrong = memory().write(space, box, pieces, room)) fail_rows(box, wrong);
   }
   void read(Space space, const Box& box, int32_t room = 0) {
-    read(space, box, pieces_of(box), room);
+    read(space, box, cuts_.find(box), room);
   }
   void write(Space space, const Box& box, int32_t room = 0) {
-    write(space, box, pieces_of(box), room);
+    write(space, box, cuts_.find(box), room);
   }
   void read(Space space, const Boxes& boxes, int32_t room) {
-    size_t at = pieces_of(boxes);
-    for (const Box& box : boxes) read(space, box, pieces_[at++], room);
+    auto pieces = cuts_.find(boxes).begin();
+    for (const Box& box : boxes) read(space, box, *pieces++, room);
   }
   void write(Space space, const Boxes& boxes, int32_t room) {
-    size_t at = pieces_of(boxes);
-    for (const Box& box : boxes) write(space, box, pieces_[at++], room);
-  }
-  Interval pieces_of(const Box& box) const {
-    return (dist::on_kv_axis(box.operand) ? kv_cuts_ : q_cuts_).find(box.range);
-  }
-  /// Where those of the first box are. All hops of what goes round share their boxes, which are
-  /// looked up once.
-  size_t pieces_of(const Boxes& boxes) {
-    const auto [at, fresh] = pieces_at_.try_emplace(boxes.begin(), pieces_.size());
-    if (fresh)
-      for (const Box& box : boxes) pieces_.push_back(pieces_of(box));
-    return at->second;
+    auto pieces = cuts_.find(boxes).begin();
+    for (const Box& box : boxes) write(space, box, *pieces++, room);
   }
   [[noreturn]] void fail_rows(const Box& box, const char* what) const {
     fail(fmt::format("rows {} to {} of {} are {}", box.range.rows.begin, box.range.rows.end,
                      to_string(box.operand), what));
   }
 
-  static bool is_input(Pass pass, Operand operand) {
-    if (pass == Pass::forward)
-      return operand == Operand::q || operand == Operand::k || operand == Operand::v;
-    return operand < Operand::dq;
-  }
-
-  bool is_output(Operand operand) const {
-    return backward() ? operand >= Operand::dq : operand == Operand::o || operand == Operand::lse;
-  }
-
   /// Inputs are in the shards, and zeros in the dQ of rows that no key is visible to.
   void begin(const std::vector<HeldRows>& zeros) {
     for (int o = 0; o < kOperands; ++o) {
       const auto operand = static_cast<Operand>(o);
-      if (!is_input(whole_.pass, operand)) continue;
+      if (!dist::is_input(whole_.pass, operand)) continue;
       for (const RowRange& range : held_at_home(operand).ranges())
         write(Space::home, {operand, range, memory().heads_at_home(operand)});
     }
@@ -409,9 +386,9 @@ class Proof {
       const auto operand = static_cast<Operand>(o);
       if (dist::on_kv_axis(operand)) continue;
       const Box box = q_box(operand, head, first.q_head, first.q_tile, last.q_tile + 1);
-      if (is_input(whole_.pass, operand)) {
+      if (dist::is_input(whole_.pass, operand)) {
         read(Space::work, box, room_);
-      } else if (complete && is_output(operand)) {
+      } else if (complete && dist::is_output(whole_.pass, operand)) {
         write(Space::work, box, room_);
       }
     }
@@ -490,7 +467,7 @@ class Proof {
     for (r_ = 0; r_ < world(); ++r_) {
       for (int o = 0; o < kOperands; ++o) {
         const auto operand = static_cast<Operand>(o);
-        if (!is_output(operand)) continue;
+        if (!dist::is_output(whole_.pass, operand)) continue;
         for (const RowRange& range : held_at_home(operand).ranges())
           read(Space::home, {operand, range, memory().heads_at_home(operand)});
       }
@@ -500,10 +477,8 @@ class Proof {
   const DistPlan& plan_;
   const Plan& whole_;
   std::vector<HeadState> heads_;
-  dist::Cuts q_cuts_, kv_cuts_;
-  std::unordered_map<const Box*, size_t> pieces_at_;  // by Boxes
-  std::vector<Interval> pieces_;                      // of all their boxes
-  std::vector<Holdings> memory_;                      // by rank
+  dist::BoxCuts cuts_;
+  std::vector<Holdings> memory_;  // by rank
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
   dist::Mail mail_;
