@@ -353,8 +353,9 @@ PAGES = {
         " up to 15 %, so the second decimal says little. Shares are no measurement: the launches"
         " that were timed, played on the cluster h200x8 ([clusters.md](../clusters.md)) with"
         " transfers in turn, as parts of that one device's rate; where launches were quicker than"
-        " its, at another clock, they can be above 100 %. They are of plans of that commit, before"
-        " messages shared copies and launches waited for sends. The tables behind it deal its cases anew"
+        " its, at another clock, they can be above 100 %. They are of plans of the commit that is"
+        " named below, before messages shared copies and launches waited for sends. The tables"
+        " behind it deal its cases anew"
         " (`bench/simulated_replays.py`) and play them with predicted launches, which leave out waits"
         " between chains. What was found: [lab](../lab/replay.md).",
         lambda: [

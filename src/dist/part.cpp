@@ -25,7 +25,9 @@ WholeChains::WholeChains(const HeadOrder& order) : chains_(order.chains) {
 
 std::vector<AlikeChains> by_chain(std::vector<AlikeChains> alike, const WholeChains& chains) {
   std::ranges::sort(alike, {}, &AlikeChains::chain);
-  if (!alike.empty() && alike.back().chain + alike.back().count == std::ssize(chains)) return alike;
+  int32_t next = 0;
+  for (const auto& [chain, count] : alike) next = chain == next ? next + count : -1;
+  if (next == std::ssize(chains)) return alike;
   alike.clear();
   for (size_t c = 0; c < chains.size(); ++c) alike.push_back({static_cast<int32_t>(c), 1});
   return alike;

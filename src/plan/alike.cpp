@@ -13,8 +13,9 @@ std::vector<AlikeChains> alike_chains(const HeadOrder& order) {
     if (c == 0 || all.empty() || all.back().chain + all.back().count != c) return false;
     const Chain &before = chains[c - 1], &chain = chains[c];
     const int32_t way = chain.tile - before.tile;
-    if (std::abs(way) != 1 || (all.back().count > 1 && way != step) || before.continues ||
-        chain.continues ||
+    const bool cut = before.continues || chain.continues ||
+                     (c + 1 < std::ssize(chains) && chains[c + 1].continues);
+    if (cut || std::abs(way) != 1 || (all.back().count > 1 && way != step) ||
         !order.runs.are_next(before.run_begin, before.run_end, chain.run_begin, chain.run_end,
                              near))
       return false;

@@ -43,6 +43,8 @@ class Emitter : Statements {
 
   std::string run() {
     refuse_what_is_missing();
+    // A window of visits is read before the first, and the copies of as many begin.
+    if (k_.stages > 7) refuse({}, "a loop of more than 7 stages", "param stages = 7");
     head();
     shared();
     chain();
@@ -104,7 +106,10 @@ class Emitter : Statements {
     if (!by_index()) line("int32_t ended;");
     indent_ -= 2;
     line("}};");
-    if (by_warpgroups()) line("static_assert(sizeof(Shared) <= 227 * 1024);");
+    if (by_warpgroups())
+      line("static_assert(sizeof(Shared) <= 227 * 1024);");
+    else
+      line("static_assert(sizeof(Place) + sizeof(Shared::visits) + 4 <= {});", kPlaceBytes);
     blank();
     if (!by_warpgroups()) return;
     define_maps();

@@ -46,6 +46,7 @@ void expect_alike(const HeadOrder& order) {
 }
 
 TEST(Alike, ChainsOfEveryOrder) {
+  int seen = 0;
   for (const OrderInfo& info : orders()) {
     if (info.pass == Pass::forward) continue;
     for (const char* suffix : {"", "/rows:64", "/split/rows:64"}) {
@@ -60,9 +61,49 @@ TEST(Alike, ChainsOfEveryOrder) {
           continue;  // an order without such chunks, or not for this mask
         }
         expect_alike(*order);
+        ++seen;
       }
     }
   }
+  EXPECT_GT(seen, 30);
+}
+
+using Visits = Run;  // in a test, Run is GoogleTest's
+
+bool is_next(const Run& run, const Run& before) {
+  return PackedRuns(std::vector{run}).all().is_next(PackedRuns(std::vector{before}).all());
+}
+
+TEST(Alike, ARunIsNextByItsAddendAlone) {
+  const Visits before{.first = 3, .count = 1, .addend = 5};
+  EXPECT_TRUE(is_next({.first = 3, .count = 1, .addend = 6}, before));
+  for (const Visits& other :
+       {before, Visits{.first = 3, .count = 1, .addend = 4},
+        Visits{.first = 3, .count = 1, .addend = 7}, Visits{.first = 4, .count = 1, .addend = 6},
+        Visits{.first = 3, .count = 2, .addend = 6},
+        Visits{.first = 3, .count = 1, .step = -1, .addend = 6},
+        Visits{.q_head = 1, .first = 3, .count = 1, .addend = 6},
+        Visits{.first = 3, .count = 1, .addend = 6, .slice_count = 1}})
+    EXPECT_FALSE(is_next(other, before));
+  for (const int32_t last : {(1 << 18) - 1, 1 << 20})  // the most that a word holds; beyond it
+    EXPECT_FALSE(is_next({.first = 3, .count = 1, .addend = last + 1},
+                         {.first = 3, .count = 1, .addend = last}));
+}
+
+/// Of a chain that is cut, the first piece is not marked: only those that go on are.
+TEST(Alike, PiecesAreByThemselves) {
+  HeadOrder order;
+  order.pass = Pass::backward;
+  order.runs = {{.first = 0, .count = 1, .addend = 0},
+                {.first = 0, .count = 1, .addend = 1},
+                {.first = 1, .count = 1, .addend = 1},
+                {.first = 1, .count = 1, .addend = 0}};
+  order.chains = {{.tile = 0, .run_begin = 0, .run_end = 1},
+                  {.tile = 1, .run_begin = 1, .run_end = 2},
+                  {.tile = 1, .run_begin = 2, .run_end = 3, .continues = true},
+                  {.tile = 2, .run_begin = 3, .run_end = 4}};
+  order.tasks = {{0, 1}, {1, 2}, {3, 4}, {2, 3}};
+  EXPECT_EQ(alike_chains(order).size(), 4u);
 }
 
 TEST(Alike, ChunksOfAFullMaskAreOne) {

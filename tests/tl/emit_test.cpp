@@ -144,6 +144,17 @@ TEST(Emit, ASketchIsRefused) {
   }
 }
 
+TEST(Emit, MoreStagesThanAWindowOfVisitsAreRefused) {
+  EXPECT_NE(tl::emit(forward(7), "f.tl", {}).source.find("kStages = 7;"), std::string::npos);
+  try {
+    tl::emit(forward(8), "f.tl", {});
+    FAIL() << "eight stages were translated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_EQ(error.details().nearest, "param stages = 7");
+  }
+}
+
 /// Plays the copies of some visits: what is waited for has arrived, and nothing is overwritten that
 /// is still read.
 void play(const std::string& text) {
