@@ -47,12 +47,6 @@ KERNELS = [
     ("backward", "h200", "f16", 128),
 ]
 ONE_A_TARGET = list({kernel[1]: kernel for kernel in reversed(KERNELS)}.values())
-# Bytes that are stored and loaded, mostly where a row moves its base.
-KNOWN = {
-    ("forward", "a100", "bf16", 64): ("140", "84"),
-    ("forward", "a100", "bf16", 128): ("8", "4"),
-    ("forward", "l40s", "bf16", 128): ("32", "16"),
-}
 DTYPES = {"t4": "f16", "rtx8000": "f16", "a100": "bf16", "l40s": "bf16", "h200": "bf16"}
 TAKES_E4M3 = ("l40s", "h200")  # and forwards alone
 # wgmma of each dtype.
@@ -87,7 +81,7 @@ class Sketches(unittest.TestCase):
         for kernel, found in every(KERNELS):
             with self.subTest(kernel):
                 said, code, _ = found()
-                self.assertEqual(found().spills(), {KNOWN.get(kernel, ("0", "0"))})
+                self.assertEqual(found().spills(), {("0", "0")})
                 if kernel[1] == "h200":
                     self.assertNotIn("serialized", said)  # products run in the background
                     for instruction in (GMMA[kernel[2]], "UTMALDG"):
