@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,55 @@ import verbatim_attn as va
 from verbatim_attn.bench import results, workloads
 
 CLUSTER = "h200x8"
+Said = tuple[dict[str, Any], str]  # a row of the result, and what is printed of it
+
+
+def plan(words: list[Any], folder: str) -> Any:
+    """A result of `verbatim plan` on that cluster (docs/schema.md)."""
+    out = Path(folder, "plan.json")
+    tool = os.environ.get("VERBATIM_TOOL", "verbatim")
+    of = ["--machine", "h200", "--cluster", CLUSTER, "--json", out]
+    command = [str(word) for word in (tool, "plan", *words, *of)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(out.read_text())
+
+
+def simulate(doc: str | None, of: str, play: Callable[[str, str], Iterator[Said]]) -> int:
+    """The script: play(file, folder) makes the rows of each file."""
+    p = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("files", nargs="+", metavar="FILE", help=f"of {of}")
+    p.add_argument("--commit", default="", help="recorded: what was built")
+    p.add_argument("--json", required=True, metavar="FILE")
+    a = p.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for file in a.files:
+            for row, said in play(file, folder):
+                rows.append(row)
+                print(said, file=sys.stderr)
+    command = f"bench/{Path(sys.argv[0]).stem}"
+    result = {"command": command, "version": va.__version__, "commit": a.commit,
+              "cluster": CLUSTER, "results": rows}  # fmt: skip
+    results.write(a.json, json.dumps(result, indent=1) + "\n")
+    return 0
 
 
 def simulated(row: dict[str, Any], folder: str, which: str, order: str, world: int) -> Any:
     """`simulated` of docs/schema.md, of one pass."""
-    p, out = row["problem"], Path(folder, "plan.json")
+    p = row["problem"]
     words = [
-        os.environ.get("VERBATIM_TOOL", "verbatim"), "plan", "--mask", f"@{folder}/mask.json",
-        "--pass", which, "--seqlen", p["q_len"], "--q-heads", p["q_heads"],
-        "--kv-heads", p["kv_heads"], "--head-dim", p["head_dim"], "--dtype", p["dtype"],
-        "--machine", "h200", "--cluster", CLUSTER, "--world", f"replay:{world}",
-        "--strategy", row["strategy"], "--shard", row["shard"], "--json", out,
+        "--mask", f"@{folder}/mask.json", "--pass", which, "--seqlen", p["q_len"],
+        "--q-heads", p["q_heads"], "--kv-heads", p["kv_heads"], "--head-dim", p["head_dim"],
+        "--dtype", p["dtype"], "--world", f"replay:{world}", "--strategy", row["strategy"],
+        "--shard", row["shard"],
     ]  # fmt: skip
     if which == "backward":
         words += ["--order", order]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(out.read_text())["dist"]["passes"][0]["simulated"]
+    return plan(words, folder)["dist"]["passes"][0]["simulated"]
 
 
 def played(row: dict[str, Any], folder: str, world: int) -> dict[str, Any]:
@@ -74,27 +106,13 @@ def read(file: str) -> Any:
     return found
 
 
-def main() -> int:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("files", nargs="+", metavar="FILE", help="of bench/ranks.py")
-    p.add_argument("--commit", default="", help="recorded: what was built")
-    p.add_argument("--json", required=True, metavar="FILE")
-    a = p.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for file in a.files:
-            measured = read(file)
-            for row in measured["results"]:
-                rows.append(played(row, folder, measured["world"]))
-                words = ", ".join(rows[-1][key] for key in ("name", "strategy", "shard"))
-                print(f"{words}: {rows[-1]['rate']:.0%}", file=sys.stderr)
-    result = {"command": "bench/simulated_ranks", "version": va.__version__, "commit": a.commit,
-              "cluster": CLUSTER, "results": rows}  # fmt: skip
-    results.write(a.json, json.dumps(result, indent=1) + "\n")
-    return 0
+def play(file: str, folder: str) -> Iterator[Said]:
+    measured = read(file)
+    for row in measured["results"]:
+        found = played(row, folder, measured["world"])
+        words = ", ".join(found[key] for key in ("name", "strategy", "shard"))
+        yield found, f"{words}: {found['rate']:.0%}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(simulate(__doc__, "bench/ranks.py", play))

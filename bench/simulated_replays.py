@@ -8,20 +8,15 @@ played on the cluster h200x8 with predicted launches: the forward, the backward 
 played, and the backward without order. Rates are of one of that cluster's devices.
 """
 
-import argparse
 import json
-import os
 import shlex
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import verbatim_attn as va
+from simulated_ranks import Said, plan, simulate
 from verbatim_attn.bench import results
 
-CLUSTER = "h200x8"
 # Of a row's command: what says how it was timed, not what.
 TIMED = ("--world", "--strategy", "--cluster", "--device", "--protocol", "--repeats", "--check")
 PASSES = {
@@ -36,17 +31,6 @@ def problem_of(row: dict[str, Any]) -> list[str]:
     _tool, _command, *words = shlex.split(row["repro"])
     options = zip(words[::2], words[1::2], strict=True)
     return [word for option in options if option[0] not in TIMED for word in option]
-
-
-def plan(words: list[str], folder: str) -> Any:
-    """A result of `verbatim plan` (docs/schema.md)."""
-    out = Path(folder, "plan.json")
-    tool = os.environ.get("VERBATIM_TOOL", "verbatim")
-    of = ["--machine", "h200", "--cluster", CLUSTER, "--json", str(out)]
-    done = subprocess.run([tool, "plan", *words, *of], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(out.read_text())
 
 
 def played(row: dict[str, Any], deal: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -75,26 +59,13 @@ def read(file: str) -> Any:
     return found
 
 
-def main() -> int:
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("files", nargs="+", metavar="FILE", help="of `verbatim bench --world`")
-    p.add_argument("--commit", default="", help="recorded: what was built")
-    p.add_argument("--json", required=True, metavar="FILE")
-    a = p.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for row in (row for file in a.files for row in read(file)["results"]):
-            most = max(deal["world"] for deal in row["dist"])
-            for deal in (deal for deal in row["dist"] if deal["world"] == most):
-                rows.append(played(row, deal, folder))
-                print(json.dumps(rows[-1]), file=sys.stderr)
-    result = {"command": "bench/simulated_replays", "version": va.__version__, "commit": a.commit,
-              "cluster": CLUSTER, "results": rows}  # fmt: skip
-    results.write(a.json, json.dumps(result, indent=1) + "\n")
-    return 0
+def play(file: str, folder: str) -> Iterator[Said]:
+    for row in read(file)["results"]:
+        most = max(deal["world"] for deal in row["dist"])
+        for deal in (deal for deal in row["dist"] if deal["world"] == most):
+            found = played(row, deal, folder)
+            yield found, json.dumps(found)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(simulate(__doc__, "`verbatim bench --world`", play))

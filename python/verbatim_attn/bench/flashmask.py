@@ -6,6 +6,7 @@ diagonal, one above it. Masks whose columns are not of that kind are refused.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,6 @@ class FlashMask(Provider):
         return None
 
     def make(self, case: Case, device: str) -> Attend:
-        import importlib
-
         import torch
 
         p = case.problem
