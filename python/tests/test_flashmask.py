@@ -5,7 +5,7 @@ import pytest
 from verbatim_attn.bench import flashmask, workloads
 
 ONE = ("causal", "causal_document", "causal_sliding_window", "share_question")  # bound a column
-CASES = list(workloads.cases("longca", workloads.Choice(seqlens=(512,), heads=((2, 1),))))
+CASES = list(workloads.cases("longca", workloads.Choice(seqlens=(4096,), heads=((2, 1),))))
 
 
 def shown_by(bounds, causal):
@@ -21,7 +21,7 @@ def shown_by(bounds, causal):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.mask.name)
 def test_bounds_are_the_mask(case):
-    shown = case.mask.dense(512, 512)[0, 0]
+    shown = case.mask.dense(4096, 4096)[0, 0]
     bounds, causal = flashmask.columns(shown)
     assert (shown_by(bounds, causal) == shown).all()
     fewest = 1 if case.mask.name in ONE else 4 if case.mask.name == "global_sliding" else 2
