@@ -101,8 +101,9 @@ struct ReasonOptions {
 /// described faults of a sketch that is refused, and naming what the target cannot do.
 std::string reason(std::string_view sketch, std::string_view file, const ReasonOptions& options);
 
-/// `options` in every way to set what it leaves at 0 that the target can do and emit() translates:
-/// tiles of 64 or 128 queries and 32 to 128 keys, one buffer or two, four warps or eight.
+/// `options` with what it leaves at 0 as reason() sets it, then in every other way that the target
+/// can do and emit() translates: tiles of 64 or 128 queries and 32 to 128 keys, one buffer, two or
+/// four, four warps or eight.
 std::vector<ReasonOptions> choices(std::string_view sketch, std::string_view file,
                                    const ReasonOptions& options);
 

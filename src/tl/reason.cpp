@@ -290,15 +290,24 @@ class Reasoning {
                  target_.takes(Dtype::bf16) ? "bf16" : "f16"});
   }
 
+  static Diagnostic of_other_warps(TileShape tile) {
+    return {.code = "warps",
+            .reason = "each warpgroup of a forward has 64 queries",
+            .right = tile.q % 64 == 0
+                         ? fmt::format("--warps {} for {} queries", tile.q / 16, tile.q)
+                         : "64 queries for every 4 warps"};
+  }
+
   /// As many stages as there is room for, unless fewer suffice for copies in the background and let
   /// more CTAs run at once; then as few warps as hold the registers.
   std::optional<Examined> first_that_fits(TileShape tile, std::vector<Diagnostic>* faults) const {
     std::optional<Examined> best;
     for (const int64_t stages : asked_or(options_.stages, stages_of(target_))) {
       for (const int64_t warps : asked_or(options_.warps, warps_of(tile))) {
-        // A warpgroup has 64 queries of a forward.
-        if (has_warpgroups(target_) && sketch_.pass == Pass::forward && warps != tile.q / 16)
+        if (has_warpgroups(target_) && sketch_.pass == Pass::forward && 16 * warps != tile.q) {
+          if (faults && faults->empty()) faults->push_back(of_other_warps(tile));
           continue;
+        }
         const Program tried = with_parameters(program_, options_, {tile, stages, warps});
         Examined found = examine(to_string(tried), check_options());
         if (!found.faults.empty()) {
@@ -348,24 +357,30 @@ std::string reason(std::string_view sketch, std::string_view file, const ReasonO
 std::vector<ReasonOptions> choices(std::string_view sketch, std::string_view file,
                                    const ReasonOptions& options) {
   // Refuses what no size can mend.
-  refuse_index(examine_code(reason(sketch, file, options), file, {}, kOperation).kernel,
-               kOperation);
+  const Kernel own = examine_code(reason(sketch, file, options), file, {}, kOperation).kernel;
+  refuse_index(own, kOperation);
   std::vector<ReasonOptions> all;
+  const auto add = [&](TileShape tile, int64_t stages, int64_t warps) {
+    ReasonOptions one = options;
+    one.tile = tile;
+    one.stages = stages;
+    one.warps = warps;
+    try {
+      emit(reason(sketch, file, one), file, {.target = {}, .level = options.level});
+      all.push_back(one);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+    }
+  };
+  add(own.tile, own.stages, own.warps);
   for (const int64_t q : asked_or(options.tile.q, {64, 128}))
     for (const int64_t kv : asked_or(options.tile.kv, {32, 64, 128}))
       for (const int64_t stages : asked_or(options.stages, stages_of(find_target(options.target))))
-        for (const int64_t warps : asked_or(options.warps, {4, 8})) {
-          ReasonOptions one = options;
-          one.tile = {q, kv};
-          one.stages = stages;
-          one.warps = warps;
-          try {
-            emit(reason(sketch, file, one), file, {.target = {}, .level = options.level});
-            all.push_back(one);
-          } catch (const Error& error) {
-            if (error.code() != ErrorCode::unsupported) throw;
-          }
-        }
+        for (const int64_t warps : asked_or(options.warps, {4, 8}))
+          if (TileShape{q, kv} != own.tile || stages != own.stages || warps != own.warps)
+            add({q, kv}, stages, warps);
+  if (all.empty())
+    emit(reason(sketch, file, options), file, {.target = {}, .level = options.level});
   return all;
 }
 

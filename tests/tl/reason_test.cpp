@@ -107,8 +107,31 @@ TEST(Reason, ASmallTileHasAWarpFor16Rows) {
   }
 }
 
+TEST(Reason, EverySizeIsDoneOrRefused) {
+  int done = 0, refused = 0;
+  for (const char* target : {"t4", "a100", "l40s", "h200"})
+    for (const char* name : {"forward", "backward", "selected"})
+      for (const int64_t q : {0, 16, 64, 128, 192})
+        for (const int64_t stages : {0, 1, 9})
+          for (const int64_t warps : {0, 1, 4, 8, 12}) {
+            tl::ReasonOptions sizes = reason_options(128, target, {q, q == 0 ? 0 : 64});
+            sizes.stages = stages;
+            sizes.warps = warps;
+            try {
+              tl::reason(sketch(name), name, sizes);
+              ++done;
+            } catch (const Error& error) {
+              EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+              EXPECT_FALSE(error.details().nearest.empty()) << error.what();
+              ++refused;
+            }
+          }
+  EXPECT_GT(done, 50);
+  EXPECT_GT(refused, 50);
+}
+
 TEST(Reason, EveryChoiceIsWhole) {
-  for (const char* target : {"t4", "a100"})
+  for (const char* target : {"t4", "a100", "h200"})
     for (const char* name : {"forward", "backward"}) {
       const std::vector<tl::ReasonOptions> all =
           tl::choices(sketch(name), name, reason_options(128, target));
@@ -119,6 +142,16 @@ TEST(Reason, EveryChoiceIsWhole) {
         EXPECT_EQ(kernel.stages, one.stages);
         EXPECT_EQ(kernel.warps, one.warps);
       }
+      // What reason() takes unasked is among them, once.
+      const tl::Kernel own =
+          tl::examine(tl::reason(sketch(name), name, reason_options(128, target)), {}).kernel;
+      EXPECT_EQ(std::ranges::count_if(all,
+                                      [&](const tl::ReasonOptions& one) {
+                                        return one.tile == own.tile && one.stages == own.stages &&
+                                               one.warps == own.warps;
+                                      }),
+                1)
+          << target << " " << name;
     }
   tl::ReasonOptions asked = reason_options(128, "a100", {128, 64});
   asked.warps = 8;
