@@ -10,7 +10,7 @@ import json
 from typing import Any, ClassVar
 
 from .. import _cudnn_flex, masks
-from .flashmask import FlashMask
+from .flashmask import FlashMask, FlashMaskBlocks
 from .providers import (
     Attend,
     Packed,
@@ -32,7 +32,7 @@ def every() -> list[Provider]:
     ]
     return [
         *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
-        *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True),
+        *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True), FlashMaskBlocks(),
     ]  # fmt: skip
 
 
