@@ -9,9 +9,11 @@ from verbatim_attn import masks
 from verbatim_attn.bench import providers, registry, workloads
 from verbatim_attn.plan import Problem
 
+BLOCKS_OF_64 = masks.UniformBlockSparse(64, 64, density=0.5, seed=2)
 
-def _block_case(mask, heads, kv_heads, length=200):
-    problem = Problem(1, heads, kv_heads, length, length, 16, 16, "f32")
+
+def _block_case(mask, heads, kv_heads, length=200, dim=16, dtype="f32", batch=1):
+    problem = Problem(batch, heads, kv_heads, length, length, dim, dim, dtype)
     return workloads.Case("given", mask.name, problem, mask)
 
 
@@ -34,7 +36,8 @@ def test_peers_get_the_blocks(monkeypatch):
     def attend(q, k, v, columns, counts, sizes):
         assert q.is_contiguous() and k.is_contiguous() and sizes.tolist() == [64] * 4
         assert columns.dtype == counts.dtype == sizes.dtype == torch.int32
-        shown = torch.zeros(columns.shape, dtype=torch.bool)
+        assert columns.is_contiguous() and columns.shape[-1] == counts.max()
+        shown = torch.zeros(*counts.shape, len(sizes), dtype=torch.bool)
         for row in itertools.product(*map(range, counts.shape)):
             shown[row][columns[row][: counts[row]].long()] = True
         rows = shown.repeat_interleave(64, 2).repeat_interleave(64, 3)
@@ -44,12 +47,22 @@ def test_peers_get_the_blocks(monkeypatch):
     package.block_sparse_attn = lambda: "a function of the module's name"
     module = types.ModuleType("fastvideo_kernel.block_sparse_attn")
     module.block_sparse_attn_sm90 = attend
+    folder = types.ModuleType("fastvideo_kernel._C")
+    compiled = types.ModuleType("fastvideo_kernel._C.fastvideo_kernel_ops")
     for made in (package, module):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     from verbatim_attn.bench import check, run
 
-    case = _block_case(masks.UniformBlockSparse(64, 64, density=0.5, seed=2), 2, 2, 256)
     provider = registry.known()["vsa:sm90"]
+    assert provider.available() == "not installed: fastvideo_kernel._C"
+    assert registry.known()["vsa:triton"].available() is None
+    for made in (folder, compiled):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    assert provider.available() == "not installed: the kernels for Hopper"
+    compiled.block_sparse_bwd = attend
+    assert provider.available() is None
+
+    case = _block_case(BLOCKS_OF_64, 2, 2, 256, 64, "bf16")
     assert provider.supports(case, "cuda") is None
     tensors = check.inputs(case, "cpu")
     passes = run.Passes(provider, case, "cpu", tensors)
@@ -58,10 +71,32 @@ def test_peers_get_the_blocks(monkeypatch):
     block_mask = providers.Flex._block_mask(case, "cpu", 1)
     assert (block_mask.to_dense()[0] == torch.from_numpy(case.blocks.shown)).all()
     grouped = _block_case(case.mask, 4, 2, 256)
-    assert "as many KV heads" in provider.supports(grouped, "cuda")
     assert providers.Flex._block_mask(grouped, "cpu", 2).shape == (1, 4, 256, 256)
-    wide = _block_case(masks.UniformBlockSparse(128, 128, density=0.5), 2, 2)
-    assert "blocks of 64" in provider.supports(wide, "cuda")
+
+
+def test_what_vsa_takes():
+    """Without the package: a case is refused with what the form lacks."""
+    wide = masks.UniformBlockSparse(128, 128, density=0.5)
+    empty = masks.UniformBlockSparse(64, 64, blocks=[[(0, 0), (2, 1)]])
+    both = (
+        (_block_case(masks.Causal(), 2, 2), "no mask but blocks of 64"),
+        (_block_case(wide, 2, 2, 256), "no mask but blocks of 64"),
+        (_block_case(BLOCKS_OF_64, 2, 2, 200), "whole blocks"),
+        (_block_case(BLOCKS_OF_64, 4, 2, 256), "as many KV heads"),
+        (_block_case(BLOCKS_OF_64, 2, 2, 256, batch=2), "one batch entry"),
+    )
+    compiled = (
+        (_block_case(BLOCKS_OF_64, 2, 2, 256, 64, "f16"), "in bf16"),
+        (_block_case(BLOCKS_OF_64, 2, 2, 256, 96, "bf16"), "head dims 64 and 128"),
+        (_block_case(empty, 1, 1, 192, 64, "bf16"), "no row without blocks"),
+    )
+    hopper, triton = (registry.known()[f"vsa:{form}"] for form in ("sm90", "triton"))
+    for case, reason in both:
+        assert reason in hopper.supports(case, "cuda") and reason in triton.supports(case, "cuda")
+    for case, reason in compiled:
+        assert reason in hopper.supports(case, "cuda") and triton.supports(case, "cuda") is None
+    for dim in (64, 128):
+        assert hopper.supports(_block_case(BLOCKS_OF_64, 2, 2, 256, dim, "bf16"), "cuda") is None
 
 
 def test_flashinfer_gets_the_blocks_of_every_kv_head(monkeypatch):

@@ -1,8 +1,13 @@
-"""The bounds that FlashMask is given, read as its documentation says, are the mask."""
+"""The bounds and blocks that FlashMask is given, read as its documentation says, are the mask."""
+
+import sys
+import types
 
 import numpy as np
 import pytest
-from verbatim_attn.bench import flashmask, workloads
+from verbatim_attn import masks
+from verbatim_attn.bench import flashmask, registry, workloads
+from verbatim_attn.plan import Problem
 
 ONE = ("causal", "causal_document", "causal_sliding_window", "share_question")  # bound a column
 CASES = list(workloads.cases("longca", workloads.Choice(seqlens=(4096,), heads=((2, 1),))))
@@ -34,3 +39,62 @@ def test_columns_with_holes_are_refused():
     shown[6, 0] = True
     with pytest.raises(ValueError, match="not one interval"):
         flashmask.columns(shown)
+
+
+BLOCKS = masks.UniformBlockSparse(128, 128, density=0.5, seed=2)
+
+
+def _case(mask=BLOCKS, length=1024, dtype="bf16", dim=128, batch=1):
+    problem = Problem(batch, 4, 2, length, length, dim, dim, dtype)
+    return workloads.Case("given", mask.name, problem, mask)
+
+
+def test_which_blocks_it_takes():
+    provider = registry.known()["flashmask:blocks"]
+    for length in (1024, 1500, 16384, 131072):
+        assert provider.supports(_case(length=length), "cuda") is None
+    refused = (
+        (_case(masks.UniformBlockSparse(64, 64, density=0.5)), "blocks of 128"),
+        (_case(masks.Full()), "blocks of 128"),
+        (_case(dtype="f32"), "bf16 or f16"),
+        (_case(dim=64), "head dim 128"),
+        (_case(length=512), "1024 to 131072"),
+        (_case(length=16384 + 1024), "multiples"),
+    )
+    for case, reason in refused:
+        assert reason in provider.supports(case, "cuda")
+    assert "CUDA" in provider.supports(_case(), "cpu")
+    assert "one mask for all heads" in registry.known()["flashmask"].supports(_case(), "cuda")
+
+
+def test_blocks_are_the_mask(monkeypatch):
+    """With its interface in the place of its kernels."""
+    torch = pytest.importorskip("torch")
+
+    class Func:
+        @staticmethod
+        def apply(q, k, v, bounds, blocks, scale, causal, left, right, softcap, deterministic):
+            assert (causal, left, right, softcap, deterministic) == (False, -1, -1, 0.0, False)
+            assert bounds.shape == (2, 2, 1100, 2) and blocks.shape == (2, 2, 9, 9)
+            assert bounds.dtype == blocks.dtype == torch.int32
+            assert bounds.is_contiguous() and blocks.is_contiguous()
+            assert (bounds == torch.tensor([1100, 0])).all() and blocks.unique().tolist() == [0, 1]
+            shown = blocks.bool().repeat_interleave(128, 2).repeat_interleave(128, 3)
+            shown = shown[:, :, :1100, :1100].repeat_interleave(2, 1)
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            o = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, shown, scale=scale, enable_gqa=True
+            )
+            return o.transpose(1, 2), None
+
+    module = types.ModuleType("interface_torch")
+    module.FlashMaskFunc = Func
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    from verbatim_attn.bench import check, run
+
+    provider, case = registry.known()["flashmask:blocks"], _case(length=1100, batch=2)
+    assert provider.available() is None and provider.supports(case, "cuda") is None
+    tensors = check.inputs(case, "cpu")
+    passes = run.Passes(provider, case, "cpu", tensors)
+    passes.both()
+    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2

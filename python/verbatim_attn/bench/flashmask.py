@@ -1,7 +1,8 @@
 """FlashMask 3 as a provider: its PyTorch form, which PaddlePaddle/flash-attention builds for Hopper.
 
 FlashMask says of every key's column which queries do not see it: one interval of rows below the
-diagonal, one above it. Masks whose columns are not of that kind are refused.
+diagonal, one above it. Masks whose columns are not of that kind are refused. Masks of blocks of 128
+are given as such, beside bounds that hide nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import masks
 from .providers import Attend, Provider, missing, too_large
 from .workloads import Case
 
@@ -93,6 +95,45 @@ class FlashMask(Provider):
         function = importlib.import_module(_MODULE).FlashMaskFunc
         settings = (causal, -1, -1, 0.0, self.deterministic)
         return lambda q, k, v: function.apply(q, k, v, rows, None, scale, *settings)[0]
+
+
+class FlashMaskBlocks(Provider):
+    """Blocks of 128 that differ by KV head, head dim 128: without determinism alone."""
+
+    name = "flashmask:blocks"
+    MOST, CHUNK = 2**17, 2**14  # keys
+
+    def available(self) -> str | None:
+        return missing("torch") or missing(_MODULE)
+
+    def supports(self, case: Case, device: str) -> str | None:
+        p, mask = case.problem, case.mask
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        if not isinstance(mask, masks.UniformBlockSparse) or {mask.block_q, mask.block_k} != {128}:
+            return "takes no mask but blocks of 128"
+        if (p.head_dim, p.head_dim_v) != (128, 128) or p.dtype == "f32":
+            return "head dim 128 in bf16 or f16"
+        if p.q_len != p.kv_len or not 1024 <= p.q_len <= self.MOST:
+            return f"as many queries as keys, 1024 to {self.MOST}"
+        # It walks the keys in chunks, and begins the last chunk's blocks elsewhere than its bounds.
+        if p.kv_len > self.CHUNK and p.kv_len % self.CHUNK:
+            return f"more than {self.CHUNK} keys in multiples of it"
+        return "no softcap, no dropout" if p.softcap or p.dropout else None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+
+        p, blocks = case.problem, case.blocks
+        assert blocks is not None
+        shown = torch.from_numpy(blocks.shown.astype(np.int32)).to(device)
+        shown = shown.expand(p.batch, -1, -1, -1).contiguous()
+        bounds = torch.tensor([p.q_len, 0], dtype=torch.int32, device=device)
+        bounds = bounds.expand(p.batch, p.kv_heads, p.kv_len, 2).contiguous()
+        scale = p.head_dim**-0.5 if p.scale is None else p.scale
+        function = importlib.import_module(_MODULE).FlashMaskFunc
+        settings = (scale, False, -1, -1, 0.0, False)
+        return lambda q, k, v: function.apply(q, k, v, bounds, shown, *settings)[0]
 
 
 def _shown(case: Case) -> Any:

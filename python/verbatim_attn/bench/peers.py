@@ -10,7 +10,7 @@ import json
 from typing import Any, ClassVar
 
 from .. import _cudnn_flex, masks
-from .flashmask import FlashMask
+from .flashmask import FlashMask, FlashMaskBlocks
 from .providers import (
     Attend,
     Packed,
@@ -32,7 +32,7 @@ def every() -> list[Provider]:
     ]
     return [
         *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
-        *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True),
+        *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True), FlashMaskBlocks(),
     ]  # fmt: skip
 
 
@@ -271,16 +271,24 @@ class FlashInferSparse(Provider):
 
 class Vsa(Provider):
     """VSA's block-sparse attention of the package fastvideo-kernel: its kernels for Hopper, or its
-    Triton form. Blocks of 64, as many KV heads as query heads."""
+    Triton form. Whole blocks of 64, as many KV heads as query heads."""
 
     FUNCTIONS: ClassVar = {"sm90": "block_sparse_attn_sm90", "triton": "block_sparse_attn_triton"}
+    COMPILED = "fastvideo_kernel._C.fastvideo_kernel_ops"
     heads_first = True
 
     def __init__(self, form: str):
         self.name, self.form = f"vsa:{form}", form
 
     def available(self) -> str | None:
-        return missing("torch") or missing("fastvideo_kernel.block_sparse_attn")
+        if reason := missing("torch") or missing("fastvideo_kernel.block_sparse_attn"):
+            return reason
+        if self.form == "triton":
+            return None
+        if reason := missing(self.COMPILED):
+            return reason
+        built = hasattr(importlib.import_module(self.COMPILED), "block_sparse_bwd")
+        return None if built else "not installed: the kernels for Hopper"
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -288,7 +296,22 @@ class Vsa(Provider):
         p, mask = case.problem, case.mask
         if not isinstance(mask, masks.UniformBlockSparse) or {mask.block_q, mask.block_k} != {64}:
             return "takes no mask but blocks of 64"
-        return None if p.q_heads == p.kv_heads else "takes as many KV heads as query heads"
+        if p.q_len % 64 or p.kv_len % 64:
+            return "takes whole blocks of 64"
+        if p.q_heads != p.kv_heads:
+            return "takes as many KV heads as query heads"
+        if p.batch > 1:
+            return "takes one batch entry"
+        return None if self.form == "triton" else self._hopper_lacks(case)
+
+    @staticmethod
+    def _hopper_lacks(case: Case) -> str | None:
+        p, blocks = case.problem, case.blocks
+        if p.dtype != "bf16" or (p.head_dim, p.head_dim_v) not in ((64, 64), (128, 128)):
+            return "takes head dims 64 and 128 in bf16"
+        assert blocks is not None
+        # It reads the first block of every row, listed or not.
+        return None if blocks.shown.any(-1).all() else "takes no row without blocks"
 
     def make(self, case: Case, device: str) -> Attend:
         import torch
@@ -297,6 +320,7 @@ class Vsa(Provider):
         module = importlib.import_module("fastvideo_kernel.block_sparse_attn")
         counts, columns = block_lists(case, device, 1)
         sizes = torch.full(columns.shape[-1:], 64, dtype=torch.int32, device=device)
+        columns = columns[..., : int(counts.max())].contiguous()  # it walks their whole width
         compute: Any = getattr(module, self.FUNCTIONS[self.form])
 
         def attend(q: Any, k: Any, v: Any) -> Any:
