@@ -21,6 +21,7 @@ constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 
 constexpr double kSkewed = 2.5;         // longest column over the mean
 constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
+constexpr int64_t kLeastOfGroups = 4;   // unless a group keeps them rotating (docs/lab/regret.md)
 constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
 
 // Where rows are cut into chunks (docs/lab/chunks.md).
@@ -61,10 +62,15 @@ std::string descending(const Shape& shape, bool even) {
 
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  if (!shape.full || columns < kLeastRotating || columns > kMostRotating) return false;
+  if (!shape.full || columns < kLeastOfGroups || columns > kMostRotating) return false;
   // With one query tile for each KV tile that rotates, a chain is one visit behind the next: too
-  // near to hide the hand-off. Through a group chains are pieces, which keep no such distance.
-  return shape.group > 1 || shape.q_tiles >= 2 * rotating_tiles(columns) - 1;
+  // near to hide the hand-off. Through a group chains of many KV tiles are pieces, which keep no
+  // such distance.
+  const bool apart = shape.q_tiles >= 2 * rotating_tiles(columns) - 1;
+  if (columns >= kLeastRotating) return shape.group > 1 || apart;
+  // Where it is known that few heads run together, parts of the group fill the GPU better.
+  const bool fills = shape.heads == 0 || shape.heads * static_cast<double>(columns) >= kWave;
+  return shape.group > 1 && apart && fills;
 }
 
 bool is_skewed(const Shape& shape) {
@@ -103,11 +109,13 @@ constexpr std::array kRules{
               "long one in every query head",
               walks_chunks,
               [](const Shape&) { return fmt::format("right_to_left/rows:{}", kChunkRows); }},
-    OrderRule{"rotating",
-              "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a "
-              "group also at least 2 R - 1 query tiles, where R KV tiles rotate together",
-              "chains that each start at another row never wait in the same one", rotates,
-              [](const Shape&) -> std::string { return "shift"; }},
+    OrderRule{
+        "rotating",
+        "every query tile visits every KV tile, and there are 12 to 256 KV tiles, or with a "
+        "group 4 to 256; without a group or below 12 also at least 2 R - 1 query tiles, where "
+        "R KV tiles rotate together",
+        "chains that each start at another row never wait in the same one", rotates,
+        [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"gaps",
               "query tiles that see a KV tile come in four stretches or more, in the mean "
               "(block-sparse masks)",

@@ -45,6 +45,13 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   EXPECT_EQ(order(masks::full(4096, 4096), 8), "shift");
   EXPECT_EQ(order(masks::full(40000, 40000), 1), "descending");  // its rows leave L2
   EXPECT_EQ(order(masks::causal(8192, 8192), 1), "descending");
+  // From 4 KV tiles on, where a group keeps few chains rotating, two query tiles apart.
+  for (const int64_t length : {512, 1024, 1408}) {
+    EXPECT_EQ(order(masks::full(length, length), 8), "shift") << length;
+    EXPECT_NE(order(masks::full(length, length), 1), "shift") << length;
+    EXPECT_NE(order(masks::full(length, length), 8, 64), "shift") << length;
+  }
+  EXPECT_NE(order(masks::full(384, 384), 8), "shift");
   EXPECT_NE(order(masks::causal(1024, 1024), 16), "descending");  // few chains, all of them long
   // Some KV tiles are seen by far more rows than others, from different query tiles, and from one.
   const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};
@@ -114,6 +121,11 @@ TEST(Rules, CountWhatRunsTogetherWhereTheyMay) {
   EXPECT_EQ(auto_order(Pass::backward, alone, 16, 1000 * alone.count()), "descending");
   EXPECT_NE(auto_order(Pass::backward, alone, 16), "descending/split");
   EXPECT_NE(auto_order(Pass::backward, alone, 16), "descending");
+  // Few chains rotate where they fill a wave, and where nobody knows whether they do.
+  const TileMap full = tiles(masks::full(1024, 1024));
+  EXPECT_EQ(auto_order(Pass::backward, full, 8, 8 * full.count()), "descending/split:4");
+  EXPECT_EQ(auto_order(Pass::backward, full, 8, 16 * full.count()), "shift");
+  EXPECT_EQ(auto_order(Pass::backward, full, 8), "shift");
 }
 
 TEST(Rules, PartsAreEqual) {

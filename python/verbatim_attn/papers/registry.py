@@ -153,7 +153,7 @@ _EVERY_MODE = ",".join(
     + tuple(f"torch:{name},torch:{name}:deterministic" for name in ("flash", "cudnn", "efficient"))
 )
 MASKED = "verbatim,flex,cudnn:flex,flashmask,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
-SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton"
+SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton,flashmask:blocks"
 _FLEX = (("verbatim", "flex"),)
 _MASKED = (
     *_FLEX,
@@ -163,7 +163,10 @@ _LENGTHS = (*_MASKED, ("verbatim", "torch:flash"), ("verbatim", "torch:varlen"))
 _MEMORY = (*_FLEX, ("verbatim", "torch:varlen"), ("verbatim", "torch:math"))
 _SPARSE = (
     *_FLEX,
-    *(("verbatim", peer) for peer in ("vsa:sm90", "vsa:triton", "flashinfer:sparse")),
+    *(
+        ("verbatim", peer)
+        for peer in ("vsa:sm90", "vsa:triton", "flashmask:blocks", "flashinfer:sparse")
+    ),
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json", "h200_cudnn_flex.json",
