@@ -12,9 +12,16 @@
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/dq.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/ptx.cuh"
 
 namespace verbatim::cuda::sm90::bwd {
+
+/// Of a row of an accumulator of kFloats, the pairs that every head dim of its instance has: 72 is
+/// the least that runs as 128, and 8 as 64.
+template <int kFloats>
+constexpr int kSurePairs = kFloats > 32 ? 9 : 1;
+static_assert(padded_head_dim(64, 64) == 64 && padded_head_dim(72, 72) == 128);
 
 /// A thread's part of the sums of a warpgroup's half of a KV tile. Of wgmma accumulators: element
 /// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c; kDk and kDv of them.
@@ -91,7 +98,8 @@ class KeySums {
       float2* const dv = dv_[1] + r * apart_[1];
 #pragma unroll
       for (int j = 0; j < kDv / 4; ++j) {
-        if (j < pairs_[1]) f(4 * j + 2 * r, (j < pairs_[0] ? dk : dv) + 4 * j);
+        const bool in_dk = j < kSurePairs<kDv> / 2 || (j < kDv / 8 && j < pairs_[0]);
+        if (j < kSurePairs<kDv> || j < pairs_[1]) f(4 * j + 2 * r, (in_dk ? dk : dv) + 4 * j);
       }
     }
   }
@@ -150,7 +158,7 @@ class CarriedKeySums {
       asm volatile("" : "+l"(at));  // or the compiler makes it anew for every pair
 #pragma unroll
       for (int j = 0; j < kFloats / 4; ++j) {
-        if (8 * j < columns) f(4 * j + 2 * r, at + 4 * j);
+        if (j < kSurePairs<kFloats> || 8 * j < columns) f(4 * j + 2 * r, at + 4 * j);
       }
     }
   }
