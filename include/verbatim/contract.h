@@ -14,7 +14,7 @@ namespace verbatim {
 
 /// Counts the changes of default bits: of tile shapes, of constants, or of the orders that `auto`
 /// stands for. Part of every fingerprint.
-inline constexpr int32_t kContractVersion = 7;
+inline constexpr int32_t kContractVersion = 8;
 
 /// How kernels add up inside a tile. Those of one arithmetic give the same bits for the same plan
 /// on every device of one compute capability. Part of every fingerprint.

@@ -16,15 +16,15 @@ constexpr std::array kInfos{
     ArithmeticInfo{contract::kSm80, "sm80", "mma.sync, the portable CUDA kernels"},
     ArithmeticInfo{
         contract::kSm90, "sm90",
-        "wgmma, the Hopper kernels: bf16 and f16, head dims 64, 128, and 192 with 128 of V, whose "
-        "backward has no softcap and no dropout"}};
+        "wgmma, the Hopper kernels: bf16 and f16, equal head dims that are multiples of 8 up to "
+        "128, and 192 with 128 of V, whose backward has no softcap and no dropout"}};
 
-/// Whether the Hopper kernels have instances of its head dims, softcap and dropout.
+/// Whether the Hopper kernels have instances for its head dims, softcap and dropout.
 bool has_instances(Pass pass, const Problem& problem) {
   if (problem.head_dim == 192 && problem.head_dim_v == 128)
     return pass == Pass::forward || (problem.softcap == 0 && problem.dropout == 0);
-  return problem.head_dim == problem.head_dim_v &&
-         (problem.head_dim == 64 || problem.head_dim == 128);
+  return problem.head_dim == problem.head_dim_v && problem.head_dim % 8 == 0 &&
+         problem.head_dim <= 128;
 }
 
 /// Whether the Hopper kernels run it: known from names and sizes alone.

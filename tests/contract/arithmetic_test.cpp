@@ -27,7 +27,7 @@ std::string of(Pass pass, const Problem& p, const std::string& order = "auto") {
 TEST(Arithmetic, IsTheSameWhateverTheNeighbours) {
   Random random(5);
   for (int i = 0; i < 300; ++i) {
-    Problem alone = problem(std::array{64, 96, 128, 192}[random.between(0, 3)]);
+    Problem alone = problem(std::array{36, 64, 96, 128, 192}[random.between(0, 4)]);
     if (random.chance(0.5)) alone.head_dim_v = std::min<int64_t>(alone.head_dim, 128);
     alone.dtype = std::array{Dtype::f32, Dtype::bf16, Dtype::f16}[random.between(0, 2)];
     Problem among = alone;
@@ -62,6 +62,9 @@ TEST(Contract, TilesFollowFromBothHeadDims) {
 TEST(Arithmetic, TakesTheHopperKernelsWhereTheyCan) {
   EXPECT_EQ(of(Pass::forward, problem(64)), contract::kSm90);
   EXPECT_EQ(of(Pass::backward, problem(128), "descending/split:2"), contract::kSm90);
+  for (int64_t head_dim = 8; head_dim <= 128; head_dim += 8)  // what is between runs padded
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      EXPECT_EQ(of(pass, problem(head_dim)), contract::kSm90) << head_dim;
   EXPECT_EQ(of(Pass::forward, problem(192, 128)), contract::kSm90);
   EXPECT_EQ(of(Pass::backward, problem(192, 128)), contract::kSm90);
   EXPECT_EQ(of(Pass::forward, problem(192, 128), "descending/split"), contract::kSm80);
@@ -72,7 +75,14 @@ TEST(Arithmetic, TakesTheHopperKernelsWhereTheyCan) {
     EXPECT_EQ(of(Pass::forward, latent), contract::kSm90);
     EXPECT_EQ(of(Pass::backward, latent), contract::kSm80);
   }
-  for (const auto& [qk, v] : {std::pair{192, 192}, {128, 192}, {160, 128}, {192, 64}, {128, 64}})
+  for (const auto& [qk, v] : {std::pair{192, 192},
+                              {136, 136},
+                              {36, 36},
+                              {128, 192},
+                              {160, 128},
+                              {192, 64},
+                              {128, 64},
+                              {80, 72}})
     for (const Pass pass : {Pass::forward, Pass::backward})
       EXPECT_EQ(of(pass, problem(qk, v)), contract::kSm80) << qk << " " << v;
   EXPECT_EQ(of(Pass::forward, problem(64), "descending/split"), contract::kSm80);

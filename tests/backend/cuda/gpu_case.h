@@ -79,7 +79,7 @@ struct HeadDims {
 };
 /// "128", "192v128".
 std::string to_string(const HeadDims& dims);
-/// Those that the Hopper forward has instances of.
+/// Those that the Hopper forward has instances of; others run on these (padded_test.cpp).
 std::vector<HeadDims> hopper_head_dims();
 /// And one of the portable kernels alone.
 std::vector<HeadDims> every_head_dims();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -31,7 +32,7 @@ TEST(Halves, RandomBlocksAgreeWithTheReferenceAndRepeat) {
   for (uint64_t number = 0; number < 24; ++number) {
     Random random(number);
     const Mask mask = random_blocks(random);
-    Problem p = problem_of(mask, random.chance(0.5) ? 64 : 128, 1);
+    Problem p = problem_of(mask, std::array{64, 128, 80, 40}[random.between(0, 3)], 1);
     p.q_heads = random.chance(0.5) ? 2 : 4;
     p.dtype = random.chance(0.5) ? Dtype::bf16 : Dtype::f16;
     GpuCase c(p, mask, number);

@@ -143,6 +143,7 @@ TEST_P(Neighbours, NeverReachBehindALength) {
 INSTANTIATE_TEST_SUITE_P(Bits, Neighbours,
                          testing::Values(Setting{"sm90", 64, false}, Setting{"sm90", 64, true},
                                          Setting{"sm90", 128, false}, Setting{"sm90", 128, true},
+                                         Setting{"sm90", 40, false}, Setting{"sm90", 72, true},
                                          Setting{"sm90", {192, 128}, false},
                                          Setting{"sm90", {192, 128}, true},
                                          Setting{"sm80", 64, false}, Setting{"sm80", 64, true},

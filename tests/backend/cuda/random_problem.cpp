@@ -101,7 +101,7 @@ RandomProblem random_problem(uint64_t number) {
   TileShape forward_tile{pick(random, {64, 128, 80}), pick(random, {64, 128})};
   TileShape backward_tile{pick(random, {64, 128, 80}), wide ? 64 : pick(random, {64, 128})};
   if (random.chance(0.5)) {  // what the Hopper kernels take
-    p.head_dim = pick(random, {64, 128, 192});
+    p.head_dim = pick(random, {64, 128, 192, 8 * random.between(1, 16)});
     p.head_dim_v = std::min<int64_t>(p.head_dim, 128);
     if (random.chance(0.3)) p.softcap = p.dropout = 0;
     forward_tile = backward_tile = {0, 0};

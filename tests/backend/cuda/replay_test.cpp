@@ -162,6 +162,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Replay,
                          testing::Combine(testing::ValuesIn(hopper_head_dims()),
                                           testing::Values("sm90", "sm80")),
                          name_of);
+// Blocks of carried sums have rows of these widths, and sums of dQ those of the instance.
+INSTANTIATE_TEST_SUITE_P(Padded, Replay,
+                         testing::Combine(testing::Values(HeadDims(40), HeadDims(80), HeadDims(96)),
+                                          testing::Values("sm90")),
+                         name_of);
 
 }  // namespace
 }  // namespace verbatim::test

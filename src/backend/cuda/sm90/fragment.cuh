@@ -37,10 +37,11 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
 
 /// Writes rows `row` and `row + 8` of a wgmma accumulator of 8 * kBlocks columns, 16 bytes a lane.
 /// acc(4 j + 2 r + c) is row + 8 r, column 8 j + 2 (lane % 4) + c.
-/// `base` is the first element of the tile's row 0; rows at or beyond `rows` are left alone.
+/// `base` is the first element of the tile's row 0; rows at or beyond `rows` are left alone, and
+/// columns at or beyond `columns`, a multiple of 8.
 template <class T, int kBlocks, class Acc>
 __device__ __forceinline__ void store_rows(const Acc& acc, float scale, T* base, int64_t stride,
-                                           int row, int rows) {
+                                           int row, int rows, int columns = 8 * kBlocks) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -54,7 +55,7 @@ __device__ __forceinline__ void store_rows(const Acc& acc, float scale, T* base,
         words[i] = pack<T>(acc(at) * scale, acc(at + 1) * scale);
       }
       transpose_quad(words, lane);
-      if (r < rows) {
+      if (r < rows && 8 * (block + lane) < columns) {
         *reinterpret_cast<uint4*>(base + r * stride + 8 * (block + lane)) =
             make_uint4(words[0], words[1], words[2], words[3]);
       }

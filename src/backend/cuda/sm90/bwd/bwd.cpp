@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "backend/cuda/sm90/bwd/launch.h"
+#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/tensor_map.h"
 #include "backend/cuda/status.h"
 #include "contract/contract.h"
@@ -17,11 +18,16 @@ using namespace bwd;
 constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kMostEntries = 65536;  // fields of a Visit have 16 bits
 
+int64_t padded_head_dim(const Problem& problem) {
+  return sm90::padded_head_dim(problem.head_dim, problem.head_dim_v);
+}
+
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {
   int64_t dq_sum, stats, dk_sum, key_turns, end;  // offsets in 4-byte words
 
-  /// `sum_tiles`: row tiles of the heads that have a place for their sums.
+  /// `head_dim`: the instance's. `sum_tiles`: row tiles of the heads that have a place for their
+  /// sums.
   Extent(int64_t head_dim, const TileShape& tile, int64_t sum_tiles, int64_t row_tiles,
          int64_t key_tiles, bool shared_tiles) {
     dq_sum = 0;
@@ -72,12 +78,9 @@ bool records(const Problem& problem) {
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
-  const bool wide = problem.head_dim == 192 && problem.head_dim_v == 128;
-  if (!wide && (problem.head_dim != problem.head_dim_v ||
-                (problem.head_dim != 64 && problem.head_dim != 128))) {
-    return "equal head dims of 64 or 128, or 192 with 128 of V";
-  }
-  if (wide && (problem.softcap != 0 || problem.dropout != 0))
+  const int64_t head_dim = padded_head_dim(problem);
+  if (head_dim == 0) return kHeadDims;
+  if (head_dim == 192 && (problem.softcap != 0 || problem.dropout != 0))
     return "head dims up to 128 for softcap and dropout";
   if (std::abs(problem.softmax_scale()) < contract::kLeastSm90Scale)
     return "a softmax scale of at least 1e-6";
@@ -88,18 +91,19 @@ std::string lacks(const Problem& problem, const TileShape& tile) {
 
 /// Of the plain instance: with softcap and dropout it is no more.
 int64_t shared_bytes_of(const Problem& problem, const TileShape&) {
-  if (problem.head_dim == 64) return shared_bytes<64, Dtype::bf16, Variant::plain>();
-  return problem.head_dim == 128 ? shared_bytes<128, Dtype::bf16, Variant::plain>()
-                                 : shared_bytes<192, Dtype::bf16, Variant::plain>();
+  const int64_t head_dim = padded_head_dim(problem);
+  if (head_dim == 64) return shared_bytes<64, Dtype::bf16, Variant::plain>();
+  return head_dim == 128 ? shared_bytes<128, Dtype::bf16, Variant::plain>()
+                         : shared_bytes<192, Dtype::bf16, Variant::plain>();
 }
 
 int64_t dq_sum_floats(const Problem& problem, int32_t q_tiles) {
-  return int64_t{q_tiles} * contract::tile(Pass::backward, problem).q * problem.head_dim;
+  return int64_t{q_tiles} * contract::tile(Pass::backward, problem).q * padded_head_dim(problem);
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
   const int64_t heads = int64_t{plan.live_heads.heads} * plan.live_heads.queries;
-  return Extent(problem.head_dim, contract::tile(Pass::backward, problem),
+  return Extent(padded_head_dim(problem), contract::tile(Pass::backward, problem),
                 plan.piece ? 0 : heads * plan.max_q_tiles,
                 problem.batch * problem.q_heads * plan.max_q_tiles,
                 problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
@@ -123,7 +127,8 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const LiveHeads live = context.live_heads;
   const bool piece = common.carried.blocks != nullptr;
   const int64_t live_tiles = int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles;
-  const Extent at(sizes.head_dim, context.tile, piece ? 0 : live_tiles, heads * head_tiles,
+  const int64_t head_dim = sm90::padded_head_dim(sizes.head_dim, sizes.head_dim_v);
+  const Extent at(head_dim, context.tile, piece ? 0 : live_tiles, heads * head_tiles,
                   heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);
   const Scalars& scalars = common.scalars;
@@ -158,9 +163,9 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const Variant variant = scalars.softcap != 0 || scalars.dropout.enabled() ? Variant::extras
                           : context.halves                                  ? Variant::halves
                                                                             : Variant::plain;
-  const Launch start = sizes.head_dim == 64    ? instance<64>(bf16, variant, recorded)
-                       : sizes.head_dim == 128 ? instance<128>(bf16, variant, recorded)
-                                               : wide_instance(bf16, recorded);
+  const Launch start = head_dim == 64    ? instance<64>(bf16, variant, recorded)
+                       : head_dim == 128 ? instance<128>(bf16, variant, recorded)
+                                         : wide_instance(bf16, recorded);
   check(start(params, blocks, context.together, context.stream), kOperation);
 }
 
@@ -170,7 +175,7 @@ Kernel backward_kernel() {
   return {
       .name = "sm90.backward",
       .summary =
-          "TMA and wgmma, dQ handed from tile to tile in L2; head dims 64, 128, 192 with 128 of V",
+          "TMA and wgmma, dQ handed on from tile to tile; head dims by 8 to 128, 192 with 128 of V",
       .arch = 90,
       .family = 100,
       .pass = Pass::backward,

@@ -518,20 +518,22 @@ class Consumer {
     store_dq_rows<C>(
         half, [&](int i) { return dq[128 * i]; }, p.common.scalars.scale,
         p.common.dq.template at<Element>(visit.batch, visit.q_at + row, visit.q_head),
-        p.common.dq.row, tid % 128 / 32 * 16 + lane() / 4, visit.head.rows - row);
+        p.common.dq.row, tid % 128 / 32 * 16 + lane() / 4, visit.head.rows - row,
+        p.common.sizes.head_dim);
   }
 
   /// dK and dV join those of other chains on the tile; the last one writes them.
   __device__ __forceinline__ void end_chain(const Chain90& chain) {
     if (chain.addends > 1) share_key_tile<Element>(p, chain, half, k_row(), tk, tv);
     if (chain.addend + 1 != chain.addends) return;
-    const auto store = [&](const TensorRef& tensor, const auto& acc, float scale) {
+    const auto store = [&](const TensorRef& tensor, const auto& acc, float scale, int columns) {
       Element* base = tensor.template at<Element>(chain.batch, chain.kv_at, chain.kv_head);
       store_rows<Element, size(decltype(acc){}) / 4>(acc, scale, base, tensor.row, k_row(),
-                                                     chain.kv_rows);
+                                                     chain.kv_rows, columns);
     };
-    store(p.common.dk, tk, p.common.scalars.scale);
-    store(p.common.dv, tv, C::kExtras ? p.common.scalars.dropout.scale : 1.0f);
+    store(p.common.dk, tk, p.common.scalars.scale, p.common.sizes.head_dim);
+    store(p.common.dv, tv, C::kExtras ? p.common.scalars.dropout.scale : 1.0f,
+          p.common.sizes.head_dim_v);
   }
 };
 

@@ -32,11 +32,11 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const int
 }
 
 /// Writes a warpgroup's half of dQ, of which a thread has part(0), .. part(C::kDqParts - 1).
-/// `base`, `row` and `rows` count from C::dq_row(half).
+/// `base`, `row` and `rows` count from C::dq_row(half); `columns` are all that a row of dQ has.
 template <class C, class Part>
 __device__ __forceinline__ void store_dq_rows(int half, Part part, float scale,
                                               typename C::Element* base, int64_t stride, int row,
-                                              int rows) {
+                                              int rows, int columns) {
   constexpr int kAtOnce = C::kDqPartsAtOnce;
 #pragma unroll
   for (int first = 0; first < C::kDqParts; first += kAtOnce) {
@@ -49,9 +49,9 @@ __device__ __forceinline__ void store_dq_rows(int half, Part part, float scale,
       acc[4 * i + 2] = four.z;
       acc[4 * i + 3] = four.w;
     }
-    store_rows<typename C::Element, kAtOnce>([&](int i) { return acc[i]; }, scale,
-                                             base + C::dq_column(half) + 8 * first, stride, row,
-                                             rows);
+    const int column = C::dq_column(half) + 8 * first;
+    store_rows<typename C::Element, kAtOnce>([&](int i) { return acc[i]; }, scale, base + column,
+                                             stride, row, rows, columns - column);
   }
 }
 

@@ -51,11 +51,13 @@ __global__ void __launch_bounds__(kEdgeThreads)
   const int used = tile.order->q_used[tile.q_tile];
   if (mine < used) lse = p.lse[p.sizes.row_index(tile.b, tile.q_head, tile.at + mine)];
   const int lane = threadIdx.x % kLanes;
+  // Of which this lane has a part: padded head dims are equal, so of dQ, too.
+  const int rows = 8 * lane < p.sizes.head_dim_v ? tile.rows : 0;
   const bool any = tile.order->row_addends[tile.q_tile] > 0;
 #pragma unroll
   for (int r = threadIdx.x / kLanes; r < C::kTileQ; r += kEdgeThreads / kLanes) {
     float sum = 0;
-    if (r < tile.rows) {
+    if (r < rows) {
       const int64_t row = tile.at + r;
       const auto load = [&](const TensorRef& tensor) {
         return *reinterpret_cast<const uint4*>(
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(kEdgeThreads) convert(BackwardParams p, Worksp
   store_dq_rows<C>(
       half, [&](int i) { return __ldcs(sum + 128 * i); }, p.scalars.scale,
       p.dq.template at<Element>(tile.b, tile.at + first_row, tile.q_head), p.dq.row, row,
-      tile.rows - first_row);
+      tile.rows - first_row, p.sizes.head_dim);
 }
 
 }  // namespace verbatim::cuda::sm90::bwd

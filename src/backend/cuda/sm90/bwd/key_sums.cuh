@@ -4,14 +4,24 @@
 // the results: a row of dK and one of dV, two bytes an element, hold one of the sum, and nobody
 // needs them before the last chain writes them. In a piece of a plan both are carried in a
 // block, row by row, and nobody waits: what a chain goes on from is there before the launch.
+//
+// In results and blocks a row is as wide as the problem's; of the columns behind, which are 0, the
+// workspace alone has places.
 #pragma once
 
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/dq.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
+#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/ptx.cuh"
 
 namespace verbatim::cuda::sm90::bwd {
+
+/// Of a row of an accumulator of kFloats, the pairs that every head dim of its instance has: 72 is
+/// the least that runs as 128, and 8 as 64.
+template <int kFloats>
+constexpr int kSurePairs = kFloats > 32 ? 9 : 1;
+static_assert(padded_head_dim(64, 64) == 64 && padded_head_dim(72, 72) == 128);
 
 /// A thread's part of the sums of a warpgroup's half of a KV tile. Of wgmma accumulators: element
 /// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c; kDk and kDv of them.
@@ -32,10 +42,13 @@ class KeySums {
       Element* at = tensor.template at<Element>(chain.batch, chain.kv_at + row, chain.kv_head);
       return reinterpret_cast<float2*>(at) + threadIdx.x % 4;
     };
+    const int in_dk = p.common.sizes.head_dim_v / 4;  // float2 of a row; the others lie in dV's
     dv_[0] = first(p.common.dk);
-    dv_[1] = first(p.common.dv);
+    dv_[1] = first(p.common.dv) - in_dk;
     apart_[0] = 2 * p.common.dk.row;
     apart_[1] = 2 * p.common.dv.row;
+    pairs_[0] = (in_dk + 3 - static_cast<int>(threadIdx.x % 4)) / 4;
+    pairs_[1] = p.common.sizes.head_dim_v / 8;
   }
 
   /// By the warpgroup, until all addends before the chain's are there.
@@ -78,33 +91,39 @@ class KeySums {
   /// Calls f(i, address) for elements i and i + 1 of dV, in the rows that the tile has.
   template <class F>
   __device__ __forceinline__ void each_pair(F f) const {
-    constexpr int kHalf = kDv / 8;  // pairs of a row in the result dK; the others lie in dV's
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
+      float2* const dk = dv_[0] + r * apart_[0];
+      float2* const dv = dv_[1] + r * apart_[1];
 #pragma unroll
-      for (int j = 0; j < 2 * kHalf; ++j) {
-        f(4 * j + 2 * r, dv_[j / kHalf] + r * apart_[j / kHalf] + 4 * (j % kHalf));
+      for (int j = 0; j < kDv / 4; ++j) {
+        const bool in_dk = j < kSurePairs<kDv> / 2 || (j < kDv / 8 && j < pairs_[0]);
+        if (j < kSurePairs<kDv> || j < pairs_[1]) f(4 * j + 2 * r, (in_dk ? dk : dv) + 4 * j);
       }
     }
   }
 
-  float2* dv_[2];     // in the results dK and dV
+  float2* dv_[2];     // in the results dK and dV, as if all pairs of a row were in each
   int64_t apart_[2];  // of rows `row` and `row + 8` there
+  int pairs_[2];      // of a row in dK, and in both
   float4* dk_;
   int32_t* turn_;
   int rows_;  // from `row` on
   uint32_t barrier_;
 };
 
-/// A thread's part of the carried sums of a KV tile, of kDk and kDv floats as above.
+/// A thread's part of the carried sums of a KV tile, of accumulators of kDk and kDv floats as
+/// above.
 template <int kDk, int kDv>
 class CarriedKeySums {
  public:
   __device__ __forceinline__ CarriedKeySums(const Params& p, const Chain90& chain, int32_t block,
                                             int row)
-      : dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + threadIdx.x % 4 + row * kDk),
-        dv_(dk_ + (chain.kv_rows - row) * kDk + row * kDv),
+      : columns_{p.common.sizes.head_dim, p.common.sizes.head_dim_v},
+        dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + threadIdx.x % 4 +
+            row * columns_[0] / 2),
+        dv_(dk_ + (chain.kv_rows - row) * columns_[0] / 2 + row * columns_[1] / 2),
         rows_(chain.kv_rows - row) {}
 
   template <class Dk, class Dv>
@@ -116,8 +135,8 @@ class CarriedKeySums {
         acc(i + 1) = sum.y;
       };
     };
-    each_pair<kDk>(dk_, into(dk));
-    each_pair<kDv>(dv_, into(dv));
+    each_pair<kDk>(dk_, columns_[0], into(dk));
+    each_pair<kDv>(dv_, columns_[1], into(dv));
   }
 
   template <class Dk, class Dv>
@@ -125,21 +144,26 @@ class CarriedKeySums {
     const auto from = [](const auto& acc) {
       return [&acc](int i, float2* at) { __stcg(at, make_float2(acc(i), acc(i + 1))); };
     };
-    each_pair<kDk>(dk_, from(dk));
-    each_pair<kDv>(dv_, from(dv));
+    each_pair<kDk>(dk_, columns_[0], from(dk));
+    each_pair<kDv>(dv_, columns_[1], from(dv));
   }
 
  private:
   template <int kFloats, class F>
-  __device__ __forceinline__ void each_pair(float2* sums, F f) const {
+  __device__ __forceinline__ void each_pair(float2* sums, int columns, F f) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (8 * r >= rows_) return;
+      float2* at = sums + 4 * r * columns;
+      asm volatile("" : "+l"(at));  // or the compiler makes it anew for every pair
 #pragma unroll
-      for (int j = 0; j < kFloats / 4; ++j) f(4 * j + 2 * r, sums + 8 * r * kFloats + 4 * j);
+      for (int j = 0; j < kFloats / 4; ++j) {
+        if (j < kSurePairs<kFloats> || 8 * j < columns) f(4 * j + 2 * r, at + 4 * j);
+      }
     }
   }
 
+  int columns_[2];  // of dK's and dV's rows
   float2 *dk_, *dv_;
   int rows_;  // from `row` on
 };

@@ -17,11 +17,12 @@ inline constexpr int kStatBytes = 16;  // of a row's statistics, at most: stats.
 /// (b * q_heads + h) * max_q_tiles + q_tile.
 struct Workspace {
   void* stats;  // [row tiles][tile_q] of Config::Stat
-  // [live_heads * live_queries * max_q_tiles][tile_q * head_dim] in fragment order: KV head h has
-  // the places that h - live_heads had, and query head i of it that of i - live_queries.
+  // [live_heads * live_queries * max_q_tiles][tile_q * head dim of the instance] in fragment
+  // order: KV head h has the places that h - live_heads had, and query head i of it that of i -
+  // live_queries.
   float* dq_sum;
   // Sums of dK of KV tiles that several chains share, in fragment order (those of dV lie in the
-  // results: key_sums.cuh): [key tiles][128 * head_dim]; a key tile is
+  // results: key_sums.cuh): [key tiles][128 * head dim of the instance]; a key tile is
   // (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
   float4* dk_sum;
   int32_t* key_turns;  // [key tiles][2]: addends that are complete, of each warpgroup's half

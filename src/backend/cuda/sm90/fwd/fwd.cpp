@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "backend/cuda/sm90/fwd/launch.h"
+#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/tensor_map.h"
 #include "backend/cuda/status.h"
 #include "contract/contract.h"
@@ -13,9 +14,9 @@ namespace {
 
 using namespace fwd;
 
-/// The instances of head dims, [f16 or bf16][a Variant].
+/// The instances of a head dim of Q and K, [f16 or bf16][a Variant].
 struct Instance {
-  int64_t head_dim, head_dim_v;
+  int64_t head_dim;
   int64_t (*shared_bytes)();
   cudaError_t (*launch[2][3])(const Params&, int32_t blocks, cudaStream_t);
 };
@@ -27,7 +28,6 @@ constexpr Instance instance() {
   constexpr Variant kHalves =
       contract::tile(Pass::forward, kDim, kDimV).kv > kHalfKeys ? halves : plain;
   return {kDim,
-          kDimV,
           shared_bytes<kDim, kDimV, Dtype::f16, extras>,
           {{launch<kDim, kDimV, Dtype::f16, plain>, launch<kDim, kDimV, Dtype::f16, extras>,
             launch<kDim, kDimV, Dtype::f16, kHalves>},
@@ -37,18 +37,17 @@ constexpr Instance instance() {
 
 constexpr Instance kInstances[] = {instance<64, 64>(), instance<128, 128>(), instance<192, 128>()};
 
-/// The instances of head dims; null: there are none.
+/// The instances that run head dims; null: there are none.
 const Instance* find_instance(int64_t head_dim, int64_t head_dim_v) {
   const auto found = std::ranges::find_if(kInstances, [&](const Instance& instance) {
-    return instance.head_dim == head_dim && instance.head_dim_v == head_dim_v;
+    return instance.head_dim == padded_head_dim(head_dim, head_dim_v);
   });
   return found == std::end(kInstances) ? nullptr : found;
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
-  if (!find_instance(problem.head_dim, problem.head_dim_v))
-    return "head dims of 64, of 128, or of 192 with 128 of V";
+  if (!find_instance(problem.head_dim, problem.head_dim_v)) return kHeadDims;
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
   const TileShape compiled = contract::tile(Pass::forward, problem);
   return tile == compiled ? std::string{} : tiles_of(compiled);
@@ -109,7 +108,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
 
 Kernel forward_kernel() {
   return {.name = "sm90.forward",
-          .summary = "TMA and wgmma, warpgroups in turns; head dims 64, 128, 192 with 128",
+          .summary = "TMA and wgmma, warpgroups in turns; head dims by 8 to 128, 192 with 128",
           .arch = 90,
           .family = 100,
           .pass = Pass::forward,

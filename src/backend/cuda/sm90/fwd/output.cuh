@@ -26,9 +26,9 @@ __device__ __forceinline__ void write_lse(const Params& p, const QueryTile& tile
 }
 
 /// Writes a warp's 16 rows of O, of which this lane has `row` and `row` + 8; a row without a key is
-/// 0, rows behind the tile's are left alone. They go through `q_tile`, the Q of their chain, which
-/// nobody reads any more and which is as wide at least: its slot is free once the copy that this
-/// begins has been read.
+/// 0, rows behind the tile's are left alone, and columns behind the problem's. They go through
+/// `q_tile`, the Q of their chain, which nobody reads any more and which is as wide at least: its
+/// slot is free once the copy that this begins has been read.
 template <class C, class Acc>
 __device__ __forceinline__ void store_output(const Params& p, const QueryTile& tile,
                                              typename C::Element* q_tile, const Acc& o,
@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_output(const Params& p, const QueryTile& t
 #pragma unroll
   for (int i = lane; i < kWarpRows * kPerRow; i += 32) {
     const int r = i / kPerRow, chunk = i % kPerRow;
-    if (first + r < tile.rows) {
+    if (first + r < tile.rows && chunk * kChunk < p.sizes.head_dim_v) {
       *reinterpret_cast<uint4*>(to + r * p.o.row + chunk * kChunk) =
           *reinterpret_cast<const uint4*>(chunk_at(r, chunk));
     }
