@@ -33,7 +33,7 @@ SOURCES = {
                               "backend/cuda/registry"],
     "backend/cuda/pieces": ["backend", "backend/cuda", "backend/cuda/executor"],
     "backend/cuda/rank_memory": ["backend/cuda", "backend/cuda/executor"],
-    "dist": ["core", "plan", "schedule.h", "schedule", "backend"],
+    "dist": ["core", "contract", "plan", "schedule.h", "schedule", "backend"],
     "verbatim": ["core", "mask", "plan", "schedule.h", "backend"],
     "context_parallel": ["core", "dist", "verbatim"],
     "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "contract/contract.h"
+#include "contract/head_dims.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -21,10 +21,9 @@ constexpr std::array kInfos{
 
 /// Whether the Hopper kernels have instances for its head dims, softcap and dropout.
 bool has_instances(Pass pass, const Problem& problem) {
-  if (problem.head_dim == 192 && problem.head_dim_v == 128)
-    return pass == Pass::forward || (problem.softcap == 0 && problem.dropout == 0);
-  return problem.head_dim == problem.head_dim_v && problem.head_dim % 8 == 0 &&
-         problem.head_dim <= 128;
+  const int64_t head_dim = contract::sm90_head_dims(problem.head_dim, problem.head_dim_v).qk;
+  const bool plain = problem.softcap == 0 && problem.dropout == 0;
+  return head_dim > 0 && (head_dim <= 128 || pass == Pass::forward || plain);
 }
 
 /// Whether the Hopper kernels run it: known from names and sizes alone.

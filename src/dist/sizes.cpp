@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "contract/head_dims.h"
+
 namespace verbatim {
 namespace dist {
 namespace {
@@ -151,7 +153,9 @@ int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
     bytes += dist::row_bytes(problem, operand) * held;
   }
   if (plan.whole.pass == Pass::forward) return bytes;
-  if (problem.dtype != Dtype::f32) bytes += rows * problem.head_dim * int64_t{sizeof(float)};
+  if (problem.dtype != Dtype::f32)
+    bytes +=
+        rows * contract::head_dims_of(plan.whole.arithmetic, problem).qk * int64_t{sizeof(float)};
   return bytes + own.blocks * dist::block_floats(plan.whole) * int64_t{sizeof(float)};
 }
 

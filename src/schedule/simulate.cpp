@@ -8,6 +8,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "contract/head_dims.h"
 #include "core/random.h"
 #include "plan/walk.h"
 #include "verbatim/error.h"
@@ -117,9 +118,9 @@ class Simulator {
   /// Of `plan` the tiles of dQ, Q and dO of one row; dQ counts `dq_moves` times.
   static double row_bytes(const Plan& plan, double dq_moves) {
     if (plan.orders.empty() || plan.pass == Pass::forward) return 0;
-    const Problem& p = plan.problem;
-    const auto size = static_cast<double>(size_of(p.dtype));
-    const auto dim = static_cast<double>(p.head_dim), dim_v = static_cast<double>(p.head_dim_v);
+    const contract::HeadDims dims = contract::head_dims_of(plan.arithmetic, plan.problem);
+    const auto size = static_cast<double>(size_of(plan.problem.dtype));
+    const auto dim = static_cast<double>(dims.qk), dim_v = static_cast<double>(dims.v);
     return static_cast<double>(plan.orders[0]->tiles->shape.q) *
            (dim * (4 * dq_moves + size) + dim_v * size);
   }
@@ -328,8 +329,9 @@ Costs::Costs(const Plan& plan, const Machine& machine) : plan_(plan), machine_(m
   double dim = 1, both_dims = 1;
   if (machine.reference_dim > 0) {
     const auto reference = static_cast<double>(machine.reference_dim);
-    dim = static_cast<double>(plan.problem.head_dim) / reference;
-    both_dims = (dim + static_cast<double>(plan.problem.head_dim_v) / reference) / 2;
+    const contract::HeadDims dims = contract::head_dims_of(plan.arithmetic, plan.problem);
+    dim = static_cast<double>(dims.qk) / reference;
+    both_dims = (dim + static_cast<double>(dims.v) / reference) / 2;
   }
   compute_ = machine.compute * area * both_dims;
   if (plan.pass == Pass::forward) compute_ *= machine.forward;

@@ -157,8 +157,8 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
 // One document rotates, the other is in parts: only chains that wait are cut.
 TEST(Bits, EqualWhenDocumentsOfSeveralOrdersAreCutForFewWorkers) {
   constexpr TileShape kLarge{64, 128};
-  const std::vector<int64_t> documents{12 * kLarge.kv, 8 * kLarge.kv};
-  const Mask mask = masks::full_document(documents);
+  const std::vector<int64_t> documents{12 * kLarge.kv, 8 * kLarge.kv}, prefixes{documents[0], 0};
+  const Mask mask = masks::prefix_lm_document(documents, prefixes);
   Problem p = problem_of(mask.q_len(), Dtype::bf16);
   p.q_heads = 32;
   p.kv_heads = p.batch = 1;

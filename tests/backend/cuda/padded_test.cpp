@@ -82,7 +82,7 @@ TEST_P(Padded, HasTheBitsOfColumnsOfZeros) {
   constexpr const char* kNames[] = {"o", "lse", "dq", "dk", "dv"};
   const std::vector<int64_t> documents{130, 61, 0, 200, 1, 77};
   for (const Mask& mask :
-       {masks::causal(300, 365), masks::full(260, 260), masks::share_question(documents),
+       {masks::causal(300, 400), masks::full(260, 260), masks::share_question(documents),
         masks::uniform_block_sparse(600, 600, 64, 64, 0.4, 7, 2)}) {
     const Problem p = problem(mask);
     Problem zeros = p;

@@ -5,10 +5,9 @@
 #include <numbers>
 
 #include "backend/cuda/sm90/bwd/launch.h"
-#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/tensor_map.h"
 #include "backend/cuda/status.h"
-#include "contract/contract.h"
+#include "contract/head_dims.h"
 
 namespace verbatim::cuda::sm90 {
 namespace {
@@ -19,7 +18,7 @@ constexpr const char* kOperation = "cuda.sm90.backward";
 constexpr int64_t kMostEntries = 65536;  // fields of a Visit have 16 bits
 
 int64_t padded_head_dim(const Problem& problem) {
-  return sm90::padded_head_dim(problem.head_dim, problem.head_dim_v);
+  return contract::sm90_head_dims(problem.head_dim, problem.head_dim_v).qk;
 }
 
 /// Floats and counters of a Workspace, one behind the other.
@@ -79,7 +78,7 @@ bool records(const Problem& problem) {
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
   const int64_t head_dim = padded_head_dim(problem);
-  if (head_dim == 0) return kHeadDims;
+  if (head_dim == 0) return contract::kSm90HeadDims;
   if (head_dim == 192 && (problem.softcap != 0 || problem.dropout != 0))
     return "head dims up to 128 for softcap and dropout";
   if (std::abs(problem.softmax_scale()) < contract::kLeastSm90Scale)
@@ -127,7 +126,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const LiveHeads live = context.live_heads;
   const bool piece = common.carried.blocks != nullptr;
   const int64_t live_tiles = int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles;
-  const int64_t head_dim = sm90::padded_head_dim(sizes.head_dim, sizes.head_dim_v);
+  const int64_t head_dim = contract::sm90_head_dims(sizes.head_dim, sizes.head_dim_v).qk;
   const Extent at(head_dim, context.tile, piece ? 0 : live_tiles, heads * head_tiles,
                   heads * common.hand_off.max_kv_tiles, context.shared_tiles);
   auto* words = static_cast<float*>(common.workspace);

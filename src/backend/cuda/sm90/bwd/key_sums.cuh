@@ -12,8 +12,8 @@
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/dq.cuh"
 #include "backend/cuda/sm90/bwd/params.h"
-#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/ptx.cuh"
+#include "contract/head_dims.h"
 
 namespace verbatim::cuda::sm90::bwd {
 
@@ -21,7 +21,8 @@ namespace verbatim::cuda::sm90::bwd {
 /// the least that runs as 128, and 8 as 64.
 template <int kFloats>
 constexpr int kSurePairs = kFloats > 32 ? 9 : 1;
-static_assert(padded_head_dim(64, 64) == 64 && padded_head_dim(72, 72) == 128);
+static_assert(contract::sm90_head_dims(64, 64).qk == 64 &&
+              contract::sm90_head_dims(72, 72).qk == 128);
 
 /// A thread's part of the sums of a warpgroup's half of a KV tile. Of wgmma accumulators: element
 /// 4 j + 2 r + c is row + 8 r, column 8 j + 2 (lane % 4) + c; kDk and kDv of them.

@@ -4,10 +4,9 @@
 #include <numbers>
 
 #include "backend/cuda/sm90/fwd/launch.h"
-#include "backend/cuda/sm90/head_dims.h"
 #include "backend/cuda/sm90/tensor_map.h"
 #include "backend/cuda/status.h"
-#include "contract/contract.h"
+#include "contract/head_dims.h"
 
 namespace verbatim::cuda::sm90 {
 namespace {
@@ -40,14 +39,14 @@ constexpr Instance kInstances[] = {instance<64, 64>(), instance<128, 128>(), ins
 /// The instances that run head dims; null: there are none.
 const Instance* find_instance(int64_t head_dim, int64_t head_dim_v) {
   const auto found = std::ranges::find_if(kInstances, [&](const Instance& instance) {
-    return instance.head_dim == padded_head_dim(head_dim, head_dim_v);
+    return instance.head_dim == contract::sm90_head_dims(head_dim, head_dim_v).qk;
   });
   return found == std::end(kInstances) ? nullptr : found;
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
   if (problem.dtype != Dtype::bf16 && problem.dtype != Dtype::f16) return "dtype bf16 or f16";
-  if (!find_instance(problem.head_dim, problem.head_dim_v)) return kHeadDims;
+  if (!find_instance(problem.head_dim, problem.head_dim_v)) return contract::kSm90HeadDims;
   if (problem.softmax_scale() <= 0) return "a positive softmax scale";
   const TileShape compiled = contract::tile(Pass::forward, problem);
   return tile == compiled ? std::string{} : tiles_of(compiled);
