@@ -148,18 +148,24 @@ def spread(rank, case):
         original(to, message, flat)
 
     wire.send = counting
+    for _ in range(2):  # the second step launches what the first has made
+        sent[:] = []
+        digests = step(parallel, case, lambda: sent.append(0))
+    own = parallel.description["ranks"][rank]
+    predicted = [own[name]["predicted_bytes"] for name in ("forward", "backward")]
+    return digests, sent, predicted
+
+
+def step(parallel, case, before_pass=lambda: None):
+    """The digests of O, dQ, dK and dV."""
     q, k, v, dout = case.tensors()
     inputs = [x.requires_grad_() for x in (q, k, v)]
     axes = ("q", "kv", "kv")
-    for _ in range(2):  # the second step launches what the first has made
-        local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, axes, strict=True)]
-        sent[:] = [0]
-        o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
-        sent.append(0)
-        gradients = torch.autograd.grad(o, inputs, dout)
-    own = parallel.description["ranks"][rank]
-    predicted = [own[name]["predicted_bytes"] for name in ("forward", "backward")]
-    return [digest(x) for x in (o, *gradients)], sent, predicted
+    local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, axes, strict=True)]
+    before_pass()
+    o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
+    before_pass()
+    return [digest(x) for x in (o, *torch.autograd.grad(o, inputs, dout))]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
