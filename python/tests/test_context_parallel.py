@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -462,11 +463,13 @@ def test_the_benchmark_compares_before_it_times(tmp_path):
     result = tmp_path / "ranks.json"
     table = launched(
         2, BENCHMARK, "--seqlen", 300, "--heads", "2:1", "--head-dim", 64, "--match", "causal",
-        "--json", result,
+        "--transport", "group,peers", "--json", result,
     )  # fmt: skip
     rows = json.loads(result.read_text())["results"]
-    assert [row["strategy"] for row in rows] == ["ulysses", "ring", "balanced"]
-    assert table.count("causal 2:1 600") == 6  # a line and a table each
+    assert [(row["strategy"], row["transport"]) for row in rows] == [
+        *itertools.product(("ulysses", "ring", "balanced"), ("group", "peers"))
+    ]
+    assert table.count("causal 2:1 600") == 12  # a line and a table each
     for row in rows:
         assert row["differing_bytes"] == 0 and row["sent_bytes"] > 0
         assert min(row[way]["ms"] for way in ("step", "compute", "one_device")) > 0

@@ -77,9 +77,17 @@ Board::Board(const std::string& name, int32_t world, int32_t rank, double timeou
   counters_ = reinterpret_cast<Counter*>(memory_);
   entries_ = reinterpret_cast<Entry*>(memory_ + counters);
   rings_ = reinterpret_cast<ByteRing*>(memory_ + counters + entries);
+  try {
+    find_others();
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
-Board::~Board() {
+Board::~Board() { close(); }
+
+void Board::close() {
   unlink();
   end();
   for (const pollfd& process : processes_)
@@ -87,20 +95,28 @@ Board::~Board() {
   munmap(memory_, bytes_);
 }
 
-void Board::meet(const std::string& address) {
+void Board::unlink() {
+  if (rank_ == 0 && !std::exchange(unlinked_, true)) shm_unlink(name_.c_str());
+}
+
+void Board::await_all(std::atomic<bool> Entry::*sign) {
+  entries_[rank_].*sign = true;
+  for (int32_t r = 0; r < world_; ++r) {
+    const std::atomic<bool>& there = entries_[r].*sign;
+    const bool over = wait_until(timeout_, [&] { return there || has_ended(r); });
+    if (there) continue;
+    throw Error(ErrorCode::device, kOperation,
+                over ? fmt::format("rank {} has ended", r)
+                     : fmt::format("rank {} was not here in {} s", r, timeout_));
+  }
+}
+
+void Board::find_others() {
   Entry& own = entries_[rank_];
-  address.copy(own.address.data(), own.address.size() - 1);
   struct stat processes {};
   own.process = getpid();
   own.processes = stat("/proc/self/ns/pid", &processes) == 0 ? processes.st_ino : 0;
-  own.here = true;
-  for (int32_t r = 0; r < world_; ++r) {
-    const bool there = wait_until(timeout_, [&] { return entries_[r].here || has_ended(r); });
-    if (entries_[r].here) continue;
-    throw Error(ErrorCode::device, kOperation,
-                there ? fmt::format("rank {} has ended", r)
-                      : fmt::format("rank {} was not here in {} s", r, timeout_));
-  }
+  await_all(&Entry::here);
   unlink();
   for (int32_t r = 0; r < world_; ++r) {
     const Entry& other = entries_[r];
@@ -110,14 +126,16 @@ void Board::meet(const std::string& address) {
   }
 }
 
+void Board::meet(const std::string& address) {
+  auto& own = entries_[rank_].address;
+  address.copy(own.data(), own.size() - 1);
+  await_all(&Entry::told);
+}
+
 void Board::find_ended() {
   if (poll(processes_.data(), processes_.size(), 0) <= 0) return;
   for (int32_t r = 0; r < world_; ++r)
     if (processes_[r].revents != 0) entries_[r].ended = true;
-}
-
-void Board::unlink() {
-  if (rank_ == 0 && !std::exchange(unlinked_, true)) shm_unlink(name_.c_str());
 }
 
 std::span<Counter> Board::counters() const {

@@ -39,9 +39,9 @@ bool wait_until(double seconds, const There& there) {
 /// direction, and what each tells all. One object a rank, a process or a thread.
 class Board {
  public:
-  /// Ranks that give the same `name` find each other. It is free again when all of them are here,
-  /// and on a rank that fails. Throws Error(invalid_argument) for a bad name or rank, and Error(io)
-  /// where the memory cannot be had.
+  /// Returns when all ranks are here that give the same `name`, which then is free again. Throws
+  /// Error: (invalid_argument) for a bad name or rank, (io) where the memory cannot be had,
+  /// (device) naming a rank that was not here in so many seconds.
   Board(const std::string& name, int32_t world, int32_t rank, double timeout);
   /// Tells that the rank has ended.
   ~Board();
@@ -51,10 +51,9 @@ class Board {
   int32_t world() const { return world_; }
   int32_t rank() const { return rank_; }
 
-  /// Returns when all ranks have called it with the name that each is given. Throws Error(device)
-  /// naming one that has ended or was not here in time.
+  /// Tells all the address of this rank's device. Returns when all have. Throws Error(device)
+  /// naming a rank that has ended or did not in time.
   void meet(const std::string& address);
-  /// What the rank met with.
   std::string address(int32_t rank) const { return entries_[rank].address.data(); }
 
   /// Of messages on a device: ready when they are made, taken when they are copied.
@@ -79,15 +78,19 @@ class Board {
 
  private:
   struct Entry {
-    std::atomic<bool> here, ended;
+    std::atomic<bool> here, told, ended;
     pid_t process;
     ino_t processes;  // among which its number counts
     std::array<char, 32> address;
     std::array<Arena, kArenas> arenas;
   };
   int64_t pair(int32_t from, int32_t to) const { return int64_t{from} * world_ + to; }
-  /// Its name is free for others.
+  void find_others();
+  /// This rank shows the sign; returns when all do.
+  void await_all(std::atomic<bool> Entry::*sign);
+  /// The name is free for others.
   void unlink();
+  void close();
 
   std::string name_;
   int32_t world_, rank_;
