@@ -423,6 +423,7 @@ TEST(Peers, RanksHaveTheBitsOfOneDevice) {
   for (const bool late : {false, true}) {
     for (const std::string& strategy : strategy_names()) {
       SCOPED_TRACE(fmt::format("{} {}", strategy, late));
+      for (GuardedTensor* output : one.outputs()) output->poison();
       const auto errors = errors_of(
           kWorld, 60,
           [&](int32_t rank, Peers& peers) {
