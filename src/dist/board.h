@@ -24,7 +24,7 @@ template <class There>
 bool wait_until(double seconds, const There& there) {
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t asked = 0; !there(); ++asked) {
-    if (asked < 1000) {
+    if (asked < 5000) {
       std::this_thread::yield();
       continue;
     }

@@ -22,8 +22,9 @@ class ByteRing {
     const uint64_t end = written_.load(std::memory_order_relaxed);
     const size_t count =
         std::min<size_t>(bytes.size(), read_.load(std::memory_order_acquire) + kBytes - end);
+    if (count == 0) return 0;
     const size_t straight = std::min(count, kBytes - end % kBytes);  // up to the end of the memory
-    if (straight > 0) std::memcpy(bytes_.data() + end % kBytes, bytes.data(), straight);
+    std::memcpy(bytes_.data() + end % kBytes, bytes.data(), straight);
     if (count > straight) std::memcpy(bytes_.data(), bytes.data() + straight, count - straight);
     written_.store(end + count, std::memory_order_release);
     return count;
@@ -33,8 +34,9 @@ class ByteRing {
     const uint64_t begin = read_.load(std::memory_order_relaxed);
     const size_t count =
         std::min<size_t>(bytes.size(), written_.load(std::memory_order_acquire) - begin);
+    if (count == 0) return 0;
     const size_t straight = std::min(count, kBytes - begin % kBytes);
-    if (straight > 0) std::memcpy(bytes.data(), bytes_.data() + begin % kBytes, straight);
+    std::memcpy(bytes.data(), bytes_.data() + begin % kBytes, straight);
     if (count > straight) std::memcpy(bytes.data() + straight, bytes_.data(), count - straight);
     read_.store(begin + count, std::memory_order_release);
     return count;
@@ -44,6 +46,7 @@ class ByteRing {
   alignas(64) std::atomic<uint64_t> written_;  // so far
   alignas(64) std::atomic<uint64_t> read_;
   alignas(64) std::array<std::byte, kBytes> bytes_;
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
 };
 
 }  // namespace verbatim::dist

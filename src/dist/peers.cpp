@@ -237,11 +237,15 @@ void Peers::give_up(const std::string& trouble) {
 
 void Peers::fail(const std::string& trouble) {
   give_up(trouble);
-  throw Error(ErrorCode::device, "peers.transfer", trouble);
+  stop();
 }
 
 void Peers::check() {
-  if (!failed_) return;
+  if (failed_) stop();
+}
+
+void Peers::stop() {
+  device_->join();  // the caller gives memory back that pulls write
   const std::lock_guard lock(mutex_);
   throw Error(ErrorCode::device, "peers.transfer", trouble_);
 }

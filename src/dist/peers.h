@@ -83,7 +83,9 @@ class Peers final : public Transport {
   /// From now on every call fails; what the device waits for is let go.
   void give_up(const std::string& trouble);
   [[noreturn]] void fail(const std::string& trouble);
+  /// Throws Error(device) when it has given up.
   void check();
+  [[noreturn]] void stop();
   std::string missed(int64_t message, int32_t from, std::string_view why) const;
   /// Whether all that was sent is taken, by ranks that have not ended, and all that was received.
   bool is_over();

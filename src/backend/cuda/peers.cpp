@@ -131,7 +131,7 @@ void CudaPeerDevice::check_reach(const std::string& address) const {
 }
 
 void CudaPeerDevice::attach(std::span<Counter> counters) {
-  const DeviceGuard guard(device_.index);
+  const PrimaryContext context(device_.index);
   check_offered(cudaHostRegister(counters.data(), counters.size_bytes(),
                                  cudaHostRegisterPortable | cudaHostRegisterMapped),
                 "the GPU cannot use shared memory of the host", kOtherWay);
@@ -145,7 +145,7 @@ void CudaPeerDevice::attach(std::span<Counter> counters) {
 }
 
 std::byte* CudaPeerDevice::make_arena(int64_t bytes, ArenaHandle& handle) {
-  const DeviceGuard guard(device_.index);
+  const PrimaryContext context(device_.index);
   void* data = nullptr;
   check(cudaMalloc(&data, bytes), kOperation);
   made_.push_back(data);
@@ -157,7 +157,7 @@ std::byte* CudaPeerDevice::make_arena(int64_t bytes, ArenaHandle& handle) {
 }
 
 const std::byte* CudaPeerDevice::open_arena(const ArenaHandle& handle, int64_t) {
-  const DeviceGuard guard(device_.index);
+  const PrimaryContext context(device_.index);
   Handle other;
   std::memcpy(&other, handle.data(), sizeof other);
   if (other.process == own_process()) {  // ranks that are threads
@@ -207,8 +207,10 @@ void CudaPeerDevice::await(const Counter& counter, uint32_t number) {
 void CudaPeerDevice::pull(const Pull& pull) {
   const DeviceGuard guard(device_.index);
   Lane& lane = lanes_[pull.from];
-  if (!lane.stream)
+  if (!lane.stream) {
+    const PrimaryContext own(device_.index);
     check(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), kOperation);
+  }
   if (!begin_) begin_ = std::make_unique<End>(device_, stream_);
   if (!std::exchange(lane.busy, true)) begin_->hold_back(lane.stream);
   wait_for_value(lane.stream, at(*pull.ready), pull.number);
