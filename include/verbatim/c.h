@@ -168,7 +168,7 @@ verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t ran
 void verbatim_peers_close(verbatim_peers* peers);
 
 /* verbatim_dist_create() over peers, of their world and rank, on their device. Work on a GPU that
- * waits for a message in vain ends; the results of that call are of no use, and the next says so. */
+ * waits for a message in vain ends: that call's results are of no use, and the next says so. */
 verbatim_status verbatim_dist_create_over_peers(const char* spec, const verbatim_peers* peers,
                                                 verbatim_dist** dist);
 

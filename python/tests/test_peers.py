@@ -32,6 +32,7 @@ def steps(rank, case, count=2, pause=0.0):
 
 
 def on_own_gpu(rank, case, *rest):
+    torch.cuda.set_device(rank)
     return steps(rank, dataclasses.replace(case, device=f"cuda:{rank}"), *rest)
 
 

@@ -20,6 +20,7 @@ bool Outbox::is_free(const Room& room) const {
 
 std::byte* Outbox::find(int64_t bytes) {
   const int64_t size = std::max((bytes + kAlignment - 1) / kAlignment, int64_t{1}) * kAlignment;
+  last_ = kNone;
   for (Arena& arena : arenas_)
     std::erase_if(arena.rooms, [this](const Room& room) { return is_free(room); });
   for (Arena& arena : arenas_) {
@@ -47,7 +48,7 @@ int64_t Outbox::bytes() const {
 }
 
 std::optional<Outbox::Place> Outbox::place_of(std::span<const std::byte> bytes) const {
-  if (last_.first >= arenas_.size()) return std::nullopt;
+  if (last_ == kNone) return std::nullopt;
   const Arena& arena = arenas_[last_.first];
   const Room& room = arena.rooms[last_.second];
   if (bytes.data() < arena.data + room.begin || bytes.data() + bytes.size() > arena.data + room.end)

@@ -52,9 +52,11 @@ class Outbox {
   };
   bool is_free(const Room& room) const;
 
+  static constexpr std::pair<size_t, size_t> kNone{SIZE_MAX, 0};
+
   std::vector<Arena> arenas_;
-  std::vector<uint32_t> taken_;                  // by receiver
-  std::pair<size_t, size_t> last_{SIZE_MAX, 0};  // arena and number of the last room
+  std::vector<uint32_t> taken_;             // by receiver
+  std::pair<size_t, size_t> last_ = kNone;  // arena and number of the last room
 };
 
 }  // namespace verbatim::dist

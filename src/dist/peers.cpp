@@ -28,9 +28,11 @@ Peers::Peers(const std::string& name, int32_t world, int32_t rank, double timeou
       received_(sent_),
       waits_(2 * static_cast<size_t>(world)),
       backlog_(static_cast<size_t>(world)) {
+  add_arena(0);
   board_.meet(device_->address());
   for (int32_t r = 0; r < world; ++r) {
     device_->check_reach(board_.address(r));
+    if (r != rank) arena(r, 0);  // what fails with memory of others fails here
     taken_by(r).counter = &board_.taken(rank, r);
     ready_from(r).counter = &board_.ready(r, rank);
   }
@@ -76,15 +78,18 @@ std::byte* Peers::room(int64_t bytes) {
     check();  // on a CPU the wait is over
     if (std::byte* found = outbox_.find(bytes)) return found;
   }
+  add_arena(bytes);
+  return outbox_.find(bytes);
+}
+
+void Peers::add_arena(int64_t bytes) {
   const int64_t size = outbox_.next_arena(bytes);
   const int32_t number = arenas_++;
   if (number == Board::kArenas)
-    fail(
-        fmt::format("messages of rank {} need more than {} bytes", board_.rank(), outbox_.bytes()));
+    fail(fmt::format("messages of rank {} need more than {} bytes", board_.rank(), size));
   Board::Arena& arena = board_.arena(board_.rank(), number);
   arena.bytes = size;
   outbox_.add(device_->make_arena(size, arena.handle), size);
-  return outbox_.find(bytes);
 }
 
 Outbox::Place Peers::place(std::span<const std::byte> bytes) {
@@ -138,7 +143,7 @@ bool Peers::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
   expect(ready_from(from), head.number, message);
   device_->pull({.from = from,
                  .to = bytes.data(),
-                 .at = address(from, head),
+                 .at = arena(from, head.arena) + head.offset,
                  .bytes = head.bytes,
                  .ready = &board_.ready(from, board_.rank()),
                  .taken = &board_.taken(from, board_.rank()),
@@ -146,13 +151,13 @@ bool Peers::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
   return true;
 }
 
-const std::byte* Peers::address(int32_t from, const Head& head) {
-  const std::byte*& arena = open_[{from, head.arena}];
-  if (!arena) {
-    const Board::Arena& own = board_.arena(from, head.arena);
-    arena = device_->open_arena(own.handle, own.bytes);
+const std::byte* Peers::arena(int32_t from, int32_t number) {
+  const std::byte*& data = open_[{from, number}];
+  if (!data) {
+    const Board::Arena& arena = board_.arena(from, number);
+    data = device_->open_arena(arena.handle, arena.bytes);
   }
-  return arena + head.offset;
+  return data;
 }
 
 void Peers::read(int32_t from, int64_t message, std::span<std::byte> bytes) {

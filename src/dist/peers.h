@@ -66,7 +66,11 @@ class Peers final : public Transport {
   void post(int32_t to, std::span<const std::byte> bytes);
   /// Waits for the next bytes of a rank, which are of this message.
   void read(int32_t from, int64_t message, std::span<std::byte> bytes);
-  const std::byte* address(int32_t from, const Head& head);
+  /// Of another rank.
+  const std::byte* arena(int32_t from, int32_t number);
+  /// Another of this rank, in which so much finds room.
+  void add_arena(int64_t bytes);
+  /// Of a message in the last room, or of its copy.
   Outbox::Place place(std::span<const std::byte> bytes);
   void learn_taken();
   /// Of messages of this rank, or from another to it.

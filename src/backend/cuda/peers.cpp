@@ -2,13 +2,12 @@
 // copy engines. Counters lie in the host's memory; streams wait for them and hold nothing.
 #include "backend/peers.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/driver.h"
@@ -105,8 +104,11 @@ CudaPeerDevice::~CudaPeerDevice() {
 }
 
 bool CudaPeerDevice::is_idle() const {
-  for (const auto& [from, lane] : lanes_)
-    if (cudaStreamQuery(lane.stream) == cudaErrorNotReady) return false;
+  for (const auto& [from, lane] : lanes_) {
+    if (cudaStreamQuery(lane.stream) != cudaErrorNotReady) continue;
+    (void)cudaGetLastError();  // which the next launch would take for its own
+    return false;
+  }
   return !last_ || last_->reached();
 }
 
