@@ -54,6 +54,8 @@ class Board {
   /// Tells all the address of this rank's device. Returns when all have. Throws Error(device)
   /// naming a rank that has ended or did not in time.
   void meet(const std::string& address);
+  /// This rank can reach the others. Returns when all can. Throws as meet().
+  void start() { await_all(&Entry::started); }
   std::string address(int32_t rank) const { return entries_[rank].address.data(); }
 
   /// Of messages on a device: ready when they are made, taken when they are copied.
@@ -78,7 +80,7 @@ class Board {
 
  private:
   struct Entry {
-    std::atomic<bool> here, told, ended;
+    std::atomic<bool> here, told, started, ended;
     pid_t process;
     ino_t processes;  // among which its number counts
     std::array<char, 32> address;

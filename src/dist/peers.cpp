@@ -37,6 +37,7 @@ Peers::Peers(const std::string& name, int32_t world, int32_t rank, double timeou
     ready_from(r).counter = &board_.ready(r, rank);
   }
   device_->attach(board_.counters());
+  board_.start();
   watch_ = std::thread([this] { watch(); });
 }
 
