@@ -1,5 +1,5 @@
 // The C interface of context parallelism: one rank, over a transport of the caller or
-// in one host.
+// among peers of one host.
 #include <fmt/format.h>
 
 #include <memory>

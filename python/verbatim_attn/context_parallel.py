@@ -102,6 +102,11 @@ class ContextParallel:
 
         from . import _ranks
 
+        if transport not in ("group", "peers"):
+            raise ValueError(
+                f"[context_parallel] unknown transport; got '{transport}', expected 'group' or "
+                "'peers' (nearest: 'group')"
+            )
         self._torch, self._operators = torch, _ranks
         self.problem = problem
         self.device = torch.device(device)
@@ -124,11 +129,6 @@ class ContextParallel:
             },
         )
         wire = _ranks.Wire(group, self.device)
-        if transport not in ("group", "peers"):
-            raise ValueError(
-                f"[context_parallel] unknown transport; got '{transport}', expected 'group' or "
-                "'peers' (nearest: 'group')"
-            )
         peers = wire.peers(self.device) if transport == "peers" else None
         self._handle = _Handle(spec, wire, peers)
         #: World, rank, strategy and shard as chosen; of each rank the ranges that it holds, bytes
