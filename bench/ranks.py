@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a step of context parallelism takes, beside one device and beside computing alone.
 
-torchrun --nproc-per-node 2 bench/ranks.py --device cuda --json ranks.json
+torchrun --nproc-per-node 2 bench/ranks.py --device cuda --transport group,peers --json ranks.json
 
 A step is attention and its gradients on every rank, between two meetings of all ranks: wall time,
 of the slowest rank. "compute" is the same step with all transfers cut out: ranks compute and copy,
@@ -65,20 +65,24 @@ def without_transfers(parallel: va.ContextParallel) -> Iterator[None]:
     del wire.send, wire.receive
 
 
-def ways(parallel: va.ContextParallel, mask: va.masks.Mask, tensors: Tensors, order: str) -> Ways:
-    """A step of each kind; its outputs and gradients, of this rank's rows or of all."""
+def ways(
+    parallel: va.ContextParallel, by_group: va.ContextParallel, mask: va.masks.Mask,
+    tensors: Tensors, order: str,
+) -> Ways:  # fmt: skip
+    """A step of each kind; its outputs and gradients, of this rank's rows or of all. `by_group`: the
+    same over the group, whose transfers can be cut out."""
     *whole, whole_dout = tensors
     local = [parallel.dispatch(x).requires_grad_() for x in whole]
     dout = parallel.dispatch(whole_dout)
     whole = [x.requires_grad_() for x in whole]
 
-    def step() -> Tensors:
+    def step(parallel: va.ContextParallel) -> Tensors:
         o = parallel.attention(*local)
         return [o, *torch.autograd.grad(o, local, dout)]
 
     def compute() -> Tensors:
-        with without_transfers(parallel):
-            return step()
+        with without_transfers(by_group):
+            return step(by_group)
 
     def one_device(order: str) -> Tensors:
         if parallel.rank:
@@ -86,7 +90,11 @@ def ways(parallel: va.ContextParallel, mask: va.masks.Mask, tensors: Tensors, or
         o = va.attention(*whole, mask=mask, order=order)
         return [o, *torch.autograd.grad(o, whole, whole_dout)]
 
-    steps = {"step": step, "compute": compute, "one_device": lambda: one_device(order)}
+    steps = {
+        "step": lambda: step(parallel),
+        "compute": compute,
+        "one_device": lambda: one_device(order),
+    }
     return steps if order == "auto" else {**steps, "one_device_auto": lambda: one_device("auto")}
 
 
@@ -171,8 +179,8 @@ def record(parallel: va.ContextParallel, step: Callable[[], Tensors], machine: D
 def table(r: dict[str, Any]) -> list[str]:
     names = "launches", "adds", "transfers", "copies"
     lines = [
-        f"{r['name']}, {r['strategy']}, {r['shard']}: recorded {r['recorded']['ms']:.3f} ms;"
-        " number and ms",
+        f"{r['name']}, {r['strategy']}, {r['shard']}, {r['transport']}:"
+        f" recorded {r['recorded']['ms']:.3f} ms; number and ms",
         f"{'':18}" + "".join(f"{name:>16}" for name in names) + f"{'host':>9}{'sum':>9}{'busy':>9}",
     ]
     for rank, passes in enumerate(r["recorded"]["ranks"]):
@@ -188,20 +196,26 @@ def table(r: dict[str, Any]) -> list[str]:
 
 
 def row(
-    case: workloads.Case, strategy: str, shard: str, order: str, machine: Device
+    case: workloads.Case, strategy: str, shard: str, transport: str, order: str, machine: Device
 ) -> dict[str, Any]:
-    device, begin = machine.name, time.perf_counter()
-    parallel = va.ContextParallel(
-        None, case.problem, case.mask, strategy=strategy, shard=shard, order=order, device=device
-    )
+    def parallel_over(transport: str) -> va.ContextParallel:
+        return va.ContextParallel(
+            None, case.problem, case.mask, strategy=strategy, shard=shard, order=order,
+            transport=transport, device=machine.name,
+        )  # fmt: skip
+
+    begin = time.perf_counter()
+    parallel = parallel_over(transport)
     dealt = time.perf_counter() - begin
-    steps = ways(parallel, case.mask, draw(case.problem, device), order)
+    by_group = parallel if transport == "group" else parallel_over("group")
+    steps = ways(parallel, by_group, case.mask, draw(case.problem, machine.name), order)
     wrong = differing(parallel, steps)
     sent = [own[name]["predicted_bytes"] for own in parallel.description["ranks"]
             for name in ("forward", "backward")]  # fmt: skip
     return {
         "name": case.name, "problem": case.problem._asdict(), "mask": case.mask.name,
-        "strategy": strategy, "order": order, "shard": parallel.description["shard"],
+        "strategy": strategy, "shard": parallel.description["shard"], "transport": transport,
+        "order": order,
         "orders": parallel.description["backward"]["orders"], "differing_bytes": wrong,
         "sent_bytes": sum(sent), "deal_ms": dealt * 1e3, **times_in_turn(steps, machine),
         "recorded": record(parallel, steps["step"], machine),
@@ -212,7 +226,8 @@ def line(r: dict[str, Any], world: int) -> str:
     step, compute, one_device = (r[way]["ms"] for way in ("step", "compute", "one_device"))
     one_device = min(one_device, r.get("one_device_auto", r["one_device"])["ms"])
     return (
-        f"{r['name']:<40} {r['strategy']:<10} {r['shard']:<10} {r['sent_bytes'] / 2**20:8.1f}"
+        f"{r['name']:<40} {r['strategy']:<10} {r['shard']:<10} {r['transport']:<5}"
+        f" {r['sent_bytes'] / 2**20:8.1f}"
         f" {step:9.3f} {r['step']['noise']:6.1%} {compute:9.3f} {one_device:10.3f}"
         f" {one_device / step / world:6.0%} {r['differing_bytes']:6}"
     )
@@ -231,6 +246,7 @@ def main() -> int:
     p.add_argument("--dtype", default="bf16", choices=DTYPES)
     p.add_argument("--strategy", default="ulysses,ring,balanced", help="commas")
     p.add_argument("--shard", default="balanced", help="commas")
+    p.add_argument("--transport", default="group", help="group, peers; commas")
     p.add_argument("--order", default="auto", help="of the backward's sums")
     p.add_argument("--commit", default="", help="recorded: what was built")
     p.add_argument("--json", metavar="FILE")
@@ -249,16 +265,16 @@ def main() -> int:
     if not cases:
         there = dict.fromkeys(c.mask.name for c in workloads.cases(a.set, choice))
         p.error(f"--match {a.match} names no mask of --set {a.set}, which has {', '.join(there)}")
-    kinds = list(itertools.product(a.strategy.split(","), a.shard.split(",")))
-    for strategy, shard in kinds:  # a wrong name is told before anything is measured
+    kinds = list(itertools.product(*(x.split(",") for x in (a.strategy, a.shard, a.transport))))
+    for strategy, shard, transport in kinds:  # a wrong name is told before anything is measured
         va.ContextParallel(
             None, cases[0].problem, cases[0].mask, strategy=strategy, shard=shard, order=a.order,
-            device=machine.name,
+            transport=transport, device=machine.name,
         )  # fmt: skip
     rows = []
     for case in cases:
-        for strategy, shard in kinds:
-            rows.append(row(case, strategy, shard, a.order, machine))
+        for kind in kinds:
+            rows.append(row(case, *kind, a.order, machine))
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
     if rank == 0:
@@ -268,7 +284,7 @@ def main() -> int:
                   "device": machine.facts(), "results": rows}  # fmt: skip
         if a.json:
             results.write(a.json, json.dumps(result, indent=1) + "\n")
-        print(f"{'':62} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9}"
+        print(f"{'':68} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9}"
               f" {'one device':>10} {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")
         for r in rows:

@@ -1,7 +1,10 @@
-// The C interface of context parallelism: one rank, over a transport of the caller.
+// The C interface of context parallelism: one rank, over a transport of the caller or
+// among peers of one host.
 #include <fmt/format.h>
 
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -65,14 +68,18 @@ DistOptions dist_options_of(const nlohmann::json& json, int32_t world) {
   return options;
 }
 
-/// Makes this rank's part, or fails at every rank.
-ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& transport) {
+/// Makes this rank's part, or fails at every rank. `device`: where messages lie, if that is fixed.
+ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& transport,
+                     const std::string* device = nullptr) {
   std::optional<Asked> asked;
   DistOptions dist;
   try {
     const nlohmann::json spec = parse_json(text, kCreate);
     dist = dist_options_of(json_member(spec, "dist", kCreate), world);
     asked = asked_of(spec, kCreate);
+    if (device && asked->options.device != *device)
+      throw Error(ErrorCode::invalid_argument, kCreate, "messages lie on another device",
+                  {"options.device", asked->options.device, *device, ""});
   } catch (const Error& error) {
     ContextParallel::refuse(error, world, rank, transport);
   }
@@ -81,11 +88,19 @@ ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& t
 
 }  // namespace
 
+struct verbatim_peers {
+  int32_t world, rank;
+  std::string device;
+  std::unique_ptr<Transport> transport;
+};
+
 struct verbatim_dist {
   verbatim_dist(const char* spec, int32_t world, int32_t rank, const verbatim_transport& functions)
-      : transport(functions), parallel(make(spec, world, rank, transport)) {}
+      : own(std::make_unique<Callbacks>(functions)), parallel(make(spec, world, rank, *own)) {}
+  verbatim_dist(const char* spec, const verbatim_peers& peers)
+      : parallel(make(spec, peers.world, peers.rank, *peers.transport, &peers.device)) {}
 
-  Callbacks transport;
+  std::unique_ptr<Transport> own;  // null: one of verbatim_peers
   mutable ContextParallel parallel;
 };
 
@@ -145,6 +160,21 @@ extern "C" {
 verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t rank,
                                      const verbatim_transport* transport, verbatim_dist** dist) {
   return guarded([&] { *dist = new verbatim_dist(spec, world, rank, *transport); });
+}
+
+verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
+                                    const char* device, double timeout, verbatim_peers** peers) {
+  return guarded([&] {
+    *peers =
+        new verbatim_peers{world, rank, device, make_peers(name, world, rank, device, timeout)};
+  });
+}
+
+void verbatim_peers_close(verbatim_peers* peers) { delete peers; }
+
+verbatim_status verbatim_dist_create_over_peers(const char* spec, const verbatim_peers* peers,
+                                                verbatim_dist** dist) {
+  return guarded([&] { *dist = new verbatim_dist(spec, *peers); });
 }
 
 void verbatim_dist_destroy(verbatim_dist* dist) { delete dist; }

@@ -152,6 +152,26 @@ verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t ra
                                      const verbatim_transport* transport, verbatim_dist** dist);
 void verbatim_dist_destroy(verbatim_dist* dist);
 
+/* The way between ranks whose devices are in one host: a receiver copies from the sender's memory,
+ * a GPU by its copy engines, and no send waits (make_peers of verbatim/transport.h). One call at a
+ * time uses it, of any of its handles. */
+typedef struct verbatim_peers verbatim_peers;
+
+/* All ranks call this with the same `name`, 1 to 200 characters without / that no other ranks of
+ * the host use at the time, and the device of their tensors, as in "options" of a spec. Returns
+ * when all are here. `timeout`: seconds that a rank waits for another, here and in every transfer.
+ * verbatim_unsupported where a GPU cannot read another's memory, verbatim_device_error naming a
+ * rank that is not here in time. */
+verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
+                                    const char* device, double timeout, verbatim_peers** peers);
+/* After verbatim_dist_destroy() of its handles. Waits until what was sent is taken. */
+void verbatim_peers_close(verbatim_peers* peers);
+
+/* verbatim_dist_create() over peers, of their world and rank, on their device. Work on a GPU that
+ * waits for a message in vain ends: that call's results are of no use, and the next says so. */
+verbatim_status verbatim_dist_create_over_peers(const char* spec, const verbatim_peers* peers,
+                                                verbatim_dist** dist);
+
 /* All ranks call these, in the same sequence. The tensors are the rank's shard: batch 1, and as
  * length its rows of queries or keys, in the sequence of verbatim_dist_describe(), in memory of the
  * device, the heads of a row behind each other. On a GPU they are read and written in sequence with

@@ -3,7 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
+
+#include "verbatim/run.h"
 
 namespace verbatim {
 
@@ -15,6 +19,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
+  /// In front of a call's messages from 0 on, by a ContextParallel only where on_device().
+  virtual void begin(const RunOptions& /*run*/) {}
   /// Memory for the messages that are sent next, where messages lie: they are made there, one
   /// behind another; each is the transport's own again with its send(), and the rest with the next
   /// call. Null: the transport has none, and send() has to copy.
@@ -25,6 +31,9 @@ class Transport {
   /// Fills `bytes` with the message. False, at once: it is not there yet, and is asked for again. A
   /// transport that waits returns true. Throws Error when the message has another size.
   virtual bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) = 0;
+  /// Behind receives of messages from 0 on that follow one another, before anything uses their
+  /// bytes: those may still be under way until then, but for the work behind this.
+  virtual void arrived() {}
   /// In front of each launch, by a ContextParallel only where on_device(): the work on
   /// RunOptions::stream goes on when all that was sent is taken. For sends that hold
   /// multiprocessors while they wait: chains of a launch wait for each other, and so need all of
@@ -36,5 +45,18 @@ class Transport {
   /// sequence with the work on RunOptions::stream. Those below 0 lie in the host's memory.
   virtual bool on_device() const { return false; }
 };
+
+/// A transport between ranks whose devices are in one host: a receiver copies from the sender's
+/// memory, a GPU by its copy engines, and nothing waits for a receiver. All ranks call this with
+/// the same `name`, 1 to 200 characters that no other ranks of the host use at the time, and
+/// `device` as AttentionOptions have it, all CPUs or all GPUs, which they may share. Waits until
+/// they are here. `timeout`: seconds that a rank waits for another, here and in every transfer.
+///
+/// Throws Error: (unsupported) where a GPU cannot read another's memory, (device) naming a rank
+/// that is not here in time, or later a message that did not come. A call whose work on a GPU waits
+/// in vain ends; its results are of no use, and the next call says so. One call at a time uses it,
+/// whatever it is of. Its end waits until all that was sent is taken.
+std::unique_ptr<Transport> make_peers(const std::string& name, int32_t world, int32_t rank,
+                                      const std::string& device, double timeout);
 
 }  // namespace verbatim

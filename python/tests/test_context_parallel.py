@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -148,18 +149,24 @@ def spread(rank, case):
         original(to, message, flat)
 
     wire.send = counting
+    for _ in range(2):  # the second step launches what the first has made
+        sent[:] = []
+        digests = step(parallel, case, lambda: sent.append(0))
+    own = parallel.description["ranks"][rank]
+    predicted = [own[name]["predicted_bytes"] for name in ("forward", "backward")]
+    return digests, sent, predicted
+
+
+def step(parallel, case, before_pass=lambda: None):
+    """The digests of O, dQ, dK and dV."""
     q, k, v, dout = case.tensors()
     inputs = [x.requires_grad_() for x in (q, k, v)]
     axes = ("q", "kv", "kv")
-    for _ in range(2):  # the second step launches what the first has made
-        local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, axes, strict=True)]
-        sent[:] = [0]
-        o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
-        sent.append(0)
-        gradients = torch.autograd.grad(o, inputs, dout)
-    own = parallel.description["ranks"][rank]
-    predicted = [own[name]["predicted_bytes"] for name in ("forward", "backward")]
-    return [digest(x) for x in (o, *gradients)], sent, predicted
+    local = [parallel.dispatch(x, axis) for x, axis in zip(inputs, axes, strict=True)]
+    before_pass()
+    o = parallel.undispatch(parallel.attention(*local, seed=case.seed()))
+    before_pass()
+    return [digest(x) for x in (o, *torch.autograd.grad(o, inputs, dout))]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -456,11 +463,13 @@ def test_the_benchmark_compares_before_it_times(tmp_path):
     result = tmp_path / "ranks.json"
     table = launched(
         2, BENCHMARK, "--seqlen", 300, "--heads", "2:1", "--head-dim", 64, "--match", "causal",
-        "--json", result,
+        "--transport", "group,peers", "--json", result,
     )  # fmt: skip
     rows = json.loads(result.read_text())["results"]
-    assert [row["strategy"] for row in rows] == ["ulysses", "ring", "balanced"]
-    assert table.count("causal 2:1 600") == 6  # a line and a table each
+    assert [(row["strategy"], row["transport"]) for row in rows] == [
+        *itertools.product(("ulysses", "ring", "balanced"), ("group", "peers"))
+    ]
+    assert table.count("causal 2:1 600") == 12  # a line and a table each
     for row in rows:
         assert row["differing_bytes"] == 0 and row["sent_bytes"] > 0
         assert min(row[way]["ms"] for way in ("step", "compute", "one_device")) > 0

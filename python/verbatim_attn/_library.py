@@ -93,6 +93,15 @@ dist_create = _function(
     "verbatim_dist_create", _text, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(Transport),
     ctypes.POINTER(ctypes.c_void_p),
 )  # fmt: skip
+peers_open = _function(
+    "verbatim_peers_open", _text, ctypes.c_int32, ctypes.c_int32, _text, ctypes.c_double,
+    ctypes.POINTER(ctypes.c_void_p),
+)  # fmt: skip
+peers_close = _function("verbatim_peers_close", ctypes.c_void_p)
+peers_close.restype = None  # type: ignore[attr-defined]
+dist_create_over_peers = _function(
+    "verbatim_dist_create_over_peers", _text, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+)
 dist_destroy = _function("verbatim_dist_destroy", ctypes.c_void_p)
 dist_destroy.restype = None  # type: ignore[attr-defined]
 dist_forward = _function("verbatim_dist_forward", ctypes.c_void_p, _text, _text)

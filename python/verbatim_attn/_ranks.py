@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import itertools
+import os
 import time
+import uuid
+import weakref
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +40,7 @@ class Wire:
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
+        self.group = group or dist.group.WORLD
         self._ranks = dist.get_process_group_ranks(group)
         self.rank, self.size = dist.get_rank(group), len(self._ranks)
         self._device = torch.device("cpu")  # where messages are sent from
@@ -44,9 +50,8 @@ class Wire:
         if "cuda:nccl" in backends and (device.type == "cuda" or "cpu:" not in backends):
             current = torch.device("cuda", torch.cuda.current_device())
             self._device = device if device.type == "cuda" else current
-            own = group or dist.group.WORLD
-            self._timeout = own._get_backend(self._device).options._timeout
-            self._up, self._down = _both_ways(own, self._timeout)
+            self._timeout = self._given_timeout()
+            self._up, self._down = _both_ways(self.group, self._timeout)
         self._sent: list[tuple[int, int, Any, Tensor]] = []  # that may still be on their way
         # What streams wait for: what to say where it does not end, since when, the work.
         self._under_way: deque[tuple[str, float, Any]] = deque()
@@ -77,6 +82,18 @@ class Wire:
                 elif self.rank == receiver:
                     self.receive(sender, _FIRST, byte)
         self.finish()
+
+    def _given_timeout(self) -> Any:
+        """The group's."""
+        return self.group._get_backend(self._device).options._timeout
+
+    def peers(self, device: torch.device) -> Peers:
+        """The ranks as peers. These take memory and time, so that objects of one group share
+        them."""
+        key = self.group, device
+        if key not in _opened:
+            _opened[key] = Peers(self, device, self._given_timeout().total_seconds())
+        return _opened[key]
 
     def send(self, to: int, message: int, flat: Tensor) -> None:
         """Of memory that nobody else writes."""
@@ -218,6 +235,37 @@ class Wire:
         self._under_way.clear()
         self._told = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
         return ctypes.addressof(self._told)
+
+
+class Peers:
+    """Owns a verbatim_peers: ranks of one host, which read each other's memory."""
+
+    def __init__(self, wire: Wire, device: torch.device, timeout: float) -> None:
+        own = f"{_host()}{uuid.uuid4().hex}".encode()
+        texts = wire.gather(torch.frombuffer(bytearray(own), dtype=torch.uint8), wire.size * [64])
+        told = [bytes(text.tolist()) for text in texts]
+        for rank, text in enumerate(told):
+            if text[:32] != told[0][:32]:
+                raise NotImplementedError(
+                    f"[context_parallel] ranks 0 and {rank} are on two hosts, or share no memory; "
+                    "got transport='peers', expected ranks of one host (nearest: 'group')"
+                )
+        self.pointer = ctypes.c_void_p()
+        status = _library.peers_open(
+            told[0][32:], wire.size, wire.rank, str(device).encode(), timeout,
+            ctypes.byref(self.pointer),
+        )  # fmt: skip
+        _library.check(status)
+        weakref.finalize(self, _library.peers_close, self.pointer)
+
+
+_opened: dict[Any, Peers] = {}  # until the process ends
+
+
+def _host() -> str:
+    """Alike where processes share memory; 32 characters."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return hashlib.sha256(f"{boot} {os.stat('/dev/shm').st_dev}".encode()).hexdigest()[:32]
 
 
 @functools.cache

@@ -16,18 +16,23 @@ from .masks import Mask, spec_of
 
 
 class _Handle:
-    """Owns a verbatim_dist, and the wire that it calls."""
+    """Owns a verbatim_dist, and the wire that it calls unless it has peers."""
 
     functions = _library.dist_forward, _library.dist_backward
     takes_workspace = False
 
-    def __init__(self, spec: str, wire: Any) -> None:
-        self.wire = wire
+    def __init__(self, spec: str, wire: Any, peers: Any = None) -> None:
+        self.wire, self.peers = wire, peers
         self.pointer = ctypes.c_void_p()
-        status = _library.dist_create(
-            spec.encode(), wire.size, wire.rank, ctypes.byref(wire.transport),
-            ctypes.byref(self.pointer),
-        )  # fmt: skip
+        if peers:
+            status = _library.dist_create_over_peers(
+                spec.encode(), peers.pointer, ctypes.byref(self.pointer)
+            )
+        else:
+            status = _library.dist_create(
+                spec.encode(), wire.size, wire.rank, ctypes.byref(wire.transport),
+                ctypes.byref(self.pointer),
+            )  # fmt: skip
         wire.finish()  # others wait for what this rank found, good or bad
         _library.check(status)
         weakref.finalize(self, _library.dist_destroy, self.pointer)
@@ -63,12 +68,17 @@ class ContextParallel:
         ulysses_size: ranks that share heads with usp and loongtrain; 0: chosen.
         ring_window: ranks of an inner ring with loongtrain; 0: chosen.
         order, forward_order, level: as va.attention takes them.
+        transport: "group", by which messages go through the group, or "peers", for ranks of one
+            host: a receiver copies from the sender's memory, on GPUs by copy engines, and ranks may
+            share one. dispatch and undispatch go through the group.
         device: of the tensors, "cpu", "cuda" (the current one) or "cuda:1"; each rank has its own,
             and with gloo ranks may share one.
 
     Raises:
         ValueError, NotImplementedError: on every rank, when one has bad input or ranks differ; the
             message names the field and the rank.
+        NotImplementedError: "peers" where ranks are on several hosts, or a GPU cannot read
+            another's memory.
         RuntimeError: a transfer failed, here or in any method; names the ranks and the step.
     """
 
@@ -85,12 +95,18 @@ class ContextParallel:
         order: str = "auto",
         forward_order: str = "auto",
         level: str = "invariant",
+        transport: str = "group",
         device: Any = "cpu",
     ) -> None:
         import torch
 
         from . import _ranks
 
+        if transport not in ("group", "peers"):
+            raise ValueError(
+                f"[context_parallel] unknown transport; got '{transport}', expected 'group' or "
+                "'peers' (nearest: 'group')"
+            )
         self._torch, self._operators = torch, _ranks
         self.problem = problem
         self.device = torch.device(device)
@@ -112,7 +128,9 @@ class ContextParallel:
                 "ring_window": ring_window,
             },
         )
-        self._handle = _Handle(spec, _ranks.Wire(group, self.device))
+        wire = _ranks.Wire(group, self.device)
+        peers = wire.peers(self.device) if transport == "peers" else None
+        self._handle = _Handle(spec, wire, peers)
         #: World, rank, strategy and shard as chosen; of each rank the ranges that it holds, bytes
         #: that it sends and of its memory; both passes.
         self.description: dict[str, Any] = _library.dist_describe(self._handle.pointer)

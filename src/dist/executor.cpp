@@ -244,7 +244,10 @@ bool RankExecutor::receive(Transport& transport) {
     const bool in_place = message.begin < 0;
     std::byte* to = in_place ? message.rows[0].at : packed.get() + message.begin;
     there = timed(StepTime::Kind::receive, message.bytes, [&] {
-      return transport.receive(step.from, step.message, {to, static_cast<size_t>(message.bytes)});
+      const bool came =
+          transport.receive(step.from, step.message, {to, static_cast<size_t>(message.bytes)});
+      if (!came || &message == &messages.back()) transport.arrived();
+      return came;
     });
     if (!there) break;
     ++step_;

@@ -131,6 +131,7 @@ void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const 
               const RunOptions& run, Transport& transport, const RankRun& asked) {
   RankExecutor executor(plan, rank, backend, home, run, asked);
   try {
+    transport.begin(run);
     while (!executor.done()) executor.advance(transport);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::device) throw;

@@ -1,5 +1,6 @@
 // Stands in for the CUDA backend where there was no CUDA compiler.
 #include "backend/backend.h"
+#include "backend/peers.h"
 #include "backend/selected.h"
 
 namespace verbatim {
@@ -15,6 +16,7 @@ namespace {
 std::unique_ptr<Backend> make_cuda_backend(int index, const std::vector<std::string>&) {
   refuse(index);
 }
+std::unique_ptr<PeerDevice> make_cuda_peer_device(int index) { refuse(index); }
 std::unique_ptr<SelectedKernel> make_cuda_selected(int index, const std::string&) { refuse(index); }
 
 std::optional<std::string> index_of_library(const std::string&) { return {}; }

@@ -27,6 +27,19 @@ void check_driver(CUresult result, const char* what) {
                           static_cast<int>(result)));
 }
 
+/// Of a wait or a write: null where there is none.
+template <class Function>
+void enqueue(Function function, cudaStream_t stream, CUdeviceptr counter, uint32_t number,
+             unsigned flags) {
+  const CUresult result =
+      function ? function(stream, counter, number, flags) : CUDA_ERROR_NOT_SUPPORTED;
+  if (result == CUDA_SUCCESS) return;
+  const bool lacks = result == CUDA_ERROR_NOT_SUPPORTED;
+  throw Error(lacks ? ErrorCode::unsupported : ErrorCode::device, "cuda.stream",
+              fmt::format("a stream cannot wait for a value in memory (code {})",
+                          static_cast<int>(result)));
+}
+
 }  // namespace
 
 int32_t multiprocessors_of(const Device& device, cudaStream_t stream) {
@@ -45,6 +58,16 @@ int32_t multiprocessors_of(const Device& device, cudaStream_t stream) {
     return device.multiprocessors;  // no context of parts
   }
   return std::min(device.multiprocessors, static_cast<int32_t>(resource.sm.smCount));
+}
+
+void wait_for_value(cudaStream_t stream, CUdeviceptr counter, uint32_t number) {
+  static const auto wait = find<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32", 11070);
+  enqueue(wait, stream, counter, number, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+void write_value(cudaStream_t stream, CUdeviceptr counter, uint32_t number) {
+  static const auto write = find<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32", 11070);
+  enqueue(write, stream, counter, number, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 CUcontext current_context() {

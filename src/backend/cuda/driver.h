@@ -17,6 +17,13 @@ namespace verbatim::cuda {
 /// which others get when it is destroyed. The device is current.
 int32_t multiprocessors_of(const Device& device, cudaStream_t stream);
 
+/// What is given to `stream` from now on starts when the counter at this address of the device, of
+/// 32 bits, has reached `number`, in a circle of 2^32. Holds no multiprocessor. Throws
+/// Error(unsupported) where streams cannot wait so.
+void wait_for_value(cudaStream_t stream, CUdeviceptr counter, uint32_t number);
+/// The counter gets the number behind the work on `stream`, and after what that wrote is seen.
+void write_value(cudaStream_t stream, CUdeviceptr counter, uint32_t number);
+
 /// The context current to this thread, or null.
 CUcontext current_context();
 void set_current_context(CUcontext context);

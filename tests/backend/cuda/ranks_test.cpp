@@ -1,13 +1,18 @@
-// Ranks that share a GPU and nothing else but a wire of the host, here threads with tensors of
-// their own: the bits of one device.
+// Ranks that share a GPU, here threads: over a wire of the host alone, and as peers that copy from
+// each other's memory. The bits of one device.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "backend/cuda/gpu_case.h"
+#include "core/random.h"
 #include "dist/memory_wire.h"
 #include "dist/processes.h"
 #include "verbatim/dist.h"
@@ -21,6 +26,14 @@ class Ranks : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!gpu()) GTEST_SKIP() << "no GPU";
+  }
+  /// Both passes for the strategy.
+  std::array<DistPlan, 2> deal(const Mask& mask, const SharedPlan& forward,
+                               const SharedPlan& backward, int32_t world) const {
+    const DistOptions options{.world = world, .strategy = GetParam()};
+    const Sharding sharding = make_sharding(*forward, *backward, mask, options);
+    return {make_dist_plan(*forward, sharding, options),
+            make_dist_plan(*backward, sharding, options)};
   }
 };
 
@@ -38,10 +51,7 @@ TEST_P(Ranks, OfOneGpuHaveTheBitsOfOneDevice) {
     const SharedPlan backward = first.plan(Pass::backward, "auto");
     first.run(*gpu(), forward, backward);
     const auto expected = first.bits();
-    const DistOptions options{.world = world, .strategy = GetParam()};
-    const Sharding sharding = make_sharding(*forward, *backward, mask, options);
-    const DistPlan dealt_forward = make_dist_plan(*forward, sharding, options);
-    const DistPlan dealt_backward = make_dist_plan(*backward, sharding, options);
+    const auto [dealt_forward, dealt_backward] = deal(mask, forward, backward, world);
     for (const auto& c : cases) c->poison();
 
     Lines lines(world);
@@ -72,6 +82,54 @@ TEST_P(Ranks, OfOneGpuHaveTheBitsOfOneDevice) {
     }
     for (GpuTensor* output : first.outputs()) output->download();
     EXPECT_TRUE(first.bits() == expected);
+  }
+}
+
+/// A pass of one rank over its shard of these tensors, in memory of the device.
+template <class Tensors>
+void run_shard(const DistPlan& plan, int32_t rank, const Tensors& whole, Transport& transport,
+               const RunOptions& run) {
+  dist::ShardMemory shard(plan, rank, *gpu(), run);
+  shard.take(dist::whole_tensors(whole));
+  dist::run_rank(plan, rank, *gpu(), shard.tensors(), run, transport);
+  shard.give(dist::whole_tensors(whole));
+}
+
+TEST_P(Ranks, ThatReadEachOthersMemoryHaveTheBitsOfOneDevice) {
+  const std::vector<int64_t> documents{700, 16, 0, 1301, 84};
+  const Mask mask = masks::causal_document(documents);
+  GpuCase one(problem_of(mask, 128, 1), mask, 7);
+  const SharedPlan forward = one.plan(Pass::forward, "auto");
+  const SharedPlan backward = one.plan(Pass::backward, "auto");
+  one.run(*gpu(), forward, backward);
+  const auto expected = one.bits();
+  for (const int32_t world : {2, 4}) {
+    SCOPED_TRACE(world);
+    const auto dealt = deal(mask, forward, backward, world);
+    one.poison();
+    std::vector<std::string> errors(world);
+    std::vector<std::thread> threads;
+    const std::string name = fmt::format("gpu-test-{}-{}-{}", getpid(), GetParam(), world);
+    for (int32_t r = 0; r < world; ++r)
+      threads.emplace_back([&, r] {
+        try {
+          const auto peers = make_peers(name, world, r, "cuda", kTimeout);
+          const RunOptions run{.stream = cudaStreamPerThread};
+          Random random(r);
+          for (int repeat = 0; repeat < 10; ++repeat) {
+            std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 5000)));
+            run_shard(dealt[0], r, one.forward(), *peers, run);
+            run_shard(dealt[1], r, one.backward(), *peers, run);
+          }
+          gpu()->synchronize(run);
+        } catch (const std::exception& error) {
+          errors[r] = error.what();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(errors, std::vector<std::string>(world));
+    for (GpuTensor* output : one.outputs()) output->download();
+    EXPECT_TRUE(one.bits() == expected);
   }
 }
 
