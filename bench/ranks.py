@@ -271,19 +271,19 @@ def main() -> int:
             None, cases[0].problem, cases[0].mask, strategy=strategy, shard=shard, order=a.order,
             transport=transport, device=machine.name,
         )  # fmt: skip
-    rows = []
+    rows: list[dict[str, Any]] = []
+    words = [Path(w).name if w == a.json else w for w in sys.argv[1:]]  # no machine's folder
+    result = {"command": "bench/ranks", "version": va.__version__, "arguments": words,
+              "commit": a.commit, "world": world, "backend": dist.get_backend(),
+              "device": machine.facts(), "results": rows}  # fmt: skip
     for case in cases:
         for kind in kinds:
             rows.append(row(case, *kind, a.order, machine))
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
+                if a.json:  # after each row: a run that is cut leaves those before
+                    results.write(a.json, json.dumps(result, indent=1) + "\n")
     if rank == 0:
-        words = [Path(w).name if w == a.json else w for w in sys.argv[1:]]  # no machine's folder
-        result = {"command": "bench/ranks", "version": va.__version__, "arguments": words,
-                  "commit": a.commit, "world": world, "backend": dist.get_backend(),
-                  "device": machine.facts(), "results": rows}  # fmt: skip
-        if a.json:
-            results.write(a.json, json.dumps(result, indent=1) + "\n")
         print(f"{'':68} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9}"
               f" {'one device':>10} {'rate':>6} {'differ':>6}")  # fmt: skip
         print(*(line(r, world) for r in rows), sep="\n")

@@ -12,6 +12,8 @@ def ranks(name, by):
     keys = "name", "strategy", "shard", "order"
     by = load(by)
     simulated = {tuple(r[key] for key in keys): f"{r['rate']:.0%}" for r in by["results"]}
+    # A column where some row is not over the group.
+    shows_transport = any(r.get("transport", "group") != "group" for r in result["results"])
     rows = []
     for r in result["results"]:
         alone = min(r["one_device"]["ms"], r.get("one_device_auto", r["one_device"])["ms"])
@@ -27,6 +29,7 @@ def ranks(name, by):
             "case": r["name"],
             "strategy": f"`{r['strategy']}`",
             "shards": r["shard"],
+            **({"transport": f"`{r['transport']}`"} if shows_transport else {}),
             "order": "/".join(r["orders"]),
             "MiB sent": f"{r['sent_bytes'] / 2**20:,.0f}",
             "step ms": f"{r['step']['ms']:.1f}",
