@@ -68,6 +68,9 @@ DistOptions dist_options_of(const nlohmann::json& json, int32_t world) {
   return options;
 }
 
+/// A device in one spelling: "cuda" is the first GPU.
+std::string with_index(const std::string& device) { return device == "cuda" ? "cuda:0" : device; }
+
 /// Makes this rank's part, or fails at every rank. `device`: where messages lie, if that is fixed.
 ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& transport,
                      const std::string* device = nullptr) {
@@ -77,7 +80,7 @@ ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& t
     const nlohmann::json spec = parse_json(text, kCreate);
     dist = dist_options_of(json_member(spec, "dist", kCreate), world);
     asked = asked_of(spec, kCreate);
-    if (device && asked->options.device != *device)
+    if (device && with_index(asked->options.device) != with_index(*device))
       throw Error(ErrorCode::invalid_argument, kCreate, "messages lie on another device",
                   {"options.device", asked->options.device, *device, ""});
   } catch (const Error& error) {

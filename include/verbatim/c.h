@@ -161,14 +161,16 @@ typedef struct verbatim_peers verbatim_peers;
  * the host use at the time, and the device of their tensors, as in "options" of a spec. Returns
  * when all are here. `timeout`: seconds that a rank waits for another, here and in every transfer.
  * verbatim_unsupported where a GPU cannot read another's memory, verbatim_device_error naming a
- * rank that is not here in time. */
+ * rank that is not here in time, verbatim_invalid_argument for a bad or used name, another world, no
+ * such rank or a timeout that is not above 0, verbatim_io_error without shared memory. */
 verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
                                     const char* device, double timeout, verbatim_peers** peers);
 /* After verbatim_dist_destroy() of its handles. Waits until what was sent is taken. */
 void verbatim_peers_close(verbatim_peers* peers);
 
 /* verbatim_dist_create() over peers, of their world and rank, on their device. Work on a GPU that
- * waits for a message in vain ends: that call's results are of no use, and the next says so. */
+ * waits for a message in vain ends: that call's results are of no use, and the next says so, as
+ * does every call after one that failed. */
 verbatim_status verbatim_dist_create_over_peers(const char* spec, const verbatim_peers* peers,
                                                 verbatim_dist** dist);
 

@@ -65,9 +65,12 @@ class CpuPeerDevice final : public PeerDevice {
 
   std::byte* make_arena(int64_t bytes, ArenaHandle& handle) override {
     const int file = memfd_create("verbatim", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, bytes) != 0) fail("an arena cannot be made");
+    if (file < 0 || ftruncate(file, bytes) != 0) {
+      if (file >= 0) close(file);
+      fail("an arena cannot be made");
+    }
     auto& arena =
-        arenas_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ | PROT_WRITE));
+        made_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ | PROT_WRITE));
     const Handle own{getpid(), file};
     std::memcpy(handle.data(), &own, sizeof own);
     return arena->data();
@@ -78,8 +81,13 @@ class CpuPeerDevice final : public PeerDevice {
     const std::string path = fmt::format("/proc/{}/fd/{}", other.process, other.file);
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) fail("an arena of another rank cannot be opened");
-    return arenas_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ))->data();
+    return opened_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ))->data();
   }
+  bool close_opened() override {
+    opened_.clear();
+    return true;
+  }
+  void keep_made() override {}  // files last as long as somebody has them
 
   void follow(void*) override {}
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
@@ -97,7 +105,7 @@ class CpuPeerDevice final : public PeerDevice {
   void join() override {}
 
  private:
-  std::vector<std::unique_ptr<MappedFile>> arenas_;
+  std::vector<std::unique_ptr<MappedFile>> made_, opened_;
 };
 
 }  // namespace

@@ -41,8 +41,12 @@ class PeerDevice {
 
   /// Memory that others can open, as long as this lasts.
   virtual std::byte* make_arena(int64_t bytes, ArenaHandle& handle) = 0;
-  /// That of another rank, as long as this lasts.
+  /// That of another rank, until close_opened().
   virtual const std::byte* open_arena(const ArenaHandle& handle, int64_t bytes) = 0;
+  /// What was opened is closed. False: it is not, for pulls do not end.
+  virtual bool close_opened() = 0;
+  /// What was made lasts as long as the process: others may still read it.
+  virtual void keep_made() = 0;
 
   /// What follows is in sequence with the work on this stream (RunOptions::stream), and with what
   /// was before on another.

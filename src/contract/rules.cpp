@@ -70,7 +70,8 @@ bool rotates(const Shape& shape) {
   if (columns >= kLeastRotating) return shape.group > 1 || apart;
   // Where it is known that few heads run together, parts of the group fill the GPU better.
   const bool fills = shape.heads == 0 || shape.heads * static_cast<double>(columns) >= kWave;
-  return shape.group > 1 && apart && fills;
+  // Of more queries than keys few chains would be long: parts of the group are more.
+  return shape.group > 1 && apart && shape.q_tiles <= 2 * columns && fills;
 }
 
 bool is_skewed(const Shape& shape) {
@@ -111,9 +112,9 @@ constexpr std::array kRules{
               [](const Shape&) { return fmt::format("right_to_left/rows:{}", kChunkRows); }},
     OrderRule{
         "rotating",
-        "every query tile visits every KV tile, and there are 12 to 256 KV tiles, or with a "
-        "group 4 to 256; without a group or below 12 also at least 2 R - 1 query tiles, where "
-        "R KV tiles rotate together",
+        "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a group "
+        "also at least 2 R - 1 query tiles, where R KV tiles rotate together; with a group also 4 "
+        "to 11 KV tiles with 2 R - 1 or 2 R query tiles",
         "chains that each start at another row never wait in the same one", rotates,
         [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"gaps",

@@ -21,7 +21,10 @@ constexpr size_t kPage = 4096;
 
 size_t in_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-void check_asked(const std::string& name, int32_t world, int32_t rank) {
+void check_asked(const std::string& name, int32_t world, int32_t rank, double timeout) {
+  if (!(timeout > 0))
+    throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot wait for so long",
+                {"timeout", fmt::format("{}", timeout), "more than 0 seconds", "300"});
   const bool good = !name.empty() && name.size() <= 200 && name.find('/') == std::string::npos;
   if (!good)
     throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot meet by that name",
@@ -36,7 +39,7 @@ void check_asked(const std::string& name, int32_t world, int32_t rank) {
 
 Board::Board(const std::string& name, int32_t world, int32_t rank, double timeout)
     : name_("/verbatim-" + name), world_(world), rank_(rank), timeout_(timeout) {
-  check_asked(name, world, rank);
+  check_asked(name, world, rank, timeout);
   // Counters are pages of their own: a GPU has those alone.
   const size_t pairs = pair(world, 0), counters = in_pages(2 * pairs * sizeof(Counter));
   const size_t entries = in_pages(world * sizeof(Entry));
@@ -60,16 +63,18 @@ Board::Board(const std::string& name, int32_t world, int32_t rank, double timeou
                   {"world", std::to_string(world), "that of rank 0", ""});
     }
   }
-  // Memory that is not there is found here, not when it is written.
   int trouble = file < 0 ? errno : 0;
-  if (trouble == 0 && rank == 0)
-    trouble = ftruncate(file, bytes_) == 0 ? posix_fallocate(file, 0, bytes_) : errno;
+  if (trouble == EEXIST)
+    throw Error(ErrorCode::invalid_argument, kOperation, "ranks of this host meet by that name now",
+                {"name", name, "one that no others use", ""});
+  // Memory that is not there is found here, not when it is written; the others see no size before.
+  if (trouble == 0 && rank == 0) trouble = posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   void* data = MAP_FAILED;
   if (trouble == 0) data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   const int last = trouble != 0 ? trouble : errno;
   if (file >= 0) ::close(file);
   if (data == MAP_FAILED) {
-    if (rank == 0 && last != EEXIST) shm_unlink(name_.c_str());
+    if (rank == 0) shm_unlink(name_.c_str());
     throw Error(ErrorCode::io, kOperation,
                 fmt::format("no {} bytes of shared memory; got {}", bytes_, std::strerror(last)));
   }
@@ -93,6 +98,12 @@ void Board::close() {
   for (const pollfd& process : processes_)
     if (process.fd >= 0) ::close(process.fd);
   munmap(memory_, bytes_);
+}
+
+bool Board::all_have_left() const {
+  for (int32_t r = 0; r < world_; ++r)
+    if (!has_left(r)) return false;
+  return true;
 }
 
 void Board::unlink() {

@@ -72,6 +72,11 @@ class Board {
   /// Written before a message says so.
   Arena& arena(int32_t rank, int32_t number) const { return entries_[rank].arenas[number]; }
 
+  /// This rank reads no other's memory any more, and takes nothing.
+  void leave() { entries_[rank_].left = true; }
+  bool has_left(int32_t rank) const { return entries_[rank].left; }
+  bool all_have_left() const;
+
   /// This rank has ended.
   void end() { entries_[rank_].ended = true; }
   bool has_ended(int32_t rank) const { return entries_[rank].ended; }
@@ -80,7 +85,7 @@ class Board {
 
  private:
   struct Entry {
-    std::atomic<bool> here, told, started, ended;
+    std::atomic<bool> here, told, started, left, ended;
     pid_t process;
     ino_t processes;  // among which its number counts
     std::array<char, 32> address;

@@ -42,6 +42,8 @@ Peers::Peers(const std::string& name, int32_t world, int32_t rank, double timeou
 }
 
 Peers::~Peers() {
+  wait_until(timeout_, [this] { return failed_ || has_pulled(); });
+  if (device_->close_opened()) board_.leave();
   wait_until(timeout_, [this] { return failed_ || is_over(); });
   {
     const std::lock_guard lock(mutex_);
@@ -50,6 +52,7 @@ Peers::~Peers() {
   }
   watch_.join();
   give_up("the transport is closed");
+  if (!board_.all_have_left()) device_->keep_made();
   device_.reset();
 }
 
@@ -60,8 +63,12 @@ void Peers::begin(const RunOptions& run) {
 }
 
 void Peers::learn_taken() {
-  for (int32_t r = 0; r < board_.world(); ++r)
-    outbox_.taken(r, board_.taken(board_.rank(), r).value);
+  for (int32_t r = 0; r < board_.world(); ++r) {
+    const uint32_t taken = board_.taken(board_.rank(), r).value;
+    outbox_.taken(r, taken);
+    // A wait that is over stays so: numbers go round, and would come to lie before it again.
+    if (Counter::is_at(taken, taken_by(r).number)) expect(taken_by(r), taken, 0);
+  }
 }
 
 std::byte* Peers::room(int64_t bytes) {
@@ -108,12 +115,14 @@ void Peers::send(int32_t to, int64_t message, std::span<const std::byte> bytes) 
     post(to, bytes);
     return;
   }
-  const Outbox::Place place = this->place(bytes);
-  head.arena = place.arena;
-  head.offset = place.offset;
-  head.number = ++sent_[to];
-  outbox_.sent(to, head.number);
-  device_->signal(board_.ready(board_.rank(), to), head.number);
+  or_fail([&] {
+    const Outbox::Place place = this->place(bytes);
+    head.arena = place.arena;
+    head.offset = place.offset;
+    head.number = ++sent_[to];
+    outbox_.sent(to, head.number);
+    device_->signal(board_.ready(board_.rank(), to), head.number);
+  });
   post(to, std::as_bytes(std::span(&head, 1)));  // whoever waits for the signal knows that it comes
 }
 
@@ -142,13 +151,15 @@ bool Peers::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
     fail(fmt::format("message {} of rank {} is its number {}; number {} is lost", message, from,
                      head.number, received_[from]));
   expect(ready_from(from), head.number, message);
-  device_->pull({.from = from,
-                 .to = bytes.data(),
-                 .at = arena(from, head.arena) + head.offset,
-                 .bytes = head.bytes,
-                 .ready = &board_.ready(from, board_.rank()),
-                 .taken = &board_.taken(from, board_.rank()),
-                 .number = head.number});
+  or_fail([&] {
+    device_->pull({.from = from,
+                   .to = bytes.data(),
+                   .at = arena(from, head.arena) + head.offset,
+                   .bytes = head.bytes,
+                   .ready = &board_.ready(from, board_.rank()),
+                   .taken = &board_.taken(from, board_.rank()),
+                   .number = head.number});
+  });
   return true;
 }
 
@@ -246,6 +257,15 @@ void Peers::fail(const std::string& trouble) {
   stop();
 }
 
+void Peers::or_fail(const std::function<void()>& what) {
+  try {
+    what();
+  } catch (const Error& error) {
+    if (failed_) throw;
+    fail(error.what());
+  }
+}
+
 void Peers::check() {
   if (failed_) stop();
 }
@@ -256,12 +276,17 @@ void Peers::stop() {
   throw Error(ErrorCode::device, "peers.transfer", trouble_);
 }
 
+bool Peers::has_pulled() const {
+  for (int32_t r = 0; r < board_.world(); ++r)
+    if (!board_.taken(r, board_.rank()).has_reached(received_[r])) return false;
+  return true;
+}
+
 bool Peers::is_over() {
   const std::lock_guard lock(mutex_);
   for (int32_t r = 0; r < board_.world(); ++r) {
-    if (!board_.taken(r, board_.rank()).has_reached(received_[r])) return false;
     const bool taken = backlog_[r].empty() && board_.taken(board_.rank(), r).has_reached(sent_[r]);
-    if (!taken && !board_.has_ended(r)) return false;
+    if (!taken && !board_.has_left(r) && !board_.has_ended(r)) return false;
   }
   return true;
 }

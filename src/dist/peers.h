@@ -87,11 +87,15 @@ class Peers final : public Transport {
   /// From now on every call fails; what the device waits for is let go.
   void give_up(const std::string& trouble);
   [[noreturn]] void fail(const std::string& trouble);
+  /// What throws an Error fails for all calls: work that was asked for before may still go on.
+  void or_fail(const std::function<void()>& what);
   /// Throws Error(device) when it has given up.
   void check();
   [[noreturn]] void stop();
   std::string missed(int64_t message, int32_t from, std::string_view why) const;
-  /// Whether all that was sent is taken, by ranks that have not ended, and all that was received.
+  /// Whether all that was received is here.
+  bool has_pulled() const;
+  /// Whether all that was sent is taken, by ranks that have not left or ended.
   bool is_over();
 
   Board board_;

@@ -2,13 +2,16 @@
 // between processes.
 #include "dist/peers.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <future>
 #include <map>
@@ -257,7 +260,7 @@ TEST(Peers, ARankThatEndsIsNotWaitedFor) {
 }
 
 /// Pulls behind the calls, as a GPU. `never`: what it signals is never seen.
-class LateDevice final : public PeerDevice {
+class LateDevice : public PeerDevice {
  public:
   explicit LateDevice(bool never) : device_(make_cpu_peer_device()), never_(never) {}
   ~LateDevice() override { join(); }
@@ -270,6 +273,11 @@ class LateDevice final : public PeerDevice {
   const std::byte* open_arena(const ArenaHandle& handle, int64_t bytes) override {
     return device_->open_arena(handle, bytes);
   }
+  bool close_opened() override {
+    join();
+    return device_->close_opened();
+  }
+  void keep_made() override { device_->keep_made(); }
   void follow(void* stream) override { device_->follow(stream); }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     device_->copy(to, from, bytes);
@@ -296,6 +304,36 @@ class LateDevice final : public PeerDevice {
   std::map<int32_t, std::shared_future<void>> lanes_;  // by sender
 };
 
+TEST(Peers, RanksThatStopWithMessagesUntakenDoNotWaitForEachOther) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = errors_of(3, 600, [](int32_t rank, Peers& peers) {
+    for (const int32_t other : {0, 1, 2})
+      if (other != rank) peers.send(other, 0, some_bytes(1000, rank));
+  });
+  EXPECT_EQ(errors, Errors(3));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(300));
+}
+
+/// Whose copies from other ranks are refused.
+class RefusingDevice final : public LateDevice {
+ public:
+  RefusingDevice() : LateDevice(false) {}
+  void pull(const Pull&) override { throw Error(ErrorCode::device, "test", "no copy"); }
+};
+
+TEST(Peers, ACopyThatIsRefusedIsWhatEveryLaterCallSays) {
+  const auto errors = errors_of(
+      2, 60,
+      [](int32_t rank, Peers& peers) {
+        if (rank == 0) return peers.send(1, 0, some_bytes(100, 0));
+        std::vector<std::byte> got(100);
+        EXPECT_THROW(peers.receive(0, 0, got), Error);
+        peers.receive(0, 1, got);
+      },
+      []() -> std::unique_ptr<PeerDevice> { return std::make_unique<RefusingDevice>(); });
+  EXPECT_EQ(errors[1], "[peers.transfer] [test] no copy");
+}
+
 TEST(Peers, WorkThatWaitsInVainIsLetGoAndToldOf) {
   const auto errors = errors_of(
       2, 1,
@@ -313,6 +351,27 @@ TEST(Peers, WorkThatWaitsInVainIsLetGoAndToldOf) {
       [] { return std::make_unique<LateDevice>(true); });
   EXPECT_EQ(errors[1],
             "[peers.transfer] message 3 of rank 0 did not come to rank 1; its work took 1 s");
+}
+
+TEST(Peers, ABadTimeoutOrANameInUseIsNamed) {
+  for (const double timeout : {0.0, -1.0, std::nan("")}) {
+    try {
+      Board(fresh_name(), 1, 0, timeout);
+      ADD_FAILURE() << timeout;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.details().argument, "timeout");
+    }
+  }
+  const std::string name = fresh_name();
+  const int file = shm_open(("/verbatim-" + name).c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  try {
+    Board(name, 1, 0, 60);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.details().argument, "name");
+  }
+  close(file);
+  EXPECT_EQ(shm_unlink(("/verbatim-" + name).c_str()), 0) << "the others' memory is gone";
 }
 
 TEST(Peers, OpeningNamesWhoIsMissing) {

@@ -45,6 +45,17 @@ void check_offered(cudaError_t status, const char* what, const char* nearest) {
       {"transport", cudaGetErrorString(status), "GPUs of one host that every rank sees", nearest});
 }
 
+/// Whether it does in a second.
+template <class Over>
+bool ends(const Over& over) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto begin = Clock::now(); !over();) {
+    if (Clock::now() - begin > std::chrono::seconds(1)) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
 constexpr const char* kOtherWay = "the transport of a process group";
 
 class CudaPeerDevice final : public PeerDevice {
@@ -57,6 +68,8 @@ class CudaPeerDevice final : public PeerDevice {
   void attach(std::span<Counter> counters) override;
   std::byte* make_arena(int64_t bytes, ArenaHandle& handle) override;
   const std::byte* open_arena(const ArenaHandle& handle, int64_t bytes) override;
+  bool close_opened() override;
+  void keep_made() override { made_.clear(); }
   void follow(void* stream) override;
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   void signal(Counter& counter, uint32_t number) override;
@@ -73,7 +86,7 @@ class CudaPeerDevice final : public PeerDevice {
   CUdeviceptr at(const Counter& counter) const {
     return counters_at_ + (reinterpret_cast<const std::byte*>(&counter) - counters_);
   }
-  bool is_idle() const;
+  bool lanes_are_idle() const;
 
   const Device& device_;
   std::byte* counters_ = nullptr;
@@ -87,15 +100,10 @@ class CudaPeerDevice final : public PeerDevice {
 
 CudaPeerDevice::~CudaPeerDevice() {
   // Memory is given back when no work uses it. Where that does not end, the process keeps it.
-  using Clock = std::chrono::steady_clock;
-  for (const auto begin = Clock::now(); !is_idle();) {
-    if (Clock::now() - begin > std::chrono::seconds(1)) return;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
+  if (!close_opened() || !ends([this] { return !last_ || last_->reached(); })) return;
   try {
     const DeviceGuard guard(device_.index);
     for (const auto& [from, lane] : lanes_) cudaStreamDestroy(lane.stream);
-    for (void* arena : opened_) cudaIpcCloseMemHandle(arena);
     for (void* arena : made_) cudaFree(arena);
     if (counters_) cudaHostUnregister(counters_);
     (void)cudaGetLastError();
@@ -103,13 +111,25 @@ CudaPeerDevice::~CudaPeerDevice() {
   }
 }
 
-bool CudaPeerDevice::is_idle() const {
+bool CudaPeerDevice::close_opened() {
+  if (!ends([this] { return lanes_are_idle(); })) return false;
+  try {
+    const DeviceGuard guard(device_.index);
+    for (void* arena : opened_) cudaIpcCloseMemHandle(arena);
+    (void)cudaGetLastError();
+  } catch (const Error&) {
+  }
+  opened_.clear();
+  return true;
+}
+
+bool CudaPeerDevice::lanes_are_idle() const {
   for (const auto& [from, lane] : lanes_) {
     if (cudaStreamQuery(lane.stream) != cudaErrorNotReady) continue;
     (void)cudaGetLastError();  // which the next launch would take for its own
     return false;
   }
-  return !last_ || last_->reached();
+  return true;
 }
 
 std::string CudaPeerDevice::address() const {
