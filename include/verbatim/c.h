@@ -161,8 +161,8 @@ typedef struct verbatim_peers verbatim_peers;
  * the host use at the time, and the device of their tensors, as in "options" of a spec. Returns
  * when all are here. `timeout`: seconds that a rank waits for another, here and in every transfer.
  * verbatim_unsupported where a GPU cannot read another's memory, verbatim_device_error naming a
- * rank that is not here in time, verbatim_invalid_argument for a bad or used name, another world, no
- * such rank or a timeout that is not above 0, verbatim_io_error without shared memory. */
+ * rank that is not here in time, verbatim_invalid_argument for a bad or used name, another world,
+ * no such rank or a timeout that is not above 0, verbatim_io_error without shared memory. */
 verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
                                     const char* device, double timeout, verbatim_peers** peers);
 /* After verbatim_dist_destroy() of its handles. Waits until what was sent is taken. */
