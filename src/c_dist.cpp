@@ -82,7 +82,7 @@ ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& t
     asked = asked_of(spec, kCreate);
     if (device && with_index(asked->options.device) != with_index(*device))
       throw Error(ErrorCode::invalid_argument, kCreate, "messages lie on another device",
-                  {"options.device", asked->options.device, *device, ""});
+                  {"options.device", asked->options.device, *device, *device});
   } catch (const Error& error) {
     ContextParallel::refuse(error, world, rank, transport);
   }

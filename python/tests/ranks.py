@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import time
 from datetime import timedelta
 
 
@@ -33,6 +34,14 @@ class Ranks:
     def run(self, function, *arguments):
         self.start(function, *arguments)
         return self.results()
+
+    def exits_without(self, dead, timeout):
+        """How all have ended, 10 s after a rank was killed whose loss shows in so many seconds."""
+        self.processes[dead].join(60)
+        end = time.monotonic() + timeout + 10
+        for process in self.processes:
+            process.join(max(0, end - time.monotonic()))
+        return [process.exitcode for process in self.processes]
 
     def stop(self):
         for process in self.processes:
