@@ -336,6 +336,7 @@ PAGES = {
         lambda: [
             part
             for name in (
+                "h200x4_ranks_peers",
                 "h100x4_ranks_64k",
                 "h100x4_ranks_32k",
                 "h200x4_ranks_64k",
