@@ -13,6 +13,7 @@ namespace verbatim::dist {
 
 struct Message {
   const Send* send;
+  int32_t section;  // of the sender
   std::vector<Sums> sums;
 };
 

@@ -27,6 +27,13 @@ class Cuts {
   struct Entry {
     std::vector<int64_t> at;  // ascending
     int64_t first = 0;        // piece
+    // Of each 2^shift positions, and of what is behind them: the first in `at` that is not before.
+    std::vector<size_t> near;
+    int32_t shift = 0;
+
+    void find_near();
+    /// Its place in `at`; at.size(): it is not there.
+    size_t place(int64_t position) const;
   };
   std::vector<Entry> entries_;  // of the batch
 };
