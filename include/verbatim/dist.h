@@ -207,8 +207,8 @@ struct RankPlan {
   std::vector<Step> steps;
 };
 
-/// Steps of some ranks that begin and end with no sums in the blocks of these ranks, and take the
-/// messages that are sent among them, no others.
+/// Steps of some ranks. Blocks of these ranks hold no sums before and after, and messages pass
+/// between these steps alone.
 struct Section {
   /// Steps [begin, end) of a rank.
   struct Part {

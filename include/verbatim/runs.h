@@ -116,13 +116,19 @@ void Runs::for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const 
     const Stretch& s = stretches_[near];
     const size_t all = s.of_one_time();
     while (begin < std::min(end, s.end())) {
-      const auto time = static_cast<int32_t>((begin - s.begin) / all);
-      const size_t in = (begin - s.begin) % all, from = in % s.size;
-      const bool whole = in == 0 && all <= end - begin;
-      const size_t count = std::min(s.size - from, end - begin);
-      f(s.q_head + static_cast<int32_t>(in / s.size), whole ? s.heads : 1,
-        kept_.part(s.first + from, count).later(time));
-      begin += whole ? all : count;
+      const size_t time = s.times > 1 ? (begin - s.begin) / all : 0;
+      const size_t in = begin - s.begin - time * all;
+      const auto part = [&](size_t from, size_t count) {
+        return kept_.part(s.first + from, count).later(static_cast<int32_t>(time));
+      };
+      if (in == 0 && all <= end - begin) {
+        f(s.q_head, s.heads, part(0, s.size));
+        begin += all;
+      } else {
+        const size_t from = in % s.size, count = std::min(s.size - from, end - begin);
+        f(s.q_head + static_cast<int32_t>(in / s.size), 1, part(from, count));
+        begin += count;
+      }
     }
     if (begin == end) return;
   }

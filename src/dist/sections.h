@@ -9,7 +9,7 @@
 
 namespace verbatim::dist {
 
-/// `step` as a section has it that repeats its own as `section` says.
+/// A step of the section that `section` repeats, as `section` has it.
 Step renamed(const Step& step, const Section& section);
 
 /// The sections of a plan, to the proof.
@@ -34,13 +34,13 @@ class Sections {
     size_t begin, end;
     int32_t section;
   };
-  std::vector<std::vector<Part>> parts_;  // by rank, ascending
   struct At {
     size_t next = 0;  // the part that ends behind the step
     int32_t section = -1;
   };
-  std::vector<At> at_;         // by rank
-  std::vector<bool> repeats_;  // by section
+  std::vector<std::vector<Part>> parts_;  // by rank, ascending
+  std::vector<At> at_;                    // by rank
+  std::vector<bool> repeats_;             // by section
 };
 
 }  // namespace verbatim::dist

@@ -460,11 +460,11 @@ class Proof {
 
   void check_complete() {
     for (size_t head = 0; head < heads_.size(); ++head) {
-      const auto missing = std::ranges::find(heads_[head].started, 0);
-      if (missing != heads_[head].started.end())
-        throw Error(ErrorCode::invalid_plan, "dist.verify",
-                    fmt::format("no rank makes chain {} of head {}",
-                                missing - heads_[head].started.begin(), head));
+      const HeadState& state = heads_[head];
+      if (state.left == 0) continue;
+      const auto missing = std::ranges::find(state.started, 0) - state.started.begin();
+      throw Error(ErrorCode::invalid_plan, "dist.verify",
+                  fmt::format("no rank makes chain {} of head {}", missing, head));
     }
     for (r_ = 0; r_ < world(); ++r_) {
       for (int o = 0; o < kOperands; ++o) {
