@@ -53,15 +53,33 @@ bool is_renamed(const Step& step, const Step& before, const Section& by) {
   return std::visit(compare, step);
 }
 
+/// Whether the sums that a step puts into blocks are in so many.
+bool fits(const Step& step, int64_t blocks) {
+  const auto all_fit = [&](const HeadPart& own) {
+    for (size_t s = 0; s < std::min(own.carries.size(), own.part->stretches.size()); ++s)
+      if (int64_t{own.carries[s].out} + own.part->stretches[s].count > blocks) return false;
+    return true;
+  };
+  if (const auto* compute = std::get_if<Compute>(&step))
+    return std::ranges::all_of(compute->heads, all_fit);
+  const auto* receive = std::get_if<Receive>(&step);
+  return !receive || std::ranges::all_of(receive->sums, [&](const CarriedSum& sum) {
+    return int64_t{sum.block} + sum.count <= blocks;
+  });
+}
+
 bool repeats(const DistPlan& plan, const Section& section, const Section& before) {
   const auto part_repeats = [&](const Section::Part& part, const Section::Part& other) {
     if (part.rank != other.rank + section.ranks || part.end - part.begin != other.end - other.begin)
       return false;
     const RankPlan& own = plan.ranks[static_cast<size_t>(part.rank)];
     const RankPlan& as = plan.ranks[static_cast<size_t>(other.rank)];
-    if (own.blocks < as.blocks) return false;
-    for (size_t s = 0; s < part.end - part.begin; ++s)
-      if (!is_renamed(own.steps[part.begin + s], as.steps[other.begin + s], section)) return false;
+    for (size_t s = 0; s < part.end - part.begin; ++s) {
+      const Step& step = own.steps[part.begin + s];
+      if (!is_renamed(step, as.steps[other.begin + s], section) ||
+          (own.blocks < as.blocks && !fits(step, own.blocks)))
+        return false;
+    }
     return true;
   };
   return std::ranges::equal(section.parts, before.parts, part_repeats);

@@ -16,7 +16,7 @@ Step renamed(const Step& step, const Section& section);
 class Sections {
  public:
   /// Throws Error(invalid_plan) where they are not of steps of the plan, not apart from each other,
-  /// or one does not repeat another as it says, in as many blocks.
+  /// or one does not repeat another as it says, in blocks that its ranks have.
   explicit Sections(const DistPlan& plan);
 
   /// A rank comes to a step, behind those that it came to before. Whether that is in another

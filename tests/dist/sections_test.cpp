@@ -112,9 +112,18 @@ TEST(Sections, WhatIsNotAsItSaysIsRefused) {
   expect_refused(what, [](DistPlan& plan) { --plan.sections[1].parts.back().end; });
   expect_refused("section 1 does not", [](DistPlan& plan) { plan.sections[1].as = 1; });
   expect_refused("section 2 does not", [](DistPlan& plan) { plan.sections[2].as = 1; });
-  DistPlan fewer = chunked_case().deal(kBeside).backward;
-  --fewer.ranks[static_cast<size_t>(fewer.sections[1].parts.front().rank)].blocks;
-  EXPECT_NE(refusal(fewer).find(what), std::string::npos);
+}
+
+TEST(Sections, RanksNeedTheBlocksThatAreUsed) {
+  const DistPlan good = chunked_case().deal(kBeside).backward;
+  for (size_t i = 0; i < good.sections[0].parts.size(); ++i) {
+    DistPlan plan = good;
+    ++plan.ranks[static_cast<size_t>(plan.sections[0].parts[i].rank)].blocks;
+    EXPECT_EQ(refusal(plan), "");
+    plan = good;
+    --plan.ranks[static_cast<size_t>(plan.sections[1].parts[i].rank)].blocks;
+    EXPECT_NE(refusal(plan).find("section 1 does not repeat section 0"), std::string::npos);
+  }
 }
 
 TEST(Sections, WhatAllDoWrongIsRefused) {
