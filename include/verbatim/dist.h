@@ -207,12 +207,29 @@ struct RankPlan {
   std::vector<Step> steps;
 };
 
+/// Steps of some ranks. Blocks of these ranks hold no sums before and after, and messages pass
+/// between these steps alone.
+struct Section {
+  /// Steps [begin, end) of a rank.
+  struct Part {
+    int32_t rank = 0;
+    size_t begin = 0, end = 0;
+  };
+  std::vector<Part> parts;
+  /// The section before that this one repeats, part by part and step by step, with heads, ranks and
+  /// messages whose numbers are so much greater. -1: none.
+  int32_t as = -1;
+  int32_t heads = 0, ranks = 0;
+  int64_t messages = 0;
+};
+
 /// One pass, dealt. Static data: every engine runs the same lists.
 struct DistPlan {
   Plan whole;
   DistOptions options;  // as chosen
   std::string shard;
   std::vector<RankPlan> ranks;
+  std::vector<Section> sections{};  // apart from each other; of what repeats, sums are proved once
 };
 
 /// Deals `whole`. Throws Error naming the nearest that does when the strategy is unknown, or the

@@ -76,9 +76,11 @@ struct RunWord {
     }
     return run;
   }
-  /// Whether `word` is the run of `before` with an addend that is one more. Of wide runs: no.
-  static constexpr bool is_next(uint64_t word, uint64_t before) {
-    return word - before == uint64_t{1} << 18 && at(word, 18, 18) != 0 && (word & kWide) == 0;
+  /// Whether `word` is the run of `before` with an addend that is `more` greater, of [1, 2^18). Of
+  /// wide runs: no.
+  static constexpr bool is_later(uint64_t word, uint64_t before, int32_t more) {
+    return word - before == static_cast<uint64_t>(more) << 18 && at(word, 18, 18) >= more &&
+           (word & kWide) == 0;
   }
 
  private:
@@ -91,8 +93,8 @@ struct RunWord {
   }
 };
 
-/// Neighbouring runs of PackedRuns, read as a list of Run: each is unpacked as it is read. Holds as
-/// long as nothing is added to these.
+/// Neighbouring runs of PackedRuns, read as a list of Run: each is unpacked as it is read, with an
+/// addend that is `more` greater. Holds as long as nothing is added to these.
 class RunView {
  public:
   class Iterator {
@@ -100,9 +102,12 @@ class RunView {
     using value_type = Run;
     using difference_type = ptrdiff_t;
     Iterator() = default;
-    Iterator(const uint64_t* word, const Run* wide) : word_(word), wide_(wide) {}
+    Iterator(const uint64_t* word, const Run* wide, int32_t more)
+        : word_(word), wide_(wide), more_(more) {}
     Run operator*() const {
-      return *word_ & RunWord::kWide ? wide_[*word_ & ~RunWord::kWide] : RunWord::unpack(*word_);
+      Run run = *word_ & RunWord::kWide ? wide_[*word_ & ~RunWord::kWide] : RunWord::unpack(*word_);
+      run.addend += more_;
+      return run;
     }
     Iterator& operator++() { return ++word_, *this; }
     Iterator operator++(int) {
@@ -115,27 +120,36 @@ class RunView {
    private:
     const uint64_t* word_ = nullptr;
     const Run* wide_ = nullptr;
+    int32_t more_ = 0;
   };
 
   RunView() = default;
   /// `wide`: the runs that do not fit a word, which has their place here.
-  RunView(const uint64_t* words, size_t size, const Run* wide)
-      : words_(words), size_(size), wide_(wide) {}
+  RunView(const uint64_t* words, size_t size, const Run* wide, int32_t more = 0)
+      : words_(words), size_(size), wide_(wide), more_(more) {}
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  Run operator[](size_t i) const { return *Iterator(words_ + i, wide_); }
+  Run operator[](size_t i) const { return *Iterator(words_ + i, wide_, more_); }
   Run front() const { return (*this)[0]; }
   Run back() const { return (*this)[size_ - 1]; }
-  Iterator begin() const { return {words_, wide_}; }
-  Iterator end() const { return {words_ + size_, wide_}; }
-  RunView part(size_t first, size_t count) const { return {words_ + first, count, wide_}; }
-  /// Whether both are the same place of the same list.
-  bool is(const RunView& other) const { return words_ == other.words_ && size_ == other.size_; }
+  Iterator begin() const { return {words_, wide_, more_}; }
+  Iterator end() const { return {words_ + size_, wide_, more_}; }
+  RunView part(size_t first, size_t count) const { return {words_ + first, count, wide_, more_}; }
+  /// These with addends that are `more` greater.
+  RunView later(int32_t more) const { return {words_, size_, wide_, more_ + more}; }
+  /// Whether both are the same place of the same list, with the same addends.
+  bool is(const RunView& other) const {
+    return words_ == other.words_ && size_ == other.size_ && more_ == other.more_;
+  }
   /// Whether each run is that of `other`, which has as many, with an addend that is one more. Of
   /// runs that do not fit a word: no.
   bool is_next(const RunView& other) const {
-    return std::equal(words_, words_ + size_, other.words_, RunWord::is_next);
+    const int32_t more = other.more_ + 1 - more_;
+    return more > 0 &&
+           std::equal(words_, words_ + size_, other.words_, [more](uint64_t word, uint64_t before) {
+             return RunWord::is_later(word, before, more);
+           });
   }
   /// Whether both read the same.
   bool operator==(const RunView& other) const {
@@ -146,6 +160,7 @@ class RunView {
   const uint64_t* words_ = nullptr;
   size_t size_ = 0;
   const Run* wide_ = nullptr;
+  int32_t more_ = 0;
 };
 
 /// A list of runs that grows at its end. Every run comes back as it went in: what does not fit a

@@ -14,7 +14,8 @@
 namespace verbatim {
 
 /// The runs of an order in sequence: read as a list of Run. Query heads of a group mostly repeat
-/// one another's, which are kept once, so that a long group costs no memory and little time.
+/// one another's, and chains those of the chain before with addends that are one more. Both are
+/// kept once, so that a long group costs no memory and little time.
 class Runs {
  public:
   Runs() = default;
@@ -66,12 +67,14 @@ class Runs {
   }
 
  private:
-  /// Kept runs [first, first + size), `heads` times over.
+  /// Kept runs [first, first + size), by `heads` query heads, and all that `times` over, each time
+  /// with addends that are one more.
   struct Stretch {
     size_t begin, first, size;  // begin: in the sequence; first: in kept_
-    int32_t q_head, heads;
+    int32_t q_head, heads, times = 1;
 
-    size_t end() const { return begin + size * static_cast<size_t>(heads); }
+    size_t of_one_time() const { return size * static_cast<size_t>(heads); }
+    size_t end() const { return begin + of_one_time() * static_cast<size_t>(times); }
     Run at(const Runs& runs, size_t i) const;
   };
   const Stretch& stretch_at(size_t i) const;
@@ -93,8 +96,9 @@ inline const Runs::Stretch& Runs::stretch_at(size_t i) const {
 }
 
 inline Run Runs::Stretch::at(const Runs& runs, size_t i) const {
-  const size_t in = i - begin;
+  const size_t time = (i - begin) / of_one_time(), in = (i - begin) % of_one_time();
   Run run = runs.kept_[first + in % size];
+  run.addend += static_cast<int32_t>(time);
   run.q_head = q_head + static_cast<int32_t>(in / size);
   return run;
 }
@@ -110,15 +114,21 @@ void Runs::for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const 
   if (begin >= end) return;
   for (near = stretch_near(begin, near);; ++near) {
     const Stretch& s = stretches_[near];
-    if (begin == s.begin && s.end() <= end) {
-      f(s.q_head, s.heads, kept_.part(s.first, s.size));
-      begin = s.end();
-    }
+    const size_t all = s.of_one_time();
     while (begin < std::min(end, s.end())) {
-      const size_t in = begin - s.begin, from = in % s.size;
-      const size_t count = std::min(s.size - from, end - begin);
-      f(s.q_head + static_cast<int32_t>(in / s.size), 1, kept_.part(s.first + from, count));
-      begin += count;
+      const size_t time = s.times > 1 ? (begin - s.begin) / all : 0;
+      const size_t in = begin - s.begin - time * all;
+      const auto part = [&](size_t from, size_t count) {
+        return kept_.part(s.first + from, count).later(static_cast<int32_t>(time));
+      };
+      if (in == 0 && all <= end - begin) {
+        f(s.q_head, s.heads, part(0, s.size));
+        begin += all;
+      } else {
+        const size_t from = in % s.size, count = std::min(s.size - from, end - begin);
+        f(s.q_head + static_cast<int32_t>(in / s.size), 1, part(from, count));
+        begin += count;
+      }
     }
     if (begin == end) return;
   }

@@ -35,6 +35,12 @@ void Blocks::give_back(int32_t block, int32_t count) {
   returned_.count += count;
 }
 
+void Blocks::reach(int32_t size) {
+  if (size <= size_) return;
+  keep({size_, size - size_});
+  size_ = size;
+}
+
 void Blocks::keep(const Stretch& stretch) {
   if (stretch.count == 0) return;
   const auto at = free_.emplace(stretch.block, stretch.count).first;

@@ -14,6 +14,8 @@ class Blocks {
   /// The first of `count` blocks.
   int32_t take(int32_t count);
   void give_back(int32_t block, int32_t count);
+  /// There are so many at least.
+  void reach(int32_t size);
   /// Blocks that have ever been out at once, with gaps.
   int32_t size() const { return size_; }
 

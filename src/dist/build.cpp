@@ -9,11 +9,11 @@
 #include <tuple>
 #include <utility>
 
-#include "dist/blocks.h"
 #include "dist/dealt.h"
 #include "dist/duration.h"
 #include "dist/free_order.h"
-#include "dist/join.h"
+#include "dist/launches.h"
+#include "dist/relay.h"
 #include "dist/rooms.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
@@ -24,11 +24,13 @@ namespace verbatim {
 namespace {
 
 using dist::append;
-using dist::Blocks;
 using dist::boxes_of;
 using dist::Deal;
 using dist::Dealt;
 using dist::Grid;
+using dist::in_rounds;
+using dist::Launches;
+using dist::Relay;
 using dist::Rooms;
 using dist::Share;
 using dist::Steps;
@@ -51,9 +53,6 @@ class Builder {
     plan_.options = std::move(options);
     plan_.shard = sharding.name;
     plan_.ranks.resize(static_cast<size_t>(plan_.options.world));
-    blocks_.resize(plan_.ranks.size());
-    added_.resize(plan_.ranks.size());
-    parts_.resize(static_cast<size_t>(rooms_.count()));
   }
 
   DistPlan build() {
@@ -67,14 +66,14 @@ class Builder {
     Supply supply(
         plan_, grid_, steps_, [this](int32_t head) -> const Dealt& { return dealt(head); },
         all_at_once() ? Supply::kAll : heads_at_once());
+    Launches launches(problem(), rooms_, steps_, most_joined());
     if (backward()) {
       supply.next();
-      run_backward();
+      Relay(plan_, rooms_, steps_, launches, dealt_, starts_).run();
     } else {
-      run_forward(supply);
+      run_forward(supply, launches);
     }
     bring_home();
-    for (int32_t r = 0; r < world(); ++r) rank(r).blocks = blocks_[static_cast<size_t>(r)].size();
     return std::move(plan_);
   }
 
@@ -164,8 +163,7 @@ class Builder {
     }
     auto& dealt = known_[{at->second.get(), rooms, b}];
     if (!dealt)
-      dealt = std::make_shared<const Dealt>(dist::deal_to(at->second, rooms), b, *order->tiles,
-                                            rooms_, world());
+      dealt = std::make_shared<const Dealt>(at->second, rooms, b, *order->tiles, rooms_, world());
     dealt_.push_back(dealt);
   }
 
@@ -209,7 +207,7 @@ class Builder {
       if (!room(n).in_place)
         for (const int32_t from : rooms_.holders(room(n).q))
           exchanges.push_back({from, rooms_.rank_of(n), n});
-    for (const auto& [from, to, n] : in_rounds(std::move(exchanges)))
+    for (const auto& [from, to, n] : in_rounds(std::move(exchanges), world()))
       steps_.move(from, Space::home, to, Space::work, q_boxes(q, from, n), rooms_.number_of(n));
     steps_.take();
   }
@@ -218,14 +216,6 @@ class Builder {
   struct Exchange {
     int32_t from, to, room;
   };
-  /// In each round a rank sends to one other: else all would send to the first at once.
-  template <class Sent>
-  std::vector<Sent> in_rounds(std::vector<Sent> all) const {
-    std::ranges::stable_sort(
-        all, {}, [this](const Sent& each) { return (each.to - each.from + world()) % world(); });
-    return all;
-  }
-
   /// What of each head lies at home and is visited, or ended, by `who`. `each`: heads of the
   /// operands by KV head, of which that one has `own`. Heads behind each other that are dealt alike
   /// share their boxes.
@@ -272,171 +262,14 @@ class Builder {
     return most > 0 ? most : static_cast<int32_t>(problem().kv_heads);
   }
 
-  void run_forward(Supply& supply) {
+  void run_forward(Supply& supply, Launches& launches) {
     while (supply.next()) {
       for (int32_t r = 0; r < world(); ++r)
         for (const int32_t head : supply.heads_of(r))
           for (const Share& share : deal_of(head).shares)  // all of stage 0
-            if (rooms_.rank_of(share.room) == r) plan_launch(head, share);
-      launch();
+            if (rooms_.rank_of(share.room) == r) launches.plan(head, share);
+      launches.launch();
     }
-  }
-
-  void plan_launch(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
-    parts_[static_cast<size_t>(share.room)].push_back({head, share.part, std::move(carries)});
-  }
-
-  /// What was planned since the last launches, none of which waits for another.
-  void launch() {
-    for (int32_t n = 0; n < rooms_.count(); ++n)
-      for (Compute& compute : dist::join(std::exchange(parts_[static_cast<size_t>(n)], {}),
-                                         rooms_.heads(n), problem(), most_joined())) {
-        compute.room = rooms_.number_of(n);
-        steps_.add(rooms_.rank_of(n), std::move(compute));
-      }
-  }
-
-  /// Heads follow each other: while sums of some are on their way, others fill the time.
-  void run_backward() {
-    struct Progress {
-      int32_t begin = 0;
-      size_t share = 0, end = 0;  // what comes next
-    };
-    std::vector<Progress> at;
-    int32_t last = 0, started = 0;
-    for (int32_t head = 0; head < heads(); ++head) {
-      const Deal& deal = deal_of(head);
-      const int32_t begin = starts_[static_cast<size_t>(head)];
-      at_.emplace_back(deal.convoys.size(), -1);
-      at.push_back({begin});
-      last = std::max(last, begin + (deal.shares.empty() ? 0 : deal.shares.back().stage));
-    }
-    for (int32_t time = 0; time <= last; ++time) {
-      while (started < heads() && at[static_cast<size_t>(started)].begin <= time) ++started;
-      const std::vector<Progress> before = at;
-      for (int32_t head = 0; head < started; ++head) {
-        const std::vector<Share>& shares = deal_of(head).shares;
-        Progress& now = at[static_cast<size_t>(head)];
-        for (; now.share < shares.size() && shares[now.share].stage == time - now.begin;
-             ++now.share)
-          carry_on(head, shares[now.share]);
-      }
-      launch();
-      std::vector<Leaving> leaving;
-      for (int32_t head = 0; head < started; ++head) {
-        const size_t now = at[static_cast<size_t>(head)].share;
-        for (size_t s = before[static_cast<size_t>(head)].share; s < now; ++s) {
-          const Share& share = deal_of(head).shares[s];
-          for (const dist::Handing& handing : share.handings)
-            leaving.push_back(
-                {head, rooms_.rank_of(share.room), rooms_.rank_of(handing.to), &handing});
-        }
-      }
-      for (const Leaving& each : in_rounds(std::move(leaving))) hand_on(each);
-      steps_.take();
-      for (int32_t head = 0; head < started; ++head) {
-        const Deal& deal = deal_of(head);
-        Progress& now = at[static_cast<size_t>(head)];
-        for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - now.begin;
-             ++now.end)
-          add_tiles(head, deal.ends[now.end]);
-      }
-      for (int32_t r = 0; r < world(); ++r) give_back(r);
-    }
-  }
-
-  /// Blocks behind each other.
-  struct Row {
-    int32_t block = 0, count = 0;
-  };
-  /// Those of sums that have been added, neighbours together.
-  void give_back(int32_t r) {
-    std::vector<Row>& added = added_[static_cast<size_t>(r)];
-    std::ranges::sort(added, {}, &Row::block);
-    for (size_t i = 0, next = 0; i < added.size(); i = next) {
-      Row all{added[i].block, 0};
-      for (; next < added.size() && added[next].block == all.block + all.count; ++next)
-        all.count += added[next].count;
-      blocks(r).give_back(all.block, all.count);
-    }
-    added.clear();
-  }
-
-  /// The block of the first sum of a convoy; -1: it has not started.
-  int32_t& block(int32_t head, int32_t number) {
-    return at_[static_cast<size_t>(head)][static_cast<size_t>(number)];
-  }
-  Blocks& blocks(int32_t r) { return blocks_[static_cast<size_t>(r)]; }
-
-  void carry_on(int32_t head, const Share& share) {
-    Blocks& own = blocks(rooms_.rank_of(share.room));
-    std::vector<int32_t>& at = at_[static_cast<size_t>(head)];
-    int32_t fresh = 0;
-    for (size_t i = 0; i < share.convoys.size(); ++i)
-      if (at[static_cast<size_t>(share.convoys[i])] < 0) fresh += share.part->stretches[i].count;
-    own.make_room(fresh);
-    std::vector<Carry> carries;
-    carries.reserve(share.convoys.size());
-    for (size_t i = 0; i < share.convoys.size(); ++i) {
-      int32_t& block = at[static_cast<size_t>(share.convoys[i])];
-      const int32_t in = block;
-      if (in < 0) block = own.take(share.part->stretches[i].count);
-      carries.push_back({in, block});
-    }
-    plan_launch(head, share, std::move(carries));
-  }
-
-  struct Leaving {
-    int32_t head, from, to;
-    const dist::Handing* handing;
-  };
-  /// Sends sums to where their chains go on, or end.
-  void hand_on(const Leaving& leaving) {
-    const auto& [head, from, to, handing] = leaving;
-    if (to == from) return;  // another room goes on from the same block
-    std::vector<CarriedSum> sent, received;
-    sent.reserve(handing->tiles.size());
-    received.reserve(handing->tiles.size());
-    blocks(to).make_room(handing->chains);
-    auto tiles = handing->tiles.begin();
-    for (const int32_t number : handing->convoys) {
-      const auto begin = tiles++;
-      while (tiles != handing->tiles.end() && tiles->offset > 0) ++tiles;
-      const std::span<const dist::Span> convoy(begin, tiles);
-      const int32_t count = convoy.back().offset + convoy.back().count;
-      int32_t& at = block(head, number);
-      add_sums(sent, head, convoy, at);
-      blocks(from).give_back(at, count);
-      at = blocks(to).take(count);
-      add_sums(received, head, convoy, at);
-    }
-    steps_.hand_on(from, std::move(sent), to, std::move(received));
-  }
-
-  static void add_sums(std::vector<CarriedSum>& sums, int32_t head,
-                       std::span<const dist::Span> convoy, int32_t first) {
-    for (const auto& [offset, tile, count, step] : convoy) {
-      const int32_t block = first + offset;
-      CarriedSum* last = sums.empty() ? nullptr : &sums.back();
-      if (last && last->kv_tile + step * last->count == tile && last->step == step &&
-          last->block + last->count == block) {
-        last->count += count;
-      } else {
-        sums.push_back({head, tile, block, count, step});
-      }
-    }
-  }
-
-  void add_tiles(int32_t head, const dist::TileEnd& end) {
-    const int32_t r = rooms_.rank_of(end.room);
-    TileSums sums{head, end.kv_tile, {}};
-    sums.blocks.reserve(end.parts.size());
-    for (const auto& [number, offset] : end.parts) {
-      sums.blocks.push_back(block(head, number) + offset);
-      const int32_t lowest = sums.blocks.back() - (end.step > 0 ? 0 : end.count - 1);
-      added_[static_cast<size_t>(r)].push_back({lowest, end.count});
-    }
-    steps_.add(r, Add{std::move(sums), end.count, end.step});
   }
 
   /// From the work space to the shards.
@@ -451,7 +284,7 @@ class Builder {
       if (backward() && n < world()) ranks.merge(rooms_.kv_holders(rank(n).ended));
       for (const int32_t to : ranks) exchanges.push_back({from, to, n});
     }
-    for (const auto& [from, to, n] : in_rounds(std::move(exchanges))) {
+    for (const auto& [from, to, n] : in_rounds(std::move(exchanges), world())) {
       std::vector<Box> boxes;
       if (!room(n).in_place) boxes = q_boxes(q, to, n);
       if (backward() && n < world())
@@ -474,10 +307,6 @@ class Builder {
       known_;
   std::vector<std::shared_ptr<const Dealt>> dealt_;  // by head
   std::vector<int32_t> starts_;                      // backward: stages, by head
-  std::vector<std::vector<int32_t>> at_;             // first block, by head and convoy
-  std::vector<Blocks> blocks_;                       // by rank
-  std::vector<std::vector<Row>> added_;              // by rank
-  std::vector<std::vector<HeadPart>> parts_;         // by room: not launched yet
 };
 
 }  // namespace

@@ -31,15 +31,17 @@ std::vector<Visited> ended_tiles(const Deal& deal) {
 
 }  // namespace
 
-Dealt::Dealt(std::shared_ptr<const Deal> of, int64_t batch, const TileMap& tiles,
-             const Rooms& rooms, int32_t world)
-    : deal(std::move(of)),
-      q(rows_of(deal->q_tiles, batch, tiles.q_edges, rooms.count())),
-      kv(rows_of(by_rank(deal->kv_tiles, rooms), batch, tiles.kv_edges, world)),
-      ended(rows_of(by_rank(ended_tiles(*deal), rooms), batch, tiles.kv_edges, world)),
+Dealt::Dealt(std::shared_ptr<const Deal> dealt, std::vector<int32_t> to, int64_t batch,
+             const TileMap& tiles, const Rooms& all, int32_t world)
+    : like(std::move(dealt)),
+      rooms(std::move(to)),
+      deal(deal_to(like, rooms)),
+      q(rows_of(deal->q_tiles, batch, tiles.q_edges, all.count())),
+      kv(rows_of(by_rank(deal->kv_tiles, all), batch, tiles.kv_edges, world)),
+      ended(rows_of(by_rank(ended_tiles(*deal), all), batch, tiles.kv_edges, world)),
       visits(static_cast<size_t>(world)) {
   for (const Share& share : deal->shares)
-    visits[static_cast<size_t>(rooms.rank_of(share.room))] = true;
+    visits[static_cast<size_t>(all.rank_of(share.room))] = true;
 }
 
 }  // namespace verbatim::dist

@@ -49,14 +49,16 @@ double duration(const Deals& deals, const std::vector<int32_t>& starts,
       const auto& [stage, room, head, share] = sequence[end];
       if (stage != first.stage || room != first.room) break;
       if (end > begin && !joins(room, sequence[end - 1].head, head)) break;
-      for (const int32_t convoy : share->convoys) start = std::max(start, ended[head][convoy]);
+      if (share->stage > 0)  // else it goes on from nothing
+        for (const int32_t convoy : share->convoys) start = std::max(start, ended[head][convoy]);
       longest = std::max(longest, share->longest);
       work += share->work;
     }
     const double over = start + launch + std::max(longest, work);
     busy = over;
     for (const Entry& entry : std::span(sequence).subspan(begin, end - begin))
-      for (const int32_t convoy : entry.share->convoys) ended[entry.head][convoy] = over;
+      if (!deals[entry.head]->is_at_once())
+        for (const int32_t convoy : entry.share->convoys) ended[entry.head][convoy] = over;
   }
   return std::ranges::max(free);
 }

@@ -23,6 +23,7 @@ void HeldSums::put(int32_t first, const Sums& sums) {
   }
   rows_[static_cast<size_t>(row)] = {first, sums.count, sums};
   std::fill_n(row_of_.begin() + first, sums.count, row);
+  held_ += sums.count;
 }
 
 Sums HeldSums::take(int32_t first, int32_t count) {
@@ -35,6 +36,7 @@ Sums HeldSums::take(int32_t first, int32_t count) {
   Row& row = rows_[static_cast<size_t>(number)];
   const auto taken = static_cast<int32_t>(end - begin);
   row.left -= taken;
+  held_ -= taken;
   if (row.left == 0) unused_.push_back(number);
   return row.sums.part(first - row.block, taken);
 }

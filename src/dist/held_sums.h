@@ -43,6 +43,8 @@ class HeldSums {
   /// Frees what lies in `first`, and in as many of the `count` blocks from there on as hold what
   /// was put with it. None: nothing.
   Sums take(int32_t first, int32_t count);
+  /// How many blocks hold one.
+  int32_t held() const { return held_; }
 
  private:
   static constexpr int32_t kNone = -1;
@@ -55,6 +57,7 @@ class HeldSums {
   std::vector<int32_t> row_of_;  // by block
   std::vector<Row> rows_;
   std::vector<int32_t> unused_;  // rows without sums
+  int32_t held_ = 0;
 };
 
 }  // namespace verbatim::dist

@@ -48,6 +48,10 @@ Holdings::Holdings(const DistPlan& plan, const RankPlan& own, const Cuts& q_cuts
     rooms_.emplace_back(HeldPieces(room.in_place ? HeldRows() : room.q, q_cuts), room.heads, kOnQ);
 }
 
+const HeldRows& Holdings::rows_at_home(Operand operand) const {
+  return on_kv_axis(operand) ? own_.home_kv : own_.home_q;
+}
+
 Interval Holdings::heads_at_home(Operand operand) const {
   return {0, on_kv_axis(operand) ? problem_.kv_heads : problem_.q_heads};
 }

@@ -27,6 +27,7 @@ class Holdings {
   /// The slot of a head; -1: none.
   int32_t slot_of(int32_t head) const;
 
+  const HeldRows& rows_at_home(Operand operand) const;
   Interval heads_at_home(Operand operand) const;
 
  private:

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -13,6 +13,7 @@ namespace verbatim::dist {
 
 struct Message {
   const Send* send;
+  int32_t section;  // of the sender
   std::vector<Sums> sums;
 };
 
@@ -38,13 +39,19 @@ class Mail {
   }
   /// Whether all that a rank has sent is taken.
   bool is_taken(int32_t from) { return count(from) == 0; }
-  /// The first message to a rank, by sender and number; null: none.
+  /// A message to a rank, by sender and number; null: none.
   const std::pair<int32_t, int64_t>* first(int32_t to) {
     return box(to).empty() ? nullptr : &box(to).begin()->first;
   }
 
  private:
-  using Box = std::map<std::pair<int32_t, int64_t>, Message>;  // by sender and number
+  using Key = std::pair<int32_t, int64_t>;  // sender and number
+  struct Hash {
+    size_t operator()(const Key& key) const {
+      return static_cast<size_t>(key.second) * 4096 + static_cast<size_t>(key.first);
+    }
+  };
+  using Box = std::unordered_map<Key, Message, Hash>;
   Box& box(int32_t to) { return boxes_[static_cast<size_t>(to)]; }
   int64_t& count(int32_t from) { return under_way_[static_cast<size_t>(from)]; }
 

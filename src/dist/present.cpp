@@ -25,21 +25,38 @@ Cuts::Cuts(const DistPlan& plan, std::vector<int64_t> TileMap::*edges,
       entries_[range.batch].at.push_back(range.rows.end);
     }
   int64_t pieces = 0;
-  for (auto& [at, first] : entries_) {
+  for (Entry& entry : entries_) {
+    std::vector<int64_t>& at = entry.at;
     std::ranges::sort(at);
     at.erase(std::unique(at.begin(), at.end()), at.end());
-    first = pieces;
+    entry.first = pieces;
     pieces += std::ssize(at);  // one more than lie between them: entries are apart
+    entry.find_near();
   }
+}
+
+void Cuts::Entry::find_near() {
+  if (at.empty()) return;
+  while (at.back() >> shift > std::ssize(at)) ++shift;
+  for (size_t i = 0; i < at.size(); ++i) near.resize(static_cast<size_t>(at[i] >> shift) + 1, i);
+  near.push_back(at.size());
+}
+
+size_t Cuts::Entry::place(int64_t position) const {
+  const int64_t bucket = position >> shift;
+  if (position < 0 || bucket + 1 >= std::ssize(near)) return at.size();
+  const auto begin = at.begin() + static_cast<ptrdiff_t>(near[static_cast<size_t>(bucket)]);
+  const auto end = at.begin() + static_cast<ptrdiff_t>(near[static_cast<size_t>(bucket) + 1]);
+  const auto found = std::lower_bound(begin, end, position);
+  return found != end && *found == position ? static_cast<size_t>(found - at.begin()) : at.size();
 }
 
 Interval Cuts::find(const RowRange& range) const {
   if (range.batch < 0 || range.batch >= std::ssize(entries_)) return {0, 0};
-  const auto& [at, first] = entries_[static_cast<size_t>(range.batch)];
-  const auto begin = std::ranges::lower_bound(at, range.rows.begin);
-  const auto end = std::lower_bound(begin, at.end(), range.rows.end);
-  if (end == at.end() || *begin != range.rows.begin || *end != range.rows.end) return {0, 0};
-  return {first + (begin - at.begin()), first + (end - at.begin())};
+  const Entry& entry = entries_[static_cast<size_t>(range.batch)];
+  const size_t begin = entry.place(range.rows.begin), end = entry.place(range.rows.end);
+  if (begin > end || end == entry.at.size()) return {0, 0};
+  return {entry.first + static_cast<int64_t>(begin), entry.first + static_cast<int64_t>(end)};
 }
 
 namespace {

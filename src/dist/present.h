@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -27,6 +26,13 @@ class Cuts {
   struct Entry {
     std::vector<int64_t> at;  // ascending
     int64_t first = 0;        // piece
+    // Of each 2^shift positions, and of what is behind them: the first in `at` that is not before.
+    std::vector<size_t> near;
+    int32_t shift = 0;
+
+    void find_near();
+    /// Its place in `at`; at.size(): it is not there.
+    size_t place(int64_t position) const;
   };
   std::vector<Entry> entries_;  // of the batch
 };
@@ -72,26 +78,42 @@ class HeldPieces {
   int64_t size_ = 0;
 };
 
-/// Whether each piece of each head is there.
+/// Whether each piece of each head is there: a bit each, for all ranks hold all pieces of a ring.
 class Present {
  public:
   Present() = default;
   Present(size_t pieces, int64_t heads)
-      : pieces_(static_cast<int64_t>(pieces)), there_(pieces * static_cast<size_t>(heads)) {}
-  bool all(Interval pieces, int64_t head) const { return !has(0, pieces, head); }
-  bool any(Interval pieces, int64_t head) const { return has(1, pieces, head); }
+      : words_(static_cast<int64_t>(pieces + 63) / 64),
+        there_(static_cast<size_t>(words_ * heads)) {}
+  bool all(Interval pieces, int64_t head) const {
+    return for_words(there_, pieces, head,
+                     [](uint64_t word, uint64_t own) { return (word & own) == own; });
+  }
+  bool any(Interval pieces, int64_t head) const {
+    return !for_words(there_, pieces, head,
+                      [](uint64_t word, uint64_t own) { return (word & own) == 0; });
+  }
   void set(Interval pieces, int64_t head, bool there) {
-    std::fill(there_.begin() + pieces_ * head + pieces.begin,
-              there_.begin() + pieces_ * head + pieces.end, there);
+    for_words(there_, pieces, head, [there](uint64_t& word, uint64_t own) {
+      word = there ? word | own : word & ~own;
+      return true;
+    });
   }
 
  private:
-  bool has(int mark, Interval pieces, int64_t head) const {
-    return std::memchr(there_.data() + pieces_ * head + pieces.begin, mark,
-                       static_cast<size_t>(pieces.end - pieces.begin)) != nullptr;
+  /// Calls f(word, its bits of these pieces) until it returns false; whether it never does.
+  template <class Words, class F>
+  bool for_words(Words& words, Interval pieces, int64_t head, F&& f) const {
+    for (int64_t at = pieces.begin, next = 0; at < pieces.end; at = next) {
+      next = std::min(pieces.end, (at / 64 + 1) * 64);
+      const uint64_t own = ~uint64_t{0} >> (64 - (next - at)) << at % 64;
+      if (!f(words[static_cast<size_t>(words_ * head + at / 64)], own)) return false;
+    }
+    return true;
   }
-  int64_t pieces_ = 0;
-  std::vector<uint8_t> there_;  // [heads, pieces]
+
+  int64_t words_ = 0;            // of a head
+  std::vector<uint64_t> there_;  // [heads, words]
 };
 
 }  // namespace verbatim::dist

@@ -1,5 +1,6 @@
 #include "dist/steps.h"
 
+#include "dist/sections.h"
 #include "dist/sizes.h"
 
 namespace verbatim::dist {
@@ -61,6 +62,20 @@ void Steps::take() {
   for (UnderWay& each : under_way_) add(each.to, std::move(each.receive));
   under_way_.clear();
   last_sums_.clear();
+}
+
+void Steps::repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks) {
+  const Section& before = plan_.sections[static_cast<size_t>(as)];
+  Section section{{}, as, heads, ranks, messages_ - first};
+  for (const auto& [rank, begin, end] : before.parts) {
+    std::vector<Step>& own = steps_of(rank + ranks);
+    section.parts.push_back({rank + ranks, own.size(), own.size() + (end - begin)});
+    for (size_t s = begin; s < end; ++s) {
+      own.push_back(renamed(steps_of(rank)[s], section));
+      messages_ += std::holds_alternative<Send>(own.back()) ? 1 : 0;
+    }
+  }
+  plan_.sections.push_back(std::move(section));
 }
 
 }  // namespace verbatim::dist

@@ -2,6 +2,7 @@
 // after those it needs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -15,6 +16,15 @@ namespace verbatim::dist {
 /// Boxes of `operands` over rows and heads.
 std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads);
 void append(std::vector<Box>& boxes, std::vector<Box> more);
+
+/// What ranks send each other, in rounds in each of which a rank sends to one other: else all would
+/// send to the first at once. Each has `from` and `to`.
+template <class Sent>
+std::vector<Sent> in_rounds(std::vector<Sent> all, int32_t world) {
+  std::ranges::stable_sort(
+      all, {}, [world](const Sent& each) { return (each.to - each.from + world) % world; });
+  return all;
+}
 
 class Steps {
  public:
@@ -32,6 +42,13 @@ class Steps {
   /// Ranks take what was sent to them: behind what they send meanwhile, so that no message waits
   /// for another that it needs nothing of.
   void take();
+
+  /// How many a rank has, and how many messages there are.
+  size_t count(int32_t rank) const { return plan_.ranks[static_cast<size_t>(rank)].steps.size(); }
+  int64_t messages() const { return messages_; }
+  /// Writes down section `as` of the plan once more, with heads and ranks whose numbers are so much
+  /// greater. `first`: its first message.
+  void repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks);
 
  private:
   std::vector<Step>& steps_of(int32_t rank) { return plan_.ranks[static_cast<size_t>(rank)].steps; }

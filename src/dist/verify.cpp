@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "dist/facts.h"
+#include "dist/head_boxes.h"
 #include "dist/head_state.h"
 #include "dist/held_sums.h"
 #include "dist/holdings.h"
 #include "dist/mail.h"
+#include "dist/sections.h"
 #include "dist/sizes.h"
 #include "verbatim/dist.h"
 #include "verbatim/error.h"
@@ -25,12 +27,15 @@ using dist::PartFacts;
 using dist::Position;
 using dist::Sums;
 
+const std::vector<CarriedSum> kNoSums;
+
 class Proof {
  public:
   explicit Proof(const DistPlan& plan)
       : plan_(plan),
         whole_(plan.whole),
         cuts_(plan),
+        sections_(plan),
         mail_(plan.ranks.size()),
         at_(plan.ranks.size()) {
     std::map<const HeadOrder*, dist::Chains> chains;
@@ -45,6 +50,7 @@ class Proof {
       sums_.emplace_back(own.blocks);
       memory_.emplace_back(plan_, own, cuts_.q, cuts_.kv);
       begin(zeros);
+      enter_section();
     }
   }
 
@@ -57,6 +63,7 @@ class Proof {
                std::visit([this](const auto& s) { return make(s); }, rank(r_).steps[step])) {
           ++step;
           moved = true;
+          enter_section();
         }
       }
     }
@@ -117,43 +124,31 @@ class Proof {
     for (int o = 0; o < kOperands; ++o) {
       const auto operand = static_cast<Operand>(o);
       if (!dist::is_input(whole_.pass, operand)) continue;
-      for (const RowRange& range : held_at_home(operand).ranges())
+      for (const RowRange& range : memory().rows_at_home(operand).ranges())
         write(Space::home, {operand, range, memory().heads_at_home(operand)});
     }
     for (size_t head = 0; head < zeros.size(); ++head) {
       const HeldRows own = rank(r_).home_q.intersect(zeros[head]);
       for (const RowRange& range : own.ranges())
-        write(Space::home, {Operand::dq, range, group_heads(static_cast<int32_t>(head))});
+        write(Space::home,
+              {Operand::dq, range, dist::group_heads(whole_, static_cast<int32_t>(head))});
     }
-  }
-  const HeldRows& held_at_home(Operand operand) const {
-    return dist::on_kv_axis(operand) ? rank(r_).home_kv : rank(r_).home_q;
-  }
-
-  Interval group_heads(int32_t head) const {
-    const int64_t kv_head = head % whole_.problem.kv_heads, group = whole_.problem.group();
-    return {kv_head * group, (kv_head + 1) * group};
-  }
-  /// Box of tiles [first, last) of a head: of query head `q_head` of its group, or of the KV head.
-  Box q_box(Operand operand, int32_t head, int32_t q_head, int32_t first, int32_t last) const {
-    const int64_t h = group_heads(head).begin + q_head;
-    return {operand, rows_of(whole_.order(head).tiles->q_edges, head, first, last), {h, h + 1}};
-  }
-  Box kv_box(Operand operand, int32_t head, int64_t first, int64_t last) const {
-    const int64_t h = head % whole_.problem.kv_heads;
-    return {operand, rows_of(whole_.order(head).tiles->kv_edges, head, first, last), {h, h + 1}};
-  }
-  RowRange rows_of(const std::vector<int64_t>& edges, int32_t head, int64_t first,
-                   int64_t last) const {
-    return {head / whole_.problem.kv_heads, {edges[first], edges[last]}};
   }
 
   /// What a launch reads of KV tiles.
   void read_kv(int32_t head, const PartFacts& facts) {
     for (const Interval& tiles : facts.kv_tiles)
       for (const Operand operand : {Operand::k, Operand::v})
-        read(Space::work, kv_box(operand, head, tiles.begin, tiles.end));
+        read(Space::work, dist::kv_box(whole_, operand, head, tiles.begin, tiles.end));
   }
+
+  // --- Sections: one that repeats another does with its sums what that one did -------------------
+
+  void enter_section() {
+    if (sections_.enter(r_, at_[r_]))
+      require(sums().held() == 0, "begins or ends a section with sums in its blocks");
+  }
+  bool repeats() const { return sections_.repeats(r_); }
 
   // --- Steps: false where a message is missing --------------------------------------------------
 
@@ -192,11 +187,11 @@ class Proof {
   }
 
   bool make(const Send& send) {
-    Message message{&send, {}};
+    Message message{&send, sections_.of(r_), {}};
     require(0 <= send.to && send.to < world() && send.to != r_,
             "sends message {} to itself or nobody", send.message);
     read(send.space, send.boxes, send.room);
-    for (const CarriedSum& sum : send.sums) {
+    for (const CarriedSum& sum : repeats() ? kNoSums : send.sums) {
       require_neighbours(sum.step);
       int32_t tile = sum.kv_tile;
       take(sum.block, sum.count, [&](const Sums& part) {
@@ -215,6 +210,8 @@ class Proof {
     const Message* found = mail_.find(r_, receive);
     if (!found) return false;
     const Message& message = *found;
+    require(message.section == sections_.of(r_), "takes message {} of rank {} in another section",
+            receive.message, receive.from);
     auto sums = message.sums.begin();
     int32_t used = 0;  // of these
     bool same = message.send->boxes == receive.boxes;
@@ -228,7 +225,7 @@ class Proof {
       if (used == sums->count) ++sums, used = 0;
       return part.count;
     };
-    for (const CarriedSum& sum : receive.sums) {
+    for (const CarriedSum& sum : repeats() ? kNoSums : receive.sums) {
       require_neighbours(sum.step);
       for (int32_t i = 0, more = 0; i < sum.count && same; i += more) {
         more = next(sum, i);
@@ -289,11 +286,11 @@ class Proof {
     }
     if (heads.size() > 1) {
       const Interval own = rank(r_).rooms[room_].heads;
-      require(
-          own.begin <= group_heads(first).begin && group_heads(heads.back().head).end <= own.end,
-          "launches head {} with others, but has not all of their groups", first);
+      require(own.begin <= dist::group_heads(whole_, first).begin &&
+                  dist::group_heads(whole_, heads.back().head).end <= own.end,
+              "launches head {} with others, but has not all of their groups", first);
     }
-    check_blocks(heads);
+    if (!repeats()) check_blocks(heads);
   }
 
   /// Chains of a launch run beside each other, so none ends in a block that another begins with.
@@ -325,11 +322,9 @@ class Proof {
     require(own.carries.size() == own.part->stretches.size(), "has not one carry for each stretch");
     for (const PartFacts::Row& chains : facts.chains) {
       const Carry& carry = own.carries[chains.stretch];
-      if (carry.in < 0) {
-        start_chains(own.head, chains);
-      } else {
-        go_on(own.head, chains, carry.in + chains.offset);
-      }
+      if (carry.in < 0) start_chains(own.head, chains);
+      if (repeats()) continue;
+      if (carry.in >= 0) go_on(own.head, chains, carry.in + chains.offset);
       put(carry.out + chains.offset,
           {own.head, chains.chain, chains.count, chains.tile, chains.step, chains.addend,
            chains.addends, chains.ends.empty() ? nullptr : chains.ends.data()});
@@ -385,7 +380,8 @@ class Proof {
     for (int o = 0; o < kOperands; ++o) {
       const auto operand = static_cast<Operand>(o);
       if (dist::on_kv_axis(operand)) continue;
-      const Box box = q_box(operand, head, first.q_head, first.q_tile, last.q_tile + 1);
+      const Box box =
+          dist::q_box(whole_, operand, head, first.q_head, first.q_tile, last.q_tile + 1);
       if (dist::is_input(whole_.pass, operand)) {
         read(Space::work, box, room_);
       } else if (complete && dist::is_output(whole_.pass, operand)) {
@@ -434,6 +430,15 @@ class Proof {
         "{} and {} behind it are not all there", name, add.count - 1);
     require_neighbours(add.step);
     require(head.end(sums.kv_tile, add.count) < 0, "{} is added up twice", name);
+    if (!repeats()) add_parts(add, name);
+    for (const Operand operand : {Operand::dk, Operand::dv})
+      write(Space::work,
+            dist::kv_box(whole_, operand, sums.head, sums.kv_tile, sums.kv_tile + add.count));
+    return true;
+  }
+
+  void add_parts(const Add& add, const std::string& name) {
+    const TileSums& sums = add.sums;
     require(!sums.blocks.empty(), "{} lacks a part", name);
     int32_t addend = 0;
     for (const int32_t number : sums.blocks) {
@@ -449,26 +454,23 @@ class Proof {
       });
       ++addend;
     }
-    for (const Operand operand : {Operand::dk, Operand::dv})
-      write(Space::work, kv_box(operand, sums.head, sums.kv_tile, sums.kv_tile + add.count));
-    return true;
   }
 
   // --- The end ----------------------------------------------------------------------------------
 
   void check_complete() {
     for (size_t head = 0; head < heads_.size(); ++head) {
-      const auto missing = std::ranges::find(heads_[head].started, 0);
-      if (missing != heads_[head].started.end())
-        throw Error(ErrorCode::invalid_plan, "dist.verify",
-                    fmt::format("no rank makes chain {} of head {}",
-                                missing - heads_[head].started.begin(), head));
+      const HeadState& state = heads_[head];
+      if (state.left == 0) continue;
+      const auto missing = std::ranges::find(state.started, 0) - state.started.begin();
+      throw Error(ErrorCode::invalid_plan, "dist.verify",
+                  fmt::format("no rank makes chain {} of head {}", missing, head));
     }
     for (r_ = 0; r_ < world(); ++r_) {
       for (int o = 0; o < kOperands; ++o) {
         const auto operand = static_cast<Operand>(o);
         if (!dist::is_output(whole_.pass, operand)) continue;
-        for (const RowRange& range : held_at_home(operand).ranges())
+        for (const RowRange& range : memory().rows_at_home(operand).ranges())
           read(Space::home, {operand, range, memory().heads_at_home(operand)});
       }
     }
@@ -478,6 +480,7 @@ class Proof {
   const Plan& whole_;
   std::vector<HeadState> heads_;
   dist::BoxCuts cuts_;
+  dist::Sections sections_;
   std::vector<Holdings> memory_;  // by rank
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank

@@ -40,9 +40,13 @@ bool Runs::are_next(size_t begin_before, size_t end_before, size_t begin, size_t
   if (begin == end) return true;
   size_t at = begin_before, a = stretch_near(at, near), b = stretch_near(begin, a);
   near = b;
+  if (a == b && stretches_[a].times > 1) {
+    const size_t all = stretches_[a].of_one_time();
+    return begin - at == all && end - begin == all && end <= stretches_[a].end();
+  }
   while (begin < end) {
     const Stretch &x = stretches_[a], &y = stretches_[b];
-    if (x.q_head != y.q_head || x.heads != y.heads) return false;
+    if (x.q_head != y.q_head || x.heads != y.heads || x.times > 1 || y.times > 1) return false;
     const bool all = at == x.begin && begin == y.begin && x.size == y.size && y.end() <= end;
     if (!all && x.heads > 1) return false;  // a part of what repeats
     const size_t kept = all ? x.size : std::min({x.end() - at, y.end() - begin, end - begin});
@@ -60,13 +64,19 @@ void Runs::repeat(size_t first, size_t last, int32_t q_head, int32_t heads) {
   if (first == last) return;
   if (!stretches_.empty()) {
     Stretch& latest = stretches_.back();
-    if (latest.first == first && latest.size == last - first &&
+    const RunView runs = kept_.part(first, last - first);
+    if (latest.size == runs.size() && latest.q_head == q_head && latest.heads == heads &&
+        runs.is_next(kept_.part(latest.first, latest.size).later(latest.times - 1))) {
+      ++latest.times;
+      return;
+    }
+    if (latest.first == first && latest.size == last - first && latest.times == 1 &&
         latest.q_head + int64_t{latest.heads} == q_head) {
       latest.heads += heads;
       return;
     }
     if (latest.first + latest.size == first && latest.q_head == q_head && latest.heads == 1 &&
-        heads == 1) {
+        heads == 1 && latest.times == 1) {
       latest.size += last - first;
       return;
     }
@@ -80,8 +90,11 @@ void Runs::append(const Runs& other, int32_t tile) {
     run.first += tile;
     kept_.push_back(run);
   }
-  for (const Stretch& s : other.stretches_)
-    repeat(begin + s.first, begin + s.first + s.size, s.q_head, s.heads);
+  for (Stretch s : other.stretches_) {
+    s.begin = size();
+    s.first += begin;
+    stretches_.push_back(s);
+  }
 }
 
 void Runs::push_back(Run run) {

@@ -31,6 +31,7 @@ struct Both {
       both.runs = Runs(both.plain);
       return both;
     }
+    if (uniform(rng, 0, 1) == 0) return chains(rng);
     std::vector<verbatim::Run> kept(uniform(rng, 0, 6));
     for (verbatim::Run& run : kept) {
       run = random_run(rng);
@@ -49,6 +50,28 @@ struct Both {
         }
       }
     }
+    return both;
+  }
+
+  /// Some that mostly repeat the one before with later addends.
+  static Both chains(Rng& rng) {
+    Both both;
+    std::vector<verbatim::Run> chain(uniform(rng, 1, 3)), kept;
+    for (verbatim::Run& run : chain) run = random_run(rng), run.q_head = 0;
+    const int32_t count = uniform(rng, 1, 5), q_head = uniform(rng, 0, 2);
+    const int32_t heads = uniform(rng, 1, 3);
+    for (int32_t c = 0; c < count; ++c) {
+      for (verbatim::Run& run : chain) run.addend += uniform(rng, 0, 9) == 0 ? 2 : 1;
+      kept.insert(kept.end(), chain.begin(), chain.end());
+      for (int32_t h = q_head; h < q_head + heads; ++h) {
+        both.plain.insert(both.plain.end(), chain.begin(), chain.end());
+        for (auto run = both.plain.end() - std::ssize(chain); run != both.plain.end(); ++run)
+          run->q_head = h;
+      }
+    }
+    both.runs = Runs::of_repeats(PackedRuns(kept));
+    for (size_t c = 0; c < kept.size(); c += chain.size())
+      both.runs.repeat(c, c + chain.size(), q_head, heads);
     return both;
   }
 
@@ -129,6 +152,44 @@ TEST(Runs, KeepWhatIsRepeatedOnce) {
   EXPECT_EQ(runs.size(), 64000u);
   EXPECT_LT(runs.bytes(), int64_t{1000} * 9);
   EXPECT_EQ(runs[63999].q_head, 63);
+}
+
+TEST(Runs, OfChainsThatAreNextTakeNoMemory) {
+  std::vector<verbatim::Run> kept(1000, {.count = 1});
+  for (int32_t c = 0; c < 1000; ++c) kept[static_cast<size_t>(c)].addend = c;
+  Runs runs = Runs::of_repeats(PackedRuns(kept));
+  for (size_t c = 0; c < 1000; ++c) runs.repeat(c, c + 1, 0, 8);
+  EXPECT_LT(runs.bytes(), int64_t{1000} * 9);
+  EXPECT_EQ(runs[7999], (verbatim::Run{.q_head = 7, .count = 1, .addend = 999}));
+  size_t near = 0;
+  for (size_t c = 8; c < 8000; c += 8) {
+    EXPECT_TRUE(runs.are_next(c - 8, c, c, c + 8, near));
+    EXPECT_FALSE(runs.are_next(c - 8, c, c, c + 7, near));
+    EXPECT_FALSE(runs.are_next(c - 7, c, c, c + 7, near));
+  }
+}
+
+TEST(Runs, AreNextWhereTheyReadSo) {
+  int found = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Rng rng(seed);
+    const Both both = Both::chains(rng);
+    const size_t size = both.plain.size();
+    for (size_t begin = 0; begin < size; ++begin) {
+      for (size_t middle = begin + 1; 2 * middle - begin <= size; ++middle) {
+        size_t near = 0;
+        if (!both.runs.are_next(begin, middle, middle, 2 * middle - begin, near)) continue;
+        ++found;
+        for (size_t i = begin; i < middle; ++i) {
+          verbatim::Run next = both.plain[i];
+          ++next.addend;
+          ASSERT_EQ(both.plain[i + (middle - begin)], next);
+        }
+      }
+    }
+  }
+  EXPECT_GT(found, 300);
 }
 
 TEST(Runs, GoOnWhereTheyEnded) {

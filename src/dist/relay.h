@@ -1,0 +1,87 @@
+// The steps of a backward from the first launch to the last sum: who starts when, in which blocks
+// sums lie and to whom they go on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dist/blocks.h"
+#include "dist/dealt.h"
+#include "dist/launches.h"
+#include "dist/rooms.h"
+#include "dist/steps.h"
+
+namespace verbatim::dist {
+
+class Relay {
+ public:
+  using DealtHeads = std::vector<std::shared_ptr<const Dealt>>;
+
+  /// `starts`: stages, by head. All are read as long as this is there.
+  Relay(DistPlan& plan, const Rooms& rooms, Steps& steps, Launches& launches,
+        const DealtHeads& dealt, const std::vector<int32_t>& starts);
+
+  /// Heads follow each other: while sums of some are on their way, others fill the time. What a
+  /// head does alone is a section, and those dealt alike repeat it.
+  void run();
+
+ private:
+  /// Blocks behind each other.
+  struct Row {
+    int32_t block = 0, count = 0;
+  };
+  struct Leaving {
+    int32_t head, from, to;
+    const Handing* handing;
+  };
+  /// What comes next of a head.
+  struct Progress {
+    size_t share = 0, end = 0;
+  };
+  /// What a head did alone.
+  struct Known {
+    int32_t head, section;
+    int64_t message;  // the first
+  };
+
+  int32_t heads() const { return static_cast<int32_t>(dealt_.size()); }
+  int32_t world() const { return static_cast<int32_t>(plan_.ranks.size()); }
+  const Dealt& dealt(int32_t head) const { return *dealt_[static_cast<size_t>(head)]; }
+  const Deal& deal_of(int32_t head) const { return *dealt(head).deal; }
+  int32_t start_of(int32_t head) const { return starts_[static_cast<size_t>(head)]; }
+  Blocks& blocks(int32_t r) { return blocks_[static_cast<size_t>(r)]; }
+  /// The block of the first sum of a convoy; -1: it has not started.
+  int32_t& block(int32_t head, int32_t number) {
+    return at_[static_cast<size_t>(head)][static_cast<size_t>(number)];
+  }
+
+  /// Whether no rank has to do with two of heads [begin, end), nor with several rooms of one.
+  bool are_apart(int32_t begin, int32_t end) const;
+  /// All of a head of which no sum waits for another rank, while no other head has any.
+  void run_alone(int32_t head);
+  bool repeat(int32_t head);
+  /// What heads [begin, end) do at a time.
+  void advance(int32_t begin, int32_t end, int32_t time);
+  void carry_on(int32_t head, const Share& share);
+  /// Sends sums to where their chains go on, or end.
+  void hand_on(const Leaving& leaving);
+  void add_tiles(int32_t head, const TileEnd& end);
+  /// Blocks of sums that have been added, neighbours together.
+  void give_back(int32_t r);
+
+  DistPlan& plan_;
+  const Rooms& rooms_;
+  Steps& steps_;
+  Launches& launches_;
+  const DealtHeads& dealt_;
+  const std::vector<int32_t>& starts_;
+  std::vector<Progress> progress_;        // by head
+  std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
+  std::vector<Blocks> blocks_;            // by rank
+  std::vector<std::vector<Row>> added_;   // by rank
+  std::vector<Known> known_;
+};
+
+}  // namespace verbatim::dist
