@@ -2,19 +2,19 @@
 // in which each comes after those it needs. A rank's list is its part of that sequence, so no rank
 // can wait forever.
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "dist/blocks.h"
 #include "dist/dealt.h"
-#include "dist/duration.h"
 #include "dist/free_order.h"
 #include "dist/join.h"
 #include "dist/rooms.h"
+#include "dist/starts.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
 #include "dist/supply.h"
@@ -34,7 +34,6 @@ using dist::Share;
 using dist::Steps;
 using dist::Supply;
 
-constexpr double kAsFast = 1.005;  // what less memory may cost, of the time
 constexpr Operand kForwardQ[] = {Operand::q};
 constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand::dout};
 constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
@@ -74,6 +73,7 @@ class Builder {
       run_forward(supply);
     }
     bring_home();
+    steps_.end();
     for (int32_t r = 0; r < world(); ++r) rank(r).blocks = blocks_[static_cast<size_t>(r)].size();
     return std::move(plan_);
   }
@@ -82,6 +82,7 @@ class Builder {
   const Plan& whole() const { return plan_.whole; }
   const Problem& problem() const { return plan_.whole.problem; }
   bool backward() const { return whole().pass == Pass::backward; }
+  bool overlapped() const { return plan_.options.overlapped; }
   int32_t heads() const { return static_cast<int32_t>(whole().order_of_head.size()); }
   int32_t world() const { return static_cast<int32_t>(plan_.ranks.size()); }
   int64_t batch_of(int32_t head) const { return head / problem().kv_heads; }
@@ -96,52 +97,20 @@ class Builder {
   void deal_heads() {
     deal_heads(INT32_MAX);
     if (!backward()) return;
-    double least = INFINITY;
+    starts_.emplace(problem(), rooms_, most_joined(), overlapped());
     for (int32_t beside = 1; beside < 2 * most_joined(); beside *= 2)
-      try_starts(std::min(beside, most_joined()), least);
+      starts_->try_beside(deals(), std::min(beside, most_joined()));
     if (std::ranges::all_of(deals(), [](const auto& deal) { return deal->is_at_once(); }))
-      return save_memory();
+      return starts_->save_memory(deals());
     const auto whole = dealt_;
     deal_heads(dist::kWorkers);
-    if (!try_starts(1, least)) dealt_ = whole;
-  }
-
-  /// Fewer heads start together where each keeps a rank busy for long: sums of the next take the
-  /// place of those that are sent.
-  void save_memory() {
-    if (std::ranges::none_of(deals(), [](const auto& deal) { return deal->hands_on(); })) return;
-    const double limit = kAsFast * takes(starts_, dist::kFilledLaunch);
-    for (int32_t beside = 1; beside < most_joined(); beside *= 2) {
-      std::vector<int32_t> fewer = starts_of(beside);
-      if (takes(fewer, dist::kFilledLaunch) > limit) continue;
-      starts_ = std::move(fewer);
-      return;
-    }
-  }
-
-  /// Whether heads as dealt, so many of which start together, take at most `least`; then they do.
-  bool try_starts(int32_t beside, double& least) {
-    std::vector<int32_t> starts = starts_of(beside);
-    const double time = takes(starts, dist::kLaunch);
-    if (time > least) return false;
-    least = time;
-    starts_ = std::move(starts);
-    return true;
+    if (!starts_->try_beside(deals(), 1)) dealt_ = whole;
   }
 
   dist::Deals deals() const {
     dist::Deals deals;
     for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
     return deals;
-  }
-  std::vector<int32_t> starts_of(int32_t beside) const {
-    return dist::starts_of(deals(), beside, static_cast<int32_t>(problem().kv_heads));
-  }
-  double takes(const std::vector<int32_t>& starts, double launch) const {
-    return dist::duration(deals(), starts, rooms_.ranks(), launch,
-                          [this](int32_t room, int32_t head, int32_t other) {
-                            return dist::can_join(problem(), rooms_.heads(room), head, other);
-                          });
   }
 
   void deal_heads(int32_t together) {
@@ -278,7 +247,9 @@ class Builder {
         for (const int32_t head : supply.heads_of(r))
           for (const Share& share : deal_of(head).shares)  // all of stage 0
             if (rooms_.rank_of(share.room) == r) plan_launch(head, share);
+      if (overlapped()) supply.expect_next();
       launch();
+      steps_.behind();
     }
   }
 
@@ -304,9 +275,10 @@ class Builder {
     };
     std::vector<Progress> at;
     int32_t last = 0, started = 0;
+    Ends ended;
     for (int32_t head = 0; head < heads(); ++head) {
       const Deal& deal = deal_of(head);
-      const int32_t begin = starts_[static_cast<size_t>(head)];
+      const int32_t begin = starts_->of(head);
       at_.emplace_back(deal.convoys.size(), -1);
       at.push_back({begin});
       last = std::max(last, begin + (deal.shares.empty() ? 0 : deal.shares.back().stage));
@@ -321,7 +293,10 @@ class Builder {
              ++now.share)
           carry_on(head, shares[now.share]);
       }
+      if (overlapped()) expect_sums();
       launch();
+      steps_.behind();
+      add_tiles(ended);
       std::vector<Leaving> leaving;
       for (int32_t head = 0; head < started; ++head) {
         const size_t now = at[static_cast<size_t>(head)].share;
@@ -332,17 +307,33 @@ class Builder {
                 {head, rooms_.rank_of(share.room), rooms_.rank_of(handing.to), &handing});
         }
       }
-      for (const Leaving& each : in_rounds(std::move(leaving))) hand_on(each);
-      steps_.take();
+      hand_on(in_rounds(std::move(leaving)));
       for (int32_t head = 0; head < started; ++head) {
         const Deal& deal = deal_of(head);
         Progress& now = at[static_cast<size_t>(head)];
         for (; now.end < deal.ends.size() && deal.ends[now.end].stage == time - now.begin;
              ++now.end)
-          add_tiles(head, deal.ends[now.end]);
+          ended.emplace_back(head, &deal.ends[now.end]);
       }
-      for (int32_t r = 0; r < world(); ++r) give_back(r);
+      if (overlapped() && time < last) continue;  // the next launches need few of these
+      steps_.take();
+      add_tiles(ended);
     }
+  }
+
+  /// Sums that were sent: the launches to come go on from some, which are taken; others come beside
+  /// them.
+  void expect_sums() {
+    Steps::Needed needed;
+    for (int32_t n = 0; n < rooms_.count(); ++n)
+      for (const HeadPart& own : parts_[static_cast<size_t>(n)]) {
+        std::vector<bool>& blocks = needed[rooms_.rank_of(n)];
+        blocks.resize(static_cast<size_t>(this->blocks(rooms_.rank_of(n)).size()));
+        for (size_t s = 0; s < own.carries.size(); ++s)
+          if (own.carries[s].in >= 0)
+            std::fill_n(blocks.begin() + own.carries[s].in, own.part->stretches[s].count, true);
+      }
+    steps_.expect(needed);
   }
 
   /// Blocks behind each other.
@@ -390,41 +381,49 @@ class Builder {
     int32_t head, from, to;
     const dist::Handing* handing;
   };
-  /// Sends sums to where their chains go on, or end.
-  void hand_on(const Leaving& leaving) {
-    const auto& [head, from, to, handing] = leaving;
-    if (to == from) return;  // another room goes on from the same block
-    std::vector<CarriedSum> sent, received;
-    sent.reserve(handing->tiles.size());
-    received.reserve(handing->tiles.size());
-    blocks(to).make_room(handing->chains);
-    auto tiles = handing->tiles.begin();
-    for (const int32_t number : handing->convoys) {
-      const auto begin = tiles++;
-      while (tiles != handing->tiles.end() && tiles->offset > 0) ++tiles;
-      const std::span<const dist::Span> convoy(begin, tiles);
-      const int32_t count = convoy.back().offset + convoy.back().count;
-      int32_t& at = block(head, number);
-      add_sums(sent, head, convoy, at);
-      blocks(from).give_back(at, count);
-      at = blocks(to).take(count);
-      add_sums(received, head, convoy, at);
+  /// Sends sums to where their chains go on, or end. What is sent leaves its blocks before any
+  /// comes, so that a message finds blocks behind each other.
+  void hand_on(std::vector<Leaving> all) {
+    // Another room of the rank goes on from the same block.
+    std::erase_if(all, [](const Leaving& each) { return each.to == each.from; });
+    std::vector<std::vector<CarriedSum>> sent;
+    for (const auto& [head, from, to, handing] : all) {
+      sent.push_back(sums_of(head, *handing));
+      for_convoys(head, *handing,
+                  [&](int32_t& at, int32_t count) { blocks(from).give_back(at, count); });
     }
-    steps_.hand_on(from, std::move(sent), to, std::move(received));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto& [head, from, to, handing] = all[i];
+      blocks(to).make_room(handing->chains, overlapped());
+      for_convoys(head, *handing, [&](int32_t& at, int32_t count) { at = blocks(to).take(count); });
+      steps_.hand_on(from, std::move(sent[i]), to, sums_of(head, *handing));
+    }
   }
 
-  static void add_sums(std::vector<CarriedSum>& sums, int32_t head,
-                       std::span<const dist::Span> convoy, int32_t first) {
-    for (const auto& [offset, tile, count, step] : convoy) {
-      const int32_t block = first + offset;
-      CarriedSum* last = sums.empty() ? nullptr : &sums.back();
-      if (last && last->kv_tile + step * last->count == tile && last->step == step &&
-          last->block + last->count == block) {
-        last->count += count;
-      } else {
-        sums.push_back({head, tile, block, count, step});
-      }
+  /// Calls f(first block, how many) for its convoys.
+  template <class F>
+  void for_convoys(int32_t head, const dist::Handing& handing, F&& f) {
+    for (const int32_t number : handing.convoys)
+      f(block(head, number), deal_of(head).convoys[static_cast<size_t>(number)].count);
+  }
+
+  std::vector<CarriedSum> sums_of(int32_t head, const dist::Handing& handing) {
+    std::vector<CarriedSum> sums;
+    sums.reserve(handing.tiles.size());
+    auto number = handing.convoys.begin() - 1;
+    for (const dist::Span& span : handing.tiles) {
+      if (span.offset == 0) ++number;
+      dist::append(sums, head, span, block(head, *number));
     }
+    return sums;
+  }
+
+  using Ends = std::vector<std::pair<int32_t, const dist::TileEnd*>>;  // of heads
+  /// Those that ended, whose blocks are free then.
+  void add_tiles(Ends& ended) {
+    for (const auto& [head, end] : ended) add_tiles(head, *end);
+    ended.clear();
+    for (int32_t r = 0; r < world(); ++r) give_back(r);
   }
 
   void add_tiles(int32_t head, const dist::TileEnd& end) {
@@ -473,7 +472,7 @@ class Builder {
   std::map<std::tuple<const Deal*, std::vector<int32_t>, int64_t>, std::shared_ptr<const Dealt>>
       known_;
   std::vector<std::shared_ptr<const Dealt>> dealt_;  // by head
-  std::vector<int32_t> starts_;                      // backward: stages, by head
+  std::optional<dist::Starts> starts_;               // of a backward
   std::vector<std::vector<int32_t>> at_;             // first block, by head and convoy
   std::vector<Blocks> blocks_;                       // by rank
   std::vector<std::vector<Row>> added_;              // by rank

@@ -18,6 +18,10 @@ inline bool is_output(Pass pass, Operand operand) {
   return pass == Pass::forward ? operand == Operand::o || operand == Operand::lse
                                : operand >= Operand::dq;
 }
+/// The rows of an operand in the shard of a rank.
+inline const HeldRows& held_at_home(const RankPlan& rank, Operand operand) {
+  return on_kv_axis(operand) ? rank.home_kv : rank.home_q;
+}
 /// The rows of one batch entry.
 HeldRows of_entry(const HeldRows& rows, int64_t batch);
 /// Rows of a slot for K and V: of the batch entry that has most.
@@ -39,6 +43,13 @@ int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
 /// Bytes that a link moves in about the time that a message takes of the host's
 /// (docs/lab/ranks.md): more are not put together.
 inline constexpr int64_t kWorthAMessage = int64_t{32} << 20;
+/// Where the next message begins, behind so many bytes: copies move 16 at a time.
+inline int64_t aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+/// Whether the bytes of the message lie in its blocks as they come: it is of sums, whose blocks are
+/// one behind the other, each full but the last.
+bool lies_dense(const DistPlan& plan, const Receive& receive);
+/// The Receive of the Expect at this step; null: there is none behind it.
+const Receive* find_receive(const std::vector<Step>& steps, size_t expect);
 /// How many steps from `first` on, all sends or all receives, have their messages packed or
 /// unpacked by one copy: one, or as many as are kWorthAMessage together. 0: it is neither.
 size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, size_t first);

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "dist/facts.h"
+#include "dist/head_boxes.h"
 #include "dist/head_state.h"
 #include "dist/held_sums.h"
 #include "dist/holdings.h"
+#include "dist/landing.h"
 #include "dist/mail.h"
 #include "dist/sizes.h"
 #include "verbatim/dist.h"
@@ -18,11 +20,14 @@
 namespace verbatim {
 namespace {
 
+using dist::group_heads;
 using dist::HeadState;
 using dist::Holdings;
+using dist::kv_box;
 using dist::Message;
 using dist::PartFacts;
 using dist::Position;
+using dist::q_box;
 using dist::Sums;
 
 class Proof {
@@ -32,6 +37,7 @@ class Proof {
         whole_(plan.whole),
         cuts_(plan),
         mail_(plan.ranks.size()),
+        landings_(plan.ranks.size()),
         at_(plan.ranks.size()) {
     std::map<const HeadOrder*, dist::Chains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
@@ -117,42 +123,20 @@ class Proof {
     for (int o = 0; o < kOperands; ++o) {
       const auto operand = static_cast<Operand>(o);
       if (!dist::is_input(whole_.pass, operand)) continue;
-      for (const RowRange& range : held_at_home(operand).ranges())
+      for (const RowRange& range : dist::held_at_home(rank(r_), operand).ranges())
         write(Space::home, {operand, range, memory().heads_at_home(operand)});
     }
     for (size_t head = 0; head < zeros.size(); ++head) {
       const HeldRows own = rank(r_).home_q.intersect(zeros[head]);
       for (const RowRange& range : own.ranges())
-        write(Space::home, {Operand::dq, range, group_heads(static_cast<int32_t>(head))});
+        write(Space::home, {Operand::dq, range, group_heads(whole_, static_cast<int32_t>(head))});
     }
   }
-  const HeldRows& held_at_home(Operand operand) const {
-    return dist::on_kv_axis(operand) ? rank(r_).home_kv : rank(r_).home_q;
-  }
-
-  Interval group_heads(int32_t head) const {
-    const int64_t kv_head = head % whole_.problem.kv_heads, group = whole_.problem.group();
-    return {kv_head * group, (kv_head + 1) * group};
-  }
-  /// Box of tiles [first, last) of a head: of query head `q_head` of its group, or of the KV head.
-  Box q_box(Operand operand, int32_t head, int32_t q_head, int32_t first, int32_t last) const {
-    const int64_t h = group_heads(head).begin + q_head;
-    return {operand, rows_of(whole_.order(head).tiles->q_edges, head, first, last), {h, h + 1}};
-  }
-  Box kv_box(Operand operand, int32_t head, int64_t first, int64_t last) const {
-    const int64_t h = head % whole_.problem.kv_heads;
-    return {operand, rows_of(whole_.order(head).tiles->kv_edges, head, first, last), {h, h + 1}};
-  }
-  RowRange rows_of(const std::vector<int64_t>& edges, int32_t head, int64_t first,
-                   int64_t last) const {
-    return {head / whole_.problem.kv_heads, {edges[first], edges[last]}};
-  }
-
   /// What a launch reads of KV tiles.
   void read_kv(int32_t head, const PartFacts& facts) {
     for (const Interval& tiles : facts.kv_tiles)
       for (const Operand operand : {Operand::k, Operand::v})
-        read(Space::work, kv_box(operand, head, tiles.begin, tiles.end));
+        read(Space::work, kv_box(whole_, operand, head, {tiles.begin, tiles.end}));
   }
 
   // --- Steps: false where a message is missing --------------------------------------------------
@@ -211,34 +195,55 @@ class Proof {
     return true;
   }
 
-  bool make(const Receive& receive) {
-    const Message* found = mail_.find(r_, receive);
+  /// A message as it was sent; null: it was not yet.
+  const Message* find(int32_t from, int64_t number) {
+    const Message* found = mail_.find(r_, from, number);
+    require(!found || mail_.is_next(r_, from, *found),
+            "takes message {} of rank {} before one that was sent earlier", number, from);
+    return found;
+  }
+  /// Calls f(block, Sums) for the sums of a message.
+  template <class F>
+  void match(const Receive& receive, const Message& message, F&& f) {
+    require(message.is(receive, f), "message {} of rank {} holds something else", receive.message,
+            receive.from);
+  }
+
+  /// Waits until the message was sent, as a transport may, and takes it: it may come from here on.
+  bool make(const Expect& expect) {
+    const auto& [from, number, at] = expect;
+    require(!landings_[r_].find(from, number), "expects message {} of rank {} twice", number, from);
+    const Receive* receive = dist::find_receive(rank(r_).steps, at_[r_]);
+    require(receive, "expects message {} of rank {} and never takes it", number, from);
+    const Message* found = find(from, number);
     if (!found) return false;
-    const Message& message = *found;
-    auto sums = message.sums.begin();
-    int32_t used = 0;  // of these
-    bool same = message.send->boxes == receive.boxes;
-    /// How many were as `sum` says from its i-th on.
-    const auto next = [&](const CarriedSum& sum, int32_t i) {
-      if (sums == message.sums.end()) return 0;
-      const Sums part = sums->part(used, std::min(sums->count - used, sum.count - i));
-      if (!part.are_of(sum.head, sum.kv_tile + i * sum.step, sum.step)) return 0;
-      put(sum.block + i, part);
-      used += part.count;
-      if (used == sums->count) ++sums, used = 0;
-      return part.count;
-    };
-    for (const CarriedSum& sum : receive.sums) {
-      require_neighbours(sum.step);
-      for (int32_t i = 0, more = 0; i < sum.count && same; i += more) {
-        more = next(sum, i);
-        same = more > 0;
-      }
+    match(*receive, *found, [](int32_t, const Sums&) {});
+    const int64_t bytes = dist::message_bytes(plan_, receive->boxes, receive->sums);
+    require(at <= rank(r_).landing - bytes || at < 0,
+            "expects {} bytes from {} on, where {} have room", bytes, at, rank(r_).landing);
+    const Interval place = at < 0 ? Interval{} : Interval{at, at + bytes};
+    require(landings_[r_].is_free(place), "expects message {} of rank {} where another lands",
+            number, from);
+    require(at >= 0 || dist::lies_dense(plan_, *receive),
+            "expects message {} in blocks that it does not fill", number);
+    for (const CarriedSum& sum : receive->sums) {
+      if (at >= 0) break;
+      require_free(sum.block, sum.count);
+      sums().expect(sum.block, sum.count);
     }
-    require(same && sums == message.sums.end(), "message {} of rank {} holds something else",
-            receive.message, receive.from);
+    landings_[r_].put(from, mail_.take(r_, from, number), place);
+    return true;
+  }
+
+  bool make(const Receive& receive) {
+    const dist::Landing::Landed* landed = landings_[r_].find(receive.from, receive.message);
+    if (!landed && !find(receive.from, receive.message)) return false;
+    if (landed && landed->bytes.end == 0)
+      for (const CarriedSum& sum : receive.sums) sums().release(sum.block, sum.count);
+    const Message message = landed ? landings_[r_].take(receive.from, receive.message)
+                                   : mail_.take(r_, receive.from, receive.message);
+    match(receive, message, [this](int32_t block, const Sums& part) { put(block, part); });
     write(receive.space, receive.boxes, receive.room);
-    mail_.take(r_, receive);
     return true;
   }
 
@@ -289,9 +294,9 @@ class Proof {
     }
     if (heads.size() > 1) {
       const Interval own = rank(r_).rooms[room_].heads;
-      require(
-          own.begin <= group_heads(first).begin && group_heads(heads.back().head).end <= own.end,
-          "launches head {} with others, but has not all of their groups", first);
+      require(own.begin <= group_heads(whole_, first).begin &&
+                  group_heads(whole_, heads.back().head).end <= own.end,
+              "launches head {} with others, but has not all of their groups", first);
     }
     check_blocks(heads);
   }
@@ -385,7 +390,7 @@ class Proof {
     for (int o = 0; o < kOperands; ++o) {
       const auto operand = static_cast<Operand>(o);
       if (dist::on_kv_axis(operand)) continue;
-      const Box box = q_box(operand, head, first.q_head, first.q_tile, last.q_tile + 1);
+      const Box box = q_box(whole_, operand, head, first.q_head, {first.q_tile, last.q_tile + 1});
       if (dist::is_input(whole_.pass, operand)) {
         read(Space::work, box, room_);
       } else if (complete && dist::is_output(whole_.pass, operand)) {
@@ -450,7 +455,8 @@ class Proof {
       ++addend;
     }
     for (const Operand operand : {Operand::dk, Operand::dv})
-      write(Space::work, kv_box(operand, sums.head, sums.kv_tile, sums.kv_tile + add.count));
+      write(Space::work,
+            kv_box(whole_, operand, sums.head, {sums.kv_tile, sums.kv_tile + add.count}));
     return true;
   }
 
@@ -468,7 +474,7 @@ class Proof {
       for (int o = 0; o < kOperands; ++o) {
         const auto operand = static_cast<Operand>(o);
         if (!dist::is_output(whole_.pass, operand)) continue;
-        for (const RowRange& range : held_at_home(operand).ranges())
+        for (const RowRange& range : dist::held_at_home(rank(r_), operand).ranges())
           read(Space::home, {operand, range, memory().heads_at_home(operand)});
       }
     }
@@ -482,6 +488,7 @@ class Proof {
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
   dist::Mail mail_;
+  std::vector<dist::Landing> landings_;  // by rank
   std::vector<size_t> at_;
   int32_t r_ = 0, room_ = 0;  // of the launch that is looked at
 };
