@@ -134,7 +134,7 @@ def times_in_turn(steps: Ways, machine: Device) -> dict[str, Timing]:
 
 PARTS = {
     "launch": "launches", "add": "adds",
-    "send": "transfers", "receive": "transfers", "settle": "transfers",
+    "send": "transfers", "expect": "transfers", "receive": "transfers", "settle": "transfers",
 }  # fmt: skip
 
 

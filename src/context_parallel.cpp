@@ -81,7 +81,8 @@ std::string specification(const Dealt& dealt, const AttentionOptions& options) {
             {"shard", dealt.forward.shard},
             {"ulysses_size", dist.ulysses_size},
             {"ring_window", dist.ring_window},
-            {"joined_heads", dist.joined_heads}};
+            {"joined_heads", dist.joined_heads},
+            {"overlapped", dist.overlapped}};
   for (const DistPlan* pass : {&dealt.forward, &dealt.backward})
     json["fingerprints"].push_back(pass->whole.fingerprint());
   return json.dump();
@@ -171,8 +172,10 @@ ContextParallel::ContextParallel(const Problem& problem, Mask mask, const DistOp
                                  int32_t rank, Transport& transport,
                                  const AttentionOptions& options) {
   require_rank(rank, dist.world);
-  impl_.reset(new Impl{rank, transport,
-                       deal_alike(problem, std::move(mask), dist, rank, transport, options)});
+  impl_.reset(new Impl{
+      rank, transport,
+      deal_alike(problem, std::move(mask), transport.overlaps() ? overlapped_of(dist) : dist, rank,
+                 transport, options)});
 }
 
 ContextParallel::~ContextParallel() = default;

@@ -47,7 +47,10 @@ std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
     Json found = dealt->describe({Pass::forward, Pass::backward});
     choice.describe(found);
     found["differing_words"] = differing;
-    return {std::move(found), std::move(dealt)};
+    if (one.cluster.empty()) return {std::move(found), std::move(dealt), nullptr};
+    auto overlapped = std::make_unique<World>(*plans.forward, *plans.backward, plans.mask,
+                                              overlapped_of(choice.options), one.engine());
+    return {std::move(found), std::move(dealt), std::move(overlapped)};
   };
 
   std::vector<Dealt> all;
@@ -62,6 +65,7 @@ std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
                       {"world", one.make().world},
                       {"strategy", one.strategy},
                       {"refused", error.what()}},
+                     nullptr,
                      nullptr});
     }
   }
@@ -78,9 +82,11 @@ Json describe(const Dealt& dealt, const WorldOptions& world, const Json& row) {
     const double ms = row[pass["pass"].get<std::string>()]["ms"];
     pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
     for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // too many for all
-    if (world.cluster.empty()) continue;
+    if (!dealt.overlapped) continue;
     const LaunchTimes times = dealt.world->launches(which);
-    Prediction(dealt.world->plan(which), world.on(), {times, true, ms * 1e-3}).describe(pass);
+    Prediction(dealt.world->plan(which), dealt.overlapped->plan(which), world.on(),
+               {times, true, ms * 1e-3})
+        .describe(pass);
   }
   return found;
 }

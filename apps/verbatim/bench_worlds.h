@@ -26,10 +26,11 @@ struct AskedWorlds {
   int repeats, threads;  // 0: as many as the machine or the process has
 };
 
-/// What ranks made of a case: the member `dist`, without a world where it does not fit.
+/// What ranks made of a case: the member `dist`, without a world where it does not fit. With a
+/// cluster the same is dealt overlapped, too.
 struct Dealt {
   Json found;
-  std::unique_ptr<World> world;
+  std::unique_ptr<World> world, overlapped;
 };
 
 /// Every world that is asked for, run as often as its bits are compared with one device's.

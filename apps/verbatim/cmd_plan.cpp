@@ -163,7 +163,7 @@ int PlanCommand::run() const {
   for (const Found& each : found) plans.push_back(describe(each, options.machine));
   result["level"] = planning.level_name();
   result["plan"] = all ? plans : plans[0];
-  std::optional<World> dealt;
+  std::optional<World> dealt, overlapped;
   std::optional<Prediction> predicted;
   Choice choice;
   const std::vector<Pass> passes{options.pass};
@@ -177,9 +177,10 @@ int PlanCommand::run() const {
                &backward = other == Pass::forward ? own : beside;
     choice = choose(world, forward, backward, made);
     dealt.emplace(forward, backward, made, choice.options, world.engine());
+    overlapped.emplace(forward, backward, made, overlapped_of(choice.options), world.engine());
     const Cluster cluster = world.on();
     const DistPlan& of_ranks = dealt->plan(options.pass);
-    predicted.emplace(of_ranks, cluster,
+    predicted.emplace(of_ranks, overlapped->plan(options.pass), cluster,
                       measured.empty() ? predicted_launches(of_ranks, cluster.machine)
                                        : read_launches(measured, of_ranks));
     Json& dist = result["dist"] = dealt->describe(passes);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/file.h"
 #include "report/format.h"
@@ -25,6 +26,21 @@ double balance(size_t ranks, F&& of) {
 
 Json json_of(const Trial::Makespans& makespans) {
   return {{"in_turn_ms", makespans.in_turn * 1e3}, {"overlapped_ms", makespans.overlapped * 1e3}};
+}
+
+/// Times of the launches of `plan` where those of `other` are `times`: what a rank's take in all,
+/// each its share as predicted.
+LaunchTimes launches_of(const DistPlan& plan, const DistPlan& other, const LaunchTimes& times,
+                        const Machine& machine) {
+  const auto sum = [](const std::vector<double>& all) {
+    return std::accumulate(all.begin(), all.end(), 0.0);
+  };
+  LaunchTimes found = launch_times(plan, machine);
+  const LaunchTimes predicted = launch_times(other, machine);
+  for (size_t r = 0; r < std::min(found.size(), times.size()); ++r)
+    for (double& time : found[r])
+      if (const double all = sum(predicted[r]); all > 0) time *= sum(times[r]) / all;
+  return found;
 }
 
 }  // namespace
@@ -117,12 +133,16 @@ Launches read_launches(const std::string& path, const DistPlan& plan) try {
        {"--measured", path, "a result of run --world with the same problem and dealing", ""});
 }
 
-Prediction::Prediction(const DistPlan& plan, const Cluster& cluster, Launches launches)
+Prediction::Prediction(const DistPlan& plan, const DistPlan& overlapped, const Cluster& cluster,
+                       Launches launches)
     : plan_(plan),
+      overlapped_plan_(overlapped),
       cluster_(cluster),
       launches_(std::move(launches)),
+      overlapped_launches_(launches_of(overlapped_plan_, plan_, launches_.times, cluster.machine)),
       in_turn_(simulate(plan_, cluster_, launches_.times, Transfers::in_turn)),
-      overlapped_(simulate(plan_, cluster_, launches_.times, Transfers::overlapped)) {}
+      overlapped_(
+          simulate(overlapped_plan_, cluster_, overlapped_launches_, Transfers::overlapped)) {}
 
 double Prediction::rate(const DistSimulation& simulation) const {
   const double all = simulation.makespan * static_cast<double>(simulation.ranks.size());
@@ -153,17 +173,19 @@ void Prediction::describe(Json& pass) const {
   }
   for (size_t r = 0; r < in_turn_.ranks.size(); ++r) {
     const RankTime &in_turn = in_turn_.ranks[r], &overlapped = overlapped_.ranks[r];
-    pass["ranks"][r]["simulated"] = {{"compute_ms", in_turn.compute * 1e3},
-                                     {"sends_ms", in_turn.sends * 1e3},
-                                     {"in_turn_exposed_ms", in_turn.exposed * 1e3},
-                                     {"overlapped_exposed_ms", overlapped.exposed * 1e3}};
+    pass["ranks"][r]["simulated"] = {
+        {"compute_ms", in_turn.compute * 1e3},
+        {"sends_ms", in_turn.sends * 1e3},
+        {"in_turn_exposed_ms", in_turn.exposed * 1e3},
+        {"overlapped_exposed_ms", overlapped.exposed * 1e3},
+        {"overlapped_memory_bytes", memory_bytes(overlapped_plan_, static_cast<int32_t>(r))}};
   }
 }
 
 std::vector<Timeline> Prediction::timelines() const {
   std::vector<Timeline> both(2);
   simulate(plan_, cluster_, launches_.times, Transfers::in_turn, &both[0]);
-  simulate(plan_, cluster_, launches_.times, Transfers::overlapped, &both[1]);
+  simulate(overlapped_plan_, cluster_, overlapped_launches_, Transfers::overlapped, &both[1]);
   return both;
 }
 

@@ -38,10 +38,12 @@ Launches predicted_launches(const DistPlan& plan, const Machine& machine);
 /// Of `path`, a result of run with the same plan and dealing. Throws Error naming what differs.
 Launches read_launches(const std::string& path, const DistPlan& plan);
 
-/// One pass of a dealt problem, which stays its owner's, on a cluster.
+/// One pass of a dealt problem, in turn and DistOptions::overlapped, on a cluster. Both stay their
+/// owner's.
 class Prediction {
  public:
-  Prediction(const DistPlan& plan, const Cluster& cluster, Launches launches);
+  Prediction(const DistPlan& plan, const DistPlan& overlapped, const Cluster& cluster,
+             Launches launches);
 
   /// Adds what was simulated to the pass and its ranks.
   void describe(Json& pass) const;
@@ -51,9 +53,10 @@ class Prediction {
   std::string text() const;
 
  private:
-  const DistPlan& plan_;
+  const DistPlan &plan_, &overlapped_plan_;
   Cluster cluster_;
   Launches launches_;
+  LaunchTimes overlapped_launches_;
   DistSimulation in_turn_, overlapped_;
 
   /// The share of one device's rate that each rank has.

@@ -192,9 +192,9 @@ verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
 /* From here on calls note when they do what, until they are asked. Waits for the run's stream. */
 verbatim_status verbatim_dist_record(const verbatim_dist* dist, const verbatim_run_options* run);
 /* JSON: what the handle's calls have done since, a list in its sequence: the pass; the kind:
- * "pack", "send", "receive", "unpack", "copy", "settle", "launch" or "add"; its bytes; called_ms
- * and issued_ms, when the host began and ended to ask for it; begin_ms and end_ms, when the work,
- * on a GPU that of the stream, came to it and was done with it. Milliseconds from
+ * "pack", "send", "expect", "receive", "unpack", "copy", "settle", "launch" or "add"; its bytes;
+ * called_ms and issued_ms, when the host began and ended to ask for it; begin_ms and end_ms, when
+ * the work, on a GPU that of the stream, came to it and was done with it. Milliseconds from
  * verbatim_dist_record() on. Waits for the work. Of a handle that was not asked the list is empty.
  */
 verbatim_status verbatim_dist_recorded(const verbatim_dist* dist, const char** json);

@@ -45,7 +45,8 @@ double device_seconds(const Plan& plan, const Machine& machine);
 
 enum class Transfers : uint8_t {
   in_turn,     // as the executor makes them: a rank computes, sends or waits for a message
-  overlapped,  // behind the compute, as soon as what they carry is there
+  overlapped,  // as a transport that overlaps() does, of a plan that is dealt so: when the receiver
+               // has room for it a message comes, beside what both ranks do meanwhile
 };
 
 /// Times of one rank, in seconds.
@@ -60,6 +61,7 @@ struct DistSimulation {
 };
 /// Plays the steps of all ranks. A rank sends one message at a time and takes one at a time, both
 /// in the sequence of its steps; a message needs both links for its bytes. Same plan, same answer.
+/// In turn, what is expected comes then.
 /// Fills `timeline` when given: of each rank a worker that computes and one that sends, in
 /// microseconds. Throws Error(invalid_plan) when a rank waits forever, Error when there are not as
 /// many launches as times.

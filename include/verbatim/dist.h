@@ -40,8 +40,14 @@ struct DistOptions {
   int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
   int32_t ring_window = 0;   // loongtrain: ranks of an inner ring; 0: choose
   int32_t joined_heads = 0;  // KV heads of a launch at most; 0: all of a stage
+  bool overlapped = false;   // messages come beside launches (Expect)
   bool operator==(const DistOptions&) const = default;
 };
+/// The same, with messages that come beside launches.
+inline DistOptions overlapped_of(DistOptions options) {
+  options.overlapped = true;
+  return options;
+}
 
 /// Query rows whose visits of some KV heads another rank makes than the one that holds them.
 struct MovedHeads {
@@ -147,6 +153,13 @@ struct Send {
   std::vector<CarriedSum> sums{};
   int32_t room = 0;  // of query rows in the work space
 };
+/// From here on the message may come, while launches run that do not need it: up to its Receive,
+/// which is behind this, where it lands is its own. It must have been sent without this rank.
+struct Expect {
+  int32_t from;
+  int64_t message;
+  int64_t at = -1;  // where in the landing memory, in bytes; -1: in the blocks of its sums
+};
 struct Receive {
   int32_t from;
   int64_t message;
@@ -186,7 +199,7 @@ struct Add {
   /// Of the i-th tile.
   TileSums tile(int32_t i) const;
 };
-using Step = std::variant<Hold, Send, Receive, Copy, Compute, Add>;
+using Step = std::variant<Hold, Send, Expect, Receive, Copy, Compute, Add>;
 
 /// Memory of a work space for q, o, lse, dout and dq of some rows and query heads.
 struct Room {
@@ -204,11 +217,12 @@ struct RankPlan {
   Interval kv_heads{};        // of the work space
   int32_t kv_slots = 0;       // heads whose K and V are held at once
   int32_t blocks = 0;         // f32 sums of dK and dV held at once
+  int64_t landing = 0;        // bytes for messages that are expected
   std::vector<Step> steps;
 };
 
-/// Steps of some ranks. Blocks of these ranks hold no sums before and after, and messages pass
-/// between these steps alone.
+/// Steps of some ranks. Blocks of these ranks hold no sums and expect none before and after, and
+/// messages pass between these steps alone.
 struct Section {
   /// Steps [begin, end) of a rank.
   struct Part {
@@ -217,7 +231,7 @@ struct Section {
   };
   std::vector<Part> parts;
   /// The section before that this one repeats, part by part and step by step, with heads, ranks and
-  /// messages whose numbers are so much greater. -1: none.
+  /// messages whose numbers are so much greater. Neither expects any. -1: none.
   int32_t as = -1;
   int32_t heads = 0, ranks = 0;
   int64_t messages = 0;
@@ -249,8 +263,8 @@ DistPlan dist_plan_from_json(const std::string& text);
 
 /// Bytes that a rank sends.
 int64_t sent_bytes(const DistPlan& plan, int32_t rank);
-/// Bytes of a rank's memory: its shard, its work space, its f32 sums; without messages on the way
-/// and what launches need of the plan.
+/// Bytes of a rank's memory: its shard, its work space, its f32 sums, and where messages land that
+/// are expected; without other messages on the way and what launches need of the plan.
 int64_t memory_bytes(const DistPlan& plan, int32_t rank);
 
 /// What a run moved and computed, by rank.
@@ -264,9 +278,9 @@ struct RankReport {
 /// One thing that a rank did for a step, in seconds from the beginning of a recording. Sends
 /// behind each other are packed first, receives unpacked behind the last, up to 32 MiB at once;
 /// additions behind each other are one thing. To settle is to wait, in front of a launch, until
-/// what was sent is taken.
+/// what was sent is taken. To receive what was expected is to wait for the rest of it.
 struct StepTime {
-  enum class Kind : uint8_t { pack, send, receive, unpack, copy, settle, launch, add };
+  enum class Kind : uint8_t { pack, send, expect, receive, unpack, copy, settle, launch, add };
   Pass pass;
   Kind kind;
   int64_t bytes = 0;              // packed, sent, received, unpacked or copied
@@ -278,8 +292,8 @@ std::string_view to_string(StepTime::Kind kind);
 /// One process plays all ranks, step by step: the executable meaning of a distributed plan. Tensors
 /// are those of the whole problem; each rank works in memory of its own, which starts as NaN.
 /// `device` is "cpu", "cuda" or "cuda:N"; there, seconds are those of kernels, by events. With a
-/// seed in `delays`, messages come late and ranks take turns by chance: another legal sequence, the
-/// same bits.
+/// seed in `delays`, messages come late, or what is expected not before it is taken, and ranks take
+/// turns by chance: another legal sequence, the same bits.
 std::vector<RankReport> replay(const DistPlan& plan, const ForwardTensors& tensors,
                                const std::string& device = "cpu", const RunOptions& run = {},
                                std::optional<uint64_t> delays = {});

@@ -12,9 +12,9 @@
 namespace verbatim {
 
 /// The way of one rank to the others. Each rank has its own, and calls it from the thread that runs
-/// the rank, one call at a time. Between two ranks, messages are received in the sequence in which
-/// they are sent; `message` is a number for engines with tags or without order, from 0 on in a plan
-/// and below 0 in a comparison. A transfer that fails throws Error(device).
+/// the rank, one call at a time. Between two ranks, messages are received, or expected, in the
+/// sequence in which they are sent; `message` is a number for engines with tags or without order,
+/// from 0 on in a plan and below 0 in a comparison. A transfer that fails throws Error(device).
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -31,6 +31,18 @@ class Transport {
   /// Fills `bytes` with the message. False, at once: it is not there yet, and is asked for again. A
   /// transport that waits returns true. Throws Error when the message has another size.
   virtual bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) = 0;
+  /// As receive(), but the bytes may come until came(), beside the work behind this; until then
+  /// they are the transport's.
+  virtual bool expect(int32_t from, int64_t message, std::span<std::byte> bytes) {
+    if (!receive(from, message, bytes)) return false;
+    arrived();
+    return true;
+  }
+  /// The work behind this finds the bytes of a message that was expected.
+  virtual void came(int32_t /*from*/, int64_t /*message*/) {}
+  /// Whether what is expected comes beside the work: a ContextParallel then has messages sent, and
+  /// expected, a launch before they are needed.
+  virtual bool overlaps() const { return false; }
   /// Behind receives of messages from 0 on that follow one another, before anything uses their
   /// bytes: those may still be under way until then, but for the work behind this.
   virtual void arrived() {}

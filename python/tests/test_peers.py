@@ -79,6 +79,21 @@ def test_bits_between_gpus_that_pause(mask, strategy, gpus):
         assert got == 50 * [expected]
 
 
+# Long enough for several launches, beside which messages come.
+LONG = [
+    Case(masks.Causal(), 1, 16384, 16384, (32, 4), (128, 128), device="cuda"),
+    Case(masks.Full(), 1, 32768, 32768, (16, 4), (128, 128), device="cuda"),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("case", LONG, ids=lambda case: case.mask.name)
+def test_bits_beside_launches_between_gpus(case, strategy, gpus):
+    expected = alone(case)
+    for got in gpus.run(on_own_gpu, with_peers(case, strategy=strategy), 10, 0.01):
+        assert got == 10 * [expected]
+
+
 def other_mask(rank, last, case):
     odd = masks.CausalSlidingWindow(7 if rank == last else 6)
     parallel_of(dataclasses.replace(case, mask=odd))

@@ -70,6 +70,10 @@ class PeerDevice {
   virtual void pull(const Pull& pull) = 0;
   /// The work behind finds all that was pulled.
   virtual void join() = 0;
+  /// As pull(), but behind all that was before this call, and not waited for by join().
+  virtual void expect(const Pull& pull) = 0;
+  /// The work behind finds what was expected from that rank with that number.
+  virtual void join(int32_t from, uint32_t number) = 0;
 };
 
 /// The device of such a name (device_index()). Throws Error(unsupported) where it cannot do this.

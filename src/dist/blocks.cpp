@@ -5,7 +5,7 @@
 
 namespace verbatim::dist {
 
-void Blocks::make_room(int32_t count) {
+void Blocks::make_room(int32_t count, bool grows) {
   keep(std::exchange(returned_, {}));
   keep(std::exchange(room_, {}));
   for (auto free = free_.begin(); free != free_.end(); ++free) {
@@ -14,18 +14,17 @@ void Blocks::make_room(int32_t count) {
     free_.erase(free);
     return;
   }
+  if (!grows) return;
+  // What is free at the end is a part of it.
+  const bool more = !free_.empty() && free_.rbegin()->first + free_.rbegin()->second == size_;
+  const int32_t block = more ? free_.rbegin()->first : size_;
+  if (more) free_.erase(std::prev(free_.end()));
+  size_ = block + count;
+  room_ = {block, count};
 }
 
 int32_t Blocks::take(int32_t count) {
-  if (room_.count < count) make_room(count);
-  if (room_.count < count) {
-    // What is free at the end grows.
-    const bool grows = !free_.empty() && free_.rbegin()->first + free_.rbegin()->second == size_;
-    const int32_t block = grows ? free_.rbegin()->first : size_;
-    if (grows) free_.erase(std::prev(free_.end()));
-    size_ = block + count;
-    room_ = {block, count};
-  }
+  if (room_.count < count) make_room(count, true);
   room_.count -= count;
   return std::exchange(room_.block, room_.block + count);
 }

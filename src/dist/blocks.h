@@ -10,7 +10,8 @@ namespace verbatim::dist {
 class Blocks {
  public:
   /// The next takes, of `count` together, lie behind each other, if a free stretch holds them all.
-  void make_room(int32_t count);
+  /// `grows`: if not, behind all others.
+  void make_room(int32_t count, bool grows = false);
   /// The first of `count` blocks.
   int32_t take(int32_t count);
   void give_back(int32_t block, int32_t count);

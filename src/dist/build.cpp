@@ -2,19 +2,19 @@
 // in which each comes after those it needs. A rank's list is its part of that sequence, so no rank
 // can wait forever.
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "dist/dealt.h"
-#include "dist/duration.h"
 #include "dist/free_order.h"
 #include "dist/launches.h"
 #include "dist/relay.h"
 #include "dist/rooms.h"
+#include "dist/starts.h"
 #include "dist/steps.h"
 #include "dist/strategy.h"
 #include "dist/supply.h"
@@ -36,7 +36,6 @@ using dist::Share;
 using dist::Steps;
 using dist::Supply;
 
-constexpr double kAsFast = 1.005;  // what less memory may cost, of the time
 constexpr Operand kForwardQ[] = {Operand::q};
 constexpr Operand kBackwardQ[] = {Operand::q, Operand::o, Operand::lse, Operand::dout};
 constexpr Operand kForwardOut[] = {Operand::o, Operand::lse};
@@ -69,11 +68,12 @@ class Builder {
     Launches launches(problem(), rooms_, steps_, most_joined());
     if (backward()) {
       supply.next();
-      Relay(plan_, rooms_, steps_, launches, dealt_, starts_).run();
+      Relay(plan_, rooms_, steps_, launches, dealt_, *starts_).run();
     } else {
       run_forward(supply, launches);
     }
     bring_home();
+    steps_.end();
     return std::move(plan_);
   }
 
@@ -95,52 +95,20 @@ class Builder {
   void deal_heads() {
     deal_heads(INT32_MAX);
     if (!backward()) return;
-    double least = INFINITY;
+    starts_.emplace(problem(), rooms_, most_joined(), plan_.options.overlapped);
     for (int32_t beside = 1; beside < 2 * most_joined(); beside *= 2)
-      try_starts(std::min(beside, most_joined()), least);
+      starts_->try_beside(deals(), std::min(beside, most_joined()));
     if (std::ranges::all_of(deals(), [](const auto& deal) { return deal->is_at_once(); }))
-      return save_memory();
+      return starts_->save_memory(deals());
     const auto whole = dealt_;
     deal_heads(dist::kWorkers);
-    if (!try_starts(1, least)) dealt_ = whole;
-  }
-
-  /// Fewer heads start together where each keeps a rank busy for long: sums of the next take the
-  /// place of those that are sent.
-  void save_memory() {
-    if (std::ranges::none_of(deals(), [](const auto& deal) { return deal->hands_on(); })) return;
-    const double limit = kAsFast * takes(starts_, dist::kFilledLaunch);
-    for (int32_t beside = 1; beside < most_joined(); beside *= 2) {
-      std::vector<int32_t> fewer = starts_of(beside);
-      if (takes(fewer, dist::kFilledLaunch) > limit) continue;
-      starts_ = std::move(fewer);
-      return;
-    }
-  }
-
-  /// Whether heads as dealt, so many of which start together, take at most `least`; then they do.
-  bool try_starts(int32_t beside, double& least) {
-    std::vector<int32_t> starts = starts_of(beside);
-    const double time = takes(starts, dist::kLaunch);
-    if (time > least) return false;
-    least = time;
-    starts_ = std::move(starts);
-    return true;
+    if (!starts_->try_beside(deals(), 1)) dealt_ = whole;
   }
 
   dist::Deals deals() const {
     dist::Deals deals;
     for (const auto& dealt : dealt_) deals.push_back(dealt->deal);
     return deals;
-  }
-  std::vector<int32_t> starts_of(int32_t beside) const {
-    return dist::starts_of(deals(), beside, static_cast<int32_t>(problem().kv_heads));
-  }
-  double takes(const std::vector<int32_t>& starts, double launch) const {
-    return dist::duration(deals(), starts, rooms_.ranks(), launch,
-                          [this](int32_t room, int32_t head, int32_t other) {
-                            return dist::can_join(problem(), rooms_.heads(room), head, other);
-                          });
   }
 
   void deal_heads(int32_t together) {
@@ -268,7 +236,9 @@ class Builder {
         for (const int32_t head : supply.heads_of(r))
           for (const Share& share : deal_of(head).shares)  // all of stage 0
             if (rooms_.rank_of(share.room) == r) launches.plan(head, share);
+      if (plan_.options.overlapped) supply.expect_next();
       launches.launch();
+      steps_.behind();
     }
   }
 
@@ -306,7 +276,7 @@ class Builder {
   std::map<std::tuple<const Deal*, std::vector<int32_t>, int64_t>, std::shared_ptr<const Dealt>>
       known_;
   std::vector<std::shared_ptr<const Dealt>> dealt_;  // by head
-  std::vector<int32_t> starts_;                      // backward: stages, by head
+  std::optional<dist::Starts> starts_;               // of a backward
 };
 
 }  // namespace

@@ -8,10 +8,12 @@
 namespace verbatim {
 namespace {
 
-Trial::Makespans makespans(const DistPlan& plan, const Cluster& cluster) {
-  const LaunchTimes launches = launch_times(plan, cluster.machine);
-  return {simulate(plan, cluster, launches, Transfers::in_turn).makespan,
-          simulate(plan, cluster, launches, Transfers::overlapped).makespan};
+Trial::Makespans makespans(const DistPlan& plan, const DistPlan& overlapped,
+                           const Cluster& cluster) {
+  const auto makespan = [&](const DistPlan& dealt, Transfers transfers) {
+    return simulate(dealt, cluster, launch_times(dealt, cluster.machine), transfers).makespan;
+  };
+  return {makespan(plan, Transfers::in_turn), makespan(overlapped, Transfers::overlapped)};
 }
 
 }  // namespace
@@ -29,10 +31,14 @@ std::vector<Trial> try_strategies(const Plan& forward, const Plan& backward, con
     try {
       const Sharding sharding = make_sharding(forward, backward, mask, trial.options);
       trial.options.shard = sharding.name;
-      const DistPlan first = make_dist_plan(forward, sharding, trial.options);
-      trial.options = first.options;
-      trial.forward = makespans(first, cluster);
-      trial.backward = makespans(make_dist_plan(backward, sharding, trial.options), cluster);
+      const auto both = [&](const Plan& pass) {
+        const DistPlan in_turn = make_dist_plan(pass, sharding, trial.options);
+        trial.options = in_turn.options;
+        return makespans(in_turn, make_dist_plan(pass, sharding, overlapped_of(trial.options)),
+                         cluster);
+      };
+      trial.forward = both(forward);
+      trial.backward = both(backward);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
       trial.refused = error.what();

@@ -28,6 +28,15 @@ std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry
   return starts;
 }
 
+double sums_sent(const Deals& deals, const std::vector<int32_t>& ranks) {
+  std::vector<double> sent(ranks.size());
+  for (const auto& deal : deals)
+    for (const Share& share : deal->shares)
+      for (const Handing& handing : share.handings)
+        if (ranks[handing.to] != ranks[share.room]) sent[ranks[share.room]] += handing.chains;
+  return std::ranges::max(sent);
+}
+
 double duration(const Deals& deals, const std::vector<int32_t>& starts,
                 const std::vector<int32_t>& ranks, double launch,
                 const std::function<bool(int32_t, int32_t, int32_t)>& joins) {

@@ -21,6 +21,11 @@ std::vector<int32_t> starts_of(const Deals& deals, int32_t beside, int32_t entry
 /// start behind each other, each waiting for the rows of the one before.
 inline constexpr double kLaunch = 8, kFilledLaunch = kLaunch + kWorkers;
 
+/// Visits that a link takes for a sum of a tile, to an H200 over NVLink.
+inline constexpr double kSum = 1.0 / 16;
+/// The most sums that one of the ranks sends.
+double sums_sent(const Deals& deals, const std::vector<int32_t>& ranks);
+
 /// When the last launch ends, in visits, where each takes `launch` besides its chains. Ranks make
 /// their launches by stage, then room: one is of all heads that `joins(room, head, other)` lets it
 /// have, and begins when those are over that it goes on from. Messages take no time. `ranks`: whose

@@ -15,9 +15,6 @@ ByteRows next_packed(std::byte*& at, const ByteRows& like) {
   return {std::exchange(at, at + like.rows * like.bytes), like.bytes, like.rows, like.bytes};
 }
 
-/// Where the next message begins: copies move 16 bytes at a time.
-int64_t aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-
 bool is_dense(const ByteRows& rows) { return rows.rows == 1 || rows.apart == rows.bytes; }
 
 }  // namespace
@@ -72,6 +69,7 @@ RankExecutor::RankExecutor(const DistPlan& plan, int32_t rank, const Backend& ba
       slot_of_(plan.whole.order_of_head.size(), -1),
       slot_rows_(slot_rows(own())),
       block_floats_(block_floats(plan.whole)),
+      landing_(backend.allocate(own().landing, run)),
       asked_(asked) {
   for (int64_t b = 0; b < plan.whole.problem.batch; ++b) kv_rows_.push_back(of_entry(own().kv, b));
   for (const Room& room : own().rooms)
@@ -161,6 +159,7 @@ bool RankExecutor::make(const Step& step, Transport& transport) {
     return true;
   }
   if (std::holds_alternative<Receive>(step)) return receive(transport);
+  if (const auto* expected = std::get_if<Expect>(&step)) return expect(*expected, transport);
   if (const auto* hold = std::get_if<Hold>(&step)) {
     this->hold(*hold);
   } else if (const auto* copy = std::get_if<Copy>(&step)) {
@@ -193,10 +192,14 @@ std::vector<RankExecutor::Message> RankExecutor::together(int64_t& room) const {
     const End& message = std::get<End>(steps[s]);
     const int64_t bytes = message_bytes(plan_, message.boxes, message.sums);
     std::vector<ByteRows> rows = rows_of(message);
-    const bool in_place =
-        std::is_same_v<End, Receive> && rows.size() == 1 && is_dense(rows.front());
-    messages.push_back({std::move(rows), in_place ? -1 : room, bytes});
-    if (!in_place) room = aligned(room + bytes);
+    std::byte* there = nullptr;
+    if constexpr (std::is_same_v<End, Receive>) {
+      if (rows.size() == 1 && is_dense(rows.front())) there = rows.front().at;
+      const auto landed = landed_.find({message.from, message.message});
+      if (landed != landed_.end()) there = landed->second;
+    }
+    messages.push_back({std::move(rows), room, bytes, there});
+    if (!there) room = aligned(room + bytes);
   }
   return messages;
 }
@@ -241,17 +244,18 @@ bool RankExecutor::receive(Transport& transport) {
   bool there = true;
   for (const Message& message : messages) {
     const Receive& step = std::get<Receive>(own().steps[step_]);
-    const bool in_place = message.begin < 0;
-    std::byte* to = in_place ? message.rows[0].at : packed.get() + message.begin;
+    std::byte* to = message.there ? message.there : packed.get() + message.begin;
     there = timed(StepTime::Kind::receive, message.bytes, [&] {
-      const bool came =
-          transport.receive(step.from, step.message, {to, static_cast<size_t>(message.bytes)});
+      const bool expected = landed_.erase({step.from, step.message}) > 0;
+      if (expected) transport.came(step.from, step.message);
+      const bool came = expected || transport.receive(step.from, step.message,
+                                                      {to, static_cast<size_t>(message.bytes)});
       if (!came || &message == &messages.back()) transport.arrived();
       return came;
     });
     if (!there) break;
     ++step_;
-    if (in_place) continue;
+    if (to == message.rows[0].at) continue;
     bytes += message.bytes;
     for (std::byte* next = to; const ByteRows& rows : message.rows)
       copies.push_back({rows, next_packed(next, rows)});
@@ -262,6 +266,27 @@ bool RankExecutor::receive(Transport& transport) {
       return true;
     });
   return there;
+}
+
+bool RankExecutor::expect(const Expect& step, Transport& transport) {
+  const Receive& receive = *find_receive(own().steps, step_);
+  std::byte* to =
+      step.at < 0
+          ? reinterpret_cast<std::byte*>(blocks_.get() + receive.sums.front().block * block_floats_)
+          : landing_.get() + step.at;
+  const int64_t bytes = message_bytes(plan_, receive.boxes, receive.sums);
+  const bool asked = timed(StepTime::Kind::expect, 0, [&] {
+    return transport.expect(step.from, step.message, {to, static_cast<size_t>(bytes)});
+  });
+  if (!asked) return false;
+  landed_[{step.from, step.message}] = to;
+  ++step_;
+  return true;
+}
+
+void RankExecutor::stop(Transport& transport) {
+  for (const auto& [message, to] : landed_) transport.came(message.first, message.second);
+  landed_.clear();
 }
 
 void RankExecutor::hold(const Hold& hold) {

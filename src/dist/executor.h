@@ -5,8 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -81,6 +83,8 @@ class RankExecutor {
   bool done() const { return step_ == plan_.ranks[static_cast<size_t>(rank_)].steps.size(); }
   /// The step it is at.
   size_t step() const { return step_; }
+  /// Nothing more is made: what is expected no longer lands in memory that is given back.
+  void stop(Transport& transport);
 
  private:
   const RankPlan& own() const { return plan_.ranks[static_cast<size_t>(rank_)]; }
@@ -88,15 +92,18 @@ class RankExecutor {
   bool make(const Step& step, Transport& transport);
   struct Message {
     std::vector<ByteRows> rows;  // that it is packed of
-    int64_t begin, bytes;        // where messages lie behind each other; begin < 0: in its place
+    int64_t begin, bytes;        // where messages lie behind each other
+    std::byte* there = nullptr;  // where it is received, if not there
   };
   /// The sends, or receives, from this step on that are packed, or unpacked, by one copy; `room`:
-  /// the bytes in which they lie. What is received into one dense place is there.
+  /// the bytes in which they lie. What is received into one dense place is there, and what was
+  /// expected where it landed.
   template <class End>
   std::vector<Message> together(int64_t& room) const;
   void send(Transport& transport);
   /// False: the message of the step it has come to is not there yet.
   bool receive(Transport& transport);
+  bool expect(const Expect& step, Transport& transport);
   /// Does it, and notes when. What `work` returns is whether it was done.
   bool timed(StepTime::Kind kind, int64_t bytes, const std::function<bool()>& work);
   void compute(const Compute& step, Transport& transport);
@@ -132,6 +139,8 @@ class RankExecutor {
   int64_t slot_rows_;
   std::shared_ptr<float> blocks_;
   int64_t block_floats_;
+  std::shared_ptr<std::byte> landing_;
+  std::map<std::pair<int32_t, int64_t>, std::byte*> landed_;  // what is expected: sender, number
   RankRun asked_;
   size_t step_ = 0;
 };

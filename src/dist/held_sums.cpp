@@ -1,7 +1,5 @@
 #include "dist/held_sums.h"
 
-#include <algorithm>
-
 namespace verbatim::dist {
 
 int32_t HeldSums::find_held(int32_t first, int32_t count) const {
@@ -29,7 +27,7 @@ void HeldSums::put(int32_t first, const Sums& sums) {
 Sums HeldSums::take(int32_t first, int32_t count) {
   const auto begin = row_of_.begin() + first;
   const int32_t number = *begin;
-  if (number == kNone) return {};
+  if (number < 0) return {};
   const auto end =
       std::find_if(begin, begin + count, [number](int32_t row) { return row != number; });
   std::fill(begin, end, kNone);

@@ -1,6 +1,7 @@
 // What the blocks of a rank hold, to the proof: sums of dK and dV, as far as they have come.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -38,16 +39,25 @@ class HeldSums {
   // Of blocks that are there.
   /// The first block of [first, first + count) that holds a sum; -1: none.
   int32_t find_held(int32_t first, int32_t count) const;
+  /// Free blocks wait for sums: until then they are held, and nothing can be taken. Or no more.
+  void expect(int32_t first, int32_t count) {
+    std::fill_n(row_of_.begin() + first, count, kExpected);
+    held_ += count;
+  }
+  void release(int32_t first, int32_t count) {
+    std::fill_n(row_of_.begin() + first, count, kNone);
+    held_ -= count;
+  }
   /// From `first` on, which is free.
   void put(int32_t first, const Sums& sums);
   /// Frees what lies in `first`, and in as many of the `count` blocks from there on as hold what
   /// was put with it. None: nothing.
   Sums take(int32_t first, int32_t count);
-  /// How many blocks hold one.
+  /// How many blocks hold one, or wait for it.
   int32_t held() const { return held_; }
 
  private:
-  static constexpr int32_t kNone = -1;
+  static constexpr int32_t kNone = -1, kExpected = -2;
   /// What was put together.
   struct Row {
     int32_t block = 0, left = 0;

@@ -52,6 +52,7 @@ class Writer {
                 {"shard", plan_.shard},
                 {"ulysses_size", options.ulysses_size},
                 {"ring_window", options.ring_window},
+                {"overlapped", options.overlapped},
                 {"parts", std::move(parts_)},
                 {"ranks", std::move(ranks)}}
         .dump();
@@ -74,6 +75,7 @@ class Writer {
             {"kv_heads", to_array(rank.kv_heads)},
             {"kv_slots", rank.kv_slots},
             {"blocks", rank.blocks},
+            {"landing", rank.landing},
             {"steps", std::move(steps)}};
   }
 
@@ -112,6 +114,10 @@ class Writer {
     return all;
   }
   Json step_json(const Send& send) { return transfer_json("send", "to", send.to, send); }
+  Json step_json(const Expect& expect) {
+    return {
+        {"step", "expect"}, {"from", expect.from}, {"message", expect.message}, {"at", expect.at}};
+  }
   Json step_json(const Receive& receive) {
     return transfer_json("receive", "from", receive.from, receive);
   }
@@ -161,7 +167,8 @@ class Reader {
                      .strategy = root.member("strategy").text(),
                      .shard = root.member("shard").text(),
                      .ulysses_size = root.member("ulysses_size").int32(),
-                     .ring_window = root.member("ring_window").int32()};
+                     .ring_window = root.member("ring_window").int32(),
+                     .overlapped = root.member("overlapped").boolean()};
     plan_.shard = plan_.options.shard;
     if (std::cmp_not_equal(ranks.size(), plan_.options.world))
       throw Error(ErrorCode::invalid_plan, kOperation, "'ranks' are not those of the world",
@@ -270,6 +277,11 @@ class Reader {
     blocks_ = rank.blocks = within<int32_t>(node.member("blocks"), 0, most_blocks_);
     rank.steps =
         node.member("steps").items([this](const JsonNode& step) { return read_step(step); });
+    int64_t received = 0;
+    for (const Step& step : rank.steps)
+      if (const auto* receive = std::get_if<Receive>(&step))
+        received += dist::aligned(dist::message_bytes(plan_, receive->boxes, receive->sums));
+    rank.landing = within<int64_t>(node.member("landing"), 0, received);
     return rank;
   }
 
@@ -316,7 +328,7 @@ class Reader {
   }
 
   Step read_step(const JsonNode& node) const {
-    constexpr std::array<std::string_view, 6> kSteps{"hold", "send",    "receive",
+    constexpr std::array<std::string_view, 7> kSteps{"hold", "send",    "expect", "receive",
                                                      "copy", "compute", "add"};
     switch (one_of(node.member("step"), kSteps)) {
       case 0:
@@ -324,11 +336,15 @@ class Reader {
       case 1:
         return transfer<Send>(node, "to");
       case 2:
-        return transfer<Receive>(node, "from");
+        return Expect{within<int32_t>(node.member("from"), 0, plan_.options.world - 1),
+                      node.member("message").int64(),
+                      within<int64_t>(node.member("at"), -1, INT64_MAX)};
       case 3:
+        return transfer<Receive>(node, "from");
+      case 4:
         return Copy{space(node.member("from")), space(node.member("to")),
                     boxes(node.member("boxes")), node.member("room").int32()};
-      case 4:
+      case 5:
         return Compute{
             node.member("heads").items([this](const JsonNode& own) { return read_part_of(own); }),
             node.member("room").int32()};

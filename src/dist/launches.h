@@ -25,7 +25,11 @@ class Launches {
   void plan(int32_t head, const Share& share, std::vector<Carry> carries = {}) {
     parts_[static_cast<size_t>(share.room)].push_back({head, share.part, std::move(carries)});
   }
-  /// What was planned since the last, none of which waits for another.
+  /// What a room has planned since the last.
+  const std::vector<HeadPart>& planned(int32_t room) const {
+    return parts_[static_cast<size_t>(room)];
+  }
+  /// Launches what was planned, none of which waits for another.
   void launch() {
     for (int32_t n = 0; n < rooms_.count(); ++n)
       for (Compute& compute : join(std::exchange(parts_[static_cast<size_t>(n)], {}),

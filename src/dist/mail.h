@@ -1,6 +1,7 @@
 // Messages between ranks, to the proof.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,29 @@ struct Message {
   const Send* send;
   int32_t section;  // of the sender
   std::vector<Sums> sums;
+  int64_t place = 0;  // among all between the two
+
+  /// Whether it has these boxes and sums. Calls f(block, Sums) for its sums, part by part, as far
+  /// as they are so.
+  template <class F>
+  bool is(const Boxes& boxes, const std::vector<CarriedSum>& carried, F&& f) const {
+    if (send->boxes != boxes) return false;
+    auto left = sums.begin();
+    int32_t used = 0;  // of these
+    for (const CarriedSum& sum : carried) {
+      if (sum.step != 1 && sum.step != -1) return false;
+      for (int32_t i = 0; i < sum.count;) {
+        if (left == sums.end()) return false;
+        const Sums part = left->part(used, std::min(left->count - used, sum.count - i));
+        if (!part.are_of(sum.head, sum.kv_tile + i * sum.step, sum.step)) return false;
+        f(sum.block + i, part);
+        i += part.count;
+        used += part.count;
+        if (used == left->count) ++left, used = 0;
+      }
+    }
+    return left == sums.end();
+  }
 };
 
 class Mail {
@@ -23,19 +47,25 @@ class Mail {
   /// False: a message of that number is on its way between the two.
   bool send(int32_t from, Message message) {
     const Send& send = *message.send;
+    message.place = lines_[{from, send.to}].sent++;
     if (!box(send.to).try_emplace({from, send.message}, std::move(message)).second) return false;
     ++count(from);
     return true;
   }
   /// Null: it is not there.
-  const Message* find(int32_t to, const Receive& receive) {
-    const auto found = box(to).find({receive.from, receive.message});
+  const Message* find(int32_t to, int32_t from, int64_t message) {
+    const auto found = box(to).find({from, message});
     return found == box(to).end() ? nullptr : &found->second;
   }
+  /// Whether all that was sent before one that was found is taken.
+  bool is_next(int32_t to, int32_t from, const Message& message) {
+    return lines_[{from, to}].taken == message.place;
+  }
   /// One that was found.
-  void take(int32_t to, const Receive& receive) {
-    box(to).erase({receive.from, receive.message});
-    --count(receive.from);
+  Message take(int32_t to, int32_t from, int64_t message) {
+    ++lines_[{from, to}].taken;
+    --count(from);
+    return std::move(box(to).extract({from, message}).mapped());
   }
   /// Whether all that a rank has sent is taken.
   bool is_taken(int32_t from) { return count(from) == 0; }
@@ -45,7 +75,7 @@ class Mail {
   }
 
  private:
-  using Key = std::pair<int32_t, int64_t>;  // sender and number
+  using Key = std::pair<int32_t, int64_t>;  // sender, and number or receiver
   struct Hash {
     size_t operator()(const Key& key) const {
       return static_cast<size_t>(key.second) * 4096 + static_cast<size_t>(key.first);
@@ -55,8 +85,12 @@ class Mail {
   Box& box(int32_t to) { return boxes_[static_cast<size_t>(to)]; }
   int64_t& count(int32_t from) { return under_way_[static_cast<size_t>(from)]; }
 
-  std::vector<Box> boxes_;          // by receiver
-  std::vector<int64_t> under_way_;  // messages, by sender
+  struct Line {
+    int64_t sent = 0, taken = 0;
+  };
+  std::unordered_map<Key, Line, Hash> lines_;  // by sender and receiver
+  std::vector<Box> boxes_;                     // by receiver
+  std::vector<int64_t> under_way_;             // messages, by sender
 };
 
 }  // namespace verbatim::dist

@@ -67,7 +67,7 @@ void Peers::learn_taken() {
     const uint32_t taken = board_.taken(board_.rank(), r).value;
     outbox_.taken(r, taken);
     // A wait that is over stays so: numbers go round, and would come to lie before it again.
-    if (Counter::is_at(taken, taken_by(r).number)) expect(taken_by(r), taken, 0);
+    if (Counter::is_at(taken, taken_by(r).number)) waits(taken_by(r), taken, 0);
   }
 }
 
@@ -79,7 +79,7 @@ std::byte* Peers::room(int64_t bytes) {
     // No circle: a plan is proved for ranks that wait for what they sent before their last launch.
     for (int32_t r = 0; r < board_.world(); ++r) {
       if (Counter::is_at(outbox_.taken(r), settled_[r])) continue;
-      expect(taken_by(r), settled_[r], 0);
+      waits(taken_by(r), settled_[r], 0);
       device_->await(*taken_by(r).counter, settled_[r]);
       outbox_.taken(r, settled_[r]);
     }
@@ -135,7 +135,7 @@ void Peers::post(int32_t to, std::span<const std::byte> bytes) {
   changed_.notify_all();
 }
 
-bool Peers::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
+Peers::Head Peers::read_head(int32_t from, int64_t message, std::span<std::byte> bytes) {
   Head head{};
   read(from, message, std::as_writable_bytes(std::span(&head, 1)));
   if (head.message != message || head.bytes != std::ssize(bytes))
@@ -143,24 +143,47 @@ bool Peers::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
         fmt::format("message {} of rank {} with {} bytes came to rank {}, which expected message "
                     "{} with {} bytes",
                     head.message, from, head.bytes, board_.rank(), message, bytes.size()));
+  return head;
+}
+
+bool Peers::receive(int32_t from, int64_t message, std::span<std::byte> bytes) {
   if (message < 0) {
+    read_head(from, message, bytes);
     read(from, message, bytes);
     return true;
   }
+  const PeerDevice::Pull pull = next(from, message, bytes);
+  or_fail([&] { device_->pull(pull); });
+  return true;
+}
+
+bool Peers::expect(int32_t from, int64_t message, std::span<std::byte> bytes) {
+  const PeerDevice::Pull pull = next(from, message, bytes);
+  expected_[{from, message}] = pull.number;
+  or_fail([&] { device_->expect(pull); });
+  return true;
+}
+
+void Peers::came(int32_t from, int64_t message) {
+  if (const auto expected = expected_.extract({from, message}))
+    device_->join(from, expected.mapped());
+}
+
+PeerDevice::Pull Peers::next(int32_t from, int64_t message, std::span<std::byte> bytes) {
+  const Head head = read_head(from, message, bytes);
   if (head.number != ++received_[from])
     fail(fmt::format("message {} of rank {} is its number {}; number {} is lost", message, from,
                      head.number, received_[from]));
-  expect(ready_from(from), head.number, message);
-  or_fail([&] {
-    device_->pull({.from = from,
-                   .to = bytes.data(),
-                   .at = arena(from, head.arena) + head.offset,
-                   .bytes = head.bytes,
-                   .ready = &board_.ready(from, board_.rank()),
-                   .taken = &board_.taken(from, board_.rank()),
-                   .number = head.number});
-  });
-  return true;
+  waits(ready_from(from), head.number, message);
+  PeerDevice::Pull pull{.from = from,
+                        .to = bytes.data(),
+                        .at = nullptr,
+                        .bytes = head.bytes,
+                        .ready = &board_.ready(from, board_.rank()),
+                        .taken = &board_.taken(from, board_.rank()),
+                        .number = head.number};
+  or_fail([&] { pull.at = arena(from, head.arena) + head.offset; });
+  return pull;
 }
 
 const std::byte* Peers::arena(int32_t from, int32_t number) {
@@ -194,7 +217,7 @@ std::string Peers::missed(int64_t message, int32_t from, std::string_view why) c
                      board_.rank(), why);
 }
 
-void Peers::expect(Wait& wait, uint32_t number, int64_t message) {
+void Peers::waits(Wait& wait, uint32_t number, int64_t message) {
   wait.message = message;
   wait.number = number;
 }
@@ -271,7 +294,10 @@ void Peers::check() {
 }
 
 void Peers::stop() {
-  device_->join();  // the caller gives memory back that pulls write
+  // The caller gives memory back that pulls write.
+  for (const auto& [message, number] : std::exchange(expected_, {}))
+    device_->join(message.first, number);
+  device_->join();
   const std::lock_guard lock(mutex_);
   throw Error(ErrorCode::device, "peers.transfer", trouble_);
 }

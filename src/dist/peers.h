@@ -38,6 +38,9 @@ class Peers final : public Transport {
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override;
   bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override;
   void arrived() override { device_->join(); }
+  bool overlaps() const override { return true; }
+  bool expect(int32_t from, int64_t message, std::span<std::byte> bytes) override;
+  void came(int32_t from, int64_t message) override;
   void settle() override { settled_ = sent_; }
 
   /// Of all arenas of this rank.
@@ -64,6 +67,10 @@ class Peers final : public Transport {
 
   /// The bytes follow those that were sent before.
   void post(int32_t to, std::span<const std::byte> bytes);
+  /// The next message of a rank, which is to come there, on the device.
+  PeerDevice::Pull next(int32_t from, int64_t message, std::span<std::byte> bytes);
+  /// What goes through a ring in front of it, which is checked.
+  Head read_head(int32_t from, int64_t message, std::span<std::byte> bytes);
   /// Waits for the next bytes of a rank, which are of this message.
   void read(int32_t from, int64_t message, std::span<std::byte> bytes);
   /// Of another rank.
@@ -76,7 +83,7 @@ class Peers final : public Transport {
   /// Of messages of this rank, or from another to it.
   Wait& taken_by(int32_t rank) { return waits_[2 * rank]; }
   Wait& ready_from(int32_t rank) { return waits_[2 * rank + 1]; }
-  void expect(Wait& wait, uint32_t number, int64_t message);
+  static void waits(Wait& wait, uint32_t number, int64_t message);
 
   /// In a thread of its own: writes what found no room in a ring, and lets the device's work go on
   /// that waits in vain.
@@ -105,6 +112,7 @@ class Peers final : public Transport {
   int32_t arenas_ = 0;
   std::vector<uint32_t> sent_, settled_, received_;               // numbers of messages, by rank
   std::map<std::pair<int32_t, int32_t>, const std::byte*> open_;  // arenas by rank and number
+  std::map<std::pair<int32_t, int64_t>, uint32_t> expected_;      // numbers by rank and message
   std::vector<Wait> waits_;
 
   std::mutex mutex_;                             // of what follows

@@ -134,11 +134,15 @@ void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const 
     transport.begin(run);
     while (!executor.done()) executor.advance(transport);
   } catch (const Error& error) {
+    executor.stop(transport);
     if (error.code() != ErrorCode::device) throw;
     throw Error(error.code(), "dist.run",
                 fmt::format("rank {} at step {} of the {}: {}", rank,
                             listed_steps(plan.ranks[static_cast<size_t>(rank)], executor.step()),
                             to_string(plan.whole.pass), error.what()));
+  } catch (...) {
+    executor.stop(transport);
+    throw;
   }
 }
 

@@ -4,26 +4,9 @@
 #include <utility>
 
 namespace verbatim::dist {
-namespace {
-
-void add_sums(std::vector<CarriedSum>& sums, int32_t head, std::span<const Span> convoy,
-              int32_t first) {
-  for (const auto& [offset, tile, count, step] : convoy) {
-    const int32_t block = first + offset;
-    CarriedSum* last = sums.empty() ? nullptr : &sums.back();
-    if (last && last->kv_tile + step * last->count == tile && last->step == step &&
-        last->block + last->count == block) {
-      last->count += count;
-    } else {
-      sums.push_back({head, tile, block, count, step});
-    }
-  }
-}
-
-}  // namespace
 
 Relay::Relay(DistPlan& plan, const Rooms& rooms, Steps& steps, Launches& launches,
-             const DealtHeads& dealt, const std::vector<int32_t>& starts)
+             const DealtHeads& dealt, const Starts& starts)
     : plan_(plan),
       rooms_(rooms),
       steps_(steps),
@@ -36,16 +19,15 @@ Relay::Relay(DistPlan& plan, const Rooms& rooms, Steps& steps, Launches& launche
       added_(plan.ranks.size()) {}
 
 void Relay::run() {
-  int32_t last = 0;
-  bool at_once = true;  // so no sum is left when a time is over
+  bool at_once = !overlapped();  // so no sum is left when a time is over
   for (int32_t head = 0; head < heads(); ++head) {
     const std::vector<Share>& shares = deal_of(head).shares;
-    last = std::max(last, start_of(head) + (shares.empty() ? 0 : shares.back().stage));
+    last_ = std::max(last_, starts_.of(head) + (shares.empty() ? 0 : shares.back().stage));
     at_once = at_once && deal_of(head).is_at_once();
   }
-  for (int32_t time = 0, started = 0; time <= last; ++time) {
+  for (int32_t time = 0, started = 0; time <= last_; ++time) {
     const int32_t before = started;
-    while (started < heads() && start_of(started) <= time) ++started;
+    while (started < heads() && starts_.of(started) <= time) ++started;
     if (at_once && are_apart(before, started)) {
       for (int32_t head = before; head < started; ++head) run_alone(head);
     } else {
@@ -75,8 +57,10 @@ void Relay::run_alone(int32_t head) {
     const int32_t rank = rooms_.rank_of(room);
     section.parts.push_back({rank, steps_.count(rank), 0});
   }
-  known_.push_back({head, static_cast<int32_t>(plan_.sections.size()), steps_.messages()});
-  advance(head, head + 1, start_of(head));
+  known_.push_back(
+      {head, static_cast<int32_t>(plan_.sections.size()), steps_.messages(), blocks_of(head), {}});
+  advance(head, head + 1, starts_.of(head));
+  known_.back().after = blocks_of(head);
   for (Section::Part& part : section.parts) part.end = steps_.count(part.rank);
   plan_.sections.push_back(std::move(section));
 }
@@ -85,7 +69,7 @@ bool Relay::repeat(int32_t head) {
   const Dealt& own = dealt(head);
   for (const Known& known : known_) {
     const Dealt& before = dealt(known.head);
-    if (own.like != before.like) continue;
+    if (own.like != before.like || blocks_of(head) != known.before) continue;
     const int32_t ranks = rooms_.rank_of(own.rooms.front()) - rooms_.rank_of(before.rooms.front());
     const auto is_so_far = [&](int32_t room, int32_t other) {
       return rooms_.rank_of(room) - rooms_.rank_of(other) == ranks &&
@@ -93,13 +77,17 @@ bool Relay::repeat(int32_t head) {
     };
     if (!std::ranges::equal(own.rooms, before.rooms, is_so_far)) continue;
     steps_.repeat(known.section, known.message, head - known.head, ranks);
-    for (const int32_t room : before.rooms) {
-      const int32_t rank = rooms_.rank_of(room);
-      blocks(rank + ranks).reach(blocks(rank).size());
-    }
+    for (size_t i = 0; i < own.rooms.size(); ++i)
+      blocks(rooms_.rank_of(own.rooms[i])).reach(known.after[i]);
     return true;
   }
   return false;
+}
+
+std::vector<int32_t> Relay::blocks_of(int32_t head) {
+  std::vector<int32_t> sizes;
+  for (const int32_t room : dealt(head).rooms) sizes.push_back(blocks(rooms_.rank_of(room)).size());
+  return sizes;
 }
 
 void Relay::advance(int32_t begin, int32_t end, int32_t time) {
@@ -107,23 +95,27 @@ void Relay::advance(int32_t begin, int32_t end, int32_t time) {
   for (int32_t head = begin; head < end; ++head) {
     const std::vector<Share>& shares = deal_of(head).shares;
     size_t& next = progress_[static_cast<size_t>(head)].share;
-    for (; next < shares.size() && shares[next].stage == time - start_of(head); ++next) {
+    for (; next < shares.size() && shares[next].stage == time - starts_.of(head); ++next) {
       const Share& share = shares[next];
       carry_on(head, share);
       for (const Handing& handing : share.handings)
         leaving.push_back({head, rooms_.rank_of(share.room), rooms_.rank_of(handing.to), &handing});
     }
   }
+  if (overlapped()) expect_sums();
   launches_.launch();
-  for (const Leaving& each : in_rounds(std::move(leaving), world())) hand_on(each);
-  steps_.take();
+  steps_.behind();
+  add_ended();
+  hand_on(in_rounds(std::move(leaving), world()));
   for (int32_t head = begin; head < end; ++head) {
     const std::vector<TileEnd>& ends = deal_of(head).ends;
     size_t& next = progress_[static_cast<size_t>(head)].end;
-    for (; next < ends.size() && ends[next].stage == time - start_of(head); ++next)
-      add_tiles(head, ends[next]);
+    for (; next < ends.size() && ends[next].stage == time - starts_.of(head); ++next)
+      ended_.emplace_back(head, &ends[next]);
   }
-  for (int32_t r = 0; r < world(); ++r) give_back(r);
+  if (overlapped() && time < last_) return;  // the next launches need few of these
+  steps_.take();
+  add_ended();
 }
 
 void Relay::carry_on(int32_t head, const Share& share) {
@@ -145,26 +137,52 @@ void Relay::carry_on(int32_t head, const Share& share) {
   launches_.plan(head, share, std::move(carries));
 }
 
-void Relay::hand_on(const Leaving& leaving) {
-  const auto& [head, from, to, handing] = leaving;
-  if (to == from) return;  // another room goes on from the same block
-  std::vector<CarriedSum> sent, received;
-  sent.reserve(handing->tiles.size());
-  received.reserve(handing->tiles.size());
-  blocks(to).make_room(handing->chains);
-  auto tiles = handing->tiles.begin();
-  for (const int32_t number : handing->convoys) {
-    const auto begin = tiles++;
-    while (tiles != handing->tiles.end() && tiles->offset > 0) ++tiles;
-    const std::span<const Span> convoy(begin, tiles);
-    const int32_t count = convoy.back().offset + convoy.back().count;
-    int32_t& at = block(head, number);
-    add_sums(sent, head, convoy, at);
-    blocks(from).give_back(at, count);
-    at = blocks(to).take(count);
-    add_sums(received, head, convoy, at);
+void Relay::expect_sums() {
+  Steps::Needed needed;
+  for (int32_t n = 0; n < rooms_.count(); ++n)
+    for (const HeadPart& own : launches_.planned(n)) {
+      const int32_t rank = rooms_.rank_of(n);
+      std::vector<bool>& own_blocks = needed[rank];
+      own_blocks.resize(static_cast<size_t>(blocks(rank).size()));
+      for (size_t s = 0; s < own.carries.size(); ++s)
+        if (own.carries[s].in >= 0)
+          std::fill_n(own_blocks.begin() + own.carries[s].in, own.part->stretches[s].count, true);
+    }
+  steps_.expect(needed);
+}
+
+void Relay::hand_on(std::vector<Leaving> all) {
+  // Another room of the rank goes on from the same block.
+  std::erase_if(all, [](const Leaving& each) { return each.to == each.from; });
+  std::vector<std::vector<CarriedSum>> sent;
+  for (const auto& [head, from, to, handing] : all) {
+    sent.push_back(sums_of(head, *handing));
+    for_convoys(head, *handing,
+                [&](int32_t& at, int32_t count) { blocks(from).give_back(at, count); });
   }
-  steps_.hand_on(from, std::move(sent), to, std::move(received));
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& [head, from, to, handing] = all[i];
+    blocks(to).make_room(handing->chains, overlapped());
+    for_convoys(head, *handing, [&](int32_t& at, int32_t count) { at = blocks(to).take(count); });
+    steps_.hand_on(from, std::move(sent[i]), to, sums_of(head, *handing));
+  }
+}
+
+std::vector<CarriedSum> Relay::sums_of(int32_t head, const Handing& handing) {
+  std::vector<CarriedSum> sums;
+  sums.reserve(handing.tiles.size());
+  auto number = handing.convoys.begin() - 1;
+  for (const Span& span : handing.tiles) {
+    if (span.offset == 0) ++number;
+    append(sums, head, span, block(head, *number));
+  }
+  return sums;
+}
+
+void Relay::add_ended() {
+  for (const auto& [head, end] : ended_) add_tiles(head, *end);
+  ended_.clear();
+  for (int32_t r = 0; r < world(); ++r) give_back(r);
 }
 
 void Relay::add_tiles(int32_t head, const TileEnd& end) {

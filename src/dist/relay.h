@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "dist/blocks.h"
 #include "dist/dealt.h"
 #include "dist/launches.h"
 #include "dist/rooms.h"
+#include "dist/starts.h"
 #include "dist/steps.h"
 
 namespace verbatim::dist {
@@ -19,12 +20,13 @@ class Relay {
  public:
   using DealtHeads = std::vector<std::shared_ptr<const Dealt>>;
 
-  /// `starts`: stages, by head. All are read as long as this is there.
+  /// All are read as long as this is there.
   Relay(DistPlan& plan, const Rooms& rooms, Steps& steps, Launches& launches,
-        const DealtHeads& dealt, const std::vector<int32_t>& starts);
+        const DealtHeads& dealt, const Starts& starts);
 
   /// Heads follow each other: while sums of some are on their way, others fill the time. What a
-  /// head does alone is a section, and those dealt alike repeat it.
+  /// head does alone is a section, and those dealt alike repeat it. Overlapped, its sums come
+  /// beside launches of the next: none is alone.
   void run();
 
  private:
@@ -36,6 +38,7 @@ class Relay {
     int32_t head, from, to;
     const Handing* handing;
   };
+  using Ends = std::vector<std::pair<int32_t, const TileEnd*>>;  // of heads
   /// What comes next of a head.
   struct Progress {
     size_t share = 0, end = 0;
@@ -43,14 +46,15 @@ class Relay {
   /// What a head did alone.
   struct Known {
     int32_t head, section;
-    int64_t message;  // the first
+    int64_t message;                     // the first
+    std::vector<int32_t> before, after;  // blocks_of()
   };
 
   int32_t heads() const { return static_cast<int32_t>(dealt_.size()); }
   int32_t world() const { return static_cast<int32_t>(plan_.ranks.size()); }
   const Dealt& dealt(int32_t head) const { return *dealt_[static_cast<size_t>(head)]; }
   const Deal& deal_of(int32_t head) const { return *dealt(head).deal; }
-  int32_t start_of(int32_t head) const { return starts_[static_cast<size_t>(head)]; }
+  bool overlapped() const { return plan_.options.overlapped; }
   Blocks& blocks(int32_t r) { return blocks_[static_cast<size_t>(r)]; }
   /// The block of the first sum of a convoy; -1: it has not started.
   int32_t& block(int32_t head, int32_t number) {
@@ -61,12 +65,29 @@ class Relay {
   bool are_apart(int32_t begin, int32_t end) const;
   /// All of a head of which no sum waits for another rank, while no other head has any.
   void run_alone(int32_t head);
+  /// Whether it does what one did that was dealt alike, and began with as many blocks: in others
+  /// sums would lie elsewhere.
   bool repeat(int32_t head);
+  /// How many the ranks of a head have, by its rooms.
+  std::vector<int32_t> blocks_of(int32_t head);
   /// What heads [begin, end) do at a time.
   void advance(int32_t begin, int32_t end, int32_t time);
   void carry_on(int32_t head, const Share& share);
-  /// Sends sums to where their chains go on, or end.
-  void hand_on(const Leaving& leaving);
+  /// Sums that were sent: the launches to come go on from some, which are taken; others come beside
+  /// them.
+  void expect_sums();
+  /// Sends sums to where their chains go on, or end. What is sent leaves its blocks before any
+  /// comes, so that a message finds blocks behind each other.
+  void hand_on(std::vector<Leaving> all);
+  /// Calls f(first block, how many) for its convoys.
+  template <class F>
+  void for_convoys(int32_t head, const Handing& handing, F&& f) {
+    for (const int32_t number : handing.convoys)
+      f(block(head, number), deal_of(head).convoys[static_cast<size_t>(number)].count);
+  }
+  std::vector<CarriedSum> sums_of(int32_t head, const Handing& handing);
+  /// Those that ended, whose blocks are free then.
+  void add_ended();
   void add_tiles(int32_t head, const TileEnd& end);
   /// Blocks of sums that have been added, neighbours together.
   void give_back(int32_t r);
@@ -76,11 +97,13 @@ class Relay {
   Steps& steps_;
   Launches& launches_;
   const DealtHeads& dealt_;
-  const std::vector<int32_t>& starts_;
+  const Starts& starts_;
+  int32_t last_ = 0;                      // when the last launches are
   std::vector<Progress> progress_;        // by head
   std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
   std::vector<Blocks> blocks_;            // by rank
   std::vector<std::vector<Row>> added_;   // by rank
+  Ends ended_;                            // not added yet
   std::vector<Known> known_;
 };
 

@@ -37,6 +37,16 @@ class Mailbox {
       backend_.copy({mail->second.data.get(), size}, {const_cast<std::byte*>(bytes.data()), size},
                     run_);
     }
+    bool expect(int32_t from, int64_t message, std::span<std::byte> bytes) override {
+      if (!box_.mail_.contains({from, own_, message})) return false;
+      if (box_.chance(2) == 0) return receive(from, message, bytes);
+      expected_[{from, message}] = bytes;
+      return true;
+    }
+    void came(int32_t from, int64_t message) override {
+      const auto expected = expected_.extract({from, message});
+      while (expected && !receive(from, message, expected.mapped())) continue;
+    }
     bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
       const auto mail = box_.mail_.find({from, own_, message});
       if (mail == box_.mail_.end()) return false;
@@ -60,6 +70,8 @@ class Mailbox {
     int32_t own_;
     const Backend& backend_;
     const RunOptions& run_;
+    // What comes when it is needed, where chance has it so: by sender and number.
+    std::map<std::pair<int32_t, int64_t>, std::span<std::byte>> expected_;
   };
 
   /// A number below `end` by chance; 0 where nothing is left to chance.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -24,23 +25,20 @@ struct Rank {
   double clock = 0;                  // what computes is free from here
   double link_out = 0, link_in = 0;  // ... and the links from here
   double done = 0;                   // the last message is there
-  // Overlapped: from when on all that has come so far of a head is there, and each box of K and V.
-  std::vector<double> inputs, results;                      // by head
-  std::vector<std::vector<std::pair<Box, double>>> passed;  // by head
-  std::vector<int64_t> receives;                            // messages in the sequence of its steps
-  size_t received = 0;                                      // those that have passed the link in
+  std::deque<int64_t> sent;          // overlapped: messages that have not passed the link out
+  std::vector<int64_t> asks;         // messages in the sequence in which it asks for them
+  size_t received = 0;               // those that have passed the link in
   RankTime time;
 };
 
-/// What the host asks the device for at step `s`: a launch, a copy, a message, or additions, which
-/// are one where they follow each other.
-size_t calls_at(const std::vector<Step>& steps, size_t s) {
-  const Step& step = steps[s];
-  if (std::holds_alternative<Hold>(step)) return 0;
-  if (std::holds_alternative<Add>(step))
-    return s > 0 && std::holds_alternative<Add>(steps[s - 1]) ? 0 : 1;
-  return 1;
-}
+/// A message that is on its way, or expected.
+struct UnderWay {
+  int32_t from = -1, to = -1;  // -1: it is not sent
+  int32_t head = -1;           // that all of it belongs to; -1: several
+  double bytes = 0, ready = 0;
+  double asked = -1;  // by the receiver; < 0: not yet
+  bool expected = false, in_place = false;
+};
 
 class Player {
  public:
@@ -53,12 +51,15 @@ class Player {
         timeline_(timeline),
         ranks_(plan.ranks.size()) {
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      ranks_[r].inputs.resize(plan.whole.order_of_head.size());
-      ranks_[r].results = ranks_[r].inputs;
-      ranks_[r].passed.resize(ranks_[r].inputs.size());
-      for (const Step& step : plan.ranks[r].steps)
-        if (const auto* receive = std::get_if<Receive>(&step))
-          ranks_[r].receives.push_back(receive->message);
+      for (const Step& step : plan.ranks[r].steps) {
+        if (const auto* expect = std::get_if<Expect>(&step)) {
+          ranks_[r].asks.push_back(expect->message);
+          under_way_[expect->message] = {.expected = true, .in_place = expect->at < 0};
+        } else if (const auto* receive = std::get_if<Receive>(&step);
+                   receive && !under_way_[receive->message].expected) {
+          ranks_[r].asks.push_back(receive->message);
+        }
+      }
       ready_.push_back(static_cast<int32_t>(r));
     }
   }
@@ -74,6 +75,8 @@ class Player {
             rank.step < rank.copied ? 0 : dist::copied_together(plan_, steps, rank.step);
         const size_t calls = rank.calls + calls_at(steps, rank.step) + (together > 0 ? 1 : 0);
         rank.asked = static_cast<double>(calls) * cluster_.call_us * 1e-6;
+        for (size_t s = rank.step; overlapped_ && s < rank.step + together; ++s)
+          if (const auto* receive = std::get_if<Receive>(&steps[s])) ask(rank, receive->message);
         if (!std::visit([&](const auto& step) { return make(r, rank, step); }, steps[rank.step]))
           break;
         rank.calls = calls;
@@ -86,60 +89,60 @@ class Player {
  private:
   Rank& rank_of(int32_t r) { return ranks_[r]; }
 
+  /// What the host asks the device for at step `s`: a launch, a copy, a message, or additions,
+  /// which are one where they follow each other.
+  size_t calls_at(const std::vector<Step>& steps, size_t s) const {
+    const Step& step = steps[s];
+    if (std::holds_alternative<Hold>(step)) return 0;
+    if (std::holds_alternative<Add>(step))
+      return s > 0 && std::holds_alternative<Add>(steps[s - 1]) ? 0 : 1;
+    const auto* receive = std::get_if<Receive>(&step);
+    return receive && under_way_.at(receive->message).expected ? 0 : 1;
+  }
+
   // Each makes a step, or parks the rank until it can.
 
-  bool make(int32_t, Rank& rank, const Hold& hold) {
-    rank.passed[at(hold.head)].clear();
-    return true;
-  }
+  bool make(int32_t, Rank&, const Hold&) { return true; }
 
   bool make(int32_t r, Rank& rank, const Send& send) {
     Rank& to = rank_of(send.to);
-    if (to.received == to.receives.size() || to.receives[to.received] != send.message)
-      return park(r, send.message);
+    const bool is_next = to.received < to.asks.size() && to.asks[to.received] == send.message;
+    if (!overlapped_ && !is_next) return park(r, send.message);
     const auto bytes = static_cast<double>(dist::message_bytes(plan_, send.boxes, send.sums));
-    const int32_t head = head_of(send.boxes, send.sums);
-    if (!overlapped_) copy(r, rank, bytes, head);
-    const double ready = std::max(rank.asked, overlapped_ ? sendable(rank, send) : rank.clock);
-    const bool inside = r / cluster_.ranks_per_node == send.to / cluster_.ranks_per_node;
-    const LinkSpeed& link = inside ? cluster_.inside : cluster_.between;
-    const double takes = link.gb_per_s > 0 ? bytes / (link.gb_per_s * 1e9) : 0;
-    const double begin = std::max({ready, rank.link_out, to.link_in}), end = begin + takes;
-    arrivals_[send.message] = end + link.latency_us * 1e-6;
-    record(Kind::transfer, 2 * r + 1, head, begin, end);
-    if (!overlapped_) rank.clock = end;
-    rank.link_out = to.link_in = end;
-    rank.time.sends += takes;
-    ++to.received;
-    wake(send.message);
-    if (to.received < to.receives.size()) wake(to.receives[to.received]);
+    UnderWay& message = under_way_[send.message];
+    message.head = head_of(send.boxes, send.sums);
+    copy(r, rank, bytes, message.head);
+    message.from = r;
+    message.to = send.to;
+    message.bytes = bytes;
+    message.ready = std::max(rank.asked, rank.clock);
+    rank.sent.push_back(send.message);
+    if (overlapped_) {
+      pass(send.message);
+    } else {
+      rank.clock = pass_link(send.message);
+    }
+    return true;
+  }
+
+  bool make(int32_t r, Rank& rank, const Expect& expect) {
+    if (!overlapped_) return arrive(r, rank, expect.message);
+    ask(rank, expect.message);
     return true;
   }
 
   bool make(int32_t r, Rank& rank, const Receive& receive) {
-    const auto message = arrivals_.find(receive.message);
-    if (message == arrivals_.end()) return park(r, receive.message);
-    const double arrival = message->second;
-    rank.done = std::max(rank.done, arrival);
-    if (overlapped_) {
-      for (const Box& box : receive.boxes) arrive(rank, box, arrival);
-      for (const CarriedSum& sum : receive.sums) raise(result(rank, sum.head), arrival);
-    } else {
-      wait(r, rank, arrival);
+    const UnderWay& message = under_way_.at(receive.message);
+    if ((!message.expected || overlapped_) && !arrive(r, rank, receive.message)) return false;
+    if (!message.in_place)
       copy(r, rank, static_cast<double>(dist::message_bytes(plan_, receive.boxes, receive.sums)),
            head_of(receive.boxes, receive.sums));
-    }
-    arrivals_.erase(message);
     return true;
   }
 
   bool make(int32_t r, Rank& rank, const Copy& step) {
-    double ready = 0;
-    for (const Box& box : step.boxes) ready = std::max(ready, there(rank, box, step.from));
-    wait(r, rank, ready);
     copy(r, rank, static_cast<double>(dist::message_bytes(plan_, step.boxes, {})),
          head_of(step.boxes, {}));
-    for (const Box& box : step.boxes) arrive(rank, box, rank.clock);
     return true;
   }
 
@@ -164,14 +167,10 @@ class Player {
   }
 
   void compute(Kind kind, int32_t r, Rank& rank, std::span<const HeadPart> heads, double takes) {
-    double ready = 0;
-    for (const HeadPart& own : heads)
-      raise(ready, std::max(rank.inputs[at(own.head)], result(rank, own.head)));
-    wait(r, rank, overlapped_ ? std::max(ready, rank.asked) : rank.asked);
+    wait(r, rank, rank.asked);
     record(kind, 2 * r, heads.size() == 1 ? heads[0].head : -1, rank.clock, rank.clock + takes);
     rank.clock += takes;
     rank.time.compute += takes;
-    for (const HeadPart& own : heads) raise(result(rank, own.head), rank.clock);
   }
 
   void wait(int32_t r, Rank& rank, double until) {
@@ -194,55 +193,61 @@ class Player {
     return machine.bandwidth > 0 ? bytes / (machine.bandwidth * machine.clock_ghz * 1e9) : 0;
   }
 
-  // What is there, head by head.
+  // Messages.
 
-  static size_t at(int32_t head) { return static_cast<size_t>(head); }
-  static double& result(Rank& rank, int32_t head) { return rank.results[at(head)]; }
-  static void raise(double& time, double to) { time = std::max(time, to); }
-
-  bool is_result(Operand operand) const {
-    if (plan_.whole.pass == Pass::forward) return operand == Operand::o || operand == Operand::lse;
-    return operand == Operand::dq || operand == Operand::dk || operand == Operand::dv;
+  /// From here on the rank has room for it.
+  void ask(const Rank& rank, int64_t message) {
+    double& asked = under_way_.at(message).asked;
+    if (asked >= 0) return;
+    asked = rank.clock;
+    pass(message);
   }
 
-  /// Calls f(head) for the heads of a box.
-  template <class F>
-  void for_heads(const Box& box, F&& f) const {
-    const Problem& problem = plan_.whole.problem;
-    const int64_t each = dist::on_kv_axis(box.operand) ? 1 : problem.group();
-    const int64_t first = box.range.batch * problem.kv_heads;
-    for (int64_t h = box.heads.begin / each; h * each < box.heads.end; ++h)
-      f(static_cast<size_t>(first + h));
+  /// Overlapped: a message, and what it held up, passes both links where it is next.
+  void pass(int64_t message) {
+    for (std::vector<int64_t> next{message}; !next.empty();) {
+      const auto found = under_way_.find(next.back());
+      next.pop_back();
+      if (found == under_way_.end() || found->second.from < 0 || found->second.asked < 0) continue;
+      Rank &from = rank_of(found->second.from), &to = rank_of(found->second.to);
+      if (from.sent.empty() || from.sent.front() != found->first || to.received == to.asks.size() ||
+          to.asks[to.received] != found->first)
+        continue;
+      pass_link(found->first);
+      if (!from.sent.empty()) next.push_back(from.sent.front());
+      if (to.received < to.asks.size()) next.push_back(to.asks[to.received]);
+    }
   }
 
-  void arrive(Rank& rank, const Box& box, double time) const {
-    const bool result = is_result(box.operand), passes = !result && dist::on_kv_axis(box.operand);
-    for_heads(box, [&](size_t head) {
-      raise((result ? rank.results : rank.inputs)[head], time);
-      if (overlapped_ && passes) rank.passed[head].emplace_back(box, time);
-    });
+  /// One that is next. When its last byte has left.
+  double pass_link(int64_t number) {
+    const UnderWay& message = under_way_.at(number);
+    Rank &from = rank_of(message.from), &to = rank_of(message.to);
+    const bool inside =
+        message.from / cluster_.ranks_per_node == message.to / cluster_.ranks_per_node;
+    const LinkSpeed& link = inside ? cluster_.inside : cluster_.between;
+    const double takes = link.gb_per_s > 0 ? message.bytes / (link.gb_per_s * 1e9) : 0;
+    const double begin = std::max({message.ready, message.asked, from.link_out, to.link_in});
+    const double end = begin + takes;
+    arrivals_[number] = end + link.latency_us * 1e-6;
+    record(Kind::transfer, 2 * message.from + 1, message.head, begin, end);
+    from.link_out = to.link_in = end;
+    from.time.sends += takes;
+    from.sent.pop_front();
+    ++to.received;
+    wake(number);
+    if (to.received < to.asks.size()) wake(to.asks[to.received]);
+    return end;
   }
 
-  /// What is at home is there from the start. K and V go on by themselves; results of a head when
-  /// all that was made of them before is there.
-  double there(const Rank& rank, const Box& box, Space space) const {
-    double time = 0;
-    if (!overlapped_ || space == Space::home) return time;
-    for_heads(box, [&](size_t head) {
-      if (is_result(box.operand)) return raise(time, rank.results[head]);
-      for (const auto& [came, at] : rank.passed[head])
-        if (came.operand == box.operand && came.range.rows.begin < box.range.rows.end &&
-            box.range.rows.begin < came.range.rows.end)
-          raise(time, at);
-    });
-    return time;
-  }
-
-  double sendable(Rank& rank, const Send& send) {
-    double time = 0;
-    for (const Box& box : send.boxes) raise(time, there(rank, box, send.space));
-    for (const CarriedSum& sum : send.sums) raise(time, result(rank, sum.head));
-    return time;
+  /// The rank waits until a message is there.
+  bool arrive(int32_t r, Rank& rank, int64_t message) {
+    const auto found = arrivals_.find(message);
+    if (found == arrivals_.end()) return park(r, message);
+    rank.done = std::max(rank.done, found->second);
+    wait(r, rank, found->second);
+    arrivals_.erase(found);
+    return true;
   }
 
   /// The head that all of it belongs to; -1: several.
@@ -319,8 +324,9 @@ class Player {
   bool overlapped_;
   Timeline* timeline_;
   std::vector<Rank> ranks_;
-  std::unordered_map<int64_t, double> arrivals_;  // of messages sent and not yet taken
-  std::unordered_map<int64_t, int32_t> parked_;   // ranks, by the message they wait for
+  std::unordered_map<int64_t, UnderWay> under_way_;  // by message
+  std::unordered_map<int64_t, double> arrivals_;     // of messages sent and not yet taken
+  std::unordered_map<int64_t, int32_t> parked_;      // ranks, by the message they wait for
   std::vector<int32_t> ready_;
 };
 

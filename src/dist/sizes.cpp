@@ -71,6 +71,28 @@ int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
   return bytes;
 }
 
+bool lies_dense(const DistPlan& plan, const Receive& receive) {
+  if (!receive.boxes.empty() || receive.sums.empty()) return false;
+  const int64_t full = block_floats(plan.whole) * int64_t{sizeof(float)};
+  int32_t next = receive.sums.front().block;
+  int64_t last = full;
+  for (const CarriedSum& sum : receive.sums)
+    for (int32_t i = 0; i < sum.count; ++i) {
+      if (sum.block + i != next++ || last != full) return false;
+      last = sum_bytes(plan, {sum.head, sum.kv_tile + i * sum.step, sum.block + i});
+    }
+  return true;
+}
+
+const Receive* find_receive(const std::vector<Step>& steps, size_t expect) {
+  const auto& expected = std::get<Expect>(steps[expect]);
+  for (size_t s = expect + 1; s < steps.size(); ++s)
+    if (const auto* receive = std::get_if<Receive>(&steps[s]);
+        receive && receive->from == expected.from && receive->message == expected.message)
+      return receive;
+  return nullptr;
+}
+
 size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, size_t first) {
   const auto bytes_of = [&](const Step& step) -> int64_t {
     if (const auto* send = std::get_if<Send>(&step))
@@ -143,7 +165,7 @@ int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
     work_rows += shape.rows * shape.heads;
     rows += room.q.size() * shape.heads;
   }
-  int64_t bytes = 0;
+  int64_t bytes = own.landing;
   for (const Operand operand : dist::operands_of(plan.whole.pass)) {
     int64_t held = own.home_q.size() * problem.q_heads + work_rows;
     if (dist::on_kv_axis(operand)) {

@@ -39,6 +39,13 @@ int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
 /// Bytes that a link moves in about the time that a message takes of the host's
 /// (docs/lab/ranks.md): more are not put together.
 inline constexpr int64_t kWorthAMessage = int64_t{32} << 20;
+/// Where the next message begins, behind so many bytes: copies move 16 at a time.
+inline int64_t aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+/// Whether the bytes of the message lie in its blocks as they come: it is of sums, whose blocks are
+/// one behind the other, each full but the last.
+bool lies_dense(const DistPlan& plan, const Receive& receive);
+/// The Receive of the Expect at this step; null: there is none behind it.
+const Receive* find_receive(const std::vector<Step>& steps, size_t expect);
 /// How many steps from `first` on, all sends or all receives, have their messages packed or
 /// unpacked by one copy: one, or as many as are kWorthAMessage together. 0: it is neither.
 size_t copied_together(const DistPlan& plan, const std::vector<Step>& steps, size_t first);

@@ -5,8 +5,8 @@
 namespace verbatim {
 
 std::string_view to_string(StepTime::Kind kind) {
-  constexpr std::string_view kNames[] = {"pack", "send",   "receive", "unpack",
-                                         "copy", "settle", "launch",  "add"};
+  constexpr std::string_view kNames[] = {"pack", "send",   "expect", "receive", "unpack",
+                                         "copy", "settle", "launch", "add"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -1,10 +1,15 @@
 #include "dist/steps.h"
 
+#include <algorithm>
+
 #include "dist/sections.h"
 #include "dist/sizes.h"
 
 namespace verbatim::dist {
 namespace {
+
+/// Of the landing memory, or two messages: for those that are unpacked, and others that come.
+constexpr int64_t kRoom = 2 * kWorthAMessage;
 
 void append(std::vector<CarriedSum>& sums, const std::vector<CarriedSum>& more) {
   sums.insert(sums.end(), more.begin(), more.end());
@@ -24,15 +29,36 @@ void append(std::vector<Box>& boxes, std::vector<Box> more) {
   boxes.insert(boxes.end(), more.begin(), more.end());
 }
 
+void append(std::vector<CarriedSum>& sums, int32_t head, const Span& span, int32_t first) {
+  const auto& [offset, tile, count, step] = span;
+  const int32_t block = first + offset;
+  CarriedSum* last = sums.empty() ? nullptr : &sums.back();
+  if (last && last->kv_tile + step * last->count == tile && last->step == step &&
+      last->block + last->count == block) {
+    last->count += count;
+  } else {
+    sums.push_back({head, tile, block, count, step});
+  }
+}
+
+void Steps::add(int32_t rank, Step step, Place place) {
+  if (place == Place::here) {
+    if (plan_.options.overlapped && needs_asked(rank, step)) take_asked(rank);
+    steps_of(rank).push_back(std::move(step));
+  } else {
+    behind_.emplace_back(rank, std::move(step));
+  }
+}
+
 void Steps::move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes,
-                 int32_t room) {
+                 int32_t room, Place place) {
   if (boxes.empty()) return;
   if (from == to) {
-    add(to, Copy{source, target, boxes, room});
+    add(to, Copy{source, target, boxes, room}, place);
   } else {
     const auto of = [room](Space space) { return space == Space::work ? room : 0; };
     send({to, messages_, source, boxes, {}, of(source)}, from,
-         {from, messages_, target, boxes, {}, of(target)});
+         {from, messages_, target, boxes, {}, of(target)}, place);
   }
 }
 
@@ -52,14 +78,21 @@ void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
        {from, messages_, Space::work, {}, std::move(received)});
 }
 
-void Steps::send(Send send, int32_t from, Receive receive) {
-  under_way_.push_back({send.to, steps_of(from).size(), std::move(receive)});
-  add(from, std::move(send));
+void Steps::send(Send send, int32_t from, Receive receive, Place place) {
+  const int32_t to = send.to;
+  add(from, std::move(send), place);
+  under_way_.push_back({to, steps_of(from).size() - 1, std::move(receive)});
   ++messages_;
 }
 
-void Steps::take() {
-  for (UnderWay& each : under_way_) add(each.to, std::move(each.receive));
+void Steps::take(Place place) {
+  for (UnderWay& each : under_way_) {
+    if (plan_.options.overlapped && place == Place::here) {
+      ask(each.to, std::move(each.receive));
+    } else {
+      add(each.to, std::move(each.receive), place);
+    }
+  }
   under_way_.clear();
   last_sums_.clear();
 }
@@ -76,6 +109,98 @@ void Steps::repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks) {
     }
   }
   plan_.sections.push_back(std::move(section));
+}
+
+void Steps::ask(int32_t rank, Receive receive) {
+  std::deque<Asked>& asked = asked_[rank];
+  const int64_t bytes = landing_bytes(receive), first = landed_[rank];
+  Interval place{};
+  if (bytes > 0) {
+    int64_t at = first;
+    for (const Asked& other : asked)
+      if (other.place.end > 0) at = other.place.end;
+    if (at + bytes > first + std::max(kRoom, 2 * bytes)) at = first;
+    place = {at, at + bytes};
+    const auto in_the_way = [&](const Asked& other) {
+      return other.place.begin < place.end && place.begin < other.place.end;
+    };
+    while (std::ranges::any_of(asked, in_the_way)) take_next(rank);
+  }
+  expect(rank, receive, place);
+  asked.push_back({std::move(receive), place});
+}
+
+void Steps::take_next(int32_t rank) {
+  std::deque<Asked>& asked = asked_[rank];
+  Receive first = std::move(asked.front().receive);
+  asked.pop_front();
+  steps_of(rank).emplace_back(std::move(first));
+}
+
+void Steps::take_asked(int32_t rank) {
+  while (!asked_[rank].empty()) take_next(rank);
+}
+
+bool Steps::needs_asked(int32_t rank, const Step& step) {
+  if (const auto* send = std::get_if<Send>(&step)) return send->space == Space::work;
+  if (const auto* copy = std::get_if<Copy>(&step)) return copy->from == Space::work;
+  if (std::holds_alternative<Hold>(step))  // what comes may be of the head that lies there
+    return std::ranges::any_of(asked_[rank], [](const Asked& each) {
+      return std::ranges::any_of(each.receive.boxes,
+                                 [](const Box& box) { return is_kv(box.operand); });
+    });
+  return std::holds_alternative<Compute>(step) || std::holds_alternative<Add>(step);
+}
+
+void Steps::expect(const Needed* needed) {
+  const auto is_needed = [&](const UnderWay& each) {
+    if (!needed) return false;
+    const auto own = needed->find(each.to);
+    return own == needed->end() ||
+           std::ranges::any_of(each.receive.sums, [&](const CarriedSum& sum) {
+             const auto first = own->second.begin() + sum.block;
+             return std::find(first, first + sum.count, true) != first + sum.count;
+           });
+  };
+  for (UnderWay& each : under_way_) {
+    const int64_t bytes = landing_bytes(each.receive);
+    if (!is_needed(each)) {
+      take_asked(each.to);
+      int64_t& end = landed_[each.to];
+      expect(each.to, each.receive, {end, end + bytes});
+      end += bytes;
+      add(each.to, std::move(each.receive), Place::behind);
+    } else if (bytes > 0) {
+      add(each.to, std::move(each.receive));
+    } else {
+      ask(each.to, std::move(each.receive));
+    }
+  }
+  under_way_.clear();
+  last_sums_.clear();
+}
+
+void Steps::expect(int32_t rank, const Receive& receive, Interval place) {
+  const bool lands = place.end > place.begin;
+  steps_of(rank).emplace_back(
+      Expect{receive.from, receive.message, lands ? place.begin : int64_t{-1}});
+  int64_t& most = plan_.ranks[static_cast<size_t>(rank)].landing;
+  most = std::max(most, lands ? place.end : 0);
+}
+
+int64_t Steps::landing_bytes(const Receive& receive) const {
+  if (lies_dense(plan_, receive)) return 0;
+  return aligned(message_bytes(plan_, receive.boxes, receive.sums));
+}
+
+void Steps::behind() {
+  for (auto& [rank, step] : behind_) add(rank, std::move(step));
+  behind_.clear();
+  landed_.clear();
+}
+
+void Steps::end() {
+  for (const auto& [rank, asked] : asked_) take_asked(rank);
 }
 
 }  // namespace verbatim::dist

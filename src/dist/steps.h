@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "dist/deal.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::dist {
@@ -26,22 +28,41 @@ std::vector<Sent> in_rounds(std::vector<Sent> all, int32_t world) {
   return all;
 }
 
+/// What a span of a convoy carries, from its first block on.
+void append(std::vector<CarriedSum>& sums, int32_t head, const Span& span, int32_t first);
+
 class Steps {
  public:
   explicit Steps(DistPlan& plan) : plan_(plan) {}
 
-  void add(int32_t rank, Step step) { steps_of(rank).push_back(std::move(step)); }
+  /// Where a step is written: behind all others, or by behind().
+  enum class Place { here, behind };
+
+  void add(int32_t rank, Step step, Place place = Place::here);
   /// Moves boxes from rank to rank: on the same one a copy, else a message that take() receives.
-  /// `room`: of what they are of queries in the work space.
+  /// `room`: of what they are of queries in the work space. `place`: of the copy, or the send.
   void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes,
-            int32_t room = 0);
+            int32_t room = 0, Place place = Place::here);
   /// Sends sums, whose blocks the two ranks number in their own way. Until take() nothing may
   /// change the sender's blocks: small messages to one rank become one.
   void hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                std::vector<CarriedSum> received);
   /// Ranks take what was sent to them: behind what they send meanwhile, so that no message waits
-  /// for another that it needs nothing of.
-  void take();
+  /// for another that it needs nothing of. Overlapped, they expect it here, and take it in front of
+  /// the next step that may need it.
+  void take(Place place = Place::here);
+
+  // Of overlapped plans:
+  /// All expect what was sent to them, and take it by behind().
+  void expect() { expect(nullptr); }
+  /// Ranks with launches to come do so, but for sums that these go on from: `needed` has the blocks
+  /// of such ranks. The rest is taken here.
+  using Needed = std::map<int32_t, std::vector<bool>>;
+  void expect(const Needed& needed) { expect(&needed); }
+  /// Writes the steps that were put behind, such as a launch that was written since.
+  void behind();
+  /// Behind the last step.
+  void end();
 
   /// How many a rank has, and how many messages there are.
   size_t count(int32_t rank) const { return plan_.ranks[static_cast<size_t>(rank)].steps.size(); }
@@ -51,21 +72,38 @@ class Steps {
   void repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks);
 
  private:
-  std::vector<Step>& steps_of(int32_t rank) { return plan_.ranks[static_cast<size_t>(rank)].steps; }
-  void send(Send send, int32_t from, Receive receive);
-
-  DistPlan& plan_;
   struct UnderWay {
     int32_t to;
     size_t step;  // that sends it
     Receive receive;
   };
+  /// A message that is expected, and taken when a step needs it, or another its place.
+  struct Asked {
+    Receive receive;
+    Interval place;  // none: it lands in its blocks
+  };
+  std::vector<Step>& steps_of(int32_t rank) { return plan_.ranks[static_cast<size_t>(rank)].steps; }
+  void send(Send send, int32_t from, Receive receive, Place place = Place::here);
+  void ask(int32_t rank, Receive receive);
+  void take_next(int32_t rank);
+  void take_asked(int32_t rank);
+  /// Whether the step may need what its rank has asked for.
+  bool needs_asked(int32_t rank, const Step& step);
+  void expect(const Needed* needed);
+  void expect(int32_t rank, const Receive& receive, Interval place);
+  /// What an expected message takes of the landing memory.
+  int64_t landing_bytes(const Receive& receive) const;
+
+  DistPlan& plan_;
   std::vector<UnderWay> under_way_;
   struct Sums {
     size_t message = 0;  // in under_way_
     int64_t bytes = 0;
   };
   std::map<std::pair<int32_t, int32_t>, Sums> last_sums_;  // from, to: the last message of sums
+  std::vector<std::pair<int32_t, Step>> behind_;           // by rank
+  std::map<int32_t, int64_t> landed_;                      // bytes that behind() takes, by rank
+  std::map<int32_t, std::deque<Asked>> asked_;             // by rank
   int64_t messages_ = 0;
 };
 

@@ -82,8 +82,13 @@ Interval Supply::rounds_of(int32_t turn) const {
 
 bool Supply::next() {
   const Interval rounds = rounds_of(++turn_);
-  bring(rounds);
+  if (brought_ < turn_) bring(rounds, Steps::Place::here);
   return rounds.begin < rounds.end;
+}
+
+void Supply::expect_next() {
+  brought_ = turn_ + 1;
+  bring(rounds_of(brought_), Steps::Place::behind);
 }
 
 std::vector<int32_t> Supply::heads_of(int32_t r) const { return heads_at(r, rounds_of(turn_)); }
@@ -105,25 +110,35 @@ int32_t Supply::rounds_of_message() const {
   return static_cast<int32_t>(std::max<int64_t>(kWorthAMessage / bytes, 1));
 }
 
-void Supply::bring(Interval all) {
+void Supply::bring(Interval all, Steps::Place place) {
   std::vector<int32_t> slots(plan_.ranks.size());  // taken, by rank
   for (Interval rounds{all.begin, all.begin}; rounds.begin < all.end; rounds.begin = rounds.end) {
     rounds.end = std::min(
         {rounds.begin + rounds_of_message(), all.end, (rounds.begin / rounds_ + 1) * rounds_});
     for (int32_t r = 0; r < world(); ++r)
-      for (const int32_t head : heads_at(r, rounds)) hold(r, head, slots[r]++);
+      for (const int32_t head : heads_at(r, rounds)) hold(r, head, slots[r]++, place);
     if (grid_.route == Route::needed) {
-      straight(rounds);
+      straight(rounds, place);
     } else {
-      inside_groups(rounds);
-      from_group_to_group(rounds);
+      inside_groups(rounds, place);
+      from_group_to_group(rounds, place);
     }
   }
 }
 
-void Supply::hold(int32_t r, int32_t head, int32_t slot) {
+void Supply::hold(int32_t r, int32_t head, int32_t slot, Steps::Place place) {
   rank(r).kv_slots = std::max(rank(r).kv_slots, slot + 1);
-  steps_.add(r, Hold{head, slot});
+  steps_.add(r, Hold{head, slot}, place);
+}
+
+void Supply::move_first(int32_t from, int32_t to, const Boxes& boxes, Steps::Place place) {
+  steps_.move(from, Space::home, to, Space::work, boxes, 0,
+              from == to ? place : Steps::Place::here);
+}
+
+void Supply::take_first(Steps::Place place) {
+  if (place == Steps::Place::here) return steps_.take();
+  steps_.expect();
 }
 
 Interval Supply::kv_head(int32_t head) const {
@@ -131,7 +146,7 @@ Interval Supply::kv_head(int32_t head) const {
   return {h, h + 1};
 }
 
-void Supply::inside_groups(Interval rounds) {
+void Supply::inside_groups(Interval rounds, Steps::Place place) {
   std::vector<HeldRows> home;
   for (const RankPlan& own : plan_.ranks)
     home.push_back(of_entry(own.home_kv, rounds.begin / rounds_));
@@ -142,10 +157,10 @@ void Supply::inside_groups(Interval rounds) {
       std::vector<Box> boxes;
       for (const int32_t head : heads_at(to, rounds))
         append(boxes, boxes_of(kKv, home[from], kv_head(head)));
-      steps_.move(from, Space::home, to, Space::work, std::move(boxes));
+      move_first(from, to, std::move(boxes), place);
     }
   }
-  steps_.take();
+  take_first(place);
 }
 
 const std::vector<HeldRows>& Supply::needed(int32_t head) {
@@ -160,7 +175,7 @@ const std::vector<HeldRows>& Supply::needed(int32_t head) {
   return at->second;
 }
 
-void Supply::straight(Interval rounds) {
+void Supply::straight(Interval rounds, Steps::Place place) {
   for (int32_t step = 0; step < world(); ++step)
     for (int32_t from = 0; from < world(); ++from) {
       const int32_t to = (from + step) % world();
@@ -168,12 +183,12 @@ void Supply::straight(Interval rounds) {
       for (const int32_t head : heads_at(to, rounds))
         append(boxes, boxes_of(kKv, needed(head)[static_cast<size_t>(from * world() + to)],
                                kv_head(head)));
-      steps_.move(from, Space::home, to, Space::work, std::move(boxes));
+      move_first(from, to, std::move(boxes), place);
     }
-  steps_.take();
+  take_first(place);
 }
 
-void Supply::from_group_to_group(Interval rounds) {
+void Supply::from_group_to_group(Interval rounds, Steps::Place place) {
   std::vector<std::vector<Boxes>> whole(static_cast<size_t>(grid_.inner));  // by outer index
   for (int32_t i = 0; i < grid_.inner; ++i)
     for (const HeldRows& rows : group_kv_) {
@@ -184,14 +199,24 @@ void Supply::from_group_to_group(Interval rounds) {
     }
   for (size_t n = 0; n < hops_.size(); ++n) {
     const Hop& hop = hops_[n];
-    for (int32_t i = 0; i < grid_.inner; ++i)
-      steps_.move(grid_.rank(hop.from, i), Space::work, grid_.rank(hop.to, i), Space::work,
-                  whole[i][hop.held]);
+    const bool first = grid_.inner == 1 && hop.held == hop.from;  // as it lies at home
+    for (int32_t i = 0; i < grid_.inner; ++i) {
+      const int32_t from = grid_.rank(hop.from, i), to = grid_.rank(hop.to, i);
+      if (first) {
+        move_first(from, to, whole[i][hop.held], place);
+      } else {
+        steps_.move(from, Space::work, to, Space::work, whole[i][hop.held], 0, place);
+      }
+    }
     // What goes round is sent on when it came; each group has sent once.
-    if (grid_.route != Route::gather && (n + 1) % static_cast<size_t>(grid_.outer) == 0)
-      steps_.take();
+    const bool all_sent = grid_.route != Route::gather && (n + 1) % grid_.outer == 0;
+    if (!all_sent && n + 1 < hops_.size()) continue;
+    if (first) {
+      take_first(place);
+    } else {
+      steps_.take(place);
+    }
   }
-  steps_.take();
 }
 
 }  // namespace verbatim::dist

@@ -23,10 +23,13 @@ class Supply {
   /// `together` heads of a batch entry, whose slots lie behind each other.
   Supply(DistPlan& plan, const Grid& grid, Steps& steps, DealtHead dealt, int32_t together);
 
-  /// The next turn, that before being over: brings its heads to all ranks that have them. False:
-  /// there is none. Heads of the turn after it would come no sooner, for a receive is in sequence
-  /// with launches, and the host would ask for them before the first launch.
+  /// The next turn, that before being over: brings its heads to all ranks that have them, unless
+  /// they are on their way. False: there is none.
   bool next();
+  /// Sends heads of the turn after this one as far as nothing that comes is sent on, and has them
+  /// expected: they come beside the launches of this turn. The rest is put behind these. In turn
+  /// they would come no sooner, and the host would ask for them before the first launch.
+  void expect_next();
   /// Heads of this turn that a rank has, ascending.
   std::vector<int32_t> heads_of(int32_t r) const;
 
@@ -45,13 +48,18 @@ class Supply {
   Interval rounds_of(int32_t turn) const;
   std::vector<int32_t> heads_at(int32_t r, Interval rounds) const;
   int32_t rounds_of_message() const;
-  void bring(Interval rounds);
-  void hold(int32_t r, int32_t head, int32_t slot);
+  /// `place`: of what needs the slots.
+  void bring(Interval rounds, Steps::Place place);
+  void hold(int32_t r, int32_t head, int32_t slot, Steps::Place place);
   // Of heads of one batch entry.
   /// From the shards to those that need them.
-  void straight(Interval rounds);
-  void inside_groups(Interval rounds);
-  void from_group_to_group(Interval rounds);
+  void straight(Interval rounds, Steps::Place place);
+  void inside_groups(Interval rounds, Steps::Place place);
+  void from_group_to_group(Interval rounds, Steps::Place place);
+  /// From the shard: a message is sent here.
+  void move_first(int32_t from, int32_t to, const Boxes& boxes, Steps::Place place);
+  /// What was sent so is taken, or expected where that is put behind.
+  void take_first(Steps::Place place);
   /// [from, to]: what a rank needs of another's shard.
   const std::vector<HeldRows>& needed(int32_t head);
   Interval kv_head(int32_t head) const;
@@ -65,7 +73,7 @@ class Supply {
   std::vector<std::vector<Interval>> heads_;  // by rank and batch entry: KV heads
   int32_t together_;
   int32_t rounds_ = 1;  // of a batch entry: in each a rank takes up at most one head
-  int32_t turn_ = -1;
+  int32_t turn_ = -1, brought_ = -1;
   // By what is seen, and batch entry.
   std::map<std::pair<const std::vector<HeldRows>*, int64_t>, std::vector<HeldRows>> needed_;
 };

@@ -10,8 +10,9 @@
 #include "dist/head_boxes.h"
 #include "dist/head_state.h"
 #include "dist/held_sums.h"
-#include "dist/holdings.h"
+#include "dist/landing.h"
 #include "dist/mail.h"
+#include "dist/rows_proof.h"
 #include "dist/sections.h"
 #include "dist/sizes.h"
 #include "verbatim/dist.h"
@@ -20,36 +21,29 @@
 namespace verbatim {
 namespace {
 
+using dist::group_heads;
 using dist::HeadState;
-using dist::Holdings;
+using dist::kv_box;
 using dist::Message;
 using dist::PartFacts;
 using dist::Position;
+using dist::q_box;
 using dist::Sums;
 
 const std::vector<CarriedSum> kNoSums;
 
-class Proof {
+class Proof : dist::RowsProof {
  public:
   explicit Proof(const DistPlan& plan)
-      : plan_(plan),
-        whole_(plan.whole),
-        cuts_(plan),
-        sections_(plan),
-        mail_(plan.ranks.size()),
-        at_(plan.ranks.size()) {
+      : RowsProof(plan), sections_(plan), mail_(plan.ranks.size()), landings_(plan.ranks.size()) {
     std::map<const HeadOrder*, dist::Chains> chains;
     for (int32_t head = 0; head < static_cast<int32_t>(whole_.order_of_head.size()); ++head) {
       const HeadOrder& order = whole_.order(head);
       heads_.emplace_back(order, chains.try_emplace(&order, order).first->second.whole);
     }
     facts_ = dist::facts_of(plan, chains);
-    const std::vector<HeldRows> zeros = dist::rows_without_keys(plan);
     for (r_ = 0; r_ < world(); ++r_) {
-      const RankPlan& own = rank(r_);
-      sums_.emplace_back(own.blocks);
-      memory_.emplace_back(plan_, own, cuts_.q, cuts_.kv);
-      begin(zeros);
+      sums_.emplace_back(rank(r_).blocks);
       enter_section();
     }
   }
@@ -77,70 +71,8 @@ class Proof {
   }
 
  private:
-  int32_t world() const { return static_cast<int32_t>(plan_.ranks.size()); }
-  const RankPlan& rank(int32_t r) const { return plan_.ranks[r]; }
   bool backward() const { return whole_.pass == Pass::backward; }
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(
-        ErrorCode::invalid_plan, "dist.verify",
-        fmt::format("rank {}, step {}: {}", r_, dist::listed_steps(rank(r_), at_[r_]), what));
-  }
-  template <class... Args>
-  void require(bool holds, fmt::format_string<Args...> text, Args&&... args) const {
-    if (!holds) fail(fmt::format(text, std::forward<Args>(args)...));
-  }
-
-  // --- What is where ----------------------------------------------------------------------------
-
-  Holdings& memory() { return memory_[r_]; }
-  void read(Space space, const Box& box, Interval pieces, int32_t room) {
-    if (const char* wrong = memory().read(space, box, pieces, room)) fail_rows(box, wrong);
-  }
-  void write(Space space, const Box& box, Interval pieces, int32_t room) {
-    if (const char* wrong = memory().write(space, box, pieces, room)) fail_rows(box, wrong);
-  }
-  void read(Space space, const Box& box, int32_t room = 0) {
-    read(space, box, cuts_.find(box), room);
-  }
-  void write(Space space, const Box& box, int32_t room = 0) {
-    write(space, box, cuts_.find(box), room);
-  }
-  void read(Space space, const Boxes& boxes, int32_t room) {
-    auto pieces = cuts_.find(boxes).begin();
-    for (const Box& box : boxes) read(space, box, *pieces++, room);
-  }
-  void write(Space space, const Boxes& boxes, int32_t room) {
-    auto pieces = cuts_.find(boxes).begin();
-    for (const Box& box : boxes) write(space, box, *pieces++, room);
-  }
-  [[noreturn]] void fail_rows(const Box& box, const char* what) const {
-    fail(fmt::format("rows {} to {} of {} are {}", box.range.rows.begin, box.range.rows.end,
-                     to_string(box.operand), what));
-  }
-
-  /// Inputs are in the shards, and zeros in the dQ of rows that no key is visible to.
-  void begin(const std::vector<HeldRows>& zeros) {
-    for (int o = 0; o < kOperands; ++o) {
-      const auto operand = static_cast<Operand>(o);
-      if (!dist::is_input(whole_.pass, operand)) continue;
-      for (const RowRange& range : memory().rows_at_home(operand).ranges())
-        write(Space::home, {operand, range, memory().heads_at_home(operand)});
-    }
-    for (size_t head = 0; head < zeros.size(); ++head) {
-      const HeldRows own = rank(r_).home_q.intersect(zeros[head]);
-      for (const RowRange& range : own.ranges())
-        write(Space::home,
-              {Operand::dq, range, dist::group_heads(whole_, static_cast<int32_t>(head))});
-    }
-  }
-
-  /// What a launch reads of KV tiles.
-  void read_kv(int32_t head, const PartFacts& facts) {
-    for (const Interval& tiles : facts.kv_tiles)
-      for (const Operand operand : {Operand::k, Operand::v})
-        read(Space::work, dist::kv_box(whole_, operand, head, tiles.begin, tiles.end));
-  }
+  dist::HeldSums& sums() { return sums_[static_cast<size_t>(r_)]; }
 
   // --- Sections: one that repeats another does with its sums what that one did -------------------
 
@@ -152,7 +84,6 @@ class Proof {
 
   // --- Steps: false where a message is missing --------------------------------------------------
 
-  dist::HeldSums& sums() { return sums_[static_cast<size_t>(r_)]; }
   void require_blocks(int32_t first, int32_t count) {
     require(sums().has(first, count), "has no block {}", first < 0 ? first : first + count - 1);
   }
@@ -206,36 +137,57 @@ class Proof {
     return true;
   }
 
-  bool make(const Receive& receive) {
-    const Message* found = mail_.find(r_, receive);
-    if (!found) return false;
-    const Message& message = *found;
+  /// A message as it was sent; null: it was not yet.
+  const Message* find(int32_t from, int64_t number) {
+    const Message* found = mail_.find(r_, from, number);
+    require(!found || mail_.is_next(r_, from, *found),
+            "takes message {} of rank {} before one that was sent earlier", number, from);
+    return found;
+  }
+  /// Calls f(block, Sums) for the sums of a message.
+  template <class F>
+  void match(const Receive& receive, const Message& message, F&& f) {
     require(message.section == sections_.of(r_), "takes message {} of rank {} in another section",
             receive.message, receive.from);
-    auto sums = message.sums.begin();
-    int32_t used = 0;  // of these
-    bool same = message.send->boxes == receive.boxes;
-    /// How many were as `sum` says from its i-th on.
-    const auto next = [&](const CarriedSum& sum, int32_t i) {
-      if (sums == message.sums.end()) return 0;
-      const Sums part = sums->part(used, std::min(sums->count - used, sum.count - i));
-      if (!part.are_of(sum.head, sum.kv_tile + i * sum.step, sum.step)) return 0;
-      put(sum.block + i, part);
-      used += part.count;
-      if (used == sums->count) ++sums, used = 0;
-      return part.count;
-    };
-    for (const CarriedSum& sum : repeats() ? kNoSums : receive.sums) {
-      require_neighbours(sum.step);
-      for (int32_t i = 0, more = 0; i < sum.count && same; i += more) {
-        more = next(sum, i);
-        same = more > 0;
-      }
+    require(message.is(receive.boxes, repeats() ? kNoSums : receive.sums, f),
+            "message {} of rank {} holds something else", receive.message, receive.from);
+  }
+
+  /// Waits until the message was sent, as a transport may, and takes it: it may come from here on.
+  bool make(const Expect& expect) {
+    const auto& [from, number, at] = expect;
+    require(!landings_[r_].find(from, number), "expects message {} of rank {} twice", number, from);
+    const Receive* receive = dist::find_receive(rank(r_).steps, at_[r_]);
+    require(receive, "expects message {} of rank {} and never takes it", number, from);
+    const Message* found = find(from, number);
+    if (!found) return false;
+    match(*receive, *found, [](int32_t, const Sums&) {});
+    const int64_t bytes = dist::message_bytes(plan_, receive->boxes, receive->sums);
+    require(at <= rank(r_).landing - bytes || at < 0,
+            "expects {} bytes from {} on, where {} have room", bytes, at, rank(r_).landing);
+    const Interval place = at < 0 ? Interval{} : Interval{at, at + bytes};
+    require(landings_[r_].is_free(place), "expects message {} of rank {} where another lands",
+            number, from);
+    require(at >= 0 || dist::lies_dense(plan_, *receive),
+            "expects message {} in blocks that it does not fill", number);
+    for (const CarriedSum& sum : receive->sums) {
+      if (at >= 0) break;
+      require_free(sum.block, sum.count);
+      sums().expect(sum.block, sum.count);
     }
-    require(same && sums == message.sums.end(), "message {} of rank {} holds something else",
-            receive.message, receive.from);
+    landings_[r_].put(from, mail_.take(r_, from, number), place);
+    return true;
+  }
+
+  bool make(const Receive& receive) {
+    const dist::Landing::Landed* landed = landings_[r_].find(receive.from, receive.message);
+    if (!landed && !find(receive.from, receive.message)) return false;
+    if (landed && landed->bytes.end == 0)
+      for (const CarriedSum& sum : receive.sums) sums().release(sum.block, sum.count);
+    const Message message = landed ? landings_[r_].take(receive.from, receive.message)
+                                   : mail_.take(r_, receive.from, receive.message);
+    match(receive, message, [this](int32_t block, const Sums& part) { put(block, part); });
     write(receive.space, receive.boxes, receive.room);
-    mail_.take(r_, receive);
     return true;
   }
 
@@ -286,8 +238,8 @@ class Proof {
     }
     if (heads.size() > 1) {
       const Interval own = rank(r_).rooms[room_].heads;
-      require(own.begin <= dist::group_heads(whole_, first).begin &&
-                  dist::group_heads(whole_, heads.back().head).end <= own.end,
+      require(own.begin <= group_heads(whole_, first).begin &&
+                  group_heads(whole_, heads.back().head).end <= own.end,
               "launches head {} with others, but has not all of their groups", first);
     }
     if (!repeats()) check_blocks(heads);
@@ -358,6 +310,13 @@ class Proof {
             chains.tile + (chain - chains.chain) * chains.step, head);
   }
 
+  /// What a launch reads of KV tiles.
+  void read_kv(int32_t head, const PartFacts& facts) {
+    for (const Interval& tiles : facts.kv_tiles)
+      for (const Operand operand : {Operand::k, Operand::v})
+        read(Space::work, kv_box(whole_, operand, head, {tiles.begin, tiles.end}));
+  }
+
   /// Rows of a launch: those of one query head behind each other are looked at together.
   void check_rows(int32_t head, const PartFacts& facts) {
     auto first = facts.rows.begin();
@@ -380,8 +339,7 @@ class Proof {
     for (int o = 0; o < kOperands; ++o) {
       const auto operand = static_cast<Operand>(o);
       if (dist::on_kv_axis(operand)) continue;
-      const Box box =
-          dist::q_box(whole_, operand, head, first.q_head, first.q_tile, last.q_tile + 1);
+      const Box box = q_box(whole_, operand, head, first.q_head, {first.q_tile, last.q_tile + 1});
       if (dist::is_input(whole_.pass, operand)) {
         read(Space::work, box, room_);
       } else if (complete && dist::is_output(whole_.pass, operand)) {
@@ -433,7 +391,7 @@ class Proof {
     if (!repeats()) add_parts(add, name);
     for (const Operand operand : {Operand::dk, Operand::dv})
       write(Space::work,
-            dist::kv_box(whole_, operand, sums.head, sums.kv_tile, sums.kv_tile + add.count));
+            kv_box(whole_, operand, sums.head, {sums.kv_tile, sums.kv_tile + add.count}));
     return true;
   }
 
@@ -466,27 +424,16 @@ class Proof {
       throw Error(ErrorCode::invalid_plan, "dist.verify",
                   fmt::format("no rank makes chain {} of head {}", missing, head));
     }
-    for (r_ = 0; r_ < world(); ++r_) {
-      for (int o = 0; o < kOperands; ++o) {
-        const auto operand = static_cast<Operand>(o);
-        if (!dist::is_output(whole_.pass, operand)) continue;
-        for (const RowRange& range : memory().rows_at_home(operand).ranges())
-          read(Space::home, {operand, range, memory().heads_at_home(operand)});
-      }
-    }
+    check_results();
   }
 
-  const DistPlan& plan_;
-  const Plan& whole_;
   std::vector<HeadState> heads_;
-  dist::BoxCuts cuts_;
   dist::Sections sections_;
-  std::vector<Holdings> memory_;  // by rank
   dist::FactsOfParts facts_;
   std::vector<dist::HeldSums> sums_;  // by rank
   dist::Mail mail_;
-  std::vector<size_t> at_;
-  int32_t r_ = 0, room_ = 0;  // of the launch that is looked at
+  std::vector<dist::Landing> landings_;  // by rank
+  int32_t room_ = 0;                     // of the launch that is looked at
 };
 
 }  // namespace

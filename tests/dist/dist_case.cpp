@@ -109,9 +109,10 @@ std::vector<std::string> shard_names() {
 }
 
 std::string to_text(const DistOptions& options) {
-  return fmt::format("world {} strategy {} shard {} ulysses {} window {} joined {}", options.world,
-                     options.strategy, options.shard, options.ulysses_size, options.ring_window,
-                     options.joined_heads);
+  return fmt::format("world {} strategy {} shard {} ulysses {} window {} joined {} {}",
+                     options.world, options.strategy, options.shard, options.ulysses_size,
+                     options.ring_window, options.joined_heads,
+                     options.overlapped ? "overlapped" : "in turn");
 }
 
 DrawnCases::DrawnCases(uint64_t usual)

@@ -33,9 +33,12 @@ TEST(DistJson, EveryStrategyComesBack) {
   const DistCase c(problem_of(200), masks::causal(200, 200), kTile, "descending/split:2");
   for (const std::string& strategy : strategy_names()) {
     SCOPED_TRACE(strategy);
-    const DistCase::Dealt dealt = c.deal({.world = 4, .strategy = strategy});
-    expect_same_plan(dealt.forward);
-    expect_same_plan(dealt.backward);
+    for (const bool overlapped : {false, true}) {
+      const DistCase::Dealt dealt =
+          c.deal({.world = 4, .strategy = strategy, .joined_heads = 1, .overlapped = overlapped});
+      expect_same_plan(dealt.forward);
+      expect_same_plan(dealt.backward);
+    }
   }
 }
 

@@ -13,12 +13,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <future>
-#include <map>
 #include <thread>
 
 #include "core/random.h"
 #include "dist/dist_case.h"
+#include "dist/late_device.h"
 #include "dist/ranks.h"
 #include "verbatim/context_parallel.h"
 
@@ -197,50 +196,54 @@ TEST(Peers, ARankThatEndsIsNotWaitedFor) {
   EXPECT_EQ(errors[2], "[peers.transfer] message 3 of rank 1 did not come to rank 2; it has ended");
 }
 
-/// Pulls behind the calls, as a GPU. `never`: what it signals is never seen.
-class LateDevice : public PeerDevice {
- public:
-  explicit LateDevice(bool never) : device_(make_cpu_peer_device()), never_(never) {}
-  ~LateDevice() override { join(); }
-  std::string address() const override { return device_->address(); }
-  void check_reach(const std::string& address) const override { device_->check_reach(address); }
-  void attach(std::span<Counter> counters) override { device_->attach(counters); }
-  std::byte* make_arena(int64_t bytes, ArenaHandle& handle) override {
-    return device_->make_arena(bytes, handle);
-  }
-  const std::byte* open_arena(const ArenaHandle& handle, int64_t bytes) override {
-    return device_->open_arena(handle, bytes);
-  }
-  bool close_opened() override {
-    join();
-    return device_->close_opened();
-  }
-  void keep_made() override { device_->keep_made(); }
-  void follow(void* stream) override { device_->follow(stream); }
-  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    device_->copy(to, from, bytes);
-  }
-  void signal(Counter& counter, uint32_t number) override {
-    if (!never_) device_->signal(counter, number);
-  }
-  void await(const Counter& counter, uint32_t number) override { device_->await(counter, number); }
-  void pull(const Pull& pull) override {
-    std::shared_future<void>& last = lanes_[pull.from];
-    last = std::async(std::launch::async, [this, pull, before = last] {
-      if (before.valid()) before.wait();
-      device_->pull(pull);
-    });
-  }
-  void join() override {
-    for (const auto& [from, last] : lanes_) last.wait();
-    lanes_.clear();
-  }
+TEST(Peers, WhatIsExpectedComesBesideOthers) {
+  const auto errors = errors_of(
+      2, 60,
+      [](int32_t rank, Peers& peers) {
+        constexpr int kMessages = 20;
+        if (rank == 0) {
+          for (int m = 0; m < kMessages; ++m) peers.send(1, m, some_bytes(100 + m, m));
+          return;
+        }
+        std::vector<std::vector<std::byte>> got(kMessages);
+        for (int m = 0; m < kMessages; ++m) {
+          got[m].resize(100 + m);
+          if (m % 3 == 0) {
+            EXPECT_TRUE(peers.receive(0, m, got[m]));
+            peers.arrived();
+            EXPECT_TRUE(got[m] == some_bytes(100 + m, m));
+          } else {
+            EXPECT_TRUE(peers.expect(0, m, got[m]));
+          }
+        }
+        for (int m = kMessages - 1; m >= 0; --m) {
+          if (m % 3 == 0) continue;
+          peers.came(0, m);
+          EXPECT_TRUE(got[m] == some_bytes(100 + m, m));
+        }
+      },
+      [] { return std::make_unique<LateDevice>(false); });
+  EXPECT_EQ(errors, Errors(2));
+}
 
- private:
-  std::unique_ptr<PeerDevice> device_;
-  bool never_;
-  std::map<int32_t, std::shared_future<void>> lanes_;  // by sender
-};
+TEST(Peers, WhatIsExpectedInVainIsLetGoAndToldOf) {
+  const auto errors = errors_of(
+      2, 1,
+      [](int32_t rank, Peers& peers) {
+        std::byte byte{};
+        if (rank == 0) {
+          peers.send(1, 3, {&byte, 1});
+          std::this_thread::sleep_for(std::chrono::seconds(3));
+          return;
+        }
+        EXPECT_TRUE(peers.expect(0, 3, {&byte, 1}));
+        peers.came(0, 3);
+        peers.begin({});
+      },
+      [] { return std::make_unique<LateDevice>(true); });
+  EXPECT_EQ(errors[1],
+            "[peers.transfer] message 3 of rank 0 did not come to rank 1; its work took 1 s");
+}
 
 TEST(Peers, RanksThatStopWithMessagesUntakenDoNotWaitForEachOther) {
   const auto begin = std::chrono::steady_clock::now();
@@ -424,8 +427,11 @@ TEST(Peers, RanksHaveTheBitsOfOneDevice) {
       const auto errors = errors_of(
           kWorld, 60,
           [&](int32_t rank, Peers& peers) {
-            ContextParallel parallel(one.tensors.problem, mask,
-                                     {.world = kWorld, .strategy = strategy}, rank, peers, options);
+            // Launches of one head have messages beside them.
+            ContextParallel parallel(
+                one.tensors.problem, mask,
+                {.world = kWorld, .strategy = strategy, .joined_heads = late ? 1 : 0}, rank, peers,
+                options);
             Random rng(rank);
             for (int repeat = 0; repeat < 3; ++repeat) {
               std::this_thread::sleep_for(std::chrono::microseconds(rng.between(0, 2000)));

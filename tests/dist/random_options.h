@@ -15,6 +15,7 @@ inline DistOptions random_options(Rng& rng, const Problem& problem, int32_t most
   if (options.strategy == "ulysses")
     while (problem.q_heads % options.world != 0) --options.world;
   options.joined_heads = static_cast<int32_t>(uniform(rng, 0, 2));
+  options.overlapped = uniform(rng, 0, 1) == 1;
   return options;
 }
 

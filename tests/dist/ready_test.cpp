@@ -197,6 +197,8 @@ std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& p
         expected.emplace_back(Kind::pack, bytes);
       }
       expected.emplace_back(Kind::send, bytes_of(*send));
+    } else if (std::holds_alternative<Expect>(step)) {
+      expected.emplace_back(Kind::expect, 0);
     } else if (const auto* receive = std::get_if<Receive>(&step)) {
       expected.emplace_back(Kind::receive, bytes_of(*receive));
     } else if (const auto* copy = std::get_if<Copy>(&step)) {
@@ -212,12 +214,14 @@ std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& p
   return expected;
 }
 
-class StepRecord : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Dist, StepRecord, testing::Values("ring", "allgather"));
+class StepRecord : public testing::TestWithParam<std::tuple<const char*, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Dist, StepRecord,
+                         testing::Combine(testing::Values("ring", "allgather"), testing::Bool()));
 
 TEST_P(StepRecord, HasWhatARankDidInItsSequence) {
   DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending/split:2");
-  const auto dealt = c.deal({.world = kRanks, .strategy = GetParam()});
+  const auto [strategy, overlapped] = GetParam();
+  const auto dealt = c.deal({.world = kRanks, .strategy = strategy, .overlapped = overlapped});
   const auto backend = make_cpu_backend();
   std::vector<dist::StepRecord> records;
   for (int32_t r = 0; r < kRanks; ++r) records.emplace_back(*backend, RunOptions{});
@@ -255,7 +259,7 @@ TEST_P(StepRecord, HasWhatARankDidInItsSequence) {
               sent_bytes(dealt.forward, r) + sent_bytes(dealt.backward, r));
   }
   EXPECT_LT(unpacked, received);  // others came where they belong, or with others
-  if (GetParam() == std::string_view("allgather")) EXPECT_LT(packed, sent);
+  if (strategy == std::string_view("allgather")) EXPECT_LT(packed, sent);
 }
 
 TEST(SmallMessages, OfOneRankToAnotherAreOne) {
@@ -287,8 +291,10 @@ TEST(RankMemory, IsWhatIsPlanned) {
       problem.dtype = dtype;
       const DistCase c(problem, mask, kTile);
       for (const std::string& strategy : strategy_names()) {
-        const auto dealt = c.deal({.world = 4, .strategy = strategy});
-        for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
+        const DistOptions options{.world = 4, .strategy = strategy};
+        const auto dealt = c.deal(options), overlapped = c.deal(overlapped_of(options));
+        for (const DistPlan* plan :
+             {&dealt.forward, &dealt.backward, &overlapped.forward, &overlapped.backward})
           for (int32_t r = 0; r < 4; ++r) {
             const CountingBackend backend;
             const dist::ShardMemory shard(*plan, r, backend, run);

@@ -16,7 +16,8 @@ DistCase& chunked_case() {
   return c;
 }
 
-/// Heads one after another, on the same ranks.
+/// Heads one after another, on the same ranks: the first has no blocks yet, others repeat the
+/// second.
 const DistOptions kInTurn{.world = 4, .strategy = "ring", .joined_heads = 1};
 /// Heads beside each other, each on other ranks.
 const DistOptions kBeside{.world = 8, .strategy = "usp", .ulysses_size = 4};
@@ -67,11 +68,13 @@ TEST(Sections, HeadsThatAreDealtAlikeRepeatEachOther) {
     SCOPED_TRACE(to_text(options));
     const DistPlan plan = chunked_case().deal(options).backward;
     ASSERT_EQ(plan.sections.size(), 4u);
-    EXPECT_EQ(plan.sections.front().as, -1);
-    for (int32_t n = 1; n < 4; ++n) {
-      EXPECT_EQ(plan.sections[static_cast<size_t>(n)].as, 0);
-      EXPECT_EQ(plan.sections[static_cast<size_t>(n)].heads, n);
-      EXPECT_EQ(plan.sections[static_cast<size_t>(n)].ranks, options.strategy == "usp" ? n : 0);
+    const bool beside = options.strategy == "usp";
+    const int32_t first = beside ? 0 : 1;
+    for (int32_t n = 0; n < 4; ++n) {
+      const Section& own = plan.sections[static_cast<size_t>(n)];
+      EXPECT_EQ(own.as, n > first ? first : -1);
+      EXPECT_EQ(own.heads, std::max(n - first, 0));
+      EXPECT_EQ(own.ranks, beside ? n : 0);
     }
     chunked_case().expect_same(options);
   }
@@ -90,28 +93,64 @@ TEST(Sections, NoneWhereHeadsMeetOrWaitForOthers) {
   EXPECT_TRUE(chunked_case().deal(kInTurn).forward.sections.empty());
   const DistCase whole(problem_of(200), masks::causal(200, 200), kTile, "descending");
   EXPECT_TRUE(whole.deal(kInTurn).backward.sections.empty());
+  for (const DistOptions& options : {kInTurn, kBeside})
+    EXPECT_TRUE(chunked_case().deal(overlapped_of(options)).backward.sections.empty());
+}
+
+/// Has every message expected where it is taken.
+void expect_all(DistPlan& plan) {
+  for (int32_t r = 0; r < std::ssize(plan.ranks); ++r) {
+    RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    rank.landing = 1 << 20;
+    for (size_t s = 0; s < rank.steps.size(); ++s) {
+      const auto* receive = std::get_if<Receive>(&rank.steps[s]);
+      if (!receive) continue;
+      const Step expect = Expect{receive->from, receive->message, 0};
+      rank.steps.insert(rank.steps.begin() + static_cast<ptrdiff_t>(s), expect);
+      for (Section& section : plan.sections)
+        for (Section::Part& part : section.parts) {
+          if (part.rank != r) continue;
+          part.begin += part.begin > s ? 1 : 0;
+          part.end += part.end > s ? 1 : 0;
+        }
+      ++s;
+    }
+  }
+}
+
+TEST(Sections, WhatIsExpectedIsNotRepeated) {
+  for (const DistOptions& options : {kInTurn, kBeside}) {
+    DistPlan plan = chunked_case().deal(options).backward;
+    expect_all(plan);
+    EXPECT_NE(refusal(plan).find("does not repeat section"), std::string::npos);
+    plan.sections.resize(1);
+    EXPECT_EQ(refusal(plan), "");
+  }
 }
 
 TEST(Sections, WhatIsNotAsItSaysIsRefused) {
-  const std::string what = "does not repeat section 0";
+  const std::string what = "does not repeat section";
   expect_refused(what, changed<Send>(2, [](Send& send) { ++send.message; }));
   expect_refused(what, changed<Send>(2, [](Send& send) { ++send.to; }));
   expect_refused(what, changed<Send>(2, [](Send& send) { ++send.sums.back().block; }));
   expect_refused(what, changed<Send>(2, [](Send& send) { --send.sums.back().head; }));
-  expect_refused(what, changed<Send>(0, [](Send& send) { --send.sums.back().head; }));
-  expect_refused(what, changed<Receive>(1, [](Receive& take) { take.sums.pop_back(); }));
-  expect_refused(what, changed<Receive>(1, [](Receive& take) { ++take.from; }));
+  expect_refused(what, [](DistPlan& plan) {
+    const auto as = static_cast<size_t>(plan.sections[2].as);
+    change<Send>(plan, as, [](Send& send) { --send.sums.back().head; });
+  });
+  expect_refused(what, changed<Receive>(3, [](Receive& take) { take.sums.pop_back(); }));
+  expect_refused(what, changed<Receive>(3, [](Receive& take) { ++take.from; }));
   expect_refused(what, changed<Compute>(3, [](Compute& own) { ++own.heads[0].carries[0].out; }));
   expect_refused(what, changed<Compute>(3, [](Compute& own) { ++own.room; }));
-  expect_refused(what, changed<Add>(1, [](Add& add) { ++add.sums.blocks.back(); }));
-  expect_refused(what, changed<Add>(1, [](Add& add) { --add.sums.head; }));
-  expect_refused(what, [](DistPlan& plan) { --plan.sections[1].heads; });
-  expect_refused(what, [](DistPlan& plan) { ++plan.sections[1].ranks; });
-  expect_refused(what, [](DistPlan& plan) { --plan.sections[1].messages; });
-  expect_refused(what, [](DistPlan& plan) { plan.sections[1].parts.pop_back(); });
-  expect_refused(what, [](DistPlan& plan) { --plan.sections[1].parts.back().end; });
-  expect_refused("section 1 does not", [](DistPlan& plan) { plan.sections[1].as = 1; });
-  expect_refused("section 2 does not", [](DistPlan& plan) { plan.sections[2].as = 1; });
+  expect_refused(what, changed<Add>(3, [](Add& add) { ++add.sums.blocks.back(); }));
+  expect_refused(what, changed<Add>(3, [](Add& add) { --add.sums.head; }));
+  expect_refused(what, [](DistPlan& plan) { --plan.sections[2].heads; });
+  expect_refused(what, [](DistPlan& plan) { ++plan.sections[2].ranks; });
+  expect_refused(what, [](DistPlan& plan) { --plan.sections[2].messages; });
+  expect_refused(what, [](DistPlan& plan) { plan.sections[2].parts.pop_back(); });
+  expect_refused(what, [](DistPlan& plan) { --plan.sections[2].parts.back().end; });
+  expect_refused("section 2 does not", [](DistPlan& plan) { plan.sections[2].as = 2; });
+  expect_refused("section 3 does not", [](DistPlan& plan) { plan.sections[3].as = 2; });
 }
 
 TEST(Sections, RanksNeedTheBlocksThatAreUsed) {

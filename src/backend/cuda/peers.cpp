@@ -76,6 +76,8 @@ class CudaPeerDevice final : public PeerDevice {
   void await(const Counter& counter, uint32_t number) override;
   void pull(const Pull& pull) override;
   void join() override;
+  void expect(const Pull& pull) override;
+  void join(int32_t from, uint32_t number) override;
 
  private:
   /// Of pulls from one rank.
@@ -86,6 +88,8 @@ class CudaPeerDevice final : public PeerDevice {
   CUdeviceptr at(const Counter& counter) const {
     return counters_at_ + (reinterpret_cast<const std::byte*>(&counter) - counters_);
   }
+  Lane& lane_from(int32_t rank);
+  void enqueue(Lane& lane, const Pull& pull);
   bool lanes_are_idle() const;
 
   const Device& device_;
@@ -96,6 +100,7 @@ class CudaPeerDevice final : public PeerDevice {
   cudaStream_t stream_ = nullptr;  // the caller's
   std::unique_ptr<End> last_;      // of what was signalled: the next stream comes behind it
   std::unique_ptr<End> begin_;     // of pulls since the last join
+  std::map<std::pair<int32_t, uint32_t>, End> expected_;  // their ends, by rank and number
 };
 
 CudaPeerDevice::~CudaPeerDevice() {
@@ -226,15 +231,37 @@ void CudaPeerDevice::await(const Counter& counter, uint32_t number) {
   wait_for_value(stream_, at(counter), number);
 }
 
-void CudaPeerDevice::pull(const Pull& pull) {
-  const DeviceGuard guard(device_.index);
-  Lane& lane = lanes_[pull.from];
+CudaPeerDevice::Lane& CudaPeerDevice::lane_from(int32_t rank) {
+  Lane& lane = lanes_[rank];
   if (!lane.stream) {
     const PrimaryContext own(device_.index);
     check(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), kOperation);
   }
+  return lane;
+}
+
+void CudaPeerDevice::pull(const Pull& pull) {
+  const DeviceGuard guard(device_.index);
+  Lane& lane = lane_from(pull.from);
   if (!begin_) begin_ = std::make_unique<End>(device_, stream_);
   if (!std::exchange(lane.busy, true)) begin_->hold_back(lane.stream);
+  enqueue(lane, pull);
+}
+
+void CudaPeerDevice::expect(const Pull& pull) {
+  const DeviceGuard guard(device_.index);
+  Lane& lane = lane_from(pull.from);
+  End(device_, stream_).hold_back(lane.stream);
+  enqueue(lane, pull);
+  expected_.try_emplace({pull.from, pull.number}, device_, lane.stream);
+}
+
+void CudaPeerDevice::join(int32_t from, uint32_t number) {
+  const DeviceGuard guard(device_.index);
+  if (const auto end = expected_.extract({from, number})) end.mapped().hold_back(stream_);
+}
+
+void CudaPeerDevice::enqueue(Lane& lane, const Pull& pull) {
   wait_for_value(lane.stream, at(*pull.ready), pull.number);
   if (pull.bytes > 0)
     check(cudaMemcpyAsync(pull.to, pull.at, pull.bytes, cudaMemcpyDeviceToDevice, lane.stream),

@@ -27,10 +27,14 @@ class Ranks : public testing::TestWithParam<const char*> {
   void SetUp() override {
     if (!gpu()) GTEST_SKIP() << "no GPU";
   }
-  /// Both passes for the strategy.
+  /// Both passes for the strategy; `overlapped`: with launches of one head.
   std::array<DistPlan, 2> deal(const Mask& mask, const SharedPlan& forward,
-                               const SharedPlan& backward, int32_t world) const {
-    const DistOptions options{.world = world, .strategy = GetParam()};
+                               const SharedPlan& backward, int32_t world,
+                               bool overlapped = false) const {
+    const DistOptions options{.world = world,
+                              .strategy = GetParam(),
+                              .joined_heads = overlapped ? 1 : 0,
+                              .overlapped = overlapped};
     const Sharding sharding = make_sharding(*forward, *backward, mask, options);
     return {make_dist_plan(*forward, sharding, options),
             make_dist_plan(*backward, sharding, options)};
@@ -103,13 +107,15 @@ TEST_P(Ranks, ThatReadEachOthersMemoryHaveTheBitsOfOneDevice) {
   const SharedPlan backward = one.plan(Pass::backward, "auto");
   one.run(*gpu(), forward, backward);
   const auto expected = one.bits();
-  for (const int32_t world : {2, 4}) {
-    SCOPED_TRACE(world);
-    const auto dealt = deal(mask, forward, backward, world);
+  for (const auto& [world, overlapped] :
+       {std::pair{2, false}, std::pair{2, true}, std::pair{4, true}}) {
+    SCOPED_TRACE(fmt::format("{} {}", world, overlapped));
+    const auto dealt = deal(mask, forward, backward, world, overlapped);
     one.poison();
     std::vector<std::string> errors(world);
     std::vector<std::thread> threads;
-    const std::string name = fmt::format("gpu-test-{}-{}-{}", getpid(), GetParam(), world);
+    const std::string name =
+        fmt::format("gpu-test-{}-{}-{}-{}", getpid(), GetParam(), world, overlapped);
     for (int32_t r = 0; r < world; ++r)
       threads.emplace_back([&, r] {
         try {
