@@ -229,7 +229,7 @@ struct Section {
     int32_t rank = 0;
     size_t begin = 0, end = 0;
   };
-  std::vector<Part> parts;
+  std::vector<Part> parts;  // of different ranks
   /// The section before that this one repeats, part by part and step by step, with heads, ranks and
   /// messages whose numbers are so much greater. Neither expects any. -1: none.
   int32_t as = -1;
@@ -243,7 +243,9 @@ struct DistPlan {
   DistOptions options;  // as chosen
   std::string shard;
   std::vector<RankPlan> ranks;
-  std::vector<Section> sections{};  // apart from each other; of what repeats, sums are proved once
+  /// Apart from each other; of what repeats, sums are proved once. Who changes steps clears them:
+  /// then verify() plays all. JSON has none.
+  std::vector<Section> sections{};
 };
 
 /// Deals `whole`. Throws Error naming the nearest that does when the strategy is unknown, or the

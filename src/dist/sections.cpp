@@ -119,7 +119,11 @@ Sections::Sections(const DistPlan& plan) : parts_(plan.ranks.size()), at_(plan.r
       if (rank < 0 || rank >= std::ssize(plan.ranks) || begin > end ||
           end > plan.ranks[static_cast<size_t>(rank)].steps.size())
         fail(n, "is not of steps that are there");
-      parts_[static_cast<size_t>(rank)].push_back({begin, end, n});
+      // Parts of a rank could stand in another sequence than those they repeat.
+      std::vector<Part>& of_rank = parts_[static_cast<size_t>(rank)];
+      if (!of_rank.empty() && of_rank.back().section == n)
+        fail(n, fmt::format("has two parts of rank {}", rank));
+      of_rank.push_back({begin, end, n});
     }
     repeats_.push_back(own.as >= 0);
     if (own.as < 0) continue;

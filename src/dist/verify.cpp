@@ -1,5 +1,6 @@
 // The proof of a distributed plan: all ranks are played step by step on what they know instead of
-// numbers. Which rows are there, how far each sum has come, what each block and message holds.
+// numbers. Which rows are there, how far each sum has come, what each block and message holds. Sums
+// of a section that repeats another are not played: sections.h compares it.
 #include <fmt/format.h>
 
 #include <algorithm>

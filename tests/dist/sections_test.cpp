@@ -186,6 +186,17 @@ TEST(Sections, AreOfStepsThatAreThereAndApart) {
   expect_refused("not apart", [](DistPlan& plan) { plan.sections.push_back(plan.sections[0]); });
 }
 
+// Cut in two, a repeat may have its parts in another sequence: a sum is added before it is there.
+TEST(Sections, HaveOnePartARank) {
+  DistPlan plan = chunked_case().deal(kInTurn).backward;
+  for (Section& own : plan.sections) {
+    const Section::Part whole = own.parts.front();
+    own.parts.front().end = whole.begin + 1;
+    own.parts.push_back({whole.rank, whole.begin + 1, whole.end});
+  }
+  EXPECT_NE(refusal(plan).find("section 0 has two parts of rank"), std::string::npos);
+}
+
 TEST(Sections, HaveNoSumsAndMessagesOfOthers) {
   const auto alone = [](const std::function<void(Section::Part&)>& f) {
     return [f](DistPlan& plan) {

@@ -154,7 +154,7 @@ TEST(Runs, KeepWhatIsRepeatedOnce) {
   EXPECT_EQ(runs[63999].q_head, 63);
 }
 
-TEST(Runs, OfChainsThatAreNextTakeNoMemory) {
+TEST(Runs, OfChainsThatAreNextTakeLittleMemory) {
   std::vector<verbatim::Run> kept(1000, {.count = 1});
   for (int32_t c = 0; c < 1000; ++c) kept[static_cast<size_t>(c)].addend = c;
   Runs runs = Runs::of_repeats(PackedRuns(kept));
