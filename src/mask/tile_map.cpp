@@ -379,18 +379,27 @@ bool TileMap::has_gaps() const {
   return stretches >= 4 * int64_t{kv_tiles()};
 }
 
-bool TileMap::cut_by_blocks() const {
+double TileMap::shown_by_blocks() const {
   constexpr int32_t kSampled = 32;  // query tiles
-  const auto is_block = [&](int32_t id) { return is_rectangle(slices[id]); };
-  int64_t visits = 0, cut = 0;
+  int64_t visits = 0, cut = 0, pairs = 0, hidden = 0;
   for (int32_t q = 0; q < q_tiles(); q += std::max(1, q_tiles() / kSampled)) {
+    const int64_t rows = q_edges[q + 1] - q_edges[q];
     for (const TileRun& run : row(q)) {
       visits += run.last - run.first;
+      pairs += rows * (kv_edges[run.last] - kv_edges[run.first]);
       const auto ids = std::span(slice_ids).subspan(run.slice_begin, run.slice_count);
-      if (!run.full() && std::ranges::all_of(ids, is_block)) cut += run.last - run.first;
+      if (run.full() ||
+          !std::ranges::all_of(ids, [&](int32_t i) { return is_rectangle(slices[i]); }))
+        continue;
+      cut += run.last - run.first;
+      const Slice all{q_edges[q], q_edges[q + 1], kv_edges[run.first], kv_edges[run.last]};
+      hidden += all.area();
+      for (const int32_t i : ids) hidden -= clip(slices[i], all).area();
     }
   }
-  return visits > 0 && 4 * cut >= visits;
+  return 4 * cut < visits || visits == 0
+             ? 1
+             : 1 - static_cast<double>(hidden) / static_cast<double>(pairs);
 }
 
 }  // namespace verbatim

@@ -98,7 +98,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
     shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
-    halves_ |= piece ? piece->cut_by_blocks : order->tiles->cut_by_blocks();
+    shown_ = std::min(shown_, piece ? piece->shown_by_blocks : order->tiles->shown_by_blocks());
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
   live_heads_ = verbatim::live_heads(plan);

@@ -1,5 +1,5 @@
-// Masks that blocks cut: the Hopper kernels run a variant that leaves out hidden halves of KV
-// tiles.
+// Masks that blocks cut: the Hopper kernels run variants that leave out hidden halves of KV tiles;
+// the forward another one where little is seen.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace verbatim::test {
 namespace {
 
 bool cut_by_blocks(const Plan& plan) {
-  return std::ranges::any_of(plan.orders, [](const auto& o) { return o->tiles->cut_by_blocks(); });
+  return std::ranges::any_of(plan.orders,
+                             [](const auto& o) { return o->tiles->shown_by_blocks() < 1; });
 }
 
 /// Blocks of any sizes, a share of which is seen, for two KV heads.
@@ -68,22 +69,36 @@ struct Columns {
   }
 };
 
+/// Scores that grow over two powers of 2 to the 10th: rows take new bases at many visits.
+void grow_keys(GuardedTensor& k, Random& random) {
+  const TensorView view = k.view();
+  for (int64_t b = 0; b < view.shape[0]; ++b)
+    for (int64_t row = 0; row < view.shape[1]; ++row) {
+      const auto factor = static_cast<float>(random.between(1, 12));
+      for (int64_t h = 0; h < view.shape[2]; ++h)
+        for (int64_t d = 0; d < view.shape[3]; ++d)
+          k.set(b, row, h, d, factor * k.get(b, row, h, d));
+    }
+}
+
 // Alone few of its visits are cut, and it runs on the plain kernel; beside an entry of many such
-// visits on the variant, which leaves out halves of these few.
+// visits on a variant, which leaves out halves of these few. Where the entry beside it shows half
+// of its blocks or fewer, the forward puts halves of two tiles into a visit.
 TEST(Halves, AnEntryHasItsBitsBesideOneThatBlocksCut) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   constexpr int64_t kBlock = 64, kBlocks = 33, kLength = kBlock * kBlocks - 5;
   for (const int64_t head_dim : {64, 128}) {
-    for (uint64_t seed = 0; seed < 4; ++seed) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
       Random random(seed);
-      const auto draw = [&] {
+      const auto draw = [&](double share) {
         std::vector<bool> seen(kBlocks);
-        for (int64_t i = 0; i < kBlocks; ++i) seen[i] = random.chance(0.5);
+        for (int64_t i = 0; i < kBlocks; ++i) seen[i] = random.chance(share);
         return seen;
       };
+      const double share = std::array{0.1, 0.3, 0.5, 0.85}[seed % 4];
       std::vector<std::vector<bool>> few_cut(kBlocks, std::vector<bool>(kBlocks, true)), all_cut;
-      for (int64_t r = 0; r < kBlocks / 8; ++r) few_cut[r] = draw();
-      for (int64_t r = 0; r < kBlocks; ++r) all_cut.push_back(draw());
+      for (int64_t r = 0; r < kBlocks / 8; ++r) few_cut[r] = draw(seed < 4 ? 0.5 : 0.3);
+      for (int64_t r = 0; r < kBlocks; ++r) all_cut.push_back(draw(share));
       Columns few, both;
       few.add_entry(few_cut);
       both.add_entry(few_cut);
@@ -100,6 +115,10 @@ TEST(Halves, AnEntryHasItsBitsBesideOneThatBlocksCut) {
       GpuCase alone(p, alone_mask, seed);
       p.batch = 2;
       GpuCase beside(p, both_mask, seed);
+      if (seed >= 4) {
+        grow_keys(beside.k.host, random);
+        beside.k.upload();
+      }
       for (auto [from, to] : {std::pair{&beside.q, &alone.q},
                               {&beside.k, &alone.k},
                               {&beside.v, &alone.v},

@@ -16,9 +16,7 @@ namespace verbatim::cuda::sm90::fwd {
 using namespace cute;
 
 constexpr int kWarpgroup = 128;   // threads
-constexpr int kRows = 64;         // query rows of a warpgroup
 constexpr int kSwizzleSpan = 64;  // 2-byte elements in a 128-byte swizzle span
-constexpr int kVisitRing = 8;     // decoded visits in flight
 constexpr int kInlineBands = 4;   // of a visit; more are read from the plan
 
 /// Ids of bar.sync, and the warpgroup's number; 0 belongs to __syncthreads.
@@ -54,10 +52,14 @@ struct alignas(16) Visit {
     half = half_0 | half_1,
     asks_0 = 512,
     asks_1 = 1024,  // of the visit: some warpgroup multiplies that half of the keys
-    asks = asks_0 | asks_1
+    asks = asks_0 | asks_1,
+    // Of BlockConfig, whose visits are a tile, or one or two halves of tiles:
+    single = 2048,
+    pair = 4096,
+    second = 8192  // its second half alone is left (known to the warpgroup, not here)
   };
+  int2 k_at;        // rows of its keys in the tensors; of its second half, -1: there is none
   int32_t k_begin;  // first key
-  int32_t k_at;     // its row in the tensors
   int32_t k_width;  // keys that belong to the tile
   int32_t k_used;   // keys from here on are seen by no row: their V rows count as 0
   int32_t band_count;
@@ -68,22 +70,29 @@ struct alignas(16) Visit {
   Band bands[kInlineBands];
 };
 
+/// Where two warpgroups share a tile's rows and take turns, S is there long before P V is over:
+/// time to subtract the base. What follows has another rounding, so it is part of the arithmetic.
+constexpr bool subtracts_early(int tile_q) { return tile_q == 2 * kRows; }
+
 /// Everything the compiler must know. kHeadDim: of Q and K; kHeadDimV: of V and O.
 template <class Element_, int kHeadDim_, int kHeadDimV_, Variant kVariant_>
 struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
-  static constexpr bool kHalves = kVariant_ == Variant::halves;
+  static constexpr bool kHalves = kVariant_ == Variant::halves, kAlone = false;
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static_assert(!kHalves || kTileKv == 2 * kHalfKeys);
-  // Tiles in flight.
+  static constexpr int kParts = 1;  // of a query tile, each a CTA's
+  // In flight: visits, tiles.
+  static constexpr int kVisitRing = 8;
   static constexpr int kQStages = 2;
   static constexpr int kKStages = kHeadDim == 64 ? 4 : kHeadDim == 128 ? 2 : 3;
   static constexpr int kVStages = kHeadDim == 64 ? 4 : 3;
 
   static constexpr int kConsumers = kTileQ / kRows;  // warpgroups
+  static constexpr bool kEarly = subtracts_early(kTileQ);
   static constexpr int kConsumerWarps = 4 * kConsumers;
   static constexpr int kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kServiceRegisters = kConsumers == 2 ? 56 : 32;

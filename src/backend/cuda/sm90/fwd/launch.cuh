@@ -3,6 +3,7 @@
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/element.cuh"
+#include "backend/cuda/sm90/fwd/blocks/kernel.cuh"
 #include "backend/cuda/sm90/fwd/kernel.cuh"
 #include "backend/cuda/sm90/fwd/launch.h"
 
@@ -14,13 +15,23 @@ int64_t shared_bytes() {
 }
 
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
-cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream) {
-  using C = Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>;
-  constexpr int kShared = sizeof(typename C::SharedStorage);
-  const cudaError_t status =
-      cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (status != cudaSuccess) return status;
-  return launch_blocks(forward<C>, blocks, C::kThreads, kShared, false, stream, params);
+cudaError_t launch(const Params& params, int32_t multiprocessors, cudaStream_t stream) {
+  const auto start = [&]<class C>(C, auto kernel, int ctas) {
+    constexpr int kShared = sizeof(typename C::SharedStorage);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    if (status != cudaSuccess) return status;
+    const int64_t units = int64_t{params.plan.unit_count} * C::kParts;
+    return launch_blocks(kernel, std::min<int64_t>(int64_t{multiprocessors} * ctas, units),
+                         C::kThreads, kShared, false, stream, params);
+  };
+  if constexpr (kVariant == Variant::blocks) {
+    using C = BlockConfig<ElementOf<kDtype>, kHeadDim, kHeadDimV>;
+    return start(C{}, forward_blocks<C>, C::kCtas);
+  } else {
+    using C = Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>;
+    return start(C{}, forward<C>, 1);
+  }
 }
 
 }  // namespace verbatim::cuda::sm90::fwd
