@@ -282,9 +282,9 @@ struct TileMap {
   /// Whether the query tiles that see a KV tile come in four stretches or more, in the mean. Chains
   /// that pass over different rows drift apart.
   bool has_gaps() const;
-  /// The share of pairs in the visits that is seen, where rectangles alone cut a quarter of the
-  /// visits or more: many then show all of one half of a tile and nothing of the other. Else 1. Of
-  /// a sample of query tiles.
+  /// What is left of the visits when 64 rows leave out tiles of which they see nothing, and halves
+  /// of 64 keys of which they see nothing and all of the other: where rectangles alone cut a
+  /// quarter of the visits or more, else 1. Of a sample of query tiles.
   double shown_by_blocks() const;
 
  private:

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "random_mask.h"
@@ -184,6 +185,7 @@ TEST(TileMap, KnowsWhatBlocksLeaveOfIt) {
       const double expected = share / (1 - std::pow(1 - share, blocks_of_tile));
       EXPECT_NEAR(shown(blocks(64, share), shape), expected, 0.03) << share;
     }
+    EXPECT_GT(shown(blocks(32, 0.4), shape), 0.9);  // cut, but few halves can be left out
     EXPECT_EQ(shown(blocks(64, 0.97), shape), 1);
     EXPECT_EQ(shown(blocks(128, 0.2), shape), 1);
     EXPECT_EQ(shown(masks::causal(300, 300), shape), 1);

@@ -44,7 +44,7 @@ class DevicePlan {
   size_t turns_ = 0;
   int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
   LiveHeads live_heads_{};
-  double shown_ = 1;
+  double shown_ = 0;
   bool shared_tiles_ = false, empty_rows_ = false, piece_ = false;
 };
 

@@ -27,7 +27,7 @@ struct LaunchContext {
   LiveHeads live_heads;    // backward: places for sums of dQ
   bool empty_rows;         // backward: some query tile has no addend: the launch zeroes its dQ
   bool ordered;            // backward: false adds to dQ in any order, the price list of determinism
-  double shown_by_blocks;  // of TileMap, the least of a head: below 1 many visits show half a tile
+  double shown_by_blocks;  // of TileMap, mean of orders: below 1 many visits show half a tile
   RecordView record{};     // without memory: nothing is recorded
 };
 

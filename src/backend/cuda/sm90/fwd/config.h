@@ -17,6 +17,7 @@ using namespace cute;
 
 constexpr int kWarpgroup = 128;   // threads
 constexpr int kSwizzleSpan = 64;  // 2-byte elements in a 128-byte swizzle span
+constexpr int kVisitRing = 8;     // decoded visits in flight
 constexpr int kInlineBands = 4;   // of a visit; more are read from the plan
 
 /// Ids of bar.sync, and the warpgroup's number; 0 belongs to __syncthreads.
@@ -52,14 +53,10 @@ struct alignas(16) Visit {
     half = half_0 | half_1,
     asks_0 = 512,
     asks_1 = 1024,  // of the visit: some warpgroup multiplies that half of the keys
-    asks = asks_0 | asks_1,
-    // Of BlockConfig, whose visits are a tile, or one or two halves of tiles:
-    single = 2048,
-    pair = 4096,
-    second = 8192  // its second half alone is left (known to the warpgroup, not here)
+    asks = asks_0 | asks_1
   };
-  int2 k_at;        // rows of its keys in the tensors; of its second half, -1: there is none
   int32_t k_begin;  // first key
+  int32_t k_at;     // its row in the tensors
   int32_t k_width;  // keys that belong to the tile
   int32_t k_used;   // keys from here on are seen by no row: their V rows count as 0
   int32_t band_count;
@@ -80,13 +77,12 @@ struct Config {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
-  static constexpr bool kHalves = kVariant_ == Variant::halves, kAlone = false;
+  static constexpr bool kHalves = kVariant_ == Variant::halves;
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static_assert(!kHalves || kTileKv == 2 * kHalfKeys);
-  static constexpr int kParts = 1;  // of a query tile, each a CTA's
-  // In flight: visits, tiles.
-  static constexpr int kVisitRing = 8;
+  static constexpr int kParts = 1, kCtas = 1;  // CTAs of a query tile; on a multiprocessor
+  // Tiles in flight.
   static constexpr int kQStages = 2;
   static constexpr int kKStages = kHeadDim == 64 ? 4 : kHeadDim == 128 ? 2 : 3;
   static constexpr int kVStages = kHeadDim == 64 ? 4 : 3;

@@ -1,7 +1,10 @@
 // A consumer warpgroup of the sm90 forward: from tiles in shared memory to O and LSE.
 #pragma once
 
-#include "backend/cuda/sm90/fwd/rows.cuh"
+#include "backend/cuda/sm90/fwd/mask.cuh"
+#include "backend/cuda/sm90/fwd/output.cuh"
+#include "backend/cuda/sm90/fwd/weigh.cuh"
+#include "backend/cuda/sm90/gemm.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
 
 namespace verbatim::cuda::sm90::fwd {
@@ -38,22 +41,34 @@ struct Operands {
       return partition_fragment_C(typename C::MmaS{}, Shape<Int<kRows>, Int<C::kTileKv>>{});
     }
   }
+  __device__ static auto o() {
+    return partition_fragment_C(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kHeadDimV>>{});
+  }
+  __device__ static auto p() {  // P, rounded, as the A operand of O
+    return make_tensor<typename C::Element>(
+        partition_shape_A(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kTileKv>>{}));
+  }
 };
 
 /// Rows 64 * group .. of every query tile. Visits overlap: step() issues S of visit n and P V of
 /// visit n - 1 together, so what a chain leaves is written one visit into the next.
 template <class C>
-class Consumer : Rows<C> {
+class Consumer {
  public:
   __device__ __forceinline__ Consumer(typename C::SharedStorage& shared, const Params& params,
                                       int warpgroup)
-      : Rows<C>(params, kRows * warpgroup + Rows<C>::row_of_thread()),
-        smem(shared),
+      : smem(shared),
+        p(params),
         group(warpgroup),
+        row(kRows * group + static_cast<int>(threadIdx.x) % kWarpgroup / 32 * kWarpRows +
+            lane() / 4),
         q(Operands<C>::q(smem.q[0], group)),
         k(Operands<C>::k(smem.k[0])),
         k_halves(Operands<C>::k_halves(smem.k[0])),
-        v(Operands<C>::v(smem.v[0])) {}
+        v(Operands<C>::v(smem.v[0])) {
+    softmax.reset();
+    clear(o);
+  }
 
   __device__ __forceinline__ void run() {
     flags = next_flags();
@@ -78,33 +93,39 @@ class Consumer : Rows<C> {
   }
 
  private:
-  using Base = Rows<C>;
-  using Base::lane, Base::mma_o, Base::o, Base::p, Base::row, Base::softmax, Base::steps_of_half,
-      Base::weights;
-  using typename Base::Visit;
+  using Element = typename C::Element;
+  using Visit = typename C::Visit;
   using Tiles = Operands<C>;
   static constexpr uint32_t kBegins = Visit::first | Visit::fresh;  // O has nothing of the chain
   static constexpr uint32_t kHalfFlags = C::kHalves ? Visit::half : 0;
 
   typename C::SharedStorage& smem;
+  const Params& p;
   const int group;
+  const int32_t row;  // the thread's first; the second is 8 below
 
   typename C::MmaS mma_s;
   typename C::MmaSHalf mma_s_half;
+  typename C::MmaO mma_o;
   decltype(Tiles::q(nullptr, 0)) q;             // descriptors (MMA,1,HD/16,stages)
   decltype(Tiles::k(nullptr)) k;                // descriptors (MMA,1,HD/16,stages)
   decltype(Tiles::k_halves(nullptr)) k_halves;  // descriptors (MMA,1,HD/16,stages,2)
   decltype(Tiles::v(nullptr)) v;                // descriptors (MMA,1,TKV/16,stages)
+  decltype(Tiles::o()) o;                       // (MMA,1,1), what the softmax still divides
+  decltype(Tiles::p()) weights;                 // P of visit n - 1 (MMA,1,TKV/16)
 
-  uint32_t n = 0;                 // visits so far: a visit has one tile of K and one of V
-  Ring<C::kQStages> at_q;         // of visit n
-  Ring<C::kKStages> at_k;         // of visit n
-  Ring<C::kVStages> at_v;         // of visit n - 1
+  uint32_t n = 0;          // visits so far: a visit has one tile of K and one of V
+  Ring<C::kQStages> at_q;  // of visit n
+  Ring<C::kKStages> at_k;  // of visit n
+  Ring<C::kVStages> at_v;  // of visit n - 1
+  OnlineSoftmax softmax;
   uint32_t flags = 0;             // of visit n
   uint32_t done = Visit::hidden;  // flags of visit n - 1; unless hidden, its P waits for P V
+  float plus[2] = {0, 0};         // what has been subtracted from the scores of visit n
 
+  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ const Visit& visit(uint32_t i) const {
-    return smem.visit[i % C::kVisitRing];
+    return smem.visit[i % kVisitRing];
   }
 
   /// The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor the
@@ -137,12 +158,12 @@ class Consumer : Rows<C> {
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
     release_keys();
-    if constexpr (!kHalf) this->hide_scores(s, visit(n), now);
-    this->diminish(s);
+    if constexpr (!kHalf) hide_scores(s, now);
+    diminish<C>(p, softmax, plus, s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
     if (weighed) release_values();
-    this->template weigh<kPlain>(s, weights, visit(n), flags);
+    weigh<kPlain>(s);
     if (ends) end_chain(factor);
     advance<kPlain>();
   }
@@ -199,7 +220,7 @@ class Consumer : Rows<C> {
   }
   template <bool kPlain>
   __device__ __forceinline__ void advance() {
-    if (kPlain || n > 0) release(smem.visit_empty[(n - 1) % C::kVisitRing]);
+    if (kPlain || n > 0) release(smem.visit_empty[(n - 1) % kVisitRing]);
     done = flags;
     ++n;
     flags = next_flags();
@@ -208,8 +229,7 @@ class Consumer : Rows<C> {
   /// P V of visit n - 1, whose flags are `before`.
   __device__ __forceinline__ void issue_output(uint32_t before) {
     wait_full(smem.v_full, at_v);
-    if (before & Visit::tail)
-      Base::template clear_tail<C::kTileKv>(smem.v[at_v.slot()], visit(n - 1).k_used, group);
+    if (before & Visit::tail) clear_tail(smem.v[at_v.slot()], visit(n - 1).k_used);
     // A vote, for ptxas has to know that all lanes agree.
     if (C::kHalves && __any_sync(~0u, before & Visit::half)) {
       gemm(mma_o, !(before & kBegins), steps_of_half(weights, 0),
@@ -222,6 +242,27 @@ class Consumer : Rows<C> {
   __device__ __forceinline__ static int half_of(uint32_t of) {
     return __shfl_sync(~0u, (of & Visit::half_1) != 0, 0);
   }
+  /// The k steps of P V that half `which` of the keys makes.
+  template <class Steps>
+  __device__ __forceinline__ static auto steps_of_half(const Steps& steps, int which) {
+    return logical_divide(steps, make_tile(_, _, Int<kHalfKeys / 16>{}))(_, _,
+                                                                         make_coord(_, which));
+  }
+  /// 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
+  /// Every warpgroup clears for itself; writing zeros twice is harmless.
+  __device__ __forceinline__ void clear_tail(Element* tile, int32_t used) const {
+    constexpr int kLine = kSwizzleSpan * 2;
+    const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll 1
+    for (int part = 0; part < C::kHeadDimV / kSwizzleSpan; ++part) {
+      auto* lines = reinterpret_cast<uint8_t*>(tile) + part * C::kTileKv * kLine;
+#pragma unroll 1
+      for (int at = used * kLine + thread * 16; at < C::kTileKv * kLine; at += kWarpgroup * 16)
+        *reinterpret_cast<uint4*>(lines + at) = make_uint4(0, 0, 0, 0);
+    }
+    ptx::fence_async_shared();
+    ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::tail) + group, kWarpgroup);
+  }
 
   /// Visit n is the first of its chain: that of visit n - 1 is complete but for P V.
   __device__ __forceinline__ void begin_chain(float (&factor)[2]) {
@@ -233,6 +274,34 @@ class Consumer : Rows<C> {
     store_output<C>(p, visit(n - 1).queries, smem.q[at_q.before()], o, factor, row);
     if (lane() == 0) ptx::bulk_wait_read();
     release(smem.q_empty[at_q.before()]);
+  }
+
+  /// Caps and hides the scores of visit n, whose flags are `now`.
+  template <class Scores>
+  __device__ __forceinline__ void hide_scores(Scores& s, uint32_t now) const {
+    if constexpr (C::kExtras) {
+      if (p.softcap_log2 != 0) {
+#pragma unroll
+        for (int i = 0; i < size(s); ++i) s(i) = tanh_from_log2(s(i) * p.softcap_log2);
+      }
+    }
+    if (now & Visit::masked) hide<C>(s, visit(n), row);
+  }
+  /// From the scores of visit n to P.
+  template <bool kPlain, class Scores>
+  __device__ __forceinline__ void weigh(const Scores& s) {
+    uint32_t kept[2] = {~0u, ~0u};
+    if constexpr (C::kExtras) {
+      if (p.dropout.enabled()) draw(kept);
+    }
+    fwd::weigh<C, kPlain>(p, softmax, plus, s, flags & Visit::first, kept, o, weights);
+  }
+  /// Which elements of P of visit n dropout keeps.
+  __device__ __forceinline__ void draw(uint32_t (&kept)[2]) const {
+    const QueryTile& queries = visit(n).queries;
+    const DropoutOrigin origin = p.plan.dropout_origin(queries.head, queries.tile);
+    draw_kept<C::kTileKv>(kept, p.dropout, origin.sequence, p.plan.first_q_head + queries.q_head,
+                          queries.begin - origin.q + row, visit(n).k_begin - origin.k, lane() % 4);
   }
 };
 

@@ -4,7 +4,6 @@
 #include "backend/cuda/sm90/fwd/config.h"
 #include "backend/cuda/sm90/fwd/mask.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
-#include "backend/cuda/sm90/runs.cuh"
 
 namespace verbatim::cuda::sm90::fwd {
 
@@ -18,7 +17,7 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
   constexpr int kTileWords = sizeof(QueryTile) / 4;
   static_assert(C::kConsumers <= kBands && kTileWords <= 32);
   const int lane = threadIdx.x % 32, b = lane % kBands;
-  Ring<C::kVisitRing> ring;
+  Ring<kVisitRing> ring;
 
   const auto publish = [&](auto&& fill) {
     wait_empty(smem.visit_empty, ring);
@@ -35,163 +34,119 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
     const auto put_queries = [&](Visit& visit) {
       if (lane < kTileWords) reinterpret_cast<int32_t*>(&visit.queries)[lane] = word;
     };
-    bool begun = false;
-    // With kAlone: two halves behind each other are one visit, of which the first may wait here.
-    // Not the first visit of a chain, nor one behind a tail: these are not plain.
-    constexpr int32_t kNone = -1;
-    int32_t waiting = kNone;
-    bool pairs = false;
-    const auto publish_halves = [&](uint32_t flags, int32_t second) {
+    if (run == end) {  // a visit that sees nothing: O = 0, LSE = -inf follow by themselves
       publish([&](Visit& visit) {
         put_queries(visit);
-        if (lane > 0) return;
-        visit.flags[0] = flags | (second == kNone ? Visit::single : Visit::pair);
-        visit.k_at = {waiting, second};
+        if (lane < C::kConsumers) visit.flags[lane] = Visit::first | Visit::empty | Visit::hidden;
       });
-      waiting = kNone;
-    };
-    // The visits of up to 32 runs, which this lane has one of. It looks at bands b, b + kBands ..
-    // of one of the visits that are looked up at once.
-    const auto decode_runs = [&]() {
-      const bool has = run + lane < end;
-      const Run mine = has ? order.runs[run + lane] : Run{};
-      const RunWindow window(has ? mine.count : 0);
-      for (int32_t base = 0; base < window.total(); base += kBatch) {
-        const int count = min(kBatch, window.total() - base);
-        const bool there = lane / kBands < count;
-        const int32_t i = base + min(lane / kBands, count - 1);
-        const int source = window.run_of(i);
-        const int32_t tile = __shfl_sync(~0u, mine.first, source) +
-                             (i - window.before(source)) * __shfl_sync(~0u, mine.step, source);
-        const int32_t slices = __shfl_sync(~0u, mine.slice_count, source);
-        const int32_t slice_begin = __shfl_sync(~0u, mine.slice_begin, source);
-        int32_t k_begin = 0, k_at = 0, k_width = 0, k_used = 0, bands = 0;
-        Band band{};
-        if (there) {
-          const int64_t* edges = order.kv_edges + tile;
-          k_begin = static_cast<int32_t>(edges[0]);
-          k_at = static_cast<int32_t>(order.kv_rows[tile]);
-          k_width = static_cast<int32_t>(edges[1]) - k_begin;
-          if (slices == 0) {
-            k_used = k_width;
-            bands = k_width < C::kTileKv;
-            band = {0, C::kTileQ, 0, static_cast<int16_t>(k_width), -C::kTileQ, C::kTileKv};
-          } else {
-            bands = slices;
-            for (int32_t s = b; s < slices; s += kBands) {
-              const Slice& slice = order.slices[order.slice_ids[slice_begin + s]];
-              const Band next = make_band(slice, q_begin, k_begin, k_width);
-              if (s == b) band = next;
-              k_used = max(k_used, int32_t{next.k_end});
-            }
+      return;
+    }
+    uint32_t first = lane < kBands ? Visit::first : 0;
+    // This lane looks at bands b, b + kBands .. of visit `i` of the runs from `run` on.
+    for (int32_t i = lane / kBands;; i += kBatch) {
+      while (run < end && i >= order.runs[run].count) i -= order.runs[run++].count;
+      const bool there = run < end;
+      const int count = __popc(__ballot_sync(~0u, there)) / kBands;
+      if (count == 0) return;
+      int32_t k_begin = 0, k_at = 0, k_width = 0, k_used = 0, bands = 0, slice_begin = 0;
+      Band band{};
+      if (there) {
+        const Run& source = order.runs[run];
+        const int32_t tile = source.tile(i);
+        const int64_t* edges = order.kv_edges + tile;
+        k_begin = static_cast<int32_t>(edges[0]);
+        k_at = static_cast<int32_t>(order.kv_rows[tile]);
+        k_width = static_cast<int32_t>(edges[1]) - k_begin;
+        const int32_t slices = source.slice_count;
+        slice_begin = source.slice_begin;
+        if (slices == 0) {
+          k_used = k_width;
+          bands = k_width < C::kTileKv;
+          band = {0, C::kTileQ, 0, static_cast<int16_t>(k_width), -C::kTileQ, C::kTileKv};
+        } else {
+          bands = slices;
+          for (int32_t s = b; s < slices; s += kBands) {
+            const Slice& slice = order.slices[order.slice_ids[slice_begin + s]];
+            const Band next = make_band(slice, q_begin, k_begin, k_width);
+            if (s == b) band = next;
+            k_used = max(k_used, int32_t{next.k_end});
           }
         }
+      }
 #pragma unroll
-        for (int other = 1; other < kBands; other *= 2) {
-          k_used = max(k_used, __shfl_xor_sync(~0u, k_used, other));
-        }
-        // From here on lane b is warpgroup b's: what its rows see of the visit.
-        const auto look = [&](const Band& part, int32_t keys, uint32_t& all, uint32_t& some) {
+      for (int other = 1; other < kBands; other *= 2) {
+        k_used = max(k_used, __shfl_xor_sync(~0u, k_used, other));
+      }
+      // From here on lane b is warpgroup b's: what its rows see of the visit.
+      const auto look = [&](const Band& part, int32_t keys, uint32_t& all, uint32_t& some) {
 #pragma unroll
-          for (int group = 0; group < C::kConsumers; ++group) {
-            const int32_t begin = kRows * group, stop = min(begin + kRows, q_rows);
-            const bool looks = b < bands && begin < stop;
-            const uint32_t shown = __ballot_sync(~0u, looks && shows_all(part, begin, stop, keys));
-            const uint32_t seen = __ballot_sync(~0u, looks && shows_some(part, begin, stop));
-            if (group == b) all = shown, some = seen;
-          }
-        };
-        uint32_t all = 0, some = 0;
-        look(band, C::kTileKv, all, some);
-        const uint32_t own = ((1u << kBands) - 1) << (lane - b);
-        uint32_t flags = k_used < C::kTileKv ? Visit::tail : 0;
-        if (q_rows <= kRows * b) {
-          flags |= Visit::hidden;
-        } else if (bands > 0 && !(all & own)) {
-          flags |= (some & own) || bands > kBands ? Visit::masked : Visit::hidden;
+        for (int group = 0; group < C::kConsumers; ++group) {
+          const int32_t begin = kRows * group, stop = min(begin + kRows, q_rows);
+          const bool looks = b < bands && begin < stop;
+          const uint32_t shown = __ballot_sync(~0u, looks && shows_all(part, begin, stop, keys));
+          const uint32_t seen = __ballot_sync(~0u, looks && shows_some(part, begin, stop));
+          if (group == b) all = shown, some = seen;
         }
-        if constexpr (C::kHalves) {
-          uint32_t all_of[2], some_of[2];  // one a half
+      };
+      uint32_t all = 0, some = 0;
+      look(band, C::kTileKv, all, some);
+      const uint32_t own = ((1u << kBands) - 1) << (lane - b);
+      uint32_t flags = first | (k_used < C::kTileKv ? Visit::tail : 0);
+      first = 0;
+      if (q_rows <= kRows * b) {
+        flags |= Visit::hidden;
+      } else if (bands > 0 && !(all & own)) {
+        flags |= (some & own) || bands > kBands ? Visit::masked : Visit::hidden;
+      }
+      if constexpr (C::kHalves) {
+        uint32_t all_of[2], some_of[2];  // one a half
 #pragma unroll
-          for (int h = 0; h < 2; ++h) look(of_half(band, h), kHalfKeys, all_of[h], some_of[h]);
-          if ((flags & Visit::masked) && bands <= kBands) {
-            if ((all_of[0] & own) && !(some_of[1] & own)) flags ^= Visit::masked | Visit::half_0;
-            if ((all_of[1] & own) && !(some_of[0] & own)) flags ^= Visit::masked | Visit::half_1;
-            // All of the half that is multiplied is seen, up to the end of the keys.
-            if (flags & Visit::half) flags &= ~Visit::tail;
-          }
+        for (int h = 0; h < 2; ++h) look(of_half(band, h), kHalfKeys, all_of[h], some_of[h]);
+        if ((flags & Visit::masked) && bands <= kBands) {
+          if ((all_of[0] & own) && !(some_of[1] & own)) flags ^= Visit::masked | Visit::half_0;
+          if ((all_of[1] & own) && !(some_of[0] & own)) flags ^= Visit::masked | Visit::half_1;
+          // All of the half that is multiplied is seen, up to the end of the keys.
+          if (flags & Visit::half) flags &= ~Visit::tail;
         }
-        if constexpr (C::kHalves && !C::kAlone) {  // what the warpgroups multiply
-          const bool counts = b < C::kConsumers && !(flags & Visit::hidden);
-          const bool whole = counts && !(flags & Visit::half);
-          if (__ballot_sync(~0u, whole || (counts && (flags & Visit::half_0))) & own)
-            flags |= Visit::asks_0;
-          if (__ballot_sync(~0u, whole || (counts && (flags & Visit::half_1))) & own)
-            flags |= Visit::asks_1;
-        }
-        const auto put_tile = [&](Visit& visit, int v) {  // from the lanes of visit v
+        // What the warpgroups multiply: halves, or everything.
+        const bool counts = b < C::kConsumers && !(flags & Visit::hidden);
+        const bool whole = counts && !(flags & Visit::half);
+        if (__ballot_sync(~0u, whole || (counts && (flags & Visit::half_0))) & own)
+          flags |= Visit::asks_0;
+        if (__ballot_sync(~0u, whole || (counts && (flags & Visit::half_1))) & own)
+          flags |= Visit::asks_1;
+      }
+#pragma unroll 1
+      for (int v = 0; v < count; ++v) {
+        publish([&](Visit& visit) {
           put_queries(visit);
           if (lane / kBands != v) return;
           visit.bands[b] = band;
-          if (b < C::kConsumers) visit.flags[b] = flags | (begun ? 0u : Visit::first);
+          if (b < C::kConsumers) visit.flags[b] = flags;
           if (b > 0) return;
           visit.k_begin = k_begin;
-          visit.k_at = {k_at, k_at + kHalfKeys};
+          visit.k_at = k_at;
           visit.k_width = k_width;
           visit.k_used = k_used;
           visit.band_count = bands;
           visit.slice_begin = slice_begin;
           visit.order = &order;
-        };
-#pragma unroll 1
-        for (int v = 0; v < count; ++v) {
-          if constexpr (C::kAlone) {
-            const uint32_t of_visit = __shfl_sync(~0u, flags, v * kBands);
-            if (of_visit & Visit::hidden) continue;
-            if (of_visit & Visit::half) {
-              const int32_t at =
-                  __shfl_sync(~0u, k_at, v * kBands) + (of_visit & Visit::half_1 ? kHalfKeys : 0);
-              if (waiting >= 0) {
-                publish_halves(0, at);
-                continue;
-              }
-              waiting = at;
-              if (!pairs) publish_halves(begun ? 0 : Visit::first, kNone);
-              begun = pairs = true;
-              continue;
-            }
-            if (waiting >= 0) publish_halves(0, kNone);
-            pairs = !(of_visit & Visit::tail);
-          }
-          publish([&](Visit& visit) { put_tile(visit, v); });
-          begun = true;
-        }
+        });
       }
-    };
-    for (; run < end; run += 32) decode_runs();
-    if (waiting >= 0) publish_halves(0, kNone);
-    if (begun) return;
-    publish([&](Visit& visit) {  // that sees nothing: O = 0, LSE = -inf follow by themselves
-      put_queries(visit);
-      if (lane < C::kConsumers) visit.flags[lane] = Visit::first | Visit::empty | Visit::hidden;
-      if (lane == 0) visit.k_at = {kNone, kNone};
-    });
+    }
   };
-  const auto decode_task = [&](const PlacedTask& placed, int32_t part) {
-    const int32_t skipped = part * C::kTileQ;  // rows of each tile
+  const auto decode_task = [&](const PlacedTask& placed) {
     const OrderView& order = plan.orders[plan.order_of_head[placed.head]];
     const Task task = order.tasks[placed.task];
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
       const Chain& chain = order.chains[c];
-      const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]) + skipped;
-      const int32_t q_rows = static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin;
-      if (q_rows <= 0) continue;
       if (lane == 0) {
+        const int32_t q_begin = static_cast<int32_t>(order.q_edges[chain.tile]);
         const int32_t batch = placed.head / plan.kv_heads;
         const int32_t kv_head = placed.head - batch * plan.kv_heads;
         smem.queries = {q_begin,
-                        min(q_rows, C::kTileQ),
-                        static_cast<int32_t>(order.q_rows[chain.tile]) + skipped,
+                        static_cast<int32_t>(order.q_edges[chain.tile + 1]) - q_begin,
+                        static_cast<int32_t>(order.q_rows[chain.tile]),
                         kv_head * plan.group + chain.q_head,
                         kv_head,
                         batch,
@@ -204,18 +159,16 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
   };
 
   int32_t ticket = blockIdx.x;
-  while (ticket < C::kParts * plan.unit_count) {
+  while (ticket < plan.unit_count) {
     // Asked for now, needed when this unit has been decoded.
     const int32_t next = lane == 0 ? gridDim.x + atomicAdd(next_ticket, 1) : 0;
-    const int32_t unit = ticket / C::kParts;
-    const int32_t begin = plan.unit_begin ? plan.unit_begin[unit] : unit;
-    const int32_t end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
-    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i], ticket % C::kParts);
+    const int32_t begin = plan.unit_begin ? plan.unit_begin[ticket] : ticket;
+    const int32_t end = plan.unit_begin ? plan.unit_begin[ticket + 1] : ticket + 1;
+    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i]);
     ticket = __shfl_sync(~0u, next, 0);
   }
   publish([&](Visit& visit) {
     if (lane < C::kConsumers) visit.flags[lane] = Visit::stop | Visit::first | Visit::hidden;
-    if (lane == 0) visit.k_at = {-1, -1};
   });
 }
 

@@ -9,29 +9,33 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
+/// The configuration of an instance.
+template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
+using ConfigOf = std::conditional_t<kVariant == Variant::blocks,
+                                    BlockConfig<ElementOf<kDtype>, kHeadDim, kHeadDimV>,
+                                    Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>>;
+
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes() {
-  return sizeof(typename Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>::SharedStorage);
+  return sizeof(typename ConfigOf<kHeadDim, kHeadDimV, kDtype, kVariant>::SharedStorage);
 }
 
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 cudaError_t launch(const Params& params, int32_t multiprocessors, cudaStream_t stream) {
-  const auto start = [&]<class C>(C, auto kernel, int ctas) {
-    constexpr int kShared = sizeof(typename C::SharedStorage);
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    if (status != cudaSuccess) return status;
-    const int64_t units = int64_t{params.plan.unit_count} * C::kParts;
-    return launch_blocks(kernel, std::min<int64_t>(int64_t{multiprocessors} * ctas, units),
-                         C::kThreads, kShared, false, stream, params);
-  };
+  using C = ConfigOf<kHeadDim, kHeadDimV, kDtype, kVariant>;
+  constexpr int kShared = sizeof(typename C::SharedStorage);
+  void (*kernel)(Params);
   if constexpr (kVariant == Variant::blocks) {
-    using C = BlockConfig<ElementOf<kDtype>, kHeadDim, kHeadDimV>;
-    return start(C{}, forward_blocks<C>, C::kCtas);
+    kernel = forward_blocks<C>;
   } else {
-    using C = Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>;
-    return start(C{}, forward<C>, 1);
+    kernel = forward<C>;
   }
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (status != cudaSuccess) return status;
+  const int64_t parts = int64_t{params.plan.unit_count} * C::kParts;
+  const int64_t ctas = std::min(int64_t{multiprocessors} * C::kCtas, parts);
+  return launch_blocks(kernel, ctas, C::kThreads, kShared, false, stream, params);
 }
 
 }  // namespace verbatim::cuda::sm90::fwd

@@ -48,17 +48,16 @@ __device__ void fetch_keys(uint32_t flags, const CUtensorMap& map, uint64_t& ful
   }
 }
 
-/// Calls f(flags, queries, k_at) for every visit, and for the stop, with the rows of its keys. One
-/// lane of a loader warp.
+/// Calls f(flags, queries, k_at) for every visit, and for the stop. One lane of a loader warp.
 template <class C, class F>
 __device__ void for_each_visit(typename C::SharedStorage& smem, F&& f) {
   uint32_t flags = 0;
-  for (Ring<C::kVisitRing> visits; !(flags & C::Visit::stop); visits.advance()) {
+  for (Ring<kVisitRing> visits; !(flags & C::Visit::stop); visits.advance()) {
     wait_full(smem.visit_full, visits);
     const int slot = visits.slot();
     flags = smem.visit[slot].flags[0];
     const QueryTile queries = smem.visit[slot].queries;
-    const int2 k_at = smem.visit[slot].k_at;
+    const int32_t k_at = smem.visit[slot].k_at;
     ptx::mbarrier_arrive(&smem.visit_empty[slot]);
     f(flags, queries, k_at);
   }
@@ -71,7 +70,7 @@ __device__ void load_keys(typename C::SharedStorage& smem, const Params& p) {
   using Hint = TMA::CacheHintSm90;
   Ring<C::kQStages> q;
   Ring<C::kKStages> k;
-  for_each_visit<C>(smem, [&](uint32_t flags, const QueryTile& queries, int2 k_at) {
+  for_each_visit<C>(smem, [&](uint32_t flags, const QueryTile& queries, int32_t k_at) {
     if ((flags & Visit::first) && !(flags & Visit::stop)) {
       wait_empty(smem.q_empty, q);
       fetch<C::kHeadDim>(p.map_q, smem.q_full[q.slot()], Hint::EVICT_FIRST, smem.q[q.slot()],
@@ -82,7 +81,7 @@ __device__ void load_keys(typename C::SharedStorage& smem, const Params& p) {
     if (flags & (Visit::empty | Visit::stop)) {
       ptx::mbarrier_arrive(&smem.k_full[k.slot()]);
     } else {
-      fetch_keys<C, C::kHeadDim>(flags, p.map_k, smem.k_full[k.slot()], smem.k[k.slot()], k_at.x,
+      fetch_keys<C, C::kHeadDim>(flags, p.map_k, smem.k_full[k.slot()], smem.k[k.slot()], k_at,
                                  queries.kv_head, queries.batch);
     }
     k.advance();
@@ -94,13 +93,13 @@ template <class C>
 __device__ void load_values(typename C::SharedStorage& smem, const Params& p) {
   using Visit = typename C::Visit;
   Ring<C::kVStages> v;
-  for_each_visit<C>(smem, [&](uint32_t flags, const QueryTile& queries, int2 k_at) {
+  for_each_visit<C>(smem, [&](uint32_t flags, const QueryTile& queries, int32_t k_at) {
     if (flags & Visit::stop) return;
     wait_empty(smem.v_empty, v);
     if (flags & Visit::empty) {
       ptx::mbarrier_arrive(&smem.v_full[v.slot()]);
     } else {
-      fetch_keys<C, C::kHeadDimV>(flags, p.map_v, smem.v_full[v.slot()], smem.v[v.slot()], k_at.x,
+      fetch_keys<C, C::kHeadDimV>(flags, p.map_v, smem.v_full[v.slot()], smem.v[v.slot()], k_at,
                                   queries.kv_head, queries.batch);
     }
     v.advance();

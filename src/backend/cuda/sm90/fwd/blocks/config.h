@@ -5,18 +5,39 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
+/// A tile of keys, or one or two halves of tiles of which no row sees the other half.
+struct alignas(16) BlockVisit {
+  enum Flag : uint32_t {
+    first = 1,    // of its chain
+    tail = 2,     // k_used is less than kTileKv
+    stop = 4,     // no visit: the end
+    masked = 8,   // some row does not see some key
+    hidden = 16,  // no keys: a chain whose rows see nothing, or the end
+    single = 32,  // a half alone
+    pair = 64,    // halves of two tiles
+    second = 128  // the second half alone is left of the visit (known to the consumer, not here)
+  };
+  int2 k_at;  // rows of its halves in the tensors; -1: there is none
+  // Of a tile, as in Visit:
+  int32_t k_begin, k_width, k_used, band_count;
+  const OrderView* order;
+  int32_t slice_begin;
+  uint32_t flags;
+  QueryTile queries;
+  Band bands[kInlineBands];
+};
+
 /// 64 rows of a query tile a CTA, so that none waits for what others see; two CTAs share a
 /// multiprocessor. Slots hold halves of KV tiles: only those are fetched that the rows see.
 template <class Element_, int kHeadDim_, int kHeadDimV_>
 struct BlockConfig {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
-  static constexpr bool kExtras = false, kHalves = true;
-  static constexpr bool kAlone = true;  // no other warpgroup has rows of its visits
+  static constexpr bool kExtras = false;
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kRows, kTileKv = kTile.kv;
-  static constexpr int kParts = kTile.q / kTileQ;
-  static constexpr int kConsumers = 1, kConsumerWarps = 4;
+  static constexpr int kParts = kTile.q / kTileQ;  // CTAs of a query tile
+  static constexpr int kConsumerWarps = 4;
   static constexpr bool kEarly = subtracts_early(kTile.q);
   // In flight: visits, tiles of Q, halves of K and V. A visit and the V of the one before need 4.
   static constexpr int kVisitRing = kHeadDim == 64 ? 8 : 6;
@@ -47,7 +68,7 @@ struct BlockConfig {
                            Shape<Int<kRows>, Int<kHeadDimV>, Int<kHalfKeys>>, GMMA::Major::K,
                            GMMA::Major::MN>()));
 
-  using Visit = fwd::Visit<kConsumers>;
+  using Visit = BlockVisit;
 
   struct SharedStorage {
     alignas(1024) Element q[kQStages][kTileQ * kHeadDim];

@@ -2,7 +2,10 @@
 #pragma once
 
 #include "backend/cuda/sm90/fwd/blocks/config.h"
-#include "backend/cuda/sm90/fwd/rows.cuh"
+#include "backend/cuda/sm90/fwd/mask.cuh"
+#include "backend/cuda/sm90/fwd/output.cuh"
+#include "backend/cuda/sm90/fwd/weigh.cuh"
+#include "backend/cuda/sm90/gemm.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
 
 namespace verbatim::cuda::sm90::fwd {
@@ -22,6 +25,13 @@ struct BlockOperands {
     Tensor all = make_tensor(make_smem_ptr(slots), typename C::LayoutV{});  // (HDV,64,slots)
     return typename C::MmaO{}.get_slice(0).partition_fragment_B(all);       // (MMA,1,4,slots)
   }
+  __device__ static auto o() {
+    return partition_fragment_C(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kHeadDimV>>{});
+  }
+  __device__ static auto p() {  // P, rounded, as the A operand of O
+    return make_tensor<typename C::Element>(
+        partition_shape_A(typename C::MmaO{}, Shape<Int<kRows>, Int<C::kTileKv>>{}));
+  }
 };
 
 /// 64 rows of a query tile, visit by visit as Consumer, without others to take turns with. A visit
@@ -29,14 +39,18 @@ struct BlockOperands {
 /// are Consumer's: what is left out would add zeros, and halves of two tiles are weighed one after
 /// the other.
 template <class C>
-class BlockConsumer : Rows<C> {
+class BlockConsumer {
  public:
   __device__ __forceinline__ BlockConsumer(typename C::SharedStorage& shared, const Params& params)
-      : Rows<C>(params, Rows<C>::row_of_thread()),
+      : p(params),
+        row(static_cast<int32_t>(threadIdx.x) % kWarpgroup / 32 * kWarpRows + lane() / 4),
         smem(shared),
         q(Tiles::q(smem.q[0])),
         k(Tiles::k(smem.slots[0])),
-        v(Tiles::v(smem.slots[0])) {}
+        v(Tiles::v(smem.slots[0])) {
+    softmax.reset();
+    clear(o);
+  }
 
   __device__ __forceinline__ void run() {
     flags = next_flags();
@@ -62,13 +76,20 @@ class BlockConsumer : Rows<C> {
   }
 
  private:
-  using Base = Rows<C>;
+  using Element = typename C::Element;
   using Tiles = BlockOperands<C>;
-  using Base::lane, Base::mma_o, Base::o, Base::p, Base::row, Base::softmax, Base::steps_of_half,
-      Base::weights;
-  using typename Base::Element;
-  using typename Base::Visit;
+  using Visit = BlockVisit;
   enum class Keys { tile, single, pair };
+
+  const Params& p;
+  const int32_t row;  // the thread's first; the second is 8 below
+
+  typename C::MmaO mma_o;
+  decltype(Tiles::o()) o;        // (MMA,1,1), what the softmax still divides
+  decltype(Tiles::p()) weights;  // P of visit n - 1 (MMA,1,TKV/16)
+  OnlineSoftmax softmax;
+  float plus[2] = {0, 0};                   // what has been subtracted from the scores of visit n
+  const uint32_t all_kept[2] = {~0u, ~0u};  // there is no dropout
 
   typename C::SharedStorage& smem;
   typename C::MmaS mma_s;
@@ -83,6 +104,7 @@ class BlockConsumer : Rows<C> {
   uint32_t flags = 0;             // of visit n
   uint32_t done = Visit::hidden;  // flags of visit n - 1; unless hidden, its P waits for P V
 
+  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ const Visit& visit() const { return smem.visit[at_visit.slot()]; }
   __device__ __forceinline__ const Visit& visit_before() const {
     return smem.visit[at_visit.before()];
@@ -121,15 +143,17 @@ class BlockConsumer : Rows<C> {
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
     release(keys);
-    if constexpr (kKeys == Keys::tile) this->hide_scores(s, visit(), now);
-    if constexpr (kKeys != Keys::pair) this->diminish(s);
+    if constexpr (kKeys == Keys::tile) {
+      if (now & Visit::masked) hide<C>(s, visit(), row);
+    }
+    if constexpr (kKeys != Keys::pair) diminish<C>(p, softmax, plus, s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
     if (n > 0) release(values);
     if constexpr (kKeys == Keys::pair) {
-      if (!this->weigh_pair(s)) part_pair(s);
+      if (!weigh_pair(s)) part_pair(s);
     } else {
-      this->template weigh<kPlain>(s, weights, visit(), flags);
+      weigh<C, kPlain>(p, softmax, plus, s, flags & Visit::first, all_kept, o, weights);
     }
     if (ends) end_chain(factor);
     advance<kPlain>();
@@ -152,6 +176,33 @@ class BlockConsumer : Rows<C> {
     if (!stops) advance<false>();
   }
 
+  /// From the scores of the halves of two tiles to P, as weigh() one after the other; false:
+  /// some row of the warpgroup needs a new base, and nothing is done that counts.
+  template <class Scores>
+  __device__ __forceinline__ bool weigh_pair(const Scores& s) {
+    constexpr int kScores = decltype(size(s))::value, kHalf = kScores / 2;  // per thread
+    const float less[2] = {-softmax.finite_base(0), -softmax.finite_base(1)};
+    float added[2][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float exponentials[kHalf];
+      const auto exponent = [&](int i) {
+        return fmaf(s(h * kHalf + i), p.scale_log2, less[i / 2 % 2]);
+      };
+      OnlineSoftmax::exponentiate(exponentials, exponent, added[h]);
+      Tensor to = steps_of_half(weights, h);
+      auto pairs = recast<uint32_t>(to);
+      round_to<Element, false>(pairs, exponentials, all_kept);
+    }
+    // All of the warpgroup multiply together.
+    const bool stays =
+        OnlineSoftmax::fits(added[0]) && OnlineSoftmax::fits(added[1]) && softmax.based;
+    if (ptx::named_barrier_or(static_cast<uint32_t>(NamedBarrier::tail), kWarpgroup, !stays))
+      return false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) softmax.sum[r] = softmax.sum[r] + added[0][r] + added[1][r];
+    return true;
+  }
   /// The halves of visit n one after the other, for a row takes a new base in one of them: P V of
   /// the first is in O before the second is weighed.
   template <class Scores>
@@ -174,9 +225,9 @@ class BlockConsumer : Rows<C> {
   __device__ __forceinline__ void weigh_half(const Scores& s, int which) {
     auto part = make_fragment_like(half(s, which));
     copy(half(s, which), part);
-    this->diminish(part);
-    Tensor p_half = steps_of_half(weights, which);
-    this->template weigh<true>(part, p_half, visit(), 0);
+    diminish<C>(p, softmax, plus, part);
+    Tensor to = steps_of_half(weights, which);
+    weigh<C, true>(p, softmax, plus, part, false, all_kept, o, to);
   }
 
   // Slots of the rings.
@@ -208,7 +259,7 @@ class BlockConsumer : Rows<C> {
   }
   __device__ __forceinline__ uint32_t next_flags() const {
     wait_full(smem.visit_full, at_visit);
-    return visit().flags[0];
+    return visit().flags;
   }
   template <bool kPlain>
   __device__ __forceinline__ void advance() {
@@ -226,9 +277,8 @@ class BlockConsumer : Rows<C> {
     const bool single = __any_sync(~0u, before & Visit::single);
     if (before & Visit::tail) {
       const int32_t used = visit_before().k_used;
-      Base::template clear_tail<kHalfKeys>(smem.slots[values.first.slot()], used, 0);
-      Base::template clear_tail<kHalfKeys>(smem.slots[values.second.slot()],
-                                           max(used - kHalfKeys, 0), 0);
+      clear_tail(smem.slots[values.first.slot()], used);
+      clear_tail(smem.slots[values.second.slot()], max(used - kHalfKeys, 0));
     }
     warpgroup_fence_operand(o);
     warpgroup_arrive();
@@ -239,6 +289,28 @@ class BlockConsumer : Rows<C> {
     if (!single)
       multiply(mma_o, true, steps_of_half(weights, 1), v(_, _, _, values.second.slot()), o);
     warpgroup_commit_batch();
+  }
+  /// 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
+  /// `slot`: 64 keys.
+  __device__ __forceinline__ static void clear_tail(Element* slot, int32_t used) {
+    constexpr int kLine = kSwizzleSpan * 2;
+    const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll 1
+    for (int part = 0; part < C::kHeadDimV / kSwizzleSpan; ++part) {
+      auto* lines = reinterpret_cast<uint8_t*>(slot) + part * kHalfKeys * kLine;
+#pragma unroll 1
+      for (int at = used * kLine + thread * 16; at < kHalfKeys * kLine; at += kWarpgroup * 16)
+        *reinterpret_cast<uint4*>(lines + at) = make_uint4(0, 0, 0, 0);
+    }
+    ptx::fence_async_shared();
+    ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::tail), kWarpgroup);
+  }
+
+  /// The k steps of P V that half `which` of the keys makes.
+  template <class Steps>
+  __device__ __forceinline__ static auto steps_of_half(Steps&& steps, int which) {
+    return logical_divide(static_cast<Steps&&>(steps), make_tile(_, _, Int<kHalfKeys / 16>{}))(
+        _, _, make_coord(_, which));
   }
   /// The scores of half `which` of the keys.
   template <class Scores>

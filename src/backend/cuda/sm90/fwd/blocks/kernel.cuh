@@ -8,8 +8,8 @@
 #pragma once
 
 #include "backend/cuda/sm90/fwd/blocks/consumer.cuh"
+#include "backend/cuda/sm90/fwd/blocks/decode.cuh"
 #include "backend/cuda/sm90/fwd/blocks/load.cuh"
-#include "backend/cuda/sm90/fwd/decode.cuh"
 
 namespace verbatim::cuda::sm90::fwd {
 
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtas)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
     ptx::registers_shrink<C::kServiceRegisters>();
-    if (warp == 0) decode<C>(smem, p.plan, p.ticket);
+    if (warp == 0) decode_blocks<C>(smem, p.plan, p.ticket);
     if (warp == 1 && threadIdx.x % 32 == 0) load_blocks<C>(smem, p);
   } else {
     ptx::registers_grow<C::kConsumerRegisters>();

@@ -10,7 +10,6 @@ namespace verbatim::cuda::sm90::fwd {
 /// are filled in the sequence in which they become free: K of a visit, then V of the one before.
 template <class C>
 __device__ void load_blocks(typename C::SharedStorage& smem, const Params& p) {
-  using Visit = typename C::Visit;
   using Hint = TMA::CacheHintSm90;
   Ring<C::kQStages> q;
   Ring<C::kSlots> slot;
@@ -26,9 +25,15 @@ __device__ void load_blocks(typename C::SharedStorage& smem, const Params& p) {
   };
   int2 before{};
   QueryTile queries_before{};
+  uint32_t flags = 0;
   bool begun = false;
-  for_each_visit<C>(smem, [&](uint32_t flags, const QueryTile& queries, int2 k_at) {
-    if ((flags & Visit::first) && !(flags & Visit::stop)) {
+  for (Ring<C::kVisitRing> visits; !(flags & BlockVisit::stop); visits.advance()) {
+    wait_full(smem.visit_full, visits);
+    flags = smem.visit[visits.slot()].flags;
+    const QueryTile queries = smem.visit[visits.slot()].queries;
+    const int2 k_at = smem.visit[visits.slot()].k_at;
+    ptx::mbarrier_arrive(&smem.visit_empty[visits.slot()]);
+    if ((flags & BlockVisit::first) && !(flags & BlockVisit::stop)) {
       wait_empty(smem.q_empty, q);
       fetch<C::kHeadDim>(p.map_q, smem.q_full[q.slot()], Hint::EVICT_FIRST, smem.q[q.slot()],
                          C::kTileQ, queries.at, queries.q_head, queries.batch);
@@ -43,7 +48,7 @@ __device__ void load_blocks(typename C::SharedStorage& smem, const Params& p) {
     begun = true;
     before = k_at;
     queries_before = queries;
-  });
+  }
 }
 
 }  // namespace verbatim::cuda::sm90::fwd
