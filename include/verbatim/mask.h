@@ -282,9 +282,10 @@ struct TileMap {
   /// Whether the query tiles that see a KV tile come in four stretches or more, in the mean. Chains
   /// that pass over different rows drift apart.
   bool has_gaps() const;
-  /// Whether rectangles alone cut at least a quarter of the visits, in a sample of query tiles:
-  /// many then show all of one half of a tile and nothing of the other.
-  bool cut_by_blocks() const;
+  /// What is left of the visits when 64 rows leave out tiles of which they see nothing, and halves
+  /// of 64 keys of which they see nothing and all of the other: where rectangles alone cut a
+  /// quarter of the visits or more, else 1. Of a sample of query tiles.
+  double shown_by_blocks() const;
 
  private:
   TileMap() = default;

@@ -159,6 +159,7 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
       add_idle_head();
     }
   }
+  shown_by_blocks /= static_cast<double>(piece.heads.size());
   std::vector<PlacedTask> tasks;
   for (const PlacedTask& task : piece.tasks) tasks.push_back({task.head - first, task.task});
   plan.residency = residency_of(plan.orders, tasks);
@@ -169,7 +170,7 @@ void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMe
   const Problem& problem = whole.problem;
   const int64_t batch = own.head / problem.kv_heads, kv_head = own.head % problem.kv_heads;
   const TileMap& tiles = *own.order->tiles;
-  cut_by_blocks |= tiles.cut_by_blocks();
+  shown_by_blocks += tiles.shown_by_blocks();
   LocalTiles q(tiles.q_edges, batch, memory.q_rows);
   const LocalTiles kv(tiles.kv_edges, batch, memory.kv_rows);
   q.number(local_q_tiles(whole, memory.q_rows, batch),

@@ -41,7 +41,7 @@ struct LocalPiece {
   std::vector<int64_t> first_sequence;    // of each head (DropoutOrigins)
   int64_t q_head = 0;                     // of the problem, the first
   int64_t q_head_at = 0, kv_head_at = 0;  // in memory, the first
-  bool cut_by_blocks = false;             // TileMap::cut_by_blocks() of some head
+  double shown_by_blocks = 0;             // TileMap::shown_by_blocks(), mean of heads
 
   /// `q_heads`: query heads of the memory. Of a piece of several heads it has all of each group.
   LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory& memory, int64_t q_heads);

@@ -255,6 +255,22 @@ TileRange tiles_of(const std::vector<int64_t>& edges, Interval positions) {
   return {at(positions.begin), at(positions.end)};
 }
 
+/// Of the two halves of `all`, the first of `keys` keys, those that kernels leave out: both where
+/// nothing is seen, one where all of the other is.
+int hidden_halves(std::span<const Slice> slices, std::span<const int32_t> ids, const Slice& all,
+                  int64_t keys) {
+  int64_t seen[2] = {0, 0};
+  const Slice half[2] = {
+      {all.q_begin, all.q_end, all.k_begin, std::min(all.k_begin + keys, all.k_end)},
+      {all.q_begin, all.q_end, std::min(all.k_begin + keys, all.k_end), all.k_end}};
+  for (const int32_t i : ids)
+    for (int h = 0; h < 2; ++h) seen[h] += clip(slices[i], half[h]).area();
+  if (seen[0] + seen[1] == 0) return 2;
+  const bool one =
+      seen[0] == 0 ? seen[1] == half[1].area() : seen[1] == 0 && seen[0] == half[0].area();
+  return one ? 1 : 0;
+}
+
 }  // namespace
 
 int64_t count_tiles(std::span<const TileRun> runs) {
@@ -379,18 +395,31 @@ bool TileMap::has_gaps() const {
   return stretches >= 4 * int64_t{kv_tiles()};
 }
 
-bool TileMap::cut_by_blocks() const {
+double TileMap::shown_by_blocks() const {
   constexpr int32_t kSampled = 32;  // query tiles
-  const auto is_block = [&](int32_t id) { return is_rectangle(slices[id]); };
-  int64_t visits = 0, cut = 0;
+  constexpr int64_t kRows = 64, kKeys = 64;
+  int64_t visits = 0, cut = 0, halves = 0, left = 0;  // halves of tiles, for each 64 rows
   for (int32_t q = 0; q < q_tiles(); q += std::max(1, q_tiles() / kSampled)) {
+    const int64_t rows = (q_edges[q + 1] - q_edges[q] + kRows - 1) / kRows;
     for (const TileRun& run : row(q)) {
-      visits += run.last - run.first;
+      const int32_t count = run.last - run.first;
+      visits += count;
+      halves += 2 * rows * count;
+      left += 2 * rows * count;
       const auto ids = std::span(slice_ids).subspan(run.slice_begin, run.slice_count);
-      if (!run.full() && std::ranges::all_of(ids, is_block)) cut += run.last - run.first;
+      if (run.full() ||
+          !std::ranges::all_of(ids, [&](int32_t i) { return is_rectangle(slices[i]); }))
+        continue;
+      cut += count;
+      for (int32_t k = run.first; k < run.last; ++k)
+        for (int64_t r = q_edges[q]; r < q_edges[q + 1]; r += kRows)
+          left -= hidden_halves(
+              slices, ids, {r, std::min(r + kRows, q_edges[q + 1]), kv_edges[k], kv_edges[k + 1]},
+              kKeys);
     }
   }
-  return visits > 0 && 4 * cut >= visits;
+  return 4 * cut < visits || visits == 0 ? 1
+                                         : static_cast<double>(left) / static_cast<double>(halves);
 }
 
 }  // namespace verbatim

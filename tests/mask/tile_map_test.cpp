@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "random_mask.h"
@@ -170,21 +171,26 @@ TEST(TileMap, StaysSmallForOneMillionTokens) {
 
 // Blocks of half a tile cut most visits, those of whole tiles none; the edges of bands do not
 // count.
-TEST(TileMap, KnowsWhetherBlocksCutIt) {
-  const auto cut = [](const Mask& mask, TileShape shape) {
-    return TileMap(mask.head(0, 0), shape).cut_by_blocks();
+TEST(TileMap, KnowsWhatBlocksLeaveOfIt) {
+  const auto shown = [](const Mask& mask, TileShape shape) {
+    return TileMap(mask.head(0, 0), shape).shown_by_blocks();
   };
   const auto blocks = [](int64_t size, double share) {
     return masks::uniform_block_sparse(4096, 4096, size, size, share, 1, 1);
   };
   for (const TileShape shape : {TileShape{128, 128}, {64, 128}}) {
-    EXPECT_TRUE(cut(blocks(64, 0.2), shape));
-    EXPECT_TRUE(cut(blocks(64, 0.8), shape));
-    EXPECT_FALSE(cut(blocks(64, 0.97), shape));
-    EXPECT_FALSE(cut(blocks(128, 0.2), shape));
-    EXPECT_FALSE(cut(masks::causal(300, 300), shape));
-    EXPECT_FALSE(cut(masks::causal_sliding_window(4096, 4096, 100), shape));
-    EXPECT_FALSE(cut(masks::full(4096, 4096), shape));
+    // Of a visited tile's blocks of 64 at least one is seen.
+    const double blocks_of_tile = shape.q / 64.0 * shape.kv / 64.0;
+    for (const double share : {0.2, 0.5, 0.8}) {
+      const double expected = share / (1 - std::pow(1 - share, blocks_of_tile));
+      EXPECT_NEAR(shown(blocks(64, share), shape), expected, 0.03) << share;
+    }
+    EXPECT_GT(shown(blocks(32, 0.4), shape), 0.9);  // cut, but few halves can be left out
+    EXPECT_EQ(shown(blocks(64, 0.97), shape), 1);
+    EXPECT_EQ(shown(blocks(128, 0.2), shape), 1);
+    EXPECT_EQ(shown(masks::causal(300, 300), shape), 1);
+    EXPECT_EQ(shown(masks::causal_sliding_window(4096, 4096, 100), shape), 1);
+    EXPECT_EQ(shown(masks::full(4096, 4096), shape), 1);
   }
 }
 

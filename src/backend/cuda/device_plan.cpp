@@ -98,9 +98,10 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
     shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
-    halves_ |= piece ? piece->cut_by_blocks : order->tiles->cut_by_blocks();
+    shown_ += piece ? piece->shown_by_blocks : order->tiles->shown_by_blocks();
     empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
   }
+  shown_ /= static_cast<double>(plan.orders.size());
   live_heads_ = verbatim::live_heads(plan);
   if (piece &&
       plan.pass == Pass::backward) {  // which has its sums elsewhere, and leaves other rows

@@ -27,7 +27,7 @@ class DevicePlan {
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
   bool shared_tiles() const { return shared_tiles_; }
   bool empty_rows() const { return empty_rows_; }
-  bool halves() const { return halves_; }
+  double shown_by_blocks() const { return shown_; }
   LiveHeads live_heads() const { return live_heads_; }
   /// Of a piece's backward: copies the turns that rows begin with to HandOff::row_turn.
   void set_turns(void* row_turn, cudaStream_t stream) const;
@@ -44,7 +44,8 @@ class DevicePlan {
   size_t turns_ = 0;
   int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
   LiveHeads live_heads_{};
-  bool shared_tiles_ = false, empty_rows_ = false, halves_ = false, piece_ = false;
+  double shown_ = 0;
+  bool shared_tiles_ = false, empty_rows_ = false, piece_ = false;
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in

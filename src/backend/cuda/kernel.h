@@ -23,12 +23,12 @@ struct LaunchContext {
   bool together;            // all CTAs start at once or not yet
   Dtype dtype;
   TileShape tile;
-  bool shared_tiles;     // some tile belongs to several chains (Chain::addends > 1)
-  LiveHeads live_heads;  // backward: places for sums of dQ
-  bool empty_rows;       // backward: some query tile has no addend: the launch zeroes its dQ
-  bool ordered;          // backward: false adds to dQ in any order, the price list of determinism
-  bool halves;           // TileMap::cut_by_blocks() of some head: many visits show half a tile
-  RecordView record{};   // without memory: nothing is recorded
+  bool shared_tiles;       // some tile belongs to several chains (Chain::addends > 1)
+  LiveHeads live_heads;    // backward: places for sums of dQ
+  bool empty_rows;         // backward: some query tile has no addend: the launch zeroes its dQ
+  bool ordered;            // backward: false adds to dQ in any order, the price list of determinism
+  double shown_by_blocks;  // of TileMap, mean of orders: below 1 many visits show half a tile
+  RecordView record{};     // without memory: nothing is recorded
 };
 
 /// What a plan's orders need of a kernel's workspace.

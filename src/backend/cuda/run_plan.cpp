@@ -158,7 +158,7 @@ void run_plan(const Device& device, const Kernel& kernel,
                   .live_heads = held.live_heads(),
                   .empty_rows = held.empty_rows(),
                   .ordered = plan.level != Level::not_guaranteed,
-                  .halves = held.halves(),
+                  .shown_by_blocks = held.shown_by_blocks(),
                   .record = record});
 }
 

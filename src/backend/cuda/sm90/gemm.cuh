@@ -7,17 +7,23 @@ namespace verbatim::cuda::sm90 {
 
 using namespace cute;
 
-/// C = A B, or C += A B with `add`, over the K blocks of the operands.
+/// C = A B, or C += A B with `add`, over the K blocks of the operands: part of a group.
 template <class Mma, class A, class B, class Acc>
-__device__ __forceinline__ void gemm(Mma& mma, bool add, const A& a, const B& b, Acc& c) {
-  warpgroup_fence_operand(c);
-  warpgroup_arrive();
+__device__ __forceinline__ void multiply(Mma& mma, bool add, const A& a, const B& b, Acc& c) {
   mma.accumulate_ = add ? GMMA::ScaleOut::One : GMMA::ScaleOut::Zero;
 #pragma unroll
   for (int k = 0; k < size<2>(a); ++k) {
     cute::gemm(mma, a(_, _, k), b(_, _, k), c);
     mma.accumulate_ = GMMA::ScaleOut::One;
   }
+}
+
+/// C = A B, or C += A B with `add`.
+template <class Mma, class A, class B, class Acc>
+__device__ __forceinline__ void gemm(Mma& mma, bool add, const A& a, const B& b, Acc& c) {
+  warpgroup_fence_operand(c);
+  warpgroup_arrive();
+  multiply(mma, add, a, b, c);
   warpgroup_commit_batch();
 }
 

@@ -7,7 +7,8 @@ namespace verbatim::cuda::sm90 {
 enum class Variant {
   plain,
   extras,  // softcap and dropout
-  halves   // leaves out what the half of a visit's keys would make that no query sees
+  halves,  // leaves out what the half of a visit's keys would make that no query sees
+  blocks   // the same, by CTAs of 64 query rows: where little is seen (forward)
 };
 
 }  // namespace verbatim::cuda::sm90

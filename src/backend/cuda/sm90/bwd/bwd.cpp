@@ -160,7 +160,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   }
   const bool recorded = context.record.records != nullptr;
   const Variant variant = scalars.softcap != 0 || scalars.dropout.enabled() ? Variant::extras
-                          : context.halves                                  ? Variant::halves
+                          : context.shown_by_blocks < 1                     ? Variant::halves
                                                                             : Variant::plain;
   const Launch start = head_dim == 64    ? instance<64>(bf16, variant, recorded)
                        : head_dim == 128 ? instance<128>(bf16, variant, recorded)

@@ -16,7 +16,6 @@ namespace verbatim::cuda::sm90::fwd {
 using namespace cute;
 
 constexpr int kWarpgroup = 128;   // threads
-constexpr int kRows = 64;         // query rows of a warpgroup
 constexpr int kSwizzleSpan = 64;  // 2-byte elements in a 128-byte swizzle span
 constexpr int kVisitRing = 8;     // decoded visits in flight
 constexpr int kInlineBands = 4;   // of a visit; more are read from the plan
@@ -68,6 +67,10 @@ struct alignas(16) Visit {
   Band bands[kInlineBands];
 };
 
+/// Where two warpgroups share a tile's rows and take turns, S is there long before P V is over:
+/// time to subtract the base. What follows has another rounding, so it is part of the arithmetic.
+constexpr bool subtracts_early(int tile_q) { return tile_q == 2 * kRows; }
+
 /// Everything the compiler must know. kHeadDim: of Q and K; kHeadDimV: of V and O.
 template <class Element_, int kHeadDim_, int kHeadDimV_, Variant kVariant_>
 struct Config {
@@ -78,12 +81,14 @@ struct Config {
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static_assert(!kHalves || kTileKv == 2 * kHalfKeys);
+  static constexpr int kParts = 1, kCtas = 1;  // CTAs of a query tile; on a multiprocessor
   // Tiles in flight.
   static constexpr int kQStages = 2;
   static constexpr int kKStages = kHeadDim == 64 ? 4 : kHeadDim == 128 ? 2 : 3;
   static constexpr int kVStages = kHeadDim == 64 ? 4 : 3;
 
   static constexpr int kConsumers = kTileQ / kRows;  // warpgroups
+  static constexpr bool kEarly = subtracts_early(kTileQ);
   static constexpr int kConsumerWarps = 4 * kConsumers;
   static constexpr int kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr int kServiceRegisters = kConsumers == 2 ? 56 : 32;

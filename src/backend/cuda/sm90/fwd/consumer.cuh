@@ -3,7 +3,7 @@
 
 #include "backend/cuda/sm90/fwd/mask.cuh"
 #include "backend/cuda/sm90/fwd/output.cuh"
-#include "backend/cuda/sm90/fwd/softmax.cuh"
+#include "backend/cuda/sm90/fwd/weigh.cuh"
 #include "backend/cuda/sm90/gemm.cuh"
 #include "backend/cuda/sm90/pipeline.cuh"
 
@@ -98,8 +98,6 @@ class Consumer {
   using Tiles = Operands<C>;
   static constexpr uint32_t kBegins = Visit::first | Visit::fresh;  // O has nothing of the chain
   static constexpr uint32_t kHalfFlags = C::kHalves ? Visit::half : 0;
-  // Where two warpgroups take turns, S is there long before P V is over: time to subtract the base.
-  static constexpr bool kEarly = C::kConsumers == 2;
 
   typename C::SharedStorage& smem;
   const Params& p;
@@ -161,7 +159,7 @@ class Consumer {
     warpgroup_fence_operand(s);
     release_keys();
     if constexpr (!kHalf) hide_scores(s, now);
-    diminish(s);
+    diminish<C>(p, softmax, plus, s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
     if (weighed) release_values();
@@ -289,54 +287,14 @@ class Consumer {
     }
     if (now & Visit::masked) hide<C>(s, visit(n), row);
   }
-  template <class Scores>
-  __device__ __forceinline__ void diminish(Scores& s) {
-    if constexpr (kEarly) {
-      plus[0] = softmax.finite_base(0);
-      plus[1] = softmax.finite_base(1);
-#pragma unroll
-      for (int i = 0; i < size(s); ++i) s(i) = fmaf(s(i), p.scale_log2, -plus[i / 2 % 2]);
-      warpgroup_fence_operand(s);
-    }
-  }
-  /// From the scores of visit n to P. What O has so far keeps in step with the softmax's base.
+  /// From the scores of visit n to P.
   template <bool kPlain, class Scores>
   __device__ __forceinline__ void weigh(const Scores& s) {
     uint32_t kept[2] = {~0u, ~0u};
     if constexpr (C::kExtras) {
       if (p.dropout.enabled()) draw(kept);
     }
-    constexpr int kScores = decltype(size(s))::value;  // per thread
-    float exponentials[kScores], added[2] = {0, 0};
-    const float scale = kEarly ? 1.0f : p.scale_log2;
-    const auto rebase = [&] {
-      float rescale[2];
-      softmax.template rebase<kScores>(s, scale, plus, added, rescale);
-      if (!kPlain && (flags & Visit::first)) return;  // what O holds is of the chain before
-#pragma unroll
-      for (int i = 0; i < size(o); ++i) o(i) *= rescale[i / 2 % 2];
-    };
-    const auto exponentiate = [&](auto&& exponent) {
-      OnlineSoftmax::exponentiate(exponentials, exponent, added);
-      auto pairs = recast<uint32_t>(weights);
-      round_to<Element, C::kExtras>(pairs, exponentials, kept);
-    };
-    const auto exponentiate_from_base = [&] {
-      const float rest[2] = {plus[0] - softmax.finite_base(0), plus[1] - softmax.finite_base(1)};
-      exponentiate([&](int i) { return fmaf(s(i), scale, rest[i / 2 % 2]); });
-    };
-    if constexpr (kPlain && kEarly) {
-      exponentiate(s);
-    } else {
-      if (!kPlain && !softmax.based) rebase();
-      exponentiate_from_base();
-    }
-    if (!OnlineSoftmax::fits(added) || (kPlain && !softmax.based)) {
-      rebase();
-      exponentiate_from_base();
-    }
-    softmax.sum[0] += added[0];
-    softmax.sum[1] += added[1];
+    fwd::weigh<C, kPlain>(p, softmax, plus, s, flags & Visit::first, kept, o, weights);
   }
   /// Which elements of P of visit n dropout keeps.
   __device__ __forceinline__ void draw(uint32_t (&kept)[2]) const {

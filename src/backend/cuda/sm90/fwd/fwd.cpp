@@ -13,25 +13,30 @@ namespace {
 
 using namespace fwd;
 
+// Where less is left of the visits, CTAs of 64 rows are faster (docs/lab/block-sparse.md).
+constexpr double kFewShown = 0.56;
+
+/// Whether a KV tile has a half that can be left out.
+constexpr bool has_halves(const TileShape& tile) { return tile.kv > kHalfKeys; }
+
 /// The instances of a head dim of Q and K, [f16 or bf16][a Variant].
 struct Instance {
   int64_t head_dim;
   int64_t (*shared_bytes)();
-  cudaError_t (*launch[2][3])(const Params&, int32_t blocks, cudaStream_t);
+  cudaError_t (*launch[2][4])(const Params&, int32_t multiprocessors, cudaStream_t);
 };
 
 template <int kDim, int kDimV>
 constexpr Instance instance() {
   using enum Variant;
-  // A tile of one half has none to leave out.
-  constexpr Variant kHalves =
-      contract::tile(Pass::forward, kDim, kDimV).kv > kHalfKeys ? halves : plain;
+  constexpr bool kCut = has_halves(contract::tile(Pass::forward, kDim, kDimV));
+  constexpr Variant kHalves = kCut ? halves : plain, kBlocks = kCut ? blocks : plain;
   return {kDim,
           shared_bytes<kDim, kDimV, Dtype::f16, extras>,
           {{launch<kDim, kDimV, Dtype::f16, plain>, launch<kDim, kDimV, Dtype::f16, extras>,
-            launch<kDim, kDimV, Dtype::f16, kHalves>},
+            launch<kDim, kDimV, Dtype::f16, kHalves>, launch<kDim, kDimV, Dtype::f16, kBlocks>},
            {launch<kDim, kDimV, Dtype::bf16, plain>, launch<kDim, kDimV, Dtype::bf16, extras>,
-            launch<kDim, kDimV, Dtype::bf16, kHalves>}}};
+            launch<kDim, kDimV, Dtype::bf16, kHalves>, launch<kDim, kDimV, Dtype::bf16, kBlocks>}}};
 }
 
 constexpr Instance kInstances[] = {instance<64, 64>(), instance<128, 128>(), instance<192, 128>()};
@@ -42,6 +47,12 @@ const Instance* find_instance(int64_t head_dim, int64_t head_dim_v) {
     return instance.head_dim == contract::sm90_head_dims(head_dim, head_dim_v).qk;
   });
   return found == std::end(kInstances) ? nullptr : found;
+}
+
+Variant variant_for(const Scalars& scalars, const LaunchContext& context) {
+  if (scalars.softcap != 0 || scalars.dropout.enabled()) return Variant::extras;
+  if (context.shown_by_blocks == 1 || !has_halves(context.tile)) return Variant::plain;
+  return context.shown_by_blocks < kFewShown ? Variant::blocks : Variant::halves;
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
@@ -79,12 +90,12 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   constexpr float kLog2e = std::numbers::log2e_v<float>;
   const bool capped = scalars.softcap != 0;
   if (params.plan.unit_count == 0) return;
-  const Variant variant = capped || scalars.dropout.enabled() ? Variant::extras
-                          : context.halves                    ? Variant::halves
-                                                              : Variant::plain;
-  const int64_t box_keys = variant == Variant::halves ? kHalfKeys : context.tile.kv;
+  const Variant variant = variant_for(scalars, context);
+  const bool rows_alone = variant == Variant::blocks;
+  const int64_t box_rows = rows_alone ? kRows : context.tile.q;
+  const int64_t box_keys = rows_alone || variant == Variant::halves ? kHalfKeys : context.tile.kv;
   const Params args{
-      .map_q = map(params.q, sizes.q_len, sizes.q_heads, sizes.head_dim, context.tile.q),
+      .map_q = map(params.q, sizes.q_len, sizes.q_heads, sizes.head_dim, box_rows),
       .map_k = map(params.k, sizes.kv_len, sizes.kv_heads, sizes.head_dim, box_keys),
       .map_v = map(params.v, sizes.kv_len, sizes.kv_heads, sizes.head_dim_v, box_keys),
       .map_o = map(params.o, sizes.q_len, sizes.q_heads, sizes.head_dim_v, kWarpRows),
@@ -97,10 +108,9 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
       .softcap_log2 = capped ? 2 * kLog2e * scalars.scale / scalars.softcap : 0,
       .dropout = scalars.dropout,
   };
-  const int32_t blocks = std::min(context.multiprocessors, params.plan.unit_count);
   const Instance& instance = *find_instance(sizes.head_dim, sizes.head_dim_v);
   const auto start = instance.launch[bf16][static_cast<size_t>(variant)];
-  check(start(args, blocks, context.stream), kOperation);
+  check(start(args, context.multiprocessors, context.stream), kOperation);
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
-/// Enqueues the kernel on `blocks` CTAs.
+/// Enqueues the kernel on as many CTAs as it has work for and `multiprocessors` hold.
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
-cudaError_t launch(const Params& params, int32_t blocks, cudaStream_t stream);
+cudaError_t launch(const Params& params, int32_t multiprocessors, cudaStream_t stream);
 
 /// Shared memory of one of its CTAs, in bytes.
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>

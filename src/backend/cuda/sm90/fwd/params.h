@@ -7,6 +7,7 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
+inline constexpr int kRows = 64;      // query rows of a warpgroup
 inline constexpr int kWarpRows = 16;  // query rows of a warp, whose output is copied at once
 inline constexpr int kHalfKeys = 64;  // of a KV tile, one of which may be seen alone
 
