@@ -70,6 +70,8 @@ class PeerDevice {
   virtual void pull(const Pull& pull) = 0;
   /// The work behind finds all that was pulled.
   virtual void join() = 0;
+  /// Whether plans are to be dealt for expect().
+  virtual bool overlaps() const = 0;
   /// As pull(), but behind all that was before this call, and not waited for by join().
   virtual void expect(const Pull& pull) = 0;
   /// The work behind finds what was expected from that rank with that number.
