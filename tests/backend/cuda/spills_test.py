@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What ptxas says of the Hopper kernels' bf16 instances, whose code those of f16 share: no kernel
 of the backward spills a register but that of MLA's head dims (a few addresses), nor do the forwards
-of two warpgroups, and no kernel has its wgmma serialised. Registers are the compiler's choice, so
+of two warpgroups, that under blocks an address, and no kernel has its wgmma serialised. Registers are the compiler's choice, so
 others than CUDA 13.0's are not held to it.
 
 Usage: spills_test.py NVCC SOURCE_DIR CUTLASS_INCLUDE
@@ -46,6 +46,14 @@ template __global__ void forward<C>(const __grid_constant__ Params);
 }}
 """
 
+BLOCKS = """
+#include "backend/cuda/sm90/fwd/blocks/kernel.cuh"
+namespace verbatim::cuda::sm90::fwd {{
+using C = BlockConfig<cutlass::bfloat16_t, {dims}>;
+template __global__ void forward_blocks<C>(const __grid_constant__ Params);
+}}
+"""
+
 
 class Compiled(unittest.TestCase):
     def setUp(self) -> None:
@@ -64,6 +72,12 @@ class Compiled(unittest.TestCase):
             self.assertEqual((len(spills), serialised), (1, []), instance)
             if instance[0] != "64, 64":
                 self.assertEqual(spills, [(0, 0, 0)], instance)
+
+    def test_the_forward_under_blocks_spills_an_address_at_most(self) -> None:
+        instances = [("64, 64", ""), ("128, 128", "")]
+        for instance, (spills, serialised) in of_instances(instances, BLOCKS).items():
+            self.assertEqual((len(spills), serialised), (1, []), instance)
+            self.assertLessEqual(max(spills[0]), 8, instance)  # of the decoder
 
 
 def of_instances(
