@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What ptxas says of the Hopper kernels' bf16 instances, whose code those of f16 share: no kernel
 of the backward spills a register but that of MLA's head dims (a few addresses), nor do the forwards
-of two warpgroups, that under blocks an address, and no kernel has its wgmma serialised. Registers are the compiler's choice, so
-others than CUDA 13.0's are not held to it.
+of two warpgroups, that under blocks an address, and no kernel has its wgmma serialised. Registers
+are the compiler's choice, so others than CUDA 13.0's are not held to it.
 
 Usage: spills_test.py NVCC SOURCE_DIR CUTLASS_INCLUDE
 """
