@@ -174,7 +174,8 @@ ContextParallel::ContextParallel(const Problem& problem, Mask mask, const DistOp
   require_rank(rank, dist.world);
   impl_.reset(new Impl{
       rank, transport,
-      deal_alike(problem, std::move(mask), transport.overlaps() ? overlapped_of(dist) : dist, rank,
+      deal_alike(problem, std::move(mask),
+                 transport.on_device() && transport.overlaps() ? overlapped_of(dist) : dist, rank,
                  transport, options)});
 }
 

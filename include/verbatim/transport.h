@@ -38,10 +38,11 @@ class Transport {
     arrived();
     return true;
   }
-  /// The work behind this finds the bytes of a message that was expected.
+  /// The work behind this finds the bytes of a message that was expected. Of each also when a run
+  /// fails, by this or otherwise.
   virtual void came(int32_t /*from*/, int64_t /*message*/) {}
-  /// Whether what is expected comes beside the work: a ContextParallel then has messages sent, and
-  /// expected, a launch before they are needed.
+  /// Whether what is expected comes beside the work: where on_device(), a ContextParallel then has
+  /// messages sent, and expected, a launch before they are needed.
   virtual bool overlaps() const { return false; }
   /// Behind receives of messages from 0 on that follow one another, before anything uses their
   /// bytes: those may still be under way until then, but for the work behind this.

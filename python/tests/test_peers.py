@@ -79,7 +79,7 @@ def test_bits_between_gpus_that_pause(mask, strategy, gpus):
         assert got == 50 * [expected]
 
 
-# Long enough for several launches, beside which messages come.
+# Long enough for several launches; messages come beside them once GPUs overlap.
 LONG = [
     Case(masks.Causal(), 1, 16384, 16384, (32, 4), (128, 128), device="cuda"),
     Case(masks.Full(), 1, 32768, 32768, (16, 4), (128, 128), device="cuda"),
@@ -88,7 +88,7 @@ LONG = [
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("case", LONG, ids=lambda case: case.mask.name)
-def test_bits_beside_launches_between_gpus(case, strategy, gpus):
+def test_bits_of_several_launches_between_gpus(case, strategy, gpus):
     expected = alone(case)
     for got in gpus.run(on_own_gpu, with_peers(case, strategy=strategy), 10, 0.01):
         assert got == 10 * [expected]

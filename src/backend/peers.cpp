@@ -103,7 +103,6 @@ class CpuPeerDevice final : public PeerDevice {
     signal(*pull.taken, pull.number);
   }
   void join() override {}
-  bool overlaps() const override { return true; }
   void expect(const Pull& pull) override { this->pull(pull); }
   void join(int32_t, uint32_t) override {}
 

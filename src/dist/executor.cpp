@@ -255,7 +255,7 @@ bool RankExecutor::receive(Transport& transport) {
     });
     if (!there) break;
     ++step_;
-    if (to == message.rows[0].at) continue;
+    if (!message.rows.empty() && to == message.rows.front().at) continue;
     bytes += message.bytes;
     for (std::byte* next = to; const ByteRows& rows : message.rows)
       copies.push_back({rows, next_packed(next, rows)});
@@ -285,8 +285,12 @@ bool RankExecutor::expect(const Expect& step, Transport& transport) {
 }
 
 void RankExecutor::stop(Transport& transport) {
-  for (const auto& [message, to] : landed_) transport.came(message.first, message.second);
-  landed_.clear();
+  for (const auto& [message, to] : std::exchange(landed_, {})) {
+    try {
+      transport.came(message.first, message.second);
+    } catch (const Error&) {  // what failed first is told
+    }
+  }
 }
 
 void RankExecutor::hold(const Hold& hold) {

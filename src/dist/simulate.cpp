@@ -25,7 +25,7 @@ struct Rank {
   double clock = 0;                  // what computes is free from here
   double link_out = 0, link_in = 0;  // ... and the links from here
   double done = 0;                   // the last message is there
-  std::deque<int64_t> sent;          // overlapped: messages that have not passed the link out
+  std::deque<int64_t> sent;          // messages that have not passed the link out
   std::vector<int64_t> asks;         // messages in the sequence in which it asks for them
   size_t received = 0;               // those that have passed the link in
   RankTime time;

@@ -76,7 +76,6 @@ class CudaPeerDevice final : public PeerDevice {
   void await(const Counter& counter, uint32_t number) override;
   void pull(const Pull& pull) override;
   void join() override;
-  bool overlaps() const override { return false; }  // not before it has run on GPUs
   void expect(const Pull& pull) override;
   void join(int32_t from, uint32_t number) override;
 
@@ -253,7 +252,9 @@ void CudaPeerDevice::expect(const Pull& pull) {
   const DeviceGuard guard(device_.index);
   Lane& lane = lane_from(pull.from);
   End(device_, stream_).hold_back(lane.stream);
+  const bool busy = std::exchange(lane.busy, true);  // join() waits for what fails halfway
   enqueue(lane, pull);
+  lane.busy = busy;
   expected_.try_emplace({pull.from, pull.number}, device_, lane.stream);
 }
 
