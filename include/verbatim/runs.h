@@ -14,8 +14,8 @@
 namespace verbatim {
 
 /// The runs of an order in sequence: read as a list of Run. Query heads of a group mostly repeat
-/// one another's, which are kept once. Chains whose runs are those of the chain before, with addends
-/// that are one more, share an entry.
+/// one another's, which are kept once. Chains whose runs are those of the chain before, but for
+/// addends that are one more, share an entry.
 class Runs {
  public:
   Runs() = default;
