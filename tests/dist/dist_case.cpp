@@ -1,4 +1,5 @@
 #include "dist/dist_case.h"
+#include "verbatim/error.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -87,6 +88,16 @@ bool DistCase::run_in(dist::Processes& processes, const DistOptions& options) {
 void DistCase::poison_outputs() {
   for (GuardedTensor* t : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv})
     t->poison();
+}
+
+std::string refusal(const DistPlan& plan) {
+  try {
+    verify(plan);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_plan);
+    return error.what();
+  }
+  return "";
 }
 
 std::vector<const Compute*> launches_of(const RankPlan& rank) {

@@ -38,6 +38,8 @@ struct DistCase {
   void poison_outputs();
 };
 
+/// What the proof says of a plan; empty when it holds.
+std::string refusal(const DistPlan& plan);
 std::vector<const Compute*> launches_of(const RankPlan& rank);
 std::vector<std::string> strategy_names();
 std::vector<std::string> shard_names();

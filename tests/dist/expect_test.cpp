@@ -23,17 +23,6 @@ DistPlan overlapped_plan(Pass pass, const std::string& strategy = "balanced", in
   return pass == Pass::forward ? dealt.forward : dealt.backward;
 }
 
-/// What the proof says of the plan; empty when it holds.
-std::string refusal(const DistPlan& plan) {
-  try {
-    verify(plan);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_plan);
-    return error.what();
-  }
-  return "";
-}
-
 struct Found {
   size_t rank, expect, receive;  // steps
   bool beside;                   // a launch is between the two

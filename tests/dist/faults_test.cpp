@@ -26,17 +26,6 @@ DistPlan backward_plan() {
   return causal_case().deal({.world = 4, .strategy = "balanced", .shard = "zigzag"}).backward;
 }
 
-/// What the proof says of the plan; empty when it holds.
-std::string refusal(const DistPlan& plan) {
-  try {
-    verify(plan);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::invalid_plan);
-    return e.what();
-  }
-  return "";
-}
-
 /// Ranks and steps of one kind for which `wanted` holds.
 template <class T>
 std::vector<std::pair<size_t, size_t>> find(const DistPlan& plan,

@@ -22,16 +22,6 @@ const DistOptions kInTurn{.world = 4, .strategy = "ring", .joined_heads = 1};
 /// Heads beside each other, each on other ranks.
 const DistOptions kBeside{.world = 8, .strategy = "usp", .ulysses_size = 4};
 
-std::string refusal(const DistPlan& plan) {
-  try {
-    verify(plan);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::invalid_plan);
-    return e.what();
-  }
-  return "";
-}
-
 using Break = std::function<void(DistPlan&)>;
 void expect_refused(const std::string& what, const Break& break_it) {
   for (const DistOptions& options : {kInTurn, kBeside}) {

@@ -6,6 +6,7 @@
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/pipeline.cuh"
+#include "backend/cuda/sm90/runs.cuh"
 
 namespace verbatim::cuda::sm90::bwd {
 
@@ -14,16 +15,6 @@ constexpr int kLanes = 32 / kBatch;  // that look up one of them
 // A ticket is taken when at most so many visits before it occupy the ring: late enough that tickets
 // start in their order, for chains wait for each other; early enough for ten trips to L2.
 constexpr uint32_t kAhead = 6;
-
-/// The last lane whose `value` (ascending over lanes) is at most `x`.
-__device__ __forceinline__ int last_at_most(int32_t value, int32_t x) {
-  int found = 0;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    if (__shfl_sync(~0u, value, found + step) <= x) found += step;
-  }
-  return found;
-}
 
 /// Waits until the tickets after `unit` of which that unit's tasks may wait for one are taken, as
 /// wait_until(): one lane.
@@ -66,22 +57,16 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
   const auto publish_runs = [&](const Chain90& chain, int32_t run) {
     const OrderView& order = plan.orders[chain.cursor.order];
     const int32_t count = run + lane < chain.run_end ? order.runs[run + lane].count : 0;
-    int32_t begin = count;  // becomes the visits before this lane's run
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int32_t below = __shfl_up_sync(~0u, begin, step);
-      if (lane >= step) begin += below;
-    }
-    const int32_t total = __shfl_sync(~0u, begin, 31);
-    begin = count > 0 ? begin - count : total;
+    const RunWindow window(count);
+    const int32_t total = window.total();
     for (int32_t base = 0; base < total; base += kBatch) {
       // Eight lanes look up a visit: six of them a member of its band each, one the rest.
       const int32_t i = min(base + lane / kLanes, total - 1);
       const int member = lane % kLanes;
       const bool there = lane / kLanes < total - base;
-      const int j = last_at_most(begin, i);
+      const int j = window.run_of(i);
       const Run& source = order.runs[run + j];
-      const int32_t at = i - __shfl_sync(~0u, begin, j);
+      const int32_t at = i - window.before(j);
       const uint32_t slot = (n + lane / kLanes) % C::kVisitRing;
       if (there) {
         Recorder::disturb();
