@@ -1,10 +1,11 @@
 #include "dist/dist_case.h"
-#include "verbatim/error.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+
+#include "verbatim/error.h"
 
 namespace verbatim::test {
 namespace {
