@@ -70,8 +70,6 @@ class PeerDevice {
   virtual void pull(const Pull& pull) = 0;
   /// The work behind finds all that was pulled.
   virtual void join() = 0;
-  /// Whether plans are dealt for expect(): where copies come beside launches, once that has run.
-  virtual bool overlaps() const { return false; }
   /// As pull(), but behind all that was before this call; join() need not wait for it.
   virtual void expect(const Pull& pull) = 0;
   /// The work behind finds what was expected from that rank with that number.

@@ -38,7 +38,7 @@ class Peers final : public Transport {
   void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override;
   bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override;
   void arrived() override { device_->join(); }
-  bool overlaps() const override { return device_->overlaps(); }
+  bool overlaps() const override { return true; }
   bool expect(int32_t from, int64_t message, std::span<std::byte> bytes) override;
   void came(int32_t from, int64_t message) override;
   void settle() override { settled_ = sent_; }

@@ -45,7 +45,6 @@ class LateDevice : public PeerDevice {
   void join() override {
     for (const auto& [from, last] : std::exchange(pulled_, {})) last.wait();
   }
-  bool overlaps() const override { return true; }
   void expect(const Pull& pull) override { expected_[{pull.from, pull.number}] = enqueue(pull); }
   void join(int32_t from, uint32_t number) override {
     if (const auto last = expected_.extract({from, number})) last.mapped().wait();

@@ -107,7 +107,7 @@ TEST_P(Ranks, ThatReadEachOthersMemoryHaveTheBitsOfOneDevice) {
   const SharedPlan backward = one.plan(Pass::backward, "auto");
   one.run(*gpu(), forward, backward);
   const auto expected = one.bits();
-  // GPUs do not deal overlapped plans by themselves yet.
+  // ContextParallel deals for what overlaps, the caller of dist.h as it likes.
   for (const auto& [world, overlapped] :
        {std::pair{2, false}, std::pair{2, true}, std::pair{4, true}}) {
     SCOPED_TRACE(fmt::format("{} {}", world, overlapped));
