@@ -166,10 +166,11 @@ verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t ra
 }
 
 verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
-                                    const char* device, double timeout, verbatim_peers** peers) {
+                                    const char* device, double opening, double timeout,
+                                    verbatim_peers** peers) {
   return guarded([&] {
-    *peers =
-        new verbatim_peers{world, rank, device, make_peers(name, world, rank, device, timeout)};
+    *peers = new verbatim_peers{world, rank, device,
+                                make_peers(name, world, rank, device, opening, timeout)};
   });
 }
 

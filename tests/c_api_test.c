@@ -73,7 +73,7 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   verbatim_dist_destroy(dist);
 
   verbatim_peers* peers = NULL;
-  expect(verbatim_peers_open("c-api-test", 1, 0, "cpu", 10, &peers) == verbatim_ok, "one peer");
+  expect(verbatim_peers_open("c-api-test", 1, 0, "cpu", 10, 10, &peers) == verbatim_ok, "one peer");
   memset(o, 0, sizeof o);
   expect(verbatim_dist_create_over_peers(spec, peers, &dist) == verbatim_ok, "a rank of peers");
   expect(verbatim_dist_forward(dist, &again, NULL) == verbatim_ok &&
@@ -81,7 +81,7 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
          "which has the bits");
   verbatim_dist_destroy(dist);
   verbatim_peers_close(peers);
-  expect(verbatim_peers_open("c/api", 1, 0, "cpu", 10, &peers) == verbatim_invalid_argument,
+  expect(verbatim_peers_open("c/api", 1, 0, "cpu", 10, 10, &peers) == verbatim_invalid_argument,
          "a name without /");
 
   static float rows[384]; /* every tensor of a shard: tiles have 384 positions */

@@ -133,7 +133,8 @@ def alone(case):
 
 
 def parallel_of(case):
-    return va.ContextParallel(None, case.problem(), mask=case.mask, device=case.device, **case.how)
+    how = {"transport": "group", **case.how}
+    return va.ContextParallel(None, case.problem(), mask=case.mask, device=case.device, **how)
 
 
 def spread(rank, case):

@@ -79,7 +79,7 @@ def test_bits_between_gpus_that_pause(mask, strategy, gpus):
         assert got == 50 * [expected]
 
 
-# Long enough for several launches; messages come beside them once GPUs overlap.
+# Long enough for several launches; messages come beside them.
 LONG = [
     Case(masks.Causal(), 1, 16384, 16384, (32, 4), (128, 128), device="cuda"),
     Case(masks.Full(), 1, 32768, 32768, (16, 4), (128, 128), device="cuda"),

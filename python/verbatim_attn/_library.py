@@ -95,7 +95,7 @@ dist_create = _function(
 )  # fmt: skip
 peers_open = _function(
     "verbatim_peers_open", _text, ctypes.c_int32, ctypes.c_int32, _text, ctypes.c_double,
-    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_double, ctypes.POINTER(ctypes.c_void_p),
 )  # fmt: skip
 peers_close = _function("verbatim_peers_close", ctypes.c_void_p)
 peers_close.restype = None  # type: ignore[attr-defined]

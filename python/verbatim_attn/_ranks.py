@@ -23,7 +23,7 @@ from . import _library
 
 _FIRST_TAG = 1 << 30  # tags below are the user's
 _SHARD, _FIRST = -100, -101  # messages of gather() and _meet(); the library's own are above
-_POLL = 1e-4  # seconds
+_POLL, _OPENING = 1e-4, 60.0  # seconds
 
 
 class Wire:
@@ -87,13 +87,61 @@ class Wire:
         """The group's."""
         return self.group._get_backend(self._device).options._timeout
 
-    def peers(self, device: torch.device) -> Peers:
-        """The ranks as peers. These take memory and time, so that objects of one group share
-        them."""
+    def peers(self, transport: str, device: torch.device) -> Peers | None:
+        """The ranks as peers; None: their messages go through the group. All ranks call this, and
+        find the same: "auto" takes peers where every rank has opened them. These take memory and
+        time, so that objects of one group share them."""
         key = self.group, device
-        if key not in _opened:
-            _opened[key] = Peers(self, device, self._given_timeout().total_seconds())
-        return _opened[key]
+        name = _opened[key].name if key in _opened else "none"
+        told = self.tell(f"{transport} {name} {_host()} {uuid.uuid4().hex}")
+        asked, names, hosts, new = zip(*(text.split() for text in told), strict=True)
+        for rank, its in enumerate(asked):
+            if its != asked[0]:
+                raise ValueError(
+                    f"[context_parallel] transport of rank {rank} is another; got '{its}', expected "
+                    f"'{asked[0]}', as rank 0 has"
+                )
+        if transport == "group":
+            return None
+        if name != "none" and set(names) == {name}:
+            return _opened[key]
+        opened, refusal = self._open(hosts, new[0], device)
+        if opened:
+            _opened[key] = opened
+        elif transport == "peers":
+            raise NotImplementedError(f"[context_parallel] {refusal}")
+        return opened
+
+    def _open(
+        self, hosts: tuple[str, ...], name: str, device: torch.device
+    ) -> tuple[Peers | None, str]:
+        """Peers, or why some rank has none."""
+        elsewhere = [rank for rank, host in enumerate(hosts) if host != hosts[0]]
+        if elsewhere:
+            return None, (
+                f"ranks 0 and {elsewhere[0]} are on two hosts, or share no memory; got "
+                "transport='peers', expected ranks of one host (nearest: 'group')"
+            )
+        peers, trouble = None, ""
+        try:
+            timeout = self._given_timeout().total_seconds()
+            # All have just met. Who finds no other here can still tell it in time.
+            opening = min(timeout / 2, _OPENING)
+            peers = Peers(name, self, device, opening, timeout)
+        except Exception as error:
+            trouble = f"{time.monotonic()} {error}"
+        troubles = {rank: text for rank, text in enumerate(self.tell(trouble)) if text}
+        if not troubles:
+            return peers, ""
+        # The first is why others waited in vain.
+        rank = min(troubles, key=lambda rank: float(troubles[rank].split()[0]))
+        return None, f"rank {rank} has no peers; {troubles[rank].partition(' ')[2]}"
+
+    def tell(self, text: str) -> list[str]:
+        """What every rank tells; the first 1,000 bytes."""
+        own = bytearray(text.encode()[:1000].ljust(1000))
+        texts = self.gather(torch.frombuffer(own, dtype=torch.uint8), self.size * [len(own)])
+        return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in texts]
 
     def send(self, to: int, message: int, flat: Tensor) -> None:
         """Of memory that nobody else writes."""
@@ -238,21 +286,16 @@ class Wire:
 
 
 class Peers:
-    """Owns a verbatim_peers: ranks of one host, which read each other's memory."""
+    """Owns a verbatim_peers: ranks of one host, which read each other's memory and meet by a name
+    that no others have."""
 
-    def __init__(self, wire: Wire, device: torch.device, timeout: float) -> None:
-        own = f"{_host()}{uuid.uuid4().hex}".encode()
-        texts = wire.gather(torch.frombuffer(bytearray(own), dtype=torch.uint8), wire.size * [64])
-        told = [bytes(text.tolist()) for text in texts]
-        for rank, text in enumerate(told):
-            if text[:32] != told[0][:32]:
-                raise NotImplementedError(
-                    f"[context_parallel] ranks 0 and {rank} are on two hosts, or share no memory; "
-                    "got transport='peers', expected ranks of one host (nearest: 'group')"
-                )
+    def __init__(
+        self, name: str, wire: Wire, device: torch.device, opening: float, timeout: float
+    ) -> None:
+        self.name = name
         self.pointer = ctypes.c_void_p()
         status = _library.peers_open(
-            told[0][32:], wire.size, wire.rank, str(device).encode(), timeout,
+            name.encode(), wire.size, wire.rank, str(device).encode(), opening, timeout,
             ctypes.byref(self.pointer),
         )  # fmt: skip
         _library.check(status)
@@ -263,9 +306,12 @@ _opened: dict[Any, Peers] = {}  # until the process ends
 
 
 def _host() -> str:
-    """Alike where processes share memory; 32 characters."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    return hashlib.sha256(f"{boot} {os.stat('/dev/shm').st_dev}".encode()).hexdigest()[:32]
+    """Alike where processes share memory; no other's where that cannot be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return hashlib.sha256(f"{boot} {os.stat('/dev/shm').st_dev}".encode()).hexdigest()
+    except OSError:
+        return uuid.uuid4().hex
 
 
 @functools.cache

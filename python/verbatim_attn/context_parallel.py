@@ -68,17 +68,18 @@ class ContextParallel:
         ulysses_size: ranks that share heads with usp and loongtrain; 0: chosen.
         ring_window: ranks of an inner ring with loongtrain; 0: chosen.
         order, forward_order, level: as va.attention takes them.
-        transport: "group", by which messages go through the group, or "peers", for ranks of one
-            host: a receiver copies from the sender's memory, on GPUs by copy engines, and ranks may
-            share one. dispatch and undispatch go through the group.
+        transport: of messages. "group": through the group. "peers", for ranks of one host: a
+            receiver copies from the sender's memory, on GPUs by copy engines, and ranks may share
+            one. "auto": "peers" where all ranks can, else "group", the same on every rank; the
+            attribute `transport` says which. dispatch and undispatch go through the group.
         device: of the tensors, "cpu", "cuda" (the current one) or "cuda:1"; each rank has its own,
             and with gloo ranks may share one.
 
     Raises:
         ValueError, NotImplementedError: on every rank, when one has bad input or ranks differ; the
             message names the field and the rank.
-        NotImplementedError: "peers" where ranks are on several hosts, or a GPU cannot read
-            another's memory.
+        NotImplementedError: on every rank, "peers" where ranks are on several hosts, or one
+            cannot read another's memory.
         RuntimeError: a transfer failed, here or in any method; names the ranks and the step.
     """
 
@@ -95,17 +96,17 @@ class ContextParallel:
         order: str = "auto",
         forward_order: str = "auto",
         level: str = "invariant",
-        transport: str = "group",
+        transport: str = "auto",
         device: Any = "cpu",
     ) -> None:
         import torch
 
         from . import _ranks
 
-        if transport not in ("group", "peers"):
+        if transport not in ("auto", "group", "peers"):
             raise ValueError(
-                f"[context_parallel] unknown transport; got '{transport}', expected 'group' or "
-                "'peers' (nearest: 'group')"
+                f"[context_parallel] unknown transport; got '{transport}', expected 'auto', 'group' "
+                "or 'peers' (nearest: 'auto')"
             )
         self._torch, self._operators = torch, _ranks
         self.problem = problem
@@ -129,7 +130,9 @@ class ContextParallel:
             },
         )
         wire = _ranks.Wire(group, self.device)
-        peers = wire.peers(self.device) if transport == "peers" else None
+        peers = wire.peers(transport, self.device)
+        #: Of messages: "peers" or "group".
+        self.transport = "peers" if peers else "group"
         self._handle = _Handle(spec, wire, peers)
         #: World, rank, strategy and shard as chosen; of each rank the ranges that it holds, bytes
         #: that it sends and of its memory; both passes.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,9 +48,16 @@ class MappedFile {
   std::byte* data_;
 };
 
+/// Of a file in memory; no other has it.
+ino_t number_of(int file) {
+  struct stat found {};
+  return fstat(file, &found) == 0 ? found.st_ino : 0;
+}
+
 struct Handle {
   pid_t process;
   int file;
+  ino_t arena;  // what is there: among other processes the number may be another one's
 };
 static_assert(sizeof(Handle) <= sizeof(ArenaHandle));
 
@@ -71,7 +79,7 @@ class CpuPeerDevice final : public PeerDevice {
     }
     auto& arena =
         made_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ | PROT_WRITE));
-    const Handle own{getpid(), file};
+    const Handle own{getpid(), file, number_of(file)};
     std::memcpy(handle.data(), &own, sizeof own);
     return arena->data();
   }
@@ -80,7 +88,14 @@ class CpuPeerDevice final : public PeerDevice {
     std::memcpy(&other, handle.data(), sizeof other);
     const std::string path = fmt::format("/proc/{}/fd/{}", other.process, other.file);
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) fail("an arena of another rank cannot be opened");
+    const std::string got = file < 0 ? std::strerror(errno) : "another file";
+    if (file < 0 || number_of(file) != other.arena) {
+      if (file >= 0) close(file);
+      throw Error(ErrorCode::unsupported, kOperation,
+                  "memory of another rank cannot be opened by its process",
+                  {"transport", got, "ranks of one user that see each other in /proc",
+                   "the transport of a process group"});
+    }
     return opened_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ))->data();
   }
   bool close_opened() override {

@@ -21,10 +21,7 @@ constexpr size_t kPage = 4096;
 
 size_t in_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-void check_asked(const std::string& name, int32_t world, int32_t rank, double timeout) {
-  if (!(timeout > 0))
-    throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot wait for so long",
-                {"timeout", fmt::format("{}", timeout), "more than 0 seconds", "300"});
+void check_asked(const std::string& name, int32_t world, int32_t rank) {
   const bool good = !name.empty() && name.size() <= 200 && name.find('/') == std::string::npos;
   if (!good)
     throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot meet by that name",
@@ -37,9 +34,18 @@ void check_asked(const std::string& name, int32_t world, int32_t rank, double ti
 
 }  // namespace
 
-Board::Board(const std::string& name, int32_t world, int32_t rank, double timeout)
-    : name_("/verbatim-" + name), world_(world), rank_(rank), timeout_(timeout) {
-  check_asked(name, world, rank, timeout);
+double check_seconds(const char* argument, double seconds) {
+  if (seconds > 0) return seconds;
+  throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot wait for so long",
+              {argument, fmt::format("{}", seconds), "more than 0 seconds", "300"});
+}
+
+Board::Board(const std::string& name, int32_t world, int32_t rank, double opening)
+    : name_("/verbatim-" + name),
+      world_(world),
+      rank_(rank),
+      opening_(check_seconds("opening", opening)) {
+  check_asked(name, world, rank);
   // Counters are pages of their own: a GPU has those alone.
   const size_t pairs = pair(world, 0), counters = in_pages(2 * pairs * sizeof(Counter));
   const size_t entries = in_pages(world * sizeof(Entry));
@@ -49,13 +55,13 @@ Board::Board(const std::string& name, int32_t world, int32_t rank, double timeou
     file = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   } else {
     struct stat found {};
-    const bool there = wait_until(timeout, [&] {
+    const bool there = wait_until(opening, [&] {
       if (file < 0) file = shm_open(name_.c_str(), O_RDWR, 0);
       return file >= 0 ? fstat(file, &found) == 0 && found.st_size > 0 : errno != ENOENT;
     });
     if (!there)
       throw Error(ErrorCode::device, kOperation,
-                  fmt::format("rank 0 is not on this host, or was not here in {} s", timeout),
+                  fmt::format("rank 0 is not on this host, or was not here in {} s", opening),
                   {"rank", std::to_string(rank), "ranks of one host that give one name", ""});
     if (file >= 0 && found.st_size != static_cast<off_t>(bytes_)) {
       ::close(file);
@@ -114,11 +120,11 @@ void Board::await_all(std::atomic<bool> Entry::*sign) {
   entries_[rank_].*sign = true;
   for (int32_t r = 0; r < world_; ++r) {
     const std::atomic<bool>& there = entries_[r].*sign;
-    const bool over = wait_until(timeout_, [&] { return there || has_ended(r); });
+    const bool over = wait_until(opening_, [&] { return there || has_ended(r); });
     if (there) continue;
     throw Error(ErrorCode::device, kOperation,
                 over ? fmt::format("rank {} has ended", r)
-                     : fmt::format("rank {} was not here in {} s", r, timeout_));
+                     : fmt::format("rank {} was not here in {} s", r, opening_));
   }
 }
 

@@ -35,14 +35,17 @@ bool wait_until(double seconds, const There& there) {
   return true;
 }
 
+/// The seconds. Throws Error(invalid_argument) where they are not above 0.
+double check_seconds(const char* argument, double seconds);
+
 /// Shared memory of the ranks of a host: for each two of them a ring and two counters in each
 /// direction, and what each tells all. One object a rank, a process or a thread.
 class Board {
  public:
   /// Returns when all ranks are here that give the same `name`, which then is free again. Throws
-  /// Error: (invalid_argument) for a bad name or rank, (io) where the memory cannot be had,
-  /// (device) naming a rank that was not here in so many seconds.
-  Board(const std::string& name, int32_t world, int32_t rank, double timeout);
+  /// Error: (invalid_argument) for a bad name, rank or `opening`, (io) where the memory cannot be
+  /// had, (device) naming a rank that was not here in `opening` seconds.
+  Board(const std::string& name, int32_t world, int32_t rank, double opening);
   /// Tells that the rank has ended.
   ~Board();
   Board(const Board&) = delete;
@@ -101,7 +104,7 @@ class Board {
 
   std::string name_;
   int32_t world_, rank_;
-  double timeout_;
+  double opening_;
   bool unlinked_ = false;
   size_t bytes_ = 0;
   std::byte* memory_ = nullptr;

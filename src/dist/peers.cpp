@@ -17,10 +17,10 @@ constexpr int64_t kAmple = int64_t{512} << 20;
 
 }  // namespace
 
-Peers::Peers(const std::string& name, int32_t world, int32_t rank, double timeout,
+Peers::Peers(const std::string& name, int32_t world, int32_t rank, double opening, double timeout,
              const std::function<std::unique_ptr<PeerDevice>()>& make_device)
-    : board_(name, world, rank, timeout),
-      timeout_(timeout),
+    : timeout_(check_seconds("timeout", timeout)),
+      board_(name, world, rank, opening),
       device_(make_device()),
       outbox_(world),
       sent_(static_cast<size_t>(world)),
@@ -322,8 +322,8 @@ bool Peers::is_over() {
 namespace verbatim {
 
 std::unique_ptr<Transport> make_peers(const std::string& name, int32_t world, int32_t rank,
-                                      const std::string& device, double timeout) {
-  return std::make_unique<dist::Peers>(name, world, rank, timeout,
+                                      const std::string& device, double opening, double timeout) {
+  return std::make_unique<dist::Peers>(name, world, rank, opening, timeout,
                                        [&] { return make_peer_device(device); });
 }
 

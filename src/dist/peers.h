@@ -28,7 +28,7 @@ namespace verbatim::dist {
 class Peers final : public Transport {
  public:
   /// `make_device` is called once, when the others can learn of it if it fails.
-  Peers(const std::string& name, int32_t world, int32_t rank, double timeout,
+  Peers(const std::string& name, int32_t world, int32_t rank, double opening, double timeout,
         const std::function<std::unique_ptr<PeerDevice>()>& make_device);
   ~Peers() override;
 
@@ -105,8 +105,8 @@ class Peers final : public Transport {
   /// Whether all that was sent is taken, by ranks that have not left or ended.
   bool is_over();
 
-  Board board_;
   double timeout_;
+  Board board_;
   std::unique_ptr<PeerDevice> device_;
   Outbox outbox_;
   int32_t arenas_ = 0;

@@ -79,7 +79,7 @@ std::vector<std::string> errors_of(
   for (int32_t rank = 0; rank < world; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        Peers peers(name, world, rank, timeout, make);
+        Peers peers(name, world, rank, 60, timeout, make);
         part(rank, peers);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
@@ -295,12 +295,15 @@ TEST(Peers, WorkThatWaitsInVainIsLetGoAndToldOf) {
 }
 
 TEST(Peers, ABadTimeoutOrANameInUseIsNamed) {
-  for (const double timeout : {0.0, -1.0, std::nan("")}) {
-    try {
-      Board(fresh_name(), 1, 0, timeout);
-      ADD_FAILURE() << timeout;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.details().argument, "timeout");
+  for (const double bad : {0.0, -1.0, std::nan("")}) {
+    for (const auto& [argument, opening, timeout] :
+         {std::tuple{"opening", bad, 60.0}, {"timeout", 60.0, bad}}) {
+      try {
+        make_peers(fresh_name(), 1, 0, "cpu", opening, timeout);
+        ADD_FAILURE() << argument << " " << bad;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.details().argument, argument);
+      }
     }
   }
   const std::string name = fresh_name();
@@ -315,6 +318,20 @@ TEST(Peers, ABadTimeoutOrANameInUseIsNamed) {
   EXPECT_EQ(shm_unlink(("/verbatim-" + name).c_str()), 0) << "the others' memory is gone";
 }
 
+TEST(Peers, AFileThatIsNotTheArenaIsRefused) {
+  ArenaHandle gone, other;
+  make_cpu_peer_device()->make_arena(100, gone);
+  const auto device = make_cpu_peer_device();
+  device->make_arena(100, other);  // its file has the number of the one before
+  try {
+    make_cpu_peer_device()->open_arena(gone, 100);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.details().got, "another file");
+  }
+  make_cpu_peer_device()->open_arena(other, 100);
+}
+
 TEST(Peers, OpeningNamesWhoIsMissing) {
   const auto message = [](auto&& open) -> std::string {
     try {
@@ -325,7 +342,7 @@ TEST(Peers, OpeningNamesWhoIsMissing) {
     return "";
   };
   const auto peers = [](const std::string& name, int32_t world, int32_t rank) {
-    return [=] { make_peers(name, world, rank, "cpu", 0.2); };
+    return [=] { make_peers(name, world, rank, "cpu", 0.2, 60); };
   };
   EXPECT_NE(message(peers(fresh_name(), 2, 1)).find("rank 0 is not on this host"),
             std::string::npos);
@@ -364,7 +381,7 @@ pid_t start(const std::function<void()>& part) {
 TEST(Peers, OfProcessesOutliveOneThatIsKilled) {
   const std::string name = fresh_name();
   const pid_t other = start([&] {
-    Peers peers(name, 2, 1, 60, make_cpu_peer_device);
+    Peers peers(name, 2, 1, 60, 60, make_cpu_peer_device);
     std::byte* room = peers.room(1 << 20);
     std::memset(room, 7, 1 << 20);
     peers.send(0, 0, {room, 1 << 20});
@@ -372,7 +389,7 @@ TEST(Peers, OfProcessesOutliveOneThatIsKilled) {
   });
   const auto begin = std::chrono::steady_clock::now();
   {
-    Peers peers(name, 2, 0, 60, make_cpu_peer_device);
+    Peers peers(name, 2, 0, 60, 60, make_cpu_peer_device);
     std::vector<std::byte> got(1 << 20);
     EXPECT_TRUE(peers.receive(1, 0, got));
     EXPECT_EQ(std::ranges::count(got, std::byte{7}), 1 << 20);
@@ -428,10 +445,10 @@ TEST(Peers, RanksHaveTheBitsOfOneDevice) {
           kWorld, 60,
           [&](int32_t rank, Peers& peers) {
             // Launches of one head have messages beside them.
-            ContextParallel parallel(
-                one.tensors.problem, mask,
-                {.world = kWorld, .strategy = strategy, .joined_heads = late ? 1 : 0}, rank, peers,
-                options);
+            ContextParallel parallel(one.tensors.problem, mask,
+                                     {.world = kWorld, .strategy = strategy, .joined_heads = 1},
+                                     rank, peers, options);
+            EXPECT_TRUE(parallel.plan(Pass::forward).options.overlapped);
             Random rng(rank);
             for (int repeat = 0; repeat < 3; ++repeat) {
               std::this_thread::sleep_for(std::chrono::microseconds(rng.between(0, 2000)));

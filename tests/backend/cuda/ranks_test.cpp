@@ -120,7 +120,7 @@ TEST_P(Ranks, ThatReadEachOthersMemoryHaveTheBitsOfOneDevice) {
     for (int32_t r = 0; r < world; ++r)
       threads.emplace_back([&, r] {
         try {
-          const auto peers = make_peers(name, world, r, "cuda", kTimeout);
+          const auto peers = make_peers(name, world, r, "cuda", kTimeout, kTimeout);
           const RunOptions run{.stream = cudaStreamPerThread};
           Random random(r);
           for (int repeat = 0; repeat < 10; ++repeat) {

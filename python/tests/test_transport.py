@@ -1,0 +1,121 @@
+"""va.ContextParallel(transport="auto"): peers where all ranks can, else the group, and the same on
+every rank."""
+
+import contextlib
+import dataclasses
+import os
+from unittest import mock
+
+import pytest
+import verbatim_attn as va
+from ranks import Ranks
+from test_context_parallel import Case, alone, parallel_of, step
+from verbatim_attn import masks
+
+torch = pytest.importorskip("torch")
+from verbatim_attn._ranks import Peers, _host  # noqa: E402, which needs torch
+
+
+def over(transport, case):
+    return dataclasses.replace(case, how={**case.how, "transport": transport})
+
+
+def by_default(rank, case):
+    parallel = va.ContextParallel(None, case.problem(), case.mask, device=case.device)
+    return parallel.transport, step(parallel, case)
+
+
+def test_ranks_of_one_host_are_peers(place, ranks):
+    case = Case(masks.CausalDocument((300, 150, 70))).at(place)
+    assert ranks.run(by_default, case) == len(ranks.pipes) * [("peers", alone(case))]
+
+
+def with_another_device(name, wire, device, *seconds):
+    own = torch.device("cuda" if device.type == "cpu" else "cpu", 0)
+    return Peers(name, wire, own, *seconds)
+
+
+def without_room(*_):
+    raise OSError("no room")
+
+
+def fails_later(*arguments):
+    Peers(*arguments)
+    raise OSError("not here")
+
+
+# What stands in for something of _ranks, and what "peers" says then.
+REFUSALS = {
+    "another host": ("_host", lambda: "another", "are on two hosts, or share no memory"),
+    "another device": ("Peers", with_another_device, "has no peers; "),
+    "no room": ("Peers", without_room, "has no peers; no room"),  # others wait for this rank
+    "too late": ("Peers", fails_later, "has no peers; not here"),  # others have opened theirs
+}
+
+
+def refused(rank, odd, way, case):
+    """How messages go with "auto", the digests, and what "peers" says while rank `odd` cannot; then
+    again how they go, and the digests."""
+    from verbatim_attn import _ranks
+
+    name, stand_in, _ = REFUSALS[way]
+    with mock.patch.object(_ranks, name, stand_in) if rank == odd else contextlib.nullcontext():
+        parallel = parallel_of(over("auto", case))
+        found = [parallel.transport, step(parallel, case)]
+        try:
+            parallel_of(over("peers", case))
+        except NotImplementedError as error:
+            found.append(str(error))
+    parallel = parallel_of(over("auto", case))
+    return [*found, parallel.transport, step(parallel, case)]
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+@pytest.mark.parametrize("way", REFUSALS)
+def test_where_one_rank_cannot_all_go_through_the_group(way, odd, place, tmp_path):
+    case = Case().at(place)
+    expected = alone(case)
+    three = Ranks(3, tmp_path, timeout=8)
+    try:
+        found = three.run(refused, odd, way, case)
+    finally:
+        three.stop()
+    for each in found:
+        transport, digests, told, later, again = each
+        assert transport == "group" and later == "peers"
+        assert digests == again == expected
+        assert told == found[0][2] and REFUSALS[way][2] in told
+
+
+def another_transport(rank, last):
+    parallel_of(over("peers" if rank == last else "auto", Case()))
+
+
+def test_ranks_that_ask_for_different_transports_are_told(ranks):
+    last = len(ranks.pipes) - 1
+    for error in ranks.run(another_transport, last):
+        assert isinstance(error, ValueError)
+        assert f"transport of rank {last} is another; got 'peers', expected 'auto'" in str(error)
+
+
+def opened(rank, forgetful):
+    from verbatim_attn import _ranks
+
+    first, second = (parallel_of(over("auto", Case())) for _ in range(2))
+    if rank == forgetful:
+        _ranks._opened.clear()
+    third = parallel_of(over("peers", Case()))
+    peers = [parallel._handle.peers for parallel in (first, second, third)]
+    return peers[0] is peers[1], peers[1] is peers[2]
+
+
+def test_objects_of_a_group_share_peers_that_all_ranks_have(ranks):
+    assert ranks.run(opened, None) == len(ranks.pipes) * [(True, True)]
+    assert ranks.run(opened, 0) == len(ranks.pipes) * [(True, False)]
+
+
+def test_a_host_that_cannot_be_told_is_like_no_other():
+    assert _host() == _host()
+    with mock.patch.object(os, "stat", without_room):
+        hosts = _host(), _host()
+    assert hosts[0] != hosts[1]
