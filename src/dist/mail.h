@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <list>
+#include <queue>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -16,7 +18,6 @@ struct Message {
   const Send* send;
   int32_t section;  // of the sender
   std::vector<Sums> sums;
-  int64_t place = 0;  // among all between the two
 
   /// Whether it has these boxes and sums. Calls f(block, Sums) for its sums, part by part, as far
   /// as they are so.
@@ -41,56 +42,40 @@ struct Message {
   }
 };
 
+/// Between two ranks messages are taken in the sequence in which they were sent.
 class Mail {
  public:
-  explicit Mail(size_t world) : boxes_(world), under_way_(world) {}
-  /// False: a message of that number is on its way between the two.
-  bool send(int32_t from, Message message) {
-    const Send& send = *message.send;
-    message.place = lines_[{from, send.to}].sent++;
-    if (!box(send.to).try_emplace({from, send.message}, std::move(message)).second) return false;
-    ++count(from);
-    return true;
+  explicit Mail(size_t world) : under_way_(world) {}
+
+  void send(int32_t from, Message message) {
+    lines_[{from, message.send->to}].push(std::move(message));
+    ++under_way_[static_cast<size_t>(from)];
   }
-  /// Null: it is not there.
-  const Message* find(int32_t to, int32_t from, int64_t message) {
-    const auto found = box(to).find({from, message});
-    return found == box(to).end() ? nullptr : &found->second;
+  /// The next to be taken; null: none is there.
+  const Message* next(int32_t from, int32_t to) const {
+    const auto line = lines_.find({from, to});
+    return line == lines_.end() || line->second.empty() ? nullptr : &line->second.front();
   }
-  /// Whether all that was sent before one that was found is taken.
-  bool is_next(int32_t to, int32_t from, const Message& message) {
-    return lines_[{from, to}].taken == message.place;
-  }
-  /// One that was found.
-  Message take(int32_t to, int32_t from, int64_t message) {
-    ++lines_[{from, to}].taken;
-    --count(from);
-    return std::move(box(to).extract({from, message}).mapped());
+  /// The next, which is there.
+  Message take(int32_t from, int32_t to) {
+    Line& line = lines_.at({from, to});
+    Message message = std::move(line.front());
+    line.pop();
+    --under_way_[static_cast<size_t>(from)];
+    return message;
   }
   /// Whether all that a rank has sent is taken.
-  bool is_taken(int32_t from) { return count(from) == 0; }
-  /// A message to a rank, by sender and number; null: none.
-  const std::pair<int32_t, int64_t>* first(int32_t to) {
-    return box(to).empty() ? nullptr : &box(to).begin()->first;
-  }
+  bool is_taken(int32_t from) const { return under_way_[static_cast<size_t>(from)] == 0; }
 
  private:
-  using Key = std::pair<int32_t, int64_t>;  // sender, and number or receiver
   struct Hash {
-    size_t operator()(const Key& key) const {
-      return static_cast<size_t>(key.second) * 4096 + static_cast<size_t>(key.first);
+    size_t operator()(const std::pair<int32_t, int32_t>& ranks) const {
+      return static_cast<size_t>(ranks.second) * 4096 + static_cast<size_t>(ranks.first);
     }
   };
-  using Box = std::unordered_map<Key, Message, Hash>;
-  Box& box(int32_t to) { return boxes_[static_cast<size_t>(to)]; }
-  int64_t& count(int32_t from) { return under_way_[static_cast<size_t>(from)]; }
-
-  struct Line {
-    int64_t sent = 0, taken = 0;
-  };
-  std::unordered_map<Key, Line, Hash> lines_;  // by sender and receiver
-  std::vector<Box> boxes_;                     // by receiver
-  std::vector<int64_t> under_way_;             // messages, by sender
+  using Line = std::queue<Message, std::list<Message>>;  // many are empty, and take no memory
+  std::unordered_map<std::pair<int32_t, int32_t>, Line, Hash> lines_;  // by sender and receiver
+  std::vector<int64_t> under_way_;                                     // messages, by sender
 };
 
 }  // namespace verbatim::dist

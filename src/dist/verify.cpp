@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -50,6 +51,7 @@ class Proof : dist::RowsProof {
   }
 
   void run() {
+    check_numbers();
     for (bool moved = true; moved;) {
       moved = false;
       for (r_ = 0; r_ < world(); ++r_) {
@@ -64,16 +66,30 @@ class Proof : dist::RowsProof {
     }
     for (r_ = 0; r_ < world(); ++r_)
       if (at_[r_] < rank(r_).steps.size()) fail("waits forever");
-    for (r_ = 0; r_ < world(); ++r_) {
-      if (const auto* left = mail_.first(r_))
-        fail(fmt::format("never takes message {} of rank {}", left->second, left->first));
-    }
+    for (int32_t from = 0; from < world(); ++from)
+      for (r_ = 0; r_ < world() && !mail_.is_taken(from); ++r_)
+        if (const Message* left = mail_.next(from, r_))
+          fail(fmt::format("never takes message {} of rank {}", left->send->message, from));
     check_complete();
   }
 
  private:
   bool backward() const { return whole_.pass == Pass::backward; }
   dist::HeldSums& sums() { return sums_[static_cast<size_t>(r_)]; }
+
+  /// Each message has a number of its own.
+  void check_numbers() const {
+    std::vector<std::pair<int64_t, int32_t>> sent;  // and the rank
+    for (int32_t r = 0; r < world(); ++r)
+      for (const Step& step : rank(r).steps)
+        if (const auto* send = std::get_if<Send>(&step)) sent.emplace_back(send->message, r);
+    std::ranges::sort(sent);
+    const auto twice = std::ranges::adjacent_find(sent, {}, &std::pair<int64_t, int32_t>::first);
+    if (twice == sent.end()) return;
+    throw Error(ErrorCode::invalid_plan, "dist.verify",
+                fmt::format("two messages have the number {}: one of rank {} and one of rank {}",
+                            twice->first, twice->second, std::next(twice)->second));
+  }
 
   // --- Sections: one that repeats another does with its sums what that one did -------------------
 
@@ -134,16 +150,17 @@ class Proof : dist::RowsProof {
         message.sums.push_back(part);
       });
     }
-    require(mail_.send(r_, std::move(message)), "sends message {} twice", send.message);
+    mail_.send(r_, std::move(message));
     return true;
   }
 
   /// A message as it was sent; null: it was not yet.
-  const Message* find(int32_t from, int64_t number) {
-    const Message* found = mail_.find(r_, from, number);
-    require(!found || mail_.is_next(r_, from, *found),
-            "takes message {} of rank {} before one that was sent earlier", number, from);
-    return found;
+  const Message* find(int32_t from, int64_t number) const {
+    const Message* next = mail_.next(from, r_);
+    require(!next || next->send->message == number,
+            "takes message {} of rank {}, whose message {} comes first", number, from,
+            next ? next->send->message : 0);
+    return next;
   }
   /// Calls f(block, Sums) for the sums of a message.
   template <class F>
@@ -176,7 +193,7 @@ class Proof : dist::RowsProof {
       require_free(sum.block, sum.count);
       sums().expect(sum.block, sum.count);
     }
-    landings_[r_].put(from, mail_.take(r_, from, number), place);
+    landings_[r_].put(from, mail_.take(from, r_), place);
     return true;
   }
 
@@ -185,8 +202,8 @@ class Proof : dist::RowsProof {
     if (!landed && !find(receive.from, receive.message)) return false;
     if (landed && landed->bytes.end == 0)
       for (const CarriedSum& sum : receive.sums) sums().release(sum.block, sum.count);
-    const Message message = landed ? landings_[r_].take(receive.from, receive.message)
-                                   : mail_.take(r_, receive.from, receive.message);
+    const Message message =
+        landed ? landings_[r_].take(receive.from, receive.message) : mail_.take(receive.from, r_);
     match(receive, message, [this](int32_t block, const Sums& part) { put(block, part); });
     write(receive.space, receive.boxes, receive.room);
     return true;

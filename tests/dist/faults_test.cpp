@@ -79,6 +79,26 @@ TEST(DistFaults, ATransferDoubled) {
   });
 }
 
+TEST(DistFaults, ANumberOfTwoMessages) {
+  const DistPlan good = backward_plan();
+  const auto sends = find<Send>(good, any<Send>);
+  for (size_t i = 1; i < sends.size(); ++i) {
+    DistPlan bad = good;
+    const auto send_at = [&](size_t n) -> Send& {
+      return std::get<Send>(bad.ranks[sends[n].first].steps[sends[n].second]);
+    };
+    Send& send = send_at(i);
+    for (Step& step : bad.ranks[static_cast<size_t>(send.to)].steps)
+      if (auto* receive = std::get_if<Receive>(&step); receive && receive->message == send.message)
+        receive->message = send_at(i - 1).message;
+    send.message = send_at(i - 1).message;
+    const std::string expected =
+        fmt::format("two messages have the number {}: one of rank {} and one of rank {}",
+                    send.message, sends[i - 1].first, sends[i].first);
+    EXPECT_NE(refusal(bad).find(expected), std::string::npos) << refusal(bad);
+  }
+}
+
 TEST(DistFaults, TransfersInEachOthersPlace) {
   const DistPlan good = backward_plan();
   int tried = 0;

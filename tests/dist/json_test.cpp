@@ -110,7 +110,7 @@ TEST(DistJson, WhatIsNoPlanIsRefusedByName) {
            {send / "bytes", 1, ".bytes"},
            {send / "boxes" / 0 / 0, "x", ".boxes[0][0]"},
            {send / "boxes" / 0 / 5, 99, ".boxes[0]"},
-           {send / "message", 1 << 20, "waits forever"},
+           {send / "message", 1 << 20, "whose message 1048576 comes first"},
            {compute / "heads", Json::array(), "computes nothing"},
            {compute / "heads" / 0 / "head", 4, ".heads[0].head"},
            {compute / "heads" / 0 / "part", 1000, ".heads[0].part"},
