@@ -12,11 +12,20 @@
 
 namespace verbatim::dist {
 
+/// How many messages one rank has sent to another, and how many of them are taken.
+struct Line {
+  int64_t sent = 0, taken = 0;
+};
+
 struct Message {
   const Send* send;
   int32_t section;  // of the sender
   std::vector<Sums> sums;
-  int64_t place = 0;  // among all between the two
+  Line* line = nullptr;  // of the two
+  int64_t place = 0;     // among all of these
+
+  /// Whether all that was sent before it is taken.
+  bool is_next() const { return line->taken == place; }
 
   /// Whether it has these boxes and sums. Calls f(block, Sums) for its sums, part by part, as far
   /// as they are so.
@@ -47,7 +56,8 @@ class Mail {
   /// False: a message of that number is on its way between the two.
   bool send(int32_t from, Message message) {
     const Send& send = *message.send;
-    message.place = lines_[{from, send.to}].sent++;
+    message.line = &lines_[{from, send.to}];
+    message.place = message.line->sent++;
     if (!box(send.to).try_emplace({from, send.message}, std::move(message)).second) return false;
     ++count(from);
     return true;
@@ -57,15 +67,12 @@ class Mail {
     const auto found = box(to).find({from, message});
     return found == box(to).end() ? nullptr : &found->second;
   }
-  /// Whether all that was sent before one that was found is taken.
-  bool is_next(int32_t to, int32_t from, const Message& message) {
-    return lines_[{from, to}].taken == message.place;
-  }
   /// One that was found.
   Message take(int32_t to, int32_t from, int64_t message) {
-    ++lines_[{from, to}].taken;
+    Message taken = std::move(box(to).extract({from, message}).mapped());
+    ++taken.line->taken;
     --count(from);
-    return std::move(box(to).extract({from, message}).mapped());
+    return taken;
   }
   /// Whether all that a rank has sent is taken.
   bool is_taken(int32_t from) { return count(from) == 0; }
@@ -85,10 +92,7 @@ class Mail {
   Box& box(int32_t to) { return boxes_[static_cast<size_t>(to)]; }
   int64_t& count(int32_t from) { return under_way_[static_cast<size_t>(from)]; }
 
-  struct Line {
-    int64_t sent = 0, taken = 0;
-  };
-  std::unordered_map<Key, Line, Hash> lines_;  // by sender and receiver
+  std::unordered_map<Key, Line, Hash> lines_;  // by sender and receiver; none moves
   std::vector<Box> boxes_;                     // by receiver
   std::vector<int64_t> under_way_;             // messages, by sender
 };
