@@ -66,7 +66,7 @@ void Steps::move(int32_t from, Space source, int32_t to, Space target, const Box
 void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                     std::vector<CarriedSum> received) {
   const int64_t bytes = message_bytes(plan_, {}, sent);
-  const auto [last, first] = last_sums_.try_emplace({from, to});
+  const auto [last, first] = last_sums_.try_emplace(int64_t{from} * std::ssize(plan_.ranks) + to);
   if (!first && last->second.bytes + bytes <= kWorthAMessage) {
     UnderWay& each = under_way_[last->second.message];
     append(std::get<Send>(steps_of(from)[each.step]).sums, sent);
@@ -98,15 +98,12 @@ void Steps::take(Place place) {
   last_sums_.clear();
 }
 
-void Steps::repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks) {
+void Steps::repeat(int32_t as, int64_t first, int64_t last, int32_t heads, int32_t ranks) {
   const Section& before = plan_.sections[static_cast<size_t>(as)];
   Section section{{}, as, heads, ranks, messages_ - first};
+  messages_ += last - first;
   size_t steps = 0;
   for (const auto& [rank, begin, end] : before.parts) {
-    const std::vector<Step>& from = steps_of(rank);
-    messages_ += std::count_if(from.begin() + static_cast<ptrdiff_t>(begin),
-                               from.begin() + static_cast<ptrdiff_t>(end),
-                               [](const Step& step) { return std::holds_alternative<Send>(step); });
     std::vector<Step>& own = steps_of(rank + ranks);
     section.parts.push_back({rank + ranks, own.size(), own.size() + (end - begin)});
     own.resize(section.parts.back().end);
