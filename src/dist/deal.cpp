@@ -73,7 +73,7 @@ class BackwardDeal {
   BackwardDeal(const WholeOrder& whole, const Owners& owners, int32_t together)
       : order_(whole.order),
         chains_(whole.chains),
-        alike_(by_chain(whole.alike, whole.chains)),
+        rows_(whole.rows),
         owners_(owners),
         routes_(find_routes(whole, owners, together)) {}
 
@@ -100,30 +100,39 @@ class BackwardDeal {
     size_t part = 0;                     // that of the first chain, into parts_
   };
 
-  const std::vector<Link>& links_of(int32_t chain) const {
-    return routes_.lists[routes_.list_of[static_cast<size_t>(chain)]];
+  const std::vector<Link>& links_of(size_t convoy) const {
+    return routes_.lists[static_cast<size_t>(list_of_[convoy])];
   }
   const std::vector<Link>& links_of(const Strand& strand) const {
     return routes_.lists[static_cast<size_t>(strand.list)];
   }
 
   void find_strands() {
-    const auto way = [&](int32_t c) { return c == 0 ? 0 : chains_[c].tile - chains_[c - 1].tile; };
     int64_t ups = 0;
-    for (const auto& [first, count] : alike_) {
-      ups += (way(first) == 1) - (way(first) == -1);
-      if (count > 1) ups += (count - 1) * way(first + 1);
+    const ChainRow* before = nullptr;
+    const auto way_to = [&](const ChainRow& row) {
+      return before ? row.tile - before->tile_of(row.chain - 1) : 0;
+    };
+    for (const ChainRow& row : rows_.rows) {
+      ups += (way_to(row) == 1) - (way_to(row) == -1) + (row.count - 1) * row.step;
+      before = &row;
     }
     step_ = ups >= 0 ? 1 : -1;
-    for (int32_t c = 0; c < std::ssize(chains_); ++c) {
-      const Chain& chain = chains_[c];
-      const auto goes_on = [&](const Strand& strand) {
-        return way(c) == step_ && strand.addend == chain.addend &&
-               strand.list == routes_.list_of[c];
-      };
-      if (strands_.empty() || !goes_on(strands_.back()))
-        strands_.push_back({c, 0, chain.tile, chain.addend, routes_.list_of[c]});
-      ++strands_.back().count;
+    before = nullptr;
+    auto fellows = routes_.fellows.begin();
+    for (const ChainRow& row : rows_.rows) {
+      int32_t way = way_to(row);
+      for (int32_t c = row.chain, end = c + row.count, more = 0; c < end; c += more) {
+        while (fellows->chain + fellows->count <= c) ++fellows;
+        more = row.step == step_ ? std::min(end, fellows->chain + fellows->count) - c : 1;
+        const bool goes_on = !strands_.empty() && way == step_ &&
+                             strands_.back().addend == row.addend &&
+                             strands_.back().list == fellows->list;
+        if (!goes_on) strands_.push_back({c, 0, row.tile_of(c), row.addend, fellows->list});
+        strands_.back().count += more;
+        way = row.step;
+      }
+      before = &row;
     }
   }
 
@@ -175,7 +184,7 @@ class BackwardDeal {
       for (int32_t i = 0, chain = strand.chain; i < strand.end_end - strand.end_begin; ++i) {
         const TileEnd& end = deal_.ends[step_ > 0 ? strand.end_begin + i : strand.end_end - 1 - i];
         if (std::exchange(list, strand.list) != strand.list || end_rooms_.back() != end.room)
-          start_convoy(chain, end.room);
+          start_convoy(chain, list, end.room);
         add_to_convoy(end);
         chain += end.count;
       }
@@ -203,8 +212,9 @@ class BackwardDeal {
     convoy.count += end.count;
   }
 
-  void start_convoy(int32_t chain, int32_t end_room) {
+  void start_convoy(int32_t chain, int32_t list, int32_t end_room) {
     deal_.convoys.push_back({chain, 0});
+    list_of_.push_back(list);
     end_rooms_.push_back(end_room);
     first_span_.push_back(spans_.size());
   }
@@ -216,9 +226,7 @@ class BackwardDeal {
   }
 
   /// The visits of a chain on each of its links.
-  std::vector<int64_t> visits_of(int32_t c) const {
-    const Chain& chain = chains_[c];
-    const std::vector<Link>& links = links_of(c);
+  std::vector<int64_t> visits_of(const Chain& chain, const std::vector<Link>& links) const {
     std::vector<int64_t> visits(links.size());
     Passes passes;
     size_t link = 0;
@@ -243,19 +251,20 @@ class BackwardDeal {
   void estimate() {
     std::vector<std::vector<int64_t>> lengths;    // as visits_of()
     std::vector<std::pair<size_t, size_t>> ends;  // those of the first and the last, by convoy
-    auto alike = alike_.begin();
+    auto alike = rows_.alike.begin();
     int32_t list = -1;
-    const auto length_of = [&](int32_t c) {
+    const auto length_of = [&](int32_t c, int32_t own) {
       // Alike chains that go the same way are as long.
-      const bool same = c < alike->chain + alike->count && list == routes_.list_of[c];
+      const bool same = c < alike->chain + alike->count && list == own;
       while (alike->chain + alike->count <= c) ++alike;
-      list = routes_.list_of[c];
-      if (!same) lengths.push_back(visits_of(c));
+      list = own;
+      if (!same) lengths.push_back(visits_of(chains_[c], routes_.lists[static_cast<size_t>(own)]));
       return lengths.size() - 1;
     };
-    for (const Convoy& convoy : deal_.convoys) {
-      const size_t first = length_of(convoy.chain);
-      ends.emplace_back(first, length_of(convoy.chain + convoy.count - 1));
+    for (size_t k = 0; k < deal_.convoys.size(); ++k) {
+      const Convoy& convoy = deal_.convoys[k];
+      const size_t first = length_of(convoy.chain, list_of_[k]);
+      ends.emplace_back(first, length_of(convoy.chain + convoy.count - 1, list_of_[k]));
     }
     std::vector<size_t> link(deal_.convoys.size());
     for (Share& share : deal_.shares) {
@@ -273,56 +282,78 @@ class BackwardDeal {
   }
 
   void make_shares() {
+    /// Convoys behind each other that a link takes to the same room.
     struct Entry {
-      int32_t room, convoy, link;
+      int32_t room, link, convoy, count;
     };
     std::vector<std::vector<Entry>> stages;
     for (size_t k = 0; k < deal_.convoys.size(); ++k) {
-      const std::vector<Link>& links = links_of(deal_.convoys[k].chain);
+      const std::vector<Link>& links = links_of(k);
       for (size_t l = 0; l < links.size(); ++l) {
         const auto stage = static_cast<size_t>(links[l].stage);
         if (stage >= stages.size()) stages.resize(stage + 1);
-        stages[stage].push_back({links[l].room, static_cast<int32_t>(k), static_cast<int32_t>(l)});
+        std::vector<Entry>& all = stages[stage];
+        const Entry own{links[l].room, static_cast<int32_t>(l), static_cast<int32_t>(k), 0};
+        if (all.empty() || all.back().room != own.room || all.back().link != own.link ||
+            all.back().convoy + all.back().count != own.convoy)
+          all.push_back(own);
+        ++all.back().count;
       }
     }
     for (size_t stage = 0; stage < stages.size(); ++stage) {
-      std::ranges::stable_sort(stages[stage], {}, &Entry::room);
-      std::shared_ptr<OrderPart> part;
-      for (const Entry& entry : stages[stage]) {
-        if (deal_.shares.empty() || deal_.shares.back().stage != static_cast<int32_t>(stage) ||
-            deal_.shares.back().room != entry.room) {
-          part = std::make_shared<OrderPart>(OrderPart{order_, {}});
-          deal_.shares.push_back({static_cast<int32_t>(stage), entry.room, part, {}, {}});
-        }
-        add(deal_.shares.back(), *part, entry.convoy, static_cast<size_t>(entry.link));
+      std::vector<Entry>& all = stages[stage];
+      std::ranges::stable_sort(all, {}, &Entry::room);
+      for (auto entry = all.begin(); entry != all.end();) {
+        const int32_t room = entry->room;
+        const auto part = std::make_shared<OrderPart>(OrderPart{order_, {}});
+        Share& share =
+            deal_.shares.emplace_back(Share{static_cast<int32_t>(stage), room, part, {}, {}});
+        for (; entry != all.end() && entry->room == room; ++entry)
+          for (int32_t k = entry->convoy; k < entry->convoy + entry->count; ++k)
+            add(share, *part, k, static_cast<size_t>(entry->link));
+        hand_on(share);
       }
     }
   }
 
   void add(Share& share, OrderPart& part, int32_t number, size_t link) {
     const Convoy& convoy = deal_.convoys[number];
-    const std::vector<Link>& links = links_of(convoy.chain);
+    const std::vector<Link>& links = links_of(static_cast<size_t>(number));
     part.stretches.push_back({convoy.chain, convoy.count, links[link].begin,
                               link + 1 < links.size() ? links[link + 1].begin : kEnd});
     share.convoys.push_back(number);
     const int32_t to = link + 1 < links.size() ? links[link + 1].room : end_rooms_[number];
-    if (to == share.room) return;
-    auto handing = std::ranges::lower_bound(share.handings, to, {}, &Handing::to);
-    if (handing == share.handings.end() || handing->to != to)
-      handing = share.handings.insert(handing, Handing{to, 0, {}, {}});
-    handing->chains += convoy.count;
-    handing->convoys.push_back(number);
-    const std::span<const Span> tiles = spans_of(static_cast<size_t>(number));
-    handing->tiles.insert(handing->tiles.end(), tiles.begin(), tiles.end());
+    if (to != share.room) leaving_.push_back({to, number});
+  }
+
+  /// The convoys that leave a share, by where they go.
+  void hand_on(Share& share) {
+    std::ranges::stable_sort(leaving_, {}, &Leaving::to);
+    for (auto begin = leaving_.begin(), end = begin; begin != leaving_.end(); begin = end) {
+      end = std::ranges::upper_bound(begin, leaving_.end(), begin->to, {}, &Leaving::to);
+      Handing& handing = share.handings.emplace_back();
+      handing.to = begin->to;
+      handing.convoys.reserve(static_cast<size_t>(end - begin));
+      size_t tiles = 0;
+      for (auto own = begin; own != end; ++own) {
+        handing.chains += deal_.convoys[own->convoy].count;
+        handing.convoys.push_back(own->convoy);
+        tiles += spans_of(static_cast<size_t>(own->convoy)).size();
+      }
+      handing.tiles.reserve(tiles);
+      for (const int32_t convoy : handing.convoys)
+        for (const Span& span : spans_of(static_cast<size_t>(convoy)))
+          handing.tiles.push_back(span);
+    }
+    leaving_.clear();
   }
 
   void find_kv_tiles() {
     VisitedTiles tiles;
     std::vector<int32_t> rooms;  // of a convoy
     for (size_t k = 0; k < deal_.convoys.size(); ++k) {
-      const Convoy& convoy = deal_.convoys[k];
       rooms.assign({end_rooms_[k]});
-      for (const Link& link : links_of(convoy.chain)) rooms.push_back(link.room);
+      for (const Link& link : links_of(k)) rooms.push_back(link.room);
       std::ranges::sort(rooms);
       rooms.erase(std::unique(rooms.begin(), rooms.end()), rooms.end());
       for (const int32_t room : rooms)
@@ -335,16 +366,21 @@ class BackwardDeal {
 
   std::shared_ptr<const HeadOrder> order_;
   const WholeChains& chains_;
-  const std::vector<AlikeChains> alike_;  // by chain
+  const ChainRows& rows_;
   const Owners& owners_;
   Routes routes_;
   int32_t step_ = 1;
   std::vector<Strand> strands_;                   // by chain
   std::vector<std::vector<int32_t>> strands_of_;  // by end, then addend
   std::vector<TileEnd::Part> parts_;              // by strand, then end
-  std::vector<int32_t> end_rooms_;                // by convoy
-  std::vector<size_t> first_span_;                // by convoy
-  std::vector<Span> spans_;                       // by convoy
+  std::vector<int32_t> list_of_, end_rooms_;      // by convoy
+  /// A convoy that goes on to another room.
+  struct Leaving {
+    int32_t to, convoy;
+  };
+  std::vector<Leaving> leaving_;    // the share that is made
+  std::vector<size_t> first_span_;  // by convoy
+  std::vector<Span> spans_;         // by convoy
   Deal deal_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "core/threads.h"
@@ -30,7 +31,7 @@ std::vector<Interval> joined(std::vector<Interval> ranges) {
 class Finder {
  public:
   Finder(const OrderPart& part, const Chains& chains)
-      : part_(part), order_(*part.whole), chains_(chains.whole), alike_(chains.alike) {}
+      : part_(part), order_(*part.whole), chains_(chains.whole), of_(chains.rows) {}
 
   PartFacts find() {
     const std::vector<Stretch>& all = part_.stretches;
@@ -63,51 +64,62 @@ class Finder {
   void add(size_t s, size_t last) {
     const Stretch& way = part_.stretches[s];
     const int32_t until = part_.stretches[last - 1].chain + part_.stretches[last - 1].count;
-    auto alike = std::ranges::upper_bound(alike_, way.chain, {}, &AlikeChains::chain);
+    auto alike = std::ranges::upper_bound(of_.alike, way.chain, {}, &AlikeChains::chain);
+    row_ = std::ranges::upper_bound(of_.rows, way.chain, {}, &ChainRow::end);
     for (int32_t c = way.chain, next = c; c < until; c = next) {
-      next = backward() ? alike == alike_.end() ? std::ssize(chains_) : alike++->chain : c + 1;
+      next = backward() ? alike == of_.alike.end() ? std::ssize(chains_) : alike++->chain : c + 1;
       next = std::min(next, until);
       const Chain& chain = chains_[c];
-      const auto [begins, ends] = visit(chain, next - c, way);
+      const auto [begin, end] = visit(chain, next - c, way);
       if (!backward()) rows_.add(chain.q_head, chain.tile, chain.addends);
-      const bool first = begins == Position{chain.run_begin, 0};
-      const bool whole = ends == Position{chain.run_end, 0};
-      for (int32_t at = c, count = 0; at < next; at += count) {
+      const bool whole = end == Position{chain.run_end - chain.run_begin, 0};
+      PartFacts::Row row{{}, s, 0, begin, whole ? std::nullopt : std::optional(end)};
+      for (int32_t at = c; at < next; at += row.count) {
         const Stretch& own = part_.stretches[s];
-        count = std::min(next, own.chain + own.count) - at;
-        const int32_t later = chains_[at].run_begin - chain.run_begin;  // runs
-        const Position begin{begins.run + later, begins.visit}, end{ends.run + later, ends.visit};
-        list(s, at - own.chain, at, count, first ? nullptr : &begin, whole ? nullptr : &end);
-        if (at + count == own.chain + own.count) ++s;
+        row.stretch = s;
+        row.offset = at - own.chain;
+        static_cast<ChainRow&>(row) = chains_from(at, std::min(next, own.chain + own.count));
+        if (row.count > 0) list(row);
+        if (at + row.count == own.chain + own.count) ++s;
       }
     }
   }
 
+  /// The row of chain c, from it on and before `end`.
+  ChainRow chains_from(int32_t c, int32_t end) {
+    while (backward() && row_->end() <= c) ++row_;
+    ChainRow row = backward() ? *row_ : row_of(chains_[c], c);
+    row.tile = row.tile_of(c);
+    row.count = std::min(row.end(), end) - c;
+    row.chain = c;
+    return row;
+  }
+
   /// From where to where the stretch has the chain, with which `count` are alike from it on.
   std::pair<Position, Position> visit(const Chain& chain, int32_t count, const Stretch& stretch) {
-    Position begin{chain.run_end, 0}, end = begin;
-    int32_t r = chain.run_begin;
+    const int32_t runs_of_chain = chain.run_end - chain.run_begin;
+    Position begin{runs_of_chain, 0}, end = begin;
+    int32_t r = 0;
     Passes passes;
     bool all = false;
     const auto visit_part = [&](int32_t q_head, int32_t heads, RunView runs) {
-      if (r == chain.run_begin && stretch.end == kEnd &&
-          visits_before(runs.front(), 0, stretch.begin) == 0) {
-        begin = {r, 0};
+      if (r == 0 && stretch.end == kEnd && visits_before(runs.front(), 0, stretch.begin) == 0) {
+        begin = {};
         all = true;
       }
       if (all) {
         for (const Run& run : runs) visit(chain, count, run, q_head, heads, 0, run.count);
-        r = chain.run_end;
+        r = runs_of_chain;
         return;
       }
       for (int32_t h = q_head; h < q_head + heads; ++h) {
         for (Run run : runs) {
-          if (end.run < chain.run_end) return;
+          if (end.run < runs_of_chain) return;
           run.q_head = h;
           const int32_t pass = passes.next(run);
           const int32_t from = visits_before(run, pass, stretch.begin);
           const int32_t to = std::max(from, visits_before(run, pass, stretch.end));
-          if (from < run.count && begin.run == chain.run_end) begin = {r, from};
+          if (from < run.count && begin.run == runs_of_chain) begin = {r, from};
           if (from < to) visit(chain, count, run, h, 1, from, to);
           if (to < run.count) end = {r, to};
           ++r;
@@ -143,43 +155,31 @@ class Finder {
     }
   }
 
-  /// Chains [c, c + count), which are alike, of stretch `s` from the i-th on. `begin`, `end`: where
-  /// the first does not begin with its first visit, or end with its last.
-  void list(size_t s, int32_t i, int32_t c, int32_t count, const Position* begin,
-            const Position* end) {
-    const auto position = [&](const Position& first, const Chain& chain) {
-      return Position{first.run + chain.run_begin - chains_[c].run_begin, first.visit};
+  /// Adds chains of a stretch, to those before if these go on so.
+  void list(const PartFacts::Row& more) {
+    const auto goes_on = [&](const PartFacts::Row& row) {
+      if (row.stretch != more.stretch || row.begin != more.begin || row.next != more.next)
+        return false;
+      if (!backward()) return true;
+      const int32_t step = row.count == 1 && more.tile < row.tile ? -1 : row.step;
+      return row.tile + step * row.count == more.tile && row.addend == more.addend &&
+             row.addends == more.addends && (more.count == 1 || more.step == step);
     };
-    for (int32_t at = 0, more = 0; at < count; at += more) {
-      const Chain* chain = &chains_[c + at];
-      const auto same = [&](const auto& row) {
-        return row.addend == chain->addend && row.addends == chain->addends;
-      };
-      for (more = 1; at + more < count && same(chain[more]);) ++more;
-      const auto goes_on = [&](const PartFacts::Row& row) {
-        if (row.stretch != s || row.begins.empty() != !begin || row.ends.empty() != !end)
-          return false;
-        if (!backward()) return true;
-        const int32_t step = row.count == 1 && chain->tile < row.tile ? -1 : row.step;
-        return row.tile + step * row.count == chain->tile && same(row) &&
-               (more == 1 || chain[1].tile == chain->tile + step);
-      };
-      if (facts_.chains.empty() || !goes_on(facts_.chains.back()))
-        facts_.chains.push_back(
-            {s, i + at, c + at, 0, chain->tile, 1, chain->addend, chain->addends, {}, {}});
-      PartFacts::Row& row = facts_.chains.back();
-      row.count += more;
-      if (chain[more - 1].tile < row.tile) row.step = -1;
-      for (int32_t n = 0; begin && n < more; ++n) row.begins.push_back(position(*begin, chain[n]));
-      for (int32_t n = 0; end && n < more; ++n) row.ends.push_back(position(*end, chain[n]));
+    if (facts_.chains.empty() || !goes_on(facts_.chains.back())) {
+      facts_.chains.push_back(more);
+      return;
     }
+    PartFacts::Row& row = facts_.chains.back();
+    row.count += more.count;
+    if (more.tile < row.tile) row.step = -1;
   }
 
   const OrderPart& part_;
   const HeadOrder& order_;
   const WholeChains& chains_;
-  const std::vector<AlikeChains>& alike_;
-  size_t near_ = 0;
+  const ChainRows& of_;
+  std::vector<ChainRow>::const_iterator row_;  // of the chain looked at
+  size_t near_ = 0;                            // in the order's runs
   RowSums rows_;
   std::vector<Interval> kv_tiles_;
   PartFacts facts_;
@@ -187,8 +187,12 @@ class Finder {
 
 }  // namespace
 
-Chains::Chains(const HeadOrder& order) : whole(order) {
-  if (order.pass == Pass::backward) alike = by_chain(alike_chains(order), whole);
+Chains::Chains(const HeadOrder& order) {
+  if (order.pass == Pass::forward) {
+    whole = WholeChains(order);
+  } else {
+    std::tie(whole, rows) = by_chain(order, rows_of_chains(order));
+  }
 }
 
 PartFacts facts_of(const OrderPart& part, const Chains& chains) {

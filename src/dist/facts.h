@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -11,7 +12,8 @@
 
 namespace verbatim::dist {
 
-/// The next visit of a chain: the first of run Chain::run_end, when it has none left.
+/// The next visit of a chain, whose runs count from 0: the first of one behind them, when it has
+/// none left.
 struct Position {
   int32_t run = 0, visit = 0;
   bool operator==(const Position&) const = default;
@@ -20,13 +22,11 @@ struct Position {
 struct PartFacts {
   /// Chains behind each other of one stretch; in the backward on tiles behind each other, all with
   /// the same place among those that share their tile.
-  struct Row {
+  struct Row : ChainRow {
     size_t stretch = 0;
-    int32_t offset = 0;  // of the first in the stretch
-    int32_t chain = 0, count = 0;
-    int32_t tile = 0, step = 1;  // of the first; from one to the next: 1 or -1
-    int32_t addend = 0, addends = 1;
-    std::vector<Position> begins, ends;  // none: all with their first visit; with their last
+    int32_t offset = 0;            // of the first in the stretch
+    Position begin;                // of each
+    std::optional<Position> next;  // behind the visits of each; none: they end with their last
   };
   /// Of a row of a query head. Backward: how many addends it gets, and the sum of their numbers. As
   /// a plan gives each number once, n addends are the next n when their sum is that of the next n.
@@ -41,12 +41,12 @@ struct PartFacts {
   std::vector<Interval> kv_tiles;  // that are read: disjoint, ascending
 };
 
-/// The chains of an order, and which of them are alike, by chain; none are in the forward.
+/// The chains of an order, and their rows, by chain; none are in the forward.
 struct Chains {
   explicit Chains(const HeadOrder& order);
 
   WholeChains whole;
-  std::vector<AlikeChains> alike;
+  ChainRows rows;
 };
 
 /// Throws Error(invalid_plan) where the order has no such chains.

@@ -38,8 +38,9 @@ struct HeadState {
  private:
   static int32_t mark(std::vector<uint8_t>& marks, int32_t from, int32_t count) {
     const auto begin = marks.begin() + from, end = begin + count;
-    if (const auto again = std::find(begin, end, 1); again != end)
-      return static_cast<int32_t>(again - marks.begin());
+    uint8_t any = 0;  // without a branch for each
+    for (auto mark = begin; mark != end; ++mark) any |= *mark;
+    if (any) return static_cast<int32_t>(std::find(begin, end, 1) - marks.begin());
     std::fill(begin, end, 1);
     return -1;
   }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "dist/facts.h"
@@ -16,12 +16,11 @@ struct Sums {
   int32_t chain = 0, count = 0;  // into WholeChains
   int32_t tile = 0, step = 1;    // of the first; from one to the next: 1 or -1
   int32_t addend = 0, addends = 1;
-  const Position* next = nullptr;  // the next visit of each; null: they are complete
+  std::optional<Position> next;  // the next visit of each; none: they are complete
 
   /// Of them [from, from + count).
   Sums part(int32_t from, int32_t count) const {
-    return {head, chain + from, count,   tile + from * step,
-            step, addend,       addends, next ? next + from : nullptr};
+    return {head, chain + from, count, tile + from * step, step, addend, addends, next};
   }
   /// Whether these are of `head` and of the tiles from `tile` on in steps of `step`.
   bool are_of(int32_t head, int32_t tile, int32_t step) const {

@@ -8,8 +8,8 @@
 namespace verbatim {
 namespace dist {
 
-WholeChains::WholeChains(const HeadOrder& order) : chains_(order.chains) {
-  if (std::ranges::none_of(order.chains, &Chain::continues)) return;
+WholeChains::WholeChains(const HeadOrder& order, bool may_be_cut) : chains_(order.chains) {
+  if (!may_be_cut || std::ranges::none_of(order.chains, &Chain::continues)) return;
   std::vector<Chain> chains;
   for (const Chain& chain : order.chains) {
     if (!chain.continues) {
@@ -23,14 +23,34 @@ WholeChains::WholeChains(const HeadOrder& order) : chains_(order.chains) {
   chains_ = *joined_;
 }
 
-std::vector<AlikeChains> by_chain(std::vector<AlikeChains> alike, const WholeChains& chains) {
-  std::ranges::sort(alike, {}, &AlikeChains::chain);
+namespace {
+
+/// Whether these are `chains` chains, each once; ascending then.
+template <class Rows>
+bool sort(Rows& rows, size_t chains) {
+  const auto chain = [](const auto& row) { return row.chain; };
+  if (!std::ranges::is_sorted(rows, {}, chain)) std::ranges::sort(rows, {}, chain);
   int32_t next = 0;
-  for (const auto& [chain, count] : alike) next = chain == next ? next + count : -1;
-  if (next == std::ssize(chains)) return alike;
-  alike.clear();
-  for (size_t c = 0; c < chains.size(); ++c) alike.push_back({static_cast<int32_t>(c), 1});
-  return alike;
+  for (const auto& row : rows) next = row.chain == next ? next + row.count : -1;
+  return std::cmp_equal(next, chains);
+}
+
+}  // namespace
+
+std::pair<WholeChains, ChainRows> by_chain(const HeadOrder& order, ChainRows issued) {
+  const size_t count = order.chains.size();
+  const bool all = sort(issued.alike, count) && sort(issued.rows, count);
+  // Pieces are by themselves, so the first chains tell.
+  const auto is_piece = [&](const AlikeChains& own) { return order.chains[own.chain].continues; };
+  const WholeChains chains(order, !all || std::ranges::any_of(issued.alike, is_piece));
+  if (all && chains.size() == count) return {chains, std::move(issued)};
+  ChainRows each;
+  for (size_t c = 0; c < chains.size(); ++c) {
+    const auto number = static_cast<int32_t>(c);
+    each.alike.push_back({number, 1});
+    each.rows.push_back(row_of(chains[c], number));
+  }
+  return {chains, std::move(each)};
 }
 
 }  // namespace dist

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "plan/alike.h"
@@ -16,8 +17,8 @@ namespace verbatim::dist {
 class WholeChains {
  public:
   WholeChains() = default;
-  /// Reads `order` as long as it is there.
-  explicit WholeChains(const HeadOrder& order);
+  /// Reads `order` as long as it is there. `may_be_cut`: false where it is known that none is.
+  explicit WholeChains(const HeadOrder& order, bool may_be_cut = true);
   const Chain& operator[](size_t chain) const { return chains_[chain]; }
   size_t size() const { return chains_.size(); }
   auto begin() const { return chains_.begin(); }
@@ -28,9 +29,9 @@ class WholeChains {
   std::span<const Chain> chains_;
 };
 
-/// Alike ones of the whole chains of a backward, ascending; each by itself where some are cut.
-/// `alike`: those of the order.
-std::vector<AlikeChains> by_chain(std::vector<AlikeChains> alike, const WholeChains& chains);
+/// The whole chains of a backward and their rows, ascending; each by itself where some are cut.
+/// `issued`: the rows of the order.
+std::pair<WholeChains, ChainRows> by_chain(const HeadOrder& order, ChainRows issued);
 
 /// Behind the last visit of any chain.
 inline constexpr Place kEnd{INT32_MAX, 0};

@@ -57,9 +57,14 @@ void Relay::run_alone(int32_t head) {
     const int32_t rank = rooms_.rank_of(room);
     section.parts.push_back({rank, steps_.count(rank), 0});
   }
-  known_.push_back(
-      {head, static_cast<int32_t>(plan_.sections.size()), steps_.messages(), blocks_of(head), {}});
+  known_.push_back({head,
+                    static_cast<int32_t>(plan_.sections.size()),
+                    steps_.messages(),
+                    0,
+                    blocks_of(head),
+                    {}});
   advance(head, head + 1, starts_.of(head));
+  known_.back().last = steps_.messages();
   known_.back().after = blocks_of(head);
   for (Section::Part& part : section.parts) part.end = steps_.count(part.rank);
   plan_.sections.push_back(std::move(section));
@@ -76,7 +81,7 @@ bool Relay::repeat(int32_t head) {
              rooms_.number_of(room) == rooms_.number_of(other);
     };
     if (!std::ranges::equal(own.rooms, before.rooms, is_so_far)) continue;
-    steps_.repeat(known.section, known.message, head - known.head, ranks);
+    steps_.repeat(known.section, known.first, known.last, head - known.head, ranks);
     for (size_t i = 0; i < own.rooms.size(); ++i)
       blocks(rooms_.rank_of(own.rooms[i])).reach(known.after[i]);
     return true;

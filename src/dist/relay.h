@@ -46,7 +46,7 @@ class Relay {
   /// What a head did alone.
   struct Known {
     int32_t head, section;
-    int64_t message;                     // the first
+    int64_t first, last;                 // its messages [first, last)
     std::vector<int32_t> before, after;  // blocks_of()
   };
 

@@ -64,7 +64,6 @@ class Router {
   Router(const WholeOrder& whole, const Owners& owners, int32_t together)
       : whole_(whole), order_(*whole.order), owners_(owners), together_(together) {
     for (const auto& strips : owners.rows) rows_.emplace_back(strips, order_.tiles->q_tiles());
-    routes_.list_of.resize(whole.chains.size());
   }
 
   Routes find() {
@@ -74,6 +73,8 @@ class Router {
         if (rows_[h][s].stage >= 0)
           routes_.q_tiles.push_back({rows_[h][s].room, rows_[h][s].begin, rows_[h].end(s)});
     routes_.starts = first_stage_ + 1;
+    if (!std::ranges::is_sorted(routes_.fellows, {}, &Fellows::chain))
+      std::ranges::sort(routes_.fellows, {}, &Fellows::chain);
     return std::move(routes_);
   }
 
@@ -105,7 +106,7 @@ class Router {
       int32_t repeating = 1;
       if (go_whole(c)) repeating = std::min(end - c, together_ - (started_ - 1) % together_);
       started_ += repeating - 1;
-      std::fill_n(routes_.list_of.begin() + c, repeating, std::ssize(routes_.lists) - 1);
+      went(c, repeating);
       c += repeating;
     }
   }
@@ -144,8 +145,18 @@ class Router {
     last_.clear();
     if (!ends) return;
     arrive(way, chain);
-    routes_.list_of[static_cast<size_t>(walk.chain)] =
-        static_cast<int32_t>(routes_.lists.size()) - 1;
+    went(walk.chain, 1);
+  }
+
+  /// Chains behind each other went over the last list.
+  void went(int32_t chain, int32_t count) {
+    const auto list = static_cast<int32_t>(routes_.lists.size()) - 1;
+    std::vector<Fellows>& all = routes_.fellows;
+    if (!all.empty() && all.back().list == list && all.back().chain + all.back().count == chain) {
+      all.back().count += count;
+    } else {
+      all.push_back({chain, count, list});
+    }
   }
 
   /// The chain has made its last visit.

@@ -36,9 +36,15 @@ struct Visited {
   int32_t room, first, last;  // tiles [first, last)
 };
 
+/// Chains behind each other whose links are the same list.
+struct Fellows {
+  int32_t chain = 0, count = 0;  // into WholeChains
+  int32_t list = 0;
+};
+
 struct Routes {
   std::vector<std::vector<Link>> lists;
-  std::vector<int32_t> list_of;  // by chain; neighbours that go the same way mostly share one
+  std::vector<Fellows> fellows;  // by chain
   std::vector<Visited> q_tiles;
   int32_t starts = 1;  // stages in which chains start
 };

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/threads.h"
 #include "verbatim/error.h"
 
 namespace verbatim::dist {
@@ -89,30 +90,33 @@ bool repeats(const DistPlan& plan, const Section& section, const Section& before
   throw Error(ErrorCode::invalid_plan, "dist.verify", fmt::format("section {} {}", section, what));
 }
 
+[[noreturn]] void fail_repeat(int32_t section, const Section& own) {
+  fail(section, fmt::format("does not repeat section {}", own.as));
+}
+
 }  // namespace
 
-Step renamed(const Step& step, const Section& section) {
-  Step own = step;
+void rename(Step& step, const Section& section) {
   const auto rename_sums = [&](auto& end) {
     end.message += section.messages;
     for (CarriedSum& sum : end.sums) sum.head += section.heads;
   };
-  if (auto* send = std::get_if<Send>(&own)) {
+  if (auto* send = std::get_if<Send>(&step)) {
     send->to += section.ranks;
     rename_sums(*send);
-  } else if (auto* receive = std::get_if<Receive>(&own)) {
+  } else if (auto* receive = std::get_if<Receive>(&step)) {
     receive->from += section.ranks;
     rename_sums(*receive);
-  } else if (auto* compute = std::get_if<Compute>(&own)) {
+  } else if (auto* compute = std::get_if<Compute>(&step)) {
     for (HeadPart& head : compute->heads) head.head += section.heads;
-  } else if (auto* add = std::get_if<Add>(&own)) {
+  } else if (auto* add = std::get_if<Add>(&step)) {
     add->sums.head += section.heads;
   }
-  return own;
 }
 
 Sections::Sections(const DistPlan& plan) : parts_(plan.ranks.size()), at_(plan.ranks.size()) {
   const std::vector<Section>& all = plan.sections;
+  size_t steps = 0;
   for (int32_t n = 0; n < std::ssize(all); ++n) {
     const Section& own = all[static_cast<size_t>(n)];
     for (const auto& [rank, begin, end] : own.parts) {
@@ -124,13 +128,17 @@ Sections::Sections(const DistPlan& plan) : parts_(plan.ranks.size()), at_(plan.r
       if (!of_rank.empty() && of_rank.back().section == n)
         fail(n, fmt::format("has two parts of rank {}", rank));
       of_rank.push_back({begin, end, n});
+      steps += end - begin;
     }
     repeats_.push_back(own.as >= 0);
-    if (own.as < 0) continue;
-    if (own.as >= n || repeats_[static_cast<size_t>(own.as)] ||
-        !dist::repeats(plan, own, all[static_cast<size_t>(own.as)]))
-      fail(n, fmt::format("does not repeat section {}", own.as));
+    if (own.as >= n || (own.as >= 0 && repeats_[static_cast<size_t>(own.as)])) fail_repeat(n, own);
   }
+  for_each_in_parallel(
+      steps < kStepsWorthThreads ? 1 : core_count(), std::ssize(all), [&](int64_t n) {
+        const Section& own = all[static_cast<size_t>(n)];
+        if (own.as >= 0 && !dist::repeats(plan, own, all[static_cast<size_t>(own.as)]))
+          fail_repeat(static_cast<int32_t>(n), own);
+      });
   for (std::vector<Part>& parts : parts_) {
     std::ranges::sort(parts, {}, &Part::begin);
     for (size_t i = 1; i < parts.size(); ++i)

@@ -2,6 +2,7 @@
 // messages alone.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,8 +10,11 @@
 
 namespace verbatim::dist {
 
-/// A step of the section that `section` repeats, as `section` has it.
-Step renamed(const Step& step, const Section& section);
+/// Steps of sections: fewer are gone through before threads wake.
+inline constexpr size_t kStepsWorthThreads = 4096;
+
+/// Makes of a step of the section that `section` repeats that of `section`.
+void rename(Step& step, const Section& section);
 
 /// The sections of a plan, to the proof.
 class Sections {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
 #include <utility>
 
 #include "plan/check_order.h"
@@ -145,9 +146,10 @@ class Player {
 
 WholeOrder::WholeOrder(std::shared_ptr<const HeadOrder> of) : order(std::move(of)) {
   if (order->pass == Pass::forward) return;
-  chains = WholeChains(*order);
-  alike = alike_chains(*order);
-  counts_up_ = counts_up({*order, 0}, alike);
+  ChainRows issued = rows_of_chains(*order);
+  counts_up_ = counts_up({*order, 0}, issued);
+  issued_ = issued.alike;
+  std::tie(chains, rows) = by_chain(*order, std::move(issued));
   if (!counts_up_) {
     Player(*order, chains, walks_).play();
   } else if (chains.size() != order->chains.size()) {

@@ -29,7 +29,7 @@ struct WholeOrder {
 
   std::shared_ptr<const HeadOrder> order;
   WholeChains chains;
-  std::vector<AlikeChains> alike;
+  ChainRows rows;  // by_chain()
 
   /// Calls f(Walk) for walks that hold every visit once, in a sequence in which each row's addends
   /// come in their order, alike ones at once. Found run by run where the tasks of the order count
@@ -38,7 +38,7 @@ struct WholeOrder {
   void for_each_walk(F&& f) const {
     for (const Walk& walk : walks_) f(walk);
     if (!counts_up_) return;
-    for (const auto& [first, count] : alike) f(walk(first, count));
+    for (const auto& [first, count] : issued_) f(walk(first, count));
   }
 
  private:
@@ -46,6 +46,7 @@ struct WholeOrder {
   Walk walk(int32_t c, int32_t alike) const;
 
   bool counts_up_ = false;
+  std::vector<AlikeChains> issued_;
   std::vector<int32_t> number_;  // of the whole chain, by chain, where some are cut
   std::vector<Walk> walks_;      // where tasks do not count up
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/threads.h"
 #include "dist/sections.h"
 #include "dist/sizes.h"
 
@@ -65,7 +66,7 @@ void Steps::move(int32_t from, Space source, int32_t to, Space target, const Box
 void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
                     std::vector<CarriedSum> received) {
   const int64_t bytes = message_bytes(plan_, {}, sent);
-  const auto [last, first] = last_sums_.try_emplace({from, to});
+  const auto [last, first] = last_sums_.try_emplace(int64_t{from} * std::ssize(plan_.ranks) + to);
   if (!first && last->second.bytes + bytes <= kWorthAMessage) {
     UnderWay& each = under_way_[last->second.message];
     append(std::get<Send>(steps_of(from)[each.step]).sums, sent);
@@ -97,17 +98,27 @@ void Steps::take(Place place) {
   last_sums_.clear();
 }
 
-void Steps::repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks) {
+void Steps::repeat(int32_t as, int64_t first, int64_t last, int32_t heads, int32_t ranks) {
   const Section& before = plan_.sections[static_cast<size_t>(as)];
   Section section{{}, as, heads, ranks, messages_ - first};
+  messages_ += last - first;
+  size_t steps = 0;
   for (const auto& [rank, begin, end] : before.parts) {
     std::vector<Step>& own = steps_of(rank + ranks);
     section.parts.push_back({rank + ranks, own.size(), own.size() + (end - begin)});
-    for (size_t s = begin; s < end; ++s) {
-      own.push_back(renamed(steps_of(rank)[s], section));
-      messages_ += std::holds_alternative<Send>(own.back()) ? 1 : 0;
-    }
+    own.resize(section.parts.back().end);
+    steps += end - begin;
   }
+  for_each_in_parallel(steps < kStepsWorthThreads ? 1 : core_count(), std::ssize(before.parts),
+                       [&](int64_t part) {
+                         const Section::Part& from = before.parts[static_cast<size_t>(part)];
+                         const Section::Part& to = section.parts[static_cast<size_t>(part)];
+                         for (size_t s = 0; s < to.end - to.begin; ++s) {
+                           Step& step = steps_of(to.rank)[to.begin + s];
+                           step = steps_of(from.rank)[from.begin + s];
+                           rename(step, section);
+                         }
+                       });
   plan_.sections.push_back(std::move(section));
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -68,8 +69,8 @@ class Steps {
   size_t count(int32_t rank) const { return plan_.ranks[static_cast<size_t>(rank)].steps.size(); }
   int64_t messages() const { return messages_; }
   /// Writes down section `as` of the plan once more, with heads and ranks whose numbers are so much
-  /// greater. `first`: its first message.
-  void repeat(int32_t as, int64_t first, int32_t heads, int32_t ranks);
+  /// greater. It has the messages [first, last).
+  void repeat(int32_t as, int64_t first, int64_t last, int32_t heads, int32_t ranks);
 
  private:
   struct UnderWay {
@@ -100,10 +101,10 @@ class Steps {
     size_t message = 0;  // in under_way_
     int64_t bytes = 0;
   };
-  std::map<std::pair<int32_t, int32_t>, Sums> last_sums_;  // from, to: the last message of sums
-  std::vector<std::pair<int32_t, Step>> behind_;           // by rank
-  std::map<int32_t, int64_t> landed_;                      // bytes that behind() takes, by rank
-  std::map<int32_t, std::deque<Asked>> asked_;             // by rank
+  std::unordered_map<int64_t, Sums> last_sums_;   // the last message of sums, by from and to
+  std::vector<std::pair<int32_t, Step>> behind_;  // by rank
+  std::map<int32_t, int64_t> landed_;             // bytes that behind() takes, by rank
+  std::map<int32_t, std::deque<Asked>> asked_;    // by rank
   int64_t messages_ = 0;
 };
 

@@ -278,7 +278,7 @@ class Proof : dist::RowsProof {
 
   /// Chains of the forward: whole.
   void check_forward(int32_t number, const PartFacts::Row& chains) {
-    const bool whole = chains.begins.empty() && chains.ends.empty();
+    const bool whole = chains.begin == Position{} && !chains.next;
     const int32_t c = whole ? heads_[number].start(chains.chain, chains.count) : chains.chain;
     if (c < 0) return;
     const Chain& chain = whole_.order(number).chains[c];
@@ -295,9 +295,8 @@ class Proof : dist::RowsProof {
       if (carry.in < 0) start_chains(own.head, chains);
       if (repeats()) continue;
       if (carry.in >= 0) go_on(own.head, chains, carry.in + chains.offset);
-      put(carry.out + chains.offset,
-          {own.head, chains.chain, chains.count, chains.tile, chains.step, chains.addend,
-           chains.addends, chains.ends.empty() ? nullptr : chains.ends.data()});
+      put(carry.out + chains.offset, {own.head, chains.chain, chains.count, chains.tile,
+                                      chains.step, chains.addend, chains.addends, chains.next});
     }
   }
 
@@ -305,7 +304,7 @@ class Proof : dist::RowsProof {
     const int32_t again = heads_[head].start(chains.chain, chains.count);
     require(again < 0, "starts chain {} of KV tile {} of head {} twice", chains.addend,
             chains.tile + (again - chains.chain) * chains.step, head);
-    require_goes_on(chains.begins.empty(), head, chains, chains.chain);
+    require_goes_on(chains.begin == Position{}, head, chains, chains.chain);
   }
 
   void go_on(int32_t head, const PartFacts::Row& chains, int32_t block) {
@@ -313,13 +312,13 @@ class Proof : dist::RowsProof {
     take(block, chains.count, [&](const Sums& part) {
       require(part.head == head && part.chain == chains.chain + at,
               "KV tile {} goes on from another's sum", chains.tile + at * chains.step);
-      for (int32_t i = 0; i < part.count; ++i, ++at) {
-        const Chain& chain = heads_[head].chains[chains.chain + at];
-        const Position next = part.next ? part.next[i] : Position{chain.run_end, 0};
-        require_goes_on(
-            next == (chains.begins.empty() ? Position{chain.run_begin, 0} : chains.begins[at]),
-            head, chains, chains.chain + at);
+      // Complete ones can only go on without visits.
+      for (int32_t i = 0; i < (part.next ? 1 : part.count); ++i) {
+        const Chain& chain = heads_[head].chains[chains.chain + at + i];
+        const Position next = part.next.value_or(Position{chain.run_end - chain.run_begin, 0});
+        require_goes_on(next == chains.begin, head, chains, chains.chain + at + i);
       }
+      at += part.count;
     });
   }
 

@@ -1,37 +1,105 @@
 #include "plan/alike.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace verbatim {
+namespace {
 
-std::vector<AlikeChains> alike_chains(const HeadOrder& order) {
-  std::vector<AlikeChains> all;
-  const std::vector<Chain>& chains = order.chains;
-  size_t near = 0;
-  int32_t step = 0;  // between the last two
-  const auto goes_on = [&](int32_t c) {
-    if (c == 0 || all.empty() || all.back().chain + all.back().count != c) return false;
-    const Chain &before = chains[c - 1], &chain = chains[c];
-    const int32_t way = chain.tile - before.tile;
-    const bool cut = before.continues || chain.continues ||
-                     (c + 1 < std::ssize(chains) && chains[c + 1].continues);
-    if (cut || std::abs(way) != 1 || (all.back().count > 1 && way != step) ||
-        !order.runs.are_next(before.run_begin, before.run_end, chain.run_begin, chain.run_end,
-                             near))
-      return false;
-    step = way;
-    return true;
-  };
-  for (const Task& task : order.tasks) {
-    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
-      if (goes_on(c)) {
-        ++all.back().count;
-      } else {
-        all.push_back({c, 1});
+/// Reads chains as they are issued.
+class Reader {
+ public:
+  explicit Reader(const HeadOrder& order) : chains_(order.chains), runs_(order.runs) {}
+
+  /// Chains [begin, end).
+  void read(int32_t begin, int32_t end) {
+    for (int32_t c = begin, first = begin; c < end; first = c) {
+      ChainRow row = row_of(chains_[c], c);
+      const int32_t way = ++c < end ? chains_[c].tile - row.tile : 0;
+      if (std::abs(way) == 1 && !(is_piece(first) || is_piece(c))) {
+        row.step = way;
+        repeat_until_ =
+            runs_.repeats_until(chains_[first].run_begin, chains_[first].run_end, near_);
+        while (c < end && goes_on(c, way)) {
+          const Chain& chain = chains_[c];
+          if (chain.addend != row.addend || chain.addends != row.addends) {
+            add(row, c);
+            row = {c, 0, chain.tile, way, chain.addend, chain.addends};
+          }
+          c = behind_repeats(c + 1, end, way);
+        }
       }
+      add(row, c);
+      found_.alike.push_back({first, c - first});
     }
   }
-  return all;
+  ChainRows take() { return std::move(found_); }
+
+ private:
+  /// Of a chain that is cut, the first piece is not marked: only those that go on are.
+  bool is_piece(int32_t c) const {
+    return chains_[c].continues || (c + 1 < std::ssize(chains_) && chains_[c + 1].continues);
+  }
+
+  /// Whether a chain, `way` tiles from the one before, is alike.
+  bool goes_on(int32_t c, int32_t way) {
+    const Chain &before = chains_[c - 1], &chain = chains_[c];
+    if (chain.tile - before.tile != way || is_piece(c)) return false;
+    if (chain.run_begin == before.run_end && static_cast<size_t>(chain.run_end) <= repeat_until_ &&
+        chain.run_end - chain.run_begin == before.run_end - before.run_begin)
+      return true;
+    if (!runs_.are_next(before.run_begin, before.run_end, chain.run_begin, chain.run_end, near_))
+      return false;
+    repeat_until_ = runs_.repeats_until(chain.run_begin, chain.run_end, near_);
+    return true;
+  }
+
+  /// As far from c on as chains, before `end`, have the runs of c - 1 times over and its place:
+  /// what goes_on() finds out, in one look at each.
+  int32_t behind_repeats(int32_t c, int32_t end, int32_t way) const {
+    Chain next = chains_[c - 1];
+    const int32_t runs = next.run_end - next.run_begin;
+    const auto as_next = [&](const Chain& chain) {
+      next.tile += way;
+      next.run_begin += runs;
+      next.run_end += runs;
+      return ((chain.tile ^ next.tile) | (chain.run_begin ^ next.run_begin) |
+              (chain.run_end ^ next.run_end) | (chain.addend ^ next.addend) |
+              (chain.addends ^ next.addends) | int32_t{chain.continues}) == 0;
+    };
+    if (runs > 0)
+      end = std::min(end, c + (static_cast<int32_t>(repeat_until_) - next.run_end) / runs);
+    const int32_t begin = c;
+    while (c < end && as_next(chains_[c])) ++c;
+    return c > begin && is_piece(c - 1) ? c - 1 : c;
+  }
+
+  /// Ends a row before chain `end`.
+  void add(ChainRow row, int32_t end) {
+    row.count = end - row.chain;
+    if (row.count == 1) row.step = 1;
+    found_.rows.push_back(row);
+  }
+
+  const std::vector<Chain>& chains_;
+  const Runs& runs_;
+  size_t near_ = 0;          // in the runs
+  size_t repeat_until_ = 0;  // up to which runs repeat those of the chain before
+  ChainRows found_;
+};
+
+}  // namespace
+
+ChainRows rows_of_chains(const HeadOrder& order) {
+  Reader reader(order);
+  const std::vector<Task>& tasks = order.tasks;
+  for (size_t t = 0; t < tasks.size();) {
+    const int32_t begin = tasks[t].chain_begin;
+    int32_t end = tasks[t].chain_end;
+    for (++t; t < tasks.size() && tasks[t].chain_begin == end; ++t) end = tasks[t].chain_end;
+    reader.read(begin, end);
+  }
+  return reader.take();
 }
 
 }  // namespace verbatim

@@ -350,18 +350,39 @@ bool counts_up_by_visits(const Trail& trail, int32_t rows) {
   return true;
 }
 
+/// Sums of tiles that chains share, as far as they are counted.
+class SharedSums {
+ public:
+  explicit SharedSums(const Subject& subject)
+      : heads_(subject.chain_heads()), next_(static_cast<size_t>(subject.kept_tiles()) * heads_) {}
+
+  /// Whether the chain with `addend` is the next of its tile.
+  bool enter(int32_t tile, int32_t q_head, int32_t addend) {
+    return next_[static_cast<size_t>(tile) * heads_ + static_cast<size_t>(q_head)]++ == addend;
+  }
+
+ private:
+  size_t heads_;
+  std::vector<int32_t> next_;
+};
+
 /// Whether the chains of shared tiles follow each other as `issued`.
 bool shared_count_up(const Subject& subject, std::span<const AlikeChains> issued) {
-  const size_t heads = subject.chain_heads();
-  std::vector<int32_t> shared(static_cast<size_t>(subject.kept_tiles()) * heads);
-  for (const auto& [first, count] : issued) {
-    for (int32_t c = first; c < first + count; ++c) {
-      const Chain& chain = subject.order.chains[c];
-      const auto tile = static_cast<size_t>(chain.tile) * heads + static_cast<size_t>(chain.q_head);
-      if (shared[tile]++ != chain.addend) return false;
-    }
-  }
-  return true;
+  SharedSums sums(subject);
+  return std::ranges::all_of(issued, [&](const AlikeChains& one) {
+    const Chain& chain = subject.order.chains[one.chain];
+    return sums.enter(chain.tile, chain.q_head, chain.addend);
+  });
+}
+
+/// The same of rows, which are of a backward.
+bool shared_count_up(const Subject& subject, std::span<const ChainRow> issued) {
+  SharedSums sums(subject);
+  return std::ranges::all_of(issued, [&](const ChainRow& row) {
+    bool all = true;
+    for (int32_t i = 0; i < row.count; ++i) all &= sums.enter(row.lowest() + i, 0, row.addend);
+    return all;
+  });
 }
 
 /// Whether each visit finds its row counted up to its addend.
@@ -432,12 +453,14 @@ bool check_order(const Subject& subject) {
 }
 
 bool counts_up(const Subject& subject, std::span<const int32_t> sequence) {
-  return counts_up(subject, one_by_one(subject.order, sequence));
-}
-
-bool counts_up(const Subject& subject, std::span<const AlikeChains> issued) {
+  const std::vector<AlikeChains> issued = one_by_one(subject.order, sequence);
   return shared_count_up(subject, issued) &&
          rows_count_up(subject, trails_of(subject.order, issued));
+}
+
+bool counts_up(const Subject& subject, const ChainRows& issued) {
+  return shared_count_up(subject, issued.rows) &&
+         rows_count_up(subject, trails_of(subject.order, issued.alike));
 }
 
 }  // namespace verbatim

@@ -41,6 +41,6 @@ bool check_order(const Subject& subject);
 /// `sequence`, all of them: then none waits for one that comes later. Costs runs, not visits.
 bool counts_up(const Subject& subject, std::span<const int32_t> sequence);
 /// The same of chains as `issued`, of an order that visits each tile once.
-bool counts_up(const Subject& subject, std::span<const AlikeChains> issued);
+bool counts_up(const Subject& subject, const ChainRows& issued);
 
 }  // namespace verbatim

@@ -60,6 +60,13 @@ bool Runs::are_next(size_t begin_before, size_t end_before, size_t begin, size_t
   return true;
 }
 
+size_t Runs::repeats_until(size_t begin, size_t end, size_t& near) const {
+  if (begin >= end) return end;
+  near = stretch_near(begin, near);
+  const Stretch& own = stretches_[near];
+  return end - begin == own.of_one_time() ? std::max(end, own.end()) : end;
+}
+
 void Runs::repeat(size_t first, size_t last, int32_t q_head, int32_t heads) {
   if (first == last) return;
   if (!stretches_.empty()) {

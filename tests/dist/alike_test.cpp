@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/check_order.h"
@@ -20,12 +21,34 @@ std::vector<Run> runs_of(const HeadOrder& order, const Chain& chain) {
   return {all.begin() + chain.run_begin, all.begin() + chain.run_end};
 }
 
+/// Rows are the same chains, as long as place and alike ones last, and say of each what it is.
+void expect_rows(const HeadOrder& order, const ChainRows& all) {
+  auto row = all.rows.begin();
+  for (const auto& [first, count] : all.alike) {
+    for (int32_t c = first; c < first + count; c += row++->count) {
+      ASSERT_NE(row, all.rows.end());
+      ASSERT_EQ(row->chain, c);
+      ASSERT_LE(row->end(), first + count);
+      if (c > first) {
+        ASSERT_NE(std::pair(row->addend, row->addends),
+                  std::pair((row - 1)->addend, (row - 1)->addends));
+      }
+      for (int32_t i = c; i < row->end(); ++i) {
+        const Chain& chain = order.chains[i];
+        ASSERT_EQ(chain.tile, row->tile_of(i));
+        ASSERT_EQ(std::pair(chain.addend, chain.addends), std::pair(row->addend, row->addends));
+      }
+    }
+  }
+  ASSERT_EQ(row, all.rows.end());
+}
+
 void expect_alike(const HeadOrder& order) {
-  const std::vector<AlikeChains> all = alike_chains(order);
+  const ChainRows all = rows_of_chains(order);
   std::vector<int32_t> chains, issued;
   for (const Task& task : order.tasks)
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) issued.push_back(c);
-  for (const auto& [first, count] : all) {
+  for (const auto& [first, count] : all.alike) {
     for (int32_t i = 0; i < count; ++i) {
       const Chain& chain = order.chains[first + i];
       chains.push_back(first + i);
@@ -40,6 +63,7 @@ void expect_alike(const HeadOrder& order) {
     }
   }
   ASSERT_EQ(chains, issued);
+  expect_rows(order, all);
   std::vector<int32_t> sequence(order.tasks.size());
   std::iota(sequence.begin(), sequence.end(), 0);
   ASSERT_EQ(counts_up({order, 0}, all), counts_up({order, 0}, sequence));
@@ -103,14 +127,14 @@ TEST(Alike, PiecesAreByThemselves) {
                   {.tile = 1, .run_begin = 2, .run_end = 3, .continues = true},
                   {.tile = 2, .run_begin = 3, .run_end = 4}};
   order.tasks = {{0, 1}, {1, 2}, {3, 4}, {2, 3}};
-  EXPECT_EQ(alike_chains(order).size(), 4u);
+  EXPECT_EQ(rows_of_chains(order).alike.size(), 4u);
 }
 
 TEST(Alike, ChunksOfAFullMaskAreOne) {
   const Mask mask = masks::full(256, 256);
   const auto tiles = std::make_shared<const TileMap>(mask.variants()[0], TileShape{16, 16});
   const auto order = make_order(Pass::backward, "descending/rows:64", tiles, 2);
-  EXPECT_EQ(alike_chains(*order).size(), 4u);
+  EXPECT_EQ(rows_of_chains(*order).alike.size(), 4u);
 }
 
 }  // namespace

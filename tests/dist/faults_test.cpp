@@ -187,6 +187,21 @@ TEST(DistFaults, AChainThatIsCutElsewhere) {
   expect([](OrderPart& part) { part.whole = std::make_shared<HeadOrder>(*part.whole); });
 }
 
+TEST(DistFaults, AChainThatGoesOnFromElsewhere) {
+  const auto goes_on = [](const Compute& compute) {
+    return compute.heads.front().carries.front().in >= 0;
+  };
+  const DistPlan good = backward_plan();
+  const auto places = find<Compute>(good, goes_on);
+  ASSERT_GT(places.size(), 0u);
+  for (const auto& [rank, step] : places) {
+    DistPlan bad = good;
+    change(bad.ranks[rank].steps[step],
+           [](OrderPart& part) { ++part.stretches.front().begin.pass; });
+    EXPECT_NE(refusal(bad).find("does not go on where it was"), std::string::npos) << refusal(bad);
+  }
+}
+
 TEST(DistFaults, SumsOfOtherTilesOrBlocks) {
   const auto of_sums = [](const auto& step) { return !step.sums.empty(); };
   const auto expect = [&](const std::function<void(CarriedSum&)>& how) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dist/dist_case.h"
+#include "dist/sections.h"
 #include "verbatim/error.h"
 
 namespace verbatim::test {
@@ -76,6 +77,22 @@ TEST(Sections, AreProvedWithoutThemToo) {
     plan.sections.clear();
     EXPECT_EQ(refusal(plan), "");
   }
+}
+
+TEST(Sections, OfManyStepsAreCopiedAndComparedInThreads) {
+  const DistCase c(problem_of(1536), masks::full(1536, 1536), kTile, "descending/rows:32");
+  DistPlan plan = c.deal({.world = 48, .strategy = "ring", .joined_heads = 1}).backward;
+  ASSERT_EQ(plan.sections.size(), 4u);
+  size_t steps = 0;
+  for (const auto& [rank, begin, end] : plan.sections[3].parts) steps += end - begin;
+  EXPECT_GE(steps, dist::kStepsWorthThreads);
+  EXPECT_EQ(refusal(plan), "");
+  DistPlan played = plan;
+  played.sections.clear();
+  EXPECT_EQ(refusal(played), "");
+  change<Send>(plan, 2, [](Send& send) { ++send.sums.back().block; });
+  change<Send>(plan, 3, [](Send& send) { ++send.sums.back().block; });
+  EXPECT_NE(refusal(plan).find("section 2 does not repeat section 1"), std::string::npos);
 }
 
 TEST(Sections, NoneWhereHeadsMeetOrWaitForOthers) {
