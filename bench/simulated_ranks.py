@@ -3,8 +3,8 @@
 
 VERBATIM_TOOL=build/verbatim python3 bench/simulated_ranks.py ranks.json --json simulated.json
 
-Each row is dealt again, and both passes are played on the cluster h200x8 with transfers in turn.
-Beside them one of its devices makes the whole, by the order of the row or by "auto", whichever is
+Each row is dealt again, and both passes are played on the cluster h200x8, with transfers in turn or,
+of peers, overlapped. Beside them one of its devices makes the whole, by the order of the row or by "auto", whichever is
 faster: so bench/ranks.py counts, too. Rates compare, times are of that cluster's machine.
 """
 
@@ -87,10 +87,12 @@ def played(row: dict[str, Any], folder: str, world: int) -> dict[str, Any]:
     Path(folder, "mask.json").write_text(mask)
     forward = simulated(row, folder, "forward", "auto", world)
     orders = [simulated(row, folder, "backward", o, world) for o in {row["order"]: 0, "auto": 0}]
-    step = forward["in_turn_ms"] + orders[0]["in_turn_ms"]
+    transport = row.get("transport", "group")
+    total = "overlapped_ms" if transport == "peers" else "in_turn_ms"
+    step = forward[total] + orders[0][total]
     alone = forward["device_ms"] + min(backward["device_ms"] for backward in orders)
     return {
-        **{key: row[key] for key in ("name", "strategy", "shard", "order")},
+        **{key: row[key] for key in ("name", "strategy", "shard", "order")}, "transport": transport,
         "step_ms": step, "one_device_ms": alone, "rate": alone / step / world,
     }  # fmt: skip
 

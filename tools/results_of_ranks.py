@@ -9,9 +9,13 @@ def ranks(name, by):
     """Steps of context parallelism (bench/ranks.py), and what is simulated of them (`by`). The parts
     are rank 0's, of a recorded step."""
     result = load(name)
-    keys = "name", "strategy", "shard", "order"
     by = load(by)
-    simulated = {tuple(r[key] for key in keys): f"{r['rate']:.0%}" for r in by["results"]}
+
+    def key_of(row):
+        keys = "name", "strategy", "shard", "order"
+        return *(row[key] for key in keys), row.get("transport", "group")
+
+    simulated = {key_of(r): f"{r['rate']:.0%}" for r in by["results"]}
     # A column where some row is not over the group.
     shows_transport = any(r.get("transport", "group") != "group" for r in result["results"])
     rows = []
@@ -37,7 +41,7 @@ def ranks(name, by):
             "without transfers": f"{r['compute']['ms']:.1f}",
             "one GPU ms": f"{alone:.1f}",
             "rate": f"{alone / r['step']['ms'] / result['world']:.0%}",
-            "simulated": simulated.get(tuple(r[key] for key in keys), "-"),
+            "simulated": simulated.get(key_of(r), "-"),
             **{part: f"{ms:.1f}" for part, ms in parts.items()},
         }
         rows.append(row)

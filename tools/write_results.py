@@ -332,11 +332,12 @@ PAGES = {
         "As [two-gpus.md](two-gpus.md), over four H100 or four H200 of one host (`torchrun"
         " --nproc-per-node 4`). 4a640be is before launches came behind the sends before them: where"
         " a step is far longer there than without transfers, sends that waited held multiprocessors"
-        " during a backward. What was found: [lab](../lab/four-gpus.md).",
+        " during a backward. Messages of `peers` come beside launches, those of `group` in turn, and so"
+        " they are simulated. What was found: [lab](../lab/four-gpus.md).",
         lambda: [
             part
             for name in (
-                "h200x4_ranks_peers",
+                "h100x4_ranks_peers",
                 "h100x4_ranks_64k",
                 "h100x4_ranks_32k",
                 "h200x4_ranks_64k",

@@ -56,6 +56,10 @@ def test_measured_steps_stand_beside_simulated_ones(tmp_path, tool):
     assert found["results"][0]["step_ms"] == said[0]["in_turn_ms"] + said[1]["in_turn_ms"]
     alone = said[0]["device_ms"] + min(said[1]["device_ms"], said[2]["device_ms"])
     assert found["results"][0]["one_device_ms"] == alone
+    assert simulate({**row, "transport": "peers"}).returncode == 0  # whose transfers are overlapped
+    found = json.loads(out.read_text())["results"][0]
+    assert found["step_ms"] == said[0]["overlapped_ms"] + said[1]["overlapped_ms"]
+    assert found["transport"] == "peers"
     measured.write_text("[]")
     assert "is no result of bench/ranks.py" in run().stderr
     assert "is called nothing" in simulate({**row, "name": "nothing"}).stderr

@@ -282,6 +282,18 @@ def test_cases_of_one_length_share_a_picture_and_lengths_make_curves(tmp_path):
     assert two.count("<svg") == 4 and two.count("polyline") == 4 and two.count("<circle") == 8
 
 
+def test_a_picture_and_a_line_of_numbers_are_of_one_card(tmp_path):
+    entry = registry.Entry("re:fig7", "", "", "gpu", view="lines")
+    path = tmp_path / "papers" / "re_fig7.json"
+    saved_cases(path, "--set dense --match hd.*512$", *((number, "flex") for number in range(4)))
+    other = json.loads(path.read_text())
+    other["device"]["name"] = "NVIDIA H100 80GB HBM3"
+    (tmp_path / "papers" / "re_fig7.h100.json").write_text(json.dumps(other))
+    drawn = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+    assert drawn.count("<svg") == 2 and "H100: " in drawn
+    assert drawn.count("<td>H100, ") == 4
+
+
 def test_every_figure_that_was_made_has_a_picture():
     for entry in registry.ENTRIES.values():
         of = evidence.parts(entry, RESULTS)

@@ -54,21 +54,27 @@ def _curves(entry: Entry, of: list[Part]) -> str:
     found = rows(of)
     colours = page.colours_of(row["provider"] for row in found)
     over_length = entry.view == "lines" and len({row["problem"]["q_len"] for row in found}) > 1
-    panels: dict[str, list[Row]] = {}
+    cards = {_card(row["run"]) for row in found}
+    panels: dict[str, list[Row]] = {}  # of one card each
+    by: dict[tuple[str, int, tuple[str, str]], dict[str, Row]] = {}
     for row in found:
-        panels.setdefault(of_case(row) if over_length else "", []).append(row)
+        title = [of_case(row)] * over_length + [_card(row["run"])] * (len(cards) > 1)
+        panels.setdefault(", ".join(title), []).append(row)
+        key = of_case(row), row["problem"]["q_len"], row["run"]
+        by.setdefault(key, {})[row["provider"]] = row
     draw = page.chart if over_length else page.dots
     charts = [draw(f"{title}: {AXES[entry.axis]}" if title else AXES[entry.axis], members, colours,
                    lambda row: value(row, entry.axis)) for title, members in panels.items()]  # fmt: skip
-    cases = list(dict.fromkeys((of_case(row), row["problem"]["q_len"]) for row in found))
-    by: dict[tuple[str, int, str], Row] = {}
-    for row in found:
-        by.setdefault((of_case(row), row["problem"]["q_len"], row["provider"]), row)
-    lines = [[case, str(length), *(_cell(by.get((case, length, name)), entry.axis)
-                                   for name in colours)] for case, length in cases]  # fmt: skip
-    return (
-        page.key(colours) + page.figures(charts) + page.numbers(["case", "length", *colours], lines)
-    )
+    lines = [[case, str(length), f"{_card(run)}, {run[1]}",
+              *(_cell(of_run.get(name), entry.axis) for name in colours)]
+             for (case, length, run), of_run in sorted(by.items())]  # fmt: skip
+    heads = ["case", "length", "card, commit", *colours]
+    return page.key(colours) + page.figures(charts) + page.numbers(heads, lines)
+
+
+def _card(run: tuple[str, str]) -> str:
+    """Without who made it, and its memory."""
+    return run[0].removeprefix("NVIDIA ").split(" ")[0]
 
 
 def _cell(row: Row | None, axis: str) -> str:
