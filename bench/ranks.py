@@ -207,15 +207,15 @@ def row(
     begin = time.perf_counter()
     parallel = parallel_over(transport)
     dealt = time.perf_counter() - begin
-    by_group = parallel if transport == "group" else parallel_over("group")
+    by_group = parallel if parallel.transport == "group" else parallel_over("group")
     steps = ways(parallel, by_group, case.mask, draw(case.problem, machine.name), order)
     wrong = differing(parallel, steps)
     sent = [own[name]["predicted_bytes"] for own in parallel.description["ranks"]
             for name in ("forward", "backward")]  # fmt: skip
     return {
         "name": case.name, "problem": case.problem._asdict(), "mask": case.mask.name,
-        "strategy": strategy, "shard": parallel.description["shard"], "transport": transport,
-        "order": order,
+        "strategy": strategy, "shard": parallel.description["shard"],
+        "transport": parallel.transport, "order": order,
         "orders": parallel.description["backward"]["orders"], "differing_bytes": wrong,
         "sent_bytes": sum(sent), "deal_ms": dealt * 1e3, **times_in_turn(steps, machine),
         "recorded": record(parallel, steps["step"], machine),
@@ -246,7 +246,7 @@ def main() -> int:
     p.add_argument("--dtype", default="bf16", choices=DTYPES)
     p.add_argument("--strategy", default="ulysses,ring,balanced", help="commas")
     p.add_argument("--shard", default="balanced", help="commas")
-    p.add_argument("--transport", default="group", help="group, peers; commas")
+    p.add_argument("--transport", default="group", help="group, peers, auto; commas")
     p.add_argument("--order", default="auto", help="of the backward's sums")
     p.add_argument("--commit", default="", help="recorded: what was built")
     p.add_argument("--json", metavar="FILE")

@@ -4,8 +4,9 @@
 VERBATIM_TOOL=build/verbatim python3 bench/simulated_ranks.py ranks.json --json simulated.json
 
 Each row is dealt again, and both passes are played on the cluster h200x8, with transfers in turn or,
-of peers, overlapped. Beside them one of its devices makes the whole, by the order of the row or by "auto", whichever is
-faster: so bench/ranks.py counts, too. Rates compare, times are of that cluster's machine.
+of peers, overlapped. Beside them one of its devices makes the whole, by the order of the row or by
+"auto", whichever is faster: so bench/ranks.py counts, too. Rates compare, times are of that
+cluster's machine.
 """
 
 import argparse

@@ -4,6 +4,7 @@ every rank."""
 import contextlib
 import dataclasses
 import os
+import time
 from unittest import mock
 
 import pytest
@@ -47,21 +48,21 @@ def fails_later(*arguments):
 # What stands in for something of _ranks, and what "peers" says then.
 REFUSALS = {
     "another host": ("_host", lambda: "another", "are on two hosts, or share no memory"),
-    "another device": ("Peers", with_another_device, "has no peers; "),
-    "no room": ("Peers", without_room, "has no peers; no room"),  # others wait for this rank
-    "too late": ("Peers", fails_later, "has no peers; not here"),  # others have opened theirs
+    "another device": ("Peers", with_another_device, "rank {odd} has no peers; "),
+    "no room": ("Peers", without_room, "rank {odd} has no peers; no room"),  # others wait for it
+    "too late": ("Peers", fails_later, "rank {odd} has no peers; not here"),  # others have theirs
 }
 
 
 def refused(rank, odd, way, case):
-    """How messages go with "auto", the digests, and what "peers" says while rank `odd` cannot; then
-    again how they go, and the digests."""
+    """How messages go with "auto", the digests, and what "auto" and "peers" say while rank `odd`
+    cannot; then again how they go, and the digests."""
     from verbatim_attn import _ranks
 
     name, stand_in, _ = REFUSALS[way]
     with mock.patch.object(_ranks, name, stand_in) if rank == odd else contextlib.nullcontext():
         parallel = parallel_of(over("auto", case))
-        found = [parallel.transport, step(parallel, case)]
+        found = [parallel.transport, step(parallel, case), parallel.refusal]
         try:
             parallel_of(over("peers", case))
         except NotImplementedError as error:
@@ -81,10 +82,11 @@ def test_where_one_rank_cannot_all_go_through_the_group(way, odd, place, tmp_pat
     finally:
         three.stop()
     for each in found:
-        transport, digests, told, later, again = each
+        transport, digests, refusal, told, later, again = each
         assert transport == "group" and later == "peers"
         assert digests == again == expected
-        assert told == found[0][2] and REFUSALS[way][2] in told
+        reason = REFUSALS[way][2].format(odd=odd)
+        assert refusal == found[0][2] and reason in refusal and reason in told
 
 
 def another_transport(rank, last):
@@ -96,6 +98,42 @@ def test_ranks_that_ask_for_different_transports_are_told(ranks):
     for error in ranks.run(another_transport, last):
         assert isinstance(error, ValueError)
         assert f"transport of rank {last} is another; got 'peers', expected 'auto'" in str(error)
+
+
+def unknown(rank, odd):
+    parallel_of(over("pears" if rank == odd else "auto", Case()))
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_an_unknown_transport_of_one_rank_is_told_to_all(odd, ranks):
+    for error in ranks.run(unknown, odd):
+        assert isinstance(error, ValueError)
+        assert f"unknown transport of rank {odd}; got 'pears'" in str(error)
+
+
+def late(rank, case, seconds):
+    """Whether a call failed to which rank 1 came too late."""
+    parallel = parallel_of(case)
+    q, k, v, _ = case.tensors()
+    local = parallel.dispatch(q), parallel.dispatch(k, "kv"), parallel.dispatch(v, "kv")
+    parallel.attention(*local)
+    time.sleep(seconds if rank == 1 else 0)
+    try:
+        parallel.attention(*local)
+    except RuntimeError:
+        return True
+    return False
+
+
+def test_peers_that_failed_are_opened_anew(place, tmp_path):
+    case = over("auto", Case(masks.Full()).at(place))
+    expected = alone(case)
+    pair = Ranks(2, tmp_path, timeout=6)
+    try:
+        assert True in pair.run(late, case, 9)
+        assert pair.run(by_default, case) == 2 * [("peers", expected)]
+    finally:
+        pair.stop()
 
 
 def opened(rank, forgetful):

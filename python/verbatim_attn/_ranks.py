@@ -87,30 +87,38 @@ class Wire:
         """The group's."""
         return self.group._get_backend(self._device).options._timeout
 
-    def peers(self, transport: str, device: torch.device) -> Peers | None:
-        """The ranks as peers; None: their messages go through the group. All ranks call this, and
-        find the same: "auto" takes peers where every rank has opened them. These take memory and
-        time, so that objects of one group share them."""
+    def peers(self, transport: str, device: torch.device) -> tuple[Peers | None, str]:
+        """The ranks as peers, or None and why: their messages go through the group. All ranks call
+        this, and find the same: "auto" takes peers where every rank has opened them. These take
+        memory and time, so that objects of one group share them until a call over them fails.
+        Raises on every rank: ValueError for an unknown transport of one, or another than rank 0's;
+        NotImplementedError where "peers" cannot be had."""
         key = self.group, device
-        name = _opened[key].name if key in _opened else "none"
-        told = self.tell(f"{transport} {name} {_host()} {uuid.uuid4().hex}")
-        asked, names, hosts, new = zip(*(text.split() for text in told), strict=True)
+        kept = _opened.get(key)
+        own = kept.name if kept and not kept.failed else "none"
+        told = self.tell(f"{own} {_host()} {uuid.uuid4().hex} {transport}")
+        names, hosts, new, asked = zip(*(text.split(" ", 3) for text in told), strict=True)
         for rank, its in enumerate(asked):
+            if its not in ("auto", "group", "peers"):
+                raise ValueError(
+                    f"[context_parallel] unknown transport of rank {rank}; got '{its}', expected "
+                    "'auto', 'group' or 'peers' (nearest: 'auto')"
+                )
             if its != asked[0]:
                 raise ValueError(
                     f"[context_parallel] transport of rank {rank} is another; got '{its}', expected "
                     f"'{asked[0]}', as rank 0 has"
                 )
         if transport == "group":
-            return None
-        if name != "none" and set(names) == {name}:
-            return _opened[key]
+            return None, "the group was asked for"
+        if kept and own != "none" and set(names) == {own}:
+            return kept, ""
         opened, refusal = self._open(hosts, new[0], device)
         if opened:
             _opened[key] = opened
         elif transport == "peers":
             raise NotImplementedError(f"[context_parallel] {refusal}")
-        return opened
+        return opened, refusal
 
     def _open(
         self, hosts: tuple[str, ...], name: str, device: torch.device
@@ -128,7 +136,7 @@ class Wire:
             # All have just met. Who finds no other here can still tell it in time.
             opening = min(timeout / 2, _OPENING)
             peers = Peers(name, self, device, opening, timeout)
-        except Exception as error:
+        except Exception as error:  # whatever it is: the others wait for what this rank has found
             trouble = f"{time.monotonic()} {error}"
         troubles = {rank: text for rank, text in enumerate(self.tell(trouble)) if text}
         if not troubles:
@@ -287,12 +295,12 @@ class Wire:
 
 class Peers:
     """Owns a verbatim_peers: ranks of one host, which read each other's memory and meet by a name
-    that no others have."""
+    that no others have. Once a call over them has `failed`, all do."""
 
     def __init__(
         self, name: str, wire: Wire, device: torch.device, opening: float, timeout: float
     ) -> None:
-        self.name = name
+        self.name, self.failed = name, False
         self.pointer = ctypes.c_void_p()
         status = _library.peers_open(
             name.encode(), wire.size, wire.rank, str(device).encode(), opening, timeout,

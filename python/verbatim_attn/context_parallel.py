@@ -71,7 +71,7 @@ class ContextParallel:
         transport: of messages. "group": through the group. "peers", for ranks of one host: a
             receiver copies from the sender's memory, on GPUs by copy engines, and ranks may share
             one. "auto": "peers" where all ranks can, else "group", the same on every rank; the
-            attribute `transport` says which. dispatch and undispatch go through the group.
+            attributes `transport` and `refusal` say which, and why not peers. dispatch and undispatch go through the group.
         device: of the tensors, "cpu", "cuda" (the current one) or "cuda:1"; each rank has its own,
             and with gloo ranks may share one.
 
@@ -103,11 +103,6 @@ class ContextParallel:
 
         from . import _ranks
 
-        if transport not in ("auto", "group", "peers"):
-            raise ValueError(
-                f"[context_parallel] unknown transport; got '{transport}', expected 'auto', 'group' "
-                "or 'peers' (nearest: 'auto')"
-            )
         self._torch, self._operators = torch, _ranks
         self.problem = problem
         self.device = torch.device(device)
@@ -130,7 +125,9 @@ class ContextParallel:
             },
         )
         wire = _ranks.Wire(group, self.device)
-        peers = wire.peers(transport, self.device)
+        #: Why messages go through the group; "" where they do not.
+        self.refusal: str
+        peers, self.refusal = wire.peers(transport, self.device)
         #: Of messages: "peers" or "group".
         self.transport = "peers" if peers else "group"
         self._handle = _Handle(spec, wire, peers)
@@ -193,6 +190,10 @@ class ContextParallel:
         call = kept(ContextParallel._prepare, self, arrays, arrays.keys(tensors))
         try:
             return call(tensors, seed, self._torch.get_num_threads())
+        except RuntimeError:
+            if self._handle.peers:
+                self._handle.peers.failed = True
+            raise
         finally:
             self._handle.wire.finish()
 
