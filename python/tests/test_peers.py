@@ -125,3 +125,55 @@ def test_ranks_of_two_hosts_are_told_of_the_other_way(tmp_path):
     pair.stop()
 
 
+def ending(rank, case, dead, folder):
+    """Rank `dead` is killed between the passes; others end with what they are told."""
+    parallel = parallel_of(case)
+    q, k, v, dout = case.tensors()
+    local = [parallel.dispatch(x).detach().requires_grad_() for x in (q, k, v)]
+    douts = parallel.dispatch(dout)
+    try:
+        for _ in range(3):  # a GPU's work that waits in vain is told by the call behind it
+            o = parallel.attention(*local)
+            if rank == dead:
+                os.kill(os.getpid(), signal.SIGKILL)
+            torch.autograd.grad(o, local, douts)
+    except RuntimeError as error:
+        (folder / str(rank)).write_text(str(error))
+        sys.exit(3)
+
+
+def test_a_killed_rank_ends_all_and_is_named(place, tmp_path):
+    timeout, dead = 20, 2
+    case = Case(masks.Full(), how={"strategy": "ring", "order": "descending"}).at(place)
+    four = Ranks(4, tmp_path, timeout=timeout)
+    try:
+        four.start(ending, with_peers(case), dead, tmp_path)
+        assert four.exits_without(dead, timeout) == [3, 3, -signal.SIGKILL, 3]
+    finally:
+        four.stop()
+    told = [(tmp_path / str(rank)).read_text() for rank in (0, 1, 3)]
+    assert any(f"of rank {dead} did not come" in text for text in told)
+    assert all("has ended" in text for text in told)
+
+
+def silent(rank, case):
+    """Rank 1 does not take part, and its process goes on."""
+    parallel = parallel_of(case)
+    local = [parallel.dispatch(x) for x in case.tensors()[:3]]
+    begin = time.monotonic()
+    if rank == 1:
+        time.sleep(8)
+        return None
+    try:
+        parallel.attention(*local)
+    except RuntimeError as error:
+        return time.monotonic() - begin, str(error)
+
+
+def test_a_message_that_never_comes_ends_in_time(place, tmp_path):
+    pair = Ranks(2, tmp_path, timeout=3)
+    case = Case(masks.Full(), how={"strategy": "ring"}).at(place)
+    seconds, message = pair.run(silent, with_peers(case))[0]
+    pair.stop()
+    assert 2 < seconds < 13
+    assert "rank 0 at step " in message and "of rank 1 did not come to rank 0" in message
