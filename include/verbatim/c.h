@@ -159,10 +159,11 @@ typedef struct verbatim_peers verbatim_peers;
 
 /* All ranks call this with the same `name`, 1 to 200 characters without / that no other ranks of
  * the host use at the time, and the device of their tensors, as in "options" of a spec. Returns
- * when all are here. `opening`: seconds that a rank waits for another here; `timeout`: in every
- * transfer. verbatim_unsupported where a device cannot read another's memory, verbatim_device_error
- * naming a rank that is not here in time, verbatim_invalid_argument for a bad or used name, another
- * world, no such rank or seconds that are not above 0, verbatim_io_error without shared memory. */
+ * when all are ready. `opening`: seconds from the call on in which they must be; `timeout`: that a
+ * rank waits in a transfer. verbatim_unsupported where a device cannot read another's memory,
+ * verbatim_device_error naming a rank that is not ready in time, verbatim_invalid_argument for a
+ * bad or used name, another world, no such rank or seconds that are not above 0, verbatim_io_error
+ * without shared memory. */
 verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
                                     const char* device, double opening, double timeout,
                                     verbatim_peers** peers);

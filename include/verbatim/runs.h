@@ -51,8 +51,8 @@ class Runs {
   /// heads, with addends that are one more. False may also mean: not found out. `near` as above.
   bool are_next(size_t begin_before, size_t end_before, size_t begin, size_t end,
                 size_t& near) const;
-  /// The run up to which those behind [begin, end) are as that, times over: as many at once are
-  /// next of those before. `end`: none are, or it was not found out. `near` as above.
+  /// Up to which run [begin, end) repeats, each time with addends one more; `end` where it does
+  /// not, or was not found out. `near` as above.
   size_t repeats_until(size_t begin, size_t end, size_t& near) const;
 
   /// Appends kept runs [first, last), once for each query head [q_head, q_head + heads).

@@ -63,15 +63,15 @@ class Transport {
 /// memory, a GPU by its copy engines, and nothing waits for a receiver. All ranks call this with
 /// the same `name`, 1 to 200 characters without / that no other ranks of the host use at the time,
 /// and `device` as AttentionOptions have it, all CPUs or all GPUs, which they may share. Waits
-/// until they are here: `opening`, seconds that a rank waits for another here; `timeout`, in every
-/// transfer.
+/// until all are ready: `opening`, seconds from the call on in which they must be; `timeout`,
+/// seconds that a rank waits in a transfer.
 ///
 /// Throws Error: (invalid_argument) for a bad or used name, another world, no such rank or seconds
 /// that are not above 0, (io) without shared memory, (unsupported) where a device cannot read
-/// another's memory, (device) naming a rank that is not here in time, or later a message that did
-/// not come; after that every call throws it. A call whose work on a GPU waits
-/// in vain ends; its results are of no use, and the next call says so. One call at a time uses it,
-/// whatever it is of. Its end waits until all that was sent is taken.
+/// another's memory, (device) naming a rank that is not ready in time, or later a message that did
+/// not come; after that every call throws it. A call whose work on a GPU waits in vain ends; its
+/// results are of no use, and the next call says so. One call at a time uses it, whatever it is of.
+/// Its end waits until all that was sent is taken.
 std::unique_ptr<Transport> make_peers(const std::string& name, int32_t world, int32_t rank,
                                       const std::string& device, double opening, double timeout);
 

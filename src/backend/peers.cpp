@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -48,16 +49,23 @@ class MappedFile {
   std::byte* data_;
 };
 
-/// Of a file in memory; no other has it.
-ino_t number_of(int file) {
+/// What no other file has: its number is its own in its file system alone.
+struct FileId {
+  dev_t system;
+  ino_t number;
+  bool operator==(const FileId&) const = default;
+};
+
+std::optional<FileId> id_of(int file) {
   struct stat found {};
-  return fstat(file, &found) == 0 ? found.st_ino : 0;
+  if (fstat(file, &found) != 0) return std::nullopt;
+  return FileId{found.st_dev, found.st_ino};
 }
 
 struct Handle {
   pid_t process;
   int file;
-  ino_t arena;  // what is there: among other processes the number may be another one's
+  FileId arena;  // what is there: among other processes the number may be another one's
 };
 static_assert(sizeof(Handle) <= sizeof(ArenaHandle));
 
@@ -73,13 +81,14 @@ class CpuPeerDevice final : public PeerDevice {
 
   std::byte* make_arena(int64_t bytes, ArenaHandle& handle) override {
     const int file = memfd_create("verbatim", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, bytes) != 0) {
+    const std::optional<FileId> id = file < 0 ? std::nullopt : id_of(file);
+    if (!id || ftruncate(file, bytes) != 0) {
       if (file >= 0) close(file);
       fail("an arena cannot be made");
     }
     auto& arena =
         made_.emplace_back(std::make_unique<MappedFile>(file, bytes, PROT_READ | PROT_WRITE));
-    const Handle own{getpid(), file, number_of(file)};
+    const Handle own{getpid(), file, *id};
     std::memcpy(handle.data(), &own, sizeof own);
     return arena->data();
   }
@@ -87,9 +96,10 @@ class CpuPeerDevice final : public PeerDevice {
     Handle other;
     std::memcpy(&other, handle.data(), sizeof other);
     const std::string path = fmt::format("/proc/{}/fd/{}", other.process, other.file);
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // What is no arena may be a pipe, which would wait for a writer.
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const std::string got = file < 0 ? std::strerror(errno) : "another file";
-    if (file < 0 || number_of(file) != other.arena) {
+    if (file < 0 || id_of(file) != other.arena) {
       if (file >= 0) close(file);
       throw Error(ErrorCode::unsupported, kOperation,
                   "memory of another rank cannot be opened by its process",

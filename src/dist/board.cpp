@@ -55,7 +55,7 @@ Board::Board(const std::string& name, int32_t world, int32_t rank, double openin
     file = shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   } else {
     struct stat found {};
-    const bool there = wait_until(opening, [&] {
+    const bool there = wait_until(remaining(), [&] {
       if (file < 0) file = shm_open(name_.c_str(), O_RDWR, 0);
       return file >= 0 ? fstat(file, &found) == 0 && found.st_size > 0 : errno != ENOENT;
     });
@@ -116,15 +116,21 @@ void Board::unlink() {
   if (rank_ == 0 && !std::exchange(unlinked_, true)) shm_unlink(name_.c_str());
 }
 
+double Board::remaining() const {
+  const auto passed = std::chrono::steady_clock::now() - begun_;
+  return opening_ - std::chrono::duration<double>(passed).count();
+}
+
 void Board::await_all(std::atomic<bool> Entry::*sign) {
   entries_[rank_].*sign = true;
   for (int32_t r = 0; r < world_; ++r) {
     const std::atomic<bool>& there = entries_[r].*sign;
-    const bool over = wait_until(opening_, [&] { return there || has_ended(r); });
+    const bool over = wait_until(remaining(), [&] { return there || has_ended(r); });
     if (there) continue;
     throw Error(ErrorCode::device, kOperation,
                 over ? fmt::format("rank {} has ended", r)
-                     : fmt::format("rank {} was not here in {} s", r, opening_));
+                     : fmt::format("rank {} was not {} in {} s", r,
+                                   entries_[r].here ? "ready" : "here", opening_));
   }
 }
 

@@ -44,7 +44,8 @@ class Board {
  public:
   /// Returns when all ranks are here that give the same `name`, which then is free again. Throws
   /// Error: (invalid_argument) for a bad name, rank or `opening`, (io) where the memory cannot be
-  /// had, (device) naming a rank that was not here in `opening` seconds.
+  /// had, (device) naming a rank that was not here in `opening` seconds. These are for meet() and
+  /// start(), too: all that waits for the others until the ranks go to work.
   Board(const std::string& name, int32_t world, int32_t rank, double opening);
   /// Tells that the rank has ended.
   ~Board();
@@ -96,6 +97,8 @@ class Board {
   };
   int64_t pair(int32_t from, int32_t to) const { return int64_t{from} * world_ + to; }
   void find_others();
+  /// What is left of `opening`, in seconds.
+  double remaining() const;
   /// This rank shows the sign; returns when all do.
   void await_all(std::atomic<bool> Entry::*sign);
   /// The name is free for others.
@@ -105,6 +108,7 @@ class Board {
   std::string name_;
   int32_t world_, rank_;
   double opening_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   bool unlinked_ = false;
   size_t bytes_ = 0;
   std::byte* memory_ = nullptr;

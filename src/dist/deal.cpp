@@ -99,6 +99,10 @@ class BackwardDeal {
     int32_t end_begin = 0, end_end = 0;  // into Deal::ends
     size_t part = 0;                     // that of the first chain, into parts_
   };
+  /// A convoy that goes on to another room.
+  struct Leaving {
+    int32_t to, convoy;
+  };
 
   const std::vector<Link>& links_of(size_t convoy) const {
     return routes_.lists[static_cast<size_t>(list_of_[convoy])];
@@ -374,13 +378,9 @@ class BackwardDeal {
   std::vector<std::vector<int32_t>> strands_of_;  // by end, then addend
   std::vector<TileEnd::Part> parts_;              // by strand, then end
   std::vector<int32_t> list_of_, end_rooms_;      // by convoy
-  /// A convoy that goes on to another room.
-  struct Leaving {
-    int32_t to, convoy;
-  };
-  std::vector<Leaving> leaving_;    // the share that is made
-  std::vector<size_t> first_span_;  // by convoy
-  std::vector<Span> spans_;         // by convoy
+  std::vector<Leaving> leaving_;                  // the share that is made
+  std::vector<size_t> first_span_;                // by convoy
+  std::vector<Span> spans_;                       // by convoy
   Deal deal_;
 };
 

@@ -10,17 +10,18 @@
 
 namespace verbatim::dist {
 
-/// Sums of chains behind each other, on tiles behind each other, in blocks behind each other.
-struct Sums {
+/// Sums of chains of a row, which need not be alike, in blocks behind each other.
+struct Sums : ChainRow {
   int32_t head = 0;
-  int32_t chain = 0, count = 0;  // into WholeChains
-  int32_t tile = 0, step = 1;    // of the first; from one to the next: 1 or -1
-  int32_t addend = 0, addends = 1;
   std::optional<Position> next;  // the next visit of each; none: they are complete
 
   /// Of them [from, from + count).
   Sums part(int32_t from, int32_t count) const {
-    return {head, chain + from, count, tile + from * step, step, addend, addends, next};
+    Sums own = *this;
+    own.chain += from;
+    own.count = count;
+    own.tile += from * step;
+    return own;
   }
   /// Whether these are of `head` and of the tiles from `tile` on in steps of `step`.
   bool are_of(int32_t head, int32_t tile, int32_t step) const {

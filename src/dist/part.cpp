@@ -25,11 +25,16 @@ WholeChains::WholeChains(const HeadOrder& order, bool may_be_cut) : chains_(orde
 
 namespace {
 
-/// Whether these are `chains` chains, each once; ascending then.
+/// By chain.
 template <class Rows>
-bool sort(Rows& rows, size_t chains) {
+void sort(Rows& rows) {
   const auto chain = [](const auto& row) { return row.chain; };
   if (!std::ranges::is_sorted(rows, {}, chain)) std::ranges::sort(rows, {}, chain);
+}
+
+/// Whether these, which are sorted, are `chains` chains, each once.
+template <class Rows>
+bool cover(const Rows& rows, size_t chains) {
   int32_t next = 0;
   for (const auto& row : rows) next = row.chain == next ? next + row.count : -1;
   return std::cmp_equal(next, chains);
@@ -39,7 +44,9 @@ bool sort(Rows& rows, size_t chains) {
 
 std::pair<WholeChains, ChainRows> by_chain(const HeadOrder& order, ChainRows issued) {
   const size_t count = order.chains.size();
-  const bool all = sort(issued.alike, count) && sort(issued.rows, count);
+  sort(issued.alike);
+  sort(issued.rows);
+  const bool all = cover(issued.alike, count) && cover(issued.rows, count);
   // Pieces are by themselves, so the first chains tell.
   const auto is_piece = [&](const AlikeChains& own) { return order.chains[own.chain].continues; };
   const WholeChains chains(order, !all || std::ranges::any_of(issued.alike, is_piece));

@@ -1,10 +1,14 @@
 #include "dist/route.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <optional>
 #include <utility>
+
+#include "verbatim/error.h"
 
 namespace verbatim::dist {
 namespace {
@@ -75,6 +79,7 @@ class Router {
     routes_.starts = first_stage_ + 1;
     if (!std::ranges::is_sorted(routes_.fellows, {}, &Fellows::chain))
       std::ranges::sort(routes_.fellows, {}, &Fellows::chain);
+    check_each_once();
     return std::move(routes_);
   }
 
@@ -93,6 +98,19 @@ class Router {
     bool up = true;
     int32_t first = 0, first_until = 0, last_from = 0, last = 0;
   };
+
+  void check_each_once() const {
+    int32_t next = 0;
+    bool once = true;
+    for (const Fellows& own : routes_.fellows) {
+      once = once && own.chain == next;
+      next += own.count;
+    }
+    if (!once || std::cmp_not_equal(next, whole_.chains.size()))
+      throw Error(
+          ErrorCode::invalid_plan, "dist",
+          fmt::format("not each of the {} chains of an order ends once", whole_.chains.size()));
+  }
 
   void go(const Walk& walk) {
     const Chain& chain = whole_.chains[static_cast<size_t>(walk.chain)];

@@ -44,12 +44,13 @@ struct Fellows {
 
 struct Routes {
   std::vector<std::vector<Link>> lists;
-  std::vector<Fellows> fellows;  // by chain
+  std::vector<Fellows> fellows;  // by chain: each chain once
   std::vector<Visited> q_tiles;
   int32_t starts = 1;  // stages in which chains start
 };
 /// Of `together` chains that are issued after one another the first stage is the same, of the next
-/// ones a stage later: so the first go on to other rooms meanwhile.
+/// ones a stage later: so the first go on to other rooms meanwhile. Throws Error(invalid_plan)
+/// where not each chain ends once.
 Routes find_routes(const WholeOrder& whole, const Owners& owners, int32_t together);
 
 }  // namespace verbatim::dist

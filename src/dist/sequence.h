@@ -33,15 +33,20 @@ struct WholeOrder {
 
   /// Calls f(Walk) for walks that hold every visit once, in a sequence in which each row's addends
   /// come in their order, alike ones at once. Found run by run where the tasks of the order count
-  /// up as issued, else visit by visit.
+  /// up as issued, else visit by visit. One walk ends each chain.
   template <class F>
   void for_each_walk(F&& f) const {
     for (const Walk& walk : walks_) f(walk);
     if (!counts_up_) return;
-    for (const auto& [first, count] : issued_) f(walk(first, count));
+    for (const auto& [first, count] : issued_)
+      if (!is_idle(order->chains[static_cast<size_t>(first)])) f(walk(first, count));
   }
 
  private:
+  /// A piece without visits ends no chain: another piece's walk does.
+  static bool is_idle(const Chain& chain) {
+    return chain.continues && chain.run_begin == chain.run_end;
+  }
   /// Of chains from `c` on of the order; one may be a piece.
   Walk walk(int32_t c, int32_t alike) const;
 

@@ -77,13 +77,17 @@ class Proof : dist::RowsProof {
   bool backward() const { return whole_.pass == Pass::backward; }
   dist::HeldSums& sums() { return sums_[static_cast<size_t>(r_)]; }
 
-  /// Each message has a number of its own.
+  /// Each message has a number of its own, and none below 0: those are of a transport's messages.
   void check_numbers() const {
     std::vector<std::pair<int64_t, int32_t>> sent;  // and the rank
     for (int32_t r = 0; r < world(); ++r)
       for (const Step& step : rank(r).steps)
         if (const auto* send = std::get_if<Send>(&step)) sent.emplace_back(send->message, r);
     std::ranges::sort(sent);
+    if (!sent.empty() && sent.front().first < 0)
+      throw Error(ErrorCode::invalid_plan, "dist.verify",
+                  fmt::format("a message of rank {} has the number {}, which is below 0",
+                              sent.front().second, sent.front().first));
     const auto twice = std::ranges::adjacent_find(sent, {}, &std::pair<int64_t, int32_t>::first);
     if (twice == sent.end()) return;
     throw Error(ErrorCode::invalid_plan, "dist.verify",
@@ -295,8 +299,7 @@ class Proof : dist::RowsProof {
       if (carry.in < 0) start_chains(own.head, chains);
       if (repeats()) continue;
       if (carry.in >= 0) go_on(own.head, chains, carry.in + chains.offset);
-      put(carry.out + chains.offset, {own.head, chains.chain, chains.count, chains.tile,
-                                      chains.step, chains.addend, chains.addends, chains.next});
+      put(carry.out + chains.offset, {chains, own.head, chains.next});
     }
   }
 

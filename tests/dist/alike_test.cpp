@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/random.h"
 #include "plan/check_order.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
@@ -43,14 +45,20 @@ void expect_rows(const HeadOrder& order, const ChainRows& all) {
   ASSERT_EQ(row, all.rows.end());
 }
 
-void expect_alike(const HeadOrder& order) {
-  const ChainRows all = rows_of_chains(order);
+bool is_piece(const HeadOrder& order, size_t c) {
+  return order.chains[c].continues ||
+         (c + 1 < order.chains.size() && order.chains[c + 1].continues);
+}
+
+/// All chains as issued, each time alike.
+void expect_chains(const HeadOrder& order, const ChainRows& all) {
   std::vector<int32_t> chains, issued;
   for (const Task& task : order.tasks)
     for (int32_t c = task.chain_begin; c < task.chain_end; ++c) issued.push_back(c);
   for (const auto& [first, count] : all.alike) {
     for (int32_t i = 0; i < count; ++i) {
       const Chain& chain = order.chains[first + i];
+      ASSERT_FALSE(count > 1 && is_piece(order, static_cast<size_t>(first + i)));
       chains.push_back(first + i);
       std::vector<Run> runs = runs_of(order, order.chains[first]);
       for (Run& run : runs) run.addend += i;
@@ -64,6 +72,11 @@ void expect_alike(const HeadOrder& order) {
   }
   ASSERT_EQ(chains, issued);
   expect_rows(order, all);
+}
+
+void expect_alike(const HeadOrder& order) {
+  const ChainRows all = rows_of_chains(order);
+  expect_chains(order, all);
   std::vector<int32_t> sequence(order.tasks.size());
   std::iota(sequence.begin(), sequence.end(), 0);
   ASSERT_EQ(counts_up({order, 0}, all), counts_up({order, 0}, sequence));
@@ -128,6 +141,72 @@ TEST(Alike, PiecesAreByThemselves) {
                   {.tile = 2, .run_begin = 3, .run_end = 4}};
   order.tasks = {{0, 1}, {1, 2}, {3, 4}, {2, 3}};
   EXPECT_EQ(rows_of_chains(order).alike.size(), 4u);
+}
+
+/// Those before it repeat one another, and so does the piece itself.
+TEST(Alike, AFirstPieceBehindRepeatsIsByItself) {
+  HeadOrder order;
+  order.pass = Pass::backward;
+  for (int32_t c = 0; c < 7; ++c) {
+    order.runs.push_back({.first = 0, .count = 1, .addend = c});
+    order.chains.push_back({.tile = c, .run_begin = c, .run_end = c + 1});
+    order.tasks.push_back({c, c + 1});
+  }
+  order.chains.back().tile = 5;
+  order.chains.back().continues = true;
+  const ChainRows all = rows_of_chains(order);
+  EXPECT_EQ(all.alike.size(), 3u);
+  expect_chains(order, all);
+}
+
+/// Chains that mostly repeat the one before, on tiles mostly behind each other; some are cut.
+HeadOrder random_order(Random& rng) {
+  const auto below = [&](int64_t n) { return static_cast<int32_t>(rng.between(0, n - 1)); };
+  HeadOrder order;
+  order.pass = Pass::backward;
+  const int32_t size = 1 + below(3), heads = 1 + below(2);
+  for (int32_t blocks = 1 + below(3); blocks > 0; --blocks) {
+    const int32_t first = below(3), addend = below(4);
+    for (int32_t time = below(7); time >= 0; --time)
+      for (int32_t i = 0; i < size * heads; ++i)
+        order.runs.push_back({.q_head = i / size,
+                              .first = first + 2 * (i % size),
+                              .count = 1 + below(20) / 19,
+                              .addend = addend + 6 - time});
+  }
+  const auto runs = static_cast<int32_t>(order.runs.size());
+  int32_t tile = 20, step = 1, addend = 0, at = 0, length = size * heads;
+  for (int32_t c = 0, chains = 1 + below(12); c < chains; ++c) {
+    if (below(15) == 0) length = below(4);
+    if (below(20) == 0) at = below(runs + 1);
+    if (below(12) == 0) addend = below(3);
+    if (below(15) == 0) step = -step;
+    const int32_t end = std::min(runs, at + length);
+    order.chains.push_back({.tile = tile,
+                            .run_begin = at,
+                            .run_end = end,
+                            .addend = addend,
+                            .addends = 4,
+                            .continues = c > 0 && below(10) == 0});
+    at = end;
+    tile += step * (1 + below(25) / 24);
+  }
+  const auto chains = static_cast<int32_t>(order.chains.size());
+  for (int32_t c = 0, end = 0; c < chains; c = end) {
+    end = std::min(chains, c + 1 + below(4));
+    order.tasks.push_back({c, end});
+  }
+  if (below(4) == 0) std::ranges::reverse(order.tasks);
+  return order;
+}
+
+TEST(Alike, ChainsOfRandomOrders) {
+  Random rng(7);
+  for (int i = 0; i < 5000 && !testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE(i);
+    const HeadOrder order = random_order(rng);
+    expect_chains(order, rows_of_chains(order));
+  }
 }
 
 TEST(Alike, ChunksOfAFullMaskAreOne) {

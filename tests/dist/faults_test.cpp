@@ -99,6 +99,22 @@ TEST(DistFaults, ANumberOfTwoMessages) {
   }
 }
 
+/// Those are of messages of a transport's own.
+TEST(DistFaults, ANumberBelowZero) {
+  const DistPlan good = backward_plan();
+  for (const auto& [rank, step] : find<Send>(good, any<Send>)) {
+    DistPlan bad = good;
+    Send& send = std::get<Send>(bad.ranks[rank].steps[step]);
+    for (Step& other : bad.ranks[static_cast<size_t>(send.to)].steps)
+      if (auto* receive = std::get_if<Receive>(&other); receive && receive->message == send.message)
+        receive->message = -1;
+    send.message = -1;
+    EXPECT_NE(refusal(bad).find(fmt::format("of rank {} has the number -1", rank)),
+              std::string::npos)
+        << refusal(bad);
+  }
+}
+
 TEST(DistFaults, TransfersInEachOthersPlace) {
   const DistPlan good = backward_plan();
   int tried = 0;
@@ -200,6 +216,41 @@ TEST(DistFaults, AChainThatGoesOnFromElsewhere) {
            [](OrderPart& part) { ++part.stretches.front().begin.pass; });
     EXPECT_NE(refusal(bad).find("does not go on where it was"), std::string::npos) << refusal(bad);
   }
+}
+
+/// Of two complete chains that go on behind their first run the second has another.
+TEST(DistFaults, ACompleteChainThatGoesOnWithVisits) {
+  std::vector<uint8_t> dense(64 * 32);  // [query, key]: tiles [4, 2]
+  for (const auto& [q_tile, kv_tile] : {std::pair{0, 0}, {1, 0}, {0, 1}, {2, 1}, {3, 1}})
+    for (int i = 0; i < 16 * 16; ++i)
+      dense[(q_tile * 16 + i / 16) * 32 + kv_tile * 16 + i % 16] = 1;
+  Problem problem = problem_of(64, 1, 1);
+  problem.kv_len = 32;
+  const DistCase c(problem, masks::from_dense(dense, 64, 32), kTile, "ascending");
+  DistPlan good = c.deal({.world = 1, .strategy = "ring"}).backward;
+  good.sections.clear();
+  const HeadOrder& order = c.backward.order(0);
+  ASSERT_EQ(order.chains.size(), 2u);
+  ASSERT_EQ(order.chains[0].run_end, 1);
+  ASSERT_EQ(order.chains[1].run_end, 3);
+  const auto again_from = [&](const Place& place) {
+    DistPlan plan = good;
+    std::vector<Step>& steps = plan.ranks[0].steps;
+    const size_t launch = find<Compute>(good, any<Compute>).front().second;
+    repeat(steps, launch);
+    change(steps[launch + 1], [&](OrderPart& part) {
+      ASSERT_EQ(part.stretches.size(), 1u);
+      part.stretches[0].begin = place;
+    });
+    Carry& carry = std::get<Compute>(steps[launch + 1]).heads[0].carries[0];
+    carry.in = carry.out;
+    return refusal(plan);
+  };
+  EXPECT_EQ(again_from({1, 0}), "");
+  const std::string of_second = again_from({0, 2});
+  EXPECT_NE(of_second.find("chain 0 of KV tile 1 of head 0 does not go on where it was"),
+            std::string::npos)
+      << of_second;
 }
 
 TEST(DistFaults, SumsOfOtherTilesOrBlocks) {

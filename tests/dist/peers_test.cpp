@@ -318,20 +318,6 @@ TEST(Peers, ABadTimeoutOrANameInUseIsNamed) {
   EXPECT_EQ(shm_unlink(("/verbatim-" + name).c_str()), 0) << "the others' memory is gone";
 }
 
-TEST(Peers, AFileThatIsNotTheArenaIsRefused) {
-  ArenaHandle gone, other;
-  make_cpu_peer_device()->make_arena(100, gone);
-  const auto device = make_cpu_peer_device();
-  device->make_arena(100, other);  // its file has the number of the one before
-  try {
-    make_cpu_peer_device()->open_arena(gone, 100);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.details().got, "another file");
-  }
-  make_cpu_peer_device()->open_arena(other, 100);
-}
-
 TEST(Peers, OpeningNamesWhoIsMissing) {
   const auto message = [](auto&& open) -> std::string {
     try {
@@ -351,6 +337,23 @@ TEST(Peers, OpeningNamesWhoIsMissing) {
   EXPECT_EQ(message(peers(name, 1, 0)), "");  // the name is free again
   EXPECT_NE(message(peers("a/b", 1, 0)).find("got 'a/b'"), std::string::npos);
   EXPECT_NE(message(peers(name, 2, 2)).find("got 2, expected 0 to 1"), std::string::npos);
+}
+
+TEST(Peers, OpeningIsOneTimeForAllOfIt) {
+  const std::string name = fresh_name();
+  std::unique_ptr<Board> other;
+  std::thread thread([&] { other = std::make_unique<Board>(name, 2, 1, 2); });
+  Board board(name, 2, 0, 2);
+  thread.join();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    board.meet("cpu");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "[peers.open] rank 1 was not ready in 2 s");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
 }
 
 TEST(Peers, ADeviceThatFailsEndsAll) {
@@ -437,17 +440,18 @@ TEST(Peers, RanksHaveTheBitsOfOneDevice) {
   alone.forward(one.tensors.forward());
   alone.backward(one.tensors.backward());
   const std::vector<std::string> expected = one.tensors.hashes();
-  for (const bool late : {false, true}) {
+  // Launches of one head have messages beside them.
+  for (const auto& [late, joined] : {std::pair{false, 0}, {false, 1}, {true, 1}}) {
     for (const std::string& strategy : strategy_names()) {
-      SCOPED_TRACE(fmt::format("{} {}", strategy, late));
+      SCOPED_TRACE(fmt::format("{} {} {}", strategy, late, joined));
       for (GuardedTensor* output : one.outputs()) output->poison();
       const auto errors = errors_of(
           kWorld, 60,
           [&](int32_t rank, Peers& peers) {
-            // Launches of one head have messages beside them.
-            ContextParallel parallel(one.tensors.problem, mask,
-                                     {.world = kWorld, .strategy = strategy, .joined_heads = 1},
-                                     rank, peers, options);
+            ContextParallel parallel(
+                one.tensors.problem, mask,
+                {.world = kWorld, .strategy = strategy, .joined_heads = joined}, rank, peers,
+                options);
             EXPECT_TRUE(parallel.plan(Pass::forward).options.overlapped);
             Random rng(rank);
             for (int repeat = 0; repeat < 3; ++repeat) {
@@ -455,7 +459,7 @@ TEST(Peers, RanksHaveTheBitsOfOneDevice) {
               run_both(parallel, one.tensors);
             }
           },
-          [late]() -> std::unique_ptr<PeerDevice> {
+          [late = late]() -> std::unique_ptr<PeerDevice> {
             if (late) return std::make_unique<LateDevice>(false);
             return make_cpu_peer_device();
           });

@@ -79,7 +79,7 @@ TEST(Sections, AreProvedWithoutThemToo) {
   }
 }
 
-TEST(Sections, OfManyStepsAreCopiedAndComparedInThreads) {
+TEST(Sections, OfManyStepsAreProvedAndTheFirstThatDiffersIsNamed) {
   const DistCase c(problem_of(1536), masks::full(1536, 1536), kTile, "descending/rows:32");
   DistPlan plan = c.deal({.world = 48, .strategy = "ring", .joined_heads = 1}).backward;
   ASSERT_EQ(plan.sections.size(), 4u);
