@@ -290,8 +290,8 @@ def test_a_picture_and_a_line_of_numbers_are_of_one_card(tmp_path):
     other["device"]["name"] = "NVIDIA H100 80GB HBM3"
     (tmp_path / "papers" / "re_fig7.h100.json").write_text(json.dumps(other))
     drawn = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
-    assert drawn.count("<svg") == 2 and "H100: " in drawn
-    assert drawn.count("<td>H100, ") == 4
+    assert drawn.count("<svg") == 2 and "H100 80GB HBM3: " in drawn
+    assert drawn.count("<td>H100 80GB HBM3, ") == 4
 
 
 def test_every_figure_that_was_made_has_a_picture():

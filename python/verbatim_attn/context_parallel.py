@@ -71,7 +71,8 @@ class ContextParallel:
         transport: of messages. "group": through the group. "peers", for ranks of one host: a
             receiver copies from the sender's memory, on GPUs by copy engines, and ranks may share
             one. "auto": "peers" where all ranks can, else "group", the same on every rank; the
-            attributes `transport` and `refusal` say which, and why not peers. dispatch and undispatch go through the group.
+            attributes `transport` and `refusal` say which, and why not peers. dispatch and
+            undispatch go through the group.
         device: of the tensors, "cpu", "cuda" (the current one) or "cuda:1"; each rank has its own,
             and with gloo ranks may share one.
 

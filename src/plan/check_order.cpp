@@ -366,7 +366,7 @@ class SharedSums {
   std::vector<int32_t> next_;
 };
 
-/// Whether the chains of shared tiles follow each other as `issued`.
+/// Whether the chains of shared tiles follow each other as `issued`, each by itself.
 bool shared_count_up(const Subject& subject, std::span<const AlikeChains> issued) {
   SharedSums sums(subject);
   return std::ranges::all_of(issued, [&](const AlikeChains& one) {

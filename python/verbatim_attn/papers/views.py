@@ -73,8 +73,7 @@ def _curves(entry: Entry, of: list[Part]) -> str:
 
 
 def _card(run: tuple[str, str]) -> str:
-    """Without who made it, and its memory."""
-    return run[0].removeprefix("NVIDIA ").split(" ")[0]
+    return run[0].removeprefix("NVIDIA ")
 
 
 def _cell(row: Row | None, axis: str) -> str:
