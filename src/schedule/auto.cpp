@@ -174,7 +174,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
   if (!head.row_chunks.empty())
     side_by_side = std::max<size_t>(1, 3 * workers / std::max<int64_t>(longest_chain(head), 1));
-  side_by_side = std::max(fill, side_by_side);
+  side_by_side = std::max({fill, side_by_side, size_t{1}});
   // The nearest number that divides the heads into equal sections.
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections =

@@ -130,6 +130,13 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
   EXPECT_EQ(placement(64, 8, masks::share_question(documents)), "descending/even:4 longest_first");
   EXPECT_EQ(placement(128, 32, masks::share_question(documents)),
             "descending/even:2 head_swizzled:7");
+  // A section has a head, whatever little of one keeps all workers busy.
+  PlanOptions parts = h200_options();
+  parts.order = "descending/even:8";
+  const std::vector<int64_t> long_ones{214, 12893, 19661};
+  EXPECT_EQ(
+      make_plan(problem_of(64, 8, 32768), masks::share_question(long_ones), parts).placement.name,
+      "head_swizzled:1");
   // Causal chains are twice the mean, and those of one query head wait wherever they are.
   EXPECT_EQ(placement(64, 64, masks::causal(8192, 8192)), "descending staggered:6");
   EXPECT_EQ(placement(64, 8, masks::causal_blockwise(documents)), "descending/split staggered:8");
