@@ -81,19 +81,19 @@ Mask mask_of(Random& random, int64_t pattern, int64_t n, int64_t kv_heads) {
 
 }  // namespace
 
-Drawn draw(uint64_t seed, int64_t index, double most_flops) {
+Drawn draw(uint64_t seed, int64_t index, const Range& range) {
   Random random(random_bits(seed, static_cast<uint64_t>(index)));
   while (true) {
     Problem p;
     p.q_len = p.kv_len = scale_between(random, 300, 20000);
-    p.kv_heads = random.between(1, 16);
-    p.q_heads = p.kv_heads * random.between(1, 16);
+    p.kv_heads = random.between(1, range.kv_heads);
+    p.q_heads = p.kv_heads * random.between(1, range.group);
     p.head_dim = p.head_dim_v = random.chance(0.5) ? 64 : 128;
     p.dtype = Dtype::bf16;
     Mask mask = mask_of(random, index % 14, p.q_len, p.kv_heads);
     const double flops = 10.0 * static_cast<double>(p.head_dim) *
                          static_cast<double>(mask.area(p.batch, p.q_heads, p.kv_heads));
-    if (flops > most_flops || flops < most_flops / 1000) continue;
+    if (flops > range.flops || flops < range.flops / 1000) continue;
     auto name = fmt::format("{} {} {} {}:{} hd{}", index, mask.name(), p.q_len, p.q_heads,
                             p.kv_heads, p.head_dim);
     return {std::move(name), p, std::move(mask)};

@@ -15,9 +15,13 @@ struct Drawn {
   Mask mask;
 };
 
-/// Number `index` of the stream `seed`: 300 to 20,000 tokens, 1 to 16 KV heads, groups of 1 to 16,
-/// head dim 64 or 128, the fourteen masks in turn; drawn again until the backward has at most
-/// `most_flops` and at least a thousandth of them.
-Drawn draw(uint64_t seed, int64_t index, double most_flops);
+struct Range {
+  int64_t kv_heads = 16, group = 16;  // at most
+  double flops = 6e12;                // of the backward at most, and at least a thousandth of them
+};
+
+/// Number `index` of the stream `seed`: 300 to 20,000 tokens, head dim 64 or 128, the fourteen
+/// masks in turn; drawn again until it is within `range`.
+Drawn draw(uint64_t seed, int64_t index, const Range& range);
 
 }  // namespace verbatim::regret

@@ -23,9 +23,10 @@ using Json = nlohmann::ordered_json;
 struct Options {
   uint64_t seed = 1;
   int64_t count = 60;
-  double tflop = 6;
   int calls = 5;
-  std::string json = "regret.json", commit;
+  Range range;
+  std::string problems, json = "regret.json", commit;
+  std::vector<std::string> orders;
   bool list = false;
 };
 
@@ -68,16 +69,16 @@ std::string order_without(const Drawn& drawn, size_t without) {
 }
 
 /// Plans of one problem, made in parallel; nothing where an order or placement cannot be.
-std::vector<std::optional<Plan>> make_plans(const Drawn& drawn,
-                                            std::span<const PlanOptions> asked) {
+std::vector<std::shared_ptr<const Plan>> make_plans(const Drawn& drawn,
+                                                    std::span<const PlanOptions> asked) {
   std::counting_semaphore<> cores(14);
-  std::vector<std::future<std::optional<Plan>>> made;
+  std::vector<std::future<std::shared_ptr<const Plan>>> made;
   for (const PlanOptions& options : asked) {
-    made.push_back(std::async(std::launch::async, [&, options]() -> std::optional<Plan> {
+    made.push_back(std::async(std::launch::async, [&, options]() -> std::shared_ptr<const Plan> {
       cores.acquire();
-      std::optional<Plan> plan;
+      std::shared_ptr<const Plan> plan;
       try {
-        plan = make_plan(drawn.problem, drawn.mask, options);
+        plan = std::make_shared<const Plan>(make_plan(drawn.problem, drawn.mask, options));
       } catch (const Error&) {
         plan.reset();
       }
@@ -85,7 +86,7 @@ std::vector<std::optional<Plan>> make_plans(const Drawn& drawn,
       return plan;
     }));
   }
-  std::vector<std::optional<Plan>> plans;
+  std::vector<std::shared_ptr<const Plan>> plans;
   for (auto& one : made) plans.push_back(one.get());
   return plans;
 }
@@ -99,12 +100,12 @@ class Study {
     usual_.arithmetic = backend_.arithmetic();
   }
 
-  Json run(int64_t index) {
-    const Drawn drawn = draw(options_.seed, index, options_.tflop * 1e12);
+  Json run(const Drawn& drawn) {
     const bench::Tensors tensors(*device_, drawn.problem);
     PlanOptions forward = usual_;
     forward.pass = Pass::forward;
-    backend_.forward(make_plan(drawn.problem, drawn.mask, forward), tensors.forward, {});
+    backend_.forward(std::make_shared<const Plan>(make_plan(drawn.problem, drawn.mask, forward)),
+                     tensors.forward, {});
     tensors_ = &tensors;
     ms_ = Json::object();
     best_ = 1e9;
@@ -115,7 +116,9 @@ class Study {
     const std::string &chosen = autos[0], &known = autos[1];
     const double mine = ms_[chosen], theirs = ms_[known];
     std::vector<PlanOptions> plain, placed;
-    for (const std::string& name : order_names(drawn.problem.group())) plain.push_back(asked(name));
+    for (const std::string& name :
+         options_.orders.empty() ? order_names(drawn.problem.group()) : options_.orders)
+      plain.push_back(asked(name));
     const std::vector<std::string> keys = take(drawn, plain);
     plain.push_back(asked("auto"));
     for (size_t k = 0; k < plain.size(); ++k) {
@@ -135,6 +138,10 @@ class Study {
     double best_ms = 1e9;
     for (const auto& [key, ms] : ms_.items())
       if (ms < best_ms) best = key, best_ms = ms;
+    PlanOptions unordered = asked("none");
+    unordered.level = Level::not_guaranteed;
+    const double free =
+        time(std::make_shared<const Plan>(make_plan(drawn.problem, drawn.mask, unordered)));
     return {{"name", drawn.name},
             {"problem", Json::parse(to_json(drawn.problem))},
             {"choice", chosen},
@@ -144,6 +151,7 @@ class Study {
             {"regret", mine / best_ms - 1},
             {"gpu_to_gpu", {{"choice", known}, {"ms", theirs}, {"regret", theirs / best_ms - 1}}},
             {"without", without},
+            {"free_ms", free},
             {"all", ms_}};
   }
 
@@ -164,22 +172,34 @@ class Study {
   std::vector<std::string> take(const Drawn& drawn, const std::vector<PlanOptions>& all) {
     std::vector<std::string> keys;
     const auto plans = make_plans(drawn, all);
+    bool rested = true;
     for (size_t k = 0; k < all.size(); ++k) {
       keys.emplace_back();
       if (!plans[k] || plans[k]->residency > usual_.residents) continue;
-      const Plan& plan = *plans[k];
-      std::string order = plan.orders.front()->name;
+      const std::shared_ptr<const Plan>& plan = plans[k];
+      std::string order = plan->orders.front()->name;
       if (all[k].order == "auto" && order == "auto")
-        order = plan.level == Level::invariant ? "each document's" : "each document's, counted";
-      const std::string key = order + " | " + plan.placement.name;
-      if (!ms_.contains(key)) ms_[key] = time(plan);
+        order = plan->level == Level::invariant ? "each document's" : "each document's, counted";
+      const std::string key = order + " | " + plan->placement.name;
+      if (!ms_.contains(key)) {
+        if (rested) warm_up(plan);
+        rested = false;
+        ms_[key] = time(plan);
+      }
       keys.back() = key;
     }
     return keys;
   }
 
+  /// A GPU that waited for plans needs a while for its clock.
+  void warm_up(const std::shared_ptr<const Plan>& plan) {
+    constexpr double kMs = 30;
+    const auto call = [&] { backend_.backward(plan, tensors_->backward, {}); };
+    for (double ms = 0; ms < kMs;) ms += device_->time(call);
+  }
+
   /// The median of some calls; of one alone where that is far behind the best.
-  double time(const Plan& plan) {
+  double time(const std::shared_ptr<const Plan>& plan) {
     const auto call = [&] { backend_.backward(plan, tensors_->backward, {}); };
     device_->time(call);
     std::vector<double> ms;
@@ -202,10 +222,25 @@ class Study {
   double best_ = 0;
 };
 
+/// Those of a file, [{"name", "problem", "mask"}, ..], or as many as asked for from the seed.
+std::vector<Drawn> problems(const Options& options) {
+  std::vector<Drawn> found;
+  if (!options.problems.empty()) {
+    for (const Json& row : Json::parse(read_text(options.problems))) {
+      const Problem p = problem_from_json(row.at("problem").dump());
+      found.push_back(
+          {row.at("name"), p, masks::make(row.at("mask").dump(), p.q_len, p.kv_len, p.kv_heads)});
+    }
+    return found;
+  }
+  for (int64_t i = 0; i < options.count; ++i) found.push_back(draw(options.seed, i, options.range));
+  return found;
+}
+
 int run(const Options& options) {
+  const std::vector<Drawn> all = problems(options);
   if (options.list) {
-    for (int64_t i = 0; i < options.count; ++i)
-      fmt::print("{}\n", draw(options.seed, i, options.tflop * 1e12).name);
+    for (const Drawn& drawn : all) fmt::print("{}\n", drawn.name);
     return 0;
   }
   Study study(options);
@@ -213,8 +248,8 @@ int run(const Options& options) {
               {"commit", options.commit},
               {"device", study.facts()},
               {"contract", kContractVersion}};
-  for (int64_t i = 0; i < options.count; ++i) {
-    const Json& row = result["results"].emplace_back(study.run(i));
+  for (const Drawn& drawn : all) {
+    const Json& row = result["results"].emplace_back(study.run(drawn));
     fmt::print("{:44} {:8.3f} ms +{:5.1f} %  {} -> {}\n", row["name"].get<std::string>(),
                row["ms"].get<double>(), 100 * row["regret"].get<double>(),
                row["choice"].get<std::string>(), row["best"].get<std::string>());
@@ -232,12 +267,19 @@ int main(int argc, char** argv) {
   CLI::App app("Times every order on problems drawn from a seed, beside auto's");
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_option("--count", options.count, "Problems")->capture_default_str();
-  app.add_option("--tflop", options.tflop, "Most work of a backward")->capture_default_str();
+  double tflop = options.range.flops / 1e12;
+  app.add_option("--tflop", tflop, "Most work of a backward")->capture_default_str();
+  app.add_option("--kv-heads", options.range.kv_heads, "Most KV heads")->capture_default_str();
+  app.add_option("--group", options.range.group, "Most of a group")->capture_default_str();
+  app.add_option("--problems", options.problems, "A file of problems instead of drawn ones");
+  app.add_option("--orders", options.orders, "Those timed, besides auto's (default: all)")
+      ->delimiter(',');
   app.add_option("--calls", options.calls, "Timed calls, after one")->capture_default_str();
   app.add_option("--json", options.json, "Where results go")->capture_default_str();
   app.add_option("--commit", options.commit, "Recorded: what was built");
   app.add_flag("--list", options.list, "Only name the problems");
   CLI11_PARSE(app, argc, argv);
+  options.range.flops = tflop * 1e12;
   try {
     return verbatim::regret::run(options);
   } catch (const std::exception& error) {

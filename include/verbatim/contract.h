@@ -13,8 +13,8 @@
 namespace verbatim {
 
 /// Counts the changes of default bits: of tile shapes, of constants, or of the orders that `auto`
-/// stands for. Part of every fingerprint.
-inline constexpr int32_t kContractVersion = 8;
+/// stands for. Part of every fingerprint. Not in the header: no kernel is compiled anew for it.
+extern const int32_t kContractVersion;
 
 /// How kernels add up inside a tile. Those of one arithmetic give the same bits for the same plan
 /// on every device of one compute capability. Part of every fingerprint.

@@ -8,6 +8,9 @@
 #include "verbatim/error.h"
 
 namespace verbatim {
+
+const int32_t kContractVersion = 9;
+
 namespace {
 
 constexpr std::array kInfos{

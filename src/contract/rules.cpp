@@ -22,6 +22,7 @@ constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 constexpr double kSkewed = 2.5;         // longest column over the mean
 constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
 constexpr int64_t kLeastOfGroups = 4;   // unless a group keeps them rotating (docs/lab/regret.md)
+constexpr int64_t kMostAlone = 64;      // without a group: rotating in chunks gains nothing
 constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
 
 // Where rows are cut into chunks (docs/lab/chunks.md).
@@ -62,7 +63,8 @@ std::string descending(const Shape& shape, bool even) {
 
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  if (!shape.full || columns < kLeastOfGroups || columns > kMostRotating) return false;
+  const int64_t most = shape.group > 1 ? kMostRotating : kMostAlone;
+  if (!shape.full || columns < kLeastOfGroups || columns > most) return false;
   // With one query tile for each KV tile that rotates, a chain is one visit behind the next: too
   // near to hide the hand-off. Through a group chains of many KV tiles are pieces, which keep no
   // such distance.
@@ -78,13 +80,6 @@ bool is_skewed(const Shape& shape) {
   return !shape.starts_together() &&
          static_cast<double>(shape.longest_column) * static_cast<double>(shape.columns.size()) >=
              kSkewed * static_cast<double>(shape.visits);
-}
-
-/// Chains over blocks at random drift apart, the more the longer they are.
-std::string drifting(const Shape& shape) {
-  if (shape.group > 1) return "descending/split";
-  const auto columns = static_cast<int64_t>(shape.columns.size());
-  return columns > kWave / 2 && columns <= kMostRotating ? "shift" : "descending";
 }
 
 bool walks_chunks(const Shape& shape) {
@@ -112,17 +107,19 @@ constexpr std::array kRules{
               [](const Shape&) { return fmt::format("right_to_left/rows:{}", kChunkRows); }},
     OrderRule{
         "rotating",
-        "every query tile visits every KV tile, and there are 12 to 256 KV tiles; without a group "
-        "also at least 2 R - 1 query tiles, where R KV tiles rotate together; with a group also 4 "
-        "to 11 KV tiles with 2 R - 1 or 2 R query tiles",
+        "every query tile visits every KV tile. Without a group: 12 to 64 KV tiles R, and at least "
+        "2 R - 1 query tiles. With a group: 12 to 256 KV tiles, or 4 to 11 with 2 R - 1 or 2 R "
+        "query tiles",
         "chains that each start at another row never wait in the same one", rotates,
         [](const Shape&) -> std::string { return "shift"; }},
     OrderRule{"gaps",
               "query tiles that see a KV tile come in four stretches or more, in the mean "
               "(block-sparse masks)",
-              "chains of one query head stay nearer to each other's rows than those of a group; "
-              "without a group 65 to 256 KV tiles rotate, since the rows of so many wait longer",
-              [](const Shape& shape) { return shape.gaps; }, drifting},
+              "chains of one query head stay nearer to each other's rows than those of a group",
+              [](const Shape& shape) { return shape.gaps; },
+              [](const Shape& shape) -> std::string {
+                return shape.group > 1 ? "descending/split" : "descending";
+              }},
     OrderRule{"skewed",
               "some KV tile has at least 2.5 times as many visits as the mean, and most start at "
               "other query tiles (a question that all answers share, global tokens)",

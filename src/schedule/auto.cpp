@@ -40,6 +40,16 @@ double longest_sequence(const TileMap& tiles) {
   return static_cast<double>(longest) / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
+/// Whether few chains or rows hold up a whole head: the longest of both have more visits than under
+/// a causal mask, where they have twice the mean.
+bool is_held_up(const contract::Shape& shape) {
+  constexpr double kCausal = 2.1;
+  const double visits = static_cast<double>(shape.visits);
+  const double mean = visits / static_cast<double>(shape.columns.size()) +
+                      visits / static_cast<double>(shape.q_tiles);
+  return static_cast<double>(shape.longest_column + shape.longest_row) > kCausal * mean;
+}
+
 /// Visits of the longest chain.
 int64_t longest_chain(const HeadOrder& head) {
   int64_t longest = 0;
@@ -128,49 +138,59 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const std::string order = head.name == "none"
                                 ? contract::auto_order(Pass::backward, *head.tiles, head.group)
                                 : head.name;
+  const bool shifts = order.starts_with("shift");
+  const bool packed = head.tiles->sequences.size() > 1;
+  // Chains of one query head that start together wait for each other wherever they are.
+  const bool held_up = !packed && !shifts && !shape.gaps && head.row_chunks.empty() &&
+                       !(walks_alone(head) && shape.starts_together()) && is_held_up(shape);
   // Heads side by side fill the time in which chains wait for each other, until their rows leave
-  // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md).
+  // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md, docs/lab/regret.md).
   const bool splits =
       order.find("/split") != std::string::npos || order.find("/even") != std::string::npos;
   // Where the longest chain is a quarter longer than the mean, or chains follow each other.
   const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
   const bool uneven = unequal || (shape.starts_together() && !shape.full);
-  const bool staggered = uneven && (order.starts_with("descending") || order == "auto");
+  const bool staggered = uneven && !held_up && (order.starts_with("descending") || order == "auto");
   size_t side_by_side = shape.full || splits ? between(4, whole, many) : 1;
-  if (order.starts_with("shift")) {
+  if (shifts) {
     // Pieces of two rounds of chains: enough that no worker is idle at the end.
     side_by_side =
         (2 * static_cast<size_t>(workers) + shape.columns.size()) / (shape.columns.size() + 1);
-  } else if (shape.gaps) {
-    // Chains that drift apart need a whole head's rows in L2, or half of them where they do not go
-    // on to another query head.
-    side_by_side = between(1, head.group == 1 ? 2 * whole : whole, many);
-  } else if (staggered) {
+  } else if (held_up) {
+    // Twice the heads that keep all workers busy while one takes as long as its longest chain and
+    // row: where these wait for each other, rows in L2 matter less.
+    side_by_side = static_cast<size_t>(2 * workers * (longest_chain(head) + shape.longest_row) /
+                                       std::max<int64_t>(shape.visits * head.group, 1));
+  } else if (staggered && !shape.gaps) {
     // As many more than fit as heads that end use fewer rows, under a causal mask a third; two are
     // worth it in any case.
     const double spare = static_cast<double>(shape.longest_column * columns) /
                          static_cast<double>(std::max<int64_t>(shape.visits, 1));
     side_by_side =
         between(2, std::lround(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3)), 2 * many);
+  } else if (shape.gaps || head.group == 1) {
+    side_by_side = between(1, whole, many);
   }
   // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
   if (!head.row_chunks.empty())
     side_by_side = std::max<size_t>(1, 3 * workers / std::max<int64_t>(longest_chain(head), 1));
-  side_by_side = std::max(fill, side_by_side);
+  side_by_side = std::max({fill, side_by_side, size_t{1}});
   // The nearest number that divides the heads into equal sections.
   const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
   const std::string sections =
       fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
   // Longest first puts all parts side by side. That pays where the end of the longest chains would
   // be waited for, and where chains start apart (a question that all answers share); of packed
-  // sequences, whose chains are short, while twice L2 holds the rows of all heads.
-  const bool packed = head.tiles->sequences.size() > 1;
-  const double all_bytes =
-      static_cast<double>(count) * static_cast<double>(head_bytes) / head.group;
-  const bool few = packed ? !walks_alone(head) && all_bytes <= 2 * machine.l2_bytes
-                          : !shape.starts_together() || has_long_chains(head, count, workers) ||
-                                (count == 1 && walks_alone(head));
-  if (staggered && few && head.group > 1 && !shape.gaps && head.tiles->count() <= kProvableVisits)
+  // sequences, whose chains are short, and of heads that few chains hold up, while twice L2 holds
+  // the rows of all heads.
+  const bool fits = static_cast<double>(count) * static_cast<double>(head_bytes) / head.group <=
+                    2 * machine.l2_bytes;
+  const bool few = held_up  ? fits
+                   : packed ? fits && !walks_alone(head)
+                            : !shape.starts_together() || has_long_chains(head, count, workers) ||
+                                  (count == 1 && walks_alone(head));
+  if ((staggered || held_up) && few && head.group > 1 && !shape.gaps &&
+      head.tiles->count() <= kProvableVisits)
     return {"longest_first", sections};
   return {sections};
 }
