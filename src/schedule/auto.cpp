@@ -93,6 +93,92 @@ std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t work
   return {fmt::format("head_swizzled:{}", alone ? 1 : std::max<size_t>(half / columns, 1))};
 }
 
+/// What the placements of a backward's heads follow from: the first head, and how many there are.
+struct Heads {
+  Heads(const HeadOrder& first, size_t number, double l2, int32_t all_workers, int64_t bytes)
+      : head(first),
+        shape(*first.tiles, first.group),
+        count(number),
+        workers(all_workers),
+        l2_bytes(l2),
+        rows_bytes(static_cast<double>(bytes) / first.group),
+        packed(first.tiles->sequences.size() > 1) {
+    // Where documents have different orders, their sections are those of descending ones.
+    const std::string order = head.name == "none"
+                                  ? contract::auto_order(Pass::backward, *head.tiles, head.group)
+                                  : head.name;
+    const auto has = [&](const char* suffix) { return order.find(suffix) != std::string::npos; };
+    shifts = order.starts_with("shift");
+    splits = has("/split") || has("/even");
+    // Chains of one query head that start together wait for each other wherever they are.
+    held_up = !packed && !shifts && !shape.gaps && head.row_chunks.empty() && is_held_up(shape) &&
+              !(shape.starts_together() && walks_alone(head));
+    // Where the longest chain is a quarter longer than the mean, or chains follow each other.
+    const auto columns = static_cast<int64_t>(shape.columns.size());
+    const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
+    staggered = (unequal || (shape.starts_together() && !shape.full)) && !held_up &&
+                (order.starts_with("descending") || order == "auto");
+  }
+
+  const HeadOrder& head;
+  const contract::Shape shape;
+  const size_t count;
+  const int32_t workers;
+  const double l2_bytes, rows_bytes;  // Q, dO and sums of dQ of one query head
+  const bool packed;
+  bool shifts, splits, held_up, staggered;
+};
+
+/// Heads that run side by side. They fill the time in which chains wait for each other, until their
+/// rows leave L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md) and an H100
+/// (docs/lab/regret.md).
+size_t side_by_side(const Heads& heads) {
+  const HeadOrder& head = heads.head;
+  const contract::Shape& shape = heads.shape;
+  const int64_t workers = heads.workers, visits = std::max<int64_t>(shape.visits, 1);
+  const size_t many = heads.workers / 4;  // four workers a head keep its rows in L2
+  // Chains of other sequences share no rows, and those of other query heads run at other times.
+  const double fitting =
+      heads.l2_bytes / std::max(heads.rows_bytes * longest_sequence(*head.tiles), 1.0);
+  const auto between = [](size_t low, double value, size_t high) {
+    return std::clamp(static_cast<size_t>(value), low, std::max(low, high));
+  };
+  // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
+  if (!head.row_chunks.empty()) return 3 * workers / std::max<int64_t>(longest_chain(head), 1);
+  const auto columns = static_cast<int64_t>(shape.columns.size());
+  // Pieces of two rounds of chains: enough that no worker is idle at the end.
+  if (heads.shifts) return (2 * workers + columns) / (columns + 1);
+  // Twice the heads that keep all workers busy while one takes as long as its longest chain and
+  // row: where these wait for each other, rows in L2 matter less.
+  if (heads.held_up)
+    return 2 * workers * (longest_chain(head) + shape.longest_row) / (visits * head.group);
+  if (heads.staggered && !shape.gaps) {
+    // As many more than fit as heads that end use fewer rows, under a causal mask a third; two are
+    // worth it in any case.
+    const double spare =
+        static_cast<double>(shape.longest_column * columns) / static_cast<double>(visits);
+    return between(2, std::round(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3)), 2 * many);
+  }
+  if (shape.gaps || head.group == 1) return between(1, fitting, many);
+  return shape.full || heads.splits ? between(4, fitting, many) : 1;
+}
+
+/// Whether all parts go side by side, the longest first: where the end of the longest chains would
+/// be waited for, and where chains start apart (a question that all answers share); of packed
+/// sequences, whose chains are short, and of heads that few chains hold up, while twice L2 holds
+/// the rows of all heads.
+bool goes_longest_first(const Heads& heads) {
+  const HeadOrder& head = heads.head;
+  const contract::Shape& shape = heads.shape;
+  if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
+  const bool fits = static_cast<double>(heads.count) * heads.rows_bytes <= 2 * heads.l2_bytes;
+  if (heads.held_up) return fits;
+  if (!heads.staggered) return false;
+  if (heads.packed) return fits && !walks_alone(head);
+  return !shape.starts_together() || has_long_chains(head, heads.count, heads.workers) ||
+         (heads.count == 1 && walks_alone(head));
+}
+
 }  // namespace
 
 bool runs_better_in_pieces(const HeadOrder& head, int32_t workers) {
@@ -117,81 +203,17 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     return {fmt::format("head_swizzled:{:.0f}",
                         std::ceil(count / std::ceil(bytes / machine.l2_bytes)))};
   }
-  const HeadOrder& head = *heads[0];
-  if (rotates) return rotating_placements(head, workers);
+  if (rotates) return rotating_placements(*heads[0], workers);
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
-  const auto fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
-  const size_t many = static_cast<size_t>(workers) / 4;  // four workers a head keep its rows in L2
-  // Chains of other sequences share no rows, and those of other query heads run at other times.
-  const double shared_bytes = static_cast<double>(head_bytes) * longest_sequence(*head.tiles) /
-                              static_cast<double>(head.group);
-  const double fitting = machine.l2_bytes / std::max(shared_bytes, 1.0);
-  const auto whole = static_cast<size_t>(fitting);
-  const contract::Shape shape(*head.tiles, head.group);
-  const auto columns = static_cast<int64_t>(shape.columns.size());
-  const size_t count = heads.size();
-  const auto between = [](size_t low, size_t value, size_t high) {
-    return std::clamp(value, low, std::max(low, high));
-  };
-  // Where documents have different orders, their sections are those of descending ones.
-  const std::string order = head.name == "none"
-                                ? contract::auto_order(Pass::backward, *head.tiles, head.group)
-                                : head.name;
-  const bool shifts = order.starts_with("shift");
-  const bool packed = head.tiles->sequences.size() > 1;
-  // Chains of one query head that start together wait for each other wherever they are.
-  const bool held_up = !packed && !shifts && !shape.gaps && head.row_chunks.empty() &&
-                       !(walks_alone(head) && shape.starts_together()) && is_held_up(shape);
-  // Heads side by side fill the time in which chains wait for each other, until their rows leave
-  // L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md, docs/lab/regret.md).
-  const bool splits =
-      order.find("/split") != std::string::npos || order.find("/even") != std::string::npos;
-  // Where the longest chain is a quarter longer than the mean, or chains follow each other.
-  const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
-  const bool uneven = unequal || (shape.starts_together() && !shape.full);
-  const bool staggered = uneven && !held_up && (order.starts_with("descending") || order == "auto");
-  size_t side_by_side = shape.full || splits ? between(4, whole, many) : 1;
-  if (shifts) {
-    // Pieces of two rounds of chains: enough that no worker is idle at the end.
-    side_by_side =
-        (2 * static_cast<size_t>(workers) + shape.columns.size()) / (shape.columns.size() + 1);
-  } else if (held_up) {
-    // Twice the heads that keep all workers busy while one takes as long as its longest chain and
-    // row: where these wait for each other, rows in L2 matter less.
-    side_by_side = static_cast<size_t>(2 * workers * (longest_chain(head) + shape.longest_row) /
-                                       std::max<int64_t>(shape.visits * head.group, 1));
-  } else if (staggered && !shape.gaps) {
-    // As many more than fit as heads that end use fewer rows, under a causal mask a third; two are
-    // worth it in any case.
-    const double spare = static_cast<double>(shape.longest_column * columns) /
-                         static_cast<double>(std::max<int64_t>(shape.visits, 1));
-    side_by_side =
-        between(2, std::lround(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3)), 2 * many);
-  } else if (shape.gaps || head.group == 1) {
-    side_by_side = between(1, whole, many);
-  }
-  // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
-  if (!head.row_chunks.empty())
-    side_by_side = std::max<size_t>(1, 3 * workers / std::max<int64_t>(longest_chain(head), 1));
-  side_by_side = std::max({fill, side_by_side, size_t{1}});
-  // The nearest number that divides the heads into equal sections.
-  const size_t equal = std::max<size_t>((count + side_by_side / 2) / side_by_side, 1);
-  const std::string sections =
-      fmt::format("{}:{}", staggered ? "staggered" : "head_swizzled", (count + equal - 1) / equal);
-  // Longest first puts all parts side by side. That pays where the end of the longest chains would
-  // be waited for, and where chains start apart (a question that all answers share); of packed
-  // sequences, whose chains are short, and of heads that few chains hold up, while twice L2 holds
-  // the rows of all heads.
-  const bool fits = static_cast<double>(count) * static_cast<double>(head_bytes) / head.group <=
-                    2 * machine.l2_bytes;
-  const bool few = held_up  ? fits
-                   : packed ? fits && !walks_alone(head)
-                            : !shape.starts_together() || has_long_chains(head, count, workers) ||
-                                  (count == 1 && walks_alone(head));
-  if ((staggered || held_up) && few && head.group > 1 && !shape.gaps &&
-      head.tiles->count() <= kProvableVisits)
-    return {"longest_first", sections};
+  const Heads all(*heads[0], heads.size(), machine.l2_bytes, workers, head_bytes);
+  // A task for each worker at least, in the nearest number of equal sections.
+  const size_t fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
+  const size_t together = std::max({fill, side_by_side(all), size_t{1}});
+  const size_t equal = std::max<size_t>((all.count + together / 2) / together, 1);
+  const std::string sections = fmt::format("{}:{}", all.staggered ? "staggered" : "head_swizzled",
+                                           (all.count + equal - 1) / equal);
+  if (goes_longest_first(all)) return {"longest_first", sections};
   return {sections};
 }
 
