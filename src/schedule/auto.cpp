@@ -164,15 +164,15 @@ size_t side_by_side(const Heads& heads) {
 }
 
 /// Whether all parts go side by side, the longest first: where the end of the longest chains would
-/// be waited for, and where chains start apart (a question that all answers share); of packed
-/// sequences, whose chains are short, and of heads that few chains hold up, while twice L2 holds
-/// the rows of all heads.
-bool goes_longest_first(const Heads& heads) {
+/// be waited for, and where chains start apart; of packed sequences, whose chains are short, and of
+/// heads that few chains hold up and that make several `sections`, while twice L2 holds the rows of
+/// all heads.
+bool goes_longest_first(const Heads& heads, size_t sections) {
   const HeadOrder& head = heads.head;
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
   const bool fits = static_cast<double>(heads.count) * heads.rows_bytes <= 2 * heads.l2_bytes;
-  if (heads.held_up) return fits;
+  if (heads.held_up) return fits && sections > 1;
   if (!heads.staggered) return false;
   if (heads.packed) return fits && !walks_alone(head);
   return !shape.starts_together() || has_long_chains(head, heads.count, heads.workers) ||
@@ -210,11 +210,11 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // A task for each worker at least, in the nearest number of equal sections.
   const size_t fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   const size_t together = std::max({fill, side_by_side(all), size_t{1}});
-  const size_t equal = std::max<size_t>((all.count + together / 2) / together, 1);
-  const std::string sections = fmt::format("{}:{}", all.staggered ? "staggered" : "head_swizzled",
-                                           (all.count + equal - 1) / equal);
-  if (goes_longest_first(all)) return {"longest_first", sections};
-  return {sections};
+  const size_t sections = std::max<size_t>((all.count + together / 2) / together, 1);
+  const std::string name = fmt::format("{}:{}", all.staggered ? "staggered" : "head_swizzled",
+                                       (all.count + sections - 1) / sections);
+  if (goes_longest_first(all, sections)) return {"longest_first", name};
+  return {name};
 }
 
 }  // namespace verbatim

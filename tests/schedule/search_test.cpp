@@ -126,8 +126,10 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
   EXPECT_EQ(placement(64, 64, masks::global_sliding(8192, 528, 528)),
             "descending head_swizzled:22");
   EXPECT_EQ(placement(8, 8, masks::share_question(documents)), "descending head_swizzled:8");
-  // With a group longest first, while twice L2 holds the rows of a query head of each KV head.
+  // With a group longest first, while twice L2 holds the rows of a query head of each KV head, and
+  // not all go side by side.
   EXPECT_EQ(placement(64, 8, masks::share_question(documents)), "descending/even:4 longest_first");
+  EXPECT_EQ(placement(8, 4, masks::share_question(documents)), "descending/even:2 head_swizzled:4");
   EXPECT_EQ(placement(128, 32, masks::share_question(documents)),
             "descending/even:2 head_swizzled:7");
   // A section has a head, whatever little of one keeps all workers busy.
