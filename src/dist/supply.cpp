@@ -176,14 +176,39 @@ const std::vector<HeldRows>& Supply::needed(int32_t head) {
 }
 
 void Supply::straight(Interval rounds, Steps::Place place) {
+  struct Own {
+    const std::vector<HeldRows>& needed;
+    Interval head;
+  };
+  std::vector<std::vector<Own>> own(plan_.ranks.size());  // by rank that needs it
+  for (int32_t r = 0; r < world(); ++r)
+    for (const int32_t head : heads_at(r, rounds)) own[r].push_back({needed(head), kv_head(head)});
+
+  struct Sent {
+    const HeldRows* rows;
+    Interval head;
+    bool operator==(const Sent& other) const { return *rows == *other.rows && head == other.head; }
+  };
+  struct Last {
+    std::vector<Sent> sent;
+    Boxes boxes;
+  };
+  std::vector<Last> last(plan_.ranks.size());  // by rank: most send the same to all that need it
+  std::vector<Sent> sent;
   for (int32_t step = 0; step < world(); ++step)
     for (int32_t from = 0; from < world(); ++from) {
       const int32_t to = (from + step) % world();
-      std::vector<Box> boxes;
-      for (const int32_t head : heads_at(to, rounds))
-        append(boxes, boxes_of(kKv, needed(head)[static_cast<size_t>(from * world() + to)],
-                               kv_head(head)));
-      move_first(from, to, std::move(boxes), place);
+      sent.clear();
+      for (const auto& [rows, head] : own[to])
+        if (const HeldRows& each = rows[static_cast<size_t>(from * world() + to)]; each.size() > 0)
+          sent.push_back({&each, head});
+      if (sent.empty()) continue;
+      if (sent != last[from].sent) {
+        std::vector<Box> boxes;
+        for (const auto& [rows, head] : sent) append(boxes, boxes_of(kKv, *rows, head));
+        last[from] = {sent, std::move(boxes)};
+      }
+      move_first(from, to, last[from].boxes, place);
     }
   take_first(place);
 }
