@@ -1,5 +1,6 @@
 #include "dist/blocks.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -8,17 +9,17 @@ namespace verbatim::dist {
 void Blocks::make_room(int32_t count, bool grows) {
   keep(std::exchange(returned_, {}));
   keep(std::exchange(room_, {}));
-  for (auto free = free_.begin(); free != free_.end(); ++free) {
-    if (free->second < count) continue;
-    room_ = {free->first, free->second};
-    free_.erase(free);
+  const auto fits = std::ranges::find_if(free_, [&](const Stretch& s) { return s.count >= count; });
+  if (fits != free_.end()) {
+    room_ = *fits;
+    free_.erase(fits);
     return;
   }
   if (!grows) return;
   // What is free at the end is a part of it.
-  const bool more = !free_.empty() && free_.rbegin()->first + free_.rbegin()->second == size_;
-  const int32_t block = more ? free_.rbegin()->first : size_;
-  if (more) free_.erase(std::prev(free_.end()));
+  const bool more = !free_.empty() && free_.back().end() == size_;
+  const int32_t block = more ? free_.back().block : size_;
+  if (more) free_.pop_back();
   size_ = block + count;
   room_ = {block, count};
 }
@@ -30,7 +31,7 @@ int32_t Blocks::take(int32_t count) {
 }
 
 void Blocks::give_back(int32_t block, int32_t count) {
-  if (returned_.block + returned_.count != block) keep(std::exchange(returned_, {block, 0}));
+  if (returned_.end() != block) keep(std::exchange(returned_, {block, 0}));
   returned_.count += count;
 }
 
@@ -42,17 +43,17 @@ void Blocks::reach(int32_t size) {
 
 void Blocks::keep(const Stretch& stretch) {
   if (stretch.count == 0) return;
-  const auto at = free_.emplace(stretch.block, stretch.count).first;
-  const auto after = std::next(at);
-  if (after != free_.end() && at->first + at->second == after->first) {
-    at->second += after->second;
-    free_.erase(after);
+  const auto after = std::ranges::lower_bound(free_, stretch.block, {}, &Stretch::block);
+  const bool joins_after = after != free_.end() && stretch.end() == after->block;
+  const bool joins_before = after != free_.begin() && std::prev(after)->end() == stretch.block;
+  if (joins_before) {
+    std::prev(after)->count += stretch.count + (joins_after ? after->count : 0);
+    if (joins_after) free_.erase(after);
+  } else if (joins_after) {
+    *after = {stretch.block, stretch.count + after->count};
+  } else {
+    free_.insert(after, stretch);
   }
-  if (at == free_.begin()) return;
-  const auto before = std::prev(at);
-  if (before->first + before->second != at->first) return;
-  before->second += at->second;
-  free_.erase(at);
 }
 
 }  // namespace verbatim::dist

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <vector>
 
 namespace verbatim::dist {
 
@@ -23,11 +23,12 @@ class Blocks {
  private:
   struct Stretch {
     int32_t block = 0, count = 0;
+    int32_t end() const { return block + count; }
   };
   void keep(const Stretch& stretch);
 
-  std::map<int32_t, int32_t> free_;  // block and how many, apart from each other
-  Stretch room_, returned_;          // taken from and given back last; not in `free_`
+  std::vector<Stretch> free_;  // by block, apart from each other; few
+  Stretch room_, returned_;    // taken from and given back last; not in `free_`
   int32_t size_ = 0;
 };
 
