@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/threads.h"
+
 namespace verbatim {
 namespace {
 
 /// Reads chains as they are issued.
 class Reader {
  public:
-  explicit Reader(const HeadOrder& order) : chains_(order.chains), runs_(order.runs) {}
+  /// Writes what it finds behind what is `found`.
+  Reader(const HeadOrder& order, ChainRows& found)
+      : chains_(order.chains), runs_(order.runs), found_(found) {}
 
   /// Chains [begin, end).
   void read(int32_t begin, int32_t end) {
@@ -33,7 +37,6 @@ class Reader {
       found_.alike.push_back({first, c - first});
     }
   }
-  ChainRows take() { return std::move(found_); }
 
  private:
   /// Of a chain that is cut, the first piece is not marked: only those that go on are.
@@ -85,21 +88,49 @@ class Reader {
   const Runs& runs_;
   size_t near_ = 0;          // in the runs
   size_t repeat_until_ = 0;  // up to which runs repeat those of the chain before
-  ChainRows found_;
+  ChainRows& found_;
 };
+
+constexpr int32_t kChainsWorthThreads = 1 << 17;  // fewer are read before threads wake
+
+/// Where to cut chains [begin, end) in at most `count` stretches, between chains that are not
+/// alike: begin first, end last.
+std::vector<int32_t> cuts(const std::vector<Chain>& chains, int32_t begin, int32_t end, int count) {
+  std::vector<int32_t> cuts{begin};
+  const int32_t stretch = std::max((end - begin + count - 1) / count, kChainsWorthThreads);
+  for (int32_t c = begin + stretch; c < end; c += stretch) {
+    while (c < end && std::abs(chains[c].tile - chains[c - 1].tile) == 1) ++c;
+    if (c < end) cuts.push_back(c);
+  }
+  cuts.push_back(end);
+  return cuts;
+}
 
 }  // namespace
 
 ChainRows rows_of_chains(const HeadOrder& order) {
-  Reader reader(order);
+  const int cores = std::ssize(order.chains) > kChainsWorthThreads ? core_count() : 1;
+  ChainRows found;
+  Reader reader(order, found);
   const std::vector<Task>& tasks = order.tasks;
   for (size_t t = 0; t < tasks.size();) {
     const int32_t begin = tasks[t].chain_begin;
     int32_t end = tasks[t].chain_end;
     for (++t; t < tasks.size() && tasks[t].chain_begin == end; ++t) end = tasks[t].chain_end;
-    reader.read(begin, end);
+    if (cores == 1 || end - begin <= kChainsWorthThreads) {
+      reader.read(begin, end);
+      continue;
+    }
+    const std::vector<int32_t> at = cuts(order.chains, begin, end, cores);
+    std::vector<ChainRows> parts(at.size() - 1);
+    for_each_in_parallel(cores, std::ssize(parts),
+                         [&](int64_t i) { Reader(order, parts[i]).read(at[i], at[i + 1]); });
+    for (const ChainRows& part : parts) {
+      found.alike.insert(found.alike.end(), part.alike.begin(), part.alike.end());
+      found.rows.insert(found.rows.end(), part.rows.begin(), part.rows.end());
+    }
   }
-  return reader.take();
+  return found;
 }
 
 }  // namespace verbatim

@@ -209,6 +209,27 @@ TEST(Alike, ChainsOfRandomOrders) {
   }
 }
 
+/// Threads read stretches of them, and none is cut.
+TEST(Alike, ManyChainsAsFew) {
+  constexpr int32_t kGroups = 41, kChains = 10007;
+  HeadOrder order;
+  order.pass = Pass::backward;
+  std::vector<Visits> runs;
+  for (int32_t c = 0; c < kGroups * kChains; ++c) {
+    runs.push_back({.first = 0, .count = 1, .addend = c % kChains});
+    order.chains.push_back({.tile = c % kChains, .run_begin = c, .run_end = c + 1});
+  }
+  order.runs = Runs(runs);
+  order.tasks = {{0, kGroups * kChains}};
+  const ChainRows all = rows_of_chains(order);
+  ASSERT_EQ(all.alike.size(), kGroups);
+  ASSERT_EQ(all.rows.size(), kGroups);
+  for (int32_t g = 0; g < kGroups; ++g) {
+    EXPECT_EQ(std::pair(all.alike[g].chain, all.alike[g].count), std::pair(g * kChains, kChains));
+    EXPECT_EQ(std::pair(all.rows[g].chain, all.rows[g].count), std::pair(g * kChains, kChains));
+  }
+}
+
 TEST(Alike, ChunksOfAFullMaskAreOne) {
   const Mask mask = masks::full(256, 256);
   const auto tiles = std::make_shared<const TileMap>(mask.variants()[0], TileShape{16, 16});
