@@ -15,6 +15,7 @@ struct Drawn {
   Mask mask;
 };
 
+/// What may be drawn.
 struct Range {
   int64_t kv_heads = 16, group = 16;  // at most
   double flops = 6e12;                // of the backward at most, and at least a thousandth of them

@@ -13,6 +13,7 @@
 #include "bench/attention.h"
 #include "contract/rules.h"
 #include "core/file.h"
+#include "core/names.h"
 #include "draw.h"
 
 namespace verbatim::regret {
@@ -45,6 +46,16 @@ std::vector<std::string> order_names(int64_t group) {
     }
   }
   return names;
+}
+
+/// What is wrong with the name of an order, of whose suffixes each problem decides; "": nothing.
+std::string no_such_order(const std::string& name) {
+  std::vector<std::string> known;
+  for (const OrderInfo& info : orders())
+    if (info.pass == Pass::backward) known.emplace_back(info.name);
+  const std::string order = name.substr(0, name.find('/'));
+  if (std::ranges::find(known, order) != known.end()) return "";
+  return fmt::format("there is no order {}, the nearest is {}", order, nearest_name(order, known));
 }
 
 std::vector<std::string> placement_names(int64_t heads) {
@@ -142,17 +153,19 @@ class Study {
     unordered.level = Level::not_guaranteed;
     const double free =
         time(std::make_shared<const Plan>(make_plan(drawn.problem, drawn.mask, unordered)));
-    return {{"name", drawn.name},
-            {"problem", Json::parse(to_json(drawn.problem))},
-            {"choice", chosen},
-            {"ms", mine},
-            {"best", best},
-            {"best_ms", best_ms},
-            {"regret", mine / best_ms - 1},
-            {"gpu_to_gpu", {{"choice", known}, {"ms", theirs}, {"regret", theirs / best_ms - 1}}},
-            {"without", without},
-            {"free_ms", free},
-            {"all", ms_}};
+    return {
+        {"name", drawn.name},
+        {"problem", Json::parse(to_json(drawn.problem))},
+        {"mask", {{"name", drawn.mask.name()}, {"params", Json::parse(drawn.mask.params_json())}}},
+        {"choice", chosen},
+        {"ms", mine},
+        {"best", best},
+        {"best_ms", best_ms},
+        {"regret", mine / best_ms - 1},
+        {"gpu_to_gpu", {{"choice", known}, {"ms", theirs}, {"regret", theirs / best_ms - 1}}},
+        {"without", without},
+        {"free_ms", free},
+        {"all", ms_}};
   }
 
   Json facts() const {
@@ -222,11 +235,15 @@ class Study {
   double best_ = 0;
 };
 
-/// Those of a file, [{"name", "problem", "mask"}, ..], or as many as asked for from the seed.
+/// Those of a file, a list of rows as results have them, or as many as asked for from the seed.
 std::vector<Drawn> problems(const Options& options) {
   std::vector<Drawn> found;
   if (!options.problems.empty()) {
-    for (const Json& row : Json::parse(read_text(options.problems))) {
+    const Json rows = Json::parse(read_text(options.problems));
+    if (!rows.is_array())
+      throw Error(ErrorCode::invalid_argument, "regret", "no list of problems",
+                  {"--problems", rows.type_name(), "a list as a result's \"results\"", ""});
+    for (const Json& row : rows) {
       const Problem p = problem_from_json(row.at("problem").dump());
       found.push_back(
           {row.at("name"), p, masks::make(row.at("mask").dump(), p.q_len, p.kv_len, p.kv_heads)});
@@ -269,11 +286,18 @@ int main(int argc, char** argv) {
   app.add_option("--count", options.count, "Problems")->capture_default_str();
   double tflop = options.range.flops / 1e12;
   app.add_option("--tflop", tflop, "Most work of a backward")->capture_default_str();
-  app.add_option("--kv-heads", options.range.kv_heads, "Most KV heads")->capture_default_str();
-  app.add_option("--group", options.range.group, "Most of a group")->capture_default_str();
-  app.add_option("--problems", options.problems, "A file of problems instead of drawn ones");
+  app.add_option("--kv-heads", options.range.kv_heads, "Most KV heads")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--group", options.range.group, "Most query heads of a KV head")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--problems", options.problems,
+                 "A list of {\"name\", \"problem\", \"mask\"} instead of drawn ones")
+      ->check(CLI::ExistingFile);
   app.add_option("--orders", options.orders, "Those timed, besides auto's (default: all)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(verbatim::regret::no_such_order);
   app.add_option("--calls", options.calls, "Timed calls, after one")->capture_default_str();
   app.add_option("--json", options.json, "Where results go")->capture_default_str();
   app.add_option("--commit", options.commit, "Recorded: what was built");

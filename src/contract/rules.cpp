@@ -22,7 +22,6 @@ constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 constexpr double kSkewed = 2.5;         // longest column over the mean
 constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
 constexpr int64_t kLeastOfGroups = 4;   // unless a group keeps them rotating (docs/lab/regret.md)
-constexpr int64_t kMostAlone = 64;      // without a group: rotating in chunks gains nothing
 constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
 
 // Where rows are cut into chunks (docs/lab/chunks.md).
@@ -63,13 +62,14 @@ std::string descending(const Shape& shape, bool even) {
 
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  const int64_t most = shape.group > 1 ? kMostRotating : kMostAlone;
-  if (!shape.full || columns < kLeastOfGroups || columns > most) return false;
+  if (!shape.full || columns < kLeastOfGroups || columns > kMostRotating) return false;
+  const int64_t together = rotating_tiles(columns);
   // With one query tile for each KV tile that rotates, a chain is one visit behind the next: too
   // near to hide the hand-off. Through a group chains of many KV tiles are pieces, which keep no
   // such distance.
-  const bool apart = shape.q_tiles >= 2 * rotating_tiles(columns) - 1;
-  if (columns >= kLeastRotating) return shape.group > 1 || apart;
+  const bool apart = shape.q_tiles >= 2 * together - 1;
+  // Without a group, chunks that rotate one after another gain nothing (docs/lab/regret.md).
+  if (columns >= kLeastRotating) return shape.group > 1 || (apart && together == columns);
   // Where it is known that few heads run together, parts of the group fill the GPU better.
   const bool fills = shape.heads == 0 || shape.heads * static_cast<double>(columns) >= kWave;
   // Of more queries than keys few chains would be long: parts of the group are more.

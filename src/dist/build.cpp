@@ -24,7 +24,6 @@ namespace verbatim {
 namespace {
 
 using dist::append;
-using dist::boxes_of;
 using dist::Deal;
 using dist::Dealt;
 using dist::Grid;
@@ -195,9 +194,8 @@ class Builder {
       while (end < heads() && &dealt(end) == &dealt(begin) && batch_of(end) == batch_of(begin))
         ++end;
       const int64_t first = kv_head_of(begin) * each, last = first + (end - begin) * each;
-      append(boxes,
-             boxes_of(operands, (dealt(begin).*rows)[static_cast<size_t>(who)].intersect(home),
-                      {std::max(own.begin, first), std::min(own.end, last)}));
+      append(boxes, operands, (dealt(begin).*rows)[static_cast<size_t>(who)].intersect(home),
+             {std::max(own.begin, first), std::min(own.end, last)});
     }
     return boxes;
   }

@@ -18,12 +18,11 @@ void append(std::vector<CarriedSum>& sums, const std::vector<CarriedSum>& more) 
 
 }  // namespace
 
-std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads) {
-  std::vector<Box> boxes;
-  if (heads.begin >= heads.end) return boxes;
+void append(std::vector<Box>& boxes, std::span<const Operand> operands, const HeldRows& rows,
+            Interval heads) {
+  if (heads.begin >= heads.end) return;
   for (const Operand operand : operands)
     for (const RowRange& range : rows.ranges()) boxes.push_back({operand, range, heads});
-  return boxes;
 }
 
 void append(std::vector<Box>& boxes, std::vector<Box> more) {

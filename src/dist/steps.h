@@ -16,8 +16,9 @@
 
 namespace verbatim::dist {
 
-/// Boxes of `operands` over rows and heads.
-std::vector<Box> boxes_of(std::span<const Operand> operands, const HeldRows& rows, Interval heads);
+/// Appends boxes of `operands` over rows and heads.
+void append(std::vector<Box>& boxes, std::span<const Operand> operands, const HeldRows& rows,
+            Interval heads);
 void append(std::vector<Box>& boxes, std::vector<Box> more);
 
 /// What ranks send each other, in rounds in each of which a rank sends to one other: else all would

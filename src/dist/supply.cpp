@@ -155,8 +155,7 @@ void Supply::inside_groups(Interval rounds, Steps::Place place) {
       const int32_t to =
           grid_.rank(grid_.outer_of(from), (grid_.inner_of(from) + step) % grid_.inner);
       std::vector<Box> boxes;
-      for (const int32_t head : heads_at(to, rounds))
-        append(boxes, boxes_of(kKv, home[from], kv_head(head)));
+      for (const int32_t head : heads_at(to, rounds)) append(boxes, kKv, home[from], kv_head(head));
       move_first(from, to, std::move(boxes), place);
     }
   }
@@ -184,31 +183,16 @@ void Supply::straight(Interval rounds, Steps::Place place) {
   for (int32_t r = 0; r < world(); ++r)
     for (const int32_t head : heads_at(r, rounds)) own[r].push_back({needed(head), kv_head(head)});
 
-  struct Sent {
-    const HeldRows* rows;
-    Interval head;
-    bool operator==(const Sent& other) const { return *rows == *other.rows && head == other.head; }
-  };
-  struct Last {
-    std::vector<Sent> sent;
-    Boxes boxes;
-  };
-  std::vector<Last> last(plan_.ranks.size());  // by rank: most send the same to all that need it
-  std::vector<Sent> sent;
+  std::vector<Boxes> sent(plan_.ranks.size());  // last, by rank: most send the same to all
+  std::vector<Box> boxes;
   for (int32_t step = 0; step < world(); ++step)
     for (int32_t from = 0; from < world(); ++from) {
       const int32_t to = (from + step) % world();
-      sent.clear();
+      boxes.clear();
       for (const auto& [rows, head] : own[to])
-        if (const HeldRows& each = rows[static_cast<size_t>(from * world() + to)]; each.size() > 0)
-          sent.push_back({&each, head});
-      if (sent.empty()) continue;
-      if (sent != last[from].sent) {
-        std::vector<Box> boxes;
-        for (const auto& [rows, head] : sent) append(boxes, boxes_of(kKv, *rows, head));
-        last[from] = {sent, std::move(boxes)};
-      }
-      move_first(from, to, last[from].boxes, place);
+        append(boxes, kKv, rows[static_cast<size_t>(from * world() + to)], head);
+      if (!std::ranges::equal(sent[from], boxes)) sent[from] = boxes;
+      move_first(from, to, sent[from], place);
     }
   take_first(place);
 }
@@ -219,7 +203,7 @@ void Supply::from_group_to_group(Interval rounds, Steps::Place place) {
     for (const HeldRows& rows : group_kv_) {
       std::vector<Box> boxes;
       for (const int32_t head : heads_at(i, rounds))
-        append(boxes, boxes_of(kKv, of_entry(rows, rounds.begin / rounds_), kv_head(head)));
+        append(boxes, kKv, of_entry(rows, rounds.begin / rounds_), kv_head(head));
       whole[i].emplace_back(std::move(boxes));
     }
   for (size_t n = 0; n < hops_.size(); ++n) {

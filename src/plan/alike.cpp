@@ -95,15 +95,15 @@ constexpr int32_t kChainsWorthThreads = 1 << 17;  // fewer are read before threa
 
 /// Where to cut chains [begin, end) in at most `count` stretches, between chains that are not
 /// alike: begin first, end last.
-std::vector<int32_t> cuts(const std::vector<Chain>& chains, int32_t begin, int32_t end, int count) {
-  std::vector<int32_t> cuts{begin};
+std::vector<int32_t> cut(const std::vector<Chain>& chains, int32_t begin, int32_t end, int count) {
+  std::vector<int32_t> at{begin};
   const int32_t stretch = std::max((end - begin + count - 1) / count, kChainsWorthThreads);
   for (int32_t c = begin + stretch; c < end; c += stretch) {
     while (c < end && std::abs(chains[c].tile - chains[c - 1].tile) == 1) ++c;
-    if (c < end) cuts.push_back(c);
+    if (c < end) at.push_back(c);
   }
-  cuts.push_back(end);
-  return cuts;
+  at.push_back(end);
+  return at;
 }
 
 }  // namespace
@@ -121,7 +121,7 @@ ChainRows rows_of_chains(const HeadOrder& order) {
       reader.read(begin, end);
       continue;
     }
-    const std::vector<int32_t> at = cuts(order.chains, begin, end, cores);
+    const std::vector<int32_t> at = cut(order.chains, begin, end, cores);
     std::vector<ChainRows> parts(at.size() - 1);
     for_each_in_parallel(cores, std::ssize(parts),
                          [&](int64_t i) { Reader(order, parts[i]).read(at[i], at[i + 1]); });
