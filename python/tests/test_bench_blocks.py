@@ -99,6 +99,54 @@ def test_what_vsa_takes():
         assert hopper.supports(_block_case(BLOCKS_OF_64, 2, 2, 256, dim, "bf16"), "cuda") is None
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_flash_attention_2_gets_blocks_of_128(deterministic, monkeypatch):
+    """With its package's interface in the place of its kernels: blocks of twice the unit, whose
+    last ones end early, two query heads a KV head, two batch entries."""
+    torch = pytest.importorskip("torch")
+
+    def attend(
+        q, k, v, q_ends, k_ends, kinds, streaming, shown, q_len, kv_len, dropout, repeats, scale
+    ):
+        assert (kinds.tolist(), streaming, dropout, repeats) == (4 * [1], None, 0.0, deterministic)
+        assert (q_ends.tolist(), k_ends.tolist()) == ([0, 300, 600], [0, 520, 1040])
+        assert (q_len, kv_len, q.shape, shown.shape) == (300, 520, (600, 4, 64), (2, 4, 3, 5))
+        pairs = shown.repeat_interleave(128, 2).repeat_interleave(128, 3)[..., :q_len, :kv_len]
+        q, k, v = (x.unflatten(0, (2, -1)).transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, pairs, scale=scale, enable_gqa=True
+        ).transpose(1, 2).flatten(0, 1)  # fmt: skip
+
+    package = types.ModuleType("block_sparse_attn")
+    package.block_sparse_attn_func = attend
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    from verbatim_attn.bench import check, run
+
+    mask = masks.UniformBlockSparse(256, 256, blocks=2 * [[(0, 0), (0, 2), (1, 1)]])
+    case = workloads.Case("given", mask.name, Problem(2, 4, 2, 300, 520, 64, 64, "bf16"), mask)
+    name = "flash_attn_2:blocks" + (":deterministic" if deterministic else "")
+    provider = registry.known()[name]
+    assert provider.available() is None and provider.supports(case, "cuda") is None
+    tensors = check.inputs(case, "cpu")
+    passes = run.Passes(provider, case, "cpu", tensors)
+    passes.both()
+    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+
+
+def test_what_flash_attention_2_lacks_with_blocks():
+    provider = registry.known()["flash_attn_2:blocks"]
+    wide = masks.UniformBlockSparse(128, 256, density=0.5)
+    for case, reason in (
+        (_block_case(masks.Causal(), 2, 2), "no mask but blocks"),
+        (_block_case(BLOCKS_OF_64, 2, 2, 256), "multiples of 128"),
+        (_block_case(wide, 2, 2, 256, 96), "head dims 32, 64 and 128"),
+        (_block_case(wide, 2, 2, 256, 64, "f32"), "in bf16 or f16"),
+    ):
+        assert reason in provider.supports(case, "cuda")
+    for dim in (32, 64, 128):
+        assert provider.supports(_block_case(wide, 4, 2, 256, dim, "bf16"), "cuda") is None
+
+
 def test_flashinfer_gets_the_blocks_of_every_kv_head(monkeypatch):
     """With its wrapper's interface in the place of its kernels: the forward of unequal blocks."""
     torch = pytest.importorskip("torch")

@@ -1,6 +1,6 @@
-"""Providers outside PyTorch, each used when it is installed: FlashAttention 2, 3 and 4,
-MagiAttention, cudnn.flex_attention, FlashInfer, VSA, FlashMask. None of them has been run in this
-repository's tests."""
+"""Providers outside PyTorch, each used when it is installed: FlashAttention 2 (with blocks, too), 3
+and 4, MagiAttention, cudnn.flex_attention, FlashInfer, VSA, FlashMask. None of them has been run
+in this repository's tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def every() -> list[Provider]:
         for deterministic in (False, True)
     ]
     return [
-        *flash, Magi(False), Magi(True), CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
+        *flash, FlashAttentionBlocks(False), FlashAttentionBlocks(True), Magi(False), Magi(True),
+        CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
         *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True), FlashMaskBlocks(),
     ]  # fmt: skip
 
@@ -79,6 +80,53 @@ class FlashAttention(Provider):
                 max_seqlen_q=longest, max_seqlen_k=longest, **settings,
             )  # fmt: skip
             return first(o)[None]
+
+        return attend
+
+
+class FlashAttentionBlocks(Provider):
+    """Blocks of multiples of 128 by FlashAttention-2, of the package block-sparse-attn."""
+
+    HEAD_DIMS, UNIT = (32, 64, 128), 128
+
+    def __init__(self, deterministic: bool):
+        self.name = "flash_attn_2:blocks" + (":deterministic" if deterministic else "")
+        self.deterministic = deterministic
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("block_sparse_attn")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        p, mask = case.problem, case.mask
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        if not isinstance(mask, masks.UniformBlockSparse):
+            return "takes no mask but blocks of one size"
+        if mask.block_q % self.UNIT or mask.block_k % self.UNIT:
+            return f"takes blocks of multiples of {self.UNIT}"
+        if p.head_dim != p.head_dim_v or p.head_dim not in self.HEAD_DIMS or p.dtype == "f32":
+            return "head dims 32, 64 and 128 in bf16 or f16"
+        return "no softcap, no dropout" if p.softcap or p.dropout else None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from block_sparse_attn import block_sparse_attn_func
+
+        p, mask, blocks = case.problem, case.mask, case.blocks
+        assert isinstance(mask, masks.UniformBlockSparse) and blocks is not None
+        shown = torch.from_numpy(blocks.shown).to(device)  # (KV heads, rows, columns)
+        sides = (p.q_heads // p.kv_heads, mask.block_q // self.UNIT, mask.block_k // self.UNIT)
+        for axis, repeats in enumerate(sides):
+            shown = shown.repeat_interleave(repeats, axis)
+        rows, columns = (-(-length // self.UNIT) for length in (p.q_len, p.kv_len))
+        shown = shown[:, :rows, :columns].expand(p.batch, -1, -1, -1).contiguous()
+        kinds = torch.ones(p.q_heads, dtype=torch.int32, device=device)  # 1: has blocks
+        ends = [cumulative(p.batch * [length], device) for length in (p.q_len, p.kv_len)]
+        settings = (*ends, kinds, None, shown, p.q_len, p.kv_len, 0.0, self.deterministic, p.scale)
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            tokens = (x.flatten(0, 1) for x in (q, k, v))
+            return block_sparse_attn_func(*tokens, *settings).unflatten(0, q.shape[:2])
 
         return attend
 

@@ -153,7 +153,10 @@ _EVERY_MODE = ",".join(
     + tuple(f"torch:{name},torch:{name}:deterministic" for name in ("flash", "cudnn", "efficient"))
 )
 MASKED = "verbatim,flex,cudnn:flex,flashmask,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
-SPARSE = "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton,flashmask:blocks"
+SPARSE = (
+    "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton,flashmask:blocks,"
+    "flash_attn_2:blocks"
+)
 _FLEX = (("verbatim", "flex"),)
 _MASKED = (
     *_FLEX,
@@ -165,7 +168,13 @@ _SPARSE = (
     *_FLEX,
     *(
         ("verbatim", peer)
-        for peer in ("vsa:sm90", "vsa:triton", "flashmask:blocks", "flashinfer:sparse")
+        for peer in (
+            "vsa:sm90",
+            "vsa:triton",
+            "flashmask:blocks",
+            "flash_attn_2:blocks",
+            "flashinfer:sparse",
+        )
     ),
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
