@@ -338,6 +338,7 @@ PAGES = {
             part
             for name in (
                 "h100x4_ranks_peers",
+                "h100x4_ranks_peers_heads",
                 "h100x4_ranks_64k",
                 "h100x4_ranks_32k",
                 "h200x4_ranks_64k",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -112,6 +113,60 @@ struct CarriedSum {
   bool operator==(const CarriedSum&) const = default;
 };
 
+/// The sums of a message. Messages of heads that are dealt alike share one list, and know by how
+/// much the numbers of their heads are greater.
+class CarriedSums {
+ public:
+  class Iterator {
+   public:
+    using value_type = CarriedSum;
+    using difference_type = std::ptrdiff_t;
+    Iterator() = default;
+    Iterator(const CarriedSum* at, int32_t heads) : at_(at), heads_(heads) {}
+    CarriedSum operator*() const {
+      CarriedSum sum = *at_;
+      sum.head += heads_;
+      return sum;
+    }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    Iterator operator++(int) { return {at_++, heads_}; }
+    bool operator==(const Iterator& other) const { return at_ == other.at_; }
+
+   private:
+    const CarriedSum* at_ = nullptr;
+    int32_t heads_ = 0;
+  };
+
+  CarriedSums() = default;
+  CarriedSums(std::vector<CarriedSum> sums)  // NOLINT: a list of sums is what it says
+      : sums_(sums.empty() ? nullptr
+                           : std::make_shared<const std::vector<CarriedSum>>(std::move(sums))) {}
+  Iterator begin() const { return {sums_ ? sums_->data() : nullptr, heads_}; }
+  Iterator end() const { return {sums_ ? sums_->data() + sums_->size() : nullptr, heads_}; }
+  size_t size() const { return sums_ ? sums_->size() : 0; }
+  bool empty() const { return !sums_; }
+  CarriedSum operator[](size_t i) const { return *Iterator(sums_->data() + i, heads_); }
+  CarriedSum front() const { return *begin(); }
+  /// Of heads whose numbers are so much greater.
+  void rename(int32_t heads) { heads_ += heads; }
+  /// Whether they are those of `before`, renamed.
+  bool is_renamed(const CarriedSums& before, int32_t heads) const {
+    if (sums_ == before.sums_ && (!sums_ || heads_ == before.heads_ + heads)) return true;
+    return std::equal(begin(), end(), before.begin(), before.end(),
+                      [heads](const CarriedSum& sum, CarriedSum other) {
+                        other.head += heads;
+                        return sum == other;
+                      });
+  }
+
+ private:
+  std::shared_ptr<const std::vector<CarriedSum>> sums_;
+  int32_t heads_ = 0;
+};
+
 /// A place on the way of a chain. A pass is what a chain visits of one query head, in one
 /// direction, before it turns; the place is before those visits of the pass that are at `tile` (of
 /// the streamed axis) or beyond, and before all later passes.
@@ -150,7 +205,7 @@ struct Send {
   int64_t message;
   Space space;
   Boxes boxes;
-  std::vector<CarriedSum> sums{};
+  CarriedSums sums{};
   int32_t room = 0;  // of query rows in the work space
 };
 /// From here on the message may come, while launches run that do not need it: up to its Receive,
@@ -165,7 +220,7 @@ struct Receive {
   int64_t message;
   Space space;
   Boxes boxes;
-  std::vector<CarriedSum> sums{};
+  CarriedSums sums{};
   int32_t room = 0;
 };
 struct Copy {

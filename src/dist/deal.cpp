@@ -62,7 +62,7 @@ Deal deal_forward(const std::shared_ptr<const HeadOrder>& order, const Owners& o
     }
   }
   Deal deal;
-  for (auto& [room, part] : parts) deal.shares.push_back({0, room, std::move(part), {}, {}});
+  for (auto& [room, part] : parts) deal.shares.push_back({0, room, std::move(part), {}, {}, {}});
   deal.q_tiles = q_tiles.take();
   deal.kv_tiles = kv_tiles.take();
   return deal;
@@ -210,9 +210,9 @@ class BackwardDeal {
     const int32_t last = end.count - 1;
     parts_.push_back({number, convoy.count + (step_ > 0 ? 0 : last)});
     const int32_t tile = end.kv_tile + (step_ > 0 ? 0 : last);
-    if (convoy.count == 0 || spans_.back().kv_tile + step_ * spans_.back().count != tile)
-      spans_.push_back({convoy.count, tile, 0, step_});
-    spans_.back().count += end.count;
+    if (convoy.count == 0 || deal_.spans.back().kv_tile + step_ * deal_.spans.back().count != tile)
+      deal_.spans.push_back({convoy.count, tile, 0, step_});
+    deal_.spans.back().count += end.count;
     convoy.count += end.count;
   }
 
@@ -220,13 +220,7 @@ class BackwardDeal {
     deal_.convoys.push_back({chain, 0});
     list_of_.push_back(list);
     end_rooms_.push_back(end_room);
-    first_span_.push_back(spans_.size());
-  }
-
-  std::span<const Span> spans_of(size_t convoy) const {
-    const size_t begin = first_span_[convoy];
-    const size_t end = convoy + 1 < first_span_.size() ? first_span_[convoy + 1] : spans_.size();
-    return std::span(spans_).subspan(begin, end - begin);
+    deal_.first_span.push_back(static_cast<int32_t>(deal_.spans.size()));
   }
 
   /// The visits of a chain on each of its links.
@@ -311,7 +305,7 @@ class BackwardDeal {
         const int32_t room = entry->room;
         const auto part = std::make_shared<OrderPart>(OrderPart{order_, {}});
         Share& share =
-            deal_.shares.emplace_back(Share{static_cast<int32_t>(stage), room, part, {}, {}});
+            deal_.shares.emplace_back(Share{static_cast<int32_t>(stage), room, part, {}, {}, {}});
         for (; entry != all.end() && entry->room == room; ++entry)
           for (int32_t k = entry->convoy; k < entry->convoy + entry->count; ++k)
             add(share, *part, k, static_cast<size_t>(entry->link));
@@ -333,21 +327,14 @@ class BackwardDeal {
   /// The convoys that leave a share, by where they go.
   void hand_on(Share& share) {
     std::ranges::stable_sort(leaving_, {}, &Leaving::to);
-    for (auto begin = leaving_.begin(), end = begin; begin != leaving_.end(); begin = end) {
-      end = std::ranges::upper_bound(begin, leaving_.end(), begin->to, {}, &Leaving::to);
-      Handing& handing = share.handings.emplace_back();
-      handing.to = begin->to;
-      handing.convoys.reserve(static_cast<size_t>(end - begin));
-      size_t tiles = 0;
-      for (auto own = begin; own != end; ++own) {
-        handing.chains += deal_.convoys[own->convoy].count;
-        handing.convoys.push_back(own->convoy);
-        tiles += spans_of(static_cast<size_t>(own->convoy)).size();
-      }
-      handing.tiles.reserve(tiles);
-      for (const int32_t convoy : handing.convoys)
-        for (const Span& span : spans_of(static_cast<size_t>(convoy)))
-          handing.tiles.push_back(span);
+    for (const auto& [to, convoy] : leaving_) {
+      const auto at = static_cast<int32_t>(share.leaving.size());
+      if (share.handings.empty() || share.handings.back().to != to)
+        share.handings.push_back({to, 0, at, at});
+      Handing& handing = share.handings.back();
+      handing.chains += deal_.convoys[convoy].count;
+      ++handing.end;
+      share.leaving.push_back(convoy);
     }
     leaving_.clear();
   }
@@ -361,7 +348,7 @@ class BackwardDeal {
       std::ranges::sort(rooms);
       rooms.erase(std::unique(rooms.begin(), rooms.end()), rooms.end());
       for (const int32_t room : rooms)
-        for (const Span& span : spans_of(k))
+        for (const Span& span : deal_.spans_of(static_cast<int32_t>(k)))
           tiles.add(room, span.lowest(), span.lowest() + span.count);
     }
     deal_.kv_tiles = tiles.take();
@@ -379,8 +366,6 @@ class BackwardDeal {
   std::vector<TileEnd::Part> parts_;              // by strand, then end
   std::vector<int32_t> list_of_, end_rooms_;      // by convoy
   std::vector<Leaving> leaving_;                  // the share that is made
-  std::vector<size_t> first_span_;                // by convoy
-  std::vector<Span> spans_;                       // by convoy
   Deal deal_;
 };
 
@@ -394,15 +379,20 @@ Deal deal(const WholeOrder& whole, const Owners& owners, int32_t together) {
 std::vector<int32_t> number_rooms(Owners& owners) {
   std::vector<std::vector<Strip>*> lists{&owners.tiles};
   for (auto& rows : owners.rows) lists.push_back(&rows);
-  std::vector<int32_t> rooms;
+  std::vector<int32_t> numbers;  // by room; -1: it owns nothing
   for (const auto* strips : lists)
-    for (const Strip& strip : *strips) rooms.push_back(strip.room);
-  std::ranges::sort(rooms);
-  rooms.erase(std::unique(rooms.begin(), rooms.end()), rooms.end());
+    for (const auto& [first, room] : *strips) {
+      if (std::cmp_less_equal(numbers.size(), room)) numbers.resize(room + 1, -1);
+      numbers[room] = 0;
+    }
+  std::vector<int32_t> rooms;
+  for (int32_t room = 0; room < std::ssize(numbers); ++room) {
+    if (numbers[room] < 0) continue;
+    numbers[room] = static_cast<int32_t>(rooms.size());
+    rooms.push_back(room);
+  }
   for (auto* strips : lists)
-    for (Strip& strip : *strips)
-      strip.room =
-          static_cast<int32_t>(std::ranges::lower_bound(rooms, strip.room) - rooms.begin());
+    for (Strip& strip : *strips) strip.room = numbers[strip.room];
   return rooms;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "dist/route.h"
@@ -31,9 +32,8 @@ struct Span {
 /// Convoys that go on from a share to another room.
 struct Handing {
   int32_t to = 0;
-  int32_t chains = 0;  // of all
-  std::vector<int32_t> convoys;
-  std::vector<Span> tiles;  // of one convoy after another: the first of each has offset 0
+  int32_t chains = 0;          // of all
+  int32_t begin = 0, end = 0;  // into Share::leaving
 };
 
 /// What one room can do at once: visits that wait for none of other rooms but those of the stages
@@ -41,10 +41,15 @@ struct Handing {
 struct Share {
   int32_t stage = 0, room = 0;
   std::shared_ptr<const OrderPart> part;
-  std::vector<int32_t> convoys;  // backward: of each stretch of the part
+  // Backward:
+  std::vector<int32_t> convoys;  // of each stretch of the part
+  std::vector<int32_t> leaving;  // those that go on, by where
   std::vector<Handing> handings;
-  // Backward, in visits: about those of the longest chain, and what each of kWorkers has of all.
-  double longest = 0, work = 0;
+  double longest = 0, work = 0;  // visits: about the longest chain's, and each of kWorkers' of all
+
+  std::span<const int32_t> convoys_of(const Handing& handing) const {
+    return std::span(leaving).subspan(handing.begin, handing.end - handing.begin);
+  }
 };
 
 /// Where the sums of KV tiles behind each other end: with their last visit, or, of several parts
@@ -66,7 +71,17 @@ struct Deal {
   // Of the backward:
   int32_t starts = 1;  // stages in which chains start
   std::vector<Convoy> convoys;
-  std::vector<TileEnd> ends;  // ascending by stage
+  std::vector<Span> spans;          // of one convoy after another: the first of each has offset 0
+  std::vector<int32_t> first_span;  // by convoy
+  std::vector<TileEnd> ends;        // ascending by stage
+
+  std::span<const Span> spans_of(int32_t convoy) const {
+    const auto next = static_cast<size_t>(convoy) + 1;
+    const int32_t begin = first_span[static_cast<size_t>(convoy)];
+    const auto end =
+        next < first_span.size() ? first_span[next] : static_cast<int32_t>(spans.size());
+    return std::span(spans).subspan(begin, end - begin);
+  }
 
   /// Whether no launch goes on from what another room did.
   bool is_at_once() const { return shares.empty() || shares.back().stage == 0; }

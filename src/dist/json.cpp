@@ -99,12 +99,12 @@ class Writer {
             {"message", end.message},
             {"space", space_name(end.space)},
             {"room", end.room},
-            {"bytes", dist::message_bytes(plan_, {end.boxes.begin(), end.boxes.size()}, end.sums)},
+            {"bytes", dist::message_bytes(plan_, end.boxes, end.sums)},
             {"boxes", to_arrays(end.boxes)},
             {"sums", to_arrays(tile_by_tile(end.sums))}};
   }
   /// Sums whose tiles go down.
-  static std::vector<CarriedSum> tile_by_tile(const std::vector<CarriedSum>& sums) {
+  static std::vector<CarriedSum> tile_by_tile(const CarriedSums& sums) {
     std::vector<CarriedSum> all;
     for (const CarriedSum& sum : sums) {
       if (sum.step > 0) all.push_back(sum);
@@ -321,8 +321,7 @@ class Reader {
             boxes(node.member("boxes")),
             node.member("sums").items([this](const JsonNode& item) { return sum(item); }),
             node.member("room").int32()};
-    const int64_t bytes =
-        dist::message_bytes(plan_, {end.boxes.begin(), end.boxes.size()}, end.sums);
+    const int64_t bytes = dist::message_bytes(plan_, end.boxes, end.sums);
     within<int64_t>(node.member("bytes"), bytes, bytes);
     return end;
   }

@@ -22,7 +22,7 @@ struct Message {
   /// Whether it has these boxes and sums. Calls f(block, Sums) for its sums, part by part, as far
   /// as they are so.
   template <class F>
-  bool is(const Boxes& boxes, const std::vector<CarriedSum>& carried, F&& f) const {
+  bool is(const Boxes& boxes, const CarriedSums& carried, F&& f) const {
     if (send->boxes != boxes) return false;
     auto left = sums.begin();
     int32_t used = 0;  // of these

@@ -57,15 +57,20 @@ void Relay::run_alone(int32_t head) {
     const int32_t rank = rooms_.rank_of(room);
     section.parts.push_back({rank, steps_.count(rank), 0});
   }
-  known_.push_back({head,
-                    static_cast<int32_t>(plan_.sections.size()),
-                    steps_.messages(),
-                    0,
-                    blocks_of(head),
-                    {}});
+  Known own{head, static_cast<int32_t>(plan_.sections.size()), steps_.messages(), 0, {}};
+  std::vector<Blocks> before;  // free, all of them: so it begins as if there were none
+  for (const int32_t room : dealt(head).rooms)
+    before.push_back(std::exchange(blocks(rooms_.rank_of(room)), {}));
   advance(head, head + 1, starts_.of(head));
-  known_.back().last = steps_.messages();
-  known_.back().after = blocks_of(head);
+  own.last = steps_.messages();
+  for (size_t i = 0; i < before.size(); ++i) {
+    const int32_t rank = rooms_.rank_of(dealt(head).rooms[i]);
+    own.blocks.push_back(blocks(rank).size());
+    blocks(rank) = std::move(before[i]);
+    blocks(rank).reach(own.blocks.back());
+    added_[static_cast<size_t>(rank)].clear();
+  }
+  known_.push_back(std::move(own));
   for (Section::Part& part : section.parts) part.end = steps_.count(part.rank);
   plan_.sections.push_back(std::move(section));
 }
@@ -74,7 +79,7 @@ bool Relay::repeat(int32_t head) {
   const Dealt& own = dealt(head);
   for (const Known& known : known_) {
     const Dealt& before = dealt(known.head);
-    if (own.like != before.like || blocks_of(head) != known.before) continue;
+    if (own.like != before.like) continue;
     const int32_t ranks = rooms_.rank_of(own.rooms.front()) - rooms_.rank_of(before.rooms.front());
     const auto is_so_far = [&](int32_t room, int32_t other) {
       return rooms_.rank_of(room) - rooms_.rank_of(other) == ranks &&
@@ -83,19 +88,14 @@ bool Relay::repeat(int32_t head) {
     if (!std::ranges::equal(own.rooms, before.rooms, is_so_far)) continue;
     steps_.repeat(known.section, known.first, known.last, head - known.head, ranks);
     for (size_t i = 0; i < own.rooms.size(); ++i)
-      blocks(rooms_.rank_of(own.rooms[i])).reach(known.after[i]);
+      blocks(rooms_.rank_of(own.rooms[i])).reach(known.blocks[i]);
     return true;
   }
   return false;
 }
 
-std::vector<int32_t> Relay::blocks_of(int32_t head) {
-  std::vector<int32_t> sizes;
-  for (const int32_t room : dealt(head).rooms) sizes.push_back(blocks(rooms_.rank_of(room)).size());
-  return sizes;
-}
-
 void Relay::advance(int32_t begin, int32_t end, int32_t time) {
+  give_back();
   std::vector<Leaving> leaving;
   for (int32_t head = begin; head < end; ++head) {
     const std::vector<Share>& shares = deal_of(head).shares;
@@ -104,13 +104,15 @@ void Relay::advance(int32_t begin, int32_t end, int32_t time) {
       const Share& share = shares[next];
       carry_on(head, share);
       for (const Handing& handing : share.handings)
-        leaving.push_back({head, rooms_.rank_of(share.room), rooms_.rank_of(handing.to), &handing});
+        leaving.push_back({head, rooms_.rank_of(share.room), rooms_.rank_of(handing.to),
+                           handing.chains, share.convoys_of(handing)});
     }
   }
   if (overlapped()) expect_sums();
   launches_.launch();
   steps_.behind();
   add_ended();
+  give_back();
   hand_on(in_rounds(std::move(leaving), world()));
   for (int32_t head = begin; head < end; ++head) {
     const std::vector<TileEnd>& ends = deal_of(head).ends;
@@ -159,35 +161,32 @@ void Relay::expect_sums() {
 void Relay::hand_on(std::vector<Leaving> all) {
   // Another room of the rank goes on from the same block.
   std::erase_if(all, [](const Leaving& each) { return each.to == each.from; });
-  std::vector<std::vector<CarriedSum>> sent;
-  for (const auto& [head, from, to, handing] : all) {
-    sent.push_back(sums_of(head, *handing));
-    for_convoys(head, *handing,
-                [&](int32_t& at, int32_t count) { blocks(from).give_back(at, count); });
+  std::vector<CarriedSums> sent;
+  sent.reserve(all.size());
+  for (const Leaving& own : all) {
+    sent.push_back(sums_of(own));
+    for_convoys(own, [&](int32_t& at, int32_t count) { blocks(own.from).give_back(at, count); });
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    const auto& [head, from, to, handing] = all[i];
-    blocks(to).make_room(handing->chains, overlapped());
-    for_convoys(head, *handing, [&](int32_t& at, int32_t count) { at = blocks(to).take(count); });
-    steps_.hand_on(from, std::move(sent[i]), to, sums_of(head, *handing));
+    const Leaving& own = all[i];
+    blocks(own.to).make_room(own.chains, overlapped());
+    for_convoys(own, [&](int32_t& at, int32_t count) { at = blocks(own.to).take(count); });
+    steps_.hand_on(own.from, std::move(sent[i]), own.to, sums_of(own));
   }
 }
 
-std::vector<CarriedSum> Relay::sums_of(int32_t head, const Handing& handing) {
+CarriedSums Relay::sums_of(const Leaving& own) {
   std::vector<CarriedSum> sums;
-  sums.reserve(handing.tiles.size());
-  auto number = handing.convoys.begin() - 1;
-  for (const Span& span : handing.tiles) {
-    if (span.offset == 0) ++number;
-    append(sums, head, span, block(head, *number));
-  }
+  sums.reserve(own.convoys.size());
+  for (const int32_t convoy : own.convoys)
+    for (const Span& span : deal_of(own.head).spans_of(convoy))
+      append(sums, own.head, span, block(own.head, convoy));
   return sums;
 }
 
 void Relay::add_ended() {
   for (const auto& [head, end] : ended_) add_tiles(head, *end);
   ended_.clear();
-  for (int32_t r = 0; r < world(); ++r) give_back(r);
 }
 
 void Relay::add_tiles(int32_t head, const TileEnd& end) {
@@ -202,16 +201,18 @@ void Relay::add_tiles(int32_t head, const TileEnd& end) {
   steps_.add(r, Add{std::move(sums), end.count, end.step});
 }
 
-void Relay::give_back(int32_t r) {
-  std::vector<Row>& added = added_[static_cast<size_t>(r)];
-  std::ranges::sort(added, {}, &Row::block);
-  for (size_t i = 0, next = 0; i < added.size(); i = next) {
-    Row all{added[i].block, 0};
-    for (; next < added.size() && added[next].block == all.block + all.count; ++next)
-      all.count += added[next].count;
-    blocks(r).give_back(all.block, all.count);
+void Relay::give_back() {
+  for (int32_t r = 0; r < world(); ++r) {
+    std::vector<Row>& added = added_[static_cast<size_t>(r)];
+    std::ranges::sort(added, {}, &Row::block);
+    for (size_t i = 0, next = 0; i < added.size(); i = next) {
+      Row all{added[i].block, 0};
+      for (; next < added.size() && added[next].block == all.block + all.count; ++next)
+        all.count += added[next].count;
+      blocks(r).give_back(all.block, all.count);
+    }
+    added.clear();
   }
-  added.clear();
 }
 
 }  // namespace verbatim::dist

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -35,8 +36,8 @@ class Relay {
     int32_t block = 0, count = 0;
   };
   struct Leaving {
-    int32_t head, from, to;
-    const Handing* handing;
+    int32_t head, from, to, chains;
+    std::span<const int32_t> convoys;
   };
   using Ends = std::vector<std::pair<int32_t, const TileEnd*>>;  // of heads
   /// What comes next of a head.
@@ -46,8 +47,8 @@ class Relay {
   /// What a head did alone.
   struct Known {
     int32_t head, section;
-    int64_t first, last;                 // its messages [first, last)
-    std::vector<int32_t> before, after;  // blocks_of()
+    int64_t first, last;          // its messages [first, last)
+    std::vector<int32_t> blocks;  // that it took, by its rooms
   };
 
   int32_t heads() const { return static_cast<int32_t>(dealt_.size()); }
@@ -65,11 +66,8 @@ class Relay {
   bool are_apart(int32_t begin, int32_t end) const;
   /// All of a head of which no sum waits for another rank, while no other head has any.
   void run_alone(int32_t head);
-  /// Whether it does what one did that was dealt alike, and began with as many blocks: in others
-  /// sums would lie elsewhere.
+  /// Whether it does what one did that was dealt alike.
   bool repeat(int32_t head);
-  /// How many the ranks of a head have, by its rooms.
-  std::vector<int32_t> blocks_of(int32_t head);
   /// What heads [begin, end) do at a time.
   void advance(int32_t begin, int32_t end, int32_t time);
   void carry_on(int32_t head, const Share& share);
@@ -81,16 +79,16 @@ class Relay {
   void hand_on(std::vector<Leaving> all);
   /// Calls f(first block, how many) for its convoys.
   template <class F>
-  void for_convoys(int32_t head, const Handing& handing, F&& f) {
-    for (const int32_t number : handing.convoys)
-      f(block(head, number), deal_of(head).convoys[static_cast<size_t>(number)].count);
+  void for_convoys(const Leaving& own, F&& f) {
+    for (const int32_t number : own.convoys)
+      f(block(own.head, number), deal_of(own.head).convoys[static_cast<size_t>(number)].count);
   }
-  std::vector<CarriedSum> sums_of(int32_t head, const Handing& handing);
-  /// Those that ended, whose blocks are free then.
+  CarriedSums sums_of(const Leaving& own);
+  /// Those that ended.
   void add_ended();
   void add_tiles(int32_t head, const TileEnd& end);
-  /// Blocks of sums that have been added, neighbours together.
-  void give_back(int32_t r);
+  /// The blocks of sums that have been added, neighbours together.
+  void give_back();
 
   DistPlan& plan_;
   const Rooms& rooms_;
@@ -102,7 +100,7 @@ class Relay {
   std::vector<Progress> progress_;        // by head
   std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
   std::vector<Blocks> blocks_;            // by rank
-  std::vector<std::vector<Row>> added_;   // by rank
+  std::vector<std::vector<Row>> added_;   // by rank: not given back yet
   Ends ended_;                            // not added yet
   std::vector<Known> known_;
 };

@@ -134,16 +134,20 @@ int32_t Rooms::owner(int32_t home, int64_t q_head) const {
 Owners Rooms::owners(const HeadOrder& order, int32_t head) const {
   const auto b = static_cast<size_t>(head / problem_.kv_heads);
   const int64_t kv_head = head % problem_.kv_heads;
-  // Those who have the first positions of tiles.
-  const auto strips = [&](const std::map<int64_t, int32_t>& homes,
-                          const std::vector<int64_t>& edges, int64_t q_head) {
+  // Homes, from the first tile that begins in each.
+  const auto strips = [](const std::map<int64_t, int32_t>& homes,
+                         const std::vector<int64_t>& edges) {
     std::vector<Strip> strips;
     for (const auto& [position, home] : homes) {
       const auto first =
           static_cast<int32_t>(std::ranges::lower_bound(edges, position) - edges.begin());
       if (!strips.empty() && strips.back().first == first) strips.pop_back();
-      strips.push_back({first, owner(home, q_head)});
+      strips.push_back({first, home});
     }
+    return strips;
+  };
+  const auto owned = [&](std::vector<Strip> strips, int64_t q_head) {
+    for (Strip& strip : strips) strip.room = owner(strip.room, q_head);
     return strips;
   };
   std::map<int64_t, int32_t> rows(homes_q_[b].begin(), homes_q_[b].end());
@@ -157,9 +161,10 @@ Owners Rooms::owners(const HeadOrder& order, int32_t head) const {
   }
   Owners owners;
   const int64_t first = kv_head * order.group;
-  for (int32_t g = 0; g < order.group; ++g)
-    owners.rows.push_back(strips(rows, order.tiles->q_edges, first + g));
-  owners.tiles = strips({homes_kv_[b].begin(), homes_kv_[b].end()}, order.tiles->kv_edges, first);
+  const std::vector<Strip> q = strips(rows, order.tiles->q_edges);
+  for (int32_t g = 0; g < order.group; ++g) owners.rows.push_back(owned(q, first + g));
+  owners.tiles =
+      owned(strips({homes_kv_[b].begin(), homes_kv_[b].end()}, order.tiles->kv_edges), first);
   return owners;
 }
 

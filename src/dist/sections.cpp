@@ -15,19 +15,11 @@
 namespace verbatim::dist {
 namespace {
 
-bool are_renamed(const std::vector<CarriedSum>& sums, const std::vector<CarriedSum>& before,
-                 int32_t heads) {
-  return std::ranges::equal(sums, before, [heads](const CarriedSum& a, CarriedSum b) {
-    b.head += heads;
-    return a == b;
-  });
-}
-
 template <class End>
 bool is_renamed(const End& end, const End& before, const Section& by) {
   return end.message == before.message + by.messages && end.room == before.room &&
          end.space == before.space && end.boxes.empty() && before.boxes.empty() &&
-         are_renamed(end.sums, before.sums, by.heads);
+         end.sums.is_renamed(before.sums, by.heads);
 }
 
 bool is_renamed(const Step& step, const Step& before, const Section& by) {
@@ -99,7 +91,7 @@ bool repeats(const DistPlan& plan, const Section& section, const Section& before
 void rename(Step& step, const Section& section) {
   const auto rename_sums = [&](auto& end) {
     end.message += section.messages;
-    for (CarriedSum& sum : end.sums) sum.head += section.heads;
+    end.sums.rename(section.heads);
   };
   if (auto* send = std::get_if<Send>(&step)) {
     send->to += section.ranks;

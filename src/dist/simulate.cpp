@@ -251,7 +251,7 @@ class Player {
   }
 
   /// The head that all of it belongs to; -1: several.
-  int32_t head_of(const Boxes& boxes, const std::vector<CarriedSum>& sums) const {
+  int32_t head_of(const Boxes& boxes, const CarriedSums& sums) const {
     if (boxes.empty()) return sums.empty() ? -1 : sums.front().head;
     const Problem& problem = plan_.whole.problem;
     const Box& first = *boxes.begin();

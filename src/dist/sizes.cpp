@@ -61,8 +61,7 @@ int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum) {
          int64_t{sizeof(float)};
 }
 
-int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
-                      std::span<const CarriedSum> sums) {
+int64_t message_bytes(const DistPlan& plan, const Boxes& boxes, const CarriedSums& sums) {
   int64_t bytes = 0;
   for (const Box& box : boxes)
     bytes += row_bytes(plan.whole.problem, box.operand) *

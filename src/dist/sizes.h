@@ -34,8 +34,7 @@ WorkShape work_shape(const Room& room);
 int64_t row_bytes(const Problem& problem, Operand operand);
 /// Of dK and dV of these KV tiles in f32.
 int64_t sum_bytes(const DistPlan& plan, const CarriedSum& sum);
-int64_t message_bytes(const DistPlan& plan, std::span<const Box> boxes,
-                      std::span<const CarriedSum> sums);
+int64_t message_bytes(const DistPlan& plan, const Boxes& boxes, const CarriedSums& sums);
 /// Bytes that a link moves in about the time that a message takes of the host's
 /// (docs/lab/ranks.md): more are not put together.
 inline constexpr int64_t kWorthAMessage = int64_t{32} << 20;

@@ -1,6 +1,7 @@
 #include "dist/steps.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/threads.h"
 #include "dist/sections.h"
@@ -12,8 +13,10 @@ namespace {
 /// Of the landing memory, or two messages: for those that are unpacked, and others that come.
 constexpr int64_t kRoom = 2 * kWorthAMessage;
 
-void append(std::vector<CarriedSum>& sums, const std::vector<CarriedSum>& more) {
-  sums.insert(sums.end(), more.begin(), more.end());
+void append(CarriedSums& sums, const CarriedSums& more) {
+  std::vector<CarriedSum> all(sums.begin(), sums.end());
+  all.insert(all.end(), more.begin(), more.end());
+  sums = std::move(all);
 }
 
 }  // namespace
@@ -41,15 +44,6 @@ void append(std::vector<CarriedSum>& sums, int32_t head, const Span& span, int32
   }
 }
 
-void Steps::add(int32_t rank, Step step, Place place) {
-  if (place == Place::here) {
-    if (plan_.options.overlapped && needs_asked(rank, step)) take_asked(rank);
-    steps_of(rank).push_back(std::move(step));
-  } else {
-    behind_.emplace_back(rank, std::move(step));
-  }
-}
-
 void Steps::move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes,
                  int32_t room, Place place) {
   if (boxes.empty()) return;
@@ -62,8 +56,7 @@ void Steps::move(int32_t from, Space source, int32_t to, Space target, const Box
   }
 }
 
-void Steps::hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
-                    std::vector<CarriedSum> received) {
+void Steps::hand_on(int32_t from, CarriedSums sent, int32_t to, CarriedSums received) {
   const int64_t bytes = message_bytes(plan_, {}, sent);
   const auto [last, first] = last_sums_.try_emplace(int64_t{from} * std::ssize(plan_.ranks) + to);
   if (!first && last->second.bytes + bytes <= kWorthAMessage) {
@@ -103,21 +96,29 @@ void Steps::repeat(int32_t as, int64_t first, int64_t last, int32_t heads, int32
   messages_ += last - first;
   size_t steps = 0;
   for (const auto& [rank, begin, end] : before.parts) {
-    std::vector<Step>& own = steps_of(rank + ranks);
-    section.parts.push_back({rank + ranks, own.size(), own.size() + (end - begin)});
-    own.resize(section.parts.back().end);
+    const size_t first = count(rank + ranks);
+    section.parts.push_back({rank + ranks, first, first + (end - begin)});
     steps += end - begin;
   }
-  for_each_in_parallel(steps < kStepsWorthThreads ? 1 : core_count(), std::ssize(before.parts),
-                       [&](int64_t part) {
-                         const Section::Part& from = before.parts[static_cast<size_t>(part)];
-                         const Section::Part& to = section.parts[static_cast<size_t>(part)];
-                         for (size_t s = 0; s < to.end - to.begin; ++s) {
-                           Step& step = steps_of(to.rank)[to.begin + s];
-                           step = steps_of(from.rank)[from.begin + s];
-                           rename(step, section);
-                         }
-                       });
+  const auto for_each_part = [&](const std::function<void(size_t)>& f) {
+    for_each_in_parallel(steps < kStepsWorthThreads ? 1 : core_count(), std::ssize(before.parts),
+                         [&](int64_t part) { f(static_cast<size_t>(part)); });
+  };
+  // Room first, for a list may be read for one part and written for another.
+  for_each_part([&](size_t part) {
+    const auto& [rank, begin, end] = section.parts[part];
+    if (std::vector<Step>& own = steps_of(rank); own.capacity() < end)
+      own.reserve(std::max(end, 2 * own.capacity()));
+  });
+  for_each_part([&](size_t part) {
+    const auto& [rank, begin, end] = before.parts[part];
+    const Step* from = steps_of(rank).data();
+    std::vector<Step>& own = steps_of(rank + ranks);
+    for (size_t s = begin; s < end; ++s) {
+      own.push_back(from[s]);
+      rename(own.back(), section);
+    }
+  });
   plan_.sections.push_back(std::move(section));
 }
 
@@ -151,15 +152,12 @@ void Steps::take_asked(int32_t rank) {
   while (!asked_[rank].empty()) take_next(rank);
 }
 
-bool Steps::needs_asked(int32_t rank, const Step& step) {
-  if (const auto* send = std::get_if<Send>(&step)) return send->space == Space::work;
-  if (const auto* copy = std::get_if<Copy>(&step)) return copy->from == Space::work;
-  if (std::holds_alternative<Hold>(step))  // what comes may be of the head that lies there
-    return std::ranges::any_of(asked_[rank], [](const Asked& each) {
-      return std::ranges::any_of(each.receive.boxes,
-                                 [](const Box& box) { return is_kv(box.operand); });
-    });
-  return std::holds_alternative<Compute>(step) || std::holds_alternative<Add>(step);
+bool Steps::needs_asked(int32_t rank, const Hold&) {
+  // What comes may be of the head that lies there.
+  return std::ranges::any_of(asked_[rank], [](const Asked& each) {
+    return std::ranges::any_of(each.receive.boxes,
+                               [](const Box& box) { return is_kv(box.operand); });
+  });
 }
 
 void Steps::expect(const Needed* needed) {

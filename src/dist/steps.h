@@ -9,6 +9,7 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "dist/deal.h"
@@ -40,15 +41,22 @@ class Steps {
   /// Where a step is written: behind all others, or by behind().
   enum class Place { here, behind };
 
-  void add(int32_t rank, Step step, Place place = Place::here);
+  template <class T>  // a Step, or one of its kinds
+  void add(int32_t rank, T step, Place place = Place::here) {
+    if (place == Place::behind) {
+      behind_.emplace_back(rank, std::move(step));
+      return;
+    }
+    if (plan_.options.overlapped && needs_asked(rank, step)) take_asked(rank);
+    steps_of(rank).emplace_back(std::move(step));
+  }
   /// Moves boxes from rank to rank: on the same one a copy, else a message that take() receives.
   /// `room`: of what they are of queries in the work space. `place`: of the copy, or the send.
   void move(int32_t from, Space source, int32_t to, Space target, const Boxes& boxes,
             int32_t room = 0, Place place = Place::here);
   /// Sends sums, whose blocks the two ranks number in their own way. Until take() nothing may
   /// change the sender's blocks: small messages to one rank become one.
-  void hand_on(int32_t from, std::vector<CarriedSum> sent, int32_t to,
-               std::vector<CarriedSum> received);
+  void hand_on(int32_t from, CarriedSums sent, int32_t to, CarriedSums received);
   /// Ranks take what was sent to them: behind what they send meanwhile, so that no message waits
   /// for another that it needs nothing of. Overlapped, they expect it here, and take it in front of
   /// the next step that may need it.
@@ -89,8 +97,17 @@ class Steps {
   void ask(int32_t rank, Receive receive);
   void take_next(int32_t rank);
   void take_asked(int32_t rank);
-  /// Whether the step may need what its rank has asked for.
-  bool needs_asked(int32_t rank, const Step& step);
+  /// Whether a step may need what its rank has asked for.
+  bool needs_asked(int32_t, const Send& send) { return send.space == Space::work; }
+  bool needs_asked(int32_t, const Copy& copy) { return copy.from == Space::work; }
+  bool needs_asked(int32_t rank, const Hold& hold);
+  bool needs_asked(int32_t, const Compute&) { return true; }
+  bool needs_asked(int32_t, const Add&) { return true; }
+  bool needs_asked(int32_t, const Expect&) { return false; }
+  bool needs_asked(int32_t, const Receive&) { return false; }
+  bool needs_asked(int32_t rank, const Step& step) {
+    return std::visit([&](const auto& own) { return needs_asked(rank, own); }, step);
+  }
   void expect(const Needed* needed);
   void expect(int32_t rank, const Receive& receive, Interval place);
   /// What an expected message takes of the landing memory.

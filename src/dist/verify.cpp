@@ -32,7 +32,7 @@ using dist::Position;
 using dist::q_box;
 using dist::Sums;
 
-const std::vector<CarriedSum> kNoSums;
+const CarriedSums kNoSums;
 
 class Proof : dist::RowsProof {
  public:

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/cases.h"
@@ -40,6 +41,13 @@ struct DistCase {
 
 /// What the proof says of a plan; empty when it holds.
 std::string refusal(const DistPlan& plan);
+/// Calls how(std::vector<CarriedSum>&) for the sums of a message, which others may share.
+template <class How>
+void edit(CarriedSums& sums, const How& how) {
+  std::vector<CarriedSum> own(sums.begin(), sums.end());
+  how(own);
+  sums = std::move(own);
+}
 std::vector<const Compute*> launches_of(const RankPlan& rank);
 std::vector<std::string> strategy_names();
 std::vector<std::string> shard_names();

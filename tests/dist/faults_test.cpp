@@ -257,10 +257,10 @@ TEST(DistFaults, SumsOfOtherTilesOrBlocks) {
   const auto of_sums = [](const auto& step) { return !step.sums.empty(); };
   const auto expect = [&](const std::function<void(CarriedSum&)>& how) {
     expect_refused<Send>(of_sums, [&](std::vector<Step>& steps, size_t at) {
-      how(std::get<Send>(steps[at]).sums.back());
+      edit(std::get<Send>(steps[at]).sums, [&](auto& sums) { how(sums.back()); });
     });
     expect_refused<Receive>(of_sums, [&](std::vector<Step>& steps, size_t at) {
-      how(std::get<Receive>(steps[at]).sums.back());
+      edit(std::get<Receive>(steps[at]).sums, [&](auto& sums) { how(sums.back()); });
     });
   };
   expect([](CarriedSum& sum) { --sum.count; });
@@ -291,18 +291,19 @@ TEST(DistFaults, SumsOfSeveralTilesAtOnce) {
       }
     };
     expect_refused<Send>(
-        several, [&](auto& steps, size_t at) { turn(std::get<Send>(steps[at]).sums); }, good);
+        several, [&](auto& steps, size_t at) { edit(std::get<Send>(steps[at]).sums, turn); }, good);
     expect_refused<Receive>(
-        several, [&](auto& steps, size_t at) { turn(std::get<Receive>(steps[at]).sums); }, good);
+        several, [&](auto& steps, size_t at) { edit(std::get<Receive>(steps[at]).sums, turn); },
+        good);
     const auto spread = [](std::vector<CarriedSum>& sums) {
       for (CarriedSum& sum : sums) sum.step *= 2;
     };
-    expect_refused<Send>([](const Send& send) { return !send.sums.empty(); },
-                         [&](auto& steps, size_t at) { spread(std::get<Send>(steps[at]).sums); },
-                         good);
+    expect_refused<Send>(
+        [](const Send& send) { return !send.sums.empty(); },
+        [&](auto& steps, size_t at) { edit(std::get<Send>(steps[at]).sums, spread); }, good);
     expect_refused<Receive>(
         [](const Receive& receive) { return !receive.sums.empty(); },
-        [&](auto& steps, size_t at) { spread(std::get<Receive>(steps[at]).sums); }, good);
+        [&](auto& steps, size_t at) { edit(std::get<Receive>(steps[at]).sums, spread); }, good);
     const auto expect = [&](const std::function<void(Add&)>& how) {
       expect_refused<Add>(
           [](const Add& add) { return add.count > 1 && add.sums.blocks.size() > 1; },

@@ -7,6 +7,7 @@
 
 #include "dist/dist_case.h"
 #include "dist/sections.h"
+#include "dist/steps.h"
 #include "verbatim/error.h"
 
 namespace verbatim::test {
@@ -17,8 +18,7 @@ DistCase& chunked_case() {
   return c;
 }
 
-/// Heads one after another, on the same ranks: the first has no blocks yet, others repeat the
-/// second.
+/// Heads one after another, on the same ranks.
 const DistOptions kInTurn{.world = 4, .strategy = "ring", .joined_heads = 1};
 /// Heads beside each other, each on other ranks.
 const DistOptions kBeside{.world = 8, .strategy = "usp", .ulysses_size = 4};
@@ -54,18 +54,59 @@ Break changed_everywhere(const std::function<void(T&)>& f) {
   };
 }
 
+void later_block(Send& send) {
+  edit(send.sums, [](auto& sums) { ++sums.back().block; });
+}
+void head_before(Send& send) {
+  edit(send.sums, [](auto& sums) { --sums.back().head; });
+}
+
+TEST(Sections, RenamedSumsShareTheirListAndKeepTheirHeads) {
+  const CarriedSums first(std::vector<CarriedSum>{{3, 1, 0, 2, -1}, {4, 7, 5}});
+  CarriedSums later = first;
+  later.rename(2);
+  EXPECT_EQ(later[0], (CarriedSum{5, 1, 0, 2, -1}));
+  EXPECT_EQ(later[1], (CarriedSum{6, 7, 5}));
+  const CarriedSums own(std::vector<CarriedSum>(later.begin(), later.end()));
+  for (const CarriedSums& sums : {later, own}) {
+    EXPECT_TRUE(sums.is_renamed(first, 2));
+    EXPECT_FALSE(sums.is_renamed(first, 1));
+    EXPECT_FALSE(sums.is_renamed(CarriedSums(), 2));
+  }
+  EXPECT_TRUE(CarriedSums().is_renamed(CarriedSums(), 1));
+}
+
+TEST(Sections, OfRanksThatTheFirstHasTooAreWrittenAtOnce) {
+  DistPlan plan;
+  plan.ranks.resize(3);
+  const auto count = static_cast<int32_t>(dist::kStepsWorthThreads);
+  for (int32_t r = 0; r < 2; ++r)
+    for (int32_t i = 0; i < count; ++i) plan.ranks[r].steps.emplace_back(Add{{i, r, {}}});
+  const auto end = static_cast<size_t>(count);
+  plan.sections.push_back({.parts = {{0, 0, end}, {1, 0, end}}});
+  dist::Steps(plan).repeat(0, 0, 0, 5, 1);
+  for (int32_t r = 1; r < 3; ++r) {
+    const Section::Part& part = plan.sections[1].parts[r - 1];
+    ASSERT_EQ(part.rank, r);
+    ASSERT_EQ(part.end - part.begin, end);
+    ASSERT_EQ(part.end, plan.ranks[r].steps.size());
+    for (int32_t i = 0; i < count; ++i) {
+      const TileSums& sums = std::get<Add>(plan.ranks[r].steps[part.begin + i]).sums;
+      ASSERT_TRUE(sums.head == i + 5 && sums.kv_tile == r - 1) << r << " " << i;
+    }
+  }
+}
+
 TEST(Sections, HeadsThatAreDealtAlikeRepeatEachOther) {
   for (const DistOptions& options : {kInTurn, kBeside}) {
     SCOPED_TRACE(to_text(options));
     const DistPlan plan = chunked_case().deal(options).backward;
     ASSERT_EQ(plan.sections.size(), 4u);
-    const bool beside = options.strategy == "usp";
-    const int32_t first = beside ? 0 : 1;
     for (int32_t n = 0; n < 4; ++n) {
       const Section& own = plan.sections[static_cast<size_t>(n)];
-      EXPECT_EQ(own.as, n > first ? first : -1);
-      EXPECT_EQ(own.heads, std::max(n - first, 0));
-      EXPECT_EQ(own.ranks, beside ? n : 0);
+      EXPECT_EQ(own.as, n > 0 ? 0 : -1);
+      EXPECT_EQ(own.heads, n);
+      EXPECT_EQ(own.ranks, options.strategy == "usp" ? n : 0);
     }
     chunked_case().expect_same(options);
   }
@@ -90,9 +131,9 @@ TEST(Sections, OfManyStepsAreProvedAndTheFirstThatDiffersIsNamed) {
   DistPlan played = plan;
   played.sections.clear();
   EXPECT_EQ(refusal(played), "");
-  change<Send>(plan, 2, [](Send& send) { ++send.sums.back().block; });
-  change<Send>(plan, 3, [](Send& send) { ++send.sums.back().block; });
-  EXPECT_NE(refusal(plan).find("section 2 does not repeat section 1"), std::string::npos);
+  change<Send>(plan, 2, later_block);
+  change<Send>(plan, 3, later_block);
+  EXPECT_NE(refusal(plan).find("section 2 does not repeat section 0"), std::string::npos);
 }
 
 TEST(Sections, NoneWhereHeadsMeetOrWaitForOthers) {
@@ -139,13 +180,15 @@ TEST(Sections, WhatIsNotAsItSaysIsRefused) {
   const std::string what = "does not repeat section";
   expect_refused(what, changed<Send>(2, [](Send& send) { ++send.message; }));
   expect_refused(what, changed<Send>(2, [](Send& send) { ++send.to; }));
-  expect_refused(what, changed<Send>(2, [](Send& send) { ++send.sums.back().block; }));
-  expect_refused(what, changed<Send>(2, [](Send& send) { --send.sums.back().head; }));
+  expect_refused(what, changed<Send>(2, later_block));
+  expect_refused(what, changed<Send>(2, head_before));
   expect_refused(what, [](DistPlan& plan) {
     const auto as = static_cast<size_t>(plan.sections[2].as);
-    change<Send>(plan, as, [](Send& send) { --send.sums.back().head; });
+    change<Send>(plan, as, head_before);
   });
-  expect_refused(what, changed<Receive>(3, [](Receive& take) { take.sums.pop_back(); }));
+  expect_refused(what, changed<Receive>(3, [](Receive& take) {
+                   edit(take.sums, [](auto& sums) { sums.pop_back(); });
+                 }));
   expect_refused(what, changed<Receive>(3, [](Receive& take) { ++take.from; }));
   expect_refused(what, changed<Compute>(3, [](Compute& own) { ++own.heads[0].carries[0].out; }));
   expect_refused(what, changed<Compute>(3, [](Compute& own) { ++own.room; }));
@@ -173,8 +216,9 @@ TEST(Sections, RanksNeedTheBlocksThatAreUsed) {
 }
 
 TEST(Sections, WhatAllDoWrongIsRefused) {
-  expect_refused("holds another sum",
-                 changed_everywhere<Send>([](Send& send) { ++send.sums.back().kv_tile; }));
+  expect_refused("holds another sum", changed_everywhere<Send>([](Send& send) {
+                   edit(send.sums, [](auto& sums) { ++sums.back().kv_tile; });
+                 }));
   expect_refused("in another order", changed_everywhere<Add>([](Add& add) {
                    std::swap(add.sums.blocks.front(), add.sums.blocks.back());
                  }));
