@@ -73,6 +73,12 @@ HeadOrder chunked_shift(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder symmetric_shift(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder chunked_symmetric_shift(const Tiles& tiles, int32_t group, Parts parts);
 
+/// Tasks of KV tiles whose work is about equal, half a wave at most, and slots in each of which a
+/// row is visited by one of them: for masks whose chains are of any length. Tasks wait for later
+/// ones, as those that rotate. Chains that walk several query heads do so one KV tile of their task
+/// after another, in phases.
+HeadOrder matched(const Tiles& tiles, int32_t group, Parts parts);
+
 /// One chain per query tile and query head; unless kWalked, rows are cut every kSplit KV tiles.
 HeadOrder forward_ascending(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder forward_descending(const Tiles& tiles, int32_t group, Parts parts);

@@ -6,17 +6,7 @@
 namespace verbatim::order {
 namespace {
 
-struct Visit {
-  int32_t q_tile;
-  int32_t slice_begin, slice_count;
-  int32_t time, addend;
-};
-
-/// The visits of one chain by one query head.
-struct Trail {
-  int32_t kv_tile, phase;
-  std::vector<Visit> visits;
-};
+using Visit = TimedVisit;
 
 /// `time` is that of the first visit, and becomes that of the next.
 std::vector<Visit> visits_of(const TileMap& tiles, TileRange core, const Walk& walk,
@@ -26,7 +16,7 @@ std::vector<Visit> visits_of(const TileMap& tiles, TileRange core, const Walk& w
     const auto begin = static_cast<ptrdiff_t>(visits.size());
     for (const TileRun& run : tiles.column(walk.kv_tile))
       for (int32_t q = std::max(run.first, sweep.first); q < std::min(run.last, sweep.last); ++q)
-        visits.push_back({q, run.full() ? 0 : run.slice_begin, run.slice_count, 0, 0});
+        visits.push_back({q, run.full() ? 0 : run.slice_begin, run.slice_count});
     if (sweep.rows == Rows::down) std::reverse(visits.begin() + begin, visits.end());
   }
   for (Visit& visit : visits) {
@@ -107,18 +97,11 @@ void compress(PackedRuns& runs, std::span<const Visit> visits) {
 
 }  // namespace
 
-HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
-                const std::vector<std::vector<Walk>>& tasks) {
+HeadOrder in_time(const Tiles& tiles, int32_t group, Parts parts, std::vector<Trail> trails,
+                  std::span<const int32_t> chains_of_task) {
   HeadOrder order;
   order.tiles = tiles;
   order.group = group;
-  std::vector<Trail> trails;  // of query head 0: the group shares mask and numbering
-  const TileRange core = tiles->core_q_tiles();
-  for (const auto& walks : tasks) {
-    int32_t time = 0;
-    for (const Walk& walk : walks)
-      trails.push_back({walk.kv_tile, walk.phase, visits_of(*tiles, core, walk, time)});
-  }
   order.row_addends = number(trails, tiles->q_tiles());
   PackedRuns runs;
   std::vector<size_t> ends{0};  // of each trail in `runs`, behind a 0
@@ -142,13 +125,27 @@ HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
   };
   for (int32_t part = 0; part < shared; ++part) {
     size_t trail = 0;
-    for (const auto& walks : tasks) {
+    for (const int32_t count : chains_of_task) {
       const auto chains = static_cast<int32_t>(order.chains.size());
-      for (size_t k = 0; k < walks.size(); ++k) add_chain(trail++, part);
+      for (int32_t k = 0; k < count; ++k) add_chain(trail++, part);
       order.tasks.push_back({chains, static_cast<int32_t>(order.chains.size())});
     }
   }
   return order;
+}
+
+HeadOrder timed(const Tiles& tiles, int32_t group, Parts parts,
+                const std::vector<std::vector<Walk>>& tasks) {
+  std::vector<Trail> trails;  // of query head 0: the group shares mask and numbering
+  std::vector<int32_t> chains;
+  const TileRange core = tiles->core_q_tiles();
+  for (const auto& walks : tasks) {
+    int32_t time = 0;
+    for (const Walk& walk : walks)
+      trails.push_back({walk.kv_tile, walk.phase, visits_of(*tiles, core, walk, time)});
+    chains.push_back(static_cast<int32_t>(walks.size()));
+  }
+  return in_time(tiles, group, parts, std::move(trails), chains);
 }
 
 }  // namespace verbatim::order

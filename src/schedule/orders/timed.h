@@ -1,6 +1,10 @@
 // Orders given by a virtual clock: every visit has a time, and a row adds in the order of time.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "schedule/orders/orders.h"
 
 namespace verbatim::order {
@@ -17,6 +21,24 @@ struct Walk {
   int32_t phase;  // all visits of a phase come before those of the next
   std::vector<Sweep> sweeps;
 };
+
+/// A visit of query head 0.
+struct TimedVisit {
+  int32_t q_tile;
+  int32_t slice_begin = 0, slice_count = 0;
+  int32_t time = 0, addend = 0;
+};
+
+/// The visits of one chain by one query head.
+struct Trail {
+  int32_t kv_tile, phase;  // as those of Walk
+  std::vector<TimedVisit> visits;
+};
+
+/// Tasks of so many trails, one behind the other. A row adds by phase, time and KV tile; times do
+/// not fall along a task whose phases do not, and grow from chain to chain. Finds the addends.
+HeadOrder in_time(const Tiles& tiles, int32_t group, Parts parts, std::vector<Trail> trails,
+                  std::span<const int32_t> chains_of_task);
 
 /// One task per entry, its walks back to back. Inside a phase, the time of a visit is the number of
 /// visits by rows of the core (TileMap::core_q_tiles()) that its task made before; ties go to the

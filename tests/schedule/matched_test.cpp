@@ -1,0 +1,77 @@
+// Matchings: what they are for, tasks that hardly wait and rows that are near each other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "plans.h"
+
+namespace verbatim::test {
+namespace {
+
+/// 64 KV tiles of so many query tiles, in blocks of one KV tile and two query tiles.
+std::shared_ptr<const HeadOrder> order_of(const char* name, double share, uint64_t seed,
+                                          int32_t rows = 128) {
+  const Mask mask = masks::uniform_block_sparse(16 * rows, 2048, 32, 32, share, seed, 1);
+  const auto tiles = std::make_shared<const TileMap>(mask.variants().front(), TileShape{16, 32});
+  return make_order(Pass::backward, name, tiles, 1);
+}
+
+/// Over the least that eight heads, two at a time, could take.
+double over_least(const char* name, double share, uint64_t seed) {
+  const Plan plan = plan_of(order_of(name, share, seed), 8, "queue", 64);
+  EXPECT_LE(verify(plan), 64);
+  const Simulation simulated = simulate(plan, Machine::paper(2, 1, 64));
+  return simulated.makespan / simulated.lower_bound;
+}
+
+TEST(Matched, TasksOfRandomBlocksHardlyWait) {
+  for (const double share : {0.2, 0.5, 0.8})
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      SCOPED_TRACE(testing::Message() << "share " << share << ", seed " << seed);
+      const double matched = over_least("matched", share, seed);
+      EXPECT_LT(matched, 1.1);
+      EXPECT_LT(matched, over_least("descending", share, seed) - 0.1);
+      EXPECT_LT(matched, over_least("shift", share, seed));
+    }
+}
+
+TEST(Matched, TasksHaveAboutEqualWork) {
+  for (const double share : {0.2, 0.5, 0.8}) {
+    const auto order = order_of("matched", share, 1);
+    std::vector<int64_t> visits;
+    for (const Task& task : order->tasks) {
+      EXPECT_EQ(task.chain_end - task.chain_begin, 2);
+      visits.push_back(order->visits(order->chains[task.chain_begin]) +
+                       order->visits(order->chains[task.chain_begin + 1]));
+    }
+    ASSERT_EQ(visits.size(), 32u);
+    const auto [least, most] = std::ranges::minmax(visits);
+    EXPECT_LE(10 * (most - least), most) << share;
+  }
+}
+
+TEST(Matched, TasksFollowOneFront) {
+  for (const double share : {0.2, 0.5, 0.8}) {
+    const int32_t rows = 512;
+    const auto order = order_of("matched", share, 2, rows);
+    int64_t near = 0, all = 0;
+    for (const Task& task : order->tasks) {
+      std::vector<int32_t> walk;
+      for (int32_t c = task.chain_begin; c < task.chain_end; ++c)
+        for (int32_t r = order->chains[c].run_begin; r < order->chains[c].run_end; ++r)
+          for (int32_t i = 0; i < order->runs[r].count; ++i) walk.push_back(order->runs[r].tile(i));
+      for (size_t i = 0; i < walk.size(); ++i) {
+        const auto front = static_cast<int32_t>(2 * i * rows / walk.size()) % rows;
+        const int32_t ahead = (walk[i] - front + rows) % rows;
+        near += std::min(ahead, rows - ahead) < rows / 4;
+        ++all;
+      }
+    }
+    EXPECT_GT(near, 0.75 * static_cast<double>(all)) << share;
+  }
+}
+
+}  // namespace
+}  // namespace verbatim::test
