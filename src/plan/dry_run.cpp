@@ -13,8 +13,9 @@ namespace {
 
 /// A sum that grows in a fixed order: a dQ row of a query head, or a tile that chains share.
 struct Sum {
-  int32_t next = 0;   // addend that may enter
-  int32_t owner = 0;  // task of the addend before
+  int32_t next = 0;    // addend that may enter
+  int32_t owner = 0;   // task of the addend before
+  int32_t parked = 0;  // sequences that wait for it
 };
 
 class DryRun {
@@ -45,16 +46,20 @@ class DryRun {
       Sum& sum = sum_of(walker);
       if (sum.next != addend) {
         parked_[{&sum, addend}] = index;
+        ++sum.parked;
         return;
       }
       if (walker.at_chain_start()) continue;  // nothing is added yet
       const int32_t task = walker.placed().task;
       if (addend > 0 && sum.owner != task && on_wait_) on_wait_(walker.placed(), sum.owner);
-      sum = {addend + 1, task};
+      sum.next = addend + 1;
+      sum.owner = task;
+      if (sum.parked == 0) continue;
       const auto waiting = parked_.find({&sum, addend + 1});
       if (waiting == parked_.end()) continue;
       ready.push_back(waiting->second);
       parked_.erase(waiting);
+      --sum.parked;
     }
   }
 

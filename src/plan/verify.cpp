@@ -47,10 +47,73 @@ std::shared_ptr<const HeadOrder> first_query_head(const HeadOrder& order) {
   return first;
 }
 
+/// `order` with the tasks of query head 0 alone, where every chain visits one query head, and those
+/// of the others are the same, head after head, each behind that of the head before on its KV tile.
+/// Then tasks wait for others of their query head as here, and for those of the head before, which
+/// never wait for them. Null where that is not so.
+std::shared_ptr<const HeadOrder> first_part(const HeadOrder& order) {
+  const auto group = static_cast<size_t>(order.group);
+  const size_t tasks = order.tasks.size() / group, chains = order.chains.size() / group;
+  if (group == 1 || tasks * group != order.tasks.size() || chains * group != order.chains.size())
+    return nullptr;
+  auto first = std::make_shared<HeadOrder>();
+  first->pass = order.pass;
+  first->tiles = order.tiles;
+  first->tasks.assign(order.tasks.begin(), order.tasks.begin() + static_cast<ptrdiff_t>(tasks));
+  for (size_t t = 0; t < order.tasks.size(); ++t) {
+    const auto before = static_cast<int32_t>(t / tasks * chains);
+    const Task &task = order.tasks[t], &own = first->tasks[t % tasks];
+    if (own.chain_end > static_cast<int32_t>(chains) ||
+        task.chain_begin != own.chain_begin + before || task.chain_end != own.chain_end + before)
+      return nullptr;
+  }
+  std::vector<RunView> views;
+  for (size_t c = 0; c < order.chains.size(); ++c) {
+    const auto part = static_cast<int32_t>(c / chains);
+    const Chain& chain = order.chains[c];
+    RunView view;
+    int32_t parts = 0, q_head = part;
+    order.for_each_part(chain, [&](int32_t visited, RunView runs) {
+      view = runs;
+      q_head = visited;
+      ++parts;
+    });
+    if (part == 0) views.push_back(view);
+    if (parts > 1 || q_head != part || chain.continues || chain.addend != part ||
+        chain.addends != order.group || chain.tile != order.chains[c % chains].tile ||
+        view != views[c % chains])
+      return nullptr;
+  }
+  for (size_t c = 0; c < chains; ++c) {
+    Chain chain{.tile = order.chains[c].tile};
+    chain.run_begin = static_cast<int32_t>(first->runs.size());
+    for (const Run& run : views[c]) first->runs.push_back(run);
+    chain.run_end = static_cast<int32_t>(first->runs.size());
+    first->chains.push_back(chain);
+  }
+  return first;
+}
+
 /// Pairs (waiting, awaited) of tasks of `head`, which follows `order`.
-std::vector<std::pair<int32_t, int32_t>> find_waits(std::shared_ptr<const HeadOrder> order,
-                                                    int32_t head) {
-  if (auto first = first_query_head(*order)) order = std::move(first);
+OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head);
+
+/// Those of all parts of `order`, of which the first is `part`.
+OrderProof::Waits waits_of_parts(const HeadOrder& order,
+                                 const std::shared_ptr<const HeadOrder>& part, int32_t head) {
+  OrderProof::Waits waits;
+  const OrderProof::Waits own = find_waits(part, head);
+  const auto tasks = static_cast<int32_t>(part->tasks.size());
+  for (int32_t first = 0; first < std::ssize(order.tasks); first += tasks) {
+    for (const auto& [waiting, awaited] : own) waits.emplace_back(waiting + first, awaited + first);
+    for (int32_t t = first; first > 0 && t < first + tasks; ++t) waits.emplace_back(t, t - tasks);
+  }
+  return waits;
+}
+
+OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& whole, int32_t head) {
+  if (const auto part = first_part(*whole)) return waits_of_parts(*whole, part, head);
+  const auto first = first_query_head(*whole);
+  const std::shared_ptr<const HeadOrder>& order = first ? first : whole;
   Plan plan;
   plan.pass = order->pass;
   plan.orders = {order};
@@ -59,7 +122,7 @@ std::vector<std::pair<int32_t, int32_t>> find_waits(std::shared_ptr<const HeadOr
   for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({head, static_cast<int32_t>(t)});
   std::vector<Walker> sequences;
   for (const PlacedTask& task : tasks) sequences.emplace_back(plan, std::span(&task, 1));
-  std::vector<std::pair<int32_t, int32_t>> waits;
+  OrderProof::Waits waits;
   dry_run(plan, std::move(sequences), [&](const PlacedTask& waiting, int32_t awaited) {
     if (waits.empty() || waits.back() != std::pair(waiting.task, awaited))
       waits.emplace_back(waiting.task, awaited);
@@ -151,12 +214,20 @@ int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
   // Waits are a matter of one head, so heads that share an order share their waits.
   std::vector<int32_t> furthest(tasks.size());  // last position that a task waits for
   std::iota(furthest.begin(), furthest.end(), 0);
+  std::vector<int32_t> unknown;  // heads, one of each order
+  std::vector<bool> listed(plan.orders.size());
   for (const int32_t h : late) {
     const size_t kind = plan.order_of_head[h];
-    auto& waits = known[kind];
-    if (!waits) waits = find_waits(plan.orders[kind], h);
+    if (!known[kind] && !listed[kind]) unknown.push_back(h);
+    listed[kind] = true;
+  }
+  for_each_in_parallel(core_count(), std::ssize(unknown), [&](int64_t i) {
+    const size_t kind = plan.order_of_head[unknown[i]];
+    known[kind] = find_waits(plan.orders[kind], unknown[i]);
+  });
+  for (const int32_t h : late) {
     const auto& of_task = position[h];
-    for (const auto& [waiting, awaited] : *waits) {
+    for (const auto& [waiting, awaited] : *known[plan.order_of_head[h]]) {
       int32_t& last = furthest[of_task[waiting]];
       last = std::max(last, of_task[awaited]);
     }

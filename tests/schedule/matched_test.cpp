@@ -2,10 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <random>
+#include <utility>
 #include <vector>
 
+#include "plan/verify.h"
 #include "plans.h"
+#include "verbatim/error.h"
 
 namespace verbatim::test {
 namespace {
@@ -70,6 +77,72 @@ TEST(Matched, TasksFollowOneFront) {
       }
     }
     EXPECT_GT(near, 0.75 * static_cast<double>(all)) << share;
+  }
+}
+
+Plan plan_of_group(const char* name, uint64_t seed) {
+  const Mask mask = masks::uniform_block_sparse(512, 512, 32, 32, 0.4, seed, 1);
+  const auto tiles = std::make_shared<const TileMap>(mask.variants().front(), TileShape{16, 32});
+  return plan_of(make_order(Pass::backward, name, tiles, 3), 2, "queue", 300);
+}
+
+/// verify() by the waits of all sums, each of whose addends waits for the one before.
+int32_t residency_of(const Plan& plan) {
+  using Sum = std::array<int32_t, 4>;              // head, kind, tile, query head
+  std::map<Sum, std::map<int32_t, int32_t>> adds;  // addend to the place of its task
+  std::vector<int32_t> furthest;
+  for (const PlacedTask& placed : plan.placement.tasks) {
+    const auto place = static_cast<int32_t>(furthest.size());
+    furthest.push_back(place);
+    const HeadOrder& order = plan.order(placed.head);
+    const Task& task = order.tasks[placed.task];
+    for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+      const Chain& chain = order.chains[c];
+      adds[{placed.head, 0, chain.tile, 0}][chain.addend] = place;
+      for (int32_t r = chain.run_begin; r < chain.run_end; ++r) {
+        const auto run = order.runs[r];
+        for (int32_t i = 0; i < run.count; ++i)
+          adds[{placed.head, 1, run.tile(i), run.q_head}][run.addend_of(i)] = place;
+      }
+    }
+  }
+  for (const auto& [sum, places] : adds)
+    for (auto next = places.begin(); next != places.end(); ++next)
+      if (next != places.begin())
+        furthest[next->second] = std::max(furthest[next->second], std::prev(next)->second);
+  return largest_block(furthest);
+}
+
+TEST(WaitsOfParts, AreThoseOfAllTheirSums) {
+  std::mt19937 random(7);
+  for (const char* name : {"matched/split", "shift/split", "symmetric_shift/split"})
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Plan plan = plan_of_group(name, seed);
+      std::vector<PlacedTask> tasks(plan.placement.tasks.begin(), plan.placement.tasks.end());
+      // Somewhat out of sequence: then it matters which tasks wait for which.
+      for (int swaps = 0; swaps < 4; ++swaps)
+        std::swap(tasks[random() % tasks.size()], tasks[random() % tasks.size()]);
+      if (seed % 2 == 0) {  // the second query head before the first
+        const auto part = static_cast<ptrdiff_t>(tasks.size()) / 6;
+        std::rotate(tasks.begin(), tasks.begin() + part, tasks.begin() + 2 * part);
+      }
+      plan.placement.tasks = PlacedTasks(tasks);
+      EXPECT_EQ(verify(plan), residency_of(plan)) << name << ", seed " << seed;
+    }
+}
+
+TEST(WaitsOfParts, ThatAreNotAlikeAreFound) {
+  for (const char* name : {"matched/split", "shift/split"}) {
+    Plan plan = plan_of_group(name, 1);
+    EXPECT_NO_THROW(verify(plan)) << name;
+    auto order = std::make_shared<HeadOrder>(*plan.orders[0]);
+    order->runs.edit([&](auto& runs) {  // the last query head goes backwards
+      for (size_t c = order->chains.size() / 3 * 2; c < order->chains.size(); ++c)
+        std::reverse(runs.begin() + order->chains[c].run_begin,
+                     runs.begin() + order->chains[c].run_end);
+    });
+    plan.orders = {order};
+    EXPECT_THROW(verify(plan), Error) << name;
   }
 }
 

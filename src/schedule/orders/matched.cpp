@@ -1,6 +1,6 @@
 // Matchings: the visits of a head are dealt to slots, in each of which no two tasks are at one row.
-// An edge colouring of the graph of KV tiles and rows (Koenig: as many colours as the largest degree
-// will do). All tasks follow one front through the rows, so few rows are in use at once.
+// An edge colouring of the graph of KV tiles and rows (Koenig: as many colours as the largest
+// degree will do). All tasks follow one front through the rows, so few rows are in use at once.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
