@@ -36,6 +36,14 @@ def with_another_device(name, wire, device, *seconds):
     return Peers(name, wire, own, *seconds)
 
 
+def slow_to_say(*arguments):
+    try:
+        with_another_device(*arguments)
+    except Exception:
+        time.sleep(0.5)  # the others see the end of this rank first
+        raise
+
+
 def without_room(*_):
     raise OSError("no room")
 
@@ -49,6 +57,7 @@ def fails_later(*arguments):
 REFUSALS = {
     "another host": ("_host", lambda: "another", "are on two hosts, or share no memory"),
     "another device": ("Peers", with_another_device, "rank {odd} has no peers; "),
+    "slow to say": ("Peers", slow_to_say, "rank {odd} has no peers; "),
     "no room": ("Peers", without_room, "rank {odd} has no peers; no room"),  # others wait for it
     "too late": ("Peers", fails_later, "rank {odd} has no peers; not here"),  # others have theirs
 }

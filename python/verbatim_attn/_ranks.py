@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import time
 import uuid
 import weakref
@@ -143,6 +144,11 @@ class Wire:
             return peers, ""
         # The first is why others waited in vain.
         rank = min(troubles, key=lambda rank: float(troubles[rank].split()[0]))
+        for _ in troubles:  # it may have seen the end of one that was yet to say why
+            ended = re.search(r"rank (\d+) has ended", troubles[rank])
+            if not ended or int(ended[1]) not in troubles:
+                break
+            rank = int(ended[1])
         return None, f"rank {rank} has no peers; {troubles[rank].partition(' ')[2]}"
 
     def tell(self, text: str) -> list[str]:
