@@ -167,7 +167,7 @@ HeadOrder matched(const Tiles& tiles, int32_t group, Parts parts) {
     }
     phases = std::max(phases, chains.back());
   }
-  for (const Column& column : columns) {  // what only padding sees
+  for (const Column& column : columns) {  // what only padding sees, or nobody
     if (column.kv_tile < 0) continue;
     trails.push_back({column.kv_tile, phases, {}});
     chains.push_back(1);
