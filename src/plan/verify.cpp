@@ -94,26 +94,8 @@ std::shared_ptr<const HeadOrder> first_part(const HeadOrder& order) {
   return first;
 }
 
-/// Pairs (waiting, awaited) of tasks of `head`, which follows `order`.
-OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head);
-
-/// Those of all parts of `order`, of which the first is `part`.
-OrderProof::Waits waits_of_parts(const HeadOrder& order,
-                                 const std::shared_ptr<const HeadOrder>& part, int32_t head) {
-  OrderProof::Waits waits;
-  const OrderProof::Waits own = find_waits(part, head);
-  const auto tasks = static_cast<int32_t>(part->tasks.size());
-  for (int32_t first = 0; first < std::ssize(order.tasks); first += tasks) {
-    for (const auto& [waiting, awaited] : own) waits.emplace_back(waiting + first, awaited + first);
-    for (int32_t t = first; first > 0 && t < first + tasks; ++t) waits.emplace_back(t, t - tasks);
-  }
-  return waits;
-}
-
-OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& whole, int32_t head) {
-  if (const auto part = first_part(*whole)) return waits_of_parts(*whole, part, head);
-  const auto first = first_query_head(*whole);
-  const std::shared_ptr<const HeadOrder>& order = first ? first : whole;
+/// Pairs (waiting, awaited) of tasks of `head`, which follows `order`: every visit is walked.
+OrderProof::Waits walk_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head) {
   Plan plan;
   plan.pass = order->pass;
   plan.orders = {order};
@@ -130,6 +112,26 @@ OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& whole, int3
   std::sort(waits.begin(), waits.end());
   waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
   return waits;
+}
+
+/// Those of all parts of `order`, of which the first is `part`.
+OrderProof::Waits waits_of_parts(const HeadOrder& order,
+                                 const std::shared_ptr<const HeadOrder>& part, int32_t head) {
+  OrderProof::Waits waits;
+  const OrderProof::Waits own = walk_waits(part, head);
+  const auto tasks = static_cast<int32_t>(part->tasks.size());
+  for (int32_t first = 0; first < std::ssize(order.tasks); first += tasks) {
+    for (const auto& [waiting, awaited] : own) waits.emplace_back(waiting + first, awaited + first);
+    for (int32_t t = first; first > 0 && t < first + tasks; ++t) waits.emplace_back(t, t - tasks);
+  }
+  return waits;
+}
+
+/// The same, of as few visits as will do.
+OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head) {
+  if (const auto part = first_part(*order)) return waits_of_parts(*order, part, head);
+  const auto first = first_query_head(*order);
+  return walk_waits(first ? first : order, head);
 }
 
 bool counts_from_0(std::span<const int32_t> sequence) {
@@ -216,12 +218,16 @@ int32_t queue_residency(const Plan& plan, const std::vector<bool>& ordered,
   std::iota(furthest.begin(), furthest.end(), 0);
   std::vector<int32_t> unknown;  // heads, one of each order
   std::vector<bool> listed(plan.orders.size());
+  size_t runs = 0;
   for (const int32_t h : late) {
     const size_t kind = plan.order_of_head[h];
-    if (!known[kind] && !listed[kind]) unknown.push_back(h);
+    if (known[kind] || listed[kind]) continue;
     listed[kind] = true;
+    unknown.push_back(h);
+    runs += plan.orders[kind]->runs.size();
   }
-  for_each_in_parallel(core_count(), std::ssize(unknown), [&](int64_t i) {
+  const int cores = runs < kRunsWorthThreads ? 1 : core_count();
+  for_each_in_parallel(cores, std::ssize(unknown), [&](int64_t i) {
     const size_t kind = plan.order_of_head[unknown[i]];
     known[kind] = find_waits(plan.orders[kind], unknown[i]);
   });
