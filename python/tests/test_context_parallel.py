@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections import deque
 from datetime import timedelta
 from pathlib import Path
@@ -325,7 +326,8 @@ def test_the_host_waits_for_no_transfer_of_a_stream(monkeypatch):
     from verbatim_attn._ranks import Wire
 
     wire = object.__new__(Wire)
-    wire.rank, wire._ranks, wire._up, wire._down, wire._sent = 0, [0, 1], None, None, []
+    wire.rank, wire._ranks, wire._sent = 0, [0, 1], []
+    wire._up = wire._down = lambda: "a group"
     wire._in_stream, wire._timeout, wire._under_way = True, timedelta(seconds=0.2), deque()
     for name in ("isend", "irecv"):
         monkeypatch.setattr(torch.distributed, name, lambda *_: Endless())
@@ -439,6 +441,25 @@ def test_a_transfer_that_never_comes_ends_in_time(pair):
     seconds, message = pair.results([0])[0]
     assert 2 < seconds < 13
     assert "rank 0 at step " in message and "no message from rank 1" in message
+
+
+def destroyed(rank, case):
+    """Whether the group lives on in an object that has been used, and what that then says."""
+    parallel = parallel_of(case)
+    step(parallel, case)
+    group = weakref.ref(torch.distributed.group.WORLD)
+    torch.distributed.destroy_process_group()
+    try:
+        parallel.undispatch(torch.zeros(1, len(parallel.positions()), 1))
+    except RuntimeError as error:
+        return group() is not None, str(error)
+
+
+@pytest.mark.parametrize("transport", ["group", "peers"])
+def test_an_object_keeps_no_group_alive(transport, pair):
+    for lives, message in pair.run(destroyed, Case(how={"transport": transport})):
+        assert not lives
+        assert "the group has been destroyed" in message and "nearest: dist.destroy" in message
 
 
 def launched(n, *words):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import itertools
 import os
@@ -38,21 +37,24 @@ class Wire:
     those that still waited would hold multiprocessors that its chains need at once. From GPU to GPU
     the caller's stream waits for transfers and the host does not, but for messages below 0, which
     it reads.
+
+    Keeps no group alive: the threads of one that is still there when Python ends may abort the
+    process, so that destroying it has to end them.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        self.group = group or dist.group.WORLD
+        group = group or dist.group.WORLD
         self._ranks = dist.get_process_group_ranks(group)
         self.rank, self.size = dist.get_rank(group), len(self._ranks)
         self._device = torch.device("cpu")  # where messages are sent from
-        self._up = self._down = group
+        self._group = self._up = self._down = weakref.ref(group)
         self._timeout: Any = None
         backends = dist.get_backend_config(group)
         if "cuda:nccl" in backends and (device.type == "cuda" or "cpu:" not in backends):
             current = torch.device("cuda", torch.cuda.current_device())
             self._device = device if device.type == "cuda" else current
             self._timeout = self._given_timeout()
-            self._up, self._down = _both_ways(self.group, self._timeout)
+            self._up, self._down = map(weakref.ref, _both_ways(group, self._timeout))
         self._sent: list[tuple[int, int, Any, Tensor]] = []  # that may still be on their way
         # What streams wait for: what to say where it does not end, since when, the work.
         self._under_way: deque[tuple[str, float, Any]] = deque()
@@ -86,7 +88,7 @@ class Wire:
 
     def _given_timeout(self) -> Any:
         """The group's."""
-        return self.group._get_backend(self._device).options._timeout
+        return _alive(self._group)._get_backend(self._device).options._timeout
 
     def peers(self, transport: str, device: torch.device) -> tuple[Peers | None, str]:
         """The ranks as peers, or None and why: their messages go through the group. All ranks call
@@ -94,8 +96,8 @@ class Wire:
         memory and time, so that objects of one group share them until a call over them fails.
         Raises on every rank: ValueError for an unknown transport of one, or another than rank 0's;
         NotImplementedError where "peers" cannot be had."""
-        key = self.group, device
-        kept = _opened.get(key)
+        of_group = _opened.setdefault(_alive(self._group), {})
+        kept = of_group.get(device)
         own = kept.name if kept and not kept.failed else "none"
         told = self.tell(f"{own} {_host()} {uuid.uuid4().hex} {transport}")
         names, hosts, new, asked = zip(*(text.split(" ", 3) for text in told), strict=True)
@@ -116,7 +118,7 @@ class Wire:
             return kept, ""
         opened, refusal = self._open(hosts, new[0], device)
         if opened:
-            _opened[key] = opened
+            of_group[device] = opened
         elif transport == "peers":
             raise NotImplementedError(f"[context_parallel] {refusal}")
         return opened, refusal
@@ -160,12 +162,12 @@ class Wire:
     def send(self, to: int, message: int, flat: Tensor) -> None:
         """Of memory that nobody else writes."""
         group = self._up if self.rank < to else self._down
-        work = dist.isend(flat, self._ranks[to], group, self._tag(message))
+        work = dist.isend(flat, self._ranks[to], _alive(group), self._tag(message))
         self._sent.append((to, message, work, flat))
 
     def receive(self, source: int, message: int, flat: Tensor) -> None:
         group = self._up if source < self.rank else self._down
-        work = dist.irecv(flat, self._ranks[source], group, self._tag(message))
+        work = dist.irecv(flat, self._ranks[source], _alive(group), self._tag(message))
         if self._in_stream and message >= 0:
             missed = f"message {message} of rank {source} did not come to rank {self.rank}"
             self._follow(missed, work)
@@ -316,7 +318,19 @@ class Peers:
         weakref.finalize(self, _library.peers_close, self.pointer)
 
 
-_opened: dict[Any, Peers] = {}  # until the process ends
+# Of groups, until they are destroyed: their peers by device, and what _both_ways() makes.
+_opened: weakref.WeakKeyDictionary[Any, dict[torch.device, Peers]] = weakref.WeakKeyDictionary()
+_ways: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _alive(group: weakref.ref[Any]) -> Any:
+    found = group()
+    if found is None:
+        raise RuntimeError(
+            "[context_parallel] the group has been destroyed; got no group, expected it to be there "
+            "for every call (nearest: dist.destroy_process_group() behind the last one)"
+        )
+    return found
 
 
 def _host() -> str:
@@ -328,15 +342,16 @@ def _host() -> str:
         return uuid.uuid4().hex
 
 
-@functools.cache
 def _both_ways(group: Any, timeout: Any) -> list[Any]:
     """Groups of the ranks of `group` for messages to higher and to lower ranks. Communicators take
     memory and time, so that objects of one group share them."""
-    ranks = dist.get_process_group_ranks(group)
-    return [
-        dist.new_group(ranks, timeout, backend="nccl", use_local_synchronization=True)
-        for _ in range(2)
-    ]
+    if group not in _ways:
+        ranks = dist.get_process_group_ranks(group)
+        _ways[group] = [
+            dist.new_group(ranks, timeout, backend="nccl", use_local_synchronization=True)
+            for _ in range(2)
+        ]
+    return _ways[group]
 
 
 def _overdue(missed: str, got: object) -> RuntimeError:

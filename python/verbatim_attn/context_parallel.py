@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import _library
 from ._arrays import Arrays, Key, arrays_of, arrays_of_device
 from ._calls import Call
-from ._handles import Problem, kept, specification
+from ._handles import Problem, specification
 from .masks import Mask, spec_of
 
 
@@ -132,6 +132,7 @@ class ContextParallel:
         #: Of messages: "peers" or "group".
         self.transport = "peers" if peers else "group"
         self._handle = _Handle(spec, wire, peers)
+        self._calls: dict[tuple[Arrays, tuple[Key, ...]], Call] = {}
         #: World, rank, strategy and shard as chosen; of each rank the ranges that it holds, bytes
         #: that it sends and of its memory; both passes.
         self.description: dict[str, Any] = _library.dist_describe(self._handle.pointer)
@@ -188,9 +189,11 @@ class ContextParallel:
         """(o, lse) of q, k and v; (dq, dk, dv) of q, k, v, o, dout and the LSE."""
         arrays = arrays_of(tensors[0])
         tensors = tuple(x.contiguous() for x in tensors)  # rows move as they lie
-        call = kept(ContextParallel._prepare, self, arrays, arrays.keys(tensors))
+        layout = arrays, arrays.keys(tensors)
+        if layout not in self._calls:
+            self._calls[layout] = self._prepare(*layout)
         try:
-            return call(tensors, seed, self._torch.get_num_threads())
+            return self._calls[layout](tensors, seed, self._torch.get_num_threads())
         except RuntimeError:
             if self._handle.peers:
                 self._handle.peers.failed = True
