@@ -105,6 +105,14 @@ std::vector<AlikeChains> issue_sequence(const HeadOrder& order) {
   return one_by_one(order, sequence);
 }
 
+/// Whether to go visit by visit costs less than run by run. `trail` makes all visits, or is
+/// refused.
+bool has_short_runs(const Subject& subject, const Trail& trail) {
+  int64_t runs = 0;
+  for (const Step& step : trail.steps) runs += std::ssize(step.runs);
+  return subject.order.tiles->count() <= kShort * runs;
+}
+
 /// Visits [first, last) of one kept tile, with their slices.
 struct Visited {
   int32_t kept, first, last, slice_begin, slice_count;
@@ -152,6 +160,42 @@ bool same_slices(const TileMap& tiles, const Visit& visit, const TileRun& run) {
   return visit.slice_begin == run.slice_begin ||
          std::equal(ids + run.slice_begin, ids + run.slice_begin + run.slice_count,
                     ids + visit.slice_begin);
+}
+
+/// Whether the steps of a kept tile visit what its mask shows, in any sequence, with its slices.
+/// `expected_at`: [streamed tiles], null; and so on return, unless false is returned.
+bool shows_all(const Subject& subject, std::span<const Step> steps,
+               std::vector<const TileRun*>& expected_at) {
+  int64_t unvisited = 0;
+  for (const TileRun& run : subject.expected(steps.front().kept)) {
+    std::fill(expected_at.begin() + run.first, expected_at.begin() + run.last, &run);
+    unvisited += run.last - run.first;
+  }
+  for (const Step& step : steps)
+    for (const Run& run : step.runs) {
+      const TileRun* expected = expected_at[run.first];
+      if (!expected || !same_slices(*subject.order.tiles, run, *expected)) return false;
+      for (int32_t i = 0; i < run.count; ++i)
+        if (std::exchange(expected_at[run.tile(i)], nullptr) != expected) return false;
+      unvisited -= run.count;
+    }
+  return unvisited == 0;
+}
+
+/// What check_complete() proves, for runs of few visits in any sequence. False proves nothing.
+bool is_complete(const Subject& subject, const Trail& trail) {
+  std::vector<Step> steps = trail.steps;
+  std::ranges::stable_sort(steps, {}, &Step::kept);
+  std::vector<const TileRun*> expected_at(subject.streamed_tiles());
+  auto step = steps.begin();
+  for (int32_t kept = 0; kept < subject.kept_tiles(); ++kept) {
+    const auto begin = step;
+    while (step != steps.end() && step->kept == kept) ++step;
+    if (begin == step ? !subject.expected(kept).empty()
+                      : !shows_all(subject, {begin, step}, expected_at))
+      return false;
+  }
+  return true;
 }
 
 void check_complete(const Subject& subject, const Trail& trail) {
@@ -325,16 +369,6 @@ bool matches(const Run& run, const Stair& stair) {
   return true;
 }
 
-/// Whether counting visit by visit costs less than stairs.
-bool has_short_runs(const Trail& trail) {
-  int64_t visits = 0, runs = 0;
-  for (const Step& step : trail.steps) {
-    runs += std::ssize(step.runs);
-    for (const Run& run : step.runs) visits += run.count;
-  }
-  return visits <= kShort * runs;
-}
-
 bool counts_up_by_visits(const Trail& trail, int32_t rows) {
   std::vector<int32_t> next(rows);  // addend of each row
   for (const Step& step : trail.steps) {
@@ -391,7 +425,7 @@ bool rows_count_up(const Subject& subject, const std::vector<Trail>& trails) {
   const int32_t rows = subject.order.tiles->q_tiles();
   std::vector<Stair> stairs;
   for (const Trail& trail : trails) {
-    if (has_short_runs(trail)) {
+    if (has_short_runs(subject, trail)) {
       if (!counts_up_by_visits(trail, rows)) return false;
       continue;
     }
@@ -442,7 +476,9 @@ bool check_order(const Subject& subject) {
   const bool straight = is_straight(subject, trails);
   if (!straight) {
     check_runs(subject);
-    for (const Trail& trail : trails) check_complete(subject, trail);
+    for (const Trail& trail : trails)
+      if (!has_short_runs(subject, trail) || !is_complete(subject, trail))
+        check_complete(subject, trail);
   }
   check_shared_tiles(subject);
   if (subject.backward()) check_row_totals(subject);

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "verbatim/error.h"
 
@@ -13,9 +14,9 @@ namespace {
 
 /// A sum that grows in a fixed order: a dQ row of a query head, or a tile that chains share.
 struct Sum {
-  int32_t next = 0;    // addend that may enter
-  int32_t owner = 0;   // task of the addend before
-  int32_t parked = 0;  // sequences that wait for it
+  int32_t next = 0;     // addend that may enter
+  int32_t owner = 0;    // task of the addend before
+  int32_t parked = -1;  // of the sequences that wait for it that of the least addend; -1: none
 };
 
 class DryRun {
@@ -24,6 +25,7 @@ class DryRun {
       : on_wait_(on_wait), heads_(plan.order_of_head.size()) {}
 
   void run(std::vector<Walker> sequences) {
+    parked_.resize(sequences.size());
     std::vector<int32_t> ready(sequences.size());
     // The last goes first: what a rotating chain visits first waits for none that is issued before.
     std::iota(ready.begin(), ready.end(), 0);
@@ -44,23 +46,22 @@ class DryRun {
       const bool of_tile = walker.at_chain_start() || walker.at_chain_end();
       const int32_t addend = of_tile ? walker.chain().addend : walker.addend();
       Sum& sum = sum_of(walker);
-      if (sum.next != addend) {
-        parked_[{&sum, addend}] = index;
-        ++sum.parked;
-        return;
-      }
+      if (sum.next != addend) return park(sum, addend, index);
       if (walker.at_chain_start()) continue;  // nothing is added yet
       const int32_t task = walker.placed().task;
       if (addend > 0 && sum.owner != task && on_wait_) on_wait_(walker.placed(), sum.owner);
       sum.next = addend + 1;
       sum.owner = task;
-      if (sum.parked == 0) continue;
-      const auto waiting = parked_.find({&sum, addend + 1});
-      if (waiting == parked_.end()) continue;
-      ready.push_back(waiting->second);
-      parked_.erase(waiting);
-      --sum.parked;
+      if (sum.parked < 0 || parked_[sum.parked].addend != addend + 1) continue;
+      ready.push_back(sum.parked);
+      sum.parked = parked_[sum.parked].behind;
     }
+  }
+
+  void park(Sum& sum, int32_t addend, int32_t index) {
+    int32_t* place = &sum.parked;
+    while (*place >= 0 && parked_[*place].addend < addend) place = &parked_[*place].behind;
+    parked_[index] = {addend, std::exchange(*place, index)};
   }
 
   Sum& sum_of(const Walker& walker) {
@@ -96,20 +97,14 @@ class DryRun {
     std::vector<Sum> rows;   // [q_tiles, group]
     std::vector<Sum> tiles;  // of the kept axis, [tiles, chains' query heads]
   };
-  struct Key {
-    const Sum* sum;
-    int32_t addend;
-    bool operator==(const Key&) const = default;
-  };
-  struct KeyHash {
-    size_t operator()(const Key& key) const {
-      return std::hash<const void*>()(key.sum) * 31 + static_cast<size_t>(key.addend);
-    }
+  struct Parked {
+    int32_t addend;  // that it waits to add
+    int32_t behind;  // the sequence that waits for the same sum with the next larger one; -1: none
   };
 
   const OnWait& on_wait_;
   std::vector<Head> heads_;
-  std::unordered_map<Key, int32_t, KeyHash> parked_;  // sequences by what they wait for
+  std::vector<Parked> parked_;  // of each sequence, where it waits
 };
 
 }  // namespace

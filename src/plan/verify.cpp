@@ -104,13 +104,15 @@ OrderProof::Waits walk_waits(const std::shared_ptr<const HeadOrder>& order, int3
   for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({head, static_cast<int32_t>(t)});
   std::vector<Walker> sequences;
   for (const PlacedTask& task : tasks) sequences.emplace_back(plan, std::span(&task, 1));
-  OrderProof::Waits waits;
-  dry_run(plan, std::move(sequences), [&](const PlacedTask& waiting, int32_t awaited) {
-    if (waits.empty() || waits.back() != std::pair(waiting.task, awaited))
-      waits.emplace_back(waiting.task, awaited);
+  std::vector<std::vector<int32_t>> awaited(tasks.size());  // by each task, many times over
+  dry_run(plan, std::move(sequences), [&](const PlacedTask& waiting, int32_t other) {
+    awaited[waiting.task].push_back(other);
   });
-  std::sort(waits.begin(), waits.end());
-  waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+  OrderProof::Waits waits;
+  std::vector<int32_t> last(tasks.size(), -1);  // that was found to wait for each
+  for (int32_t t = 0; t < std::ssize(awaited); ++t)
+    for (const int32_t other : awaited[t])
+      if (std::exchange(last[other], t) != t) waits.emplace_back(t, other);
   return waits;
 }
 

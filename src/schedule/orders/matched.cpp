@@ -2,9 +2,9 @@
 // An edge colouring of the graph of KV tiles and rows (Koenig: as many colours as the largest
 // degree will do). All tasks follow one front through the rows, so few rows are in use at once.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -27,10 +27,10 @@ class RowSet {
   void erase(int32_t row) { words_[row / 64] &= ~(uint64_t{1} << (row % 64)); }
   /// The first row that is here and not in `others`, from `row` on and then from 0; -1: none is.
   int32_t next(int32_t row, const RowSet& others) const {
-    const size_t first = row / 64, count = words_.size();
+    const size_t count = words_.size();
     const uint64_t from = ~uint64_t{0} << (row % 64);
-    for (size_t i = 0; i <= count; ++i) {
-      const size_t w = (first + i) % count;
+    size_t w = row / 64;
+    for (size_t i = 0; i <= count; ++i, w = w + 1 == count ? 0 : w + 1) {
       const uint64_t part = i == 0 ? from : i == count ? ~from : ~uint64_t{0};
       if (const uint64_t found = words_[w] & ~others.words_[w] & part)
         return static_cast<int32_t>(64 * w) + std::countr_zero(found);
@@ -86,13 +86,16 @@ void match(std::vector<Team>& teams, int32_t rows) {
     slots = std::max<int64_t>(slots, team.load);
   }
   RowSet taken(rows);
-  std::deque<std::pair<int32_t, int32_t>> recent;  // slot and row
+  std::array<std::vector<int32_t>, kApart> taken_in;  // rows, by the last slots
   for (int32_t slot = 0; !order.empty(); ++slot) {
-    for (; !recent.empty() && recent.front().first <= slot - kApart; recent.pop_front())
-      taken.erase(recent.front().second);
+    std::vector<int32_t>& now = taken_in[slot % kApart];
+    for (const int32_t row : now) taken.erase(row);
+    now.clear();
     const auto front = static_cast<int32_t>(slot * sweeps * rows / slots % rows);
-    // Who has most to do is first to choose.
-    std::ranges::stable_sort(order, std::greater(), &Team::load);
+    // Who has most to do is first to choose. Mostly sorted as it is.
+    for (size_t i = 1; i < order.size(); ++i)
+      for (size_t k = i; k > 0 && order[k - 1]->load < order[k]->load; --k)
+        std::swap(order[k - 1], order[k]);
     for (Team* team : order) {
       if (slot < team->rests_until) continue;
       Column& column = *team->columns[team->column];
@@ -101,7 +104,7 @@ void match(std::vector<Team>& teams, int32_t rows) {
       column.rows.erase(row);
       column.visits.push_back({.q_tile = row, .time = slot});
       taken.insert(row);
-      recent.emplace_back(slot, row);
+      now.push_back(row);
       --team->load;
       if (--column.left > 0) continue;
       team->load -= kTurn;
@@ -121,20 +124,25 @@ std::vector<Column> columns_of(const TileMap& tiles, TileRange core) {
         column.rows.insert(q - core.first);
         ++column.left;
       }
+    column.visits.reserve(column.left);
   }
   return columns;
 }
 
-/// From rows of the core to query tiles, with those beside it at the end.
-void complete(Trail& trail, const TileMap& tiles, TileRange core) {
-  const int32_t last = trail.visits.empty() ? 0 : trail.visits.back().time;
-  std::vector<const TileRun*> run_of(tiles.q_tiles());
-  for (const TileRun& run : tiles.column(trail.kv_tile))
-    for (int32_t q = run.first; q < run.last; ++q) run_of[q] = &run;
+/// From rows of the core to query tiles, with those beside it at the end. `run_of`: [query tiles],
+/// whatever is in it.
+void complete(Trail& trail, const TileMap& tiles, TileRange core,
+              std::vector<const TileRun*>& run_of) {
   for (TimedVisit& visit : trail.visits) visit.q_tile += core.first;
-  for (int32_t q = 0; q < tiles.q_tiles(); ++q)
-    if (run_of[q] && (q < core.first || q >= core.last))
-      trail.visits.push_back({.q_tile = q, .time = last});
+  const int32_t last = trail.visits.empty() ? 0 : trail.visits.back().time;
+  const auto add_behind = [&](int32_t from, int32_t to) {
+    for (int32_t q = from; q < to; ++q) trail.visits.push_back({.q_tile = q, .time = last});
+  };
+  for (const TileRun& run : tiles.column(trail.kv_tile)) {
+    std::fill(run_of.begin() + run.first, run_of.begin() + run.last, &run);
+    add_behind(run.first, std::min(run.last, core.first));
+    add_behind(std::max(run.first, core.last), run.last);
+  }
   for (TimedVisit& visit : trail.visits) {
     const TileRun& run = *run_of[visit.q_tile];
     visit.slice_begin = run.full() ? 0 : run.slice_begin;
@@ -172,7 +180,8 @@ HeadOrder matched(const Tiles& tiles, int32_t group, Parts parts) {
     trails.push_back({column.kv_tile, phases, {}});
     chains.push_back(1);
   }
-  for (Trail& trail : trails) complete(trail, *tiles, core);
+  std::vector<const TileRun*> run_of(tiles->q_tiles());
+  for (Trail& trail : trails) complete(trail, *tiles, core, run_of);
   return in_time(tiles, group, parts, std::move(trails), chains);
 }
 
