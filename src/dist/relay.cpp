@@ -57,6 +57,7 @@ void Relay::run_alone(int32_t head) {
     const int32_t rank = rooms_.rank_of(room);
     section.parts.push_back({rank, steps_.count(rank), 0});
   }
+  give_back();  // what heads before, not alone, have added
   Known own{head, static_cast<int32_t>(plan_.sections.size()), steps_.messages(), 0, {}};
   std::vector<Blocks> before;  // free, all of them: so it begins as if there were none
   for (const int32_t room : dealt(head).rooms)

@@ -112,6 +112,17 @@ TEST(Sections, HeadsThatAreDealtAlikeRepeatEachOther) {
   }
 }
 
+TEST(Sections, BeginWithTheBlocksOfHeadsThatMetBefore) {
+  DistCase c(problem_of(256, 6, 3), masks::causal(256, 256), kTile, "descending/rows:32");
+  const DistOptions options{
+      .world = 4, .strategy = "ring", .shard = "contiguous", .joined_heads = 2};
+  const DistPlan plan = c.deal(options).backward;
+  ASSERT_EQ(plan.sections.size(), 1u);  // head 2 alone, behind two that met
+  EXPECT_EQ(plan.sections[0].parts.size(), 4u);
+  EXPECT_EQ(refusal(plan), "");
+  c.expect_same(options);
+}
+
 TEST(Sections, AreProvedWithoutThemToo) {
   for (const DistOptions& options : {kInTurn, kBeside}) {
     DistPlan plan = chunked_case().deal(options).backward;
