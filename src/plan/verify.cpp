@@ -10,16 +10,11 @@
 
 #include "core/threads.h"
 #include "plan/check_order.h"
-#include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
 
 constexpr size_t kRunsWorthThreads = 4096;  // of all orders; fewer are proved before threads wake
-
-[[noreturn]] void fail(std::string message) {
-  throw Error(ErrorCode::invalid_plan, "plan.verify", std::move(message));
-}
 
 /// `order` with the visits of query head 0 alone, where every task is one chain that walks all
 /// query heads of the group in turn and each as the first: then no task waits for others than here,
@@ -150,7 +145,7 @@ std::vector<std::vector<int32_t>> check_placement(const Plan& plan) {
   for (int32_t h = 0; h < heads; ++h) sequences[h].reserve(plan.order(h).tasks.size());
   for (const PlacedTask& task : placement.tasks) {
     if (task.head < 0 || task.head >= heads)
-      fail(fmt::format("task {} of head {} does not exist", task.task, task.head));
+      refuse_plan(fmt::format("task {} of head {} does not exist", task.task, task.head));
     sequences[task.head].push_back(task.task);
   }
   std::vector<bool> placed;
@@ -161,21 +156,21 @@ std::vector<std::vector<int32_t>> check_placement(const Plan& plan) {
     placed.assign(tasks, false);
     for (const int32_t task : sequence) {
       if (task < 0 || static_cast<size_t>(task) >= tasks)
-        fail(fmt::format("task {} of head {} does not exist", task, h));
-      if (placed[task]) fail(fmt::format("task {} of head {} is placed twice", task, h));
+        refuse_plan(fmt::format("task {} of head {} does not exist", task, h));
+      if (placed[task]) refuse_plan(fmt::format("task {} of head {} is placed twice", task, h));
       placed[task] = true;
     }
     const auto missing = std::find(placed.begin(), placed.end(), false);
     if (missing != placed.end())
-      fail(fmt::format("task {} of head {} is not placed", missing - placed.begin(), h));
+      refuse_plan(fmt::format("task {} of head {} is not placed", missing - placed.begin(), h));
   }
-  if (placement.workers < 1) fail("a placement needs a worker");
+  if (placement.workers < 1) refuse_plan("a placement needs a worker");
   const auto& begin = placement.worker_begin;
   const bool covers = begin.size() == static_cast<size_t>(placement.workers) + 1 &&
                       begin.front() == 0 && std::is_sorted(begin.begin(), begin.end()) &&
                       static_cast<size_t>(begin.back()) == placement.tasks.size();
   if (placement.queue ? !begin.empty() : !covers)
-    fail("the tasks of the workers do not cover the placement");
+    refuse_plan("the tasks of the workers do not cover the placement");
   return sequences;
 }
 
@@ -272,11 +267,12 @@ OrderProof::OrderProof(const Plan& plan)
   for (size_t h = 0; h < plan.order_of_head.size(); ++h) {
     const int32_t kind = plan.order_of_head[h];
     if (kind < 0 || static_cast<size_t>(kind) >= plan.orders.size())
-      fail(fmt::format("head {} follows order {}, which does not exist", h, kind));
+      refuse_plan(fmt::format("head {} follows order {}, which does not exist", h, kind));
     if (listed[kind]) continue;
     listed[kind] = true;
     const HeadOrder& order = *plan.orders[kind];
-    if (order.pass != plan.pass) fail(fmt::format("head {} follows an order of the other pass", h));
+    if (order.pass != plan.pass)
+      refuse_plan(fmt::format("head {} follows an order of the other pass", h));
     subjects.push_back({order, static_cast<int32_t>(h)});
     kinds.push_back(kind);
     runs += order.runs.size();
