@@ -40,9 +40,12 @@ struct Chain {
   int32_t run_begin = 0, run_end = 0;  // into HeadOrder::runs
   int32_t q_head = 0;                  // forward: the query head inside the group
   int32_t addend = 0, addends = 1;     // this chain's place among those that share the tile
-  /// Backward: goes on from the dK and dV of the chain before it in HeadOrder::chains, for which it
-  /// waits at its start. Both are pieces of one, cut so that fewer workers can run the order.
-  bool continues = false;
+  /// Backward: pieces of one chain, cut so that fewer workers can run the order, lie behind each
+  /// other in HeadOrder::chains. Each but the first continues the one before: it waits at its start
+  /// for that one's dK and dV, and goes on from them. Each but the last pauses. Where other chains
+  /// have added to the tile before them, what they pass on lies apart from the tile's sum, and the
+  /// last piece adds it. `addend` counts pieces like chains.
+  bool continues = false, pauses = false, apart = false;
   bool operator==(const Chain&) const = default;
 };
 

@@ -9,7 +9,7 @@
 
 namespace verbatim {
 
-const int32_t kContractVersion = 9;
+const int32_t kContractVersion = 10;
 
 namespace {
 

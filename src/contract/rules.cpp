@@ -115,10 +115,11 @@ constexpr std::array kRules{
     OrderRule{"gaps",
               "query tiles that see a KV tile come in four stretches or more, in the mean "
               "(block-sparse masks)",
-              "chains of one query head stay nearer to each other's rows than those of a group",
+              "a matching of KV tiles and rows, in which no chain waits for another; chains of one "
+              "query head are alike in all",
               [](const Shape& shape) { return shape.gaps; },
               [](const Shape& shape) -> std::string {
-                return shape.group > 1 ? "descending/split" : "descending";
+                return shape.group > 1 ? "matched/split" : "matched";
               }},
     OrderRule{"skewed",
               "some KV tile has at least 2.5 times as many visits as the mean, and most start at "

@@ -64,7 +64,7 @@ class Launches {
     const auto [at, fresh] = parts_.try_emplace(&part);
     if (!fresh) return at->second;
     auto& chains = chains_[part.whole.get()];
-    if (chains.size() == 0) chains = dist::WholeChains(*part.whole);
+    if (chains.size() == 0) chains = WholeChains(*part.whole);
     for (const Stretch& stretch : part.stretches)
       for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c)
         at->second.push_back(cycles(*part.whole, chains[c], stretch));
@@ -89,7 +89,7 @@ class Launches {
   Costs costs_;
   std::map<std::vector<const OrderPart*>, double> known_;
   std::unordered_map<const OrderPart*, std::vector<double>> parts_;
-  std::map<const HeadOrder*, dist::WholeChains> chains_;
+  std::map<const HeadOrder*, WholeChains> chains_;
 };
 
 }  // namespace

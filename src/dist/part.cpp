@@ -7,22 +7,6 @@
 
 namespace verbatim {
 namespace dist {
-
-WholeChains::WholeChains(const HeadOrder& order, bool may_be_cut) : chains_(order.chains) {
-  if (!may_be_cut || std::ranges::none_of(order.chains, &Chain::continues)) return;
-  std::vector<Chain> chains;
-  for (const Chain& chain : order.chains) {
-    if (!chain.continues) {
-      chains.push_back(chain);
-      continue;
-    }
-    chains.back().run_end = chain.run_end;
-    chains.back().addends = 1;  // what counts its pieces; chains that are cut share no tile
-  }
-  joined_ = std::make_shared<const std::vector<Chain>>(std::move(chains));
-  chains_ = *joined_;
-}
-
 namespace {
 
 /// By chain.
@@ -70,7 +54,7 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
   order->group = whole->group;
   order->row_addends = whole->row_addends;
   const bool forward = whole->pass == Pass::forward;
-  const dist::WholeChains chains(*whole);
+  const WholeChains chains(*whole);
   std::vector<Run> runs;
   for (const Stretch& stretch : stretches) {
     for (int32_t c = stretch.chain; c < stretch.chain + stretch.count; ++c) {

@@ -3,31 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "plan/alike.h"
+#include "plan/whole_chains.h"
 #include "verbatim/dist.h"
 
 namespace verbatim::dist {
-
-/// The chains of an order, whether it has them whole or cut in pieces for few workers.
-class WholeChains {
- public:
-  WholeChains() = default;
-  /// Reads `order` as long as it is there. `may_be_cut`: false where it is known that none is.
-  explicit WholeChains(const HeadOrder& order, bool may_be_cut = true);
-  const Chain& operator[](size_t chain) const { return chains_[chain]; }
-  size_t size() const { return chains_.size(); }
-  auto begin() const { return chains_.begin(); }
-  auto end() const { return chains_.end(); }
-
- private:
-  std::shared_ptr<const std::vector<Chain>> joined_;  // where some are cut
-  std::span<const Chain> chains_;
-};
 
 /// The whole chains of a backward and their rows, ascending; each by itself where some are cut.
 /// `issued`: the rows of the order.

@@ -39,10 +39,7 @@ class Reader {
   }
 
  private:
-  /// Of a chain that is cut, the first piece is not marked: only those that go on are.
-  bool is_piece(int32_t c) const {
-    return chains_[c].continues || (c + 1 < std::ssize(chains_) && chains_[c + 1].continues);
-  }
+  bool is_piece(int32_t c) const { return chains_[c].continues || chains_[c].pauses; }
 
   /// Whether a chain, `way` tiles from the one before, is alike.
   bool goes_on(int32_t c, int32_t way) {
@@ -68,13 +65,13 @@ class Reader {
       next.run_end += runs;
       return ((chain.tile ^ next.tile) | (chain.run_begin ^ next.run_begin) |
               (chain.run_end ^ next.run_end) | (chain.addend ^ next.addend) |
-              (chain.addends ^ next.addends) | int32_t{chain.continues}) == 0;
+              (chain.addends ^ next.addends) | int32_t{chain.continues} | int32_t{chain.pauses}) ==
+             0;
     };
     if (runs > 0)
       end = std::min(end, c + (static_cast<int32_t>(repeat_until_) - next.run_end) / runs);
-    const int32_t begin = c;
     while (c < end && as_next(chains_[c])) ++c;
-    return c > begin && is_piece(c - 1) ? c - 1 : c;
+    return c;
   }
 
   /// Ends a row before chain `end`.

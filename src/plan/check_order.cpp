@@ -15,8 +15,16 @@ namespace {
 
 /// Whether `next` may be the piece of a chain that follows `piece`.
 bool continues(const Chain& piece, const Chain& next) {
-  return next.tile == piece.tile && next.addend == piece.addend + 1 &&
-         next.addends == piece.addends;
+  return piece.pauses && next.tile == piece.tile && next.addend == piece.addend + 1 &&
+         next.addends == piece.addends && next.apart == piece.apart;
+}
+
+/// Whether chain k, if a piece, has its neighbours, and passes on its sums where it may.
+bool is_whole_or_piece(const std::vector<Chain>& chains, size_t k) {
+  const Chain& chain = chains[k];
+  if (chain.continues && (k == 0 || !continues(chains[k - 1], chain))) return false;
+  if (chain.pauses && (k + 1 == chains.size() || !chains[k + 1].continues)) return false;
+  return chain.continues || chain.apart == (chain.pauses && chain.addend > 0);
 }
 
 void check_ranges(const Subject& subject) {
@@ -48,8 +56,8 @@ void check_ranges(const Subject& subject) {
                 0 <= chain.tile && chain.tile < subject.kept_tiles() &&
                 static_cast<size_t>(std::max(chain.addends, 0)) <= order.chains.size() &&
                 0 <= chain.q_head && chain.q_head < (subject.backward() ? 1 : group) &&
-                (!chain.continues ||
-                 (subject.backward() && k > 0 && continues(order.chains[k - 1], chain))),
+                (subject.backward() || !(chain.continues || chain.pauses)) &&
+                is_whole_or_piece(order.chains, k),
             "chain", k);
   }
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "plan/whole_chains.h"
 #include "verbatim/error.h"
 #include "verbatim/plan.h"
 
@@ -175,6 +176,7 @@ HeadOrder read_order(const JsonNode& node, Pass pass) {
   order.group = read<int32_t>(node.member("group"));
   order.runs = Runs(list<Run>(node.member("runs")));
   order.chains = list<Chain>(node.member("chains"));
+  mark_pieces(order.chains);
   order.tasks = list<Task>(node.member("tasks"));
   order.row_addends = list<int32_t>(node.member("row_addends"));
   return order;

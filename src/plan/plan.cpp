@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "plan/whole_chains.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -94,26 +95,19 @@ void add_tiles(Hash& hash, const TileMap& tiles) {
   }
 }
 
-// Tasks only fix the time; the slices of a run follow from mask and tiles. Pieces of a chain, which
-// follow each other, count as one.
+// Tasks only fix the time; the slices of a run follow from mask and tiles.
 void add_order(Hash& hash, const HeadOrder& order) {
   add_tiles(hash, *order.tiles);
   hash.add(order.group);
-  for (size_t c = 0; c < order.chains.size();) {
-    const Chain& chain = order.chains[c];
-    const auto end = std::find_if(order.chains.begin() + static_cast<ptrdiff_t>(c) + 1,
-                                  order.chains.end(), [](const Chain& x) { return !x.continues; });
-    const auto last = static_cast<size_t>(end - order.chains.begin()) - 1;
-    const auto pieces = static_cast<int32_t>(last - c) + 1;
-    hash.add(
-        std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends - pieces + 1});
-    for (; c <= last; ++c) {
-      order.for_each_part(order.chains[c], [&](int32_t q_head, RunView runs) {
-        for (const Run& run : runs)
-          hash.add(std::array<int64_t, 7>{q_head, run.first, run.count, run.step, run.addend,
-                                          run.addend_step, run.addend_every});
-      });
-    }
+  const WholeChains chains(order);
+  for (size_t c = 0; c < chains.size(); ++c) {
+    const Chain& chain = chains[c];
+    hash.add(std::array<int64_t, 4>{chain.tile, chain.q_head, chain.addend, chain.addends});
+    order.for_each_part(chain, [&](int32_t q_head, RunView runs) {
+      for (const Run& run : runs)
+        hash.add(std::array<int64_t, 7>{q_head, run.first, run.count, run.step, run.addend,
+                                        run.addend_step, run.addend_every});
+    });
   }
 }
 

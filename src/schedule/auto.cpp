@@ -182,7 +182,7 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
 }  // namespace
 
 bool runs_better_in_pieces(const HeadOrder& head, int32_t workers) {
-  if (head.group == 1 || head.tiles->sequences.size() > 1) return false;
+  if (head.name != "shift" || head.group == 1 || head.tiles->sequences.size() > 1) return false;
   const TileMap core = head.tiles->core();
   const auto together = static_cast<int32_t>(contract::rotating_tiles(core.kv_tiles()));
   const int32_t busy = workers / std::max(together, 1) * together;  // with whole heads

@@ -232,8 +232,8 @@ class Emitter : Statements {
     line("  return residents_of(kernel, kThreads, sizeof(Shared), count);");
     line("}}");
     if (backward()) {
-      line("int64_t workspace_bytes(const Sizes& sizes, bool shared_tiles, bool piece) {{");
-      line("  return BackwardWorkspace::of(sizes, shared_tiles, piece).end * int64_t{{4}};");
+      line("int64_t workspace_bytes(const Sizes& sizes, int32_t tile_sums, bool piece) {{");
+      line("  return BackwardWorkspace::of(sizes, tile_sums, piece).end * int64_t{{4}};");
       line("}}");
     }
     line("cudaError_t launch(const {}& p, const Start& start) {{", params());

@@ -48,7 +48,7 @@ Lengths draw_lengths(Draw& draw, const CompositionCaps& caps, bool square) {
 
 Mask draw_mask(Draw& draw, Lengths n) {
   const int64_t window = draw.log_uniform(std::max<int64_t>(n.k, 1)) - 1;
-  switch (draw.uniform(0, n.q == n.k ? 6 : 3)) {
+  switch (draw.uniform(0, n.q == n.k ? 7 : 4)) {
     case 0:
       return masks::full(n.q, n.k);
     case 1:
@@ -57,9 +57,14 @@ Mask draw_mask(Draw& draw, Lengths n) {
       return masks::causal_sliding_window(n.q, n.k, window);
     case 3:
       return masks::full_sliding_window(n.q, n.k, window);
-    case 4:
-      return masks::prefix_lm_causal(n.q, window);
+    case 4: {
+      const int64_t block = 32 * draw.uniform(1, 4), seed = draw.uniform(1, 1000);
+      const double share = 0.1 * static_cast<double>(draw.uniform(1, 9));
+      return masks::uniform_block_sparse(n.q, n.k, block, block, share, seed, 1);
+    }
     case 5:
+      return masks::prefix_lm_causal(n.q, window);
+    case 6:
       return masks::global_sliding(n.q, window / 2, window);
     default: {
       const int64_t first = draw.uniform(0, n.q);

@@ -53,6 +53,7 @@ std::vector<Case> run_cases() {
       make_case("window", masks::causal_sliding_window(610, 610, 200), 2, 1, 192),
       make_case("padded", masks::causal(610, 610).with_key_lengths(lengths), 4, 2, 128, 2),
       make_case("blocks", masks::uniform_block_sparse(610, 610, 64, 64, 0.3, 7, 2), 4, 2, 96),
+      make_case("gaps", masks::uniform_block_sparse(2000, 2000, 64, 64, 0.2, 7, 2), 4, 2, 128),
       make_case("latent", masks::causal(400, 465), 2, 2, 192, 1, 128),
       make_case("dropout", masks::causal(400, 400), 4, 2, 64)};
   cases.back().problem.softcap = 20;

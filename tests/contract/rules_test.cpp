@@ -103,17 +103,17 @@ TEST(Rules, LongSequencesOfGroupsWalkChunksOfRows) {
   EXPECT_EQ(order(masks::global_sliding(32768, 128, 2048), 8), "descending/even:4");
 }
 
-// H200: docs/lab/block-sparse.md.
-TEST(Rules, UnderMasksWithGapsGroupsAreInParts) {
+// H200: docs/lab/matched.md.
+TEST(Rules, UnderMasksWithGapsVisitsAreMatched) {
   const auto blocks = [](int64_t length, int64_t block, double share) {
     return masks::uniform_block_sparse(length, length, block, block, share, 1, 1);
   };
   for (const int64_t length : {4096, 8192, 16384, 65536})
-    EXPECT_EQ(order(blocks(length, 128, 0.2), 8), "descending/split") << length;
+    EXPECT_EQ(order(blocks(length, 128, 0.2), 8), "matched/split") << length;
   for (const int64_t length : {8192, 16384, 65536})
-    EXPECT_EQ(order(blocks(length, 64, 0.2), 1), "descending") << length;
+    EXPECT_EQ(order(blocks(length, 64, 0.2), 1), "matched") << length;
   // Nearly all blocks are seen: hardly a tile is hidden.
-  EXPECT_NE(order(blocks(8192, 64, 0.97), 32), "descending/split");
+  EXPECT_NE(order(blocks(8192, 64, 0.97), 32), "matched/split");
 }
 
 // Few heads are cut in as many parts as fill a wave, many in none; who may not know, in between.

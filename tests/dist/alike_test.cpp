@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "plan/check_order.h"
+#include "plan/whole_chains.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
@@ -46,8 +47,7 @@ void expect_rows(const HeadOrder& order, const ChainRows& all) {
 }
 
 bool is_piece(const HeadOrder& order, size_t c) {
-  return order.chains[c].continues ||
-         (c + 1 < order.chains.size() && order.chains[c + 1].continues);
+  return order.chains[c].continues || order.chains[c].pauses;
 }
 
 /// All chains as issued, each time alike.
@@ -127,7 +127,6 @@ TEST(Alike, ARunIsNextByItsAddendAlone) {
                          {.first = 3, .count = 1, .addend = last}));
 }
 
-/// Of a chain that is cut, the first piece is not marked: only those that go on are.
 TEST(Alike, PiecesAreByThemselves) {
   HeadOrder order;
   order.pass = Pass::backward;
@@ -139,6 +138,7 @@ TEST(Alike, PiecesAreByThemselves) {
                   {.tile = 1, .run_begin = 1, .run_end = 2},
                   {.tile = 1, .run_begin = 2, .run_end = 3, .continues = true},
                   {.tile = 2, .run_begin = 3, .run_end = 4}};
+  mark_pieces(order.chains);
   order.tasks = {{0, 1}, {1, 2}, {3, 4}, {2, 3}};
   EXPECT_EQ(rows_of_chains(order).alike.size(), 4u);
 }
@@ -154,6 +154,7 @@ TEST(Alike, AFirstPieceBehindRepeatsIsByItself) {
   }
   order.chains.back().tile = 5;
   order.chains.back().continues = true;
+  mark_pieces(order.chains);
   const ChainRows all = rows_of_chains(order);
   EXPECT_EQ(all.alike.size(), 3u);
   expect_chains(order, all);
@@ -191,6 +192,7 @@ HeadOrder random_order(Random& rng) {
     at = end;
     tile += step * (1 + below(25) / 24);
   }
+  mark_pieces(order.chains);
   const auto chains = static_cast<int32_t>(order.chains.size());
   for (int32_t c = 0, end = 0; c < chains; c = end) {
     end = std::min(chains, c + 1 + below(4));

@@ -15,6 +15,7 @@
 #include "backend/cpu/workspace.h"
 #include "backend/executor.h"
 #include "backend/sums.h"
+#include "plan/chain_sums.h"
 #include "plan/dropout_origins.h"
 #include "plan/visits.h"
 
@@ -386,17 +387,29 @@ class BackwardWorker final : public Worker {
     return {call_.piece->memory.block(block) + cols_ * head_dim(), Dtype::f32, head_dim_v()};
   }
 
-  /// Where partial sums of the chain's dK and dV lie.
-  float* dk_place() const { return call_.places + call_.layout.kv_place(at_.head, chain().tile); }
-  float* dv_place() const { return dk_place() + cols_ * call_.limits.head_dim; }
   RowsOut dk_out() { return rows_out(call_.tensors.dk, kv_place()); }
   RowsOut dv_out() { return rows_out(call_.tensors.dv, kv_place()); }
+
+  /// The f32 sums of the chain's dK and dV that are not the last: those that it goes on from
+  /// (`at_start`), or that it leaves. In the outputs where these are f32 and the sums are the
+  /// tile's.
+  struct KeySums {
+    RowsOut dk, dv;
+  };
+  KeySums key_sums(bool at_start) {
+    const bool apart = lies_apart(chain(), at_start);
+    const RowsOut dk = dk_out(), dv = dv_out();
+    if (!apart && dk.dtype == Dtype::f32) return {dk, dv};
+    float* place = call_.places + call_.layout.kv_place(at_.head, chain().tile, apart);
+    return {{place, Dtype::f32, head_dim()},
+            {place + cols_ * call_.limits.head_dim, Dtype::f32, head_dim_v()}};
+  }
 
   /// dK and dV start with what the chain before left.
   void take_over() {
     const Clock::time_point begin = now();
-    load_sums(between(dk_place(), head_dim(), dk_out()),
-              between(dv_place(), head_dim_v(), dv_out()));
+    const KeySums sums = key_sums(true);
+    load_sums(sums.dk, sums.dv);
     record(TimelineEvent::Kind::start, begin);
   }
 
@@ -414,20 +427,14 @@ class BackwardWorker final : public Worker {
       add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), true, false,
                   carried_dv(carry().out), 1.0f, {});
     } else {
-      const bool first = chain().addend == 0 || chain().continues;  // nothing to add
-      const bool last = chain().addend + 1 == chain().addends;
-      add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), first, last,
-                  between(dk_place(), head_dim(), dk_out()), call_.scalars.scale, dk_out());
-      add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), first, last,
-                  between(dv_place(), head_dim_v(), dv_out()), call_.scalars.keep_scale, dv_out());
+      const bool first = !joins_sum(chain()), last = chain().addend + 1 == chain().addends;
+      const KeySums sums = key_sums(false);
+      add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), first, last, sums.dk,
+                  call_.scalars.scale, dk_out());
+      add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), first, last, sums.dv,
+                  call_.scalars.keep_scale, dv_out());
     }
     record(TimelineEvent::Kind::finish, begin);
-  }
-
-  /// The f32 sum of addends that are not the last: in the output itself when that is f32, else in
-  /// `place`.
-  static RowsOut between(float* place, int32_t dim, const RowsOut& out) {
-    return out.dtype == Dtype::f32 ? out : RowsOut{place, Dtype::f32, dim};
   }
 
   /// The first addend stores to `sum`, later ones add, the last one scales and rounds to `out`.

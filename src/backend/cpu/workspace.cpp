@@ -49,9 +49,12 @@ SumLayout::SumLayout(const Plan& plan, bool piece) : SumNumbers(plan), plan_(pla
     OrderPlaces places;
     places.row.assign(tiles.q_tiles(), 0);
     places.kv.assign(tiles.kv_tiles(), 0);
-    std::vector<bool> shared(backward ? tiles.kv_tiles() : tiles.q_tiles());
-    for (const Chain& chain : order->chains)
+    places.apart.assign(tiles.kv_tiles(), 0);
+    std::vector<bool> shared(backward ? tiles.kv_tiles() : tiles.q_tiles()), apart(shared.size());
+    for (const Chain& chain : order->chains) {
       if (chain.addends > 1) shared[chain.tile] = true;
+      if (chain.apart) apart[chain.tile] = true;
+    }
     for (int32_t t = 0; t < tiles.q_tiles(); ++t) {
       const int64_t rows = tiles.q_edges[t + 1] - tiles.q_edges[t];
       places.row[t] = places.row_floats;
@@ -60,9 +63,11 @@ SumLayout::SumLayout(const Plan& plan, bool piece) : SumNumbers(plan), plan_(pla
       if (!backward && shared[t]) places.row_floats += state_floats(rows, plan.problem.head_dim_v);
     }
     for (int32_t t = 0; t < tiles.kv_tiles(); ++t) {
+      const int64_t floats = (tiles.kv_edges[t + 1] - tiles.kv_edges[t]) * dims;
       places.kv[t] = places.kv_floats;
-      if (backward && !in_output && shared[t])
-        places.kv_floats += (tiles.kv_edges[t + 1] - tiles.kv_edges[t]) * dims;
+      if (backward && !in_output && shared[t]) places.kv_floats += floats;
+      places.apart[t] = places.kv_floats;
+      if (backward && apart[t]) places.kv_floats += floats;
     }
     places_.push_back(std::move(places));
   }
@@ -78,9 +83,10 @@ int64_t SumLayout::row_place(int32_t head, int32_t q_head, int32_t q_tile) const
   return first_float_[head] + q_head * places.row_floats + places.row[q_tile];
 }
 
-int64_t SumLayout::kv_place(int32_t head, int32_t kv_tile) const {
+int64_t SumLayout::kv_place(int32_t head, int32_t kv_tile, bool apart) const {
   const OrderPlaces& places = places_[plan_.order_of_head[head]];
-  return first_float_[head] + plan_.order(head).group * places.row_floats + places.kv[kv_tile];
+  return first_float_[head] + plan_.order(head).group * places.row_floats +
+         (apart ? places.apart : places.kv)[kv_tile];
 }
 
 }  // namespace verbatim::cpu

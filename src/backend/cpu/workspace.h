@@ -43,7 +43,7 @@ struct TileLimits {
 /// The sums of a plan, and offsets of the f32 partial results that fit no output.
 /// Backward: the dQ rows of each query head, then the dK and dV of each KV tile; places only for
 /// sums of several addends whose output is 16 bits wide (an f32 output is its own place, and rows
-/// of a piece have theirs in the caller's memory).
+/// of a piece have theirs in the caller's memory), and for what pieces of a chain pass on apart.
 /// Forward: the query tiles of each query head; places for the state of split rows.
 class SumLayout : public SumNumbers {
  public:
@@ -52,14 +52,15 @@ class SumLayout : public SumNumbers {
   int64_t floats() const { return floats_; }
   /// Offset of the partial result, in floats.
   int64_t row_place(int32_t head, int32_t q_head, int32_t q_tile) const;
-  int64_t kv_place(int32_t head, int32_t kv_tile) const;
+  /// `apart`: of what pieces of a chain pass on apart from the tile's sum.
+  int64_t kv_place(int32_t head, int32_t kv_tile, bool apart) const;
 
   /// Floats of the state of a split row tile: O, then maximum and sum of the softmax.
   static int64_t state_floats(int64_t rows, int64_t head_dim_v);
 
  private:
   struct OrderPlaces {
-    std::vector<int64_t> row, kv;  // per tile, inside one query head or one KV head
+    std::vector<int64_t> row, kv, apart;  // per tile, inside one query head or one KV head
     int64_t row_floats = 0, kv_floats = 0;
   };
   const Plan& plan_;

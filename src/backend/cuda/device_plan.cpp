@@ -11,6 +11,7 @@
 
 #include "backend/cuda/driver.h"
 #include "mask/slice.h"
+#include "plan/chain_sums.h"
 #include "plan/dropout_origins.h"
 
 namespace verbatim::cuda {
@@ -86,7 +87,6 @@ OrderOffsets add_order(Blob& blob, const HeadOrder& order,
 }  // namespace
 
 DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece) {
-  const auto of = [](const auto& v, auto&& wanted) { return std::ranges::any_of(v, wanted); };
   Blob blob;
   DropoutOrigins dropout(plan);
   if (piece) dropout.first_sequence = piece->first_sequence;
@@ -97,16 +97,17 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
         add_order(blob, *order, dropout.of_order[i], piece ? &piece->heads[i] : nullptr));
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
-    shared_tiles_ |= of(order->chains, [](const Chain& c) { return c.addends > 1; });
     shown_ += piece ? piece->shown_by_blocks : order->tiles->shown_by_blocks();
-    empty_rows_ |= of(order->row_addends, [](int32_t addends) { return addends == 0; });
+    empty_rows_ |= std::ranges::find(order->row_addends, 0) != order->row_addends.end();
   }
   shown_ /= static_cast<double>(plan.orders.size());
+  tile_sums_ = verbatim::tile_sums(plan);
   live_heads_ = verbatim::live_heads(plan);
   if (piece &&
       plan.pass == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
     piece_ = true;
-    shared_tiles_ = empty_rows_ = false;
+    tile_sums_ = 0;
+    empty_rows_ = false;
     live_heads_ = {static_cast<int32_t>(plan.problem.kv_heads),
                    static_cast<int32_t>(plan.problem.group())};
   }

@@ -21,11 +21,11 @@ class DevicePlan {
       : DevicePlan(device, piece.plan, &piece) {}
   const PlanView& view() const { return view_; }
   PlanExtent extent() const {
-    return {max_q_tiles_, max_kv_tiles_, shared_tiles_, live_heads_, piece_};
+    return {max_q_tiles_, max_kv_tiles_, tile_sums_, live_heads_, piece_};
   }
   int32_t max_q_tiles() const { return max_q_tiles_; }
   int32_t max_kv_tiles() const { return max_kv_tiles_; }
-  bool shared_tiles() const { return shared_tiles_; }
+  int32_t tile_sums() const { return tile_sums_; }
   bool empty_rows() const { return empty_rows_; }
   double shown_by_blocks() const { return shown_; }
   LiveHeads live_heads() const { return live_heads_; }
@@ -45,7 +45,8 @@ class DevicePlan {
   int32_t max_q_tiles_ = 0, max_kv_tiles_ = 0;
   LiveHeads live_heads_{};
   double shown_ = 0;
-  bool shared_tiles_ = false, empty_rows_ = false, piece_ = false;
+  int32_t tile_sums_ = 0;
+  bool empty_rows_ = false, piece_ = false;
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in

@@ -23,7 +23,7 @@ struct LaunchContext {
   bool together;            // all CTAs start at once or not yet
   Dtype dtype;
   TileShape tile;
-  bool shared_tiles;       // some tile belongs to several chains (Chain::addends > 1)
+  int32_t tile_sums;       // of a kept tile, in progress (chain_sums.h)
   LiveHeads live_heads;    // backward: places for sums of dQ
   bool empty_rows;         // backward: some query tile has no addend: the launch zeroes its dQ
   bool ordered;            // backward: false adds to dQ in any order, the price list of determinism
@@ -34,7 +34,7 @@ struct LaunchContext {
 /// What a plan's orders need of a kernel's workspace.
 struct PlanExtent {
   int32_t max_q_tiles, max_kv_tiles;  // most of any order
-  bool shared_tiles;                  // as in LaunchContext
+  int32_t tile_sums;                  // as in LaunchContext
   LiveHeads live_heads;               // as in LaunchContext
   bool piece = false;                 // sums are carried: CarriedSums
 };

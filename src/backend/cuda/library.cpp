@@ -116,7 +116,7 @@ LoadedKernel load_kernel(const std::string& path) {
   kernel.pass = library.pass;
   kernel.workspace_bytes = [&library](const Problem& problem, const PlanExtent& extent) {
     return library.workspace_bytes
-               ? library.workspace_bytes(sizes_of(problem), extent.shared_tiles, extent.piece)
+               ? library.workspace_bytes(sizes_of(problem), extent.tile_sums, extent.piece)
                : 0;
   };
   kernel.dq_sum_floats = library.backward ? dq_sum_floats : nullptr;

@@ -38,13 +38,13 @@ struct Library {
   /// CTAs that fit on a multiprocessor of the current device.
   cudaError_t (*residents)(int* count);
   /// Bytes of the workspace, as Kernel::workspace_bytes; null: none.
-  int64_t (*workspace_bytes)(const Sizes& sizes, bool shared_tiles, bool piece);
+  int64_t (*workspace_bytes)(const Sizes& sizes, int32_t tile_sums, bool piece);
   /// Starts the pass; that of the other is null.
   cudaError_t (*forward)(const ForwardParams&, const Start&);
   cudaError_t (*backward)(const BackwardParams&, const Start&);
 };
 
-inline constexpr LibraryVersion kLibraryVersion{3, sizeof(ForwardParams), sizeof(BackwardParams),
+inline constexpr LibraryVersion kLibraryVersion{4, sizeof(ForwardParams), sizeof(BackwardParams),
                                                 sizeof(OrderView), sizeof(Library)};
 
 /// What a library of a program exports as `verbatim_selected` whose blocks an index tensor names.

@@ -7,20 +7,12 @@
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/in_flight.h"
+#include "plan/chain_sums.h"
 #include "plan/live_heads.h"
 #include "verbatim/error.h"
 
 namespace verbatim::cuda {
 namespace {
-
-bool shares_tiles(const Plan& plan) {
-  for (const auto& order : plan.orders) {
-    for (const Chain& chain : order->chains) {
-      if (chain.addends > 1) return true;
-    }
-  }
-  return false;
-}
 
 /// Byte offsets of one launch's memory: counters, zeroed in-stream, then the kernel's workspace.
 struct Layout {
@@ -154,7 +146,7 @@ void run_plan(const Device& device, const Kernel& kernel,
                   .together = started.together(),
                   .dtype = plan.problem.dtype,
                   .tile = tile_of(plan),
-                  .shared_tiles = held.shared_tiles(),
+                  .tile_sums = held.tile_sums(),
                   .live_heads = held.live_heads(),
                   .empty_rows = held.empty_rows(),
                   .ordered = plan.level != Level::not_guaranteed,
@@ -175,7 +167,7 @@ int64_t launch_bytes(const Kernel& kernel, const Plan& plan) {
   const auto [q_tiles, kv_tiles] = extent_of(plan);
   return Layout(plan.problem, q_tiles, kv_tiles,
                 kernel.workspace_bytes(plan.problem,
-                                       {q_tiles, kv_tiles, shares_tiles(plan), live_heads(plan)}))
+                                       {q_tiles, kv_tiles, tile_sums(plan), live_heads(plan)}))
       .end;
 }
 

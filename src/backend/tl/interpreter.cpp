@@ -9,6 +9,7 @@
 #include "backend/executor.h"
 #include "backend/sums.h"
 #include "backend/tl/state.h"
+#include "plan/chain_sums.h"
 
 namespace verbatim::tl {
 namespace {
@@ -19,8 +20,9 @@ struct Call {
   const Plan& plan;
   Tensors tensors;
   SumNumbers numbers;
-  std::vector<const Step*> reduces;          // a number each; every sum has a turn for each
-  std::vector<std::vector<float>> partials;  // of sums in progress, [sums * reduces]
+  std::vector<const Step*> reduces;  // a number each; every sum has a turn for each
+  // Of sums in progress, and what pieces of chains pass on apart from them: [sums * reduces].
+  std::vector<std::vector<float>> partials, apart;
 
   Call(const Kernel& kernel, const Plan& plan, const Tensors& tensors)
       : kernel(kernel), plan(plan), tensors(tensors), numbers(plan) {
@@ -28,6 +30,7 @@ struct Call {
       for (const Step& step : *steps)
         if (step.kind == Step::Kind::reduce) reduces.push_back(&step);
     partials.resize(sums());
+    apart.resize(sums());
   }
   int64_t sums() const { return numbers.sums() * std::ssize(reduces); }
 };
@@ -73,7 +76,7 @@ class ProgramWorker final : public Worker {
   void add() override {
     if (phase_ == Phase::take_over) {
       const Step& step = *call_.reduces[taken_++];
-      const std::vector<float>& sum = partial(step);
+      const std::vector<float>& sum = partial(step, true);
       std::ranges::copy(sum, state_.tile(step.a).data.begin());
       return;
     }
@@ -178,9 +181,7 @@ class ProgramWorker final : public Worker {
 
   Addend addend_of(const Step& step) const {
     if (step.tensor->kept(kernel_.pass))
-      return {chain().addend, true,
-              chain().addends == 1 || chain().addend == 0 || chain().continues,
-              chain().addend + 1 == chain().addends};
+      return {chain().addend, true, !joins_sum(chain()), chain().addend + 1 == chain().addends};
     const int32_t number = run().addend_of(visit_);
     return {number, false, number == 0, number + 1 == order_->row_addends[run().tile(visit_)]};
   }
@@ -192,12 +193,16 @@ class ProgramWorker final : public Worker {
     const auto number = std::ranges::find(call_.reduces, &step) - call_.reduces.begin();
     return sum * std::ssize(call_.reduces) + number;
   }
-  std::vector<float>& partial(const Step& step) { return call_.partials[sum_of(step)]; }
+  /// What a sum holds so far: what is taken over by a chain that starts, or left by it.
+  std::vector<float>& partial(const Step& step, bool at_start) {
+    const bool apart = step.tensor->kept(kernel_.pass) && lies_apart(chain(), at_start);
+    return (apart ? call_.apart : call_.partials)[sum_of(step)];
+  }
 
   void add_to_sum(const Step& step, bool first, bool last) {
     Tile& tile = state_.tile(step.a);
     if (!first || !last) {
-      std::vector<float>& sum = partial(step);
+      std::vector<float>& sum = partial(step, false);
       if (first) {
         sum = tile.data;
       } else {
@@ -282,8 +287,9 @@ int64_t workspace_bytes(const Kernel& kernel, const Plan& plan) {
   int64_t floats = 0;
   if (plan.pass == Pass::backward) {
     const Problem& p = plan.problem;
+    const int32_t sums = std::max(tile_sums(plan), 1);
     floats = p.batch * (p.q_heads * p.q_len * p.head_dim +
-                        p.kv_heads * p.kv_len * (p.head_dim + p.head_dim_v));
+                        sums * p.kv_heads * p.kv_len * (p.head_dim + p.head_dim_v));
   }
   return states + floats * int64_t{sizeof(float)};
 }

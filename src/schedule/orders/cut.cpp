@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "plan/whole_chains.h"
+
 namespace verbatim::order {
 namespace {
 
@@ -20,15 +22,16 @@ class Cutter {
         pieces_of_(order.chains.size()) {}
 
   std::shared_ptr<const HeadOrder> cut() {
-    for (size_t c = 0; c < order_.chains.size(); ++c) {
-      next_run_[c] = order_.chains[c].run_begin;
-      go_on(c);
-      while (!ready_.empty()) {
-        const size_t woken = ready_.back();
-        ready_.pop_back();
-        go_on(woken);
+    for (const Task& task : order_.tasks)
+      for (int32_t c = task.chain_begin; c < task.chain_end; ++c) {
+        next_run_[c] = order_.chains[c].run_begin;
+        go_on(c);
+        while (!ready_.empty()) {
+          const size_t woken = ready_.back();
+          ready_.pop_back();
+          go_on(woken);
+        }
       }
-    }
     if (!parked_.empty()) return nullptr;
     auto cut = std::make_shared<HeadOrder>(order_);
     // The pieces of a chain lie behind each other, in the place of the whole.
@@ -36,18 +39,18 @@ class Cutter {
     for (const int32_t pieces : pieces_of_) begin.push_back(begin.back() + pieces);
     cut->chains.resize(pieces_.size());
     cut->tasks.clear();
+    std::vector<int32_t> pieces_of_tile(order_.tiles->kv_tiles());
     for (const Piece& piece : pieces_) {
-      const int32_t index = begin[piece.chain] + piece.number, pieces = pieces_of_[piece.chain];
+      const int32_t index = begin[piece.chain] + piece.number;
       Chain& chain = cut->chains[index] = order_.chains[piece.chain];
-      cut->tasks.push_back({index, index + 1});
-      if (pieces == 1) continue;
-      if (chain.addends > 1) return nullptr;  // an addend counts parts or pieces
       chain.run_begin = piece.run_begin;
       chain.run_end = piece.run_end;
-      chain.addend = piece.number;
-      chain.addends = pieces;
+      chain.addend = pieces_of_tile[chain.tile]++;
       chain.continues = piece.number > 0;
+      cut->tasks.push_back({index, index + 1});
     }
+    for (Chain& chain : cut->chains) chain.addends = pieces_of_tile[chain.tile];
+    mark_pieces(cut->chains);
     return cut;
   }
 
@@ -62,7 +65,6 @@ class Cutter {
     return static_cast<size_t>(run.tile(i)) * static_cast<size_t>(order_.group) +
            static_cast<size_t>(run.q_head);
   }
-
   /// Adds the visits of `run` if all may enter; else parks the chain for the first that may not.
   bool enter(const Run& run, size_t chain) {
     for (int32_t i = 0; i < run.count; ++i) {
@@ -98,7 +100,7 @@ class Cutter {
 }  // namespace
 
 std::shared_ptr<const HeadOrder> cut_at_waits(const HeadOrder& order) {
-  if (order.pass != Pass::backward || order.tasks.size() != order.chains.size()) return nullptr;
+  if (order.pass != Pass::backward) return nullptr;
   return Cutter(order).cut();
 }
 

@@ -134,9 +134,9 @@ std::vector<Column> columns_of(const TileMap& tiles, TileRange core) {
 void complete(Trail& trail, const TileMap& tiles, TileRange core,
               std::vector<const TileRun*>& run_of) {
   for (TimedVisit& visit : trail.visits) visit.q_tile += core.first;
-  const int32_t last = trail.visits.empty() ? 0 : trail.visits.back().time;
+  const int32_t behind = (trail.visits.empty() ? 0 : trail.visits.back().time) + kApart;
   const auto add_behind = [&](int32_t from, int32_t to) {
-    for (int32_t q = from; q < to; ++q) trail.visits.push_back({.q_tile = q, .time = last});
+    for (int32_t q = from; q < to; ++q) trail.visits.push_back({.q_tile = q, .time = behind});
   };
   for (const TileRun& run : tiles.column(trail.kv_tile)) {
     std::fill(run_of.begin() + run.first, run_of.begin() + run.last, &run);
@@ -182,7 +182,9 @@ HeadOrder matched(const Tiles& tiles, int32_t group, Parts parts) {
   }
   std::vector<const TileRun*> run_of(tiles->q_tiles());
   for (Trail& trail : trails) complete(trail, *tiles, core, run_of);
-  return in_time(tiles, group, parts, std::move(trails), chains);
+  // The rows that a chain visits within kApart slots were visited before it began with them by all
+  // that come first there. So none waits inside a run, and cut_at_waits() has what it needs.
+  return in_time(tiles, group, parts, std::move(trails), chains, kApart);
 }
 
 }  // namespace verbatim::order

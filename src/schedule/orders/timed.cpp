@@ -55,8 +55,8 @@ std::vector<int32_t> number(std::vector<Trail>& trails, int32_t q_tiles) {
   return next;
 }
 
-/// The longest run of query head 0 that starts at visits[0].
-Run longest_run(std::span<const Visit> visits) {
+/// The longest run of query head 0 that starts at visits[0], of visits less than `apart` in time.
+Run longest_run(std::span<const Visit> visits, int32_t apart) {
   const Visit& head = visits[0];
   Run run{.first = head.q_tile,
           .count = 1,
@@ -69,7 +69,7 @@ Run longest_run(std::span<const Visit> visits) {
   run.step = at(1).q_tile - head.q_tile;
   const auto same_walk = [&](int32_t k) {
     return k < size && at(k).q_tile == run.tile(k) && at(k).slice_begin == head.slice_begin &&
-           at(k).slice_count == head.slice_count;
+           at(k).slice_count == head.slice_count && at(k).time - head.time < apart;
   };
   // The end of the plateau of equal addends that begins at k.
   const auto plateau = [&](int32_t k) {
@@ -87,9 +87,9 @@ Run longest_run(std::span<const Visit> visits) {
 }
 
 /// Appends them in as few runs as they need.
-void compress(PackedRuns& runs, std::span<const Visit> visits) {
+void compress(PackedRuns& runs, std::span<const Visit> visits, int32_t apart) {
   while (!visits.empty()) {
-    const Run run = longest_run(visits);
+    const Run run = longest_run(visits, apart);
     runs.push_back(run);
     visits = visits.subspan(run.count);
   }
@@ -98,7 +98,7 @@ void compress(PackedRuns& runs, std::span<const Visit> visits) {
 }  // namespace
 
 HeadOrder in_time(const Tiles& tiles, int32_t group, Parts parts, std::vector<Trail> trails,
-                  std::span<const int32_t> chains_of_task) {
+                  std::span<const int32_t> chains_of_task, int32_t apart) {
   HeadOrder order;
   order.tiles = tiles;
   order.group = group;
@@ -106,7 +106,7 @@ HeadOrder in_time(const Tiles& tiles, int32_t group, Parts parts, std::vector<Tr
   PackedRuns runs;
   std::vector<size_t> ends{0};  // of each trail in `runs`, behind a 0
   for (const Trail& trail : trails) {
-    compress(runs, trail.visits);
+    compress(runs, trail.visits, apart);
     ends.push_back(runs.size());
   }
   order.runs = Runs::of_repeats(std::move(runs));

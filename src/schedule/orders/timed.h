@@ -37,8 +37,9 @@ struct Trail {
 
 /// Tasks of so many trails, one behind the other. A row adds by phase, time and KV tile; times do
 /// not fall along a task whose phases do not, and grow from chain to chain. Finds the addends.
+/// Visits of a run are less than `apart` in time.
 HeadOrder in_time(const Tiles& tiles, int32_t group, Parts parts, std::vector<Trail> trails,
-                  std::span<const int32_t> chains_of_task);
+                  std::span<const int32_t> chains_of_task, int32_t apart = INT32_MAX);
 
 /// One task per entry, its walks back to back. Inside a phase, the time of a visit is the number of
 /// visits by rows of the core (TileMap::core_q_tiles()) that its task made before; ties go to the

@@ -154,6 +154,34 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
   }
 }
 
+// Where chains share a tile, pieces pass on theirs apart from its sum.
+TEST(Bits, EqualWhenPartsOfGroupsAreCutForFewWorkers) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    Problem p = problem_of(kLength, dtype);
+    p.q_heads = 4 * p.kv_heads;
+    for (const Mask& mask : {masks::uniform_block_sparse(kLength, kLength, 24, 16, 0.4, 3, 1),
+                             masks::full(kLength, kLength)}) {
+      for (const char* order : {"matched/split", "matched/split:2", "shift/split"}) {
+        Case c(p, mask);
+        PlanOptions options;
+        options.order = order;
+        options.tile = kTile;
+        const Plan forward = forward_plan(p, mask, kTile, 2), whole = make_plan(p, mask, options);
+        c.run(forward, whole, 2);
+        const std::vector<std::string> expected = c.hashes();
+        options.workers = 2;
+        const Plan cut = make_plan(p, mask, options);
+        ASSERT_TRUE(std::ranges::any_of(cut.orders[0]->chains, &Chain::apart));
+        for (const int threads : {1, 2, 5}) {
+          c.run(forward, cut, threads);
+          EXPECT_EQ(c.hashes(), expected)
+              << order << ", " << threads << " threads, " << c.describe();
+        }
+      }
+    }
+  }
+}
+
 // One document rotates, the other is in parts: only chains that wait are cut.
 TEST(Bits, EqualWhenDocumentsOfSeveralOrdersAreCutForFewWorkers) {
   constexpr TileShape kLarge{64, 128};

@@ -62,6 +62,15 @@ TEST(Bits, RepeatsIdleAndUnderLoad) {
     for (const int32_t workers : {132, 3})
       repeat_plan("rotating", c, c.plan(Pass::backward, "shift", {0, 0}, "auto", workers));
   }
+  // Matched chains of one query head each, whole and in pieces.
+  const Mask blocks = masks::uniform_block_sparse(1500, 1500, 64, 64, 0.4, 3, 1);
+  for (const HeadDims& dims : every_head_dims()) {
+    Problem p = problem_of(blocks, dims);
+    p.q_heads = 4 * p.kv_heads;
+    GpuCase c(p, blocks, 11);
+    for (const int32_t workers : {132, 3})
+      repeat_plan("matched", c, c.plan(Pass::backward, "matched/split", {0, 0}, "auto", workers));
+  }
   // Chains that rotate in chunks: more KV tiles than a chunk has.
   const Mask chunks = masks::full(512, 8500);
   for (const HeadDims& dims : every_head_dims()) {
@@ -177,6 +186,36 @@ TEST(Bits, EqualWhenChainsAreCutForFewWorkers) {
           c.run(*gpu(), forward, cut);
           EXPECT_EQ(c.bits(), expected) << mask.name() << " head dims " << to_string(dims)
                                         << " for " << workers << " workers";
+        }
+      }
+    }
+  }
+}
+
+// Where chains share a tile, pieces pass on theirs apart from its sum.
+TEST(Bits, EqualWhenPartsOfGroupsAreCutForFewWorkers) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  for (const Mask& mask :
+       {masks::uniform_block_sparse(1500, 1500, 64, 64, 0.4, 3, 1),
+        masks::uniform_block_sparse(700, 2100, 128, 128, 0.5, 4, 1), masks::full(1000, 1000)}) {
+    for (const HeadDims& dims : every_head_dims()) {
+      for (const bool extras : {false, true}) {
+        Problem p = problem_of(mask, dims);
+        p.q_heads = 4 * p.kv_heads;
+        if (extras) p.softcap = 1.5, p.dropout = 0.3;
+        GpuCase c(p, mask, 7);
+        const SharedPlan forward = c.plan(Pass::forward, "ascending");
+        for (const std::string order : {"matched/split", "matched/split:2", "shift/split"}) {
+          if (order == "shift/split" && mask.name() != "full") continue;  // cannot be cut there
+          c.run(*gpu(), forward, c.plan(Pass::backward, order));
+          const auto expected = c.bits();
+          for (const int32_t workers : {1, 4, 40}) {
+            const SharedPlan cut = c.plan(Pass::backward, order, {0, 0}, "queue", workers);
+            ASSERT_LE(cut->residency, workers);
+            c.run(*gpu(), forward, cut);
+            EXPECT_EQ(c.bits(), expected) << mask.name() << " " << order << " head dims "
+                                          << to_string(dims) << " for " << workers << " workers";
+          }
         }
       }
     }

@@ -59,6 +59,19 @@ TEST_P(Small, Kernels) {
     double ratio = 0;
     EXPECT_EQ(c.examine(ratio), "") << "in pieces";
   }
+  // The same where parts of a group share a tile: what pieces pass on lies apart from its sum.
+  {
+    const Mask blocks = masks::uniform_block_sparse(300, 300, 32, 32, 0.4, 7, 1);
+    Problem p = problem_of(blocks, kind.dims, 1);
+    p.q_heads = 3 * p.kv_heads;
+    p.dtype = kind.dtype;
+    if (kind.extras) p.softcap = 5, p.dropout = 0.2;
+    GpuCase c(p, blocks, 3);
+    c.run(*gpu(), plan(c, Pass::forward, "ascending"),
+          plan(c, Pass::backward, "matched/split", "auto", 1));
+    double ratio = 0;
+    EXPECT_EQ(c.examine(ratio), "") << "parts in pieces";
+  }
   // Many short heads, and parts of groups: their sums of dQ lie where those of heads before lay.
   const Mask causal = masks::causal(130, 130);
   for (const int64_t group : {1, 6}) {

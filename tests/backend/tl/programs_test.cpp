@@ -127,16 +127,8 @@ struct Programs {
 
   void run(const Case& c, const Drawn& d, int threads) const {
     Attention(d.problem, d.mask, options(forward)).forward(c.forward(), {.threads = threads});
-    const auto backward_by = [&](int32_t workers) {
-      Attention(d.problem, d.mask, options(backward, d.backward_order, workers))
-          .backward(c.backward(), {.threads = threads});
-    };
-    try {
-      backward_by(d.workers);
-    } catch (const Error& e) {  // an order that waits for more workers and cannot be cut
-      if (e.code() != ErrorCode::unsupported) throw;
-      backward_by(0);
-    }
+    Attention(d.problem, d.mask, options(backward, d.backward_order, d.workers))
+        .backward(c.backward(), {.threads = threads});
   }
 };
 

@@ -6,6 +6,7 @@
 #include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/tiles.cuh"
 #include "backend/cuda/device/workspace.h"
+#include "plan/chain_sums.h"
 
 namespace verbatim::cuda::tiles {
 
@@ -99,7 +100,7 @@ __device__ void add_rows(const Mma& mma, const Part& part, const BackwardParams&
   const bool piece = p.carried.blocks != nullptr;
   float* sums =
       piece ? p.carried.dq
-            : static_cast<float*>(p.workspace) + BackwardWorkspace::of(p.sizes, true, false).dq;
+            : static_cast<float*>(p.workspace) + BackwardWorkspace::of(p.sizes, 0, false).dq;
   add<kRows, kCols>(mma, part,
                     Sum<Element>{sums + p.sizes.row_index(at.b, now.q_head, now.at) * kCols,
                                  p.dq.at<Element>(at.b, now.at, now.q_head), p.dq.row, now.rows},
@@ -136,8 +137,9 @@ __device__ Sum<Element> key_sum(const BackwardParams& p, const Place& at, bool o
     sums = p.carried.block(goes_in ? carry.in : carry.out) +
            (of_v ? int64_t{at.rows} * p.sizes.head_dim : 0);
   } else {
-    const auto space = BackwardWorkspace::of(p.sizes, true, p.carried.blocks != nullptr);
+    const auto space = BackwardWorkspace::of(p.sizes, 0, p.carried.blocks != nullptr);
     sums = static_cast<float*>(p.workspace) + (of_v ? space.dv : space.dk) +
+           (lies_apart(*at.chain_of_plan, goes_in) ? space.apart : 0) +
            p.sizes.key_index(at.b, at.kv_head, at.at) * columns;
   }
   return {sums, result.at<Element>(at.b, at.at, at.kv_head), result.row, at.rows};
@@ -148,8 +150,8 @@ template <int kRows, int kCols, class Element, class Mma, class Part>
 __device__ void add_keys(const Mma& mma, const Part& part, const BackwardParams& p, const Place& at,
                          bool of_v, float scale) {
   const Chain& chain = *at.chain_of_plan;
-  add<kRows, kCols>(mma, part, key_sum<Element>(p, at, of_v, false),
-                    chain.addend == 0 || chain.continues, chain.addend == chain.addends - 1, scale);
+  add<kRows, kCols>(mma, part, key_sum<Element>(p, at, of_v, false), !joins_sum(chain),
+                    chain.addend == chain.addends - 1, scale);
 }
 
 /// Where a chain continues another, it starts with what that left.

@@ -38,7 +38,7 @@ int64_t shared_bytes(const Problem& p, const TileShape& tile) {
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& extent) {
-  return BackwardWorkspace::of(sizes_of(problem), extent.shared_tiles, extent.piece).end *
+  return BackwardWorkspace::of(sizes_of(problem), extent.tile_sums, extent.piece).end *
          int64_t{sizeof(float)};
 }
 

@@ -14,6 +14,7 @@
 #include "backend/cuda/device/score.cuh"
 #include "backend/cuda/device/steps.cuh"
 #include "backend/cuda/sm80/bwd/config.h"
+#include "plan/chain_sums.h"
 
 namespace verbatim::cuda::sm80 {
 
@@ -27,11 +28,11 @@ class BackwardWorker {
   using RowGradient = Accumulator<1, Config::kDqColumns>;
 
  public:
-  __device__ BackwardWorker(const BackwardParams& params, bool shared_tiles, Storage& storage)
+  __device__ BackwardWorker(const BackwardParams& params, int32_t tile_sums, Storage& storage)
       : p_(params),
         s_(storage),
         space_(static_cast<float*>(params.workspace)),
-        at_(BackwardWorkspace::of(params.sizes, shared_tiles, params.carried.blocks != nullptr)) {}
+        at_(BackwardWorkspace::of(params.sizes, tile_sums, params.carried.blocks != nullptr)) {}
 
   __device__ void operator()(int32_t head, const OrderView& order, const Chain& chain) {
     head_ = head;
@@ -226,8 +227,9 @@ class BackwardWorker {
       return {block, block + int64_t{keys_} * p_.sizes.head_dim};
     }
     const int64_t index = p_.sizes.key_index(b_, kv_head_, at_key_);
-    return {space_ + at_.dk + index * p_.sizes.head_dim,
-            space_ + at_.dv + index * p_.sizes.head_dim_v};
+    float* space = space_ + (lies_apart(chain, goes_in) ? at_.apart : 0);
+    return {space + at_.dk + index * p_.sizes.head_dim,
+            space + at_.dv + index * p_.sizes.head_dim_v};
   }
 
   /// dK and dV start with what the chain before left.
@@ -252,9 +254,8 @@ class BackwardWorker {
 
   /// dK and dV of a chain: written, or added in turn when chains share the KV tile.
   __device__ void add_keys(const OrderView& order, const Chain& chain, Dk& dk, Dv& dv) {
-    const bool first = chain.addend == 0 || chain.continues;  // nothing to add
-    const bool last = chain.addend == chain.addends - 1;
-    if (!first) wait_for_keys(chain);
+    const bool first = !joins_sum(chain), last = chain.addend == chain.addends - 1;
+    if (chain.addend > 0 && !chain.continues) wait_for_keys(chain);
     const KeySums sums = key_sums(order, chain, false);
     const int m = warp_ / 2 * Config::kKeyRows * 16, half = warp_ % 2;
 #pragma unroll
@@ -326,10 +327,10 @@ class BackwardWorker {
 template <class Config>
 __global__ __launch_bounds__(Config::kThreads,
                              1) void backward(const __grid_constant__ BackwardParams params,
-                                              bool shared_tiles) {
+                                              int32_t tile_sums) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& storage = *reinterpret_cast<typename Config::SharedStorage*>(memory);
-  BackwardWorker<Config> worker(params, shared_tiles, storage);
+  BackwardWorker<Config> worker(params, tile_sums, storage);
   for_each_chain(params.plan, params.hand_off, storage.ticket, worker);
   if (ends_given_up(params.hand_off, storage.ticket)) {
     destroy_results(params, threadIdx.x, Config::kThreads);

@@ -18,7 +18,7 @@ void launch_backward(const BackwardParams& params, const LaunchContext& context)
   check(prepare_backward<Element>(params, context.empty_rows, context.stream),
         "sm80.backward.prepare");
   launch_workers(kName, backward<Config>, workers, Config::kThreads, kShared, context, params,
-                 context.shared_tiles);
+                 context.tile_sums);
 }
 
 }  // namespace verbatim::cuda::sm80

@@ -40,8 +40,8 @@ int64_t shared_bytes(const Problem& p, const TileShape& tile) {
 }
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& extent) {
-  return extent.shared_tiles ? ForwardWorkspace::of(sizes_of(problem)).end * int64_t{sizeof(float)}
-                             : 0;
+  return extent.tile_sums > 0 ? ForwardWorkspace::of(sizes_of(problem)).end * int64_t{sizeof(float)}
+                              : 0;
 }
 
 void launch(const ForwardParams& params, const LaunchContext& context) {

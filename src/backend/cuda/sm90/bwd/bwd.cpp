@@ -23,17 +23,18 @@ int64_t padded_head_dim(const Problem& problem) {
 
 /// Floats and counters of a Workspace, one behind the other.
 struct Extent {
-  int64_t dq_sum, stats, dk_sum, key_turns, end;  // offsets in 4-byte words
+  int64_t dq_sum, stats, dk_sum, apart, key_turns, end;  // offsets in 4-byte words
 
-  /// `head_dim`: the instance's. `sum_tiles`: row tiles of the heads that have a place for their
-  /// sums.
-  Extent(int64_t head_dim, const TileShape& tile, int64_t sum_tiles, int64_t row_tiles,
-         int64_t key_tiles, bool shared_tiles) {
+  /// `head_dim`: the instance's; `both_dims`: the problem's. `sum_tiles`: row tiles of the heads
+  /// that have a place for their sums.
+  Extent(int64_t head_dim, int64_t both_dims, const TileShape& tile, int64_t sum_tiles,
+         int64_t row_tiles, int64_t key_tiles, int32_t tile_sums) {
     dq_sum = 0;
     stats = dq_sum + sum_tiles * tile.q * head_dim;
     dk_sum = stats + row_tiles * tile.q * kStatBytes / 4;
-    key_turns = dk_sum + (shared_tiles ? key_tiles * tile.kv * head_dim : 0);
-    end = key_turns + (shared_tiles ? 2 * key_tiles : 0);
+    apart = dk_sum + (tile_sums > 0 ? key_tiles * tile.kv * head_dim : 0);
+    key_turns = apart + (tile_sums > 1 ? key_tiles * tile.kv * both_dims : 0);
+    end = key_turns + (tile_sums > 0 ? 2 * key_tiles : 0);
   }
 };
 
@@ -102,10 +103,10 @@ int64_t dq_sum_floats(const Problem& problem, int32_t q_tiles) {
 
 int64_t workspace_bytes(const Problem& problem, const PlanExtent& plan) {
   const int64_t heads = int64_t{plan.live_heads.heads} * plan.live_heads.queries;
-  return Extent(padded_head_dim(problem), contract::tile(Pass::backward, problem),
-                plan.piece ? 0 : heads * plan.max_q_tiles,
+  return Extent(padded_head_dim(problem), problem.head_dim + problem.head_dim_v,
+                contract::tile(Pass::backward, problem), plan.piece ? 0 : heads * plan.max_q_tiles,
                 problem.batch * problem.q_heads * plan.max_q_tiles,
-                problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.shared_tiles)
+                problem.batch * problem.kv_heads * plan.max_kv_tiles, plan.tile_sums)
              .end *
          int64_t{sizeof(float)};
 }
@@ -127,8 +128,8 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
   const bool piece = common.carried.blocks != nullptr;
   const int64_t live_tiles = int64_t{live.heads} * live.queries * common.hand_off.max_q_tiles;
   const int64_t head_dim = contract::sm90_head_dims(sizes.head_dim, sizes.head_dim_v).qk;
-  const Extent at(head_dim, context.tile, piece ? 0 : live_tiles, heads * head_tiles,
-                  heads * common.hand_off.max_kv_tiles, context.shared_tiles);
+  const Extent at(head_dim, sizes.head_dim + sizes.head_dim_v, context.tile, piece ? 0 : live_tiles,
+                  heads * head_tiles, heads * common.hand_off.max_kv_tiles, context.tile_sums);
   auto* words = static_cast<float*>(common.workspace);
   const Scalars& scalars = common.scalars;
   const Params params{
@@ -140,6 +141,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .workspace = {.stats = words + at.stats,
                     .dq_sum = piece ? common.carried.dq : words + at.dq_sum,
                     .dk_sum = reinterpret_cast<float4*>(words + at.dk_sum),
+                    .apart = words + at.apart,
                     .key_turns = reinterpret_cast<int32_t*>(words + at.key_turns)},
       .unit = lse_unit(scalars.scale),
       .live_heads = live.heads,
@@ -150,7 +152,7 @@ void backward(const BackwardParams& common, const LaunchContext& context) {
       .record = context.record,
       .softcap = softcap_of(scalars),
   };
-  if (context.shared_tiles) {
+  if (context.tile_sums > 0) {
     check(cudaMemsetAsync(words + at.key_turns, 0, (at.end - at.key_turns) * sizeof(float),
                           context.stream),
           kOperation);

@@ -61,7 +61,7 @@ struct Cursor {
 struct Chain90 {
   enum State : int16_t { visited, empty, end };  // `end`: no more chains
   State state;
-  bool continues;  // goes on from the sum so far of the chains that share the tile
+  bool continues, pauses, apart;  // as in Chain
   int32_t kv_begin, kv_rows;
   int32_t kv_at;  // the row of kv_begin in the tensors
   uint16_t batch, kv_head;

@@ -152,6 +152,8 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       chain.addend = planned.addend;
       chain.addends = planned.addends;
       chain.continues = planned.continues;
+      chain.pauses = planned.pauses;
+      chain.apart = planned.apart;
       ptx::mbarrier_arrive(&smem.chain_full[chains % kChainRing]);
     }
     __syncwarp();

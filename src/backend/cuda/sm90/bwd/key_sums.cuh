@@ -5,6 +5,9 @@
 // needs them before the last chain writes them. In a piece of a plan both are carried in a
 // block, row by row, and nobody waits: what a chain goes on from is there before the launch.
 //
+// Pieces of a chain of this launch pass on its sums in the same places, or, where these hold the
+// sum of other chains, in a block of the workspace.
+//
 // In results and blocks a row is as wide as the problem's; of the columns behind, which are 0, the
 // workspace alone has places.
 #pragma once
@@ -14,6 +17,7 @@
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/ptx.cuh"
 #include "contract/head_dims.h"
+#include "plan/chain_sums.h"
 
 namespace verbatim::cuda::sm90::bwd {
 
@@ -84,6 +88,11 @@ class KeySums {
     for (int i = 0; i < kDk; i += 4) {
       __stcg(dk_ + 32 * i, make_float4(dk(i), dk(i + 1), dk(i + 2), dk(i + 3)));
     }
+    pass(addends);
+  }
+
+  /// Says that `addends` chains have left what they wrote.
+  __device__ __forceinline__ void pass(int32_t addends) const {
     ptx::named_barrier(barrier_, 128);  // what it orders, the release passes on
     if (threadIdx.x % 128 == 0) store_release(turn_, addends);
   }
@@ -114,16 +123,14 @@ class KeySums {
   uint32_t barrier_;
 };
 
-/// A thread's part of the carried sums of a KV tile, of accumulators of kDk and kDv floats as
-/// above.
+/// A thread's part of the sums of a KV tile that lie in a block, dK before dV, row by row, of
+/// accumulators of kDk and kDv floats as above.
 template <int kDk, int kDv>
-class CarriedKeySums {
+class KeyBlock {
  public:
-  __device__ __forceinline__ CarriedKeySums(const Params& p, const Chain90& chain, int32_t block,
-                                            int row)
+  __device__ __forceinline__ KeyBlock(const Params& p, const Chain90& chain, float* block, int row)
       : columns_{p.common.sizes.head_dim, p.common.sizes.head_dim_v},
-        dk_(reinterpret_cast<float2*>(p.common.carried.block(block)) + threadIdx.x % 4 +
-            row * columns_[0] / 2),
+        dk_(reinterpret_cast<float2*>(block) + threadIdx.x % 4 + row * columns_[0] / 2),
         dv_(dk_ + (chain.kv_rows - row) * columns_[0] / 2 + row * columns_[1] / 2),
         rows_(chain.kv_rows - row) {}
 
@@ -169,8 +176,17 @@ class CarriedKeySums {
   int rows_;  // from `row` on
 };
 
-__device__ __forceinline__ Carry carry_of(const Params& p, const Chain90& chain) {
-  return p.common.plan.orders[chain.cursor.order].carries[chain.cursor.chain];
+/// Of a piece of a plan: the block that a chain goes on from (`at_start`), or that it leaves.
+__device__ __forceinline__ float* carried_block(const Params& p, const Chain90& chain,
+                                                bool at_start) {
+  const Carry carry = p.common.plan.orders[chain.cursor.order].carries[chain.cursor.chain];
+  return p.common.carried.block(at_start ? carry.in : carry.out);
+}
+
+/// What lies_apart().
+__device__ __forceinline__ float* block_apart(const Params& p, const Chain90& chain) {
+  const auto& sizes = p.common.sizes;
+  return p.workspace.apart + int64_t{chain.key} * 128 * (sizes.head_dim + sizes.head_dim_v);
 }
 
 /// dK and dV before the first visit: 0, or what the chain that this one continues has left.
@@ -180,12 +196,13 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
   clear(dk);
   clear(dv);
   if (!chain.continues) return;
-  if (p.common.carried.blocks != nullptr) {
-    const CarriedKeySums<size(Dk{}), size(Dv{})> sums(p, chain, carry_of(p, chain).in, row);
-    return sums.read(dk, dv);
-  }
+  const bool carried = p.common.carried.blocks != nullptr;
   const KeySums<Element, size(Dk{}), size(Dv{})> sums(p, chain, half, row);
-  sums.wait(p, chain);
+  if (!carried) sums.wait(p, chain);
+  if (carried || lies_apart(chain, true)) {
+    float* block = carried ? carried_block(p, chain, true) : block_apart(p, chain);
+    return KeyBlock<size(Dk{}), size(Dv{})>(p, chain, block, row).read(dk, dv);
+  }
   sums.read(dk, dv, [](float, float sum) { return sum; });
 }
 
@@ -194,15 +211,16 @@ __device__ void begin_key_tile(const Params& p, const Chain90& chain, int half, 
 template <class Element, class Dk, class Dv>
 __device__ void share_key_tile(const Params& p, const Chain90& chain, int half, int row, Dk& dk,
                                Dv& dv) {
-  if (p.common.carried.blocks != nullptr) {
-    const CarriedKeySums<size(Dk{}), size(Dv{})> sums(p, chain, carry_of(p, chain).out, row);
-    return sums.write(dk, dv);
-  }
+  const bool carried = p.common.carried.blocks != nullptr;
   const KeySums<Element, size(Dk{}), size(Dv{})> sums(p, chain, half, row);
-  if (chain.addend > 0 && !chain.continues) {
-    sums.wait(p, chain);
-    sums.read(dk, dv, [](float mine, float sum) { return mine + sum; });
+  if (!carried && chain.addend > 0 && !chain.continues) sums.wait(p, chain);
+  if (carried || lies_apart(chain, false)) {
+    float* block = carried ? carried_block(p, chain, false) : block_apart(p, chain);
+    KeyBlock<size(Dk{}), size(Dv{})>(p, chain, block, row).write(dk, dv);
+    if (!carried) sums.pass(chain.addend + 1);
+    return;
   }
+  if (joins_sum(chain)) sums.read(dk, dv, [](float mine, float sum) { return mine + sum; });
   if (chain.addend + 1 < chain.addends) {
     sums.write(dk, dv, chain.addend + 1);
   } else {

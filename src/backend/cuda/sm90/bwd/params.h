@@ -25,6 +25,9 @@ struct Workspace {
   // results: key_sums.cuh): [key tiles][128 * head dim of the instance]; a key tile is
   // (b * kv_heads + kv_head) * max_kv_tiles + kv_tile.
   float4* dk_sum;
+  // What pieces of a chain pass on where that lies apart from these sums: [key tiles][128 * (head
+  // dim + head dim of V)], in rows of the problem.
+  float* apart;
   int32_t* key_turns;  // [key tiles][2]: addends that are complete, of each warpgroup's half
 };
 

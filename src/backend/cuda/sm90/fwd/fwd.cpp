@@ -73,7 +73,7 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   constexpr const char* kOperation = "cuda.sm90.forward";
   const Sizes& sizes = params.sizes;
   const Scalars& scalars = params.scalars;
-  if (context.shared_tiles) {
+  if (context.tile_sums > 0) {
     throw Error(ErrorCode::unsupported, kOperation, "partial results of split rows are not merged",
                 {.argument = "order",
                  .got = "a split order",
