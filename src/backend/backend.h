@@ -84,7 +84,7 @@ class Backend {
   virtual void check_plan(const Plan&) const {}
   /// Throws Error(device) when a wait of an earlier call has expired, as verbatim::check().
   virtual void check_waits() const {}
-  /// PlanOptions::residents of this backend: workers that it runs at once.
+  /// PlanOptions::residents of this backend: workers that it runs at once; 0: any number.
   virtual int32_t residents() const = 0;
   /// Of make_machine(): what plans that run here are placed for.
   virtual std::string machine() const = 0;

@@ -7,7 +7,6 @@
 #include "backend/cpu/workspace.h"
 #include "backend/executor.h"
 #include "contract/contract.h"
-#include "core/threads.h"
 
 namespace verbatim {
 namespace {
@@ -40,8 +39,8 @@ class CpuBackend final : public Backend {
     if (plan.arithmetic != contract::kCpu) refuse_arithmetic(plan, contract::kCpu, "cpu");
   }
 
-  /// A worker that waits is parked, so any number would do; but its tiles leave the caches.
-  int32_t residents() const override { return core_count(); }
+  /// A worker that waits is parked.
+  int32_t residents() const override { return 0; }
   std::string machine() const override { return "cpu"; }
 
   int64_t workspace_bytes(const Plan& plan) const override {
