@@ -19,17 +19,17 @@ constexpr double kTurn = 0.5;  // of a row, from addend to addend
 // sequences shorter than kTokens, which seldom come alone, as many times more as fit.
 constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 
-constexpr double kSkewed = 2.5;         // longest column over the mean
-constexpr int64_t kLeastRotating = 12;  // KV tiles: fewer chains fill no wave
-constexpr int64_t kLeastOfGroups = 4;   // unless a group keeps them rotating (docs/lab/regret.md)
-constexpr int64_t kMostRotating = 256;  // more keep too many rows in L2
+constexpr double kSkewed = 2.5;  // longest column over the mean
+// KV tiles that rotate (docs/lab/regret.md).
+constexpr int64_t kLeastRotating = 12;        // fewer chains fill no wave
+constexpr int64_t kLeastOfGroups = 4;         // unless a group keeps them rotating
+constexpr int64_t kMostRotating = kWave / 2;  // more would rotate in chunks, one after another
 
 // Where rows are cut into chunks (docs/lab/chunks.md).
-constexpr int64_t kChunkRows = 2048;      // query positions: their Q, dO and dQ stay in L2
-constexpr int64_t kChunkTiles = 32;       // that these are at least, so that chains stay long
-constexpr int64_t kChunks = 8;            // that some KV tile is seen from, at least
-constexpr int64_t kChunkGroup = 4;        // query heads: dK and dV are added seldom enough
-constexpr int64_t kRotatingBeside = 128;  // KV tiles: up to so many, rotating is faster
+constexpr int64_t kChunkRows = 2048;  // query positions: their Q, dO and dQ stay in L2
+constexpr int64_t kChunkTiles = 32;   // that these are at least, so that chains stay long
+constexpr int64_t kChunks = 8;        // that some KV tile is seen from, at least
+constexpr int64_t kChunkGroup = 4;    // query heads: dK and dV are added seldom enough
 
 // Where each query head has chains of its own (docs/lab/groups.md).
 constexpr int64_t kSplitRows = 1536;  // that see a KV tile, in the mean: chains are long enough
@@ -53,27 +53,52 @@ double time_of(const Shape& shape, int64_t parts, bool even, double heads) {
   return kLaunch + std::sqrt(shared * shared + alone * alone);
 }
 
+std::string in_parts(const char* order, const Shape& shape, int64_t parts) {
+  if (parts == 1) return order;
+  if (parts == shape.group) return fmt::format("{}/split", order);
+  return fmt::format("{}/split:{}", order, parts);
+}
+
 std::string descending(const Shape& shape, bool even) {
   const int64_t parts = best_parts(shape, even);
-  if (parts == 1) return "descending";
-  if (parts == shape.group && !even) return "descending/split";
-  return fmt::format("descending/{}:{}", even ? "even" : "split", parts);
+  if (even && parts > 1) return fmt::format("descending/even:{}", parts);
+  return in_parts("descending", shape, parts);
+}
+
+/// The equal parts of a group by which chains that rotate, which are equally long, end first. Parts
+/// go side by side as whole sets of chains, as many as kWave workers hold; chains of whole groups
+/// can be cut in pieces, and so leave no worker idle.
+int64_t rotating_parts(const Shape& shape) {
+  if (shape.heads == 0) return 1;
+  const auto columns = static_cast<int64_t>(shape.columns.size());
+  const auto sets = static_cast<double>(kWave / columns);
+  int64_t best = 1;
+  double least = 0;
+  for (int64_t parts = 1; parts <= shape.group; ++parts) {
+    if (shape.group % parts != 0) continue;
+    const double rounds = parts == 1
+                              ? std::max(shape.heads * static_cast<double>(columns) / kWave, 1.0)
+                              : std::ceil(shape.heads * static_cast<double>(parts) / sets);
+    const double each = static_cast<double>(shape.q_tiles * (shape.group / parts)) + kChain +
+                        (parts > 1 ? kShare : 0);
+    const double time = rounds * each;
+    if (parts > 1 && time >= least) continue;
+    best = parts;
+    least = time;
+  }
+  return best;
 }
 
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
   if (!shape.full || columns < kLeastOfGroups || columns > kMostRotating) return false;
-  const int64_t together = rotating_tiles(columns);
   // With one query tile for each KV tile that rotates, a chain is one visit behind the next: too
   // near to hide the hand-off. Through a group chains of many KV tiles are pieces, which keep no
-  // such distance.
-  const bool apart = shape.q_tiles >= 2 * together - 1;
-  // Without a group, chunks that rotate one after another gain nothing (docs/lab/regret.md).
-  if (columns >= kLeastRotating) return shape.group > 1 || (apart && together == columns);
-  // Where it is known that few heads run together, parts of the group fill the GPU better.
-  const bool fills = shape.heads == 0 || shape.heads * static_cast<double>(columns) >= kWave;
+  // such distance, and where few heads run together idle workers cost more.
+  const bool apart = shape.q_tiles >= 2 * columns - 1;
+  if (columns >= kLeastRotating) return shape.group > 1 || apart;
   // Of more queries than keys few chains would be long: parts of the group are more.
-  return shape.group > 1 && apart && shape.q_tiles <= 2 * columns && fills;
+  return shape.group > 1 && (apart || rotating_parts(shape) > 1) && shape.q_tiles <= 2 * columns;
 }
 
 bool is_skewed(const Shape& shape) {
@@ -85,33 +110,31 @@ bool is_skewed(const Shape& shape) {
 bool walks_chunks(const Shape& shape) {
   const int64_t tiles = kChunkRows * shape.q_tiles / std::max<int64_t>(shape.rows, 1);
   return shape.group >= kChunkGroup && tiles >= kChunkTiles &&
-         shape.longest_column >= kChunks * tiles && shape.starts_together() && !shape.gaps &&
-         !(shape.full && static_cast<int64_t>(shape.columns.size()) <= kRotatingBeside);
+         shape.longest_column >= kChunks * tiles && shape.starts_together() && !shape.gaps;
 }
 
 bool walks_alone(const Shape& shape) {
   const int64_t seen = shape.visits * shape.rows;  // rows that see a KV tile, times all tiles
-  return shape.group > 1 && shape.group <= kSplitGroup && !shape.full && shape.starts_together() &&
+  return shape.group > 1 && shape.group <= kSplitGroup && shape.starts_together() &&
          seen >= kSplitRows * static_cast<int64_t>(shape.columns.size()) * shape.q_tiles;
 }
 
 constexpr std::array kRules{
-    OrderRule{"chunks",
-              "groups of 4 or more, query tiles of 64 rows; some KV tile is seen from 16,384 rows, "
-              "most are last seen from one query tile, rows have no gaps, and a mask that hides "
-              "nothing has more than 128 KV tiles",
-              "the rows that a chain walks through the group stay in L2, and ranks that share a "
-              "sequence wait for additions alone; from the diagonal on, no short chain waits for a "
-              "long one in every query head",
-              walks_chunks,
-              [](const Shape&) { return fmt::format("right_to_left/rows:{}", kChunkRows); }},
     OrderRule{
         "rotating",
-        "every query tile visits every KV tile. Without a group: 12 to 64 KV tiles R, and at least "
-        "2 R - 1 query tiles. With a group: 12 to 256 KV tiles, or 4 to 11 with 2 R - 1 or 2 R "
-        "query tiles",
+        "every query tile visits every KV tile. 12 to 64 KV tiles R; without a group, at least "
+        "2 R - 1 query tiles. With a group also 4 to 11, and 2 R - 1 or 2 R query tiles",
         "chains that each start at another row never wait in the same one", rotates,
-        [](const Shape&) -> std::string { return "shift"; }},
+        [](const Shape& shape) { return in_parts("shift", shape, rotating_parts(shape)); }},
+    OrderRule{
+        "chunks",
+        "groups of 4 or more, query tiles of 64 rows; some KV tile is seen from 16,384 rows, "
+        "most are last seen from one query tile, and rows have no gaps (causal, prefixes, full)",
+        "the rows that a chain walks through the group stay in L2, and ranks that share a "
+        "sequence wait for additions alone; from the diagonal on, no short chain waits for a "
+        "long one in every query head",
+        walks_chunks,
+        [](const Shape&) { return fmt::format("right_to_left/rows:{}", kChunkRows); }},
     OrderRule{"gaps",
               "query tiles that see a KV tile come in four stretches or more, in the mean "
               "(block-sparse masks)",

@@ -146,8 +146,12 @@ size_t side_by_side(const Heads& heads) {
   // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
   if (!head.row_chunks.empty()) return 3 * workers / std::max<int64_t>(longest_chain(head), 1);
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  // Pieces of two rounds of chains: enough that no worker is idle at the end.
-  if (heads.shifts) return (2 * workers + columns) / (columns + 1);
+  // Pieces of two rounds of chains: enough that no worker is idle at the end. But their rows fit.
+  if (heads.shifts) {
+    const int64_t fills = (workers + columns) / (columns + 1);
+    const int64_t most = std::max(static_cast<int64_t>(fitting), fills);
+    return std::min((2 * workers + columns) / (columns + 1), most);
+  }
   // Twice the heads that keep all workers busy while one takes as long as its longest chain and
   // row: where these wait for each other, rows in L2 matter less.
   if (heads.held_up)
@@ -181,13 +185,16 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
 
 }  // namespace
 
-bool runs_better_in_pieces(const HeadOrder& head, int32_t workers) {
+bool runs_better_in_pieces(const HeadOrder& head, size_t heads, int32_t workers) {
   if (head.name != "shift" || head.group == 1 || head.tiles->sequences.size() > 1) return false;
   const TileMap core = head.tiles->core();
-  const auto together = static_cast<int32_t>(contract::rotating_tiles(core.kv_tiles()));
-  const int32_t busy = workers / std::max(together, 1) * together;  // with whole heads
-  const bool near = core.q_tiles() < 2 * together - 1;  // chains are one visit behind each other
-  return near || 32 * busy < 31 * order::kWave;
+  const int64_t together = std::max<int64_t>(contract::rotating_tiles(core.kv_tiles()), 1);
+  if (core.q_tiles() < 2 * together - 1) return true;  // chains are one visit behind each other
+  // Whole heads go side by side in rounds, of which one is as long in pieces.
+  const int64_t count = static_cast<int64_t>(heads) * (core.kv_tiles() / together);
+  const int64_t sets = std::max<int64_t>(workers / together, 1);
+  const int64_t rounds = (count + sets - 1) / sets;
+  return rounds > 1 && 32 * count * together < 31 * rounds * order::kWave;
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,
@@ -210,7 +217,9 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // A task for each worker at least, in the nearest number of equal sections.
   const size_t fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   const size_t together = std::max({fill, side_by_side(all), size_t{1}});
-  const size_t sections = std::max<size_t>((all.count + together / 2) / together, 1);
+  // Of pieces no head more, for their rows would leave L2.
+  const size_t more = all.shifts ? together - 1 : together / 2;
+  const size_t sections = std::max<size_t>((all.count + more) / together, 1);
   const std::string name = fmt::format("{}:{}", all.staggered ? "staggered" : "head_swizzled",
                                        (all.count + sections - 1) / sections);
   if (goes_longest_first(all, sections)) return {"longest_first", name};

@@ -10,8 +10,9 @@
 namespace verbatim {
 
 /// Whether chains of an order that rotates had better be cut: through a group they are long, and
-/// pieces fill the workers where whole heads would leave some idle.
-bool runs_better_in_pieces(const HeadOrder& head, int32_t workers);
+/// pieces fill the workers where rounds of whole heads, of which there are `heads`, would leave
+/// some idle.
+bool runs_better_in_pieces(const HeadOrder& head, size_t heads, int32_t workers);
 
 /// The placements that `auto` tries: the first of those that need the fewest resident workers. May
 /// look at everything, since placements fix no bit. `head_bytes`: what a KV head should find in L2:

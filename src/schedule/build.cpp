@@ -196,7 +196,8 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
       options.workers > 0 ? options.workers : std::max(options.machine.workers, 1);
   OrderProof proof(plan);
   if (options.placement == "auto" && options.pass == Pass::backward && !plan.orders.empty() &&
-      proof.rotates() && runs_better_in_pieces(*plan.orders.front(), workers) && cut(plan))
+      proof.rotates() &&
+      runs_better_in_pieces(*plan.orders.front(), plan.order_of_head.size(), workers) && cut(plan))
     proof = OrderProof(plan);
   place(plan, proof, options, workers);
   const int32_t most = options.workers > 0 ? options.workers : options.residents;

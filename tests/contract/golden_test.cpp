@@ -26,6 +26,7 @@ struct Case {
   std::string name;
   Problem problem;
   Mask mask;
+  Level level = Level::invariant;
 };
 
 Case make_case(std::string name, const Mask& mask, int64_t q_heads, int64_t kv_heads,
@@ -55,7 +56,9 @@ std::vector<Case> run_cases() {
       make_case("blocks", masks::uniform_block_sparse(610, 610, 64, 64, 0.3, 7, 2), 4, 2, 96),
       make_case("gaps", masks::uniform_block_sparse(2000, 2000, 64, 64, 0.2, 7, 2), 4, 2, 128),
       make_case("latent", masks::causal(400, 465), 2, 2, 192, 1, 128),
+      make_case("counted", masks::full(1000, 1000), 8, 1, 128),
       make_case("dropout", masks::causal(400, 400), 4, 2, 64)};
+  cases[cases.size() - 2].level = Level::gpu_to_gpu;
   cases.back().problem.softcap = 20;
   cases.back().problem.dropout = 0.2;
   return cases;
@@ -71,6 +74,7 @@ std::vector<Case> planned_cases() {
           make_case("causal 2k", masks::causal(2048, 2048), 16, 16, 64),
           make_case("causal 8k, groups", masks::causal(8192, 8192), 64, 8, 128),
           make_case("causal 16k, groups", masks::causal(16384, 16384), 28, 4, 128),
+          make_case("full 12k, groups", masks::full(12288, 12288), 64, 8, 128),
           make_case("full 24k, groups", masks::full(24576, 24576), 32, 4, 128),
           make_case("documents 8k", masks::causal_document(documents), 32, 8, 128),
           make_case("question 8k", masks::share_question(one), 32, 8, 128),
@@ -115,12 +119,13 @@ TEST(Golden, IsOfThisVersion) {
 TEST(Golden, PlansKeepTheirOrders) {
   std::vector<Case> cases = planned_cases();
   for (Case& each : run_cases()) cases.push_back(std::move(each));
-  for (const auto& [name, problem, mask] : cases) {
+  for (const auto& [name, problem, mask, level] : cases) {
     Json found;
     for (const char* family : {"cpu", "sm80", "sm90"}) {
       for (const Pass pass : {Pass::forward, Pass::backward}) {
         PlanOptions options;
         options.pass = pass;
+        options.level = level;
         options.arithmetic = family;
         options.machine = make_machine("h200");
         found[family].push_back(make_plan(problem, mask, options).fingerprint());
@@ -137,6 +142,7 @@ Json hashes(const Case& c, const std::string& device, const std::string& family)
   AttentionOptions options;
   options.device = device;
   options.plan.arithmetic = family;
+  options.plan.level = c.level;
   const Attention attention(p, c.mask, options);
   const std::array<int64_t, 4> q_shape{p.batch, p.q_len, p.q_heads, p.head_dim},
       k_shape{p.batch, p.kv_len, p.kv_heads, p.head_dim},

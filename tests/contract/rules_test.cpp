@@ -44,8 +44,9 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
   EXPECT_EQ(order(masks::full(4096, 4096), 1), "shift");
   EXPECT_EQ(order(masks::full(4096, 4096), 8), "shift");
   EXPECT_EQ(order(masks::full(8192, 8192), 1), "shift");
+  EXPECT_EQ(order(masks::full(8192, 8192), 8), "shift");
+  EXPECT_EQ(order(masks::full(65536, 4096), 8), "shift");
   EXPECT_EQ(order(masks::full(8193, 8193), 1), "descending");  // would rotate in chunks
-  EXPECT_EQ(order(masks::full(16384, 16384), 8), "shift");
   EXPECT_EQ(order(masks::causal(8192, 8192), 1), "descending");
   // From 4 KV tiles on, where a group keeps few chains rotating, two query tiles apart.
   for (const int64_t length : {512, 1024, 1408}) {
@@ -74,6 +75,8 @@ TEST(Rules, EachQueryHeadHasChainsOfItsOwnWhereTheyAreLongEnough) {
   EXPECT_EQ(order(masks::causal(65536, 65536), 3), alone);
   EXPECT_EQ(order(masks::causal(65536, 65536), 8, 64), alone);
   EXPECT_EQ(order(masks::prefix_lm_causal(8192, 6724), 8), alone);
+  for (const int64_t length : {8193, 12288, 16320})  // too long to rotate
+    EXPECT_EQ(order(masks::full(length, length), 8), alone) << length;
   // Not: too short, too many query heads, no group, or starting apart.
   for (const int64_t length : {1024, 2048, 2900})
     EXPECT_NE(order(masks::causal(length, length), 8), alone) << length;
@@ -91,14 +94,15 @@ TEST(Rules, LongSequencesOfGroupsWalkChunksOfRows) {
       EXPECT_EQ(order(masks::causal(length, length), group), chunks) << length << " " << group;
   EXPECT_EQ(order(masks::causal(16384, 16384), 8, 192), chunks);
   EXPECT_EQ(order(masks::prefix_lm_causal(32768, 8192), 8), chunks);
+  EXPECT_EQ(order(masks::full(16384, 16384), 8), chunks);
   EXPECT_EQ(order(masks::full(32768, 32768), 4), chunks);
   EXPECT_EQ(order(masks::full(65536, 65536), 8), chunks);
-  // Not: too short, chains of few visits, few query heads, faster rotating, or starting apart.
+  // Not: too short, chains of few visits, few query heads, rotating, or starting apart.
   EXPECT_NE(order(masks::causal(16320, 16320), 8), chunks);
   EXPECT_NE(order(masks::causal(2048, 65536), 8), chunks);
   EXPECT_NE(order(masks::causal(32768, 32768), 8, 64), chunks);
   EXPECT_NE(order(masks::causal(32768, 32768), 3), chunks);
-  EXPECT_EQ(order(masks::full(16384, 16384), 8), "shift");
+  EXPECT_EQ(order(masks::full(16384, 8192), 8), "shift");
   EXPECT_EQ(order(masks::causal_sliding_window(65536, 65536, 16384), 8), "descending");
   EXPECT_EQ(order(masks::global_sliding(32768, 128, 2048), 8), "descending/even:4");
 }
@@ -123,11 +127,27 @@ TEST(Rules, CountWhatRunsTogetherWhereTheyMay) {
   EXPECT_EQ(auto_order(Pass::backward, alone, 16, 1000 * alone.count()), "descending");
   EXPECT_NE(auto_order(Pass::backward, alone, 16), "descending/split");
   EXPECT_NE(auto_order(Pass::backward, alone, 16), "descending");
-  // Few chains rotate where they fill a wave, and where nobody knows whether they do.
-  const TileMap full = tiles(masks::full(1024, 1024));
-  EXPECT_EQ(auto_order(Pass::backward, full, 8, 8 * full.count()), "descending/split:4");
-  EXPECT_EQ(auto_order(Pass::backward, full, 8, 16 * full.count()), "shift");
-  EXPECT_EQ(auto_order(Pass::backward, full, 8), "shift");
+}
+
+// H200: docs/lab/regret.md.
+TEST(Rules, RotatingChainsAreAsManyPartsAsFillTheWorkers) {
+  const auto known = [](int64_t length, int32_t group, int64_t heads, int64_t head_dim = 128) {
+    const TileMap full = tiles(masks::full(length, length), head_dim);
+    return auto_order(Pass::backward, full, group, heads * full.count());
+  };
+  EXPECT_EQ(known(2048, 8, 1), "shift/split");
+  EXPECT_EQ(known(4096, 8, 1), "shift/split:4");
+  EXPECT_EQ(known(8192, 8, 1), "shift/split:2");
+  EXPECT_EQ(known(8192, 8, 2), "shift");
+  EXPECT_EQ(known(1024, 8, 8), "shift/split:2");
+  EXPECT_EQ(known(1024, 8, 16), "shift");
+  EXPECT_EQ(known(1024, 8, 2, 64), "shift/split");  // one visit behind each other
+  EXPECT_NE(known(1024, 8, 16, 64), "shift");
+  EXPECT_EQ(known(4096, 1, 1), "shift");
+  // Sets of 24 KV tiles: of two parts six, of which five go side by side.
+  EXPECT_EQ(known(3072, 8, 3), "shift/split");
+  EXPECT_EQ(known(3072, 8, 8), "shift");  // in pieces
+  EXPECT_EQ(known(8193, 8, 1), "descending/split");
 }
 
 TEST(Rules, PartsAreEqual) {
