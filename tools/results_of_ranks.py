@@ -73,8 +73,9 @@ def replays(names, world):
     for r in (row for name in names for row in load(name)["results"]):
         p = r["problem"]
         for deal in (deal for deal in r["dist"] if deal["world"] == world):
+            named = f", `{r['plan']['order']}`" if " --order " in r["repro"] else ""
             row = {
-                "case": f"{r['mask']['name']} {p['q_heads']}:{p['kv_heads']} of {p['head_dim']}",
+                "case": f"{r['mask']['name']} {p['q_heads']}:{p['kv_heads']} of {p['head_dim']}{named}",
                 "strategy": f"`{deal['strategy']}`",
             }
             for name, (work, share) in of_ranks(r, deal).items():

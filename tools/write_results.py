@@ -257,8 +257,17 @@ def audits(name):
 # 65,536 tokens.
 REPLAYED_64K = [
     f"h200_replay_64k.{case}.json"
-    for case in ("full", "causal", "documents", "window", "hd64full", "hd64")
+    for case in (
+        "full",
+        "causal",
+        "documents",
+        "window",
+        "window_rows",
+        "hd64full_rows",
+        "hd64_rows",
+    )
 ]
+REPLAYED_BEFORE = [f"h200_replay_64k.{case}.json" for case in ("hd64full", "hd64")]
 # File: question, answer in words, and what follows it.
 PAGES = {
     "dense": (
@@ -356,14 +365,15 @@ PAGES = {
         " up to 15 %, so the second decimal says little. Shares are no measurement: the launches"
         " that were timed, played on the cluster h200x8 ([clusters.md](../clusters.md)) with"
         " transfers in turn, as parts of that one device's rate; where launches were quicker than"
-        " its, at another clock, they can be above 100 %. They are of plans of the commit that is"
-        " named below, before messages shared copies and launches waited for sends. The tables"
-        " behind it deal its cases anew"
+        " its, at another clock, they can be above 100 %. An order is named where it is not `auto`."
+        " Plans are those of the commit named; 1c866c5 is from before messages shared copies and"
+        " launches waited for sends. The tables behind it deal six of the cases anew"
         " (`bench/simulated_replays.py`) and play them with predicted launches, which leave out waits"
         " between chains. What was found: [lab](../lab/replay.md).",
         lambda: [
-            bits([*REPLAYED_64K, "h200_replay_masks.json"]),
+            bits([*REPLAYED_64K, *REPLAYED_BEFORE, "h200_replay_masks.json"]),
             *replays(REPLAYED_64K, 8),
+            *replays(REPLAYED_BEFORE, 8),
             *simulated_replays("h200_replay_simulated.json"),
             *replayed_masks("h200_replay_masks.json"),
         ],
