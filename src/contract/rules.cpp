@@ -92,9 +92,10 @@ int64_t rotating_parts(const Shape& shape) {
 bool rotates(const Shape& shape) {
   const auto columns = static_cast<int64_t>(shape.columns.size());
   if (!shape.full || columns < kLeastOfGroups || columns > kMostRotating) return false;
-  // With one query tile for each KV tile that rotates, a chain is one visit behind the next: too
-  // near to hide the hand-off. Through a group chains of many KV tiles are pieces, which keep no
-  // such distance, and where few heads run together idle workers cost more.
+  if (shape.q_tiles < columns) return false;  // several chains would start at one row
+  // With one query tile for each KV tile, a chain is one visit behind the next: too near to hide
+  // the hand-off. Through a group chains of many KV tiles are pieces, which keep no such distance,
+  // and where few heads run together idle workers cost more.
   const bool apart = shape.q_tiles >= 2 * columns - 1;
   if (columns >= kLeastRotating) return shape.group > 1 || apart;
   // Of more queries than keys few chains would be long: parts of the group are more.
@@ -122,8 +123,9 @@ bool walks_alone(const Shape& shape) {
 constexpr std::array kRules{
     OrderRule{
         "rotating",
-        "every query tile visits every KV tile. 12 to 64 KV tiles R; without a group, at least "
-        "2 R - 1 query tiles. With a group also 4 to 11, and 2 R - 1 or 2 R query tiles",
+        "every query tile visits every KV tile. 12 to 64 KV tiles R and as many query tiles, "
+        "without a group at least 2 R - 1. With a group also 4 to 11, and 2 R - 1 or 2 R query "
+        "tiles",
         "chains that each start at another row never wait in the same one", rotates,
         [](const Shape& shape) { return in_parts("shift", shape, rotating_parts(shape)); }},
     OrderRule{

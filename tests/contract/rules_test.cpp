@@ -55,8 +55,10 @@ TEST(Rules, ChooseAsMeasured) {  // on an H200: docs/lab/regret.md
     EXPECT_NE(order(masks::full(length, length), 8, 64), "shift") << length;
   }
   EXPECT_NE(order(masks::full(384, 384), 8), "shift");
-  EXPECT_NE(order(masks::full(8192, 512), 8), "shift");           // few chains, all of them long
-  EXPECT_NE(order(masks::full(512, 1024), 8), "shift");           // one visit behind each other
+  EXPECT_NE(order(masks::full(8192, 512), 8), "shift");  // few chains, all of them long
+  EXPECT_NE(order(masks::full(512, 1024), 8), "shift");  // one visit behind each other
+  EXPECT_EQ(order(masks::full(1024, 2048), 8), "shift");
+  EXPECT_NE(order(masks::full(960, 2048), 8), "shift");  // several chains would start at one row
   EXPECT_NE(order(masks::causal(1024, 1024), 16), "descending");  // few chains, all of them long
   // Some KV tiles are seen by far more rows than others, from different query tiles, and from one.
   const std::vector<int64_t> documents{1237, 2307, 4034, 235, 212, 167};

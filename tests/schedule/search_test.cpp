@@ -154,6 +154,28 @@ TEST(Auto, KeepsTheRowsOfFullMasksInL2) {
   EXPECT_EQ(placement(32768), "head_swizzled:1");
 }
 
+// Rotating chains of whole heads run where rounds of these keep all workers busy; pieces, which
+// need no other worker, where not. H200: docs/lab/regret.md.
+TEST(Auto, CutsRotatingHeadsWhereRoundsLeaveWorkersIdle) {
+  const auto placed = [](int64_t kv_heads, int64_t n) {
+    const Plan plan =
+        make_plan(problem_of(8 * kv_heads, kv_heads, n), masks::full(n, n), h200_options());
+    EXPECT_EQ(plan.orders.front()->name, "shift");
+    return std::pair(plan.residency == 1, plan.placement.name);
+  };
+  const bool pieces = true, whole = false;
+  EXPECT_EQ(placed(8, 4096), std::pair(whole, std::string("head_swizzled:2")));
+  EXPECT_EQ(placed(5, 4096), std::pair(pieces, std::string("head_swizzled:5")));
+  // One round: no piece makes it shorter.
+  EXPECT_EQ(placed(1, 6144), std::pair(whole, std::string("head_swizzled:1")));
+  EXPECT_EQ(placed(5, 3072), std::pair(whole, std::string("head_swizzled:2")));
+  // Two rounds of tasks are six heads of 6,144 tokens, so two sections. L2 holds the rows of four
+  // of 8,192, and two rounds are five.
+  EXPECT_EQ(placed(8, 3072), std::pair(pieces, std::string("head_swizzled:8")));
+  EXPECT_EQ(placed(8, 6144), std::pair(pieces, std::string("head_swizzled:4")));
+  EXPECT_EQ(placed(5, 8192), std::pair(pieces, std::string("head_swizzled:3")));
+}
+
 // The rows of a head of 16,384 tokens take 16.8 MB of the 36 MB of L2, of 32,768 twice as many.
 TEST(Auto, StaggersAsManyHeadsAsKeepTheirRowsInL2) {
   const auto placement = [](int64_t n) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iterator>
+#include <tuple>
 
 #include "backend/backend.h"
 #include "backend/cpu/passes.h"
@@ -84,6 +86,33 @@ TEST(Bits, Composition) {
         ASSERT_EQ(difference(c, i, alone, all), "") << "entry " << i;
       }
     }
+  }
+}
+
+// What gpu_to_gpu promises, whose `auto` may count all that is composed: not the workers, nor who
+// does what.
+TEST(Bits, CompositionsThatAreCountedAreEqualForAnyWorkersAndPlacement) {
+  const uint64_t first = number("VERBATIM_COMPOSITION_SEED", 1);
+  const uint64_t cases = number("VERBATIM_COMPOSITION_CASES", 30);
+  for (uint64_t seed = first; seed < first + cases; ++seed) {
+    const Composition c = Composition::draw(seed, caps());
+    SCOPED_TRACE(c.text());
+    const auto gradients = [&](const PlanOptions& options) {
+      HostTensors all = tensors_of(c);
+      run_forward(c.problem, c.mask, all, {"auto", "auto"});
+      spoil_padding(c, all);
+      const Plan plan = make_plan(c.problem, c.mask, options);
+      cpu::run_backward(plan, all.backward(), {}, cpu::kernels());
+      return std::tuple(plan.fingerprint(), all.dq.bytes(), all.dk.bytes(), all.dv.bytes());
+    };
+    PlanOptions options;
+    options.level = Level::gpu_to_gpu;
+    const auto expected = gradients(options);
+    const char* placements[] = {"auto", "queue", "head_swizzled:2", "staggered", "longest_first"};
+    options.machine = make_machine("h200");
+    options.placement = placements[random_bits(seed, 2) % std::size(placements)];
+    options.workers = static_cast<int32_t>(1 + random_bits(seed, 3) % 9);
+    ASSERT_TRUE(gradients(options) == expected) << options.placement << " " << options.workers;
   }
 }
 
