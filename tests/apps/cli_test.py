@@ -271,6 +271,14 @@ class Run(Tool):
         plan = self.result("plan", *DOCUMENTS, "--machine", "cpu")["plan"]
         self.assertEqual(plan["fingerprint"], result["plan"]["fingerprint"])
 
+    def test_the_readme_shows_what_make_run_prints(self):
+        makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+        example = re.search(r"^EXAMPLE := (.*)$", makefile, re.M).group(1).split()
+        readme = (ROOT / "README.md").read_text()
+        said = self.call("run", *example).stdout
+        for line in re.findall(r"^(?:o|lse|dq|dk|dv|level) .*$", said, re.M):
+            self.assertIn(f"\n{line.rstrip()}\n", readme)
+
     def test_bits_do_not_depend_on_threads_placement_or_workers(self):
         hashes = [
             self.result("run", *DOCUMENTS, *words)["bits"]["sha256"]
