@@ -74,6 +74,7 @@ std::vector<Case> planned_cases() {
           make_case("causal 2k", masks::causal(2048, 2048), 16, 16, 64),
           make_case("causal 8k, groups", masks::causal(8192, 8192), 64, 8, 128),
           make_case("causal 16k, groups", masks::causal(16384, 16384), 28, 4, 128),
+          make_case("full, few queries", masks::full(500, 8192), 64, 8, 128),
           make_case("full 12k, groups", masks::full(12288, 12288), 64, 8, 128),
           make_case("full 24k, groups", masks::full(24576, 24576), 32, 4, 128),
           make_case("documents 8k", masks::causal_document(documents), 32, 8, 128),
