@@ -65,28 +65,37 @@ std::string descending(const Shape& shape, bool even) {
   return in_parts("descending", shape, parts);
 }
 
-/// The equal parts of a group by which chains that rotate, which are equally long, end first. Parts
-/// go side by side as whole sets of chains, as many as kWave workers hold; chains of whole groups
-/// can be cut in pieces, and so leave no worker idle.
+/// The divisor of a group, at most `most`, of which `time` is least: a row waits for the longest
+/// part at every KV tile, so parts are equal. Of equals the smallest.
+template <class F>
+int64_t divisor_of_least(int64_t group, int64_t most, F&& time) {
+  int64_t best = 1;
+  double least = time(best);
+  for (int64_t parts = 2; parts <= std::min(most, group); ++parts) {
+    if (group % parts != 0) continue;
+    const double found = time(parts);
+    if (found >= least) continue;
+    best = parts;
+    least = found;
+  }
+  return best;
+}
+
+/// The parts of a group by which chains that rotate, which are equally long, end first. Parts go
+/// side by side as whole sets of chains, as many as kWave workers hold; chains of whole groups can
+/// be cut in pieces, and so leave no worker idle.
 int64_t rotating_parts(const Shape& shape) {
   if (shape.heads == 0) return 1;
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  const auto sets = static_cast<double>(kWave / columns);
-  int64_t best = 1;
-  double least = 0;
-  for (int64_t parts = 1; parts <= shape.group; ++parts) {
-    if (shape.group % parts != 0) continue;
+  return divisor_of_least(shape.group, shape.group, [&](int64_t parts) {
     const double rounds = parts == 1
                               ? std::max(shape.heads * static_cast<double>(columns) / kWave, 1.0)
-                              : std::ceil(shape.heads * static_cast<double>(parts) / sets);
+                              : std::ceil(shape.heads * static_cast<double>(parts) /
+                                          static_cast<double>(kWave / columns));
     const double each = static_cast<double>(shape.q_tiles * (shape.group / parts)) + kChain +
                         (parts > 1 ? kShare : 0);
-    const double time = rounds * each;
-    if (parts > 1 && time >= least) continue;
-    best = parts;
-    least = time;
-  }
-  return best;
+    return rounds * each;
+  });
 }
 
 bool rotates(const Shape& shape) {
@@ -201,20 +210,14 @@ int64_t best_parts(const Shape& shape, bool even) {
   std::vector<double> heads{shape.heads};
   if (shape.heads == 0)
     heads = {kFewHeads * copies, std::sqrt(kFewHeads * kManyHeads) * copies, kManyHeads * copies};
-  int64_t best = 1;
-  double least = 0;
   // Under "/even:N" the long KV tiles alone are cut, and a part walks two query heads or more: as
   // many chains of one as wait in each other's rows cost more than they save.
   const int64_t most = even ? std::max<int64_t>(shape.group / 2, 2) : shape.group;
-  for (int64_t parts = 1; parts <= std::min(most, shape.group); ++parts) {
-    if (shape.group % parts != 0) continue;  // a row waits for the longest part at every KV tile
+  return divisor_of_least(shape.group, most, [&](int64_t parts) {
     double time = 1;  // the product over the numbers of heads: each counts by its ratio
     for (const double count : heads) time *= time_of(shape, parts, even, count);
-    if (parts > 1 && time >= least) continue;
-    best = parts;
-    least = time;
-  }
-  return best;
+    return time;
+  });
 }
 
 int64_t rotating_tiles(int64_t kv_tiles) {

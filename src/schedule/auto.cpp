@@ -146,13 +146,10 @@ size_t side_by_side(const Heads& heads) {
   // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
   if (!head.row_chunks.empty()) return 3 * workers / std::max<int64_t>(longest_chain(head), 1);
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  // Pieces of two rounds of chains, so that no worker is idle at the end; of fewer where their rows
-  // would leave L2, but of one.
-  if (heads.shifts) {
-    const int64_t fills = (workers + columns) / (columns + 1);
-    const int64_t most = std::max(static_cast<int64_t>(fitting), fills);
-    return std::min((2 * workers + columns) / (columns + 1), most);
-  }
+  // Pieces of up to two rounds of chains, so that no worker is idle at the end.
+  if (heads.shifts)
+    return between((workers + columns) / (columns + 1), fitting,
+                   (2 * workers + columns) / (columns + 1));
   // Twice the heads that keep all workers busy while one takes as long as its longest chain and
   // row: where these wait for each other, rows in L2 matter less.
   if (heads.held_up)

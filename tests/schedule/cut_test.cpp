@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -200,54 +199,6 @@ TEST(Cut, OfRandomBlocksKeepsTheBits) {
     EXPECT_EQ(plan.fingerprint(), plan_of(order, 2, "queue", 3).fingerprint());
   }
   EXPECT_LT(refused, 100);
-}
-
-/// Masks of every kind whose orders wait for later tasks, or may.
-Mask drawn_mask(const std::function<int(int, int)>& between, int64_t q, int64_t k) {
-  const int64_t n = std::min(q, k), part = between(0, static_cast<int>(n));
-  switch (between(0, 6)) {
-    case 0:
-      return masks::full(q, k);
-    case 1:
-      return masks::causal(q, k);
-    case 2:
-      return masks::uniform_block_sparse(q, k, 64, 64, 0.1 * between(1, 9), between(1, 99), 1);
-    case 3:
-      return masks::prefix_lm_causal(n, part);
-    case 4:
-      return masks::full_document(std::array{part, n - part});
-    case 5:
-      return masks::causal_document(std::array{part, n - part});
-    default:
-      return masks::global_sliding(n, part / 4, part);
-  }
-}
-
-TEST(Cut, OfWhatAutoChoosesIsNeverRefused) {
-  std::mt19937 random(43);
-  const std::function between = [&](int low, int high) {
-    return std::uniform_int_distribution(low, high)(random);
-  };
-  for (int i = 0; i < 5000; ++i) {
-    const int64_t q = between(1, 1 << between(1, 12)), k = between(1, 1 << between(1, 12));
-    const Mask mask = drawn_mask(between, q, k);
-    Problem problem = problem_of(mask, 2 * between(1, 8), 2);
-    problem.head_dim = problem.head_dim_v = std::array{64, 128, 192}[between(0, 2)];
-    problem.batch = between(1, 2);
-    PlanOptions options;
-    options.level = between(0, 1) ? Level::invariant : Level::gpu_to_gpu;
-    options.machine.workers = 132;
-    SCOPED_TRACE(mask.name() + " " + mask.params_json() + " " + to_json(problem) + " " +
-                 std::string(to_string(options.level)));
-    const Plan whole = make_plan(problem, mask, options);
-    options.workers = 1;
-    try {
-      const Plan cut = make_plan(problem, mask, options);
-      EXPECT_EQ(cut.fingerprint(), whole.fingerprint());
-    } catch (const Error& error) {
-      ADD_FAILURE() << error.what();
-    }
-  }
 }
 
 TEST(Cut, LeavesAnOrderWithoutLateWaitsWhole) {

@@ -89,6 +89,21 @@ TEST(Bits, Composition) {
   }
 }
 
+TEST(Bits, WhatAutoChoosesForACompositionIsCutForOneWorker) {
+  const uint64_t first = number("VERBATIM_COMPOSITION_SEED", 1);
+  for (uint64_t seed = first; seed < first + 5000; ++seed) {
+    const Composition c = Composition::draw(seed, caps());
+    for (const Level level : {Level::invariant, Level::gpu_to_gpu}) {
+      SCOPED_TRACE(std::string(to_string(level)) + ", " + c.text());
+      PlanOptions options;
+      options.level = level;
+      const std::string whole = make_plan(c.problem, c.mask, options).fingerprint();
+      options.workers = 1;
+      ASSERT_NO_THROW(ASSERT_EQ(make_plan(c.problem, c.mask, options).fingerprint(), whole));
+    }
+  }
+}
+
 // What gpu_to_gpu promises, whose `auto` may count all that is composed: not the workers, nor who
 // does what.
 TEST(Bits, CompositionsThatAreCountedAreEqualForAnyWorkersAndPlacement) {
