@@ -9,7 +9,7 @@
 
 namespace verbatim {
 
-const int32_t kContractVersion = 11;
+const int32_t kContractVersion = 12;
 
 namespace {
 

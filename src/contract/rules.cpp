@@ -20,6 +20,7 @@ constexpr double kTurn = 0.5;  // of a row, from addend to addend
 constexpr double kFewHeads = 4, kManyHeads = 16, kTokens = 8192;
 
 constexpr double kSkewed = 2.5;  // longest column over the mean
+constexpr double kFewest = 2;    // KV heads known to run together
 // KV tiles that rotate (docs/lab/regret.md).
 constexpr int64_t kLeastRotating = 12;        // fewer chains fill no wave
 constexpr int64_t kLeastOfGroups = 4;         // unless a group keeps them rotating
@@ -65,14 +66,14 @@ std::string descending(const Shape& shape, bool even) {
   return in_parts("descending", shape, parts);
 }
 
-/// The divisor of a group, at most `most`, of which `time` is least: a row waits for the longest
-/// part at every KV tile, so parts are equal. Of equals the smallest.
+/// The parts of a group, at most `most`, of which `time` is least; of equals the fewest. Only
+/// `equal` ones where a row waits for the longest at every KV tile.
 template <class F>
-int64_t divisor_of_least(int64_t group, int64_t most, F&& time) {
+int64_t parts_of_least(int64_t group, int64_t most, bool equal, F&& time) {
   int64_t best = 1;
   double least = time(best);
   for (int64_t parts = 2; parts <= std::min(most, group); ++parts) {
-    if (group % parts != 0) continue;
+    if (equal && group % parts != 0) continue;
     const double found = time(parts);
     if (found >= least) continue;
     best = parts;
@@ -87,7 +88,7 @@ int64_t divisor_of_least(int64_t group, int64_t most, F&& time) {
 int64_t rotating_parts(const Shape& shape) {
   if (shape.heads == 0) return 1;
   const auto columns = static_cast<int64_t>(shape.columns.size());
-  return divisor_of_least(shape.group, shape.group, [&](int64_t parts) {
+  return parts_of_least(shape.group, shape.group, true, [&](int64_t parts) {
     const double rounds = parts == 1
                               ? std::max(shape.heads * static_cast<double>(columns) / kWave, 1.0)
                               : std::ceil(shape.heads * static_cast<double>(parts) /
@@ -159,7 +160,13 @@ constexpr std::array kRules{
               "some KV tile has at least 2.5 times as many visits as the mean, and most start at "
               "other query tiles (a question that all answers share, global tokens)",
               "parts only where chains are long: parts of short ones wait for each other",
-              is_skewed, [](const Shape& shape) { return descending(shape, true); }},
+              is_skewed,
+              [](const Shape& shape) {
+                // No other head fills the time in which short chains of a group wait for long ones.
+                if (shape.heads > 0 && shape.heads <= kFewest)
+                  return in_parts("descending", shape, shape.group);
+                return descending(shape, true);
+              }},
     OrderRule{
         "alone",
         "groups of 2 to 16; most KV tiles are last seen from one query tile, and a KV tile is "
@@ -210,10 +217,10 @@ int64_t best_parts(const Shape& shape, bool even) {
   std::vector<double> heads{shape.heads};
   if (shape.heads == 0)
     heads = {kFewHeads * copies, std::sqrt(kFewHeads * kManyHeads) * copies, kManyHeads * copies};
-  // Under "/even:N" the long KV tiles alone are cut, and a part walks two query heads or more: as
-  // many chains of one as wait in each other's rows cost more than they save.
-  const int64_t most = even ? std::max<int64_t>(shape.group / 2, 2) : shape.group;
-  return divisor_of_least(shape.group, most, [&](int64_t parts) {
+  // Under "/even:N" the long KV tiles alone are cut, and their parts may be unequal. More than four
+  // that are more than half the group wait in each other's rows.
+  const int64_t most = even ? std::max<int64_t>(shape.group / 2, 4) : shape.group;
+  return parts_of_least(shape.group, most, !even, [&](int64_t parts) {
     double time = 1;  // the product over the numbers of heads: each counts by its ratio
     for (const double count : heads) time *= time_of(shape, parts, even, count);
     return time;

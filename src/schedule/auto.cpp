@@ -166,19 +166,20 @@ size_t side_by_side(const Heads& heads) {
 }
 
 /// Whether all parts go side by side, the longest first: where the end of the longest chains would
-/// be waited for, and where chains start apart; of packed sequences, whose chains are short, and of
-/// heads that few chains hold up and that make several `sections`, while twice L2 holds the rows of
-/// all heads.
+/// be waited for, and where chains start apart; of packed sequences, whose chains are short, while
+/// twice L2 holds the rows of all heads, and of heads that few chains hold up and that make several
+/// `sections`, while four times L2 do.
 bool goes_longest_first(const Heads& heads, size_t sections) {
   const HeadOrder& head = heads.head;
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
-  const bool fits = static_cast<double>(heads.count) * heads.rows_bytes <= 2 * heads.l2_bytes;
-  if (heads.held_up) return fits && sections > 1;
-  if (!heads.staggered) return false;
-  if (heads.packed) return fits && !walks_alone(head);
-  return !shape.starts_together() || has_long_chains(head, heads.count, heads.workers) ||
-         (heads.count == 1 && walks_alone(head));
+  if (!heads.held_up && !heads.staggered) return false;
+  const bool alone = walks_alone(head);
+  if (alone && heads.count == 1) return true;  // no other head to start behind
+  const double filled = static_cast<double>(heads.count) * heads.rows_bytes / heads.l2_bytes;
+  if (heads.held_up) return filled <= 4 && sections > 1;
+  if (heads.packed) return filled <= 2 && !alone;
+  return !shape.starts_together() || has_long_chains(head, heads.count, heads.workers);
 }
 
 }  // namespace
@@ -187,12 +188,17 @@ bool runs_better_in_pieces(const HeadOrder& head, size_t heads, int32_t workers)
   if (head.name != "shift" || head.group == 1 || head.tiles->sequences.size() > 1) return false;
   const TileMap core = head.tiles->core();
   const int64_t together = std::max<int64_t>(contract::rotating_tiles(core.kv_tiles()), 1);
-  if (core.q_tiles() < 2 * together - 1) return true;  // chains are one visit behind each other
   // Whole heads go side by side in rounds, of which one is as long in pieces.
   const int64_t count = static_cast<int64_t>(heads) * (core.kv_tiles() / together);
   const int64_t sets = std::max<int64_t>(workers / together, 1);
   const int64_t rounds = (count + sets - 1) / sets;
-  return rounds > 1 && 32 * count * together < 31 * rounds * order::kWave;
+  if (rounds == 1) return false;
+  // Chains one visit behind each other keep each other up, in pieces less where they are many, but
+  // most where others are two visits apart.
+  if (core.q_tiles() == together && together > order::kWave / 4) return true;
+  if (core.q_tiles() > together && core.q_tiles() < 2 * together - 1) return false;
+  // Pieces cost a twentieth, and three chains of each head (measured on an H200).
+  return 20 * rounds * workers > 21 * count * (together + 3);
 }
 
 std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const HeadOrder>>& heads,

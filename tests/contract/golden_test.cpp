@@ -55,6 +55,7 @@ std::vector<Case> run_cases() {
       make_case("padded", masks::causal(610, 610).with_key_lengths(lengths), 4, 2, 128, 2),
       make_case("blocks", masks::uniform_block_sparse(610, 610, 64, 64, 0.3, 7, 2), 4, 2, 96),
       make_case("gaps", masks::uniform_block_sparse(2000, 2000, 64, 64, 0.2, 7, 2), 4, 2, 128),
+      make_case("global", masks::global_sliding(1500, 100, 100), 10, 2, 128),
       make_case("latent", masks::causal(400, 465), 2, 2, 192, 1, 128),
       make_case("dropout", masks::causal(400, 400), 4, 2, 64)};
   cases.back().problem.softcap = 20;
@@ -81,6 +82,7 @@ std::vector<Case> planned_cases() {
           make_case("question 8k", masks::share_question(one), 32, 8, 128),
           make_case("blockwise 8k", masks::causal_blockwise(blocks), 64, 8, 128),
           make_case("global 8k", masks::global_sliding(8192, 397, 397), 64, 8, 128),
+          make_case("global 8k, groups of 5", masks::global_sliding(8192, 397, 397), 40, 8, 128),
           make_case("prefix 8k", masks::prefix_lm_causal(8192, 6724), 64, 8, 128),
           make_case("blocks 8k, groups", masks::uniform_block_sparse(8192, 8192, 64, 64, 0.3, 1, 8),
                     32, 8, 128),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 namespace verbatim::contract {
@@ -152,13 +153,34 @@ TEST(Rules, RotatingChainsAreAsManyPartsAsFillTheWorkers) {
   EXPECT_EQ(known(8193, 8, 1), "descending/split");
 }
 
-TEST(Rules, PartsAreEqual) {
+TEST(Rules, PartsAreEqualWhereEveryKvTileHasThem) {
   for (int32_t group = 1; group <= 16; ++group)
     for (const int64_t length : {300, 1000, 3000, 9000, 20000}) {
-      const Shape shape(tiles(masks::causal(length, length)), group);
+      Shape shape(tiles(masks::causal(length, length)), group);
       EXPECT_EQ(group % best_parts(shape, false), 0) << group << " of " << length;
-      EXPECT_EQ(group % best_parts(shape, true), 0) << group << " of " << length;
+      EXPECT_LE(best_parts(shape, true), std::max(group / 2, 4)) << group << " of " << length;
+      shape.heads = 1;
+      EXPECT_EQ(group % best_parts(shape, false), 0) << group << " of " << length;
     }
+}
+
+// H200: docs/lab/regret.md.
+TEST(Rules, LongKvTilesAreCutInAnyNumberOfParts) {
+  const auto known = [](int64_t length, int32_t group, int64_t heads) {
+    const TileMap head = tiles(masks::global_sliding(length, length / 16, length / 16));
+    return auto_order(Pass::backward, head, group, heads * head.count());
+  };
+  const std::array expected{"descending/even:2", "descending/even:3", "descending/even:4",
+                            "descending/even:3", "descending/even:3", "descending/even:4",
+                            "descending/even:4"};
+  for (int32_t group = 2; group <= 8; ++group)
+    EXPECT_EQ(known(8192, group, 0), expected[group - 2]) << group;
+  EXPECT_EQ(known(8192, 5, 64), "descending/even:2");
+  // One or two heads alone.
+  for (const int64_t length : {2048, 16384})
+    for (const int64_t heads : {1, 2})
+      EXPECT_EQ(known(length, 7, heads), "descending/split") << length << " " << heads;
+  EXPECT_EQ(known(2048, 1, 1), "descending");
 }
 
 // More visits a chain never ask for fewer parts, where nothing else changes.

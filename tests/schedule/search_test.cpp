@@ -131,7 +131,7 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
   EXPECT_EQ(placement(64, 8, masks::share_question(documents)), "descending/even:4 longest_first");
   EXPECT_EQ(placement(8, 4, masks::share_question(documents)), "descending/even:2 head_swizzled:4");
   EXPECT_EQ(placement(128, 32, masks::share_question(documents)),
-            "descending/even:2 head_swizzled:7");
+            "descending/even:4 head_swizzled:4");
   // A section has a head, whatever little of one keeps all workers busy.
   PlanOptions parts = h200_options();
   parts.order = "descending/even:8";
@@ -157,9 +157,10 @@ TEST(Auto, KeepsTheRowsOfFullMasksInL2) {
 // Rotating chains of whole heads run where rounds of these keep all workers busy; pieces, which
 // need no other worker, where not. H200: docs/lab/regret.md.
 TEST(Auto, CutsRotatingHeadsWhereRoundsLeaveWorkersIdle) {
-  const auto placed = [](int64_t kv_heads, int64_t n) {
-    const Plan plan =
-        make_plan(problem_of(8 * kv_heads, kv_heads, n), masks::full(n, n), h200_options());
+  const auto placed = [](int64_t kv_heads, int64_t n, int64_t queries = 0) {
+    Problem problem = problem_of(8 * kv_heads, kv_heads, n);
+    if (queries > 0) problem.q_len = queries;
+    const Plan plan = make_plan(problem, masks::full(problem.q_len, n), h200_options());
     EXPECT_EQ(plan.orders.front()->name, "shift");
     return std::pair(plan.residency == 1, plan.placement.name);
   };
@@ -174,6 +175,13 @@ TEST(Auto, CutsRotatingHeadsWhereRoundsLeaveWorkersIdle) {
   EXPECT_EQ(placed(8, 3072), std::pair(pieces, std::string("head_swizzled:8")));
   EXPECT_EQ(placed(8, 6144), std::pair(pieces, std::string("head_swizzled:4")));
   EXPECT_EQ(placed(5, 8192), std::pair(pieces, std::string("head_swizzled:3")));
+  // Short chains cost too much in pieces: 24 heads of 8 chains are two rounds of 16.
+  EXPECT_EQ(placed(24, 1024), std::pair(whole, std::string("head_swizzled:8")));
+  // One visit apart, in pieces where the chains are many; some one and some two visits apart,
+  // never.
+  EXPECT_EQ(placed(8, 4096, 2048), std::pair(whole, std::string("head_swizzled:2")));
+  EXPECT_EQ(placed(8, 8192, 4096), std::pair(pieces, std::string("head_swizzled:4")));
+  EXPECT_EQ(placed(8, 8192, 6144), std::pair(whole, std::string("head_swizzled:1")));
 }
 
 // The rows of a head of 16,384 tokens take 16.8 MB of the 36 MB of L2, of 32,768 twice as many.
@@ -212,6 +220,7 @@ TEST(Auto, PutsPackedSequencesSideBySideWhereTheirRowsFit) {
   EXPECT_EQ(placement(64, 8, std::vector<int64_t>(8, 1024)), "longest_first");
   EXPECT_EQ(placement(64, 8, std::vector<int64_t>(16, 1024)), "staggered:8");
   EXPECT_EQ(placement(64, 8, {4096, 4096}), "staggered:8");
+  EXPECT_EQ(placement(8, 1, {4096, 4096}), "longest_first");  // no other head to start behind
 }
 
 // One KV head has no others to start behind: its query heads run side by side.

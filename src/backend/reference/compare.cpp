@@ -94,7 +94,8 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
   const double root_v = std::sqrt(static_cast<double>(problem.head_dim_v));
   const Largest q_most = largest(q), k_most = largest(k), v_most = largest(v);
   const double x = scale * q_most.norm * k_most.norm;
-  const double product = problem.dtype == Dtype::e4m3 ? 0x1p-13 : u32;
+  const double terms = std::max(std::sqrt(static_cast<double>(problem.head_dim)) / 8, 1.0);
+  const double product = problem.dtype == Dtype::e4m3 ? 0x1p-13 : u32 * terms;
   const double s = product * x + u32 * (largest(exact.lse) + 3 * std::min(problem.softcap, x));
   const auto result = [&](const std::vector<double>& values, int64_t terms) {
     return (2 * u + u32 * std::sqrt(static_cast<double>(terms)) / 4) * largest(values);

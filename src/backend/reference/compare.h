@@ -35,7 +35,8 @@ struct Comparison {
 /// meets the largest elements of what P or dS is multiplied with. With u the half ulp of the dtype,
 /// u32 that of f32, |X| the largest row norm, max|X| the largest element, z the dropout scale, w
 /// the largest norm of a column of P, x = scale |Q||K|:
-///   s = u32 (x + max|LSE|)             error of S - LSE, LSE being stored in f32; e4m3: 2^-13 x,
+///   s = u32 (c x + max|LSE|)           error of S - LSE, LSE being stored in f32; S sums dim terms
+///                                      of any sign: c = sqrt(dim) / 8, at least 1; e4m3: 2^-13 x,
 ///                                      tensor cores keep 13 bits behind a sum's largest addend
 ///       + 3 u32 min(softcap, x)        a softcap rounds S three times more
 ///   a = z |dO||V| / sqrt(dim_v)        size of dP

@@ -35,16 +35,18 @@ TEST(Compare, RatioIsOverTheLargerOfBaselineAndFloor) {
   EXPECT_FALSE(by_baseline.within(1.9));
 }
 
-TEST(Floors, OfLseKnowHowTensorCoresAddProductsOfE4m3) {
-  const auto floor_of = [](Dtype dtype) {
-    const Problem problem{.head_dim = 2, .head_dim_v = 2, .dtype = dtype, .scale = 0.5};
-    GuardedTensor q(dtype, {1, 1, 1, 2}), k(dtype, {1, 1, 1, 2}), v(dtype, {1, 1, 1, 2});
+TEST(Floors, OfLseKnowHowProductsAreAdded) {
+  const auto floor_of = [](Dtype dtype, int64_t dim = 2) {
+    const Problem problem{.head_dim = dim, .head_dim_v = dim, .dtype = dtype, .scale = 0.5};
+    GuardedTensor q(dtype, {1, 1, 1, dim}), k(dtype, {1, 1, 1, dim}), v(dtype, {1, 1, 1, dim});
     for (GuardedTensor* tensor : {&q, &k, &v})
-      for (int64_t d = 0; d < 2; ++d) tensor->set(0, 0, 0, d, static_cast<float>(4 * d));
+      for (int64_t d = 0; d < dim; ++d) tensor->set(0, 0, 0, d, d == 1 ? 4 : 0);
     const Reference exact{.lse = {2}};
     return rounding_floors(problem, q.view(), k.view(), v.view(), {}, exact).lse;
   };
   EXPECT_DOUBLE_EQ(floor_of(Dtype::bf16), 0x1p-24 * (8 + 2 + 2));
+  EXPECT_DOUBLE_EQ(floor_of(Dtype::f32, 64), 0x1p-24 * (8 + 2 + 2));
+  EXPECT_DOUBLE_EQ(floor_of(Dtype::f32, 256), 0x1p-24 * (2 * 8 + 2 + 2));
   EXPECT_DOUBLE_EQ(floor_of(Dtype::e4m3), 0x1p-13 * 8 + 0x1p-24 * (2 + 2));
 }
 
