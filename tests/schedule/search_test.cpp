@@ -220,16 +220,18 @@ TEST(Auto, PutsPackedSequencesSideBySideWhereTheirRowsFit) {
   EXPECT_EQ(placement(64, 8, std::vector<int64_t>(8, 1024)), "longest_first");
   EXPECT_EQ(placement(64, 8, std::vector<int64_t>(16, 1024)), "staggered:8");
   EXPECT_EQ(placement(64, 8, {4096, 4096}), "staggered:8");
-  EXPECT_EQ(placement(8, 1, {4096, 4096}), "longest_first");  // no other head to start behind
+  for (const int64_t kv_heads : {1, 2})  // no other heads to start behind
+    EXPECT_EQ(placement(8 * kv_heads, kv_heads, {4096, 4096}), "longest_first");
 }
 
-// One KV head has no others to start behind: its query heads run side by side.
+// One KV head or two have no others to start behind: their query heads run side by side.
 TEST(Auto, PutsQueryHeadsOfOneKvHeadSideBySide) {
   const auto placement = [](int64_t q_heads, int64_t kv_heads) {
     const Mask mask = masks::causal(8192, 8192);
     return make_plan(problem_of(q_heads, kv_heads, 8192), mask, h200_options()).placement.name;
   };
   EXPECT_EQ(placement(8, 1), "longest_first");
+  EXPECT_EQ(placement(16, 2), "longest_first");
   EXPECT_EQ(placement(28, 4), "staggered:4");
 }
 
