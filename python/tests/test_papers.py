@@ -81,6 +81,23 @@ def test_every_benchmark_has_cases():
             assert bench.chosen_cases(a), (entry.name, words)
 
 
+def test_cases_that_are_asked_for_are_the_entrys_own():
+    asked = {}
+    for entry in registry.ENTRIES.values():
+        for kind, *words in entry.commands:
+            if kind == "bench.py" and entry.files:
+                cases = bench.chosen_cases(bench.parser().parse_args(words[:-1]))
+                rows = [{"set": case.set, "problem": case.problem._asdict(),
+                         "mask": evidence._described(case)} for case in cases]  # fmt: skip
+                assert all(map(entry.cases, rows)), entry.name
+                asked.setdefault(entry.name, []).extend(case.name for case in cases)
+    for number in range(4, 10):  # the paper's sizes, and unequal ones
+        names = asked[f"longca:table{number}"]
+        assert {"128", "variable"} <= {name.split()[1] for name in names}
+        lengths = {int(name.split()[-1]) for name in names}
+        assert lengths == ({16384} if number in (6, 9) else {8192, *range(16384, 131073, 16384)})
+
+
 def test_the_page_of_all_is_current():
     assert (ROOT / "docs" / "papers.md").read_text() == document.markdown(RESULTS)
 
