@@ -15,9 +15,12 @@ import verbatim_attn as va
 from verbatim_attn._errors import Refused
 from verbatim_attn.bench import __main__ as bench
 from verbatim_attn.bench import page as bench_page
-from verbatim_attn.papers import document, evidence, registry, run, views
+from verbatim_attn.papers import document, evidence, rates, registry, run, views
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import write_orders  # noqa: E402
+
 RESULTS = ROOT / "bench" / "results"
 # Figures and tables, as the texts name them.
 COUNTS = {"dash": (10, 1), "longca": (31, 11), "re": (9, 1), "qimeng": (4, 9)}
@@ -67,7 +70,7 @@ def test_entries_can_be_made_where_they_say_so():
     for entry in registry.ENTRIES.values():
         makes = entry.needs in ("cpu", "gpu") or bool(entry.commands)
         assert makes == bool(entry.commands) == bool(entry.view), entry.name
-        assert entry.needs in registry.NEEDS and entry.axis in views.AXES
+        assert entry.needs in registry.NEEDS and set(entry.axes) <= set(rates.AXES)
         if entry.view:
             assert entry.view in views.VIEWS
 
@@ -174,20 +177,25 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     saved("dash_fig1.json", "a", verbatim=2.0, flex=3.0)
     saved("dash_fig1.later.json", "b", flex=100.0)
     of = evidence.parts(entry, tmp_path)
-    assert views.compared(entry, of) == ("backward rate of verbatim over flex 1.50, 1 case")
+    assert rates.compared(entry, of) == ("backward rate of verbatim over flex 1.50, 1 case")
     assert "1.50" in document.line_of(entry, of) and "card, a, b" in document.line_of(entry, of)
-    failed = json.loads((tmp_path / "papers" / "dash_fig1.json").read_text())
-    failed["results"][0] |= {"status": "error", "backward": None}
-    (tmp_path / "papers" / "dash_fig1.again.json").write_text(json.dumps(failed))
-    assert "1.50" in views.compared(entry, evidence.parts(entry, tmp_path))
-    (tmp_path / "papers" / "dash_fig1.json").rename(tmp_path / "papers" / "dash_fig1.z.json")
-    assert "1.50" in views.compared(entry, evidence.parts(entry, tmp_path))
+    saved("dash_fig1.same.json", "a", flex=100.0)  # of the commit, in another file
+    assert rates.compared(entry, evidence.parts(entry, tmp_path)).endswith("1.50, 1 case")
+    both = json.loads((tmp_path / "papers" / "dash_fig1.json").read_text())
+    failed = [{**both["results"][0], "status": "error", "backward": None}, *both["results"]]
+    again = tmp_path / "papers" / "dash_fig1.again.json"  # failed, then made
+    again.write_text(json.dumps({**both, "results": failed}))
+    assert "1.50, 2 cases" in rates.compared(entry, evidence.parts(entry, tmp_path))
+    again.unlink()
     saved("dash_fig1.tl.json", "a", **{"verbatim:forward_hd64.so": 8.0, "verbatim:f.so": 9.0})
     saved("dash_fig1.shift.json", "a", ["bench", "--order", "shift"], verbatim=4.0)
     names = [row["provider"] for row in evidence.rows(evidence.parts(entry, tmp_path))]
     assert sorted(names) == [
-        "flex", "flex", "verbatim", "verbatim TL", "verbatim shift", "verbatim:f.so"
+        "flex", "flex", "flex", "verbatim", "verbatim TL", "verbatim shift", "verbatim:f.so"
     ]  # fmt: skip
+    saved("dash_fig1.none.json", "a", ["bench", "--order", "none"], verbatim=1.0)
+    orders = dataclasses.replace(entry, over=(("verbatim none", "verbatim shift"),))
+    assert "4.00, 1 case" in rates.compared(orders, evidence.parts(orders, tmp_path))
 
 
 def saved_cases(path, words, *rows, **of_row):
@@ -214,7 +222,7 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
     both = "--set dense --match hd128.(full|causal).(512|1024)$"  # causal first, not the entry's
     saved_cases(tmp_path / "papers" / "a.json", both, (0, "flex"), (2, "flex"), (2, "verbatim"))
     assert document.state(entry, tmp_path) == "2 of 4"
-    assert "of verbatim 512 TFLOP/s, 1 case" in views.compared(
+    assert "of verbatim 512 TFLOP/s, 1 case" in rates.compared(
         dataclasses.replace(entry, over=(("verbatim", "magi"),)), evidence.parts(entry, tmp_path)
     )
     saved_cases(tmp_path / "papers" / "re_fig3.cut0.json", both, (3, "flex"), status="unsupported")
@@ -225,6 +233,11 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
         assert document.state(entry, tmp_path) == "3 of 4"
     said = document.summary(entry, evidence.parts(entry, tmp_path))
     assert said.startswith("3 of 4: backward rate of verbatim 512")
+    more = (("bench.py", *words.replace("flex", "flex,flashmask").split(), "DEVICE"),)
+    said = document.summary(
+        dataclasses.replace(entry, commands=more), evidence.parts(entry, tmp_path)
+    )
+    assert said.startswith("3 of 6 (none of flashmask): backward rate of verbatim 512")
     saved_cases(tmp_path / "b.json", both, (3, "verbatim"))
     assert document.state(entry, tmp_path) == "made"
 
@@ -267,9 +280,95 @@ def test_deviation_is_of_gradients_and_by_the_number_of_passes(tmp_path):
                 bits={"repeats": 1000, "deviation": {**deviation, "dk": 0.75}})  # fmt: skip
     assert document.state(entry, tmp_path) == "made"
     said = document.line(entry, tmp_path)
-    assert "by passes: verbatim 0.5 in 10, 0.75 in 1000 (card" in said
+    assert "the average: verbatim 0.5 in 10, 0.75 in 1000 (card" in said
     drawn = views.VIEWS["deviation"].html(entry, evidence.parts(entry, tmp_path))
     assert drawn.count("0.75") == 1 and ">9<" not in drawn
+
+
+def test_both_passes_and_both_counts_are_shown(tmp_path):
+    entry = dataclasses.replace(
+        registry.ENTRIES["longca:fig11"], files=(), over=(("verbatim", "flex"),)
+    )
+    words = "--set longca --match ^(full|causal)_sliding_window --heads 64:8 --seqlen 1024,2048"
+    for name, times in (("verbatim", 1), ("flex", 2)):
+        passes = {which: {"ms": times, "tflops": factor / times, "tflops_nominal": half / times}
+                  for which, factor, half in (("forward", 512, 256), ("backward", 300, 300))}  # fmt: skip
+        path = tmp_path / "papers" / f"longca_fig11.{name}.json"
+        saved_cases(path, words, *((number, name) for number in range(4)), **passes)
+    said = rates.compared(entry, evidence.parts(entry, tmp_path))
+    assert said == ("forward rate of flex 256 TFLOP/s, 4 cases; forward rate of verbatim 512 TFLOP/s,"
+                    " 4 cases; backward rate of flex 150 TFLOP/s, 4 cases; backward rate of verbatim"
+                    " 300 TFLOP/s, 4 cases")  # fmt: skip
+    drawn = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+    forward, backward = drawn.split("<h2>")[1:3]
+    assert forward.startswith("forward") and backward.startswith("backward")
+    assert (
+        forward.count("<svg") == 4 and forward.count("by the paper&#x27;s count</figcaption>") == 2
+    )
+    assert backward.count("<svg") == 2 and backward.count("by either count</figcaption>") == 2
+    assert "<td>512 (256)</td>" in forward and "<td>300</td>" in backward
+    assert forward.count(">553</text>") == 2  # the tops of two axes of four
+    assert ">1K</text>" in forward and ">1024</text>" not in forward
+
+
+def test_tables_of_blocks_have_a_line_a_size_length_and_share(tmp_path):
+    entry = registry.ENTRIES["longca:table7"]
+    peak = {
+        which: {"allocated": gib * 2**30, "reserved": 0}
+        for which, gib in (("forward", 2), ("backward", 3))
+    }
+    words = "--set sparse --heads 64:8 --seqlen 16384 --match (64|variable)\\s0.[25]\\s"
+    saved_cases(tmp_path / "papers" / "longca_table7.json", words,
+                *((number, "flex") for number in range(4)), peak_bytes=peak)  # fmt: skip
+    drawn = views.VIEWS["sizes"].html(entry, evidence.parts(entry, tmp_path))
+    forward, backward = drawn.split("<h2>")[1:3]
+    assert forward.startswith("forward, peak GiB allocated, 64:8 heads, card")
+    firsts = re.findall(r"<tr><td>(\w+)</td><td>16384</td><td>(0\.\d)</td>", forward)
+    assert firsts == [("64", "0.2"), ("64", "0.5"), ("variable", "0.2"), ("variable", "0.5")]
+    assert forward.count("<td>2</td>") == 4 and backward.count("<td>3</td>") == 4
+
+
+def test_what_was_timed_under_an_earlier_order_is_not_shown_as_todays(tmp_path):
+    entry = registry.Entry("re:fig7", "", "", "gpu", view="lines", over=(("verbatim", "flex"),),
+                           axes=("forward", "backward"))  # fmt: skip
+
+    def made(name, order, ms, card="card"):
+        path = tmp_path / "papers" / f"re_fig7.{name}.json"
+        plan = {"plan": {"order": order}}
+        times = {which: {"ms": ms, "tflops": 1 / ms} for which in ("forward", "backward")}
+        saved_cases(path, "--set dense --match hd64.full.512$", (0, "verbatim"), **plan, **times)
+        peer = {which: {"ms": 1.0, "tflops": 1.0} for which in ("forward", "backward")}
+        found = json.loads(path.read_text())
+        row = {**found["results"][0], "provider": "flex", "plan": None, **peer}
+        found["results"].append(row)
+        path.write_text(json.dumps({**found, "device": {"name": card}}))
+        return evidence.problem_key(row)
+
+    key = made("a", "shift", 0.5)
+    of = evidence.parts(entry, tmp_path)
+    assert rates.compared(entry, of).endswith("backward rate of verbatim over flex 2.00, 1 case")
+    orders = {"contract": 1, "orders": {key: "descending"}}
+    (tmp_path / "papers" / "orders.json").write_text(json.dumps(orders))
+    said = rates.compared(entry, evidence.parts(entry, tmp_path))
+    assert "forward rate of verbatim over flex 2.00" in said  # which has no such order
+    assert said.endswith("backward rate of verbatim † over flex 2.00, 1 case")
+    assert "verbatim †" in views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+    made("b", "descending", 0.25, "another card")
+    said = rates.compared(entry, evidence.parts(entry, tmp_path))
+    assert "backward rate of verbatim over flex 4.00, 1 case" in said and "† over flex 2.00" in said
+    made("c", "descending", 0.125)
+    said = rates.compared(entry, evidence.parts(entry, tmp_path))
+    assert said.endswith("backward rate of verbatim over flex 4.00 to 8.00, mean 5.66, 2 cases")
+
+
+def test_orders_of_what_was_timed_are_those_of_today(tool):
+    written = json.loads((RESULTS / "papers" / "orders.json").read_text())
+    problems = write_orders.problems()
+    again = "VERBATIM_TOOL=... python3 tools/write_orders.py"
+    assert sorted(problems) == list(written["orders"]), again
+    for key in (key for key, row in problems.items() if row["problem"]["q_len"] <= 2048):
+        planned = write_orders.planned(problems[key])
+        assert planned == (written["contract"], written["orders"][key]), again
 
 
 def test_activations_are_those_of_the_papers_formula(tmp_path):
@@ -307,7 +406,7 @@ def test_a_picture_and_a_line_of_numbers_are_of_one_card(tmp_path):
     other["device"]["name"] = "NVIDIA H100 80GB HBM3"
     (tmp_path / "papers" / "re_fig7.h100.json").write_text(json.dumps(other))
     drawn = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
-    assert drawn.count("<svg") == 2 and "H100 80GB HBM3: " in drawn
+    assert drawn.count("<svg") == 2 and "H100 80GB HBM3, by either count" in drawn
     assert drawn.count("<td>H100 80GB HBM3, ") == 4
 
 

@@ -14,6 +14,7 @@ from . import report
 COLOURS = (
     "#0b6e4f", "#d1495b", "#2e86ab", "#edae49", "#7d5ba6", "#66797f", "#c26d27", "#3d5a80",
     "#9a031e", "#588157", "#b56576", "#1d7874", "#5f0f8f", "#b8b000", "#202020", "#ff7aa8",
+    "#8c564b", "#17becf", "#aa4499", "#5b8c00",
 )  # fmt: skip
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 460, 250, 56, 34
 
@@ -144,7 +145,7 @@ def chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value
         )
     shown = lengths if len(lengths) <= 8 else lengths[:: -(-len(lengths) // 8)]
     marks += [
-        f'<text class="label" x="{x_of(n):.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{n}</text>'
+        f'<text class="label" x="{x_of(n):.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{_short(n)}</text>'
         for n in shown
     ]
     for name, of in points.items():
@@ -157,6 +158,10 @@ def chart(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value
             + "</g>"
         )
     return _figure(title, _WIDTH, _HEIGHT, marks)
+
+
+def _short(length: int) -> str:
+    return f"{length // 1024}K" if length and length % 1024 == 0 else str(length)
 
 
 def dots(title: str, rows: list[dict[str, Any]], colours: dict[str, str], value: Any) -> str:

@@ -1,8 +1,8 @@
 """The page of one entry, the list for a terminal, and docs/papers.md.
 
 Judgements are read from bench/results/papers/judged.json: {"entries": {NAME: sentence},
-"objections": [{"paper", "claim", "evidence"}]}. Numbers in them are names in braces, each the result
-of an entry.
+"objections": [{"paper", "claim", "evidence"}]}. They type no number that is measured: a name in braces
+is the result of that entry.
 """
 
 from __future__ import annotations
@@ -34,9 +34,18 @@ Where such a file's `command` is `papers`, `NAME --json` made it. All others wer
 `verbatim_attn.bench` or the tool, of some of the cases or with other repeats, protocols and \
 checks than `NAME --commands` prints: their `arguments` say which.
 
-"3 of 9:" says how many of the rows that the commands ask for were tried, whatever file holds \
-them. What was not installed was not tried. Cards differ from the papers', so ratios are compared, \
-not rates. The last column is a person's, from `bench/results/papers/judged.json`.
+"3 of 9 (none of flex):" says how many of the rows that the commands ask for were tried, whatever \
+file holds them, and whose were not at all. What was not installed was not tried. Cards differ from \
+the papers', so ratios are compared, not rates: each is of two rows of one file, or of the files \
+that the tool made of an entry at one commit, an order each. Where no file has both, the other's \
+rate or memory stands alone.
+
+"verbatim \N{DAGGER}" was timed with a backward in an order that `auto` no longer takes. Where that card has \
+the case under today's, it is left out, with all ratios over it. Forwards have no such order. \
+`tools/write_orders.py` writes the orders that `auto` takes, `papers/orders.json`.
+
+The last column is a person's, from `bench/results/papers/judged.json`. Commands are short for \
+`python -m verbatim_attn.papers NAME --json FILE` with `--device` where there is one.
 """
 
 
@@ -68,6 +77,8 @@ def summary(entry: Entry, of: list[evidence.Part]) -> str:
     made, said = state_of(entry, of), line_of(entry, of)
     if not said:
         return made
+    none = evidence.untried(entry, of)
+    made += f" (none of {', '.join(none)})" if none else ""
     return f"{made}: {said}" if " of " in made else said
 
 
@@ -106,7 +117,7 @@ def markdown(folder: Path) -> str:
     judged = _judged(folder)
     out = [_HEAD]
     for paper, title in PAPERS.items():
-        out += [f"## {title}", "", "| | the paper claims | needs | ours | agrees or differs |",
+        out += [f"## {title}", "", "| | the paper claims | needs, command | ours | agrees or differs |",
                 "|---|---|---|---|---|"]  # fmt: skip
         for entry in ENTRIES.values():
             if entry.paper == paper:
@@ -115,7 +126,7 @@ def markdown(folder: Path) -> str:
                 cells = [
                     f"`{entry.name}` {entry.title}",
                     entry.claim,
-                    NEEDS[entry.needs],
+                    _needs(entry),
                     ours,
                     verdict,
                 ]
@@ -128,6 +139,14 @@ def markdown(folder: Path) -> str:
             "",
         ]
     return "\n".join(out).rstrip() + "\n"
+
+
+def _needs(entry: Entry) -> str:
+    """What makes it, and the command."""
+    if not entry.commands:
+        return NEEDS[entry.needs]
+    device = " --device cuda" if entry.needs == "gpu" else ""
+    return f"{NEEDS[entry.needs]}: `papers {entry.name} --json F{device}`"
 
 
 def _judged(folder: Path) -> dict[str, Any]:

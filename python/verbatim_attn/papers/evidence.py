@@ -3,14 +3,19 @@
 All of papers/NAME.json and papers/NAME.*.json belong to it, the colon of the name written "_":
 results of this command, of the tool or of bench. Of the files that it shares, which may be those of
 other entries, rows of its cases do.
+
+papers/orders.json says which order `auto` takes today of every problem that was timed there
+(tools/write_orders.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._errors import Refused
 from ..bench import __main__ as bench
@@ -19,6 +24,15 @@ from .registry import GENERATED, Entry, Row
 
 Part = dict[str, Any]
 _NOT_TRIED = ("error", "not installed")
+EARLIER = "verbatim \N{DAGGER}"  # timed under an order that `auto` no longer takes
+
+
+class Run(NamedTuple):
+    """Only rows of one are compared."""
+
+    card: str
+    commit: str
+    source: str  # a file; the files of an entry that the tool made, an order each
 
 
 def own_files(entry: Entry, folder: Path) -> list[Path]:
@@ -29,9 +43,11 @@ def own_files(entry: Entry, folder: Path) -> list[Path]:
 def parts(entry: Entry, folder: Path) -> list[Part]:
     """Every command's words and result; those of shared files are cut to the entry's cases."""
     own = own_files(entry, folder)
-    found = [part for path in own for part in _parts(path)]
+    orders = folder / "papers" / "orders.json"
+    today = _read(orders)["orders"] if orders.exists() else {}
+    found = [part for path in own for part in _parts(path, today)]
     for path in shared_files(entry, folder):
-        for part in _parts(path) if path not in own else ():
+        for part in _parts(path, today) if path not in own else ():
             chosen = [row for row in part["result"]["results"] if entry.cases(row)]
             if chosen:
                 found.append({**part, "result": {**part["result"], "results": chosen}})
@@ -42,29 +58,66 @@ def shared_files(entry: Entry, folder: Path) -> list[Path]:
     return [path for name in entry.files for path in sorted(folder.glob(name))]
 
 
-def _parts(path: Path) -> list[Part]:
+def _parts(path: Path, today: dict[str, str]) -> list[Part]:
     result = _read(path)
     if isinstance(result, dict) and result.get("command") == "papers":
         parts: list[Part] = result["parts"]
-        return parts
-    return [{"words": result.get("arguments", []), "result": result}]
+    else:
+        parts = [{"words": result.get("arguments", []), "result": result}]
+    for part in parts:
+        an_order = part["words"][:1] == ["bench"] and "--order" in part["words"]
+        part["source"] = path.name.partition(".")[0] if an_order else path.name
+        for row in part["result"]["results"] if part["result"].get("command") == "bench" else ():
+            row["earlier"] = row.get("plan") and row["plan"]["order"] != today.get(
+                problem_key(row), row["plan"]["order"]
+            )
+    return parts
+
+
+def problem_key(row: Row) -> str:
+    """A problem and its mask in orders.json: what its order depends on."""
+    p, mask = row["problem"], row["mask"]
+    sizes = [p[k] for k in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim",
+                            "head_dim_v", "dtype")]  # fmt: skip
+    whole = json.dumps([sizes, mask["name"], mask.get("params") or {}])
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{mask['name']} {p['q_heads']}:{p['kv_heads']} {p['q_len']} hd{p['head_dim']} {digest}"
 
 
 def rows(of: list[Part]) -> list[Row]:
     """Rows of all benchmarks, under the name that a curve has: the provider, and of ours the order
-    where the command chose one, or "TL" for its libraries; "run" says card and commit, for only
-    rows of one are compared. What was measured again counts as first measured."""
+    where the command chose one, or "TL" for its libraries. What a run measured again counts as
+    first measured."""
     found: dict[tuple[Any, ...], Row] = {}
     for part in of:
         result = part["result"]
         if result.get("command") != "bench":
             continue
         for row in report.rows_of([result]):
-            name, run = _named(row, part["words"]), _run(result)
+            name, run = _named(row, part["words"]), _run(part)
             key = (run, *_kind(row["mask"], row["problem"], name))
             if key not in found or (found[key]["status"] != "ok" and row["status"] == "ok"):
                 found[key] = {**row, "provider": name, "run": run}
     return list(found.values())
+
+
+def dated(found: list[Row], axis: str) -> list[Row]:
+    """`rows` for an axis. On one with a backward, ours under an order that `auto` no longer takes is
+    left out where that card has the case under today's, and else called EARLIER."""
+    if axis.endswith("forward"):
+        return found
+
+    def case(row: Row) -> tuple[Any, ...]:
+        return row["run"].card, *_kind(row["mask"], row["problem"], row["provider"])
+
+    today = {case(row) for row in found if row["status"] == "ok" and not row.get("earlier")}
+    kept = []
+    for row in found:
+        if row["provider"] != "verbatim" or not row.get("earlier"):
+            kept.append(row)
+        elif case(row) not in today:
+            kept.append({**row, "provider": EARLIER})
+    return kept
 
 
 def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
@@ -89,23 +142,34 @@ def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
     return has, wants
 
 
+def untried(entry: Entry, of: list[Part]) -> list[str]:
+    """Whom the commands ask for, and no row tried."""
+    asked = {name for command in entry.commands for name in _asked_names(command)}
+    tried = {row["provider"] for row in rows(of) if row["status"] not in _NOT_TRIED}
+    return sorted(asked - tried)
+
+
 def _asked(words: list[str], times: str) -> set[Any]:
     """The rows that a benchmark makes; none of another command."""
     kind, *rest = words
-    if kind == "bench.py":
-        a = bench.parser().parse_args(rest)
-        names = list(map(_curve, registry.names(a.providers)))
-    elif kind == "bench":
-        cases = {"--set": _last(rest, "--set", ""), "--match": _last(rest, "--match", "")}
-        a = bench.parser().parse_args([word for pair in cases.items() for word in pair])
-        names = [_of_ours(words)]
-    else:
+    if not (names := _asked_names(words)):
         return set()
+    if kind == "bench":
+        cases = {"--set": _last(rest, "--set", ""), "--match": _last(rest, "--match", "")}
+        rest = [word for pair in cases.items() for word in pair]
+    chosen = bench.chosen_cases(bench.parser().parse_args(rest))
     return {(*_kind(_described(case), case.problem._asdict(), name), times)
-            for case in bench.chosen_cases(a) for name in names}  # fmt: skip
+            for case in chosen for name in names}  # fmt: skip
 
 
-def _last(words: list[str], option: str, otherwise: str) -> str:
+def _asked_names(words: Sequence[str]) -> list[str]:
+    """Of the curves that a benchmark makes; none of another command."""
+    if words[0] == "bench.py":
+        return list(map(_curve, registry.names(_last(words, "--providers", "verbatim"))))
+    return [_of_ours(words)] if words[0] == "bench" else []
+
+
+def _last(words: Sequence[str], option: str, otherwise: str) -> str:
     """The value of an option, the last where there are several."""
     values = [value for name, value in itertools.pairwise(words) if name == option]
     return values[-1] if values else otherwise
@@ -124,7 +188,7 @@ def _curve(provider: str) -> str:
     return GENERATED.get(provider, provider)
 
 
-def _of_ours(words: list[str]) -> str:
+def _of_ours(words: Sequence[str]) -> str:
     """The name of what a command measured of this library."""
     order = _last(words, "--order", "auto")
     return "verbatim" if order == "auto" else f"verbatim {order}"
@@ -136,8 +200,9 @@ def _kind(mask: dict[str, Any], problem: dict[str, Any], provider: str) -> tuple
     return provider, mask["name"], json.dumps(mask.get("params")), sizes
 
 
-def _run(result: dict[str, Any]) -> tuple[str, str]:
-    return result["device"]["name"], result.get("commit", "")
+def _run(part: Part) -> Run:
+    result = part["result"]
+    return Run(result["device"]["name"], result.get("commit", ""), part.get("source", ""))
 
 
 def cards(of: list[Part]) -> str:
@@ -145,7 +210,7 @@ def cards(of: list[Part]) -> str:
     seen: dict[str, dict[str, None]] = {}
     for part in of:
         if part["result"].get("command") in ("bench", "tune"):
-            card, commit = _run(part["result"])
+            card, commit, _ = _run(part)
             seen.setdefault(card, {})[commit] = None
     return "; ".join(f"{card}, {', '.join(filter(None, of_card)) or 'commit not recorded'}"
                      for card, of_card in seen.items())  # fmt: skip

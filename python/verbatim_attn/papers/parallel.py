@@ -32,14 +32,10 @@ def _points(of: list[Part], which: str, way: str) -> list[dict[str, Any]]:
             for (strategy, devices), y in best.items()]  # fmt: skip
 
 
-def _passes(entry: Entry) -> tuple[str, ...]:
-    return (entry.axis,) if entry.axis != "block" else ("forward", "backward")
-
-
 def rates_html(entry: Entry, of: list[Part]) -> str:
     colours = page.colours_of(STRATEGIES)
     charts, tables = [], []
-    for which in _passes(entry):
+    for which in entry.axes:
         for way, said in (("in_turn_ms", "in turn"), ("overlapped_ms", "overlapped")):
             points = _points(of, which, way)
             title = f"{which}, transfers {said}: simulated TFLOP/s a device, by devices"
@@ -58,7 +54,7 @@ def _cell(y: float) -> str:
 
 def rates_line(entry: Entry, of: list[Part]) -> str:
     said = []
-    for which in _passes(entry):
+    for which in entry.axes:
         most = max(part["result"]["dist"]["world"] for part in of)
         ways = [
             {point["provider"]: point["y"] for point in _points(of, which, way)

@@ -48,7 +48,7 @@ class Entry:
     cases: Callable[[Row], bool] = lambda row: True  # rows of those files that belong here
     view: str = ""  # of views.VIEWS
     over: tuple[tuple[str, str], ...] = ()  # pairs: rate or memory of one over the other's
-    axis: str = "backward"  # or "forward", "memory forward", "memory backward", "block"
+    axes: tuple[str, ...] = ("backward",)  # of rates.AXES: what its pictures show
 
     @property
     def paper(self) -> str:
@@ -163,7 +163,9 @@ _MASKED = (
     *(("verbatim", peer) for peer in ("cudnn:flex", "flashmask", "flash_attn_3")),
 )
 _LENGTHS = (*_MASKED, ("verbatim", "torch:flash"), ("verbatim", "torch:varlen"))
-_MEMORY = (*_FLEX, ("verbatim", "torch:varlen"), ("verbatim", "torch:math"))
+_MEMORY = (*_MASKED, *(("verbatim", f"torch:{peer}") for peer in ("varlen", "cudnn", "math")))
+_BOTH = ("forward", "backward")
+_MEMORY_OF_BOTH = ("memory forward", "memory backward")
 _SPARSE = (
     *_FLEX,
     *(
@@ -223,7 +225,7 @@ _DASH = (
           tuple(_bench(f"block --preset {preset}", "verbatim," + FA3 + ",torch:flash:deterministic")
                 for preset in ("llama3-8b", "qwen2.5-7b", "mixtral-like", "llada-1b", "sam-vit-h",
                                "sd3.5-large", "sd3.5-medium")),
-          ("h200_blocks.json",), view="blocks", axis="block",
+          ("h200_blocks.json",), view="blocks", axes=("block",),
           over=(("verbatim", "torch:flash:deterministic"), ("verbatim",
           "flash_attn_3:deterministic"))),
     Entry("dash:table1", "gradient deviation",
@@ -243,7 +245,7 @@ def _masked(number: int, masks: str) -> Entry:
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s --heads {heads}", MASKED)
               for name in names for heads in ("64:8", "64:64")),
-        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _LENGTHS,
+        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _LENGTHS, _BOTH,
     )  # fmt: skip
 
 
@@ -253,7 +255,7 @@ def _memory(number: int, title: str, masks: tuple[str, ...]) -> Entry:
         "kernels hold alike forward and differ backward; naive ends early",
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s", MASKED + ",torch:math") for name in masks),
-        LENGTHS, _where(set="longca", mask=masks), "lines", _MEMORY, "memory backward",
+        (*STATIC, *LENGTHS), _where(set="longca", mask=masks), "lines", _MEMORY, _MEMORY_OF_BOTH,
     )  # fmt: skip
 
 
@@ -263,14 +265,14 @@ def _sparse(
     claim: str,
     blocks: tuple[int | str, ...],
     heads: str,
-    axis: str = "forward",
+    axes: tuple[str, ...],
 ) -> Entry:
     lengths = "16384" if heads.startswith("4:") else _LONG
     words = f"--match ^block\\s({'|'.join(map(str, blocks))})\\s --heads {heads} --seqlen {lengths}"
     return Entry(
         "longca:" + name, title, claim, "gpu", (_bench("--set sparse " + words, SPARSE),),
-        BLOCKS, _where(block=blocks, heads=tuple(heads.split(","))), "lines",
-        _SPARSE, axis,
+        BLOCKS, _where(block=blocks, heads=tuple(heads.split(","))),
+        "lines" if name.startswith("fig") else "sizes", _SPARSE, axes,
     )  # fmt: skip
 
 
@@ -281,11 +283,11 @@ _REGULAR = ("full", "causal", "full_sliding_window", "causal_sliding_window", "f
 _HETEROGENEOUS = ("share_question", "causal_blockwise", "global_sliding", "prefix_lm_causal",
                   "prefix_lm_document", "block_causal_document")  # fmt: skip
 _PARALLEL = {
-    "fig6": ("forward, full documents, by devices", "full_document", "forward"),
-    "fig21": ("full, by devices", "full", "block"),
-    "fig22": ("causal, by devices", "causal", "block"),
-    "fig23": ("causal documents, by devices", "causal_document", "block"),
-    "fig24": ("backward, full documents, by devices", "full_document", "backward"),
+    "fig6": ("forward, full documents, by devices", "full_document", ("forward",)),
+    "fig21": ("full, by devices", "full", _BOTH),
+    "fig22": ("causal, by devices", "causal", _BOTH),
+    "fig23": ("causal documents, by devices", "causal_document", _BOTH),
+    "fig24": ("backward, full documents, by devices", "full_document", ("backward",)),
 }
 _A800 = {25: "full and causal", 26: "documents", 27: "windows", 28: "prefixes",
          29: "shared question and blockwise", 30: "global sliding",
@@ -322,14 +324,14 @@ _LONGCA = (
             "FlashAttention-3 leads on what it takes; FlexAttention and FlashMask on the rest",
             "gpu",
             (_bench("--set longca --heads 64:8 --seqlen 8192", MASKED),), STATIC,
-            _where(set="longca", heads="64:8", length=8192), "dots", _MASKED, which)
+            _where(set="longca", heads="64:8", length=8192), "dots", _MASKED, (which,))
       for number, which in ((3, "forward"), (8, "backward"))),
     *(Entry(f"longca:fig{number}", f"block-sparse, share 0.5, {card}",
             "dedicated kernels lead, general ones pay for their metadata",
             "gpu" if card == "H100" else "A800",
             (_bench(f"--set sparse --match 0.5 --seqlen {_LONG}", SPARSE),) if card == "H100" else (),
             BLOCKS if card == "H100" else (), _where(density=0.5),
-            view="lines" if card == "H100" else "", over=_SPARSE, axis="forward")
+            view="lines" if card == "H100" else "", over=_SPARSE, axes=_BOTH)
       for number, card in ((4, "H100"), (5, "A800"))),
     Entry("longca:fig7", "length distributions",
           "most documents are short, most tokens lie in long ones",
@@ -350,30 +352,30 @@ _LONGCA = (
     _memory(18, "peak memory, heterogeneous masks", _HETEROGENEOUS),
     *(_sparse(*words) for words in (
         ("fig19", "block 64, MHA", "VSA leads; its rate falls with the length, most backward",
-         (64,), "64:64", "backward"),
+         (64,), "64:64", _BOTH),
         ("fig20", "peak memory, block 64, MHA", "FlashInfer's metadata grows with the share",
-         (64,), "64:64", "memory forward"),
-        ("table4", "64:8, forward", "blocks of 128 run at twice the rate of 64", _BLOCKS, "64:8"),
+         (64,), "64:64", _MEMORY_OF_BOTH),
+        ("table4", "64:8, forward", "blocks of 128 run at twice the rate of 64", _BLOCKS, "64:8", _BOTH),
         ("table5", "64:64, block 128, forward",
-         "FA2 Sparse is steady, FlashInfer runs out of memory", _LARGE, "64:64"),
+         "FA2 Sparse is steady, FlashInfer runs out of memory", _LARGE, "64:64", _BOTH),
         ("table6", "FlexAttention at 16K, 4:1 and 4:4",
-         "blocks of 64 are several times slower than 128", _BLOCKS, "4:1,4:4"),
+         "blocks of 64 are several times slower than 128", _BLOCKS, "4:1,4:4", _BOTH),
         ("table7", "peak memory, 64:8, forward", "metadata per KV head is small with groups",
-         _BLOCKS, "64:8", "memory forward"),
+         _BLOCKS, "64:8", _MEMORY_OF_BOTH),
         ("table8", "peak memory, 64:64, block 128", "FlashInfer holds several times FA2 Sparse",
-         _LARGE, "64:64", "memory forward"),
+         _LARGE, "64:64", _MEMORY_OF_BOTH),
         ("table9", "peak memory of FlexAttention at 16K",
-         "its masks cost memory when made, not when run", _BLOCKS, "4:1,4:4", "memory backward"),
+         "its masks cost memory when made, not when run", _BLOCKS, "4:1,4:4", _MEMORY_OF_BOTH),
     )),
     Entry("longca:table10", "NSA, forward", "Triton leads TileLang", "gpu",
-          (_selected("32768,65536,98304,131072"),), view="lines", over=_SELECTED, axis="forward"),
+          (_selected("32768,65536,98304,131072"),), view="lines", over=_SELECTED, axes=("forward",)),
     Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "tokens"),
     Entry("longca:table3", "communication volume per device",
           "ring forms send keys and values, Ulysses all four tensors", "cpu", _volumes(),
           view="volumes"),
     *(Entry(f"longca:{name}", title, "head-sharded and hybrid forms scale best", "cpu",
-            _by_devices(mask), view="devices", axis=axis)
-      for name, (title, mask, axis) in _PARALLEL.items()),
+            _by_devices(mask), view="devices", axes=axes)
+      for name, (title, mask, axes) in _PARALLEL.items()),
     *(Entry(f"longca:fig{number}", f"A800: {title}", "as on the H100", "A800")
       for number, title in _A800.items()),
 )  # fmt: skip
@@ -389,7 +391,7 @@ def _study(
     words = f"--set mqa --heads {heads} --match ({'|'.join(names)})"
     return Entry(
         f"re:fig{number}", title, claim, "gpu", (_bench(words, _MQA),), ("papers/re_table1*.json",),
-        _where(heads=heads, mask=names), "lines", _NAIVE, axis,
+        _where(heads=heads, mask=names), "lines", _NAIVE, (axis,),
     )  # fmt: skip
 
 
@@ -412,7 +414,7 @@ _RE = (
            "memory backward", "16:16"),
     Entry("re:table1", "allocated and reserved memory", "MQA saves nearly half of what is allocated,"
           " little of what is reserved", "gpu", (_bench("--set mqa", _MQA),),
-          ("papers/re_table1*.json",), view="memory", over=_NAIVE, axis="memory forward"),
+          ("papers/re_table1*.json",), view="memory", over=_NAIVE, axes=("memory forward",)),
     Entry("re:tuner", "section 2.4: the autotuner", "measured choices beat fixed ones", "gpu",
           tuple(_tool(f"tune --set {cases} DEVICE")
                 for cases in ("dense --match hd128.*4096", "gqa", "masks")),
@@ -447,17 +449,17 @@ _QIMENG = (
           " rate under full masks", "gpu",
           (*(_generated(f"--set dense --match hd{dim}", f"hd{dim}") for dim in (128, 64)),
            _grouped("(causal|full)", "16:4,16:1", 128), _grouped("(causal|full)", "32:8,32:1", 64)),
-          view="lines", over=_GENERATED, axis="forward"),
+          view="lines", over=_GENERATED, axes=("forward",)),
     Entry("qimeng:table2", "MLA, causal, forward",
           "the generated kernel is twice cuDNN's rate: on an A100 1.43 to 2.15 times", "gpu",
           tuple(_generated(f"--set models --match deepseek --seqlen {length} --batch {16384 // length}",
                            "mla") for length in (512, 1024, 2048, 4096, 8192, 16384)), view="lines",
-          over=_GENERATED, axis="forward"),
+          over=_GENERATED, axes=("forward",)),
     Entry("qimeng:table8", "sizes of real models",
           "the gain holds at their sizes: on an A100 0.92 to 1.13 times FlashAttention-2's rate,"
           " 0.98 to 1.22 times cuDNN's", "gpu",
           (_grouped("causal", "32:32,64:8,128:8", 128),), view="lines", over=_GENERATED,
-          axis="forward"),
+          axes=("forward",)),
     *(Entry(f"qimeng:table{number}", title, claim, needs) for number, title, claim, needs in (
         (3, "by language model", "all models tried gain by the language", "model"),
         (4, "cost of development", "minutes in place of months", "model"),
@@ -467,7 +469,7 @@ _QIMENG = (
     Entry("qimeng:table9", "NSA, forward",
           "and for sparse attention, on an A100 1.24 to 1.33 times naive", "gpu",
           (_selected("512,1024,2048,4096,8192,16384"),), view="lines", over=_SELECTED,
-          axis="forward"),
+          axes=("forward",)),
 )  # fmt: skip
 
 ENTRIES = {entry.name: entry for entry in (*_DASH, *_LONGCA, *_RE, *_QIMENG)}

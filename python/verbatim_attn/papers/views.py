@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._page import escape
 from ..bench import page
 from . import parallel
 from .evidence import Part, rows
+from .rates import blocks_html, cases_of, compared, curves_html, of_case, sizes_html
 from .registry import Entry, Row
 
-AXES = {
-    "forward": "forward, TFLOP/s by exact area",
-    "backward": "backward, TFLOP/s by exact area",
-    "memory forward": "forward, peak GiB allocated",
-    "memory backward": "backward, peak GiB allocated",
-    "block": "block, forward and backward",
-}
 _GRADIENTS = ("dq", "dk", "dv")
 _MODEL = {"plan": (2, 3.0, 1.0)}  # heads, compute and reduction of a visit in registry._plan
 
@@ -26,127 +20,6 @@ _MODEL = {"plan": (2, 3.0, 1.0)}  # heads, compute and reduction of a visit in r
 class View(NamedTuple):
     html: Callable[[Entry, list[Part]], str]
     line: Callable[[Entry, list[Part]], str]  # "" without a result
-
-
-def value(row: Row, axis: str) -> float:
-    """What an axis shows of a row; NaN where it has none."""
-    kind, _, which = axis.rpartition(" ")
-    if axis == "block":
-        return 1 / row["block"]["ms"] if row.get("block") else math.nan
-    if kind == "memory":
-        return (row.get("peak_bytes") or {}).get(which, {}).get("allocated", math.nan) / 2**30
-    return row[which]["tflops"] if row.get(which) else math.nan
-
-
-def of_case(row: Row) -> str:
-    """The problem in words that a panel or a line may carry, without its length."""
-    p, mask = row["problem"], row["mask"]
-    params = mask.get("params") or {}
-    share = f" {params['density']}" if "density" in params else ""
-    block = f", block {params['block_q']}" if isinstance(params.get("block_q"), int) else ""
-    return f"{mask['name']}{share}{block}, {p['q_heads']}:{p['kv_heads']} heads of {p['head_dim']}"
-
-
-# Curves over the length, or dots by case
-
-
-def _curves(entry: Entry, of: list[Part]) -> str:
-    found = rows(of)
-    colours = page.colours_of(row["provider"] for row in found)
-    over_length = entry.view == "lines" and len({row["problem"]["q_len"] for row in found}) > 1
-    cards = {_card(row["run"]) for row in found}
-    panels: dict[str, list[Row]] = {}  # of one card each
-    by: dict[tuple[str, int, tuple[str, str]], dict[str, Row]] = {}
-    for row in found:
-        title = [of_case(row)] * over_length + [_card(row["run"])] * (len(cards) > 1)
-        panels.setdefault(", ".join(title), []).append(row)
-        key = of_case(row), row["problem"]["q_len"], row["run"]
-        by.setdefault(key, {})[row["provider"]] = row
-    draw = page.chart if over_length else page.dots
-    charts = [draw(f"{title}: {AXES[entry.axis]}" if title else AXES[entry.axis], members, colours,
-                   lambda row: value(row, entry.axis)) for title, members in panels.items()]  # fmt: skip
-    lines = [[case, str(length), f"{_card(run)}, {run[1]}",
-              *(_cell(of_run.get(name), entry.axis) for name in colours)]
-             for (case, length, run), of_run in sorted(by.items())]  # fmt: skip
-    heads = ["case", "length", "card, commit", *colours]
-    return page.key(colours) + page.figures(charts) + page.numbers(heads, lines)
-
-
-def _card(run: tuple[str, str]) -> str:
-    return run[0].removeprefix("NVIDIA ")
-
-
-def _cell(row: Row | None, axis: str) -> str:
-    if row is None:
-        return "-"
-    if row["status"] != "ok":
-        return row["status"]
-    return "-" if math.isnan(y := value(row, axis)) else f"{y:.4g}"
-
-
-def compared(entry: Entry, of: list[Part]) -> str:
-    """Of each pair the first over the second, on cases that one run has of both: the least, the
-    greatest, the mean. Where nothing is to compare, what the first alone reaches."""
-    cases: dict[tuple[Any, ...], dict[str, float]] = {}
-    for row in rows(of):
-        if row["status"] == "ok" and not math.isnan(y := value(row, entry.axis)):
-            model = row["name"] if entry.view == "blocks" else ""
-            key = (row["run"], of_case(row), row["problem"]["q_len"], model)
-            cases.setdefault(key, {})[row["provider"]] = y
-    memory = entry.axis.startswith("memory")
-    which = f"{entry.axis.removeprefix('memory ')} {'memory' if memory else 'rate'}"
-    said = []
-    for mine, theirs in entry.over:
-        ratios = [
-            case[mine] / case[theirs] for case in cases.values() if {mine, theirs} <= case.keys()
-        ]
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            among = f", mean {mean:.2f}" if len(ratios) > 1 else ""
-            said.append(f"{which} of {mine} over {theirs} {_range(ratios, '.2f')}{among},"
-                        f" {_cases(ratios)}")  # fmt: skip
-    alone = [case["verbatim"] for case in cases.values() if "verbatim" in case]
-    if not said and alone and entry.axis != "block":
-        said.append(f"{which} of verbatim {_range(alone, '.3g')}"
-                    f" {'GiB' if memory else 'TFLOP/s'}, {_cases(alone)}")  # fmt: skip
-    return "; ".join(said)
-
-
-def _range(found: list[float], form: str) -> str:
-    least, most = format(min(found), form), format(max(found), form)
-    return least if least == most else f"{least} to {most}"
-
-
-def _cases(found: list[float]) -> str:
-    return f"{len(found)} case" + "s" * (len(found) != 1)
-
-
-# A block and its parts
-
-
-_PARTS = ("attention_forward", "attention_backward", "ffn", "other")
-
-
-def _blocks(entry: Entry, of: list[Part]) -> str:
-    found = [row for row in rows(of) if row.get("block")]
-    slowest: dict[str, float] = {}
-    for row in found:
-        slowest[row["name"]] = max(slowest.get(row["name"], 0.0), row["block"]["ms"])
-
-    def gain(row: Row) -> float:
-        return slowest[row["name"]] / row["block"]["ms"]
-
-    colours, parts = page.colours_of(row["provider"] for row in found), page.colours_of(_PARTS)
-    gains = page.dots("speed-up of a block over the slowest attention", found, colours, gain)
-    bars = {f"{row['name']}, {row['provider']}": row["block"]["parts_ms"] for row in found}
-    lines = [[row["name"], row["provider"], f"{gain(row):.3f}",
-              *(f"{row['block']['parts_ms'][part] / row['block']['ms']:.2f}" for part in _PARTS)]
-             for row in found]  # fmt: skip
-    return (
-        page.key(colours) + page.figures([gains])
-        + page.key(parts) + page.figures([page.stacks("ms of a block", bars, parts)])
-        + page.numbers(["block", "attention", "speed-up", *_PARTS], lines)
-    )  # fmt: skip
 
 
 # Plans, masks, lengths, perplexity
@@ -319,7 +192,7 @@ def _deviation_html(entry: Entry, of: list[Part]) -> str:
 
 
 def _deviation_line(entry: Entry, of: list[Part]) -> str:
-    """Of every provider its gradients' largest, by the number of passes."""
+    """Of every provider its gradients' largest in any pass, by the number of passes."""
     most: dict[str, dict[int, float]] = {}
     for part in of:
         for row in part["result"]["results"]:
@@ -329,7 +202,8 @@ def _deviation_line(entry: Entry, of: list[Part]) -> str:
                 found[bits["repeats"]] = max(found.get(bits["repeats"], 0.0), largest)
     said = (name + " " + ", ".join(f"{x:.2g} in {n}" for n, x in sorted(found.items()))
             for name, found in most.items())  # fmt: skip
-    return "largest of a gradient, by passes: " + "; ".join(said) if most else ""
+    head = "largest of a gradient in any of so many passes, of which the paper has the average: "
+    return head + "; ".join(said) if most else ""
 
 
 def _memory_html(entry: Entry, of: list[Part]) -> str:
@@ -358,13 +232,14 @@ def _tuned_line(entry: Entry, of: list[Part]) -> str:
     if not gains:
         return ""
     mean = math.exp(sum(map(math.log, gains)) / len(gains))
-    return f"measured placements gain {mean:.3f}, {max(gains):.2f} at most, {_cases(gains)}"
+    return f"measured placements gain {mean:.3f}, {max(gains):.2f} at most, {cases_of(gains)}"
 
 
 VIEWS = {
-    "lines": View(_curves, compared),
-    "dots": View(_curves, compared),
-    "blocks": View(_blocks, compared),
+    "lines": View(curves_html, compared),
+    "dots": View(curves_html, compared),
+    "sizes": View(sizes_html, compared),
+    "blocks": View(blocks_html, compared),
     "plans": View(_drawn, _plan_line),
     "masks": View(_drawn, _mask_line),
     "lengths": View(_length_html, _length_line),
