@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._intervals import merged, most_of
 from .masks import Mask
 
 Shape = tuple[int, ...]
@@ -28,7 +29,7 @@ def endpoints(mask: Mask, q_len: int, kv_len: int, *, kv_heads: int = 1) -> np.n
     number, batch * q_len), with one head and one batch entry where all share a mask. Rows of fewer
     intervals end in empty ones."""
     described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
-    rows = [_merged(variant["slices"], q_len, kv_len) for variant in described["variants"]]
+    rows = [merged(variant["slices"], q_len, kv_len) for variant in described["variants"]]
     count = max(len(begins) for begins, _ in rows)
     variants = []
     for begins, ends in rows:
@@ -45,47 +46,9 @@ def endpoint_bytes(
 ) -> int:
     """At most, on a device, where a mask that differs by head is one of each query head."""
     described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
-    most = max(_most(variant["slices"], q_len) for variant in described["variants"])
+    most = max(most_of(variant["slices"], q_len) for variant in described["variants"])
     heads = described["kv_heads"] * group if described["kv_heads"] > 1 else 1
     return 4 * heads * (2 * most + 1) * batch * q_len
-
-
-def _most(slices: Sequence[Any], q_len: int) -> int:
-    """Slices that share a row."""
-    steps = np.zeros(q_len + 1, np.int64)
-    for begin, end, *_ in slices:
-        steps[begin] += 1
-        steps[end] -= 1
-    return int(steps.cumsum().max())
-
-
-def _merged(slices: Sequence[Any], q_len: int, kv_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Begins and ends, both (intervals, q_len), of every row's visible keys: the first interval
-    begins at key 0 and may be empty, the others follow it with gaps between."""
-    begins = np.full((_most(slices, q_len) + 1, q_len), kv_len, np.int32)
-    ends = begins.copy()
-    begins[0] = ends[0] = 0
-    every, last = np.arange(q_len), np.zeros(q_len, np.int64)
-    for q0, q1, k0, k1, low, high in slices:
-        q = every[q0:q1]
-        begin = np.full(len(q), k0) if low is None else np.maximum(k0, q + low)
-        end = np.full(len(q), k1) if high is None else np.minimum(k1, q + high + 1)
-        shown = begin < end
-        q = q[shown]
-        last[q] += 1
-        begins[last[q], q], ends[last[q], q] = begin[shown], end[shown]
-    order = np.lexsort((ends, begins), axis=0)  # the empty one stands before another at key 0
-    begins, ends = (np.take_along_axis(x, order, 0) for x in (begins, ends))
-    last[:] = 0
-    for begin, end in zip(begins[1:].copy(), ends[1:].copy(), strict=True):
-        shown = begin < end
-        apart = shown & (begin > ends[last, every])
-        last += apart
-        begins[last[apart], every[apart]] = begin[apart]
-        ends[last[shown], every[shown]] = end[shown]
-    used = np.arange(len(begins))[:, None] <= last
-    count = int(last.max()) + 1
-    return np.where(used, begins, kv_len)[:count], np.where(used, ends, kv_len)[:count]
 
 
 def plan(

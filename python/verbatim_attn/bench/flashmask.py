@@ -8,52 +8,57 @@ are given as such, beside bounds that hide nothing.
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any
 
 import numpy as np
 
 from .. import masks
-from .providers import Attend, Provider, missing, too_large
+from .._intervals import merged, turned
+from .providers import Attend, Provider, missing
 from .workloads import Case
 
 _MODULE = "interface_torch"
 
 
-def columns(shown: Any) -> tuple[Any, bool]:
-    """`startend_row_indices` of a mask, and whether it is causal.
-
-    Args:
-        shown: bool (n, n) of queries and keys, True where a key is visible.
+def columns(mask: masks.Mask, n: int) -> tuple[Any, bool]:
+    """`startend_row_indices` of a mask of n queries and keys, and whether it is causal, without a
+    dense matrix.
 
     Returns:
         int32 (n, 1, 2 or 4): the fewest bounds that say it, in FlashMask's order: [below's begin],
         [below's begin, below's end], [below's begin, above's end] or both intervals.
 
     Raises:
-        ValueError: a column's hidden rows are not one interval on each side of the diagonal.
+        ValueError: a column's hidden rows are not one interval on each side of the diagonal, or
+        batch entries differ.
     """
-    n = len(shown)
-    above = ~np.tri(n, dtype=bool)  # the key comes after the query
-    below_begin, below_end = _hidden(~shown & ~above, n)
+    variants = json.loads(mask.to_json(n))["variants"]
+    if len(variants) > 1:
+        raise ValueError("one mask for all batch entries")
+    begins, ends = merged(turned(variants[0]["slices"]), n, n)
+    after = np.concatenate([begins[1:], np.full((1, n), n, np.int32)])  # a gap: [ends, after)
+    key = np.arange(n)
+    below_begin, below_end = _hidden(np.maximum(ends, key), after, n)
+    above_begin, above_end = _hidden(ends, np.minimum(after, key), 0)
     to_the_end = bool((below_end == n).all())
-    if not (shown & above).any():
+    if causal := bool((above_end - above_begin == key).all()):
         bounds = [below_begin] if to_the_end else [below_begin, below_end]
-        return np.stack(bounds, -1).astype(np.int32), True
-    above_begin, above_end = _hidden(~shown & above, 0)
-    if to_the_end and not above_begin.any():
+    elif to_the_end and not above_begin.any():
         bounds = [below_begin, above_end]
     else:
         bounds = [below_begin, below_end, above_begin, above_end]
-    return np.stack(bounds, -1).astype(np.int32), False
+    return np.stack(bounds, -1).astype(np.int32), causal
 
 
-def _hidden(hidden: Any, nowhere: int) -> tuple[Any, Any]:
-    """Every column's hidden rows, [begin, end); [nowhere, nowhere) without any."""
-    count = hidden.sum(0)
-    begin, end = hidden.argmax(0), len(hidden) - hidden[::-1].argmax(0)
-    if (count > 0).any() and (end - begin != count)[count > 0].any():
+def _hidden(begins: Any, ends: Any, nowhere: int) -> tuple[Any, Any]:
+    """Of gaps (gaps, n), some empty, the one of every column; [nowhere, nowhere) without any."""
+    hidden = begins < ends
+    if (hidden.sum(0) > 1).any():
         raise ValueError("a column's hidden rows are not one interval on a side of the diagonal")
-    return np.where(count > 0, begin, nowhere), np.where(count > 0, end, nowhere)
+    some, at = hidden.any(0), hidden.argmax(0)[None]
+    begin, end = (np.take_along_axis(x, at, 0)[0] for x in (begins, ends))
+    return np.where(some, begin, nowhere), np.where(some, end, nowhere)
 
 
 class FlashMask(Provider):
@@ -76,10 +81,8 @@ class FlashMask(Provider):
             return "as many queries as keys, 1024 or more"
         if case.masks_differ_by_head or case.selected or p.softcap or p.dropout:
             return "one mask for all heads, no softcap, no dropout"
-        if reason := too_large(case, 1, "mask", device):
-            return reason
         try:
-            columns(_shown(case))
+            columns(case.mask, p.q_len)
         except ValueError as error:
             return str(error)
         return None
@@ -88,7 +91,7 @@ class FlashMask(Provider):
         import torch
 
         p = case.problem
-        bounds, causal = columns(_shown(case))
+        bounds, causal = columns(case.mask, p.q_len)
         rows = torch.from_numpy(bounds)[None, None].expand(p.batch, 1, -1, -1)  # (b, 1, n, bounds)
         rows = rows.contiguous().to(device)
         scale = p.head_dim**-0.5 if p.scale is None else p.scale
@@ -134,7 +137,3 @@ class FlashMaskBlocks(Provider):
         function = importlib.import_module(_MODULE).FlashMaskFunc
         settings = (scale, False, -1, -1, 0.0, False)
         return lambda q, k, v: function.apply(q, k, v, bounds, shown, *settings)[0]
-
-
-def _shown(case: Case) -> Any:
-    return case.mask.dense(case.problem.q_len, case.problem.kv_len)[0, 0]  # (queries, keys)
