@@ -105,9 +105,11 @@ def html(entry: Entry, of: list[evidence.Part]) -> str:
     lead = (
         f"<p>{escape(PAPERS[entry.paper])}. The paper: {escape(entry.claim)}.</p>\n"
         f"<p>Here: {escape(view.line(entry, of) or 'no case to compare')}.</p>\n"
-        + listed(escape(report.provenance(result)) for result in benches)
     )
     body = view.html(entry, of) + section("Made by", "", listed(made))
+    if evidence.EARLIER in body:
+        lead += f"<p>{evidence.EARLIER}: under an order that auto no longer takes.</p>\n"
+    lead += listed(escape(report.provenance(result)) for result in benches)
     versions = page.versions([part["result"] for part in of])
     return _page.page(escape(f"{entry.name}: {entry.title}"), lead, body, versions)
 

@@ -20,7 +20,7 @@ AXES = {
     "block": "block, forward and backward",
 }
 _AREA, _COUNT, _BOTH = "by exact area", "by the paper's count", "by either count"
-_TOGETHER = 0.005  # closer than this the two counts are one
+_TOGETHER = 0.01  # closer than this the two counts are one
 
 
 def value(row: Row, axis: str, count: str = "tflops") -> float:
@@ -63,7 +63,11 @@ def _cell(row: Row | None, axis: str) -> str:
 
 
 def _lead(axis: str) -> str:
-    return "" if " " in axis else f"{_AREA.capitalize()}; in parentheses {_COUNT}, if that differs."
+    return (
+        ""
+        if " " in axis
+        else f"{_AREA.capitalize()}; in parentheses {_COUNT}, if 1 % or more apart."
+    )
 
 
 def _numbers(
@@ -72,14 +76,18 @@ def _numbers(
     names: Collection[str],
     axis: str,
 ) -> str:
-    """A line a run's case, whose last word, the file, is not shown, a column a provider that has
-    something to say."""
-    cells = [[*line[:-1], *(_cell(by.get(name), axis) for name in names)]
+    """A line a run's case, whose last word, the file, is not shown, a column a provider; none that
+    says nothing."""
+    cells = [(line[:-1], [_cell(by.get(name), axis) for name in names])
              for line, by in lines.items()]  # fmt: skip
-    told = [i for i in range(len(titles) + len(names))
-            if i < len(titles) or any(line[i] != "-" for line in cells)]  # fmt: skip
-    heads = [*titles, *names]
-    return page.numbers([heads[i] for i in told], [[line[i] for i in told] for line in cells])
+    told = [i for i in range(len(names)) if any(of[i] != "-" for _, of in cells)]
+    kept = [[*line, *(of[i] for i in told)] for line, of in cells if set(of) != {"-"}]
+    return page.numbers([*titles, *(list(names)[i] for i in told)], kept)
+
+
+def _ours_first(found: list[Row]) -> list[str]:
+    names = dict.fromkeys(row["provider"] for row in found)
+    return sorted(names, key=lambda name: not name.startswith("verbatim"))
 
 
 # Curves over the length, or dots by case
@@ -89,7 +97,7 @@ def curves_html(entry: Entry, of: list[Part]) -> str:
     """A picture a case and card, and the numbers below: a line is of one run."""
     found = rows(of)
     shown = {axis: dated(found, axis) for axis in entry.axes}
-    colours = page.colours_of(row["provider"] for drawn in shown.values() for row in drawn)
+    colours = page.colours_of(_ours_first([row for drawn in shown.values() for row in drawn]))
     over_length = entry.view == "lines" and len({row["problem"]["q_len"] for row in found}) > 1
     several = len({_card(row["run"]) for row in found}) > 1
     body = page.key(colours)
@@ -142,7 +150,7 @@ def sizes_html(entry: Entry, of: list[Part]) -> str:
 
 
 def _sizes(members: list[Row], axis: str) -> str:
-    names = list(dict.fromkeys(row["provider"] for row in members))
+    names = _ours_first(members)
     lines: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in members:
         params = row["mask"]["params"]
