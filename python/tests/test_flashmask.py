@@ -147,6 +147,37 @@ def test_which_blocks_it_takes():
     assert "one mask for all heads" in registry.known()["flashmask"].supports(_case(), "cuda")
 
 
+def test_bounds_reach_the_kernels(monkeypatch):
+    """With its interface in the place of its kernels."""
+    torch = pytest.importorskip("torch")
+
+    class Func:
+        @staticmethod
+        def apply(q, k, v, bounds, blocks, scale, causal, left, right, softcap, deterministic):
+            assert (blocks, left, right, softcap) == (None, -1, -1, 0.0)
+            assert bounds.dtype == torch.int32 and bounds.is_contiguous()
+            assert bounds.shape[:3] == (2, 1, 1101) and (bounds[0] == bounds[1]).all()
+            shown = torch.from_numpy(shown_by(bounds[0, 0].numpy(), causal))
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            o = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, shown, scale=scale, enable_gqa=True
+            )
+            return o.transpose(1, 2), None
+
+    module = types.ModuleType("interface_torch")
+    module.FlashMaskFunc = Func
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    from verbatim_attn.bench import check, run
+
+    provider = registry.known()["flashmask"]
+    case = _case(masks.BlockCausalDocument((500, 601), 77), length=1101, batch=2)
+    assert provider.available() is None and provider.supports(case, "cuda") is None
+    tensors = check.inputs(case, "cpu")
+    passes = run.Passes(provider, case, "cpu", tensors)
+    passes.both()
+    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+
+
 def test_blocks_are_the_mask(monkeypatch):
     """With its interface in the place of its kernels."""
     torch = pytest.importorskip("torch")
