@@ -38,19 +38,23 @@ def plan(words: list[Any], folder: str) -> Any:
     return json.loads(out.read_text())
 
 
-def simulate(doc: str | None, of: str, play: Callable[[str, str], Iterator[Said]]) -> int:
-    """The script: play(file, folder) makes the rows of each file."""
+def simulate(doc: str | None, of: str, play: Callable[..., Iterator[Said]], **options: Any) -> int:
+    """The script: play(file, folder) makes the rows of each file, and takes what each option says.
+    `options`: how argparse takes each."""
     p = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("files", nargs="+", metavar="FILE", help=f"of {of}")
     p.add_argument("--commit", default="", help="recorded: what was built")
     p.add_argument("--json", required=True, metavar="FILE")
+    for name, how in options.items():
+        p.add_argument(f"--{name}", **how)
     a = p.parse_args()
+    said_of = {name: getattr(a, name) for name in options}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for file in a.files:
-            for row, said in play(file, folder):
+            for row, said in play(file, folder, **said_of):
                 rows.append(row)
                 print(said, file=sys.stderr)
     command = f"bench/{Path(sys.argv[0]).stem}"

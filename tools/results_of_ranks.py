@@ -169,48 +169,84 @@ def case_of(row):
     return f"{row['mask']} {row['q_heads']}:{row['kv_heads']} of {row['head_dim']}"
 
 
+def best_of(row):
+    """The row by the order with which both passes are fastest in turn; of those within half a percent
+    by the one that takes one device least. Rates are then of one device by that order or the played
+    one, whichever is faster."""
+    alone = row["backward"]["device_ms"]
+    rows = [{**row, "alone": 1.0, "work": 1.0}]
+    for order, of in row["named"].items():
+        device = of["backward"]["device_ms"]
+        backward = {**of["backward"], "device_ms": min(alone, device)}
+        rows.append({**row, **of, "order": order, "backward": backward, "work": device / alone})
+    rates = [rate(r, "in turn", "forward", "backward") for r in rows]
+    near = [r for r, found in zip(rows, rates, strict=True) if found >= max(rates) - 0.005]
+    return min(near, key=lambda r: r["alone"])
+
+
 def aims(rows):
-    """A row a case: what was asked of both passes and of the order, and how far strategies are."""
+    """Two rows a case, by the order of `auto` and by the best: what was asked of both passes and of the
+    order, and how far strategies are."""
     lines = []
     for case in dict.fromkeys(map(case_of, rows)):
-        of = {r["strategy"]: r for r in rows if case_of(r) == case}
-        dense = next(iter(of.values()))["mask"] in ("full", "causal")
+        played = {r["strategy"]: r for r in rows if case_of(r) == case}
+        dense = next(iter(played.values()))["mask"] in ("full", "causal")
         least, names = (0.95, ("ring", "usp", "balanced")) if dense else (0.90, ("balanced",))
-        line = {"case": case, "asked": f"{least:.0%}", "of": ", ".join(f"`{n}`" for n in names)}
-        for way in WAYS:
-            found = [rate(of[name], way, "forward", "backward") for name in names]
-            reached = sum(value >= least for value in found)
-            extent = " to ".join(dict.fromkeys(f"{f(found):.0%}" for f in (min, max)))
-            line[f"both, {way}"] = f"{extent}; {reached} of {len(found)}"
-        for way in WAYS:
-            found = [over_none(row, way) for row in of.values()]
-            reached = sum(value <= 1.05 for value in found)
-            extent = " to ".join(dict.fromkeys(f"{f(found):.2f}" for f in (min, max)))
-            line[f"over no order, {way}"] = f"{extent}; {reached} of {len(found)}"
-        lines.append(line)
+        best = {name: best_of(row) for name, row in played.items()}
+        for order, of in {"of `auto`": played, "the best": best}.items():
+            line = {"case": case, "asked": f"{least:.0%}", "of": ", ".join(f"`{n}`" for n in names),
+                    "order": order}  # fmt: skip
+            for way in WAYS:
+                found = [rate(of[name], way, "forward", "backward") for name in names]
+                reached = sum(value >= least for value in found)
+                extent = " to ".join(dict.fromkeys(f"{f(found):.0%}" for f in (min, max)))
+                line[f"both, {way}"] = f"{extent}; {reached} of {len(found)}"
+            for way in WAYS:
+                found = [over_none(row, way) for row in of.values()]
+                reached = sum(value <= 1.05 for value in found)
+                extent = " to ".join(dict.fromkeys(f"{f(found):.2f}" for f in (min, max)))
+                line[f"over no order, {way}"] = f"{extent}; {reached} of {len(found)}"
+            lines.append(line)
     return table(lines)
 
 
+def shares(row):
+    """What is said of both tables' rows."""
+    found = {}
+    for name, of in {"forward": ("forward",), "backward": ("backward",),
+                     "both": ("forward", "backward")}.items():  # fmt: skip
+        found |= {f"{name}, {way}": f"{rate(row, way, *of):.0%}" for way in WAYS}
+    return found
+
+
 def simulated_replays(name):
-    """A row a case and strategy of bench/simulated_replays.py."""
+    """Of bench/simulated_replays.py: a row a case and strategy, by the order that was played and by the
+    best."""
     result = load(name)
-    rows = []
-    for r in result["results"]:
-        row = {
-            "case": case_of(r),
-            "strategy": f"`{r['strategy']}`",
-        }
-        for which in ("forward", "backward"):
-            row |= {f"{which}, {way}": f"{rate(r, way, which):.0%}" for way in WAYS}
-        row |= {f"both, {way}": f"{rate(r, way, 'forward', 'backward'):.0%}" for way in WAYS}
-        row |= {f"over no order, {way}": f"{over_none(r, way):.2f}" for way in WAYS}
-        rows.append(row)
+    rows = result["results"]
+    first = [
+        {"case": case_of(r), "strategy": f"`{r['strategy']}`", **shares(r),
+         **{f"over no order, {way}": f"{over_none(r, way):.2f}" for way in WAYS}}
+        for r in rows
+    ]  # fmt: skip
+    best = [
+        {"case": case_of(r), "strategy": f"`{r['strategy']}`", "order": f"`{r['order']}`", **shares(r),
+         "one device, work": f"{r['work']:.3f}", "with waits": f"{r['alone']:.3f}"}
+        for r in map(best_of, rows)
+    ]  # fmt: skip
+    tried = ", ".join(f"`{order}`" for order in rows[0]["named"])
     return [
         f"`bench/results/{name}`: predicted launches, dealt at {result['commit']}, cluster"
-        f" {result['cluster']}, {result['results'][0]['world']} ranks. Rates are of one such device,"
-        " predicted alike; over no order is a backward's time over its time with `--order none`.",
-        table(rows),
+        f" {result['cluster']}, {rows[0]['world']} ranks, the order of `auto`. Rates are of one such"
+        " device, predicted alike; over no order is a backward's time over its time with `--order none`.",
+        table(first),
+        f"The same by the order with which both passes are fastest in turn, of `auto`'s and {tried}; of"
+        " those within half a percent by the one that takes one device least. Rates are of one device by"
+        " that order or `auto`'s, whichever is faster. Behind them what the backward takes one device"
+        " by that order over `auto`'s, by the model: its work, as the cluster has it, and the whole with"
+        " waits between chains.",
+        table(best),
         "What was asked, of one device's rate, and of every strategy's backward that an order makes it at"
         " most 1.05 times as long; the least and the most found, and how many reach it:",
-        aims(result["results"]),
+        aims(rows),
     ]

@@ -84,26 +84,37 @@ def test_replayed_cases_are_dealt_again(tmp_path, tool):
     subprocess.run(words, check=True, capture_output=True)
 
     def simulate(file):
-        return script("simulated_replays", file, "--commit", "x", "--json", out)
+        named = ("--orders", "descending/rows:256")
+        return script("simulated_replays", file, "--commit", "x", "--json", out, *named)
 
     assert simulate(played).returncode == 0
     found = json.loads(out.read_text())
     assert (found["cluster"], found["commit"]) == ("h200x8", "x")
     rows = found["results"]
     assert [(row["strategy"], row["world"]) for row in rows] == [("ring", 2), ("ulysses", 2)]
-    for of, name in (
-        ("--pass forward", "forward"),
-        ("", "backward"),
-        ("--order none", "backward_none"),
+    named = rows[0]["named"]["descending/rows:256"]
+    for of, times in (
+        ("--pass forward", rows[0]["forward"]),
+        ("", rows[0]["backward"]),
+        ("--order none", rows[0]["backward_none"]),
+        ("--order descending/rows:256", named["backward"]),
+        (
+            "--pass forward --forward-order descending --order descending/rows:256",
+            named["forward"],
+        ),
     ):
         world = f"--machine h200 --world replay:2 --strategy ring {of} --json {one}".split()
         subprocess.run([tool, "plan", *problem, *world], check=True, capture_output=True)
         said = json.loads(one.read_text())["dist"]["passes"][0]["simulated"]
-        assert rows[0][name] == {time: said[time] for time in rows[0][name]}
+        assert times == {time: said[time] for time in times}
+    assert named["alone"] > 0
     other = json.loads(played.read_text())
     other["results"][0]["plan"]["fingerprint"] = "0" * 16
     played.write_text(json.dumps(other))
     assert "what was played had another plan" in simulate(played).stderr
+    other["contract"] -= 1  # whose fingerprints are others
+    played.write_text(json.dumps(other))
+    assert simulate(played).returncode == 0
     played.write_text(json.dumps({"results": [{}]}))
     assert "is no result of `verbatim bench --world`" in simulate(played).stderr
 
