@@ -28,7 +28,10 @@ DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 @pytest.fixture(scope="module", params=[False, True], ids=["lazy", "eager"])
 def gpus(request, tmp_path_factory):
     if torch.cuda.device_count() < 2:
-        pytest.skip("fewer than two CUDA devices, and NCCL refuses ranks that share one")
+        pytest.skip(
+            "fewer than two CUDA devices, and NCCL refuses ranks that share one: before 2.30 always,"
+            " then unless NCCL_MULTI_RANK_GPU_ENABLE=1, which is experimental"
+        )
     folder = tmp_path_factory.mktemp("store")
     started = Ranks(2, folder, timeout=60, backend="nccl", eager=request.param)
     yield started

@@ -1,4 +1,5 @@
-"""va.ContextParallel on 2 and 4 gloo processes: the hashes that `verbatim run` prints."""
+"""va.ContextParallel on 2 and 4 processes, through gloo and as peers: the hashes that `verbatim run`
+prints."""
 
 import hashlib
 import json
@@ -71,12 +72,12 @@ def digest(x):
     return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest()
 
 
-def hashes_of_rank(_rank, mask, files):
+def hashes_of_rank(_rank, mask, files, transport):
     """Of the whole tensors, by strategy."""
     q, k, v, dout = (torch.from_numpy(np.load(files[name])) for name in NAMES)
     found = {}
     for strategy in STRATEGIES:
-        parallel = va.ContextParallel(None, PROBLEM, mask, strategy=strategy)
+        parallel = va.ContextParallel(None, PROBLEM, mask, strategy=strategy, transport=transport)
         inputs = [x.requires_grad_() for x in (q, k, v)]
         o, lse = parallel.attention(*map(parallel.dispatch, inputs), return_lse=True)
         o = parallel.undispatch(o)
@@ -95,6 +96,7 @@ def test_these_are_all_masks(tmp_path):
 @pytest.mark.parametrize(("mask", "words"), MASKS, ids=lambda x: getattr(x, "name", ""))
 def test_hashes_are_those_of_the_tool(mask, words, ranks, tensors, tmp_path):
     expected = hashes_of_tool(mask, words, tensors, tmp_path)
-    for found in ranks.run(hashes_of_rank, mask, tensors):
-        for strategy in STRATEGIES:
-            assert found[strategy] == expected, strategy
+    for transport in ("group", "peers"):
+        for found in ranks.run(hashes_of_rank, mask, tensors, transport):
+            for strategy in STRATEGIES:
+                assert found[strategy] == expected, (transport, strategy)
