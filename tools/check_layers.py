@@ -81,12 +81,14 @@ MODULES = {
     "flash": ["masks", "attention"],
     "huggingface": ["masks", "attention"],
     "activation": ["masks", "plan"],
-    "_cudnn_flex": ["masks"],
+    "_intervals": [],
+    "_cudnn_flex": ["masks", "_intervals"],
     "audit": ["_library", "_page", "masks", "plan", "attention", "_cudnn_flex"],
     "__init__": ["_library", "masks", "blocks", "plan", "attention", "waits", "flex", "flash",
                  "huggingface", "activation", "audit", "context_parallel"],
     "tl": ["_library", "masks", "_errors", "_handles", "_arrays", "_calls", "plan", "__init__"],
-    "bench": ["_errors", "_page", "masks", "plan", "attention", "tl", "_cudnn_flex", "__init__"],
+    "bench": ["_errors", "_page", "masks", "plan", "attention", "tl", "_intervals", "_cudnn_flex",
+              "__init__"],
     "papers": ["_errors", "_page", "bench"],
 }  # fmt: skip
 
