@@ -9,6 +9,7 @@
 #include "core/names.h"
 #include "mask/distinct.h"
 #include "mask/kept.h"
+#include "mask/row_intervals.h"
 #include "verbatim/tl.h"
 
 namespace {
@@ -163,18 +164,32 @@ std::string info() {
   return json.dump();
 }
 
-/// One mask a head, each kept once.
-Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q_len,
-                int64_t kv_len) {
+/// One mask a head, as `mask_of(head)` makes it, each kept once.
+template <class F>
+Mask of_heads(int64_t batch, int64_t kv_heads, F&& mask_of) {
   DistinctHeads heads;
-  const int64_t positions = q_len * kv_len;
-  for (int64_t head = 0; head < batch * kv_heads; ++head) {
-    const auto plane = std::span(dense + head * positions, static_cast<size_t>(positions));
-    heads.variant_of.push_back(
-        heads.id_of(masks::from_dense(plane, q_len, kv_len).variants().front()));
-  }
+  for (int64_t head = 0; head < batch * kv_heads; ++head)
+    heads.variant_of.push_back(heads.id_of(mask_of(head).variants().front()));
   return Mask("dense", "{}", std::move(heads.variants), std::move(heads.variant_of), batch,
               kv_heads);
+}
+
+Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q_len,
+                int64_t kv_len) {
+  const int64_t positions = q_len * kv_len;
+  return of_heads(batch, kv_heads, [&](int64_t head) {
+    const auto plane = std::span(dense + head * positions, static_cast<size_t>(positions));
+    return masks::from_dense(plane, q_len, kv_len);
+  });
+}
+
+Mask from_rows(const int64_t* row_begin, std::span<const int32_t> begins,
+               std::span<const int32_t> ends, int64_t batch, int64_t kv_heads, int64_t q_len,
+               int64_t kv_len) {
+  return of_heads(batch, kv_heads, [&](int64_t head) {
+    const auto rows = std::span(row_begin + head * q_len, static_cast<size_t>(q_len) + 1);
+    return masks::from_row_intervals({rows, begins, ends}, kv_len);
+  });
 }
 
 template <class T>
@@ -384,6 +399,17 @@ verbatim_status verbatim_mask_area(const char* text, int64_t batch, int64_t q_he
 verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
                                          int64_t q_len, int64_t kv_len, const char** json) {
   return answered(json, [&] { return to_json(from_dense(dense, batch, kv_heads, q_len, kv_len)); });
+}
+
+verbatim_status verbatim_mask_from_rows(const int64_t* row_begin, const int32_t* begins,
+                                        const int32_t* ends, int64_t count, int64_t batch,
+                                        int64_t kv_heads, int64_t q_len, int64_t kv_len,
+                                        const char** json) {
+  return answered(json, [&] {
+    const auto size = static_cast<size_t>(count);
+    return to_json(
+        from_rows(row_begin, {begins, size}, {ends, size}, batch, kv_heads, q_len, kv_len));
+  });
 }
 
 verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json) {

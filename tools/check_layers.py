@@ -77,7 +77,7 @@ MODULES = {
     "context_parallel": ["_library", "masks", "_handles", "_arrays", "_calls", "_ranks"],
     "native": ["_native"],
     "waits": ["_library"],
-    "flex": ["masks", "blocks"],
+    "flex": ["_library", "masks", "blocks"],
     "flash": ["masks", "attention"],
     "huggingface": ["masks", "attention"],
     "activation": ["masks", "plan"],

@@ -224,6 +224,14 @@ verbatim_status verbatim_mask_area(const char* mask, int64_t batch, int64_t q_he
 verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
                                          int64_t q_len, int64_t kv_len, const char** json);
 
+/* The same of the keys that each row sees, [begins[i], ends[i]) apart and in ascending order:
+ * `row_begin`, [batch, kv_heads, q_len] and one more, offsets into `begins` and `ends`, of `count`
+ * entries. */
+verbatim_status verbatim_mask_from_rows(const int64_t* row_begin, const int32_t* begins,
+                                        const int32_t* ends, int64_t count, int64_t batch,
+                                        int64_t kv_heads, int64_t q_len, int64_t kv_len,
+                                        const char** json);
+
 /* Selected blocks as arrays: BlockLists of verbatim/mask.h. */
 typedef struct verbatim_blocks {
   int64_t q_len, kv_len;    /* blocks of block_q x block_k positions, the last ones shorter; */

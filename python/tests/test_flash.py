@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import verbatim_attn as va
 from verbatim_attn import attention, flash_attn_func, flash_attn_varlen_func, masks
+from verbatim_attn.blocks import BlockLists
 
 Q_LEN, KV_LEN = 20, 26
 # FlashAttention: key k is visible when p - left <= k <= p + right, p = q + kv_len - q_len.
@@ -101,3 +102,82 @@ def test_mask_mods_and_block_masks_there_and_back():
     assert masks.Causal().to_block_mask(40, 70).shape == (1, 1, 40, 70)
     with pytest.raises(NotImplementedError, match="different masks"):
         va.from_mask_mod(lambda b, h, q, k: k <= q + h, 8, q_heads=2, group=2)
+
+
+def drawn_mask_mod(torch, rng, batch, heads, q_len, kv_len):
+    """Of one of four kinds; which head or batch entry it is for may matter."""
+    entries = int(rng.choice([1, batch]))
+    document = torch.as_tensor(rng.integers(0, 3, (entries, max(q_len, kv_len)))).sort(-1).values
+    window, by_head = int(rng.integers(1, 60)), int(rng.integers(0, 2))
+    noise = torch.as_tensor(rng.random((heads, q_len, kv_len)) < rng.random())
+    return {
+        "causal": lambda b, h, q, k: q >= k,
+        "documents": lambda b, h, q, k: document[b % entries, q] == document[b % entries, k],
+        "window": lambda b, h, q, k: (q - k).abs() <= window + by_head * h,
+        "noise": lambda b, h, q, k: noise[h * by_head, q, k],
+    }[rng.choice(["causal", "documents", "window", "noise"])]
+
+
+def positions(blocks, size, q_len, kv_len):
+    shown = blocks.repeat_interleave(size[0], -2).repeat_interleave(size[1], -1)
+    return shown[..., :q_len, :kv_len]
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_a_block_mask_shows_what_flex_attention_shows(case):
+    torch = pytest.importorskip("torch")
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
+
+    rng = np.random.default_rng(case)
+    batch, heads = int(rng.integers(1, 3)), int(rng.choice([1, 2, 4]))
+    q_len, kv_len = (int(n) for n in rng.integers(1, 200, 2))
+    size = tuple(int(n) for n in rng.choice([16, 32, 48], 2))
+    mask_mod = drawn_mask_mod(torch, rng, batch, heads, q_len, kv_len)
+    shape = (batch, heads, q_len, kv_len)
+    block_mask = create_block_mask(mask_mod, *shape, device="cpu", BLOCK_SIZE=size)
+    expected = create_mask(mask_mod, *shape, device="cpu")
+    drawn = rng.random()
+    if drawn < 0.3:  # the first block of a row that is partial is full, too, at the ends as well
+        listed = block_mask.kv_num_blocks, block_mask.kv_indices
+        first = listed[0].clamp(max=1), listed[1]
+        made = [BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, seq_lengths=(q_len, kv_len))
+                for lists in (listed, first)]  # fmt: skip
+        partial, full = (positions(each.to_dense().bool(), size, q_len, kv_len) for each in made)
+        block_mask = BlockMask.from_kv_blocks(
+            *listed, *first, size, mask_mod, seq_lengths=(q_len, kv_len)
+        )
+        expected = expected & partial | full
+    elif drawn < 0.6:  # some blocks of a row are not listed
+        counts = (block_mask.kv_num_blocks - 1).clamp(min=0)
+        left = block_mask.kv_num_blocks > counts
+        block_mask = BlockMask.from_kv_blocks(
+            counts, block_mask.kv_indices, block_mask.full_kv_num_blocks,
+            block_mask.full_kv_indices, size, mask_mod, seq_lengths=(q_len, kv_len),
+        )  # fmt: skip
+        for b, h, row in left.nonzero().tolist():
+            column = int(block_mask.kv_indices[b, h, row, counts[b, h, row]])
+            rows, columns = (
+                slice(at * n, (at + 1) * n) for at, n in zip((row, column), size, strict=True)
+            )
+            expected[b, h, rows, columns] = False
+    got = va.from_block_mask(block_mask)
+    assert (got.dense(q_len, kv_len, batch=batch, kv_heads=heads) == expected.numpy()).all()
+    if not isinstance(got, BlockLists):  # mask_mod was asked
+        assert got == masks.from_dense(expected.numpy())
+
+
+def test_a_long_block_mask_is_never_dense():
+    torch = pytest.importorskip("torch")
+    from torch.nn.attention.flex_attention import BlockMask
+
+    n, size = 1 << 17, 512  # 2^34 positions
+    row = torch.arange(n // size, dtype=torch.int32)
+    before = row.repeat(n // size, 1)
+    own = before.clone()
+    own[:, 0] = row
+    block_mask = BlockMask.from_kv_blocks(
+        torch.ones_like(row)[None, None], own[None, None], row[None, None], before[None, None],
+        size, lambda b, h, q, k: q >= k, seq_lengths=(n, n),
+    )  # fmt: skip
+    mask = va.from_block_mask(block_mask)
+    assert mask.area(n) == masks.Causal().area(n)

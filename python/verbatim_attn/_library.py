@@ -117,6 +117,9 @@ _mask_mod = _function("verbatim_mask_mod", _text, *_sizes, _text_out)
 _mask_to_dense = _function("verbatim_mask_to_dense", _text, _int, *_sizes, ctypes.c_void_p)
 _mask_area = _function("verbatim_mask_area", _text, _int, _int, *_sizes, ctypes.POINTER(_int))
 _mask_from_dense = _function("verbatim_mask_from_dense", ctypes.c_void_p, _int, *_sizes, _text_out)
+_mask_from_rows = _function(
+    "verbatim_mask_from_rows", *[ctypes.c_void_p] * 3, _int, _int, *_sizes, _text_out
+)
 _mask_from_blocks = _function("verbatim_mask_from_blocks", _text, _text_out)
 _mask_release = _function("verbatim_mask_release", _text)
 selected_create = _function("verbatim_selected_create", _text, ctypes.POINTER(ctypes.c_void_p))
@@ -198,6 +201,17 @@ def mask_area(spec: str, batch: int, q_heads: int, kv_heads: int, q_len: int, kv
 
 def mask_from_dense(address: int, batch: int, kv_heads: int, q_len: int, kv_len: int) -> str:
     return _answer(_mask_from_dense, address, batch, kv_heads, q_len, kv_len)
+
+
+def mask_from_rows(
+    row_begin: np.ndarray, begins: np.ndarray, ends: np.ndarray, heads: tuple[int, int], kv_len: int
+) -> str:
+    """row_begin: int64 (batch * kv_heads * q_len + 1), begins and ends: int32, `heads`: batch and
+    kv_heads."""
+    batch, kv_heads = heads
+    q_len = (row_begin.size - 1) // (batch * kv_heads)
+    addresses = (x.ctypes.data for x in (row_begin, begins, ends))
+    return _answer(_mask_from_rows, *addresses, begins.size, batch, kv_heads, q_len, kv_len)
 
 
 def mask_from_blocks(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from . import _library
 from .blocks import from_block_map
-from .masks import Explicit, _of_kv_heads, from_dense
+from .masks import Explicit, _of_kv_heads, different_masks, from_dense
+
+_POSITIONS = 1 << 24  # of partial blocks, looked at together
 
 
 def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     """The positions that flex_attention shows under `block_mask`: those of its full blocks, and in
-    its partial blocks what mask_mod says. `group` query heads share a KV head and must share its
-    mask. A mask on a GPU is waited for. Without partial blocks, or without a mask_mod, it goes
-    block by block, as from_block_map(); else position by position."""
-    from torch.nn.attention.flex_attention import create_mask, noop_mask
+    its partial blocks what mask_mod says, which is asked about these alone. `group` query heads
+    share a KV head and must share its mask. A mask on a GPU is waited for. Without partial blocks,
+    or without a mask_mod, it goes block by block, as from_block_map()."""
+    from torch.nn.attention.flex_attention import noop_mask
 
-    batch, heads = block_mask.shape[:2]
     q_len, kv_len = block_mask.seq_lengths
     size = block_mask.BLOCK_SIZE
     columns = -(-kv_len // size[1])
@@ -25,18 +29,97 @@ def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     full = partial & shows_all
     if block_mask.full_kv_indices is not None:
         full = full | _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
-    if shows_all or not partial.any():
+    partial &= ~full
+    if not partial.any():
         blocks = _of_kv_heads(full, group)
         return from_block_map(blocks, block=size, lengths=(q_len, kv_len))
 
-    def positions(blocks: Any) -> Any:
-        shown = blocks.repeat_interleave(size[0], -2).repeat_interleave(size[1], -1)
-        return shown[..., :q_len, :kv_len]
+    heads = block_mask.shape[1]
+    edges = [_edges_of_full(full.cpu().numpy(), size, q_len, kv_len)]
+    for blocks, shown in _shown(block_mask.mask_mod, partial, size, q_len, kv_len):
+        edges.append(_edges_of_partial(blocks, shown, size, heads, q_len, kv_len))
+    begins, ends = (np.concatenate(side) for side in zip(*edges, strict=True))
+    # Where one interval ends and another begins they are one.
+    begins, ends = np.setdiff1d(begins, ends), np.setdiff1d(ends, begins)
+    row = begins // (kv_len + 1)
+    counts = np.bincount(row, minlength=block_mask.shape[0] * heads * q_len)
+    keys = np.stack([begins, ends]) - row * (kv_len + 1)
+    return _of_rows(counts.reshape(-1, heads, q_len), keys.astype(np.int32), kv_len, group)
 
-    device = block_mask.kv_indices.device
-    visible = create_mask(block_mask.mask_mod, batch, heads, q_len, kv_len, device=device)
-    visible = (visible & positions(partial)) | positions(full)
-    return from_dense(_of_kv_heads(visible, group).cpu().numpy())
+
+def _of_rows(counts: np.ndarray, keys: np.ndarray, kv_len: int, group: int) -> Explicit:
+    """counts: (batch, heads, q_len) intervals of every row. keys: (2, intervals) begins and ends."""
+    batch, heads, q_len = counts.shape
+    share = 1 if heads == 1 else group
+    if share > 1:
+        of_head = np.split(keys, counts.sum(-1).cumsum()[:-1], axis=1)
+        first = [x - x % share for x in range(batch * heads)]  # heads is a multiple of the group
+        flat = counts.reshape(batch * heads, q_len)
+        same = heads % share == 0 and all(
+            np.array_equal(flat[x], flat[own]) and np.array_equal(of_head[x], of_head[own])
+            for x, own in enumerate(first)
+        )
+        if not same:
+            raise different_masks(heads, group)
+        counts = counts[:, ::share]
+        keys = np.concatenate(of_head[::share], axis=1)
+    row_begin = np.append(0, counts.cumsum()).astype(np.int64)
+    begins, ends = np.ascontiguousarray(keys)
+    return Explicit(_library.mask_from_rows(row_begin, begins, ends, counts.shape[:2], kv_len))
+
+
+# Below, a begin or an end is a key behind all rows before: kv_len + 1 numbers a row, heads in turn.
+Edges = tuple[np.ndarray, np.ndarray]
+
+
+def _edges_of_full(full: np.ndarray, size: tuple[int, int], q_len: int, kv_len: int) -> Edges:
+    """Of every row of what is full, (batch, heads, q_blocks, k_blocks)."""
+    steps = np.diff(full.reshape(-1, *full.shape[2:]).astype(np.int8), prepend=0, append=0)
+    head, block, begin = np.nonzero(steps == 1)
+    end = np.nonzero(steps == -1)[2]
+    row = block[:, None] * size[0] + np.arange(size[0])  # (intervals, rows of a block)
+    first = (head[:, None] * q_len + row) * (kv_len + 1)
+    begins, ends = (first + np.minimum(at * size[1], kv_len)[:, None] for at in (begin, end))
+    return begins[row < q_len], ends[row < q_len]
+
+
+def _edges_of_partial(
+    blocks: np.ndarray,
+    shown: np.ndarray,
+    size: tuple[int, int],
+    heads: int,
+    q_len: int,
+    kv_len: int,
+) -> Edges:
+    """blocks: (n, 4) batch entry, head, row and column of blocks. shown: (n, queries, keys)."""
+    steps = np.diff(shown.astype(np.int8), prepend=0, append=0)
+    at, query, begin = np.nonzero(steps == 1)
+    end = np.nonzero(steps == -1)[2]
+    entry, head, row, column = blocks[at].T
+    of_row = (entry * heads + head) * q_len + row * size[0] + query
+    first = of_row * (kv_len + 1) + column * size[1]
+    return first + begin, first + end
+
+
+def _shown(
+    mask_mod: Any, partial: Any, size: tuple[int, int], q_len: int, kv_len: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What mask_mod shows of the blocks of a map, some at a time, as _edges_of_partial() has it."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    device = partial.device
+    for blocks in partial.nonzero().split(max(_POSITIONS // (size[0] * size[1]), 1)):
+        entry, head, row, column = blocks.unbind(1)
+
+        def of_block(n: Any, _: Any, q: Any, k: Any, of: Any = (entry, head, row, column)) -> Any:
+            entry, head, row, column = (each[n] for each in of)
+            q, k = row * size[0] + q, column * size[1] + k
+            inside = (q < q_len) & (k < kv_len)
+            q, k = q.clamp(max=q_len - 1), k.clamp(max=kv_len - 1)  # of what mask_mod reads
+            return mask_mod(entry, head, q, k) & inside
+
+        shown = create_mask(of_block, len(blocks), 1, *size, device=device)
+        yield blocks.cpu().numpy(), shown[:, 0].cpu().numpy()
 
 
 def _listed(counts: Any, indices: Any, columns: int) -> Any:

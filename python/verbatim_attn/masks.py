@@ -441,11 +441,15 @@ def _of_kv_heads(visible: Any, group: int) -> Any:
         return visible
     grouped = visible.unflatten(1, (heads // group, group))
     if not (grouped == grouped[:, :, :1]).all():
-        raise NotImplementedError(
-            f"[masks] query heads of a group have different masks; got {heads} heads in groups of "
-            f"{group}, expected one mask a group (nearest: k and v repeated for every query head)"
-        )
+        raise different_masks(heads, group)
     return grouped[:, :, 0]
+
+
+def different_masks(heads: int, group: int) -> Exception:
+    return NotImplementedError(
+        f"[masks] query heads of a group have different masks; got {heads} heads in groups of "
+        f"{group}, expected one mask a group (nearest: k and v repeated for every query head)"
+    )
 
 
 def from_dense(visible: Any) -> Explicit:

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mask/lines.h"
+#include "mask/row_intervals.h"
 #include "mask/slice.h"
 #include "verbatim/error.h"
 
@@ -48,6 +49,34 @@ Mask from_dense(std::span<const uint8_t> dense, int64_t q_len, int64_t kv_len) {
       if (row[k] == 0) continue;
       if (k == 0 || row[k - 1] == 0) keys.push_back({k, k});
       keys.back().end = k + 1;
+    }
+    builder.add_row(keys);
+  }
+  return Mask("dense", "{}", {q_len, kv_len, builder.finish(), {}, {}});
+}
+
+Mask from_row_intervals(const RowIntervals& rows, int64_t kv_len) {
+  const char* operation = "mask.from_row_intervals";
+  const int64_t q_len = std::ssize(rows.row_begin) - 1, count = std::ssize(rows.begins);
+  check_plane(operation, q_len, kv_len);
+  require(std::ssize(rows.ends) == count, operation, "ends",
+          fmt::format("{} intervals", rows.ends.size()), fmt::to_string(count));
+  SliceBuilder builder;
+  std::vector<Interval> keys;
+  for (int64_t q = 0; q < q_len; ++q) {
+    const int64_t begin = rows.row_begin[q], end = rows.row_begin[q + 1];
+    require(0 <= begin && begin <= end && end <= count, operation,
+            fmt::format("row_begin[{}]", q + 1), fmt::format("intervals [{}, {})", begin, end),
+            fmt::format("a part of [0, {})", count));
+    keys.clear();
+    for (int64_t i = begin; i < end; ++i) {
+      const Interval seen{rows.begins[i], rows.ends[i]};
+      const int64_t least = keys.empty() ? 0 : keys.back().end + 1;
+      require(least <= seen.begin && seen.begin < seen.end && seen.end <= kv_len, operation,
+              fmt::format("interval {} of row {}", i - begin, q),
+              fmt::format("keys [{}, {})", seen.begin, seen.end),
+              fmt::format("some of [{}, {})", least, kv_len));
+      keys.push_back(seen);
     }
     builder.add_row(keys);
   }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "mask/row_intervals.h"
 #include "random_mask.h"
 #include "verbatim/error.h"
 
@@ -61,6 +62,45 @@ TEST(Dense, RefusesWrongAndHugeSizes) {
   EXPECT_THROW(masks::from_dense(dense, 3, 5), Error);
   EXPECT_THROW(masks::from_dense(dense, -3, -4), Error);
   EXPECT_THROW(to_dense(masks::causal(1 << 15, 1 << 14).head(0, 0)), Error);
+}
+
+TEST(RowIntervals, MakeTheMaskOfTheirPositions) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Rng rng(seed);
+    const int64_t q_len = uniform(rng, 0, 20), kv_len = uniform(rng, 0, 20);
+    const int64_t rarity = uniform(rng, 1, 5);
+    std::vector<uint8_t> dense(q_len * kv_len);
+    for (uint8_t& x : dense) x = uniform(rng, 0, rarity) == 0;
+    std::vector<int64_t> row_begin{0};
+    std::vector<int32_t> begins, ends;
+    for (int64_t q = 0; q < q_len; ++q) {
+      for (int64_t k = 0; k < kv_len; ++k) {
+        const bool before = k > 0 && dense[q * kv_len + k - 1];
+        if (!before && dense[q * kv_len + k]) begins.push_back(static_cast<int32_t>(k));
+        if (before && !dense[q * kv_len + k]) ends.push_back(static_cast<int32_t>(k));
+      }
+      if (ends.size() < begins.size()) ends.push_back(static_cast<int32_t>(kv_len));
+      row_begin.push_back(std::ssize(begins));
+    }
+    const Mask mask = masks::from_row_intervals({row_begin, begins, ends}, kv_len);
+    EXPECT_EQ(to_json(mask), to_json(masks::from_dense(dense, q_len, kv_len))) << "seed " << seed;
+  }
+}
+
+TEST(RowIntervals, RefuseWhatIsNotApartOrOutside) {
+  const auto make = [](std::vector<int64_t> row_begin, std::vector<int32_t> begins,
+                       std::vector<int32_t> ends) {
+    return masks::from_row_intervals({row_begin, begins, ends}, 9).area(1, 1, 1);
+  };
+  EXPECT_EQ(make({0, 2, 2, 3}, {0, 5, 8}, {4, 6, 9}), 6);
+  EXPECT_THROW(make({0, 2}, {0, 4}, {4, 6}), Error);  // touch
+  EXPECT_THROW(make({0, 2}, {5, 0}, {6, 4}), Error);  // descend
+  EXPECT_THROW(make({0, 1}, {3}, {3}), Error);        // empty
+  EXPECT_THROW(make({0, 1}, {3}, {10}), Error);       // beyond the keys
+  EXPECT_THROW(make({0, 1}, {-1}, {3}), Error);       // before them
+  EXPECT_THROW(make({0, 2}, {3}, {5}), Error);        // more than there are
+  EXPECT_THROW(make({0, 1, 0}, {3}, {5}), Error);     // rows that go back
+  EXPECT_THROW(make({0, 1}, {3, 6}, {5}), Error);     // an end is missing
 }
 
 TEST(ColumnIntervals, RoundTripWhereTheyExist) {
