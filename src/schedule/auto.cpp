@@ -174,11 +174,11 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
   if (!heads.held_up && !heads.staggered) return false;
-  const bool alone = walks_alone(head);
-  if (alone && heads.count <= 2) return true;  // no other heads to start behind
+  const bool alone = walks_alone(head), few = heads.count <= 2;  // no others to start behind
   const double filled = static_cast<double>(heads.count) * heads.rows_bytes / heads.l2_bytes;
+  if (heads.packed) return filled <= 2 && (few || !alone);
+  if (alone && few) return true;
   if (heads.held_up) return filled <= 4 && sections > 1;
-  if (heads.packed) return filled <= 2 && !alone;
   return !shape.starts_together() || has_long_chains(head, heads.count, heads.workers);
 }
 
