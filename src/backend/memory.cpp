@@ -39,6 +39,7 @@ void Backend::fill(const ByteRows& rows, uint8_t value, const RunOptions&) const
 }
 
 void Backend::copy(const ByteRows& to, const ByteRows& from, const RunOptions&) const {
+  if (to.bytes == 0) return;  // rows of nothing may lie nowhere
   for (int64_t r = 0; r < to.rows; ++r)
     std::memcpy(to.at + r * to.apart, from.at + r * from.apart, to.bytes);
 }
