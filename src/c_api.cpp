@@ -183,32 +183,38 @@ Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q
   });
 }
 
-Mask from_rows(const int64_t* row_begin, std::span<const int32_t> begins,
-               std::span<const int32_t> ends, int64_t batch, int64_t kv_heads, int64_t q_len,
-               int64_t kv_len) {
-  return of_heads(batch, kv_heads, [&](int64_t head) {
-    const auto rows = std::span(row_begin + head * q_len, static_cast<size_t>(q_len) + 1);
-    return masks::from_row_intervals({rows, begins, ends}, kv_len);
-  });
-}
-
 template <class T>
-std::span<const T> array_of(const T* values, int64_t count, const char* name) {
+std::span<const T> array_of(const char* operation, const T* values, int64_t count,
+                            const char* name) {
   if (count < 0 || (!values && count > 0))
-    throw Error(ErrorCode::invalid_argument, "mask.from_blocks", "an array is missing",
+    throw Error(ErrorCode::invalid_argument, operation, std::string(name) + " is missing",
                 {name, values ? std::to_string(count) + " entries" : "NULL",
                  "an array and the number of its entries", ""});
   return {values, static_cast<size_t>(count)};
 }
 
+Mask from_rows(const int64_t* row_begin, const int32_t* begins, const int32_t* ends, int64_t count,
+               int64_t batch, int64_t kv_heads, int64_t q_len, int64_t kv_len) {
+  constexpr const char* kOperation = "mask.from_rows";
+  const auto rows = array_of(kOperation, row_begin, batch * kv_heads * q_len + 1, "row_begin");
+  const auto first = array_of(kOperation, begins, count, "begins");
+  const auto last = array_of(kOperation, ends, count, "ends");
+  return of_heads(batch, kv_heads, [&](int64_t head) {
+    const auto own = rows.subspan(head * q_len, static_cast<size_t>(q_len) + 1);
+    return masks::from_row_intervals({own, first, last}, kv_len);
+  });
+}
+
 Mask mask_of(const verbatim_blocks& b) {
+  constexpr const char* kOperation = "mask.from_blocks";
   const masks::BlockLists lists{b.batch, b.kv_heads,
-                                array_of(b.row_begin, b.row_begins, "row_begin"),
-                                array_of(b.columns, b.column_count, "columns")};
+                                array_of(kOperation, b.row_begin, b.row_begins, "row_begin"),
+                                array_of(kOperation, b.columns, b.column_count, "columns")};
   if (!b.q_edges && !b.k_edges)
     return masks::uniform_block_sparse(b.q_len, b.kv_len, b.block_q, b.block_k, lists);
-  return masks::variable_block_sparse(array_of(b.q_edges, b.q_blocks + 1, "q_edges"),
-                                      array_of(b.k_edges, b.k_blocks + 1, "k_edges"), lists);
+  return masks::variable_block_sparse(array_of(kOperation, b.q_edges, b.q_blocks + 1, "q_edges"),
+                                      array_of(kOperation, b.k_edges, b.k_blocks + 1, "k_edges"),
+                                      lists);
 }
 
 /// What the JSON of a mask calls the arrays that its blocks came from.
@@ -406,9 +412,7 @@ verbatim_status verbatim_mask_from_rows(const int64_t* row_begin, const int32_t*
                                         int64_t kv_heads, int64_t q_len, int64_t kv_len,
                                         const char** json) {
   return answered(json, [&] {
-    const auto size = static_cast<size_t>(count);
-    return to_json(
-        from_rows(row_begin, {begins, size}, {ends, size}, batch, kv_heads, q_len, kv_len));
+    return to_json(from_rows(row_begin, begins, ends, count, batch, kv_heads, q_len, kv_len));
   });
 }
 

@@ -250,6 +250,26 @@ static void test_blocks(void) {
          "and so is one that is missing");
 }
 
+/* Keys of 2 rows: 0, and 1 and 3. */
+static void test_rows(void) {
+  const int64_t row_begin[] = {0, 1, 3};
+  const int32_t begins[] = {0, 1, 3}, ends[] = {1, 2, 4}, touching[] = {1, 3, 4};
+  const char* json = NULL;
+  uint8_t shown[8] = {0};
+  expect(verbatim_mask_from_rows(row_begin, begins, ends, 3, 1, 1, 2, 4, &json) == verbatim_ok &&
+             verbatim_mask_to_dense(json, 1, 1, 2, 4, shown) == verbatim_ok && shown[0] &&
+             !shown[1] && !shown[4] && shown[5] && !shown[6] && shown[7],
+         "a mask of rows");
+  expect(verbatim_mask_from_rows(row_begin, begins, touching, 3, 1, 1, 2, 4, &json) ==
+                 verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "interval 1 of row 1") != NULL,
+         "intervals that touch are named");
+  expect(verbatim_mask_from_rows(NULL, begins, ends, 3, 1, 1, 2, 4, &json) ==
+                 verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "row_begin") != NULL,
+         "and so is an array that is missing");
+}
+
 int main(void) {
   float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
   float dout[] = {1, 1}, dq[2], dk[2], dv[2];
@@ -295,6 +315,7 @@ int main(void) {
   expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
 
   test_blocks();
+  test_rows();
   test_tl();
   return failures != 0;
 }

@@ -147,6 +147,29 @@ def test_which_blocks_it_takes():
     assert "one mask for all heads" in registry.known()["flashmask"].supports(_case(), "cuda")
 
 
+def attended(torch, q, k, v, shown, scale):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    o = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, shown, scale=scale, enable_gqa=True
+    )
+    return o.transpose(1, 2)
+
+
+def check_provider(monkeypatch, name, func, case):
+    """`func` is in the place of FlashMask's kernels."""
+    module = types.ModuleType("interface_torch")
+    module.FlashMaskFunc = func
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    from verbatim_attn.bench import check, run
+
+    provider = registry.known()[name]
+    assert provider.available() is None and provider.supports(case, "cuda") is None
+    tensors = check.inputs(case, "cpu")
+    passes = run.Passes(provider, case, "cpu", tensors)
+    passes.both()
+    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+
+
 def test_bounds_reach_the_kernels(monkeypatch):
     """With its interface in the place of its kernels."""
     torch = pytest.importorskip("torch")
@@ -158,24 +181,10 @@ def test_bounds_reach_the_kernels(monkeypatch):
             assert bounds.dtype == torch.int32 and bounds.is_contiguous()
             assert bounds.shape[:3] == (2, 1, 1101) and (bounds[0] == bounds[1]).all()
             shown = torch.from_numpy(shown_by(bounds[0, 0].numpy(), causal))
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            o = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, shown, scale=scale, enable_gqa=True
-            )
-            return o.transpose(1, 2), None
+            return attended(torch, q, k, v, shown, scale), None
 
-    module = types.ModuleType("interface_torch")
-    module.FlashMaskFunc = Func
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    from verbatim_attn.bench import check, run
-
-    provider = registry.known()["flashmask"]
     case = _case(masks.BlockCausalDocument((500, 601), 77), length=1101, batch=2)
-    assert provider.available() is None and provider.supports(case, "cuda") is None
-    tensors = check.inputs(case, "cpu")
-    passes = run.Passes(provider, case, "cpu", tensors)
-    passes.both()
-    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+    check_provider(monkeypatch, "flashmask", Func, case)
 
 
 def test_blocks_are_the_mask(monkeypatch):
@@ -192,20 +201,6 @@ def test_blocks_are_the_mask(monkeypatch):
             assert (bounds == torch.tensor([1100, 0])).all() and blocks.unique().tolist() == [0, 1]
             shown = blocks.bool().repeat_interleave(128, 2).repeat_interleave(128, 3)
             shown = shown[:, :, :1100, :1100].repeat_interleave(2, 1)
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            o = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, shown, scale=scale, enable_gqa=True
-            )
-            return o.transpose(1, 2), None
+            return attended(torch, q, k, v, shown, scale), None
 
-    module = types.ModuleType("interface_torch")
-    module.FlashMaskFunc = Func
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    from verbatim_attn.bench import check, run
-
-    provider, case = registry.known()["flashmask:blocks"], _case(length=1100, batch=2)
-    assert provider.available() is None and provider.supports(case, "cuda") is None
-    tensors = check.inputs(case, "cpu")
-    passes = run.Passes(provider, case, "cpu", tensors)
-    passes.both()
-    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+    check_provider(monkeypatch, "flashmask:blocks", Func, _case(length=1100, batch=2))

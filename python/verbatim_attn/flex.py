@@ -53,11 +53,11 @@ def _of_rows(counts: np.ndarray, keys: np.ndarray, kv_len: int, group: int) -> E
     share = 1 if heads == 1 else group
     if share > 1:
         of_head = np.split(keys, counts.sum(-1).cumsum()[:-1], axis=1)
-        first = [x - x % share for x in range(batch * heads)]  # heads is a multiple of the group
         flat = counts.reshape(batch * heads, q_len)
         same = heads % share == 0 and all(
-            np.array_equal(flat[x], flat[own]) and np.array_equal(of_head[x], of_head[own])
-            for x, own in enumerate(first)
+            np.array_equal(each[x], each[x - x % share])
+            for each in (flat, of_head)
+            for x in range(batch * heads)
         )
         if not same:
             raise different_masks(heads, group)

@@ -33,13 +33,22 @@ TEST(Dense, RoundTripsEveryPattern) {
   }
 }
 
+struct Noise {
+  explicit Noise(uint64_t seed) {
+    Rng rng(seed);
+    q_len = uniform(rng, 0, 20);
+    kv_len = uniform(rng, 0, 20);
+    const int64_t rarity = uniform(rng, 1, 5);
+    dense.resize(q_len * kv_len);
+    for (uint8_t& x : dense) x = uniform(rng, 0, rarity) == 0;
+  }
+  int64_t q_len, kv_len;
+  std::vector<uint8_t> dense;
+};
+
 TEST(Dense, RoundTripsNoise) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
-    Rng rng(seed);
-    const int64_t q_len = uniform(rng, 0, 20), kv_len = uniform(rng, 0, 20);
-    const int64_t rarity = uniform(rng, 1, 5);
-    std::vector<uint8_t> dense(q_len * kv_len);
-    for (uint8_t& x : dense) x = uniform(rng, 0, rarity) == 0;
+    const auto [q_len, kv_len, dense] = Noise(seed);
     EXPECT_EQ(to_dense(masks::from_dense(dense, q_len, kv_len).head(0, 0)), dense)
         << "seed " << seed;
   }
@@ -66,11 +75,7 @@ TEST(Dense, RefusesWrongAndHugeSizes) {
 
 TEST(RowIntervals, MakeTheMaskOfTheirPositions) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
-    Rng rng(seed);
-    const int64_t q_len = uniform(rng, 0, 20), kv_len = uniform(rng, 0, 20);
-    const int64_t rarity = uniform(rng, 1, 5);
-    std::vector<uint8_t> dense(q_len * kv_len);
-    for (uint8_t& x : dense) x = uniform(rng, 0, rarity) == 0;
+    const auto [q_len, kv_len, dense] = Noise(seed);
     std::vector<int64_t> row_begin{0};
     std::vector<int32_t> begins, ends;
     for (int64_t q = 0; q < q_len; ++q) {

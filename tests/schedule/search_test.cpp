@@ -132,6 +132,10 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
   EXPECT_EQ(placement(8, 4, masks::share_question(documents)), "descending/even:2 head_swizzled:4");
   EXPECT_EQ(placement(128, 32, masks::share_question(documents)),
             "descending/even:4 head_swizzled:4");
+  EXPECT_EQ(placement(40, 8, masks::global_sliding(16384, 1024, 1024)),  // 3.7 times L2
+            "descending/even:3 longest_first");
+  EXPECT_EQ(placement(40, 8, masks::global_sliding(32768, 2048, 2048)),
+            "descending/even:3 head_swizzled:2");
   // A section has a head, whatever little of one keeps all workers busy.
   PlanOptions parts = h200_options();
   parts.order = "descending/even:8";
