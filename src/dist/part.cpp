@@ -1,9 +1,14 @@
 // Parts of orders: from ranges to the chains that a backend runs.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "dist/deal.h"
 #include "dist/passes.h"
 #include "plan/visits.h"
+#include "verbatim/schedule.h"
 
 namespace verbatim {
 namespace dist {
@@ -97,6 +102,46 @@ std::vector<size_t> places_of(const Plan& whole, int32_t head) {
   return places;
 }
 
+/// The tasks of a launch as the plan places them.
+std::vector<PlacedTask> as_placed(const Plan& whole, const std::vector<HeadPart>& heads) {
+  std::vector<std::pair<size_t, PlacedTask>> placed;
+  for (const HeadPart& own : heads) {
+    const std::vector<size_t> places = places_of(whole, own.head);
+    int32_t task = 0;
+    for (const Stretch& stretch : own.part->stretches)
+      for (int32_t i = 0; i < stretch.count; ++i)
+        placed.push_back({places[static_cast<size_t>(stretch.chain + i)], {own.head, task++}});
+  }
+  std::ranges::stable_sort(placed, {}, &std::pair<size_t, PlacedTask>::first);
+  std::vector<PlacedTask> tasks;
+  for (const auto& [place, task] : placed) tasks.push_back(task);
+  return tasks;
+}
+
+/// The longest first, with other heads beside it: in a launch of few heads what starts last would
+/// end alone, and chains of one head wait for each other. Sections have as many heads as keep all
+/// workers busy for eight of the longest chains.
+std::vector<PlacedTask> longest_first(const std::vector<HeadPiece>& heads) {
+  constexpr int64_t kFewest = 8, kLongest = 8;
+  int64_t longest = 0, all = 0;  // visits
+  std::vector<std::shared_ptr<const HeadOrder>> orders;
+  for (const HeadPiece& head : heads) {
+    orders.push_back(head.order);
+    for (const Chain& chain : head.order->chains) {
+      const int64_t visits = head.order->visits(chain);
+      longest = std::max(longest, visits);
+      all += visits;
+    }
+  }
+  const int64_t busy =
+      kLongest * dist::kWorkers * longest * std::ssize(heads) / std::max<int64_t>(all, 1);
+  std::vector<PlacedTask> tasks =
+      make_placement(fmt::format("longest_first:{}", std::max(kFewest, busy)), orders, 1)
+          .tasks.list();
+  for (PlacedTask& task : tasks) task.head = heads[static_cast<size_t>(task.head)].head;
+  return tasks;
+}
+
 }  // namespace
 
 TileSums Add::tile(int32_t i) const {
@@ -109,21 +154,20 @@ TileSums Add::tile(int32_t i) const {
 Piece Compute::piece(const Plan& whole) const {
   Piece piece;
   std::vector<std::pair<size_t, PlacedTask>> placed;
+  std::map<const OrderPart*, std::shared_ptr<const HeadOrder>> made;
   for (const HeadPart& own : heads) {
-    const std::vector<size_t> places = places_of(whole, own.head);
-    int32_t task = 0;
-    for (const Stretch& stretch : own.part->stretches)
-      for (int32_t i = 0; i < stretch.count; ++i)
-        placed.push_back({places[static_cast<size_t>(stretch.chain + i)], {own.head, task++}});
-    HeadPiece& made = piece.heads.emplace_back(own.head, own.part->make());
+    std::shared_ptr<const HeadOrder>& order = made[own.part.get()];
+    if (!order) order = own.part->make();
+    HeadPiece& head = piece.heads.emplace_back(own.head, order);
     for (size_t s = 0; s < own.carries.size(); ++s) {
       const Carry& first = own.carries[s];
       for (int32_t i = 0; i < own.part->stretches[s].count; ++i)
-        made.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
+        head.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
     }
   }
-  std::ranges::stable_sort(placed, {}, &std::pair<size_t, PlacedTask>::first);
-  for (const auto& [place, task] : placed) piece.tasks.push_back(task);
+  // Where no chain waits for one that comes later, the longest first is such a sequence, too.
+  const bool again = whole.problem.group() == 1 && whole.residency == 1;
+  piece.tasks = again ? longest_first(piece.heads) : as_placed(whole, heads);
   return piece;
 }
 

@@ -21,7 +21,8 @@ using Heads = std::span<const std::shared_ptr<const HeadOrder>>;
 constexpr std::array kInfos{
     PlacementInfo{"queue", "free workers take head after head, in the order's own sequence"},
     PlacementInfo{"longest_first",
-                  "free workers take the longest task of all heads, but first those it waits for"},
+                  "free workers take the longest task of all heads, but first those it waits for; "
+                  "longest_first:N: of equal sections of at most N heads, one after another"},
     PlacementInfo{"head_swizzled",
                   "equal sections of heads side by side, task by task; head_swizzled:N: at most N; "
                   "head_swizzled:N:M: M tasks of each in turn"},
@@ -126,19 +127,6 @@ std::vector<int64_t> measured(Heads heads, std::span<const PlacedTask> tasks,
   return work;
 }
 
-std::vector<PlacedTask> longest_first(Heads heads) {
-  const auto tasks = head_after_head(heads);
-  const auto work = measured(heads, tasks, urgency_of_tasks);
-  std::vector<int32_t> by_work(tasks.size());
-  std::iota(by_work.begin(), by_work.end(), 0);
-  std::stable_sort(by_work.begin(), by_work.end(),
-                   [&](int32_t a, int32_t b) { return work[a] > work[b]; });
-  std::vector<PlacedTask> sorted;
-  sorted.reserve(tasks.size());
-  for (const int32_t index : by_work) sorted.push_back(tasks[index]);
-  return sorted;
-}
-
 /// Sections of at most `section` heads, equal to within one: the tasks of a small last one would
 /// end late. `turn` tasks of each head come together.
 std::vector<PlacedTask> swizzled(Heads heads, size_t section, size_t turn) {
@@ -158,6 +146,22 @@ std::vector<PlacedTask> swizzled(Heads heads, size_t section, size_t turn) {
           tasks.push_back({static_cast<int32_t>(h), static_cast<int32_t>(t)});
   }
   return tasks;
+}
+
+/// The longest first, those of equal sections of heads one after another; equally long ones as they
+/// are in `tasks`.
+std::vector<PlacedTask> longest_first(Heads heads, const std::vector<PlacedTask>& tasks,
+                                      size_t sections) {
+  const auto work = measured(heads, tasks, urgency_of_tasks);
+  std::vector<int32_t> by_work(tasks.size());
+  std::iota(by_work.begin(), by_work.end(), 0);
+  std::ranges::stable_sort(by_work, {}, [&](int32_t i) {
+    return std::pair(static_cast<size_t>(tasks[i].head) * sections / heads.size(), -work[i]);
+  });
+  std::vector<PlacedTask> sorted;
+  sorted.reserve(tasks.size());
+  for (const int32_t index : by_work) sorted.push_back(tasks[index]);
+  return sorted;
 }
 
 /// As swizzled, but heads start one after another: chains of a head that start together would
@@ -277,6 +281,11 @@ Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
     return name == family ? default_section(heads, workers)
                           : number(name.substr(family.size() + 1));
   };
+  const auto longest = [&] {
+    if (name == "longest_first") return longest_first(heads, head_after_head(heads), 1);
+    const size_t most = section("longest_first");
+    return longest_first(heads, swizzled(heads, most, 1), (heads.size() + most - 1) / most);
+  };
   // As the N and the M of "head_swizzled:N:M" say.
   const auto swizzle = [&] {
     const size_t first = name.find(':'), last = name.rfind(':');
@@ -289,7 +298,7 @@ Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
   };
   const auto make = [&]() -> Placement {
     if (name == "queue") return queue(head_after_head(heads));
-    if (name == "longest_first") return queue(longest_first(heads));
+    if (is("longest_first")) return queue(longest());
     if (is("head_swizzled")) return queue(swizzle());
     if (is("staggered")) return queue(staggered(heads, section("staggered")));
     if (name == "static") return deal(heads, workers, Deal::same);

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <set>
 
 #include "dist/dist_case.h"
 #include "verbatim/cluster.h"
@@ -99,6 +101,60 @@ TEST(Joined, TasksAreInTheSequenceOfThePlan) {
     ASSERT_EQ(launches.size(), 1u);
     EXPECT_TRUE(launches[0]->piece(plan).tasks == expected) << name;
   }
+}
+
+TEST(Joined, WithoutGroupsTheLongestTaskIsFirst) {
+  const std::vector<int64_t> documents{32, 160, 64};  // of 2, 10 and 4 tiles
+  const Mask mask = masks::causal_document(documents);
+  const DistCase c(problem_of(256, 4, 4), mask, kTile, "descending");
+  const DistPlan dealt = c.deal({.world = 2, .strategy = "ulysses"}).backward;
+  std::vector<int64_t> sizes;  // of a head's tasks
+  for (const int64_t tiles : {2, 10, 4})
+    for (int64_t i = 1; i <= tiles; ++i) sizes.push_back(i);
+  std::ranges::sort(sizes, std::greater<>());
+  std::vector<std::pair<int64_t, int32_t>> expected, found;  // visits of a task, its head
+  for (const int64_t size : sizes)
+    for (const int32_t head : {2, 3}) expected.emplace_back(size, head);
+  const auto launches = launches_of(dealt.ranks[1]);
+  ASSERT_EQ(launches.size(), 1u);
+  const Piece piece = launches[0]->piece(dealt.whole);
+  for (const auto& [head, task] : piece.tasks) {
+    const HeadOrder& order = *piece.heads[static_cast<size_t>(head - 2)].order;
+    found.emplace_back(order.visits(order.chains[order.tasks[task].chain_begin]), head);
+  }
+  EXPECT_EQ(found, expected);
+}
+
+/// Heads that start before the first starts its last task, of a launch of 32 with a full mask.
+size_t side_by_side(int64_t length) {
+  const Problem problem = problem_of(length, 64, 64);
+  const Mask mask = masks::full(length, length);
+  PlanOptions options;
+  options.tile = kTile;
+  options.pass = Pass::forward;
+  const Plan forward = make_plan(problem, mask, options);
+  options.pass = Pass::backward;
+  options.order = "descending";
+  const Plan backward = make_plan(problem, mask, options);
+  const DistOptions dealt{.world = 2, .strategy = "ulysses"};
+  const DistPlan plan =
+      make_dist_plan(backward, make_sharding(forward, backward, mask, dealt), dealt);
+  const auto launches = launches_of(plan.ranks[0]);
+  EXPECT_EQ(launches.size(), 1u);
+  std::set<int32_t> heads;
+  int64_t of_first = length / kTile.kv;
+  for (const PlacedTask& task : launches[0]->piece(backward).tasks) {
+    heads.insert(task.head);
+    if (task.head == 0 && --of_first == 0) break;
+  }
+  return heads.size();
+}
+
+// Heads of n chains of n visits: 1,024 / n of them are eight chains for each of 128 workers.
+TEST(Joined, SectionsKeepAllWorkersBusy) {
+  EXPECT_EQ(side_by_side(64 * kTile.kv), 16u);
+  EXPECT_EQ(side_by_side(100 * kTile.kv), 8u);
+  EXPECT_EQ(side_by_side(200 * kTile.kv), 8u);
 }
 
 TEST(Joined, AForwardHoldsWhatItJoins) {

@@ -44,6 +44,19 @@ TEST(Placement, LongestFirstGoesBySize) {
   EXPECT_EQ(p.tasks.list(), expected);
 }
 
+// The tasks of a head have 2, 1 and 3, 2, 1 visits.
+TEST(Placement, LongestFirstGoesBySizeInSections) {
+  const std::vector<int64_t> documents{32, 48};
+  const auto tiles = std::make_shared<const TileMap>(
+      masks::causal_document(documents).variants().front(), TileShape{16, 16});
+  const Heads heads(5, make_order(Pass::backward, "descending", tiles, 1));
+  std::vector<PlacedTask> expected;
+  for (const auto& section : {std::vector{0, 1}, {2, 3}, {4}})
+    for (const int32_t task : {2, 0, 3, 1, 4})
+      for (const int32_t head : section) expected.push_back({head, task});
+  EXPECT_EQ(make_placement("longest_first:2", heads, 7).tasks.list(), expected);
+}
+
 // What a long task waits for is issued before it, however short: in right_to_left the KV tiles of
 // fewer rows come first, and with even parts a whole tile may wait for parts shorter than itself.
 TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
@@ -62,9 +75,12 @@ TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
            {"", "/split", "/split:2", "/even:2", "/even:4", "/rows:100", "/split:2/rows:64"}) {
         Problem problem{.q_heads = 16, .kv_heads = 2, .q_len = 640, .kv_len = 640};
         PlanOptions options{.order = info.name + std::string(suffix),
-                            .placement = "longest_first",
+                            .placement = "longest_first:1",
                             .level = info.level};
         options.tile = {16, 32};
+        EXPECT_EQ(make_plan(problem, mask, options).residency, 1)
+            << mask.name() << " " << options.order;
+        options.placement = "longest_first";
         const Plan plan = make_plan(problem, mask, options);
         EXPECT_EQ(plan.residency, 1) << mask.name() << " " << options.order;
         int64_t before = std::numeric_limits<int64_t>::max();

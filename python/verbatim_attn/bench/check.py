@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -200,9 +201,9 @@ def _words(x: Tensor) -> Tensor:
 
 def sha256(found: dict[str, Tensor]) -> dict[str, str]:
     """Of the elements in row-major order, as the tool hashes them."""
-    return {
-        name: hashlib.sha256(
-            x.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
-        ).hexdigest()
-        for name, x in found.items()
-    }
+
+    def one(x: Tensor) -> str:
+        return hashlib.sha256(x.detach().contiguous().cpu().view(torch.uint8).numpy()).hexdigest()
+
+    with ThreadPoolExecutor() as threads:  # outputs of long sequences are gigabytes
+        return dict(zip(found, threads.map(one, found.values()), strict=True))
