@@ -254,20 +254,15 @@ def audits(name):
     return [f"`bench/results/{name}`, the certificates:", table(rows)]
 
 
-# 65,536 tokens.
-REPLAYED_64K = [
-    f"h200_replay_64k.{case}.json"
-    for case in (
-        "full",
-        "causal",
-        "documents",
-        "window",
-        "window_rows",
-        "hd64full_rows",
-        "hd64_rows",
-    )
-]
-REPLAYED_BEFORE = [f"h200_replay_64k.{case}.json" for case in ("hd64full", "hd64")]
+def replayed(*cases):
+    return [f"h200_replay_64k.{case}.json" for case in cases]
+
+
+# 65,536 tokens: 64:8 heads of 128, and 32:32 of 64.
+REPLAYED_GROUPS = replayed("full", "causal", "documents", "window", "window_rows")
+REPLAYED_HEADS = replayed(
+    *(f"hd64{mask}{rows}" for mask in ("full", "", "documents", "window") for rows in ("", "_rows"))
+)
 # File: question, answer in words, and what follows it.
 PAGES = {
     "dense": (
@@ -366,14 +361,13 @@ PAGES = {
         " that were timed, played on the cluster h200x8 ([clusters.md](../clusters.md)) with"
         " transfers in turn, as parts of that one device's rate; where launches were quicker than"
         " its, at another clock, they can be above 100 %. An order is named where it is not `auto`."
-        " Plans are those of the commit named; 1c866c5 is from before messages shared copies and"
-        " launches waited for sends. The tables behind it deal six of the cases anew"
-        " (`bench/simulated_replays.py`) and play them with predicted launches, which leave out waits"
-        " between chains. What was found: [lab](../lab/replay.md).",
+        " The tables behind it deal the cases anew (`bench/simulated_replays.py`) and play them with"
+        " predicted launches, which leave out waits between chains. What was found:"
+        " [lab](../lab/replay.md).",
         lambda: [
-            bits([*REPLAYED_64K, *REPLAYED_BEFORE, "h200_replay_masks.json"]),
-            *replays(REPLAYED_64K, 8),
-            *replays(REPLAYED_BEFORE, 8),
+            bits([*REPLAYED_GROUPS, *REPLAYED_HEADS, "h200_replay_masks.json"]),
+            *replays(REPLAYED_GROUPS, 8),
+            *replays(REPLAYED_HEADS, 8),
             *simulated_replays("h200_replay_simulated.json"),
             *replayed_masks("h200_replay_masks.json"),
         ],

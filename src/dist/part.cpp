@@ -153,7 +153,6 @@ TileSums Add::tile(int32_t i) const {
 
 Piece Compute::piece(const Plan& whole) const {
   Piece piece;
-  std::vector<std::pair<size_t, PlacedTask>> placed;
   std::map<const OrderPart*, std::shared_ptr<const HeadOrder>> made;
   for (const HeadPart& own : heads) {
     std::shared_ptr<const HeadOrder>& order = made[own.part.get()];
@@ -165,9 +164,14 @@ Piece Compute::piece(const Plan& whole) const {
         head.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
     }
   }
-  // Where no chain waits for one that comes later, the longest first is such a sequence, too.
-  const bool again = whole.problem.group() == 1 && whole.residency == 1;
-  piece.tasks = again ? longest_first(piece.heads) : as_placed(whole, heads);
+  size_t tasks = 0;
+  for (const HeadPiece& head : piece.heads) tasks += head.order->tasks.size();
+  // What is placed well for all tasks is so for half of them. Where no chain waits for one that
+  // comes later, the longest first is such a sequence, too.
+  const bool few = 2 * tasks < whole.placement.tasks.size();
+  piece.tasks = few && whole.problem.group() == 1 && whole.residency == 1
+                    ? longest_first(piece.heads)
+                    : as_placed(whole, heads);
   return piece;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/local_piece.h"
 #include "contract/head_dims.h"
 
 namespace verbatim {
@@ -147,6 +148,17 @@ std::string_view to_string(Operand operand) {
   return kNames[static_cast<size_t>(operand)];
 }
 
+namespace {
+
+/// Rows of the f32 sums of dQ that a memory of these rows has: of the kernels of Hopper whole
+/// tiles, one for each gap among them.
+int64_t rows_of_sums(const Plan& whole, const HeldRows& q) {
+  if (whole.arithmetic != contract::kSm90 || whole.orders.empty()) return q.size();
+  return local_q_tiles(whole, q, whole.problem.batch) * whole.orders.front()->tiles->shape.q;
+}
+
+}  // namespace
+
 int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
   int64_t bytes = 0;
   for (const Step& step : plan.ranks[rank].steps)
@@ -158,11 +170,11 @@ int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
 int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
   const RankPlan& own = plan.ranks[rank];
   const Problem& problem = plan.whole.problem;
-  int64_t work_rows = 0, rows = 0;  // of queries, times heads: held apart from home; summed up
+  int64_t work_rows = 0, sum_rows = 0;  // of queries, times heads: held apart from home; summed up
   for (const Room& room : own.rooms) {
     const dist::WorkShape shape = dist::work_shape(room);
     work_rows += shape.rows * shape.heads;
-    rows += room.q.size() * shape.heads;
+    sum_rows += rows_of_sums(plan.whole, room.q) * shape.heads;
   }
   int64_t bytes = own.landing;
   for (const Operand operand : dist::operands_of(plan.whole.pass)) {
@@ -175,8 +187,8 @@ int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
   }
   if (plan.whole.pass == Pass::forward) return bytes;
   if (problem.dtype != Dtype::f32)
-    bytes +=
-        rows * contract::head_dims_of(plan.whole.arithmetic, problem).qk * int64_t{sizeof(float)};
+    bytes += sum_rows * contract::head_dims_of(plan.whole.arithmetic, problem).qk *
+             int64_t{sizeof(float)};
   return bytes + own.blocks * dist::block_floats(plan.whole) * int64_t{sizeof(float)};
 }
 

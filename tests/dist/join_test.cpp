@@ -83,18 +83,26 @@ TEST(Joined, HeadsStartTogetherUnlessRanksWouldWaitForEachOther) {
 
 TEST(Joined, TasksAreInTheSequenceOfThePlan) {
   const Mask mask = masks::causal(200, 200);
-  const DistCase c(problem_of(200, 12, 4), mask, kTile, "descending/split:2");
-  for (const char* name : {"queue", "longest_first", "staggered:3", "static"}) {
+  const DistCase groups(problem_of(200, 24, 8), mask, kTile, "descending/split:2");
+  const DistCase half(problem_of(200, 4, 4), mask, kTile, "descending");  // of all tasks
+  for (const auto& [kind, name] : {std::pair{&groups, "queue"},
+                                   {&groups, "longest_first"},
+                                   {&groups, "staggered:3"},
+                                   {&groups, "static"},
+                                   {&half, "queue"},
+                                   {&half, "staggered:3"}}) {
+    const DistCase& c = *kind;
     Plan plan = c.backward;
     std::vector<std::shared_ptr<const HeadOrder>> heads;
     for (const int32_t order : plan.order_of_head) heads.push_back(plan.orders[order]);
     plan.placement = make_placement(name, heads, 4);
-    const DistOptions options{.world = 2, .strategy = "ulysses"};
+    const auto world = static_cast<int32_t>(heads.size() / 2);
+    const DistOptions options{.world = world, .strategy = "ulysses"};
     const Sharding sharding = make_sharding(c.forward, plan, mask, options);
     const DistPlan dealt = make_dist_plan(plan, sharding, options);
     std::vector<PlacedTask> expected;  // of rank 1, which has heads 2 and 3
     for (const PlacedTask& task : plan.placement.tasks)
-      if (task.head >= 2) expected.push_back(task);
+      if (task.head == 2 || task.head == 3) expected.push_back(task);
     if (!plan.placement.queue)
       std::ranges::sort(expected, {}, [](auto task) { return std::pair(task.head, task.task); });
     const auto launches = launches_of(dealt.ranks[1]);
@@ -106,8 +114,8 @@ TEST(Joined, TasksAreInTheSequenceOfThePlan) {
 TEST(Joined, WithoutGroupsTheLongestTaskIsFirst) {
   const std::vector<int64_t> documents{32, 160, 64};  // of 2, 10 and 4 tiles
   const Mask mask = masks::causal_document(documents);
-  const DistCase c(problem_of(256, 4, 4), mask, kTile, "descending");
-  const DistPlan dealt = c.deal({.world = 2, .strategy = "ulysses"}).backward;
+  const DistCase c(problem_of(256, 6, 6), mask, kTile, "descending");
+  const DistPlan dealt = c.deal({.world = 3, .strategy = "ulysses"}).backward;
   std::vector<int64_t> sizes;  // of a head's tasks
   for (const int64_t tiles : {2, 10, 4})
     for (int64_t i = 1; i <= tiles; ++i) sizes.push_back(i);
@@ -127,7 +135,7 @@ TEST(Joined, WithoutGroupsTheLongestTaskIsFirst) {
 
 /// Heads that start before the first starts its last task, of a launch of 32 with a full mask.
 size_t side_by_side(int64_t length) {
-  const Problem problem = problem_of(length, 64, 64);
+  const Problem problem = problem_of(length, 96, 96);
   const Mask mask = masks::full(length, length);
   PlanOptions options;
   options.tile = kTile;
@@ -136,7 +144,7 @@ size_t side_by_side(int64_t length) {
   options.pass = Pass::backward;
   options.order = "descending";
   const Plan backward = make_plan(problem, mask, options);
-  const DistOptions dealt{.world = 2, .strategy = "ulysses"};
+  const DistOptions dealt{.world = 3, .strategy = "ulysses"};
   const DistPlan plan =
       make_dist_plan(backward, make_sharding(forward, backward, mask, dealt), dealt);
   const auto launches = launches_of(plan.ranks[0]);

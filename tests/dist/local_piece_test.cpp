@@ -244,13 +244,13 @@ TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
     SCOPED_TRACE(fmt::format("{} {}", order, placement));
     const Mask mask = order[0] == 's' ? masks::full(200, 200) : masks::causal(200, 200);
     // Without groups no chain that rotates is cut for few workers.
-    DistCase c(test::problem_of(200, 4, 4), mask, kTile, order);
+    DistCase c(test::problem_of(200, 8, 8), mask, kTile, order);
     std::vector<std::shared_ptr<const HeadOrder>> heads;
     for (const int32_t each : c.backward.order_of_head) heads.push_back(c.backward.orders[each]);
     c.backward.placement = make_placement(placement, heads, 8);
     const int32_t most = verify(c.backward);
     for (const char* strategy : {"ulysses", "ring", "balanced"}) {
-      const DistPlan plan = c.deal({.world = 2, .strategy = strategy}).backward;
+      const DistPlan plan = c.deal({.world = 4, .strategy = strategy}).backward;
       for (const RankPlan& rank : plan.ranks)
         for (const Step& step : rank.steps) {
           const auto* compute = std::get_if<Compute>(&step);
