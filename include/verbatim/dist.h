@@ -242,7 +242,7 @@ struct Compute {
 
   /// With each of their chains, as a backend runs it, of `whole`, the plan that is dealt: in the
   /// sequence in which that places them; without groups, where nothing waits for what comes later
-  /// and it has less than half of the tasks, the longest first (docs/strategies.md).
+  /// and it has less than half of the tasks, the longest first (docs/context-parallel.md).
   Piece piece(const Plan& whole) const;
 };
 /// Ends the sums of `count` KV tiles from that of `sums` on, whose blocks hold the parts of the
