@@ -269,5 +269,39 @@ TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
   EXPECT_GT(several, 0);
 }
 
+// Launches without groups have a sequence of their own: the longest task first.
+TEST(LocalPiece, NeedsOneWorkerWhereThePlanDoes) {
+  int64_t launches = 0;
+  for (const Mask& mask : every_mask(8))
+    for (const char* order : {"ascending", "descending", "right_to_left", "matched",
+                              "descending/split", "descending/rows:48", "right_to_left/rows:48"}) {
+      SCOPED_TRACE(fmt::format("{} {}", mask.name(), order));
+      const Problem problem = test::problem_of(200, 8, 8);
+      PlanOptions options;
+      options.tile = kTile;
+      options.pass = Pass::forward;
+      const Plan forward = make_plan(problem, mask, options);
+      options.pass = Pass::backward;
+      options.order = order;
+      const Plan backward = make_plan(problem, mask, options);
+      if (backward.residency > 1) continue;
+      for (const char* strategy : {"ulysses", "ring", "balanced"}) {
+        const DistOptions dealt{.world = 4, .strategy = strategy};
+        const DistPlan plan =
+            make_dist_plan(backward, make_sharding(forward, backward, mask, dealt), dealt);
+        for (const RankPlan& rank : plan.ranks)
+          for (const Compute* compute : launches_of(rank)) {
+            const Room& room = rank.rooms[static_cast<size_t>(compute->room)];
+            const PieceMemory memory{room.q, rank.kv, room.heads.begin, rank.kv_heads.begin};
+            const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
+                                   room.heads.end - room.heads.begin);
+            EXPECT_EQ(local.plan.residency, 1) << strategy;
+            ++launches;
+          }
+      }
+    }
+  EXPECT_GT(launches, 0);
+}
+
 }  // namespace
 }  // namespace verbatim::test
