@@ -1,100 +1,18 @@
 #include "backend/cuda/device_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstring>
 #include <list>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "backend/cuda/driver.h"
-#include "mask/slice.h"
+#include "backend/cuda/plan_bytes.h"
 #include "plan/chain_sums.h"
-#include "plan/dropout_origins.h"
 
 namespace verbatim::cuda {
-namespace {
-
-/// Arrays gathered for one copy. Offsets become addresses when the device memory is known.
-class Blob {
- public:
-  template <class T>
-  int64_t add(const std::vector<T>& values) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const int64_t begin = (static_cast<int64_t>(bytes_.size()) + 15) / 16 * 16;
-    bytes_.resize(begin + values.size() * sizeof(T));
-    if (!values.empty()) std::memcpy(&bytes_[begin], values.data(), values.size() * sizeof(T));
-    return begin;
-  }
-  std::vector<std::byte> take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-template <class T>
-const T* at(const void* base, int64_t offset) {
-  return reinterpret_cast<const T*>(static_cast<const std::byte*>(base) + offset);
-}
-
-/// Offsets of one order's arrays.
-struct OrderOffsets {
-  int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, q_used, kv_used, slice_ids, slices,
-      dropout_origins, q_rows, kv_rows, carries;
-};
-
-/// OrderView::q_used or kv_used of tiles with these edges, from what each slice shows of the axis.
-std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<Interval>& shown) {
-  std::vector<int32_t> used(edges.size() - 1);
-  for (const auto& [begin, end] : shown) {
-    const auto after = std::ranges::upper_bound(edges, begin);
-    for (size_t t = after - edges.begin() - 1; t < used.size() && edges[t] < end; ++t) {
-      used[t] = std::max(used[t], static_cast<int32_t>(std::min(edges[t + 1], end) - edges[t]));
-    }
-  }
-  return used;
-}
-
-OrderOffsets add_order(Blob& blob, const HeadOrder& order,
-                       const std::vector<DropoutOrigin>& dropout_origins, const LocalHead* piece) {
-  const TileMap& tiles = *order.tiles;
-  std::vector<Interval> queries, keys;
-  for (const Slice& slice : tiles.slices) {
-    const auto shown = tighten(slice);
-    if (!shown) continue;
-    queries.push_back({shown->q_begin, shown->q_end});
-    keys.push_back({shown->k_begin, shown->k_end});
-  }
-  const int64_t q_edges = blob.add(tiles.q_edges), kv_edges = blob.add(tiles.kv_edges);
-  return {.runs = blob.add(order.runs.all()),
-          .chains = blob.add(order.chains),
-          .tasks = blob.add(order.tasks),
-          .row_addends = blob.add(order.row_addends),
-          .q_edges = q_edges,
-          .kv_edges = kv_edges,
-          .q_used = blob.add(used(tiles.q_edges, queries)),
-          .kv_used = blob.add(used(tiles.kv_edges, keys)),
-          .slice_ids = blob.add(tiles.slice_ids),
-          .slices = blob.add(tiles.slices),
-          .dropout_origins = blob.add(dropout_origins),
-          .q_rows = piece ? blob.add(piece->q_rows) : q_edges,
-          .kv_rows = piece ? blob.add(piece->kv_rows) : kv_edges,
-          .carries = piece ? blob.add(piece->carries) : -1};
-}
-
-}  // namespace
-
 DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece) {
-  Blob blob;
-  DropoutOrigins dropout(plan);
-  if (piece) dropout.first_sequence = piece->first_sequence;
-  std::vector<OrderOffsets> offsets;
   for (const auto& order : plan.orders) {
-    const size_t i = offsets.size();
-    offsets.push_back(
-        add_order(blob, *order, dropout.of_order[i], piece ? &piece->heads[i] : nullptr));
     max_q_tiles_ = std::max(max_q_tiles_, order->tiles->q_tiles());
     max_kv_tiles_ = std::max(max_kv_tiles_, order->tiles->kv_tiles());
     shown_ += piece ? piece->shown_by_blocks : order->tiles->shown_by_blocks();
@@ -111,52 +29,14 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
     live_heads_ = {static_cast<int32_t>(plan.problem.kv_heads),
                    static_cast<int32_t>(plan.problem.group())};
   }
-  const Placement& placement = plan.placement;
-  const int64_t turns = piece ? blob.add(piece->first_addends) : -1;
-  const int64_t heads = blob.add(plan.order_of_head);
-  const int64_t sequences = blob.add(dropout.first_sequence);
-  const int64_t placed = blob.add(placement.tasks.list());
-  const int64_t units = blob.add(placement.worker_begin);
-  const int64_t views = blob.add(std::vector<OrderView>(plan.orders.size()));
-
-  std::vector<std::byte> bytes = blob.take();
-  upload_.emplace(device, bytes.size());
-  const void* memory = upload_->data();
-  for (size_t i = 0; i < plan.orders.size(); ++i) {
-    const OrderOffsets& o = offsets[i];
-    const OrderView view{.runs = at<Run>(memory, o.runs),
-                         .chains = at<Chain>(memory, o.chains),
-                         .tasks = at<Task>(memory, o.tasks),
-                         .row_addends = at<int32_t>(memory, o.row_addends),
-                         .q_edges = at<int64_t>(memory, o.q_edges),
-                         .kv_edges = at<int64_t>(memory, o.kv_edges),
-                         .q_rows = at<int64_t>(memory, o.q_rows),
-                         .kv_rows = at<int64_t>(memory, o.kv_rows),
-                         .carries = o.carries < 0 ? nullptr : at<Carry>(memory, o.carries),
-                         .q_used = at<int32_t>(memory, o.q_used),
-                         .kv_used = at<int32_t>(memory, o.kv_used),
-                         .slice_ids = at<int32_t>(memory, o.slice_ids),
-                         .slices = at<Slice>(memory, o.slices),
-                         .dropout_origins = at<DropoutOrigin>(memory, o.dropout_origins),
-                         .q_tiles = plan.orders[i]->tiles->q_tiles(),
-                         .kv_tiles = plan.orders[i]->tiles->kv_tiles()};
-    std::memcpy(&bytes[views + i * sizeof(OrderView)], &view, sizeof(OrderView));
-  }
-  const bool queue = placement.queue;
-  view_ = {.orders = at<OrderView>(memory, views),
-           .order_of_head = at<int32_t>(memory, heads),
-           .first_sequence = at<int64_t>(memory, sequences),
-           .placed = at<PlacedTask>(memory, placed),
-           .unit_begin = queue ? nullptr : at<int32_t>(memory, units),
-           .unit_count = static_cast<int32_t>(queue ? placement.tasks.size()
-                                                    : placement.worker_begin.size() - 1),
-           .group = static_cast<int32_t>(plan.problem.group()),
-           .kv_heads = static_cast<int32_t>(plan.problem.kv_heads),
-           .first_q_head = piece ? static_cast<int32_t>(piece->q_head) : 0};
-  if (turns >= 0) first_turns_ = at<int32_t>(memory, turns);
+  const PlanBytes bytes(plan, piece);
+  const auto size = static_cast<size_t>(bytes.size());
+  upload_.emplace(device, size);
+  view_ = bytes.view(upload_->data());
+  first_turns_ = bytes.first_turns(upload_->data());
   if (piece) turns_ = piece->first_addends.size();
-
-  upload_->copy(bytes);
+  const auto made = bytes.make(upload_->data());
+  upload_->copy({made.get(), size});
 }
 
 void DevicePlan::set_turns(void* row_turn, cudaStream_t stream) const {

@@ -1,0 +1,61 @@
+// A plan as a device holds it: all its arrays, one behind the other, for one copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/device/plan_view.h"
+#include "backend/local_piece.h"
+#include "plan/dropout_origins.h"
+#include "verbatim/plan.h"
+
+namespace verbatim::cuda {
+
+class PlanBytes {
+ public:
+  /// `piece`: what the plan is of, or null. Both are read as long as this is there.
+  PlanBytes(const Plan& plan, const LocalPiece* piece);
+
+  int64_t size() const { return size_; }
+  /// The plan in size() bytes of `memory`.
+  PlanView view(const void* memory) const;
+  /// The turns that rows of a piece begin with, there; null: it is none.
+  const int32_t* first_turns(const void* memory) const;
+  /// What is to be in `memory`, made in threads where it is long.
+  std::unique_ptr<std::byte[]> make(const void* memory) const;
+
+ private:
+  /// Offsets of one order's arrays; -1: there is none.
+  struct Order {
+    int64_t runs, chains, tasks, row_addends, q_edges, kv_edges, q_used, kv_used, slice_ids, slices,
+        dropout_origins, q_rows, kv_rows, carries;
+    int32_t q_tiles, kv_tiles;
+  };
+  /// Writes some of the bytes.
+  using Part = std::function<void(std::byte* all)>;
+
+  /// Where `bytes` more begin.
+  int64_t reserve(int64_t bytes);
+  /// What stays there, and what does not.
+  template <class T>
+  int64_t add(const std::vector<T>& values);
+  template <class T>
+  int64_t add(std::vector<T>&& values);
+  /// As a list of Run.
+  int64_t add(const Runs& runs);
+  Order add(const HeadOrder& order, std::vector<DropoutOrigin> dropout_origins,
+            const LocalHead* piece);
+  OrderView view_of(const Order& order, const void* memory) const;
+
+  const Plan& plan_;
+  const LocalPiece* piece_;
+  std::vector<Order> orders_;
+  int64_t turns_ = -1, heads_, sequences_, placed_, units_, views_;
+  int64_t size_ = 0;
+  std::vector<Part> parts_;
+};
+
+}  // namespace verbatim::cuda

@@ -1,0 +1,157 @@
+// What a device gets of a plan, read as kernels read it. Needs no GPU.
+#include "backend/cuda/plan_bytes.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/gpu_case.h"
+#include "verbatim/dist.h"
+
+namespace verbatim::test {
+namespace {
+
+/// A device's memory at an address of its own.
+class Memory {
+ public:
+  explicit Memory(const cuda::PlanBytes& bytes)
+      : size_(bytes.size()),
+        bytes_(bytes.make(kAddress)),
+        view_(bytes.view(kAddress)),
+        turns_(bytes.first_turns(kAddress)) {}
+
+  const cuda::PlanView& view() const { return view_; }
+  const int32_t* turns() const { return turns_; }
+  /// Whether the array at this address of the device is as these.
+  template <class T>
+  bool holds(const T* address, const std::vector<T>& values) const {
+    const int64_t begin = reinterpret_cast<const std::byte*>(address) - kAddress;
+    EXPECT_EQ(begin % 16, 0);
+    return values.empty() ||
+           (0 <= begin && begin + std::ssize(values) * int64_t{sizeof(T)} <= size_ &&
+            std::memcmp(bytes_.get() + begin, values.data(), values.size() * sizeof(T)) == 0);
+  }
+  cuda::OrderView order(size_t i) const {
+    cuda::OrderView order;
+    std::memcpy(&order,
+                bytes_.get() + (reinterpret_cast<const std::byte*>(view_.orders + i) - kAddress),
+                sizeof order);
+    return order;
+  }
+
+ private:
+  static inline std::byte* const kAddress = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+  int64_t size_;
+  std::unique_ptr<std::byte[]> bytes_;
+  cuda::PlanView view_;
+  const int32_t* turns_;
+};
+
+void expect_plan(const Plan& plan, const LocalPiece* piece) {
+  const Memory memory(cuda::PlanBytes(plan, piece));
+  EXPECT_TRUE(memory.holds(memory.view().order_of_head, plan.order_of_head));
+  EXPECT_TRUE(memory.holds(memory.view().placed, plan.placement.tasks.list()));
+  EXPECT_EQ(memory.view().unit_begin == nullptr, plan.placement.queue);
+  if (!plan.placement.queue) {
+    EXPECT_TRUE(memory.holds(memory.view().unit_begin, plan.placement.worker_begin));
+  }
+  EXPECT_EQ(memory.view().unit_count, plan.placement.queue ? std::ssize(plan.placement.tasks.list())
+                                                           : plan.placement.workers);
+  EXPECT_EQ(memory.view().kv_heads, plan.problem.kv_heads);
+  EXPECT_EQ(memory.view().group, plan.problem.group());
+  EXPECT_EQ(memory.view().first_q_head, piece ? piece->q_head : 0);
+  DropoutOrigins origins(plan);
+  if (piece) origins.first_sequence = piece->first_sequence;
+  EXPECT_TRUE(memory.holds(memory.view().first_sequence, origins.first_sequence));
+  EXPECT_EQ(memory.turns() == nullptr, piece == nullptr);
+  if (piece) {
+    EXPECT_TRUE(memory.holds(memory.turns(), piece->first_addends));
+  }
+  for (size_t i = 0; i < plan.orders.size(); ++i) {
+    SCOPED_TRACE(i);
+    const HeadOrder& order = *plan.orders[i];
+    const TileMap& tiles = *order.tiles;
+    const cuda::OrderView view = memory.order(i);
+    EXPECT_TRUE(memory.holds(view.runs, order.runs.all()));
+    EXPECT_TRUE(memory.holds(view.chains, order.chains));
+    EXPECT_TRUE(memory.holds(view.tasks, order.tasks));
+    EXPECT_TRUE(memory.holds(view.row_addends, order.row_addends));
+    EXPECT_TRUE(memory.holds(view.q_edges, tiles.q_edges));
+    EXPECT_TRUE(memory.holds(view.kv_edges, tiles.kv_edges));
+    EXPECT_TRUE(memory.holds(view.slice_ids, tiles.slice_ids));
+    EXPECT_TRUE(memory.holds(view.slices, tiles.slices));
+    EXPECT_TRUE(memory.holds(view.dropout_origins, origins.of_order[i]));
+    EXPECT_TRUE(memory.holds(view.q_rows, piece ? piece->heads[i].q_rows : tiles.q_edges));
+    EXPECT_TRUE(memory.holds(view.kv_rows, piece ? piece->heads[i].kv_rows : tiles.kv_edges));
+    EXPECT_EQ(view.carries == nullptr, piece == nullptr);
+    if (piece) {
+      EXPECT_TRUE(memory.holds(view.carries, piece->heads[i].carries));
+    }
+    EXPECT_EQ(view.q_tiles, tiles.q_tiles());
+    EXPECT_EQ(view.kv_tiles, tiles.kv_tiles());
+  }
+}
+
+Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, const std::string& placement) {
+  PlanOptions options;
+  options.pass = pass;
+  options.arithmetic = "sm90";
+  options.placement = placement;
+  return make_plan(problem, mask, options);
+}
+
+TEST(PlanBytes, AreThePlan) {
+  const std::vector<int64_t> documents{700, 16, 0, 1301, 84};
+  for (const Mask& mask : {masks::causal(2101, 2101), masks::causal_document(documents),
+                           masks::uniform_block_sparse(2048, 2048, 64, 64, 0.5, 1, 2),
+                           masks::causal_sliding_window(2101, 2101, 300)})
+    for (const auto& [pass, placement] :
+         {std::pair{Pass::forward, "static"}, {Pass::forward, "auto"}, {Pass::backward, "auto"}}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", mask.name(), to_string(pass), placement));
+      const Problem problem = problem_of(mask, 128, 2);
+      expect_plan(plan_of(problem, mask, pass, placement), nullptr);
+    }
+}
+
+// More runs than a thread writes at a time, of heads with orders of their own.
+TEST(PlanBytes, OfALongPlanAreMadeInThreads) {
+  const Mask mask = masks::uniform_block_sparse(24576, 24576, 64, 64, 0.5, 1, 2);
+  Problem problem = problem_of(mask, 128, 1);
+  problem.q_heads = 4;
+  problem.kv_heads = 2;
+  const Plan plan = plan_of(problem, mask, Pass::backward, "auto");
+  size_t runs = 0;
+  for (const auto& order : plan.orders) runs = std::max(runs, order->runs.size());
+  EXPECT_GT(runs, size_t{1} << 16);
+  expect_plan(plan, nullptr);
+}
+
+TEST(PlanBytes, OfPiecesHaveTheirRowsAndSums) {
+  const Mask mask = masks::causal(1500, 1500);
+  const Problem problem = problem_of(mask, 128, 2);
+  const Plan forward = plan_of(problem, mask, Pass::forward, "auto");
+  const Plan backward = plan_of(problem, mask, Pass::backward, "auto");
+  const DistOptions dealt{.world = 2, .strategy = "ring"};
+  const Sharding sharding = make_sharding(forward, backward, mask, dealt);
+  int32_t pieces = 0;
+  for (const Plan* whole : {&forward, &backward}) {
+    const DistPlan plan = make_dist_plan(*whole, sharding, dealt);
+    for (const RankPlan& rank : plan.ranks)
+      for (const Step& step : rank.steps) {
+        const auto* compute = std::get_if<Compute>(&step);
+        if (!compute) continue;
+        const Room& room = rank.rooms[static_cast<size_t>(compute->room)];
+        const PieceMemory memory{room.q, rank.kv, room.heads.begin, rank.kv_heads.begin};
+        const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
+                               room.heads.end - room.heads.begin);
+        expect_plan(local.plan, &local);
+        ++pieces;
+      }
+  }
+  EXPECT_GE(pieces, 4);
+}
+
+}  // namespace
+}  // namespace verbatim::test
