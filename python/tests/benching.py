@@ -16,3 +16,14 @@ def bench(*words, code=0):
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done
+
+
+def right_passes(provider, case):
+    """Both passes on a CPU, after a comparison with double precision."""
+    from verbatim_attn.bench import check, run
+
+    tensors = check.inputs(case, "cpu")
+    passes = run.Passes(provider, case, "cpu", tensors)
+    passes.both()
+    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+    return passes

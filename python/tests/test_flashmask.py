@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from benching import right_passes
 from verbatim_attn import masks
 from verbatim_attn.bench import flashmask, registry, workloads
 from verbatim_attn.plan import Problem
@@ -160,14 +161,9 @@ def check_provider(monkeypatch, name, func, case):
     module = types.ModuleType("interface_torch")
     module.FlashMaskFunc = func
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    from verbatim_attn.bench import check, run
-
     provider = registry.known()[name]
     assert provider.available() is None and provider.supports(case, "cuda") is None
-    tensors = check.inputs(case, "cpu")
-    passes = run.Passes(provider, case, "cpu", tensors)
-    passes.both()
-    assert check.error_ratio(passes.last, check.expectations(case, tensors)) <= 2
+    right_passes(provider, case)
 
 
 def test_bounds_reach_the_kernels(monkeypatch):

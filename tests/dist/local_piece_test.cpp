@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "dist/dist_case.h"
+#include "dist/local_pieces.h"
 #include "plan/dropout_origins.h"
 
 namespace verbatim::test {
@@ -251,19 +252,12 @@ TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
     const int32_t most = verify(c.backward);
     for (const char* strategy : {"ulysses", "ring", "balanced"}) {
       const DistPlan plan = c.deal({.world = 4, .strategy = strategy}).backward;
-      for (const RankPlan& rank : plan.ranks)
-        for (const Step& step : rank.steps) {
-          const auto* compute = std::get_if<Compute>(&step);
-          if (!compute) continue;
-          const Room& room = rank.rooms[static_cast<size_t>(compute->room)];
-          const PieceMemory memory{room.q, rank.kv, room.heads.begin, rank.kv_heads.begin};
-          const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
-                                 room.heads.end - room.heads.begin);
-          EXPECT_LE(local.plan.residency, most);
-          EXPECT_TRUE(ends(local, local.plan.residency));
-          const PlacedTasks& tasks = local.plan.placement.tasks;
-          several += !std::ranges::is_sorted(tasks, {}, &PlacedTask::head);
-        }
+      for (const LocalPiece& local : local_pieces(plan)) {
+        EXPECT_LE(local.plan.residency, most);
+        EXPECT_TRUE(ends(local, local.plan.residency));
+        const PlacedTasks& tasks = local.plan.placement.tasks;
+        several += !std::ranges::is_sorted(tasks, {}, &PlacedTask::head);
+      }
     }
   }
   EXPECT_GT(several, 0);
@@ -289,15 +283,10 @@ TEST(LocalPiece, NeedsOneWorkerWhereThePlanDoes) {
         const DistOptions dealt{.world = 4, .strategy = strategy};
         const DistPlan plan =
             make_dist_plan(backward, make_sharding(forward, backward, mask, dealt), dealt);
-        for (const RankPlan& rank : plan.ranks)
-          for (const Compute* compute : launches_of(rank)) {
-            const Room& room = rank.rooms[static_cast<size_t>(compute->room)];
-            const PieceMemory memory{room.q, rank.kv, room.heads.begin, rank.kv_heads.begin};
-            const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
-                                   room.heads.end - room.heads.begin);
-            EXPECT_EQ(local.plan.residency, 1) << strategy;
-            ++launches;
-          }
+        for (const LocalPiece& local : local_pieces(plan)) {
+          EXPECT_EQ(local.plan.residency, 1) << strategy;
+          ++launches;
+        }
       }
     }
   EXPECT_GT(launches, 0);

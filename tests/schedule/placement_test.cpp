@@ -193,6 +193,8 @@ TEST(Placement, RefusesBadRequests) {
   const Heads heads = causal_heads(1, 32);
   EXPECT_THROW(make_placement("queue", heads, 0), Error);
   for (const auto& [name, nearest] : {std::pair("longestfirst", "longest_first"),
+                                      {"longest_first:0", "longest_first"},
+                                      {"longest_first:x", "longest_first"},
                                       {"head_swizzled:0", "head_swizzled"},
                                       {"head_swizzled:x", "head_swizzled"},
                                       {"head_swizzled:2:0", "head_swizzled"},

@@ -54,11 +54,11 @@ int64_t PlanBytes::reserve(int64_t bytes) {
 }
 
 template <class T>
-int64_t PlanBytes::add(const std::vector<T>& values) {
+int64_t PlanBytes::add(const std::vector<T>& values, std::shared_ptr<const void> kept) {
   static_assert(std::is_trivially_copyable_v<T>);
   const int64_t begin = reserve(static_cast<int64_t>(values.size() * sizeof(T)));
   if (!values.empty())
-    parts_.push_back([begin, &values](std::byte* all) {
+    parts_.push_back([begin, &values, kept = std::move(kept)](std::byte* all) {
       std::memcpy(all + begin, values.data(), values.size() * sizeof(T));
     });
   return begin;
@@ -66,13 +66,8 @@ int64_t PlanBytes::add(const std::vector<T>& values) {
 
 template <class T>
 int64_t PlanBytes::add(std::vector<T>&& values) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  const int64_t begin = reserve(static_cast<int64_t>(values.size() * sizeof(T)));
-  if (!values.empty())
-    parts_.push_back([begin, values = std::move(values)](std::byte* all) {
-      std::memcpy(all + begin, values.data(), values.size() * sizeof(T));
-    });
-  return begin;
+  const auto kept = std::make_shared<const std::vector<T>>(std::move(values));
+  return add(*kept, kept);
 }
 
 int64_t PlanBytes::add(const Runs& runs) {

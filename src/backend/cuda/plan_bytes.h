@@ -39,9 +39,9 @@ class PlanBytes {
 
   /// Where `bytes` more begin.
   int64_t reserve(int64_t bytes);
-  /// What stays there, and what does not.
+  /// What stays there as long as this, or as `kept`.
   template <class T>
-  int64_t add(const std::vector<T>& values);
+  int64_t add(const std::vector<T>& values, std::shared_ptr<const void> kept = nullptr);
   template <class T>
   int64_t add(std::vector<T>&& values);
   /// As a list of Run.

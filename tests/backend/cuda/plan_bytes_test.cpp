@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "backend/cuda/gpu_case.h"
-#include "verbatim/dist.h"
+#include "dist/local_pieces.h"
 
 namespace verbatim::test {
 namespace {
@@ -138,17 +138,10 @@ TEST(PlanBytes, OfPiecesHaveTheirRowsAndSums) {
   int32_t pieces = 0;
   for (const Plan* whole : {&forward, &backward}) {
     const DistPlan plan = make_dist_plan(*whole, sharding, dealt);
-    for (const RankPlan& rank : plan.ranks)
-      for (const Step& step : rank.steps) {
-        const auto* compute = std::get_if<Compute>(&step);
-        if (!compute) continue;
-        const Room& room = rank.rooms[static_cast<size_t>(compute->room)];
-        const PieceMemory memory{room.q, rank.kv, room.heads.begin, rank.kv_heads.begin};
-        const LocalPiece local(plan.whole, compute->piece(plan.whole), memory,
-                               room.heads.end - room.heads.begin);
-        expect_plan(local.plan, &local);
-        ++pieces;
-      }
+    for (const LocalPiece& local : local_pieces(plan)) {
+      expect_plan(local.plan, &local);
+      ++pieces;
+    }
   }
   EXPECT_GE(pieces, 4);
 }

@@ -74,7 +74,7 @@ int64_t largest_launch(const DistPlan& plan, int32_t rank) {
 
 class RankMemory : public testing::TestWithParam<const char*> {
  protected:
-  static void expect_as_planned(const DistPlan& plan) {
+  void expect_as_planned(const DistPlan& plan) {
     for (int32_t r = 0; r < std::ssize(plan.ranks); ++r) {
       const RunOptions run{.stream = cudaStreamPerThread};
       const int64_t planned = memory_bytes(plan, r);
@@ -97,7 +97,7 @@ class RankMemory : public testing::TestWithParam<const char*> {
   }
   void TearDown() override { fmt::print("at most {:.2f} of what is planned\n", most_); }
 
-  static inline double most_ = 0;  // over planned
+  double most_ = 0;  // over planned
 };
 
 TEST_P(RankMemory, OfAGpuIsAsPlanned) {
