@@ -42,8 +42,8 @@ class HeldRows {
   std::vector<int64_t> begin_;  // of each range in memory, then all rows; empty where none is held
 };
 
-/// Where the f32 dK and dV of a chain come from and go to: numbers of blocks (PieceMemory), each of
-/// which holds one sum between two pieces. -1: the chain starts from zero.
+/// Blocks (PieceMemory) that f32 dK and dV of a chain come from and go to, one sum each between two
+/// pieces. -1: it starts from zero; both: the chain, all there is of its tile, ends in the results.
 struct Carry {
   int32_t in = -1, out = -1;
   bool operator==(const Carry&) const = default;
@@ -51,8 +51,8 @@ struct Carry {
 
 /// Visits of one head. Tiles, positions and addends are those of the whole plan. A row of dQ goes
 /// on from the sum of the addends before those in here. dK and dV of a chain go on from a block and
-/// end in one, neither scaled nor rounded, even where they are complete. Chains of the forward are
-/// whole.
+/// end in one, neither scaled nor rounded, even where they are complete, or as Carry says. Chains
+/// of the forward are whole.
 struct HeadPiece {
   int32_t head = 0;  // b * kv_heads + kv_head
   std::shared_ptr<const HeadOrder> order;

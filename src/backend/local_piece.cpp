@@ -53,9 +53,10 @@ std::shared_ptr<const HeadOrder> local_order(const HeadOrder& order, const Local
     chain.run_end = static_cast<int32_t>(runs.size());
     chain.tile = (backward ? kv.of : q.of)[chain.tile];
     if (backward) {
-      chain.continues = carries[local->chains.size()].in >= 0;
+      const Carry& carry = carries[local->chains.size()];
+      chain.continues = carry.in >= 0;
       chain.addend = 0;
-      chain.addends = 2;
+      chain.addends = carry.out < 0 ? 1 : 2;
     } else {
       chain.q_head -= first_head;
     }

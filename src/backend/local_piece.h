@@ -31,8 +31,8 @@ struct LocalHead {
 /// nothing to do, with the query heads of their groups that the memory has. Each head has an order.
 /// The problem's lengths are the rows of the memory; tile edges, slices and addends stay what they
 /// were, so that masks and dropout need no translation. Query tiles are numbered through the batch,
-/// alike in all pieces of a head. In the backward a chain with a carried sum `continues`, none is
-/// the last of its tile, and rows take turns whatever the level.
+/// alike in all pieces of a head. In the backward a chain with a carried sum `continues`, none that
+/// leaves one is the last of its tile, and rows take turns whatever the level.
 struct LocalPiece {
   Plan plan;
   std::vector<LocalHead> heads;  // of the plan

@@ -315,6 +315,19 @@ TensorView RankExecutor::held(Operand operand, int32_t head, int32_t last) const
   return view;
 }
 
+TensorView RankExecutor::ended(Operand operand, int32_t head, int32_t last) const {
+  const int64_t kv_heads = plan_.whole.problem.kv_heads;
+  const HeldRows& rows = kv_rows_[static_cast<size_t>(head / kv_heads)];
+  TensorView view = keys_.tensors()[operand];
+  if (rows.size() == 0) return view;
+  const int64_t at = own().ended.at(head / kv_heads, rows.ranges().front().rows.begin);
+  view.data = static_cast<std::byte*>(view.data) +
+              view.offset(0, at, head % kv_heads - own().kv_heads.begin) * size_of(view.dtype);
+  view.shape[1] = rows.size();
+  view.shape[2] = last - head + 1;
+  return view;
+}
+
 PieceMemory RankExecutor::memory(int32_t room, int32_t head) const {
   const int64_t kv_heads = plan_.whole.problem.kv_heads;
   const Room& queries = own().rooms[static_cast<size_t>(room)];
@@ -352,6 +365,10 @@ void RankExecutor::compute(const Compute& step, Transport& transport) {
     BackwardTensors tensors = backward_tensors(step.room);
     tensors.k = held(Operand::k, first, last);
     tensors.v = held(Operand::v, first, last);
+    if (own().ended == own().kv) {
+      tensors.dk = ended(Operand::dk, first, last);
+      tensors.dv = ended(Operand::dv, first, last);
+    }
     if (plan_.whole.pass == Pass::backward)
       return backend_.backward_piece(piece, tensors, memory, run_);
     backend_.forward_piece(piece, {tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse}, memory,

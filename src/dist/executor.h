@@ -118,6 +118,8 @@ class RankExecutor {
   /// K or V of a head, or of those from `head` to `last`.
   TensorView held(Operand operand, int32_t head) const { return held(operand, head, head); }
   TensorView held(Operand operand, int32_t head, int32_t last) const;
+  /// dK or dV of heads whose rows lie as those of K and V.
+  TensorView ended(Operand operand, int32_t head, int32_t last) const;
   /// Those of a room, and K, V, dK and dV.
   BackwardTensors backward_tensors(int32_t room) const;
   ByteRows rows_of(Space space, const Box& box, int32_t room) const;

@@ -365,7 +365,7 @@ class Reader {
     return {head(node.member("head")), parts_[part], carries.items([this](const JsonNode& item) {
               const auto f = item.fields<int32_t, 2>();
               within(item, f[0], -1, blocks_ - 1);
-              within(item, f[1], 0, blocks_ - 1);
+              within(item, f[1], f[0] < 0 ? -1 : 0, blocks_ - 1);
               return Carry{f[0], f[1]};
             })};
   }

@@ -161,7 +161,8 @@ Piece Compute::piece(const Plan& whole) const {
     for (size_t s = 0; s < own.carries.size(); ++s) {
       const Carry& first = own.carries[s];
       for (int32_t i = 0; i < own.part->stretches[s].count; ++i)
-        head.carries.push_back({first.in < 0 ? -1 : first.in + i, first.out + i});
+        head.carries.push_back(
+            {first.in < 0 ? -1 : first.in + i, first.out < 0 ? -1 : first.out + i});
     }
   }
   size_t tasks = 0;

@@ -19,6 +19,7 @@ Relay::Relay(DistPlan& plan, const Rooms& rooms, Steps& steps, Launches& launche
       added_(plan.ranks.size()) {}
 
 void Relay::run() {
+  for (const RankPlan& rank : plan_.ranks) ends_in_place_.push_back(rank.ended == rank.kv);
   bool at_once = !overlapped();  // so no sum is left when a time is over
   for (int32_t head = 0; head < heads(); ++head) {
     const std::vector<Share>& shares = deal_of(head).shares;
@@ -131,18 +132,47 @@ void Relay::carry_on(int32_t head, const Share& share) {
   std::vector<int32_t>& at = at_[static_cast<size_t>(head)];
   at.resize(deal_of(head).convoys.size(), -1);
   int32_t fresh = 0;
-  for (size_t i = 0; i < share.convoys.size(); ++i)
-    if (at[static_cast<size_t>(share.convoys[i])] < 0) fresh += share.part->stretches[i].count;
+  for (size_t i = 0; i < share.convoys.size(); ++i) {
+    int32_t& block = at[static_cast<size_t>(share.convoys[i])];
+    if (block >= 0) continue;
+    if (ends_in_place(head, share, i)) {
+      block = kInPlace;
+    } else {
+      fresh += share.part->stretches[i].count;
+    }
+  }
   own.make_room(fresh);
   std::vector<Carry> carries;
   carries.reserve(share.convoys.size());
   for (size_t i = 0; i < share.convoys.size(); ++i) {
     int32_t& block = at[static_cast<size_t>(share.convoys[i])];
+    if (block == kInPlace) {
+      carries.emplace_back();
+      continue;
+    }
     const int32_t in = block;
     if (in < 0) block = own.take(share.part->stretches[i].count);
     carries.push_back({in, block});
   }
   launches_.plan(head, share, std::move(carries));
+}
+
+bool Relay::ends_in_place(int32_t head, const Share& share, size_t stretch) {
+  if (!ends_in_place_[static_cast<size_t>(rooms_.rank_of(share.room))]) return false;
+  if (share.part->stretches[stretch].end != kEnd) return false;
+  const Deal& deal = deal_of(head);
+  const auto [alone, fresh] = alone_.try_emplace(&deal);
+  if (fresh) {
+    alone->second.resize(deal.convoys.size(), -1);
+    for (const TileEnd& end : deal.ends)
+      if (end.parts.size() == 1)
+        alone->second[static_cast<size_t>(end.parts.front().convoy)] = end.room;
+    for (const TileEnd& end : deal.ends)  // a convoy may have both
+      if (end.parts.size() > 1)
+        for (const TileEnd::Part& part : end.parts)
+          alone->second[static_cast<size_t>(part.convoy)] = -1;
+  }
+  return alone->second[static_cast<size_t>(share.convoys[stretch])] == share.room;
 }
 
 void Relay::expect_sums() {
@@ -191,6 +221,7 @@ void Relay::add_ended() {
 }
 
 void Relay::add_tiles(int32_t head, const TileEnd& end) {
+  if (block(head, end.parts.front().convoy) == kInPlace) return;
   const int32_t r = rooms_.rank_of(end.room);
   TileSums sums{head, end.kv_tile, {}};
   sums.blocks.reserve(end.parts.size());

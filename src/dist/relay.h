@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -31,6 +32,8 @@ class Relay {
   void run();
 
  private:
+  static constexpr int32_t kInPlace = -2;
+
   /// Blocks behind each other.
   struct Row {
     int32_t block = 0, count = 0;
@@ -57,7 +60,7 @@ class Relay {
   const Deal& deal_of(int32_t head) const { return *dealt(head).deal; }
   bool overlapped() const { return plan_.options.overlapped; }
   Blocks& blocks(int32_t r) { return blocks_[static_cast<size_t>(r)]; }
-  /// The block of the first sum of a convoy; -1: it has not started.
+  /// The block of the first sum of a convoy; -1: it has not started, kInPlace: it has none.
   int32_t& block(int32_t head, int32_t number) {
     return at_[static_cast<size_t>(head)][static_cast<size_t>(number)];
   }
@@ -71,6 +74,9 @@ class Relay {
   /// What heads [begin, end) do at a time.
   void advance(int32_t begin, int32_t end, int32_t time);
   void carry_on(int32_t head, const Share& share);
+  /// Whether the chains of a convoy that starts in a share are whole there and all there is of
+  /// their tiles: then they end in the results.
+  bool ends_in_place(int32_t head, const Share& share, size_t stretch);
   /// Sums that were sent: the launches to come go on from some, which are taken; others come beside
   /// them.
   void expect_sums();
@@ -96,12 +102,15 @@ class Relay {
   Launches& launches_;
   const DealtHeads& dealt_;
   const Starts& starts_;
-  int32_t last_ = 0;                      // when the last launches are
-  std::vector<Progress> progress_;        // by head
-  std::vector<std::vector<int32_t>> at_;  // first block, by head and convoy
-  std::vector<Blocks> blocks_;            // by rank
-  std::vector<std::vector<Row>> added_;   // by rank: not given back yet
-  Ends ended_;                            // not added yet
+  int32_t last_ = 0;                                   // when the last launches are
+  std::vector<Progress> progress_;                     // by head
+  std::vector<std::vector<int32_t>> at_;               // first block, by head and convoy
+  std::vector<Blocks> blocks_;                         // by rank
+  std::vector<std::vector<Row>> added_;                // by rank: not given back yet
+  Ends ended_;                                         // not added yet
+  std::vector<bool> ends_in_place_;                    // by rank: dK and dV lie as K and V
+  std::map<const Deal*, std::vector<int32_t>> alone_;  // by convoy that is all there is of its
+                                                       // tiles the room where they end; else -1
   std::vector<Known> known_;
 };
 

@@ -50,7 +50,9 @@ bool is_renamed(const Step& step, const Step& before, const Section& by) {
 bool fits(const Step& step, int64_t blocks) {
   const auto all_fit = [&](const HeadPart& own) {
     for (size_t s = 0; s < std::min(own.carries.size(), own.part->stretches.size()); ++s)
-      if (int64_t{own.carries[s].out} + own.part->stretches[s].count > blocks) return false;
+      if (own.carries[s].out >= 0 &&
+          int64_t{own.carries[s].out} + own.part->stretches[s].count > blocks)
+        return false;
     return true;
   };
   if (const auto* compute = std::get_if<Compute>(&step))

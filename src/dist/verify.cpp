@@ -272,7 +272,8 @@ class Proof : dist::RowsProof {
     for (const HeadPart& own : heads) {
       for (size_t s = 0; s < std::min(own.carries.size(), own.part->stretches.size()); ++s) {
         const Carry& carry = own.carries[s];
-        if (carry.in != carry.out) require_free(carry.out, own.part->stretches[s].count);
+        if (carry.out >= 0 && carry.in != carry.out)
+          require_free(carry.out, own.part->stretches[s].count);
       }
     }
   }
@@ -297,10 +298,25 @@ class Proof : dist::RowsProof {
     for (const PartFacts::Row& chains : facts.chains) {
       const Carry& carry = own.carries[chains.stretch];
       if (carry.in < 0) start_chains(own.head, chains);
-      if (repeats()) continue;
+      if (carry.out < 0) end_in_place(own.head, chains, carry);
+      if (repeats() || carry.out < 0) continue;
       if (carry.in >= 0) go_on(own.head, chains, carry.in + chains.offset);
       put(carry.out + chains.offset, {chains, own.head, chains.next});
     }
+  }
+
+  /// Chains write the results of their tiles themselves.
+  void end_in_place(int32_t head, const PartFacts::Row& chains, const Carry& carry) {
+    require(carry.in < 0 && !chains.next && chains.addends == 1,
+            "ends KV tile {} of head {} with a chain that is not all of it", chains.tile, head);
+    require(rank(r_).ended == rank(r_).kv,
+            "ends KV tile {} of head {} in a launch, but dK and dV do not lie as K and V",
+            chains.tile, head);
+    const int32_t first = chains.lowest();
+    require(heads_[head].end(first, chains.count) < 0, "KV tile {} of head {} is ended twice",
+            chains.tile, head);
+    for (const Operand operand : {Operand::dk, Operand::dv})
+      write(Space::work, kv_box(whole_, operand, head, {first, first + chains.count}));
   }
 
   void start_chains(int32_t head, const PartFacts::Row& chains) {

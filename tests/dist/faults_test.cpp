@@ -229,6 +229,13 @@ TEST(DistFaults, ACompleteChainThatGoesOnWithVisits) {
   const DistCase c(problem, masks::from_dense(dense, 64, 32), kTile, "ascending");
   DistPlan good = c.deal({.world = 1, .strategy = "ring"}).backward;
   good.sections.clear();
+  // As where dK and dV do not lie as K and V: sums are left, and another launch ends them.
+  const size_t only = find<Compute>(good, any<Compute>).front().second;
+  std::vector<Step>& listed = good.ranks[0].steps;
+  std::get<Compute>(listed[only]).heads[0].carries = {{-1, 0}};
+  listed.insert(listed.begin() + static_cast<std::ptrdiff_t>(only) + 1, Add{{0, 0, {0}}, 2});
+  good.ranks[0].blocks = 2;
+  ASSERT_EQ(refusal(good), "");
   const HeadOrder& order = c.backward.order(0);
   ASSERT_EQ(order.chains.size(), 2u);
   ASSERT_EQ(order.chains[0].run_end, 1);
@@ -251,6 +258,40 @@ TEST(DistFaults, ACompleteChainThatGoesOnWithVisits) {
   EXPECT_NE(of_second.find("chain 0 of KV tile 1 of head 0 does not go on where it was"),
             std::string::npos)
       << of_second;
+}
+
+TEST(DistFaults, ChainsThatEndInTheirLaunch) {
+  const DistCase c(problem_of(64, 2, 2), masks::causal(64, 64), kTile, "descending");
+  DistPlan good = c.deal({.world = 2, .strategy = "ulysses"}).backward;
+  good.sections.clear();
+  ASSERT_EQ(refusal(good), "");
+  for (const RankPlan& rank : good.ranks) {
+    EXPECT_EQ(rank.blocks, 0);
+    EXPECT_TRUE(std::ranges::none_of(
+        rank.steps, [](const Step& step) { return std::holds_alternative<Add>(step); }));
+  }
+  const auto [rank, launch] = find<Compute>(good, any<Compute>).front();
+  {
+    DistPlan plan = good;  // another launch ends them, too
+    std::vector<Step>& steps = plan.ranks[rank].steps;
+    steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(launch) + 1, Add{{0, 1, {0}}, 1});
+    plan.ranks[rank].blocks = 1;
+    EXPECT_NE(refusal(plan).find("is added up twice"), std::string::npos) << refusal(plan);
+  }
+  {
+    DistPlan plan = good;
+    RankPlan& own = plan.ranks[rank];
+    own.kv = HeldRows(std::vector<RowRange>{{0, {0, 64}}, {0, {80, 96}}});
+    EXPECT_NE(refusal(plan).find("do not lie as K and V"), std::string::npos) << refusal(plan);
+  }
+  {
+    DistPlan plan = good;  // the first visit alone
+    change(plan.ranks[rank].steps[launch], [](OrderPart& part) {
+      part.stretches.front().end = {0, 1};
+    });
+    EXPECT_NE(refusal(plan).find("with a chain that is not all of it"), std::string::npos)
+        << refusal(plan);
+  }
 }
 
 TEST(DistFaults, SumsOfOtherTilesOrBlocks) {

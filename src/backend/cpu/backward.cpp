@@ -421,7 +421,7 @@ class BackwardWorker final : public Worker {
   void add_tile() {
     at_.q_tile = -1;
     const Clock::time_point begin = now();
-    if (call_.piece) {
+    if (call_.piece && carry().out >= 0) {
       add_partial(tiles_.dk, tiles_.ld_d, cols_, head_dim(), true, false, carried_dk(carry().out),
                   1.0f, {});
       add_partial(tiles_.dv, tiles_.ld_dv, cols_, head_dim_v(), true, false,
