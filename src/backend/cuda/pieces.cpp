@@ -118,9 +118,11 @@ void CudaBackend::backward_piece(const ReadyLaunch& ready, const BackwardTensors
   params.dk = ref("dk", local.kv_side(tensors.dk));
   params.dv = ref("dv", local.kv_side(tensors.dv));
   const auto q_tiles = static_cast<int32_t>(local.heads.front().q_rows.size());
+  // Kernels know a piece by its blocks; one whose chains all end in it may have none.
+  float* const blocks = memory.blocks ? memory.blocks : memory.dq_sums;
   params.carried = {
-      memory.dq_sums + local.q_head_at * chosen.dq_sum_floats(local.plan.problem, q_tiles),
-      memory.blocks, memory.block_floats};
+      memory.dq_sums + local.q_head_at * chosen.dq_sum_floats(local.plan.problem, q_tiles), blocks,
+      memory.block_floats};
   held.upload().before_launch(static_cast<cudaStream_t>(run.stream));
   run_plan(device_, chosen, chosen.backward, local.plan, held, run, wait_limit, params);
 }
