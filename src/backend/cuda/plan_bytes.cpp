@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kAligned = 16;
 constexpr int64_t kWorthThreads = int64_t{1} << 20;  // bytes; fewer are there before threads wake
 constexpr size_t kRunsOfPart = size_t{1} << 16;
+constexpr size_t kWorthSpreading = size_t{1} << 15;  // runs; fewer are copied one by one
 
 template <class T>
 const T* at(const void* base, int64_t offset) {
@@ -45,6 +46,13 @@ PlanBytes::PlanBytes(const Plan& plan, const LocalPiece* piece) : plan_(plan), p
   placed_ = add(plan.placement.tasks.list());
   units_ = add(plan.placement.worker_begin);
   views_ = reserve(static_cast<int64_t>(plan.orders.size() * sizeof(OrderView)));
+  lists_ = reserve(static_cast<int64_t>(spreads_.size() * sizeof(RunSpread)));
+  copied_ = size_;
+  for (Order& order : orders_)
+    if (order.spread >= 0) {
+      Spread& spread = spreads_[static_cast<size_t>(order.spread)];
+      order.runs = spread.to = reserve(spread.runs * int64_t{sizeof(Run)});
+    }
 }
 
 int64_t PlanBytes::reserve(int64_t bytes) {
@@ -86,6 +94,30 @@ int64_t PlanBytes::add(const Runs& runs) {
   return begin;
 }
 
+PlanBytes::Spread PlanBytes::add_spread(const Runs& runs) {
+  std::vector<uint64_t> words;
+  std::vector<Run> wide;
+  std::vector<RunPart> parts;
+  int64_t run = 0;
+  size_t near = 0;
+  runs.for_each_repeat(0, runs.size(), near, [&](int32_t q_head, int32_t heads, RunView part) {
+    const auto size = static_cast<int32_t>(part.size());
+    parts.push_back({run, std::ssize(words), size, q_head});
+    run += int64_t{size} * heads;
+    for (const Run& own : part) {
+      if (RunWord::fits(own)) {
+        words.push_back(RunWord::pack(own));
+      } else {
+        words.push_back(RunWord::kWide | wide.size());
+        wide.push_back(own);
+      }
+    }
+  });
+  const auto count = static_cast<int32_t>(parts.size());
+  const int64_t at = add(std::move(words)), wide_at = add(std::move(wide));
+  return {at, wide_at, add(std::move(parts)), -1, run, count};
+}
+
 PlanBytes::Order PlanBytes::add(const HeadOrder& order, std::vector<DropoutOrigin> dropout_origins,
                                 const LocalHead* piece) {
   const TileMap& tiles = *order.tiles;
@@ -97,7 +129,12 @@ PlanBytes::Order PlanBytes::add(const HeadOrder& order, std::vector<DropoutOrigi
     keys.push_back({shown->k_begin, shown->k_end});
   }
   const int64_t q_edges = add(tiles.q_edges), kv_edges = add(tiles.kv_edges);
-  return {.runs = add(order.runs),
+  int32_t spread = -1;
+  if (order.runs.size() >= kWorthSpreading) {
+    spread = static_cast<int32_t>(spreads_.size());
+    spreads_.push_back(add_spread(order.runs));
+  }
+  return {.runs = spread < 0 ? add(order.runs) : -1,
           .chains = add(order.chains),
           .tasks = add(order.tasks),
           .row_addends = add(order.row_addends),
@@ -112,7 +149,23 @@ PlanBytes::Order PlanBytes::add(const HeadOrder& order, std::vector<DropoutOrigi
           .kv_rows = piece ? add(piece->kv_rows) : kv_edges,
           .carries = piece ? add(piece->carries) : -1,
           .q_tiles = tiles.q_tiles(),
-          .kv_tiles = tiles.kv_tiles()};
+          .kv_tiles = tiles.kv_tiles(),
+          .spread = spread};
+}
+
+RunSpread PlanBytes::spread_of(const Spread& o, const void* memory) const {
+  return {.words = at<uint64_t>(memory, o.words),
+          .wide = at<Run>(memory, o.wide),
+          .parts = at<RunPart>(memory, o.parts),
+          .to = const_cast<Run*>(at<Run>(memory, o.to)),
+          .runs = o.runs,
+          .part_count = o.part_count};
+}
+
+PlanBytes::Spreads PlanBytes::spreads(const void* memory) const {
+  int64_t most = 0;
+  for (const Spread& spread : spreads_) most = std::max(most, spread.runs);
+  return {at<RunSpread>(memory, lists_), static_cast<int32_t>(spreads_.size()), most};
 }
 
 OrderView PlanBytes::view_of(const Order& o, const void* memory) const {
@@ -154,12 +207,16 @@ const int32_t* PlanBytes::first_turns(const void* memory) const {
 }
 
 std::unique_ptr<std::byte[]> PlanBytes::make(const void* memory) const {
-  auto all = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(size_));
-  for_each_in_parallel(size_ < kWorthThreads ? 1 : core_count(), std::ssize(parts_),
+  auto all = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(copied_));
+  for_each_in_parallel(copied_ < kWorthThreads ? 1 : core_count(), std::ssize(parts_),
                        [&](int64_t part) { parts_[static_cast<size_t>(part)](all.get()); });
   for (size_t i = 0; i < orders_.size(); ++i) {
     const OrderView view = view_of(orders_[i], memory);
     std::memcpy(all.get() + views_ + i * sizeof(OrderView), &view, sizeof(OrderView));
+  }
+  for (size_t i = 0; i < spreads_.size(); ++i) {
+    const RunSpread list = spread_of(spreads_[i], memory);
+    std::memcpy(all.get() + lists_ + i * sizeof(RunSpread), &list, sizeof(RunSpread));
   }
   return all;
 }

@@ -18,35 +18,60 @@ class Memory {
  public:
   explicit Memory(const cuda::PlanBytes& bytes)
       : size_(bytes.size()),
+        copied_(bytes.copied()),
         bytes_(bytes.make(kAddress)),
         view_(bytes.view(kAddress)),
-        turns_(bytes.first_turns(kAddress)) {}
+        turns_(bytes.first_turns(kAddress)),
+        spreads_(bytes.spreads(kAddress)) {}
 
   const cuda::PlanView& view() const { return view_; }
   const int32_t* turns() const { return turns_; }
   /// Whether the array at this address of the device is as these.
   template <class T>
   bool holds(const T* address, const std::vector<T>& values) const {
-    const int64_t begin = reinterpret_cast<const std::byte*>(address) - kAddress;
+    const int64_t begin = here(address);
     EXPECT_EQ(begin % 16, 0);
     return values.empty() ||
-           (0 <= begin && begin + std::ssize(values) * int64_t{sizeof(T)} <= size_ &&
+           (0 <= begin && begin + std::ssize(values) * int64_t{sizeof(T)} <= copied_ &&
             std::memcmp(bytes_.get() + begin, values.data(), values.size() * sizeof(T)) == 0);
+  }
+  /// A list of runs, copied or spread as a device does it.
+  bool holds_runs(const Run* address, const std::vector<Run>& runs) const {
+    if (here(address) < copied_ || runs.empty()) return holds(address, runs);
+    EXPECT_LE(here(address) + std::ssize(runs) * int64_t{sizeof(Run)}, size_);
+    for (int32_t i = 0; i < spreads_.count; ++i) {
+      cuda::RunSpread list;
+      std::memcpy(&list, bytes_.get() + here(spreads_.lists + i), sizeof list);
+      if (list.to != address) continue;
+      list.words = at(list.words), list.wide = at(list.wide), list.parts = at(list.parts);
+      EXPECT_LE(list.runs, spreads_.most);
+      for (int64_t r = 0; r < list.runs; ++r)
+        if (cuda::spread_run(list, r) != runs[static_cast<size_t>(r)]) return false;
+      return list.runs == std::ssize(runs);
+    }
+    return false;
   }
   cuda::OrderView order(size_t i) const {
     cuda::OrderView order;
-    std::memcpy(&order,
-                bytes_.get() + (reinterpret_cast<const std::byte*>(view_.orders + i) - kAddress),
-                sizeof order);
+    std::memcpy(&order, bytes_.get() + here(view_.orders + i), sizeof order);
     return order;
   }
 
  private:
+  static int64_t here(const void* address) {
+    return static_cast<const std::byte*>(address) - kAddress;
+  }
+  template <class T>
+  const T* at(const T* address) const {
+    return reinterpret_cast<const T*>(bytes_.get() + here(address));
+  }
+
   static inline std::byte* const kAddress = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
-  int64_t size_;
+  int64_t size_, copied_;
   std::unique_ptr<std::byte[]> bytes_;
   cuda::PlanView view_;
   const int32_t* turns_;
+  cuda::PlanBytes::Spreads spreads_;
 };
 
 void expect_plan(const Plan& plan, const LocalPiece* piece) {
@@ -74,7 +99,7 @@ void expect_plan(const Plan& plan, const LocalPiece* piece) {
     const HeadOrder& order = *plan.orders[i];
     const TileMap& tiles = *order.tiles;
     const cuda::OrderView view = memory.order(i);
-    EXPECT_TRUE(memory.holds(view.runs, order.runs.all()));
+    EXPECT_TRUE(memory.holds_runs(view.runs, order.runs.all()));
     EXPECT_TRUE(memory.holds(view.chains, order.chains));
     EXPECT_TRUE(memory.holds(view.tasks, order.tasks));
     EXPECT_TRUE(memory.holds(view.row_addends, order.row_addends));
@@ -115,8 +140,8 @@ TEST(PlanBytes, AreThePlan) {
     }
 }
 
-// More runs than a thread writes at a time, of heads with orders of their own.
-TEST(PlanBytes, OfALongPlanAreMadeInThreads) {
+// Of heads with orders of their own.
+TEST(PlanBytes, OfALongPlanAreSpreadOnTheDevice) {
   const Mask mask = masks::uniform_block_sparse(24576, 24576, 64, 64, 0.5, 1, 2);
   Problem problem = problem_of(mask, 128, 1);
   problem.q_heads = 4;
@@ -125,6 +150,7 @@ TEST(PlanBytes, OfALongPlanAreMadeInThreads) {
   size_t runs = 0;
   for (const auto& order : plan.orders) runs = std::max(runs, order->runs.size());
   EXPECT_GT(runs, size_t{1} << 16);
+  EXPECT_EQ(cuda::PlanBytes(plan, nullptr).spreads(nullptr).count, 2);
   expect_plan(plan, nullptr);
 }
 
