@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "core/threads.h"
@@ -12,24 +13,36 @@ namespace {
 
 constexpr int64_t kAligned = 16;
 constexpr int64_t kWorthThreads = int64_t{1} << 20;  // bytes; fewer are there before threads wake
-constexpr size_t kRunsOfPart = size_t{1} << 16;
-constexpr size_t kWorthSpreading = size_t{1} << 15;  // runs; fewer are copied one by one
 
 template <class T>
 const T* at(const void* base, int64_t offset) {
   return reinterpret_cast<const T*>(static_cast<const std::byte*>(base) + offset);
 }
 
-/// OrderView::q_used or kv_used of tiles with these edges, from what each slice shows of the axis.
-std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<Interval>& shown) {
-  std::vector<int32_t> used(edges.size() - 1);
-  for (const auto& [begin, end] : shown) {
-    const auto after = std::ranges::upper_bound(edges, begin);
-    for (size_t t = after - edges.begin() - 1; t < used.size() && edges[t] < end; ++t) {
-      used[t] = std::max(used[t], static_cast<int32_t>(std::min(edges[t + 1], end) - edges[t]));
+/// used[t] = positions of tile t up to the last that a slice shows.
+void write_used(const std::vector<Slice>& slices, const std::vector<int64_t>& edges,
+                int64_t Slice::*begin, int64_t Slice::*end, std::span<int32_t> used) {
+  std::ranges::fill(used, 0);
+  size_t open = used.size();  // tiles of which not all is shown yet
+  size_t first = 0;           // where a slice begins: mostly in the tile of the one before, or next
+  Interval latest{0, 0};
+  for (const Slice& slice : slices) {
+    if (open == 0) return;
+    if (Interval{slice.*begin, slice.*end} == latest) continue;  // side by side with it
+    const auto shown = tighten(slice);
+    if (!shown) continue;
+    if (is_rectangle(slice)) latest = {slice.*begin, slice.*end};
+    const int64_t from = (*shown).*begin, to = (*shown).*end;
+    if (from < edges[first]) first = 0;
+    if (from >= edges[first + 1] && from >= edges[++first + 1])
+      first = std::ranges::upper_bound(edges, from) - edges.begin() - 1;
+    for (size_t t = first; t < used.size() && edges[t] < to; ++t) {
+      const int64_t all = edges[t + 1] - edges[t];
+      if (used[t] == all) continue;
+      used[t] = std::max(used[t], static_cast<int32_t>(std::min(to - edges[t], all)));
+      if (used[t] == all) --open;
     }
   }
-  return used;
 }
 
 }  // namespace
@@ -46,13 +59,9 @@ PlanBytes::PlanBytes(const Plan& plan, const LocalPiece* piece) : plan_(plan), p
   placed_ = add(plan.placement.tasks.list());
   units_ = add(plan.placement.worker_begin);
   views_ = reserve(static_cast<int64_t>(plan.orders.size() * sizeof(OrderView)));
-  lists_ = reserve(static_cast<int64_t>(spreads_.size() * sizeof(RunSpread)));
+  lists_ = reserve(static_cast<int64_t>(plan.orders.size() * sizeof(RunSpread)));
   copied_ = size_;
-  for (Order& order : orders_)
-    if (order.spread >= 0) {
-      Spread& spread = spreads_[static_cast<size_t>(order.spread)];
-      order.runs = spread.to = reserve(spread.runs * int64_t{sizeof(Run)});
-    }
+  for (Order& order : orders_) order.runs = reserve(order.run_count * int64_t{sizeof(Run)});
 }
 
 int64_t PlanBytes::reserve(int64_t bytes) {
@@ -78,94 +87,57 @@ int64_t PlanBytes::add(std::vector<T>&& values) {
   return add(*kept, kept);
 }
 
-int64_t PlanBytes::add(const Runs& runs) {
-  const int64_t begin = reserve(static_cast<int64_t>(runs.size() * sizeof(Run)));
-  for (size_t first = 0; first < runs.size(); first += kRunsOfPart)
-    parts_.push_back([begin, first, &runs](std::byte* all) {
-      auto* to = reinterpret_cast<Run*>(all + begin) + first;
-      runs.for_each_part(first, std::min(first + kRunsOfPart, runs.size()),
-                         [&](int32_t q_head, RunView part) {
-                           for (Run run : part) {
-                             run.q_head = q_head;
-                             *to++ = run;
-                           }
-                         });
-    });
-  return begin;
-}
-
-PlanBytes::Spread PlanBytes::add_spread(const Runs& runs) {
-  std::vector<uint64_t> words;
-  std::vector<Run> wide;
-  std::vector<RunPart> parts;
-  int64_t run = 0;
-  size_t near = 0;
-  runs.for_each_repeat(0, runs.size(), near, [&](int32_t q_head, int32_t heads, RunView part) {
-    const auto size = static_cast<int32_t>(part.size());
-    parts.push_back({run, std::ssize(words), size, q_head});
-    run += int64_t{size} * heads;
-    for (const Run& own : part) {
-      if (RunWord::fits(own)) {
-        words.push_back(RunWord::pack(own));
-      } else {
-        words.push_back(RunWord::kWide | wide.size());
-        wide.push_back(own);
-      }
-    }
+int64_t PlanBytes::add_used(const std::vector<Slice>& slices, const std::vector<int64_t>& edges,
+                            int64_t Slice::*begin, int64_t Slice::*end) {
+  const size_t tiles = edges.size() - 1;
+  const int64_t at = reserve(static_cast<int64_t>(tiles * sizeof(int32_t)));
+  parts_.push_back([=, &slices, &edges](std::byte* all) {
+    write_used(slices, edges, begin, end, {reinterpret_cast<int32_t*>(all + at), tiles});
   });
-  const auto count = static_cast<int32_t>(parts.size());
-  const int64_t at = add(std::move(words)), wide_at = add(std::move(wide));
-  return {at, wide_at, add(std::move(parts)), -1, run, count};
+  return at;
 }
 
 PlanBytes::Order PlanBytes::add(const HeadOrder& order, std::vector<DropoutOrigin> dropout_origins,
                                 const LocalHead* piece) {
   const TileMap& tiles = *order.tiles;
-  std::vector<Interval> queries, keys;
-  for (const Slice& slice : tiles.slices) {
-    const auto shown = tighten(slice);
-    if (!shown) continue;
-    queries.push_back({shown->q_begin, shown->q_end});
-    keys.push_back({shown->k_begin, shown->k_end});
-  }
+  const PackedRuns& kept = order.runs.kept();
   const int64_t q_edges = add(tiles.q_edges), kv_edges = add(tiles.kv_edges);
-  int32_t spread = -1;
-  if (order.runs.size() >= kWorthSpreading) {
-    spread = static_cast<int32_t>(spreads_.size());
-    spreads_.push_back(add_spread(order.runs));
-  }
-  return {.runs = spread < 0 ? add(order.runs) : -1,
+  return {.runs = -1,
+          .words = add(kept.words()),
+          .wide = add(kept.wide()),
+          .stretches = add(order.runs.stretches()),
           .chains = add(order.chains),
           .tasks = add(order.tasks),
           .row_addends = add(order.row_addends),
           .q_edges = q_edges,
           .kv_edges = kv_edges,
-          .q_used = add(used(tiles.q_edges, queries)),
-          .kv_used = add(used(tiles.kv_edges, keys)),
+          .q_used = add_used(tiles.slices, tiles.q_edges, &Slice::q_begin, &Slice::q_end),
+          .kv_used = add_used(tiles.slices, tiles.kv_edges, &Slice::k_begin, &Slice::k_end),
           .slice_ids = add(tiles.slice_ids),
           .slices = add(tiles.slices),
           .dropout_origins = add(std::move(dropout_origins)),
           .q_rows = piece ? add(piece->q_rows) : q_edges,
           .kv_rows = piece ? add(piece->kv_rows) : kv_edges,
           .carries = piece ? add(piece->carries) : -1,
+          .run_count = std::ssize(order.runs),
+          .stretch_count = static_cast<int32_t>(order.runs.stretches().size()),
           .q_tiles = tiles.q_tiles(),
-          .kv_tiles = tiles.kv_tiles(),
-          .spread = spread};
+          .kv_tiles = tiles.kv_tiles()};
 }
 
-RunSpread PlanBytes::spread_of(const Spread& o, const void* memory) const {
+RunSpread PlanBytes::spread_of(const Order& o, const void* memory) const {
   return {.words = at<uint64_t>(memory, o.words),
           .wide = at<Run>(memory, o.wide),
-          .parts = at<RunPart>(memory, o.parts),
-          .to = const_cast<Run*>(at<Run>(memory, o.to)),
-          .runs = o.runs,
-          .part_count = o.part_count};
+          .stretches = at<RunStretch>(memory, o.stretches),
+          .to = const_cast<Run*>(at<Run>(memory, o.runs)),
+          .runs = o.run_count,
+          .stretch_count = o.stretch_count};
 }
 
 PlanBytes::Spreads PlanBytes::spreads(const void* memory) const {
   int64_t most = 0;
-  for (const Spread& spread : spreads_) most = std::max(most, spread.runs);
-  return {at<RunSpread>(memory, lists_), static_cast<int32_t>(spreads_.size()), most};
+  for (const Order& order : orders_) most = std::max(most, order.run_count);
+  return {at<RunSpread>(memory, lists_), static_cast<int32_t>(orders_.size()), most};
 }
 
 OrderView PlanBytes::view_of(const Order& o, const void* memory) const {
@@ -212,10 +184,8 @@ std::unique_ptr<std::byte[]> PlanBytes::make(const void* memory) const {
                        [&](int64_t part) { parts_[static_cast<size_t>(part)](all.get()); });
   for (size_t i = 0; i < orders_.size(); ++i) {
     const OrderView view = view_of(orders_[i], memory);
+    const RunSpread list = spread_of(orders_[i], memory);
     std::memcpy(all.get() + views_ + i * sizeof(OrderView), &view, sizeof(OrderView));
-  }
-  for (size_t i = 0; i < spreads_.size(); ++i) {
-    const RunSpread list = spread_of(spreads_[i], memory);
     std::memcpy(all.get() + lists_ + i * sizeof(RunSpread), &list, sizeof(RunSpread));
   }
   return all;

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/gpu_case.h"
 #include "dist/local_pieces.h"
+#include "mask/slice.h"
 
 namespace verbatim::test {
 namespace {
@@ -35,15 +36,15 @@ class Memory {
            (0 <= begin && begin + std::ssize(values) * int64_t{sizeof(T)} <= copied_ &&
             std::memcmp(bytes_.get() + begin, values.data(), values.size() * sizeof(T)) == 0);
   }
-  /// A list of runs, copied or spread as a device does it.
+  /// A list of runs, spread as a device does it.
   bool holds_runs(const Run* address, const std::vector<Run>& runs) const {
-    if (here(address) < copied_ || runs.empty()) return holds(address, runs);
+    EXPECT_GE(here(address), copied_);
     EXPECT_LE(here(address) + std::ssize(runs) * int64_t{sizeof(Run)}, size_);
     for (int32_t i = 0; i < spreads_.count; ++i) {
       cuda::RunSpread list;
       std::memcpy(&list, bytes_.get() + here(spreads_.lists + i), sizeof list);
       if (list.to != address) continue;
-      list.words = at(list.words), list.wide = at(list.wide), list.parts = at(list.parts);
+      list.words = at(list.words), list.wide = at(list.wide), list.stretches = at(list.stretches);
       EXPECT_LE(list.runs, spreads_.most);
       for (int64_t r = 0; r < list.runs; ++r)
         if (cuda::spread_run(list, r) != runs[static_cast<size_t>(r)]) return false;
@@ -73,6 +74,20 @@ class Memory {
   const int32_t* turns_;
   cuda::PlanBytes::Spreads spreads_;
 };
+
+/// Of each tile between `edges`, the positions up to the last that any slice shows.
+std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<Slice>& slices,
+                          int64_t Slice::*begin, int64_t Slice::*end) {
+  std::vector<int32_t> used(edges.size() - 1);
+  for (size_t t = 0; t < used.size(); ++t)
+    for (const Slice& slice : slices) {
+      const auto shown = tighten(slice);
+      if (!shown || (*shown).*begin >= edges[t + 1] || (*shown).*end <= edges[t]) continue;
+      const int64_t last = std::min((*shown).*end, edges[t + 1]);
+      used[t] = std::max(used[t], static_cast<int32_t>(last - edges[t]));
+    }
+  return used;
+}
 
 void expect_plan(const Plan& plan, const LocalPiece* piece) {
   const Memory memory(cuda::PlanBytes(plan, piece));
@@ -105,6 +120,10 @@ void expect_plan(const Plan& plan, const LocalPiece* piece) {
     EXPECT_TRUE(memory.holds(view.row_addends, order.row_addends));
     EXPECT_TRUE(memory.holds(view.q_edges, tiles.q_edges));
     EXPECT_TRUE(memory.holds(view.kv_edges, tiles.kv_edges));
+    EXPECT_TRUE(memory.holds(view.q_used,
+                             used(tiles.q_edges, tiles.slices, &Slice::q_begin, &Slice::q_end)));
+    EXPECT_TRUE(memory.holds(view.kv_used,
+                             used(tiles.kv_edges, tiles.slices, &Slice::k_begin, &Slice::k_end)));
     EXPECT_TRUE(memory.holds(view.slice_ids, tiles.slice_ids));
     EXPECT_TRUE(memory.holds(view.slices, tiles.slices));
     EXPECT_TRUE(memory.holds(view.dropout_origins, origins.of_order[i]));
@@ -129,28 +148,40 @@ Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, const std::str
 
 TEST(PlanBytes, AreThePlan) {
   const std::vector<int64_t> documents{700, 16, 0, 1301, 84};
-  for (const Mask& mask : {masks::causal(2101, 2101), masks::causal_document(documents),
-                           masks::uniform_block_sparse(2048, 2048, 64, 64, 0.5, 1, 2),
-                           masks::causal_sliding_window(2101, 2101, 300)})
+  bool wide = false, by_heads = false, by_times = false;  // of runs, what the cases have
+  for (const Mask& mask :
+       {masks::full(300, 30000), masks::causal(2101, 2101), masks::causal_document(documents),
+        masks::uniform_block_sparse(2048, 2048, 64, 64, 0.5, 1, 2),
+        masks::uniform_block_sparse(4000, 5000, 50, 70, 0.01, 3, 2),
+        masks::causal_sliding_window(2101, 2101, 300)})
     for (const auto& [pass, placement] :
          {std::pair{Pass::forward, "static"}, {Pass::forward, "auto"}, {Pass::backward, "auto"}}) {
       SCOPED_TRACE(fmt::format("{} {} {}", mask.name(), to_string(pass), placement));
       const Problem problem = problem_of(mask, 128, 2);
-      expect_plan(plan_of(problem, mask, pass, placement), nullptr);
+      const Plan plan = plan_of(problem, mask, pass, placement);
+      expect_plan(plan, nullptr);
+      for (const auto& order : plan.orders) {
+        wide = wide || !order->runs.kept().wide().empty();
+        for (const RunStretch& s : order->runs.stretches()) {
+          by_heads = by_heads || s.heads > 1;
+          by_times = by_times || s.times > 1;
+        }
+      }
     }
+  EXPECT_TRUE(wide && by_heads && by_times) << wide << by_heads << by_times;
 }
 
 // Of heads with orders of their own.
-TEST(PlanBytes, OfALongPlanAreSpreadOnTheDevice) {
+TEST(PlanBytes, OfLongPlansAreMadeInThreads) {
   const Mask mask = masks::uniform_block_sparse(24576, 24576, 64, 64, 0.5, 1, 2);
   Problem problem = problem_of(mask, 128, 1);
   problem.q_heads = 4;
   problem.kv_heads = 2;
   const Plan plan = plan_of(problem, mask, Pass::backward, "auto");
-  size_t runs = 0;
-  for (const auto& order : plan.orders) runs = std::max(runs, order->runs.size());
-  EXPECT_GT(runs, size_t{1} << 16);
-  EXPECT_EQ(cuda::PlanBytes(plan, nullptr).spreads(nullptr).count, 2);
+  const cuda::PlanBytes bytes(plan, nullptr);
+  EXPECT_EQ(bytes.spreads(nullptr).count, 2);
+  EXPECT_GT(bytes.copied(), int64_t{1} << 20);
+  EXPECT_GT(bytes.size(), 2 * bytes.copied());
   expect_plan(plan, nullptr);
 }
 
