@@ -8,7 +8,6 @@
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/plan_bytes.h"
-#include "backend/cuda/spread_runs.h"
 #include "plan/chain_sums.h"
 
 namespace verbatim::cuda {
@@ -31,16 +30,13 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
                    static_cast<int32_t>(plan.problem.group())};
   }
   const PlanBytes bytes(plan, piece);
-  upload_.emplace(device, static_cast<size_t>(bytes.size()));
-  const void* memory = upload_->data();
-  view_ = bytes.view(memory);
-  first_turns_ = bytes.first_turns(memory);
+  const auto size = static_cast<size_t>(bytes.size());
+  upload_.emplace(device, size);
+  view_ = bytes.view(upload_->data());
+  first_turns_ = bytes.first_turns(upload_->data());
   if (piece) turns_ = piece->first_addends.size();
-  const auto made = bytes.make(memory);
-  upload_->copy({made.get(), static_cast<size_t>(bytes.copied())}, [&](cudaStream_t stream) {
-    const auto [lists, count, most] = bytes.spreads(memory);
-    spread_runs(lists, count, most, stream);
-  });
+  const auto made = bytes.make(upload_->data());
+  upload_->copy({made.get(), size});
 }
 
 void DevicePlan::set_turns(void* row_turn, cudaStream_t stream) const {

@@ -25,14 +25,12 @@ Upload::~Upload() {
   }
 }
 
-void Upload::copy(std::span<const std::byte> bytes,
-                  const std::function<void(cudaStream_t)>& behind) {
+void Upload::copy(std::span<const std::byte> bytes) {
   const PrimaryContext own(device_);
   const RelaxedCapture relaxed;
   // The runtime has copied `bytes` when this returns; the device need not have.
   check(cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, uploads_),
         "cuda.plan");
-  behind(uploads_);
   check(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cuda.plan");
   check(cudaEventRecord(uploaded_, uploads_), "cuda.plan");
 }

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -23,11 +22,8 @@ class Upload {
   Upload& operator=(const Upload&) = delete;
 
   const void* data() const { return memory_; }
-  /// At most as many as there is room for, and starts what `behind` adds to the stream. They have
-  /// been read when this returns.
-  void copy(
-      std::span<const std::byte> bytes,
-      const std::function<void(cudaStream_t)>& behind = [](cudaStream_t) {});
+  /// As many as there is room for. They have been read when this returns.
+  void copy(std::span<const std::byte> bytes);
 
   /// Before a launch on `stream`, or into the `graph` that it captures: it will start after the
   /// copy.
