@@ -78,9 +78,9 @@ std::vector<std::string> kernels_of(const nlohmann::json& json, const AttentionO
 
 AttentionOptions options_of(const nlohmann::json& json) {
   constexpr const char* kOperation = "options";
-  static const std::vector<std::string> kKnown{"arithmetic", "device",  "level",
-                                               "order",      "tile",    "forward_order",
-                                               "placement",  "kernels", "workers"};
+  static const std::vector<std::string> kKnown{
+      "arithmetic", "device",        "level",   "order",     "tile",
+      "workers",    "forward_order", "kernels", "placement", "defer_backward"};
   require_known_members(json, kKnown, kOperation);
   const auto text = [&](const char* key, const char* otherwise) -> std::string {
     return json.contains(key) ? json_text(json[key], key, kOperation) : otherwise;
@@ -96,6 +96,8 @@ AttentionOptions options_of(const nlohmann::json& json) {
   if (json.contains("workers")) {
     options.plan.workers = json_int32(json["workers"], "workers", kOperation);
   }
+  if (json.contains("defer_backward"))
+    options.defer_backward = json_bool(json["defer_backward"], "defer_backward", kOperation);
   if (json.contains("kernels")) options.kernels = kernels_of(json["kernels"], options, kOperation);
   return options;
 }

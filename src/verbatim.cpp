@@ -1,5 +1,6 @@
 #include "verbatim/verbatim.h"
 
+#include <mutex>
 #include <utility>
 
 #include "backend/backend.h"
@@ -7,21 +8,50 @@
 namespace verbatim {
 
 struct Attention::Impl {
+  /// A pass, planned when first asked for. Safe to ask from several threads.
+  struct Planned {
+    PlanOptions options;
+    std::once_flag once;
+    std::shared_ptr<const Plan> plan;
+    int64_t workspace = 0;  // that callers may bring
+  };
+
   Problem problem;
   Mask mask;
   std::unique_ptr<Backend> backend;
-  PlanOptions forward_options, backward_options;
-  std::shared_ptr<const Plan> forward, backward;
+  Planned forward, backward;
   bool has_backward;
-  int64_t forward_workspace, backward_workspace;  // that callers may bring
+
+  Impl(const Problem& of_problem, Mask under, std::unique_ptr<Backend> on)
+      : problem(of_problem),
+        mask(std::move(under)),
+        backend(std::move(on)),
+        has_backward(problem.has_backward()) {}
+
+  Planned& of(Pass pass) { return pass == Pass::forward ? forward : backward; }
+
+  /// Throws Error(unsupported) where the backend cannot run it.
+  const Planned& planned(Pass pass) {
+    Planned& own = of(pass);
+    std::call_once(own.once, [&] {
+      auto plan = cached_plan(problem, mask, own.options);
+      if (has(pass)) {
+        backend->check_plan(*plan);
+        own.workspace = backend->callers_workspace_bytes(*plan);
+      }
+      own.plan = std::move(plan);
+    });
+    return own;
+  }
+  bool has(Pass pass) const { return pass == Pass::forward || has_backward; }
 
   /// The plan of a pass, with its orders cut where `run` has fewer workers than they wait for.
   std::shared_ptr<const Plan> plan_for(Pass pass, const RunOptions& run) {
-    const auto& whole = pass == Pass::forward ? forward : backward;
+    const auto& whole = planned(pass).plan;
     if (whole->residency <= 1) return whole;
     const int32_t available = backend->available(run);
     if (whole->residency <= available) return whole;
-    PlanOptions options = pass == Pass::forward ? forward_options : backward_options;
+    PlanOptions options = of(pass).options;
     options.workers = 0;  // which would stand for the workers that there are
     options.residents = available;
     return cached_plan(problem, mask, options);
@@ -29,6 +59,13 @@ struct Attention::Impl {
 };
 
 namespace {
+
+/// Whether anything is asked for that may be refused in the backward alone.
+bool is_named(const AttentionOptions& options) {
+  const PlanOptions& plan = options.plan;
+  return plan.order != "auto" || plan.placement != "auto" || !plan.arithmetic.empty() ||
+         plan.tile != TileShape{0, 0} || plan.workers != 0 || !options.kernels.empty();
+}
 
 /// Whether `backend` runs a backward. Throws Error, unless nobody can have expected one.
 bool runs(const Backend& backend, const Plan& backward) {
@@ -45,36 +82,27 @@ bool runs(const Backend& backend, const Plan& backward) {
 
 Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& options) {
   problem.validate();
-  std::unique_ptr<Backend> backend =
-      make_backend(options.device, options.kernels, options.plan.level);
-  backend->check(problem);
-  backend->check_mask(mask);
-  PlanOptions backward_options = options.plan;
-  if (backward_options.machine.name.empty()) {
-    backward_options.machine = make_machine(backend->machine());
+  std::unique_ptr<Backend> made = make_backend(options.device, options.kernels, options.plan.level);
+  const Backend& backend = *made;
+  backend.check(problem);
+  backend.check_mask(mask);
+  impl_ = std::make_unique<Impl>(problem, std::move(mask), std::move(made));
+  PlanOptions common = options.plan;
+  if (common.machine.name.empty()) common.machine = make_machine(backend.machine());
+  if (common.residents == 0) common.residents = backend.residents();
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    PlanOptions& own = impl_->of(pass).options;
+    own = common;
+    own.pass = pass;
+    complete(own, backend);
   }
-  if (backward_options.residents == 0) backward_options.residents = backend->residents();
-  backward_options.pass = Pass::backward;
-  PlanOptions forward_options = backward_options;
-  forward_options.pass = Pass::forward;
-  for (PlanOptions* each : {&forward_options, &backward_options}) complete(*each, *backend);
-  forward_options.order = options.forward_order;
-  auto backward = cached_plan(problem, mask, backward_options);
-  auto forward = cached_plan(problem, mask, forward_options);
-  const bool has_backward = problem.has_backward() && runs(*backend, *backward);
-  backend->check_plan(*forward);
-  const int64_t forward_workspace = backend->callers_workspace_bytes(*forward);
-  const int64_t backward_workspace = has_backward ? backend->callers_workspace_bytes(*backward) : 0;
-  impl_.reset(new Impl{.problem = problem,
-                       .mask = std::move(mask),
-                       .backend = std::move(backend),
-                       .forward_options = std::move(forward_options),
-                       .backward_options = std::move(backward_options),
-                       .forward = std::move(forward),
-                       .backward = std::move(backward),
-                       .has_backward = has_backward,
-                       .forward_workspace = forward_workspace,
-                       .backward_workspace = backward_workspace});
+  impl_->forward.options.order = options.forward_order;
+  if (!options.defer_backward || is_named(options)) {
+    const auto backward = cached_plan(problem, impl_->mask, impl_->backward.options);
+    if (impl_->has_backward) impl_->has_backward = runs(backend, *backward);
+    impl_->planned(Pass::backward);
+  }
+  impl_->planned(Pass::forward);
 }
 
 Attention::~Attention() = default;
@@ -94,16 +122,14 @@ void Attention::backward(const BackwardTensors& tensors, const RunOptions& run) 
 const Problem& Attention::problem() const { return impl_->problem; }
 bool Attention::has_backward() const { return impl_->has_backward; }
 const Mask& Attention::mask() const { return impl_->mask; }
-const Plan& Attention::plan(Pass pass) const {
-  return pass == Pass::forward ? *impl_->forward : *impl_->backward;
-}
+const Plan& Attention::plan(Pass pass) const { return *impl_->planned(pass).plan; }
 int64_t Attention::workspace_bytes(Pass pass) const {
   return impl_->backend->workspace_bytes(plan(pass));
 }
 int64_t Attention::workspace_bytes(Pass pass, const RunOptions& run) const {
   const auto plan = impl_->plan_for(pass, run);
-  if (plan == impl_->forward) return impl_->forward_workspace;
-  if (plan == impl_->backward) return impl_->backward_workspace;
+  const Impl::Planned& whole = impl_->planned(pass);
+  if (plan == whole.plan) return whole.workspace;
   return impl_->backend->callers_workspace_bytes(*plan);
 }
 std::string Attention::kernel(Pass pass) const { return impl_->backend->kernel_name(plan(pass)); }

@@ -76,14 +76,15 @@ const char* verbatim_last_error(void);
  * orders, placements and targets of TL. */
 verbatim_status verbatim_info(const char** json);
 
-/* A problem under a mask on a device, planned once for both passes. */
+/* A problem under a mask on a device, each pass planned once. */
 typedef struct verbatim_attention verbatim_attention;
 
 /* `spec` is JSON with the members "problem" (as problem_from_json), "mask" (as masks::make) and
  * "options", an object with any of the members device, level, order, forward_order, placement,
  * tile ([q, kv], 0: the usual one), workers, arithmetic ("cpu", "sm80", "sm90"; empty: the
- * device's) and kernels, a list that takes the place of the device's own, at most one a pass: on a
- * CPU texts of TL code, on a GPU paths of libraries (docs/tl.md). */
+ * device's), defer_backward (true: where nothing of it is named here, it is planned when it is
+ * first needed) and kernels, a list that takes the place of the device's own, at most one a pass:
+ * on a CPU texts of TL code, on a GPU paths of libraries (docs/tl.md). */
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention);
 void verbatim_attention_destroy(verbatim_attention* attention);
 

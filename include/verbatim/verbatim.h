@@ -24,6 +24,9 @@ struct AttentionOptions {
   /// (verbatim/tl.h), which it interprets, on a GPU paths of libraries that tl::build() made. Their
   /// tiles are the plan's.
   std::vector<std::string> kernels{};
+  /// Plans the backward when it is first needed, not in the constructor, if all of it is by rule:
+  /// of what is named by these options some might be refused.
+  bool defer_backward = false;
 };
 
 /// Throws Error(device) naming the tile when a call on `device` ("cpu", "cuda", "cuda:N") gave up
@@ -50,7 +53,8 @@ class Attention {
 
   /// False for e4m3, and where AttentionOptions::kernels are a forward alone and no kernel of the
   /// device runs the backward: backward() then throws Error(unsupported). In all other cases the
-  /// constructor has thrown it.
+  /// constructor has thrown it, or with AttentionOptions::defer_backward the first call that needs
+  /// the backward's plan does.
   bool has_backward() const;
   const Problem& problem() const;
   const Mask& mask() const;

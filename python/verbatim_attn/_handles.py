@@ -76,6 +76,7 @@ def problem_of(
         "forward_order": forward_order,
         "level": level,
         "arithmetic": arithmetic,
+        "defer_backward": True,
     }
 
 

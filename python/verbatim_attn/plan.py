@@ -37,7 +37,8 @@ class Plan:
     `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda" or "cuda:N". `arithmetic`
     "sm80" takes the portable kernels on Hopper, too; "": the device's. `kernels` take the place of
     the device's own, at most one a pass: on a CPU texts of TL code, on a GPU paths of libraries
-    (docs/tl.md). Plans are immutable and may be used by several threads.
+    (docs/tl.md). `defer_backward`: the backward is planned when it is first needed, where nothing of
+    it is named here. Plans are immutable and may be used by several threads.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Plan:
         arithmetic: str = "",
         kernels: Sequence[str] = (),
         device: str = "cpu",
+        defer_backward: bool = False,
     ) -> None:
         options = {
             "order": order,
@@ -65,6 +67,7 @@ class Plan:
             "arithmetic": arithmetic,
             "kernels": list(kernels),
             "device": device,
+            "defer_backward": defer_backward,
         }
         self.problem = problem
         self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
