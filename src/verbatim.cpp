@@ -11,7 +11,7 @@ struct Attention::Impl {
   /// A pass, planned when first asked for. Safe to ask from several threads.
   struct Planned {
     PlanOptions options;
-    std::once_flag once;
+    std::mutex mutex;
     std::shared_ptr<const Plan> plan;
     int64_t workspace = 0;  // that callers may bring
   };
@@ -33,17 +33,16 @@ struct Attention::Impl {
   /// Throws Error(unsupported) where the backend cannot run it.
   const Planned& planned(Pass pass) {
     Planned& own = of(pass);
-    std::call_once(own.once, [&] {
-      auto plan = cached_plan(problem, mask, own.options);
-      if (has(pass)) {
-        backend->check_plan(*plan);
-        own.workspace = backend->callers_workspace_bytes(*plan);
-      }
-      own.plan = std::move(plan);
-    });
+    const std::lock_guard lock(own.mutex);
+    if (own.plan) return own;
+    auto plan = cached_plan(problem, mask, own.options);
+    if (pass == Pass::forward || has_backward) {
+      backend->check_plan(*plan);
+      own.workspace = backend->callers_workspace_bytes(*plan);
+    }
+    own.plan = std::move(plan);
     return own;
   }
-  bool has(Pass pass) const { return pass == Pass::forward || has_backward; }
 
   /// The plan of a pass, with its orders cut where `run` has fewer workers than they wait for.
   std::shared_ptr<const Plan> plan_for(Pass pass, const RunOptions& run) {

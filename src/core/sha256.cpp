@@ -4,19 +4,10 @@
 #include <bit>
 #include <cstring>
 
+#include "core/sha256_blocks.h"
+
 namespace verbatim {
 namespace {
-
-// FIPS 180-4, section 4.2.2: fractional parts of the cube roots of the first 64 primes.
-constexpr uint32_t kRound[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 uint32_t load_big_endian(const std::byte* p) {
   uint32_t word = 0;
@@ -26,33 +17,37 @@ uint32_t load_big_endian(const std::byte* p) {
 
 }  // namespace
 
-void Sha256::compress(const std::byte* block) {
-  uint32_t w[64];
-  for (int t = 0; t < 16; ++t) w[t] = load_big_endian(block + 4 * t);
-  for (int t = 16; t < 64; ++t) {
-    const uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
-    const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
-    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+void sha256_blocks_portable(std::array<uint32_t, 8>& state, const std::byte* blocks, size_t count) {
+  for (; count > 0; --count, blocks += 64) {
+    uint32_t w[64];
+    for (int t = 0; t < 16; ++t) w[t] = load_big_endian(blocks + 4 * t);
+    for (int t = 16; t < 64; ++t) {
+      const uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
+      const uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
+      w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+    }
+    auto [a, b, c, d, e, f, g, h] = state;
+    for (int t = 0; t < 64; ++t) {
+      const uint32_t sum1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+      const uint32_t sum0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+      const uint32_t t1 = h + sum1 + ((e & f) ^ (~e & g)) + kSha256Round[t] + w[t];
+      const uint32_t t2 = sum0 + ((a & b) ^ (a & c) ^ (b & c));
+      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+    }
+    const uint32_t worked[8] = {a, b, c, d, e, f, g, h};
+    for (int i = 0; i < 8; ++i) state[i] += worked[i];
   }
-  auto [a, b, c, d, e, f, g, h] = state_;
-  for (int t = 0; t < 64; ++t) {
-    const uint32_t sum1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-    const uint32_t sum0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-    const uint32_t t1 = h + sum1 + ((e & f) ^ (~e & g)) + kRound[t] + w[t];
-    const uint32_t t2 = sum0 + ((a & b) ^ (a & c) ^ (b & c));
-    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-  }
-  const uint32_t worked[8] = {a, b, c, d, e, f, g, h};
-  for (int i = 0; i < 8; ++i) state_[i] += worked[i];
 }
 
 void Sha256::update(std::span<const std::byte> bytes) {
+  static const Sha256Blocks x86 = sha256_blocks_x86();
+  const Sha256Blocks take = x86 ? x86 : sha256_blocks_portable;
   size_t filled = length_ % 64;
   length_ += bytes.size();
   while (!bytes.empty()) {
     if (filled == 0 && bytes.size() >= 64) {
-      compress(bytes.data());
-      bytes = bytes.subspan(64);
+      take(state_, bytes.data(), bytes.size() / 64);
+      bytes = bytes.last(bytes.size() % 64);
       continue;
     }
     const size_t count = std::min(64 - filled, bytes.size());
@@ -60,7 +55,7 @@ void Sha256::update(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(count);
     filled += count;
     if (filled == 64) {
-      compress(pending_.data());
+      take(state_, pending_.data(), 1);
       filled = 0;
     }
   }

@@ -74,6 +74,7 @@ std::span<const int32_t> ascending(std::span<const int32_t> columns,
 HeadMask head_of(const char* mask, const BlockLists& lists, const Grid& grid, int64_t list) {
   HeadMask head{grid.q.back(), grid.k.back(), {}, {}, {}};
   const auto rows = rows_of(lists, grid, list);
+  head.slices.reserve(static_cast<size_t>(rows.back() - rows.front()));  // at most
   std::vector<int32_t> scratch;
   for (size_t row = 0; row + 1 < rows.size(); ++row) {
     const auto columns = ascending(columns_of(lists, rows, row), scratch);

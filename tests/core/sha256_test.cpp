@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <vector>
+
+#include "core/sha256_blocks.h"
+
 namespace verbatim {
 namespace {
 
@@ -23,6 +28,22 @@ TEST(Sha256, PiecesMakeTheWhole) {
     Sha256 pieces;
     for (size_t i = 0; i < length; i += 7) pieces.update(part.substr(i, 7));
     EXPECT_EQ(pieces.hex(), sha256(part)) << length;
+  }
+}
+
+TEST(Sha256, OfAProcessorIsThePortableOne) {
+  const Sha256Blocks x86 = sha256_blocks_x86();
+  if (!x86) GTEST_SKIP() << "no instructions for it";
+  std::mt19937 random(7);
+  for (size_t count = 0; count < 20; ++count) {
+    std::vector<std::byte> blocks(64 * count + 1);
+    for (std::byte& byte : blocks) byte = static_cast<std::byte>(random());
+    std::array<uint32_t, 8> one{}, other{};
+    for (uint32_t& word : one) word = static_cast<uint32_t>(random());
+    other = one;
+    sha256_blocks_portable(one, blocks.data() + 1, count);  // at any address
+    x86(other, blocks.data() + 1, count);
+    EXPECT_EQ(one, other) << count;
   }
 }
 
