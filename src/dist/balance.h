@@ -26,8 +26,9 @@ struct Balance {
 /// Every rank holds its share of rows: units, the heaviest first, go to the lightest that may hold
 /// all of one, else in parts to several. Heads of a unit are visited where most of it lies; those
 /// of units that are worth sending go to others while one rank has more to do than the rest, where
-/// single heads may (`by_head`). `edges`: where rows may be cut, by batch entry.
+/// single heads may (`by_head`). `edges`: where rows may be cut, by batch entry. `group`: query
+/// heads of a KV head.
 Balance balance(std::span<const Unit> units, std::span<const std::vector<int64_t>> edges,
-                int32_t world, bool by_head);
+                int64_t group, int32_t world, bool by_head);
 
 }  // namespace verbatim::dist

@@ -283,7 +283,7 @@ class Sharder {
       }
       cuts.push_back(q_edges(b));
     }
-    return dist::balance(units, cuts, grid_.outer,
+    return dist::balance(units, cuts, problem_.group(), grid_.outer,
                          grid_.inner == 1 && grid_.route == dist::Route::needed);
   }
 
