@@ -5,7 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include "support/guarded_tensor.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::test {
