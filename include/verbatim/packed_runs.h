@@ -179,6 +179,9 @@ class PackedRuns {
   Run operator[](size_t i) const { return all()[i]; }
   RunView all() const { return {words_.data(), words_.size(), wide_.data()}; }
   RunView part(size_t first, size_t count) const { return all().part(first, count); }
+  /// As they are kept: RunWord, of those that fit none a place in wide().
+  const std::vector<uint64_t>& words() const { return words_; }
+  const std::vector<Run>& wide() const { return wide_; }
   int64_t bytes() const {
     return static_cast<int64_t>(words_.size() * sizeof(uint64_t) + wide_.size() * sizeof(Run));
   }

@@ -13,6 +13,27 @@
 
 namespace verbatim {
 
+/// Kept runs [first, first + size), by `heads` query heads, and all that `times` over, each time
+/// with addends that are one more.
+struct RunStretch {
+  size_t begin, first, size;  // begin: in the sequence; first: of those kept
+  int32_t q_head, heads, times = 1;
+
+  constexpr size_t of_one_time() const { return size * static_cast<size_t>(heads); }
+  constexpr size_t end() const { return begin + of_one_time() * static_cast<size_t>(times); }
+  /// Which of those kept run `i` of the sequence is, in here, by whom, and how much is added to its
+  /// addend.
+  struct Place {
+    size_t kept;
+    int32_t q_head, more;
+  };
+  constexpr Place place(size_t i) const {
+    const size_t time = (i - begin) / of_one_time(), in = (i - begin) % of_one_time();
+    return {first + in % size, q_head + static_cast<int32_t>(in / size),
+            static_cast<int32_t>(time)};
+  }
+};
+
 /// The runs of an order in sequence: read as a list of Run. Query heads of a group mostly repeat
 /// one another's, which are kept once. Chains whose runs are those of the chain before, but for
 /// addends that are one more, share an entry.
@@ -26,11 +47,14 @@ class Runs {
 
   size_t size() const { return stretches_.empty() ? 0 : stretches_.back().end(); }
   bool empty() const { return stretches_.empty(); }
-  Run operator[](size_t i) const { return stretch_at(i).at(*this, i); }
+  Run operator[](size_t i) const;
   bool operator==(const Runs& other) const;
   /// All of them, one by one: what devices hold.
   std::vector<Run> all() const;
   int64_t bytes() const;
+  /// What is kept, and the stretches of it that the sequence is.
+  const PackedRuns& kept() const { return kept_; }
+  const std::vector<RunStretch>& stretches() const { return stretches_; }
 
   /// Calls f(query head, RunView) for runs [begin, end) in sequence, parts of them at once that one
   /// query head visits; the view's own query heads are 0.
@@ -70,17 +94,7 @@ class Runs {
   }
 
  private:
-  /// Kept runs [first, first + size), by `heads` query heads, and all that `times` over, each time
-  /// with addends that are one more.
-  struct Stretch {
-    size_t begin, first, size;  // begin: in the sequence; first: in kept_
-    int32_t q_head, heads, times = 1;
-
-    size_t of_one_time() const { return size * static_cast<size_t>(heads); }
-    size_t end() const { return begin + of_one_time() * static_cast<size_t>(times); }
-    Run at(const Runs& runs, size_t i) const;
-  };
-  const Stretch& stretch_at(size_t i) const;
+  const RunStretch& stretch_at(size_t i) const;
   /// Its number, found at or behind `near`.
   size_t stretch_near(size_t i, size_t near) const;
   template <class Range>
@@ -90,19 +104,19 @@ class Runs {
   }
 
   PackedRuns kept_;  // of query head 0
-  std::vector<Stretch> stretches_;
+  std::vector<RunStretch> stretches_;
 };
 
-inline const Runs::Stretch& Runs::stretch_at(size_t i) const {
+inline const RunStretch& Runs::stretch_at(size_t i) const {
   if (stretches_.size() == 1) return stretches_.front();  // a group of one query head
-  return *std::prev(std::ranges::upper_bound(stretches_, i, {}, &Stretch::begin));
+  return *std::prev(std::ranges::upper_bound(stretches_, i, {}, &RunStretch::begin));
 }
 
-inline Run Runs::Stretch::at(const Runs& runs, size_t i) const {
-  const size_t time = (i - begin) / of_one_time(), in = (i - begin) % of_one_time();
-  Run run = runs.kept_[first + in % size];
-  run.addend += static_cast<int32_t>(time);
-  run.q_head = q_head + static_cast<int32_t>(in / size);
+inline Run Runs::operator[](size_t i) const {
+  const RunStretch::Place at = stretch_at(i).place(i);
+  Run run = kept_[at.kept];
+  run.addend += at.more;
+  run.q_head = at.q_head;
   return run;
 }
 
@@ -116,7 +130,7 @@ template <class F>
 void Runs::for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const {
   if (begin >= end) return;
   for (near = stretch_near(begin, near);; ++near) {
-    const Stretch& s = stretches_[near];
+    const RunStretch& s = stretches_[near];
     const size_t all = s.of_one_time();
     while (begin < std::min(end, s.end())) {
       const size_t time = s.times > 1 ? (begin - s.begin) / all : 0;

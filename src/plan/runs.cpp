@@ -31,7 +31,7 @@ std::vector<Run> Runs::all() const {
 }
 
 int64_t Runs::bytes() const {
-  return kept_.bytes() + static_cast<int64_t>(stretches_.size() * sizeof(Stretch));
+  return kept_.bytes() + static_cast<int64_t>(stretches_.size() * sizeof(RunStretch));
 }
 
 bool Runs::are_next(size_t begin_before, size_t end_before, size_t begin, size_t end,
@@ -45,7 +45,7 @@ bool Runs::are_next(size_t begin_before, size_t end_before, size_t begin, size_t
     return begin - at == all && end - begin == all && end <= stretches_[a].end();
   }
   while (begin < end) {
-    const Stretch &x = stretches_[a], &y = stretches_[b];
+    const RunStretch &x = stretches_[a], &y = stretches_[b];
     if (x.q_head != y.q_head || x.heads != y.heads || x.times > 1 || y.times > 1) return false;
     const bool all = at == x.begin && begin == y.begin && x.size == y.size && y.end() <= end;
     if (!all && x.heads > 1) return false;  // a part of what repeats
@@ -63,14 +63,14 @@ bool Runs::are_next(size_t begin_before, size_t end_before, size_t begin, size_t
 size_t Runs::repeats_until(size_t begin, size_t end, size_t& near) const {
   if (begin >= end) return end;
   near = stretch_near(begin, near);
-  const Stretch& own = stretches_[near];
+  const RunStretch& own = stretches_[near];
   return end - begin == own.of_one_time() ? std::max(end, own.end()) : end;
 }
 
 void Runs::repeat(size_t first, size_t last, int32_t q_head, int32_t heads) {
   if (first == last) return;
   if (!stretches_.empty()) {
-    Stretch& latest = stretches_.back();
+    RunStretch& latest = stretches_.back();
     const RunView runs = kept_.part(first, last - first);
     if (latest.size == runs.size() && latest.q_head == q_head && latest.heads == heads &&
         runs.is_next(kept_.part(latest.first, latest.size).later(latest.times - 1))) {
@@ -97,7 +97,7 @@ void Runs::append(const Runs& other, int32_t tile) {
     run.first += tile;
     kept_.push_back(run);
   }
-  for (Stretch s : other.stretches_) {
+  for (RunStretch s : other.stretches_) {
     s.begin = size();
     s.first += begin;
     stretches_.push_back(s);

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/driver.h"
 #include "backend/cuda/plan_bytes.h"
+#include "backend/cuda/spread_runs.h"
 #include "plan/chain_sums.h"
 
 namespace verbatim::cuda {
@@ -30,13 +31,16 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
                    static_cast<int32_t>(plan.problem.group())};
   }
   const PlanBytes bytes(plan, piece);
-  const auto size = static_cast<size_t>(bytes.size());
-  upload_.emplace(device, size);
-  view_ = bytes.view(upload_->data());
-  first_turns_ = bytes.first_turns(upload_->data());
+  upload_.emplace(device, static_cast<size_t>(bytes.size()));
+  const void* memory = upload_->data();
+  view_ = bytes.view(memory);
+  first_turns_ = bytes.first_turns(memory);
   if (piece) turns_ = piece->first_addends.size();
-  const auto made = bytes.make(upload_->data());
-  upload_->copy({made.get(), size});
+  const auto made = bytes.make(memory);
+  std::function<void(cudaStream_t)> write;
+  if (const auto [lists, count, most] = bytes.spreads(memory); count > 0)
+    write = [=](cudaStream_t stream) { spread_runs(lists, count, most, stream); };
+  upload_->copy({made.get(), static_cast<size_t>(bytes.copied())}, write);
 }
 
 void DevicePlan::set_turns(void* row_turn, cudaStream_t stream) const {

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int64_t kAligned = 16;
 constexpr int64_t kWorthThreads = int64_t{1} << 20;  // bytes; fewer are there before threads wake
-constexpr size_t kRunsOfPart = size_t{1} << 16;
 
 template <class T>
 const T* at(const void* base, int64_t offset) {
@@ -48,7 +47,11 @@ void write_used(const std::vector<Slice>& slices, const std::vector<int64_t>& ed
 
 }  // namespace
 
-PlanBytes::PlanBytes(const Plan& plan, const LocalPiece* piece) : plan_(plan), piece_(piece) {
+PlanBytes::PlanBytes(const Plan& plan, const LocalPiece* piece, size_t worth_spreading)
+    : plan_(plan), piece_(piece) {
+  size_t runs = 0;
+  for (const auto& order : plan.orders) runs += order->runs.size();
+  spread_ = runs >= worth_spreading;
   DropoutOrigins dropout(plan);
   if (piece) dropout.first_sequence = piece->first_sequence;
   for (size_t i = 0; i < plan.orders.size(); ++i)
@@ -60,6 +63,10 @@ PlanBytes::PlanBytes(const Plan& plan, const LocalPiece* piece) : plan_(plan), p
   placed_ = add(plan.placement.tasks.list());
   units_ = add(plan.placement.worker_begin);
   views_ = reserve(static_cast<int64_t>(plan.orders.size() * sizeof(OrderView)));
+  lists_ = spread_ ? reserve(static_cast<int64_t>(plan.orders.size() * sizeof(RunSpread))) : -1;
+  copied_ = size_;
+  if (!spread_) return;
+  for (Order& order : orders_) order.runs = reserve(order.run_count * int64_t{sizeof(Run)});
 }
 
 int64_t PlanBytes::reserve(int64_t bytes) {
@@ -87,17 +94,15 @@ int64_t PlanBytes::add(std::vector<T>&& values) {
 
 int64_t PlanBytes::add(const Runs& runs) {
   const int64_t begin = reserve(static_cast<int64_t>(runs.size() * sizeof(Run)));
-  for (size_t first = 0; first < runs.size(); first += kRunsOfPart)
-    parts_.push_back([begin, first, &runs](std::byte* all) {
-      auto* to = reinterpret_cast<Run*>(all + begin) + first;
-      runs.for_each_part(first, std::min(first + kRunsOfPart, runs.size()),
-                         [&](int32_t q_head, RunView part) {
-                           for (Run run : part) {
-                             run.q_head = q_head;
-                             *to++ = run;
-                           }
-                         });
+  parts_.push_back([begin, &runs](std::byte* all) {
+    auto* to = reinterpret_cast<Run*>(all + begin);
+    runs.for_each_part(0, runs.size(), [&](int32_t q_head, RunView part) {
+      for (Run run : part) {
+        run.q_head = q_head;
+        *to++ = run;
+      }
     });
+  });
   return begin;
 }
 
@@ -114,8 +119,12 @@ int64_t PlanBytes::add_used(const std::vector<Slice>& slices, const std::vector<
 PlanBytes::Order PlanBytes::add(const HeadOrder& order, std::vector<DropoutOrigin> dropout_origins,
                                 const LocalHead* piece) {
   const TileMap& tiles = *order.tiles;
+  const Runs& runs = order.runs;
   const int64_t q_edges = add(tiles.q_edges), kv_edges = add(tiles.kv_edges);
-  return {.runs = add(order.runs),
+  return {.runs = spread_ ? -1 : add(runs),
+          .words = spread_ ? add(runs.kept().words()) : -1,
+          .wide = spread_ ? add(runs.kept().wide()) : -1,
+          .stretches = spread_ ? add(runs.stretches()) : -1,
           .chains = add(order.chains),
           .tasks = add(order.tasks),
           .row_addends = add(order.row_addends),
@@ -129,8 +138,26 @@ PlanBytes::Order PlanBytes::add(const HeadOrder& order, std::vector<DropoutOrigi
           .q_rows = piece ? add(piece->q_rows) : q_edges,
           .kv_rows = piece ? add(piece->kv_rows) : kv_edges,
           .carries = piece ? add(piece->carries) : -1,
+          .run_count = std::ssize(runs),
+          .stretch_count = static_cast<int32_t>(runs.stretches().size()),
           .q_tiles = tiles.q_tiles(),
           .kv_tiles = tiles.kv_tiles()};
+}
+
+RunSpread PlanBytes::spread_of(const Order& o, const void* memory) const {
+  return {.words = at<uint64_t>(memory, o.words),
+          .wide = at<Run>(memory, o.wide),
+          .stretches = at<RunStretch>(memory, o.stretches),
+          .to = const_cast<Run*>(at<Run>(memory, o.runs)),
+          .runs = o.run_count,
+          .stretch_count = o.stretch_count};
+}
+
+PlanBytes::Spreads PlanBytes::spreads(const void* memory) const {
+  if (!spread_) return {};
+  int64_t most = 0;
+  for (const Order& order : orders_) most = std::max(most, order.run_count);
+  return {at<RunSpread>(memory, lists_), static_cast<int32_t>(orders_.size()), most};
 }
 
 OrderView PlanBytes::view_of(const Order& o, const void* memory) const {
@@ -172,12 +199,15 @@ const int32_t* PlanBytes::first_turns(const void* memory) const {
 }
 
 std::unique_ptr<std::byte[]> PlanBytes::make(const void* memory) const {
-  auto all = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(size_));
-  for_each_in_parallel(size_ < kWorthThreads ? 1 : core_count(), std::ssize(parts_),
+  auto all = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(copied_));
+  for_each_in_parallel(copied_ < kWorthThreads ? 1 : core_count(), std::ssize(parts_),
                        [&](int64_t part) { parts_[static_cast<size_t>(part)](all.get()); });
   for (size_t i = 0; i < orders_.size(); ++i) {
     const OrderView view = view_of(orders_[i], memory);
     std::memcpy(all.get() + views_ + i * sizeof(OrderView), &view, sizeof(OrderView));
+    if (!spread_) continue;
+    const RunSpread list = spread_of(orders_[i], memory);
+    std::memcpy(all.get() + lists_ + i * sizeof(RunSpread), &list, sizeof(RunSpread));
   }
   return all;
 }

@@ -46,7 +46,8 @@ Device open(int index) {
     uint64_t keep = UINT64_MAX;
     check(cudaMemPoolSetAttribute(*pool, cudaMemPoolAttrReleaseThreshold, &keep), "cuda.device");
   }
-  check(cudaStreamCreateWithFlags(&device.uploads, cudaStreamNonBlocking), "cuda.device");
+  for (cudaStream_t* stream : {&device.uploads, &device.writes})
+    check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cuda.device");
   device.report = make_wait_report();
   device.lists = make_list_report();
   return device;

@@ -37,6 +37,7 @@ struct Device {
   cudaMemPool_t pool;    // keeps what was freed: allocation costs microseconds and never waits
   cudaMemPool_t plans;   // the same for plans, used on `uploads` only, so never tied to a launch
   cudaStream_t uploads;  // of plans
+  cudaStream_t writes;   // by kernels, to plans: no copy waits for these
   WaitReport* report;    // of waits that expired in any of its kernels
   ListReport* lists;     // of lists on it with a wrong entry
 };

@@ -7,32 +7,38 @@
 
 namespace verbatim::cuda {
 
-Upload::Upload(const Device& device, size_t bytes)
-    : device_(device.index), uploads_(device.uploads) {
-  const PrimaryContext own(device_);
+Upload::Upload(const Device& device, size_t bytes) : device_(device) {
+  const PrimaryContext own(device_.index);
   const RelaxedCapture relaxed;
-  check(cudaMallocFromPoolAsync(&memory_, bytes, device.plans, uploads_), "cuda.plan");
+  check(cudaMallocFromPoolAsync(&memory_, bytes, device_.plans, device_.uploads), "cuda.plan");
 }
 
 Upload::~Upload() {
   if (kept_) return;
   try {
-    const PrimaryContext own(device_);
-    for (const auto& end : uses_) end->hold_back(uploads_);
-    cudaFreeAsync(memory_, uploads_);
+    const PrimaryContext own(device_.index);
+    for (const auto& end : uses_) end->hold_back(device_.uploads);
+    cudaFreeAsync(memory_, device_.uploads);
     if (uploaded_) cudaEventDestroy(uploaded_);
   } catch (const Error&) {  // no device, no memory
   }
 }
 
-void Upload::copy(std::span<const std::byte> bytes) {
-  const PrimaryContext own(device_);
+void Upload::copy(std::span<const std::byte> bytes,
+                  const std::function<void(cudaStream_t)>& write) {
+  const PrimaryContext own(device_.index);
   const RelaxedCapture relaxed;
   // The runtime has copied `bytes` when this returns; the device need not have.
-  check(cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, uploads_),
-        "cuda.plan");
+  check(
+      cudaMemcpyAsync(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, device_.uploads),
+      "cuda.plan");
   check(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cuda.plan");
-  check(cudaEventRecord(uploaded_, uploads_), "cuda.plan");
+  check(cudaEventRecord(uploaded_, device_.uploads), "cuda.plan");
+  if (!write) return;
+  check(cudaStreamWaitEvent(device_.writes, uploaded_), "cuda.plan");
+  write(device_.writes);
+  check(cudaEventRecord(uploaded_, device_.writes), "cuda.plan");
+  in_use_until(std::make_shared<const End>(device_, device_.writes));
 }
 
 void Upload::before_launch(cudaStream_t stream, cudaGraph_t graph) const {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -22,8 +23,11 @@ class Upload {
   Upload& operator=(const Upload&) = delete;
 
   const void* data() const { return memory_; }
-  /// As many as there is room for. They have been read when this returns.
-  void copy(std::span<const std::byte> bytes);
+  /// At most as many as there is room for; they have been read when this returns. Behind them the
+  /// kernels that `write` gives to a stream write the rest, if there are any: a stream that no copy
+  /// waits for, since that would wait for a multiprocessor then.
+  void copy(std::span<const std::byte> bytes,
+            const std::function<void(cudaStream_t)>& write = nullptr);
 
   /// Before a launch on `stream`, or into the `graph` that it captures: it will start after the
   /// copy.
@@ -32,17 +36,16 @@ class Upload {
   void in_use_until(std::shared_ptr<const End> end) const;
   /// Nobody will know when a launch has ended: in use for good.
   void keep() const noexcept { kept_ = true; }
-  /// Whether all launches have ended.
+  /// Whether all that writes and reads it has ended.
   bool idle() const;
 
  private:
-  int device_;
-  cudaStream_t uploads_;
+  Device device_;
   cudaEvent_t uploaded_ = nullptr;
   void* memory_ = nullptr;
   mutable std::atomic<bool> kept_ = false;
   mutable std::mutex mutex_;
-  mutable std::deque<std::shared_ptr<const End>> uses_;  // launches that may not have ended
+  mutable std::deque<std::shared_ptr<const End>> uses_;  // what may not have ended
   mutable size_t ask_at_ = 8;                            // so many of them whether they have
 };
 

@@ -19,35 +19,61 @@ class Memory {
  public:
   explicit Memory(const cuda::PlanBytes& bytes)
       : size_(bytes.size()),
+        copied_(bytes.copied()),
         bytes_(bytes.make(kAddress)),
         view_(bytes.view(kAddress)),
-        turns_(bytes.first_turns(kAddress)) {}
+        turns_(bytes.first_turns(kAddress)),
+        spreads_(bytes.spreads(kAddress)) {}
 
   const cuda::PlanView& view() const { return view_; }
   const int32_t* turns() const { return turns_; }
   /// Whether the array at this address of the device is as these.
   template <class T>
   bool holds(const T* address, const std::vector<T>& values) const {
-    const int64_t begin = reinterpret_cast<const std::byte*>(address) - kAddress;
+    const int64_t begin = here(address);
     EXPECT_EQ(begin % 16, 0);
     return values.empty() ||
-           (0 <= begin && begin + std::ssize(values) * int64_t{sizeof(T)} <= size_ &&
+           (0 <= begin && begin + std::ssize(values) * int64_t{sizeof(T)} <= copied_ &&
             std::memcmp(bytes_.get() + begin, values.data(), values.size() * sizeof(T)) == 0);
+  }
+  /// A list of runs, copied, or spread as a device does it.
+  bool holds_runs(const Run* address, const std::vector<Run>& runs) const {
+    if (spreads_.count == 0) return holds(address, runs);
+    EXPECT_GE(here(address), copied_);
+    EXPECT_LE(here(address) + std::ssize(runs) * int64_t{sizeof(Run)}, size_);
+    for (int32_t i = 0; i < spreads_.count; ++i) {
+      cuda::RunSpread list;
+      std::memcpy(&list, bytes_.get() + here(spreads_.lists + i), sizeof list);
+      if (list.to != address) continue;
+      list.words = at(list.words), list.wide = at(list.wide), list.stretches = at(list.stretches);
+      EXPECT_LE(list.runs, spreads_.most);
+      for (int64_t r = 0; r < list.runs; ++r)
+        if (cuda::spread_run(list, r) != runs[static_cast<size_t>(r)]) return false;
+      return list.runs == std::ssize(runs);
+    }
+    return false;
   }
   cuda::OrderView order(size_t i) const {
     cuda::OrderView order;
-    std::memcpy(&order,
-                bytes_.get() + (reinterpret_cast<const std::byte*>(view_.orders + i) - kAddress),
-                sizeof order);
+    std::memcpy(&order, bytes_.get() + here(view_.orders + i), sizeof order);
     return order;
   }
 
  private:
+  static int64_t here(const void* address) {
+    return static_cast<const std::byte*>(address) - kAddress;
+  }
+  template <class T>
+  const T* at(const T* address) const {
+    return reinterpret_cast<const T*>(bytes_.get() + here(address));
+  }
+
   static inline std::byte* const kAddress = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
-  int64_t size_;
+  int64_t size_, copied_;
   std::unique_ptr<std::byte[]> bytes_;
   cuda::PlanView view_;
   const int32_t* turns_;
+  cuda::PlanBytes::Spreads spreads_;
 };
 
 /// Of each tile between `edges`, the positions up to the last that any slice shows.
@@ -64,8 +90,10 @@ std::vector<int32_t> used(const std::vector<int64_t>& edges, const std::vector<S
   return used;
 }
 
-void expect_plan(const Plan& plan, const LocalPiece* piece) {
-  const Memory memory(cuda::PlanBytes(plan, piece));
+/// Its lists of runs are spread where they have at least so many.
+void expect_plan(const Plan& plan, const LocalPiece* piece, size_t worth_spreading) {
+  SCOPED_TRACE(worth_spreading);
+  const Memory memory(cuda::PlanBytes(plan, piece, worth_spreading));
   EXPECT_TRUE(memory.holds(memory.view().order_of_head, plan.order_of_head));
   EXPECT_TRUE(memory.holds(memory.view().placed, plan.placement.tasks.list()));
   EXPECT_EQ(memory.view().unit_begin == nullptr, plan.placement.queue);
@@ -89,7 +117,7 @@ void expect_plan(const Plan& plan, const LocalPiece* piece) {
     const HeadOrder& order = *plan.orders[i];
     const TileMap& tiles = *order.tiles;
     const cuda::OrderView view = memory.order(i);
-    EXPECT_TRUE(memory.holds(view.runs, order.runs.all()));
+    EXPECT_TRUE(memory.holds_runs(view.runs, order.runs.all()));
     EXPECT_TRUE(memory.holds(view.chains, order.chains));
     EXPECT_TRUE(memory.holds(view.tasks, order.tasks));
     EXPECT_TRUE(memory.holds(view.row_addends, order.row_addends));
@@ -113,6 +141,11 @@ void expect_plan(const Plan& plan, const LocalPiece* piece) {
   }
 }
 
+void expect_plan(const Plan& plan, const LocalPiece* piece) {
+  for (const size_t worth_spreading : {size_t{0}, SIZE_MAX})
+    expect_plan(plan, piece, worth_spreading);
+}
+
 Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, const std::string& placement) {
   PlanOptions options;
   options.pass = pass;
@@ -123,28 +156,40 @@ Plan plan_of(const Problem& problem, const Mask& mask, Pass pass, const std::str
 
 TEST(PlanBytes, AreThePlan) {
   const std::vector<int64_t> documents{700, 16, 0, 1301, 84};
-  for (const Mask& mask : {masks::causal(2101, 2101), masks::causal_document(documents),
-                           masks::uniform_block_sparse(2048, 2048, 64, 64, 0.5, 1, 2),
-                           masks::uniform_block_sparse(4000, 5000, 50, 70, 0.01, 3, 2),
-                           masks::causal_sliding_window(2101, 2101, 300)})
+  bool wide = false, by_heads = false, by_times = false;  // of runs, what the cases have
+  for (const Mask& mask :
+       {masks::full(300, 30000), masks::causal(2101, 2101), masks::causal_document(documents),
+        masks::uniform_block_sparse(2048, 2048, 64, 64, 0.5, 1, 2),
+        masks::uniform_block_sparse(4000, 5000, 50, 70, 0.01, 3, 2),
+        masks::causal_sliding_window(2101, 2101, 300)})
     for (const auto& [pass, placement] :
          {std::pair{Pass::forward, "static"}, {Pass::forward, "auto"}, {Pass::backward, "auto"}}) {
       SCOPED_TRACE(fmt::format("{} {} {}", mask.name(), to_string(pass), placement));
       const Problem problem = problem_of(mask, 128, 2);
-      expect_plan(plan_of(problem, mask, pass, placement), nullptr);
+      const Plan plan = plan_of(problem, mask, pass, placement);
+      expect_plan(plan, nullptr);
+      for (const auto& order : plan.orders) {
+        wide = wide || !order->runs.kept().wide().empty();
+        for (const RunStretch& s : order->runs.stretches()) {
+          by_heads = by_heads || s.heads > 1;
+          by_times = by_times || s.times > 1;
+        }
+      }
     }
+  EXPECT_TRUE(wide && by_heads && by_times) << wide << by_heads << by_times;
 }
 
-// More runs than a thread writes at a time, of heads with orders of their own.
-TEST(PlanBytes, OfALongPlanAreMadeInThreads) {
+// Of heads with orders of their own.
+TEST(PlanBytes, OfLongPlansAreMadeInThreads) {
   const Mask mask = masks::uniform_block_sparse(24576, 24576, 64, 64, 0.5, 1, 2);
   Problem problem = problem_of(mask, 128, 1);
   problem.q_heads = 4;
   problem.kv_heads = 2;
   const Plan plan = plan_of(problem, mask, Pass::backward, "auto");
-  size_t runs = 0;
-  for (const auto& order : plan.orders) runs = std::max(runs, order->runs.size());
-  EXPECT_GT(runs, size_t{1} << 16);
+  const cuda::PlanBytes bytes(plan, nullptr);
+  EXPECT_EQ(bytes.spreads(nullptr).count, 2);
+  EXPECT_GT(bytes.copied(), int64_t{1} << 20);
+  EXPECT_GT(bytes.size(), 2 * bytes.copied());
   expect_plan(plan, nullptr);
 }
 

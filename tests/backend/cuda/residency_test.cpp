@@ -14,6 +14,7 @@
 #include "backend/cuda/device_plan.h"
 #include "backend/cuda/gpu_case.h"
 #include "backend/cuda/load.h"
+#include "backend/cuda/plan_bytes.h"
 #include "verbatim/verbatim.h"
 
 namespace verbatim::test {
@@ -407,6 +408,40 @@ TEST(Plans, OfTheStreamOfEachThreadStayWhileInUse) {
       differ += gradients[t * kPlans + i]->bits() != expected[i % kOrders];
     EXPECT_EQ(differ, 0) << "of " << kPlans << " launches of thread " << t;
   }
+}
+
+// Kernels write their lists of runs. Neither these nor launches keep the host from copying more.
+TEST(Plans, LongOnesAreCopiedWhileNothingRuns) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::uniform_block_sparse(16384, 16384, 64, 64, 0.5, 1, 2);
+  Problem problem = problem_of(mask, 64, 2);
+  problem.q_heads = 4;
+  problem.kv_heads = 2;
+  GpuCase c(problem, mask, 3);
+  gpu()->forward(c.plan(Pass::forward, "descending"), c.forward(), {});
+  constexpr size_t kPlans = 6;
+  std::array<std::vector<std::vector<uint8_t>>, 2> expected;
+  std::array<SharedPlan, 2> plan;
+  for (size_t o = 0; o < plan.size(); ++o) {
+    plan[o] = c.plan(Pass::backward, std::array{"ascending", "descending"}[o]);
+    ASSERT_GT(cuda::PlanBytes(*plan[o], nullptr).spreads(nullptr).count, 0);
+    Gradients gradients(c.problem);
+    gpu()->backward(plan[o], gradients.of(c), {});
+    gpu()->synchronize({});
+    expected[o] = gradients.bits();
+  }
+  std::vector<std::unique_ptr<Gradients>> gradients;
+  for (size_t i = 0; i < kPlans; ++i) gradients.push_back(std::make_unique<Gradients>(c.problem));
+  std::optional<Occupied> occupied(cuda::device(0).multiprocessors);
+  for (size_t i = 0; i < kPlans; ++i) {
+    gpu()->backward(share(*plan[i % 2]), gradients[i]->of(c), {});
+    cuda::device_plan(cuda::device(0), share(*plan[i % 2]));  // nobody runs it
+  }
+  EXPECT_TRUE(occupied->holds()) << "some had run before all were launched";
+  occupied.reset();
+  gpu()->synchronize({});
+  for (size_t i = 0; i < kPlans; ++i)
+    EXPECT_EQ(gradients[i]->bits(), expected[i % 2]) << "launch " << i;
 }
 
 // More batch entries times heads than a grid's y dimension holds.
