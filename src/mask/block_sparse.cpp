@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "core/random.h"
+#include "core/threads.h"
 #include "mask/blocks.h"
 #include "mask/distinct.h"
 #include "mask/slice.h"
@@ -19,10 +19,25 @@ using Json = nlohmann::json;
 /// Key blocks of every query block, ascending: [q_blocks][selected].
 using Selection = std::vector<std::vector<int64_t>>;
 
+constexpr int64_t kBlocksWorthThreads = 65536;  // of all heads; fewer are drawn before threads wake
+
 void require(bool ok, const char* mask, std::string argument, std::string got, std::string expected,
              std::string nearest = "") {
   if (!ok)
     refuse(mask, std::move(argument), std::move(got), std::move(expected), std::move(nearest));
+}
+
+/// The `count` key blocks of the greatest scores, the first of equal ones, ascending.
+std::vector<int64_t> greatest(std::span<const uint64_t> score, int64_t count) {
+  std::vector<uint64_t> ranked(score.begin(), score.end());
+  const auto least = ranked.begin() + (count - 1);
+  std::nth_element(ranked.begin(), least, ranked.end(), std::greater<>());
+  int64_t equal = 1 + std::count(ranked.begin(), least, *least);  // of the least to be taken
+  std::vector<int64_t> taken;
+  taken.reserve(count);
+  for (int64_t k = 0; k < std::ssize(score); ++k)
+    if (score[k] > *least || (score[k] == *least && equal-- > 0)) taken.push_back(k);
+  return taken;
 }
 
 Selection pick(int64_t q_blocks, int64_t k_blocks, double density, uint64_t seed, int64_t head) {
@@ -36,14 +51,7 @@ Selection pick(int64_t q_blocks, int64_t k_blocks, double density, uint64_t seed
     const uint64_t row_key = splitmix64(head_key + static_cast<uint64_t>(q));
     for (int64_t k = 0; k < k_blocks; ++k)
       score[k] = splitmix64(row_key + static_cast<uint64_t>(k));
-    std::vector<int64_t> order(k_blocks);
-    std::iota(order.begin(), order.end(), 0);
-    std::nth_element(
-        order.begin(), order.begin() + (count - 1), order.end(),
-        [&](int64_t a, int64_t b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
-    order.resize(count);
-    std::sort(order.begin(), order.end());
-    selection[q].assign(order.begin(), order.end());
+    selection[q] = greatest(score, count);
   }
   return selection;
 }
@@ -106,11 +114,13 @@ Mask from_density(const char* name, Json params, const Grid& grid, double densit
           fmt::format("1 to {}", kMaxHeads), "1");
   params["density"] = density;
   params["seed"] = seed;
+  std::vector<HeadMask> drawn(kv_heads);
+  const bool few = grid.q_blocks() * grid.k_blocks() * kv_heads < kBlocksWorthThreads;
+  for_each_in_parallel(few ? 1 : core_count(), kv_heads, [&](int64_t h) {
+    drawn[h] = assemble(grid, pick(grid.q_blocks(), grid.k_blocks(), density, seed, h));
+  });
   DistinctHeads heads;
-  for (int64_t h = 0; h < kv_heads; ++h) {
-    const Selection selection = pick(grid.q_blocks(), grid.k_blocks(), density, seed, h);
-    heads.variant_of.push_back(heads.id_of(assemble(grid, selection)));
-  }
+  for (HeadMask& head : drawn) heads.variant_of.push_back(heads.id_of(std::move(head)));
   return Mask(name, params.dump(), std::move(heads.variants), std::move(heads.variant_of), 1,
               kv_heads);
 }

@@ -15,6 +15,7 @@ from .workloads import Case
 ALLOWED_RATIO = 2.0
 _WHOLE = 2**24  # positions of a problem that is compared whole
 _CHUNK = 2**25  # positions of a step
+_HELD = 2**26  # bytes of a tensor on the host at once
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -203,7 +204,13 @@ def sha256(found: dict[str, Tensor]) -> dict[str, str]:
     """Of the elements in row-major order, as the tool hashes them."""
 
     def one(x: Tensor) -> str:
-        return hashlib.sha256(x.detach().contiguous().cpu().view(torch.uint8).numpy()).hexdigest()
+        hashed = hashlib.sha256()
+        raw = x.detach().contiguous().view(-1).view(torch.uint8)
+        # One buffer, again and again: gigabytes of fresh memory cost more than their hash.
+        held = torch.empty(min(len(raw), _HELD), dtype=torch.uint8, pin_memory=x.is_cuda)
+        for part in raw.split(_HELD):
+            hashed.update(held[: len(part)].copy_(part).numpy())
+        return hashed.hexdigest()
 
     with ThreadPoolExecutor() as threads:  # outputs of long sequences are gigabytes
         return dict(zip(found, threads.map(one, found.values()), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import statistics
@@ -61,11 +62,7 @@ class Device:
         if "timed_calls" in lasts:
             for burst in range(len(calls)):  # no longer than if there were one call
                 time.sleep(lasts["idle_s"])
-                for i in range(lasts["warm_up_calls"] + lasts["timed_calls"]):
-                    which = (burst + i) % len(calls)
-                    ms = self.time(calls[which])
-                    if i >= lasts["warm_up_calls"]:
-                        times[which].append(ms)
+                self._burst(calls[burst:] + calls[:burst], times[burst:] + times[:burst], lasts)
         else:
             end = time.perf_counter() + lasts["warm_up_s"]
             while time.perf_counter() < end:
@@ -76,6 +73,25 @@ class Device:
                 for taken, call in zip(times, calls, strict=True):
                     taken.append(self.time(call))
         return times
+
+    def _burst(
+        self, calls: Sequence[Callable[[], Any]], times: list[list[float]], lasts: dict[str, Any]
+    ) -> None:
+        """Calls in turn, of which those to warm up are not in `times`. Long ones are fewer: none
+        follows `enough_s` of either kind but to make `least_calls` of each timed in all."""
+        enough = lasts.get("enough_s", math.inf) * 1e3
+        spent, count, timed = 0.0, 0, 0
+        while count < lasts["warm_up_calls"] and spent < enough:
+            spent += self.time(calls[count % len(calls)])
+            count += 1
+        spent = 0.0
+        while timed < lasts["timed_calls"] and (
+            spent < enough or min(map(len, times)) < lasts["least_calls"]
+        ):
+            which = (count + timed) % len(calls)
+            times[which].append(self.time(calls[which]))
+            spent += times[which][-1]
+            timed += 1
 
     def summary(self, times: list[float]) -> Timing:
         """Of calls that have just ended: their median, the spread of the middle half over it, and
