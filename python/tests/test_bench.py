@@ -222,6 +222,14 @@ def test_calls_in_turn(monkeypatch):
     assert not set(times[0]) & set(times[1])
     assert measure.ratio_in_turn([2.0, 9.0, 6.0], [1.0, 3.0, 3.0]) == 2.0
 
+    # Long calls are fewer: one that warms up and what makes three of each.
+    order.clear()
+    device.time = lambda call: call() or 700.0
+    times = device.times_in_turn(calls, "brief")
+    assert "".join(order) == "a" + "babab" + "b" + "a"
+    assert sorted(map(len, times)) == [3, 3]
+    assert measure.ratio_in_turn([2.0, 9.0, 6.0], [1.0, 3.0]) == 2.5
+
     def in_turn(calls, protocol):
         for call in calls:
             call()
