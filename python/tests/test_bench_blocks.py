@@ -95,6 +95,57 @@ def test_what_vsa_takes():
         assert hopper.supports(_block_case(BLOCKS_OF_64, 2, 2, 256, dim, "bf16"), "cuda") is None
 
 
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_cudnn_gets_the_blocks(kv_heads, monkeypatch):
+    """With its package's interface in the place of its kernels: rows of equal and of other counts,
+    two batch entries, heads behind lengths; a backward without groups alone."""
+    torch = pytest.importorskip("torch")
+
+    def compute(q, k, v, lists, nums):
+        shown = torch.zeros(*lists.shape[:3], k.shape[1] // 128, dtype=torch.bool)
+        for row in itertools.product(*map(range, lists.shape[:3])):
+            shown[row][lists[row][: None if nums is None else nums[row]].long()] = True
+        pairs = shown.repeat_interleave(128, 2).repeat_interleave(128, 3)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, pairs, enable_gqa=True
+        ).nan_to_num(0.0).transpose(1, 2)  # fmt: skip
+
+    def forward(q, k, v, lists, *, sparse_block_size, layout, q2k_block_nums=None,
+                allow_empty_block_nums=False):  # fmt: skip
+        assert (sparse_block_size, layout, lists.dtype) == (128, "bshd", torch.int32)
+        assert lists.is_contiguous() and (q2k_block_nums is None) != allow_empty_block_nums
+        return {"o_tensor": compute(q, k, v, lists, q2k_block_nums), "lse_tensor": q}
+
+    def backward(dout, q, k, v, o, lse, lists, *, sparse_block_size, layout, q2k_block_nums=None):
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+            found = compute(*leaves, lists, q2k_block_nums)
+            grads = torch.autograd.grad(found, leaves, dout)
+        return dict(zip(("dq_tensor", "dk_tensor", "dv_tensor"), grads, strict=True))
+
+    folder = types.ModuleType("cudnn.block_sparse_attention")
+    folder.api = types.ModuleType("cudnn.block_sparse_attention.api")
+    folder.api.block_sparse_attention_forward = forward
+    folder.api.block_sparse_attention_backward = backward
+    monkeypatch.setitem(sys.modules, "cudnn", types.ModuleType("cudnn"))
+    monkeypatch.setitem(sys.modules, folder.__name__, folder)
+    monkeypatch.setitem(sys.modules, folder.api.__name__, folder.api)
+    provider = registry.known()["cudnn:blocks"]
+    assert provider.available() is None
+    for blocks in (None, kv_heads * [[(0, 1), (0, 2), (2, 0)]]):
+        mask = masks.UniformBlockSparse(128, 128, density=None if blocks else 0.5, blocks=blocks)
+        case = _block_case(mask, 4, kv_heads, 384, 128, "bf16", batch=2)
+        assert provider.supports(case, "cuda") is None
+        right_passes(provider, case)
+        assert provider.has_backward == (kv_heads == 4)
+    refused = _block_case(BLOCKS_OF_64, 2, 2, 200, 128, "bf16")
+    assert "whole blocks" in provider.supports(refused, "cuda")
+    wide = _block_case(masks.UniformBlockSparse(32, 32, density=0.5), 2, 2, 256, 128, "bf16")
+    assert "64 or 128" in provider.supports(wide, "cuda")
+    assert "head dims" in provider.supports(_block_case(BLOCKS_OF_64, 2, 2, 256, 32, "f16"), "cuda")
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_flash_attention_2_gets_blocks_of_128(deterministic, monkeypatch):
     """With its package's interface in the place of its kernels: blocks of twice the unit, whose

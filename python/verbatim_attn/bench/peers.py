@@ -1,5 +1,5 @@
 """Providers outside PyTorch, each used when it is installed: FlashAttention 2 (with blocks, too), 3
-and 4, MagiAttention, cudnn.flex_attention, FlashInfer, VSA, FlashMask. None of them has been run
+and 4, MagiAttention, cudnn.flex_attention and cudnn.BSA, FlashInfer, VSA, FlashMask. None of them has been run
 in this repository's tests."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def every() -> list[Provider]:
     ]
     return [
         *flash, FlashAttentionBlocks(False), FlashAttentionBlocks(True), Magi(False), Magi(True),
-        CudnnFlex(False), CudnnFlex(True), FlashInfer(), FlashInferSparse(),
+        CudnnFlex(False), CudnnFlex(True), CudnnBlocks(), FlashInfer(), FlashInferSparse(),
         *map(Vsa, Vsa.FUNCTIONS), FlashMask(False), FlashMask(True), FlashMaskBlocks(),
     ]  # fmt: skip
 
@@ -237,6 +237,62 @@ class CudnnFlex(Provider):
             "deterministic": self.deterministic,
         }
         return lambda q, k, v: flex_attn_func(q, k, v, **settings)
+
+
+class CudnnBlocks(Provider):
+    """cudnn.BSA of nvidia-cudnn-frontend: blocks of 64 or 128; a backward without groups, in bf16
+    and of head dim 128."""
+
+    name = "cudnn:blocks"
+
+    def available(self) -> str | None:
+        return missing("torch") or missing("cudnn.block_sparse_attention.api")
+
+    def supports(self, case: Case, device: str) -> str | None:
+        if device == "cpu":
+            return "runs on CUDA devices only"
+        p, mask = case.problem, case.mask
+        if not isinstance(mask, masks.UniformBlockSparse) or (mask.block_q, mask.block_k) not in (
+            (64, 64),
+            (128, 128),
+        ):
+            return "takes no mask but blocks of 64 or 128"
+        if p.q_len % mask.block_q or p.kv_len % mask.block_k:
+            return "takes whole blocks here"
+        if p.dtype == "f32" or not {p.head_dim, p.head_dim_v} <= {64, 96, 128}:
+            return "takes head dims 64, 96 and 128 in bf16 and f16"
+        return None
+
+    def make(self, case: Case, device: str) -> Attend:
+        import torch
+        from cudnn.block_sparse_attention import api
+
+        p, mask = case.problem, case.mask
+        assert isinstance(mask, masks.UniformBlockSparse)
+        self.has_backward = (p.q_heads, p.head_dim, p.head_dim_v, p.dtype) == (
+            p.kv_heads, 128, 128, "bf16",
+        )  # fmt: skip
+        counts, columns = block_lists(case, device, p.q_heads // p.kv_heads)
+        lists = columns[..., : int(counts.max())].expand(p.batch, -1, -1, -1).contiguous()
+        settings: dict[str, Any] = {"sparse_block_size": mask.block_q, "layout": "bshd"}
+        if bool((counts != counts.max()).any()):  # else every row has the lists' whole width
+            settings["q2k_block_nums"] = counts.expand(p.batch, -1, -1).contiguous()
+            settings["allow_empty_block_nums"] = True
+
+        class Attention(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+                found = api.block_sparse_attention_forward(q, k, v, lists, **settings)
+                ctx.save_for_backward(q, k, v, found["o_tensor"], found["lse_tensor"])
+                return found["o_tensor"]
+
+            @staticmethod
+            def backward(ctx: Any, dout: Any) -> Any:
+                told = {key: x for key, x in settings.items() if not key.startswith("allow")}
+                found = api.block_sparse_attention_backward(dout, *ctx.saved_tensors, lists, **told)
+                return found["dq_tensor"], found["dk_tensor"], found["dv_tensor"]
+
+        return Attention.apply
 
 
 class FlashInfer(Provider):
