@@ -256,6 +256,21 @@ TEST(Fingerprint, ChangesWithTheBitsOnly) {
             plan.fingerprint());
 }
 
+// Under dropout a row draws by where its document starts, which slices and edges do not say.
+TEST(Fingerprint, SeesDocumentsUnderDropoutAlone) {
+  const auto with_breaks = [](std::vector<int64_t> breaks, double dropout) {
+    Plan plan = broken([&](HeadOrder& o) {
+      const HeadMask mask{4, 4, {{0, 2, 0, 2}, {2, 4, 2, 4}}, breaks, breaks};
+      o.tiles = std::make_shared<const TileMap>(mask, TileShape{2, 2});
+    });
+    plan.problem.dropout = dropout;
+    return plan.fingerprint();
+  };
+  EXPECT_EQ(with_breaks({2}, 0), with_breaks({}, 0));
+  EXPECT_NE(with_breaks({2}, 0.3), with_breaks({}, 0.3));
+  EXPECT_EQ(with_breaks({}, 0.3), with_breaks({}, 0));
+}
+
 /// FNV-1a, byte by byte, over the words that plan.h names.
 std::string slow_fingerprint(const Plan& plan) {
   uint64_t hash = 0xcbf29ce484222325u;
