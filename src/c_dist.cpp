@@ -78,6 +78,7 @@ ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& t
   DistOptions dist;
   try {
     const nlohmann::json spec = parse_json(text, kCreate);
+    require_known_members(spec, {"problem", "mask", "options", "dist"}, kCreate);
     dist = dist_options_of(json_member(spec, "dist", kCreate), world);
     asked = asked_of(spec, kCreate);
     if (device && with_index(asked->options.device) != with_index(*device))

@@ -100,9 +100,7 @@ class BadInput(Tool):
             done = self.call("report", file, "--output", self.path / "x.html", code=2)
             self.assertTrue(done.stderr.startswith("verbatim: "))
             self.assertFalse((self.path / "x.html").exists())
-        half = (
-            self.path / "half.json"
-        )  # a tile of one side, by the other of which costs are divided
+        half = self.path / "half.json"  # costs are divided by both sides of a tile
         half.write_text('{"reference_tile_q": 64}')
         message = self.refused("plan", "--machine", f"@{half}", "--seqlen", 64)
         self.assertIn("'reference_tile_kv' is too small; got 0, expected 1", message)
