@@ -84,7 +84,7 @@ ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& t
     if (device && with_index(asked->options.device) != with_index(*device))
       throw Error(ErrorCode::invalid_argument, kCreate, "messages lie on another device",
                   {"options.device", asked->options.device, *device, *device});
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     ContextParallel::refuse(error, world, rank, transport);
   }
   return {asked->problem, std::move(asked->mask), dist, rank, transport, asked->options};
