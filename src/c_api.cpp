@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/json.h"
-#include "core/names.h"
 #include "mask/distinct.h"
 #include "mask/kept.h"
 #include "mask/row_intervals.h"
@@ -64,10 +63,7 @@ RowView rows_of(const Problem& p, const float* lse) {
 
 std::vector<std::string> kernels_of(const nlohmann::json& json, const AttentionOptions& options,
                                     const char* operation) {
-  if (!json.is_array())
-    throw Error(ErrorCode::invalid_argument, operation, "kernels are a list",
-                {"kernels", json.type_name(), "a list of texts", "[]"});
-  if (!json.empty() && !options.plan.arithmetic.empty())
+  if (!json_list(json, "kernels", operation).empty() && !options.plan.arithmetic.empty())
     throw Error(ErrorCode::invalid_argument, operation, "a program has an arithmetic of its own",
                 {"arithmetic", options.plan.arithmetic, "kernels without it", ""});
   std::vector<std::string> kernels;
@@ -237,20 +233,6 @@ std::string from_blocks(const verbatim_blocks& blocks) {
 
 namespace verbatim::c {
 
-void require_known_members(const nlohmann::json& json, const std::vector<std::string>& known,
-                           const char* operation) {
-  if (!json.is_object())
-    throw Error(ErrorCode::invalid_argument, operation, "options are members of an object",
-                {"options", json.type_name(), "an object", "{}"});
-  for (const auto& [key, value] : json.items()) {
-    if (std::ranges::find(known, key) != known.end()) continue;
-    std::string names;
-    for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-    throw Error(ErrorCode::invalid_argument, operation, "there is no such option",
-                {key, key, names, nearest_name(key, known)});
-  }
-}
-
 TileShape tile_of(const nlohmann::json& json, const char* operation) {
   const nlohmann::json& tile = json["tile"];
   if (!tile.is_array() || tile.size() != 2) {
@@ -260,8 +242,12 @@ TileShape tile_of(const nlohmann::json& json, const char* operation) {
   return {json_int(tile[0], "tile", operation), json_int(tile[1], "tile", operation)};
 }
 
-verbatim_status failed(const std::exception& error) {
-  last_error = error.what();
+verbatim_status failed(const std::exception& error) noexcept {
+  try {
+    last_error = error.what();
+  } catch (const std::exception&) {
+    last_error = "out of memory";  // short enough to need none
+  }
   const auto* ours = dynamic_cast<const Error*>(&error);
   return ours ? status_of(ours->code()) : verbatim_internal_error;
 }
@@ -332,7 +318,9 @@ verbatim_status verbatim_info(const char** json) { return answered(json, info); 
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention) {
   return guarded([&] {
     constexpr const char* kOperation = "attention.create";
-    const Asked asked = asked_of(parse_json(spec, kOperation), kOperation);
+    const nlohmann::json json = parse_json(spec, kOperation);
+    require_known_members(json, {"problem", "mask", "options"}, kOperation);
+    const Asked asked = asked_of(json, kOperation);
     *attention = new verbatim_attention{Attention(asked.problem, asked.mask, asked.options),
                                         asked.options.device};
   });
@@ -386,7 +374,16 @@ verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_le
 verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t kv_heads,
                                        int64_t q_len, int64_t kv_len, uint8_t* dense) {
   return guarded([&] {
-    const Mask mask = mask_of_lengths("mask.to_dense", text, q_len, kv_len, kv_heads);
+    constexpr const char* kOperation = "mask.to_dense";
+    const Mask mask = mask_of_lengths(kOperation, text, q_len, kv_len, kv_heads);
+    const auto fits = [](int64_t own, int64_t asked) { return own == 1 || own == asked; };
+    if (!fits(mask.batch(), batch) || !fits(mask.kv_heads(), kv_heads))
+      throw Error(ErrorCode::invalid_argument, kOperation,
+                  "the mask is for another batch or number of KV heads",
+                  {"batch, kv_heads", std::to_string(batch) + ", " + std::to_string(kv_heads),
+                   std::to_string(mask.batch()) + ", " + std::to_string(mask.kv_heads()) +
+                       " (1 fits any number)",
+                   ""});
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < kv_heads; ++h) {
         const std::vector<uint8_t> plane = to_dense(mask.head(b, h));

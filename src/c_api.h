@@ -17,7 +17,7 @@ struct verbatim_attention {
 namespace verbatim::c {
 
 /// Keeps the message for verbatim_last_error().
-verbatim_status failed(const std::exception& error);
+verbatim_status failed(const std::exception& error) noexcept;
 /// Keeps the text until this thread's next one.
 const char* answer(std::string text);
 
@@ -38,10 +38,6 @@ verbatim_status answered(const char** text, Action action) {
   return guarded([&] { *text = answer(action()); });
 }
 
-/// Throws Error, which names the nearest, in the name of `operation` when `json` is no object or
-/// has a member that is not `known`.
-void require_known_members(const nlohmann::json& json, const std::vector<std::string>& known,
-                           const char* operation);
 /// The two numbers of member "tile": queries and keys.
 TileShape tile_of(const nlohmann::json& json, const char* operation);
 

@@ -78,12 +78,13 @@ ContextParallel make(const char* text, int32_t world, int32_t rank, Transport& t
   DistOptions dist;
   try {
     const nlohmann::json spec = parse_json(text, kCreate);
+    require_known_members(spec, {"problem", "mask", "options", "dist"}, kCreate);
     dist = dist_options_of(json_member(spec, "dist", kCreate), world);
     asked = asked_of(spec, kCreate);
     if (device && with_index(asked->options.device) != with_index(*device))
       throw Error(ErrorCode::invalid_argument, kCreate, "messages lie on another device",
                   {"options.device", asked->options.device, *device, *device});
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     ContextParallel::refuse(error, world, rank, transport);
   }
   return {asked->problem, std::move(asked->mask), dist, rank, transport, asked->options};

@@ -96,7 +96,7 @@ Dealt deal_alike(const Problem& problem, Mask mask, const DistOptions& dist, int
   try {
     dealt = deal(problem, std::move(mask), dist, rank, options);
     own = specification(*dealt, options);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     ContextParallel::refuse(error, dist.world, rank, transport);
   }
   dist::agree(transport, rank, dist.world, own);
@@ -183,14 +183,16 @@ ContextParallel::~ContextParallel() = default;
 ContextParallel::ContextParallel(ContextParallel&&) noexcept = default;
 ContextParallel& ContextParallel::operator=(ContextParallel&&) noexcept = default;
 
-void ContextParallel::refuse(const Error& error, int32_t world, int32_t rank,
+void ContextParallel::refuse(const std::exception& error, int32_t world, int32_t rank,
                              Transport& transport) {
   require_rank(rank, world);
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const Error told = ours ? *ours : Error(ErrorCode::device, kCreate, error.what());
   try {
-    dist::agree(transport, rank, world, {}, &error);
+    dist::agree(transport, rank, world, {}, &told);
   } catch (const dist::Refused&) {
   }
-  throw error;  // which knows its kind
+  throw told;  // which knows its kind
 }
 
 void ContextParallel::forward(const ForwardTensors& shard, const RunOptions& run) {

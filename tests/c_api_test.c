@@ -112,6 +112,10 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: strategy") != NULL,
          "an unknown option, and the nearest");
+  snprintf(spec, sizeof spec, "{\"dits\": {}, \"dist\": {}, %s", kSpec + 1);
+  expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: dist") != NULL,
+         "an unknown member, and the nearest");
 }
 
 /* TL code becomes CUDA C++; what cannot be compiled leaves no folder. */
@@ -276,6 +280,13 @@ int main(void) {
   verbatim_attention* attention = NULL;
   expect(verbatim_attention_create(kSpec, &attention) == verbatim_ok, "create");
 
+  char misspelt[1024];
+  snprintf(misspelt, sizeof misspelt, "{\"optoins\": {}, %s", kSpec + 1);
+  verbatim_attention* none = NULL;
+  expect(verbatim_attention_create(misspelt, &none) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: options") != NULL,
+         "a misspelt member, and the nearest");
+
   const verbatim_forward_tensors forward = {tensor(q), tensor(k), tensor(v), tensor(o), lse};
   expect(verbatim_attention_forward(attention, &forward, NULL) == verbatim_ok, "forward");
   expect(o[0] == 8 && fabs(o[1] - 5) < 1e-5, "the second query weighs 8 and 4 as 1 to 3");
@@ -313,6 +324,14 @@ int main(void) {
              verbatim_invalid_argument,
          "an unknown mask is an invalid argument");
   expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
+
+  /* Lengths of two batch entries, asked for three: nothing is written. */
+  uint8_t dense[12];
+  memset(dense, 7, sizeof dense);
+  expect(verbatim_mask_to_dense("{\"name\": \"full\", \"params\": {\"key_lengths\": [2, 1]}}", 3, 1,
+                                2, 2, dense) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "expected 2, 1") != NULL && dense[0] == 7,
+         "a mask of another batch");
 
   test_blocks();
   test_rows();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/threads.h"
 #include "mask/slice.h"
 #include "prediction.h"
 
@@ -15,8 +16,8 @@ namespace {
 /// Threads that compute and stream memory until they are told to stop.
 class Load {
  public:
-  explicit Load(unsigned count) {
-    for (unsigned i = 0; i < count; ++i) {
+  explicit Load(int count) {
+    for (int i = 0; i < count; ++i) {
       threads_.emplace_back([this] {
         std::vector<double> memory(1 << 20, 1.0);
         while (!stop_.load(std::memory_order_relaxed)) {
@@ -67,7 +68,7 @@ void Audit::threads() {
 }
 
 void Audit::load() {
-  const unsigned busy = 2 * std::max(1u, std::thread::hardware_concurrency());
+  const int busy = 2 * core_count();
   Row row{"load", fmt::format("{} busy threads beside it", busy)};
   const Load load(busy);
   for (int i = 0; i < repeats_; ++i) again(attention_, {}, row);

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <thread>
 
 #include "backend/backend.h"
+#include "core/threads.h"
 #include "options.h"
 #include "report/table.h"
 #include "result.h"
@@ -57,7 +57,7 @@ Json support(const Backend& backend) {
 
 int InfoCommand::run() const {
   Json result = new_result("info");
-  result["cpu"] = {{"threads", std::thread::hardware_concurrency()}, {"features", cpu_features()}};
+  result["cpu"] = {{"threads", core_count()}, {"features", cpu_features()}};
   result["devices"] = Json::array();
   result["support"] = Json::array();
   report::Table devices({{"device"}, {"state"}});
@@ -113,7 +113,7 @@ int InfoCommand::run() const {
   std::string features;
   for (const std::string& feature : cpu_features()) features += " " + feature;
   fmt::print("verbatim {}, contract {}, {} hardware threads,{}\n\n{}\n{}\n{}\n{}\n{}\nmasks\n{}",
-             VERBATIM_VERSION, kContractVersion, std::thread::hardware_concurrency(),
+             VERBATIM_VERSION, kContractVersion, core_count(),
              features.empty() ? " portable" : features, devices.str(), supported.str(),
              arithmetic_table.str(), order_table.str(), placement_table.str(), masks_line);
   return 0;

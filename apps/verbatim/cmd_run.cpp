@@ -5,10 +5,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "backend/backend.h"
 #include "backend/reference/compare.h"
+#include "core/threads.h"
 #include "input.h"
 #include "options.h"
 #include "prediction.h"
@@ -250,8 +250,7 @@ int RunCommand::run(dist::Processes* processes) const {
 
   Json result = new_result("run");
   result["device"] = device;
-  result["threads"] = run_options.threads ? run_options.threads
-                                          : static_cast<int>(std::thread::hardware_concurrency());
+  result["threads"] = run_options.threads ? run_options.threads : core_count();
   result["level"] = planning.level_name();
   result["problem"] = app::describe(sizes);
   const Machine& machine = options.plan.machine;
@@ -341,7 +340,7 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
       tensors, Passes::forward, repeats, progress);
   Json result = new_result("run");
   result["device"] = device;
-  result["threads"] = threads ? threads : static_cast<int>(std::thread::hardware_concurrency());
+  result["threads"] = threads ? threads : core_count();
   result["level"] = planning.level_name();
   result["problem"] = app::describe(sizes);
   result["mask"] = app::describe(made, sizes, attention.tiles().shape);

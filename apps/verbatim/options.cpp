@@ -59,11 +59,8 @@ std::vector<int64_t> parse_list(const std::string& text, const std::string& argu
   std::vector<int64_t> list;
   if (text.starts_with('@')) {
     const nlohmann::json value = parse_json(read_text(text.substr(1)), argument);
-    if (!value.is_array()) {
-      fail("the file holds no list",
-           {argument, value.type_name(), "a JSON array of integers", "[5, 9, 2]"});
-    }
-    for (const auto& entry : value) list.push_back(json_int(entry, argument, "verbatim"));
+    for (const auto& entry : json_list(value, argument, "verbatim"))
+      list.push_back(json_int(entry, argument, "verbatim"));
     return list;
   }
   const char* at = text.data();

@@ -14,10 +14,13 @@ namespace verbatim::app {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "verbatim-XXXXXX").string();
-    if (!mkdtemp(name.data()))
+    std::error_code failed;
+    std::string name = (std::filesystem::temp_directory_path(failed) / "verbatim-XXXXXX").string();
+    if (failed || !mkdtemp(name.data())) {
+      const char* const asked = getenv("TMPDIR");
       throw Error(ErrorCode::io, "tl.build", "no folder can be made for a library",
-                  {"TMPDIR", name, "a folder that can be written to", "/tmp"});
+                  {"TMPDIR", asked ? asked : "/tmp", "a folder that can be written to", "/tmp"});
+    }
     path_ = name;
   }
   ~TemporaryFolder() {

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <future>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "bench/attention.h"
+#include "core/threads.h"
 #include "result.h"
 #include "temporary_folder.h"
 
@@ -36,15 +34,9 @@ std::vector<Candidate> candidates(const std::string& sketch, const std::string& 
 
 /// Each in a folder of its own, by as many processes as there are cores.
 void build(std::vector<Candidate>& all, const std::filesystem::path& folder) {
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i; (i = next++) < all.size();)
-      all[i].library = tl::build(all[i].emitted, folder / fmt::to_string(i));
-  };
-  std::vector<std::future<void>> workers;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    workers.push_back(std::async(std::launch::async, work));
-  for (std::future<void>& worker : workers) worker.get();
+  for_each_in_parallel(core_count(), std::ssize(all), [&](int64_t i) {
+    all[i].library = tl::build(all[i].emitted, folder / fmt::to_string(i));
+  });
 }
 
 double time(const Candidate& one, const Mask& mask, const std::string& device,

@@ -34,8 +34,9 @@ class ContextParallel {
   ContextParallel& operator=(ContextParallel&&) noexcept;
 
   /// In place of the constructor, where a rank cannot say what it wants: its mask could not be
-  /// made, its file not be read. Throws `error`, and lets every other rank throw what it says.
-  [[noreturn]] static void refuse(const Error& error, int32_t world, int32_t rank,
+  /// made, its file not be read. Throws `error`, as Error(device) where it is none, and lets every
+  /// other rank throw what it says.
+  [[noreturn]] static void refuse(const std::exception& error, int32_t world, int32_t rank,
                                   Transport& transport);
 
   /// Both take tensors of this rank's shard, of the sizes of shard(), in memory of the device, the

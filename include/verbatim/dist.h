@@ -34,8 +34,10 @@ struct ShardInfo {
 /// Which rank holds which positions.
 std::span<const ShardInfo> shards();
 
+inline constexpr int32_t kMostRanks = 4096;
+
 struct DistOptions {
-  int32_t world = 1;
+  int32_t world = 1;  // up to kMostRanks
   std::string strategy = "balanced";
   std::string shard{};       // empty: "balanced"
   int32_t ulysses_size = 0;  // usp, loongtrain: ranks that share heads; 0: choose
@@ -66,7 +68,7 @@ struct Sharding {
   std::vector<MovedHeads> moved{};  // apart from each other
 };
 /// `forward` and `backward` are plans of the same problem. Throws Error naming the nearest when
-/// options.shard is unknown, or when there are not 1 to 4,096 ranks; and as make_dist_plan().
+/// options.shard is unknown, or when there are not 1 to kMostRanks ranks; and as make_dist_plan().
 Sharding make_sharding(const Plan& forward, const Plan& backward, const Mask& mask,
                        const DistOptions& options);
 

@@ -143,8 +143,9 @@ TileShape default_tile(const Problem& problem, Pass pass);
 /// can run at once, their chains are cut in pieces that add up in the same order: the same bits,
 /// with residency 1. That is so of what "auto" chooses; a rotating order under a mask with gaps
 /// that cannot be cut stays whole for `residents`. Throws Error naming what does not fit: the
-/// mask's lengths, a negative size, `workers` too few for an order that cannot be cut, a level that
-/// it cannot keep (with the nearest).
+/// mask's lengths, a batch or number of KV heads of the mask that is neither 1 nor the problem's, a
+/// negative size, `workers` too few for an order that cannot be cut, a level that it cannot keep
+/// (with the nearest).
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
 
 /// make_plan() remembered: equal arguments get the plan made for them before, one object, so that

@@ -36,7 +36,8 @@ class SelectedAttention {
   /// `kernel`: as AttentionOptions::kernels, TL code or the path of a library. `mask` is the one
   /// that the program names: it hides the keys behind a query, and supplies the tiles of queries
   /// and blocks of keys, which start anew at every document. Throws Error with the faults of a
-  /// program that is refused at `level`, and naming what it is not made for.
+  /// program that is refused at `level`, and naming what it is not made for, or a mask that is for
+  /// another problem, as make_plan().
   SelectedAttention(const Problem& problem, const Mask& mask, const std::string& kernel,
                     Level level = Level::invariant, std::string_view device = "cpu");
   ~SelectedAttention();

@@ -41,7 +41,7 @@ class Executor {
       cursors_.push_back({placement_.queue ? 0 : placement_.worker_begin[list],
                           placement_.queue ? tasks : placement_.worker_begin[list + 1]});
     }
-    // Workers that wait keep their buffers: start no more than the proof needs while any can run.
+    // Workers that wait keep their buffers: while any can run, start only some to spare.
     preferred_slots_ = preferred_workers(plan, threads_);
   }
 

@@ -49,7 +49,7 @@ class Worker {
   std::vector<TimelineEvent>* events_ = nullptr;
 };
 
-/// Runs every task of `placement`. `added` holds the addends that are in each of the sums before
+/// Runs every task of `plan`. `added` holds the addends that are in each of the sums before
 /// the first task: 0, but for pieces of a plan; `make_worker` is called for each virtual worker
 /// that is needed at once. An exception of a worker ends the run and is thrown here; a plan that
 /// cannot go on is an Error(invalid_plan).

@@ -150,12 +150,14 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
   plan.placement.name = "queue";
   plan.placement.workers = std::max(whole.placement.workers, 1);
   const DropoutOrigins origins(whole);
+  const int32_t tiles_before = local_q_tiles(whole, memory.q_rows, first / problem.kv_heads);
+  const int32_t all_tiles = local_q_tiles(whole, memory.q_rows, problem.batch);
   auto own = piece.heads.begin();
   for (int32_t head = first; head <= last; ++head) {
     plan.order_of_head.push_back(head - first);
     first_sequence.push_back(origins.first_sequence[head]);
     if (head == own->head) {
-      add_head(whole, *own++, memory);
+      add_head(whole, *own++, memory, tiles_before, all_tiles);
     } else {
       add_idle_head();
     }
@@ -167,15 +169,15 @@ LocalPiece::LocalPiece(const Plan& whole, const Piece& piece, const PieceMemory&
   plan.placement.tasks = std::move(tasks);
 }
 
-void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory) {
+void LocalPiece::add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory,
+                          int32_t tiles_before, int32_t all_tiles) {
   const Problem& problem = whole.problem;
   const int64_t batch = own.head / problem.kv_heads, kv_head = own.head % problem.kv_heads;
   const TileMap& tiles = *own.order->tiles;
   shown_by_blocks += tiles.shown_by_blocks();
   LocalTiles q(tiles.q_edges, batch, memory.q_rows);
   const LocalTiles kv(tiles.kv_edges, batch, memory.kv_rows);
-  q.number(local_q_tiles(whole, memory.q_rows, batch),
-           local_q_tiles(whole, memory.q_rows, problem.batch));
+  q.number(tiles_before, all_tiles);
   const auto group = static_cast<int32_t>(plan.problem.group());
   const int64_t skipped = std::max<int64_t>(0, q_head - kv_head * problem.group());
   auto order = local_order(*own.order, q, kv, own.carries, static_cast<int32_t>(skipped), group);

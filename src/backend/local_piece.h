@@ -52,7 +52,9 @@ struct LocalPiece {
   RowView q_side(RowView rows) const;
 
  private:
-  void add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory);
+  /// `tiles_before`, `all_tiles`: of queries in the memory (local_q_tiles()).
+  void add_head(const Plan& whole, const HeadPiece& own, const PieceMemory& memory,
+                int32_t tiles_before, int32_t all_tiles);
   void add_idle_head();
 };
 

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "core/threads.h"
+#include "plan/check_mask.h"
 
 namespace verbatim {
 namespace {
@@ -82,10 +83,7 @@ SelectedAttention::SelectedAttention(const Problem& problem, const Mask& mask,
     throw Error(ErrorCode::unsupported, kOperation, "all batch entries have the same tiles here",
                 {"mask", fmt::format("{} masks", mask.variants().size()), "one for all entries",
                  "causal_document, packed"});
-  if (mask.q_len() != problem.q_len || mask.kv_len() != problem.kv_len)
-    throw Error(ErrorCode::invalid_argument, kOperation, "the mask is for other lengths",
-                {"mask", fmt::format("{} x {}", mask.q_len(), mask.kv_len()),
-                 fmt::format("{} x {}", problem.q_len, problem.kv_len), ""});
+  check_mask(problem, mask, kOperation);
   const TileShape tile = found->tile();
   impl_.reset(new Impl{problem, std::move(found), TileMap(mask.head(0, 0), tile)});
 }
@@ -104,6 +102,9 @@ void SelectedAttention::Impl::check(const SelectedBlocks& blocks, int threads) c
                  fmt::format("({}, {}, {}, room for the longest list)", problem.batch,
                              problem.kv_heads, tiles.q_tiles()),
                  ""});
+  if (blocks.data == nullptr && batch * heads * rows > 0 && room > 0)
+    throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("no memory of {}", index),
+                {index, "a null pointer", "an address", ""});
   if (kernel->checks(blocks)) return;
   // Parts of all lists; what is refused is the first that is wrong.
   const int64_t count = batch * heads * rows, parts = (count + kListsOfPart - 1) / kListsOfPart;

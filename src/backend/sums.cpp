@@ -61,7 +61,8 @@ double exp_fixed(double x) {
   return series * std::bit_cast<double>(exponent);
 }
 
-/// log m = 2 artanh s with s = (m - 1) / (m + 1), |s| <= 0.172.
+/// log m = 2 artanh s with s = (m - 1) / (m + 1), |s| <= 0.172. Not fixed_log() of core/random.cpp,
+/// on whose shorter series the bits of all samples rest, as those of LSE do on this one.
 double log_fixed(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   int64_t exponent = static_cast<int64_t>(bits >> 52) - 1023;

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <thread>
 
 #include "backend/backend.h"
 #include "core/random.h"
+#include "core/threads.h"
 
 namespace verbatim::bench {
 namespace {
@@ -26,7 +26,7 @@ class CpuDevice : public Device {
  public:
   Facts facts() const override {
     return {.name = cpu_name(),
-            .workers = static_cast<int32_t>(std::thread::hardware_concurrency()),
+            .workers = core_count(),
             .l2_bytes = std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 0),
             .driver = ""};
   }

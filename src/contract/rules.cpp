@@ -180,8 +180,8 @@ constexpr std::array kRules{
 
 }  // namespace
 
-Shape::Shape(const TileMap& tiles, int32_t heads)
-    : group(heads), rows(tiles.q_edges.back()), q_tiles(tiles.q_tiles()) {
+Shape::Shape(const TileMap& tiles, int32_t group)
+    : group(group), rows(tiles.q_edges.back()), q_tiles(tiles.q_tiles()) {
   std::vector<int64_t> ends(q_tiles);
   for (int32_t j = 0; j < tiles.kv_tiles(); ++j) {
     const auto column = tiles.column(j);

@@ -1,10 +1,12 @@
 #include "core/file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -31,19 +33,35 @@ namespace fs = std::filesystem;
 }
 
 // A pipe or a terminal: nothing that a new file could take the place of.
-bool is_special(const fs::path& path) {
-  const fs::file_status status = fs::status(path);
-  return fs::exists(status) && !fs::is_regular_file(status);
+bool is_special(const fs::file_status& there) {
+  return fs::exists(there) && !fs::is_regular_file(there);
+}
+
+/// What is at a path that is to be written.
+fs::file_status found_at(const fs::path& path) {
+  std::error_code why;
+  const fs::file_status there = fs::status(path, why);
+  if (!fs::status_known(there)) fail("file.write", path, why.message());
+  return there;
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
 }
 
 // A file of a name nobody has; removed again unless it was renamed away.
 struct TemporaryFile {
-  explicit TemporaryFile(const fs::path& beside) : name(beside.string() + ".XXXXXX") {
-    const int fd = mkstemp(name.data());
+  explicit TemporaryFile(const fs::path& beside) {
+    static std::atomic<int64_t> number = 0;
+    int fd = -1;
+    do {
+      // Not of the name beside it, to which nothing can be added where it is as long as may be.
+      name = folder_of(beside) / fmt::format(".verbatim-{}-{}", getpid(), number++);
+      // With the mode of any other new file, unlike mkstemp(), whose mode all threads would see
+      // changed: umask() is the process's.
+      fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EEXIST);
     if (fd < 0) fail("file.write", beside, std::strerror(errno));
-    const mode_t mask = umask(0);
-    umask(mask);
-    fchmod(fd, 0666 & ~mask);  // as any other new file: mkstemp grants the owner only
     close(fd);
   }
   ~TemporaryFile() {
@@ -68,7 +86,8 @@ std::vector<std::byte> read_file(const fs::path& path, int64_t max_bytes) {
   std::ifstream stream(path, std::ios::binary | std::ios::ate);
   if (!stream) fail("file.read", path, std::strerror(errno));
   const int64_t size = stream.tellg();
-  if (size < 0 || fs::is_directory(path)) fail("file.read", path, "not a regular file");
+  std::error_code none;
+  if (size < 0 || fs::is_directory(path, none)) fail("file.read", path, "not a regular file");
   if (size > max_bytes)
     fail("file.read", path, fmt::format("{} bytes are more than the limit of {}", size, max_bytes));
   std::vector<std::byte> bytes(size);
@@ -84,15 +103,15 @@ std::string read_text(const fs::path& path) {
 }
 
 void check_writable(const fs::path& path) {
-  if (fs::is_directory(path)) fail("file.write", path, "is a directory");
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const fs::path& written = is_special(path) ? path : folder;
+  const fs::file_status there = found_at(path);
+  if (fs::is_directory(there)) fail("file.write", path, "is a directory");
+  const fs::path written = is_special(there) ? path : folder_of(path);
   if (access(written.c_str(), W_OK) != 0) fail("file.write", path, std::strerror(errno));
 }
 
 void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
   check_writable(path);
-  if (is_special(path)) return write_stream(path.string(), path, write);
+  if (is_special(found_at(path))) return write_stream(path.string(), path, write);
   TemporaryFile temporary(path);
   write_stream(temporary.name, path, write);
   if (std::rename(temporary.name.c_str(), path.c_str()) != 0)

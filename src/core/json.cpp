@@ -1,10 +1,13 @@
 #include "core/json.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
+#include "core/names.h"
 #include "verbatim/error.h"
 
 namespace verbatim {
@@ -68,6 +71,22 @@ const json& json_member(const json& value, const char* key, std::string_view ope
   if (found == value.end())
     fail(operation, fmt::format("'{}' is missing", key), {key, "nothing", "a member", ""});
   return *found;
+}
+
+void require_known_members(const json& value, const std::vector<std::string>& known,
+                           std::string_view operation) {
+  if (!value.is_object())
+    fail(operation, "no object to hold the members",
+         {"json", excerpt(value), fmt::format("an object of {}", fmt::join(known, ", ")), "{}"});
+  for (const auto& [key, unused] : value.items())
+    if (std::ranges::find(known, key) == known.end())
+      fail(operation, fmt::format("there is no member '{}'", key),
+           {key, key, fmt::format("{}", fmt::join(known, ", ")), nearest_name(key, known)});
+}
+
+const json& json_object(const json& value, std::string_view argument, std::string_view operation) {
+  if (!value.is_object()) wrong_type(value, argument, operation, "an object");
+  return value;
 }
 
 const json& json_list(const json& value, std::string_view argument, std::string_view operation) {

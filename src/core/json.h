@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace verbatim {
 
@@ -22,8 +23,16 @@ nlohmann::json parse_json(std::string_view text, std::string_view operation,
 const nlohmann::json& json_member(const nlohmann::json& value, const char* key,
                                   std::string_view operation);
 
-/// A value as a list, an integer, a number, text, true or false. `argument` names it in the Error
-/// that another type, or an integer outside the result's range, raises; 1.5 is no integer.
+/// Throws Error, which names the nearest, when `value` is no object or has a member that is not
+/// `known`.
+void require_known_members(const nlohmann::json& value, const std::vector<std::string>& known,
+                           std::string_view operation);
+
+/// A value as an object, a list, an integer, a number, text, true or false. `argument` names it in
+/// the Error that another type, or an integer outside the result's range, raises; 1.5 is no
+/// integer.
+const nlohmann::json& json_object(const nlohmann::json& value, std::string_view argument,
+                                  std::string_view operation);
 const nlohmann::json& json_list(const nlohmann::json& value, std::string_view argument,
                                 std::string_view operation);
 int32_t json_int32(const nlohmann::json& value, std::string_view argument,

@@ -15,7 +15,6 @@ namespace {
 constexpr const char* kOperation = "npy";
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMaxHeader = 65536;
-constexpr size_t kMaxRank = 32;
 
 [[noreturn]] void fail(std::string message, Error::Details details,
                        ErrorCode code = ErrorCode::invalid_argument) {

@@ -70,7 +70,11 @@ std::string to_json(const Problem& p) {
 
 Problem problem_from_json(const std::string& text) {
   constexpr const char* kOperation = "problem.from_json";
+  static const std::vector<std::string> kKnown{"batch",  "q_heads",  "kv_heads",   "q_len",
+                                               "kv_len", "head_dim", "head_dim_v", "dtype",
+                                               "scale",  "softcap",  "dropout",    "seed"};
   const nlohmann::json json = parse_json(text, kOperation);
+  require_known_members(json, kKnown, kOperation);
   const auto member = [&](const char* key) -> const nlohmann::json& {
     return json_member(json, key, kOperation);
   };

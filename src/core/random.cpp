@@ -9,6 +9,7 @@ namespace verbatim {
 namespace {
 
 // log(x) for normal x > 0 by the series of 2 atanh((m - 1) / (m + 1)): relative error below 1e-9.
+// Not log_fixed() of backend/sums.h, whose series is longer: every sample is of these bits.
 double fixed_log(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;

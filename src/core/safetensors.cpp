@@ -20,7 +20,6 @@ using nlohmann::json;
 constexpr const char* kOperation = "safetensors";
 constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr size_t kMaxTensors = 65536;
-constexpr size_t kMaxRank = 32;
 
 [[noreturn]] void fail(std::string message, Error::Details details,
                        ErrorCode code = ErrorCode::invalid_argument) {
@@ -46,10 +45,7 @@ std::string_view name_of(Dtype dtype) {
 }
 
 const json& array(const json& value, const std::string& tensor, const char* key) {
-  const json& member = json_member(value, key, kOperation);
-  if (!member.is_array())
-    fail(fmt::format("'{}' is no list", key), {tensor, member.type_name(), "a list", ""});
-  return member;
+  return json_list(json_member(value, key, kOperation), tensor + "." + key, kOperation);
 }
 
 TensorFile::Entry entry_of(const std::string& name, const json& value, int64_t data_bytes) {

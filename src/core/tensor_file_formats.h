@@ -9,6 +9,8 @@
 
 namespace verbatim {
 
+inline constexpr size_t kMaxRank = 32;  // dimensions of a tensor that is read
+
 /// Everything that precedes the data. Throws Error when the format cannot hold `tensors`.
 std::string npy_header(std::span<const NamedTensor> tensors);
 std::string safetensors_header(std::span<const NamedTensor> tensors);

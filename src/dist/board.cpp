@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "verbatim/dist.h"
 #include "verbatim/error.h"
 
 namespace verbatim::dist {
@@ -26,6 +27,10 @@ void check_asked(const std::string& name, int32_t world, int32_t rank) {
   if (!good)
     throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot meet by that name",
                 {"name", "'" + name + "'", "1 to 200 characters, none of them /", ""});
+  if (world > kMostRanks)
+    throw Error(ErrorCode::invalid_argument, kOperation, "there are too many ranks",
+                {"world", std::to_string(world), fmt::format("1 to {}", kMostRanks),
+                 std::to_string(kMostRanks)});
   if (rank < 0 || rank >= world)
     throw Error(ErrorCode::invalid_argument, kOperation, "there is no such rank",
                 {"rank", std::to_string(rank),
@@ -59,10 +64,12 @@ Board::Board(const std::string& name, int32_t world, int32_t rank, double openin
       if (file < 0) file = shm_open(name_.c_str(), O_RDWR, 0);
       return file >= 0 ? fstat(file, &found) == 0 && found.st_size > 0 : errno != ENOENT;
     });
-    if (!there)
+    if (!there) {
+      if (file >= 0) ::close(file);
       throw Error(ErrorCode::device, kOperation,
                   fmt::format("rank 0 is not on this host, or was not here in {} s", opening),
                   {"rank", std::to_string(rank), "ranks of one host that give one name", ""});
+    }
     if (file >= 0 && found.st_size != static_cast<off_t>(bytes_)) {
       ::close(file);
       throw Error(ErrorCode::invalid_argument, kOperation, "rank 0 has another number of ranks",

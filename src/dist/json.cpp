@@ -163,7 +163,7 @@ class Reader {
   DistPlan read(const JsonNode& root) {
     plan_.whole = plan_from_json(root.member("whole").value.dump());
     const JsonNode ranks = root.member("ranks");
-    plan_.options = {.world = within<int32_t>(root.member("world"), 1, 4096),
+    plan_.options = {.world = within<int32_t>(root.member("world"), 1, kMostRanks),
                      .strategy = root.member("strategy").text(),
                      .shard = root.member("shard").text(),
                      .ulysses_size = root.member("ulysses_size").int32(),

@@ -19,7 +19,6 @@
 namespace verbatim {
 namespace {
 
-constexpr int32_t kMostRanks = 4096;
 // Ranks that visit whole units wait for no sums: worth a heaviest rank less than so much heavier,
 // and under windows, whose short chains seldom cross ranks.
 constexpr double kUneven = 4, kUnevenWindows = 1.3;

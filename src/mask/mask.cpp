@@ -17,7 +17,7 @@ void require(bool ok, const char* operation, const std::string& message, Error::
 }
 
 nlohmann::json parse_params(const std::string& text) {
-  return nlohmann::json::parse(text.empty() ? "{}" : text, nullptr, false);
+  return nlohmann::json::parse(text, nullptr, false);
 }
 
 /// Name and parameters of the masks that `mask` is the intersection of.
@@ -98,9 +98,9 @@ Mask::Mask(std::string name, std::string params_json, HeadMask head)
 
 Mask::Mask(std::string name, std::string params_json, std::vector<HeadMask> variants,
            std::vector<int32_t> variant_of, int64_t batch, int64_t kv_heads)
-    : content_(std::make_shared<const Content>(Content{std::move(name), std::move(params_json),
-                                                       std::move(variants), std::move(variant_of),
-                                                       batch, kv_heads})) {
+    : content_(std::make_shared<const Content>(
+          Content{std::move(name), params_json.empty() ? "{}" : std::move(params_json),
+                  std::move(variants), std::move(variant_of), batch, kv_heads})) {
   require(parse_params(this->params_json()).is_object(), "mask",
           "the parameters are not a JSON object",
           {"params_json", this->params_json(), "an object such as {\"window\":3}", "{}"});

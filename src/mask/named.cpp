@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -20,7 +21,8 @@ constexpr const char* kOperation = "masks.make";
 /// Reads a mask's parameters; finish() refuses those that nobody asked for.
 class Params {
  public:
-  Params(const std::string& mask, const Json& json) : operation_("mask." + mask), json_(json) {}
+  Params(const std::string& mask, const Json& json)
+      : mask_(mask), operation_("mask." + mask), json_(json_object(json, "params", operation_)) {}
 
   bool has(const char* key) const { return json_.contains(key); }
   const Json& value(const char* key) {
@@ -28,26 +30,19 @@ class Params {
     return json_member(json_, key, operation_);
   }
   int64_t integer(const char* key) { return json_int(value(key), key, operation_); }
-  bool flag(const char* key) {
-    const Json& found = value(key);
-    if (!found.is_boolean()) wrong(key, found, "true or false");
-    return found.get<bool>();
-  }
-  const Json& list(const char* key) {
-    const Json& found = value(key);
-    if (!found.is_array()) wrong(key, found, "a list");
-    return found;
-  }
+  bool flag(const char* key) { return json_bool(value(key), key, operation_); }
+  const Json& list(const char* key) { return json_list(value(key), key, operation_); }
   std::vector<int64_t> integers(const char* key) {
     std::vector<int64_t> values;
     for (const Json& entry : list(key)) values.push_back(json_int(entry, key, operation_));
     return values;
   }
-  /// The mask whose blocks came as arrays, if "blocks" is the name of such.
+  /// The mask of this name and these parameters whose blocks came as arrays, if "blocks" is the
+  /// name of such.
   std::optional<Mask> kept(const char* key) {
     const Json& found = value(key);
     if (!found.is_string()) return std::nullopt;
-    if (auto mask = find_kept(found.get<std::string>())) return mask;
+    if (auto mask = find_kept(found.get<std::string>()); mask && is_meant(*mask)) return mask;
     throw Error(ErrorCode::invalid_argument, operation_, "nobody keeps these blocks",
                 {key, found.get<std::string>(),
                  "the blocks of a mask that was made of arrays in this process and still lives",
@@ -80,12 +75,19 @@ class Params {
   }
 
  private:
+  /// These parameters may say more: what of the mask is cut off.
+  bool is_meant(const Mask& kept) const {
+    const Json own = Json::parse(kept.params_json());
+    return kept.name() == mask_ && std::ranges::all_of(own.items(), [&](const auto& item) {
+             return json_.contains(item.key()) && json_[item.key()] == item.value();
+           });
+  }
   [[noreturn]] void wrong(const char* key, const Json& got, const char* expected) const {
     throw Error(ErrorCode::invalid_argument, operation_, fmt::format("'{}' is malformed", key),
                 {key, got.type_name(), expected, ""});
   }
 
-  std::string operation_;
+  std::string mask_, operation_;
   const Json& json_;
   std::set<std::string> read_;
 };

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "plan/check_visits.h"
@@ -15,7 +15,7 @@ namespace {
 
 /// Whether `next` may be the piece of a chain that follows `piece`.
 bool continues(const Chain& piece, const Chain& next) {
-  return piece.pauses && next.tile == piece.tile && next.addend == piece.addend + 1 &&
+  return piece.pauses && next.tile == piece.tile && next.addend == int64_t{piece.addend} + 1 &&
          next.addends == piece.addends && next.apart == piece.apart;
 }
 
@@ -91,19 +91,13 @@ void check_runs(const Subject& subject) {
 }
 
 /// Chains, each by itself, when the tasks run in `sequence`.
-std::vector<AlikeChains> one_by_one(const HeadOrder& order, std::span<const int32_t> sequence) {
+std::vector<AlikeChains> one_by_one(const HeadOrder& order, const auto& sequence) {
   std::vector<AlikeChains> chains;
   chains.reserve(order.chains.size());
-  for (const int32_t t : sequence)
+  for (const auto t : sequence)
     for (int32_t c = order.tasks[t].chain_begin; c < order.tasks[t].chain_end; ++c)
       chains.push_back({c, 1});
   return chains;
-}
-
-std::vector<AlikeChains> issue_sequence(const HeadOrder& order) {
-  std::vector<int32_t> sequence(order.tasks.size());
-  std::iota(sequence.begin(), sequence.end(), 0);
-  return one_by_one(order, sequence);
 }
 
 /// Chains that share a tile carry the addends 0..n-1; a tile without work has a chain of its own.
@@ -137,12 +131,17 @@ void check_shared_tiles(const Subject& subject) {
       return subject.name(chain.tile, chain.q_head,
                           chain.run_begin < chain.run_end ? order.runs[chain.run_begin].first : -1);
     };
-    const size_t slot = begin[place] + chain.addend;
-    if (chain.addend < 0 || chain.addend >= chain.addends || chain.addends < chains ||
-        (chain.addend < chains && seen[slot]))
-      refuse_plan(fmt::format("{}: its chain has addend {} of {}, out of range or given twice",
-                              tile(), chain.addend, chain.addends));
-    if (chain.addend < chains) seen[slot] = true;
+    const auto require = [&](bool ok) {
+      if (!ok)
+        refuse_plan(fmt::format("{}: its chain has addend {} of {}, out of range or given twice",
+                                tile(), chain.addend, chain.addends));
+    };
+    require(0 <= chain.addend && chain.addend < chain.addends && chains <= chain.addends);
+    if (chain.addend < chains) {
+      const auto slot = static_cast<size_t>(begin[place] + chain.addend);
+      require(!seen[slot]);
+      seen[slot] = true;
+    }
     if (subject.backward()) continue;
     order.for_each_part(chain, [&](int32_t q_head, RunView) {
       if (q_head != chain.q_head)
@@ -289,7 +288,8 @@ void check_addends(const Subject& subject, const Trail& trail) {
 
 bool check_order(const Subject& subject) {
   check_ranges(subject);
-  const std::vector<AlikeChains> issued = issue_sequence(subject.order);
+  const std::vector<AlikeChains> issued =
+      one_by_one(subject.order, std::views::iota(size_t{0}, subject.order.tasks.size()));
   const std::vector<Trail> trails = trails_of(subject.order, issued);
   const bool straight = is_straight(subject, trails);
   if (!straight) {

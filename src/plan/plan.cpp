@@ -95,6 +95,13 @@ void add_tiles(Hash& hash, const TileMap& tiles) {
   }
 }
 
+// What dropout counts from; of a single sequence it follows from the slices.
+void add_origins(Hash& hash, const TileMap& tiles) {
+  if (tiles.sequences.size() == 1) return;
+  for (const Sequence& s : tiles.sequences)
+    hash.add(std::array<int64_t, 3>{s.q_begin, s.core.begin, s.k.begin});
+}
+
 // Tasks only fix the time; the slices of a run follow from mask and tiles.
 void add_order(Hash& hash, const HeadOrder& order) {
   add_tiles(hash, *order.tiles);
@@ -162,7 +169,10 @@ std::string Plan::fingerprint() const {
   hash.add(static_cast<int64_t>(pass));
   hash.add(std::array<int64_t, 3>{problem.head_dim, problem.head_dim_v,
                                   static_cast<int64_t>(problem.dtype)});
-  for (const auto& order : orders) add_order(hash, *order);
+  for (const auto& order : orders) {
+    add_order(hash, *order);
+    if (problem.dropout > 0) add_origins(hash, *order->tiles);
+  }
   return fmt::format("{:016x}", hash.value());
 }
 

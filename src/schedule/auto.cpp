@@ -58,7 +58,7 @@ int64_t longest_chain(const HeadOrder& head) {
 }
 
 /// Whether most visits are of chains that walk one query head of the group.
-bool walks_alone(const HeadOrder& head) {
+bool walks_single_heads(const HeadOrder& head) {
   if (head.group == 1 || !head.row_chunks.empty()) return false;
   int64_t alone = 0, all = 0;
   for (const Chain& chain : head.chains) {
@@ -112,7 +112,7 @@ struct Heads {
     splits = has("/split") || has("/even");
     // Chains of one query head that start together wait for each other wherever they are.
     held_up = !packed && !shifts && !shape.gaps && head.row_chunks.empty() && is_held_up(shape) &&
-              !(shape.starts_together() && walks_alone(head));
+              !(shape.starts_together() && walks_single_heads(head));
     // Where the longest chain is a quarter longer than the mean, or chains follow each other.
     const auto columns = static_cast<int64_t>(shape.columns.size());
     const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
@@ -174,7 +174,7 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
   if (!heads.held_up && !heads.staggered) return false;
-  const bool alone = walks_alone(head), few = heads.count <= 2;  // no others to start behind
+  const bool alone = walks_single_heads(head), few = heads.count <= 2;  // no others to start behind
   const double filled = static_cast<double>(heads.count) * heads.rows_bytes / heads.l2_bytes;
   if (heads.packed) return filled <= 2 && (few || !alone);
   if (alone && few) return true;

@@ -8,6 +8,7 @@
 
 #include "contract/contract.h"
 #include "core/threads.h"
+#include "plan/check_mask.h"
 #include "plan/verify.h"
 #include "schedule/auto.h"
 #include "schedule/orders/cut.h"
@@ -16,13 +17,6 @@
 
 namespace verbatim {
 namespace {
-
-void check_lengths(const Problem& problem, const Mask& mask) {
-  if (mask.q_len() == problem.q_len && mask.kv_len() == problem.kv_len) return;
-  throw Error(ErrorCode::invalid_argument, "make_plan", "the mask has other lengths",
-              {"mask", fmt::format("{} queries, {} keys", mask.q_len(), mask.kv_len()),
-               fmt::format("{} queries, {} keys", problem.q_len, problem.kv_len), ""});
-}
 
 void check_sizes(const PlanOptions& options) {
   const auto check = [](const char* name, int64_t value) {
@@ -164,7 +158,7 @@ TileShape default_tile(const Problem& problem, Pass pass) { return contract::til
 
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options) {
   problem.validate();
-  check_lengths(problem, mask);
+  check_mask(problem, mask, "make_plan");
   check_sizes(options);
   check_level(options);
   TileShape tile = default_tile(problem, options.pass);

@@ -101,6 +101,10 @@ void check(const Machine& machine) {
       require(field >= 0 || name == std::string_view("signal_latency"), name,
               static_cast<double>(field), "0");
   });
+  // Both or none: costs are divided by them.
+  const auto [q, kv] = machine.reference_tile;
+  require(q > 0 || kv == 0, "reference_tile_q", static_cast<double>(q), "1");
+  require(kv > 0 || q == 0, "reference_tile_kv", static_cast<double>(kv), "1");
   require(machine.workers >= 1, "workers", machine.workers, "1");
   require(machine.buffers >= 1, "buffers", machine.buffers, "1");
 }

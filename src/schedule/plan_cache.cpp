@@ -26,8 +26,9 @@ struct Entry {
 
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, const Mask& mask,
                                         const PlanOptions& options) {
-  static std::mutex mutex;
-  static std::list<Entry> entries;  // last used first
+  // Never destroyed: threads may still plan when the process ends.
+  static auto& mutex = *new std::mutex;
+  static auto& entries = *new std::list<Entry>;  // last used first
   const auto find = [&] {
     const auto found = std::ranges::find_if(
         entries, [&](const Entry& entry) { return entry.answers(problem, mask, options); });

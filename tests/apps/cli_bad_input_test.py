@@ -100,6 +100,10 @@ class BadInput(Tool):
             done = self.call("report", file, "--output", self.path / "x.html", code=2)
             self.assertTrue(done.stderr.startswith("verbatim: "))
             self.assertFalse((self.path / "x.html").exists())
+        half = self.path / "half.json"  # costs are divided by both sides of a tile
+        half.write_text('{"reference_tile_q": 64}')
+        message = self.refused("plan", "--machine", f"@{half}", "--seqlen", 64)
+        self.assertIn("'reference_tile_kv' is too small; got 0, expected 1", message)
         safetensors = self.path / "t.safetensors"
         safetensors.write_bytes(struct.pack("<Q", 2**40) + b"{}")
         self.refused("run", "--input", safetensors)
@@ -113,6 +117,14 @@ class BadInput(Tool):
             ["mask", "--svg", new, "--report", self.path],
         ):
             self.assertRegex(self.refused(*words), "No such file|is a directory")
+
+    def test_names_that_are_too_long(self):
+        for words in (["plan", "--seqlen", 256, "--dump"], ["run", "--seqlen", 8, "--report"]):
+            self.assertIn("File name too long", self.refused(*words, self.path / ("a" * 300)))
+        self.refused("plan", "--seqlen", 64, "--machine", "@" + "a" * 300)
+        longest = self.path / ("a" * 250 + ".json")
+        self.call("plan", "--seqlen", 256, "--json", longest)
+        self.assertEqual(list(self.path.iterdir()), [self.path / "old.json", longest])
 
     def test_report_refuses_results_without_a_picture(self):
         saved = self.path / "r.json"

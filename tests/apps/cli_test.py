@@ -2,6 +2,7 @@
 """Drives the built tool as a script would: python3 cli_test.py TOOL [CLASS]."""
 
 import json
+import os
 import pathlib
 import re
 import struct
@@ -44,6 +45,13 @@ class Info(Tool):
             row["dtype"]: row["head_dims"] for row in result["support"] if row["device"] == "cpu"
         }
         self.assertEqual(taken["bf16"], [64, 96, 128, 192, 256])
+
+    def test_threads_are_those_of_cores_that_it_may_use(self):
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cores)})  # the tool inherits it
+        self.addCleanup(os.sched_setaffinity, 0, cores)
+        self.assertEqual(self.result("info")["cpu"]["threads"], 1)
+        self.assertEqual(self.result("run", "--seqlen", 8)["threads"], 1)
 
 
 class Mask(Tool):

@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -66,6 +67,22 @@ TEST_F(FindProgram, TakesTheFirstThatThePathLeadsTo) {
   EXPECT_EQ(find_program("tool"), first + "/tool") << "a folder is none";
   unsetenv("PATH");
   EXPECT_EQ(find_program("tool"), "");
+}
+
+// As any other new file has it: of the process's mask, which stays what it was.
+TEST(WriteFile, GrantsWhatTheMaskLeaves) {
+  std::string name = (fs::temp_directory_path() / "write_file.XXXXXX").string();
+  const fs::path root = mkdtemp(name.data());
+  const mode_t before = umask(0027);
+  write_file(root / "new", "text");
+  write_file(root / std::string(255, 'n'), "the longest name");
+  EXPECT_EQ(umask(before), 0027u);
+  EXPECT_EQ(fs::status(root / "new").permissions(), fs::perms(0640));
+  EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 2);
+  EXPECT_THROW(write_file(root / std::string(256, 'n'), ""), Error);
+  EXPECT_THROW(read_text(root / std::string(256, 'n')), Error);
+  EXPECT_THROW(check_writable(root / std::string(256, 'n')), Error);
+  fs::remove_all(root);
 }
 
 TEST(MakeFolder, SaysWhatIsInTheWay) {

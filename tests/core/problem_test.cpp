@@ -59,6 +59,15 @@ TEST(Problem, AScaleOfZeroIsZero) {
 TEST(Problem, RejectsMalformedJson) {
   EXPECT_THROW(problem_from_json("{\"batch\": 1"), Error);
   EXPECT_THROW(problem_from_json("{\"batch\": \"one\"}"), Error);
+  std::string misspelt = to_json(Problem{.q_len = 8, .kv_len = 8});
+  misspelt.replace(misspelt.find("scale"), 5, "scal");
+  try {
+    problem_from_json(misspelt);
+    ADD_FAILURE() << misspelt << " was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.details().argument, "scal");
+    EXPECT_EQ(e.details().nearest, "scale");
+  }
 }
 
 }  // namespace

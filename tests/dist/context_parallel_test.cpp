@@ -162,6 +162,9 @@ TEST(ContextParallel, BadInputOfOneRankEndsAll) {
     errors = errors_with(odd, [](Asked& a) { a.options.kernels = {"text"}; });
     expect_all(errors, "kernels of the caller run whole plans only; got 1, expected none");
   }
+  // What is no Error, here of a name that is no text, ends the others, too.
+  const Mask nameless("\xff", "{}", masks::full(200, 200).variants(), {0}, 1, 1);
+  expect_all(errors_with(1, [&](Asked& a) { a.mask = nameless; }), "invalid UTF-8 byte");
   const auto errors = errors_of_ranks(3, [](int32_t rank, Transport& transport) {
     Asked asked;
     try {

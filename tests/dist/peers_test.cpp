@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "core/random.h"
@@ -337,6 +338,19 @@ TEST(Peers, OpeningNamesWhoIsMissing) {
   EXPECT_EQ(message(peers(name, 1, 0)), "");  // the name is free again
   EXPECT_NE(message(peers("a/b", 1, 0)).find("got 'a/b'"), std::string::npos);
   EXPECT_NE(message(peers(name, 2, 2)).find("got 2, expected 0 to 1"), std::string::npos);
+  EXPECT_NE(message(peers(name, 4097, 1)).find("got 4097, expected 1 to 4096"), std::string::npos);
+}
+
+TEST(Peers, OpeningInVainKeepsNoFile) {
+  const auto files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const std::string name = fresh_name(), path = "/verbatim-" + name;
+  close(shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));  // of no size yet
+  const auto before = files();
+  EXPECT_THROW(Board(name, 2, 1, 0.1), Error);
+  EXPECT_EQ(files(), before);
+  shm_unlink(path.c_str());
 }
 
 TEST(Peers, OpeningIsOneTimeForAllOfIt) {

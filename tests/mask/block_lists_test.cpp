@@ -119,6 +119,20 @@ TEST(BlockLists, JsonNamesAMaskWhileItIsKept) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("nobody keeps these blocks"), std::string::npos);
   }
+  auto other = [&](const std::string& from, const std::string& to) {
+    std::string text = name_of(owned);
+    return text.replace(text.find(from), from.size(), to);
+  };
+  for (const std::string& text :
+       {other("\"block_q\":16", "\"block_q\":8"), other("uniform_block_sparse", "full"),
+        R"({"name": "variable_block_sparse", "params": {"q_edges": [0, 64],
+                                      "k_edges": [0, 64], "blocks": ")" +
+            digest_of(owned) + R"("}})"})
+    EXPECT_THROW(masks::make(text, 64, 64, 2), Error) << text;
+  const std::vector<int64_t> lengths{20, 64};
+  const Mask cut = owned.with_key_lengths(lengths), crossed = cut.intersect(masks::causal(64, 64));
+  EXPECT_EQ(masks::make(name_of(cut), 64, 64, 2), cut);
+  EXPECT_EQ(masks::make(name_of(crossed), 64, 64, 2), crossed);
   masks::disown(digest_of(owned));
   EXPECT_THROW(masks::disown(digest_of(owned)), Error);
 }

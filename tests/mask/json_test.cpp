@@ -92,6 +92,8 @@ TEST(MaskJson, UnknownNamesAndParametersAreRefused) {
                         "params": {"block_q": 2, "block_k": 2, "blocks": [[[0, 0, 0]]]}})")
                 .find("[q_block, k_block]"),
             std::string::npos);
+  EXPECT_NE(message(R"({"name": "causal", "params": []})").find("expected an object"),
+            std::string::npos);
 }
 
 TEST(MaskJson, NamesWhatIsWrong) {
@@ -129,6 +131,13 @@ TEST(MaskJson, NamesWhatIsWrong) {
   expect("no such variant", [&](auto& json) { json["variant_of"] = {int64_t{1} << 32}; });
   expect("one variant per", [&](auto& json) { json["batch"] = 2; });
   EXPECT_NE(message([&](auto& json) { json["variants"] = nlohmann::json::array(); }), "");
+}
+
+TEST(MaskJson, ParametersThatAreEmptyAreNone) {
+  const Mask mask("made", "", masks::causal(4, 4).variants(), {0}, 1, 1);
+  EXPECT_EQ(mask.params_json(), "{}");
+  EXPECT_EQ(mask_from_json(to_json(mask)), mask);
+  EXPECT_NE(to_mask_mod(mask), "");
 }
 
 TEST(MaskJson, ReadsTheCorpus) {

@@ -164,7 +164,7 @@ TEST(Verify, ChecksThePlacement) {
 
 TEST(Verify, ChecksChainsThatShareATile) {
   // Query heads of a group in chains of their own.
-  const auto split = [](int32_t second_addend) {
+  const auto split = [](int32_t second_addend, int32_t last_addend = 1) {
     return broken([&](HeadOrder& o) {
       o.group = 2;
       o.runs.push_back(o.runs[0]);
@@ -173,7 +173,7 @@ TEST(Verify, ChecksChainsThatShareATile) {
       o.chains = {{.tile = 0, .run_begin = 0, .run_end = 1, .addend = 0, .addends = 2},
                   {.tile = 0, .run_begin = 2, .run_end = 3, .addend = second_addend, .addends = 2},
                   {.tile = 1, .run_begin = 1, .run_end = 2, .addend = 0, .addends = 2},
-                  {.tile = 1, .run_begin = 3, .run_end = 4, .addend = 1, .addends = 2}};
+                  {.tile = 1, .run_begin = 3, .run_end = 4, .addend = last_addend, .addends = 2}};
       o.tasks = {{0, 1}, {1, 2}, {2, 3}, {3, 4}};
     });
   };
@@ -183,6 +183,9 @@ TEST(Verify, ChecksChainsThatShareATile) {
   plan = split(0);
   plan.placement.tasks = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
   expect_fault(plan, "its chain has addend 0 of 2, out of range or given twice");
+  plan = split(1, INT32_MAX);  // to which nothing may be added
+  plan.placement.tasks = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
+  expect_fault(plan, "its chain has addend 2147483647 of 2, out of range or given twice");
 }
 
 // Both query heads of a group in every chain: the second is proved by repeating the first, and on
@@ -254,6 +257,21 @@ TEST(Fingerprint, ChangesWithTheBitsOnly) {
               o.runs.edit([](auto& runs) { std::swap(runs[0].addend, runs[1].addend); });
             }).fingerprint(),
             plan.fingerprint());
+}
+
+// Under dropout a row draws by where its document starts, which slices and edges do not say.
+TEST(Fingerprint, SeesDocumentsUnderDropoutAlone) {
+  const auto with_breaks = [](std::vector<int64_t> breaks, double dropout) {
+    Plan plan = broken([&](HeadOrder& o) {
+      const HeadMask mask{4, 4, {{0, 2, 0, 2}, {2, 4, 2, 4}}, breaks, breaks};
+      o.tiles = std::make_shared<const TileMap>(mask, TileShape{2, 2});
+    });
+    plan.problem.dropout = dropout;
+    return plan.fingerprint();
+  };
+  EXPECT_EQ(with_breaks({2}, 0), with_breaks({}, 0));
+  EXPECT_NE(with_breaks({2}, 0.3), with_breaks({}, 0.3));
+  EXPECT_EQ(with_breaks({}, 0.3), with_breaks({}, 0));
 }
 
 /// FNV-1a, byte by byte, over the words that plan.h names.

@@ -59,5 +59,28 @@ TEST(PlanCache, ThreadsAgree) {
   for (const auto& plan : plans) EXPECT_EQ(plan, plans[0]);
 }
 
+TEST(MakePlan, TakesMasksOfItsBatchAndHeadsAlone) {
+  Problem problem = problem_of(8);
+  problem.batch = 2;
+  const Mask full = masks::full(8, 8);
+  const auto refused = [&](const Mask& mask) -> std::string {
+    try {
+      make_plan(problem, mask, {});
+      return "";
+    } catch (const Error& error) {
+      return error.details().got;
+    }
+  };
+  const Mask four = full.with_key_lengths(std::vector<int64_t>{8, 8, 8, 8});
+  EXPECT_EQ(refused(four), "batch 4, 1 KV heads");
+  EXPECT_EQ(refused(full.with_key_lengths(std::vector<int64_t>{8, 7})), "");
+  const auto of_heads = [&](int64_t heads) {
+    return Mask("full", "{}", full.variants(), std::vector<int32_t>(heads, 0), 1, heads);
+  };
+  EXPECT_EQ(refused(of_heads(4)), "batch 1, 4 KV heads");
+  EXPECT_EQ(refused(of_heads(2)), "");
+  EXPECT_THROW(Attention(problem, four), Error);
+}
+
 }  // namespace
 }  // namespace verbatim

@@ -53,9 +53,10 @@ void check_kernel(const Kernel& kernel, const Device& device, const Problem& pro
   };
   if (device.arch < kernel.arch || device.arch >= kernel.family) {
     const std::string least = fmt::format("{}.{}", kernel.arch / 10, kernel.arch % 10);
-    refuse(kernel.family > 100    ? fmt::format("a GPU of compute capability {} or more", least)
-           : arithmetic == "sm90" ? "a GPU of compute capability 9.0, or arithmetic sm80"
-                                  : fmt::format("a GPU of compute capability {}", least));
+    refuse(kernel.family > 100 ? fmt::format("a GPU of compute capability {} or more", least)
+           : arithmetic.starts_with("sm90.")
+               ? "a GPU of compute capability 9.0, or arithmetic sm80"
+               : fmt::format("a GPU of compute capability {}", least));
   }
   if (const std::string missing = kernel.lacks(problem, tile); !missing.empty()) refuse(missing);
   const int64_t bytes = kernel.shared_bytes(problem, tile);

@@ -17,11 +17,13 @@ constexpr const char* kOperation = "cuda.kernel";
 
 void* open(const std::string& path) {
   // With a slash in it, so that it is not searched for elsewhere.
-  const std::string whole = std::filesystem::absolute(path).string();
-  void* handle = dlopen(whole.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::error_code no_path;  // of a path that is empty
+  const std::string whole = std::filesystem::absolute(path, no_path).string();
+  void* handle = no_path ? nullptr : dlopen(whole.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle)
     throw Error(ErrorCode::io, kOperation, "it is no library",
-                {"kernel", dlerror(), "what `verbatim tl build` makes", "TL code"});
+                {"kernel", no_path ? no_path.message() : dlerror(),
+                 "what `verbatim tl build` makes", "TL code"});
   return handle;
 }
 

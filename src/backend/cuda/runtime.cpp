@@ -63,8 +63,9 @@ DeviceGuard::DeviceGuard(int device) {
 DeviceGuard::~DeviceGuard() = default;
 
 const Device& device(int index) {
-  static std::mutex mutex;
-  static std::map<int, Device> devices;
+  // Never destroyed: what is kept on a device may outlive static objects.
+  static auto& mutex = *new std::mutex;
+  static auto& devices = *new std::map<int, Device>;
   const std::lock_guard lock(mutex);
   auto found = devices.find(index);
   if (found == devices.end()) found = devices.emplace(index, open(index)).first;

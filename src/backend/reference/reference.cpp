@@ -1,16 +1,13 @@
 #include "backend/reference/reference.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <thread>
 #include <type_traits>
 
 #include "core/dropout.h"
 #include "core/dtype.h"
+#include "core/threads.h"
 
 namespace verbatim {
 namespace {
@@ -289,35 +286,19 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
   }
 
   std::vector<double> norms(heads, 0);
-  std::atomic<int64_t> next = 0;
-  std::exception_ptr failure;
-  std::once_flag failed;
   const auto run = [&]<class Real, class Storage>(int64_t head, Real, Storage) {
     if (queries[head].empty() && keys[head].empty()) return;
     Head<Real, Storage> one(problem, mask, q, k, v, dout, selection, result,
                             head / problem.kv_heads, head % problem.kv_heads, first_sequence[head]);
     norms[head] = one.run(queries[head], keys[head]);
   };
-  const auto work = [&] {
-    try {
-      for (int64_t head = next++; head < heads; head = next++) {
-        if (arithmetic == Arithmetic::exact) {
-          run(head, double{}, double{});
-        } else {
-          dispatch_dtype(problem.dtype, [&](auto storage) { run(head, float{}, storage); });
-        }
-      }
-    } catch (...) {
-      std::call_once(failed, [&] { failure = std::current_exception(); });
+  for_each_in_parallel(threads ? threads : core_count(), heads, [&](int64_t head) {
+    if (arithmetic == Arithmetic::exact) {
+      run(head, double{}, double{});
+    } else {
+      dispatch_dtype(problem.dtype, [&](auto storage) { run(head, float{}, storage); });
     }
-  };
-  if (threads == 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  {
-    std::vector<std::jthread> pool;
-    for (int64_t i = 1; i < std::min<int64_t>(threads, heads); ++i) pool.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
+  });
   for (double norm : norms) result.max_key_norm = std::max(result.max_key_norm, norm);
   return result;
 }

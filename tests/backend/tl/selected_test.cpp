@@ -359,6 +359,10 @@ TEST(Selected, ListsAreCheckedBeforeAnythingRuns) {
   blocks.shape[2] = 3;
   EXPECT_EQ(refusal([&] { attention.forward(c.forward(), blocks); }).details().got,
             "shape (2, 2, 3, 3)");
+  blocks = d.blocks();
+  blocks.data = nullptr;
+  EXPECT_EQ(refusal([&] { attention.forward(c.forward(), blocks); }).details().got,
+            "a null pointer");
   EXPECT_EQ(c.hashes(), before);
   attention.forward(c.forward(), d.blocks());
   EXPECT_NE(c.hashes(), before);
@@ -400,6 +404,9 @@ TEST(Selected, WhatAProgramIsNotMadeForIsRefusedByName) {
   Problem two = d.problem;
   two.batch = 2;
   EXPECT_EQ(argument(two, d.mask().with_lengths(lengths, lengths), program), "mask");
+  const std::array same{int64_t{128}, int64_t{128}};
+  EXPECT_EQ(argument(d.problem, d.mask().with_lengths(same, same), program), "mask");
+  EXPECT_EQ(argument(two, d.mask().with_lengths(same, same), program), "");
   Problem p = d.problem;
   p.dropout = 0.5;
   EXPECT_EQ(argument(p, d.mask(), program), "dropout");
