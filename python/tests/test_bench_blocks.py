@@ -137,8 +137,7 @@ def test_cudnn_gets_the_blocks(kv_heads, monkeypatch):
         mask = masks.UniformBlockSparse(128, 128, density=None if blocks else 0.5, blocks=blocks)
         case = _block_case(mask, 4, kv_heads, 384, 128, "bf16", batch=2)
         assert provider.supports(case, "cuda") is None
-        right_passes(provider, case)
-        assert provider.has_backward == (kv_heads == 4)
+        assert right_passes(provider, case).has_backward == (kv_heads == 4)
     refused = _block_case(BLOCKS_OF_64, 2, 2, 200, 128, "bf16")
     assert "whole blocks" in provider.supports(refused, "cuda")
     wide = _block_case(masks.UniformBlockSparse(32, 32, density=0.5), 2, 2, 256, 128, "bf16")

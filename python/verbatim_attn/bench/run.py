@@ -33,9 +33,9 @@ class Passes:
     ):
         self.provider = provider
         self.last: dict[str, Any] = {}  # what the last calls made
+        self._attend = provider.make(case, device)  # after which has_backward is the case's
         differentiable = provider.has_backward and not case.selected
         self.has_backward = backward and differentiable
-        self._attend = provider.make(case, device)
         if provider.heads_first:
             tensors = [_heads_first(x) for x in tensors]
         *self._inputs, self._dout = tensors

@@ -154,7 +154,7 @@ _EVERY_MODE = ",".join(
 )
 MASKED = "verbatim,flex,cudnn:flex,flashmask,torch:flash,torch:varlen,torch:cudnn,flash_attn_2,flash_attn_3"
 SPARSE = (
-    "verbatim,flex,cudnn:flex,flashinfer:sparse,vsa:sm90,vsa:triton,flashmask:blocks,"
+    "verbatim,flex,cudnn:flex,cudnn:blocks,flashinfer:sparse,vsa:sm90,vsa:triton,flashmask:blocks,"
     "flash_attn_2:blocks"
 )
 _FLEX = (("verbatim", "flex"),)
@@ -171,6 +171,7 @@ _SPARSE = (
     *(
         ("verbatim", peer)
         for peer in (
+            "cudnn:blocks",
             "vsa:sm90",
             "vsa:triton",
             "flashmask:blocks",
