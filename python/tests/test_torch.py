@@ -198,6 +198,52 @@ def test_compile_with_masks_made_inside(make, place):
     assert same_bits([compiled(q, k, v)], [block(q, k, v)])
 
 
+ALL_SEE_ONE = torch.tril(torch.ones(40, 40, dtype=torch.bool))  # and itself, transposed
+PADDING = torch.arange(40) < torch.tensor([40, 25])[:, None, None, None]  # (batch, 1, 1, kv_len)
+MADE_OF_TENSORS = {
+    "dense": (lambda x: masks.from_dense(x.T), ALL_SEE_ONE),
+    "dense, NumPy": (lambda x: masks.from_dense(x.T), ALL_SEE_ONE.numpy()),
+    "additive": (lambda x: masks.from_additive(x.T, 40, 40), ALL_SEE_ONE.double().log()),
+    "key padding": (lambda x: masks.from_additive(x, 40, 40), PADDING),
+    "block map": (
+        lambda x: va.from_block_map(x.T, block=(5, 5), lengths=(40, 40)),
+        ALL_SEE_ONE[:8, :8],
+    ),
+    "block lists": (
+        lambda x: va.from_block_lists(x.T, [0, 0, 1, 1], block=(20, 20), lengths=(40, 40)),
+        torch.tensor([[0, 3], [1, 4], [3, 4]]),  # of two heads
+    ),
+    "shown": (lambda x: masks.from_dense(masks.Causal().dense(40) & x.numpy()), ALL_SEE_ONE),
+}
+
+
+@pytest.mark.parametrize("make, x", MADE_OF_TENSORS.values(), ids=MADE_OF_TENSORS)
+def test_compile_with_masks_made_of_tensors_inside(make, x):
+    """Traced, NumPy's arrays were dead when the library read them, or of other strides."""
+
+    def block(q, k, v, x):
+        return va.attention(q, k, v, mask=make(x))
+
+    q, k, v = inputs(kv_len=40, grad=False)
+    compiled = torch.compile(block, backend="eager")
+    expected = block(q, k, v, x)
+    assert all(same_bits([compiled(q, k, v, x)], [expected]) for _ in range(3))
+
+
+def test_compile_with_explicit_backwards():
+    """Copies of what the library cannot read live until it has."""
+
+    def block(dout, *tensors):
+        return va.attention_backward(dout.transpose(1, 3) + 0, *tensors)
+
+    q, k, v = inputs(kv_len=40, grad=False)
+    o, lse = va.attention(q, k, v, return_lse=True)
+    dout = torch.randn(2, 16, 4, 40)
+    compiled = torch.compile(block, backend="eager")
+    expected = block(dout, q, k, v, o, lse)
+    assert all(same_bits(compiled(dout, q, k, v, o, lse), expected) for _ in range(3))
+
+
 def test_compile_with_dynamic_lengths(place):
     def block(q, k, v):
         return va.attention(q, k, v, mask=masks.Causal())

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _library
 from ._arrays import NAMES, Arrays, Key, seed_address
+from ._untraced import untraced
 
 
 class Call:
@@ -45,6 +46,7 @@ class Call:
         self._copies = None in self._layouts
         self._fields = [field for layout in self._layouts + made for field in (0, layout)]
 
+    @untraced
     def __call__(
         self, tensors: Sequence[Any], seed: Any, threads: int, scales: Sequence[Any] = 3 * (None,)
     ) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _library
 from ._reads import read_once
+from ._untraced import untraced
 from .masks import Explicit, _plain
 
 Pair = tuple[Any, Any]
@@ -26,6 +27,7 @@ class BlockLists(Explicit):
     """A mask that the library keeps while its owner lives."""
 
 
+@untraced
 def from_block_lists(
     row_begin: Any,
     columns: Any,
@@ -54,6 +56,7 @@ def from_block_lists(
     return _kept(begin, flat, block, lengths, edges)
 
 
+@untraced
 def from_block_map(
     selected: Any,
     *,
