@@ -457,9 +457,16 @@ def different_masks(heads: int, group: int) -> Exception:
 
 @untraced
 def from_dense(visible: Any) -> Explicit:
-    """A mask from visible positions: (q_len, kv_len), (batch, ...) or (batch, kv_heads, q_len,
-    kv_len)."""
-    plane = np.ascontiguousarray(visible, np.bool_)
+    """A mask from visible positions, bool or 0 and 1: (q_len, kv_len), (batch, ...) or (batch,
+    kv_heads, q_len, kv_len)."""
+    given = np.asarray(visible)
+    if given.dtype != np.bool_ and (other := given[(given != 0) & (given != 1)]).size:
+        raise ValueError(
+            f"[mask.from_dense] positions are visible or not; got {other[0]}, expected bool, or 1 "
+            "where visible and 0 where hidden (nearest: masks.from_additive(mask, q_len, kv_len), "
+            "where 0 is visible)"
+        )
+    plane = np.ascontiguousarray(given, np.bool_)
     if not 2 <= plane.ndim <= 4:
         raise ValueError(
             f"[mask.from_dense] wrong number of dimensions; got {plane.ndim}, expected "
