@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -167,6 +168,16 @@ def test_few_calls_are_kept():
         room[..., :24] = q
         assert same_bits(plan.forward(room[..., :24], k, v), expected)
     assert kept.cache_info().currsize <= 256
+
+
+def test_calls_when_python_ends():
+    """What was registered first ends last."""
+    late = (
+        "import atexit\natexit.register(lambda: print((call() == first).all()))\n"
+        "import numpy as np, verbatim_attn as va\nq = np.ones((1, 64, 2, 8), np.float32)\n"
+        "def call(): return va.attention(q, q, q)\nfirst = call()\n"
+    )
+    assert subprocess.check_output([sys.executable, "-c", late], text=True) == "True\n"
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1)])

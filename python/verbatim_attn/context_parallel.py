@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import _library
 from ._arrays import Arrays, Key, arrays_of, arrays_of_device
 from ._calls import Call
-from ._handles import Problem, specification
+from ._handles import Problem, end, specification
 from .masks import Mask, spec_of
 
 
@@ -23,19 +23,29 @@ class _Handle:
 
     def __init__(self, spec: str, wire: Any, peers: Any = None) -> None:
         self.wire, self.peers = wire, peers
-        self.pointer = ctypes.c_void_p()
+        self._pointer = ctypes.c_void_p()
         if peers:
             status = _library.dist_create_over_peers(
-                spec.encode(), peers.pointer, ctypes.byref(self.pointer)
+                spec.encode(), peers.pointer, ctypes.byref(self._pointer)
             )
         else:
             status = _library.dist_create(
                 spec.encode(), wire.size, wire.rank, ctypes.byref(wire.transport),
-                ctypes.byref(self.pointer),
+                ctypes.byref(self._pointer),
             )  # fmt: skip
         wire.finish()  # others wait for what this rank found, good or bad
         _library.check(status)
-        weakref.finalize(self, _library.dist_destroy, self.pointer)
+        # At exit, too: before the peers, whose memory others may read until they are closed.
+        weakref.finalize(self, end, _library.dist_destroy, self._pointer)
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        if not self._pointer:
+            raise RuntimeError(
+                "[context_parallel] its memory is given back when Python ends; got a later call, "
+                "expected the last one before (nearest: atexit.register() behind its making)"
+            )
+        return self._pointer
 
 
 class _Axis(NamedTuple):
