@@ -294,7 +294,6 @@ ERRORS_OF_PYTHON = {
     "dtype": lambda q, k, v: va.attention(q.double(), k.double(), v.double()),
     "dimensions": lambda q, k, v: va.attention(q[0], k[0], v[0]),
     "device": lambda q, k, v: va.attention(q, k.to("meta"), v),
-    "seed": lambda q, k, v: va.attention(q, k, v, dropout=0.1, seed=torch.zeros(2)),
     "tangent": lambda q, k, v: torch.func.jvp(lambda q: va.attention(q, k, v), (q,), (q,)),
 }
 

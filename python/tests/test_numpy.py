@@ -102,6 +102,14 @@ def test_dropout_follows_its_seed():
     assert abs(kept.mean() - 1) < 0.02 and kept.std() > 0.01
     plan = va.Plan(PROBLEM._replace(dropout=0.4, seed=7))
     assert same_bits(plan.forward(q, k, v), first[:2])
+    for seed in (7.0, [7], np.ones(2, np.int64)):
+        for call in (
+            lambda: va.attention(q, k, v, dropout=0.4, seed=seed),
+            lambda: va.attention_backward(dout, q, k, v, *first[:2], dropout=0.4, seed=seed),
+            lambda: plan.forward(q, k, v, seed=seed),
+        ):
+            with pytest.raises(ValueError, match="no seed; got .* expected an integer"):
+                call()
 
 
 @pytest.mark.parametrize(

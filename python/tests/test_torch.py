@@ -6,6 +6,7 @@ VERBATIM_PROBLEMS says how many random problems are compared (100 by default).
 import os
 import random
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -304,8 +305,34 @@ def test_a_seed_may_be_a_tensor(place):
     seed = torch.tensor(5 - 2**63)
     assert same_bits(call(seed), expected) and same_bits(call(seed.to(place.device)), expected)
     assert not same_bits(call(seed + 1), expected)
-    with pytest.raises(ValueError, match=r"no seed; got torch.int32 \[2\]"):
-        call(torch.zeros(2, dtype=torch.int32, device=place.device))
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32", dropout=0.3))
+    for seed, got in (
+        (torch.zeros(2, dtype=torch.int32, device=place.device), r"torch.int32 \[2\]"),
+        (torch.ones(1, dtype=torch.float64, device=place.device), r"torch.float64 \[1\]"),
+        (1.0, "1.0"),
+        ("1", "str"),
+    ):
+        with pytest.raises(ValueError, match=f"no seed; got {got}, expected an integer"):
+            call(seed)
+        if place.device == "cpu":
+            with pytest.raises(ValueError, match=f"no seed; got {got}, expected an integer"):
+                plan.forward(q, k, v, seed=seed)
+
+
+def test_seeds_are_integers_of_any_kind():
+    q, k, v = inputs(grad=False)
+
+    def call(q, k, v, seed):
+        return va.attention(q, k, v, dropout=0.3, seed=seed)
+
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32", dropout=0.3))
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for seed in (3, 4, 5):  # dynamic from the second on
+        expected = [call(q, k, v, seed)]
+        assert same_bits([call(q, k, v, np.int64(seed))], expected)
+        assert same_bits([compiled(q, k, v, seed)], expected)
+        assert same_bits([plan.forward(q, k, v, seed=np.uint8(seed))[0]], expected)
+        assert same_bits([plan.forward(q, k, v, seed=torch.tensor(seed))[0]], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

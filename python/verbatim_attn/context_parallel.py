@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _library
-from ._arrays import Arrays, Key, arrays_of, arrays_of_device
+from ._arrays import Arrays, Key, arrays_of, arrays_of_device, seed_of
 from ._calls import Call
 from ._handles import Problem, end, specification
 from .masks import Mask, spec_of
@@ -180,7 +180,7 @@ class ContextParallel:
         elif seed is None:
             seed = int(self._torch.randint(2**63 - 1, (), device=self.device))
         else:
-            seed = int(seed) % 2**64
+            seed = int(seed_of(seed)) % 2**64
         o, lse = self._operators.Attention.apply(q, k, v, self, seed)
         return (o, lse) if return_lse else o
 
