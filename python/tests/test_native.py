@@ -186,7 +186,9 @@ def test_autocast(place, both):
     tensors = inputs(place, dtype=torch.float32)
     with torch.autocast(place.device, dtype=torch.bfloat16):
         found = both(lambda: attended(tensors))
+        double = both(lambda: va.attention(*(x.double() for x in tensors)), taken=(0, 1))
     assert found[0].dtype == torch.bfloat16 and found[2].dtype == torch.float32
+    assert double[0] is ValueError
 
 
 def test_checkpointing(place, both):

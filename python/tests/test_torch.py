@@ -344,6 +344,9 @@ def test_autocast(dtype, place):
     assert o.dtype == dtype and grads[0].dtype == torch.float32
     narrow = va.attention(*(x.to(dtype) for x in (q, k, v)), mask=masks.Causal())
     assert same_bits([o], [narrow])
+    for other in (torch.float64, torch.int32):  # which matrix products leave as they are
+        with torch.autocast(place.device, dtype=dtype), pytest.raises(ValueError, match=f"{other}"):
+            va.attention(*(x.detach().to(other) for x in (q, k, v)))
 
 
 def test_strides_and_expanded_gradients(place):

@@ -116,10 +116,12 @@ def _refuse_second_derivatives(_ctx: Any, *_: Any) -> Any:
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """Inputs in autocast's dtype, as for matrix products."""
+    """Inputs in autocast's dtype where matrix products' are: float64 and integers stay."""
     kind = q.device.type
     dtype = torch.get_autocast_dtype(kind)
-    q, k, v = (x.to(dtype) for x in (q, k, v))
+    q, k, v = (
+        x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v)
+    )
     with torch.autocast(kind, enabled=False):
         return torch.ops.verbatim.forward(q, k, v, *rest)
 
