@@ -1,7 +1,12 @@
 """Block-sparse masks from arrays beside those from lists of pairs."""
 
+import copy
+import dataclasses
 import gc
 import os
+import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -134,3 +139,42 @@ def test_block_masks_without_partial_blocks_go_block_by_block():
         assert "uniform_block_sparse" in mask.spec
         shown = mask.dense(192, 224, kv_heads=2)
         assert (shown == plane[:, ::2].repeat(32, 2).repeat(32, 3)).all()
+
+
+def test_copies_and_pickles_outlive_the_mask():
+    how = {"block": (8, 8), "lengths": (32, 32)}
+    begin = np.arange(5)
+    mask = va.from_block_lists(begin, np.arange(4), **how)
+    begin[:] = 0  # which the mask does not see
+    edges = (np.array([0, 32]), np.array([0, 9, 32]))
+    pickled = pickle.dumps((mask, mask & masks.Causal(), va.from_block_map([[1, 0]], edges=edges)))
+    made = copy.copy(mask), copy.deepcopy(mask), dataclasses.replace(mask)
+    assert all(each == mask for each in made)
+    program = "import pickle, sys\nfor mask in pickle.load(sys.stdin.buffer): "
+    program += "print(mask.dense(32).sum())"
+    said = subprocess.check_output([sys.executable, "-c", program], input=pickled)
+    assert said.split() == [b"256", b"144", b"288"]
+    del mask
+    for length in range(33, 133):  # more than are kept without an owner
+        va.from_block_map(np.ones((1, 1)), block=(200, 200), lengths=(length, length))
+    assert all(each.dense(32).sum() == 256 for each in (*made, pickle.loads(pickled)[0]))
+
+
+@pytest.mark.parametrize(
+    "how, named",
+    [
+        ({"block": 8, "lengths": (32, 32)}, "block is a pair.*got 8, expected two integers"),
+        ({"block": (8, 8), "lengths": (32, 32.5)}, "lengths is a pair.*expected two integers"),
+        ({"block": (8, 8), "lengths": (32, 32, 1)}, "lengths is a pair"),
+        ({"edges": ((0, 32), (0, 10.7, 32))}, "edges must be integers; got float64"),
+        ({"edges": ((0, 32),)}, "edges is a pair.*expected two lists"),
+        ({"edges": 32}, "edges is a pair.*got 32"),
+    ],
+)
+def test_grids_are_of_integers(how, named):
+    for make in (
+        lambda: va.from_block_lists([0, 1], [0], **how),
+        lambda: va.from_block_map([[1, 0]], **how),
+    ):
+        with pytest.raises(ValueError, match=named):
+            make()

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 import weakref
@@ -457,3 +458,26 @@ def test_an_object_keeps_no_group_alive(transport, pair):
     for lives, message in pair.run(destroyed, Case(how={"transport": transport})):
         assert not lives
         assert "the group has been destroyed" in message and "nearest: dist.destroy" in message
+
+
+@pytest.mark.parametrize("transport", ["group", "peers"])
+def test_calls_when_python_ends_are_refused(transport, tmp_path):
+    """Memory that other ranks read is given back by then."""
+    late = f"""
+import atexit
+def last():
+    try:
+        call()
+    except RuntimeError as error:
+        print(error)
+atexit.register(last)
+import torch, torch.distributed as dist, verbatim_attn as va
+dist.init_process_group("gloo", "file://{tmp_path}/store", rank=0, world_size=1)
+problem = va.Problem(1, 2, 2, 64, 64, 8, 8, "f32")
+parallel = va.ContextParallel(None, problem, transport="{transport}")
+q = torch.ones(1, 64, 2, 8)
+def call(): return parallel.attention(q, q, q)
+call()
+"""
+    said = subprocess.check_output([sys.executable, "-c", late], text=True)
+    assert said.startswith("[context_parallel] its memory is given back when Python ends")

@@ -188,3 +188,12 @@ def test_generation_equals_eager():
         model = llama(name).eval()
         outputs.append(model.generate(TOKENS[:, :9], max_new_tokens=8, do_sample=False))
     assert torch.equal(*outputs)
+
+
+def test_a_compiled_llama_equals_itself():
+    pytest.importorskip("transformers")
+    va.register_huggingface()
+    model = llama("verbatim").eval()
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager")(TOKENS).logits
+        assert same_bits([compiled], [model(TOKENS).logits])

@@ -138,6 +138,7 @@ def test_dense_masks_survive_the_round_trip():
     shown = np.random.default_rng(0).random((2, 3, 7, 9)) < 0.4
     assert (masks.from_dense(shown).dense(7, 9, batch=2, kv_heads=3) == shown).all()
     assert json.loads(masks.from_dense(shown[0, 0]).to_json(7, 9))["q_len"] == 7
+    assert masks.from_dense(shown.astype(np.float32)) == masks.from_dense(shown)
 
 
 def test_random_blocks_depend_on_the_seed_and_head_only():
@@ -155,6 +156,8 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.FullSlidingWindow(-1).dense(4), "window is out of range; got -1"),
         (lambda: masks.UniformBlockSparse(2, 2), "expected density= or blocks="),
         (lambda: masks.from_cu_seqlens((0, 5, 3)).dense(3), "cu_seqlens_q[2]"),
+        (lambda: masks.from_dense(np.where(np.tri(4), 0, -np.inf)), "got -inf, expected bool, or 1 where visible"),
+        (lambda: masks.from_dense([[1, 2]]), "nearest: masks.from_additive(mask, q_len, kv_len)"),
         (lambda: masks.from_dense(np.ones(3)), "expected (batch, kv_heads, q_len, kv_len)"),
         (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), masks.FullDocument((3, 4))),
          "expected 9 queries, 9 keys"),

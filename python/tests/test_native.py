@@ -186,7 +186,9 @@ def test_autocast(place, both):
     tensors = inputs(place, dtype=torch.float32)
     with torch.autocast(place.device, dtype=torch.bfloat16):
         found = both(lambda: attended(tensors))
+        double = both(lambda: va.attention(*(x.double() for x in tensors)), taken=(0, 1))
     assert found[0].dtype == torch.bfloat16 and found[2].dtype == torch.float32
+    assert double[0] is ValueError
 
 
 def test_checkpointing(place, both):
@@ -294,7 +296,6 @@ ERRORS_OF_PYTHON = {
     "dtype": lambda q, k, v: va.attention(q.double(), k.double(), v.double()),
     "dimensions": lambda q, k, v: va.attention(q[0], k[0], v[0]),
     "device": lambda q, k, v: va.attention(q, k.to("meta"), v),
-    "seed": lambda q, k, v: va.attention(q, k, v, dropout=0.1, seed=torch.zeros(2)),
     "tangent": lambda q, k, v: torch.func.jvp(lambda q: va.attention(q, k, v), (q,), (q,)),
 }
 

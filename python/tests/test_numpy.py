@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -101,6 +102,14 @@ def test_dropout_follows_its_seed():
     assert abs(kept.mean() - 1) < 0.02 and kept.std() > 0.01
     plan = va.Plan(PROBLEM._replace(dropout=0.4, seed=7))
     assert same_bits(plan.forward(q, k, v), first[:2])
+    for seed in (7.0, [7], np.ones(2, np.int64)):
+        for call in (
+            lambda: va.attention(q, k, v, dropout=0.4, seed=seed),
+            lambda: va.attention_backward(dout, q, k, v, *first[:2], dropout=0.4, seed=seed),
+            lambda: plan.forward(q, k, v, seed=seed),
+        ):
+            with pytest.raises(ValueError, match="no seed; got .* expected an integer"):
+                call()
 
 
 @pytest.mark.parametrize(
@@ -167,6 +176,16 @@ def test_few_calls_are_kept():
         room[..., :24] = q
         assert same_bits(plan.forward(room[..., :24], k, v), expected)
     assert kept.cache_info().currsize <= 256
+
+
+def test_calls_when_python_ends():
+    """What was registered first ends last."""
+    late = (
+        "import atexit\natexit.register(lambda: print((call() == first).all()))\n"
+        "import numpy as np, verbatim_attn as va\nq = np.ones((1, 64, 2, 8), np.float32)\n"
+        "def call(): return va.attention(q, q, q)\nfirst = call()\n"
+    )
+    assert subprocess.check_output([sys.executable, "-c", late], text=True) == "True\n"
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1)])

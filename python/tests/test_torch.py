@@ -6,6 +6,7 @@ VERBATIM_PROBLEMS says how many random problems are compared (100 by default).
 import os
 import random
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -198,6 +199,52 @@ def test_compile_with_masks_made_inside(make, place):
     assert same_bits([compiled(q, k, v)], [block(q, k, v)])
 
 
+ALL_SEE_ONE = torch.tril(torch.ones(40, 40, dtype=torch.bool))  # and itself, transposed
+PADDING = torch.arange(40) < torch.tensor([40, 25])[:, None, None, None]  # (batch, 1, 1, kv_len)
+MADE_OF_TENSORS = {
+    "dense": (lambda x: masks.from_dense(x.T), ALL_SEE_ONE),
+    "dense, NumPy": (lambda x: masks.from_dense(x.T), ALL_SEE_ONE.numpy()),
+    "additive": (lambda x: masks.from_additive(x.T, 40, 40), ALL_SEE_ONE.double().log()),
+    "key padding": (lambda x: masks.from_additive(x, 40, 40), PADDING),
+    "block map": (
+        lambda x: va.from_block_map(x.T, block=(5, 5), lengths=(40, 40)),
+        ALL_SEE_ONE[:8, :8],
+    ),
+    "block lists": (
+        lambda x: va.from_block_lists(x.T, [0, 0, 1, 1], block=(20, 20), lengths=(40, 40)),
+        torch.tensor([[0, 3], [1, 4], [3, 4]]),  # of two heads
+    ),
+    "shown": (lambda x: masks.from_dense(masks.Causal().dense(40) & x.numpy()), ALL_SEE_ONE),
+}
+
+
+@pytest.mark.parametrize("make, x", MADE_OF_TENSORS.values(), ids=MADE_OF_TENSORS)
+def test_compile_with_masks_made_of_tensors_inside(make, x):
+    """Traced, NumPy's arrays were dead when the library read them, or of other strides."""
+
+    def block(q, k, v, x):
+        return va.attention(q, k, v, mask=make(x))
+
+    q, k, v = inputs(kv_len=40, grad=False)
+    compiled = torch.compile(block, backend="eager")
+    expected = block(q, k, v, x)
+    assert all(same_bits([compiled(q, k, v, x)], [expected]) for _ in range(3))
+
+
+def test_compile_with_explicit_backwards():
+    """Copies of what the library cannot read live until it has."""
+
+    def block(dout, *tensors):
+        return va.attention_backward(dout.transpose(1, 3) + 0, *tensors)
+
+    q, k, v = inputs(kv_len=40, grad=False)
+    o, lse = va.attention(q, k, v, return_lse=True)
+    dout = torch.randn(2, 16, 4, 40)
+    compiled = torch.compile(block, backend="eager")
+    expected = block(dout, q, k, v, o, lse)
+    assert all(same_bits(compiled(dout, q, k, v, o, lse), expected) for _ in range(3))
+
+
 def test_compile_with_dynamic_lengths(place):
     def block(q, k, v):
         return va.attention(q, k, v, mask=masks.Causal())
@@ -258,8 +305,34 @@ def test_a_seed_may_be_a_tensor(place):
     seed = torch.tensor(5 - 2**63)
     assert same_bits(call(seed), expected) and same_bits(call(seed.to(place.device)), expected)
     assert not same_bits(call(seed + 1), expected)
-    with pytest.raises(ValueError, match=r"no seed; got torch.int32 \[2\]"):
-        call(torch.zeros(2, dtype=torch.int32, device=place.device))
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32", dropout=0.3))
+    for seed, got in (
+        (torch.zeros(2, dtype=torch.int32, device=place.device), r"torch.int32 \[2\]"),
+        (torch.ones(1, dtype=torch.float64, device=place.device), r"torch.float64 \[1\]"),
+        (1.0, "1.0"),
+        ("1", "str"),
+    ):
+        with pytest.raises(ValueError, match=f"no seed; got {got}, expected an integer"):
+            call(seed)
+        if place.device == "cpu":
+            with pytest.raises(ValueError, match=f"no seed; got {got}, expected an integer"):
+                plan.forward(q, k, v, seed=seed)
+
+
+def test_seeds_are_integers_of_any_kind():
+    q, k, v = inputs(grad=False)
+
+    def call(q, k, v, seed):
+        return va.attention(q, k, v, dropout=0.3, seed=seed)
+
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32", dropout=0.3))
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for seed in (3, 4, 5):  # dynamic from the second on
+        expected = [call(q, k, v, seed)]
+        assert same_bits([call(q, k, v, np.int64(seed))], expected)
+        assert same_bits([compiled(q, k, v, seed)], expected)
+        assert same_bits([plan.forward(q, k, v, seed=np.uint8(seed))[0]], expected)
+        assert same_bits([plan.forward(q, k, v, seed=torch.tensor(seed))[0]], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -271,6 +344,9 @@ def test_autocast(dtype, place):
     assert o.dtype == dtype and grads[0].dtype == torch.float32
     narrow = va.attention(*(x.to(dtype) for x in (q, k, v)), mask=masks.Causal())
     assert same_bits([o], [narrow])
+    for other in (torch.float64, torch.int32):  # which matrix products leave as they are
+        with torch.autocast(place.device, dtype=dtype), pytest.raises(ValueError, match=f"{other}"):
+            va.attention(*(x.detach().to(other) for x in (q, k, v)))
 
 
 def test_strides_and_expanded_gradients(place):

@@ -7,6 +7,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -285,11 +286,30 @@ def rows_are_aligned(
     return all(n == 1 or s * size % alignment == 0 for n, s in steps)
 
 
+def seed_of(seed: Any) -> Any:
+    """A tensor of one int64 as it is, another integer as Python's; refuses what is neither."""
+    if isinstance(seed, int):
+        return seed
+    if not hasattr(seed, "data_ptr"):
+        try:
+            return index(seed)
+        except TypeError:
+            got = repr(seed) if isinstance(seed, float) else type(seed).__name__
+    elif str(seed.dtype) in ("torch.int64", "torch.uint64") and seed.numel() == 1:
+        return seed
+    else:
+        got = f"{seed.dtype} {list(seed.shape)}"
+    raise ValueError(
+        f"[tensors] no seed; got {got}, expected an integer, or a tensor of one int64 (nearest: "
+        "int(seed))"
+    )
+
+
 def seed_address(seed: Any, device: str) -> int:
     """Of a tensor that holds a seed on the plan's device."""
-    if seed.numel() != 1 or seed.element_size() != 8 or str(seed.device) != device:
+    if str(seed.device) != device:
         raise ValueError(
-            f"[tensors] no seed; got {seed.dtype} {list(seed.shape)} on {seed.device}, expected one "
-            f"int64 on {device} (nearest: int(seed))"
+            f"[tensors] the seed is on another device; got {seed.device}, expected {device} "
+            "(nearest: int(seed))"
         )
     return seed.data_ptr()

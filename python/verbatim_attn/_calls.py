@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _library
-from ._arrays import NAMES, Arrays, Key, seed_address
+from ._arrays import NAMES, Arrays, Key, seed_address, seed_of
+from ._untraced import untraced
 
 
 class Call:
@@ -45,6 +46,7 @@ class Call:
         self._copies = None in self._layouts
         self._fields = [field for layout in self._layouts + made for field in (0, layout)]
 
+    @untraced
     def __call__(
         self, tensors: Sequence[Any], seed: Any, threads: int, scales: Sequence[Any] = 3 * (None,)
     ) -> tuple[Any, ...]:
@@ -64,6 +66,7 @@ class Call:
             held += self._copy_what_cannot_be_read(tensors, addresses, fields)
         fields[::2] = addresses
         value = seed_at = 0
+        seed = None if seed is None else seed_of(seed)
         if seed is None:
             pass
         elif hasattr(seed, "data_ptr"):

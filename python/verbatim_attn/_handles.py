@@ -57,7 +57,14 @@ class Handle:
     def __init__(self, spec: str) -> None:
         self.pointer = ctypes.c_void_p()
         _library.check(_library.create(spec.encode(), ctypes.byref(self.pointer)))
-        weakref.finalize(self, _library.destroy, self.pointer)  # at exit, too
+        # Not at exit: calls may come later, of other threads and of what ends last.
+        weakref.finalize(self, _library.destroy, self.pointer).atexit = False
+
+
+def end(destroy: Callable[[ctypes.c_void_p], Any], pointer: ctypes.c_void_p) -> None:
+    """Destroys what `pointer` points to, and leaves it NULL."""
+    destroy(pointer)
+    pointer.value = None
 
 
 def problem_of(

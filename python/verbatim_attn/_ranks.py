@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import _library
+from ._handles import end
 
 _FIRST_TAG = 1 << 30  # tags below are the user's
 _SHARD, _FIRST = -100, -101  # messages of gather() and _meet(); the library's own are above
@@ -98,7 +99,7 @@ class Wire:
         NotImplementedError where "peers" cannot be had."""
         of_group = _opened.setdefault(_alive(self._group), {})
         kept = of_group.get(device)
-        own = kept.name if kept and not kept.failed else "none"
+        own = kept.name if kept and kept.pointer and not kept.failed else "none"
         told = self.tell(f"{own} {_host()} {uuid.uuid4().hex} {transport}")
         names, hosts, new, asked = zip(*(text.split(" ", 3) for text in told), strict=True)
         for rank, its in enumerate(asked):
@@ -315,7 +316,7 @@ class Peers:
             ctypes.byref(self.pointer),
         )  # fmt: skip
         _library.check(status)
-        weakref.finalize(self, _library.peers_close, self.pointer)
+        weakref.finalize(self, end, _library.peers_close, self.pointer)
 
 
 # Of groups, until they are destroyed: their peers by device, and what _both_ways() makes.

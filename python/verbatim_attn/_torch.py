@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from . import _native
-from ._arrays import different_devices
+from ._arrays import different_devices, seed_of
 from ._handles import Settings
 from .plan import call_of
 
@@ -41,7 +41,7 @@ def attention(
     elif seed is None:
         # A tensor, so that neither a graph break nor a wait for the GPU is needed.
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
-    elif not isinstance(seed, Tensor):
+    elif not isinstance(seed := seed_of(seed), Tensor):
         seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
     if not is_dynamo_compiling() and _native.module is not None:
         made = _native.module.attention(q, k, v, seed, mask, settings, return_lse)
@@ -64,7 +64,7 @@ def _refuse_tangents(*tensors: Tensor) -> None:
 
 def _run(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
     """The forward of (q, k, v), the backward of (q, k, v, o, dout, lse)."""
-    if seed is not None and seed.device != tensors[0].device:
+    if seed is not None and seed_of(seed).device != tensors[0].device:
         seed = int(seed) % 2**64  # a GPU reads a seed of its own when it runs
     return call_of(tensors, mask, settings)(tensors, seed, torch.get_num_threads())
 
@@ -116,10 +116,12 @@ def _refuse_second_derivatives(_ctx: Any, *_: Any) -> Any:
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """Inputs in autocast's dtype, as for matrix products."""
+    """Inputs in autocast's dtype where matrix products' are: float64 and integers stay."""
     kind = q.device.type
     dtype = torch.get_autocast_dtype(kind)
-    q, k, v = (x.to(dtype) for x in (q, k, v))
+    q, k, v = (
+        x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v)
+    )
     with torch.autocast(kind, enabled=False):
         return torch.ops.verbatim.forward(q, k, v, *rest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._arrays import seed_of
 from .masks import Mask, spec_of
 from .plan import call_of
 
@@ -116,4 +117,4 @@ def _numpy_seed(dropout: float, seed: int | None) -> int | None:
         raise ValueError(
             "[attention] dropout needs a seed; got None, expected an integer (nearest: seed=0)"
         )
-    return None if seed is None else int(seed)
+    return None if seed is None else int(seed_of(seed))

@@ -7,25 +7,47 @@ SHA-256, with the plans made for them. Tensors on a GPU are waited for.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import index
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _library
 from ._reads import read_once
+from ._untraced import untraced
 from .masks import Explicit, _plain
 
 Pair = tuple[Any, Any]
 
 
 class _Owner:
-    """Ends with the last mask that has it: a mask, its copies, and masks made of them."""
+    """Ends with the last mask that has it: a mask, and masks made of it. Holds what that was made of,
+    for other processes."""
+
+    def __init__(self, spec: str, *made_of: Any) -> None:
+        self.made_of = made_of
+        weakref.finalize(self, _library.mask_release, spec).atexit = False
 
 
+@dataclass(frozen=True)
 class BlockLists(Explicit):
     """A mask that the library keeps while its owner lives."""
 
+    owner: _Owner = field(repr=False, compare=False)
 
+    def __copy__(self) -> BlockLists:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> BlockLists:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _kept, self.owner.made_of
+
+
+@untraced
 def from_block_lists(
     row_begin: Any,
     columns: Any,
@@ -51,9 +73,10 @@ def from_block_lists(
         )
     begin = begin.reshape((1,) * (3 - begin.ndim) + begin.shape)
     _check_that_lists_follow(begin, flat.size)
-    return _kept(begin, flat, block, lengths, edges)
+    return _kept(begin, flat, _grid(block, lengths, edges))
 
 
+@untraced
 def from_block_map(
     selected: Any,
     *,
@@ -74,7 +97,8 @@ def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pa
             "(batch, kv_heads, q_blocks, k_blocks), the first two optional"
         )
     plane = plane.reshape((1,) * (4 - plane.ndim) + plane.shape)
-    q_blocks, k_blocks = _grid(block, lengths, edges)
+    grid = _grid(block, lengths, edges)
+    q_blocks, k_blocks = grid.blocks()
     if plane.shape[2:] != (q_blocks, k_blocks):
         raise ValueError(
             f"[masks.from_block_map] the map is of another grid; got {plane.shape[2]} x "
@@ -86,7 +110,7 @@ def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pa
     begin[..., 1:] = ends
     begin[..., 0] = np.append(0, begin[..., -1].ravel()[:-1]).reshape(batch, heads)
     columns = (np.flatnonzero(plane) % k_blocks).astype(np.int32)
-    return _kept(begin, columns, block, lengths, edges)
+    return _kept(begin, columns, grid)
 
 
 def _host(x: Any) -> np.ndarray:
@@ -106,7 +130,7 @@ def _integers(name: str, x: Any, dtype: type) -> np.ndarray:
             f"[masks.from_block_lists] {name} is out of range; got {found.min()} to "
             f"{found.max()}, expected numbers of {bounds.bits} bits"
         )
-    return np.ascontiguousarray(found, dtype)
+    return np.array(found, dtype, order="C")  # the caller's may change
 
 
 def _check_that_lists_follow(begin: np.ndarray, columns: int) -> None:
@@ -126,8 +150,22 @@ def _check_that_lists_follow(begin: np.ndarray, columns: int) -> None:
         )
 
 
-def _grid(block: Pair | None, lengths: Pair | None, edges: Pair | None) -> tuple[int, int]:
-    """Blocks of both axes."""
+class _Grid(NamedTuple):
+    """Where blocks end."""
+
+    block: tuple[int, int]
+    lengths: tuple[int, int]
+    edges: tuple[np.ndarray, np.ndarray] | None  # int64; None: of equal blocks
+
+    def blocks(self) -> tuple[int, ...]:
+        """Of both axes."""
+        if self.edges is not None:
+            return tuple(axis.size - 1 for axis in self.edges)
+        sizes = zip(self.lengths, self.block, strict=True)
+        return tuple(-(-length // max(size, 1)) for length, size in sizes)
+
+
+def _grid(block: Pair | None, lengths: Pair | None, edges: Pair | None) -> _Grid:
     if (edges is None) == (block is None or lengths is None):
         raise ValueError(
             "[masks] blocks have a size, or edges; got "
@@ -136,26 +174,29 @@ def _grid(block: Pair | None, lengths: Pair | None, edges: Pair | None) -> tuple
             "lengths=(q_len, kv_len))"
         )
     if edges is not None:
-        return len(edges[0]) - 1, len(edges[1]) - 1
-    assert block is not None and lengths is not None
-    q, k = (-(-length // max(size, 1)) for length, size in zip(lengths, block, strict=True))
-    return q, k
+        return _Grid((0, 0), (0, 0), _pair("edges", edges, _edges, "two lists from 0 to a length"))
+    expected = "two integers"
+    return _Grid(
+        _pair("block", block, index, expected), _pair("lengths", lengths, index, expected), None
+    )
 
 
-def _kept(
-    begin: np.ndarray,
-    columns: np.ndarray,
-    block: Pair | None,
-    lengths: Pair | None,
-    edges: Pair | None,
-) -> Explicit:
-    _grid(block, lengths, edges)
-    arrays = None
-    if edges is not None:
-        arrays = tuple(np.ascontiguousarray(_host(axis), np.int64) for axis in edges)
-    spec = _library.mask_from_blocks(begin, columns, block or (0, 0), lengths or (0, 0), arrays)
-    mask = BlockLists(spec)
-    owner = _Owner()
-    object.__setattr__(mask, "_owner", owner)
-    weakref.finalize(owner, _library.mask_release, spec).atexit = False
-    return mask
+def _edges(axis: Any) -> np.ndarray:
+    return _integers("edges", axis, np.int64).reshape(-1)
+
+
+def _pair(name: str, given: Any, each: Callable[[Any], Any], expected: str) -> Any:
+    try:
+        found = tuple(map(each, given))
+    except TypeError:
+        found = ()
+    if len(found) != 2:
+        raise ValueError(
+            f"[masks] {name} is a pair, of queries and of keys; got {given}, expected {expected}"
+        )
+    return found
+
+
+def _kept(begin: np.ndarray, columns: np.ndarray, grid: _Grid) -> BlockLists:
+    spec = _library.mask_from_blocks(begin, columns, *grid)
+    return BlockLists(spec, _Owner(spec, begin, columns, grid))

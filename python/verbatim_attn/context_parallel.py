@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _library
-from ._arrays import Arrays, Key, arrays_of, arrays_of_device
+from ._arrays import Arrays, Key, arrays_of, arrays_of_device, seed_of
 from ._calls import Call
-from ._handles import Problem, specification
+from ._handles import Problem, end, specification
 from .masks import Mask, spec_of
 
 
@@ -23,19 +23,29 @@ class _Handle:
 
     def __init__(self, spec: str, wire: Any, peers: Any = None) -> None:
         self.wire, self.peers = wire, peers
-        self.pointer = ctypes.c_void_p()
+        self._pointer = ctypes.c_void_p()
         if peers:
             status = _library.dist_create_over_peers(
-                spec.encode(), peers.pointer, ctypes.byref(self.pointer)
+                spec.encode(), peers.pointer, ctypes.byref(self._pointer)
             )
         else:
             status = _library.dist_create(
                 spec.encode(), wire.size, wire.rank, ctypes.byref(wire.transport),
-                ctypes.byref(self.pointer),
+                ctypes.byref(self._pointer),
             )  # fmt: skip
         wire.finish()  # others wait for what this rank found, good or bad
         _library.check(status)
-        weakref.finalize(self, _library.dist_destroy, self.pointer)
+        # At exit, too: before the peers, whose memory others may read until they are closed.
+        weakref.finalize(self, end, _library.dist_destroy, self._pointer)
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        if not self._pointer:
+            raise RuntimeError(
+                "[context_parallel] its memory is given back when Python ends; got a later call, "
+                "expected the last one before (nearest: atexit.register() behind its making)"
+            )
+        return self._pointer
 
 
 class _Axis(NamedTuple):
@@ -170,7 +180,7 @@ class ContextParallel:
         elif seed is None:
             seed = int(self._torch.randint(2**63 - 1, (), device=self.device))
         else:
-            seed = int(seed) % 2**64
+            seed = int(seed_of(seed)) % 2**64
         o, lse = self._operators.Attention.apply(q, k, v, self, seed)
         return (o, lse) if return_lse else o
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from . import _library
+from ._untraced import untraced
 from .blocks import from_block_map
 from .masks import Explicit, _of_kv_heads, different_masks, from_dense
 
 _POSITIONS = 1 << 24  # of partial blocks, looked at together
 
 
+@untraced
 def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     """The positions that flex_attention shows under `block_mask`: those of its full blocks, and in
     its partial blocks what mask_mod says, which is asked about these alone. `group` query heads
@@ -134,6 +136,7 @@ def _listed(counts: Any, indices: Any, columns: int) -> Any:
     return blocks[..., :-1]
 
 
+@untraced
 def from_mask_mod(
     mask_mod: Callable[[Any, Any, Any, Any], Any],
     q_len: int,

@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _library
 from ._reads import numbers_of, read_once, read_together
+from ._untraced import untraced
 
 Ints = tuple[int, ...]
 Blocks = tuple[tuple[tuple[int, int], ...], ...]
@@ -82,6 +83,7 @@ class Mask:
         key_lengths[b] (None: as many), the first ones or, with padding on the left, the last."""
         return Padded(self, q_lengths, q_lengths if key_lengths is None else key_lengths, side)
 
+    @untraced
     def dense(
         self, q_len: int, kv_len: int | None = None, *, batch: int = 1, kv_heads: int = 1
     ) -> np.ndarray:
@@ -414,6 +416,7 @@ def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | Non
     return left, 0 if causal else right
 
 
+@untraced
 def from_additive(mask: Any, q_len: int, kv_len: int, *, group: int = 1) -> Explicit:
     """The mask of a PyTorch tensor that broadcasts to (batch, q_heads, q_len, kv_len): bool, or
     numbers that are 0 where visible and lower than -10^4 (half precision's least is -65504) where
@@ -452,10 +455,18 @@ def different_masks(heads: int, group: int) -> Exception:
     )
 
 
+@untraced
 def from_dense(visible: Any) -> Explicit:
-    """A mask from visible positions: (q_len, kv_len), (batch, ...) or (batch, kv_heads, q_len,
-    kv_len)."""
-    plane = np.ascontiguousarray(visible, np.bool_)
+    """A mask from visible positions, bool or 0 and 1: (q_len, kv_len), (batch, ...) or (batch,
+    kv_heads, q_len, kv_len)."""
+    given = np.asarray(visible)
+    if given.dtype != np.bool_ and (other := given[(given != 0) & (given != 1)]).size:
+        raise ValueError(
+            f"[mask.from_dense] positions are visible or not; got {other[0]}, expected bool, or 1 "
+            "where visible and 0 where hidden (nearest: masks.from_additive(mask, q_len, kv_len), "
+            "where 0 is visible)"
+        )
+    plane = np.ascontiguousarray(given, np.bool_)
     if not 2 <= plane.ndim <= 4:
         raise ValueError(
             f"[mask.from_dense] wrong number of dimensions; got {plane.ndim}, expected "

@@ -12,6 +12,7 @@ from . import _library
 from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
 from ._calls import Call
 from ._handles import Handle, Problem, Settings, kept, problem_of, specification
+from ._untraced import untraced
 from .masks import Mask, spec_of
 
 
@@ -236,6 +237,7 @@ def _prepare(
     return _plan_for(arrays, keys, mask, settings, any_order).prepare(arrays, keys)
 
 
+@untraced
 def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
     """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
     arrays = arrays_of(tensors[0])

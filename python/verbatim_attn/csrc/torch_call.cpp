@@ -306,7 +306,9 @@ PyObject* attention(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   }
   if (at::autocast::is_autocast_enabled(device.type())) {
     const auto dtype = at::autocast::get_autocast_dtype(device.type());
-    for (auto* x : {&q, &k, &v}) *x = x->to(dtype);
+    for (auto* x : {&q, &k, &v}) {  // as for matrix products
+      if (x->is_floating_point() && x->scalar_type() != at::kDouble) *x = x->to(dtype);
+    }
   }
   if (!has_kernel(q) || !has_kernel(k) || !has_kernel(v)) Py_RETURN_NONE;
   Plan plan = plan_for(q, k, v, arguments[4], arguments[5]);

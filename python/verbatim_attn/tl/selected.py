@@ -47,7 +47,7 @@ class SelectedAttention:
         spec = specification(problem, spec_of(mask), kernel=program, level=level, device=device)
         self._pointer = ctypes.c_void_p()
         _library.check(_library.selected_create(spec.encode(), ctypes.byref(self._pointer)))
-        weakref.finalize(self, _library.selected_destroy, self._pointer)
+        weakref.finalize(self, _library.selected_destroy, self._pointer).atexit = False
 
     def forward(self, q: Any, k: Any, v: Any, blocks: Any, *, threads: int = 0) -> tuple[Any, ...]:
         """(O, LSE), as Plan.forward, over the blocks that lists name.
