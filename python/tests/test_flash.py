@@ -62,6 +62,18 @@ def test_what_is_missing_says_so():
         flash_attn_varlen_func(q[0], k[0], v[0], (0, 20), (0, 26), block_table=np.ones(1))
 
 
+def test_windows_are_pairs_of_integers():
+    q, k, v = inputs(Q_LEN, KV_LEN)
+    for window, named in (
+        ((np.nan, 3), "left takes finite numbers; got nan"),
+        ((2.7, 0), "'window' has the wrong type or range; got 2.7"),
+        ((3,), r"window_size is a pair; got \(3,\)"),
+        (3, "window_size is a pair; got 3"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            flash_attn_func(q, k, v, window_size=window)
+
+
 def test_masks_to_and_from_flex_attention():
     pytest.importorskip("torch")
     from torch.nn.attention.flex_attention import BlockMask, create_block_mask

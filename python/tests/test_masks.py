@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -163,6 +164,12 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
          "expected 9 queries, 9 keys"),
         (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), np.ones((9, 9), np.bool_)),
          "[mask] not a mask; got ndarray, expected one of verbatim_attn.masks or None"),
+        (lambda: masks.Causal() & None, "[mask] not a mask; got NoneType"),
+        (lambda: masks.FullSlidingWindow(math.nan), "[mask.full_sliding_window] window takes"),
+        (lambda: masks.CausalDocument((1, math.inf)), "doc_lengths takes finite numbers; got inf"),
+        (lambda: masks.UniformBlockSparse(2, 2, density=math.nan), "density takes finite numbers"),
+        (lambda: masks.Causal().padded(None).dense(4), "'q_lengths' has the wrong type"),
+        (lambda: masks.Causal().padded((4,), side='le"ft').dense(4), 'got le"ft, expected left'),
     ],
 )  # fmt: skip
 def test_errors_name_what_is_wrong(make, part):

@@ -178,6 +178,11 @@ def test_few_calls_are_kept():
     assert kept.cache_info().currsize <= 256
 
 
+def test_problems_of_numpys_numbers():
+    problem = PROBLEM._replace(q_len=np.int32(PROBLEM.q_len), scale=np.float32(0.5))
+    assert va.Plan(problem).description["problem"]["scale"] == 0.5
+
+
 def test_calls_when_python_ends():
     """What was registered first ends last."""
     late = (
@@ -217,6 +222,14 @@ def test_errors_name_what_is_wrong():
     refused(ValueError, "deterministic=False", lambda: va.attention(q, k, v, order="none"))
     refused(ValueError, "nearest: seed=0", lambda: va.attention(q, k, v, dropout=0.1))
     refused(TypeError, "got list", lambda: va.attention(q.tolist(), k, v))
+    for name in ("scale", "softcap", "dropout"):
+        for number in (np.nan, np.inf):
+            refused(
+                ValueError,
+                f"[problem] {name} takes finite numbers; got {number}",
+                lambda: va.attention(q, k, v, seed=0, **{name: number}),
+            )
+    refused(ValueError, 'no such order; got a"b', lambda: va.attention(q, k, v, order='a"b'))
     refused(ValueError, "shape of lse", lambda: va.attention_backward(dout, q, k, v, o, lse.T))
     refused(TypeError, "k is no ndarray; got Tensor", lambda: va.attention(q, Tensor(), v))
     refused(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _library
+from .masks import json_of
 
 # scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as attention()
 # takes them
@@ -45,7 +45,7 @@ def kept(make: Callable[..., Any], *arguments: Any) -> Any:
 def specification(problem: Problem, mask: str, **members: Any) -> str:
     """What the library makes a plan of, as JSON. `mask` is Mask.spec."""
     described = {"problem": problem._asdict(), **members}
-    return f'{{"mask": {mask}, {json.dumps(described)[1:]}'
+    return f'{{"mask": {mask}, {json_of(described, "", "")[1:]}'
 
 
 class Handle:

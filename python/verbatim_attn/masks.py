@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -31,15 +33,30 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if is_list else value
 
 
-def _json(value: Any) -> str:
-    """json.dumps of what masks hold, which torch.compile can follow."""
+def json_of(value: Any, owner: str, name: str) -> str:
+    """json.dumps of what masks and problems hold, which torch.compile can follow. Refuses what JSON
+    cannot say, as `name` of `owner`."""
     if isinstance(value, Mask):
         return value.spec
-    if isinstance(value, tuple):
-        return "[" + ", ".join([_json(entry) for entry in value]) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join([f'"{k}": {json_of(x, name, k)}' for k, x in value.items()]) + "}"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join([json_of(entry, owner, name) for entry in value]) + "]"
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return f'"{value}"' if value.isidentifier() else json.dumps(value)
+    if hasattr(value, "tolist"):  # a number of NumPy
+        value = value.tolist()
+    if isinstance(value, int):
+        return repr(value)
+    if not isinstance(value, float) or not math.isfinite(value):
+        raise ValueError(
+            f"[{owner}] {name} takes finite numbers; got {value!r}, expected such a one"
+        )
+    return repr(value)
 
 
 def _edges(lengths: Ints) -> Ints:
@@ -68,10 +85,12 @@ class Mask:
         return self._described({k: v for k, v in values.items() if v is not None})
 
     def _described(self, params: dict[str, Any]) -> str:
-        members = ", ".join([f'"{name}": {_json(value)}' for name, value in params.items()])
-        return f'{{"name": "{self.name}", "params": {{{members}}}}}'
+        written = json_of(params, "mask", f"mask.{self.name}")
+        return f'{{"name": "{self.name}", "params": {written}}}'
 
     def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            raise _no_mask(other, "one of verbatim_attn.masks")
         return Intersection((self, other))
 
     def with_key_lengths(self, key_lengths: Any) -> Mask:
@@ -294,11 +313,15 @@ class VariableBlockSparse(Mask):
 def spec_of(mask: Mask | None) -> str:
     """A mask's JSON; that of `Full()` for None."""
     if mask is not None and not isinstance(mask, Mask):
-        raise ValueError(
-            f"[mask] not a mask; got {type(mask).__name__}, expected one of verbatim_attn.masks or "
-            "None (nearest: masks.from_dense(visible), of which True is seen)"
-        )
+        raise _no_mask(mask, "one of verbatim_attn.masks or None")
     return (_FULL if mask is None else mask).spec
+
+
+def _no_mask(got: object, expected: str) -> ValueError:
+    return ValueError(
+        f"[mask] not a mask; got {type(got).__name__}, expected {expected} (nearest: "
+        "masks.from_dense(visible), of which True is seen)"
+    )
 
 
 def _one_selection(mask: UniformBlockSparse | VariableBlockSparse) -> None:
@@ -412,7 +435,12 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
 
 def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | None]:
     """FlashAttention's (left, right), where -1 and None mean all, as arguments of windows()."""
-    left, right = (None if side is None or side < 0 else int(side) for side in window_size)
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise ValueError(
+            f"[flash_attn] window_size is a pair; got {window_size}, expected (left, right) "
+            "(nearest: (-1, -1), which is all)"
+        )
+    left, right = (None if side is None or side < 0 else side for side in window_size)
     return left, 0 if causal else right
 
 
