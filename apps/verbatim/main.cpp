@@ -1,7 +1,12 @@
 // The tool: one command a file, one table a command. Only apps write to the terminal.
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -39,6 +44,22 @@ void require_command(const CLI::App& root, int argc, const char* const* argv) {
     require_one_of(argv[i], "command", known);
     app = app->get_subcommand(argv[i]);
   }
+}
+
+/// Where one of the standard streams is closed, the next file would take its number, and what is
+/// printed would land there: this takes it first, opened so that to print fails.
+void occupy_standard_streams() {
+  for (const int fd : {0, 1, 2})
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+}
+
+/// The exit code, which is no success where what was printed is lost.
+int flush_stdout(int code) {
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost || code >= kBadInput) return code;
+  const int broken = explain(
+      std::runtime_error(fmt::format("stdout: could not write all of it: {}", strerror(errno))));
+  return code == 0 ? broken : code;
 }
 
 int main_program(int argc, const char* const* argv) {
@@ -80,4 +101,7 @@ int main_program(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace verbatim::app
 
-int main(int argc, char** argv) { return verbatim::app::main_program(argc, argv); }
+int main(int argc, char** argv) {
+  verbatim::app::occupy_standard_streams();
+  return verbatim::app::flush_stdout(verbatim::app::main_program(argc, argv));
+}

@@ -17,7 +17,6 @@ namespace {
 
 constexpr double kDefaultTimeout = 300;  // seconds
 constexpr int32_t kMostProcesses = 256;  // on one machine
-constexpr int kBadInput = 2, kBroken = 3;
 
 int code_of(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
