@@ -85,6 +85,15 @@ class BadInput(Tool):
         ):
             self.assertIn(part, self.refused(*words), words)
 
+    def test_a_mask_of_a_file_has_no_parameters(self):
+        file = self.path / "mask.json"
+        self.call("mask --mask causal --seqlen 64 --to json --to-file", file)
+        for words in ("--window 3", "--doc-lengths 60,4", "--cu-seqlens-q 0,64"):
+            for sizes in ("", "--seqlen 64"):
+                message = self.refused("mask --mask", f"@{file}", words, sizes)
+                self.assertIn(f"has no parameter {words.split()[0]}", message)
+        self.call("mask --mask", f"@{file}", "--key-lengths 60")  # of any mask
+
     def test_files_are_not_trusted(self):
         for name, text in (
             ("deep.json", "[" * 100000),
