@@ -21,8 +21,6 @@ namespace {
 /// The parser's message, with what it expected or, for an unknown option, probably meant.
 int usage_error(const CLI::App& root, const CLI::ParseError& error) {
   std::string message = error.what();
-  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
-    message += "; expected an integer (N) or a number (X), as --help has it";
   const std::vector<std::string> unknown = root.remaining(true);
   if (!unknown.empty()) {
     std::vector<std::string> known;
@@ -43,6 +41,22 @@ void require_command(const CLI::App& root, int argc, const char* const* argv) {
     for (const CLI::App* command : app->get_subcommands({})) known.push_back(command->get_name());
     require_one_of(argv[i], "command", known);
     app = app->get_subcommand(argv[i]);
+  }
+}
+
+/// Refuses what is no UTF-8, as results and pages hold the arguments as JSON, and --option= without
+/// a value, for which the parser would take the next word.
+void check_words(const std::vector<std::string>& words) {
+  using Invalid = Json::error_handler_t;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string option = words[i].substr(0, words[i].find('='));
+    if (option.starts_with("--") && words[i] == option + "=")
+      fail("an option has a value", {option, "''", "one, or not the option at all", ""});
+    const std::string shown = Json(words[i]).dump(-1, ' ', false, Invalid::replace);
+    if (shown == Json(words[i]).dump(-1, ' ', false, Invalid::ignore)) continue;
+    const bool value = i > 0 && words[i - 1].starts_with("--");
+    fail("not UTF-8",
+         {value ? words[i - 1] : fmt::format("argument {}", i + 1), shown, "text in UTF-8", ""});
   }
 }
 
@@ -86,13 +100,20 @@ int main_program(int argc, const char* const* argv) {
   add_report(command, action);
   remember_arguments(argc, argv);
   try {
+    check_words(arguments());
     require_command(root, argc, argv);
     root.parse(argc, argv);
-    return action();
   } catch (const CLI::Success& help) {
     return root.exit(help);
   } catch (const CLI::ParseError& error) {
     return usage_error(root, error);
+  } catch (const Error& error) {
+    return refuse_usage(error);
+  } catch (const std::exception& error) {
+    return explain(error);
+  }
+  try {
+    return action();
   } catch (const std::exception& error) {
     return explain(error);
   }

@@ -282,8 +282,10 @@ std::vector<int64_t> lengths_of(const std::string& text, const char* option,
   std::vector<int64_t> lengths = parse_list(text, option);
   if (lengths.size() == 1) lengths.assign(problem.batch, lengths[0]);
   if (std::ssize(lengths) != problem.batch) {
-    fail("there is one length per batch entry", {option, fmt::format("{} lengths", lengths.size()),
-                                                 fmt::format("{} or 1", problem.batch), ""});
+    fail("there is one length per batch entry",
+         {option, fmt::format("{} lengths", lengths.size()),
+          problem.batch == 1 ? "1" : fmt::format("{}, or 1 for all", problem.batch),
+          fmt::format("--batch {}", lengths.size())});
   }
   return lengths;
 }
