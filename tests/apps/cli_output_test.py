@@ -36,6 +36,20 @@ class Output(Tool):
                 self.assertEqual(code, 3, words)
                 self.assertRegex(message, "No space left on device|Bad file descriptor")
 
+    def test_a_full_disk_is_a_failure(self):
+        saved = self.path / "r.json"
+        self.call("run --seqlen 8 --json", saved)
+        for words in (
+            ["run --seqlen 8 --json /dev/full"],
+            ["run --seqlen 8 --report /dev/full"],
+            ["mask --svg /dev/full"],
+            ["mask --to json --to-file /dev/full"],
+            ["plan --seqlen 8 --dump /dev/full"],
+            ["report", saved, "--output /dev/full"],
+            [f"tl reason {SKETCH} --target a100 --dtype bf16 --output /dev/full"],
+        ):
+            self.assertIn("is the disk full?", self.call(*words, code=3).stderr)
+
     def test_files_are_none_of_a_closed_stdout(self):
         file = self.path / "result.json"
         words = ["run", "--seqlen", 8, "--head-dim", 8, "--json", file]
