@@ -36,12 +36,12 @@ std::string read_word(std::string& word) {
     T value{};
     const char* const end = word.data() + word.size();
     const auto [next, error] = std::from_chars(word.data(), end, value);
-    if (next != end || (error != std::errc{} && error != std::errc::result_out_of_range))
-      return fmt::format("not a number; got '{}', expected {}", word,
-                         std::is_integral_v<T> ? "decimal digits" : "a decimal number");
-    if (error != std::errc{})
-      return fmt::format("out of range; got {}, expected {} to {}", word,
-                         std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max());
+    if (next != end || error != std::errc{})
+      return fmt::format("the value does not fit; got '{}', expected {}", word,
+                         std::is_integral_v<T> ? fmt::format("a decimal integer, {} to {}",
+                                                             std::numeric_limits<T>::min(),
+                                                             std::numeric_limits<T>::max())
+                                               : "a decimal number");
     if constexpr (std::is_integral_v<T>) word = fmt::to_string(value);
   }
   return "";

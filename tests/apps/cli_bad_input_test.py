@@ -30,7 +30,10 @@ class BadInput(Tool):
             (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
             (["run", "--head-dim", 257], "head_dim"),
             (["run", "--seqlen", -1], "-1"),
-            (["run", "--seqlen", "many"], "--seqlen: not a number; got 'many'"),
+            (
+                ["run", "--seqlen", "many"],
+                "--seqlen: the value does not fit; got 'many', expected a decimal",
+            ),
             (["run", "--seqlen", 8, "--q-len", 8], "--q-len"),
             (["run", *documents], "--doc-lengths"),
             (["bench", "--set", "dense", "--dtype", "bf16"], "(nearest: --set dense alone)"),
