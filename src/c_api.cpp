@@ -136,7 +136,7 @@ Json describe(const OrderInfo& order) {
 /// masks::make(), refused when a mask that knows its lengths has others.
 Mask mask_of_lengths(const char* operation, const char* text, int64_t q_len, int64_t kv_len,
                      int64_t kv_heads) {
-  Mask mask = masks::make(text, q_len, kv_len, kv_heads);
+  Mask mask = masks::make(text_of(text, "mask"), q_len, kv_len, kv_heads);
   if (mask.q_len() != q_len || mask.kv_len() != kv_len) {
     throw Error(ErrorCode::invalid_argument, operation, "the mask has other lengths",
                 {"q_len, kv_len", std::to_string(q_len) + ", " + std::to_string(kv_len),
@@ -233,6 +233,12 @@ std::string from_blocks(const verbatim_blocks& blocks) {
 
 namespace verbatim::c {
 
+const char* text_of(const char* text, const char* argument) {
+  if (text) return text;
+  throw Error(ErrorCode::invalid_argument, "c", "a text is missing",
+              {argument, "NULL", "a text", ""});
+}
+
 TileShape tile_of(const nlohmann::json& json, const char* operation) {
   const nlohmann::json& tile = json["tile"];
   if (!tile.is_array() || tile.size() != 2) {
@@ -318,7 +324,7 @@ verbatim_status verbatim_info(const char** json) { return answered(json, info); 
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention) {
   return guarded([&] {
     constexpr const char* kOperation = "attention.create";
-    const nlohmann::json json = parse_json(spec, kOperation);
+    const nlohmann::json json = parse_json(text_of(spec, "spec"), kOperation);
     require_known_members(json, {"problem", "mask", "options"}, kOperation);
     const Asked asked = asked_of(json, kOperation);
     *attention = new verbatim_attention{Attention(asked.problem, asked.mask, asked.options),
@@ -353,7 +359,7 @@ verbatim_status verbatim_attention_workspace(const verbatim_attention* handle, v
 }
 
 verbatim_status verbatim_check(const char* device) {
-  return guarded([&] { check(device); });
+  return guarded([&] { check(text_of(device, "device")); });
 }
 
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
@@ -363,12 +369,15 @@ verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
 
 verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
                                    int64_t kv_heads, const char** json) {
-  return answered(json, [&] { return to_json(masks::make(mask, q_len, kv_len, kv_heads)); });
+  return answered(
+      json, [&] { return to_json(masks::make(text_of(mask, "mask"), q_len, kv_len, kv_heads)); });
 }
 
 verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_len, int64_t kv_heads,
                                   const char** python) {
-  return answered(python, [&] { return to_mask_mod(masks::make(mask, q_len, kv_len, kv_heads)); });
+  return answered(python, [&] {
+    return to_mask_mod(masks::make(text_of(mask, "mask"), q_len, kv_len, kv_heads));
+  });
 }
 
 verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t kv_heads,
@@ -420,7 +429,8 @@ verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const c
 }
 
 verbatim_status verbatim_mask_release(const char* mask) {
-  return guarded([&] { masks::disown(blocks_of(parse_json(mask, "mask.release"))); });
+  return guarded(
+      [&] { masks::disown(blocks_of(parse_json(text_of(mask, "mask"), "mask.release"))); });
 }
 
 }  // extern "C"

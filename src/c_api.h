@@ -38,6 +38,9 @@ verbatim_status answered(const char** text, Action action) {
   return guarded([&] { *text = answer(action()); });
 }
 
+/// `text`. Throws Error naming the argument where it is NULL.
+const char* text_of(const char* text, const char* argument);
+
 /// The two numbers of member "tile": queries and keys.
 TileShape tile_of(const nlohmann::json& json, const char* operation);
 

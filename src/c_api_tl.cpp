@@ -21,7 +21,7 @@ Level level_of(const nlohmann::json& json, const char* operation) {
 /// Options of a program, and what else is `known`.
 nlohmann::json read_options(const char* text, std::vector<std::string> known,
                             const char* operation) {
-  nlohmann::json json = parse_json(text, operation);
+  nlohmann::json json = parse_json(text_of(text, "options"), operation);
   known.insert(known.begin(), {"target", "level"});
   require_known_members(json, known, operation);
   return json;
@@ -64,7 +64,7 @@ std::string check(const char* program, const char* options) {
 
 std::string reason(const char* sketch, const char* text) {
   constexpr const char* kOperation = "tl.reason";
-  const nlohmann::json spec = parse_json(text, kOperation);
+  const nlohmann::json spec = parse_json(text_of(text, "spec"), kOperation);
   require_known_members(spec, {"problem", "target", "tile", "level"}, kOperation);
   tl::ReasonOptions options;
   options.problem = problem_from_json(json_member(spec, "problem", kOperation).dump());
@@ -101,28 +101,31 @@ std::string build(const char* program, const char* folder, const char* text) {
 extern "C" {
 
 verbatim_status verbatim_tl_check(const char* program, const char* options, const char** json) {
-  return answered(json, [&] { return check(program, options); });
+  return answered(json, [&] { return check(text_of(program, "program"), options); });
 }
 
 verbatim_status verbatim_tl_fix(const char* program, const char* options, const char** fixed) {
-  return answered(fixed, [&] { return tl::fix(program, check_options(options)); });
+  return answered(fixed,
+                  [&] { return tl::fix(text_of(program, "program"), check_options(options)); });
 }
 
 verbatim_status verbatim_tl_reason(const char* sketch, const char* spec, const char** program) {
-  return answered(program, [&] { return reason(sketch, spec); });
+  return answered(program, [&] { return reason(text_of(sketch, "sketch"), spec); });
 }
 
 verbatim_status verbatim_tl_format(const char* program, const char** formatted) {
-  return answered(formatted, [&] { return tl::format(program, kName); });
+  return answered(formatted, [&] { return tl::format(text_of(program, "program"), kName); });
 }
 
 verbatim_status verbatim_tl_emit(const char* program, const char* options, const char** json) {
-  return answered(json, [&] { return emit(program, options); });
+  return answered(json, [&] { return emit(text_of(program, "program"), options); });
 }
 
 verbatim_status verbatim_tl_build(const char* program, const char* folder, const char* options,
                                   const char** library) {
-  return answered(library, [&] { return build(program, folder, options); });
+  return answered(library, [&] {
+    return build(text_of(program, "program"), text_of(folder, "folder"), options);
+  });
 }
 
 }  // extern "C"

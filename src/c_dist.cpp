@@ -163,15 +163,17 @@ extern "C" {
 
 verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t rank,
                                      const verbatim_transport* transport, verbatim_dist** dist) {
-  return guarded([&] { *dist = new verbatim_dist(spec, world, rank, *transport); });
+  return guarded(
+      [&] { *dist = new verbatim_dist(text_of(spec, "spec"), world, rank, *transport); });
 }
 
 verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
                                     const char* device, double opening, double timeout,
                                     verbatim_peers** peers) {
   return guarded([&] {
-    *peers = new verbatim_peers{world, rank, device,
-                                make_peers(name, world, rank, device, opening, timeout)};
+    *peers = new verbatim_peers{
+        world, rank, text_of(device, "device"),
+        make_peers(text_of(name, "name"), world, rank, device, opening, timeout)};
   });
 }
 
@@ -179,7 +181,7 @@ void verbatim_peers_close(verbatim_peers* peers) { delete peers; }
 
 verbatim_status verbatim_dist_create_over_peers(const char* spec, const verbatim_peers* peers,
                                                 verbatim_dist** dist) {
-  return guarded([&] { *dist = new verbatim_dist(spec, *peers); });
+  return guarded([&] { *dist = new verbatim_dist(text_of(spec, "spec"), *peers); });
 }
 
 void verbatim_dist_destroy(verbatim_dist* dist) { delete dist; }

@@ -38,7 +38,7 @@ verbatim_selected* make(const char* text) {
 extern "C" {
 
 verbatim_status verbatim_selected_create(const char* spec, verbatim_selected** selected) {
-  return guarded([&] { *selected = make(spec); });
+  return guarded([&] { *selected = make(text_of(spec, "spec")); });
 }
 
 void verbatim_selected_destroy(verbatim_selected* selected) { delete selected; }

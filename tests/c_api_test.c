@@ -274,6 +274,31 @@ static void test_rows(void) {
          "and so is an array that is missing");
 }
 
+static void test_missing_texts(void) {
+  verbatim_attention* none = NULL;
+  verbatim_dist* dist = NULL;
+  verbatim_selected* selected = NULL;
+  const char* json = NULL;
+  int64_t sent = 0;
+  const verbatim_transport transport = {&sent, NULL, take, give, 0, NULL};
+  const verbatim_status all[] = {verbatim_attention_create(NULL, &none),
+                                 verbatim_check(NULL),
+                                 verbatim_mask_json(NULL, 2, 2, 1, &json),
+                                 verbatim_mask_mod(NULL, 2, 2, 1, &json),
+                                 verbatim_mask_area(NULL, 1, 1, 1, 2, 2, &sent),
+                                 verbatim_mask_release(NULL),
+                                 verbatim_dist_create(NULL, 1, 0, &transport, &dist),
+                                 verbatim_selected_create(NULL, &selected),
+                                 verbatim_tl_check(NULL, "{}", &json),
+                                 verbatim_tl_check("", NULL, &json),
+                                 verbatim_tl_format(NULL, &json)};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+    expect(all[i] == verbatim_invalid_argument, "a text that is missing");
+  expect(verbatim_attention_create(NULL, &none) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "got NULL") != NULL,
+         "which is said");
+}
+
 int main(void) {
   float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
   float dout[] = {1, 1}, dq[2], dk[2], dv[2];
@@ -325,6 +350,11 @@ int main(void) {
          "an unknown mask is an invalid argument");
   expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
 
+  expect(verbatim_mask_json("{\"name\": \"causal\", \"params\": {}, \"parms\": {}}", 2, 2, 1,
+                            &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "nearest: params") != NULL,
+         "a misspelt member of a mask, and the nearest");
+
   /* Lengths of two batch entries, asked for three: nothing is written. */
   uint8_t dense[12];
   memset(dense, 7, sizeof dense);
@@ -333,6 +363,7 @@ int main(void) {
              strstr(verbatim_last_error(), "expected 2, 1") != NULL && dense[0] == 7,
          "a mask of another batch");
 
+  test_missing_texts();
   test_blocks();
   test_rows();
   test_tl();

@@ -40,6 +40,8 @@ struct BenchCommand {
     std::shared_ptr<const Plan> forward, backward;
     double backward_ms, cached_us;  // to make it, and to find it again
   };
+  PlanOptions options_of(const Backend& backend, Pass pass) const;
+  void check_cases(const Backend& backend, const std::vector<Case>& cases) const;
   Plans plans_of(const Backend& backend, const CaseProblem& problem) const;
   Json run_case(const Backend& backend, const bench::Device& on, const Case& one,
                 dist::Processes* processes) const;
@@ -71,27 +73,37 @@ Json BenchCommand::describe(const Case& one, const CaseProblem& made) const {
             {"area", made.mask.area(p.batch, p.q_heads, p.kv_heads)}}}};
 }
 
+PlanOptions BenchCommand::options_of(const Backend& backend, Pass pass) const {
+  PlanOptions chosen = planning.make(pass, device);
+  chosen.residents = backend.residents();
+  chosen.arithmetic = planning.arithmetic;
+  complete(chosen, backend);
+  return chosen;
+}
+
+/// Refuses what cannot be planned, before the cases in front of it are measured and saved.
+void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& cases) const {
+  for (const Case& one : cases) {
+    const auto [sizes, made] = parse_case(one.words);
+    passes_from_string("both", sizes);
+    backend.check(sizes);
+    backend.check_mask(made);
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      make_plan(sizes, made, options_of(backend, pass));
+  }
+}
+
 BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
                                            const CaseProblem& problem) const {
   const auto& [sizes, made] = problem;
-  passes_from_string("both", sizes);
-  backend.check(sizes);
-  backend.check_mask(made);
-  const auto options = [&](Pass pass) {
-    PlanOptions chosen = planning.make(pass, device);
-    chosen.residents = backend.residents();
-    chosen.arithmetic = planning.arithmetic;
-    complete(chosen, backend);
-    return chosen;
-  };
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const auto plan = [&](Pass pass) {
-    return std::make_shared<const Plan>(make_plan(sizes, made, options(pass)));
+    return std::make_shared<const Plan>(make_plan(sizes, made, options_of(backend, pass)));
   };
   auto backward = plan(Pass::backward);
   const std::chrono::duration<double, std::milli> planned = Clock::now() - start;
-  const PlanOptions again = options(Pass::backward);
+  const PlanOptions again = options_of(backend, Pass::backward);
   cached_plan(sizes, made, again);
   const auto asked = Clock::now();
   cached_plan(sizes, made, again);
@@ -242,8 +254,7 @@ int BenchCommand::run(dist::Processes* processes) const {
   if (repeats < 1)
     fail("bits are compared with a repeat",
          {"--repeats", fmt::to_string(repeats), "1 or more", "10"});
-  if (threads < 0)
-    fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
+  require_not_negative(threads, "--threads");
   const std::vector<std::string> chosen_providers =
       parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
@@ -252,6 +263,7 @@ int BenchCommand::run(dist::Processes* processes) const {
   const auto backend = make_backend(own_device, kernels.read(own_device, planning),
                                     level_from_string(planning.level_name()));
   const auto on = bench::make_device(own_device);
+  check_cases(*backend, chosen);
   if (processes && processes->rank() != 0) {  // which rank 0 times
     for (const Case& one : chosen) run_case(*backend, *on, one, processes);
     return 0;
@@ -365,9 +377,9 @@ void add_bench(Command root, Action& action) {
       .capture_default_str();
   add(group, "--threads", command->threads, "CPU threads; 0: all cores", "N").capture_default_str();
   add("Output", "--commit", command->commit, "Recorded in the result: what was built", "TEXT");
-  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE").check(why_not_writable);
+  add("Output", "--csv", command->csv, "Write the table as CSV", "FILE").writes_file();
   add("Output", "--markdown", command->markdown, "Write the table as Markdown", "FILE")
-      .check(why_not_writable);
+      .writes_file();
   sub.add_flag("--repro", command->repro, "Print the line that runs each row alone")
       .group("Output");
   command->output.add_to(sub, false);

@@ -42,8 +42,8 @@ int CalibrateCommand::run() const {
   result["machine"] = Json::parse(to_json(found.machine));
   result["base"] = base_name;
   result["measured"] = found.measured;
-  if (!machine.empty()) write_file(machine, to_json(found.machine) + "\n");
   save(output, result);
+  if (!machine.empty()) write_file(machine, to_json(found.machine) + "\n");
 
   const Json before = Json::parse(to_json(from));
   report::Table table({{"field"}, {"value", report::Table::Align::right}, {""}});
@@ -81,7 +81,7 @@ void add_calibrate(Command root, Action& action) {
   sub.add_option("--machine", command->machine, "Write the machine file")
       .group("Output")
       .type_name("FILE")
-      .check(why_not_writable);
+      .writes_file();
   command->output.add_to(sub, false);
   sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }

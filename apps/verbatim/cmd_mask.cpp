@@ -69,6 +69,8 @@ std::string MaskCommand::convert(const Mask& made) const {
 int MaskCommand::run() const {
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
+  require_not_negative(tile_q, "--tile-q");
+  require_not_negative(tile_kv, "--tile-kv");
   if (batch_entry < 0 || batch_entry >= sizes.batch || head < 0 || head >= sizes.kv_heads) {
     fail("the problem has no such head",
          {"--show-batch, --show-head", fmt::format("{}, {}", batch_entry, head),
@@ -134,12 +136,10 @@ void add_mask(Command root, Action& action) {
   const char* group = "Picture";
   sub.add_option("--tile-q", command->tile_q, "Queries per tile (default: by head dim)")
       .group(group)
-      .type_name("N")
-      .positive();
+      .type_name("N");
   sub.add_option("--tile-kv", command->tile_kv, "Keys per tile (default: by head dim)")
       .group(group)
-      .type_name("N")
-      .positive();
+      .type_name("N");
   sub.add_option("--show-batch", command->batch_entry, "Batch entry to show")
       .group(group)
       .type_name("N")
@@ -156,7 +156,7 @@ void add_mask(Command root, Action& action) {
   sub.add_option("--svg", command->svg, "Write the picture")
       .group(group)
       .type_name("FILE")
-      .check(why_not_writable);
+      .writes_file();
   sub.add_option("--to", command->to,
                  "Print another form instead: json, mask_mod, cu_seqlens, columns, dense")
       .group("Output")
@@ -165,7 +165,7 @@ void add_mask(Command root, Action& action) {
       .group("Output")
       .type_name("FILE")
       .needs(sub.option("--to"))
-      .check(why_not_writable);
+      .writes_file();
   command->output.add_to(sub, true);
   sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }

@@ -59,8 +59,6 @@ struct PlanCommand {
   int run() const;
   std::vector<Found> find(const Problem& sizes, const Mask& made, const PlanOptions& options) const;
   bool draws() const { return !gantt.empty() || !perfetto.empty() || !output.report.empty(); }
-  void draw(const std::vector<Timeline>& timelines, bool backward, const std::string& title,
-            Json& result) const;
 };
 
 /// Every order of the level, fastest first, and what `auto` takes, which may be none of them.
@@ -95,18 +93,15 @@ std::vector<Found> PlanCommand::find(const Problem& sizes, const Mask& made,
   return found;
 }
 
-/// What the first plan, or what ranks make of it, does when, in the result and in the files that
-/// show it.
-void PlanCommand::draw(const std::vector<Timeline>& timelines, bool backward,
-                       const std::string& title, Json& result) const {
+/// Puts into the result, and returns, as much of the timelines as can be drawn.
+std::vector<Timeline> drawn(const std::vector<Timeline>& timelines, bool backward, Json& result) {
   std::vector<Timeline> small;
   result["timelines"] = Json::array();
   for (const Timeline& timeline : timelines) {
     small.push_back(report::condense(timeline, backward));
     result["timelines"].push_back(Json::parse(report::to_json(small.back())));
   }
-  if (!gantt.empty()) write_file(gantt, report::gantt_picture(small, backward).document(title));
-  if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timelines));
+  return small;
 }
 
 report::Table table_of(const std::vector<Found>& found, const Json& described) {
@@ -190,19 +185,22 @@ int PlanCommand::run() const {
   if (world.has_processes() && !is_first_process()) return 0;
   progress.say("drawing ...");
   const Plan& fastest = found.front().plan;
+  const bool backward = options.pass == Pass::backward;
+  std::vector<Timeline> timelines(1), small;
   if (draws()) {
-    std::vector<Timeline> timelines(1);
     if (predicted) {
       timelines = predicted->timelines();
     } else {
       simulate(fastest, options.machine, timelines.data());
     }
-    draw(timelines, options.pass == Pass::backward,
-         headline(sizes, made) + ": " + plans[0]["order"].get<std::string>(), result);
+    small = drawn(timelines, backward, result);
   }
+  save(output, result);  // first: it refuses a page that cannot be made
+  const std::string title = headline(sizes, made) + ": " + plans[0]["order"].get<std::string>();
+  if (!gantt.empty()) write_file(gantt, report::gantt_picture(small, backward).document(title));
+  if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timelines));
   if (!dump.empty())
     write_file(dump, (dealt ? to_json(dealt->plan(options.pass)) : to_json(fastest)) + "\n");
-  save(output, result);
   progress.say("");
   fmt::print(
       "{}, {}, level {}, {} x {} workers\n\n{}\nbound: work / workers or the longest task; stall "
@@ -251,17 +249,17 @@ void add_plan(Command root, Action& action) {
                  "Write the simulated plan as a chart, with --world what each rank does")
       .group("Output")
       .type_name("SVG")
-      .check(why_not_writable);
+      .writes_file();
   sub.add_option("--perfetto", command->perfetto, "Write it as a trace for ui.perfetto.dev")
       .group("Output")
       .type_name("JSON")
-      .check(why_not_writable);
+      .writes_file();
   sub.add_option("--dump", command->dump,
                  "Write the plan itself: runs, chains, tasks; with --world also the steps of every "
                  "rank")
       .group("Output")
       .type_name("JSON")
-      .check(why_not_writable);
+      .writes_file();
   command->output.add_to(sub, true);
   sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }

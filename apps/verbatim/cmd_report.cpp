@@ -23,6 +23,7 @@ struct ReportCommand {
 
   int run() const;
   void check_kind(const Json& result) const;
+  std::string page_of(const std::string& text) const;
 };
 
 /// A page of a result that has nothing to draw would be empty.
@@ -38,12 +39,22 @@ void ReportCommand::check_kind(const Json& result) const {
                         : "verbatim run --json FILE"});
 }
 
+/// Of a result that lacks what is drawn, says which file that is.
+std::string ReportCommand::page_of(const std::string& text) const try {
+  return report::html_report(text);
+} catch (const Error& error) {
+  fail(error.what(), {"result", source, fmt::format("what {} wrote", fmt::join(kDrawn, ", ")),
+                      "verbatim run --json FILE"});
+}
+
 int ReportCommand::run() const {
   const std::string text = read_text(source);
   check_kind(parse_json(text, source));
   const std::string path =
       page.empty() ? std::filesystem::path(source).replace_extension(".html").string() : page;
-  write_file(path, report::html_report(text));
+  require_writable(path, "--output");
+  require_apart({{"--output", path}, {"--json", output.json}});
+  write_file(path, page_of(text));
   Json result = new_result("report");
   result["source"] = source;
   result["page"] = path;
@@ -63,7 +74,7 @@ void add_report(Command root, Action& action) {
   sub.add_option("result", command->source, "The JSON of a command").required().type_name("FILE");
   sub.add_option("--output", command->page, "The page (default: the result's name with .html)")
       .type_name("FILE")
-      .check(why_not_writable);
+      .writes_file();
   command->output.add_to(sub, false);
   sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }

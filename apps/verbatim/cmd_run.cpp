@@ -188,9 +188,7 @@ void add_times(const Problem& problem, const Mask& mask, const Repeats& repeats,
 void RunCommand::check_counts() const {
   if (repeats < 1)
     fail("a run needs a repeat", {"--repeats", fmt::to_string(repeats), "1 or more", "1"});
-  if (threads < 0) {
-    fail("a count is negative", {"--threads", fmt::to_string(threads), "0 or more", "0"});
-  }
+  require_not_negative(threads, "--threads");
 }
 
 std::string RunCommand::check_mode(const Problem& sizes, const Mask& mask) const {
@@ -212,7 +210,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   const std::string mode = check_mode(sizes, made);
-  check_output_file(output_file);
+  check_output_file(output_file, passes);
 
   Progress progress;
   progress.say("planning ...");
@@ -278,7 +276,6 @@ int RunCommand::run(dist::Processes* processes) const {
     result["dist"] = dealt->describe(ran);
     choice.describe(result["dist"]);
   }
-  if (!output_file.empty()) save_outputs(output_file, tensors, passes);
   if (!output.report.empty()) {
     progress.say("recording a timeline ...");
     result["timelines"] = Json::array();
@@ -287,7 +284,8 @@ int RunCommand::run(dist::Processes* processes) const {
       result["timelines"].push_back(Json::parse(report::to_json(small)));
     }
   }
-  save(output, result);
+  save(output, result);  // first: it refuses a page that cannot be made
+  if (!output_file.empty()) save_outputs(output_file, tensors, passes);
   progress.say("");
   fmt::print("{}\n\n", headline(sizes, made));
   print(result, results, correct);
@@ -310,7 +308,7 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   InputFiles files(input, program.index);
   const Problem sizes = make_problem(files.complete(problem), mask);
   const Mask made = mask.make(sizes);
-  check_output_file(output_file);
+  check_output_file(output_file, Passes::forward);
   const SelectedAttention attention(sizes, made,
                                     KernelOptions::runnable(program.file, device, planning),
                                     level_from_string(planning.level_name()), device);
@@ -319,8 +317,7 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   if (given && selected)
     fail("the index tensor is given", {"--selected", fmt::to_string(*selected), "one of both", ""});
   const int64_t count = selected.value_or(kBlocks);
-  if (count < 0)
-    fail("a count is negative", {"--selected", fmt::to_string(count), "0 or more", "0"});
+  require_not_negative(count, "--selected");
   const Lists lists = given ? *std::move(given) : draw_lists(sizes, attention.tiles(), count);
   attention.check(lists.blocks());
   const Mask seen = selected_mask(made, attention.tiles(), lists);
@@ -415,7 +412,7 @@ void add_run(Command root, Action& action) {
                  "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
       .group("Output")
       .type_name("FILE")
-      .check(why_not_writable);
+      .writes_file();
   command->output.add_to(sub, true);
   sub.callback([command, &action] { action = action_in_world(command); });
 }

@@ -62,6 +62,7 @@ struct FormatCommand {
     if (!write) {
       fmt::print("{}", formatted);
     } else if (formatted != text) {
+      require_writable(file, "FILE");
       write_file(file, formatted);
     }
     return 0;
@@ -92,6 +93,7 @@ int CheckCommand::run() const {
   std::string text = read_text(file);
   std::vector<tl::Diagnostic> faults = tl::check(text, options);
   if (fix && !faults.empty()) {
+    require_writable(file, "FILE");
     text = tl::fix(text, options);
     faults = tl::check(text, options);
     if (faults.empty()) write_file(file, tl::format(text, file));
@@ -121,7 +123,7 @@ struct ReasonCommand {
     sub.add_option("--output", output, "Where the whole program goes")
         .required()
         .type_name("FILE")
-        .check(why_not_writable);
+        .writes_file();
     sub.add_option("--tile-q", tile_q, "Queries per tile (default: by target and head dim)")
         .type_name("N");
     sub.add_option("--tile-kv", tile_kv, "Keys per tile (default: by target and head dim)")
@@ -163,13 +165,15 @@ int ReasonCommand::run() const {
                                     {"--tile-kv", tile_kv},
                                     {"--stages", stages},
                                     {"--warps", warps}})
-    if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
+    require_not_negative(value, name);
   if (tunes && device_index(device) < 0)
     fail("programs are measured on a GPU", {"--device", device, "cuda or cuda:N", "cuda"});
   const std::string sketch = read_text(file);
-  if (!memo.empty() && tunes) check_writable(memo);
+  require_apart({{"--output", output}, {"--memo", memo}});
+  if (!memo.empty() && tunes) require_writable(memo, "--memo");
   tl::ChoiceMemo known;
-  if (!memo.empty() && (!tunes || std::filesystem::exists(memo)))
+  std::error_code none;
+  if (!memo.empty() && (!tunes || std::filesystem::exists(memo, none)))
     known = tl::choice_memo_from_json(read_text(memo));
   const std::string key = tl::choice_key(sketch, options);
   const bool open = options.tile == TileShape{0, 0} && stages == 0 && warps == 0;
@@ -201,7 +205,7 @@ struct EmitCommand {
     sub.add_option("--output", output, "Where the file goes, named by pass and target")
         .required()
         .type_name("FOLDER")
-        .check(why_no_folder);
+        .writes_folder();
     sub.footer(
         "Example: verbatim tl emit f.tl --output generated\n"
         "Writes one file, each block under its line of TL, byte for byte the same every time.");
@@ -211,6 +215,7 @@ struct EmitCommand {
     const tl::Emitted emitted = program.emit();
     make_folder(output);
     const std::filesystem::path path = std::filesystem::path(output) / (emitted.name + ".cu");
+    require_writable(path.string(), "--output");
     write_file(path, emitted.source);
     fmt::print("{}: arithmetic {}\n", path.string(), emitted.arithmetic);
     return 0;
@@ -232,7 +237,7 @@ struct BuildCommand {
     sub.add_option("--output", output, "Where source and library go")
         .required()
         .type_name("FOLDER")
-        .check(why_no_folder);
+        .writes_folder();
     sub.footer(
         "Example: verbatim tl build f.tl --output generated\n"
         "As emit, then nvcc. run, verify and bench take the library, or the program itself, with\n"

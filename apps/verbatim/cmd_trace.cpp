@@ -53,9 +53,15 @@ Json summary(const Timeline& timeline) {
 
 int TraceCommand::run() const {
   require_one_of(pass, "--pass", {"forward", "backward"});
+  require_not_negative(threads, "--threads");
   const bool backward = pass == "backward";
   const Problem sizes = make_problem(problem, mask);
   const Mask made = mask.make(sizes);
+  if (made.area(sizes.batch, sizes.q_heads, sizes.kv_heads) == 0)
+    fail("there is nothing to trace",
+         {"--seqlen",
+          fmt::format("{} queries and {} keys of which none sees one", sizes.q_len, sizes.kv_len),
+          "one visible position", "--seqlen 1024"});
   const AttentionOptions options = planning.make_both(device);
   Progress progress;
   progress.say("running ...");
@@ -91,9 +97,9 @@ int TraceCommand::run() const {
     result["timelines"].push_back(Json::parse(report::to_json(small.back())));
   }
   const std::string title = headline(sizes, made) + ": " + pass;
+  save(output, result);  // first: it refuses a page that cannot be made
   if (!gantt.empty()) write_file(gantt, report::gantt_picture(small, backward).document(title));
   if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timelines));
-  save(output, result);
   progress.say("");
 
   using Align = report::Table::Align;
@@ -140,11 +146,10 @@ void add_trace(Command root, Action& action) {
   add("Trace", "--device", command->device, "cpu, cuda or cuda:N", "NAME").capture_default_str();
   add("Trace", "--threads", command->threads, "CPU threads; 0: all cores", "N")
       .capture_default_str();
-  add("Output", "--gantt", command->gantt, "Write both timelines as a chart", "SVG")
-      .check(why_not_writable);
+  add("Output", "--gantt", command->gantt, "Write both timelines as a chart", "SVG").writes_file();
   add("Output", "--perfetto", command->perfetto, "Write both as a trace for ui.perfetto.dev",
       "JSON")
-      .check(why_not_writable);
+      .writes_file();
   command->output.add_to(sub, true);
   sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }

@@ -90,12 +90,14 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
 
 int TuneCommand::run() const {
   if (memo.empty()) fail("answers need a file", {"--memo", "nothing", "FILE", "memo.json"});
-  check_writable(memo);
+  require_writable(memo, "--memo");
+  require_apart({{"--memo", memo}, {"--json", output.json}});
   const std::vector<Case> cases = chosen_cases(set, match, {"given", mask.name, given});
   const auto backend = make_backend(device);
   const auto on = bench::make_device(device);
   PlacementMemo known;
-  if (std::filesystem::exists(memo)) known = *read_memo(memo);
+  std::error_code none;
+  if (std::filesystem::exists(memo, none)) known = *read_memo(memo);
   known.device = on->facts().name;
 
   Progress progress;

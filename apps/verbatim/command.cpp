@@ -1,13 +1,70 @@
 #include "command.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "options.h"
 
 namespace verbatim::app {
+namespace {
+
+constexpr const char* kOutput = "output";  // the validator of what a command writes
+
+template <class T>
+struct Within {
+  using Type = T;
+};
+template <class T>
+struct Within<std::optional<T>> {
+  using Type = T;
+};
+
+/// What is wrong with a word as a T; "" when nothing is, and a number then stands in its plain
+/// form. The parser alone takes 0100 for 64 and -1 for 2^64 - 1, and clamps what is too large.
+template <class T>
+std::string read_word(std::string& word) {
+  if (word.empty()) return "an option has a value; got '', expected one, or not the option at all";
+  if constexpr (std::is_arithmetic_v<T>) {
+    T value{};
+    const char* const end = word.data() + word.size();
+    const auto [next, error] = std::from_chars(word.data(), end, value);
+    if (next != end || error != std::errc{})
+      return fmt::format("the value does not fit; got '{}', expected {}", word,
+                         std::is_integral_v<T> ? fmt::format("a decimal integer, {} to {}",
+                                                             std::numeric_limits<T>::min(),
+                                                             std::numeric_limits<T>::max())
+                                               : "a decimal number");
+    if constexpr (std::is_integral_v<T>) word = fmt::to_string(value);
+  }
+  return "";
+}
+
+bool is_output(CLI::Option* option) {
+  try {
+    option->get_validator(kOutput);
+    return true;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
+}
+
+void check_outputs(CLI::App& app) {
+  std::vector<std::pair<std::string, std::string>> outputs;
+  for (CLI::Option* option : app.get_options({}))
+    if (option->count() > 0 && is_output(option))
+      outputs.emplace_back(option->get_name(), option->as<std::string>());
+  require_apart(outputs);
+}
+
+}  // namespace
 
 Option Option::group(const std::string& name) const { return Option(option_->group(name)); }
 
@@ -25,11 +82,9 @@ Option Option::excludes(Option other) const { return Option(option_->excludes(ot
 
 Option Option::needs(Option other) const { return Option(option_->needs(other.option_)); }
 
-Option Option::check(std::string (*fault)(const std::string&)) const {
-  return Option(option_->check(fault));
-}
+Option Option::writes_file() const { return Option(option_->check(why_not_writable, "", kOutput)); }
 
-Option Option::positive() const { return Option(option_->check(CLI::PositiveNumber)); }
+Option Option::writes_folder() const { return Option(option_->check(why_no_folder)); }
 
 Option Option::range(int least, int most) const {
   return Option(option_->check(CLI::Range(least, most)));
@@ -43,11 +98,18 @@ void Command::require_subcommand() const { app_->require_subcommand(1); }
 
 void Command::footer(const std::string& text) const { app_->footer(text); }
 
-void Command::callback(std::function<void()> f) const { app_->callback(std::move(f)); }
+void Command::callback(std::function<void()> f) const {
+  app_->callback([app = app_, f = std::move(f)] {
+    check_outputs(*app);
+    f();
+  });
+}
 
 template <class T>
 Option Command::add_option(const std::string& name, T& value, const std::string& help) const {
-  return Option(app_->add_option(name, value, help));
+  using Type = typename Within<T>::Type;
+  return Option(
+      app_->add_option(name, value, help)->transform(CLI::Validator(read_word<Type>, "")));
 }
 
 template Option Command::add_option(const std::string&, int32_t&, const std::string&) const;

@@ -28,9 +28,10 @@ class Option {
   Option expected(int least, int most) const;
   Option excludes(Option other) const;
   Option needs(Option other) const;
-  /// `fault` says what is wrong with a value, "" when nothing is.
-  Option check(std::string (*fault)(const std::string&)) const;
-  Option positive() const;
+  /// A file or folder that the command makes: it must be one that can be made, and no other
+  /// output's.
+  Option writes_file() const;
+  Option writes_folder() const;
   Option range(int least, int most) const;
 
  private:
@@ -48,7 +49,8 @@ class Command {
   /// Runs when the line is parsed and has this command.
   void callback(std::function<void()> f) const;
   /// "--name", or "name" of what stands without one. T: a number, text, an optional of these, or a
-  /// list of texts; `value` keeps what it holds when the option is not given.
+  /// list of texts; `value` keeps what it holds when the option is not given. No word may be empty,
+  /// which stands for an option that is not given.
   template <class T>
   Option add_option(const std::string& name, T& value, const std::string& help) const;
   Option add_flag(const std::string& name, bool& value, const std::string& help) const;

@@ -161,8 +161,22 @@ std::optional<Lists> InputFiles::lists() const {
   return lists;
 }
 
-void check_output_file(const std::string& path) {
-  if (path.empty() || path.ends_with(".safetensors") || path.ends_with(".npy")) return;
+namespace {
+
+/// Of a tensor, where each has a file: "x.npy" is x.o.npy, x.lse.npy, ...
+std::string file_of(const std::string& path, const std::string& tensor) {
+  return path.substr(0, path.size() - std::string("npy").size()) + tensor + ".npy";
+}
+
+}  // namespace
+
+void check_output_file(const std::string& path, Passes passes) {
+  if (path.empty() || path.ends_with(".safetensors")) return;
+  if (path.ends_with(".npy")) {
+    for (const std::string& name : output_names(passes))
+      require_writable(file_of(path, name), "--output");
+    return;
+  }
   fail("tensors are written by extension",
        {"--output", path, "FILE.safetensors or FILE.npy", path + ".safetensors"});
 }
@@ -178,10 +192,8 @@ void save_outputs(const std::string& path, const Tensors& t, Passes passes) {
     }
   }
   if (path.ends_with(".safetensors")) return write_tensor_file(path, outputs);
-  const std::string stem = path.substr(0, path.size() - std::string(".npy").size());
-  for (const NamedTensor& output : outputs) {
-    write_tensor_file(stem + "." + output.name + ".npy", {&output, 1});
-  }
+  for (const NamedTensor& output : outputs)
+    write_tensor_file(file_of(path, output.name), {&output, 1});
 }
 
 }  // namespace verbatim::app

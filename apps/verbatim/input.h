@@ -42,8 +42,8 @@ class InputFiles {
   std::vector<Source> sources_;
 };
 
-/// Throws Error unless `path` is "" or ends in .safetensors or .npy.
-void check_output_file(const std::string& path);
+/// Throws Error unless `path` is "" or one that save_outputs() can write.
+void check_output_file(const std::string& path, Passes passes);
 /// One .safetensors file, or path "x.npy" as x.o.npy, x.lse.npy, ...
 void save_outputs(const std::string& path, const Tensors& tensors, Passes passes);
 

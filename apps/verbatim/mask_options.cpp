@@ -222,6 +222,12 @@ Mask windows(const MaskOptions& options, const Problem& problem) {
   return masks::windows(q, k, side(sides[0]), side(sides[1]));
 }
 
+/// A file has all of a mask: no parameter goes beside it.
+Mask mask_of_file(const MaskOptions& options) {
+  const Arguments none(options, {}, {});
+  return mask_from_json(read_text(options.name.substr(1)));
+}
+
 Mask named_mask(const MaskOptions& options, const Problem& problem) {
   const int64_t q_len = problem.q_len, kv_len = problem.kv_len;
   const auto arguments = [&](std::vector<Spelling> required) {
@@ -276,8 +282,10 @@ std::vector<int64_t> lengths_of(const std::string& text, const char* option,
   std::vector<int64_t> lengths = parse_list(text, option);
   if (lengths.size() == 1) lengths.assign(problem.batch, lengths[0]);
   if (std::ssize(lengths) != problem.batch) {
-    fail("there is one length per batch entry", {option, fmt::format("{} lengths", lengths.size()),
-                                                 fmt::format("{} or 1", problem.batch), ""});
+    fail("there is one length per batch entry",
+         {option, fmt::format("{} lengths", lengths.size()),
+          problem.batch == 1 ? "1" : fmt::format("{}, or 1 for all", problem.batch),
+          fmt::format("--batch {}", lengths.size())});
   }
   return lengths;
 }
@@ -349,7 +357,7 @@ void MaskOptions::add_to(Command command) {
 
 std::optional<std::pair<int64_t, int64_t>> MaskOptions::implied_lengths() const {
   if (name.starts_with('@')) {
-    const Mask mask = mask_from_json(read_text(name.substr(1)));
+    const Mask mask = mask_of_file(*this);
     return std::pair(mask.q_len(), mask.kv_len());
   }
   if (!cu_seqlens_q.empty()) {
@@ -366,8 +374,7 @@ std::optional<std::pair<int64_t, int64_t>> MaskOptions::implied_lengths() const 
 }
 
 Mask MaskOptions::make(const Problem& problem) const {
-  Mask mask = name.starts_with('@') ? mask_from_json(read_text(name.substr(1)))
-                                    : named_mask(*this, problem);
+  Mask mask = name.starts_with('@') ? mask_of_file(*this) : named_mask(*this, problem);
   if (mask.q_len() != problem.q_len || mask.kv_len() != problem.kv_len) {
     fail("the mask has another size than the problem",
          {"--mask", fmt::format("{} x {}", mask.q_len(), mask.kv_len()),

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <map>
 #include <ranges>
 #include <utility>
 
@@ -33,6 +35,10 @@ void require_one_of(const std::string& value, const std::string& argument,
        {argument, value, fmt::format("{}", fmt::join(known, ", ")), nearest_name(value, known)});
 }
 
+void require_not_negative(int64_t value, const std::string& argument) {
+  if (value < 0) fail("a number is negative", {argument, fmt::to_string(value), "0 or more", "0"});
+}
+
 std::string why_not_writable(const std::string& path) {
   try {
     check_writable(path);
@@ -48,6 +54,27 @@ std::string why_no_folder(const std::string& path) {
     return {};
   } catch (const Error& error) {
     return error.what();
+  }
+}
+
+void require_writable(const std::string& path, const std::string& argument) {
+  if (const std::string why = why_not_writable(path); !why.empty())
+    fail(why, {argument, "", "", ""});
+}
+
+void require_apart(const std::vector<std::pair<std::string, std::string>>& outputs) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, std::string> options;
+  for (const auto& [option, path] : outputs) {
+    std::error_code none;
+    const fs::file_status there = fs::status(path, none);
+    if (path.empty() || (fs::exists(there) && !fs::is_regular_file(there))) continue;
+    const fs::path whole = fs::absolute(path, none);  // a link is replaced, not what it leads to
+    const fs::path file = fs::weakly_canonical(whole.parent_path(), none) / whole.filename();
+    const auto [first, is_new] = options.emplace(file, option);
+    if (is_new) continue;
+    fail("two outputs have one file",
+         {fmt::format("{}, {}", first->second, option), path, "a file for each", path + ".2"});
   }
 }
 
@@ -205,12 +232,9 @@ PlanOptions PlanningOptions::make(Pass pass, const std::string& device) const {
     options.arithmetic = make_backend(device)->arithmetic();
   options.workers = workers;
   options.machine = make_machine(machine.empty() ? machine_of(device) : machine);
-  if (workers < 0)
-    fail("a count is negative", {"--workers", fmt::to_string(workers), "0 or more", "0"});
-  for (const auto& [name, value] :
-       {std::pair{"--tile-q", tile_q}, std::pair{"--tile-kv", tile_kv}}) {
-    if (value < 0) fail("a size is negative", {name, fmt::to_string(value), "0 or more", "0"});
-  }
+  require_not_negative(workers, "--workers");
+  require_not_negative(tile_q, "--tile-q");
+  require_not_negative(tile_kv, "--tile-kv");
   options.tile = {tile_q, tile_kv};
   if (!memo.empty()) options.memo = read_memo(memo);
   return options;
@@ -228,12 +252,12 @@ void OutputOptions::add_to(Command command, bool with_report) {
   command.add_option("--json", json, "Write the result as JSON (docs/schema.md)")
       .group("Output")
       .type_name("FILE")
-      .check(why_not_writable);
+      .writes_file();
   if (with_report) {
     command.add_option("--report", report, "Write the result as one HTML page")
         .group("Output")
         .type_name("FILE")
-        .check(why_not_writable);
+        .writes_file();
   }
 }
 

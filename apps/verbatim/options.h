@@ -98,11 +98,19 @@ std::vector<int64_t> parse_list(const std::string& text, const std::string& argu
 /// The memo that tune wrote.
 std::shared_ptr<const PlacementMemo> read_memo(const std::string& path);
 
-/// For Option::check: "" when the file can be written, else why not. So nothing runs, and no
-/// other file is written, for a result that has no place.
+/// "" when the file can be written, else why not. So nothing runs, and no other file is written,
+/// for a result that has no place.
 std::string why_not_writable(const std::string& path);
 /// The same of a folder for files.
 std::string why_no_folder(const std::string& path);
+/// Throws Error for a path that is found only later, unless it can be written.
+void require_writable(const std::string& path, const std::string& argument);
+/// Throws Error when two outputs, each an option and its path, are one file. "" is none; a device
+/// or a pipe takes several.
+void require_apart(const std::vector<std::pair<std::string, std::string>>& outputs);
+
+/// Throws Error when a count or a size is negative.
+void require_not_negative(int64_t value, const std::string& argument);
 
 /// Throws Error naming the nearest of `known` unless `value` is one of them.
 void require_one_of(const std::string& value, const std::string& argument,

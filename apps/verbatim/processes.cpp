@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/file.h"
 #include "dist/mpi.h"
 #include "result.h"
 
@@ -17,11 +18,13 @@ namespace {
 
 constexpr double kDefaultTimeout = 300;  // seconds
 constexpr int32_t kMostProcesses = 256;  // on one machine
-constexpr int kBadInput = 2, kBroken = 3;
 
+/// What can be written is known before all work: what then fails to be is the system's failure.
 int code_of(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
-  return ours && ours->code() != ErrorCode::device ? kBadInput : kBroken;
+  const bool broken = !ours || ours->code() == ErrorCode::device ||
+                      ours->operation() == kWriteFile || ours->operation() == kMakeFolder;
+  return broken ? kBroken : kBadInput;
 }
 
 void print(std::string_view line) { fmt::print(stderr, "{}\n", line); }
@@ -32,7 +35,12 @@ int start_processes(int32_t ranks) {
     fail("this machine does not run so many processes",
          {"--world", fmt::format("local:{}", ranks), fmt::format("1 to {} of them", kMostProcesses),
           fmt::format("local:{}", ranks < 1 ? 1 : kMostProcesses)});
-  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe")};
+  std::error_code failed;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (failed)
+    throw Error(ErrorCode::unsupported, "verbatim", "the path of this program is unknown",
+                {"/proc/self/exe", failed.message(), "a /proc that is mounted", "mpirun -n N"});
+  std::vector<std::string> words{program.string()};
   words.insert(words.end(), arguments().begin(), arguments().end());
   return dist::launch(ranks, words, print);
 }
@@ -72,7 +80,9 @@ int explain(const std::exception& error) {
 }
 
 int refuse_usage(const Error& error) {
-  const bool world = std::ranges::find(arguments(), "--world") != arguments().end();
+  const bool world = std::ranges::any_of(arguments(), [](const std::string& word) {
+    return word == "--world" || word.starts_with("--world=");
+  });
   if (!world || !dist::launched()) return explain(error);
   try {
     return in_mpi(kDefaultTimeout, [&](dist::Processes*) -> int { throw error; });

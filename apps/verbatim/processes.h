@@ -11,6 +11,9 @@
 
 namespace verbatim::app {
 
+/// Exit codes of what could not be done.
+constexpr int kBadInput = 2, kBroken = 3;
+
 /// Whether this process prints and saves: of those that mpirun started only rank 0 does.
 bool is_first_process();
 

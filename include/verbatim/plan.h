@@ -138,10 +138,10 @@ struct Plan {
   const HeadOrder& order(int32_t head) const { return *orders[order_of_head[head]]; }
   /// Bytes of runs, chains, tasks and placement on the host, where equal runs are kept once.
   int64_t bytes() const;
-  /// 16 hex digits over everything that fixes the order of every sum of the pass: the contract's
-  /// version, the arithmetic, tile edges, slices, distinct orders, group, head dims, dtype. Level,
-  /// names, placement, batch and head counts, scale, softcap, dropout and seed are not in it: equal
-  /// ones mean equal bits for the same problem above not_guaranteed (docs/glossary.md).
+  /// 16 hex digits over what fixes the order of every sum of the pass: contract, arithmetic, tile
+  /// edges, slices, distinct orders, group, head dims, dtype, under dropout where documents start.
+  /// Level, names, placement, batch, head counts, scale, softcap, dropout and seed are not in it:
+  /// equal ones mean equal bits for the same problem above not_guaranteed (docs/glossary.md).
   std::string fingerprint() const;
 };
 

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 /// Why `path` cannot be a folder: `there` is in the way.
 [[noreturn]] void refuse_folder(const fs::path& path, const fs::path& there, std::string why) {
   const std::string above = there.parent_path().string();
-  throw Error(ErrorCode::io, "file.folder", fmt::format("'{}' cannot be made", path.string()),
+  throw Error(ErrorCode::io, kMakeFolder, fmt::format("'{}' cannot be made", path.string()),
               {path.string(), fmt::format("'{}': {}", there.string(), why),
                "a folder, or a path in one where files may be made", above.empty() ? "." : above});
 }
@@ -41,7 +41,7 @@ bool is_special(const fs::file_status& there) {
 fs::file_status found_at(const fs::path& path) {
   std::error_code why;
   const fs::file_status there = fs::status(path, why);
-  if (!fs::status_known(there)) fail("file.write", path, why.message());
+  if (!fs::status_known(there)) fail(kWriteFile, path, why.message());
   return there;
 }
 
@@ -61,7 +61,7 @@ struct TemporaryFile {
       // changed: umask() is the process's.
       fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd < 0 && errno == EEXIST);
-    if (fd < 0) fail("file.write", beside, std::strerror(errno));
+    if (fd < 0) fail(kWriteFile, beside, std::strerror(errno));
     close(fd);
   }
   ~TemporaryFile() {
@@ -74,10 +74,10 @@ struct TemporaryFile {
 void write_stream(const std::string& target, const fs::path& path,
                   const std::function<void(std::ostream&)>& write) {
   std::ofstream stream(target, std::ios::binary | std::ios::trunc);
-  if (!stream) fail("file.write", path, std::strerror(errno));
+  if (!stream) fail(kWriteFile, path, std::strerror(errno));
   write(stream);
   stream.close();
-  if (!stream) fail("file.write", path, "could not write all of it (is the disk full?)");
+  if (!stream) fail(kWriteFile, path, "could not write all of it (is the disk full?)");
 }
 
 }  // namespace
@@ -104,9 +104,9 @@ std::string read_text(const fs::path& path) {
 
 void check_writable(const fs::path& path) {
   const fs::file_status there = found_at(path);
-  if (fs::is_directory(there)) fail("file.write", path, "is a directory");
+  if (fs::is_directory(there)) fail(kWriteFile, path, "is a directory");
   const fs::path written = is_special(there) ? path : folder_of(path);
-  if (access(written.c_str(), W_OK) != 0) fail("file.write", path, std::strerror(errno));
+  if (access(written.c_str(), W_OK) != 0) fail(kWriteFile, path, std::strerror(errno));
 }
 
 void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
@@ -115,7 +115,7 @@ void write_file(const fs::path& path, const std::function<void(std::ostream&)>& 
   TemporaryFile temporary(path);
   write_stream(temporary.name, path, write);
   if (std::rename(temporary.name.c_str(), path.c_str()) != 0)
-    fail("file.write", path, std::strerror(errno));
+    fail(kWriteFile, path, std::strerror(errno));
   temporary.renamed = true;
 }
 

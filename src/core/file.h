@@ -12,6 +12,9 @@
 
 namespace verbatim {
 
+/// The operations that errors of write_file() and make_folder() name.
+constexpr const char *kWriteFile = "file.write", *kMakeFolder = "file.folder";
+
 /// The bytes of `path`. Throws Error(io) when it cannot be read or holds more than `max_bytes`.
 std::vector<std::byte> read_file(const std::filesystem::path& path,
                                  int64_t max_bytes = int64_t{1} << 40);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "core/json.h"
 #include "verbatim/error.h"
@@ -51,10 +52,11 @@ void Problem::validate() const {
   };
   dim("head_dim", head_dim);
   dim("head_dim_v", head_dim_v);
-  require(std::isfinite(scale.value_or(0)), "scale", fmt::to_string(scale.value_or(0)),
-          "a finite number");
-  require(std::isfinite(softcap) && softcap >= 0, "softcap", fmt::to_string(softcap),
-          "0 (none) or a positive number");
+  using F32 = std::numeric_limits<float>;  // in which kernels have them
+  require(std::abs(scale.value_or(0)) <= F32::max(), "scale", fmt::to_string(scale.value_or(0)),
+          "a finite number of f32");
+  require(softcap == 0 || (softcap >= F32::min() && softcap <= F32::max()), "softcap",
+          fmt::to_string(softcap), "0 (none) or a positive number of f32");
   require(dropout >= 0 && dropout < 1, "dropout", fmt::to_string(dropout),
           "at least 0 and below 1");
 }

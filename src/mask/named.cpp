@@ -186,6 +186,7 @@ Side side_of(Params& params) {
 
 Mask described(const Json& json, const Sizes& size) {
   if (json.contains("variants")) return mask_from_json(json.dump());
+  require_known_members(json, {"name", "params"}, kOperation);
   const std::string name = json_text(json_member(json, "name", kOperation), "name", kOperation);
   Params params(name, json_member(json, "params", kOperation));
   Mask mask = params.has("masks") ? intersection(params, size) : pattern(name, params, size);

@@ -119,6 +119,16 @@ std::vector<std::string> placement_names(const Plan& plan,
                          std::max<int64_t>(head_bytes, 1));
 }
 
+constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+/// kNever where the tasks that a worker has in turn wait for each other.
+int32_t residency_or_never(OrderProof& proof, const Plan& plan) try {
+  return proof.residency(plan);
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::invalid_plan) throw;
+  return kNever;
+}
+
 /// Places the tasks as the first placement does of which one worker at a time can do with what it
 /// finds, or of rotating orders half of them at once; else as that which takes the fewest. `proof`
 /// is that of the plan's orders.
@@ -126,11 +136,11 @@ void place(Plan& plan, OrderProof& proof, const PlanOptions& options, int32_t wo
   std::vector<std::shared_ptr<const HeadOrder>> heads;
   for (const int32_t order : plan.order_of_head) heads.push_back(plan.orders[order]);
   const int32_t enough = proof.rotates() ? std::max(workers / 2, 1) : 1;
-  plan.residency = std::numeric_limits<int32_t>::max();
+  plan.residency = kNever;
   for (const std::string& name : placement_names(plan, heads, proof.rotates(), options, workers)) {
     Placement placement = make_placement(name, heads, workers);
     std::swap(plan.placement, placement);
-    const int32_t residency = proof.residency(plan);
+    const int32_t residency = residency_or_never(proof, plan);
     if (residency < plan.residency) {
       plan.residency = residency;
     } else {
@@ -195,20 +205,19 @@ Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& opti
     proof = OrderProof(plan);
   place(plan, proof, options, workers);
   const int32_t most = options.workers > 0 ? options.workers : options.residents;
-  if (most > 0 && plan.residency > most) {
+  if (plan.residency == kNever || (most > 0 && plan.residency > most)) {
     const Plan whole = plan;
     if (cut(plan)) {
       proof = OrderProof(plan);
       place(plan, proof, options, workers);
     }
-    if (plan.residency > most) {
-      if (options.workers > 0)
-        throw Error(ErrorCode::unsupported, "make_plan",
-                    "too few workers for the waits of the order",
-                    {"workers", fmt::to_string(most), fmt::format("{} or more", whole.residency),
-                     "right_to_left"});
-      plan = whole;  // a backend that cannot run it says so
-    }
+    const bool never = whole.residency == kNever, fits = most == 0 || plan.residency <= most;
+    if (plan.residency == kNever || (options.workers > 0 && !fits))
+      throw Error(ErrorCode::unsupported, "make_plan", "too few workers for the waits of the order",
+                  {"workers", fmt::to_string(workers),
+                   never ? "another placement" : fmt::format("{} or more", whole.residency),
+                   never ? "auto" : "right_to_left"});
+    if (!fits && !never) plan = whole;  // a backend that cannot run it says so
   }
   plan.placement.workers = std::max(plan.placement.workers, plan.residency);
   return plan;

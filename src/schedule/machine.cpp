@@ -66,20 +66,6 @@ std::vector<double> numbers(std::string_view spec, const char* nearest) {
   return found;
 }
 
-/// `machine` with other workers, and perhaps another clock.
-Machine resized(Machine machine, std::string_view spec) {
-  constexpr double kMostWorkers = 1 << 20;
-  const std::vector<double> counts = numbers(spec, "h200:132");
-  const double workers = counts[0];
-  if (counts.size() > 2 || workers < 1 || workers > kMostWorkers ||
-      workers != std::floor(workers) || counts.back() == 0)
-    refuse(spec, "h200:132");
-  machine.name = spec;
-  machine.workers = static_cast<int32_t>(workers);
-  if (counts.size() == 2) machine.clock_ghz = counts[1];
-  return machine;
-}
-
 template <class T>
 void read(const nlohmann::json& value, const char* name, T& field) {
   if constexpr (std::is_same_v<T, std::string>) field = json_text(value, name, kOperation);
@@ -91,12 +77,17 @@ void read(const nlohmann::json& value, const char* name, T& field) {
 
 /// Throws unless a machine could have these numbers.
 void check(const Machine& machine) {
+  constexpr double kMost = 1e9;  // so that sums of 2^28 visits stay whole numbers of cycles
   const auto require = [](bool ok, const char* name, double got, const char* least) {
     if (ok) return;
     throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is too small", name),
                 {name, fmt::to_string(got), fmt::format("{} or more", least), least});
   };
   for_each_field(machine, [&]<class T>(const char* name, const T& field) {
+    if constexpr (std::is_same_v<T, double>)
+      if (field > kMost)
+        throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is too large", name),
+                    {name, fmt::to_string(field), "at most 1e9", "1e9"});
     if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
       require(field >= 0 || name == std::string_view("signal_latency"), name,
               static_cast<double>(field), "0");
@@ -107,6 +98,21 @@ void check(const Machine& machine) {
   require(kv > 0 || q == 0, "reference_tile_kv", static_cast<double>(kv), "1");
   require(machine.workers >= 1, "workers", machine.workers, "1");
   require(machine.buffers >= 1, "buffers", machine.buffers, "1");
+}
+
+/// `machine` with other workers, and perhaps another clock.
+Machine resized(Machine machine, std::string_view spec) {
+  constexpr double kMostWorkers = 1 << 20;
+  const std::vector<double> counts = numbers(spec, "h200:132");
+  const double workers = counts[0];
+  if (counts.size() > 2 || workers < 1 || workers > kMostWorkers ||
+      workers != std::floor(workers) || counts.back() == 0)
+    refuse(spec, "h200:132");
+  machine.name = spec;
+  machine.workers = static_cast<int32_t>(workers);
+  if (counts.size() == 2) machine.clock_ghz = counts[1];
+  check(machine);
+  return machine;
 }
 
 }  // namespace
@@ -130,7 +136,9 @@ Machine make_machine(std::string_view spec) {
   if (spec.starts_with("paper:")) {
     const std::vector<double> costs = numbers(spec, "paper:1,1");
     if (costs.size() != 2) refuse(spec, "paper:1,1");
-    return Machine::paper(costs[0], costs[1], 1);
+    const Machine machine = Machine::paper(costs[0], costs[1], 1);
+    check(machine);
+    return machine;
   }
   refuse(spec, nearest_name(spec, std::array<std::string, 2>{"h200", "cpu"}));
 }

@@ -43,7 +43,10 @@ std::string find_nvcc() {
 }
 
 void require_headers() {
-  if (*kCutlass && std::filesystem::exists(kCutlass) && std::filesystem::exists(kSources)) return;
+  std::error_code none;
+  if (*kCutlass && std::filesystem::exists(kCutlass, none) &&
+      std::filesystem::exists(kSources, none))
+    return;
   throw Error(ErrorCode::unsupported, kOperation,
               "the headers that this build was configured with are missing",
               {"headers", *kCutlass ? fmt::format("{}, {}", kSources, kCutlass) : "no CUTLASS",
@@ -100,8 +103,12 @@ std::filesystem::path build(const Emitted& emitted, const std::filesystem::path&
   std::error_code ignored;
   std::filesystem::remove(file(".log"), ignored);
   if (status == 0) {
-    std::filesystem::rename(file(".part"), file(".so"));
-    return file(".so");
+    std::error_code failed;
+    std::filesystem::rename(file(".part"), file(".so"), failed);
+    if (!failed) return file(".so");
+    std::filesystem::remove(file(".part"), ignored);
+    throw Error(ErrorCode::io, kWriteFile,
+                fmt::format("'{}': {}", file(".so").string(), failed.message()));
   }
   std::filesystem::remove(file(".part"), ignored);
   throw Error(ErrorCode::unsupported, kOperation,

@@ -5,13 +5,16 @@ import json
 import struct
 import unittest
 
-from cli_tool import Tool
+from cli_tool import ROOT, Tool, Word
+
+SKETCH = ROOT / "kernels" / "tl" / "forward.tl"
 
 
 class BadInput(Tool):
     def test_nearest_names(self):
         for words, nearest in (
             (["--mask", "casual"], "causal"),
+            (["--mask", "CAUSAL"], "causal"),
             (["--order", "ascendng"], "ascending"),
             (["--placement", "que"], "queue"),
             (["--dtype", "bf61"], "bf16"),
@@ -27,7 +30,10 @@ class BadInput(Tool):
             (["run", "--q-heads", 3, "--kv-heads", 2], "q_heads"),
             (["run", "--head-dim", 257], "head_dim"),
             (["run", "--seqlen", -1], "-1"),
-            (["run", "--seqlen", "many"], "--seqlen = many; expected an integer"),
+            (
+                ["run", "--seqlen", "many"],
+                "--seqlen: the value does not fit; got 'many', expected a decimal",
+            ),
             (["run", "--seqlen", 8, "--q-len", 8], "--q-len"),
             (["run", *documents], "--doc-lengths"),
             (["bench", "--set", "dense", "--dtype", "bf16"], "(nearest: --set dense alone)"),
@@ -50,10 +56,14 @@ class BadInput(Tool):
             (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,5,4"], "cu_seqlens_q[2]"),
             (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--seqlen", 5], "4 x 4"),
             (["run", "--mask", "causal", "--cu-seqlens-q", "0,4"], "--cu-seqlens-q"),
-            (["run", "--key-lengths", "5,6"], "--key-lengths"),
+            (["run", "--key-lengths", "5,6"], "got 2 lengths, expected 1 (nearest: --batch 2)"),
+            (["run", "--key-lengths", "5,6", "--batch", 3], "expected 3, or 1 for all"),
             (["run", "--q-lengths", "5"], "--key-lengths"),
             (["run", "--key-lengths", "5", "--padding", "top"], "--padding"),
             (["run", "--scale", "nan"], "scale"),
+            (["run", "--scale", "-1e39"], "scale is out of range; got -1e+39"),
+            (["run", "--softcap", "1e39"], "softcap is out of range; got 1e+39"),
+            (["run", "--softcap", "1e-46"], "softcap is out of range; got 1e-46"),
             (["run", "--order", "all"], "all"),
             (["verify", "--order", "all"], "all"),
             (["plan", "--pass", "forward", "--forward-order", "all"], "all"),
@@ -64,9 +74,17 @@ class BadInput(Tool):
             (["run", "--output", "out.txt"], "--output"),
             (["run", "--input", "/nowhere.npy"], "/nowhere.npy"),
             (["plan", "--machine", "abacus"], "abacus"),
+            (["plan", "--machine", "paper:1e308,1e308"], "'compute' is too large; got 1e+308"),
+            (["plan", "--machine", "h200:132,1e308"], "'clock_ghz' is too large; got 1e+308"),
             (["plan", "--workers", -1], "--workers"),
             (["plan", "--workers", 2**31 - 1], str(2**31 - 1)),
             (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
+            (
+                ["mask", "--tile-q", -1],
+                "--tile-q: a number is negative; got -1, expected 0 or more",
+            ),
+            (["trace", "--threads", -1], "--threads: a number is negative; got -1"),
+            (["trace", "--seqlen", 0], "--seqlen: there is nothing to trace; got 0 queries"),
             (["verify", "--repeats", 0], "--repeats"),
             (["run", "--world", "4"], "replay:2"),
             (["run", "--world", "replay:0"], "nearest: replay:1"),
@@ -84,6 +102,65 @@ class BadInput(Tool):
             (["nonsense"], "nonsense"),
         ):
             self.assertIn(part, self.refused(*words), words)
+
+    def test_numbers_are_decimal_and_in_range(self):
+        for option, word in (
+            ("--seed", 2**64),
+            ("--seed", -1),
+            ("--batch", 2**63),
+            ("--workers", 2**31),
+            ("--seqlen", "0x40"),
+            ("--seqlen", "+64"),
+            ("--softcap", "0x1p3"),
+            ("--softcap", "1e999"),
+        ):
+            message = self.refused("run", option, word)
+            self.assertIn(option, message)
+            self.assertIn(f"{word}", message)
+        largest = self.result("plan", "--seqlen", "0100", "--seed", 2**64 - 1)["problem"]
+        self.assertEqual((largest["q_len"], largest["seed"]), (100, 2**64 - 1))
+
+    def test_nothing_is_no_value(self):
+        for option in (
+            "--cu-seqlens-q",
+            "--key-lengths",
+            "--mask",
+            "--level",
+            "--commit",
+            "--seed",
+        ):
+            self.assertIn(f"{option}: ", self.refused("bench", option, Word()))
+        self.assertIn("--cu-seqlens-q: ", self.refused("run --cu-seqlens-q="))
+        self.assertIn("--commit: ", self.refused("bench --commit= --repro"))
+
+    def test_arguments_are_text(self):
+        for words, part in (
+            (["run", "--commit", "\udcff"], "--commit: not UTF-8"),
+            (["run", "--json=\udcff.json"], "argument 2: not UTF-8"),
+            (["\udcff"], "argument 1: not UTF-8"),
+        ):
+            self.assertIn(part, self.refused(*words))
+
+    def test_patterns(self):
+        for pattern, part in (
+            ("(", "--match: "),
+            ("(" * 50000 + "a" + ")" * 50000, "got 100001 characters, expected at most 1000"),
+            ("(" * 450 + "a" + ")" * 450 + "_none", "no case has such a name"),
+            ("(.*)*none", "no case has such a name"),
+            (r"(a)\1", "--match: "),
+        ):
+            self.assertIn(
+                part, self.refused("tune --memo", self.path / "m", "--set dense --match", pattern)
+            )
+
+    def test_a_mask_of_a_file_has_no_parameters(self):
+        file = self.path / "mask.json"
+        self.call("mask --mask causal --seqlen 64 --to json --to-file", file)
+        for words in ("--window 3", "--doc-lengths 60,4", "--cu-seqlens-q 0,64"):
+            for sizes in ("", "--seqlen 64"):
+                message = self.refused("mask --mask", f"@{file}", words, sizes)
+                self.assertIn(f"has no parameter {words.split()[0]}", message)
+        self.call("mask --mask", f"@{file}", "--key-lengths 60")  # of any mask
 
     def test_files_are_not_trusted(self):
         for name, text in (
@@ -118,6 +195,48 @@ class BadInput(Tool):
         ):
             self.assertRegex(self.refused(*words), "No such file|is a directory")
 
+    def test_outputs_have_a_file_each(self):
+        new, link = self.path / "new", self.path / "link"
+        link.symlink_to(self.path)
+        for words in (
+            ["run", "--seqlen", 8, "--json", new, "--report", new],
+            ["plan", "--gantt", new, "--dump", self.path / "." / "new"],
+            [
+                "trace",
+                "--seqlen",
+                8,
+                "--json",
+                new,
+                "--perfetto",
+                f"{self.path}/../{self.path.name}/new",
+            ],
+            ["mask", "--svg", new, "--json", link / "new"],
+            ["tune", "--seqlen", 8, "--memo", new, "--json", new],
+        ):
+            error = self.call(*words, code=2).stderr
+            self.assertIn("two outputs have one file", error)
+            self.assertIn(words[-2], error)
+            self.assertFalse(new.exists())
+        saved, page = self.path / "r.json", self.path / "r.html"
+        self.call("run --seqlen 8 --json", saved)
+        self.assertIn("two outputs", self.call("report", saved, "--json", page, code=2).stderr)
+        self.assertFalse(page.exists())
+        self.call("run --seqlen 8 --json /dev/null --report /dev/null")  # takes both
+
+    def test_nothing_is_written_before_the_last_refusal(self):
+        """Of tensors, one of whose files is in the way; of a set, in which one case is refused."""
+        in_the_way = self.path / "x.dv.npy"
+        in_the_way.mkdir()
+        words = ["run", "--seqlen", 8, "--output", self.path / "x.npy"]
+        self.assertIn("x.dv.npy': is a directory", self.call(*words, code=2).stderr)
+        self.assertEqual(list(self.path.iterdir()), [in_the_way])
+        in_the_way.rmdir()
+        program = self.path / "f.tl"
+        reason = f"tl reason {SKETCH} --target a100 --dtype bf16 --head-dim 128 --output"
+        self.call(reason, program)
+        words = ["bench --set dense --match full.512$ --kernel", program]  # of 128, then of 64
+        self.assertIn("got 64, expected 128", self.refused(*words))
+
     def test_names_that_are_too_long(self):
         for words in (["plan", "--seqlen", 256, "--dump"], ["run", "--seqlen", 8, "--report"]):
             self.assertIn("File name too long", self.refused(*words, self.path / ("a" * 300)))
@@ -135,6 +254,15 @@ class BadInput(Tool):
             error = self.refused("report", saved, "--output", self.path / "r.html")
             self.assertIn("what run, plan, trace, mask, verify wrote", error)
             self.assertEqual("python -m verbatim_attn.bench --from" in error, "bench" in text)
+        for text, part in (
+            ('{"command": "run"}', "key 'version' not found"),
+            ('{"command": "run"', "expected '}'"),
+            ("", "unexpected end of input"),
+        ):
+            saved.write_text(text)
+            error = self.refused("report", saved)
+            self.assertIn(str(saved), error)
+            self.assertIn(part, error)
         self.assertFalse((self.path / "r.html").exists())
 
     def test_results_cannot_smuggle_markup(self):

@@ -224,6 +224,17 @@ class Plan(Tool):
         )["plan"]
         self.assertEqual(plan["makespan"], 2 * 8 * (3 + 1))
 
+    def test_few_workers_with_a_list_each(self):
+        """Where they would wait for each other in a circle, chains are cut, as on any list."""
+        words = "--mask full --seqlen 600 --q-heads 2 --order shift --placement"
+        free = self.result("run", words, "queue")
+        for workers in (1, 2, 4):
+            own = self.result("run", words, f"static --workers {workers}")
+            self.assertEqual(own["plan"]["workers"], workers)
+            for same in ("bits", "check"):
+                self.assertEqual(own[same], free[same])
+            self.assertEqual(own["plan"]["fingerprint"], free["plan"]["fingerprint"])
+
     def test_files(self):
         gantt, trace, dump = (self.path / n for n in ("g.svg", "t.json", "p.json"))
         self.call(

@@ -19,6 +19,10 @@ DOCUMENTS = (
 TOOL = os.path.abspath(sys.argv.pop(1))
 
 
+class Word(str):
+    """One argument as it is: nothing, or with spaces."""
+
+
 class Tool(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

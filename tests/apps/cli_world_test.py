@@ -131,7 +131,6 @@ class World(Tool):
         self.assertEqual(error.count("verbatim: "), 1, error)
 
     def test_bad_input_of_one_rank(self):
-        good = [*SMALL, "--world", "mpi"]
         for words, part in (
             (["--softcap", 20], "problem.softcap of rank 2"),
             (["--scale", 0.3], "problem.scale of rank 2"),
@@ -144,10 +143,14 @@ class World(Tool):
             (["--strategy", "ring"], "dist.strategy of rank 2"),
             (["--kv-heads", 3], "rank 2: kv_heads"),
             (["--kv-head", 2], "rank 2: The following"),
+            (["--seed", -1], "rank 2: --seed"),
+            (["--json", "\udcff"], "rank 2: --json: not UTF-8"),
         ):
-            errors = self.messages(self.mpirun([2, *good], [1, *good, *words]))
-            self.assertEqual(len(errors), 1, errors)
-            self.assertIn(part, errors[0])
+            for world in (["--world", "mpi"], ["--world=mpi"]):
+                ranks = [2, *SMALL, *world], [1, *SMALL, *world, *words]
+                errors = self.messages(self.mpirun(*ranks))
+                self.assertEqual(len(errors), 1, errors)
+                self.assertIn(part, errors[0])
 
     def test_other_tensors_of_one_rank(self):
         self.call(*SMALL, "--output", self.path / "x.npy")  # o and dq have the shape of q

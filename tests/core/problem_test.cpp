@@ -45,7 +45,7 @@ TEST(Problem, AScaleOfZeroIsZero) {
                               std::string(scale) + R"("softcap":0,"dropout":0,"seed":0})");
     EXPECT_EQ(problem_from_json(json).scale, std::nullopt) << json;
   }
-  for (const double scale : {INFINITY, -INFINITY, NAN}) {
+  for (const double scale : {1e39, -1e39, double{INFINITY}, double{NAN}}) {
     p.scale = scale;
     try {
       p.validate();

@@ -23,7 +23,7 @@ std::string tiles_of(const TileShape& tile);
 
 /// Whether all CTAs of a launch have to start together, since `needed` of them must run at once on
 /// `multiprocessors`. Up to half of these find room without it, beside one other such launch and
-/// whatever else runs (docs/determinism.md).
+/// whatever else runs (docs/waits.md).
 constexpr bool must_start_together(int64_t needed, int64_t multiprocessors) {
   return needed > 1 && 2 * needed > multiprocessors;
 }

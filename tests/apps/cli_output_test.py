@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""What becomes of output that has no place: on stdout, in files."""
+
+import json
+import subprocess
+import unittest
+
+from cli_tool import ROOT, TOOL, Tool
+
+SKETCH = ROOT / "kernels" / "tl" / "forward.tl"
+
+
+class Output(Tool):
+    def lost(self, redirection, *words):
+        """The exit code and the message where the shell sends stdout as `redirection` says."""
+        done = subprocess.run(
+            ["sh", "-c", f'"$0" "$@" {redirection}', TOOL, *map(str, words)],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(done.stderr.count("verbatim: "), done.returncode != 0, done.stderr)
+        return done.returncode, done.stderr
+
+    def test_what_is_lost_on_stdout_is_a_failure(self):
+        for words in (
+            "mask --mask causal --seqlen 64 --to json",
+            "mask --mask causal --seqlen 300 --to dense",  # more than a buffer holds
+            "run --seqlen 8 --head-dim 8",
+            f"tl fmt {SKETCH}",
+            "run --help",
+            "--version",
+        ):
+            for redirection in (">/dev/full", ">&-"):
+                code, message = self.lost(redirection, *words.split())
+                self.assertEqual(code, 3, words)
+                self.assertRegex(message, "No space left on device|Bad file descriptor")
+
+    def test_a_full_disk_is_a_failure(self):
+        saved = self.path / "r.json"
+        self.call("run --seqlen 8 --json", saved)
+        for words in (
+            ["run --seqlen 8 --json /dev/full"],
+            ["run --seqlen 8 --report /dev/full"],
+            ["mask --svg /dev/full"],
+            ["mask --to json --to-file /dev/full"],
+            ["plan --seqlen 8 --dump /dev/full"],
+            ["report", saved, "--output /dev/full"],
+            [f"tl reason {SKETCH} --target a100 --dtype bf16 --output /dev/full"],
+        ):
+            self.assertIn("is the disk full?", self.call(*words, code=3).stderr)
+
+    def test_files_are_none_of_a_closed_stdout(self):
+        file = self.path / "result.json"
+        words = ["run", "--seqlen", 8, "--head-dim", 8, "--json", file]
+        self.assertEqual(self.lost(">&-", *words)[0], 3)
+        self.assertEqual(json.loads(file.read_text())["command"], "run")
+        words = ["mask", "--seqlen", 8, "--to", "json", "--to-file", file]
+        self.assertEqual(self.lost(">&-", *words), (0, ""))  # nothing was to be printed
+
+
+if __name__ == "__main__":
+    unittest.main()
