@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _library
-from .masks import json_of
+from ._json import json_of
 
 # scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as attention()
 # takes them

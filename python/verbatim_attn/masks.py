@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from . import _library
+from ._json import json_of
 from ._reads import numbers_of, read_once, read_together
 from ._untraced import untraced
 
@@ -31,32 +30,6 @@ def _plain(value: Any) -> Any:
         value = numbers_of(value)
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
     return tuple(map(_plain, value)) if is_list else value
-
-
-def json_of(value: Any, owner: str, name: str) -> str:
-    """json.dumps of what masks and problems hold, which torch.compile can follow. Refuses what JSON
-    cannot say, as `name` of `owner`."""
-    if isinstance(value, Mask):
-        return value.spec
-    if isinstance(value, dict):
-        return "{" + ", ".join([f'"{k}": {json_of(x, name, k)}' for k, x in value.items()]) + "}"
-    if isinstance(value, (tuple, list)):
-        return "[" + ", ".join([json_of(entry, owner, name) for entry in value]) + "]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{value}"' if value.isidentifier() else json.dumps(value)
-    if hasattr(value, "tolist"):  # a number of NumPy
-        value = value.tolist()
-    if isinstance(value, int):
-        return repr(value)
-    if not isinstance(value, float) or not math.isfinite(value):
-        raise ValueError(
-            f"[{owner}] {name} takes finite numbers; got {value!r}, expected such a one"
-        )
-    return repr(value)
 
 
 def _edges(lengths: Ints) -> Ints:

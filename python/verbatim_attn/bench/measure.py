@@ -58,6 +58,7 @@ class Device:
         and timed ones; brief: the same with few calls, fewer of long ones, and no idle. sustained: the same work for a
         while, then as long timed for each call. How long and how often: bench/workloads.json."""
         lasts = LISTS["protocols"][protocol]
+        calls = list(calls)
         times: list[list[float]] = [[] for _ in calls]
         if "timed_calls" in lasts:
             for burst in range(len(calls)):  # no longer than if there were one call
