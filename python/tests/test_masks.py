@@ -26,7 +26,7 @@ PREDICATES = [
     (masks.CausalBlockwise(DOCS), (K <= Q) & (SAME | (DOC[Q] == 3))),
     (masks.GlobalSliding(2, 1), (Q < 2) | (K < 2) | (abs(Q - K) <= 1)),
     (masks.PrefixLmCausal(4), (K < 4) | (K <= Q)),
-    (masks.PrefixLmDocument(DOCS, 2), SAME & ((K - START[K] < 2) | (K <= Q))),
+    (masks.PrefixLmDocument(np.array(DOCS), np.int64(2)), SAME & ((K - START[K] < 2) | (K <= Q))),
     (masks.PrefixLmDocument(DOCS, (1, 0, 5, 2)),
      SAME & ((K - START[K] < np.array((1, 0, 5, 2))[DOC[K]]) | (K <= Q))),
     (masks.BlockCausalDocument(DOCS, 2), SAME & ((K - START[K]) // 2 <= (Q - START[Q]) // 2)),

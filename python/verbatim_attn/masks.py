@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,8 @@ Blocks = tuple[tuple[tuple[int, int], ...], ...]
 
 def _plain(value: Any) -> Any:
     """Lists, arrays and tensors as nested tuples of Python numbers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return index(value)  # torch.compile may have a symbol in its place
     if hasattr(value, "tolist"):
         value = numbers_of(value)
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
@@ -73,7 +76,9 @@ class Mask:
     def padded(self, q_lengths: Any, key_lengths: Any = None, side: str = "right") -> Mask:
         """Hides the padding of batch entries, queries and keys: entry b has q_lengths[b] and
         key_lengths[b] (None: as many), the first ones or, with padding on the left, the last."""
-        return Padded(self, q_lengths, q_lengths if key_lengths is None else key_lengths, side)
+        # By name what has a default, for torch.compile: positions it takes to be one too many.
+        keys = q_lengths if key_lengths is None else key_lengths
+        return Padded(self, q_lengths, keys, side=side)
 
     @untraced
     def dense(
@@ -239,8 +244,8 @@ class PrefixLmDocument(Mask):
     prefix: Ints
 
     def __post_init__(self) -> None:
-        if isinstance(self.prefix, int):
-            object.__setattr__(self, "prefix", (self.prefix,))
+        prefix = _plain(self.prefix)
+        object.__setattr__(self, "prefix", prefix if isinstance(prefix, tuple) else (prefix,))
         super().__post_init__()
 
 
@@ -403,7 +408,7 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
         )
     if left is None and right in (None, 0):
         return from_cu_seqlens(edges_q, edges_k, causal=right == 0)
-    return Windows(edges_q, edges_k, left, right)
+    return Windows(edges_q, edges_k, left=left, right=right)
 
 
 def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | None]:
