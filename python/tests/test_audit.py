@@ -14,7 +14,7 @@ import planted
 import pytest
 import verbatim_attn as va
 from verbatim_attn.audit import __main__ as tool
-from verbatim_attn.audit.bits import difference, same, sha256
+from verbatim_attn.audit.bits import as_result, difference, same, sha256
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "apps"))
 import schema
@@ -275,6 +275,12 @@ def test_gradients_and_threads_of_tensors():
     assert same(nan, nan.clone())
     one = difference("b", nan[1:], nan[1:] + 2**-7)
     assert (one.max_ulps, one.max_abs) == (1, 2**-7)
+
+
+def test_a_sign_that_is_not_in_memory_is_no_difference():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(x_of(2, 5))
+    assert same(as_result("o", torch._neg_view(-x)), as_result("o", x))
 
 
 def test_targets_of_torch(capsys):

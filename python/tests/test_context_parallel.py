@@ -184,6 +184,7 @@ def round_trip(rank, case):
     shard = parallel.dispatch(whole)
     flags = parallel.dispatch(whole[..., 0] % 2 == 0)
     assert torch.equal(parallel.undispatch(shard), whole)
+    assert torch.equal(parallel.undispatch(torch._neg_view(shard)), -whole)
     assert torch.equal(parallel.undispatch(flags), whole[..., 0] % 2 == 0)
     numbers = torch.arange(case.q_len).expand(case.batch, -1)
     assert torch.equal(parallel.positions(), parallel.dispatch(numbers)[0])

@@ -391,10 +391,22 @@ def test_who_wants_forward_derivatives_is_told():
 
 def test_signs_that_are_not_in_memory():
     q, k, v = inputs(grad=False)
-    for i in range(3):
-        lazy = [torch._neg_view(x) if i == j else x for j, x in enumerate((q, k, v))]
-        signed = [x.resolve_neg() for x in lazy]
-        assert same_bits([va.attention(*lazy)], [va.attention(*signed)])
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32"))
+    o, lse = plan.forward(q, k, v)
+    seed = torch.tensor(5)
+    dropped = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32", dropout=0.5))
+    for calls in (
+        (lambda *x: [va.attention(*x)], q, k, v),
+        (plan.forward, q, k, v),
+        (plan.backward, o, q, k, v, o, lse),
+        (va.attention_backward, o, q, k, v, o, lse),
+        (lambda seed: dropped.forward(q, k, v, seed=seed), seed),
+    ):
+        call, *tensors = calls
+        for i in range(len(tensors)):
+            call(*tensors)  # which is of another layout
+            lazy = [torch._neg_view(x) if i == j else x for j, x in enumerate(tensors)]
+            assert same_bits(call(*lazy), call(*(x.resolve_neg() for x in lazy)))
 
 
 def test_deterministic_algorithms_forbid_any_order(place):

@@ -205,7 +205,7 @@ class Wire:
 
     def gather(self, shard: Tensor, rows: list[int]) -> list[Tensor]:
         """The shards of all ranks, of so many rows each."""
-        own = self._staged(shard.contiguous())
+        own = self._staged(shard.resolve_conj().resolve_neg().contiguous())
         shards = []
         try:
             for r in range(self.size):
