@@ -1,4 +1,4 @@
-"""va.ContextParallel on gloo processes: the bits of va.attention without ranks, and its errors."""
+"""va.ContextParallel on gloo processes: the bits of va.attention without ranks, and what ends it."""
 
 import dataclasses
 import hashlib
@@ -270,45 +270,6 @@ def test_a_seed_is_drawn_from_the_generator_as_without_ranks(place, ranks):
     torch.manual_seed(5)
     expected = digest(va.attention(q, k, v, mask=masks.Causal(), dropout=0.3))
     assert set(ranks.run(drawn, 5, case)) == {expected}
-
-
-def differing(rank, last, name):
-    """The last rank has another `name`."""
-    odd = rank == last
-    cases = {
-        "problem.scale": lambda: va.ContextParallel(
-            None, Case().problem()._replace(scale=0.5 if odd else None)
-        ),
-        "mask.params.window": lambda: va.ContextParallel(
-            None, Case().problem(), masks.CausalSlidingWindow(7 if odd else 6)
-        ),
-        "options.order": lambda: parallel_of(
-            Case(how={"order": "ascending" if odd else "descending"})
-        ),
-        "strategy": lambda: parallel_of(Case(how={"strategy": "ring" if odd else "balanced"})),
-        "seed": lambda: drawn(rank, 6 if odd else 5, Case(dropout=0.3)),
-        "strategy 'rang'": lambda: parallel_of(Case(how={"strategy": "rang" if odd else "ring"})),
-    }
-    cases[name]()
-
-
-FIELDS = ["problem.scale", "mask.params.window", "options.order", "strategy", "seed"]
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_rank_names_what_differs_and_where(name, ranks):
-    last = len(ranks.pipes) - 1
-    for error in ranks.run(differing, last, name):
-        assert isinstance(error, ValueError)
-        assert f"{name} of rank {last} is another; got " in str(error)
-
-
-def test_bad_input_of_one_rank_ends_all(ranks):
-    last = len(ranks.pipes) - 1
-    *others, own = ranks.run(differing, last, "strategy 'rang'")
-    for error in [*others, own]:
-        assert isinstance(error, ValueError) and "nearest: ring" in str(error)
-    assert all(f"rank {last}: " in str(error) for error in others)
 
 
 class Endless:

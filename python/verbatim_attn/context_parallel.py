@@ -48,6 +48,21 @@ class _Handle:
         return self._pointer
 
 
+def _device_of(torch: Any, device: Any) -> Any:
+    """With an index, if it is a GPU."""
+    try:
+        found = torch.device(device)
+        if found.type == "cuda" and found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"[context_parallel] there is no such device; got device={device!r}, expected 'cpu', "
+            "or 'cuda' or 'cuda:N' of this process (nearest: 'cpu')"
+        ) from error
+    return found
+
+
 class _Axis(NamedTuple):
     """Which rows every rank holds, as batch entry * length + position."""
 
@@ -115,30 +130,34 @@ class ContextParallel:
         from . import _ranks
 
         self._torch, self._operators = torch, _ranks
+        # Where a refusal is told from, if that is the device.
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.problem = problem
-        self.device = torch.device(device)
-        if self.device.type == "cuda" and self.device.index is None:
-            self.device = torch.device("cuda", torch.cuda.current_device())
-        spec = specification(
-            problem,
-            spec_of(mask),
-            options={
-                "order": order,
-                "forward_order": forward_order,
-                "level": level,
-                "device": str(self.device),
-            },
-            dist={
-                "strategy": strategy,
-                "shard": shard,
-                "ulysses_size": ulysses_size,
-                "ring_window": ring_window,
-            },
-        )
+        spec, refused = "", None
+        try:
+            self.device = _device_of(torch, device)
+            spec = specification(
+                problem,
+                spec_of(mask),
+                options={
+                    "order": order,
+                    "forward_order": forward_order,
+                    "level": level,
+                    "device": str(self.device),
+                },
+                dist={
+                    "strategy": strategy,
+                    "shard": shard,
+                    "ulysses_size": ulysses_size,
+                    "ring_window": ring_window,
+                },
+            )
+        except Exception as error:  # whatever it is: the others wait to hear from this rank
+            refused = error
         wire = _ranks.Wire(group, self.device)
         #: Why messages go through the group; "" where they do not.
         self.refusal: str
-        peers, self.refusal = wire.peers(transport, self.device)
+        peers, self.refusal = wire.peers(transport, self.device, refused)
         #: Of messages: "peers" or "group".
         self.transport = "peers" if peers else "group"
         self._handle = _Handle(spec, wire, peers)
