@@ -81,7 +81,7 @@ MODULES = {
     "waits": ["_library"],
     "flex": ["_library", "_untraced", "masks", "blocks"],
     "flash": ["masks", "attention"],
-    "huggingface": ["masks", "attention"],
+    "huggingface": ["_untraced", "masks", "attention"],
     "activation": ["masks", "plan"],
     "_intervals": [],
     "_cudnn_flex": ["masks", "_intervals"],
