@@ -65,6 +65,7 @@ MODULES = {
     "_reads": [],
     "_untraced": [],
     "_page": [],
+    "_files": [],
     "_errors": [],
     "masks": ["_library", "_json", "_reads", "_untraced"],
     "blocks": ["_library", "_reads", "_untraced", "masks"],
@@ -85,12 +86,12 @@ MODULES = {
     "activation": ["masks", "plan"],
     "_intervals": [],
     "_cudnn_flex": ["masks", "_intervals"],
-    "audit": ["_library", "_page", "masks", "plan", "attention", "_cudnn_flex"],
+    "audit": ["_library", "_page", "_files", "_errors", "masks", "plan", "attention", "_cudnn_flex"],
     "__init__": ["_library", "masks", "blocks", "plan", "attention", "waits", "flex", "flash",
                  "huggingface", "activation", "audit", "context_parallel"],
     "tl": ["_library", "masks", "_errors", "_handles", "_arrays", "_calls", "plan", "__init__"],
-    "bench": ["_errors", "_page", "masks", "plan", "attention", "tl", "_intervals", "_cudnn_flex",
-              "__init__"],
+    "bench": ["_errors", "_files", "_page", "masks", "plan", "attention", "tl", "_intervals",
+              "_cudnn_flex", "__init__"],
     "papers": ["_errors", "_page", "bench"],
 }  # fmt: skip
 
