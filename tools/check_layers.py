@@ -75,7 +75,7 @@ MODULES = {
     "_calls": ["_library", "_untraced", "_arrays"],
     "plan": ["_library", "_untraced", "masks", "_handles", "_arrays", "_calls"],
     "_torch": ["_handles", "_native", "_arrays", "plan"],
-    "attention": ["masks", "_arrays", "plan", "_torch"],
+    "attention": ["masks", "_handles", "_arrays", "plan", "_torch"],
     "_ranks": ["_library", "_handles"],
     "context_parallel": ["_library", "masks", "_handles", "_arrays", "_calls", "_ranks"],
     "native": ["_native"],

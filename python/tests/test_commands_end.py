@@ -41,7 +41,7 @@ def test_a_run_of_errors_alone_fails(tmp_path):
     bench(*CAUSAL, "--providers", f"verbatim,verbatim:{program}")
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv", "--markdown", "--html"])
+@pytest.mark.parametrize("option", ["--json", "--csv", "--markdown", "--html", "--resume"])
 @pytest.mark.parametrize("where", ["no/such/folder/x", "folder"])
 def test_files_are_tried_before_anything_is_measured(option, where, tmp_path):
     (tmp_path / "folder").mkdir()

@@ -312,6 +312,7 @@ def misused(rank):
         lambda: parallel.attention(q, k, v),
         lambda: parallel.attention(q.double(), k, v),
         lambda: parallel.attention(q.to("meta"), k, v),
+        lambda: parallel.dispatch(q, "k"),
     ):
         try:
             call()
@@ -321,12 +322,13 @@ def misused(rank):
 
 
 def test_errors_of_tensors_name_them(ranks):
-    for whole, shard, local, dtype, device in ranks.run(misused):
+    for whole, shard, local, dtype, device, axis in ranks.run(misused):
         assert "wrong shape of the whole tensor; got [1, 519, 4, 80], expected (1, 520" in whole
         assert "wrong shape of the shard; got [1, 3, 4, 80]" in shard
         assert "wrong shape of q; got [1, 520, 4, 80]" in local
         assert "float64" in dtype
         assert "got meta, expected cpu (nearest: q.to('cpu')" in device
+        assert "got axis='k', expected 'q' or 'kv'" in axis
 
 
 def dying(rank, dead, backward):

@@ -184,7 +184,8 @@ class ContextParallel:
 
     def positions(self, axis: str = "q") -> Any:
         """Of this rank's rows in their sequences, int64 (rows): for rotary embeddings."""
-        return (self._axes[axis].rows[self.rank] % self._axes[axis].length).to(self.device)
+        length, rows = self._axis(axis)
+        return (rows[self.rank] % length).to(self.device)
 
     def attention(
         self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False
@@ -232,7 +233,7 @@ class ContextParallel:
 
     def take(self, x: Any, axis: str) -> Any:
         """dispatch() without autograd."""
-        batch, length = self.problem.batch, self._axes[axis].length
+        batch, length = self.problem.batch, self._axis(axis).length
         if tuple(x.shape[:2]) != (batch, length):
             other = "kv" if axis == "q" else "q"
             raise ValueError(
@@ -244,7 +245,7 @@ class ContextParallel:
 
     def give(self, x: Any, axis: str) -> Any:
         """undispatch() without autograd."""
-        length, rows = self._axes[axis]
+        length, rows = self._axis(axis)
         own = len(rows[self.rank])
         if tuple(x.shape[:2]) != (1, own):
             raise ValueError(
@@ -255,6 +256,13 @@ class ContextParallel:
         for at, part in zip(rows, self._handle.wire.gather(x[0], [*map(len, rows)]), strict=True):
             whole[at.to(x.device)] = part
         return whole.unflatten(0, (self.problem.batch, length))
+
+    def _axis(self, name: str) -> _Axis:
+        if name not in self._axes:
+            raise ValueError(
+                f"[context_parallel] there is no such axis; got axis={name!r}, expected 'q' or 'kv'"
+            )
+        return self._axes[name]
 
     def _rows(self, ranges: list[list[int]], length: int) -> Any:
         arange = self._torch.arange

@@ -400,10 +400,11 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     keys too. (0, length) is one sequence."""
     read_together(cu_seqlens_q, cu_seqlens_k)
     edges_q, edges_k = _plain(cu_seqlens_q), _plain(cu_seqlens_k)
-    if len(edges_q) != len(edges_k) or len(edges_q) < 2:
+    count_q, count_k = (len(x) if isinstance(x, tuple) else 0 for x in (edges_q, edges_k))
+    if count_q != count_k or count_q < 2:
         raise ValueError(
             "[masks.windows] cumulative lengths of queries and keys are one more than sequences; "
-            f"got {len(edges_q)} and {len(edges_k)}, expected as many of both, 2 or more "
+            f"got {count_q} and {count_k}, expected as many of both, 2 or more "
             "(nearest: (0, length) is one sequence)"
         )
     if left is None and right in (None, 0):
@@ -413,10 +414,11 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
 
 def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | None]:
     """FlashAttention's (left, right), where -1 and None mean all, as arguments of windows()."""
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+    is_pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
+    if not is_pair or not all(x is None or isinstance(x, (int, np.integer)) for x in window_size):
         raise ValueError(
-            f"[flash_attn] window_size is a pair; got {window_size}, expected (left, right) "
-            "(nearest: (-1, -1), which is all)"
+            f"[flash_attn] window_size is a pair of integers; got {window_size}, expected (left, "
+            "right) (nearest: (-1, -1), which is all)"
         )
     left, right = (None if side is None or side < 0 else side for side in window_size)
     return left, 0 if causal else right
@@ -432,6 +434,11 @@ def from_additive(mask: Any, q_len: int, kv_len: int, *, group: int = 1) -> Expl
 
 
 def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
+    if not hasattr(mask, "untyped_storage"):
+        raise ValueError(
+            f"[masks.from_additive] mask is no tensor of PyTorch; got {type(mask).__name__}, "
+            "expected one (nearest: torch.from_numpy(mask), or masks.from_dense(mask == 0))"
+        )
     visible = mask if mask.dtype.is_floating_point is False else mask == 0
     if mask.dtype.is_floating_point and not ((mask == 0) | (mask < -1e4)).all():
         raise NotImplementedError(

@@ -243,7 +243,7 @@ def main() -> int:
             return 0
         if a.json and a.source and len(a.source) > 1:
             raise Refused("a file holds one result", "--json", a.json, "one FILE after --from")
-        for name in ("json", "csv", "markdown", "html"):
+        for name in ("resume", "json", "csv", "markdown", "html"):
             if path := getattr(a, name):
                 results.try_to_write(f"--{name}", path)
         found = [results.read(path) for path in a.source] if a.source else [run(a)]
