@@ -70,7 +70,7 @@ def main() -> int:
         "mask": found["mask"]["name"], "strategy": found["dist"]["strategy"],
         "shard": found["dist"]["shard"], "results": rows,
     }  # fmt: skip
-    results.write(a.json, json.dumps(result, indent=1) + "\n")
+    results.write("--json", a.json, json.dumps(result, indent=1) + "\n")
     return 0
 
 

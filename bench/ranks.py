@@ -282,7 +282,7 @@ def main() -> int:
             if rank == 0:
                 print(line(rows[-1], world), file=sys.stderr, flush=True)
                 if a.json:  # after each row: a run that is cut leaves those before
-                    results.write(a.json, json.dumps(result, indent=1) + "\n")
+                    results.write("--json", a.json, json.dumps(result, indent=1) + "\n")
     if rank == 0:
         print(f"{'':68} {'MiB sent':>8} {'step ms':>9} {'noise':>6} {'compute':>9}"
               f" {'one device':>10} {'rate':>6} {'differ':>6}")  # fmt: skip

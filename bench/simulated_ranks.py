@@ -60,7 +60,7 @@ def simulate(doc: str | None, of: str, play: Callable[..., Iterator[Said]], **op
     command = f"bench/{Path(sys.argv[0]).stem}"
     result = {"command": command, "version": va.__version__, "commit": a.commit,
               "cluster": CLUSTER, "results": rows}  # fmt: skip
-    results.write(a.json, json.dumps(result, indent=1) + "\n")
+    results.write("--json", a.json, json.dumps(result, indent=1) + "\n")
     return 0
 
 

@@ -92,7 +92,7 @@ def played(
 
 def read(file: str) -> Any:
     """A result of `verbatim bench --world`."""
-    found = results.read(file)
+    found = results.read(file, "FILE")
     if not all(row.get("dist") for row in found["results"]):
         raise SystemExit(f"{file} is no result of `verbatim bench --world`")
     return found

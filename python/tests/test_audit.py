@@ -14,7 +14,7 @@ import planted
 import pytest
 import verbatim_attn as va
 from verbatim_attn.audit import __main__ as tool
-from verbatim_attn.audit.bits import difference, same, sha256
+from verbatim_attn.audit.bits import as_result, difference, same, sha256
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "apps"))
 import schema
@@ -236,13 +236,18 @@ def test_exit_codes(tmp_path, capsys, monkeypatch):
     refused(2, "nearest: bf16", "--target", "verbatim", "--dtype", "bf17")
     refused(2, "nearest: shift", "--target", "verbatim", "--order", "shfit", *SMALL)
     refused(2, "sum to 9", "--target", "verbatim", "--seqlen", 9, "--doc-lengths", "4,4")
+    for seconds in ("nan", "inf", "0"):
+        refused(2, f"--timeout: too small, or none; got {float(seconds)}", "--target", "verbatim",
+                "--timeout", seconds)  # fmt: skip
     refused(2, "a divisor of 4", "--target", "verbatim", "--kv-heads", 3)
     refused(2, "no such module", "--target", "nowhere.at_all:f")
     refused(2, "no such function", "--target", "planted:nothing")
     refused(2, "its own packed form", "--target", "verbatim", "--packed", "planted:packed")
     refused(2, "--packed: no such", "--target", "planted:fails", "--packed", "planted:nothing")
     refused(2, "cuda:N", "--target", "verbatim", "--device", "gpu")
-    refused(2, "no such folder", "--target", "verbatim", "--html", tmp_path / "no" / "a.html")
+    refused(
+        2, "No such file or directory", "--target", "verbatim", "--html", tmp_path / "no" / "a.html"
+    )
     refused(2, "forbids", "--target", "verbatim", "--order", "none", "--deterministic")
     refused(2, "sliding windows", "--target", "verbatim", "--window", 3)
     refused(3, "", "--target", "torch:cudnn", *SMALL)
@@ -275,6 +280,12 @@ def test_gradients_and_threads_of_tensors():
     assert same(nan, nan.clone())
     one = difference("b", nan[1:], nan[1:] + 2**-7)
     assert (one.max_ulps, one.max_abs) == (1, 2**-7)
+
+
+def test_a_sign_that_is_not_in_memory_is_no_difference():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(x_of(2, 5))
+    assert same(as_result("o", torch._neg_view(-x)), as_result("o", x))
 
 
 def test_targets_of_torch(capsys):

@@ -1,4 +1,4 @@
-"""va.ContextParallel on gloo processes: the bits of va.attention without ranks, and its errors."""
+"""va.ContextParallel on gloo processes: the bits of va.attention without ranks, and what ends it."""
 
 import dataclasses
 import hashlib
@@ -184,6 +184,7 @@ def round_trip(rank, case):
     shard = parallel.dispatch(whole)
     flags = parallel.dispatch(whole[..., 0] % 2 == 0)
     assert torch.equal(parallel.undispatch(shard), whole)
+    assert torch.equal(parallel.undispatch(torch._neg_view(shard)), -whole)
     assert torch.equal(parallel.undispatch(flags), whole[..., 0] % 2 == 0)
     numbers = torch.arange(case.q_len).expand(case.batch, -1)
     assert torch.equal(parallel.positions(), parallel.dispatch(numbers)[0])
@@ -271,45 +272,6 @@ def test_a_seed_is_drawn_from_the_generator_as_without_ranks(place, ranks):
     assert set(ranks.run(drawn, 5, case)) == {expected}
 
 
-def differing(rank, last, name):
-    """The last rank has another `name`."""
-    odd = rank == last
-    cases = {
-        "problem.scale": lambda: va.ContextParallel(
-            None, Case().problem()._replace(scale=0.5 if odd else None)
-        ),
-        "mask.params.window": lambda: va.ContextParallel(
-            None, Case().problem(), masks.CausalSlidingWindow(7 if odd else 6)
-        ),
-        "options.order": lambda: parallel_of(
-            Case(how={"order": "ascending" if odd else "descending"})
-        ),
-        "strategy": lambda: parallel_of(Case(how={"strategy": "ring" if odd else "balanced"})),
-        "seed": lambda: drawn(rank, 6 if odd else 5, Case(dropout=0.3)),
-        "strategy 'rang'": lambda: parallel_of(Case(how={"strategy": "rang" if odd else "ring"})),
-    }
-    cases[name]()
-
-
-FIELDS = ["problem.scale", "mask.params.window", "options.order", "strategy", "seed"]
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_rank_names_what_differs_and_where(name, ranks):
-    last = len(ranks.pipes) - 1
-    for error in ranks.run(differing, last, name):
-        assert isinstance(error, ValueError)
-        assert f"{name} of rank {last} is another; got " in str(error)
-
-
-def test_bad_input_of_one_rank_ends_all(ranks):
-    last = len(ranks.pipes) - 1
-    *others, own = ranks.run(differing, last, "strategy 'rang'")
-    for error in [*others, own]:
-        assert isinstance(error, ValueError) and "nearest: ring" in str(error)
-    assert all(f"rank {last}: " in str(error) for error in others)
-
-
 class Endless:
     """A transfer that a stream waits for in vain."""
 
@@ -350,6 +312,7 @@ def misused(rank):
         lambda: parallel.attention(q, k, v),
         lambda: parallel.attention(q.double(), k, v),
         lambda: parallel.attention(q.to("meta"), k, v),
+        lambda: parallel.dispatch(q, "k"),
     ):
         try:
             call()
@@ -359,12 +322,13 @@ def misused(rank):
 
 
 def test_errors_of_tensors_name_them(ranks):
-    for whole, shard, local, dtype, device in ranks.run(misused):
+    for whole, shard, local, dtype, device, axis in ranks.run(misused):
         assert "wrong shape of the whole tensor; got [1, 519, 4, 80], expected (1, 520" in whole
         assert "wrong shape of the shard; got [1, 3, 4, 80]" in shard
         assert "wrong shape of q; got [1, 520, 4, 80]" in local
         assert "float64" in dtype
         assert "got meta, expected cpu (nearest: q.to('cpu')" in device
+        assert "got axis='k', expected 'q' or 'kv'" in axis
 
 
 def dying(rank, dead, backward):

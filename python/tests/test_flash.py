@@ -1,5 +1,7 @@
 """flash_attn_func, flash_attn_varlen_func and FlexAttention's masks."""
 
+import re
+
 import numpy as np
 import pytest
 import verbatim_attn as va
@@ -64,12 +66,8 @@ def test_what_is_missing_says_so():
 
 def test_windows_are_pairs_of_integers():
     q, k, v = inputs(Q_LEN, KV_LEN)
-    for window, named in (
-        ((np.nan, 3), "left takes finite numbers; got nan"),
-        ((2.7, 0), "'window' has the wrong type or range; got 2.7"),
-        ((3,), r"window_size is a pair; got \(3,\)"),
-        (3, "window_size is a pair; got 3"),
-    ):
+    for window in ((np.nan, 3), (2.7, 0), ("3", 0), (3,), 3):
+        named = re.escape(f"window_size is a pair of integers; got {window}")
         with pytest.raises(ValueError, match=named):
             flash_attn_func(q, k, v, window_size=window)
 

@@ -180,14 +180,46 @@ def test_llama_on_activated_sdpa(place):
     assert_close(first, eager, place)
 
 
-def test_generation_equals_eager():
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("prompt", [{}, {"attention_mask": LEFT[:, -25:]}], ids=["full", "padded"])
+def test_generation_equals_eager(prompt, cache):
     pytest.importorskip("transformers")
     va.register_huggingface()
-    outputs = []
+    how = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": cache, **prompt}
+    eager, ours = (llama(name).eval() for name in ("eager", "verbatim"))
+    tokens = TOKENS[:, :25]
+    assert torch.equal(eager.generate(tokens, **how), ours.generate(tokens, **how))
+
+
+def test_generation_with_a_static_window_equals_eager():
+    """A prompt that is longer than the window has masks of its own length."""
+    transformers = pytest.importorskip("transformers")
+    va.register_huggingface()
+    config = transformers.MistralConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=6,
+    )  # fmt: skip
+    made = []
     for name in ("eager", "verbatim"):
-        model = llama(name).eval()
-        outputs.append(model.generate(TOKENS[:, :9], max_new_tokens=8, do_sample=False))
-    assert torch.equal(*outputs)
+        torch.manual_seed(0)
+        config._attn_implementation = name
+        model = transformers.MistralForCausalLM(config).eval()
+        how = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": "static"}
+        made.append(model.generate(TOKENS[:, :25], **how))
+    assert torch.equal(*made)
+
+
+def test_generation_compiles_no_mask():
+    """On GPUs transformers compiles what decodes with a static cache."""
+    transformers = pytest.importorskip("transformers")
+    va.register_huggingface()
+    model = llama("verbatim").eval()
+    compiling = transformers.CompileConfig(backend="eager", mode=None)
+    how = {"max_new_tokens": 14, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(TOKENS[:, :9], **how)
+    compiling._compile_all_devices = True
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        assert torch.equal(model.generate(TOKENS[:, :9], compile_config=compiling, **how), expected)
 
 
 def test_a_compiled_llama_equals_itself():

@@ -229,6 +229,11 @@ def test_errors_name_what_is_wrong():
                 f"[problem] {name} takes finite numbers; got {number}",
                 lambda: va.attention(q, k, v, seed=0, **{name: number}),
             )
+        refused(
+            ValueError,
+            f"[attention] {name} is no number; got 'x', expected a number",
+            lambda: va.attention(q, k, v, seed=0, **{name: "x"}),
+        )
     refused(ValueError, 'no such order; got a"b', lambda: va.attention(q, k, v, order='a"b'))
     refused(ValueError, "shape of lse", lambda: va.attention_backward(dout, q, k, v, o, lse.T))
     refused(TypeError, "k is no ndarray; got Tensor", lambda: va.attention(q, Tensor(), v))

@@ -37,6 +37,13 @@ def test_a_write_or_another_part_is_read_anew(reads):
     assert reads == [3, 4, 3]
 
 
+def test_a_sign_that_is_not_in_memory_is_read(reads):
+    mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) > 0, 1e5)
+    assert masks.from_additive(torch._neg_view(mask), 8, 8) == masks.from_dense(mask == 0)
+    with pytest.raises(NotImplementedError, match="no bias"):
+        masks.from_additive(mask, 8, 8)
+
+
 def test_nothing_is_kept_of_tensors_that_are_gone(reads):
     _reads._known.clear()
     lengths = torch.tensor([0, 5])

@@ -57,6 +57,9 @@ def test_tensors_are_arrays():
     expected = selected.forward(*arrays, blocks)
     got = selected.forward(*map(torch.from_numpy, arrays), torch.from_numpy(blocks))
     assert all(np.array_equal(a, b.numpy()) for a, b in zip(expected, got, strict=True))
+    # As of a GPU.
+    signed = tl.selected._on_device(torch._neg_view(torch.from_numpy(-blocks).int()))
+    assert not signed.is_neg() and np.array_equal(signed.numpy(), blocks)
 
 
 def test_bad_lists_and_programs_name_themselves():

@@ -164,97 +164,6 @@ def test_autograd_gives_the_bits_of_the_explicit_backward(how, place):
     assert same_bits([torch.from_numpy(x) for x in va.attention_backward(*arrays, **how)], explicit)
 
 
-# One case is enough for the slow compiler.
-@pytest.mark.parametrize(
-    "backend, name", [*(("aot_eager", n) for n in CASES), ("inductor", "order")]
-)
-def test_compile_keeps_the_bits(name, backend, place):
-    how = CASES[name]
-
-    def block(q, k, v):
-        return va.attention(q * 2, k, v, **how).relu()
-
-    q, k, v = inputs(place)
-    eager = block(q, k, v)
-    compiled = torch.compile(block, fullgraph=True, backend=backend)(q, k, v)
-    assert same_bits((compiled, *gradients(compiled, q, k, v)), (eager, *gradients(eager, q, k, v)))
-
-
-MADE_INSIDE = [
-    masks.Causal,
-    lambda: masks.Causal() & masks.FullSlidingWindow(3),
-    lambda: masks.CausalDocument((7, 33)).with_key_lengths([15, 40]),
-    lambda: masks.UniformBlockSparse(5, 5, density=0.5),
-    lambda: masks.from_cu_seqlens((0, 5, 40), causal=True),
-]
-
-
-@pytest.mark.parametrize("make", MADE_INSIDE, ids=lambda make: make().name)
-def test_compile_with_masks_made_inside(make, place):
-    def block(q, k, v):
-        return va.attention(q, k, v, mask=make())
-
-    q, k, v = inputs(place, kv_len=40)
-    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
-    assert same_bits([compiled(q, k, v)], [block(q, k, v)])
-
-
-ALL_SEE_ONE = torch.tril(torch.ones(40, 40, dtype=torch.bool))  # and itself, transposed
-PADDING = torch.arange(40) < torch.tensor([40, 25])[:, None, None, None]  # (batch, 1, 1, kv_len)
-MADE_OF_TENSORS = {
-    "dense": (lambda x: masks.from_dense(x.T), ALL_SEE_ONE),
-    "dense, NumPy": (lambda x: masks.from_dense(x.T), ALL_SEE_ONE.numpy()),
-    "additive": (lambda x: masks.from_additive(x.T, 40, 40), ALL_SEE_ONE.double().log()),
-    "key padding": (lambda x: masks.from_additive(x, 40, 40), PADDING),
-    "block map": (
-        lambda x: va.from_block_map(x.T, block=(5, 5), lengths=(40, 40)),
-        ALL_SEE_ONE[:8, :8],
-    ),
-    "block lists": (
-        lambda x: va.from_block_lists(x.T, [0, 0, 1, 1], block=(20, 20), lengths=(40, 40)),
-        torch.tensor([[0, 3], [1, 4], [3, 4]]),  # of two heads
-    ),
-    "shown": (lambda x: masks.from_dense(masks.Causal().dense(40) & x.numpy()), ALL_SEE_ONE),
-}
-
-
-@pytest.mark.parametrize("make, x", MADE_OF_TENSORS.values(), ids=MADE_OF_TENSORS)
-def test_compile_with_masks_made_of_tensors_inside(make, x):
-    """Traced, NumPy's arrays were dead when the library read them, or of other strides."""
-
-    def block(q, k, v, x):
-        return va.attention(q, k, v, mask=make(x))
-
-    q, k, v = inputs(kv_len=40, grad=False)
-    compiled = torch.compile(block, backend="eager")
-    expected = block(q, k, v, x)
-    assert all(same_bits([compiled(q, k, v, x)], [expected]) for _ in range(3))
-
-
-def test_compile_with_explicit_backwards():
-    """Copies of what the library cannot read live until it has."""
-
-    def block(dout, *tensors):
-        return va.attention_backward(dout.transpose(1, 3) + 0, *tensors)
-
-    q, k, v = inputs(kv_len=40, grad=False)
-    o, lse = va.attention(q, k, v, return_lse=True)
-    dout = torch.randn(2, 16, 4, 40)
-    compiled = torch.compile(block, backend="eager")
-    expected = block(dout, q, k, v, o, lse)
-    assert all(same_bits(compiled(dout, q, k, v, o, lse), expected) for _ in range(3))
-
-
-def test_compile_with_dynamic_lengths(place):
-    def block(q, k, v):
-        return va.attention(q, k, v, mask=masks.Causal())
-
-    compiled = torch.compile(block, fullgraph=True, backend="aot_eager", dynamic=True)
-    for length in (20, 33, 48):
-        q, k, v = inputs(place, q_len=length, kv_len=length)
-        assert same_bits([compiled(q, k, v)], [block(q, k, v)])
-
-
 def test_the_order_survives_every_entry_point(monkeypatch, place):
     """A flag that autograd or the compiler drops would show in the calls that are asked for."""
     asked = []
@@ -482,10 +391,22 @@ def test_who_wants_forward_derivatives_is_told():
 
 def test_signs_that_are_not_in_memory():
     q, k, v = inputs(grad=False)
-    for i in range(3):
-        lazy = [torch._neg_view(x) if i == j else x for j, x in enumerate((q, k, v))]
-        signed = [x.resolve_neg() for x in lazy]
-        assert same_bits([va.attention(*lazy)], [va.attention(*signed)])
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32"))
+    o, lse = plan.forward(q, k, v)
+    seed = torch.tensor(5)
+    dropped = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32", dropout=0.5))
+    for calls in (
+        (lambda *x: [va.attention(*x)], q, k, v),
+        (plan.forward, q, k, v),
+        (plan.backward, o, q, k, v, o, lse),
+        (va.attention_backward, o, q, k, v, o, lse),
+        (lambda seed: dropped.forward(q, k, v, seed=seed), seed),
+    ):
+        call, *tensors = calls
+        for i in range(len(tensors)):
+            call(*tensors)  # which is of another layout
+            lazy = [torch._neg_view(x) if i == j else x for j, x in enumerate(tensors)]
+            assert same_bits(call(*lazy), call(*(x.resolve_neg() for x in lazy)))
 
 
 def test_deterministic_algorithms_forbid_any_order(place):

@@ -190,7 +190,7 @@ class TorchTensors(Arrays):
 
     @staticmethod
     def key(x: Any) -> Key:
-        return x.shape, x.stride(), x.dtype, x.device
+        return x.shape, x.stride(), x.dtype, x.device, x.is_neg()
 
     def _code(self, dtype: Any) -> int | None:
         return self._codes.get(dtype)
@@ -205,14 +205,15 @@ class TorchTensors(Arrays):
     def layout(self, name: str, key: Key) -> bytes | None:
         if key[3] != self._device:
             raise ValueError(different_devices(key[3], self.device))
-        return super().layout(name, key)
+        ready = super().layout(name, key)
+        return None if key[4] else ready  # its memory has the other sign
 
     def _strides(self, key: Key) -> Sequence[int] | None:
         return key[1]
 
     def row_layout(self, key: Key, shape: Sequence[int]) -> bytes | None:
         ready = super().row_layout(key, shape)
-        return ready if key[3] == self._device else None
+        return ready if key[3] == self._device and not key[4] else None
 
     def dense(self, x: Any, dtype: Any) -> Any:
         return self.maker(x.shape, dtype)().copy_(x)
@@ -296,7 +297,7 @@ def seed_of(seed: Any) -> Any:
         except TypeError:
             got = repr(seed) if isinstance(seed, float) else type(seed).__name__
     elif str(seed.dtype) in ("torch.int64", "torch.uint64") and seed.numel() == 1:
-        return seed
+        return seed.resolve_neg()
     else:
         got = f"{seed.dtype} {list(seed.shape)}"
     raise ValueError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import shlex
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 
@@ -25,6 +27,19 @@ def one_of(argument: str, got: str, known: Iterable[str]) -> str:
         nearest = difflib.get_close_matches(got, names, 1, cutoff=0) or names[:1]
         raise Refused("there is no such name", argument, got, ", ".join(names), *nearest)
     return got
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with what main() returns. Where nobody reads its output any more (| head), by
+    the signal that ends other programs there, which Python ignores."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+        raise
+    sys.exit(code)
 
 
 class Parser(argparse.ArgumentParser):

@@ -42,8 +42,22 @@ def kept(make: Callable[..., Any], *arguments: Any) -> Any:
     return make(*arguments)
 
 
+def number(name: str, value: Any) -> float:
+    """An argument of attention() that is one."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"[attention] {name} is no number; got {value!r}, expected a number"
+        ) from None
+
+
 def specification(problem: Problem, mask: str, **members: Any) -> str:
     """What the library makes a plan of, as JSON. `mask` is Mask.spec."""
+    if not isinstance(problem, Problem):
+        raise ValueError(
+            f"[problem] not a problem; got {type(problem).__name__}, expected verbatim_attn.Problem"
+        )
     described = {"problem": problem._asdict(), **members}
     return f'{{"mask": {mask}, {json_of(described, "", "")[1:]}'
 
@@ -74,7 +88,7 @@ def problem_of(
     scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic = how
     order, level = resolve_order(order, level, deterministic, any_order)
     q, k, v = shapes
-    scale = None if scale is None else float(scale)
+    scale = None if scale is None else number("scale", scale)
     problem = Problem(
         q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
     )  # fmt: skip

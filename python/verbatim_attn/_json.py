@@ -10,8 +10,6 @@ from typing import Any
 def json_of(value: Any, owner: str, name: str) -> str:
     """json.dumps of what masks and problems hold, which torch.compile can follow. Refuses what JSON
     cannot say, as `name` of `owner`."""
-    if hasattr(value, "spec"):  # a mask
-        return value.spec
     if isinstance(value, dict):
         return "{" + ", ".join([f'"{k}": {json_of(x, name, k)}' for k, x in value.items()]) + "}"
     if isinstance(value, (tuple, list)):
@@ -22,10 +20,12 @@ def json_of(value: Any, owner: str, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return f'"{value}"' if value.isidentifier() else json.dumps(value)
-    if hasattr(value, "tolist"):  # a number of NumPy
-        value = value.tolist()
     if isinstance(value, int):
         return repr(value)
+    if hasattr(value, "spec"):  # a mask
+        return value.spec
+    if hasattr(value, "tolist"):  # a number of NumPy
+        return json_of(value.tolist(), owner, name)
     if not isinstance(value, float) or not math.isfinite(value):
         raise ValueError(
             f"[{owner}] {name} takes finite numbers; got {value!r}, expected such a one"

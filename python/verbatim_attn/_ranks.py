@@ -91,18 +91,27 @@ class Wire:
         """The group's."""
         return _alive(self._group)._get_backend(self._device).options._timeout
 
-    def peers(self, transport: str, device: torch.device) -> tuple[Peers | None, str]:
+    def peers(
+        self, transport: str, device: torch.device, refused: Exception | None
+    ) -> tuple[Peers | None, str]:
         """The ranks as peers, or None and why: their messages go through the group. All ranks call
         this, and find the same: "auto" takes peers where every rank has opened them. These take
         memory and time, so that objects of one group share them until a call over them fails.
-        Raises on every rank: ValueError for an unknown transport of one, or another than rank 0's;
-        NotImplementedError where "peers" cannot be had."""
+        Raises on every rank: ValueError for what one has `refused` before, which itself raises
+        that, for an unknown transport of one, or another than rank 0's; NotImplementedError where
+        "peers" cannot be had."""
         of_group = _opened.setdefault(_alive(self._group), {})
         kept = of_group.get(device)
         own = kept.name if kept and kept.pointer and not kept.failed else "none"
+        if refused:
+            own, transport = "refused", str(refused) or type(refused).__name__
         told = self.tell(f"{own} {_host()} {uuid.uuid4().hex} {transport}")
         names, hosts, new, asked = zip(*(text.split(" ", 3) for text in told), strict=True)
+        if refused:
+            raise refused
         for rank, its in enumerate(asked):
+            if names[rank] == "refused":
+                raise ValueError(re.sub(r"^(\[\S+\] )?", rf"\g<1>rank {rank}: ", its))
             if its not in ("auto", "group", "peers"):
                 raise ValueError(
                     f"[context_parallel] unknown transport of rank {rank}; got '{its}', expected "
@@ -205,7 +214,7 @@ class Wire:
 
     def gather(self, shard: Tensor, rows: list[int]) -> list[Tensor]:
         """The shards of all ranks, of so many rows each."""
-        own = self._staged(shard.contiguous())
+        own = self._staged(shard.resolve_conj().resolve_neg().contiguous())
         shards = []
         try:
             for r in range(self.size):

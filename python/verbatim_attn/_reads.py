@@ -27,7 +27,7 @@ def _found(x: Any) -> dict[Any, Any]:
 
 
 def _key(read: Any, x: Any, *arguments: Any) -> Any:
-    return read, x.storage_offset(), x.shape, x.stride(), x.dtype, arguments
+    return read, x.storage_offset(), x.shape, x.stride(), x.dtype, x.is_neg(), arguments
 
 
 def read_once(read: Callable[..., Any], x: Any, *arguments: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._arrays import seed_of
+from ._handles import number
 from .masks import Mask, spec_of
 from .plan import call_of
 
@@ -61,8 +62,8 @@ def attention(
     """
     spec = spec_of(mask)
     settings = (
-        scale, float(softcap), float(dropout), order, forward_order, level, deterministic,
-        arithmetic,
+        scale, number("softcap", softcap), number("dropout", dropout), order, forward_order, level,
+        deterministic, arithmetic,
     )  # fmt: skip
     if hasattr(q, "requires_grad"):
         if _operators is None:
@@ -100,8 +101,8 @@ def attention_backward(
     spec = spec_of(mask)
     tensors = (q, k, v, o, dout, lse)
     settings = (
-        scale, float(softcap), float(dropout), order, forward_order, level, deterministic,
-        arithmetic,
+        scale, number("softcap", softcap), number("dropout", dropout), order, forward_order, level,
+        deterministic, arithmetic,
     )  # fmt: skip
     return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
 

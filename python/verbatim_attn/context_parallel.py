@@ -48,6 +48,21 @@ class _Handle:
         return self._pointer
 
 
+def _device_of(torch: Any, device: Any) -> Any:
+    """With an index, if it is a GPU."""
+    try:
+        found = torch.device(device)
+        if found.type == "cuda" and found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"[context_parallel] there is no such device; got device={device!r}, expected 'cpu', "
+            "or 'cuda' or 'cuda:N' of this process (nearest: 'cpu')"
+        ) from error
+    return found
+
+
 class _Axis(NamedTuple):
     """Which rows every rank holds, as batch entry * length + position."""
 
@@ -115,30 +130,34 @@ class ContextParallel:
         from . import _ranks
 
         self._torch, self._operators = torch, _ranks
+        # Where a refusal is told from, if that is the device.
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.problem = problem
-        self.device = torch.device(device)
-        if self.device.type == "cuda" and self.device.index is None:
-            self.device = torch.device("cuda", torch.cuda.current_device())
-        spec = specification(
-            problem,
-            spec_of(mask),
-            options={
-                "order": order,
-                "forward_order": forward_order,
-                "level": level,
-                "device": str(self.device),
-            },
-            dist={
-                "strategy": strategy,
-                "shard": shard,
-                "ulysses_size": ulysses_size,
-                "ring_window": ring_window,
-            },
-        )
+        spec, refused = "", None
+        try:
+            self.device = _device_of(torch, device)
+            spec = specification(
+                problem,
+                spec_of(mask),
+                options={
+                    "order": order,
+                    "forward_order": forward_order,
+                    "level": level,
+                    "device": str(self.device),
+                },
+                dist={
+                    "strategy": strategy,
+                    "shard": shard,
+                    "ulysses_size": ulysses_size,
+                    "ring_window": ring_window,
+                },
+            )
+        except Exception as error:  # whatever it is: the others wait to hear from this rank
+            refused = error
         wire = _ranks.Wire(group, self.device)
         #: Why messages go through the group; "" where they do not.
         self.refusal: str
-        peers, self.refusal = wire.peers(transport, self.device)
+        peers, self.refusal = wire.peers(transport, self.device, refused)
         #: Of messages: "peers" or "group".
         self.transport = "peers" if peers else "group"
         self._handle = _Handle(spec, wire, peers)
@@ -165,7 +184,8 @@ class ContextParallel:
 
     def positions(self, axis: str = "q") -> Any:
         """Of this rank's rows in their sequences, int64 (rows): for rotary embeddings."""
-        return (self._axes[axis].rows[self.rank] % self._axes[axis].length).to(self.device)
+        length, rows = self._axis(axis)
+        return (rows[self.rank] % length).to(self.device)
 
     def attention(
         self, q: Any, k: Any, v: Any, *, seed: Any = None, return_lse: bool = False
@@ -213,7 +233,7 @@ class ContextParallel:
 
     def take(self, x: Any, axis: str) -> Any:
         """dispatch() without autograd."""
-        batch, length = self.problem.batch, self._axes[axis].length
+        batch, length = self.problem.batch, self._axis(axis).length
         if tuple(x.shape[:2]) != (batch, length):
             other = "kv" if axis == "q" else "q"
             raise ValueError(
@@ -225,7 +245,7 @@ class ContextParallel:
 
     def give(self, x: Any, axis: str) -> Any:
         """undispatch() without autograd."""
-        length, rows = self._axes[axis]
+        length, rows = self._axis(axis)
         own = len(rows[self.rank])
         if tuple(x.shape[:2]) != (1, own):
             raise ValueError(
@@ -236,6 +256,13 @@ class ContextParallel:
         for at, part in zip(rows, self._handle.wire.gather(x[0], [*map(len, rows)]), strict=True):
             whole[at.to(x.device)] = part
         return whole.unflatten(0, (self.problem.batch, length))
+
+    def _axis(self, name: str) -> _Axis:
+        if name not in self._axes:
+            raise ValueError(
+                f"[context_parallel] there is no such axis; got axis={name!r}, expected 'q' or 'kv'"
+            )
+        return self._axes[name]
 
     def _rows(self, ranges: list[list[int]], length: int) -> Any:
         arange = self._torch.arange

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import masks
+from ._untraced import untraced
 from .attention import attention
 
 _NAME = "verbatim"
@@ -19,7 +20,9 @@ def register() -> None:
 
 
 def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **how: Any) -> Any:
-    """A mask of ours, made once for all layers; None: the layer says whether it is causal."""
+    """A mask of ours, made once for all layers, or where nothing is trained the tensor, which
+    generate() needs; None: the layer says whether it is causal."""
+    import torch
     from transformers.masking_utils import sdpa_mask
 
     # transformers aligns skipped causal masks top-left: the same as ours for equal lengths only.
@@ -27,7 +30,9 @@ def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **ho
         q_length=q_length, kv_length=kv_length,
         allow_is_causal_skip=allow_is_causal_skip and q_length == kv_length, **how,
     )  # fmt: skip
-    return None if visible is None else masks.from_additive(visible, q_length, kv_length)
+    if visible is None or not torch.is_grad_enabled():
+        return visible
+    return masks.from_additive(visible, q_length, kv_length)
 
 
 def _attention(
@@ -50,14 +55,18 @@ def _attention(
                 f"[huggingface] attention takes no {name}; got a {type(others[name]).__name__}, "
                 'expected None (nearest: attn_implementation="eager")'
             )
-    q_len, kv_len = query.shape[2], key.shape[2]
     mask = attention_mask
     if mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = masks.Causal() if causal else masks.Full()
-    elif not isinstance(mask, masks.Mask):
-        group = query.shape[1] // key.shape[1]
-        mask = masks.from_additive(mask, q_len, kv_len, group=group)
+    attend = attention if isinstance(mask, masks.Mask) else _attention_under_tensor
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    o = attention(q, k, v, mask=mask, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
+    o = attend(q, k, v, mask=mask, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
     return o, None
+
+
+@untraced  # masks of later tokens are others, for which it would be compiled anew
+def _attention_under_tensor(q: Any, k: Any, v: Any, *, mask: Any, **how: Any) -> Any:
+    group = q.shape[2] // k.shape[2]
+    mask = masks.from_additive(mask, q.shape[1], k.shape[1], group=group)
+    return attention(q, k, v, mask=mask, **how)

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,8 @@ Blocks = tuple[tuple[tuple[int, int], ...], ...]
 
 def _plain(value: Any) -> Any:
     """Lists, arrays and tensors as nested tuples of Python numbers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return index(value)  # torch.compile may have a symbol in its place
     if hasattr(value, "tolist"):
         value = numbers_of(value)
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
@@ -73,7 +76,9 @@ class Mask:
     def padded(self, q_lengths: Any, key_lengths: Any = None, side: str = "right") -> Mask:
         """Hides the padding of batch entries, queries and keys: entry b has q_lengths[b] and
         key_lengths[b] (None: as many), the first ones or, with padding on the left, the last."""
-        return Padded(self, q_lengths, q_lengths if key_lengths is None else key_lengths, side)
+        # By name what has a default, for torch.compile: positions it takes to be one too many.
+        keys = q_lengths if key_lengths is None else key_lengths
+        return Padded(self, q_lengths, keys, side=side)
 
     @untraced
     def dense(
@@ -239,8 +244,8 @@ class PrefixLmDocument(Mask):
     prefix: Ints
 
     def __post_init__(self) -> None:
-        if isinstance(self.prefix, int):
-            object.__setattr__(self, "prefix", (self.prefix,))
+        prefix = _plain(self.prefix)
+        object.__setattr__(self, "prefix", prefix if isinstance(prefix, tuple) else (prefix,))
         super().__post_init__()
 
 
@@ -395,23 +400,25 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     keys too. (0, length) is one sequence."""
     read_together(cu_seqlens_q, cu_seqlens_k)
     edges_q, edges_k = _plain(cu_seqlens_q), _plain(cu_seqlens_k)
-    if len(edges_q) != len(edges_k) or len(edges_q) < 2:
+    count_q, count_k = (len(x) if isinstance(x, tuple) else 0 for x in (edges_q, edges_k))
+    if count_q != count_k or count_q < 2:
         raise ValueError(
             "[masks.windows] cumulative lengths of queries and keys are one more than sequences; "
-            f"got {len(edges_q)} and {len(edges_k)}, expected as many of both, 2 or more "
+            f"got {count_q} and {count_k}, expected as many of both, 2 or more "
             "(nearest: (0, length) is one sequence)"
         )
     if left is None and right in (None, 0):
         return from_cu_seqlens(edges_q, edges_k, causal=right == 0)
-    return Windows(edges_q, edges_k, left, right)
+    return Windows(edges_q, edges_k, left=left, right=right)
 
 
 def window_bounds(window_size: Any, causal: bool) -> tuple[int | None, int | None]:
     """FlashAttention's (left, right), where -1 and None mean all, as arguments of windows()."""
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+    is_pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
+    if not is_pair or not all(x is None or isinstance(x, (int, np.integer)) for x in window_size):
         raise ValueError(
-            f"[flash_attn] window_size is a pair; got {window_size}, expected (left, right) "
-            "(nearest: (-1, -1), which is all)"
+            f"[flash_attn] window_size is a pair of integers; got {window_size}, expected (left, "
+            "right) (nearest: (-1, -1), which is all)"
         )
     left, right = (None if side is None or side < 0 else side for side in window_size)
     return left, 0 if causal else right
@@ -427,6 +434,11 @@ def from_additive(mask: Any, q_len: int, kv_len: int, *, group: int = 1) -> Expl
 
 
 def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
+    if not hasattr(mask, "untyped_storage"):
+        raise ValueError(
+            f"[masks.from_additive] mask is no tensor of PyTorch; got {type(mask).__name__}, "
+            "expected one (nearest: torch.from_numpy(mask), or masks.from_dense(mask == 0))"
+        )
     visible = mask if mask.dtype.is_floating_point is False else mask == 0
     if mask.dtype.is_floating_point and not ((mask == 0) | (mask < -1e4)).all():
         raise NotImplementedError(

@@ -10,6 +10,7 @@ is the same for the command line (docs/audit.md).
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -73,8 +74,10 @@ def audit(
     """
     chosen = _chosen(checks)
     for argument, value in (("repeats", repeats), ("processes", processes), ("timeout", timeout)):
-        if value < 1:
-            raise ValueError(f"[audit] {argument} is too small; got {value}, expected 1 or more")
+        if not 1 <= value < math.inf:
+            raise ValueError(
+                f"[audit] {argument} is too small, or none; got {value}, expected 1 or more"
+            )
     if (packed is None) != (doc_lengths is None):
         raise ValueError(
             f"[audit] packed and doc_lengths come together; got packed={packed}, "

@@ -6,16 +6,17 @@ import argparse
 import dataclasses
 import difflib
 import importlib
+import math
 import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import masks
+from .. import _files, masks
+from .._errors import run as run_command
 from . import audit
 from .checks import CHECKS
 from .targets import LAYOUT, TARGETS, Target, installed
@@ -200,9 +201,9 @@ def check_options(options: argparse.Namespace) -> None:
         raise bad("--target", "nothing to audit", "none", "a name", "--list")
     for name in ("batch", "q_heads", "kv_heads", "head_dim", "seqlen", "repeats", "processes",
                  "timeout"):  # fmt: skip
-        if getattr(options, name) < 1:
+        if not 1 <= getattr(options, name) < math.inf:
             argument = "--" + name.replace("_", "-")
-            raise bad(argument, "too small", getattr(options, name), "1 or more", "1")
+            raise bad(argument, "too small, or none", getattr(options, name), "1 or more", "1")
     if options.q_heads % options.kv_heads:
         raise bad("--kv-heads", "it divides no query heads evenly", options.kv_heads,
                   f"a divisor of {options.q_heads}", str(options.q_heads))  # fmt: skip
@@ -216,17 +217,14 @@ def check_options(options: argparse.Namespace) -> None:
         raise bad("--order", "it adds in any order, which --deterministic forbids", "none",
                   "the name of an order", "auto")  # fmt: skip
     for argument, path in (("--json", options.json), ("--html", options.html)):
-        if path and not Path(path).parent.is_dir():
-            raise bad(argument, "there is no such folder", repr(path), "a file in one that exists")
+        try:
+            if path:
+                _files.try_to_write(path)
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise bad(argument, said, repr(path), "a file that can be written") from None
     for name in options.checks or ():
         one_of("--checks", name, [check.name for check in CHECKS])
-
-
-def write(path: str, text: str) -> None:
-    """Whole or not at all."""
-    part = Path(f"{path}.part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -270,9 +268,9 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     problem = {**found.problem, **(ours_only if ours else {})}
     found = dataclasses.replace(found, arguments=arguments, commit=options.commit, problem=problem)
     if options.json:
-        write(options.json, found.to_json())
+        _files.write(options.json, found.to_json())
     if options.html:
-        write(options.html, found.to_html())
+        _files.write(options.html, found.to_html())
     print(found)
     differs = any(finding.status == "differs" for finding in found.findings)
     return 1 if differs else 0 if found.passed else 3
@@ -283,6 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return run(options, arguments)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
@@ -292,4 +292,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -34,7 +34,7 @@ def torch_of(x: Any) -> Any:
 def as_result(name: str, x: Any) -> Any:
     """x as a tensor without a graph or a NumPy array of real numbers. Raises TypeError."""
     if torch := torch_of(x):
-        bad, x = x.is_complex() or x.layout != torch.strided, x.detach()
+        bad, x = x.is_complex() or x.layout != torch.strided, x.detach().resolve_neg()
     else:
         x = np.asarray(x)
         bad = x.dtype.kind in "OSUMmc" or x.dtype.itemsize not in (1, 2, 4, 8)

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import __version__, masks
 from .._errors import Parser, Refused, one_of
+from .._errors import run as run_command
 from . import providers, registry, results, sampling, workloads
 from .models import MODELS
 
@@ -87,11 +88,14 @@ def _mask(text: str | None) -> masks.Mask | None:
             spec = json.loads(text)
         except ValueError as error:
             raise Refused(str(error), "--mask", text, "JSON of a mask", "causal") from None
-    by_name = {cls.name: cls for cls in masks.Mask.__subclasses__()}
+    by_name = {c.name: c for c in masks.Mask.__subclasses__() if c.__module__ == masks.__name__}
     make = by_name[one_of("--mask", str(spec.get("name")), by_name)]
     fields = {field.name.rstrip("_"): field.name for field in dataclasses.fields(make)}
+    params = spec.get("params", {})
+    if not isinstance(params, dict):
+        raise Refused("params is no object", "--mask", text, '{"name": ..., "params": {...}}')
     try:
-        return make(**{fields.get(k, k): v for k, v in spec.get("params", {}).items()})
+        return make(**{fields.get(k, str(k)): v for k, v in params.items()})
     except (TypeError, ValueError) as error:
         raise Refused(str(error), "--mask", text, "parameters of docs/masks.md") from None
 
@@ -122,7 +126,18 @@ def chosen_cases(a: argparse.Namespace) -> list[workloads.Case]:
         found = [case for case in found if case.name.split()[0] in presets]
     if not found:
         raise Refused("no case has such a name", "--match", a.match, "part of a name", ".*")
+    if a.mask:
+        for case in found:
+            _check(a.mask, case)
     return found
+
+
+def _check(text: str, case: workloads.Case) -> None:
+    """Refuses a mask that is none, or not of the case's lengths."""
+    try:
+        case.area  # noqa: B018
+    except (ValueError, NotImplementedError) as error:
+        raise Refused(str(error), "--mask", text, "parameters of docs/masks.md") from None
 
 
 _REPEATED = ("device", "protocol", "repeats", "check", "passes", "mask", "seqlen", "heads", "head_dim",
@@ -226,31 +241,36 @@ def main() -> int:
             for case in chosen_cases(a):
                 print(f"{case.set:<8} {case.name:<36} {tuple(case.problem)} {case.mask.name}")
             return 0
+        if a.json and a.source and len(a.source) > 1:
+            raise Refused("a file holds one result", "--json", a.json, "one FILE after --from")
+        for name in ("resume", "json", "csv", "markdown", "html"):
+            if path := getattr(a, name):
+                results.try_to_write(f"--{name}", path)
         found = [results.read(path) for path in a.source] if a.source else [run(a)]
         from . import page, report
 
-        if a.json and len(found) > 1:
-            raise Refused("a file holds one result", "--json", a.json, "one FILE after --from")
         report.one_run_each(found)
         command = shlex.join(["python", "-m", "verbatim_attn.bench", *arguments()])
-        for path, render in (
-            (a.json, lambda found: json.dumps(found[0], indent=1) + "\n"),
-            (a.csv, report.csv_text),
-            (a.markdown, lambda found: report.markdown(found, command)),
-            (a.html, page.html),
+        for name, render in (
+            ("json", lambda found: json.dumps(found[0], indent=1) + "\n"),
+            ("csv", report.csv_text),
+            ("markdown", lambda found: report.markdown(found, command)),
+            ("html", page.html),
         ):
-            if path:
-                results.write(path, render(found))
+            if path := getattr(a, name):
+                results.write(f"--{name}", path, render(found))
         print(report.text(found))
         if a.repro:
             print(*(r["repro"] for f in found for r in f["results"]), sep="\n")
     except Refused as error:
         print(f"verbatim_attn.bench: {error}", file=sys.stderr)
         return 2
-    rows = (row for result in found for row in result["results"])
+    rows = [row for result in found for row in result["results"]]
+    if rows and all(row.get("status") == "error" for row in rows):
+        return 3
     ours = [row for row in rows if row.get("provider", "verbatim").startswith("verbatim")]
     return int(any(row.get("status") in ("wrong", "differs") for row in ours))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .. import _files
 from .._errors import Refused
 
 SCHEMA = "verbatim.bench.v2"
@@ -14,18 +17,18 @@ _SAME = ("schema", "version", "device", "commit", "protocol", "software")
 _AGAIN = ("error", "not installed")  # rows that a resumed run tries once more
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path: str, argument: str = "--from") -> dict[str, Any]:
     """A result of this command or of `verbatim bench`, from JSON or JSON Lines."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(str(error), "FILE", path, "a result of a benchmark") from None
+        raise Refused(str(error), argument, path, "a result of a benchmark") from None
     try:
         result = _of_lines(_whole_lines(text)) if path.endswith(".jsonl") else json.loads(text)
     except ValueError as error:
-        raise Refused(str(error), "FILE", path, "JSON, or JSON Lines in *.jsonl") from None
+        raise Refused(str(error), argument, path, "JSON, or JSON Lines in *.jsonl") from None
     if not isinstance(result, dict) or not isinstance(result.get("results"), list):
-        raise Refused("no result of a benchmark", "FILE", path, "an object with results")
+        raise Refused("no result of a benchmark", argument, path, "an object with results")
     return result
 
 
@@ -74,7 +77,7 @@ class Log:
             self.add(header)
 
     def _resume(self, path: str, header: dict[str, Any]) -> dict[str, Any]:
-        old = read(path)
+        old = read(path, "--resume")
         for name in _SAME:
             if old.get(name) != header[name]:
                 raise Refused(
@@ -92,11 +95,21 @@ class Log:
             os.fsync(self._file.fileno())
 
 
-def write(path: str, text: str) -> None:
-    """Whole or not at all."""
-    beside = Path(path).with_name(Path(path).name + ".part")
+@contextlib.contextmanager
+def _refusing(argument: str, path: str) -> Iterator[None]:
     try:
-        beside.write_text(text)
-        beside.replace(path)
+        yield
     except OSError as error:
-        raise Refused(str(error), "FILE", path, "a file that can be written") from None
+        said = error.strerror or str(error)
+        raise Refused(said, argument, path, "a file that can be written") from None
+
+
+def try_to_write(argument: str, path: str) -> None:
+    """Refuses what write() would refuse; before anything runs."""
+    with _refusing(argument, path):
+        _files.try_to_write(path)
+
+
+def write(argument: str, path: str, text: str) -> None:
+    with _refusing(argument, path):
+        _files.write(path, text)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from .._errors import Refused
+from .._errors import run as run_command
 from ..bench import results
 from . import document, evidence, run
 from .registry import ENTRIES
@@ -37,8 +38,11 @@ def main() -> int:
     try:
         if not a.results.is_dir():
             raise Refused("no results", "--results", a.results, "a folder", "bench/results")
+        for name in ("json", "page", "markdown"):
+            if path := getattr(a, name):
+                results.try_to_write(f"--{name}", path)
         if a.markdown:
-            results.write(a.markdown, document.markdown(a.results))
+            results.write("--markdown", a.markdown, document.markdown(a.results))
         if a.entry is None:
             if not a.markdown:
                 print(document.listing(a.results))
@@ -57,7 +61,7 @@ def main() -> int:
         else:
             of = evidence.parts(entry, a.results)
         if a.page:
-            results.write(a.page, document.html(entry, of))
+            results.write("--page", a.page, document.html(entry, of))
         print(f"{entry.name}: {entry.title}. {document.summary(entry, of)}")
     except Refused as error:
         print(f"verbatim_attn.papers: {error}", file=sys.stderr)
@@ -66,4 +70,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -44,7 +44,7 @@ def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) ->
         print(f"{number + 1} of {len(entry.commands)}: {' '.join(words)}", file=sys.stderr)
         part = {"words": words, **_run(words, f"{path}.{number}.jsonl", commit)}
         found["parts"].append(part)
-        results.write(path, json.dumps(found) + "\n")
+        results.write("--json", path, json.dumps(found) + "\n")
     return found
 
 

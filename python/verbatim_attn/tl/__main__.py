@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .._errors import Parser, Refused, one_of
+from .._errors import Parser, Refused, one_of, run
 from . import cuda, spec, targets
 from .author import MODES, TRANSLATORS, Author, Settings
 from .endpoint import Endpoint, Recording, Source
@@ -197,4 +197,4 @@ def _argument(name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -123,7 +123,7 @@ def _on_device(blocks: Any) -> Any:
     if blocks.dtype == torch.int64:
         most = torch.iinfo(torch.int32)
         blocks = blocks.clamp(most.min, most.max)
-    return blocks.to(torch.int32).contiguous()
+    return blocks.to(torch.int32).resolve_neg().contiguous()
 
 
 def _check(blocks: Any, integers: bool) -> None:

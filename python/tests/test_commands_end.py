@@ -1,0 +1,80 @@
+"""How python -m verbatim_attn.bench, audit and papers end: their exit codes, and what they leave."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from benching import bench
+
+TINY = ["--seqlen", "48", "--heads", "4:2", "--head-dim", "16", "--dtype", "f32", "--repeats", "2",
+        "--protocol", "brief"]  # fmt: skip
+CAUSAL = ["--mask", "causal", *TINY]
+
+MASKS = {
+    '{"name": "causal_sliding_window", "params": {"window": -3}}': "window is out of range; got -3",
+    '{"name": "causal_sliding_window", "params": {"window": "x"}}': "'window' has the wrong type",
+    '{"name": "causal_sliding_window", "params": [1]}': "params is no object",
+    '{"name": "causal_document", "params": {"doc_lengths": [1, 2]}}': "the mask has other lengths",
+    '{"name": "explicit", "params": {"json": "x"}}': "",
+    '{"name": "intersection", "params": {"masks": [1, 2]}}': "no object to hold 'name'",
+    "_text": "expected full, causal",
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_bad_masks_are_one_line(mask):
+    (line,) = bench("--mask", mask, *TINY, "--dry-run", code=2).stderr.splitlines()
+    assert line.startswith("verbatim_attn.bench: ") and MASKS[mask] in line
+    assert "--mask got " in line and "__text" not in line
+
+
+def test_a_run_of_errors_alone_fails(tmp_path):
+    pytest.importorskip("torch")
+    program = tmp_path / "wrong.tl"
+    program.write_text("nothing that is TL")
+    alone = ["--providers", f"verbatim:{program}"]
+    said = bench(*CAUSAL, *alone, "--json", tmp_path / "r.json", code=3).stdout
+    assert "error" in said and (tmp_path / "r.json").exists()
+    bench("--from", tmp_path / "r.json", code=3)
+    bench(*CAUSAL, "--providers", f"verbatim,verbatim:{program}")
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--markdown", "--html", "--resume"])
+@pytest.mark.parametrize("where", ["no/such/folder/x", "folder"])
+def test_files_are_tried_before_anything_is_measured(option, where, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (line,) = bench(*CAUSAL, option, tmp_path / where, code=2).stderr.splitlines()
+    assert f"{option} got {tmp_path / where}, expected a file that can be written" in line
+    assert os.listdir(tmp_path) == ["folder"] and not os.listdir(tmp_path / "folder")
+
+
+def command(module, *words, **how):
+    words = [sys.executable, "-m", f"verbatim_attn.{module}", *map(str, words)]
+    return subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=80, **how)
+
+
+def test_the_other_commands_try_theirs(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for module, *words in (
+        ("audit", "--target", "verbatim", "--device", "cpu", "--json"),
+        ("papers", "--markdown"),
+    ):
+        done = command(module, *words, tmp_path / "folder", stdout=subprocess.PIPE)
+        assert done.returncode == 2 and done.stdout == "", done.stderr
+        assert "Is a directory" in done.stderr and len(done.stderr.splitlines()) == 1
+        assert os.listdir(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize(
+    "words", [("bench", "--list"), ("audit", "--list", "--device", "cpu"), ("papers",)]
+)
+def test_who_stops_reading_ends_them(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = command(*words, stdout=writing)
+    finally:
+        os.close(writing)
+    assert done.returncode == -signal.SIGPIPE and done.stderr == ""
