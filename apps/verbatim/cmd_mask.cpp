@@ -167,6 +167,8 @@ void add_mask(Command root, Action& action) {
       .needs(sub.option("--to"))
       .writes_file();
   command->output.add_to(sub, true);
+  for (const char* other : {"--svg", "--json", "--report"})
+    sub.option("--to").excludes(sub.option(other));
   sub.callback([command, &action] { action = [command] { return command->run(); }; });
 }
 

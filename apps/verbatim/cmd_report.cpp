@@ -53,6 +53,9 @@ int ReportCommand::run() const {
   const std::string path =
       page.empty() ? std::filesystem::path(source).replace_extension(".html").string() : page;
   require_writable(path, "--output");
+  std::error_code none;
+  if (std::filesystem::equivalent(source, path, none))
+    fail("the page would replace the result", {"--output", path, "another file", path + ".html"});
   require_apart({{"--output", path}, {"--json", output.json}});
   write_file(path, page_of(text));
   Json result = new_result("report");

@@ -79,6 +79,7 @@ class BadInput(Tool):
             (["plan", "--workers", -1], "--workers"),
             (["plan", "--workers", 2**31 - 1], str(2**31 - 1)),
             (["mask", "--mask", "full", "--seqlen", 4, "--to", "words"], "--to"),
+            (["mask", "--to", "json", "--svg", "m.svg"], "--svg excludes --to"),
             (
                 ["mask", "--tile-q", -1],
                 "--tile-q: a number is negative; got -1, expected 0 or more",
@@ -264,6 +265,11 @@ class BadInput(Tool):
             self.assertIn(str(saved), error)
             self.assertIn(part, error)
         self.assertFalse((self.path / "r.html").exists())
+        page = self.path / "p.html"
+        self.call("mask --seqlen 8 --json", page)
+        before = page.read_text()
+        self.assertIn("would replace the result", self.refused("report", page))
+        self.assertEqual(page.read_text(), before)
 
     def test_results_cannot_smuggle_markup(self):
         saved = self.path / "r.json"
