@@ -101,7 +101,7 @@ def _run(words: list[str], rows: str, commit: str) -> dict[str, Any]:
         line = [*_program(kind), *rest, "--json", out.name if of_tool else str(out)]
         if kind == "bench.py":
             line += ["--resume", rows]
-        if kind in ("bench", "bench.py", "tune"):
+        if commit and kind in ("bench", "bench.py", "tune"):
             line += ["--commit", commit]
         if kind == "tune":
             line += ["--memo", "memo.json"]
