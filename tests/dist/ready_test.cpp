@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -214,9 +215,10 @@ std::vector<std::pair<StepTime::Kind, int64_t>> expected_times(const DistPlan& p
   return expected;
 }
 
-class StepRecord : public testing::TestWithParam<std::tuple<const char*, bool>> {};
+class StepRecord : public testing::TestWithParam<std::tuple<std::string, bool>> {};
 INSTANTIATE_TEST_SUITE_P(Dist, StepRecord,
-                         testing::Combine(testing::Values("ring", "allgather"), testing::Bool()));
+                         testing::Combine(testing::Values<std::string>("ring", "allgather"),
+                                          testing::Bool()));
 
 TEST_P(StepRecord, HasWhatARankDidInItsSequence) {
   DistCase c(problem_of(200, 6, 3), masks::causal(200, 200), kTile, "descending/split:2");
@@ -259,7 +261,9 @@ TEST_P(StepRecord, HasWhatARankDidInItsSequence) {
               sent_bytes(dealt.forward, r) + sent_bytes(dealt.backward, r));
   }
   EXPECT_LT(unpacked, received);  // others came where they belong, or with others
-  if (strategy == std::string_view("allgather")) EXPECT_LT(packed, sent);
+  if (strategy == "allgather") {
+    EXPECT_LT(packed, sent);
+  }
 }
 
 TEST(SmallMessages, OfOneRankToAnotherAreOne) {
