@@ -2,8 +2,10 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 from benching import bench
@@ -18,7 +20,7 @@ MASKS = {
     '{"name": "causal_sliding_window", "params": [1]}': "params is no object",
     '{"name": "causal_document", "params": {"doc_lengths": [1, 2]}}': "the mask has other lengths",
     '{"name": "explicit", "params": {"json": "x"}}': "",
-    '{"name": "intersection", "params": {"masks": [1, 2]}}': "no object to hold 'name'",
+    '{"name": "intersection", "params": {"masks": [1, 2]}}': "no object to hold the members; got 1",
     "_text": "expected full, causal",
 }
 
@@ -48,6 +50,19 @@ def test_files_are_tried_before_anything_is_measured(option, where, tmp_path):
     (line,) = bench(*CAUSAL, option, tmp_path / where, code=2).stderr.splitlines()
     assert f"{option} got {tmp_path / where}, expected a file that can be written" in line
     assert os.listdir(tmp_path) == ["folder"] and not os.listdir(tmp_path / "folder")
+
+
+def test_a_pipe_is_written_and_stays_one(tmp_path):
+    """As root a file in its place, or in that of /dev/null, would be everybody's."""
+    pytest.importorskip("torch")
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    bench(*CAUSAL, "--json", pipe)
+    reader.join(10)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and '"command": "bench"' in read[0]
+    assert os.listdir(tmp_path) == ["pipe"]
 
 
 def command(module, *words, **how):

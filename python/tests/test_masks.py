@@ -157,7 +157,10 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.FullSlidingWindow(-1).dense(4), "window is out of range; got -1"),
         (lambda: masks.UniformBlockSparse(2, 2), "expected density= or blocks="),
         (lambda: masks.from_cu_seqlens((0, 5, 3)).dense(3), "cu_seqlens_q[2]"),
-        (lambda: masks.from_dense(np.where(np.tri(4), 0, -np.inf)), "got -inf, expected bool, or 1 where visible"),
+        (
+            lambda: masks.from_dense(np.where(np.tri(4), 0, -np.inf)),
+            "got -inf, expected bool, or 1 where visible",
+        ),
         (lambda: masks.from_dense([[1, 2]]), "nearest: masks.from_additive(mask, q_len, kv_len)"),
         (lambda: masks.from_dense(np.ones(3)), "expected (batch, kv_heads, q_len, kv_len)"),
         (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), masks.FullDocument((3, 4))),

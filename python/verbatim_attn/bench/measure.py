@@ -55,8 +55,9 @@ class Device:
     def times_in_turn(self, calls: Sequence[Callable[[], Any]], protocol: str) -> list[list[float]]:
         """Milliseconds of every call, called one after another again and again, so that clocks
         and limits are alike for all. rested: for each call a burst, idle, then calls to warm up
-        and timed ones; brief: the same with few calls, fewer of long ones, and no idle. sustained: the same work for a
-        while, then as long timed for each call. How long and how often: bench/workloads.json."""
+        and timed ones; brief: the same with few calls, fewer of long ones, and no idle. sustained:
+        the same work for a while, then as long timed for each call. How long and how often:
+        bench/workloads.json."""
         lasts = LISTS["protocols"][protocol]
         calls = list(calls)
         times: list[list[float]] = [[] for _ in calls]

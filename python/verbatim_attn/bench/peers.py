@@ -1,6 +1,6 @@
 """Providers outside PyTorch, each used when it is installed: FlashAttention 2 (with blocks, too), 3
-and 4, MagiAttention, cudnn.flex_attention and cudnn.BSA, FlashInfer, VSA, FlashMask. None of them has been run
-in this repository's tests."""
+and 4, MagiAttention, cudnn.flex_attention and cudnn.BSA, FlashInfer, VSA, FlashMask. None of them
+has been run in this repository's tests."""
 
 from __future__ import annotations
 
