@@ -55,7 +55,7 @@ def parts(entry: Entry, folder: Path) -> list[Part]:
 
 
 def shared_files(entry: Entry, folder: Path) -> list[Path]:
-    return [path for name in entry.files for path in sorted(folder.glob(name))]
+    return list(dict.fromkeys(path for name in entry.files for path in sorted(folder.glob(name))))
 
 
 def _parts(path: Path, today: dict[str, str]) -> list[Part]:

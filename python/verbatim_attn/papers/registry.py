@@ -160,7 +160,7 @@ SPARSE = (
 _FLEX = (("verbatim", "flex"),)
 _MASKED = (
     *_FLEX,
-    *(("verbatim", peer) for peer in ("cudnn:flex", "flashmask", "flash_attn_3")),
+    *(("verbatim", peer) for peer in ("cudnn:flex", "flashmask", "flash_attn_2", "flash_attn_3")),
 )
 _LENGTHS = (*_MASKED, ("verbatim", "torch:flash"), ("verbatim", "torch:varlen"))
 _MEMORY = (*_MASKED, *(("verbatim", f"torch:{peer}") for peer in ("varlen", "cudnn", "math")))
@@ -182,7 +182,7 @@ _SPARSE = (
 )
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json", "h200_cudnn_flex.json",
-          "papers/longca_lengths.flashmask8k.json")  # fmt: skip
+          "papers/longca_lengths.flashmask8k.json", "papers/longca_lengths.fa2_gqa_short.json")  # fmt: skip
 LENGTHS = ("papers/longca_fig9.json", "papers/longca_fig1[!6].json", "papers/longca_lengths.*.json")
 BLOCKS = tuple(
     f"papers/longca_{name}*.json" for name in ("table4", "table5", "table6", "fig4", "fig19")
