@@ -264,6 +264,7 @@ TEST(Machine, RefusesWhatItDoesNotKnow) {
            R"({"name": 5})",
            R"({"compute": -1})",
            R"({"compute": 1e999})",
+           R"({"jitter": 1.5})",
            "[]",
        })
     EXPECT_THROW(machine_from_json(json), Error) << json;
