@@ -9,6 +9,7 @@
 #include "mask/distinct.h"
 #include "mask/kept.h"
 #include "mask/row_intervals.h"
+#include "mask/slice.h"
 #include "verbatim/tl.h"
 
 namespace {
@@ -48,6 +49,17 @@ Dtype dtype_of(verbatim_dtype dtype) {
   }
   throw Error(ErrorCode::invalid_argument, "c", "there is no such dtype",
               {"dtype", std::to_string(dtype), "a verbatim_dtype", "verbatim_f32"});
+}
+
+Pass pass_of(verbatim_pass pass) {
+  switch (pass) {
+    case verbatim_forward_pass:
+      return Pass::forward;
+    case verbatim_backward_pass:
+      return Pass::backward;
+  }
+  throw Error(ErrorCode::invalid_argument, "c", "there is no such pass",
+              {"pass", std::to_string(pass), "a verbatim_pass", "verbatim_backward_pass"});
 }
 
 TensorView view_of(const verbatim_tensor& t) {
@@ -162,6 +174,30 @@ std::string info() {
   return json.dump();
 }
 
+/// `size`. Throws Error naming the argument where it is out of range.
+int64_t in_range(const char* operation, const char* argument, int64_t size, int64_t least,
+                 int64_t most) {
+  if (least <= size && size <= most) return size;
+  throw Error(
+      ErrorCode::invalid_argument, operation, std::string(argument) + " is out of range",
+      {argument, std::to_string(size), std::to_string(least) + " to " + std::to_string(most),
+       std::to_string(size < least ? least : most)});
+}
+
+/// Entries of an array [batch, kv_heads, q_len, kv_len]. Throws Error naming the size at fault.
+int64_t entries(const char* operation, int64_t batch, int64_t kv_heads, int64_t q_len,
+                int64_t kv_len) {
+  int64_t count = in_range(operation, "q_len", q_len, 0, kMaxLength) *
+                  in_range(operation, "kv_len", kv_len, 0, kMaxLength);
+  const int64_t heads = in_range(operation, "batch", batch, 1, kMaxHeads) *
+                        in_range(operation, "kv_heads", kv_heads, 1, kMaxHeads);
+  if (__builtin_mul_overflow(count, heads, &count))
+    throw Error(ErrorCode::invalid_argument, operation, "no array has so many entries",
+                {"batch, kv_heads", std::to_string(batch) + ", " + std::to_string(kv_heads),
+                 "sizes whose product is below 2^63", ""});
+  return count;
+}
+
 /// One mask a head, as `mask_of(head)` makes it, each kept once.
 template <class F>
 Mask of_heads(int64_t batch, int64_t kv_heads, F&& mask_of) {
@@ -170,15 +206,6 @@ Mask of_heads(int64_t batch, int64_t kv_heads, F&& mask_of) {
     heads.variant_of.push_back(heads.id_of(mask_of(head).variants().front()));
   return Mask("dense", "{}", std::move(heads.variants), std::move(heads.variant_of), batch,
               kv_heads);
-}
-
-Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q_len,
-                int64_t kv_len) {
-  const int64_t positions = q_len * kv_len;
-  return of_heads(batch, kv_heads, [&](int64_t head) {
-    const auto plane = std::span(dense + head * positions, static_cast<size_t>(positions));
-    return masks::from_dense(plane, q_len, kv_len);
-  });
 }
 
 template <class T>
@@ -191,10 +218,23 @@ std::span<const T> array_of(const char* operation, const T* values, int64_t coun
   return {values, static_cast<size_t>(count)};
 }
 
+Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q_len,
+                int64_t kv_len) {
+  constexpr const char* kOperation = "mask.from_dense";
+  const auto all =
+      array_of(kOperation, dense, entries(kOperation, batch, kv_heads, q_len, kv_len), "dense");
+  const auto positions = static_cast<size_t>(q_len * kv_len);
+  return of_heads(batch, kv_heads, [&](int64_t head) {
+    const auto plane = all.subspan(static_cast<size_t>(head) * positions, positions);
+    return masks::from_dense(plane, q_len, kv_len);
+  });
+}
+
 Mask from_rows(const int64_t* row_begin, const int32_t* begins, const int32_t* ends, int64_t count,
                int64_t batch, int64_t kv_heads, int64_t q_len, int64_t kv_len) {
   constexpr const char* kOperation = "mask.from_rows";
-  const auto rows = array_of(kOperation, row_begin, batch * kv_heads * q_len + 1, "row_begin");
+  const int64_t lists = entries(kOperation, batch, kv_heads, q_len, 1);
+  const auto rows = array_of(kOperation, row_begin, lists + 1, "row_begin");
   const auto first = array_of(kOperation, begins, count, "begins");
   const auto last = array_of(kOperation, ends, count, "ends");
   return of_heads(batch, kv_heads, [&](int64_t head) {
@@ -210,9 +250,13 @@ Mask mask_of(const verbatim_blocks& b) {
                                 array_of(kOperation, b.columns, b.column_count, "columns")};
   if (!b.q_edges && !b.k_edges)
     return masks::uniform_block_sparse(b.q_len, b.kv_len, b.block_q, b.block_k, lists);
-  return masks::variable_block_sparse(array_of(kOperation, b.q_edges, b.q_blocks + 1, "q_edges"),
-                                      array_of(kOperation, b.k_edges, b.k_blocks + 1, "k_edges"),
-                                      lists);
+  const auto edges = [&](const int64_t* values, const char* name, int64_t blocks,
+                         const char* count) {
+    return array_of(kOperation, values, in_range(kOperation, count, blocks, 0, kMaxLength) + 1,
+                    name);
+  };
+  return masks::variable_block_sparse(edges(b.q_edges, "q_edges", b.q_blocks, "q_blocks"),
+                                      edges(b.k_edges, "k_edges", b.k_blocks, "k_blocks"), lists);
 }
 
 /// What the JSON of a mask calls the arrays that its blocks came from.
@@ -234,9 +278,13 @@ std::string from_blocks(const verbatim_blocks& blocks) {
 namespace verbatim::c {
 
 const char* text_of(const char* text, const char* argument) {
-  if (text) return text;
-  throw Error(ErrorCode::invalid_argument, "c", "a text is missing",
-              {argument, "NULL", "a text", ""});
+  if (!text) refuse_null(argument, "a text");
+  return text;
+}
+
+void refuse_null(const char* argument, const char* expected) {
+  throw Error(ErrorCode::invalid_argument, "c", std::string(argument) + " is missing",
+              {argument, "NULL", expected, ""});
 }
 
 TileShape tile_of(const nlohmann::json& json, const char* operation) {
@@ -282,7 +330,7 @@ RunOptions run_of(const verbatim_run_options* run) {
   RunOptions options;
   if (!run) return options;
   options.stream = run->stream;
-  options.threads = run->threads;
+  options.threads = static_cast<int>(in_range("run", "threads", run->threads, 0, INT32_MAX));
   if (run->seed) options.seed = *run->seed;
   options.seed_at = run->seed_at;
   options.wait_limit = run->wait_limit;
@@ -324,11 +372,12 @@ verbatim_status verbatim_info(const char** json) { return answered(json, info); 
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention) {
   return guarded([&] {
     constexpr const char* kOperation = "attention.create";
+    verbatim_attention*& made = given(attention, "attention");
     const nlohmann::json json = parse_json(text_of(spec, "spec"), kOperation);
     require_known_members(json, {"problem", "mask", "options"}, kOperation);
     const Asked asked = asked_of(json, kOperation);
-    *attention = new verbatim_attention{Attention(asked.problem, asked.mask, asked.options),
-                                        asked.options.device};
+    made = new verbatim_attention{Attention(asked.problem, asked.mask, asked.options),
+                                  asked.options.device};
   });
 }
 
@@ -338,7 +387,8 @@ verbatim_status verbatim_attention_forward(const verbatim_attention* handle,
                                            const verbatim_forward_tensors* tensors,
                                            const verbatim_run_options* run) {
   return guarded([&] {
-    handle->attention.forward(tensors_of(handle->attention.problem(), *tensors), run_of(run));
+    const Attention& attention = given(handle, "attention").attention;
+    attention.forward(tensors_of(attention.problem(), given(tensors, "tensors")), run_of(run));
   });
 }
 
@@ -346,15 +396,16 @@ verbatim_status verbatim_attention_backward(const verbatim_attention* handle,
                                             const verbatim_backward_tensors* tensors,
                                             const verbatim_run_options* run) {
   return guarded([&] {
-    handle->attention.backward(tensors_of(handle->attention.problem(), *tensors), run_of(run));
+    const Attention& attention = given(handle, "attention").attention;
+    attention.backward(tensors_of(attention.problem(), given(tensors, "tensors")), run_of(run));
   });
 }
 
 verbatim_status verbatim_attention_workspace(const verbatim_attention* handle, verbatim_pass pass,
                                              const verbatim_run_options* run, int64_t* bytes) {
   return guarded([&] {
-    const Pass which = pass == verbatim_forward_pass ? Pass::forward : Pass::backward;
-    *bytes = handle->attention.workspace_bytes(which, run_of(run));
+    const Attention& attention = given(handle, "attention").attention;
+    given(bytes, "bytes") = attention.workspace_bytes(pass_of(pass), run_of(run));
   });
 }
 
@@ -364,7 +415,7 @@ verbatim_status verbatim_check(const char* device) {
 
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
                                             const char** json) {
-  return answered(json, [&] { return describe(*attention); });
+  return answered(json, [&] { return describe(given(attention, "attention")); });
 }
 
 verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
@@ -384,6 +435,7 @@ verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t 
                                        int64_t q_len, int64_t kv_len, uint8_t* dense) {
   return guarded([&] {
     constexpr const char* kOperation = "mask.to_dense";
+    const int64_t positions = entries(kOperation, batch, kv_heads, q_len, kv_len);
     const Mask mask = mask_of_lengths(kOperation, text, q_len, kv_len, kv_heads);
     const auto fits = [](int64_t own, int64_t asked) { return own == 1 || own == asked; };
     if (!fits(mask.batch(), batch) || !fits(mask.kv_heads(), kv_heads))
@@ -393,6 +445,7 @@ verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t 
                    std::to_string(mask.batch()) + ", " + std::to_string(mask.kv_heads()) +
                        " (1 fits any number)",
                    ""});
+    if (positions > 0) given(dense, "dense");
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < kv_heads; ++h) {
         const std::vector<uint8_t> plane = to_dense(mask.head(b, h));
@@ -405,7 +458,7 @@ verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t 
 verbatim_status verbatim_mask_area(const char* text, int64_t batch, int64_t q_heads,
                                    int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t* area) {
   return guarded([&] {
-    *area =
+    given(area, "area") =
         mask_of_lengths("mask.area", text, q_len, kv_len, kv_heads).area(batch, q_heads, kv_heads);
   });
 }
@@ -425,7 +478,7 @@ verbatim_status verbatim_mask_from_rows(const int64_t* row_begin, const int32_t*
 }
 
 verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json) {
-  return answered(json, [&] { return from_blocks(*blocks); });
+  return answered(json, [&] { return from_blocks(given(blocks, "blocks")); });
 }
 
 verbatim_status verbatim_mask_release(const char* mask) {

@@ -21,6 +21,16 @@ verbatim_status failed(const std::exception& error) noexcept;
 /// Keeps the text until this thread's next one.
 const char* answer(std::string text);
 
+/// Throws Error naming the argument that is NULL.
+[[noreturn]] void refuse_null(const char* argument, const char* expected);
+
+/// What `pointer` points to. Throws Error naming the argument where it is NULL.
+template <class T>
+T& given(T* pointer, const char* argument) {
+  if (!pointer) refuse_null(argument, "an address");
+  return *pointer;
+}
+
 /// Runs `action`; an exception becomes a status and a message.
 template <class Action>
 verbatim_status guarded(Action action) {
@@ -35,7 +45,10 @@ verbatim_status guarded(Action action) {
 /// The same for actions that make a text.
 template <class Action>
 verbatim_status answered(const char** text, Action action) {
-  return guarded([&] { *text = answer(action()); });
+  return guarded([&] {
+    const char*& result = given(text, "the address of the resulting text");
+    result = answer(action());
+  });
 }
 
 /// `text`. Throws Error naming the argument where it is NULL.

@@ -163,15 +163,21 @@ extern "C" {
 
 verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t rank,
                                      const verbatim_transport* transport, verbatim_dist** dist) {
-  return guarded(
-      [&] { *dist = new verbatim_dist(text_of(spec, "spec"), world, rank, *transport); });
+  return guarded([&] {
+    verbatim_dist*& made = given(dist, "dist");
+    const verbatim_transport& functions = given(transport, "transport");
+    if (world > 1)
+      given(functions.send, "transport.send"), given(functions.receive, "transport.receive");
+    made = new verbatim_dist(text_of(spec, "spec"), world, rank, functions);
+  });
 }
 
 verbatim_status verbatim_peers_open(const char* name, int32_t world, int32_t rank,
                                     const char* device, double opening, double timeout,
                                     verbatim_peers** peers) {
   return guarded([&] {
-    *peers = new verbatim_peers{
+    verbatim_peers*& made = given(peers, "peers");
+    made = new verbatim_peers{
         world, rank, text_of(device, "device"),
         make_peers(text_of(name, "name"), world, rank, device, opening, timeout)};
   });
@@ -181,7 +187,10 @@ void verbatim_peers_close(verbatim_peers* peers) { delete peers; }
 
 verbatim_status verbatim_dist_create_over_peers(const char* spec, const verbatim_peers* peers,
                                                 verbatim_dist** dist) {
-  return guarded([&] { *dist = new verbatim_dist(text_of(spec, "spec"), *peers); });
+  return guarded([&] {
+    verbatim_dist*& made = given(dist, "dist");
+    made = new verbatim_dist(text_of(spec, "spec"), given(peers, "peers"));
+  });
 }
 
 void verbatim_dist_destroy(verbatim_dist* dist) { delete dist; }
@@ -189,27 +198,31 @@ void verbatim_dist_destroy(verbatim_dist* dist) { delete dist; }
 verbatim_status verbatim_dist_forward(const verbatim_dist* dist,
                                       const verbatim_forward_tensors* tensors,
                                       const verbatim_run_options* run) {
-  return guarded(
-      [&] { dist->parallel.forward(tensors_of(dist->parallel.shard(), *tensors), run_of(run)); });
+  return guarded([&] {
+    ContextParallel& parallel = given(dist, "dist").parallel;
+    parallel.forward(tensors_of(parallel.shard(), given(tensors, "tensors")), run_of(run));
+  });
 }
 
 verbatim_status verbatim_dist_backward(const verbatim_dist* dist,
                                        const verbatim_backward_tensors* tensors,
                                        const verbatim_run_options* run) {
-  return guarded(
-      [&] { dist->parallel.backward(tensors_of(dist->parallel.shard(), *tensors), run_of(run)); });
+  return guarded([&] {
+    ContextParallel& parallel = given(dist, "dist").parallel;
+    parallel.backward(tensors_of(parallel.shard(), given(tensors, "tensors")), run_of(run));
+  });
 }
 
 verbatim_status verbatim_dist_record(const verbatim_dist* dist, const verbatim_run_options* run) {
-  return guarded([&] { dist->parallel.record(run_of(run)); });
+  return guarded([&] { given(dist, "dist").parallel.record(run_of(run)); });
 }
 
 verbatim_status verbatim_dist_recorded(const verbatim_dist* dist, const char** json) {
-  return answered(json, [&] { return recorded(*dist); });
+  return answered(json, [&] { return recorded(given(dist, "dist")); });
 }
 
 verbatim_status verbatim_dist_describe(const verbatim_dist* dist, const char** json) {
-  return answered(json, [&] { return describe(*dist); });
+  return answered(json, [&] { return describe(given(dist, "dist")); });
 }
 
 }  // extern "C"

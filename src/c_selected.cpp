@@ -38,7 +38,10 @@ verbatim_selected* make(const char* text) {
 extern "C" {
 
 verbatim_status verbatim_selected_create(const char* spec, verbatim_selected** selected) {
-  return guarded([&] { *selected = make(text_of(spec, "spec")); });
+  return guarded([&] {
+    verbatim_selected*& made = given(selected, "selected");
+    made = make(text_of(spec, "spec"));
+  });
 }
 
 void verbatim_selected_destroy(verbatim_selected* selected) { delete selected; }
@@ -48,16 +51,16 @@ verbatim_status verbatim_selected_forward(const verbatim_selected* selected,
                                           const verbatim_selected_blocks* blocks,
                                           const verbatim_run_options* run) {
   return guarded([&] {
-    const auto& shape = blocks->shape;
-    selected->attention.forward(tensors_of(selected->problem, *tensors),
-                                {blocks->data, {shape[0], shape[1], shape[2], shape[3]}},
-                                run_of(run));
+    const verbatim_selected& own = given(selected, "selected");
+    const auto& [data, shape] = given(blocks, "blocks");
+    own.attention.forward(tensors_of(own.problem, given(tensors, "tensors")),
+                          {data, {shape[0], shape[1], shape[2], shape[3]}}, run_of(run));
   });
 }
 
 verbatim_status verbatim_selected_describe(const verbatim_selected* selected, const char** json) {
   return answered(json, [&] {
-    const SelectedAttention& attention = selected->attention;
+    const SelectedAttention& attention = given(selected, "selected").attention;
     return Json{{"index", attention.index()},
                 {"arithmetic", attention.arithmetic()},
                 {"q_edges", attention.tiles().q_edges},

@@ -299,6 +299,105 @@ static void test_missing_texts(void) {
          "which is said");
 }
 
+/* Whether a call that was given NULL is refused, and says which argument that was. */
+static void expect_missing(verbatim_status status, const char* argument) {
+  expect(status == verbatim_invalid_argument && strstr(verbatim_last_error(), argument) != NULL &&
+             strstr(verbatim_last_error(), "got NULL") != NULL,
+         argument);
+}
+
+/* Handles, tensors and places of results that are missing; transports without functions. */
+static void test_missing_addresses(const verbatim_attention* attention,
+                                   const verbatim_forward_tensors* forward) {
+  const char *const mask = "{\"name\": \"full\", \"params\": {}}", *json = NULL;
+  const uint8_t dense[4] = {0};
+  const verbatim_transport silent = {NULL, NULL, NULL, NULL, 0, NULL};
+  verbatim_dist* dist = NULL;
+  int64_t number = 0;
+  expect_missing(verbatim_info(NULL), "result");
+  expect_missing(verbatim_attention_create(kSpec, NULL), "attention");
+  expect_missing(verbatim_attention_forward(NULL, forward, NULL), "attention");
+  expect_missing(verbatim_attention_forward(attention, NULL, NULL), "tensors");
+  expect_missing(verbatim_attention_backward(NULL, NULL, NULL), "attention");
+  expect_missing(verbatim_attention_backward(attention, NULL, NULL), "tensors");
+  expect_missing(verbatim_attention_workspace(NULL, verbatim_forward_pass, NULL, &number),
+                 "attention");
+  expect_missing(verbatim_attention_workspace(attention, verbatim_forward_pass, NULL, NULL),
+                 "bytes");
+  expect_missing(verbatim_attention_describe(NULL, &json), "attention");
+  expect_missing(verbatim_attention_describe(attention, NULL), "result");
+  expect_missing(verbatim_mask_json(mask, 2, 2, 1, NULL), "result");
+  expect_missing(verbatim_mask_area(mask, 1, 1, 1, 2, 2, NULL), "area");
+  expect_missing(verbatim_mask_to_dense(mask, 1, 1, 2, 2, NULL), "dense");
+  expect_missing(verbatim_mask_from_dense(NULL, 1, 1, 2, 2, &json), "dense");
+  expect_missing(verbatim_mask_from_dense(dense, 1, 1, 2, 2, NULL), "result");
+  expect_missing(verbatim_mask_from_blocks(NULL, &json), "blocks");
+  expect_missing(verbatim_mask_json(NULL, 2, 2, 1, &json), "mask");
+  expect_missing(verbatim_dist_create(kSpec, 1, 0, NULL, &dist), "transport");
+  expect_missing(verbatim_dist_create(kSpec, 2, 0, &silent, &dist), "transport.send");
+  expect_missing(verbatim_dist_create(kSpec, 1, 0, &silent, NULL), "dist");
+  expect_missing(verbatim_dist_create_over_peers(kSpec, NULL, &dist), "peers");
+  expect_missing(verbatim_dist_forward(NULL, forward, NULL), "dist");
+  expect_missing(verbatim_dist_backward(NULL, NULL, NULL), "dist");
+  expect_missing(verbatim_dist_record(NULL, NULL), "dist");
+  expect_missing(verbatim_dist_recorded(NULL, &json), "dist");
+  expect_missing(verbatim_dist_describe(NULL, &json), "dist");
+  expect_missing(verbatim_peers_open("c-api-missing", 1, 0, "cpu", 10, 10, NULL), "peers");
+  expect_missing(verbatim_selected_create("{}", NULL), "selected");
+  expect_missing(verbatim_selected_forward(NULL, forward, NULL, NULL), "selected");
+  expect_missing(verbatim_selected_describe(NULL, &json), "selected");
+  expect_missing(verbatim_tl_format("", NULL), "result");
+}
+
+/* Sizes without an array of so many entries: nothing is read or written. */
+static void test_sizes(const verbatim_attention* attention,
+                       const verbatim_forward_tensors* forward) {
+  const char *const mask = "{\"name\": \"full\", \"params\": {}}", *json = NULL;
+  const int64_t row_begin[] = {0, 0, 0};
+  const int32_t key = 0;
+  uint8_t dense[4] = {7, 7, 7, 7};
+  const int64_t wrong[] = {0, -1, (int64_t)1 << 31, INT64_MAX, INT64_MIN};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+    const int64_t size = wrong[i];
+    const verbatim_status all[] = {
+        verbatim_mask_to_dense(mask, size, 1, 2, 2, dense),
+        verbatim_mask_to_dense(mask, 1, size, 2, 2, dense),
+        verbatim_mask_from_dense(dense, size, 1, 2, 2, &json),
+        verbatim_mask_from_dense(dense, 1, size, 2, 2, &json),
+        verbatim_mask_from_rows(row_begin, &key, &key, 0, size, 1, 2, 2, &json),
+        verbatim_mask_from_rows(row_begin, &key, &key, 0, 1, size, 2, 2, &json)};
+    for (size_t k = 0; k < sizeof all / sizeof *all; ++k)
+      expect(all[k] == verbatim_invalid_argument, "no number of heads");
+    expect(strstr(verbatim_last_error(), "kv_heads is out of range") != NULL, "which is named");
+  }
+  expect(verbatim_mask_from_dense(dense, 1 << 24, 1 << 24, 1 << 30, 1 << 30, &json) ==
+                 verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "no array has so many entries") != NULL,
+         "an array larger than memory");
+  const verbatim_blocks blocks = {.q_edges = row_begin,
+                                  .k_edges = row_begin,
+                                  .q_blocks = INT64_MAX,
+                                  .k_blocks = 2,
+                                  .batch = 1,
+                                  .kv_heads = 1,
+                                  .row_begin = row_begin,
+                                  .row_begins = 3};
+  expect(verbatim_mask_from_blocks(&blocks, &json) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "q_blocks is out of range; got 9223372036854775807"),
+         "more blocks than a mask has positions");
+  expect(dense[0] == 7 && json == NULL, "nothing was written");
+
+  int64_t bytes = -1;
+  expect(verbatim_attention_workspace(attention, (verbatim_pass)7, NULL, &bytes) ==
+                 verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "no such pass; got 7") != NULL && bytes == -1,
+         "there are two passes");
+  const verbatim_run_options run = {.threads = -1};
+  expect(verbatim_attention_forward(attention, forward, &run) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "threads is out of range; got -1") != NULL,
+         "no work is done by fewer threads than none");
+}
+
 int main(void) {
   float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
   float dout[] = {1, 1}, dq[2], dk[2], dv[2];
@@ -340,6 +439,8 @@ int main(void) {
   expect(verbatim_attention_forward(attention, &wrong, NULL) == verbatim_invalid_argument,
          "a wrong shape is an invalid argument");
   expect(strstr(verbatim_last_error(), "shape of k") != NULL, "which names the tensor");
+  test_missing_addresses(attention, &forward);
+  test_sizes(attention, &forward);
   verbatim_attention_destroy(attention);
 
   expect(verbatim_check("cpu") == verbatim_ok, "no wait of a CPU expires");

@@ -134,6 +134,13 @@ report::Table table_of(const std::vector<Found>& found, const Json& described) {
   return table;
 }
 
+/// Both names, also where one pass alone is planned.
+void require_orders(const PlanningOptions& planning) {
+  const auto tiles = std::make_shared<const TileMap>(HeadMask{}, TileShape{1, 1});
+  make_order(Pass::forward, planning.forward_order, tiles, 1);
+  make_order(Pass::backward, planning.order, tiles, 1);
+}
+
 int PlanCommand::run() const {
   require_one_of(pass, "--pass", {"forward", "backward"});
   const Problem sizes = make_problem(problem, mask);
@@ -145,6 +152,7 @@ int PlanCommand::run() const {
   const bool both = one.forward_order != "auto";
   if (!both && one.order != "auto") one.forward_order = one.order;
   const PlanOptions options = one.make(pass == "backward" ? Pass::backward : Pass::forward);
+  if (both) require_orders(one);
 
   Progress progress;
   progress.say("planning and simulating ...");

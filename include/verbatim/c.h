@@ -1,8 +1,9 @@
 /* The C interface, for bindings of other languages: C99, and no type of CUDA.
  *
  * Functions that return a verbatim_status write their results only when it is verbatim_ok; else
- * verbatim_last_error() says what was wrong. Text that comes back belongs to the library and lasts
- * until this thread calls it again. Handles may be used by several threads at once. */
+ * verbatim_last_error() says what was wrong, such as an address that is NULL where it may not be.
+ * Text that comes back belongs to the library and lasts until this thread calls it again. Handles
+ * may be used by several threads at once. */
 #ifndef VERBATIM_C_H
 #define VERBATIM_C_H
 

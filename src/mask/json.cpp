@@ -75,9 +75,13 @@ std::string to_json(const Mask& mask) {
 
 Mask mask_from_json(const std::string& text) {
   const nlohmann::json json = parse_json(text, kOperation);
+  require_known_members(
+      json, {"name", "params", "q_len", "kv_len", "batch", "kv_heads", "variant_of", "variants"},
+      kOperation);
   const int64_t q_len = integer(json, "q_len"), kv_len = integer(json, "kv_len");
   std::vector<HeadMask> variants;
   for (const auto& variant : list(json, "variants")) {
+    require_known_members(variant, {"slices", "q_breaks", "k_breaks"}, kOperation);
     HeadMask head{q_len, kv_len, {}, integers(variant, "q_breaks"), integers(variant, "k_breaks")};
     for (const auto& s : list(variant, "slices")) head.slices.push_back(slice(s));
     variants.push_back(std::move(head));

@@ -277,6 +277,9 @@ OrderProof::OrderProof(const Plan& plan)
     kinds.push_back(kind);
     runs += order.runs.size();
   }
+  const auto unknown = std::find(listed.begin(), listed.end(), false);
+  if (unknown != listed.end())  // what is not proved here would still enter the fingerprint
+    refuse_plan(fmt::format("no head follows order {}", unknown - listed.begin()));
   std::vector<char> counts_up(subjects.size());  // not bits, which threads would share
   for_each_in_parallel(runs < kRunsWorthThreads ? 1 : core_count(), std::ssize(subjects),
                        [&](int64_t i) { counts_up[i] = check_order(subjects[i]); });

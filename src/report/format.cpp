@@ -38,7 +38,9 @@ std::string milliseconds(double ms) {
 }
 
 std::string cycles(double value) {
-  return std::abs(value) < 1000 ? fmt::format("{:.4g}", value) : count(std::llround(value));
+  const double size = std::abs(value);
+  if (size < 1000) return fmt::format("{:.4g}", value);
+  return size < 1e18 ? count(std::llround(value)) : number(value);
 }
 
 std::string percent(double fraction) {

@@ -85,9 +85,11 @@ void check(const Machine& machine) {
   };
   for_each_field(machine, [&]<class T>(const char* name, const T& field) {
     if constexpr (std::is_same_v<T, double>)
-      if (field > kMost)
+      // A visit that jitter makes shorter than none would end before it began.
+      if (const bool share = name == std::string_view("jitter"); field > (share ? 1 : kMost))
         throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is too large", name),
-                    {name, fmt::to_string(field), "at most 1e9", "1e9"});
+                    {name, fmt::to_string(field), fmt::format("at most {}", share ? "1" : "1e9"),
+                     share ? "1" : "1e9"});
     if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
       require(field >= 0 || name == std::string_view("signal_latency"), name,
               static_cast<double>(field), "0");

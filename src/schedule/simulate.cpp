@@ -59,9 +59,10 @@ struct Worker {
   bool chain_open = false;
   double time = 0;               // compute units are free from here
   double writer = 0;             // ... and the writer from here
-  std::vector<double> released;  // when each buffer's reduction ends, in turn
+  std::vector<double> released;  // when each used buffer's reduction ends, in turn
   size_t buffer = 0;
   int64_t steps = 0;
+  double task_work = 0;  // of the task at hand
 };
 
 class Simulator {
@@ -82,7 +83,6 @@ class Simulator {
     for (int32_t w = 0; w < placement.workers; ++w) {
       Worker& worker = workers_[w];
       worker.time = worker.writer = machine_.launch;
-      worker.released.resize(std::max(machine_.buffers, 1));
       if (!placement.queue) {
         const auto begin = placement.worker_begin[w];
         const auto end = placement.worker_begin[w + 1];
@@ -140,11 +140,19 @@ class Simulator {
       if (!plan_.placement.queue || ticket_ == tasks.size()) return false;
       give(w, std::span(tasks).subspan(ticket_++, 1));
     }
+    const size_t task = worker.walker.task_index();
     const bool moved = worker.walker.at_chain_start() ? take_over(w, worker)
                        : worker.walker.at_chain_end() ? end_chain(w, worker)
                                                       : visit(w, worker);
     if (moved) worker.walker.advance();
+    if (worker.walker.task_index() != task) worker.task_work = 0;
     return moved;
+  }
+
+  void add_work(Worker& worker, double cycles) {
+    result_.totals.work += cycles;
+    worker.task_work += cycles;
+    longest_task_ = std::max(longest_task_, worker.task_work);
   }
 
   Head& head_of(const Walker& walker) {
@@ -188,7 +196,7 @@ class Simulator {
     worker.chain_open = true;
     record(TimelineEvent::Kind::start, w, worker, worker.time, worker.time + machine_.chain_start);
     worker.time += machine_.chain_start;
-    result_.totals.work += machine_.chain_start;
+    add_work(worker, machine_.chain_start);
   }
 
   bool visit(int32_t w, Worker& worker) {
@@ -207,8 +215,9 @@ class Simulator {
     const double in_cache = memory_.use(head.marks[place], worker.time);
     const double compute =
         costs_.compute(walker.run()) * (1 + machine_.jitter * noise(w, worker.steps++));
+    if (worker.buffer == worker.released.size()) worker.released.push_back(0);
     double& released = worker.released[worker.buffer];
-    worker.buffer = (worker.buffer + 1) % worker.released.size();
+    worker.buffer = (worker.buffer + 1) % static_cast<size_t>(std::max(machine_.buffers, 1));
     advance_compute(w, worker, compute, machine_.overlap ? released + costs_.store() : 0);
     const double begin = std::max({worker.time, worker.writer, waits_until(row)});
     const double reduced = std::max(begin + costs_.reduce(), in_cache);
@@ -217,7 +226,7 @@ class Simulator {
     worker.writer = released = reduced;
     if (!machine_.overlap) {
       result_.totals.stall += begin - worker.time;
-      result_.totals.work += reduced - begin;
+      add_work(worker, reduced - begin);
       worker.time = reduced;
     }
     enter(row, reduced + machine_.signal_latency);
@@ -230,7 +239,7 @@ class Simulator {
     worker.time = std::max(begin + compute, earliest);
     record(TimelineEvent::Kind::compute, w, worker, begin, begin + compute);
     record(TimelineEvent::Kind::wait, w, worker, begin + compute, worker.time);
-    result_.totals.work += compute;
+    add_work(worker, compute);
     result_.totals.stall += worker.time - begin - compute;
   }
 
@@ -251,7 +260,7 @@ class Simulator {
     record(TimelineEvent::Kind::wait, w, worker, worker.time, begin);
     record(TimelineEvent::Kind::start, w, worker, begin, begin + machine_.chain_share);
     result_.totals.stall += begin - worker.time;
-    result_.totals.work += machine_.chain_share;
+    add_work(worker, machine_.chain_share);
     worker.time = begin + machine_.chain_share;
     return true;
   }
@@ -267,7 +276,7 @@ class Simulator {
     record(TimelineEvent::Kind::wait, w, worker, worker.time, begin);
     record(TimelineEvent::Kind::finish, w, worker, begin, begin + cost);
     result_.totals.stall += begin - worker.time;
-    result_.totals.work += cost;
+    add_work(worker, cost);
     worker.time = begin + cost;
     worker.chain_open = false;
     enter(tile, worker.time + (chain.addends > 1 ? machine_.signal_latency : 0));
@@ -294,7 +303,7 @@ class Simulator {
     const auto workers = static_cast<double>(workers_.size());
     totals.idle =
         std::max(0.0, (totals.makespan - machine_.launch) * workers - totals.work - totals.stall);
-    totals.lower_bound = machine_.launch + std::max(totals.work / workers, costs_.longest_task());
+    totals.lower_bound = machine_.launch + std::max(totals.work / workers, longest_task_);
     if (timeline_ != nullptr) {
       timeline_->source = "simulated " + machine_.name;
       timeline_->unit = "cycles";
@@ -314,12 +323,13 @@ class Simulator {
   std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
   std::unordered_map<const Sum*, std::vector<std::pair<int32_t, int32_t>>> parked_;
   size_t ticket_ = 0;
+  double longest_task_ = 0;  // its work, with the jitter that it had
   SimulatedRun result_;
 };
 
 }  // namespace
 
-Costs::Costs(const Plan& plan, const Machine& machine) : plan_(plan), machine_(machine) {
+Costs::Costs(const Plan& plan, const Machine& machine) : machine_(machine) {
   double area = 1, rows = 1;
   if (machine.reference_tile.q > 0 && !plan.orders.empty()) {
     const TileShape shape = plan.orders[0]->tiles->shape;
@@ -351,13 +361,6 @@ double Costs::task(const HeadOrder& order, const Task& task) const {
     });
   }
   return cost;
-}
-
-double Costs::longest_task() const {
-  double longest = 0;
-  for (const auto& order : plan_.orders)
-    for (const Task& t : order->tasks) longest = std::max(longest, task(*order, t));
-  return longest;
 }
 
 SimulatedRun simulate_run(const Plan& plan, const Machine& machine, Timeline* timeline) {

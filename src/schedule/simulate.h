@@ -18,10 +18,8 @@ class Costs {
   double reduce() const { return reduce_; }
   double store() const { return store_; }
   double task(const HeadOrder& order, const Task& task) const;
-  double longest_task() const;
 
  private:
-  const Plan& plan_;
   const Machine& machine_;
   double compute_, reduce_, store_;
 };

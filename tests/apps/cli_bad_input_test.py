@@ -67,6 +67,11 @@ class BadInput(Tool):
             (["run", "--order", "all"], "all"),
             (["verify", "--order", "all"], "all"),
             (["plan", "--pass", "forward", "--forward-order", "all"], "all"),
+            (["plan", "--forward-order", "shift"], "got shift"),
+            (
+                ["plan", "--pass", "forward", "--forward-order", "ascending", "--order", "shft"],
+                "nearest: shift",
+            ),
             (["run", "--check", "some"], "--check"),
             (["run", "--repeats", 0], "--repeats"),
             (["run", "--device", "tpu"], "tpu"),

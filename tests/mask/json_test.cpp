@@ -130,6 +130,9 @@ TEST(MaskJson, NamesWhatIsWrong) {
   expect("q_len", [&](auto& json) { json["q_len"] = -1; });
   expect("no such variant", [&](auto& json) { json["variant_of"] = {int64_t{1} << 32}; });
   expect("one variant per", [&](auto& json) { json["batch"] = 2; });
+  // What only a mask by name has would hide nothing here.
+  expect("there is no member 'key_lengths'", [&](auto& json) { json["key_lengths"] = {2}; });
+  expect("nearest: k_breaks", [&](auto& json) { json["variants"][0]["kv_breaks"] = {2}; });
   EXPECT_NE(message([&](auto& json) { json["variants"] = nlohmann::json::array(); }), "");
 }
 

@@ -121,6 +121,15 @@ TEST(Verify, RefusesIndicesOutOfRange) {
   expect_fault(broken([](HeadOrder& o) { o.tasks[1].chain_end = 9; }), "task 1 of head 0");
 }
 
+// Nothing of it is proved, and reading it as a plan ended the process.
+TEST(Verify, RefusesAnOrderThatNoHeadFollows) {
+  Plan plan = two_by_two();
+  plan.orders.push_back(broken([](HeadOrder& o) { o.chains[1].run_end = 1 << 30; }).orders[0]);
+  expect_fault(plan, "no head follows order 1");
+  plan.order_of_head = {2};
+  expect_fault(plan, "head 0 follows order 2, which does not exist");
+}
+
 TEST(Verify, NamesATileInACycle) {
   // Chain 0 walks down and waits for chain 1 in row 0; chain 1 walks up and waits in row 1.
   expect_fault(broken([](HeadOrder& o) {

@@ -19,6 +19,9 @@ TEST(Format, NumbersAsPeopleReadThem) {
   EXPECT_EQ(milliseconds(3.416), "3.42 ms");
   EXPECT_EQ(milliseconds(12345), "12.3 s");
   EXPECT_EQ(number(1234.5), "1,235");
+  EXPECT_EQ(cycles(0.5), "0.5");
+  EXPECT_EQ(cycles(1234567.8), "1,234,568");
+  EXPECT_EQ(cycles(2e306), "2.00e+306");  // more than an integer holds
   EXPECT_EQ(percent(0.4137), "41.4 %");
   EXPECT_EQ(percent(-0.0004), "0.0 %");
   EXPECT_EQ(percent(-0.0006), "-0.1 %");

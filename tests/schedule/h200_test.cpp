@@ -91,6 +91,20 @@ void compare(bool causal, std::span<const Row> rows) {
   }
 }
 
+// One task is most of the work, and jitter may shorten its visits.
+TEST(H200, NeverBeatsTheLowerBoundOfOneLongTask) {
+  for (const int64_t length : {256, 300, 512, 1024}) {
+    for (const int64_t heads : {1, 2}) {
+      const Problem problem = problem_of(1, heads, heads, length);
+      for (const char* order : {"descending", "right_to_left", "symmetric_shift"}) {
+        const Plan plan = plan_of(problem, masks::causal(length, length), order, "auto");
+        const Simulation s = simulate(plan, make_machine("h200"));
+        EXPECT_GE(s.makespan, s.lower_bound * (1 - 1e-12)) << order << ", " << length;
+      }
+    }
+  }
+}
+
 TEST(H200, PredictsCausalOrders) {
   // Measured head after head at 1k, the placement alone costs 5 %, which the model does not know.
   const std::array<bool, 5> from_2k{false, true, true, true, true};
@@ -186,6 +200,16 @@ TEST(H200, PredictsGroupsAndWindows) {
   EXPECT_NEAR(ratio(window, "ascending/split", "queue"), .23, 0.05);
 }
 
+// Which ended in std::bad_alloc: each worker had memory for all of them.
+TEST(Machine, HasAnyNumberOfBuffers) {
+  const Plan plan = plan_of(problem_of(1, 1, 1, 512), masks::full(512, 512), "descending", "queue");
+  Machine machine = make_machine("h200");
+  machine.buffers = 64;  // as many as a worker has visits
+  const double enough = makespan(plan, machine);
+  machine.buffers = INT32_MAX;
+  EXPECT_EQ(makespan(plan, machine), enough);
+}
+
 TEST(Machine, ComesBackFromJson) {
   for (const char* name : {"h200", "cpu", "paper:3,1.5"}) {
     const Machine machine = make_machine(name);
@@ -240,6 +264,7 @@ TEST(Machine, RefusesWhatItDoesNotKnow) {
            R"({"name": 5})",
            R"({"compute": -1})",
            R"({"compute": 1e999})",
+           R"({"jitter": 1.5})",
            "[]",
        })
     EXPECT_THROW(machine_from_json(json), Error) << json;
