@@ -166,8 +166,10 @@ verbatim_status verbatim_dist_create(const char* spec, int32_t world, int32_t ra
   return guarded([&] {
     verbatim_dist*& made = given(dist, "dist");
     const verbatim_transport& functions = given(transport, "transport");
-    if (world > 1)
-      given(functions.send, "transport.send"), given(functions.receive, "transport.receive");
+    if (world > 1) {
+      given(functions.send, "transport.send");
+      given(functions.receive, "transport.receive");
+    }
     made = new verbatim_dist(text_of(spec, "spec"), world, rank, functions);
   });
 }
