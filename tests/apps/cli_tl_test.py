@@ -333,6 +333,25 @@ class Tl(Tool):
                 ["tl reason", sketch, "--target a100 --output", output, *SIZES, "--stages -1"],
                 ["--stages"],
             ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES]
+                + ["--tile-q", 10**12],
+                ["tile_q is out of range; got 1000000000000, expected 1 to 1024", "nearest: 1024"],
+            ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES]
+                + ["--warps", 10**12],
+                ["warps is out of range; got 1000000000000, expected 1 to 32", "nearest: 32"],
+            ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES]
+                + ["--device cuda:1"],
+                ["--device", "--tune"],
+            ),
+            (
+                ["tl reason", SKETCHES / "backward.tl", "--target l40s --output", output, *E4M3],
+                ["e4m3 is of forwards", "got e4m3, expected f16, bf16 (nearest: bf16)"],
+            ),
             (["tl", "check", sketch], ["parameter: ", "right would be: "]),
             (["tl", "check", "--level", "most", sketch], ["most"]),
             (["tl", "check", self.path / "missing.tl"], ["missing.tl"]),
