@@ -258,6 +258,15 @@ class Tl(Tool):
             self.assertIn(part, message)
         self.assertIn("nearest: /usr/local/cuda/bin", message)
 
+    def test_an_architecture_that_is_none(self):
+        program, compiler = self.reason("forward"), self.path / "nvcc"
+        compiler.write_text("#!/bin/sh\nexit 1\n")
+        compiler.chmod(0o755)
+        words = ["tl", "build", program, "--output", self.path / "out", "--arch"]
+        for arch in ("sm80", "sm_", "sm_a", "sm_9a0", "sm_90aa"):
+            message = self.refusal(*words, arch, env={"PATH": str(self.path)})
+            self.assertIn(f"got {arch}, expected sm_N", message)
+
     def test_libraries_that_are_none(self):
         run = ["run", *PROBLEM, "--pass", "forward", "--device", "cuda", "--kernel"]
         if "no CUDA backend" in self.call("info").stdout:
