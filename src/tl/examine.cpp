@@ -262,8 +262,11 @@ void Examiner::load(const Move& m, const Tensor& tensor, std::vector<Step>& step
 void Examiner::store(const Move& m, const Tensor& tensor, std::vector<Step>& steps) {
   if (m.from != Memory::registers)
     return report("level", m.from_at, "results leave from registers", "register");
-  outputs_.insert(tensor.name);
+  const bool first = outputs_.insert(tensor.name).second;
   const bool sums = kernel_.pass == Pass::backward;
+  if (sums && !first)  // the plan gives a visit one place in the sum
+    return report("sum", at_->at, fmt::format("{} takes a second addend here", tensor.name),
+                  fmt::format("one Reduce of {}", tensor.name));
   if (sums != m.ordered.has_value()) {
     Move right = m;
     right.ordered = sums ? std::optional(true) : std::nullopt;

@@ -82,6 +82,12 @@ constexpr Mutation kMutations[] = {
     {"backward", "from register to global as addend with scale",
      "from register to global as addend with scale^T", "operation", ""},
     {"backward", "Reduce ordered dQ", "Reduce unordered dQ", "unordered", ""},
+    {"backward", "Reduce ordered dQ",
+     "Reduce ordered dQ (BM, HeadDim) in coordinate [L = i] from register to global as addend with "
+     "scale\n  Reduce ordered dQ",
+     "sum",
+     "  Reduce ordered dQ (BM, HeadDim) in coordinate [L = i] from register to global as "
+     "addend with scale\nend"},
     {"backward", "[L = i] from global to register", "[L = i] from global to shared", "level",
      "Copy L (BM) in coordinate [L = i]"},
     {"backward", "Copy P from register to shared", "Copy P from register to register", "level", ""},
