@@ -132,11 +132,13 @@ struct ReasonCommand {
         .type_name("N");
     sub.add_option("--warps", warps, "Warps of a CTA (default: as few as hold the registers)")
         .type_name("N");
-    sub.add_flag("--tune", tunes,
-                 "Measure what these leave open: build each choice with nvcc, take the fastest");
+    const Option tune = sub.add_flag(
+        "--tune", tunes,
+        "Measure what these leave open: build each choice with nvcc, take the fastest");
     sub.add_option("--device", device, "With --tune: cuda or cuda:N")
         .type_name("NAME")
-        .capture_default_str();
+        .capture_default_str()
+        .needs(tune);
     sub.add_option("--memo", memo,
                    "Sizes that were measured: --tune adds its own, without it they are taken")
         .type_name("FILE");

@@ -55,6 +55,17 @@ def test_without_a_compiler_nothing_is_written(tmp_path, monkeypatch):
     assert not folder.exists()
 
 
+def test_sizes_that_no_program_has():
+    for tile, error in (((-1, 64), ValueError), ((64, 10**12), NotImplementedError)):
+        with pytest.raises(error, match="tile_(q|kv) is out of range; got .* expected 1 to 1024"):
+            tl.reason(SKETCH, PROBLEM, "a100", tile=tile)
+
+
+def test_a_text_alone_is_no_list_of_kernels():
+    with pytest.raises(ValueError, match="'kernels' has the wrong type.* expected a list"):
+        va.Plan(PROBLEM, va.masks.Causal(), kernels=tl.reason(SKETCH, PROBLEM, "a100"))
+
+
 def test_a_fault_has_a_place_and_an_edit():
     assert tl.check(SKETCH, sketch=True) == []
     (fault,) = tl.check(WRONG, sketch=True)

@@ -66,7 +66,8 @@ class Plan:
             "tile": tile,
             "workers": workers,
             "arithmetic": arithmetic,
-            "kernels": list(kernels),
+            # The library says that a text is no list; list() would make one of its letters.
+            "kernels": kernels if isinstance(kernels, str) else list(kernels),
             "device": device,
             "defer_backward": defer_backward,
         }

@@ -25,8 +25,9 @@ constexpr const char* kCutlass = VERBATIM_CUTLASS;
 std::string gencode(const std::string& arch) {
   const size_t digits = arch.find('_') + 1;
   const std::string kind = arch.substr(0, digits), number = arch.substr(digits);
-  const bool known = (kind == "sm_" || kind == "compute_") && !number.empty() &&
-                     number.find_first_not_of("0123456789a") == std::string::npos;
+  const size_t end = number.find_first_not_of("0123456789");
+  const bool known = (kind == "sm_" || kind == "compute_") && !number.empty() && end != 0 &&
+                     (end == std::string::npos || number.substr(end) == "a");
   if (!known)
     throw Error(ErrorCode::invalid_argument, kOperation, "there is no such architecture",
                 {"arch", arch, "sm_N (machine code) or compute_N (PTX)", "sm_90"});

@@ -66,7 +66,9 @@ Examined examine_code(std::string_view text, std::string_view file, const CheckO
   Examined found = examine(text, options);
   if (found.faults.empty()) return found;
   const std::string faults = described(found.faults, text, file);
-  if (check(text, {.target = {}, .level = options.level, .sketch = true}).empty())
+  const bool lacks_sizes = std::ranges::find(found.faults, "parameter", &Diagnostic::code) !=
+                           found.faults.end();  // as every sketch does, and little TL code
+  if (lacks_sizes && check(text, {.target = {}, .level = options.level, .sketch = true}).empty())
     throw Error(ErrorCode::invalid_argument, operation, "the program is a sketch" + faults,
                 {"kernel", "a sketch", "TL code", "what `verbatim tl reason` makes of it"});
   throw Error(ErrorCode::invalid_argument, operation, "the program is refused" + faults);

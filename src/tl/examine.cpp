@@ -68,9 +68,9 @@ void Examiner::read_parameters() {
     if (dtype == to_string(known)) kernel_.dtype = known;
   kernel_.head_dim = parameter("HeadDim", 1, 256);
   kernel_.head_dim_v = parameter("HeadDimV", 1, 256);
-  kernel_.tile = {parameter("BM", 1, 1024), parameter("BN", 1, 1024)};
-  kernel_.stages = parameter("stages", 1, 8);
-  kernel_.warps = parameter("warps", 1, 32);
+  kernel_.tile = {parameter("BM", 1, kMostOfATile), parameter("BN", 1, kMostOfATile)};
+  kernel_.stages = parameter("stages", 1, kMostStages);
+  kernel_.warps = parameter("warps", 1, kMostWarps);
 }
 
 void Examiner::read_parameter(const Param& p) {
@@ -262,8 +262,11 @@ void Examiner::load(const Move& m, const Tensor& tensor, std::vector<Step>& step
 void Examiner::store(const Move& m, const Tensor& tensor, std::vector<Step>& steps) {
   if (m.from != Memory::registers)
     return report("level", m.from_at, "results leave from registers", "register");
-  outputs_.insert(tensor.name);
+  const bool first = outputs_.insert(tensor.name).second;
   const bool sums = kernel_.pass == Pass::backward;
+  if (sums && !first)  // the plan gives a visit one place in the sum
+    return report("sum", at_->at, fmt::format("{} takes a second addend here", tensor.name),
+                  fmt::format("one Reduce of {}", tensor.name));
   if (sums != m.ordered.has_value()) {
     Move right = m;
     right.ordered = sums ? std::optional(true) : std::nullopt;
@@ -287,7 +290,8 @@ void Examiner::store(const Move& m, const Tensor& tensor, std::vector<Step>& ste
   check_block(m, tensor);
   const int a = read(m.name.text, m.name.at, m.from);
   if (a < 0 || !fits(a, tensor.tile(), m.name.at)) return;
-  if (m.factor && !m.factor->number && m.factor->text != "scale")
+  const bool by_scale = m.factor && m.factor->text == "scale" && !m.factor->transposed;
+  if (m.factor && !m.factor->number && !by_scale)
     return report("operation", m.factor->at, "a sum is multiplied by a number", "scale");
   for (const Step& step : kernel_.after)
     if (sums && step.out == a)
@@ -298,7 +302,7 @@ void Examiner::store(const Move& m, const Tensor& tensor, std::vector<Step>& ste
   steps.push_back({.kind = sums ? Step::Kind::reduce : Step::Kind::store,
                    .a = a,
                    .number = m.factor ? m.factor->number : std::nullopt,
-                   .by_scale = m.factor && !m.factor->number,
+                   .by_scale = by_scale,
                    .tensor = &tensor,
                    .at = at_->at});
 }

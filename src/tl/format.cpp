@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
+#include <charconv>
+
 #include "tl/ast.h"
 #include "tl/parser.h"
 
@@ -15,15 +18,15 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+/// Without an exponent, which TL has not.
 std::string number(double value) {
-  if (value == static_cast<double>(static_cast<int64_t>(value)))
-    return fmt::to_string(static_cast<int64_t>(value));
-  return fmt::format("{}", value);
+  std::array<char, 400> digits{};
+  const auto end = std::to_chars(digits.begin(), digits.end(), value, std::chars_format::fixed).ptr;
+  return {digits.begin(), end};
 }
 
 std::string to_text(const Operand& o) {
-  if (o.number)
-    return std::abs(*o.number) > 1e18 ? (*o.number < 0 ? "-inf" : "inf") : number(*o.number);
+  if (o.number) return number(*o.number);
   return o.text + (o.transposed ? "^T" : "");
 }
 

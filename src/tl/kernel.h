@@ -81,6 +81,9 @@ std::string described(const std::vector<Diagnostic>& faults, std::string_view te
 /// and `operation` wants a plan to name them.
 void refuse_index(const Kernel& kernel, const char* operation);
 
+/// Bounds of a program's sizes: rows or columns of a tile, buffers, warps.
+inline constexpr int64_t kMostOfATile = 1024, kMostStages = 8, kMostWarps = 32;
+
 /// Of shared memory, in which a CTA keeps where it is in the plan, and the visits to come.
 inline constexpr int64_t kPlaceBytes = 768;
 /// Where warps have roles: visits and barriers.

@@ -72,6 +72,10 @@ void Examiner::check_target() {
         target.takes(Dtype::bf16) ? "bf16" : "f16");
   if (kernel_.dtype == Dtype::e4m3 && kernel_.pass == Pass::backward)
     return report("dtype", dtype_at, "e4m3 is of forwards", "bf16");
+  for (const Variable& v : kernel_.variables)
+    if (std::max(v.rows, v.cols) > kMostOfATile || std::min(v.rows, v.cols) < 1)
+      return report("shape", v.at, fmt::format("{} is {} x {}", v.name, v.rows, v.cols),
+                    fmt::format("extents from 1 to {}", kMostOfATile));
   for (const std::vector<Step>* steps : {&kernel_.before, &kernel_.visit, &kernel_.after})
     for (const Step& step : *steps)
       if (step.kind == Step::Kind::compute && step.operation == Operation::gemm)

@@ -1,6 +1,8 @@
 // Sizes that were measured, kept by what they were measured for.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/json.h"
 #include "tl/kernel.h"
 #include "verbatim/error.h"
@@ -42,6 +44,10 @@ ChoiceMemo choice_memo_from_json(const std::string& text) {
   const nlohmann::json json = parse_json(text, kOperation);
   ChoiceMemo memo;
   memo.device = json_text(json_member(json, "device", kOperation), "device", kOperation);
+  // It becomes part of a comment, which a line end would end.
+  if (std::ranges::any_of(memo.device, [](unsigned char c) { return c < ' '; }))
+    throw Error(ErrorCode::invalid_argument, kOperation, "the name of a GPU is one line",
+                {"device", json["device"].dump(), "no control characters", ""});
   const auto& choices = json_member(json, "choices", kOperation);
   if (!choices.is_object())
     throw Error(ErrorCode::invalid_argument, kOperation, "choices are named by their program",

@@ -42,7 +42,8 @@ void Examiner::compute(const Compute& c, std::vector<Step>& steps) {
 
 bool Examiner::has_operands(const Compute& c, size_t operands, size_t least_with, size_t most_with,
                             const char* form) {
-  const bool transposed = std::ranges::any_of(c.operands, &Operand::transposed);
+  const bool transposed = std::ranges::any_of(c.operands, &Operand::transposed) ||
+                          std::ranges::any_of(c.with, &Operand::transposed);
   if (c.operands.size() == operands && c.with.size() >= least_with && c.with.size() <= most_with &&
       (!transposed || c.operation.text == "GEMM"))
     return true;
@@ -189,11 +190,6 @@ void Examiner::elementwise(const Compute& c, Operation operation, std::vector<St
     if (step.b < 0) step.a = -1;
   }
   if (step.a < 0) return void(unknown_.insert(c.result.text));
-  if (states_[step.a].layout == Layout::factor)
-    return report(
-        "layout", c.operands[0].at,
-        fmt::format("{} is laid out as a factor (MMA_A), rounded to the dtype", c.operands[0].text),
-        "the statement before the Reshape");
   const Extents shape = kernel_.variables[step.a].shape;
   if (step.b >= 0) {
     Extents& of_b = kernel_.variables[step.b].shape;
@@ -212,17 +208,25 @@ void Examiner::elementwise(const Compute& c, Operation operation, std::vector<St
 }
 
 void Examiner::mask(const Compute& c, std::vector<Step>& steps) {
-  if (!has_operands(c, 1, 0, 1, "Compute Mask S") || c.into != Into::nothing) return;
+  if (!has_operands(c, 1, 0, 1, "Compute Mask S")) return;
+  if (c.into != Into::nothing) {
+    unknown_.insert(c.result.text);
+    return report("operation", at_->at, "Mask hides pairs in the tile itself", "Compute Mask S");
+  }
   const int s = read(c.operands[0]);
   if (s < 0) return;
   states_[s].masked = true;
   if (!c.with.empty()) {
     const std::vector<std::string> known(masks::names().begin(), masks::names().end());
-    if (std::ranges::find(known, c.with[0].text) == known.end())
-      return report(
-          "mask", c.with[0].at, fmt::format("there is no mask {}", c.with[0].text),
-          fmt::format("{} ({})", nearest_name(c.with[0].text, known), fmt::join(known, ", ")));
-    kernel_.mask = c.with[0].text;
+    const Span at = c.with[0].at;
+    const std::string named(text_.substr(at.begin, at.end - at.begin));  // or a number
+    if (std::ranges::find(known, named) == known.end())
+      return report("mask", at, fmt::format("there is no mask {}", named),
+                    fmt::format("{} ({})", nearest_name(named, known), fmt::join(known, ", ")));
+    if (!kernel_.mask.empty() && kernel_.mask != named)
+      return report("mask", at, "a problem has one mask, and the program named another before",
+                    kernel_.mask);
+    kernel_.mask = named;
   }
   if (!kernel_.index.empty()) check_mask_of_index(c);
   if (!equal(kernel_.variables[s].shape, {"BM", "BN"}))
@@ -258,10 +262,6 @@ void Examiner::softmax(const Compute& c, std::vector<Step>& steps) {
   if (shape.size() != 2)
     return report("shape", c.operands[0].at, fmt::format("{} is no tile", c.operands[0].text),
                   "rows and columns");
-  if (states_[s].layout == Layout::factor)
-    return report("layout", c.operands[0].at,
-                  fmt::format("{} is laid out as a factor (MMA_A)", c.operands[0].text),
-                  "the statement before the Reshape");
   if (c.with.empty()) {
     if (c.into != Into::nothing) unknown_.insert(c.result.text);
     return report("operation", at_->at,

@@ -180,8 +180,11 @@ class Parser {
     if (here().kind == Token::Kind::number || (negative && is("inf"))) {
       double value = std::numeric_limits<double>::infinity();
       const Token digits = take();
-      if (digits.kind == Token::Kind::number)
+      if (digits.kind == Token::Kind::number) {
         std::from_chars(digits.text.begin(), digits.text.end(), value);
+        if (value > std::numeric_limits<float>::max())  // or too small for a double
+          fault("number", digits.at, "f32 has no such number", "-inf, or digits that f32 holds");
+      }
       return {"", false, negative ? -value : value, {token.at.begin, digits.at.end}};
     }
     Name variable = name("an operand");

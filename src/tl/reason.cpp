@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 
 #include "tl/copies.h"
 #include "tl/kernel.h"
@@ -283,6 +284,9 @@ class Reasoning {
 
   void check_dtype() const {
     const Dtype dtype = options_.problem.dtype;
+    if (dtype == Dtype::e4m3 && sketch_.pass == Pass::backward)
+      throw Error(ErrorCode::unsupported, kOperation, "e4m3 is of forwards",
+                  {"dtype", "e4m3", "f16, bf16", "bf16"});
     if (target_.takes(dtype)) return;
     throw Error(ErrorCode::unsupported, kOperation,
                 fmt::format("matrix instructions of {} do not take it", target_.name),
@@ -341,11 +345,25 @@ class Reasoning {
   Program program_;
 };
 
+/// What no program can have is refused before it is written into one.
+void check_sizes(const ReasonOptions& options) {
+  for (const auto& [name, size, most] : {std::tuple{"tile_q", options.tile.q, kMostOfATile},
+                                         {"tile_kv", options.tile.kv, kMostOfATile},
+                                         {"stages", options.stages, kMostStages},
+                                         {"warps", options.warps, kMostWarps}})
+    if (size < 0 || size > most)
+      throw Error(size < 0 ? ErrorCode::invalid_argument : ErrorCode::unsupported, kOperation,
+                  fmt::format("{} is out of range", name),
+                  {name, fmt::to_string(size), fmt::format("1 to {}, or 0: what fits", most),
+                   fmt::to_string(std::clamp<int64_t>(size, 0, most))});
+}
+
 }  // namespace
 
 std::string reason(std::string_view sketch, std::string_view file, const ReasonOptions& options) {
   options.problem.validate();
   find_target(options.target);
+  check_sizes(options);
   const Examined found =
       examine(sketch, {.target = options.target, .level = options.level, .sketch = true});
   if (!found.faults.empty())

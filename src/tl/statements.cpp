@@ -429,7 +429,7 @@ std::string Statements::lse_at(const char* batch) const {
 }
 
 std::string Statements::number(double value) {
-  if (std::abs(value) > 1e18) return value < 0 ? "-INFINITY" : "INFINITY";
+  if (std::isinf(value)) return value < 0 ? "-INFINITY" : "INFINITY";
   return fmt::format("{:#}f", value);
 }
 

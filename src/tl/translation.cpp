@@ -249,6 +249,9 @@ void Translation::refuse_what_is_missing() const {
         refuse(step.at, "a product outside the loop", "one inside");
       if (step.kind == Step::Kind::load && !step.tensor->columns && steps != &k_.visit)
         refuse(step.at, "a copy to registers outside the loop", "one inside");
+      if (step.kind == Step::Kind::wait && steps == &k_.after && background() &&
+          find_target(k_.target).mma.warps == 1)  // where copies are counted
+        refuse(step.at, "a Wait behind the loop", "one in front of it or inside");
       if (step.kind == Step::Kind::reduce && steps == &k_.visit && step.tensor->kept(k_.pass))
         refuse(step.at, "a sum of the chain's own tile in the loop", "Reduce behind it");
     }

@@ -45,7 +45,13 @@ int Examiner::read(const Operand& operand, bool by_mma) {
   const int in_registers = find(operand.text, Memory::registers);
   const auto written = [&](int v) { return v >= 0 && states_[v].written; };
   if (by_mma && written(in_shared)) return arrived(in_shared, operand.at) ? in_shared : -1;
-  if (written(in_registers)) return in_registers;
+  if (written(in_registers)) {
+    if (by_mma || states_[in_registers].layout == Layout::product) return in_registers;
+    report("layout", operand.at,
+           fmt::format("{} is laid out as a factor (MMA_A), rounded to the dtype", operand.text),
+           "the statement before the Reshape");
+    return -1;
+  }
   if (written(in_shared)) {
     const std::string line = fmt::format("Copy {} from shared to register", operand.text);
     report("level", operand.at, "Compute reads registers, and GEMM shared memory as well", line,

@@ -258,6 +258,15 @@ class Tl(Tool):
             self.assertIn(part, message)
         self.assertIn("nearest: /usr/local/cuda/bin", message)
 
+    def test_an_architecture_that_is_none(self):
+        program, compiler = self.reason("forward"), self.path / "nvcc"
+        compiler.write_text("#!/bin/sh\nexit 1\n")
+        compiler.chmod(0o755)
+        words = ["tl", "build", program, "--output", self.path / "out", "--arch"]
+        for arch in ("sm80", "sm_", "sm_a", "sm_9a0", "sm_90aa"):
+            message = self.refusal(*words, arch, env={"PATH": str(self.path)})
+            self.assertIn(f"got {arch}, expected sm_N", message)
+
     def test_libraries_that_are_none(self):
         run = ["run", *PROBLEM, "--pass", "forward", "--device", "cuda", "--kernel"]
         if "no CUDA backend" in self.call("info").stdout:
@@ -332,6 +341,25 @@ class Tl(Tool):
             (
                 ["tl reason", sketch, "--target a100 --output", output, *SIZES, "--stages -1"],
                 ["--stages"],
+            ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES]
+                + ["--tile-q", 10**12],
+                ["tile_q is out of range; got 1000000000000, expected 1 to 1024", "nearest: 1024"],
+            ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES]
+                + ["--warps", 10**12],
+                ["warps is out of range; got 1000000000000, expected 1 to 32", "nearest: 32"],
+            ),
+            (
+                ["tl reason", sketch, "--target a100 --output", output, *SIZES]
+                + ["--device cuda:1"],
+                ["--device", "--tune"],
+            ),
+            (
+                ["tl reason", SKETCHES / "backward.tl", "--target l40s --output", output, *E4M3],
+                ["e4m3 is of forwards", "got e4m3, expected f16, bf16 (nearest: bf16)"],
             ),
             (["tl", "check", sketch], ["parameter: ", "right would be: "]),
             (["tl", "check", "--level", "most", sketch], ["most"]),

@@ -144,6 +144,36 @@ TEST(Emit, ASketchIsRefused) {
   }
 }
 
+TEST(Emit, AWaitBehindTheLoopIsRefused) {
+  const std::string divide = "Compute Divide O, l";
+  const std::string program = replaced(code("forward"), divide, "Wait Q\n" + divide);
+  EXPECT_TRUE(found(program).empty());
+  try {
+    tl::emit(program, "f.tl", {});
+    FAIL() << "its copies were counted to an end";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_EQ(error.details().got, "Wait Q");
+  }
+}
+
+TEST(Emit, TlCodeWithAFaultIsNoSketch) {
+  try {
+    tl::emit(replaced(code("forward"), "param warps = 4", "param warps = 12"), "f.tl", {});
+    FAIL() << "a faulty program was translated";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the program is refused\nf.tl:"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Emit, ALargeNumberIsThatNumber) {
+  const std::string program =
+      replaced(code("forward"), "Fill m with -inf", "Fill m with -10000000000000000000");
+  EXPECT_NE(tl::emit(program, "forward", {}).source.find("fill(r_m, -1.e+19f);"),
+            std::string::npos);
+}
+
 TEST(Emit, MoreStagesThanAWindowOfVisitsAreRefused) {
   EXPECT_NE(tl::emit(forward(7), "f.tl", {}).source.find("kStages = 7;"), std::string::npos);
   try {

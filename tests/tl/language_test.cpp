@@ -69,6 +69,14 @@ TEST(Language, FormattingTwiceIsFormattingOnce) {
   }
 }
 
+TEST(Language, FormattingKeepsEveryNumber) {
+  for (const char* number : {"0", "-0", "1", "-1.5", "0.00000001", "-inf", "10000000000000000000",
+                             "170141183460469231731687303715884105728", "0.6931471805599453"}) {
+    const std::string text = std::string("Compute Add A, ") + number + " and get new A\n";
+    EXPECT_EQ(tl::format(text, "text"), text);
+  }
+}
+
 TEST(Language, FormattingKeepsEveryComment) {
   const std::string text = "// a\n\n// b\nWait /* */";
   EXPECT_EQ(fault_of(text), "character@4:6");
@@ -96,6 +104,8 @@ TEST(Language, FaultsNameTheirPlace) {
   EXPECT_EQ(fault_of("Wait 'A'"), "character@1:6");
   EXPECT_EQ(fault_of("Allocate A in shared (99999999999, 4)"), "number@1:23");
   EXPECT_EQ(fault_of("Allocate A in shared (4, 2147483648)"), "number@1:26");
+  EXPECT_EQ(fault_of("Compute Fill A with -" + std::string(39, '9')), "number@1:22");
+  EXPECT_EQ(fault_of("Compute Fill A with 0." + std::string(400, '0') + "1"), "number@1:21");
   EXPECT_EQ(fault_of("Wait from"), "syntax@1:6");
   EXPECT_EQ(fault_of("Wait " + std::string(65, 'x')), "name@1:6");
   EXPECT_EQ(fault_of(std::string("Wait A\0", 7)), "character@1:7");

@@ -172,7 +172,9 @@ TEST(Reason, AMemoComesBackAndItsKeyIsTheProgram) {
   EXPECT_EQ(again.device, memo.device);
   EXPECT_EQ(again.choices.at(key).tile, (TileShape{64, 32}));
   EXPECT_EQ(tl::to_json(again), tl::to_json(memo));
-  for (const auto& [from, to] : {std::pair{"32", "0"}, {"\"warps\": 4", "\"warps\": \"4\""}})
+  for (const auto& [from, to] : {std::pair{"32", "0"},
+                                 {"\"warps\": 4", "\"warps\": \"4\""},
+                                 {"some GPU", "some\\nparam GPU"}})  // a second line of the program
     EXPECT_THROW(tl::choice_memo_from_json(replaced(tl::to_json(memo), from, to)), Error) << to;
 }
 

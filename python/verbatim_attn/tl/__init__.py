@@ -93,7 +93,7 @@ def reason(
     level: str = "invariant",
 ) -> str:
     """The whole TL code of a sketch, each choice with its reason in a comment. Of the problem only
-    the dtype (bf16 or f16) and the head dims count; a tile of 0 is the contract's."""
+    the dtype (bf16, f16 or e4m3) and the head dims count; a tile of 0 is what fits."""
     spec = {"problem": problem._asdict(), "target": target, "tile": tile, "level": level}
     return _library.tl_reason(_bytes(sketch), json.dumps(spec))
 
