@@ -6,11 +6,28 @@
 #include <optional>
 #include <utility>
 
+#include "dist/strategy.h"
 #include "prediction.h"
 #include "report/format.h"
 #include "verbatim/error.h"
 
 namespace verbatim::app {
+
+void check_worlds(const WorldOptions& asked, const Problem& problem) {
+  if (!asked.given()) return;
+  std::optional<Error> refusal;  // the first
+  bool fits = false;
+  for (const WorldOptions& one : asked.each()) {
+    DistOptions options = one.make();
+    try {
+      if (one.strategy != WorldOptions::kAuto) dist::make_grid(problem, options);
+      fits = true;
+    } catch (const Error& error) {
+      if (!refusal) refusal = error;
+    }
+  }
+  if (refusal && (!fits || asked.has_processes())) throw *refusal;
+}
 
 std::vector<Dealt> run_worlds(const Backend& backend, const bench::Device& on,
                               const WholePlans& plans, const AskedWorlds& asked,

@@ -33,6 +33,8 @@ struct Dealt {
   std::unique_ptr<World> world, overlapped;
 };
 
+/// Throws where run_worlds() will, before anything is measured.
+void check_worlds(const WorldOptions& asked, const Problem& problem);
 /// Every world that is asked for, run as often as its bits are compared with one device's.
 /// Processes but the first only take part, and find nothing. Throws Error where the only one, or
 /// each of several, does not fit, and what else goes wrong in any.

@@ -89,6 +89,7 @@ void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& 
     passes_from_string("both", sizes);
     backend.check(sizes);
     backend.check_mask(made);
+    check_worlds(world, sizes);
     if (&one == &cases.front()) continue;
     for (const Pass pass : {Pass::forward, Pass::backward})
       make_plan(sizes, made, options_of(backend, pass));

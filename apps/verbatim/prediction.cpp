@@ -101,6 +101,7 @@ Launches predicted_launches(const DistPlan& plan, const Machine& machine) {
 }
 
 Launches read_launches(const std::string& path, const DistPlan& plan) try {
+  constexpr double kLongest = 1e9;  // seconds
   const Json result = Json::parse(read_text(path));
   const auto require = [&](bool same, const char* what) {
     if (!same)
@@ -123,7 +124,12 @@ Launches read_launches(const std::string& path, const DistPlan& plan) try {
     if (one.at("pass") != pass) continue;
     for (const Json& rank : one.at("ranks")) {
       auto& times = launches.emplace_back();
-      for (const Json& ms : rank.at("launch_ms")) times.push_back(ms.get<double>() * 1e-3);
+      for (const Json& ms : rank.at("launch_ms")) {
+        times.push_back(ms.get<double>() * 1e-3);
+        if (!(times.back() >= 0 && times.back() <= kLongest))
+          fail("a launch takes no such time",
+               {"--measured", fmt::format("{} ms", ms.dump()), "launch_ms of 0 to 1e12", ""});
+      }
     }
   }
   require(std::ssize(launches) == plan.options.world, "pass");

@@ -42,7 +42,10 @@ int start_processes(int32_t ranks) {
                 {"/proc/self/exe", failed.message(), "a /proc that is mounted", "mpirun -n N"});
   std::vector<std::string> words{program.string()};
   words.insert(words.end(), arguments().begin(), arguments().end());
-  return dist::launch(ranks, words, print);
+  const auto pass_on = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);  // where it is lost, the end of main() tells
+  };
+  return dist::launch(ranks, words, pass_on, print);
 }
 
 /// Runs `command` as one rank of MPI.

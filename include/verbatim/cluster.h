@@ -32,7 +32,7 @@ struct Cluster {
 Cluster make_cluster(std::string_view spec);
 std::string to_json(const Cluster& cluster);
 /// Members that are left out keep their default. Throws Error naming a member that is unknown, of
-/// another type or too small.
+/// another type, too small or too large.
 Cluster cluster_from_json(const std::string& text);
 
 /// Seconds of each launch, by rank and Compute step: predicted, or counted by replay().

@@ -34,13 +34,18 @@ void check_members(const Json& value, const char* argument,
                   {argument, name, "a member of Cluster", nearest_name(name, names)});
 }
 
-/// A number that is not negative.
+/// A number that is 0, or large enough to divide by and small enough to add up.
 void read(const Json& value, const char* name, double& field) {
+  constexpr double kLeast = 1e-9, kMost = 1e9;
   if (!value.contains(name)) return;
   field = json_number(value.at(name), name, kOperation);
-  if (field < 0)
-    throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is too small", name),
-                {name, fmt::to_string(field), "0 or more", "0"});
+  if (field == 0 || (field >= kLeast && field <= kMost)) return;
+  throw Error(ErrorCode::invalid_argument, kOperation,
+              fmt::format("'{}' is too {}", name, field > kMost ? "large" : "small"),
+              {name, fmt::to_string(field), "0, or 1e-9 to 1e9",
+               field > kMost ? "1e9"
+               : field > 0   ? "1e-9"
+                             : "0"});
 }
 
 LinkSpeed link_from(const Json& value, const char* argument) {

@@ -1,6 +1,7 @@
 // mpirun on this machine, as a child process.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,7 +50,7 @@ std::vector<std::string> command_line(int32_t ranks, std::span<const std::string
 
 struct Child {
   pid_t process;
-  int errors;  // what it writes to stderr
+  int output, errors;  // what it writes to stdout and to stderr
 };
 
 Child start(std::vector<std::string> words) {
@@ -57,42 +58,40 @@ Child start(std::vector<std::string> words) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // ranks that outlive mpirun become our children
-  int ends[2];
-  if (pipe(ends) != 0) fail("pipe");
+  int output[2], errors[2];
+  if (pipe(output) != 0 || pipe(errors) != 0) fail("pipe");
   const pid_t process = fork();
   if (process < 0) fail("fork");
   if (process == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);                 // mpirun then ends the ranks
     dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);  // else it takes what we are given
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[0]);
-    close(ends[1]);
+    dup2(output[1], STDOUT_FILENO);
+    dup2(errors[1], STDERR_FILENO);
+    for (const int file : {output[0], output[1], errors[0], errors[1]}) close(file);
     execv(arguments[0], arguments.data());
     _exit(kFailed);
   }
-  close(ends[1]);
-  return {process, ends[0]};
+  close(output[1]);
+  close(errors[1]);
+  return {process, output[0], errors[0]};
 }
 
 /// What mpirun and its ranks wrote to stderr.
 class Errors {
  public:
-  explicit Errors(const std::function<void(std::string_view)>& say) : say_(say) {}
+  explicit Errors(Say say) : say_(std::move(say)) {}
 
-  void read_all(int file) {
-    char buffer[4096];
-    std::string line;
-    for (ssize_t size; (size = read(file, buffer, sizeof buffer)) > 0;) {
-      for (const char c : std::string_view(buffer, static_cast<size_t>(size))) {
-        if (c != '\n') {
-          line += c;
-        } else {
-          take(std::exchange(line, {}));
-        }
+  void add(std::string_view text) {
+    for (const char c : text) {
+      if (c != '\n') {
+        line_ += c;
+      } else {
+        take(std::exchange(line_, {}));
       }
     }
-    if (!line.empty()) take(line);
-    close(file);
+  }
+  void end() {
+    if (!line_.empty()) take(std::exchange(line_, {}));
   }
   bool said() const { return said_; }
   const std::string& rest() const { return rest_; }
@@ -106,10 +105,29 @@ class Errors {
     }
   }
 
-  const std::function<void(std::string_view)>& say_;
+  Say say_;
   bool said_ = false;
-  std::string rest_;
+  std::string line_, rest_;
 };
+
+/// Hands on what `child` writes, as it comes, until it has closed both. mpirun would hand on what
+/// ranks print, but end well where that is lost.
+void read_all(const Child& child, const Say& print, const Say& complain) {
+  pollfd files[] = {{child.output, POLLIN, 0}, {child.errors, POLLIN, 0}};
+  char buffer[4096];
+  while (files[0].fd >= 0 || files[1].fd >= 0) {
+    if (poll(files, 2, -1) < 0) continue;
+    for (pollfd& file : files) {
+      if (file.fd < 0 || file.revents == 0) continue;
+      const ssize_t size = read(file.fd, buffer, sizeof buffer);
+      if (size > 0) {
+        (&file == files ? print : complain)({buffer, static_cast<size_t>(size)});
+      } else {
+        close(std::exchange(file.fd, -1));
+      }
+    }
+  }
+}
 
 /// "rank 2 with PID 0 on node x exited on signal 9 (Killed)" of mpirun's own words; empty: no rank
 /// was killed.
@@ -144,12 +162,12 @@ int wait_for_all(pid_t launcher) {
 
 }  // namespace
 
-int launch(int32_t ranks, std::span<const std::string> command,
-           const std::function<void(std::string_view)>& say) {
+int launch(int32_t ranks, std::span<const std::string> command, const Say& print, const Say& say) {
   load_mpi();
   const Child child = start(command_line(ranks, command));
   Errors errors(say);
-  errors.read_all(child.errors);
+  read_all(child, print, [&](std::string_view text) { errors.add(text); });
+  errors.end();
   const int status = wait_for_all(child.process);
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
   // 1 and 2 are the ranks' own, unless mpirun says them of itself.

@@ -53,12 +53,14 @@ struct Launched {
 };
 std::optional<Launched> launched();
 
+using Say = std::function<void(std::string_view)>;
+
 /// Runs `command` as `ranks` processes on this machine by mpirun, which must be on PATH, and waits
-/// until all of them are gone, and all other children of this process. Calls `say` once if anything
-/// fails: with the first line of a rank that starts with "verbatim: ", else with what mpirun tells,
-/// as which rank was killed. Returns the exit code of the ranks, or 3 when processes failed. Throws
-/// Error(unsupported) when there is no launcher or no library.
-int launch(int32_t ranks, std::span<const std::string> command,
-           const std::function<void(std::string_view)>& say);
+/// until all of them are gone, and all other children of this process. Calls `print` with what they
+/// print, as it comes, and `say` once if anything fails: with the first line of a rank that starts
+/// with "verbatim: ", else with what mpirun tells, as which rank was killed. Returns the exit code
+/// of the ranks, or 3 when processes failed. Throws Error(unsupported) when there is no launcher or
+/// no library.
+int launch(int32_t ranks, std::span<const std::string> command, const Say& print, const Say& say);
 
 }  // namespace verbatim::dist

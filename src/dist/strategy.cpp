@@ -55,10 +55,13 @@ int32_t inner_size(const Problem& problem, const DistOptions& options) {
       refuse("the query heads cannot be dealt to so many ranks", "world", world,
              fmt::format("a divisor of {} query heads", problem.q_heads),
              nearest_divisor(problem.q_heads, problem.q_heads, world, problem.q_heads));
+    if (options.ulysses_size != 0 && options.ulysses_size != world)
+      refuse("all ranks share the heads", "ulysses_size", options.ulysses_size,
+             fmt::format("{}, or strategy usp or loongtrain", world), world);
     return world;
   }
   if (options.strategy != "usp" && options.strategy != "loongtrain") {
-    if (options.ulysses_size > 1)
+    if (options.ulysses_size < 0 || options.ulysses_size > 1)
       refuse("this strategy shares no heads", "ulysses_size", options.ulysses_size,
              "1, or strategy usp or loongtrain", 1);
     return 1;
@@ -76,7 +79,7 @@ int32_t inner_size(const Problem& problem, const DistOptions& options) {
 
 int32_t window_size(int32_t outer, const DistOptions& options) {
   if (options.strategy != "loongtrain") {
-    if (options.ring_window > 0)
+    if (options.ring_window != 0)
       refuse("this strategy has no windows", "ring_window", options.ring_window,
              "0, or strategy loongtrain", 0);
     return 1;

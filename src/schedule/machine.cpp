@@ -83,6 +83,10 @@ void check(const Machine& machine) {
     throw Error(ErrorCode::invalid_argument, kOperation, fmt::format("'{}' is too small", name),
                 {name, fmt::to_string(got), fmt::format("{} or more", least), least});
   };
+  // Times are divided by these; without a bandwidth copies take none.
+  require(machine.clock_ghz >= 1e-9, "clock_ghz", machine.clock_ghz, "1e-9");
+  require(machine.bandwidth <= 0 || machine.bandwidth >= 1e-9, "bandwidth", machine.bandwidth,
+          "1e-9");
   for_each_field(machine, [&]<class T>(const char* name, const T& field) {
     if constexpr (std::is_same_v<T, double>)
       // A visit that jitter makes shorter than none would end before it began.

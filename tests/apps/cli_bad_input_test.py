@@ -242,6 +242,9 @@ class BadInput(Tool):
         self.call(reason, program)
         words = ["bench --set dense --match full.512$ --kernel", program]  # of 128, then of 64
         self.assertIn("got 64, expected 128", self.refused(*words))
+        words = ["bench --set dense,mqa --repeats 1 --world replay:32 --strategy ulysses --match"]
+        words.append(Word("hd64 full 512$|16:1 full 1024$"))  # of 32 query heads, then of 16
+        self.assertIn("a divisor of 16 query heads", self.refused(*words))
 
     def test_names_that_are_too_long(self):
         for words in (["plan", "--seqlen", 256, "--dump"], ["run", "--seqlen", 8, "--report"]):

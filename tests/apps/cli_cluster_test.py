@@ -115,6 +115,13 @@ class Cluster(Tool):
             error = self.refused("plan", *DOCUMENTS, *words, "--measured", measured)
             self.assertIn(f"its {part} is another", error)
         broken = self.path / "broken.json"
+        for time in (-1, 1e308):  # a run took none of these
+            result = json.loads(measured.read_text())
+            rank = result["dist"]["passes"][-1]["ranks"][0]
+            rank["launch_ms"] = [time for _ in rank["launch_ms"]]
+            broken.write_text(json.dumps(result))
+            error = self.refused("plan", *DOCUMENTS, *world, "--measured", broken)
+            self.assertIn("a launch takes no such time", error)
         for text in (
             "{",
             "[]",

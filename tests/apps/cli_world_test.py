@@ -161,6 +161,19 @@ class World(Tool):
         (error,) = self.messages(self.mpirun(*ranks))
         self.assertIn("inputs.q of rank 2", error)
 
+    def test_what_ranks_print_and_is_lost_is_a_failure(self):
+        for ranks in (2, 16):  # of these the tables are more than a buffer holds
+            for redirection in (">/dev/full", ">&-"):
+                words = [*SMALL, "--world", f"local:{ranks}", "--check", "none"]
+                done = subprocess.run(
+                    ["sh", "-c", f'"$0" "$@" {redirection}', TOOL, *words],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    timeout=60,
+                )
+                self.assertEqual(done.returncode, 3, done.stderr)
+                self.assertRegex(done.stderr, "No space left on device|Bad file descriptor")
+
     def test_without_library_or_launcher(self):
         def refused(**changed):
             done = subprocess.run(

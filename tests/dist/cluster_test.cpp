@@ -318,6 +318,11 @@ TEST(Cluster, Files) {
   EXPECT_EQ(refused(R"({"between": {"latency_us": -1}})"), "0");
   EXPECT_EQ(refused(R"({"ranks_per_node": 0})"), "1");
   EXPECT_EQ(refused(R"({"call_us": -1})"), "0");
+  EXPECT_EQ(refused(R"({"call_us": 1e308})"), "1e9");  // times would add up to infinity
+  EXPECT_EQ(refused(R"({"between": {"latency_us": 1e300}})"), "1e9");
+  EXPECT_EQ(refused(R"({"between": {"gb_per_s": 1e-320}})"), "1e-9");
+  EXPECT_EQ(refused(R"({"machine": {"clock_ghz": 0}})"), "1e-9");
+  EXPECT_EQ(refused(R"({"machine": {"bandwidth": 1e-320}})"), "1e-9");
   EXPECT_EQ(refused("[]"), "{}");
   EXPECT_NE(refused(R"({"inside": 3})"), "nothing");
   EXPECT_THROW(make_cluster("h200x9"), Error);

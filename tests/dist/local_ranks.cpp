@@ -63,7 +63,9 @@ int start(std::vector<std::string> words, const std::string& fault) {
   const auto begin = std::chrono::steady_clock::now();
   int code = 0;
   try {
-    code = dist::launch(ranks, words, [&](std::string_view line) { told += line; });
+    code = dist::launch(
+        ranks, words, [](std::string_view text) { fmt::print("{}", text); },
+        [&](std::string_view line) { told += line; });
   } catch (const Error& error) {
     fmt::print("{}\n", error.what());
     return 77;

@@ -328,6 +328,9 @@ TEST(Dist, WhatDoesNotFitIsRefusedWithTheNearest) {
   EXPECT_EQ(nearest({.world = 12, .strategy = "loongtrain", .ulysses_size = 2, .ring_window = 4}),
             "ring_window 3");
   EXPECT_EQ(nearest({.world = 4, .strategy = "usp", .ring_window = 2}), "ring_window 0");
+  EXPECT_EQ(nearest({.world = 4, .strategy = "ring", .ulysses_size = -2}), "ulysses_size 1");
+  EXPECT_EQ(nearest({.world = 4, .strategy = "usp", .ring_window = -2}), "ring_window 0");
+  EXPECT_EQ(nearest({.world = 3, .strategy = "ulysses", .ulysses_size = 2}), "ulysses_size 3");
 }
 
 }  // namespace
