@@ -69,7 +69,7 @@ struct Machine {
   double chain_end = 0;       // writing the kept tile's results
   double chain_share = 0;     // instead of chain_end: adding them to a shared tile
   double launch = 0;          // before the first task
-  double jitter = 0;          // relative spread of a visit's compute time, from a fixed generator
+  double jitter = 0;          // spread of a visit's compute time, 0 to 1 of it; a fixed generator's
   double l2_bytes = 0;        // 0: no L2 model
   double bandwidth = 0;  // bytes per cycle to memory, shared by all workers: rows not in L2 wait
   double clock_ghz = 1;
