@@ -216,16 +216,16 @@ class Consumer {
       const int32_t row = visit.row;
       last = visit.head.last;
       const bool completes = visit.head.rows > 0;
-      const uint32_t halves = C::kHalves ? __shfl_sync(~0u, seen_halves(visit), 0) : 3;
+      const uint32_t halves = C::kHalves ? __shfl_sync(~0u, shown_halves<C::kTileQ>(visit), 0) : 3;
       // A branch around whole visits: wgmma in flight where paths meet would be serialised.
       if constexpr (C::kWide) {
         do_wide_visit(visit, chain, last);
-      } else if (halves == 3) {
-        do_visit<true, true>(visit, chain, place, last);
+      } else if (halves % 4 == 3) {
+        do_visit<true, true>(visit, chain, place, halves, last);
       } else if (halves >> half & 1) {
-        do_visit<true, false>(visit, chain, place, last);
+        do_visit<true, false>(visit, chain, place, halves, last);
       } else {
-        do_visit<false, true>(visit, chain, place, last);
+        do_visit<false, true>(visit, chain, place, halves, last);
       }
       recorder.note(RecordKind::compute, begin, row, chain.key);
       Recorder::disturb();
@@ -237,10 +237,11 @@ class Consumer {
 
   /// Visit n, whose scores are there, up to the scores of the next. kSees, kOther: whether a query
   /// sees this warpgroup's keys, the other's. P and dS of hidden keys are 0: products with them are
-  /// left out, and a warpgroup whose keys are hidden has a part in dQ alone.
+  /// left out, and a warpgroup whose keys are hidden has a part in dQ alone. `halves`: what
+  /// shown_halves() says, where it is asked.
   template <bool kSees, bool kOther>
   __device__ __forceinline__ void do_visit(const Visit& visit, const Chain90& chain,
-                                           const DropoutPlace& place, bool last) {
+                                           const DropoutPlace& place, uint32_t halves, bool last) {
     const int s = stage(n);
     Tensor rp = Of::rounded(), rds = Of::rounded();  // (MMA,1,TQ/16)
     if constexpr (kSees) {
@@ -248,7 +249,8 @@ class Consumer {
       draw(kept, visit, place);  // before dP is in flight: a draw needs registers
       issue(mma_dp, delta_weights, stats, p_v, p_do(_, _, _, s), tp);
       scale_scores();
-      if (visit.head.bands > 0) hide(visit, chain);
+      const bool cut = C::kHalves ? (halves >> (2 + half) & 1) == 0 : visit.head.bands > 0;
+      if (cut) hide(visit, chain);
       weigh_scores(kept, rp, rds);
       store_ds(rds, s, 0);
       gemm(mma_dv, true, rp, v_do(_, _, _, s), tv);

@@ -40,14 +40,22 @@ __device__ __forceinline__ void visible_bits(uint32_t (&bits)[kWords], const Ord
   }
 }
 
-/// Bit w: keys [64 w, 64 w + 64) of the tile may be seen by a query of the visit. At least one is.
-__device__ __forceinline__ uint32_t seen_halves(const Visit& visit) {
-  if (visit.head.bands != 1) return 3;
+/// Of keys [64 w, 64 w + 64) of a visit's tile, bit w: some query may see some of them, of at least
+/// one w; bit 2 + w: every query of `kQueries` sees all of them.
+template <int kQueries>
+__device__ __forceinline__ uint32_t shown_halves(const Visit& visit) {
+  const int bands = visit.head.bands;
+  if (bands != 1) return bands == 0 ? 15 : 3;
   const Band band = visit.band;
   const int begin = max(int{band.k_begin}, band.q_begin + band.lo);
   const int end = min(int{band.k_end}, band.q_end + band.hi);
-  const uint32_t halves = (begin < 64 && end > 0) | (begin < 128 && end > 64) << 1;
-  return halves == 0 ? 3 : halves;
+  const uint32_t some = (begin < 64 && end > 0) | (begin < 128 && end > 64) << 1;
+  const int whole_begin = max(int{band.k_begin}, kQueries - 1 + band.lo);  // what all queries see
+  const int whole_end = min(int{band.k_end}, band.hi + 1);
+  const bool all = band.q_begin <= 0 && band.q_end >= kQueries;
+  const uint32_t whole = (all && whole_begin <= 0 && whole_end >= 64) |
+                         (all && whole_begin <= 64 && whole_end >= 128) << 1;
+  return (some == 0 ? 3 : some) | whole << 2;
 }
 
 }  // namespace verbatim::cuda::sm90::bwd
