@@ -381,7 +381,9 @@ _LONGCA = (
       for number, title in _A800.items()),
 )  # fmt: skip
 
-_NAIVE = (("verbatim", "torch:flash"), ("verbatim", "torch:math"))
+_NAIVE = tuple(
+    ("verbatim", peer) for peer in ("torch:flash", "torch:math", "flash_attn_2", "flash_attn_3")
+)
 _MQA = "verbatim,torch:flash,torch:cudnn,torch:efficient,torch:math,flash_attn_2,flash_attn_3"
 
 
