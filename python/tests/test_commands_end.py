@@ -82,6 +82,24 @@ def test_the_other_commands_try_theirs(tmp_path):
         assert os.listdir(tmp_path) == ["folder"]
 
 
+def test_links_stay(tmp_path):
+    """What they lead to is replaced; to what is open, as /dev/stdout may be, is added."""
+    (tmp_path / "link").symlink_to("page")
+    (tmp_path / "open").symlink_to("/proc/self/fd/1")
+    for _ in "made", "replaced":
+        with (tmp_path / "printed").open("w") as printed:
+            command("papers", "--markdown", tmp_path / "link", stdout=subprocess.DEVNULL)
+            command("papers", "dash:fig1", "--markdown", tmp_path / "open", stdout=printed)
+    page = (tmp_path / "page").read_text()
+    assert page.startswith("# The four papers")
+    assert (tmp_path / "printed").read_text().startswith(page) and (tmp_path / "link").is_symlink()
+    assert (tmp_path / "printed").stat().st_size > len(page.encode())  # dash:fig1 comes behind it
+    assert sorted(os.listdir(tmp_path)) == ["link", "open", "page", "printed"]
+    (tmp_path / "circle").symlink_to("circle")
+    done = command("papers", "--markdown", tmp_path / "circle", stdout=subprocess.PIPE)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "words", [("bench", "--list"), ("audit", "--list", "--device", "cpu"), ("papers",)]
 )

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -32,11 +33,6 @@ namespace fs = std::filesystem;
                "a folder, or a path in one where files may be made", above.empty() ? "." : above});
 }
 
-// A pipe or a terminal: nothing that a new file could take the place of.
-bool is_special(const fs::file_status& there) {
-  return fs::exists(there) && !fs::is_regular_file(there);
-}
-
 /// What is at a path that is to be written.
 fs::file_status found_at(const fs::path& path) {
   std::error_code why;
@@ -48,6 +44,24 @@ fs::file_status found_at(const fs::path& path) {
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
+
+/// Where what is written to a path goes.
+struct Target {
+  /// Throws Error(io) where nothing can be known of it.
+  explicit Target(const fs::path& path) : file(path), there(found_at(path)) {
+    std::error_code none;
+    while (!is_open && fs::is_symlink(fs::symlink_status(file, none))) {  // found_at(): no circle
+      is_open = fs::weakly_canonical(folder_of(file), none).native().starts_with("/proc/");
+      if (!is_open) file = folder_of(file) / fs::read_symlink(file, none);
+    }
+  }
+  /// A pipe, a terminal, what a program has open: nothing that a new file could take the place of.
+  bool is_kept() const { return is_open || (fs::exists(there) && !fs::is_regular_file(there)); }
+
+  fs::path file;          // behind symbolic links, which stay
+  fs::file_status there;  // of it
+  bool is_open = false;   // through a link of /proc, as /dev/stdout is one
+};
 
 // A file of a name nobody has; removed again unless it was renamed away.
 struct TemporaryFile {
@@ -71,13 +85,25 @@ struct TemporaryFile {
   bool renamed = false;
 };
 
-void write_stream(const std::string& target, const fs::path& path,
+void write_stream(const std::string& target, const fs::path& path, std::ios::openmode mode,
                   const std::function<void(std::ostream&)>& write) {
-  std::ofstream stream(target, std::ios::binary | std::ios::trunc);
+  std::ofstream stream(target, std::ios::binary | mode);
   if (!stream) fail(kWriteFile, path, std::strerror(errno));
   write(stream);
   stream.close();
   if (!stream) fail(kWriteFile, path, "could not write all of it (is the disk full?)");
+}
+
+/// Where `path` is what this process prints to: behind what was printed, before what will be.
+void add_to(const fs::path& path, const std::function<void(std::ostream&)>& write) {
+  std::fflush(nullptr);
+  write_stream(path.string(), path, std::ios::app, write);
+  for (const int printed : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat a, b;
+    if (stat(path.c_str(), &a) == 0 && fstat(printed, &b) == 0 && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+      lseek(printed, 0, SEEK_END);  // a pipe has no such place
+  }
 }
 
 }  // namespace
@@ -103,18 +129,19 @@ std::string read_text(const fs::path& path) {
 }
 
 void check_writable(const fs::path& path) {
-  const fs::file_status there = found_at(path);
-  if (fs::is_directory(there)) fail(kWriteFile, path, "is a directory");
-  const fs::path written = is_special(there) ? path : folder_of(path);
+  const Target target(path);
+  if (fs::is_directory(target.there)) fail(kWriteFile, path, "is a directory");
+  const fs::path written = target.is_kept() ? path : folder_of(target.file);
   if (access(written.c_str(), W_OK) != 0) fail(kWriteFile, path, std::strerror(errno));
 }
 
 void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
   check_writable(path);
-  if (is_special(found_at(path))) return write_stream(path.string(), path, write);
-  TemporaryFile temporary(path);
-  write_stream(temporary.name, path, write);
-  if (std::rename(temporary.name.c_str(), path.c_str()) != 0)
+  const Target target(path);
+  if (target.is_kept()) return add_to(path, write);
+  TemporaryFile temporary(target.file);
+  write_stream(temporary.name, path, std::ios::trunc, write);
+  if (std::rename(temporary.name.c_str(), target.file.c_str()) != 0)
     fail(kWriteFile, path, std::strerror(errno));
   temporary.renamed = true;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -82,6 +83,37 @@ TEST(WriteFile, GrantsWhatTheMaskLeaves) {
   EXPECT_THROW(write_file(root / std::string(256, 'n'), ""), Error);
   EXPECT_THROW(read_text(root / std::string(256, 'n')), Error);
   EXPECT_THROW(check_writable(root / std::string(256, 'n')), Error);
+  fs::remove_all(root);
+}
+
+// What a link leads to is replaced, there or not; what a program has open is added to, as text that
+// it has already been sent must stay.
+TEST(WriteFile, LeavesLinks) {
+  std::string name = (fs::temp_directory_path() / "write_file.XXXXXX").string();
+  const fs::path root = mkdtemp(name.data());
+  fs::create_directory(root / "elsewhere");
+  fs::create_symlink("elsewhere/file", root / "link");
+  fs::create_symlink(root / "link", root / "elsewhere" / "link");
+  for (const char* text : {"made", "replaced"}) {
+    write_file(root / "elsewhere" / "link", text);
+    EXPECT_TRUE(fs::is_symlink(root / "link") && fs::is_symlink(root / "elsewhere" / "link"));
+    EXPECT_EQ(read_text(root / "elsewhere" / "file"), text);
+  }
+  fs::create_symlink("circle", root / "circle");
+  EXPECT_THROW(check_writable(root / "circle"), Error);
+  EXPECT_THROW(write_file(root / "circle", ""), Error);
+
+  FILE* open = std::fopen((root / "open").c_str(), "w");
+  std::fputs("first ", open);
+  std::fflush(open);
+  const std::string number = std::to_string(fileno(open));
+  fs::create_symlink("/proc/self/fd/" + number, root / "to_open");
+  write_file("/proc/self/fd/" + number, "second ");
+  write_file(root / "to_open", "third");
+  EXPECT_EQ(read_text(root / "open"), "first second third");
+  EXPECT_TRUE(fs::is_symlink(root / "to_open"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 5);
+  std::fclose(open);
   fs::remove_all(root);
 }
 
