@@ -24,8 +24,8 @@ std::string read_text(const std::filesystem::path& path);
 
 /// Calls `write` with a stream to a new file beside `path`, then renames it to `path`. When `write`
 /// throws or the disk is full, `path` keeps what it held and Error(io) says why. A symbolic link
-/// stays, and what it leads to is replaced. What is no regular file (a pipe, a terminal), and what a
-/// link of /proc stands for (/dev/stdout), is added to directly.
+/// stays, and what it leads to is replaced. What is no regular file (a pipe, a terminal), and what
+/// a link of /proc stands for (/dev/stdout), is added to directly.
 void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
 void write_file(const std::filesystem::path& path, std::string_view text);
 /// Throws the Error(io) that write_file() would throw for a path it cannot write; writes nothing.
