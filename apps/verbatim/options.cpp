@@ -69,8 +69,7 @@ void require_apart(const std::vector<std::pair<std::string, std::string>>& outpu
     std::error_code none;
     const fs::file_status there = fs::status(path, none);
     if (path.empty() || (fs::exists(there) && !fs::is_regular_file(there))) continue;
-    const fs::path whole = fs::absolute(path, none);  // a link is replaced, not what it leads to
-    const fs::path file = fs::weakly_canonical(whole.parent_path(), none) / whole.filename();
+    const fs::path file = fs::weakly_canonical(fs::absolute(behind_links(path), none), none);
     const auto [first, is_new] = options.emplace(file, option);
     if (is_new) continue;
     fail("two outputs have one file",

@@ -45,23 +45,13 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
 
-/// Where what is written to a path goes.
-struct Target {
-  /// Throws Error(io) where nothing can be known of it.
-  explicit Target(const fs::path& path) : file(path), there(found_at(path)) {
-    std::error_code none;
-    while (!is_open && fs::is_symlink(fs::symlink_status(file, none))) {  // found_at(): no circle
-      is_open = fs::weakly_canonical(folder_of(file), none).native().starts_with("/proc/");
-      if (!is_open) file = folder_of(file) / fs::read_symlink(file, none);
-    }
-  }
-  /// A pipe, a terminal, what a program has open: nothing that a new file could take the place of.
-  bool is_kept() const { return is_open || (fs::exists(there) && !fs::is_regular_file(there)); }
-
-  fs::path file;          // behind symbolic links, which stay
-  fs::file_status there;  // of it
-  bool is_open = false;   // through a link of /proc, as /dev/stdout is one
-};
+/// Of `file`, behind links, and what is there: a pipe, a terminal or, through a link of /proc, what
+/// a program has open, whose place a new file cannot take.
+bool is_kept(const fs::path& file, const fs::file_status& there) {
+  std::error_code none;
+  return fs::is_symlink(fs::symlink_status(file, none)) ||
+         (fs::exists(there) && !fs::is_regular_file(there));
+}
 
 // A file of a name nobody has; removed again unless it was renamed away.
 struct TemporaryFile {
@@ -128,20 +118,31 @@ std::string read_text(const fs::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+fs::path behind_links(fs::path path) {
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  std::error_code none;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(path, none)); ++i) {
+    if (fs::weakly_canonical(folder_of(path), none).native().starts_with("/proc/")) break;
+    path = folder_of(path) / fs::read_symlink(path, none);
+  }
+  return path;
+}
+
 void check_writable(const fs::path& path) {
-  const Target target(path);
-  if (fs::is_directory(target.there)) fail(kWriteFile, path, "is a directory");
-  const fs::path written = target.is_kept() ? path : folder_of(target.file);
+  const fs::file_status there = found_at(path);
+  if (fs::is_directory(there)) fail(kWriteFile, path, "is a directory");
+  const fs::path file = behind_links(path);
+  const fs::path written = is_kept(file, there) ? path : folder_of(file);
   if (access(written.c_str(), W_OK) != 0) fail(kWriteFile, path, std::strerror(errno));
 }
 
 void write_file(const fs::path& path, const std::function<void(std::ostream&)>& write) {
   check_writable(path);
-  const Target target(path);
-  if (target.is_kept()) return add_to(path, write);
-  TemporaryFile temporary(target.file);
+  const fs::path file = behind_links(path);
+  if (is_kept(file, found_at(path))) return add_to(path, write);
+  TemporaryFile temporary(file);
   write_stream(temporary.name, path, std::ios::trunc, write);
-  if (std::rename(temporary.name.c_str(), target.file.c_str()) != 0)
+  if (std::rename(temporary.name.c_str(), file.c_str()) != 0)
     fail(kWriteFile, path, std::strerror(errno));
   temporary.renamed = true;
 }

@@ -28,6 +28,9 @@ std::string read_text(const std::filesystem::path& path);
 /// a link of /proc stands for (/dev/stdout), is added to directly.
 void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
 void write_file(const std::filesystem::path& path, std::string_view text);
+/// What the symbolic links at `path` lead to, there or not: whose place write_file()'s new file
+/// takes. A link of /proc, which stands for what a program has open, leads nowhere.
+std::filesystem::path behind_links(std::filesystem::path path);
 /// Throws the Error(io) that write_file() would throw for a path it cannot write; writes nothing.
 void check_writable(const std::filesystem::path& path);
 

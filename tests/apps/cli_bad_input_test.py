@@ -202,8 +202,9 @@ class BadInput(Tool):
             self.assertRegex(self.refused(*words), "No such file|is a directory")
 
     def test_outputs_have_a_file_each(self):
-        new, link = self.path / "new", self.path / "link"
+        new, link, other = (self.path / name for name in ("new", "link", "other"))
         link.symlink_to(self.path)
+        other.symlink_to("new")  # which is not there
         for words in (
             ["run", "--seqlen", 8, "--json", new, "--report", new],
             ["plan", "--gantt", new, "--dump", self.path / "." / "new"],
@@ -218,6 +219,8 @@ class BadInput(Tool):
             ],
             ["mask", "--svg", new, "--json", link / "new"],
             ["tune", "--seqlen", 8, "--memo", new, "--json", new],
+            ["mask", "--svg", new, "--json", other],
+            ["mask", "--svg", other, "--json", new],
         ):
             error = self.call(*words, code=2).stderr
             self.assertIn("two outputs have one file", error)
