@@ -109,15 +109,21 @@ struct Heads {
                                   : head.name;
     const auto has = [&](const char* suffix) { return order.find(suffix) != std::string::npos; };
     shifts = order.starts_with("shift");
-    splits = has("/split") || has("/even");
-    // Chains of one query head that start together wait for each other wherever they are.
-    held_up = !packed && !shifts && !shape.gaps && head.row_chunks.empty() && is_held_up(shape) &&
-              !(shape.starts_together() && walks_single_heads(head));
-    // Where the longest chain is a quarter longer than the mean, or chains follow each other.
+    equal_parts = has("/split");
+    splits = equal_parts || has("/even");
+    const bool waits =
+        !packed && !shifts && !shape.gaps && head.row_chunks.empty() && is_held_up(shape);
+    const bool together = shape.starts_together() && walks_single_heads(head);
+    held_up = waits && !together;
+    // Chains of one query head that start together follow each other all the way where rows hold
+    // them up, but not where some are long.
     const auto columns = static_cast<int64_t>(shape.columns.size());
+    long_chains =
+        waits && together && shape.longest_column * columns > shape.longest_row * shape.q_tiles;
+    // Where the longest chain is a quarter longer than the mean, or chains follow each other.
     const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
-    staggered = (unequal || (shape.starts_together() && !shape.full)) && !held_up &&
-                (order.starts_with("descending") || order == "auto");
+    uneven = (unequal || (shape.starts_together() && !shape.full)) && !held_up &&
+             (order.starts_with("descending") || order == "auto");
   }
 
   const HeadOrder& head;
@@ -126,7 +132,7 @@ struct Heads {
   const int32_t workers;
   const double l2_bytes, rows_bytes;  // Q, dO and sums of dQ of one query head
   const bool packed;
-  bool shifts, splits, held_up, staggered;
+  bool shifts, equal_parts, splits, held_up, long_chains, uneven;
 };
 
 /// Heads that run side by side. They fill the time in which chains wait for each other, until their
@@ -140,26 +146,35 @@ size_t side_by_side(const Heads& heads) {
   // Chains of other sequences share no rows, and those of other query heads run at other times.
   const double fitting =
       heads.l2_bytes / std::max(heads.rows_bytes * longest_sequence(*head.tiles), 1.0);
+  // Heads whose work keeps all workers busy while one takes as long as its longest chain and row.
+  const auto busy = [&] {
+    return static_cast<double>(workers * (longest_chain(head) + shape.longest_row)) /
+           static_cast<double>(visits * head.group);
+  };
   const auto between = [](size_t low, double value, size_t high) {
     return std::clamp(static_cast<size_t>(value), low, std::max(low, high));
   };
-  // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait.
-  if (!head.row_chunks.empty()) return 3 * workers / std::max<int64_t>(longest_chain(head), 1);
+  // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait, or
+  // four where few of them are long.
+  if (!head.row_chunks.empty())
+    return (is_held_up(shape) ? 4 : 3) * workers / std::max<int64_t>(longest_chain(head), 1);
   const auto columns = static_cast<int64_t>(shape.columns.size());
   // Pieces of up to two rounds of chains, so that no worker is idle at the end.
   if (heads.shifts)
     return between((workers + columns) / (columns + 1), fitting,
                    (2 * workers + columns) / (columns + 1));
-  // Twice the heads that keep all workers busy while one takes as long as its longest chain and
-  // row: where these wait for each other, rows in L2 matter less.
-  if (heads.held_up)
-    return 2 * workers * (longest_chain(head) + shape.longest_row) / (visits * head.group);
-  if (heads.staggered && !shape.gaps) {
+  // Where chains wait for each other, rows in L2 matter less, and not at all where those of two
+  // heads would not fit.
+  if (heads.held_up) return static_cast<size_t>(fitting < 1.5 ? 3 * busy() + 0.5 : 2 * busy());
+  if (heads.uneven && !shape.gaps) {
     // As many more than fit as heads that end use fewer rows, under a causal mask a third; two are
     // worth it in any case.
     const double spare =
         static_cast<double>(shape.longest_column * columns) / static_cast<double>(visits);
-    return between(2, std::round(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3)), 2 * many);
+    const double fit = std::round(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3));
+    // Of packed sequences one that is long holds up its head.
+    return between(heads.long_chains ? 4 : 2,
+                   heads.packed ? std::max(fit, std::round(1.5 * busy())) : fit, 2 * many);
   }
   if (shape.gaps || head.group == 1) return between(1, fitting, many);
   return shape.full || heads.splits ? between(4, fitting, many) : 1;
@@ -167,18 +182,25 @@ size_t side_by_side(const Heads& heads) {
 
 /// Whether all parts go side by side, the longest first: where the end of the longest chains would
 /// be waited for, and where chains start apart; of packed sequences, whose chains are short, while
-/// twice L2 holds the rows of all heads, and of heads that few chains hold up and that make several
-/// `sections`, while four times L2 do.
+/// twice L2 holds the rows of all heads, and of heads that few chains hold up, while four times L2
+/// do: where they make several `sections`, or parts of groups that are few rounds of tasks
+/// (measured on an H200).
 bool goes_longest_first(const Heads& heads, size_t sections) {
   const HeadOrder& head = heads.head;
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
-  if (!heads.held_up && !heads.staggered) return false;
+  if (!heads.held_up && !heads.uneven) return false;
   const bool alone = walks_single_heads(head), few = heads.count <= 2;  // no others to start behind
+  const size_t tasks = head.tasks.size() * heads.count, round = heads.workers;
   const double filled = static_cast<double>(heads.count) * heads.rows_bytes / heads.l2_bytes;
   if (heads.packed) return filled <= 2 && (few || !alone);
   if (alone && few) return true;
-  if (heads.held_up) return filled <= 4 && sections > 1;
+  if (heads.held_up) {
+    const bool rounds = tasks >= (heads.equal_parts ? 1 : 2) * round && tasks < 6 * round;
+    const bool parts = heads.equal_parts || (heads.splits && shape.starts_together());
+    return filled <= 4 && (sections > 1 || (parts && rounds));
+  }
+  if (heads.long_chains) return filled <= 4 && tasks < 12 * round;
   return !shape.starts_together() || has_long_chains(head, heads.count, heads.workers);
 }
 
@@ -224,8 +246,9 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // Of pieces no head more, for their rows would leave L2.
   const size_t more = all.shifts ? together - 1 : together / 2;
   const size_t sections = std::max<size_t>((all.count + more) / together, 1);
-  const std::string name = fmt::format("{}:{}", all.staggered ? "staggered" : "head_swizzled",
-                                       (all.count + sections - 1) / sections);
+  const std::string name =
+      fmt::format("{}:{}", all.uneven && !all.long_chains ? "staggered" : "head_swizzled",
+                  (all.count + sections - 1) / sections);
   if (goes_longest_first(all, sections)) return {"longest_first", name};
   return {name};
 }

@@ -134,8 +134,21 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
             "descending/even:4 head_swizzled:4");
   EXPECT_EQ(placement(40, 8, masks::global_sliding(16384, 1024, 1024)),  // 3.7 times L2
             "descending/even:3 longest_first");
-  EXPECT_EQ(placement(40, 8, masks::global_sliding(32768, 2048, 2048)),
-            "descending/even:3 head_swizzled:2");
+  EXPECT_EQ(placement(40, 8, masks::global_sliding(32768, 2048, 2048)),  // L2 holds no second head
+            "descending/even:3 head_swizzled:3");
+  // Two to six rounds of parts, too.
+  const std::vector<int64_t> half{359, 136, 2760, 93, 627, 121},
+      short_ones{434, 619, 170, 216, 382, 50, 177};
+  EXPECT_EQ(placement(64, 8, masks::share_question(half)), "descending/split:2 longest_first");
+  EXPECT_EQ(placement(64, 8, masks::causal_blockwise(half)), "descending/split:2 longest_first");
+  EXPECT_EQ(placement(64, 8, masks::global_sliding(4096, 484, 484)),
+            "descending/split:2 longest_first");
+  EXPECT_EQ(placement(64, 8, masks::share_question(short_ones)),
+            "descending/even:4 head_swizzled:8");
+  // Equal parts that start together, of which those of the question are long.
+  const std::vector<int64_t> equal{2048, 1024, 2048, 1024, 2048};
+  EXPECT_EQ(placement(20, 4, masks::share_question(equal)), "descending/split longest_first");
+  EXPECT_EQ(placement(64, 8, masks::share_question(equal)), "descending/split head_swizzled:8");
   // A section has a head, whatever little of one keeps all workers busy.
   PlanOptions parts = h200_options();
   parts.order = "descending/even:8";
@@ -209,8 +222,19 @@ TEST(Auto, PutsEnoughHeadsSideBySideThatChainsOfAChunkAreApart) {
   EXPECT_EQ(placement(16, masks::causal(32768, 32768)), "staggered:2");  // no chunks
   EXPECT_EQ(placement(32, masks::causal(32768, 32768)), "head_swizzled:3");
   EXPECT_EQ(placement(64, masks::causal(32768, 32768)), "head_swizzled:1");
-  const std::vector<int64_t> documents{32768, 32768};
+  const std::vector<int64_t> documents{32768, 32768}, uneven{2048, 8192, 2048, 19661, 819};
   EXPECT_EQ(placement(32, masks::full_document(documents)), "head_swizzled:3");
+  EXPECT_EQ(placement(64, masks::causal_document(uneven)), "staggered:2");  // few chains are long
+  EXPECT_EQ(placement(64, masks::causal_blockwise(uneven)), "head_swizzled:2");
+}
+
+// One long document among short ones holds up its head: L2 would hold two heads of these.
+TEST(Auto, PutsMoreHeadsSideBySideWhereOneOfPackedSequencesIsLong) {
+  std::vector<int64_t> documents(13, 1024);
+  documents.push_back(19456);
+  const Mask mask = masks::causal_document(documents);
+  EXPECT_EQ(make_plan(problem_of(64, 64, mask.q_len()), mask, h200_options()).placement.name,
+            "staggered:4");
 }
 
 // Of packed sequences the longest chains go first while twice L2 holds the rows of all heads, and
