@@ -124,6 +124,7 @@ struct Heads {
     const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
     uneven = (unequal || (shape.starts_together() && !shape.full)) && !held_up &&
              (order.starts_with("descending") || order == "auto");
+    staggers = uneven && !long_chains && (packed || shape.starts_together());
   }
 
   const HeadOrder& head;
@@ -132,7 +133,7 @@ struct Heads {
   const int32_t workers;
   const double l2_bytes, rows_bytes;  // Q, dO and sums of dQ of one query head
   const bool packed;
-  bool shifts, equal_parts, splits, held_up, long_chains, uneven;
+  bool shifts, equal_parts, splits, held_up, long_chains, uneven, staggers;
 };
 
 /// Heads that run side by side. They fill the time in which chains wait for each other, until their
@@ -246,9 +247,8 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   // Of pieces no head more, for their rows would leave L2.
   const size_t more = all.shifts ? together - 1 : together / 2;
   const size_t sections = std::max<size_t>((all.count + more) / together, 1);
-  const std::string name =
-      fmt::format("{}:{}", all.uneven && !all.long_chains ? "staggered" : "head_swizzled",
-                  (all.count + sections - 1) / sections);
+  const std::string name = fmt::format("{}:{}", all.staggers ? "staggered" : "head_swizzled",
+                                       (all.count + sections - 1) / sections);
   if (goes_longest_first(all, sections)) return {"longest_first", name};
   return {name};
 }

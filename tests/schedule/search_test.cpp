@@ -149,6 +149,9 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
   const std::vector<int64_t> equal{2048, 1024, 2048, 1024, 2048};
   EXPECT_EQ(placement(20, 4, masks::share_question(equal)), "descending/split longest_first");
   EXPECT_EQ(placement(64, 8, masks::share_question(equal)), "descending/split head_swizzled:8");
+  // Chains that start apart do not follow each other.
+  EXPECT_EQ(placement(64, 64, masks::global_sliding(32768, 4986, 4986)),
+            "descending head_swizzled:2");
   // A section has a head, whatever little of one keeps all workers busy.
   PlanOptions parts = h200_options();
   parts.order = "descending/even:8";
