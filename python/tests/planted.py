@@ -14,6 +14,19 @@ def honest(x):
     return x * 3 + 1
 
 
+class InOneBuffer:
+    """fn, whose results of one shape all lie in the same memory, as those of a CUDA graph do."""
+
+    def __init__(self, fn):
+        self.fn, self.buffers = fn, {}
+
+    def __call__(self, x, **how):
+        found = self.fn(x, **how)
+        buffer = self.buffers.setdefault(found.shape, np.empty_like(found))
+        buffer[...] = found
+        return buffer
+
+
 def packed(x, *, doc_lengths):
     return honest(x)
 

@@ -53,6 +53,7 @@ def test_an_honest_function_passes():
     "fn, how, check, verdict",
     [
         (planted.EveryKth(3), {"repeats": 8}, "repeats", "repeatable"),
+        (planted.InOneBuffer(planted.EveryKth(3)), {"repeats": 8}, "repeats", "repeatable"),
         (planted.ByThreads(), {}, "threads", "repeatable"),
         (planted.by_load, {}, "load", "repeatable"),
         (planted.by_process, {"processes": 2, **ALONE}, "processes", "repeatable"),
@@ -61,6 +62,12 @@ def test_an_honest_function_passes():
         (planted.honest, {"packed": planted.packed_wrong}, "packing", "packing_invariant"),
         (planted.by_neighbours, ALONE, "neighbours", "isolated"),
         (planted.honest, {"packed": planted.packed_leaks}, "neighbours", "isolated"),
+        (
+            planted.honest,
+            {"packed": planted.InOneBuffer(planted.packed_leaks)},
+            "neighbours",
+            "isolated",
+        ),
         (planted.honest, {"padded": planted.padded_leaks}, "padding", "isolated"),
         (planted.honest, {"padded": planted.padded_shows}, "padding", "isolated"),
     ],

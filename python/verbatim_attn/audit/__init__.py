@@ -86,14 +86,15 @@ def audit(
     subject = make_subject(fn, inputs, layout=layout, grad=grad, dout_seed=dout_seed)
     arrays = {n: x for n, x in subject.inputs.items() if hasattr(x, "shape")}
     before = {n: _facts(x) for n, x in arrays.items()}
-    case = Case(subject, subject.run(), repeats, processes, timeout, packed, doc_lengths, padded)
+    expected = subject.run_to_keep()
+    case = Case(subject, expected, repeats, processes, timeout, packed, doc_lengths, padded)
     for n, x in arrays.items():
         if _facts(x) != before[n]:
             raise ValueError(
                 f"[audit] fn changes its inputs; got other bits in {n} after the first run, "
                 "expected the same (nearest: a function that copies what it writes)"
             )
-    hashes = {n: sha256(x) for n, x in case.expected.items()}  # before anything can touch them
+    hashes = {n: sha256(x) for n, x in expected.items()}
     findings: list[Finding] = []
     unstable: set[str] = set()  # without any change: says nothing about what is varied later
     for check in chosen:

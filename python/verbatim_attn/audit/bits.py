@@ -46,6 +46,10 @@ def as_result(name: str, x: Any) -> Any:
     return x
 
 
+def copied(x: Any) -> Any:
+    return x.clone() if torch_of(x) else x.copy()
+
+
 def on_host(x: Any) -> Any:
     return x.cpu() if torch_of(x) else x
 

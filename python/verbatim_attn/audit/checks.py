@@ -277,7 +277,7 @@ def _together(case: Case) -> tuple[Subject, Outputs]:
     form = _Form(case.packed, {"doc_lengths": lengths})
     whole = dataclasses.replace(case.subject, fn=form, dout={})
     with _refusal_is_no_check():
-        return whole, whole.run()
+        return whole, whole.run_to_keep()
 
 
 @dataclass(frozen=True)

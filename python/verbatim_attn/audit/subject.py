@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .bits import as_result, is_floating, torch_of
+from .bits import as_result, copied, is_floating, torch_of
 
 GARBAGE = (float("nan"), float("inf"), float("-inf"), 6e4)  # the last is finite in float16, too
 Outputs = dict[str, Any]  # tensors or arrays by name; a gradient's name is d + that of its input
@@ -53,6 +53,10 @@ class Subject:
             if gradient is not None:
                 found[f"d{name}"] = as_result(f"d{name}", gradient)
         return found
+
+    def run_to_keep(self) -> Outputs:
+        """The same in memory of its own: fn may return one buffer, which its next call writes."""
+        return {name: copied(x) for name, x in self.run().items()}
 
     def _dout(self, name: str, x: Any) -> Any:
         if name not in self.dout:
