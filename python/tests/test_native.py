@@ -182,6 +182,17 @@ def test_seeds(seed, place, both):
         both(lambda: attended(tensors, dropout=0.3, seed=there), (1, 0) if is_signed else (0, 1))
 
 
+def test_numbers_are_those_of_the_call(both):
+    q, k, v = inputs(grad=False)
+    scale = torch.tensor(0.25)  # which is written to in place
+
+    def call():
+        return tuple(va.attention(q, k, v, scale=scale.fill_(x)) for x in (0.25, 0.75))
+
+    expected = tuple(va.attention(q, k, v, scale=x) for x in (0.25, 0.75))
+    assert same_bits(both(call, taken=(2, 0)), expected)
+
+
 def test_autocast(place, both):
     tensors = inputs(place, dtype=torch.float32)
     with torch.autocast(place.device, dtype=torch.bfloat16):
@@ -292,6 +303,10 @@ ERRORS = {
     "mask": lambda q, k, v: va.attention(q, k, v, mask=masks.CausalDocument((1, 2))),
     "empty": lambda q, k, v: va.attention(q[:0], k[:0], v[:0]),
 }
+ERRORS_BEFORE = {
+    "number": lambda q, k, v: va.attention(q, k, v, scale=[1.0]),
+    "learned": lambda q, k, v: va.attention(q, k, v, scale=torch.ones((), requires_grad=True)),
+}
 ERRORS_OF_PYTHON = {
     "dtype": lambda q, k, v: va.attention(q.double(), k.double(), v.double()),
     "dimensions": lambda q, k, v: va.attention(q[0], k[0], v[0]),
@@ -300,12 +315,11 @@ ERRORS_OF_PYTHON = {
 }
 
 
-@pytest.mark.parametrize("name", ERRORS | ERRORS_OF_PYTHON)
+@pytest.mark.parametrize("name", ERRORS | ERRORS_OF_PYTHON | ERRORS_BEFORE)
 def test_errors(name, both):
-    call = (ERRORS | ERRORS_OF_PYTHON)[name]
-    error, _message = both(
-        lambda: call(*inputs(grad=False)), taken=(1, 0) if name in ERRORS else (0, 1)
-    )
+    call = (ERRORS | ERRORS_OF_PYTHON | ERRORS_BEFORE)[name]
+    taken = (1, 0) if name in ERRORS else (0, 1) if name in ERRORS_OF_PYTHON else (0, 0)
+    error, _message = both(lambda: call(*inputs(grad=False)), taken=taken)
     assert issubclass(error, Exception)
 
 

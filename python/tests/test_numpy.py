@@ -167,6 +167,15 @@ def test_arrays_that_nobody_may_write():
     assert same_bits(run(*tensors), expected)
 
 
+def test_numbers_are_those_of_the_call():
+    q, k, v, _ = inputs(np.random.default_rng(12))
+    for name in ("scale", "softcap"):
+        number = np.array(0.25)
+        for number[...] in (0.25, 0.75):
+            expected = va.attention(q, k, v, **{name: float(number)})
+            assert va.attention(q, k, v, **{name: number}).tobytes() == expected.tobytes()
+
+
 def test_few_calls_are_kept():
     plan = va.Plan(PROBLEM)
     q, k, v, _ = inputs(np.random.default_rng(8))

@@ -435,6 +435,10 @@ def test_errors_name_what_is_wrong():
         va.attention(q.double(), k.double(), v.double())
     with pytest.raises(ValueError, match="wrong dtype of k"):
         va.attention(q, k.half(), v)
+    learned = torch.ones((), requires_grad=True)
+    for name, nearest in (("scale", r"q \* scale"), ("softcap", r"softcap.detach\(\)")):
+        with pytest.raises(NotImplementedError, match=f"{name} gets no gradient.*{nearest}"):
+            va.attention(q, k, v, **{name: learned})
     with pytest.raises(ValueError, match="there is no such arithmetic"):
         va.attention(q, k, v, arithmetic="sm75")
     with pytest.raises(TypeError, match="k is no Tensor; got ndarray"):

@@ -43,7 +43,15 @@ def kept(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def number(name: str, value: Any) -> float:
-    """An argument of attention() that is one."""
+    """An argument of attention() that is one, as Python's: plans are kept by what it is now."""
+    if isinstance(value, (float, int)):
+        return float(value)
+    if getattr(value, "requires_grad", False):
+        nearest = "q * scale, with scale=1" if name == "scale" else f"{name}.detach()"
+        raise NotImplementedError(
+            f"[attention] {name} gets no gradient; got a tensor that requires one, expected a "
+            f"number (nearest: {nearest})"
+        )
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -88,7 +96,6 @@ def problem_of(
     scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic = how
     order, level = resolve_order(order, level, deterministic, any_order)
     q, k, v = shapes
-    scale = None if scale is None else number("scale", scale)
     problem = Problem(
         q[0], q[2], k[2], q[1], k[1], q[3], v[3], dtype, scale, softcap, dropout
     )  # fmt: skip

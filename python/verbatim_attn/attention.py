@@ -62,8 +62,8 @@ def attention(
     """
     spec = spec_of(mask)
     settings = (
-        scale, number("softcap", softcap), number("dropout", dropout), order, forward_order, level,
-        deterministic, arithmetic,
+        None if scale is None else number("scale", scale), number("softcap", softcap),
+        number("dropout", dropout), order, forward_order, level, deterministic, arithmetic,
     )  # fmt: skip
     if hasattr(q, "requires_grad"):
         if _operators is None:
@@ -101,8 +101,8 @@ def attention_backward(
     spec = spec_of(mask)
     tensors = (q, k, v, o, dout, lse)
     settings = (
-        scale, number("softcap", softcap), number("dropout", dropout), order, forward_order, level,
-        deterministic, arithmetic,
+        None if scale is None else number("scale", scale), number("softcap", softcap),
+        number("dropout", dropout), order, forward_order, level, deterministic, arithmetic,
     )  # fmt: skip
     return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
 
