@@ -76,6 +76,29 @@ def test_activate_replaces_sdpa_until_it_is_removed(how, mask, place, monkeypatc
 
 
 @needs_registry
+def test_activations_end_with_the_last():
+    current = torch.nn.attention.current_flash_attention_impl
+    with va.activate():
+        with va.activate():
+            assert current() == "VERBATIM"
+        assert current() == "VERBATIM"
+    assert current() is None
+    first, second = va.activate(), va.activate()
+    first.remove()
+    first.remove()
+    assert current() == "VERBATIM"
+    second.remove()
+    assert current() is None
+    first = va.activate()
+    torch.nn.attention.restore_flash_attention_impl()  # by somebody else
+    second = va.activate()
+    first.remove()
+    assert current() == "VERBATIM"
+    second.remove()
+    assert current() is None
+
+
+@needs_registry
 def test_activate_with_masks_and_unequal_lengths():
     q, k, v = inputs(q_len=24)
     visible = torch.rand(2, 1, 24, 40) < 0.7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,22 +36,34 @@ class _Kernels:
 
 
 class Activation:
-    """What activate() began; remove(), or the end of its `with` block, ends it."""
+    """What activate() began; remove(), or the end of its `with` block, ends it. Of several, in any
+    sequence, the last to end gives the kernels back."""
+
+    _active: ClassVar[set[Activation]] = set()
+    _previous: ClassVar[str | None] = None  # before the first of them
 
     def __init__(self) -> None:
         registry = torch.nn.attention
-        self._previous = registry.current_flash_attention_impl()
-        registry.register_flash_attention_impl(_NAME, register_fn=_Kernels)
-        registry.activate_flash_attention_impl(_NAME)
+        current = registry.current_flash_attention_impl()
+        if current != _NAME:
+            registry.register_flash_attention_impl(_NAME, register_fn=_Kernels)
+            registry.activate_flash_attention_impl(_NAME)
+            Activation._active.clear()  # others have replaced ours since
+            Activation._previous = current
+        Activation._active.add(self)
 
     def remove(self) -> None:
-        """Gives PyTorch back the kernels it had before, unless others have replaced ours."""
+        """Gives PyTorch back the kernels it had before, unless others have replaced ours or another
+        activation lasts."""
+        if self not in Activation._active:
+            return
+        Activation._active.remove(self)
         registry = torch.nn.attention
-        if registry.current_flash_attention_impl() != _NAME:
+        if Activation._active or registry.current_flash_attention_impl() != _NAME:
             return
         registry.restore_flash_attention_impl()
-        if self._previous not in (None, _NAME):
-            registry.activate_flash_attention_impl(self._previous)
+        if Activation._previous is not None:
+            registry.activate_flash_attention_impl(Activation._previous)
 
     def __enter__(self) -> Activation:
         return self
