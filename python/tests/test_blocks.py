@@ -102,6 +102,7 @@ def test_equal_arrays_are_one_mask_and_live_as_long_as_a_mask_made_of_them():
             "row_begin of batch entry 0, KV head 0, row 1.*got 2, expected 0 to 1",
         ),
         (([0, 1], [1]), {}, "row_begin.*2 offsets"),
+        (([], []), {}, r"wrong shapes; got row_begin of \[0\] and columns of \[0\]"),
         (([[0, 1, 1], [0, 1, 1]], [1]), {}, "one behind another.*KV head 1, row 0"),
         (([0, 1, 1], [1, 2]), {}, "do not end with columns; got 1, expected 2"),
         (([0.0, 1.0, 1.0], [1]), {}, "row_begin must be integers"),

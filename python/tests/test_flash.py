@@ -72,6 +72,41 @@ def test_windows_are_pairs_of_integers():
             flash_attn_func(q, k, v, window_size=window)
 
 
+def test_dimensions_are_those_of_the_caller():
+    q, k, v = inputs(Q_LEN, KV_LEN)
+    named = (
+        r"_varlen_func\] .*dimensions of q; got shape \[2, 20, 4, 16\], expected \(total, heads,"
+    )
+    with pytest.raises(ValueError, match=named):
+        flash_attn_varlen_func(q, k, v, (0, 20), (0, 26))
+    with pytest.raises(ValueError, match=r"dimensions of k; got list, expected \(batch, length"):
+        flash_attn_func(q, k.tolist(), v)
+
+
+def test_masks_of_tensors_in_any_dtype():
+    torch = pytest.importorskip("torch")
+    visible = torch.tril(torch.ones(8, 8))
+    blocks = {"block": (4, 4), "lengths": (8, 8)}
+    for dtype in (torch.bool, torch.uint8, torch.bfloat16, torch.float8_e4m3fn, torch.float64):
+        x = visible.to(dtype)
+        assert (masks.from_dense(x).dense(8) == masks.Causal().dense(8)).all()
+        assert va.from_block_map(x[:2, :2], **blocks).area(8) == 48
+    assert masks.from_dense(visible.requires_grad_()).area(8) == 36
+
+
+def test_masks_of_other_sizes_are_refused():
+    torch = pytest.importorskip("torch")
+    visible = torch.ones(1, 3, 8, 8, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"of other lengths; got shape \[1, 3, 8, 8\], expected"):
+        masks.from_additive(visible, 8, 9)
+    for group, nearest in ((2, 1), (0, 3)):
+        named = rf"got 3 heads in groups of {group}, .* of 3 \(nearest: {nearest}\)"
+        with pytest.raises(ValueError, match=named):
+            masks.from_additive(visible, 8, 8, group=group)
+        with pytest.raises(ValueError, match=named):
+            va.from_mask_mod(lambda b, h, q, k: q >= k, 8, q_heads=3, group=group)
+
+
 def test_masks_to_and_from_flex_attention():
     pytest.importorskip("torch")
     from torch.nn.attention.flex_attention import BlockMask, create_block_mask

@@ -172,6 +172,8 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.window_bounds(("3", 0), False), "window_size is a pair of integers; got ('3'"),
         (lambda: masks.from_additive(np.ones((4, 4)), 4, 4), "mask is no tensor of PyTorch; got nd"),
         (lambda: masks.Causal() & None, "[mask] not a mask; got NoneType"),
+        (lambda: masks.CausalDocument({5: 1, 3: 2}).dense(8), "got an object, expected a list"),
+        (lambda: masks.CausalDocument({5, 3}), "doc_lengths has the wrong type; got {3, 5}"),
         (lambda: masks.FullSlidingWindow(math.nan), "[mask.full_sliding_window] window takes"),
         (lambda: masks.CausalDocument((1, math.inf)), "doc_lengths takes finite numbers; got inf"),
         (lambda: masks.UniformBlockSparse(2, 2, density=math.nan), "density takes finite numbers"),

@@ -1,8 +1,10 @@
 """attention(), attention_backward() and Plan on NumPy arrays."""
 
+import copy
 import hashlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -192,6 +194,19 @@ def test_problems_of_numpys_numbers():
     assert va.Plan(problem).description["problem"]["scale"] == 0.5
 
 
+def test_plans_are_copied_and_pickled():
+    q, k, v, _ = inputs(np.random.default_rng(14), q_len=40, kv_len=80)
+    tile = [64, 32]
+    blocks = va.from_block_map(np.eye(5), block=(8, 16), lengths=(40, 80)) & masks.Causal()
+    problem = PROBLEM._replace(q_len=40, kv_len=80)
+    plan = va.Plan(problem, blocks, order="shift", tile=tile)
+    tile[:] = [32, 32]  # which the plan does not see
+    assert copy.copy(plan) is plan and copy.deepcopy([plan])[0] is plan
+    again = pickle.loads(pickle.dumps(plan))
+    assert again.backward_pass == plan.backward_pass
+    assert again.forward(q, k, v)[0].tobytes() == plan.forward(q, k, v)[0].tobytes()
+
+
 def test_calls_when_python_ends():
     """What was registered first ends last."""
     late = (
@@ -250,6 +265,17 @@ def test_errors_name_what_is_wrong():
         ValueError, "head_dim_v is out of range", lambda: va.Plan(PROBLEM._replace(head_dim_v=0))
     )
     refused(ValueError, "unknown device; got 'gpu'", lambda: va.Plan(PROBLEM, device="gpu"))
+    refused(
+        ValueError,
+        "[problem] dtype has the wrong type; got <class 'numpy.float32'>",
+        lambda: va.Plan(PROBLEM._replace(dtype=np.float32)),
+    )
+    for threads in (-1, 1.5, None, 2**31):
+        refused(
+            ValueError,
+            f"[run] threads is out of range; got {threads}, expected 0 to 2147483647",
+            lambda: va.Plan(PROBLEM).forward(q, k, v, threads=threads),
+        )
 
 
 def test_none_is_a_level_without_promise():

@@ -445,8 +445,13 @@ def test_errors_name_what_is_wrong():
         va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32")) and va.attention_backward(
             q, q, k.numpy(), v, q, q
         )
+    for call in (lambda: va.attention(q, k.numpy(), v), lambda: va.attention(q, q, None)):
+        with pytest.raises(
+            TypeError, match="is no Tensor; got .*, expected q, k and v of one kind"
+        ):
+            call()
     with pytest.raises(ValueError, match="different devices; got meta, expected cpu"):
         va.attention_backward(q, q, k.to("meta"), v, q, q)
-    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32"))
+    plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32"), device=q.device)
     with pytest.raises(ValueError, match="another device than the plan; got meta, expected cpu"):
         plan.forward(*(x.to("meta") for x in (q, k, v)))

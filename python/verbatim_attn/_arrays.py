@@ -87,10 +87,7 @@ class Arrays:
         except (AttributeError, TypeError):
             for name, x in zip(NAMES, tensors, strict=False):
                 if not isinstance(x, self.kind):
-                    raise TypeError(
-                        f"[tensors] {name} is no {self.kind.__name__}; got {type(x).__name__}, "
-                        "expected q, k and v of one kind"
-                    ) from None
+                    raise not_of_one_kind(name, x, self.kind) from None
             raise
 
     def layout(self, name: str, key: Key) -> bytes | None:
@@ -257,6 +254,13 @@ def arrays_of_device(device: Any) -> TorchTensors:
     if found is None:
         found = _torch.setdefault(device, TorchTensors(device))
     return found
+
+
+def not_of_one_kind(name: str, x: Any, kind: type[Any]) -> TypeError:
+    return TypeError(
+        f"[tensors] {name} is no {kind.__name__}; got {type(x).__name__}, expected q, k and v of "
+        "one kind"
+    )
 
 
 def different_devices(got: Any, expected: Any) -> str:

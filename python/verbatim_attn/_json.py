@@ -24,9 +24,14 @@ def json_of(value: Any, owner: str, name: str) -> str:
         return repr(value)
     if hasattr(value, "spec"):  # a mask
         return value.spec
-    if hasattr(value, "tolist"):  # a number of NumPy
+    if hasattr(value, "tolist") and not isinstance(value, type):  # a number of NumPy
         return json_of(value.tolist(), owner, name)
-    if not isinstance(value, float) or not math.isfinite(value):
+    if not isinstance(value, float):
+        raise ValueError(
+            f"[{owner}] {name} has the wrong type; got {value!r}, expected numbers, or a name as a "
+            "text"
+        )
+    if not math.isfinite(value):
         raise ValueError(
             f"[{owner}] {name} takes finite numbers; got {value!r}, expected such a one"
         )

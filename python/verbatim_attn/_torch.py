@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from . import _native
-from ._arrays import different_devices, seed_of
+from ._arrays import different_devices, not_of_one_kind, seed_of
 from ._handles import Settings
 from .plan import call_of
 
@@ -47,6 +47,9 @@ def attention(
         made = _native.module.attention(q, k, v, seed, mask, settings, return_lse)
         if made is not None:  # nobody observes
             return made
+    for name, x in (("k", k), ("v", v)):
+        if not isinstance(x, Tensor):  # the operator would print all of it
+            raise not_of_one_kind(name, x, Tensor)
     if forward_ad._current_level >= 0:
         _refuse_tangents(q, k, v)
     o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)

@@ -17,7 +17,7 @@ import numpy as np
 from . import _library
 from ._reads import read_once
 from ._untraced import untraced
-from .masks import Explicit, _plain
+from .masks import Explicit, _host, _plain
 
 Pair = tuple[Any, Any]
 
@@ -65,11 +65,11 @@ def from_block_lists(
     (q_edges, k_edges), which run from 0 to the lengths."""
     begin = _integers("row_begin", row_begin, np.int64)
     flat = _integers("columns", columns, np.int32)
-    if not 1 <= begin.ndim <= 3 or flat.ndim != 1:
+    if not 1 <= begin.ndim <= 3 or flat.ndim != 1 or not begin.size:
         raise ValueError(
-            "[masks.from_block_lists] wrong number of dimensions; got row_begin of "
-            f"{begin.ndim} and columns of {flat.ndim}, expected row_begin of 1 to 3 (batch, "
-            "kv_heads, q_blocks + 1) and columns of 1"
+            "[masks.from_block_lists] wrong shapes; got row_begin of "
+            f"{list(begin.shape)} and columns of {list(flat.shape)}, expected row_begin of 1 to 3 "
+            "dimensions (batch, kv_heads, q_blocks + 1) and columns of 1"
         )
     begin = begin.reshape((1,) * (3 - begin.ndim) + begin.shape)
     _check_that_lists_follow(begin, flat.size)
@@ -111,10 +111,6 @@ def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pa
     begin[..., 0] = np.append(0, begin[..., -1].ravel()[:-1]).reshape(batch, heads)
     columns = (np.flatnonzero(plane) % k_blocks).astype(np.int32)
     return _kept(begin, columns, grid)
-
-
-def _host(x: Any) -> np.ndarray:
-    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
 
 
 def _integers(name: str, x: Any, dtype: type) -> np.ndarray:

@@ -35,6 +35,10 @@ def flash_attn_func(
     aligned bottom-right; -1 or None: all. Returns o, or (o, lse f32 (batch, heads, q_len)).
     """
     _refuse(alibi_slopes, return_attn_probs)
+    _check_dimensions(
+        "flash_attn_func", "batch, length, heads, dim", "flash_attn_varlen_func of packed ones",
+        q, k, v,
+    )  # fmt: skip
     left, right = masks.window_bounds(window_size, causal)
     return attention(
         q, k, v, mask=_mask(q.shape[1], k.shape[1], left, right), scale=softmax_scale,
@@ -75,6 +79,9 @@ def flash_attn_varlen_func(
             "[flash_attn_varlen_func] there is no paged KV cache; got block_table, expected None "
             "(nearest: k and v gathered from their pages)"
         )
+    _check_dimensions(
+        "flash_attn_varlen_func", "total, heads, dim", "flash_attn_func of a batch", q, k, v
+    )
     left, right = masks.window_bounds(window_size, causal)
     mask = masks.windows(cu_seqlens_q, cu_seqlens_k, left, right)
     o, lse = attention(
@@ -94,6 +101,18 @@ def _mask(q_len: int, kv_len: int, left: int | None, right: int | None) -> masks
     if left is not None and left == right:
         return masks.FullSlidingWindow(left)
     return masks.windows((0, q_len), (0, kv_len), left, right)
+
+
+def _check_dimensions(function: str, expected: str, nearest: str, *tensors: Any) -> None:
+    """Before q, k and v become others, whose shapes the caller does not know."""
+    for name, x in zip("qkv", tensors, strict=True):
+        shape = getattr(x, "shape", None)
+        if shape is None or len(shape) != len(expected.split()):
+            got = type(x).__name__ if shape is None else f"shape {list(shape)}"
+            raise ValueError(
+                f"[{function}] wrong number of dimensions of {name}; got {got}, expected "
+                f"({expected}) (nearest: {nearest})"
+            )
 
 
 def _refuse(alibi_slopes: Any, return_attn_probs: bool) -> None:

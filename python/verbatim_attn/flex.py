@@ -10,7 +10,7 @@ import numpy as np
 from . import _library
 from ._untraced import untraced
 from .blocks import from_block_map
-from .masks import Explicit, _of_kv_heads, different_masks, from_dense
+from .masks import Explicit, _check_groups, _of_kv_heads, different_masks, from_dense
 
 _POSITIONS = 1 << 24  # of partial blocks, looked at together
 
@@ -53,10 +53,11 @@ def _of_rows(counts: np.ndarray, keys: np.ndarray, kv_len: int, group: int) -> E
     """counts: (batch, heads, q_len) intervals of every row. keys: (2, intervals) begins and ends."""
     batch, heads, q_len = counts.shape
     share = 1 if heads == 1 else group
-    if share > 1:
+    if share != 1:
+        _check_groups(heads, share)
         of_head = np.split(keys, counts.sum(-1).cumsum()[:-1], axis=1)
         flat = counts.reshape(batch * heads, q_len)
-        same = heads % share == 0 and all(
+        same = all(
             np.array_equal(each[x], each[x - x % share])
             for each in (flat, of_head)
             for x in range(batch * heads)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from operator import index
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ def _plain(value: Any) -> Any:
         return index(value)  # torch.compile may have a symbol in its place
     if hasattr(value, "tolist"):
         value = numbers_of(value)
-    is_list = isinstance(value, Iterable) and not isinstance(value, str)
+    is_list = isinstance(value, Iterable) and not isinstance(value, (str, Mapping, Set))
     return tuple(map(_plain, value)) if is_list else value
 
 
@@ -445,6 +446,11 @@ def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
             "[masks] scores take no bias; got a mask with other numbers than 0 and very negative "
             "ones, expected a bool mask (nearest: softcap)"
         )
+    if any(n not in (1, each) for n, each in zip(mask.shape[::-1], (kv_len, q_len), strict=False)):
+        raise ValueError(
+            f"[masks.from_additive] mask is of other lengths; got shape {list(mask.shape)}, "
+            f"expected (batch, q_heads, {q_len}, {kv_len}), or 1 in the place of each"
+        )
     visible = visible.expand(*visible.shape[:-2], q_len, kv_len)
     visible = visible.reshape((1,) * (4 - visible.dim()) + tuple(visible.shape))
     return from_dense(_of_kv_heads(visible, group).cpu().numpy())
@@ -455,10 +461,19 @@ def _of_kv_heads(visible: Any, group: int) -> Any:
     heads = visible.shape[1]
     if heads == 1 or group == 1:
         return visible
+    _check_groups(heads, group)
     grouped = visible.unflatten(1, (heads // group, group))
     if not (grouped == grouped[:, :, :1]).all():
         raise different_masks(heads, group)
     return grouped[:, :, 0]
+
+
+def _check_groups(heads: int, group: int) -> None:
+    if group < 1 or heads % group:
+        raise ValueError(
+            f"[masks] query heads are no groups; got {heads} heads in groups of {group}, expected "
+            f"a divisor of {heads} (nearest: {math.gcd(heads, group)})"
+        )
 
 
 def different_masks(heads: int, group: int) -> Exception:
@@ -471,8 +486,21 @@ def different_masks(heads: int, group: int) -> Exception:
 @untraced
 def from_dense(visible: Any) -> Explicit:
     """A mask from visible positions, bool or 0 and 1: (q_len, kv_len), (batch, ...) or (batch,
-    kv_heads, q_len, kv_len)."""
-    given = np.asarray(visible)
+    kv_heads, q_len, kv_len). One on a GPU is waited for when it first comes, and after each
+    write."""
+    return read_once(_from_dense, visible)
+
+
+def _host(x: Any) -> np.ndarray:
+    """What NumPy makes of lists, an array or a tensor, in a dtype that it has."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach()
+    return (x.float() if x.is_floating_point() and x.element_size() < 4 else x).cpu().numpy()
+
+
+def _from_dense(visible: Any) -> Explicit:
+    given = _host(visible)
     if given.dtype != np.bool_ and (other := given[(given != 0) & (given != 1)]).size:
         raise ValueError(
             f"[mask.from_dense] positions are visible or not; got {other[0]}, expected bool, or 1 "

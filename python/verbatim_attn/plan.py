@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import operator
 import struct
 import sys
 from collections.abc import Sequence
@@ -35,11 +37,12 @@ class Plan:
     """Forward and backward of one problem under one mask, planned once and run many times.
 
     Orders, placements and levels are named in docs/scheduling.md and docs/determinism.md;
-    `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda" or "cuda:N". `arithmetic`
-    "sm80" takes the portable kernels on Hopper, too; "": the device's. `kernels` take the place of
-    the device's own, at most one a pass: on a CPU texts of TL code, on a GPU paths of libraries
-    (docs/tl.md). `defer_backward`: the backward is planned when it is first needed, where nothing of
-    it is named here. Plans are immutable and may be used by several threads.
+    `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda", "cuda:N" or a
+    torch.device. `arithmetic` "sm80" takes the portable kernels on Hopper, too; "": the device's.
+    `kernels` take the place of the device's own, at most one a pass: on a CPU texts of TL code, on a
+    GPU paths of libraries (docs/tl.md). `defer_backward`: the backward is planned when it is first
+    needed, where nothing of it is named here. Plans are immutable and may be used by several
+    threads; a copy is the plan itself, and a pickle plans again.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class Plan:
         workers: int = 0,
         arithmetic: str = "",
         kernels: Sequence[str] = (),
-        device: str = "cpu",
+        device: Any = "cpu",
         defer_backward: bool = False,
     ) -> None:
         options = {
@@ -68,10 +71,12 @@ class Plan:
             "arithmetic": arithmetic,
             # The library says that a text is no list; list() would make one of its letters.
             "kernels": kernels if isinstance(kernels, str) else list(kernels),
-            "device": device,
+            "device": str(device),  # a torch.device, too
             "defer_backward": defer_backward,
         }
+        device = options["device"]
         self.problem = problem
+        self._made_of = problem, mask, copy.deepcopy(options)  # lists may change
         self._device = "cuda:0" if device == "cuda" else device  # as tensors spell it
         self._handle = Handle(specification(problem, spec_of(mask), options=options))
         p = problem
@@ -85,6 +90,15 @@ class Plan:
             self._handle.pointer.value,
             struct.pack("14q", *q, *k, *self._shapes[2], dtype, index),
         )
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Plan:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _planned, self._made_of
 
     def forward(
         self,
@@ -113,7 +127,7 @@ class Plan:
                 f"[tensors] scales are of q, k and v in e4m3; got {len(scales)} for "
                 f"{self.problem.dtype}, expected 3 for e4m3 (nearest: scales=None)"
             )
-        arrays = arrays_of(q)
+        arrays, threads = arrays_of(q), _threads(threads)
         held = [
             arrays.scales(name, each, shape[2])
             for name, each, shape in zip(NAMES[:3], scales, self._shapes, strict=True)
@@ -137,6 +151,7 @@ class Plan:
 
     def _run(self, tensors: tuple[Any, ...], seed: Any, threads: int) -> tuple[Any, ...]:
         arrays = arrays_of(tensors[0])
+        threads = _threads(threads)
         made = arrays.run_native(*self._native, tensors, seed, threads)
         return made or kept(Plan.prepare, self, arrays, arrays.keys(tensors))(
             tensors, seed, threads
@@ -200,6 +215,23 @@ class Plan:
                 f"{each.fingerprint}"
             )
         return "\n".join(lines)
+
+
+def _planned(problem: Problem, mask: Mask | None, options: dict[str, Any]) -> Plan:
+    return Plan(problem, mask, **options)
+
+
+def _threads(count: Any) -> int:
+    """What a C int holds."""
+    try:
+        found = operator.index(count)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 2**31:
+        raise ValueError(
+            f"[run] threads is out of range; got {count!r}, expected 0 to 2147483647 (nearest: 0)"
+        )
+    return found
 
 
 class _Text(Mask):
