@@ -107,6 +107,18 @@ def test_masks_of_other_sizes_are_refused():
             va.from_mask_mod(lambda b, h, q, k: q >= k, 8, q_heads=3, group=group)
 
 
+def test_block_masks_that_cannot_serve_all_are_refused():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="expected 2, 1"):
+        masks.Causal().padded((5, 8)).to_block_mask(8)  # entries differ: batch=2
+    with pytest.raises(ValueError, match="expected 1, 2"):
+        masks.from_dense(np.ones((1, 2, 8, 8))).to_block_mask(8)  # heads do: kv_heads=2
+    with pytest.raises(ValueError, match="other lengths; got 7, 7, expected 8, 8"):
+        masks.CausalDocument((3, 5)).to_block_mask(7)
+    with pytest.raises(ValueError, match="got Causal, expected a BlockMask"):
+        va.from_block_mask(masks.Causal())
+
+
 def test_masks_to_and_from_flex_attention():
     pytest.importorskip("torch")
     from torch.nn.attention.flex_attention import BlockMask, create_block_mask

@@ -21,8 +21,13 @@ def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
     its partial blocks what mask_mod says, which is asked about these alone. `group` query heads
     share a KV head and must share its mask. A mask on a GPU is waited for. Without partial blocks,
     or without a mask_mod, it goes block by block, as from_block_map()."""
-    from torch.nn.attention.flex_attention import noop_mask
+    from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
+    if not isinstance(block_mask, BlockMask):
+        raise ValueError(
+            f"[masks.from_block_mask] no mask of FlexAttention; got {type(block_mask).__name__}, "
+            "expected a BlockMask (nearest: masks.from_dense(visible), of which True is seen)"
+        )
     q_len, kv_len = block_mask.seq_lengths
     size = block_mask.BLOCK_SIZE
     columns = -(-kv_len // size[1])

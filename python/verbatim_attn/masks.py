@@ -36,6 +36,18 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if is_list else value
 
 
+def _lengths(q_len: Any, kv_len: Any) -> tuple[int, int]:
+    """Of both axes; None: as many keys as queries."""
+    given = q_len, q_len if kv_len is None else kv_len
+    try:
+        return index(given[0]), index(given[1])
+    except TypeError:
+        raise ValueError(
+            f"[mask] lengths are integers; got {given[0]!r} and {given[1]!r}, expected numbers of "
+            "queries and keys"
+        ) from None
+
+
 def _edges(lengths: Ints) -> Ints:
     return tuple(itertools.accumulate(lengths, initial=0))
 
@@ -86,7 +98,7 @@ class Mask:
         self, q_len: int, kv_len: int | None = None, *, batch: int = 1, kv_heads: int = 1
     ) -> np.ndarray:
         """True where visible: bool (batch, kv_heads, q_len, kv_len)."""
-        kv_len = q_len if kv_len is None else kv_len
+        q_len, kv_len = _lengths(q_len, kv_len)
         shown = np.empty((batch, kv_heads, q_len, kv_len), np.uint8)
         _library.mask_to_dense(self.spec, *shown.shape, shown.ctypes.data)
         return shown.view(np.bool_)
@@ -101,12 +113,12 @@ class Mask:
         kv_heads: int = 1,
     ) -> int:
         """Visible positions, summed over batch entries and query heads."""
-        kv_len = q_len if kv_len is None else kv_len
+        q_len, kv_len = _lengths(q_len, kv_len)
         return _library.mask_area(self.spec, batch, q_heads, kv_heads, q_len, kv_len)
 
     def to_json(self, q_len: int, kv_len: int | None = None, *, kv_heads: int = 1) -> str:
         """The whole mask as the tool reads it: `verbatim run --mask @file.json`."""
-        return _library.mask_json(self.spec, q_len, q_len if kv_len is None else kv_len, kv_heads)
+        return _library.mask_json(self.spec, *_lengths(q_len, kv_len), kv_heads)
 
     def to_cu_seqlens(self) -> tuple[Ints, Ints, bool]:
         """(cu_seqlens_q, cu_seqlens_k, causal), as flash_attn_varlen_func takes them. Only packed
@@ -127,7 +139,7 @@ class Mask:
     ) -> Callable[[Any, Any, Any, Any], Any]:
         """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`, h a query head, `group` of which share
         a KV head. A mask of many slices looks its bounds up in tensors on `device`."""
-        source = _library.mask_mod(self.spec, q_len, q_len if kv_len is None else kv_len, kv_heads)
+        source = _library.mask_mod(self.spec, *_lengths(q_len, kv_len), kv_heads)
         names: dict[str, Any] = {}
         if "import torch" in source:
             import torch
@@ -150,10 +162,12 @@ class Mask:
         device: Any = "cpu",
     ) -> Any:
         """FlexAttention's BlockMask of it. `batch` where entries differ, `kv_heads` where heads do,
-        each for `group` query heads; else one mask serves all."""
+        each for `group` query heads; else one mask serves all. Raises ValueError where it does
+        not."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        kv_len = q_len if kv_len is None else kv_len
+        q_len, kv_len = _lengths(q_len, kv_len)
+        self.area(q_len, kv_len, batch=batch or 1, q_heads=kv_heads, kv_heads=kv_heads)
         shown = self.to_mask_mod(q_len, kv_len, kv_heads=kv_heads, group=group, device=device)
         q_heads = kv_heads * group if kv_heads > 1 else None
         return create_block_mask(shown, batch, q_heads, q_len, kv_len, device=device)
