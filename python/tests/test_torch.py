@@ -242,6 +242,11 @@ def test_seeds_are_integers_of_any_kind():
         assert same_bits([compiled(q, k, v, seed)], expected)
         assert same_bits([plan.forward(q, k, v, seed=np.uint8(seed))[0]], expected)
         assert same_bits([plan.forward(q, k, v, seed=torch.tensor(seed))[0]], expected)
+    assert same_bits([call(q, k, v, -1)], [call(q, k, v, 2**64 - 1)])
+    for seed in (2**64, -(2**63) - 1):
+        for asked in (lambda: call(q, k, v, seed), lambda: plan.forward(q, k, v, seed=seed)):
+            with pytest.raises(ValueError, match=f"seed is out of range; got {seed}, expected 64"):
+                asked()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -387,6 +392,18 @@ def test_who_wants_forward_derivatives_is_told():
         dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
         with pytest.raises(NotImplementedError, match="got a tangent of q"):
             va.attention(dual, k, v)
+
+
+@pytest.mark.parametrize("ask", ["grad", "vjp", "jacrev"])
+def test_who_wants_gradients_of_torch_func_is_told(ask):
+    q, k, v = inputs(grad=False)
+    functions = {
+        "grad": lambda f: torch.func.grad(f)(v),
+        "vjp": lambda f: torch.func.vjp(f, v),
+        "jacrev": lambda f: torch.func.jacrev(f)(v),
+    }
+    with pytest.raises(NotImplementedError, match="torch.func takes no .*nearest: torch.autograd"):
+        functions[ask](lambda v: va.attention(q, k, v).sum())
 
 
 def test_signs_that_are_not_in_memory():

@@ -294,10 +294,10 @@ def rows_are_aligned(
 def seed_of(seed: Any) -> Any:
     """A tensor of one int64 as it is, another integer as Python's; refuses what is neither."""
     if isinstance(seed, int):
-        return seed
+        return _in_64_bits(seed)
     if not hasattr(seed, "data_ptr"):
         try:
-            return index(seed)
+            return _in_64_bits(index(seed))
         except TypeError:
             got = repr(seed) if isinstance(seed, float) else type(seed).__name__
     elif str(seed.dtype) in ("torch.int64", "torch.uint64") and seed.numel() == 1:
@@ -308,6 +308,14 @@ def seed_of(seed: Any) -> Any:
         f"[tensors] no seed; got {got}, expected an integer, or a tensor of one int64 (nearest: "
         "int(seed))"
     )
+
+
+def _in_64_bits(seed: int) -> int:
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(
+            f"[tensors] seed is out of range; got {seed}, expected 64 bits (nearest: seed % 2**64)"
+        )
+    return seed
 
 
 def seed_address(seed: Any, device: str) -> int:

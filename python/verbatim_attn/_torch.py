@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_gradtrackingtensor
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
@@ -52,6 +53,11 @@ def attention(
             raise not_of_one_kind(name, x, Tensor)
     if forward_ad._current_level >= 0:
         _refuse_tangents(q, k, v)
+    if not is_dynamo_compiling() and any(map(is_gradtrackingtensor, (q, k, v))):
+        raise NotImplementedError(
+            "[attention] torch.func takes no gradients of it; got a tensor of torch.func.grad, vjp "
+            "or jacrev, expected a plain one (nearest: torch.autograd.grad)"
+        )
     o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
     return (o, lse) if return_lse else o
 

@@ -39,9 +39,9 @@ class Plan:
     Orders, placements and levels are named in docs/scheduling.md and docs/determinism.md;
     `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda", "cuda:N" or a
     torch.device. `arithmetic` "sm80" takes the portable kernels on Hopper, too; "": the device's.
-    `kernels` take the place of the device's own, at most one a pass: on a CPU texts of TL code, on a
-    GPU paths of libraries (docs/tl.md). `defer_backward`: the backward is planned when it is first
-    needed, where nothing of it is named here. Plans are immutable and may be used by several
+    `kernels` take the place of the device's own, at most one a pass: on a CPU texts of TL code, on
+    a GPU paths of libraries (docs/tl.md). `defer_backward`: the backward is planned when it is
+    first needed, where nothing of it is named here. Plans are immutable and may be used by several
     threads; a copy is the plan itself, and a pickle plans again.
     """
 
