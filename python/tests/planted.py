@@ -14,6 +14,16 @@ def honest(x):
     return x * 3 + 1
 
 
+class ReturnsMore:
+    """Something more with every call but the first, which nothing is compared with."""
+
+    calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return {"out": x, **({"extra": x} if self.calls > 1 else {})}
+
+
 class InOneBuffer:
     """fn, whose results of one shape all lie in the same memory, as those of a CUDA graph do."""
 

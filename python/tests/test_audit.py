@@ -45,6 +45,8 @@ def test_an_honest_function_passes():
     assert by_status(result, "not checked") == {"threads", "sms", "graph"}
     assert all(f.reason for f in result.findings if f.status == "not checked")
     assert set(result.verdicts.values()) == {"yes"}
+    lengths = np.array([2, 0, 3])
+    assert audited(planted.honest, doc_lengths=lengths, checks=["packing"]).passed
     expected = planted.honest(x_of(2, 5, 3, 4))
     assert result.sha256 == {"out": hashlib.sha256(expected.tobytes()).hexdigest()}
 
@@ -166,6 +168,18 @@ def test_bad_arguments_are_named():
         ("sum to the length", lambda: audited(planted.honest, doc_lengths=(2, 2))),
         ("changes its inputs", lambda: va.audit(planted.changes_its_input, (x,))),
         ("real numbers", lambda: va.audit(lambda x: x * 1j, (x,))),
+        (
+            "repeats is too small, or none; got 1.5",
+            lambda: va.audit(lambda x: x, (x,), repeats=1.5),
+        ),
+        ("got [-1, 6]", lambda: audited(planted.honest, doc_lengths=(-1, 6))),
+        ("got 'bbh' of *", lambda: va.audit(lambda x: x, (x,), layout="bbh")),
+        ("nothing to compare; got None", lambda: va.audit(lambda x: None, (x,))),
+        ("nothing to compare; got out", lambda: va.audit(lambda x: x[:0], (x,))),
+        (
+            "fn returned extra only when called again",
+            lambda: va.audit(planted.ReturnsMore(), (x,), repeats=2, checks=["repeats"]),
+        ),
     ):
         with pytest.raises((ValueError, TypeError)) as error:
             call()
@@ -287,6 +301,13 @@ def test_gradients_and_threads_of_tensors():
     assert same(nan, nan.clone())
     one = difference("b", nan[1:], nan[1:] + 2**-7)
     assert (one.max_ulps, one.max_abs) == (1, 2**-7)
+
+
+def test_outputs_have_other_names_than_gradients():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match="two results have one name; got an output dx"):
+        va.audit(lambda x: {"o": 2 * x, "dx": torch.rand(2)}, {"x": x})
 
 
 def test_a_sign_that_is_not_in_memory_is_no_difference():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,19 +75,29 @@ def audit(
     """
     chosen = _chosen(checks)
     for argument, value in (("repeats", repeats), ("processes", processes), ("timeout", timeout)):
-        if not 1 <= value < math.inf:
+        kind = numbers.Real if argument == "timeout" else numbers.Integral
+        if not isinstance(value, kind) or not 1 <= value < math.inf:
             raise ValueError(
-                f"[audit] {argument} is too small, or none; got {value}, expected 1 or more"
+                f"[audit] {argument} is too small, or none; got {value!r}, expected 1 or more"
             )
     if (packed is None) != (doc_lengths is None):
         raise ValueError(
             f"[audit] packed and doc_lengths come together; got packed={packed}, "
             f"doc_lengths={doc_lengths}, expected both or none"
         )
+    doc_lengths = None if doc_lengths is None else [int(n) for n in doc_lengths]
+    if min(doc_lengths or (0,)) < 0:
+        raise ValueError(f"[audit] doc_lengths are lengths; got {doc_lengths}, expected 0 or more")
     subject = make_subject(fn, inputs, layout=layout, grad=grad, dout_seed=dout_seed)
     arrays = {n: x for n, x in subject.inputs.items() if hasattr(x, "shape")}
     before = {n: _facts(x) for n, x in arrays.items()}
     expected = subject.run_to_keep()
+    if not any(math.prod(x.shape) for x in expected.values()):
+        raise ValueError(
+            "[audit] fn returned nothing to compare; got "
+            f"{', '.join(expected) or 'None, or an empty collection'}, without an element, expected "
+            "a tensor or array, or several"
+        )
     case = Case(subject, expected, repeats, processes, timeout, packed, doc_lengths, padded)
     for n, x in arrays.items():
         if _facts(x) != before[n]:
@@ -114,7 +125,7 @@ def audit(
             "processes": processes,
             "dout_seed": dout_seed,
             "layout": subject.layout,
-            "doc_lengths": None if doc_lengths is None else [int(n) for n in doc_lengths],
+            "doc_lengths": doc_lengths,
         },
         inputs=before,
         environment=environment.describe(subject.device),
@@ -153,6 +164,8 @@ def _make(check: Check, case: Case, unstable: set[str]) -> tuple[Finding, set[st
             names = [n for n in expected if n not in unstable]
             compared.update(names)
             apart = [n for n in names if n not in got or not same(got[n], expected[n])]
+            if more := [n for n in got if n not in expected]:
+                raise ValueError(f"[audit] fn returned {more[0]} only when called again")
             if not apart:
                 continue
             differing += 1

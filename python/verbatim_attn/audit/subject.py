@@ -50,6 +50,11 @@ class Subject:
             allow_unused=True,
         )
         for name, gradient in zip(wanted, gradients, strict=True):
+            if gradient is not None and f"d{name}" in outputs:
+                raise ValueError(
+                    f"[audit] two results have one name; got an output d{name} beside the gradient "
+                    f"of {name}, expected another name (nearest: grad=False)"
+                )
             if gradient is not None:
                 found[f"d{name}"] = as_result(f"d{name}", gradient)
         return found
@@ -184,6 +189,12 @@ def make_subject(
         for name, x in named.items()
     }
     layout = {"*": layout} if isinstance(layout, str) else dict(layout)
+    for name, letters in layout.items():
+        if any(letters.count(letter) > 1 for letter in "blh"):
+            raise ValueError(
+                f"[audit] an axis has two places in the layout; got {letters!r} of {name}, expected "
+                "each of b, l and h once at most"
+            )
     return Subject(fn, leaves, by_name, layout, grad, dout_seed)
 
 
