@@ -294,7 +294,7 @@ def test_waits():
     va.check("cpu")  # where none expires
     with pytest.raises(ValueError, match="unknown device.*got 'gpu'"):
         va.check("gpu")
-    for seconds in (0, -1, 2e9, float("nan")):
+    for seconds in (0, -1, 2e9, float("nan"), None, "10"):
         with pytest.raises(ValueError, match="no time that a wait can take"):
             va.set_wait_limit(seconds)
     va.set_wait_limit(20)

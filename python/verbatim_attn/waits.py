@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from typing import Any
 
@@ -17,9 +18,9 @@ def set_wait_limit(seconds: float) -> None:
 
     Raises ValueError.
     """
-    if not 0 < seconds <= _LONGEST:
+    if not isinstance(seconds, numbers.Real) or not 0 < seconds <= _LONGEST:
         raise ValueError(
-            f"[set_wait_limit] no time that a wait can take; got {seconds}, expected more than 0 "
+            f"[set_wait_limit] no time that a wait can take; got {seconds!r}, expected more than 0 "
             "and at most 1e9 seconds (nearest: 10)"
         )
     _library.wait_limit.value = seconds
