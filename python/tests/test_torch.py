@@ -453,6 +453,7 @@ def test_errors_name_what_is_wrong():
     with pytest.raises(ValueError, match="wrong dtype of k"):
         va.attention(q, k.half(), v)
     learned = torch.ones((), requires_grad=True)
+    nested = torch.nested.as_nested_tensor([q[0, :30], q[0, 30:]], layout=torch.jagged)
     for name, nearest in (("scale", r"q \* scale"), ("softcap", r"softcap.detach\(\)")):
         with pytest.raises(NotImplementedError, match=f"{name} gets no gradient.*{nearest}"):
             va.attention(q, k, v, **{name: learned})
@@ -467,6 +468,18 @@ def test_errors_name_what_is_wrong():
             TypeError, match="is no Tensor; got .*, expected q, k and v of one kind"
         ):
             call()
+    for call, named in (
+        (lambda: va.attention(q, k.to_sparse(), v), r"k .*sparse_coo.*nearest: k.to_dense\(\)"),
+        (lambda: va.attention(q, k, v.to_mkldnn()), r"v .*mkldnn.*nearest: v.to_dense\(\)"),
+        (
+            lambda: va.attention(nested, nested, nested),
+            r"q .*a nested one, torch.jagged.*values\(\)",
+        ),
+    ):
+        with pytest.raises(ValueError, match=named):
+            call()
+    packed = masks.from_cu_seqlens(nested.offsets())  # as the error says
+    assert va.attention(*3 * [nested.values()[None]], mask=packed).shape == (1, 40, 4, 16)
     with pytest.raises(ValueError, match="different devices; got meta, expected cpu"):
         va.attention_backward(q, q, k.to("meta"), v, q, q)
     plan = va.Plan(va.Problem(2, 4, 2, 40, 56, 16, 16, "f32"), device=q.device)

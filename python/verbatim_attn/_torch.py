@@ -48,9 +48,18 @@ def attention(
         made = _native.module.attention(q, k, v, seed, mask, settings, return_lse)
         if made is not None:  # nobody observes
             return made
-    for name, x in (("k", k), ("v", v)):
+    for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):  # the operator would print all of it
             raise not_of_one_kind(name, x, Tensor)
+        if x.layout != torch.strided or x.is_nested:
+            got, nearest = str(x.layout), f"{name}.to_dense()"
+            if x.is_nested:
+                got = f"a nested one, {got}"
+                nearest = f"{name}.values()[None] under from_cu_seqlens({name}.offsets())"
+            raise ValueError(
+                f"[tensors] {name} is no dense tensor; got {got}, expected one with strides "
+                f"(nearest: {nearest})"
+            )
     if forward_ad._current_level >= 0:
         _refuse_tangents(q, k, v)
     if not is_dynamo_compiling() and any(map(is_gradtrackingtensor, (q, k, v))):
