@@ -56,6 +56,37 @@ bool is_output(CLI::Option* option) {
   }
 }
 
+/// A word as a shell reads it, and split().
+std::string quoted(const std::string& word) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,:/@+=%";
+  if (word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+/// The words of `text` that quoted() made.
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  bool in_word = false, in_quotes = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == ' ' && !in_quotes) {
+      in_word = false;
+      continue;
+    }
+    if (!in_word) words.emplace_back();
+    in_word = true;
+    if (text[i] == '\'') {
+      in_quotes = !in_quotes;
+    } else {
+      if (text[i] == '\\' && !in_quotes) ++i;  // quoted() has a quote behind it
+      words.back() += text[i];
+    }
+  }
+  return words;
+}
+
 void check_outputs(CLI::App& app) {
   std::vector<std::pair<std::string, std::string>> outputs;
   for (CLI::Option* option : app.get_options({}))
@@ -140,7 +171,8 @@ std::string Command::words_of(const std::vector<std::string>& groups) const {
     const bool wanted = std::ranges::find(groups, option->get_group()) != groups.end();
     if (!wanted || option->count() == 0) continue;
     words += (words.empty() ? "" : " ") + option->get_name();
-    if (option->get_items_expected_max() > 0) words += " " + option->as<std::string>();
+    if (option->get_items_expected_max() > 0)
+      for (const std::string& value : option->results()) words += " " + quoted(value);
   }
   return words;
 }
@@ -148,8 +180,10 @@ std::string Command::words_of(const std::vector<std::string>& groups) const {
 void parse_words(const std::string& words, const std::function<void(Command)>& add) {
   CLI::App app;
   add(Command(app));
+  std::vector<std::string> backwards = split(words);  // as the parser takes them
+  std::ranges::reverse(backwards);
   try {
-    app.parse(words);
+    app.parse(std::move(backwards));
   } catch (const CLI::ParseError& error) {
     fail(error.what(), {"problem", words, "options of a problem and its mask", ""});
   }

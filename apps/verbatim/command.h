@@ -55,7 +55,7 @@ class Command {
   Option add_option(const std::string& name, T& value, const std::string& help) const;
   Option add_flag(const std::string& name, bool& value, const std::string& help) const;
   Option option(const std::string& name) const;
-  /// The options of `groups` that were given, as they can be given again.
+  /// The options of `groups` that were given, as a shell and parse_words() take them again.
   std::string words_of(const std::vector<std::string>& groups) const;
 
  private:

@@ -170,12 +170,17 @@ std::string file_of(const std::string& path, const std::string& tensor) {
 
 }  // namespace
 
-void check_output_file(const std::string& path, Passes passes) {
-  if (path.empty() || path.ends_with(".safetensors")) return;
+void check_output_file(const std::string& path, Passes passes, const OutputOptions& beside) {
+  // A file called ".safetensors" has no extension.
+  if (path.empty() || std::filesystem::path(path).extension() == ".safetensors") return;
   if (path.ends_with(".npy")) {
-    for (const std::string& name : output_names(passes))
-      require_writable(file_of(path, name), "--output");
-    return;
+    std::vector<std::pair<std::string, std::string>> outputs{{"--json", beside.json},
+                                                             {"--report", beside.report}};
+    for (const std::string& name : output_names(passes)) {
+      outputs.emplace_back("--output", file_of(path, name));
+      require_writable(outputs.back().second, "--output");
+    }
+    return require_apart(outputs);
   }
   fail("tensors are written by extension",
        {"--output", path, "FILE.safetensors or FILE.npy", path + ".safetensors"});

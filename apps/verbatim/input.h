@@ -42,8 +42,9 @@ class InputFiles {
   std::vector<Source> sources_;
 };
 
-/// Throws Error unless `path` is "" or one that save_outputs() can write.
-void check_output_file(const std::string& path, Passes passes);
+/// Throws Error unless `path` is "" or one that save_outputs() can write, in files apart from those
+/// of `beside`.
+void check_output_file(const std::string& path, Passes passes, const OutputOptions& beside);
 /// One .safetensors file, or path "x.npy" as x.o.npy, x.lse.npy, ...
 void save_outputs(const std::string& path, const Tensors& tensors, Passes passes);
 

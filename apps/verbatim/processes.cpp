@@ -27,7 +27,11 @@ int code_of(const std::exception& error) {
   return broken ? kBroken : kBadInput;
 }
 
-void print(std::string_view line) { fmt::print(stderr, "{}\n", line); }
+/// Not by fmt::print(), which would throw out of main() where stderr is closed or full.
+void print(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fputc('\n', stderr);
+}
 
 /// This command again, as every rank runs it.
 int start_processes(int32_t ranks) {

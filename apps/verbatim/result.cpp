@@ -127,7 +127,7 @@ Progress::~Progress() { say(""); }
 
 void Progress::say(const std::string& what) {
   if (!on_) return;
-  fmt::print(stderr, "\r\033[K{}", what);
+  std::fputs(("\r\033[K" + what).c_str(), stderr);  // fmt::print() throws where it is lost
   std::fflush(stderr);
 }
 

@@ -132,7 +132,8 @@ void check_writable(const fs::path& path) {
   const fs::file_status there = found_at(path);
   if (fs::is_directory(there)) fail(kWriteFile, path, "is a directory");
   const fs::path file = behind_links(path);
-  const fs::path written = is_kept(file, there) ? path : folder_of(file);
+  // "/." asks for a folder that lets names be looked up, too: a file may be writable as well.
+  const fs::path written = is_kept(file, there) ? path : folder_of(file) / ".";
   if (access(written.c_str(), W_OK) != 0) fail(kWriteFile, path, std::strerror(errno));
 }
 

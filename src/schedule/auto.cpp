@@ -234,8 +234,9 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     // ones; in equal sections, for the tasks of a small last one would end late.
     const auto count = static_cast<double>(heads.size());
     const double bytes = count * static_cast<double>(head_bytes);
-    return {fmt::format("head_swizzled:{:.0f}",
-                        std::ceil(count / std::ceil(bytes / machine.l2_bytes)))};
+    // No more sections than heads, however little of one L2 holds.
+    const double sections = std::min(std::ceil(bytes / machine.l2_bytes), count);
+    return {fmt::format("head_swizzled:{:.0f}", std::ceil(count / sections))};
   }
   if (rotates) return rotating_placements(*heads[0], workers);
   size_t tasks = 1;

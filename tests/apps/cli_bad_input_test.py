@@ -77,6 +77,7 @@ class BadInput(Tool):
             (["run", "--device", "tpu"], "tpu"),
             (["run", "--pass", "sideways"], "--pass"),
             (["run", "--output", "out.txt"], "--output"),
+            (["run", "--output", ".safetensors"], "--output"),  # a name without an extension
             (["run", "--input", "/nowhere.npy"], "/nowhere.npy"),
             (["plan", "--machine", "abacus"], "abacus"),
             (["plan", "--machine", "paper:1e308,1e308"], "'compute' is too large; got 1e+308"),
@@ -198,8 +199,9 @@ class BadInput(Tool):
             ["plan", "--gantt", new, "--perfetto", new, "--dump", "/nowhere/x"],
             ["trace", "--seqlen", 8, "--gantt", new, "--perfetto", "/nowhere/x"],
             ["mask", "--svg", new, "--report", self.path],
+            ["plan", "--gantt", new, "--dump", self.path / "old.json" / "x"],
         ):
-            self.assertRegex(self.refused(*words), "No such file|is a directory")
+            self.assertRegex(self.refused(*words), "No such file|is a directory|Not a directory")
 
     def test_outputs_have_a_file_each(self):
         new, link, other = (self.path / name for name in ("new", "link", "other"))
@@ -226,6 +228,11 @@ class BadInput(Tool):
             self.assertIn("two outputs have one file", error)
             self.assertIn(words[-2], error)
             self.assertFalse(new.exists())
+        tensors, of_one = self.path / "x.npy", self.path / "x.dq.npy"
+        for option in ("--json", "--report"):
+            words = ["run --seqlen 8 --output", tensors, option, of_one]
+            self.assertIn(f"{option}, --output: two outputs", self.call(*words, code=2).stderr)
+            self.assertEqual(sorted(self.path.iterdir()), [link, other])
         saved, page = self.path / "r.json", self.path / "r.html"
         self.call("run --seqlen 8 --json", saved)
         self.assertIn("two outputs", self.call("report", saved, "--json", page, code=2).stderr)

@@ -2,10 +2,11 @@
 """The commands that measure, and the GPU, as cli_test.py has the others."""
 
 import json
+import shlex
 import unittest
 
 import schema
-from cli_tool import DOCUMENTS, Tool
+from cli_tool import DOCUMENTS, Tool, Word
 
 
 class Bench(Tool):
@@ -29,6 +30,16 @@ class Bench(Tool):
         (again,) = self.result(*words)["results"]
         self.assertEqual(again["bits"], row["bits"])
         self.assertEqual(again["repro"], row["repro"])
+
+    def test_the_line_of_a_row_quotes_names_of_files(self):
+        for name in ("two words", """it's "a\\ b""", "'", "a'  'b"):
+            file = self.path / f"{name}.json"
+            self.call("mask --mask causal --seqlen 8 --to json --to-file", Word(file))
+            words = ["bench --repeats 1 --mask", Word(f"@{file}")]
+            (row,) = self.result(*words)["results"]
+            (again,) = self.result(*map(Word, shlex.split(row["repro"])[1:]))["results"]
+            self.assertEqual(again["repro"], row["repro"])
+            self.assertEqual(again["bits"], row["bits"])
 
     def test_ranks_beside_one_device(self):
         words = ["--repeats", 2, "--world", "replay:3", "--strategy", "ring"]

@@ -36,6 +36,16 @@ class Output(Tool):
                 self.assertEqual(code, 3, words)
                 self.assertRegex(message, "No space left on device|Bad file descriptor")
 
+    def test_exit_codes_need_no_stderr(self):
+        file = self.path / "result.json"
+        for redirection in ("2>&-", "2>/dev/full"):
+            for words, code in (("run --seqlen -1", 2), ("run --no", 2), ("mask", 0)):
+                line = f'"$0" {words} --json {file} {redirection}'
+                done = subprocess.run(["sh", "-c", line, TOOL], stdout=subprocess.DEVNULL)
+                self.assertEqual(done.returncode, code, line)
+                self.assertEqual(file.exists(), code == 0)
+            file.unlink()
+
     def test_a_full_disk_is_a_failure(self):
         saved = self.path / "r.json"
         self.call("run --seqlen 8 --json", saved)

@@ -117,6 +117,18 @@ TEST(WriteFile, LeavesLinks) {
   fs::remove_all(root);
 }
 
+TEST(CheckWritable, TakesNoFileForAFolder) {
+  std::string name = (fs::temp_directory_path() / "check_writable.XXXXXX").string();
+  const fs::path root = mkdtemp(name.data());
+  write_file(root / "file", "mine");
+  fs::create_symlink("file/below", root / "link");
+  check_writable(root / "file");
+  check_writable(root / "new");
+  for (const char* below : {"file/below", "file/", "link"})
+    EXPECT_THROW(check_writable(root / below), Error) << below;
+  fs::remove_all(root);
+}
+
 TEST(MakeFolder, SaysWhatIsInTheWay) {
   std::string name = (fs::temp_directory_path() / "make_folder.XXXXXX").string();
   const fs::path root = mkdtemp(name.data());

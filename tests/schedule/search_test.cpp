@@ -96,6 +96,8 @@ TEST(Auto, PutsForwardHeadsSideBySideWhereRowsAreUnequal) {
   EXPECT_EQ(placement(masks::full(8192, 8192)), "queue");
   EXPECT_EQ(placement(masks::causal_sliding_window(8192, 8192, 1024)), "queue");
   EXPECT_EQ(placement(masks::causal(8192, 8192)), "head_swizzled:8");
+  options.machine.l2_bytes = 1e-308;  // of which any head fills infinitely many
+  EXPECT_EQ(placement(masks::causal(8192, 8192)), "head_swizzled:1");
 }
 
 // Chains that start at one query tile follow each other, so heads start one after another; those
