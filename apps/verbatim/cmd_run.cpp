@@ -210,7 +210,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   const std::string mode = check_mode(sizes, made);
-  check_output_file(output_file, passes, output);
+  check_output_file(output_file, passes, output, input);
 
   Progress progress;
   progress.say("planning ...");
@@ -308,7 +308,7 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   InputFiles files(input, program.index);
   const Problem sizes = make_problem(files.complete(problem), mask);
   const Mask made = mask.make(sizes);
-  check_output_file(output_file, Passes::forward, output);
+  check_output_file(output_file, Passes::forward, output, input);
   const SelectedAttention attention(sizes, made,
                                     KernelOptions::runnable(program.file, device, planning),
                                     level_from_string(planning.level_name()), device);

@@ -90,8 +90,6 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
 
 int TuneCommand::run() const {
   if (memo.empty()) fail("answers need a file", {"--memo", "nothing", "FILE", "memo.json"});
-  require_writable(memo, "--memo");
-  require_apart({{"--memo", memo}, {"--json", output.json}});
   const std::vector<Case> cases = chosen_cases(set, match, {"given", mask.name, given});
   const auto backend = make_backend(device);
   const auto on = bench::make_device(device);
@@ -146,6 +144,7 @@ void add_tune(Command root, Action& action) {
   command->problem.add_to(sub);
   command->mask.add_to(sub);
   command->planning.add_to(sub);
+  sub.option("--memo").writes_file();
   add_case_options(sub, command->set, command->match);
   sub.add_option("--device", command->device, "cpu, cuda or cuda:N")
       .group("Tune")

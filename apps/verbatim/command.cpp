@@ -88,11 +88,11 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 void check_outputs(CLI::App& app) {
-  std::vector<std::pair<std::string, std::string>> outputs;
+  std::vector<Given> outputs, inputs;
   for (CLI::Option* option : app.get_options({}))
-    if (option->count() > 0 && is_output(option))
-      outputs.emplace_back(option->get_name(), option->as<std::string>());
-  require_apart(outputs);
+    for (const std::string& value : option->results())
+      (is_output(option) ? outputs : inputs).emplace_back(option->get_name(), value);
+  require_apart(outputs, inputs);
 }
 
 }  // namespace

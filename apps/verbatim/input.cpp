@@ -170,17 +170,18 @@ std::string file_of(const std::string& path, const std::string& tensor) {
 
 }  // namespace
 
-void check_output_file(const std::string& path, Passes passes, const OutputOptions& beside) {
+void check_output_file(const std::string& path, Passes passes, const OutputOptions& beside,
+                       const std::vector<std::string>& input) {
   // A file called ".safetensors" has no extension.
   if (path.empty() || std::filesystem::path(path).extension() == ".safetensors") return;
   if (path.ends_with(".npy")) {
-    std::vector<std::pair<std::string, std::string>> outputs{{"--json", beside.json},
-                                                             {"--report", beside.report}};
+    std::vector<Given> outputs{{"--json", beside.json}, {"--report", beside.report}}, inputs;
     for (const std::string& name : output_names(passes)) {
       outputs.emplace_back("--output", file_of(path, name));
       require_writable(outputs.back().second, "--output");
     }
-    return require_apart(outputs);
+    for (const std::string& file : input) inputs.emplace_back("--input", file);
+    return require_apart(outputs, inputs);
   }
   fail("tensors are written by extension",
        {"--output", path, "FILE.safetensors or FILE.npy", path + ".safetensors"});

@@ -62,7 +62,7 @@ void require_writable(const std::string& path, const std::string& argument) {
     fail(why, {argument, "", "", ""});
 }
 
-void require_apart(const std::vector<std::pair<std::string, std::string>>& outputs) {
+void require_apart(const std::vector<Given>& outputs, const std::vector<Given>& inputs) {
   namespace fs = std::filesystem;
   std::map<fs::path, std::string> options;
   for (const auto& [option, path] : outputs) {
@@ -74,6 +74,17 @@ void require_apart(const std::vector<std::pair<std::string, std::string>>& outpu
     if (is_new) continue;
     fail("two outputs have one file",
          {fmt::format("{}, {}", first->second, option), path, "a file for each", path + ".2"});
+  }
+  for (const auto& [option, text] : inputs) {
+    const size_t mark = text.starts_with('@') ? 0 : text.find('=');
+    for (const std::string& path : {text, text.substr(mark + 1)}) {  // npos + 1 is 0
+      std::error_code none;
+      if (!fs::is_regular_file(path, none)) continue;
+      const auto output = options.find(fs::weakly_canonical(fs::absolute(path, none), none));
+      if (output == options.end()) continue;
+      fail("the output would replace what is read",
+           {fmt::format("{}, {}", output->second, option), path, "another file", path + ".2"});
+    }
   }
 }
 

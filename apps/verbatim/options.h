@@ -105,9 +105,12 @@ std::string why_not_writable(const std::string& path);
 std::string why_no_folder(const std::string& path);
 /// Throws Error for a path that is found only later, unless it can be written.
 void require_writable(const std::string& path, const std::string& argument);
-/// Throws Error when two outputs, each an option and its path, are one file. "" is none; a device
-/// or a pipe takes several.
-void require_apart(const std::vector<std::pair<std::string, std::string>>& outputs);
+/// An option and its value.
+using Given = std::pair<std::string, std::string>;
+/// Throws Error when two outputs, whose values are paths, are one file, or when one would replace a
+/// file that one of `inputs` names: FILE, @FILE or NAME=FILE. "" is none; a device or a pipe takes
+/// several.
+void require_apart(const std::vector<Given>& outputs, const std::vector<Given>& inputs = {});
 
 /// Throws Error when a count or a size is negative.
 void require_not_negative(int64_t value, const std::string& argument);

@@ -239,6 +239,28 @@ class BadInput(Tool):
         self.assertFalse(page.exists())
         self.call("run --seqlen 8 --json /dev/null --report /dev/null")  # takes both
 
+    def test_outputs_replace_no_input(self):
+        mask, bits, x, link = (self.path / name for name in ("m.json", "v.json", "x.npy", "link"))
+        memo, of_one = self.path / "memo", self.path / "x.dq.npy"
+        self.call("mask --seqlen 8 --to json --to-file", mask)
+        self.call("verify --seqlen 8 --repeats 1 --json", bits)
+        self.call("tune --seqlen 8 --memo", memo)
+        self.call("run --seqlen 8 --output", x)
+        link.symlink_to(mask)
+        before = {p: p.read_bytes() for p in self.path.iterdir()}
+        for words in (
+            ["run --mask", f"@{mask}", "--json", mask],
+            ["plan --mask", f"@{mask}", "--dump", self.path / "." / "m.json"],
+            ["mask --mask", f"@{link}", "--to json --to-file", mask],
+            ["mask --mask", f"@{mask}", "--svg", link],
+            ["verify --seqlen 8 --against", bits, "--json", bits],
+            ["run --seqlen 8 --memo", memo, "--report", memo],
+            ["run --input", f"q={of_one}", "--output", x],
+            ["report", bits, "--json", bits],
+        ):
+            self.assertIn("would replace what is read", self.call(*words, code=2).stderr)
+            self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)
+
     def test_nothing_is_written_before_the_last_refusal(self):
         """Of tensors, one of whose files is in the way; of a set, in which one case is refused."""
         in_the_way = self.path / "x.dv.npy"
