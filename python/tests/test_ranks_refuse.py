@@ -71,7 +71,7 @@ REFUSED = {
     "mask": ("[mask] ", "not a mask; got str, "),
     "device": ("[context_parallel] ", "there is no such device; got device='cud', "),
     "problem": ("[problem] ", "softcap takes finite numbers; got nan, "),
-    "options": ("[options] ", "level takes "),
+    "options": ("[options] ", "level has the wrong type; "),
 }
 
 

@@ -94,9 +94,8 @@ def audit(
     expected = subject.run_to_keep()
     if not any(math.prod(x.shape) for x in expected.values()):
         raise ValueError(
-            "[audit] fn returned nothing to compare; got "
-            f"{', '.join(expected) or 'None, or an empty collection'}, without an element, expected "
-            "a tensor or array, or several"
+            f"[audit] fn returned nothing to compare; got {', '.join(expected) or 'None, or {}'}, "
+            "without an element, expected a tensor or array, or several"
         )
     case = Case(subject, expected, repeats, processes, timeout, packed, doc_lengths, padded)
     for n, x in arrays.items():

@@ -192,8 +192,8 @@ def make_subject(
     for name, letters in layout.items():
         if any(letters.count(letter) > 1 for letter in "blh"):
             raise ValueError(
-                f"[audit] an axis has two places in the layout; got {letters!r} of {name}, expected "
-                "each of b, l and h once at most"
+                f"[audit] an axis has two places in the layout; got {letters!r} of {name}, "
+                "expected each of b, l and h once at most"
             )
     return Subject(fn, leaves, by_name, layout, grad, dout_seed)
 
