@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _library
+from ._planes import host
 from ._reads import read_once
 from ._untraced import untraced
-from .masks import Explicit, _host, _plain
+from .masks import Explicit, _plain
 
 Pair = tuple[Any, Any]
 
@@ -90,7 +91,7 @@ def from_block_map(
 
 
 def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pair | None) -> Any:
-    plane = _host(selected) != 0
+    plane = host(selected) != 0
     if not 2 <= plane.ndim <= 4:
         raise ValueError(
             f"[masks.from_block_map] wrong number of dimensions; got {plane.ndim}, expected "
@@ -114,7 +115,7 @@ def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pa
 
 
 def _integers(name: str, x: Any, dtype: type) -> np.ndarray:
-    found = _host(x)
+    found = host(x)
     if found.size and found.dtype.kind not in "iu":
         raise ValueError(
             f"[masks.from_block_lists] {name} must be integers; got {found.dtype}, expected "

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from . import _library
+from ._planes import check_groups, different_masks, of_kv_heads
 from ._untraced import untraced
 from .blocks import from_block_map
-from .masks import Explicit, _check_groups, _of_kv_heads, different_masks, from_dense
+from .masks import Explicit, from_dense
 
 _POSITIONS = 1 << 24  # of partial blocks, looked at together
 
@@ -38,7 +39,7 @@ def from_block_mask(block_mask: Any, *, group: int = 1) -> Explicit:
         full = full | _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
     partial &= ~full
     if not partial.any():
-        blocks = _of_kv_heads(full, group)
+        blocks = of_kv_heads(full, group)
         return from_block_map(blocks, block=size, lengths=(q_len, kv_len))
 
     heads = block_mask.shape[1]
@@ -59,7 +60,7 @@ def _of_rows(counts: np.ndarray, keys: np.ndarray, kv_len: int, group: int) -> E
     batch, heads, q_len = counts.shape
     share = 1 if heads == 1 else group
     if share != 1:
-        _check_groups(heads, share)
+        check_groups(heads, share)
         of_head = np.split(keys, counts.sum(-1).cumsum()[:-1], axis=1)
         flat = counts.reshape(batch * heads, q_len)
         same = all(
@@ -159,4 +160,4 @@ def from_mask_mod(
 
     kv_len = q_len if kv_len is None else kv_len
     visible = create_mask(mask_mod, batch, q_heads, q_len, kv_len, device=device)
-    return from_dense(_of_kv_heads(visible, group).cpu().numpy())
+    return from_dense(of_kv_heads(visible, group).cpu().numpy())

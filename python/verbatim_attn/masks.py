@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 
 from . import _library
 from ._json import json_of
+from ._planes import host, of_kv_heads
 from ._reads import numbers_of, read_once, read_together
 from ._untraced import untraced
 
@@ -467,34 +467,7 @@ def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
         )
     visible = visible.expand(*visible.shape[:-2], q_len, kv_len)
     visible = visible.reshape((1,) * (4 - visible.dim()) + tuple(visible.shape))
-    return from_dense(_of_kv_heads(visible, group).cpu().numpy())
-
-
-def _of_kv_heads(visible: Any, group: int) -> Any:
-    """(batch, q_heads or 1, q, k) with one entry for each group of query heads."""
-    heads = visible.shape[1]
-    if heads == 1 or group == 1:
-        return visible
-    _check_groups(heads, group)
-    grouped = visible.unflatten(1, (heads // group, group))
-    if not (grouped == grouped[:, :, :1]).all():
-        raise different_masks(heads, group)
-    return grouped[:, :, 0]
-
-
-def _check_groups(heads: int, group: int) -> None:
-    if group < 1 or heads % group:
-        raise ValueError(
-            f"[masks] query heads are no groups; got {heads} heads in groups of {group}, expected "
-            f"a divisor of {heads} (nearest: {math.gcd(heads, group)})"
-        )
-
-
-def different_masks(heads: int, group: int) -> Exception:
-    return NotImplementedError(
-        f"[masks] query heads of a group have different masks; got {heads} heads in groups of "
-        f"{group}, expected one mask a group (nearest: k and v repeated for every query head)"
-    )
+    return from_dense(of_kv_heads(visible, group).cpu().numpy())
 
 
 @untraced
@@ -505,16 +478,8 @@ def from_dense(visible: Any) -> Explicit:
     return read_once(_from_dense, visible)
 
 
-def _host(x: Any) -> np.ndarray:
-    """What NumPy makes of lists, an array or a tensor, in a dtype that it has."""
-    if not hasattr(x, "detach"):
-        return np.asarray(x)
-    x = x.detach()
-    return (x.float() if x.is_floating_point() and x.element_size() < 4 else x).cpu().numpy()
-
-
 def _from_dense(visible: Any) -> Explicit:
-    given = _host(visible)
+    given = host(visible)
     if given.dtype != np.bool_ and (other := given[(given != 0) & (given != 1)]).size:
         raise ValueError(
             f"[mask.from_dense] positions are visible or not; got {other[0]}, expected bool, or 1 "
