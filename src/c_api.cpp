@@ -421,13 +421,13 @@ verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
 verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
                                    int64_t kv_heads, const char** json) {
   return answered(
-      json, [&] { return to_json(masks::make(text_of(mask, "mask"), q_len, kv_len, kv_heads)); });
+      json, [&] { return to_json(mask_of_lengths("mask.json", mask, q_len, kv_len, kv_heads)); });
 }
 
 verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_len, int64_t kv_heads,
                                   const char** python) {
   return answered(python, [&] {
-    return to_mask_mod(masks::make(text_of(mask, "mask"), q_len, kv_len, kv_heads));
+    return to_mask_mod(mask_of_lengths("mask.mod", mask, q_len, kv_len, kv_heads));
   });
 }
 

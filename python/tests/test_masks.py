@@ -176,6 +176,8 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.Causal().area(8, "9"), "lengths are integers; got 8 and '9'"),
         (lambda: masks.Causal().to_mask_mod(4.5), "lengths are integers; got 4.5"),
         (lambda: masks.Causal().to_json(None), "lengths are integers; got None"),
+        (lambda: masks.CausalDocument((3, 4)).to_mask_mod(9), "[mask.mod] the mask has other"),
+        (lambda: masks.CausalDocument((3, 4)).to_json(9), "[mask.json] the mask has other"),
         (lambda: masks.CausalDocument({5: 1, 3: 2}).dense(8), "got an object, expected a list"),
         (lambda: masks.CausalDocument({5, 3}), "doc_lengths has the wrong type; got {3, 5}"),
         (lambda: masks.FullSlidingWindow(math.nan), "[mask.full_sliding_window] window takes"),
