@@ -65,7 +65,8 @@ void add_case_options(Command command, std::string& sets, std::string& match) {
       .add_option("--match", match,
                   "Of the set, names in which a regular expression is found: hd64 (causal|full)")
       .group("Cases")
-      .type_name("REGEX");
+      .type_name("REGEX")
+      .needs(command.option("--set"));
 }
 
 std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,

@@ -176,7 +176,7 @@ int ReasonCommand::run() const {
   tl::ChoiceMemo known;
   std::error_code none;
   if (!memo.empty() && (!tunes || std::filesystem::exists(memo, none)))
-    known = tl::choice_memo_from_json(read_text(memo));
+    known = parse_file(memo, tl::choice_memo_from_json);
   const std::string key = tl::choice_key(sketch, options);
   const bool open = options.tile == TileShape{0, 0} && stages == 0 && warps == 0;
   if (tunes) {

@@ -225,7 +225,8 @@ Mask windows(const MaskOptions& options, const Problem& problem) {
 /// A file has all of a mask: no parameter goes beside it.
 Mask mask_of_file(const MaskOptions& options) {
   const Arguments none(options, {}, {});
-  return mask_from_json(read_text(options.name.substr(1)));
+  return parse_file(options.name.substr(1),
+                    [](const std::string& text) { return mask_from_json(text); });
 }
 
 Mask named_mask(const MaskOptions& options, const Problem& problem) {

@@ -89,7 +89,7 @@ void require_apart(const std::vector<Given>& outputs, const std::vector<Given>& 
 }
 
 std::shared_ptr<const PlacementMemo> read_memo(const std::string& path) {
-  return std::make_shared<const PlacementMemo>(memo_from_json(read_text(path)));
+  return std::make_shared<const PlacementMemo>(parse_file(path, memo_from_json));
 }
 
 std::vector<int64_t> parse_list(const std::string& text, const std::string& argument) {

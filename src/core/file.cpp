@@ -113,6 +113,11 @@ std::vector<std::byte> read_file(const fs::path& path, int64_t max_bytes) {
   return bytes;
 }
 
+Error about_file(const Error& error, const fs::path& path) {
+  const size_t begin = error.operation().size() + 3;  // what() is "[operation] what is wrong"
+  return {error.code(), error.operation() + " of " + path.string(), error.what() + begin};
+}
+
 std::string read_text(const fs::path& path) {
   const std::vector<std::byte> bytes = read_file(path, int64_t{64} << 20);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

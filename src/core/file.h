@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "verbatim/error.h"
+
 namespace verbatim {
 
 /// The operations that errors of write_file() and make_folder() name.
@@ -21,6 +23,19 @@ std::vector<std::byte> read_file(const std::filesystem::path& path,
 
 /// The text of `path`, at most 64 MiB.
 std::string read_text(const std::filesystem::path& path);
+
+/// The same error, with a text that names the file it is about.
+Error about_file(const Error& error, const std::filesystem::path& path);
+/// parse(the text of `path`), whose errors are about_file().
+template <class Parse>
+auto parse_file(const std::filesystem::path& path, Parse&& parse) {
+  const std::string text = read_text(path);
+  try {
+    return parse(text);
+  } catch (const Error& error) {
+    throw about_file(error, path);
+  }
+}
 
 /// Calls `write` with a stream to a new file beside `path`, then renames it to `path`. When `write`
 /// throws or the disk is full, `path` keeps what it held and Error(io) says why. A symbolic link

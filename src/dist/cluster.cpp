@@ -67,7 +67,7 @@ nlohmann::ordered_json to_json(const LinkSpeed& link) {
 Cluster make_cluster(std::string_view spec) {
   if (spec == "h200x8") return cluster_from_json(clusters::kH200x8);
   if (spec == "h200x8-hdr") return cluster_from_json(clusters::kH200x8Hdr);
-  if (spec.starts_with('@')) return cluster_from_json(read_text(std::string(spec.substr(1))));
+  if (spec.starts_with('@')) return parse_file(spec.substr(1), cluster_from_json);
   throw Error(ErrorCode::invalid_argument, "dist.make_cluster", "no such cluster",
               {"cluster", std::string(spec), "h200x8, h200x8-hdr or @file.json",
                nearest_name(spec, std::array<std::string, 2>{"h200x8", "h200x8-hdr"})});

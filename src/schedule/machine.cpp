@@ -137,7 +137,7 @@ Machine make_machine(std::string_view spec) {
   static const Machine cpu = machine_from_json(machines::kCpu);
   if (spec == "h200") return h200;
   if (spec == "cpu") return cpu;
-  if (spec.starts_with('@')) return machine_from_json(read_text(std::string(spec.substr(1))));
+  if (spec.starts_with('@')) return parse_file(spec.substr(1), machine_from_json);
   if (spec.starts_with("h200:")) return resized(h200, spec);
   if (spec.starts_with("paper:")) {
     const std::vector<double> costs = numbers(spec, "paper:1,1");

@@ -56,6 +56,7 @@ class BadInput(Tool):
             (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,5,4"], "cu_seqlens_q[2]"),
             (["run", *windows, "--window", "1,0", "--cu-seqlens-q", "0,4", "--seqlen", 5], "4 x 4"),
             (["run", "--mask", "causal", "--cu-seqlens-q", "0,4"], "--cu-seqlens-q"),
+            (["tune", "--memo", self.path / "memo", "--match", "causal"], "--set"),
             (["run", "--key-lengths", "5,6"], "got 2 lengths, expected 1 (nearest: --batch 2)"),
             (["run", "--key-lengths", "5,6", "--batch", 3], "expected 3, or 1 for all"),
             (["run", "--q-lengths", "5"], "--key-lengths"),
@@ -238,6 +239,20 @@ class BadInput(Tool):
         self.assertIn("two outputs", self.call("report", saved, "--json", page, code=2).stderr)
         self.assertFalse(page.exists())
         self.call("run --seqlen 8 --json /dev/null --report /dev/null")  # takes both
+
+    def test_files_of_json_are_named(self):
+        file = self.path / "bad.json"
+        for text, part in (("{", "not JSON"), ('{"a": 3}', "a")):
+            file.write_text(text)
+            for words in (
+                ["run --mask", f"@{file}"],
+                ["run --seqlen 8 --memo", file],
+                ["plan --seqlen 8 --machine", f"@{file}"],
+                ["plan --seqlen 8 --world replay:2 --cluster", f"@{file}"],
+                ["tl reason", SKETCH, "--target sm90 --output", self.path / "x.tl", "--memo", file],
+            ):
+                message = self.call(*words, code=2).stderr
+                self.assertRegex(message, rf"\[[a-z_.]+ of {file}\] .*{part}")
 
     def test_outputs_replace_no_input(self):
         mask, bits, x, link = (self.path / name for name in ("m.json", "v.json", "x.npy", "link"))
