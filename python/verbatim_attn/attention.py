@@ -62,8 +62,7 @@ def attention(
     """
     spec = spec_of(mask)
     settings = (
-        None if scale is None else number("scale", scale), number("softcap", softcap),
-        number("dropout", dropout), order, forward_order, level, deterministic, arithmetic,
+        *_numbers(scale, softcap, dropout), order, forward_order, level, deterministic, arithmetic,
     )  # fmt: skip
     if hasattr(q, "requires_grad"):
         if _operators is None:
@@ -101,8 +100,7 @@ def attention_backward(
     spec = spec_of(mask)
     tensors = (q, k, v, o, dout, lse)
     settings = (
-        None if scale is None else number("scale", scale), number("softcap", softcap),
-        number("dropout", dropout), order, forward_order, level, deterministic, arithmetic,
+        *_numbers(scale, softcap, dropout), order, forward_order, level, deterministic, arithmetic,
     )  # fmt: skip
     return call_of(tensors, spec, settings)(tensors, _numpy_seed(dropout, seed), 0)
 
@@ -111,6 +109,11 @@ def _import_operators() -> None:
     """Which import PyTorch, that only callers with tensors need."""
     global _operators
     from . import _torch as _operators
+
+
+def _numbers(scale: Any, softcap: Any, dropout: Any) -> tuple[float | None, float, float]:
+    scale = None if scale is None else number("scale", scale)
+    return scale, number("softcap", softcap), number("dropout", dropout)
 
 
 def _numpy_seed(dropout: float, seed: int | None) -> int | None:
