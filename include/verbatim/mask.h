@@ -101,6 +101,10 @@ class Mask {
   const std::vector<HeadMask>& variants() const { return content_->variants; }
   int32_t variant(int64_t b, int64_t kv_head) const;
   const HeadMask& head(int64_t b, int64_t kv_head) const { return variants()[variant(b, kv_head)]; }
+  /// Slices of one of variants(), which whoever has them shares with the mask.
+  std::shared_ptr<const std::vector<Slice>> slices(size_t variant) const;
+  /// On the host, most of it slices.
+  int64_t bytes() const;
 
   /// Visible positions summed over `batch` and `q_heads` (FLOPs = 4 * area * head dim forward).
   int64_t area(int64_t batch, int64_t q_heads, int64_t kv_heads) const;
@@ -249,14 +253,19 @@ struct TileMap {
   std::vector<int32_t> row_begin;          // q_tiles() + 1 offsets into `rows`
   std::vector<TileRun> rows;               // per query tile: runs of KV tiles, ascending
   std::vector<int32_t> slice_ids;          // lists referenced by runs
-  std::vector<Slice> slices;               // the mask's slices
   std::vector<Sequence> sequences;         // the mask's, so that a plan knows them
 
   TileMap(const HeadMask& mask, TileShape shape)
       : TileMap(mask, shape, verbatim::sequences(mask)) {}
   /// With other breaks in the mask than between its sequences.
   TileMap(const HeadMask& mask, TileShape shape, std::vector<Sequence> sequences);
+  /// Of one of mask.variants(), whose slices it shares.
+  TileMap(const Mask& mask, size_t variant, TileShape shape);
 
+  /// The mask's; a part has none.
+  const std::vector<Slice>& slices() const { return *slices_; }
+  /// On the host, without slices().
+  int64_t bytes() const;
   /// Tiles between which nothing is visible: a sequence without its padding, or padding.
   struct Part {
     TileRange q, kv;
@@ -289,6 +298,10 @@ struct TileMap {
 
  private:
   TileMap() = default;
+  TileMap(const HeadMask& mask, TileShape shape, std::vector<Sequence> sequences,
+          std::shared_ptr<const std::vector<Slice>> slices);
+
+  std::shared_ptr<const std::vector<Slice>> slices_ = std::make_shared<std::vector<Slice>>();
 };
 
 }  // namespace verbatim

@@ -138,6 +138,8 @@ struct Plan {
   const HeadOrder& order(int32_t head) const { return *orders[order_of_head[head]]; }
   /// Bytes of runs, chains, tasks and placement on the host, where equal runs are kept once.
   int64_t bytes() const;
+  /// Of its tiles on the host, without slices, which are the mask's.
+  int64_t tile_bytes() const;
   /// 16 hex digits over what fixes the order of every sum of the pass: contract, arithmetic, tile
   /// edges, slices, distinct orders, group, head dims, dtype, under dropout where documents start.
   /// Level, names, placement, batch, head counts, scale, softcap, dropout and seed are not in it:

@@ -137,6 +137,19 @@ int32_t Mask::variant(int64_t b, int64_t kv_head) const {
   return content_->variant_of[row * kv_heads + column];
 }
 
+std::shared_ptr<const std::vector<Slice>> Mask::slices(size_t variant) const {
+  return {content_, &content_->variants.at(variant).slices};
+}
+
+int64_t Mask::bytes() const {
+  size_t bytes = content_->name.size() + content_->params_json.size() +
+                 content_->variant_of.size() * sizeof(int32_t);
+  for (const HeadMask& head : variants())
+    bytes += head.slices.size() * sizeof(Slice) +
+             (head.q_breaks.size() + head.k_breaks.size()) * sizeof(int64_t);
+  return static_cast<int64_t>(bytes);
+}
+
 int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {
   require(batch >= 1 && kv_heads >= 1 && q_heads >= kv_heads && q_heads % kv_heads == 0,
           "mask.area", "KV heads do not divide query heads",

@@ -280,7 +280,16 @@ int64_t count_tiles(std::span<const TileRun> runs) {
 }
 
 TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequence> own)
-    : shape(tile_shape), slices(mask.slices), sequences(std::move(own)) {
+    : TileMap(mask, tile_shape, std::move(own),
+              std::make_shared<const std::vector<Slice>>(mask.slices)) {}
+
+TileMap::TileMap(const Mask& mask, size_t variant, TileShape tile_shape)
+    : TileMap(mask.variants().at(variant), tile_shape,
+              verbatim::sequences(mask.variants()[variant]), mask.slices(variant)) {}
+
+TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequence> own,
+                 std::shared_ptr<const std::vector<Slice>> shared)
+    : shape(tile_shape), sequences(std::move(own)), slices_(std::move(shared)) {
   if (shape.q < 1 || shape.kv < 1) {
     throw Error(ErrorCode::invalid_argument, "mask.tile", "a tile must not be empty",
                 {.argument = "tile",
@@ -291,17 +300,17 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequenc
   q_edges = cut(mask.q_len, shape.q,
                 edges_of_parts(mask.q_breaks, sequences, {&Sequence::q, &Sequence::core}));
   kv_edges = cut(mask.kv_len, shape.kv, edges_of_parts(mask.k_breaks, sequences, {&Sequence::k}));
-  slice_ids.resize(slices.size());
+  slice_ids.resize(slices().size());
   std::iota(slice_ids.begin(), slice_ids.end(), 0);
 
-  if (is_of_small_blocks(slices, shape)) {
-    list_rows(slices, q_edges, kv_edges, slice_ids, row_begin, rows);
+  if (is_of_small_blocks(slices(), shape)) {
+    list_rows(slices(), q_edges, kv_edges, slice_ids, row_begin, rows);
     list_columns(row_begin, rows, slice_ids, kv_edges.size() - 1, column_begin, columns);
     return;
   }
   using Of = RunBuilder::Of;
-  RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::columns).build(column_begin, columns);
-  RunBuilder(slices, q_edges, kv_edges, slice_ids, Of::rows).build(row_begin, rows);
+  RunBuilder(slices(), q_edges, kv_edges, slice_ids, Of::columns).build(column_begin, columns);
+  RunBuilder(slices(), q_edges, kv_edges, slice_ids, Of::rows).build(row_begin, rows);
 }
 
 std::vector<TileMap::Part> TileMap::parts() const {
@@ -374,6 +383,13 @@ std::span<const TileRun> TileMap::row(int32_t q_tile) const {
   return std::span(rows).subspan(row_begin[q_tile], row_begin[q_tile + 1] - row_begin[q_tile]);
 }
 
+int64_t TileMap::bytes() const {
+  return static_cast<int64_t>(
+      (q_edges.size() + kv_edges.size()) * sizeof(int64_t) +
+      (column_begin.size() + row_begin.size() + slice_ids.size()) * sizeof(int32_t) +
+      (columns.size() + rows.size()) * sizeof(TileRun) + sequences.size() * sizeof(Sequence));
+}
+
 int64_t TileMap::count() const { return count_tiles(columns); }
 
 int64_t TileMap::count_full() const {
@@ -408,13 +424,13 @@ double TileMap::shown_by_blocks() const {
       left += 2 * rows * count;
       const auto ids = std::span(slice_ids).subspan(run.slice_begin, run.slice_count);
       if (run.full() ||
-          !std::ranges::all_of(ids, [&](int32_t i) { return is_rectangle(slices[i]); }))
+          !std::ranges::all_of(ids, [&](int32_t i) { return is_rectangle(slices()[i]); }))
         continue;
       cut += count;
       for (int32_t k = run.first; k < run.last; ++k)
         for (int64_t r = q_edges[q]; r < q_edges[q + 1]; r += kRows)
           left -= hidden_halves(
-              slices, ids, {r, std::min(r + kRows, q_edges[q + 1]), kv_edges[k], kv_edges[k + 1]},
+              slices(), ids, {r, std::min(r + kRows, q_edges[q + 1]), kv_edges[k], kv_edges[k + 1]},
               kKeys);
     }
   }

@@ -45,7 +45,7 @@ Json order_to_json(const HeadOrder& order) {
           {"tile", {tiles.shape.q, tiles.shape.kv}},
           {"q_edges", tiles.q_edges},
           {"kv_edges", tiles.kv_edges},
-          {"slices", to_arrays(tiles.slices)},
+          {"slices", to_arrays(tiles.slices())},
           {"sequences", to_arrays(tiles.sequences)},
           {"runs", to_arrays(order.runs.all())},
           {"chains", to_arrays(order.chains)},

@@ -83,8 +83,8 @@ class Hash {
 void add_tiles(Hash& hash, const TileMap& tiles) {
   hash.add(tiles.q_edges);
   hash.add(tiles.kv_edges);
-  hash.add(static_cast<int64_t>(tiles.slices.size()));
-  for (const Slice& s : tiles.slices) {
+  hash.add(static_cast<int64_t>(tiles.slices().size()));
+  for (const Slice& s : tiles.slices()) {
     hash.add(6);  // numbers
     for (const int64_t edge : {s.q_begin, s.q_end, s.k_begin, s.k_end}) hash.add(edge);
     if (s.lo == Slice::kNoLow && s.hi == Slice::kNoHigh) {
@@ -159,6 +159,12 @@ int64_t Plan::bytes() const {
                                     placement.worker_begin.size() * sizeof(int32_t) +
                                     placement.tasks.size() * sizeof(PlacedTask));
   for (const auto& order : orders) bytes += order->bytes();
+  return bytes;
+}
+
+int64_t Plan::tile_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& order : orders) bytes += order->tiles->bytes();
   return bytes;
 }
 

@@ -56,9 +56,8 @@ class Orders {
     const auto for_each_variant = [&](const std::function<void(int64_t)>& work) {
       for_each_in_parallel(threads_for(mask), std::ssize(variants_), work);
     };
-    for_each_variant([&](int64_t v) {
-      variants_[v].tiles = std::make_shared<const TileMap>(mask.variants()[v], tile);
-    });
+    for_each_variant(
+        [&](int64_t v) { variants_[v].tiles = std::make_shared<const TileMap>(mask, v, tile); });
     // "auto" may know what runs together where bits may depend on it; without turns it keeps the
     // chains of the default level, so that the difference is what the turns cost.
     if (options.level == Level::gpu_to_gpu || options.level == Level::run_to_run)

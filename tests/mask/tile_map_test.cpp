@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "random_mask.h"
@@ -82,7 +83,7 @@ void expect_exact(const HeadMask& head, TileShape shape) {
   }
   ASSERT_EQ(map.q_edges, expected_edges(head.q_len, shape.q, q_breaks));
   ASSERT_EQ(map.kv_edges, expected_edges(head.kv_len, shape.kv, k_breaks));
-  ASSERT_EQ(map.slices, head.slices);
+  ASSERT_EQ(map.slices(), head.slices);
   std::vector<std::vector<Tile>> rows;
   for (int32_t t = 0; t < map.q_tiles(); ++t) {
     rows.push_back(expand(map, map.row(t), map.kv_tiles()));
@@ -205,7 +206,22 @@ TEST(TileMap, EmptyPlanesHaveNoTiles) {
 
 TEST(TileMap, RefusesEmptyTiles) {
   EXPECT_THROW(TileMap(masks::full(4, 4).head(0, 0), {0, 4}), Error);
+  EXPECT_THROW(TileMap(masks::full(4, 4), 0, {0, 4}), Error);
   EXPECT_THROW(TileMap(masks::full(4, 4).head(0, 0), {4, -1}), Error);
+}
+
+TEST(TileMap, SharesTheSlicesOfAMask) {
+  const std::vector<int64_t> lengths{3, 8};
+  std::optional<Mask> mask = masks::causal(8, 8).with_key_lengths(lengths);
+  const TileMap alone(mask->variants()[1], {4, 4});
+  const TileMap shared(*mask, 1, {4, 4});
+  EXPECT_EQ(&shared.slices(), &mask->variants()[1].slices);
+  EXPECT_NE(&alone.slices(), &shared.slices());
+  mask.reset();
+  EXPECT_EQ(shared.slices(), alone.slices());
+  EXPECT_EQ(shared.sequences, alone.sequences);
+  EXPECT_EQ(shared.count_full(), alone.count_full());
+  EXPECT_EQ(shared.bytes(), alone.bytes());
 }
 
 }  // namespace

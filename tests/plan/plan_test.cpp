@@ -303,8 +303,8 @@ std::string slow_fingerprint(const Plan& plan) {
   const HeadOrder& order = *plan.orders[0];
   add_list(order.tiles->q_edges);
   add_list(order.tiles->kv_edges);
-  add(std::ssize(order.tiles->slices));
-  for (const Slice& s : order.tiles->slices)
+  add(std::ssize(order.tiles->slices()));
+  for (const Slice& s : order.tiles->slices())
     add_list({s.q_begin, s.q_end, s.k_begin, s.k_end, s.lo, s.hi});
   add(order.group);
   for (const Chain& chain : order.chains) {

@@ -60,7 +60,7 @@ void TileMask::build(const TileMap& map, int32_t slice_begin, int32_t slice_coun
   std::fill(rows_of_cols_.begin(), rows_of_cols_.end(), Extent{0, 0});
   for (int32_t row = 0; row < rows_; ++row) {
     for (int32_t s = slice_begin; s < slice_begin + slice_count; ++s) {
-      const Interval seen = shown(map.slices[map.slice_ids[s]], rows.begin + row, axis);
+      const Interval seen = shown(map.slices()[map.slice_ids[s]], rows.begin + row, axis);
       const int64_t begin = std::max(seen.begin, cols.begin), end = std::min(seen.end, cols.end);
       if (begin >= end) continue;
       const Extent extent{static_cast<int32_t>(begin - cols.begin),

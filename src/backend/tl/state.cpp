@@ -53,7 +53,7 @@ void ProgramState::find_pairs(const TileMap& map, int32_t slice_begin, int32_t s
   for (int64_t r = 0; r < queries.end - queries.begin; ++r) {
     if (slice_count == 0) show(r, 0, keys.end - keys.begin);
     for (int32_t s = 0; s < slice_count; ++s) {
-      const Slice& slice = map.slices[map.slice_ids[slice_begin + s]];
+      const Slice& slice = map.slices()[map.slice_ids[slice_begin + s]];
       const int64_t q = queries.begin + r;
       if (q < slice.q_begin || q >= slice.q_end) continue;
       show(r, std::max({slice.k_begin, q + slice.lo, keys.begin}) - keys.begin,

@@ -124,11 +124,11 @@ void expect_plan(const Plan& plan, const LocalPiece* piece, size_t worth_spreadi
     EXPECT_TRUE(memory.holds(view.q_edges, tiles.q_edges));
     EXPECT_TRUE(memory.holds(view.kv_edges, tiles.kv_edges));
     EXPECT_TRUE(memory.holds(view.q_used,
-                             used(tiles.q_edges, tiles.slices, &Slice::q_begin, &Slice::q_end)));
+                             used(tiles.q_edges, tiles.slices(), &Slice::q_begin, &Slice::q_end)));
     EXPECT_TRUE(memory.holds(view.kv_used,
-                             used(tiles.kv_edges, tiles.slices, &Slice::k_begin, &Slice::k_end)));
+                             used(tiles.kv_edges, tiles.slices(), &Slice::k_begin, &Slice::k_end)));
     EXPECT_TRUE(memory.holds(view.slice_ids, tiles.slice_ids));
-    EXPECT_TRUE(memory.holds(view.slices, tiles.slices));
+    EXPECT_TRUE(memory.holds(view.slices, tiles.slices()));
     EXPECT_TRUE(memory.holds(view.dropout_origins, origins.of_order[i]));
     EXPECT_TRUE(memory.holds(view.q_rows, piece ? piece->heads[i].q_rows : tiles.q_edges));
     EXPECT_TRUE(memory.holds(view.kv_rows, piece ? piece->heads[i].kv_rows : tiles.kv_edges));
