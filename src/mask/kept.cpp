@@ -1,20 +1,19 @@
 #include "mask/kept.h"
 
-#include <algorithm>
-#include <list>
 #include <mutex>
 
+#include "core/last_used.h"
 #include "verbatim/error.h"
 
 namespace verbatim::masks {
 namespace {
 
-constexpr std::ptrdiff_t kMostWithoutOwner = 64;
+constexpr size_t kMostWithoutOwner = 64;
 
 struct Entry {
   std::string digest;
   Mask mask;
-  int64_t owners;
+  int64_t bytes, owners;
 };
 
 class Kept {
@@ -26,29 +25,20 @@ class Kept {
 
   /// The entry, now the last used; null: none.
   Entry* find(const std::string& digest) {
-    const auto found = std::ranges::find(entries_, digest, &Entry::digest);
-    if (found == entries_.end()) return nullptr;
-    entries_.splice(entries_.begin(), entries_, found);
-    return &entries_.front();
+    return entries_.find([&](const Entry& entry) { return entry.digest == digest; });
   }
   Entry& add(const std::string& digest, const Mask& mask) {
     if (Entry* known = find(digest)) return *known;
-    entries_.push_front({digest, mask, 0});
-    return entries_.front();
+    return entries_.add({digest, mask, mask.bytes(), 0});
   }
   void trim() {
-    std::ptrdiff_t without = std::ranges::count(entries_, 0, &Entry::owners);
-    for (auto entry = entries_.end(); without > kMostWithoutOwner;) {
-      if ((--entry)->owners > 0) continue;
-      entry = entries_.erase(entry);
-      --without;
-    }
+    entries_.trim(kMostWithoutOwner, [](const Entry& entry) { return entry.owners == 0; });
   }
 
   std::mutex mutex;
 
  private:
-  std::list<Entry> entries_;  // last used first
+  LastUsed<Entry> entries_;
 };
 
 }  // namespace

@@ -1,9 +1,8 @@
 // Plans by problem: what a training step asks for again and again is made once.
-#include <algorithm>
-#include <list>
 #include <mutex>
 #include <tuple>
 
+#include "core/last_used.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim {
@@ -16,6 +15,7 @@ struct Entry {
   Mask mask;
   PlanOptions options;
   std::shared_ptr<const Plan> plan;
+  int64_t bytes;  // slices too, which the mask's other plans share
 
   bool answers(const Problem& p, const Mask& m, const PlanOptions& o) const {
     return std::tie(problem, mask, options) == std::tie(p, m, o);
@@ -28,12 +28,11 @@ std::shared_ptr<const Plan> cached_plan(const Problem& problem, const Mask& mask
                                         const PlanOptions& options) {
   // Never destroyed: threads may still plan when the process ends.
   static auto& mutex = *new std::mutex;
-  static auto& entries = *new std::list<Entry>;  // last used first
+  static auto& entries = *new LastUsed<Entry>;
   const auto find = [&] {
-    const auto found = std::ranges::find_if(
-        entries, [&](const Entry& entry) { return entry.answers(problem, mask, options); });
-    if (found != entries.end()) entries.splice(entries.begin(), entries, found);
-    return found != entries.end() ? entries.front().plan : nullptr;
+    const Entry* known =
+        entries.find([&](const Entry& entry) { return entry.answers(problem, mask, options); });
+    return known ? known->plan : nullptr;
   };
   {
     const std::lock_guard lock(mutex);
@@ -42,8 +41,8 @@ std::shared_ptr<const Plan> cached_plan(const Problem& problem, const Mask& mask
   auto made = std::make_shared<const Plan>(make_plan(problem, mask, options));
   const std::lock_guard lock(mutex);
   if (auto plan = find()) return plan;  // another thread was faster
-  entries.push_front({problem, mask, options, made});
-  if (entries.size() > kKept) entries.pop_back();
+  entries.add({problem, mask, options, made, mask.bytes() + made->bytes() + made->tile_bytes()});
+  entries.trim(kKept, [](const Entry&) { return true; });
   return made;
 }
 

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,6 +50,28 @@ TEST(PlanCache, KeepsTheLastUsed) {
   const auto again = plan_of({2, 1000});
   EXPECT_NE(again, idle);
   EXPECT_EQ(again->fingerprint(), idle->fingerprint());
+}
+
+// Masks that change in every step, of which each takes an eighth of a gibibyte, here by its name.
+TEST(PlanCache, KeepsNoMoreThanAGibibyte) {
+  constexpr int64_t kMost = int64_t{1} << 30, kOfOne = kMost / 8;
+  const auto mask_of = [](int64_t step) {
+    std::string name = std::to_string(step);
+    name.resize(kOfOne, ' ');
+    return Mask(std::move(name), "{}", masks::full(64, 64).head(0, 0));
+  };
+  const auto plan_under = [](const Mask& mask) { return cached_plan(problem_of(64), mask, {}); };
+  const Mask usual = mask_of(0);
+  const auto used = plan_under(usual);
+  std::vector<std::weak_ptr<const Plan>> plans;
+  for (int64_t step = 1; step < 12; ++step) {
+    const Mask mask = mask_of(step);
+    plans.push_back(plan_under(mask));
+    EXPECT_EQ(plan_under(usual), used);
+    EXPECT_EQ(plan_under(mask), plans.back().lock());
+  }
+  const auto stay = std::ranges::count_if(plans, [](const auto& plan) { return !plan.expired(); });
+  EXPECT_EQ(stay, 6);  // beside the usual one, for each takes a little more than its name
 }
 
 TEST(PlanCache, ThreadsAgree) {
