@@ -409,6 +409,10 @@ verbatim_status verbatim_attention_workspace(const verbatim_attention* handle, v
   });
 }
 
+verbatim_status verbatim_attention_bytes(const verbatim_attention* handle, int64_t* bytes) {
+  return guarded([&] { given(bytes, "bytes") = given(handle, "attention").attention.bytes(); });
+}
+
 verbatim_status verbatim_check(const char* device) {
   return guarded([&] { check(text_of(device, "device")); });
 }

@@ -1,5 +1,6 @@
 #include "verbatim/verbatim.h"
 
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +15,7 @@ struct Attention::Impl {
     std::mutex mutex;
     std::shared_ptr<const Plan> plan;
     int64_t workspace = 0;  // that callers may bring
+    std::atomic<int64_t> bytes = 0;
   };
 
   Problem problem;
@@ -40,6 +42,7 @@ struct Attention::Impl {
       backend->check_plan(*plan);
       own.workspace = backend->callers_workspace_bytes(*plan);
     }
+    own.bytes = plan->bytes() + plan->tile_bytes();
     own.plan = std::move(plan);
     return own;
   }
@@ -130,6 +133,10 @@ int64_t Attention::workspace_bytes(Pass pass, const RunOptions& run) const {
   const Impl::Planned& whole = impl_->planned(pass);
   if (plan == whole.plan) return whole.workspace;
   return impl_->backend->callers_workspace_bytes(*plan);
+}
+int64_t Attention::bytes() const {
+  const int64_t forward = impl_->forward.bytes, backward = impl_->backward.bytes;
+  return impl_->mask.bytes() + (forward ? forward : backward) + (backward ? backward : forward);
 }
 std::string Attention::kernel(Pass pass) const { return impl_->backend->kernel_name(plan(pass)); }
 

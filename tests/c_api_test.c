@@ -324,6 +324,8 @@ static void test_missing_addresses(const verbatim_attention* attention,
                  "attention");
   expect_missing(verbatim_attention_workspace(attention, verbatim_forward_pass, NULL, NULL),
                  "bytes");
+  expect_missing(verbatim_attention_bytes(NULL, &number), "attention");
+  expect_missing(verbatim_attention_bytes(attention, NULL), "bytes");
   expect_missing(verbatim_attention_describe(NULL, &json), "attention");
   expect_missing(verbatim_attention_describe(attention, NULL), "result");
   expect_missing(verbatim_mask_json(mask, 2, 2, 1, NULL), "result");
@@ -433,6 +435,8 @@ int main(void) {
                  verbatim_ok &&
              bytes == 0,
          "a CPU takes no workspace");
+  expect(verbatim_attention_bytes(attention, &bytes) == verbatim_ok && bytes > 0,
+         "mask and plans take memory");
 
   verbatim_forward_tensors wrong = forward;
   wrong.k.shape[1] = 3;

@@ -102,6 +102,9 @@ verbatim_status verbatim_attention_backward(const verbatim_attention* attention,
 verbatim_status verbatim_attention_workspace(const verbatim_attention* attention,
                                              verbatim_pass pass, const verbatim_run_options* run,
                                              int64_t* bytes);
+/* Bytes of the host's memory that the mask and both passes take; one that is not planned yet counts
+ * as the other. Who has the same mask or plans shares them. */
+verbatim_status verbatim_attention_bytes(const verbatim_attention* attention, int64_t* bytes);
 
 /* verbatim_device_error, and the tile in the message, when a call on `device` ("cpu", "cuda",
  * "cuda:N") gave up because one of its waits expired: all results of that call are NaN, also in the
@@ -250,8 +253,8 @@ typedef struct verbatim_blocks {
 } verbatim_blocks;
 
 /* JSON that names the mask of these blocks wherever JSON of a mask goes in this process. The
- * library copies the arrays, keeps the mask until it is released as often as it was made, and the
- * 64 last used of those that were. */
+ * library copies the arrays, keeps the mask until it is released as often as it was made, and of
+ * those that were the 64 last used, as many as take 1 GiB. */
 verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json);
 verbatim_status verbatim_mask_release(const char* mask);
 

@@ -63,6 +63,8 @@ class Attention {
   int64_t workspace_bytes(Pass pass) const;
   /// RunOptions::workspace_bytes that a call with `run` needs; 0 on a CPU, which takes none.
   int64_t workspace_bytes(Pass pass, const RunOptions& run) const;
+  /// On the host, of the mask and both passes; one that is not planned yet counts as the other.
+  int64_t bytes() const;
   /// The compiled code that runs a pass: "cpu.avx2", "sm90.backward".
   std::string kernel(Pass pass) const;
 

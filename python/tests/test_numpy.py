@@ -7,15 +7,18 @@ import os
 import pickle
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
 import reference
 import verbatim_attn as va
-from verbatim_attn import masks
+from verbatim_attn import _handles, masks
 from verbatim_attn._handles import kept
+from verbatim_attn.plan import call_of, plan_of
 
 PROBLEM = va.Problem(2, 4, 2, 70, 90, 24, 24, "f32")
+SETTINGS = None, 0.0, 0.0, "auto", "auto", "invariant", True, ""  # of _handles.Settings
 
 
 class Tensor:
@@ -187,6 +190,26 @@ def test_few_calls_are_kept():
         room[..., :24] = q
         assert same_bits(plan.forward(room[..., :24], k, v), expected)
     assert kept.cache_info().currsize <= 256
+
+
+def test_plans_under_masks_that_change_are_kept_up_to_so_many_bytes(monkeypatch):
+    most = 4 << 20
+    monkeypatch.setattr(_handles, "_MOST_BYTES", most)  # of each of two generations
+    rng = np.random.default_rng(9)
+    q, k, v, dout = inputs(rng, 1, 1024, 1024)
+    lse = np.empty((1, 4, 1024), np.float32)
+    usual = plan_of(q, k, v, masks.Causal().spec, SETTINGS)
+    handles = []
+    for _ in range(40):
+        plane = rng.random((2, 128, 128)) < 0.5
+        mask = va.from_block_map(plane, block=(8, 8), lengths=(1024, 1024))
+        for tensors in ((q, k, v), (q, k, v, dout, dout, lse)):
+            handles.append(weakref.ref(call_of(tensors, mask.spec, SETTINGS)._handle))
+        assert plan_of(q, k, v, masks.Causal().spec, SETTINGS) is usual  # of every step
+    stay = [handle().bytes for handle in handles if handle()]
+    assert handles[-2]() and handles[-1]()
+    assert most // 2 < sum(stay) <= 2 * most
+    assert 2 * len(stay) < len(handles)
 
 
 def test_problems_of_numpys_numbers():

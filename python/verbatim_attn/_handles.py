@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,10 @@ from ._json import json_of
 # scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as attention()
 # takes them
 Settings = tuple[float | None, float, float, str, str, str, bool, str]
+
+
+# Of a generation. Masks that change in every step and layer fill the second long before the first.
+_MOST, _MOST_BYTES = 128, 256 << 20
 
 
 class Problem(NamedTuple):
@@ -34,12 +39,34 @@ class Problem(NamedTuple):
     seed: int = 0  # of the dropout, when a run names no other
 
 
-@functools.lru_cache(maxsize=256)
-def kept(make: Callable[..., Any], *arguments: Any) -> Any:
-    """make(*arguments), or what it returned for equal arguments before: plans with their library
-    handles, and calls prepared for the layouts of tensors. There is no other cache of either here;
-    what is expensive about a plan the library keeps itself."""
-    return make(*arguments)
+class _Generations:
+    """What was used since the last change of generations, and in the one before. A change, when the
+    younger is full, forgets what is in the older alone: what was not used for longest."""
+
+    def __init__(self) -> None:
+        self._younger: dict[tuple[Any, ...], Any] = {}
+        self._older: dict[tuple[Any, ...], Any] = {}
+        self._bytes = 0  # of the younger
+        self._lock = threading.RLock()  # what is forgotten may call something of here
+
+    def get(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        key = make, *arguments
+        made = self._older.get(key) or make(*arguments)
+        with self._lock:
+            more = handle_of(made).bytes
+            if len(self._younger) == _MOST or self._bytes + more > _MOST_BYTES:
+                self._younger, self._older, self._bytes = {}, self._younger, 0
+                kept.cache_clear()
+            self._younger[key] = made
+            self._bytes += more
+        return made
+
+
+# kept(make, *arguments): make(*arguments), or what it returned for equal arguments before: plans
+# with their library handles, and calls prepared for the layouts of tensors. There is no other cache
+# of either here; what is expensive about a plan the library keeps itself. What the younger
+# generation has is found without Python.
+kept = functools.lru_cache(maxsize=None)(_Generations().get)
 
 
 def number(name: str, value: Any) -> float:
@@ -81,6 +108,14 @@ class Handle:
         _library.check(_library.create(spec.encode(), ctypes.byref(self.pointer)))
         # Not at exit: calls may come later, of other threads and of what ends last.
         weakref.finalize(self, _library.destroy, self.pointer).atexit = False
+        found = ctypes.c_int64()
+        _library.check(_library.bytes_of(self.pointer, ctypes.byref(found)))
+        self.bytes = found.value + len(spec)  # on the host, with the text, which is in a key
+
+
+def handle_of(made: Any) -> Handle:
+    """Of a plan, of a call, or of what _native.py makes."""
+    return made[1] if isinstance(made, tuple) else made._handle
 
 
 def end(destroy: Callable[[ctypes.c_void_p], Any], pointer: ctypes.c_void_p) -> None:

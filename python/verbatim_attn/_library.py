@@ -64,6 +64,7 @@ backward = _function("verbatim_attention_backward", ctypes.c_void_p, _text, _tex
 workspace = _function(
     "verbatim_attention_workspace", ctypes.c_void_p, ctypes.c_int, _text, ctypes.POINTER(_int)
 )
+bytes_of = _function("verbatim_attention_bytes", ctypes.c_void_p, ctypes.POINTER(_int))
 # Of verbatim_transport: user, rank, message, address and size to the address of a text, or NULL.
 MOVE = ctypes.CFUNCTYPE(
     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, _int, ctypes.c_void_p, _int
