@@ -104,10 +104,12 @@ Dealt deal_alike(const Problem& problem, Mask mask, const DistOptions& dist, int
 }
 
 void require_rank(int32_t rank, int32_t world) {
+  if (world < 1)
+    throw Error(ErrorCode::invalid_argument, kCreate, "a world has no rank",
+                {"world", std::to_string(world), "1 rank or more", "1"});
   if (rank >= 0 && rank < world) return;
   throw Error(ErrorCode::invalid_argument, kCreate, "there is no such rank",
-              {"rank", std::to_string(rank),
-               world > 0 ? fmt::format("0 to {}", world - 1) : "a world of ranks", "0"});
+              {"rank", std::to_string(rank), fmt::format("0 to {}", world - 1), "0"});
 }
 
 /// As many rows as the rank holds. Whoever brings others reads which ones are meant.

@@ -84,9 +84,10 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   expect(verbatim_peers_open("c/api", 1, 0, "cpu", 10, 10, &peers) == verbatim_invalid_argument,
          "a name without /");
 
-  static float rows[384]; /* every tensor of a shard: tiles have 384 positions */
+  static float rows[384], made[384], sums[384]; /* of a shard: tiles have 384 positions */
   const verbatim_tensor half = {rows, verbatim_f32, {1, 384, 1, 1}, {384, 1, 1, 1}};
-  const verbatim_forward_tensors halves = {half, half, half, half, rows};
+  const verbatim_tensor other = {made, verbatim_f32, {1, 384, 1, 1}, {384, 1, 1, 1}};
+  const verbatim_forward_tensors halves = {half, half, half, other, sums};
   const char* two =
       "{\"dist\": {\"strategy\": \"ring\", \"shard\": \"contiguous\"}, \"options\": {},"
       " \"mask\": {\"name\": \"full\", \"params\": {}}, \"problem\": {\"batch\": 1, \"q_heads\": 1,"
@@ -104,6 +105,13 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
 
   expect(verbatim_dist_create(spec, 2, 2, &transport, &dist) == verbatim_invalid_argument,
          "there is no rank 2 of 2");
+  expect(verbatim_dist_create(spec, 0, 0, &transport, &dist) == verbatim_invalid_argument &&
+             strstr(verbatim_last_error(), "got 0, expected 1 rank or more") != NULL,
+         "and none of a world without ranks");
+  expect(
+      verbatim_peers_open("c-api-test", 0, 0, "cpu", 10, 10, &peers) == verbatim_invalid_argument &&
+          strstr(verbatim_last_error(), "got 0, expected 1 rank or more") != NULL,
+      "nor peers");
   snprintf(spec, sizeof spec, "{\"dist\": {\"strategy\": \"rong\"}, %s", kSpec + 1);
   expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: ring") != NULL,

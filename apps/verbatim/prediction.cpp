@@ -47,6 +47,7 @@ LaunchTimes launches_of(const DistPlan& plan, const DistPlan& other, const Launc
 
 Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backward,
               const Mask& mask) {
+  require_one_of(asked.strategy, "--strategy", WorldOptions::strategy_names());
   Choice choice{asked.make(), {}, {}};
   const Cluster cluster = asked.on();
   if (choice.options.strategy != WorldOptions::kAuto) return choice;

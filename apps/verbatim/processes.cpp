@@ -27,10 +27,11 @@ int code_of(const std::exception& error) {
   return broken ? kBroken : kBadInput;
 }
 
-/// Not by fmt::print(), which would throw out of main() where stderr is closed or full.
+/// Not by fmt::print(), which would throw out of main() where stderr is closed or full. With its
+/// end at once: between two writes comes what other ranks write.
 void print(std::string_view line) {
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fputc('\n', stderr);
+  const std::string text = fmt::format("{}\n", line);
+  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 /// This command again, as every rank runs it.

@@ -72,9 +72,15 @@ void WorldOptions::add_to(Command command, bool runs) {
       .needs(dealt);
 }
 
+std::vector<std::string> WorldOptions::strategy_names() {
+  std::vector<std::string> names{kAuto};
+  for (const StrategyInfo& info : strategies()) names.emplace_back(info.name);
+  return names;
+}
+
 std::vector<WorldOptions> WorldOptions::each() const {
-  std::vector<std::string> known{kAuto}, worlds;
-  for (const StrategyInfo& info : strategies()) known.emplace_back(info.name);
+  const std::vector<std::string> known = strategy_names();
+  std::vector<std::string> worlds;
   const std::vector<std::string> named = strategy == "all"
                                              ? std::vector(known.begin() + 1, known.end())
                                              : parse_names(strategy, "--strategy", known);

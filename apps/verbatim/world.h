@@ -30,6 +30,8 @@ struct WorldOptions {
   /// `runs`: the command runs what it deals, and so may wait.
   void add_to(Command command, bool runs);
   bool given() const { return !world.empty(); }
+  /// kAuto, then those that there are.
+  static std::vector<std::string> strategy_names();
   /// One of each world and strategy where several are named: "replay:2,4", "ring,usp", "all".
   std::vector<WorldOptions> each() const;
   Cluster on() const { return make_cluster(cluster.empty() ? kCluster : cluster); }

@@ -41,7 +41,8 @@ typedef struct verbatim_tensor {
   int64_t stride[4];
 } verbatim_tensor;
 
-/* ForwardTensors and BackwardTensors of verbatim/verbatim.h. */
+/* ForwardTensors and BackwardTensors of verbatim/verbatim.h. What is written is memory that no
+ * other tensor has. */
 typedef struct verbatim_forward_tensors {
   verbatim_tensor q, k, v; /* in */
   verbatim_tensor o;       /* out */

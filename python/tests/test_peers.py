@@ -177,3 +177,26 @@ def test_a_message_that_never_comes_ends_in_time(place, tmp_path):
     pair.stop()
     assert 2 < seconds < 13
     assert "rank 0 at step " in message and "of rank 1 did not come to rank 0" in message
+
+
+def other_dtype_on_rank_1(rank, case):
+    """What rank 0 sends, rank 1 never takes."""
+    parallel = parallel_of(case)
+    q, k, v, _ = case.tensors()
+    shards = [parallel.dispatch(x) for x in (q, k, v)]
+    try:
+        parallel.attention(*(x.float() if rank else x for x in shards))
+    except ValueError as error:
+        return str(error)
+    return "sent"
+
+
+def test_a_message_left_behind_is_not_of_the_next_object(place, tmp_path):
+    ranks = Ranks(2, tmp_path, timeout=20)
+    contiguous = Case(q_len=900, kv_len=900, dims=(16, 16), how={"shard": "contiguous"})
+    case = with_peers(contiguous.at(place))
+    sent, refused = ranks.run(other_dtype_on_rank_1, case)
+    assert sent == "sent" and "wrong dtype" in refused
+    for got in ranks.run(steps, case):
+        assert got == 2 * [alone(case)]
+    ranks.stop()

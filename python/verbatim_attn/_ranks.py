@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _library
 from ._handles import end
@@ -393,10 +392,26 @@ class Attention(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor, _dlse: Any) -> Any:
         q, k, v, o, lse = ctx.saved_tensors
-        return (*ctx.parallel.run((q, k, v, o, dout, lse), ctx.seed), None, None)
+        gradients = Gradients.apply(q, k, v, o, dout, lse, ctx.parallel, ctx.seed)
+        return (*gradients, None, None)
+
+
+class Gradients(torch.autograd.Function):
+    """Differentiated only to be refused: else what depends on gradients would lose a part."""
+
+    @staticmethod
+    def forward(_ctx: Any, *arguments: Any) -> Any:
+        *tensors, parallel, seed = arguments
+        return parallel.run(tuple(tensors), seed)
+
+    @staticmethod
+    def backward(_ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            "[context_parallel] there are no second derivatives; got a gradient of dq, dk or dv, "
+            "expected gradients of o alone"
+        )
 
 
 class Dispatch(torch.autograd.Function):

@@ -34,7 +34,8 @@ class _Handle:
                 ctypes.byref(self._pointer),
             )  # fmt: skip
         wire.finish()  # others wait for what this rank found, good or bad
-        _library.check(status)
+        with _left_when_it_fails(peers):
+            _library.check(status)
         # At exit, too: before the peers, whose memory others may read until they are closed.
         weakref.finalize(self, end, _library.dist_destroy, self._pointer)
 
@@ -46,6 +47,17 @@ class _Handle:
                 "expected the last one before (nearest: atexit.register() behind its making)"
             )
         return self._pointer
+
+
+@contextlib.contextmanager
+def _left_when_it_fails(peers: Any) -> Iterator[None]:
+    """The next object of the group has other peers than those over which a call has failed."""
+    try:
+        yield
+    except Exception:  # whatever it is: others may have sent what this rank never takes
+        if peers:
+            peers.failed = True
+        raise
 
 
 def _device_of(torch: Any, device: Any) -> Any:
@@ -217,28 +229,26 @@ class ContextParallel:
 
     def run(self, tensors: tuple[Any, ...], seed: int | None) -> tuple[Any, ...]:
         """(o, lse) of q, k and v; (dq, dk, dv) of q, k, v, o, dout and the LSE."""
-        arrays = arrays_of(tensors[0])
-        tensors = tuple(x.contiguous() for x in tensors)  # rows move as they lie
-        layout = arrays, arrays.keys(tensors)
-        if layout not in self._calls:
-            self._calls[layout] = self._prepare(*layout)
-        try:
-            return self._calls[layout](tensors, seed, self._torch.get_num_threads())
-        except RuntimeError:
-            if self._handle.peers:
-                self._handle.peers.failed = True
-            raise
-        finally:
-            self._handle.wire.finish()
+        with _left_when_it_fails(self._handle.peers):
+            arrays = arrays_of(tensors[0])
+            tensors = tuple(x.contiguous() for x in tensors)  # rows move as they lie
+            layout = arrays, arrays.keys(tensors)
+            if layout not in self._calls:
+                self._calls[layout] = self._prepare(*layout)
+            try:
+                return self._calls[layout](tensors, seed, self._torch.get_num_threads())
+            finally:
+                self._handle.wire.finish()
 
     def take(self, x: Any, axis: str) -> Any:
         """dispatch() without autograd."""
         batch, length = self.problem.batch, self._axis(axis).length
         if tuple(x.shape[:2]) != (batch, length):
             other = "kv" if axis == "q" else "q"
+            fits_other = tuple(x.shape[:2]) == (batch, self._axis(other).length)
             raise ValueError(
                 f"[context_parallel] wrong shape of the whole tensor; got {list(x.shape)}, expected "
-                f"({batch}, {length}, ...) (nearest: axis='{other}')"
+                f"({batch}, {length}, ...)" + f" (nearest: axis='{other}')" * fits_other
             )
         rows = self._axes[axis].rows[self.rank]
         return x.flatten(0, 1).index_select(0, rows.to(x.device))[None]

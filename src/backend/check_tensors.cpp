@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 namespace verbatim {
 namespace {
@@ -30,6 +32,19 @@ bool overlaps(const TensorView& t) {
   return false;
 }
 
+/// Whether the last element lies more bytes behind the first than 63 bits count.
+bool reaches_too_far(const TensorView& t) {
+  int64_t sum = 0;
+  for (size_t d = 0; d < t.shape.size(); ++d) {
+    int64_t part = 0;
+    if (__builtin_mul_overflow(t.shape[d] - 1, t.stride[d], &part) ||
+        __builtin_mul_overflow(part, size_of(t.dtype), &part) ||
+        __builtin_add_overflow(sum, part, &sum))
+      return true;
+  }
+  return false;
+}
+
 void check(const char* name, const TensorView& t, Dtype dtype, const Shape& shape, bool output) {
   if (t.dtype != dtype)
     refuse(name, "wrong dtype", std::string(to_string(t.dtype)), std::string(to_string(dtype)));
@@ -43,6 +58,9 @@ void check(const char* name, const TensorView& t, Dtype dtype, const Shape& shap
     refuse(name, "stride of the last dimension", fmt::to_string(t.stride[3]), "1", "a dense copy");
   if (*std::min_element(t.stride.begin(), t.stride.end()) < 0)
     refuse(name, "negative stride", fmt::format("{}", t.stride), "strides of at least 0");
+  if (reaches_too_far(t))
+    refuse(name, "strides beyond all memory", fmt::format("{}", t.stride),
+           "strides between elements of one array", "a dense tensor");
   if (output && overlaps(t))
     refuse(name, "overlapping elements", fmt::format("strides {}", t.stride),
            "an output whose elements are distinct", "a dense tensor");
@@ -53,6 +71,28 @@ void check(const char* name, const RowView& r, const Problem& p) {
   if (r.shape != shape)
     refuse(name, "wrong shape", fmt::format("{}", r.shape), fmt::format("{}", shape));
   if (r.data == nullptr && p.q_len > 0) refuse(name, "no memory", "a null pointer", "an address");
+}
+
+/// Where a tensor begins; null without elements.
+struct Place {
+  const char* name;
+  const void* at;
+  Place(const char* name, const TensorView& t)
+      : name(name), at(std::ranges::find(t.shape, 0) == t.shape.end() ? t.data : nullptr) {}
+  Place(const char* name, const RowView& r)
+      : name(name), at(std::ranges::find(r.shape, 0) == r.shape.end() ? r.data : nullptr) {}
+};
+
+/// Refuses an output that begins where another tensor does: it is written while that is read.
+void check_apart(std::initializer_list<Place> outputs, std::initializer_list<Place> inputs) {
+  std::vector<Place> others(inputs);
+  for (const Place& output : outputs) {
+    for (const Place& other : others)
+      if (output.at && output.at == other.at)
+        refuse(output.name, "memory of another tensor", fmt::format("that of {}", other.name),
+               "memory of its own", "another tensor");
+    others.push_back(output);
+  }
 }
 
 struct Shapes {
@@ -74,6 +114,7 @@ void check_tensors(const Problem& problem, const ForwardTensors& t) {
   check("v", t.v, problem.dtype, shapes.v, false);
   check("o", t.o, problem.o_dtype(), shapes.o, true);
   check("lse", t.lse, problem);
+  check_apart({{"o", t.o}, {"lse", t.lse}}, {{"q", t.q}, {"k", t.k}, {"v", t.v}});
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& t) {
@@ -91,6 +132,8 @@ void check_tensors(const Problem& problem, const BackwardTensors& t) {
   check("dq", t.dq, problem.dtype, shapes.q, true);
   check("dk", t.dk, problem.dtype, shapes.k, true);
   check("dv", t.dv, problem.dtype, shapes.v, true);
+  check_apart({{"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}},
+              {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"o", t.o}, {"dout", t.dout}, {"lse", t.lse}});
 }
 
 void refuse_pieces(std::string_view backend) {

@@ -27,14 +27,16 @@ void check_asked(const std::string& name, int32_t world, int32_t rank) {
   if (!good)
     throw Error(ErrorCode::invalid_argument, kOperation, "ranks cannot meet by that name",
                 {"name", "'" + name + "'", "1 to 200 characters, none of them /", ""});
+  if (world < 1)
+    throw Error(ErrorCode::invalid_argument, kOperation, "a world has no rank",
+                {"world", std::to_string(world), "1 rank or more", "1"});
   if (world > kMostRanks)
     throw Error(ErrorCode::invalid_argument, kOperation, "there are too many ranks",
                 {"world", std::to_string(world), fmt::format("1 to {}", kMostRanks),
                  std::to_string(kMostRanks)});
   if (rank < 0 || rank >= world)
     throw Error(ErrorCode::invalid_argument, kOperation, "there is no such rank",
-                {"rank", std::to_string(rank),
-                 world > 0 ? fmt::format("0 to {}", world - 1) : "a world of ranks", "0"});
+                {"rank", std::to_string(rank), fmt::format("0 to {}", world - 1), "0"});
 }
 
 }  // namespace

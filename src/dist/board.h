@@ -24,13 +24,12 @@ template <class There>
 bool wait_until(double seconds, const There& there) {
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t asked = 0; !there(); ++asked) {
-    if (asked < 5000) {
-      std::this_thread::yield();
-      continue;
-    }
     if (std::chrono::steady_clock::now() - begin > std::chrono::duration<double>(seconds))
       return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (asked < 5000)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   return true;
 }

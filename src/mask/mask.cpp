@@ -161,17 +161,17 @@ int64_t Mask::area(int64_t batch, int64_t q_heads, int64_t kv_heads) const {
           {"batch, kv_heads", fmt::format("{}, {}", batch, kv_heads),
            fmt::format("{}, {} (1 fits any number)", this->batch(), this->kv_heads()), ""});
   // Each entry stands for this many (batch, query head) pairs.
-  const int64_t copies = (batch / this->batch()) * (q_heads / this->kv_heads());
+  int64_t copies = 0, sum = 0;
+  bool fits = !__builtin_mul_overflow(batch / this->batch(), q_heads / this->kv_heads(), &copies);
   std::vector<int64_t> areas;
   for (const HeadMask& head : variants()) areas.push_back(head.area());
-  int64_t sum = 0;
   for (const int32_t v : content_->variant_of) {
     int64_t part = 0;
-    require(!__builtin_mul_overflow(areas[v], copies, &part) &&
-                !__builtin_add_overflow(sum, part, &sum),
-            "mask.area", "the area exceeds 63 bits",
-            {"batch, q_heads", fmt::format("{}, {}", batch, q_heads), "fewer heads", ""});
+    fits = fits && !__builtin_mul_overflow(areas[v], copies, &part) &&
+           !__builtin_add_overflow(sum, part, &sum);
   }
+  require(fits, "mask.area", "the area exceeds 63 bits",
+          {"batch, q_heads", fmt::format("{}, {}", batch, q_heads), "fewer heads", ""});
   return sum;
 }
 

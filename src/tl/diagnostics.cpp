@@ -42,7 +42,7 @@ std::string describe(const Diagnostic& d, std::string_view text, std::string_vie
     const auto byte = static_cast<unsigned char>(line[i]);
     shown += byte < ' ' || byte == 0x7f ? ' ' : line[i];
   }
-  const int64_t length = std::clamp<int64_t>(d.end - d.begin, 1, begin + kShown - d.begin);
+  const int64_t length = std::max<int64_t>(1, std::min(d.end - d.begin, begin + kShown - d.begin));
   if (place.column <= kShown) {
     caret = std::string(place.column - 1, ' ') + "^";
     caret += std::string(

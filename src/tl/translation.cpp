@@ -124,7 +124,7 @@ void Translation::find_masked() {
       const bool makes = s.kind == Step::Kind::move || (s.kind == Step::Kind::compute && !product);
       if (!makes || s.out < 0 || is_masked(s.out)) continue;
       const bool masks = s.kind == Step::Kind::compute && s.operation == Operation::mask;
-      if (!masks && !is_masked(s.a) && !(s.b >= 0 && is_masked(s.b))) continue;
+      if (!masks && !is_masked(s.a) && !is_masked(s.b)) continue;
       masked_[s.out] = grows = true;
     }
   }

@@ -67,8 +67,8 @@ class Translation {
   /// Those that there are, by name.
   std::map<std::string, Split> products() const;
 
-  /// Whether a tile is made of masked scores, other than by a product.
-  bool is_masked(int v) const { return masked_[v]; }
+  /// Whether a tile is made of masked scores, other than by a product; below 0, what is no tile.
+  bool is_masked(int v) const { return v >= 0 && masked_[v]; }
   /// The product of a visit whose second factor is `tile`, and whose first is masked; or null.
   const Step* product_by(int tile) const;
   /// The last product of a visit, behind which there is the least to do; or null.

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import unittest
 
@@ -109,6 +110,8 @@ class World(Tool):
             (["--world", "local:2", "--timeout", 0], "--timeout"),
             (["--world", "replay:2", "--timeout", 9], "local:N"),
             (["--world", "mpi"], "local:2"),
+            (["--world", "replay:2", "--strategy", "all"], "--strategy: there is no such name"),
+            (["--world", "local:2", "--strategy", "ring,usp"], "--strategy: there is no such name"),
         ):
             file = self.path / "mask.json"
             self.call("mask", "--seqlen", 200, "--to", "json", "--to-file", file)
@@ -173,6 +176,14 @@ class World(Tool):
                 )
                 self.assertEqual(done.returncode, 3, done.stderr)
                 self.assertRegex(done.stderr, "No space left on device|Bad file descriptor")
+
+    def test_a_message_is_written_at_once(self):
+        """Else its end comes behind what another rank writes."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet a write
+        subprocess.run([TOOL, *SMALL, "--world", "local:0"], stderr=theirs, timeout=60)
+        self.assertRegex(ours.recv(4096).decode(), r"^verbatim: .*local:1\)\n$")
+        ours.close()
+        theirs.close()
 
     def test_without_library_or_launcher(self):
         def refused(**changed):

@@ -187,6 +187,15 @@ TEST(Peers, AMessageThatNeverComesEndsInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
 }
 
+TEST(Peers, AWaitEndsInTimeWhereEachLookTakesLong) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(dist::wait_until(0.01, [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as on a busy machine
+    return false;
+  }));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+}
+
 TEST(Peers, ARankThatEndsIsNotWaitedFor) {
   const auto errors = errors_of(3, 600, [](int32_t rank, Peers& peers) {
     std::byte byte{};

@@ -123,6 +123,7 @@ TEST(Mask, AreaCountsBatchAndHeads) {
   EXPECT_NE(message_of([&] { sparse.area(2, 5, 2); }), "");
   const int64_t n = int64_t{1} << 30;
   EXPECT_TRUE(holds(message_of([&] { masks::full(n, n).area(8, 1, 1); }), "63 bits"));
+  EXPECT_TRUE(holds(message_of([&] { masks::full(4, 4).area(4 * n, 4 * n, 1); }), "63 bits"));
 }
 
 TEST(Mask, ConstructionRefusesWhatDoesNotFit) {

@@ -53,6 +53,14 @@ TEST(Emit, AStepBehindTheSoftmaxTakesItsResult) {
   EXPECT_NE(source.find("factor_of<Element>(mma, r_S);"), std::string::npos);
 }
 
+/// It reads no tile, which would be masked or not.
+TEST(Emit, AVisitMayBeginWithAFill) {
+  const std::string product = "  Compute GEMM dO, V^T and get dP\n";
+  const std::string text =
+      replaced(code("backward"), product, "  Compute Fill dP with 0\n" + product);
+  EXPECT_NE(tl::emit(text, "b", {}).source.find("fill(r_dP"), std::string::npos);
+}
+
 TEST(Emit, AnIndexTensorNamesTheBlocks) {
   const std::string text = code("selected");
   const std::string source = tl::emit(text, "selected", {}).source;

@@ -218,6 +218,14 @@ TEST(Faults, OfABlankTextCanBeShown) {
   }
 }
 
+TEST(Faults, BehindWhatIsShownOfItsLineHasNoCaret) {
+  const std::string text = std::string(200, ' ') + "!";
+  const std::string shown = tl::describe(tl::check(text, {}).front(), text, "long");
+  EXPECT_EQ(shown.find("long:1:201: character"), 0u) << shown;
+  EXPECT_EQ(shown.find('^'), shown.rfind('^')) << shown;  // of what would be right
+  EXPECT_EQ(shown.find("\n  ^"), std::string::npos) << shown;
+}
+
 TEST(Faults, EveryEditLeadsOn) {
   // Applying edits ends, and what it leaves has a reason and what would be right.
   for (const Mutation& m : kMutations) {

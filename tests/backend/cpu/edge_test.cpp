@@ -195,6 +195,9 @@ TEST(Edge, WrongTensorsAreNamed) {
   t.o.stride[2] = 0;
   EXPECT_EQ(argument_at_fault(t), "o");
   t = c.forward();
+  t.v.stride[1] = std::numeric_limits<int64_t>::max() / 2;  // of f32
+  EXPECT_EQ(argument_at_fault(t), "v");
+  t = c.forward();
   t.lse.shape[2] = 31;
   EXPECT_EQ(argument_at_fault(t), "lse");
   t = c.forward();
@@ -206,6 +209,40 @@ TEST(Edge, WrongTensorsAreNamed) {
   EXPECT_EQ(argument_at_fault(t), "k");
   EXPECT_EQ(argument_at_fault(c.forward()), "none");
   EXPECT_THROW(backend->backward(plan, c.backward(), {}), Error);
+}
+
+TEST(Edge, AnOutputIsMemoryOfItsOwn) {
+  const Problem p = problem_of(30, 30);
+  Case c(p, masks::full(30, 30));
+  const auto backend = make_cpu_backend();
+  const auto refusal = [&](auto tensors) -> std::string {
+    try {
+      if constexpr (std::is_same_v<decltype(tensors), ForwardTensors>)
+        backend->forward(std::make_shared<const Plan>(forward_plan(p, c.mask, kTile)), tensors, {});
+      else
+        backend->backward(
+            std::make_shared<const Plan>(backward_plan(p, c.mask, kTile, Order::ascending)),
+            tensors, {});
+    } catch (const Error& e) {
+      return e.details().argument + ": " + e.details().got;
+    }
+    return "none";
+  };
+  ForwardTensors forward = c.forward();
+  forward.o.data = forward.q.data;
+  EXPECT_EQ(refusal(forward), "o: that of q");
+  forward = c.forward();
+  forward.lse.data = static_cast<float*>(forward.o.data);
+  EXPECT_EQ(refusal(forward), "lse: that of o");
+  BackwardTensors backward = c.backward();
+  backward.dv.data = backward.dk.data;
+  EXPECT_EQ(refusal(backward), "dv: that of dk");
+  backward = c.backward();
+  backward.dq.data = backward.dout.data;
+  EXPECT_EQ(refusal(backward), "dq: that of dout");
+  backward = c.backward();
+  backward.dout = backward.o;  // inputs may share
+  EXPECT_EQ(refusal(backward), "none");
 }
 
 }  // namespace
