@@ -118,8 +118,8 @@ struct Heads {
     // Chains of one query head that start together follow each other all the way where rows hold
     // them up, but not where some are long.
     const auto columns = static_cast<int64_t>(shape.columns.size());
-    long_chains =
-        waits && together && shape.longest_column * columns > shape.longest_row * shape.q_tiles;
+    among_many = shape.longest_column * columns > shape.longest_row * shape.q_tiles;
+    long_chains = waits && together && among_many;
     // Where the longest chain is a quarter longer than the mean, or chains follow each other.
     const bool unequal = 4 * shape.longest_column * columns >= 5 * shape.visits;
     uneven = (unequal || (shape.starts_together() && !shape.full)) && !held_up &&
@@ -133,7 +133,9 @@ struct Heads {
   const int32_t workers;
   const double l2_bytes, rows_bytes;  // Q, dO and sums of dQ of one query head
   const bool packed;
-  bool shifts, equal_parts, splits, held_up, long_chains, uneven, staggers;
+  bool shifts, equal_parts, splits, held_up, uneven, staggers;
+  bool among_many;   // few chains are longer than the rest, by more than rows are
+  bool long_chains;  // these hold up heads whose chains start together
 };
 
 /// Heads that run side by side. They fill the time in which chains wait for each other, until their
@@ -166,7 +168,11 @@ size_t side_by_side(const Heads& heads) {
                    (2 * workers + columns) / (columns + 1));
   // Where chains wait for each other, rows in L2 matter less, and not at all where those of two
   // heads would not fit.
-  if (heads.held_up) return static_cast<size_t>(fitting < 1.5 ? 3 * busy() + 0.5 : 2 * busy());
+  if (heads.held_up) {
+    const auto twice = static_cast<size_t>(2 * busy());
+    if (heads.among_many && (head.group == 1 || fitting < 1.5)) return std::max(many, twice);
+    return fitting < 1.5 ? static_cast<size_t>(3 * busy() + 0.5) : twice;
+  }
   if (heads.uneven && !shape.gaps) {
     // As many more than fit as heads that end use fewer rows, under a causal mask a third; two are
     // worth it in any case.
