@@ -15,11 +15,12 @@ struct alignas(4) Band {
 };
 static_assert(sizeof(Slice) == 6 * sizeof(int64_t) && sizeof(Band) == 6 * sizeof(int16_t));
 
+constexpr int32_t kFar = 1024;  // beyond the tiles all positions are alike
+
 /// Member `f` of `slice`, as that of Band, in the coordinates of the tiles at `q_begin` and
 /// `k_begin`, of which the latter has `width` keys.
 __device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_t q_begin,
                                                int32_t k_begin, int32_t width) {
-  constexpr int32_t kFar = 1024;  // beyond the tiles all positions are alike
   // Positions have 32 bits, bounds of an open band more.
   if (f < 4) {
     const int32_t x = static_cast<int32_t>((&slice.q_begin)[f]) - (f < 2 ? q_begin : k_begin);
@@ -27,6 +28,11 @@ __device__ __forceinline__ int16_t band_member(int f, const Slice& slice, int32_
   }
   const int64_t x = (&slice.q_begin)[f] - (int64_t{k_begin} - q_begin);
   return static_cast<int16_t>(min(max(x, int64_t{-kFar}), int64_t{kFar}));
+}
+
+/// Whether no diagonal cuts the band within the tiles.
+__device__ __forceinline__ bool is_box(const Band& band) {
+  return band.lo == -kFar && band.hi == kFar;
 }
 
 /// `slice` in those coordinates.
@@ -42,6 +48,11 @@ __device__ __forceinline__ uint32_t columns_before(uint32_t column) {
   const int rest = static_cast<int>(column % 8) - 2 * static_cast<int>(threadIdx.x % 4);
   const uint32_t bits = column / 8 * 2 + min(max(rest, 0), 2);
   return bits >= 32 ? ~0u : (1u << bits) - 1;
+}
+
+/// Those of columns [begin, end).
+__device__ __forceinline__ uint32_t columns_between(uint32_t begin, uint32_t end) {
+  return columns_before(end) & ~columns_before(begin);
 }
 
 /// Makes -inf what is not seen: bit i of word w of `seen` stands for score(w, i). Seven bits at a

@@ -30,6 +30,7 @@ enum class NamedBarrier : uint32_t {
 };
 
 /// One (query tile, KV tile) pair, as the decoder publishes it.
+template <int kBands>
 struct alignas(16) Visit {
   int32_t row;      // index of the dQ row tile: (b * q_heads + h) * max_q_tiles + q_tile;
                     // negative: no more visits
@@ -45,8 +46,8 @@ struct alignas(16) Visit {
   } head;
   uint16_t q_head, batch;
   int32_t sum;          // the sum slot of its dQ
-  int32_t slice_begin;  // of the bands; all but the first are read from the plan
-  Band band;            // the first
+  int32_t slice_begin;  // of the bands
+  Band bands[kBands];   // the first; the others are read from the plan
   int32_t q_at;         // the row of q_begin in the tensors
 };
 
@@ -83,6 +84,8 @@ struct Config {
   static constexpr bool kWide = kHeadDim + kHeadDimV > 256;
   static constexpr bool kExtras = kVariant_ == Variant::extras;
   static constexpr bool kHalves = kVariant_ == Variant::halves;
+  // Under masks with gaps many visits have two; there is no room for them beside tiles of 128 rows.
+  static constexpr int kBands = kHalves && kHeadDim > 64 ? 2 : 1;
   static constexpr TileShape kTile = contract::tile(Pass::backward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kTile.q, kTileKv = kTile.kv;
   static constexpr int kStages = 2;                     // of Q and dO
@@ -161,6 +164,7 @@ struct Config {
   static constexpr uint32_t kDsBytes = kTileKv * kTileQ * 2;
   using Stat = std::conditional_t<kExtras, RowStats, uint4>;  // of a row; uint4: StatCode's
   static constexpr uint32_t kStatsBytes = kTileQ * sizeof(Stat);
+  using Visit = bwd::Visit<kBands>;
   static constexpr uint32_t kRowsBytes =  // of Q and dO
       kTileQ * (kHeadDim + kHeadDimV) * 2 + kStatsBytes;
 

@@ -151,6 +151,7 @@ class Consumer {
 
  private:
   using Element = typename C::Element;
+  using Visit = typename C::Visit;
   using Of = Operands<C>;
   using Kept = uint32_t[C::kTileQ / 64];
   static constexpr int kScores = C::kQueries / 2;  // elements of S^T a thread holds
@@ -205,7 +206,7 @@ class Consumer {
     issue_scores(n, true);
     DropoutPlace place;
     if (C::kExtras && p.common.scalars.dropout.enabled()) {
-      place = DropoutPlace::of(p.common, chain, smem.visit[n % C::kVisitRing]);
+      place = DropoutPlace::of(p.common, chain, smem.visit[n % C::kVisitRing].row);
     }
     warpgroup_wait<0>();
     warpgroup_fence_operand(ts);
@@ -216,7 +217,7 @@ class Consumer {
       const int32_t row = visit.row;
       last = visit.head.last;
       const bool completes = visit.head.rows > 0;
-      const uint32_t halves = C::kHalves ? __shfl_sync(~0u, shown_halves<C::kTileQ>(visit), 0) : 3;
+      const uint32_t halves = C::kHalves ? __shfl_sync(~0u, shown_halves<C>(visit), 0) : 3;
       // A branch around whole visits: wgmma in flight where paths meet would be serialised.
       if constexpr (C::kWide) {
         do_wide_visit(visit, chain, last);
@@ -292,7 +293,7 @@ class Consumer {
     const int s = stage(n);
     const bool cut = visit.head.bands > 0;
     uint32_t seen[1];
-    if (cut) visible_bits(seen, p.common.plan.orders, visit, chain, k_row());
+    if (cut) visible_bits<C>(seen, p.common.plan.orders, visit, chain, k_row());
     const auto issue_dp = [&](int h) {
       issue(mma_dp, delta_weights, queries(stats, h), p_v, queries(p_do(_, _, _, s), h), tp);
     };
@@ -444,7 +445,7 @@ class Consumer {
   }
   __device__ __forceinline__ void hide(const Visit& visit, const Chain90& chain) {
     uint32_t seen[C::kTileQ / 64];
-    visible_bits(seen, p.common.plan.orders, visit, chain, k_row());
+    visible_bits<C>(seen, p.common.plan.orders, visit, chain, k_row());
     hide_unseen(seen, 32, [&](int w, int bit) -> float& { return ts(32 * w + bit); });
   }
   /// Which elements dropout keeps.

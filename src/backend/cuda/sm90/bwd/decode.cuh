@@ -60,7 +60,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
     const RunWindow window(count);
     const int32_t total = window.total();
     for (int32_t base = 0; base < total; base += kBatch) {
-      // Eight lanes look up a visit: six of them a member of its band each, one the rest.
+      // Eight lanes look up a visit: six of them a member of its bands each, one the rest.
       const int32_t i = min(base + lane / kLanes, total - 1);
       const int member = lane % kLanes;
       const bool there = lane / kLanes < total - base;
@@ -71,7 +71,7 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
       if (there) {
         Recorder::disturb();
         wait_empty(smem.visit_empty, n + lane / kLanes);
-        Visit& visit = smem.visit[slot];
+        auto& visit = smem.visit[slot];
         const int32_t q_tile = source.tile(at), addend = source.addend_of(at);
         const int32_t q_begin = static_cast<int32_t>(order.q_edges[q_tile]);
         const int32_t q_at = static_cast<int32_t>(order.q_rows[q_tile]);
@@ -79,15 +79,13 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
         const int32_t addends = order.row_addends[q_tile];
         const int32_t q_end = static_cast<int32_t>(order.q_edges[q_tile + 1]);
         const bool cut = chain.kv_rows < C::kTileKv;
-        if (member < 6 && slices > 0) {
-          (&visit.band.q_begin)[member] =
-              band_member(member, order.slices[order.slice_ids[slice_begin]], q_begin,
-                          chain.kv_begin, chain.kv_rows);
-        }
+        int32_t ids[C::kBands];  // asked for before the rest is waited for
+#pragma unroll
+        for (int s = 0; s < C::kBands; ++s)
+          ids[s] = s < slices ? order.slice_ids[slice_begin + s] : -1;
         if (member == 6) {
           if (slices == 0 && cut) {
-            visit.band = {0,          C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows),
-                          -C::kTileQ, C::kTileKv};
+            visit.bands[0] = {0, C::kTileQ, 0, static_cast<int16_t>(chain.kv_rows), -kFar, kFar};
           }
           const int32_t q_head = chain.kv_head * plan.group + source.q_head;
           const int32_t row =
@@ -109,6 +107,12 @@ __device__ void decode(typename C::SharedStorage& smem, const Params& p) {
           visit.q_head = q_head;
           visit.batch = chain.batch;
           visit.slice_begin = slice_begin;
+        }
+#pragma unroll
+        for (int s = 0; s < C::kBands; ++s) {
+          if (member >= 6 || ids[s] < 0) continue;
+          (&visit.bands[s].q_begin)[member] =
+              band_member(member, order.slices[ids[s]], q_begin, chain.kv_begin, chain.kv_rows);
         }
       }
       __syncwarp();

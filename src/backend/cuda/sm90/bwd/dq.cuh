@@ -67,7 +67,7 @@ __device__ void write_dq(typename C::SharedStorage& smem, const Params& p, uint3
   for (uint32_t n = first;; n += C::kProductStages) {
     Recorder::disturb();
     wait_full(smem.visit_full, n);
-    const Visit& visit = smem.visit[n % C::kVisitRing];
+    const auto& visit = smem.visit[n % C::kVisitRing];
     const int32_t row = visit.row, addend = visit.addend, key = visit.key;
     const bool last = visit.head.rows > 0;
     float* sum = p.workspace.dq_sum + int64_t{visit.sum} * C::kDqFloats;

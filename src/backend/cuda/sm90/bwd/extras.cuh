@@ -16,9 +16,8 @@ struct DropoutPlace {
   uint32_t q = 0;  // of the sequence's first query
   uint32_t k = 0;  // of the KV tile's first key, in its sequence
 
-  __device__ static DropoutPlace of(const BackwardParams& p, const Chain90& chain,
-                                    const Visit& visit) {
-    const int32_t q_tile = visit.row % p.hand_off.max_q_tiles;
+  __device__ static DropoutPlace of(const BackwardParams& p, const Chain90& chain, int32_t row) {
+    const int32_t q_tile = row % p.hand_off.max_q_tiles;
     const DropoutOrigin origin = p.plan.dropout_origin(chain.cursor.head, q_tile);
     return {static_cast<uint32_t>(origin.sequence), static_cast<uint32_t>(origin.q),
             static_cast<uint32_t>(chain.kv_begin - origin.k)};

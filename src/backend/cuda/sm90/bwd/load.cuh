@@ -40,7 +40,7 @@ __device__ void load(typename C::SharedStorage& smem, const Params& p) {
   const int32_t* used = nullptr;    // OrderView::q_used of the chain's order
   for (uint32_t n = 0;; ++n) {
     wait_full(smem.visit_full, n);
-    const Visit& visit = smem.visit[n % C::kVisitRing];
+    const auto& visit = smem.visit[n % C::kVisitRing];
     const int32_t row = visit.row, q_at = visit.q_at, q_head = visit.q_head;
     const int32_t batch = visit.batch;
     const bool first = visit.head.first;

@@ -155,10 +155,12 @@ class Consumer {
     pass_token();
     float factor[2] = {};  // of O, once its chain is over
     if (first) begin_chain(factor);
+    uint32_t seen[2] = {};  // under the products
+    if (!kHalf && (now & Visit::masked)) visible_bits<C>(seen, visit(n), row);
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
     release_keys();
-    if constexpr (!kHalf) hide_scores(s, now);
+    if constexpr (!kHalf) hide_scores(s, now, seen);
     diminish<C>(p, softmax, plus, s);
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
@@ -278,14 +280,15 @@ class Consumer {
 
   /// Caps and hides the scores of visit n, whose flags are `now`.
   template <class Scores>
-  __device__ __forceinline__ void hide_scores(Scores& s, uint32_t now) const {
+  __device__ __forceinline__ void hide_scores(Scores& s, uint32_t now,
+                                              const uint32_t (&seen)[2]) const {
     if constexpr (C::kExtras) {
       if (p.softcap_log2 != 0) {
 #pragma unroll
         for (int i = 0; i < size(s); ++i) s(i) = tanh_from_log2(s(i) * p.softcap_log2);
       }
     }
-    if (now & Visit::masked) hide<C>(s, visit(n), row);
+    if (now & Visit::masked) hide<C>(s, seen);
   }
   /// From the scores of visit n to P.
   template <bool kPlain, class Scores>

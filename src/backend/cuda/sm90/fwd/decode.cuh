@@ -62,7 +62,7 @@ __device__ void decode(typename C::SharedStorage& smem, const PlanView& plan,
         if (slices == 0) {
           k_used = k_width;
           bands = k_width < C::kTileKv;
-          band = {0, C::kTileQ, 0, static_cast<int16_t>(k_width), -C::kTileQ, C::kTileKv};
+          band = {0, C::kTileQ, 0, static_cast<int16_t>(k_width), -kFar, kFar};
         } else {
           bands = slices;
           for (int32_t s = b; s < slices; s += kBands) {

@@ -33,12 +33,14 @@ __device__ __forceinline__ Band of_half(const Band& band, int h) {
           static_cast<int16_t>(band.hi - shift)};
 }
 
-/// Hides what no band of the visit shows: scores become -inf. `scores` is the thread's part of the
-/// accumulator, ((e, row 0 or 1, j)); `row` its first row in the tile, the second is 8 below.
-template <class C, class Scores>
-__device__ __forceinline__ void hide(Scores& scores, const typename C::Visit& visit, int32_t row) {
+/// Which of a thread's scores some band of the visit shows: bits of its row `row` of the tile and
+/// of the row 8 below.
+template <class C>
+__device__ __forceinline__ void visible_bits(uint32_t (&seen)[2], const typename C::Visit& visit,
+                                             int32_t row) {
   static_assert(C::kTileKv <= 128);  // a row's keys of a thread are the bits of a word
-  uint32_t seen[2] = {0, 0};
+  seen[0] = seen[1] = 0;
+#pragma unroll 1
   for (int32_t i = 0; i < visit.band_count; ++i) {
     Band band;
     if (i < kInlineBands) {
@@ -48,17 +50,40 @@ __device__ __forceinline__ void hide(Scores& scores, const typename C::Visit& vi
       band = make_band(order.slices[order.slice_ids[visit.slice_begin + i]], visit.queries.begin,
                        visit.k_begin, visit.k_width);
     }
+    if (is_box(band)) {
+      const uint32_t keys = columns_between(band.k_begin, band.k_end);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int32_t q = row + 8 * r;
+        if (band.q_begin <= q && q < band.q_end) seen[r] |= keys;
+      }
+      continue;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t q = row + 8 * r;
       const int32_t begin = max(int32_t{band.k_begin}, q + band.lo);
       const int32_t end = min(int32_t{band.k_end}, q + band.hi + 1);
       const bool sees = band.q_begin <= q && q < band.q_end && begin < end;
-      if (sees) seen[r] |= columns_before(end) & ~columns_before(begin);
+      if (sees) seen[r] |= columns_between(begin, end);
     }
   }
+}
+
+/// Makes scores that are not seen -inf. `scores` is the thread's part of the accumulator,
+/// ((e, row 0 or 1, j)).
+template <class C, class Scores>
+__device__ __forceinline__ void hide(Scores& scores, const uint32_t (&seen)[2]) {
   hide_unseen(seen, C::kTileKv / 4,
               [&](int r, int bit) -> float& { return scores(bit / 2 * 4 + 2 * r + bit % 2); });
+}
+
+/// Hides what no band of the visit shows.
+template <class C, class Scores>
+__device__ __forceinline__ void hide(Scores& scores, const typename C::Visit& visit, int32_t row) {
+  uint32_t seen[2];
+  visible_bits<C>(seen, visit, row);
+  hide<C>(scores, seen);
 }
 
 }  // namespace verbatim::cuda::sm90::fwd

@@ -140,11 +140,13 @@ class BlockConsumer {
     }
     float factor[2] = {};  // of O, once its chain is over
     if (first) begin_chain(factor);
+    uint32_t seen[2] = {};  // under the products
+    if (kKeys == Keys::tile && (now & Visit::masked)) visible_bits<C>(seen, visit(), row);
     warpgroup_wait<1>();
     warpgroup_fence_operand(s);
     release(keys);
     if constexpr (kKeys == Keys::tile) {
-      if (now & Visit::masked) hide<C>(s, visit(), row);
+      if (now & Visit::masked) hide<C>(s, seen);
     }
     if constexpr (kKeys != Keys::pair) diminish<C>(p, softmax, plus, s);
     warpgroup_wait<0>();
