@@ -7,7 +7,7 @@ set(VERBATIM_CUTLASS_SHA256 f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eec
 
 # Unpacks the headers of the pinned wheel into the build folder; sets `result` to where they lie.
 function(verbatim_fetch_cutlass result)
-  set(folder ${CMAKE_BINARY_DIR}/cutlass)
+  set(folder ${PROJECT_BINARY_DIR}/cutlass)
   set(headers ${folder}/cutlass_library/source/include)
   if(NOT EXISTS ${headers}/cute/tensor.hpp)
     find_package(Python3 QUIET COMPONENTS Interpreter)
@@ -81,7 +81,7 @@ if(VERBATIM_HAS_CUDA)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
   set(CMAKE_CUDA_STANDARD 20)
-  find_package(CUDAToolkit REQUIRED)
+  find_package(CUDAToolkit REQUIRED GLOBAL)
 endif()
 
 function(verbatim_cuda_flags name)
