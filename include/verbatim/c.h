@@ -254,8 +254,8 @@ typedef struct verbatim_blocks {
 } verbatim_blocks;
 
 /* JSON that names the mask of these blocks wherever JSON of a mask goes in this process. The
- * library copies the arrays, keeps the mask until it is released as often as it was made, and of
- * those that were the 64 last used, as many as take 1 GiB. */
+ * library copies the arrays, keeps the mask until it is released as often as it was made, and the
+ * 64 last used of those that were. */
 verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json);
 verbatim_status verbatim_mask_release(const char* mask);
 

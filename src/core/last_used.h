@@ -1,4 +1,4 @@
-// What caches keep of plans and masks, up to a number and to what they may take of the host.
+// What caches keep, up to a number and to what it may take of the host.
 #pragma once
 
 #include <algorithm>

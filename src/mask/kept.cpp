@@ -13,7 +13,8 @@ constexpr size_t kMostWithoutOwner = 64;
 struct Entry {
   std::string digest;
   Mask mask;
-  int64_t bytes, owners;
+  int64_t owners;
+  static constexpr int64_t bytes = 0;  // none is too large: a backward may ask for it again
 };
 
 class Kept {
@@ -29,7 +30,7 @@ class Kept {
   }
   Entry& add(const std::string& digest, const Mask& mask) {
     if (Entry* known = find(digest)) return *known;
-    return entries_.add({digest, mask, mask.bytes(), 0});
+    return entries_.add({digest, mask, 0});
   }
   void trim() {
     entries_.trim(kMostWithoutOwner, [](const Entry& entry) { return entry.owners == 0; });

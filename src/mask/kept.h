@@ -9,8 +9,7 @@
 namespace verbatim::masks {
 
 /// A kept mask by the SHA-256 in its parameters ("blocks"). Masks are kept while they have an
-/// owner, and the last used without one: 64, and kMostKeptBytes. All of this is safe to call from
-/// several threads.
+/// owner, and the 64 last used without one. All of this is safe to call from several threads.
 std::optional<Mask> find_kept(const std::string& digest);
 /// Keeps `mask`, without an owner.
 void keep(const std::string& digest, const Mask& mask);
