@@ -75,10 +75,13 @@ bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
          2 * static_cast<int64_t>(heads) * head.tiles->count() * head.group;
 }
 
-/// Of heads whose chains rotate whole, which must run at once.
-std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t workers) {
+/// Of heads whose chains rotate whole, which must run at once; the rows of one query head of each
+/// fill L2 `filled` times.
+std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t workers,
+                                             double filled) {
   // Chains of packed sequences are of any length, and rotate with the equal ones of theirs.
-  if (head.tiles->sequences.size() > 1) return {"longest_first", "queue"};
+  if (head.tiles->sequences.size() > 1)
+    return {filled > 4 ? "staggered:2" : "longest_first", "queue"};
   // Heads start one after another; where chains are short, or of a group and long, as many side by
   // side as half the workers hold at once (measured on an H200).
   const int32_t kv_tiles = head.tiles->core().kv_tiles();
@@ -244,7 +247,11 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     const double sections = std::min(std::ceil(bytes / machine.l2_bytes), count);
     return {fmt::format("head_swizzled:{:.0f}", std::ceil(count / sections))};
   }
-  if (rotates) return rotating_placements(*heads[0], workers);
+  if (rotates) {
+    const double bytes = static_cast<double>(head_bytes) / heads[0]->group;  // of a query head
+    return rotating_placements(*heads[0], workers,
+                               static_cast<double>(heads.size()) * bytes / machine.l2_bytes);
+  }
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
   const Heads all(*heads[0], heads.size(), machine.l2_bytes, workers, head_bytes);

@@ -171,6 +171,23 @@ TEST(Auto, PutsHeadsThatFewChainsHoldUpSideBySide) {
   EXPECT_EQ(placement(64, 8, masks::causal_blockwise(documents)), "descending/split staggered:8");
 }
 
+// Documents that rotate go by length while L2 holds much of all heads, else two heads side by side
+// (docs/placements.md).
+TEST(Auto, PlacesDocumentsThatRotateByWhatL2Holds) {
+  const std::vector<int64_t> documents{3277, 1638, 3277};
+  const auto placement = [&](int64_t q_heads, int64_t kv_heads, int64_t copies) {
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < copies; ++i)
+      lengths.insert(lengths.end(), documents.begin(), documents.end());
+    const Mask mask = masks::full_document(lengths);
+    return make_plan(problem_of(q_heads, kv_heads, mask.q_len()), mask, h200_options())
+        .placement.name;
+  };
+  EXPECT_EQ(placement(64, 8, 1), "longest_first");
+  EXPECT_EQ(placement(64, 8, 4), "staggered:2");
+  EXPECT_EQ(placement(8, 1, 32), "staggered:2");  // one head
+}
+
 // Chains of a full mask pass over all rows of their head.
 TEST(Auto, KeepsTheRowsOfFullMasksInL2) {
   const auto placement = [](int64_t n) {
