@@ -59,7 +59,7 @@ def test_measured_steps_stand_beside_simulated_ones(tmp_path, tool):
     measured.write_text("[]")
     assert "is no result of bench/ranks.py" in run().stderr
     assert "is called nothing" in simulate({**row, "name": "nothing"}).stderr
-    assert "no such strategy" in simulate({**row, "strategy": "rign"}).stderr
+    assert "--strategy: there is no such name" in simulate({**row, "strategy": "rign"}).stderr
 
 
 def test_transfers_of_peers_are_simulated_as_overlapped(tmp_path, tool):

@@ -81,7 +81,7 @@ class Bench(Tool):
         ):
             self.assertIn(part, self.refused("bench", *DOCUMENTS, "--repeats 1 --world", *wrong))
         two = self.refused("run", *DOCUMENTS, "--world replay:2 --strategy ring,usp")
-        self.assertIn("got 'ring,usp'", two)
+        self.assertIn("--strategy: there is no such name; got ring,usp", two)
 
     def test_the_fastest_strategy(self):
         words = [*DOCUMENTS, "--repeats 1 --world replay:2 --strategy auto"]
