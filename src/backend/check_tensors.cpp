@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
-#include <vector>
 
 namespace verbatim {
 namespace {
@@ -77,21 +76,23 @@ void check(const char* name, const RowView& r, const Problem& p) {
 struct Place {
   const char* name;
   const void* at;
-  Place(const char* name, const TensorView& t)
-      : name(name), at(std::ranges::find(t.shape, 0) == t.shape.end() ? t.data : nullptr) {}
-  Place(const char* name, const RowView& r)
-      : name(name), at(std::ranges::find(r.shape, 0) == r.shape.end() ? r.data : nullptr) {}
+  template <class View>
+  Place(const char* name, const View& view)
+      : name(name),
+        at(std::ranges::find(view.shape, 0) == view.shape.end() ? view.data : nullptr) {}
 };
 
 /// Refuses an output that begins where another tensor does: it is written while that is read.
 void check_apart(std::initializer_list<Place> outputs, std::initializer_list<Place> inputs) {
-  std::vector<Place> others(inputs);
-  for (const Place& output : outputs) {
-    for (const Place& other : others)
-      if (output.at && output.at == other.at)
-        refuse(output.name, "memory of another tensor", fmt::format("that of {}", other.name),
-               "memory of its own", "another tensor");
-    others.push_back(output);
+  const auto check_pair = [](const Place& output, const Place& other) {
+    if (output.at && output.at == other.at)
+      refuse(output.name, "memory of another tensor", fmt::format("that of {}", other.name),
+             "memory of its own", "another tensor");
+  };
+  for (const Place* output = outputs.begin(); output != outputs.end(); ++output) {
+    for (const Place& input : inputs) check_pair(*output, input);
+    for (const Place* before = outputs.begin(); before != output; ++before)
+      check_pair(*output, *before);
   }
 }
 

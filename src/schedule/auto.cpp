@@ -75,27 +75,6 @@ bool has_long_chains(const HeadOrder& head, size_t heads, int32_t workers) {
          2 * static_cast<int64_t>(heads) * head.tiles->count() * head.group;
 }
 
-/// Of heads whose chains rotate whole, which must run at once; the rows of one query head of each
-/// fill L2 `filled` times.
-std::vector<std::string> rotating_placements(const HeadOrder& head, int32_t workers,
-                                             double filled) {
-  // Chains of packed sequences are of any length, and rotate with the equal ones of theirs.
-  if (head.tiles->sequences.size() > 1)
-    return {filled > 4 ? "staggered:2" : "longest_first", "queue"};
-  // Heads start one after another; where chains are short, or of a group and long, as many side by
-  // side as half the workers hold at once (measured on an H200).
-  const int32_t kv_tiles = head.tiles->core().kv_tiles();
-  const size_t columns = std::max(kv_tiles, 1);
-  const size_t together = contract::rotating_tiles(kv_tiles);
-  // One chunk of a head waits for the one before: others run beside it.
-  if (together < columns)
-    return {fmt::format("head_swizzled:{}:{}",
-                        std::max<size_t>(static_cast<size_t>(workers) / together, 1), together)};
-  const size_t half = static_cast<size_t>(workers) / 2;
-  const bool alone = head.group == 1 && columns >= 32;
-  return {fmt::format("head_swizzled:{}", alone ? 1 : std::max<size_t>(half / columns, 1))};
-}
-
 /// What the placements of a backward's heads follow from: the first head, and how many there are.
 struct Heads {
   Heads(const HeadOrder& first, size_t number, double l2, int32_t all_workers, int64_t bytes)
@@ -130,6 +109,9 @@ struct Heads {
     staggers = uneven && !long_chains && (packed || shape.starts_together());
   }
 
+  /// How often the rows of one query head of every KV head fill L2.
+  double filled() const { return static_cast<double>(count) * rows_bytes / l2_bytes; }
+
   const HeadOrder& head;
   const contract::Shape shape;
   const size_t count;
@@ -140,6 +122,26 @@ struct Heads {
   bool among_many;   // few chains are longer than the rest, by more than rows are
   bool long_chains;  // these hold up heads whose chains start together
 };
+
+/// Of heads whose chains rotate whole, which must run at once.
+std::vector<std::string> rotating_placements(const Heads& heads) {
+  const HeadOrder& head = heads.head;
+  const int32_t workers = heads.workers;
+  // Chains of packed sequences are of any length, and rotate with the equal ones of theirs.
+  if (heads.packed) return {heads.filled() > 4 ? "staggered:2" : "longest_first", "queue"};
+  // Heads start one after another; where chains are short, or of a group and long, as many side by
+  // side as half the workers hold at once (measured on an H200).
+  const int32_t kv_tiles = head.tiles->core().kv_tiles();
+  const size_t columns = std::max(kv_tiles, 1);
+  const size_t together = contract::rotating_tiles(kv_tiles);
+  // One chunk of a head waits for the one before: others run beside it.
+  if (together < columns)
+    return {fmt::format("head_swizzled:{}:{}",
+                        std::max<size_t>(static_cast<size_t>(workers) / together, 1), together)};
+  const size_t half = static_cast<size_t>(workers) / 2;
+  const bool alone = head.group == 1 && columns >= 32;
+  return {fmt::format("head_swizzled:{}", alone ? 1 : std::max<size_t>(half / columns, 1))};
+}
 
 /// Heads that run side by side. They fill the time in which chains wait for each other, until their
 /// rows leave L2; the bounds were measured on an H200 (docs/lab/backward-sm90.md) and an H100
@@ -202,7 +204,7 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
   if (!heads.held_up && !heads.uneven) return false;
   const bool alone = walks_single_heads(head), few = heads.count <= 2;  // no others to start behind
   const size_t tasks = head.tasks.size() * heads.count, round = heads.workers;
-  const double filled = static_cast<double>(heads.count) * heads.rows_bytes / heads.l2_bytes;
+  const double filled = heads.filled();
   if (heads.packed) return filled <= 2 && (few || !alone);
   if (alone && few) return true;
   if (heads.held_up) {
@@ -247,14 +249,10 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
     const double sections = std::min(std::ceil(bytes / machine.l2_bytes), count);
     return {fmt::format("head_swizzled:{:.0f}", std::ceil(count / sections))};
   }
-  if (rotates) {
-    const double bytes = static_cast<double>(head_bytes) / heads[0]->group;  // of a query head
-    return rotating_placements(*heads[0], workers,
-                               static_cast<double>(heads.size()) * bytes / machine.l2_bytes);
-  }
+  const Heads all(*heads[0], heads.size(), machine.l2_bytes, workers, head_bytes);
+  if (rotates) return rotating_placements(all);
   size_t tasks = 1;
   for (const auto& order : heads) tasks = std::max(tasks, order->tasks.size());
-  const Heads all(*heads[0], heads.size(), machine.l2_bytes, workers, head_bytes);
   // A task for each worker at least, in the nearest number of equal sections.
   const size_t fill = (static_cast<size_t>(workers) + tasks / 2) / tasks;
   const size_t together = std::max({fill, side_by_side(all), size_t{1}});
