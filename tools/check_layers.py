@@ -85,7 +85,7 @@ MODULES = {
     "flash": ["masks", "attention"],
     "huggingface": ["_untraced", "masks", "attention"],
     "activation": ["masks", "plan"],
-    "_intervals": [],
+    "_intervals": ["masks"],
     "_cudnn_flex": ["masks", "_intervals"],
     "audit": ["_library", "_page", "_files", "_errors", "masks", "plan", "attention", "_cudnn_flex"],
     "__init__": ["_library", "masks", "blocks", "plan", "attention", "waits", "flex", "flash",

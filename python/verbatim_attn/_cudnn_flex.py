@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._intervals import merged, most_of
+from ._intervals import Blocks, blocks_of, merged, most_of
 from .masks import Mask
 
 Shape = tuple[int, ...]
@@ -28,6 +28,8 @@ def endpoints(mask: Mask, q_len: int, kv_len: int, *, kv_heads: int = 1) -> np.n
     """Each query sees the keys [0, F0) + [F1, F2) + [F3, F4) + ...: int32 F of (heads, an odd
     number, batch * q_len), with one head and one batch entry where all share a mask. Rows of fewer
     intervals end in empty ones."""
+    if blocks := blocks_of(mask, q_len, kv_len, kv_heads):  # as JSON they would take minutes
+        return np.repeat(_of_blocks(blocks), blocks.q_sizes, axis=2)
     described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
     rows = [merged(variant["slices"], q_len, kv_len) for variant in described["variants"]]
     count = max(len(begins) for begins, _ in rows)
@@ -41,10 +43,32 @@ def endpoints(mask: Mask, q_len: int, kv_len: int, *, kv_heads: int = 1) -> np.n
     return np.ascontiguousarray(np.stack(found))
 
 
+def _of_blocks(blocks: Blocks) -> np.ndarray:
+    """endpoints() of (heads, an odd number, q_blocks)."""
+    shown = blocks.shown
+    edges = np.append(0, blocks.k_sizes.cumsum()).astype(np.int32)
+    before, after = (np.zeros_like(shown) for _ in range(2))
+    before[..., 1:], after[..., :-1] = shown[..., :-1], shown[..., 1:]
+    begins, ends = shown & ~before, shown & ~after
+    # A row's first interval begins at key 0: an empty one where its first block is hidden.
+    interval = begins.cumsum(-1) - shown[..., :1]
+    count = int(interval.max(initial=0)) + 1
+    found = np.full((len(shown), 2 * count, shown.shape[1]), edges[-1], np.int32)
+    found[:, 0] = 0
+    found[:, 1] = np.where(shown[..., 0], found[:, 1], 0)
+    for which, at, offset in ((begins, 0, 0), (ends, 1, 1)):
+        head, row, column = which.nonzero()
+        found[head, 2 * interval[which] + at, row] = edges[column + offset]
+    return found[:, 1:]
+
+
 def endpoint_bytes(
     mask: Mask, q_len: int, kv_len: int, *, batch: int, kv_heads: int, group: int
 ) -> int:
     """At most, on a device, where a mask that differs by head is one of each query head."""
+    if blocks := blocks_of(mask, q_len, kv_len, kv_heads):
+        heads = kv_heads * group if kv_heads > 1 else 1
+        return 4 * heads * _of_blocks(blocks).shape[1] * batch * q_len
     described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
     most = max(most_of(variant["slices"], q_len) for variant in described["variants"])
     heads = described["kv_heads"] * group if described["kv_heads"] > 1 else 1
@@ -78,7 +102,8 @@ def plan(
     else:
         batch, q_len, kv_len = shapes[0][0], shapes[0][1], shapes[1][1]
         found = endpoints(mask, q_len, kv_len, kv_heads=kv_heads)
-        found = np.tile(found, (1, 1, batch * q_len // found.shape[2]))
+        if (times := batch * q_len // found.shape[2]) > 1:
+            found = np.tile(found, (1, 1, times))
     mask_func = torch.from_numpy(found).to(device)
     if len(found) > 1:
         mask_func = mask_func.repeat_interleave(q_heads // kv_heads, dim=0)

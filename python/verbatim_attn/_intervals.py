@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from .masks import Mask, UniformBlockSparse, VariableBlockSparse
 
 
 def most_of(slices: Sequence[Any], q_len: int) -> int:
@@ -50,3 +52,28 @@ def turned(slices: Iterable[Any]) -> list[Any]:
     """Of the mask in which queries and keys have changed places."""
     return [[k0, k1, q0, q1, None if high is None else -high, None if low is None else -low]
             for q0, q1, k0, k1, low, high in slices]  # fmt: skip
+
+
+class Blocks(NamedTuple):
+    """What a block-sparse mask shows."""
+
+    shown: np.ndarray  # bool (KV heads, q_blocks, k_blocks)
+    q_sizes: np.ndarray  # positions of every block
+    k_sizes: np.ndarray
+
+
+def blocks_of(mask: Mask, q_len: int, kv_len: int, kv_heads: int) -> Blocks | None:
+    """Of a block-sparse mask. Which blocks are visible is the mask's choice for blocks of one
+    position on a plane of as many positions."""
+    if isinstance(mask, UniformBlockSparse):
+        edges = (
+            np.append(np.arange(0, q_len, mask.block_q), q_len),
+            np.append(np.arange(0, kv_len, mask.block_k), kv_len),
+        )
+    elif isinstance(mask, VariableBlockSparse):
+        edges = np.array(mask.q_edges), np.array(mask.k_edges)
+    else:
+        return None
+    small = UniformBlockSparse(1, 1, density=mask.density, seed=mask.seed, blocks=mask.blocks)
+    grid = (len(axis) - 1 for axis in edges)
+    return Blocks(small.dense(*grid, kv_heads=kv_heads)[0], *map(np.diff, edges))

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import masks
 from .._errors import Refused, one_of
+from .._intervals import Blocks, blocks_of
 from ..masks import Mask
 from ..plan import Problem
 from .models import MODELS
@@ -28,14 +29,6 @@ _PLACES = (Path(__file__).parent, Path(__file__).parents[3] / "bench")
 LISTS: dict[str, Any] = json.loads(
     next(f for place in _PLACES if (f := place / "workloads.json").exists()).read_text()
 )
-
-
-class Blocks(NamedTuple):
-    """What a block-sparse mask shows."""
-
-    shown: np.ndarray  # bool (KV heads, q_blocks, k_blocks)
-    q_sizes: np.ndarray  # positions of every block
-    k_sizes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -125,23 +118,9 @@ class Case:
 
     @functools.cached_property
     def blocks(self) -> Blocks | None:
-        """Of a block-sparse mask. Which blocks are visible is the mask's choice for blocks of one
-        position on a plane of as many positions."""
-        p, mask = self.problem, self.mask
-        if isinstance(mask, masks.UniformBlockSparse):
-            edges = (
-                np.append(np.arange(0, p.q_len, mask.block_q), p.q_len),
-                np.append(np.arange(0, p.kv_len, mask.block_k), p.kv_len),
-            )
-        elif isinstance(mask, masks.VariableBlockSparse):
-            edges = np.array(mask.q_edges), np.array(mask.k_edges)
-        else:
-            return None
-        small = masks.UniformBlockSparse(
-            1, 1, density=mask.density, seed=mask.seed, blocks=mask.blocks
-        )
-        grid = (len(axis) - 1 for axis in edges)
-        return Blocks(small.dense(*grid, kv_heads=p.kv_heads)[0], *map(np.diff, edges))
+        """Of a block-sparse mask."""
+        p = self.problem
+        return blocks_of(self.mask, p.q_len, p.kv_len, p.kv_heads)
 
 
 @dataclass(frozen=True)
