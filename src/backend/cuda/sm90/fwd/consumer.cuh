@@ -75,13 +75,18 @@ class Consumer {
     if (group + 1 == C::kConsumers) pass_token();
     while (true) {
       const bool plain = ((flags & ~kHalfFlags) | (done & (Visit::hidden | Visit::tail))) == 0;
+      const bool cut = C::kHalves && (flags & ~Visit::tail) == Visit::masked;
       // Branches around whole visits: wgmma in flight where paths meet would be serialised.
       if (C::kHalves && (flags & Visit::half)) {
-        plain ? step<true, true>() : step<false, true>();
+        plain ? step<Kind::plain, true>() : step<Kind::any, true>();
       } else if (plain) {
-        step<true, false>();
+        step<Kind::plain, false>();
+      } else if (cut && !(done & Visit::hidden)) {
+        if constexpr (C::kHalves) step<Kind::cut, false>();
+      } else if (cut) {
+        if constexpr (C::kHalves) step<Kind::cut_alone, false>();
       } else if (!(flags & Visit::hidden)) {
-        step<false, false>();
+        step<Kind::any, false>();
       } else {
         const bool stops = flags & Visit::stop;
         pass_by();
@@ -96,6 +101,7 @@ class Consumer {
   using Element = typename C::Element;
   using Visit = typename C::Visit;
   using Tiles = Operands<C>;
+  enum class Kind { plain, cut, cut_alone, any };
   static constexpr uint32_t kBegins = Visit::first | Visit::fresh;  // O has nothing of the chain
   static constexpr uint32_t kHalfFlags = C::kHalves ? Visit::half : 0;
 
@@ -129,11 +135,13 @@ class Consumer {
   }
 
   /// The scores of visit n and the output of visit n - 1. A plain visit is neither masked nor the
-  /// first of its chain: its code has no jumps over rare cases, each of which waits for
-  /// instructions. kHalf: the rows see all of one half of the keys, which alone is multiplied.
-  template <bool kPlain, bool kHalf>
+  /// first of its chain, a cut one masked: their code has no jumps over rare cases, each of which
+  /// waits for instructions. cut_alone: visit n - 1 was passed by. kHalf: the rows see all of one
+  /// half of the keys, which alone is multiplied.
+  template <Kind kKind, bool kHalf>
   __device__ __forceinline__ void step() {
-    const uint32_t now = kPlain ? 0 : flags;
+    constexpr bool kPlain = kKind == Kind::plain, kUsual = kKind != Kind::any;
+    const uint32_t now = kPlain ? 0 : kUsual ? +Visit::masked : flags;
     const bool first = now & Visit::first, ends = first && n > 0;
     if (ends) at_q.advance();
     if (first) wait_full(smem.q_full, at_q);
@@ -146,9 +154,10 @@ class Consumer {
       gemm(mma_s, false, q(_, _, _, at_q.slot()), k(_, _, _, at_k.slot()), s);
     }
     // A vote, for ptxas has to know that all lanes agree.
-    const bool weighed = kPlain || __all_sync(~0u, !(done & Visit::hidden));
+    const bool weighed = kKind == Kind::any ? __all_sync(~0u, !(done & Visit::hidden))
+                                            : kKind != Kind::cut_alone;
     if (weighed) {
-      issue_output(kPlain ? done & (kBegins | kHalfFlags) : done);
+      issue_output(kUsual ? done & (kBegins | kHalfFlags | (kPlain ? 0u : Visit::tail)) : done);
     } else {
       warpgroup_commit_batch();  // of nothing: the scores are the last batch but one
     }
@@ -165,9 +174,9 @@ class Consumer {
     warpgroup_wait<0>();
     warpgroup_fence_operand(o);
     if (weighed) release_values();
-    weigh<kPlain>(s);
+    weigh<kUsual>(s);
     if (ends) end_chain(factor);
-    advance<kPlain>();
+    advance<kUsual>();
   }
 
   /// The output of visit n - 1 alone: this warpgroup sees nothing of visit n, or there is none.

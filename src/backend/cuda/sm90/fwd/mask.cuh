@@ -50,6 +50,10 @@ __device__ __forceinline__ void visible_bits(uint32_t (&seen)[2], const typename
       band = make_band(order.slices[order.slice_ids[visit.slice_begin + i]], visit.queries.begin,
                        visit.k_begin, visit.k_width);
     }
+    if constexpr (C::kHalves) {  // most rectangles are beside a warp's rows
+      const int32_t top = row - static_cast<int32_t>(threadIdx.x) % 32 / 4;
+      if (band.q_end <= top || band.q_begin >= top + kWarpRows) continue;
+    }
     if (is_box(band)) {
       const uint32_t keys = columns_between(band.k_begin, band.k_end);
 #pragma unroll

@@ -34,6 +34,7 @@ struct BlockConfig {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
   static constexpr bool kExtras = false;
+  static constexpr bool kHalves = false;  // a visit is what its rows see
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kRows, kTileKv = kTile.kv;
   static constexpr int kParts = kTile.q / kTileQ;  // CTAs of a query tile
