@@ -154,8 +154,8 @@ class Consumer {
       gemm(mma_s, false, q(_, _, _, at_q.slot()), k(_, _, _, at_k.slot()), s);
     }
     // A vote, for ptxas has to know that all lanes agree.
-    const bool weighed = kKind == Kind::any ? __all_sync(~0u, !(done & Visit::hidden))
-                                            : kKind != Kind::cut_alone;
+    const bool weighed =
+        kKind == Kind::any ? __all_sync(~0u, !(done & Visit::hidden)) : kKind != Kind::cut_alone;
     if (weighed) {
       issue_output(kUsual ? done & (kBegins | kHalfFlags | (kPlain ? 0u : Visit::tail)) : done);
     } else {
