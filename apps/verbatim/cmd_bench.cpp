@@ -261,7 +261,7 @@ int BenchCommand::run(dist::Processes* processes) const {
   const std::vector<std::string> chosen_providers =
       parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
-  world.check(!kernels.files.empty());
+  world.check(!kernels.files.empty(), true);
   const std::string own_device = world.device_of(device);
   const auto backend = make_backend(own_device, kernels.read(own_device, planning),
                                     level_from_string(planning.level_name()));

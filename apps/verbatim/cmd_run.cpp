@@ -214,7 +214,7 @@ int RunCommand::run(dist::Processes* processes) const {
 
   Progress progress;
   progress.say("planning ...");
-  world.check(!kernels.files.empty());
+  world.check(!kernels.files.empty(), false);
   const std::string own_device = world.device_of(device);
   const AttentionOptions options = kernels.options_for(own_device, planning);
   const auto start = Clock::now();

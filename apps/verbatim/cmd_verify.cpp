@@ -59,7 +59,7 @@ int VerifyCommand::run(dist::Processes* processes) const {
   const Problem sizes = make_problem(problem, mask);
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
-  world.check(!kernels.files.empty());
+  world.check(!kernels.files.empty(), false);
   const std::string own_device = world.device_of(device);
   const AttentionOptions options = kernels.options_for(own_device, planning);
   if (processes && processes->rank() != 0) {  // rank 0 audits

@@ -305,6 +305,11 @@ Mask padded(const MaskOptions& options, const Problem& problem, const Mask& mask
   if (!both) return mask.with_key_lengths(keys);
   const std::string side = options.padding.empty() ? "right" : options.padding;
   require_one_of(side, "--padding", {"right", "left"});
+  const int64_t longest = std::ranges::max(keys);
+  if (options.q_lengths.empty() && problem.q_len < longest && longest <= problem.kv_len)
+    fail("padding needs the lengths of the queries, which are fewer than keys",
+         {"--q-lengths", "none", "one per batch entry, or one for all",
+          fmt::format("--q-lengths {}", problem.q_len)});
   const auto queries =
       options.q_lengths.empty() ? keys : lengths_of(options.q_lengths, "--q-lengths", problem);
   return mask.with_lengths(queries, keys, side == "left" ? Side::left : Side::right);

@@ -126,6 +126,10 @@ DistOptions WorldOptions::make() const {
       std::string_view(world).substr(std::min(prefix.size(), world.size()));
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), options.world);
+  if (error == std::errc::result_out_of_range)
+    fail("there cannot be so many ranks",
+         {"--world", world, fmt::format("{}1 to {}", prefix, kMostRanks),
+          fmt::format("{}{}", prefix, kMostRanks)});
   if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size())
     fail("there is no such world",
          {"--world", "'" + world + "'", "replay:N, local:N or mpi", "replay:2"});
@@ -144,10 +148,13 @@ std::string WorldOptions::device_of(const std::string& device) const {
   return fmt::format("cuda:{}", launched->place % std::max(1, cuda_devices()));
 }
 
-void WorldOptions::check(bool programs) const {
+void WorldOptions::check(bool programs, bool simulates) const {
   if (!given()) return;
   for (const WorldOptions& one : each()) one.make();
   on();
+  if (!cluster.empty() && !simulates && strategy != kAuto)
+    fail("nothing is simulated",
+         {"--cluster", cluster, "--strategy auto beside it, or another command", "verbatim plan"});
   if (!shard.empty()) {
     std::vector<std::string> known;
     for (const ShardInfo& info : shards()) known.emplace_back(info.name);

@@ -46,8 +46,9 @@ struct WorldOptions {
   std::string device_of(const std::string& device) const;
   /// Throws Error naming the option that is no such world, or does not fit it.
   DistOptions make() const;
-  /// Throws Error when ranks cannot run with programs in place of the device's kernels.
-  void check(bool programs) const;
+  /// Throws Error when ranks cannot run so: with `programs` in place of the device's kernels, or
+  /// with a cluster where nothing is simulated, for the command itself does not.
+  void check(bool programs, bool simulates) const;
 
  private:
   static constexpr std::string_view kReplay = "replay:", kLocal = "local:";

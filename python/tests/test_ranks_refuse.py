@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 import verbatim_attn as va
 from test_context_parallel import Case, drawn, parallel_of
@@ -83,3 +84,19 @@ def test_what_python_refuses_of_one_rank_ends_all(name, ranks):
         named = "" if rank == last else f"rank {last}: "
         assert message.startswith(f"{who}{named}{what}")
         assert seconds < 30  # the timeout is 120
+
+
+def given_arrays(rank, last):
+    parallel, x = parallel_of(Case()), np.zeros((1, 4, 4, 16), np.float32)
+    messages = []
+    for call in (lambda: parallel.attention(x, x, x), lambda: parallel.dispatch(x)):
+        with pytest.raises(TypeError) as refused:
+            call()
+        messages.append(str(refused.value))
+    return messages
+
+
+def test_arrays_are_refused_by_name(ranks):
+    for messages in ranks.run(given_arrays, len(ranks.pipes) - 1):
+        for name, message in zip("qx", messages, strict=True):
+            assert f"{name} is no PyTorch tensor; got ndarray, expected one on cpu" in message

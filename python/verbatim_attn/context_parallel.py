@@ -187,11 +187,13 @@ class ContextParallel:
         """The rows of this rank, (1, rows, ...), of a whole tensor (batch, length, ...), which all
         ranks have alike. `axis` "kv" where there are other numbers of keys than of queries. Its
         gradient is gathered from all ranks."""
+        self._require_tensors(x=x)
         return self._operators.Dispatch.apply(x, self, axis)
 
     def undispatch(self, x: Any, axis: str = "q") -> Any:
         """The whole tensor, on all ranks, of their shards. Its gradient is taken to be alike on all
         ranks: that of a loss that each of them computes."""
+        self._require_tensors(x=x)
         return self._operators.Undispatch.apply(x, self, axis)
 
     def positions(self, axis: str = "q") -> Any:
@@ -207,6 +209,7 @@ class ContextParallel:
 
         `seed` of the dropout, an integer or a tensor of one, the same on all ranks; None: the next
         of PyTorch's generator of the device, which they seed alike."""
+        self._require_tensors(q=q, k=k, v=v)
         if not self.problem.dropout:
             seed = None
         elif seed is None:
@@ -266,6 +269,14 @@ class ContextParallel:
         for at, part in zip(rows, self._handle.wire.gather(x[0], [*map(len, rows)]), strict=True):
             whole[at.to(x.device)] = part
         return whole.unflatten(0, (self.problem.batch, length))
+
+    def _require_tensors(self, **named: Any) -> None:
+        for name, x in named.items():
+            if not isinstance(x, self._torch.Tensor):
+                raise TypeError(
+                    f"[context_parallel] {name} is no PyTorch tensor; got {type(x).__name__}, "
+                    f"expected one on {self.device} (nearest: torch.as_tensor({name}))"
+                )
 
     def _axis(self, name: str) -> _Axis:
         if name not in self._axes:

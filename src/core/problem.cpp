@@ -46,6 +46,11 @@ void Problem::validate() const {
   };
   length("q_len", q_len);
   length("kv_len", kv_len);
+  const int64_t group = q_heads / kv_heads;
+  const int64_t most_tiles = std::numeric_limits<int32_t>::max() / group;  // chains have 32 bits
+  require((q_len + 63) / 64 <= most_tiles, "q_len",
+          fmt::format("{} for {} query heads of a KV head", q_len, group),
+          fmt::format("0 to {}", 64 * most_tiles), fmt::to_string(64 * most_tiles));
   const auto dim = [](const char* field, int64_t value) {
     require(value >= 1 && value <= 256, field, fmt::to_string(value), "1 to 256",
             value > 256 ? "256" : "1");

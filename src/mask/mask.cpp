@@ -209,8 +209,8 @@ Mask Mask::with_key_lengths(std::span<const int64_t> key_lengths) const {
 Mask Mask::with_lengths(std::span<const int64_t> q_lengths, std::span<const int64_t> key_lengths,
                         Side side) const {
   const char* operation = "mask.with_lengths";
-  const auto rows = shown(operation, "q_lengths", q_lengths, *this, q_len(), side);
   const auto keys = shown(operation, "key_lengths", key_lengths, *this, kv_len(), side);
+  const auto rows = shown(operation, "q_lengths", q_lengths, *this, q_len(), side);
   require(rows.size() == keys.size(), operation, "the lists differ in size",
           {"key_lengths", fmt::format("{} lengths", keys.size()),
            fmt::format("{}, as q_lengths", rows.size()), fmt::to_string(rows.size())});

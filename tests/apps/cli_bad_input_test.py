@@ -96,6 +96,17 @@ class BadInput(Tool):
             (["verify", "--repeats", 0], "--repeats"),
             (["run", "--world", "4"], "replay:2"),
             (["run", "--world", "replay:0"], "nearest: replay:1"),
+            (["run", "--world", "replay:4294967297"], "nearest: replay:4096"),
+            (["run", "--world", "replay:2", "--cluster", "h200x8"], "nothing is simulated"),
+            (["run", "--padding", "right", "--key-lengths", 80, "--seqlen", 64], "key_lengths[0]"),
+            (
+                ["run", "--padding", "right", "--key-lengths", 80, "--q-len", 64, "--kv-len", 96],
+                "nearest: --q-lengths 64",
+            ),
+            (
+                ["plan", "--q-heads", 65536, "--kv-heads", 1, "--seqlen", 4194304],
+                "nearest: 2097088",
+            ),
             (["run", "--strategy", "ring"], "--strategy requires --world"),
             (["run", "--world", "replay:2", "--strategy", "rign"], "nearest: ring"),
             (["run", "--world", "replay:2", "--shard", "zag"], "nearest: zigzag"),

@@ -20,6 +20,19 @@ TEST(Problem, NamesTheFieldAndTheNearestDivisor) {
   }
 }
 
+TEST(Problem, ChainsOfAKvHeadHave32Bits) {
+  Problem p{.q_heads = 1 << 16, .kv_heads = 1, .q_len = int64_t{64} * 32767, .kv_len = 1};
+  EXPECT_NO_THROW(p.validate());
+  ++p.q_len;
+  try {
+    p.validate();
+    FAIL() << "more chains than have numbers were accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.details().argument, "q_len");
+    EXPECT_EQ(e.details().nearest, "2097088");
+  }
+}
+
 TEST(Problem, JsonRoundTrips) {
   Problem p{.batch = 2, .q_heads = 8, .kv_heads = 2, .q_len = 100, .kv_len = 130};
   p.dtype = Dtype::bf16;
