@@ -113,12 +113,13 @@ class Bench:
 
     def _fill(self, row: Row, provider: Provider) -> None:
         case, device = self.case, self.device
-        if reason := provider.available():
-            raise Stop(reason.partition(":")[0] if "not installed" in reason else "error", reason)
+        # What its interface does not take it does not take installed, either.
         if case.selected and not provider.selects:
             raise Stop("unsupported", "takes no blocks that queries select")
         if reason := provider.supports(case, device.kind):
             raise Stop("unsupported", reason)
+        if reason := provider.available():
+            raise Stop(reason.partition(":")[0] if "not installed" in reason else "error", reason)
         if self._tensors is None:
             self._tensors = check.inputs(case, device.name)
         passes = Passes(provider, case, device.name, self._tensors, self.settings.backward)

@@ -35,7 +35,8 @@ Where such a file's `command` is `papers`, `NAME --json` made it. All others wer
 checks than `NAME --commands` prints: their `arguments` say which.
 
 "3 of 9 (none of flex):" says how many of the rows that the commands ask for were tried, whatever \
-file holds them, and whose were not at all. What was not installed was not tried. Cards differ from \
+file holds them, and whose were not at all. A case that a peer's interface does not take counts as \
+tried, installed or not; else what was not installed was not tried. Cards differ from \
 the papers', so ratios are compared, not rates: each is of two rows of one file, or of the files \
 that the tool made of an entry at one commit, an order each. Where no file has both, the other's \
 rate or memory stands alone.
