@@ -43,6 +43,11 @@ def endpoints(mask: Mask, q_len: int, kv_len: int, *, kv_heads: int = 1) -> np.n
     return np.ascontiguousarray(np.stack(found))
 
 
+def _most_intervals(shown: np.ndarray) -> int:
+    """Of a row of blocks: that at key 0, which may be empty, and those behind a hidden block."""
+    return 1 + int((shown[..., 1:] & ~shown[..., :-1]).sum(-1).max(initial=0))
+
+
 def _of_blocks(blocks: Blocks) -> np.ndarray:
     """endpoints() of (heads, an odd number, q_blocks)."""
     shown = blocks.shown
@@ -51,9 +56,9 @@ def _of_blocks(blocks: Blocks) -> np.ndarray:
     before[..., 1:], after[..., :-1] = shown[..., :-1], shown[..., 1:]
     begins, ends = shown & ~before, shown & ~after
     # A row's first interval begins at key 0: an empty one where its first block is hidden.
-    interval = begins.cumsum(-1) - shown[..., :1]
-    count = int(interval.max(initial=0)) + 1
-    found = np.full((len(shown), 2 * count, shown.shape[1]), edges[-1], np.int32)
+    interval = begins.cumsum(-1, dtype=np.int32) - shown[..., :1]
+    count = 2 * _most_intervals(shown)
+    found = np.full((len(shown), count, shown.shape[1]), edges[-1], np.int32)
     found[:, 0] = 0
     found[:, 1] = np.where(shown[..., 0], found[:, 1], 0)
     for which, at, offset in ((begins, 0, 0), (ends, 1, 1)):
@@ -68,7 +73,7 @@ def endpoint_bytes(
     """At most, on a device, where a mask that differs by head is one of each query head."""
     if blocks := blocks_of(mask, q_len, kv_len, kv_heads):
         heads = kv_heads * group if kv_heads > 1 else 1
-        return 4 * heads * _of_blocks(blocks).shape[1] * batch * q_len
+        return 4 * heads * (2 * _most_intervals(blocks.shown) - 1) * batch * q_len
     described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
     most = max(most_of(variant["slices"], q_len) for variant in described["variants"])
     heads = described["kv_heads"] * group if described["kv_heads"] > 1 else 1
