@@ -1,4 +1,4 @@
-"""A training step on JAX arrays: eager, jit, vmap and checkpoint give the same bits, those of NumPy."""
+"""A training step on JAX arrays: eager, jit, vmap and checkpoint give the bits of NumPy."""
 
 import sys
 

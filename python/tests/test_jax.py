@@ -13,14 +13,19 @@ import pytest
 from test_numpy import inputs, run, same_bits
 
 jax = pytest.importorskip("jax")
-jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
+CPUS = jax.devices("cpu")
+jax.config.update("jax_default_device", CPUS[0])
 import jax.numpy as jnp  # noqa: E402
 import verbatim_attn as va  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 from verbatim_attn import _xla, masks  # noqa: E402
 from verbatim_attn import jax as vj  # noqa: E402
 
+try:
+    GPUS = jax.devices("cuda")
+except RuntimeError:
+    GPUS = []
 if shutil.which(os.environ.get("CXX", "c++").split()[0]) is None:
     pytest.skip("no compiler", allow_module_level=True)
 
@@ -149,7 +154,7 @@ def test_devices_share_a_batch_or_heads():
     tensors = example(4, batch=4)
     expected = run(*tensors, mask=masks.Causal())
     function = functools.partial(attended, mask=masks.Causal())
-    mesh = Mesh(np.array(jax.devices()), "x")
+    mesh = Mesh(np.array(CPUS), "x")
     batch, heads = PartitionSpec("x"), PartitionSpec(None, None, "x")
     for spec, of_lse in ((batch, batch), (heads, PartitionSpec(None, "x"))):
         out_specs = (spec, of_lse, spec, spec, spec)
@@ -158,7 +163,7 @@ def test_devices_share_a_batch_or_heads():
                 function, mesh=mesh, in_specs=spec, out_specs=out_specs, check_vma=check_vma
             )
             check(jax.jit(shared)(*tensors), expected)
-    for each in (mesh, jax.make_mesh((2,), ("x",))):  # XLA gathers what is sharded
+    for each in (mesh, jax.make_mesh((2,), ("x",), devices=CPUS)):  # XLA gathers what is sharded
         with jax.set_mesh(each):
             placed = jax.device_put(tensors, NamedSharding(each, batch))
             check(function(*placed), expected)
@@ -168,7 +173,7 @@ def test_devices_share_a_batch_or_heads():
 def test_gradients_of_what_devices_share():
     """Keys that every device has are gathered over entries that are not."""
     q, k, v, dout = example(5, q_heads=2)
-    mesh = Mesh(np.array(jax.devices()), "x")
+    mesh = Mesh(np.array(CPUS), "x")
 
     def loss(k, v, q, dout):
         return (vj.attention(q, k, v) * dout).sum()
@@ -276,6 +281,29 @@ def test_a_second_process_finds_the_compiled_program(tmp_path):
     )
     assert first.split()[0] == second.split()[0]
     assert (first.split()[1], second.split()[1]) == ("0", "1")
+
+
+@pytest.mark.skipif(not GPUS, reason="no CUDA device")
+@pytest.mark.parametrize("at", [0, -1])
+def test_on_a_gpu(at):
+    """Its bits are its own; its numbers are those of the CPU."""
+    mask = masks.Causal().padded((300, 130), (300, 140))
+    tensors = example(15, "bfloat16", q_len=300, kv_len=300, dim=64, dim_v=64)
+    how = {"mask": mask, "dropout": 0.2}
+    there = jax.device_put(tensors, GPUS[at])
+    first = arrays(attended(*there, seed=7, **how))
+    for x, y in zip(first, run(*tensors, seed=7, **how), strict=True):
+        np.testing.assert_allclose(x.astype("f4"), y.astype("f4"), atol=0.05)
+    function = jax.jit(lambda seed, *x: attended(*x, seed=seed, **how))
+    for _ in range(3):
+        check(function(7, *there), first)
+    stacked = [jnp.stack([x, x]) for x in there]
+    check((x[1] for x in jax.vmap(functools.partial(function, 7))(*stacked)), first)
+    plain = arrays(attended(*there, mask=masks.Causal()))
+    mapped = jax.jit(jax.vmap(functools.partial(attended, mask=masks.Causal())))(*stacked)
+    check((x[1] for x in mapped), plain)
+    wide = [x.astype(jnp.float32) for x in there[:3]]
+    refused(jax.errors.JaxRuntimeError, "nearest", vj.attention, *wide)
 
 
 def refused(kind, part, call, *arguments, **how):

@@ -36,8 +36,8 @@ def file_of(name: str, source: Path, version: str, seen: Sequence[str], suffix: 
 def compile_file(
     file: Path, source: Path, headers: Sequence[str | Path], options: Sequence[str], refusal: str
 ) -> None:
-    """Makes `file` of `source`, whole or not at all, with CXX or else c++. `options` come behind the
-    source. Raises RuntimeError with `refusal`, in which {} is what the compiler says."""
+    """Makes `file` of `source`, whole or not at all, with CXX or else c++. `options` come behind
+    the source. Raises RuntimeError with `refusal`, in which {} is what the compiler says."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:  # others may build at once
         made = Path(scratch) / file.name

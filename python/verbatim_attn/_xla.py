@@ -1,4 +1,4 @@
-"""XLA's calls of the library, as `python -m verbatim_attn.jax build` has compiled csrc/jax_call.cpp,
+"""XLA's calls of the library, as `python -m verbatim_attn.jax build` compiles csrc/jax_call.cpp,
 and the two passes as operations of JAX."""
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _attend_and_save(how: How, *inputs: Any) -> tuple[Any, Any]:
 
 def _gradients(how: How, saved: Any, cotangents: Any) -> tuple[Any, ...]:
     (q, k, v, *seed), (o, lse) = saved
-    dout, _dlse = cotangents
+    dout, _ = cotangents
     return *_backward(how, q, k, v, o, dout, lse, *seed), *[None] * len(seed)
 
 
@@ -144,12 +144,11 @@ _attend.defvjp(_attend_and_save, _gradients)
 
 
 def attend(how: How, q: Any, k: Any, v: Any, *seed: Any) -> tuple[Any, Any]:
-    """(o, lse) of q, k and v whose shapes fit and, with dropout, a seed as two words of uint32. o has
-    gradients, lse none."""
+    """(o, lse) of q, k and v whose shapes fit and, with dropout, a seed as two words of uint32. o
+    has gradients, lse none."""
     register()
     axes = frozenset().union(*map(_axes, (q, k, v, *seed)))
-    o, lse = _attend(how, *[_varying(x, axes) for x in (q, k, v, *seed)])
-    return o, jax.lax.stop_gradient(lse)
+    return _attend(how, *[_varying(x, axes) for x in (q, k, v, *seed)])
 
 
 def _axes(x: Any) -> frozenset[str]:
@@ -157,7 +156,7 @@ def _axes(x: Any) -> frozenset[str]:
 
 
 def _varying(x: Any, axes: frozenset[str]) -> Any:
-    """x as one that may differ along all `axes` of a mesh, whose gradient is summed over those along
-    which it does not."""
+    """x as one that may differ along all `axes` of a mesh, whose gradient is summed over those
+    along which it does not."""
     missing = tuple(sorted(axes - _axes(x)))
     return jax.lax.pcast(x, missing, to="varying") if missing else x

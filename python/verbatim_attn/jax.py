@@ -6,7 +6,7 @@
     python -m verbatim_attn.jax build      # once: compiles XLA's calls for the jaxlib at hand
     python -m verbatim_attn.jax            # says whether they are built, and the file
 
-Works under jit, grad, checkpoint, vmap, scan and shard_map, by which devices share a batch or heads.
+Works under jit, grad, checkpoint, vmap, scan, and shard_map, by which devices share batch or heads.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def attention(
 
     Raises:
         ValueError, NotImplementedError: when it is traced, what no device computes.
-        jax.errors.JaxRuntimeError: when it runs, with the library's message, what this one does not.
+        jax.errors.JaxRuntimeError: when it runs, with the library's message, what its device does
+            not compute.
         RuntimeError: XLA's calls are not built.
     """
     settings: Settings = (
@@ -77,20 +78,21 @@ def attention(
     )  # fmt: skip
     tensors = [_array(name, x) for name, x in zip(NAMES, (q, k, v), strict=False)]
     words = _seed_words(seed)
-    if dropout and not words:
+    drops = settings[2] != 0
+    if drops and not words:
         raise ValueError(
             "[attention] dropout needs a seed; got None, expected an integer (nearest: seed=0)"
         )
     how, _owner = kept(_checked, *map(_shape_and_dtype, tensors), spec_of(mask), settings)
-    o, lse = _xla.attend(how, *tensors, *(words if dropout else ()))
+    o, lse = _xla.attend(how, *tensors, *(words if drops else ()))
     return (o, lse) if return_lse else o
 
 
 def _array(name: str, x: Any) -> Any:
     if not isinstance(x, (jax.Array, np.ndarray)):
         raise TypeError(
-            f"[tensors] {name} is neither a JAX nor a NumPy array; got {type(x).__name__}, expected "
-            f"one of them (nearest: jax.numpy.asarray({name}))"
+            f"[tensors] {name} is neither a JAX nor a NumPy array; got {type(x).__name__}, "
+            f"expected one of them (nearest: jax.numpy.asarray({name}))"
         )
     if x.dtype.name not in _DTYPES:
         raise ValueError(
@@ -175,8 +177,8 @@ def dot_product_attention(
     implementation: None = None,
     return_residual: bool = False,
 ) -> Any:
-    """What jax.nn.dot_product_attention of these arguments computes, by attention(). A query without
-    a visible key gives 0, where JAX's average of all values has no meaning.
+    """What jax.nn.dot_product_attention of these arguments computes, by attention(). A query
+    without a visible key gives 0, where JAX's average of all values has no meaning.
 
     Args:
         query: (batch, q_len, q_heads, head_dim), or without batch.
