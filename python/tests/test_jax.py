@@ -371,6 +371,7 @@ def test_handlers_refuse_what_does_not_fit():
     refuse("wrong shape of o", forward, q, k, v, like=(v[:, :70], like_lse))
     refuse("lse; expected float32", forward, q, k, v, like=(like_o, like_lse.astype("f2")))
     refuse("lse; expected float32", forward, q, k, v, like=(like_o, like_lse.swapaxes(1, 2)))
+    refuse("lse; expected float32", forward, q, k, v, like=(like_o, like_lse.swapaxes(0, 1)))
     refuse("expected two words of uint32", forward, q, k, v, np.ones(2, "i4"))
     refuse("is no object of JSON; got 7", forward, q, k, v, problem="7")
     refuse("'softcap'", forward, q, k, v, problem='{"scale": 1, "dropout": 0, "seed": 0}')
@@ -442,6 +443,7 @@ def test_dot_product_attention_in_particular():
     )
     refuse("no array here; got bool [90, 90]", call, q, k, v, mask=np.ones((90, 90), bool))
     refuse("got 'cudnn', expected None", call, q, k, v, implementation="cudnn")
+    refused(ValueError, "dimensions of key; got shape [2, 90]", call, q, k[..., 0, 0], v)
     refused(ValueError, "one integer or two; got (1, 2, 3)", call, q, k, v,
             local_window_size=(1, 2, 3))  # fmt: skip
     for name in ("query_seq_lengths", "key_value_seq_lengths"):

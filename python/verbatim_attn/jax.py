@@ -57,7 +57,8 @@ def attention(
         k: (batch, kv_len, kv_heads, head_dim); kv_heads divides q_heads.
         v: (batch, kv_len, kv_heads, head_dim_v).
         seed: of the dropout: an integer, which is a constant of what jit compiles, or an array of
-            one integer, which is not. The same seed drops the same weights.
+            one integer, which is not. The same seed drops the same weights; under shard_map every
+            device counts entries and heads of its own.
         mask, scale, softcap, dropout, order, forward_order, level, deterministic, arithmetic: as
             verbatim_attn.attention() takes them; constants of what jit compiles.
         return_lse: also return the row logarithms of the softmax sums.
@@ -204,23 +205,25 @@ def dot_product_attention(
         NotImplementedError: names what is JAX's alone; and what attention() raises.
     """
     _refuse_what_is_jaxs_alone(bias, mask, implementation)
-    arrays = [_array(name, x[None] if getattr(x, "ndim", 0) == 3 else x)
-              for name, x in zip(NAMES, (query, key, value), strict=False)]  # fmt: skip
-    shown = _shown(arrays[0].shape[1], arrays[1].shape[1], is_causal, local_window_size)
+    named = {"query": query, "key": key, "value": value}
+    q, k, v = (_with_batch(name, x) for name, x in named.items())
+    (batch, q_len), kv_len = q.shape[:2], k.shape[1]
+    shown = _shown(q_len, kv_len, is_causal, local_window_size)
     if mask is not None:
         shown = mask if shown == masks.Full() else mask & shown
     queries = _known("query_seq_lengths", query_seq_lengths)
     keys = _known("key_value_seq_lengths", key_value_seq_lengths)
-    if queries is not None or keys is not None:
-        batch, q_len = arrays[0].shape[:2]
-        queries = (q_len,) * batch if queries is None else queries
-        shown &= masks.Full().padded(
-            queries, (arrays[1].shape[1],) * batch if keys is None else keys
-        )
-    made = attention(*arrays, mask=shown, scale=scale, return_lse=True)
-    o, residual = (x[0] if query.ndim == 3 else x
-                   for x in (made[0], made[1].swapaxes(1, 2).astype(made[0].dtype)))  # fmt: skip
+    if queries or keys:
+        shown &= masks.Full().padded(queries or (q_len,) * batch, keys or (kv_len,) * batch)
+    o, lse = attention(q, k, v, mask=shown, scale=scale, return_lse=True)
+    residual = lse.swapaxes(1, 2).astype(o.dtype)
+    if query.ndim == 3:
+        o, residual = o[0], residual[0]
     return (o, residual) if return_residual else o
+
+
+def _with_batch(name: str, x: Any) -> Any:
+    return _array(name, x[None] if getattr(x, "ndim", None) == 3 else x)
 
 
 def _refuse_what_is_jaxs_alone(bias: Any, mask: Any, implementation: Any) -> None:
