@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EXAMPLE := --mask causal_document --doc-lengths 380,147,561,433,1606,216,394,359 \
            --q-heads 8 --kv-heads 2 --head-dim 64 --dtype bf16
 
-.PHONY: run test test-torch test-tl test-gpu test-gpu-sanitize wheel build configure packages setup clean
+.PHONY: run test test-torch test-jax test-tl test-gpu test-gpu-sanitize wheel build configure packages setup clean
 run: configure
 	cmake --build $(BUILD) --target verbatim_tool
 	$(BUILD)/verbatim run $(EXAMPLE) --report $(BUILD)/report.html --json $(BUILD)/run.json
@@ -20,12 +20,17 @@ run: configure
 	@echo "The pages of this run: $$(ls $(BUILD)/report*.html | xargs)"
 
 test: build
-	ctest --test-dir $(BUILD) --output-on-failure -LE torch
+	ctest --test-dir $(BUILD) --output-on-failure -LE 'torch|jax'
 
 # The Python tests with PyTorch and transformers, in the versions of tools/environments/torch.txt.
 test-torch: configure .cache/torch/packages.txt
 	cmake --build $(BUILD) --target verbatim_c verbatim_tool
 	ctest --test-dir $(BUILD) --output-on-failure -L torch
+
+# Those of JAX arrays, in the versions of tools/environments/jax.txt.
+test-jax: configure .cache/jax/packages.txt
+	cmake --build $(BUILD) --target verbatim_c
+	ctest --test-dir $(BUILD) --output-on-failure -L jax
 
 # Every sketch of kernels/tl for every target, by nvcc: 17 minutes on two busy cores, no GPU.
 test-tl: CUDA := ON

@@ -3,7 +3,8 @@
     import verbatim_attn as va
     o = va.attention(q, k, v, mask=va.masks.Causal())     # (batch, length, heads, dim)
 
-NumPy arrays on the CPU, PyTorch tensors on the CPU and on NVIDIA GPUs. Importing changes nothing
+NumPy arrays on the CPU, PyTorch tensors on the CPU and on NVIDIA GPUs; verbatim_attn.jax has the
+same for JAX. Importing changes nothing
 elsewhere: activate() and register_huggingface() do, when they are called.
 """
 

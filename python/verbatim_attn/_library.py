@@ -50,7 +50,8 @@ def _function(name: str, *arguments: type) -> Callable[..., int]:
 
 
 _library = _load()
-_library.verbatim_last_error.restype = ctypes.c_char_p
+last_error = _library.verbatim_last_error
+last_error.restype = ctypes.c_char_p
 
 _text, _int = ctypes.c_char_p, ctypes.c_int64
 _text_out = ctypes.POINTER(ctypes.c_char_p)
@@ -137,7 +138,7 @@ _tl_build = _function("verbatim_tl_build", _text, _text, _text, _text_out)
 
 
 def _fail(status: int) -> NoReturn:
-    raise _EXCEPTIONS[status - 1](_library.verbatim_last_error().decode())
+    raise _EXCEPTIONS[status - 1](last_error().decode())
 
 
 def check(status: int) -> None:

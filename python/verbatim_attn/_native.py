@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import os
 import struct
@@ -15,14 +14,12 @@ from typing import Any
 import torch
 
 from . import _library
+from ._compiled import file_of, source_file
 from ._handles import Handle, Settings, kept, problem_of, specification
 from ._library import DTYPES
 
 _NAME = "verbatim_torch"
-_HERE = Path(__file__).parent
-SOURCE = _HERE / "csrc" / "torch_call.cpp"
-FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-plt")
-INCLUDES = (_HERE / "include", _HERE.parents[1] / "include")  # installed; in the tree
+SOURCE = source_file("torch_call.cpp")
 
 
 def load() -> Any:
@@ -70,17 +67,9 @@ def is_off() -> bool:
 
 
 def module_file() -> Path:
-    """Named by all that is compiled, how, and all that the result is loaded into."""
-    sources = [SOURCE, *(path / "verbatim/c.h" for path in INCLUDES)]
-    seen = [path.read_text() for path in sources if path.exists()]
-    seen += [*FLAGS, str(torch.version.git_version)]
-    digest = hashlib.sha256("".join(seen).encode()).hexdigest()[:12]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("VERBATIM_CACHE") or Path(home) / "verbatim_attn"
-    name = f"{_NAME}-{torch.__version__}-{digest}{suffix}"
-    installed = _HERE / name  # built with the package
-    return installed if installed.exists() else Path(folder) / name
+    seen = [str(torch.version.git_version)]
+    return file_of(_NAME, SOURCE, torch.__version__, seen, suffix)
 
 
 module: Any = load()

@@ -13,15 +13,13 @@ VERBATIM_NATIVE=0 leaves the native way unused.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from . import _native
+from ._compiled import compile_file
 
 
 class Status(NamedTuple):
@@ -63,27 +61,17 @@ def _compile(file: Path) -> None:
     import torch
 
     root = Path(torch.__file__).parent
-    file.parent.mkdir(parents=True, exist_ok=True)
     include = root / "include"
-    theirs = (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))
-    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:  # others may build at once
-        made = Path(scratch) / file.name
-        command = [
-            *os.environ.get("CXX", "c++").split(), *_native.FLAGS,
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-            *(f"-I{path}" for path in _native.INCLUDES), *(f"-isystem{path}" for path in theirs),
-            str(_native.SOURCE), "-o", str(made),
-            f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10",
-        ]  # fmt: skip
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise RuntimeError(
-                f"[native] compiling failed; got {getattr(error, 'stderr', error)}, expected a C++20 "
-                "compiler and the headers of PyTorch and Python (nearest: the way through Python, "
-                "which needs neither)"
-            ) from error
-        made.replace(file)
+    headers = (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))
+    options = (
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10",
+    )  # fmt: skip
+    compile_file(
+        file, _native.SOURCE, headers, options,
+        "[native] compiling failed; got {}, expected a C++20 compiler and the headers of PyTorch "
+        "and Python (nearest: the way through Python, which needs neither)",
+    )  # fmt: skip
 
 
 def main(words: list[str] | None = None) -> int:
