@@ -453,6 +453,13 @@ def test_dot_product_attention_in_particular():
         )
 
 
+def test_an_old_jax_is_refused():
+    with pytest.raises(ImportError, match="got 0.9.2, expected 0.10 or newer"):
+        _xla.require_jax("0.9.2")
+    _xla.require_jax("0.10.0.dev1")
+    _xla.require_jax("1.0")
+
+
 def test_building(monkeypatch, tmp_path, capsys):
     assert vj.main([]) == 0 and ": built (" in capsys.readouterr().out
     monkeypatch.setenv("VERBATIM_CACHE", str(tmp_path))

@@ -22,6 +22,18 @@ _lock = threading.Lock()
 _library_of_calls: Any = None  # once it is registered
 
 
+def require_jax(version: str) -> None:
+    """Raises ImportError before what shard_map needs to know of an array's axes."""
+    if tuple(int(part) for part in version.split(".")[:2]) < (0, 10):
+        raise ImportError(
+            f"[jax] this JAX is too old; got {version}, expected 0.10 or newer (nearest: pip "
+            "install -U jax)"
+        )
+
+
+require_jax(jax.__version__)
+
+
 def built_file() -> Path:
     """There or not. XLA's interface is C: one file serves every Python."""
     return file_of("verbatim_jax", _SOURCE, jaxlib.__version__, (), ".so")
