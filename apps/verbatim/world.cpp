@@ -126,13 +126,14 @@ DistOptions WorldOptions::make() const {
       std::string_view(world).substr(std::min(prefix.size(), world.size()));
   const auto [end, error] =
       std::from_chars(digits.data(), digits.data() + digits.size(), options.world);
-  if (error == std::errc::result_out_of_range)
+  if (!world.starts_with(prefix) || error == std::errc::invalid_argument ||
+      end != digits.data() + digits.size())
+    fail("there is no such world",
+         {"--world", "'" + world + "'", "replay:N, local:N or mpi", "replay:2"});
+  if (error == std::errc::result_out_of_range || options.world > kMostRanks)
     fail("there cannot be so many ranks",
          {"--world", world, fmt::format("{}1 to {}", prefix, kMostRanks),
           fmt::format("{}{}", prefix, kMostRanks)});
-  if (!world.starts_with(prefix) || error != std::errc{} || end != digits.data() + digits.size())
-    fail("there is no such world",
-         {"--world", "'" + world + "'", "replay:N, local:N or mpi", "replay:2"});
   if (options.world < 1)
     fail("a world has no rank",
          {"--world", "'" + world + "'", "1 rank or more", std::string(prefix) + "1"});

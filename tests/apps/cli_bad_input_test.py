@@ -97,6 +97,8 @@ class BadInput(Tool):
             (["run", "--world", "4"], "replay:2"),
             (["run", "--world", "replay:0"], "nearest: replay:1"),
             (["run", "--world", "replay:4294967297"], "nearest: replay:4096"),
+            (["run", "--world", "replay:4097"], "nearest: replay:4096"),
+            (["run", "--world", "worlds:4294967297"], "nearest: replay:2"),
             (["run", "--world", "replay:2", "--cluster", "h200x8"], "nothing is simulated"),
             (["run", "--padding", "right", "--key-lengths", 80, "--seqlen", 64], "key_lengths[0]"),
             (
