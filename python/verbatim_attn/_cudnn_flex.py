@@ -72,12 +72,12 @@ def endpoint_bytes(
 ) -> int:
     """At most, on a device, where a mask that differs by head is one of each query head."""
     if blocks := blocks_of(mask, q_len, kv_len, kv_heads):
-        heads = kv_heads * group if kv_heads > 1 else 1
-        return 4 * heads * (2 * _most_intervals(blocks.shown) - 1) * batch * q_len
-    described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
-    most = max(most_of(variant["slices"], q_len) for variant in described["variants"])
-    heads = described["kv_heads"] * group if described["kv_heads"] > 1 else 1
-    return 4 * heads * (2 * most + 1) * batch * q_len
+        heads, most = kv_heads, _most_intervals(blocks.shown) - 1  # behind the first
+    else:
+        described = json.loads(mask.to_json(q_len, kv_len, kv_heads=kv_heads))
+        heads = described["kv_heads"]
+        most = max(most_of(variant["slices"], q_len) for variant in described["variants"])
+    return 4 * (heads * group if heads > 1 else 1) * (2 * most + 1) * batch * q_len
 
 
 def plan(
