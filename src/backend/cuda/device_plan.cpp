@@ -10,6 +10,7 @@
 #include "backend/cuda/plan_bytes.h"
 #include "backend/cuda/spread_runs.h"
 #include "plan/chain_sums.h"
+#include "plan/head_pairs.h"
 
 namespace verbatim::cuda {
 DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece* piece) {
@@ -22,6 +23,7 @@ DevicePlan::DevicePlan(const Device& device, const Plan& plan, const LocalPiece*
   shown_ /= static_cast<double>(plan.orders.size());
   tile_sums_ = verbatim::tile_sums(plan);
   live_heads_ = verbatim::live_heads(plan);
+  pairs_ = shown_ < 1 && verbatim::heads_in_pairs(plan);
   if (piece &&
       plan.pass == Pass::backward) {  // which has its sums elsewhere, and leaves other rows
     piece_ = true;

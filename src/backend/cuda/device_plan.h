@@ -28,6 +28,7 @@ class DevicePlan {
   int32_t tile_sums() const { return tile_sums_; }
   bool empty_rows() const { return empty_rows_; }
   double shown_by_blocks() const { return shown_; }
+  bool heads_in_pairs() const { return pairs_; }
   LiveHeads live_heads() const { return live_heads_; }
   /// Of a piece's backward: copies the turns that rows begin with to HandOff::row_turn.
   void set_turns(void* row_turn, cudaStream_t stream) const;
@@ -46,7 +47,7 @@ class DevicePlan {
   LiveHeads live_heads_{};
   double shown_ = 0;
   int32_t tile_sums_ = 0;
-  bool empty_rows_ = false, piece_ = false;
+  bool empty_rows_ = false, piece_ = false, pairs_ = false;
 };
 
 /// The plan on the device: uploaded at its first use without waiting for anything, then found in

@@ -28,6 +28,8 @@ struct LaunchContext {
   bool empty_rows;         // backward: some query tile has no addend: the launch zeroes its dQ
   bool ordered;            // backward: false adds to dQ in any order, the price list of determinism
   double shown_by_blocks;  // of TileMap, mean of orders: below 1 many visits show half a tile
+  bool heads_in_pairs;     // forward under blocks: tasks 2 i and 2 i + 1 of the queue are
+                           // neighbouring query heads of a group with the same visits
   RecordView record{};     // without memory: nothing is recorded
 };
 

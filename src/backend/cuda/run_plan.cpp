@@ -151,6 +151,7 @@ void run_plan(const Device& device, const Kernel& kernel,
                   .empty_rows = held.empty_rows(),
                   .ordered = plan.level != Level::not_guaranteed,
                   .shown_by_blocks = held.shown_by_blocks(),
+                  .heads_in_pairs = held.heads_in_pairs(),
                   .record = record});
 }
 

@@ -49,7 +49,7 @@ template __global__ void forward<C>(const __grid_constant__ Params);
 BLOCKS = """
 #include "backend/cuda/sm90/fwd/blocks/kernel.cuh"
 namespace verbatim::cuda::sm90::fwd {{
-using C = BlockConfig<cutlass::bfloat16_t, {dims}>;
+using C = BlockConfig<cutlass::bfloat16_t, {dims}, {variant}>;
 template __global__ void forward_blocks<C>(const __grid_constant__ Params);
 }}
 """
@@ -74,7 +74,7 @@ class Compiled(unittest.TestCase):
                 self.assertEqual(spills, [(0, 0, 0)], instance)
 
     def test_the_forward_under_blocks_spills_an_address_at_most(self) -> None:
-        instances = [("64, 64", ""), ("128, 128", "")]
+        instances = [("64, 64", "1"), ("128, 128", "1"), ("128, 128", "2")]  # query heads
         for instance, (spills, serialised) in of_instances(instances, BLOCKS).items():
             self.assertEqual((len(spills), serialised), (1, []), instance)
             self.assertLessEqual(max(spills[0]), 8, instance)  # of the decoder

@@ -13,8 +13,9 @@ namespace {
 
 using namespace fwd;
 
-// Where less is left of the visits, CTAs of 64 rows are faster (docs/lab/block-sparse.md).
-constexpr double kFewShown = 0.56;
+// Where less is left of the visits, CTAs of 64 rows are faster, of one query head or of two
+// (docs/lab/block-sparse.md).
+constexpr double kFewShown = 0.56, kFewShownOfTwo = 0.75;
 
 /// Whether a KV tile has a half that can be left out.
 constexpr bool has_halves(const TileShape& tile) { return tile.kv > kHalfKeys; }
@@ -22,8 +23,9 @@ constexpr bool has_halves(const TileShape& tile) { return tile.kv > kHalfKeys; }
 /// The instances of a head dim of Q and K, [f16 or bf16][a Variant].
 struct Instance {
   int64_t head_dim;
+  bool two_heads;  // at head dim 64 loads are not what CTAs of one head wait for
   int64_t (*shared_bytes)();
-  cudaError_t (*launch[2][4])(const Params&, int32_t multiprocessors, cudaStream_t);
+  cudaError_t (*launch[2][5])(const Params&, int32_t multiprocessors, cudaStream_t);
 };
 
 template <int kDim, int kDimV>
@@ -31,12 +33,17 @@ constexpr Instance instance() {
   using enum Variant;
   constexpr bool kCut = has_halves(contract::tile(Pass::forward, kDim, kDimV));
   constexpr Variant kHalves = kCut ? halves : plain, kBlocks = kCut ? blocks : plain;
+  constexpr bool kHasTwoHeads = kCut && kDim > 64;
+  constexpr Variant kTwoHeads = kHasTwoHeads ? two_heads : kBlocks;
   return {kDim,
+          kHasTwoHeads,
           shared_bytes<kDim, kDimV, Dtype::f16, extras>,
           {{launch<kDim, kDimV, Dtype::f16, plain>, launch<kDim, kDimV, Dtype::f16, extras>,
-            launch<kDim, kDimV, Dtype::f16, kHalves>, launch<kDim, kDimV, Dtype::f16, kBlocks>},
+            launch<kDim, kDimV, Dtype::f16, kHalves>, launch<kDim, kDimV, Dtype::f16, kBlocks>,
+            launch<kDim, kDimV, Dtype::f16, kTwoHeads>},
            {launch<kDim, kDimV, Dtype::bf16, plain>, launch<kDim, kDimV, Dtype::bf16, extras>,
-            launch<kDim, kDimV, Dtype::bf16, kHalves>, launch<kDim, kDimV, Dtype::bf16, kBlocks>}}};
+            launch<kDim, kDimV, Dtype::bf16, kHalves>, launch<kDim, kDimV, Dtype::bf16, kBlocks>,
+            launch<kDim, kDimV, Dtype::bf16, kTwoHeads>}}};
 }
 
 constexpr Instance kInstances[] = {instance<64, 64>(), instance<128, 128>(), instance<192, 128>()};
@@ -49,10 +56,14 @@ const Instance* find_instance(int64_t head_dim, int64_t head_dim_v) {
   return found == std::end(kInstances) ? nullptr : found;
 }
 
-Variant variant_for(const Scalars& scalars, const LaunchContext& context) {
+Variant variant_for(const Instance& instance, const Scalars& scalars,
+                    const LaunchContext& context) {
   if (scalars.softcap != 0 || scalars.dropout.enabled()) return Variant::extras;
   if (context.shown_by_blocks == 1 || !has_halves(context.tile)) return Variant::plain;
-  return context.shown_by_blocks < kFewShown ? Variant::blocks : Variant::halves;
+  const bool two_heads = instance.two_heads && context.heads_in_pairs;
+  const double few = two_heads ? kFewShownOfTwo : kFewShown;
+  if (context.shown_by_blocks >= few) return Variant::halves;
+  return two_heads ? Variant::two_heads : Variant::blocks;
 }
 
 std::string lacks(const Problem& problem, const TileShape& tile) {
@@ -90,8 +101,9 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
   constexpr float kLog2e = std::numbers::log2e_v<float>;
   const bool capped = scalars.softcap != 0;
   if (params.plan.unit_count == 0) return;
-  const Variant variant = variant_for(scalars, context);
-  const bool rows_alone = variant == Variant::blocks;
+  const Instance& instance = *find_instance(sizes.head_dim, sizes.head_dim_v);
+  const Variant variant = variant_for(instance, scalars, context);
+  const bool rows_alone = is_by_blocks(variant);
   const int64_t box_rows = rows_alone ? kRows : context.tile.q;
   const int64_t box_keys = rows_alone || variant == Variant::halves ? kHalfKeys : context.tile.kv;
   const Params args{
@@ -108,7 +120,6 @@ void forward(const ForwardParams& params, const LaunchContext& context) {
       .softcap_log2 = capped ? 2 * kLog2e * scalars.scale / scalars.softcap : 0,
       .dropout = scalars.dropout,
   };
-  const Instance& instance = *find_instance(sizes.head_dim, sizes.head_dim_v);
   const auto start = instance.launch[bf16][static_cast<size_t>(variant)];
   check(start(args, context.multiprocessors, context.stream), kOperation);
 }

@@ -11,9 +11,10 @@ namespace verbatim::cuda::sm90::fwd {
 
 /// The configuration of an instance.
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
-using ConfigOf = std::conditional_t<kVariant == Variant::blocks,
-                                    BlockConfig<ElementOf<kDtype>, kHeadDim, kHeadDimV>,
-                                    Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>>;
+using ConfigOf = std::conditional_t<
+    is_by_blocks(kVariant),
+    BlockConfig<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant == Variant::blocks ? 1 : 2>,
+    Config<ElementOf<kDtype>, kHeadDim, kHeadDimV, kVariant>>;
 
 template <int kHeadDim, int kHeadDimV, Dtype kDtype, Variant kVariant>
 int64_t shared_bytes() {
@@ -25,7 +26,7 @@ cudaError_t launch(const Params& params, int32_t multiprocessors, cudaStream_t s
   using C = ConfigOf<kHeadDim, kHeadDimV, kDtype, kVariant>;
   constexpr int kShared = sizeof(typename C::SharedStorage);
   void (*kernel)(Params);
-  if constexpr (kVariant == Variant::blocks) {
+  if constexpr (is_by_blocks(kVariant)) {
     kernel = forward_blocks<C>;
   } else {
     kernel = forward<C>;
@@ -33,7 +34,9 @@ cudaError_t launch(const Params& params, int32_t multiprocessors, cudaStream_t s
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
-  const int64_t parts = int64_t{params.plan.unit_count} * C::kParts;
+  int64_t units = params.plan.unit_count;
+  if constexpr (is_by_blocks(kVariant)) units /= C::kHeads;
+  const int64_t parts = units * C::kParts;
   const int64_t ctas = std::min(int64_t{multiprocessors} * C::kCtas, parts);
   return launch_blocks(kernel, ctas, C::kThreads, kShared, false, stream, params);
 }

@@ -27,34 +27,35 @@ struct alignas(16) BlockVisit {
   Band bands[kInlineBands];
 };
 
-/// 64 rows of a query tile a CTA, so that none waits for what others see; two CTAs share a
-/// multiprocessor. Slots hold halves of KV tiles: only those are fetched that the rows see.
-template <class Element_, int kHeadDim_, int kHeadDimV_>
+/// 64 rows of a query tile a CTA, so that none waits for what others see, of one query head, two
+/// CTAs a multiprocessor, or of two that share K and V. Slots hold halves of KV tiles: only those
+/// are fetched that the rows see.
+template <class Element_, int kHeadDim_, int kHeadDimV_, int kHeads_>
 struct BlockConfig {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_;
+  static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_, kHeads = kHeads_;
   static constexpr bool kExtras = false;
   static constexpr bool kHalves = false;  // a visit is what its rows see
   static constexpr TileShape kTile = contract::tile(Pass::forward, kHeadDim, kHeadDimV);
   static constexpr int kTileQ = kRows, kTileKv = kTile.kv;
   static constexpr int kParts = kTile.q / kTileQ;  // CTAs of a query tile
-  static constexpr int kConsumerWarps = 4;
+  static constexpr int kConsumerWarps = 4 * kHeads;
   static constexpr bool kEarly = subtracts_early(kTile.q);
   // In flight: visits, tiles of Q, halves of K and V. A visit and the V of the one before need 4.
   static constexpr int kVisitRing = kHeadDim == 64 ? 8 : 6;
-  static constexpr int kQStages = 2, kSlots = kHeadDim == 64 ? 8 : 5;
+  static constexpr int kQStages = 2, kSlots = kHeadDim == 64 ? 8 : kHeads == 1 ? 5 : 9;
 
-  static constexpr int kCtas = 2;  // of a multiprocessor
-  static constexpr int kThreads = 2 * kWarpgroup;
-  static constexpr int kServiceRegisters = 56, kConsumerRegisters = 200;
+  static constexpr int kCtas = 2 / kHeads;  // of a multiprocessor
+  static constexpr int kThreads = (1 + kHeads) * kWarpgroup;
+  static constexpr int kServiceRegisters = 56, kConsumerRegisters = kHeads == 1 ? 200 : 224;
   static_assert(kHeadDim == kHeadDimV && kHeadDim % kSwizzleSpan == 0);
   static_assert(kTile.q % kTileQ == 0 && kTileKv == 2 * kHalfKeys && kSlots >= 4);
-  static_assert(kCtas * (kServiceRegisters + kConsumerRegisters) <= 65536 / kWarpgroup);
+  static_assert(kCtas * (kServiceRegisters + kHeads * kConsumerRegisters) <= 65536 / kWarpgroup);
 
   using KMajor = GMMA::Layout_K_SW128_Atom<Element>;
   using MnMajor = GMMA::Layout_MN_SW128_Atom<Element>;
-  using LayoutQ =
-      decltype(tile_to_shape(KMajor{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kQStages>>{}));
+  using LayoutQ = decltype(tile_to_shape(
+      KMajor{}, Shape<Int<kTileQ>, Int<kHeadDim>, Int<kHeads * kQStages>>{}));
   using LayoutK =
       decltype(tile_to_shape(KMajor{}, Shape<Int<kHalfKeys>, Int<kHeadDim>, Int<kSlots>>{}));
   // V as (dim, key): the same bytes as K's layout, read across.
@@ -72,7 +73,7 @@ struct BlockConfig {
   using Visit = BlockVisit;
 
   struct SharedStorage {
-    alignas(1024) Element q[kQStages][kTileQ * kHeadDim];
+    alignas(1024) Element q[kQStages][kHeads][kTileQ * kHeadDim];
     alignas(1024) Element slots[kSlots][kHalfKeys * kHeadDim];  // K of a visit, V of the one before
     Visit visit[kVisitRing];
     QueryTile queries;  // the decoder's: of the chain it is at

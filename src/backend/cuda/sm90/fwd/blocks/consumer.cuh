@@ -41,11 +41,13 @@ struct BlockOperands {
 template <class C>
 class BlockConsumer {
  public:
-  __device__ __forceinline__ BlockConsumer(typename C::SharedStorage& shared, const Params& params)
+  __device__ __forceinline__ BlockConsumer(typename C::SharedStorage& shared, const Params& params,
+                                           int warpgroup)
       : p(params),
+        head(C::kHeads > 1 ? warpgroup : 0),
         row(static_cast<int32_t>(threadIdx.x) % kWarpgroup / 32 * kWarpRows + lane() / 4),
         smem(shared),
-        q(Tiles::q(smem.q[0])),
+        q(Tiles::q(smem.q[0][0])),
         k(Tiles::k(smem.slots[0])),
         v(Tiles::v(smem.slots[0])) {
     softmax.reset();
@@ -82,6 +84,7 @@ class BlockConsumer {
   enum class Keys { tile, single, pair };
 
   const Params& p;
+  const int head;     // of those of the CTA
   const int32_t row;  // the thread's first; the second is 8 below
 
   typename C::MmaO mma_o;
@@ -109,6 +112,16 @@ class BlockConsumer {
   __device__ __forceinline__ const Visit& visit_before() const {
     return smem.visit[at_visit.before()];
   }
+  __device__ __forceinline__ int q_slot() const { return C::kHeads * at_q.slot() + head; }
+  /// Of visit n - 1, whose chain is over.
+  __device__ __forceinline__ QueryTile queries_before() const {
+    QueryTile queries = visit_before().queries;
+    queries.q_head += head;
+    return queries;
+  }
+  __device__ __forceinline__ uint32_t barrier() const {  // that joins the warpgroup
+    return static_cast<uint32_t>(NamedBarrier::tail) + head;
+  }
 
   /// The scores of visit n and the output of visit n - 1. A plain visit is as Consumer's.
   template <bool kPlain, Keys kKeys>
@@ -124,10 +137,10 @@ class BlockConsumer {
     warpgroup_fence_operand(s);
     warpgroup_arrive();
     Tensor s_0 = half(s, 0);
-    multiply(mma_s, false, q(_, _, _, at_q.slot()), k(_, _, _, keys.first.slot()), s_0);
+    multiply(mma_s, false, q(_, _, _, q_slot()), k(_, _, _, keys.first.slot()), s_0);
     if constexpr (kHalves == 2) {
       Tensor s_1 = half(s, 1);
-      multiply(mma_s, false, q(_, _, _, at_q.slot()), k(_, _, _, keys.second.slot()), s_1);
+      multiply(mma_s, false, q(_, _, _, q_slot()), k(_, _, _, keys.second.slot()), s_1);
     }
     warpgroup_commit_batch();
     // A vote, for ptxas has to know that all lanes agree.
@@ -199,8 +212,7 @@ class BlockConsumer {
     // All of the warpgroup multiply together.
     const bool stays =
         OnlineSoftmax::fits(added[0]) && OnlineSoftmax::fits(added[1]) && softmax.based;
-    if (ptx::named_barrier_or(static_cast<uint32_t>(NamedBarrier::tail), kWarpgroup, !stays))
-      return false;
+    if (ptx::named_barrier_or(barrier(), kWarpgroup, !stays)) return false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) softmax.sum[r] = softmax.sum[r] + added[0][r] + added[1][r];
     return true;
@@ -294,7 +306,7 @@ class BlockConsumer {
   }
   /// 0 * NaN is NaN: V rows that no query of the tile sees are cleared before they are multiplied.
   /// `slot`: 64 keys.
-  __device__ __forceinline__ static void clear_tail(Element* slot, int32_t used) {
+  __device__ __forceinline__ void clear_tail(Element* slot, int32_t used) const {
     constexpr int kLine = kSwizzleSpan * 2;
     const int thread = threadIdx.x % kWarpgroup;
 #pragma unroll 1
@@ -305,7 +317,7 @@ class BlockConsumer {
         *reinterpret_cast<uint4*>(lines + at) = make_uint4(0, 0, 0, 0);
     }
     ptx::fence_async_shared();
-    ptx::named_barrier(static_cast<uint32_t>(NamedBarrier::tail), kWarpgroup);
+    ptx::named_barrier(barrier(), kWarpgroup);
   }
 
   /// The k steps of P V that half `which` of the keys makes.
@@ -325,12 +337,12 @@ class BlockConsumer {
 
   /// Visit n is the first of its chain: that of visit n - 1 is complete but for P V.
   __device__ __forceinline__ void begin_chain(float (&factor)[2]) {
-    if (n > 0) write_lse(p, visit_before().queries, softmax, row, factor);
+    if (n > 0) write_lse(p, queries_before(), softmax, row, factor);
     softmax.reset();
   }
   /// The chain of visit n - 1 is over, of whose O `factor` is still to be multiplied with.
   __device__ __forceinline__ void end_chain(const float (&factor)[2]) {
-    store_output<C>(p, visit_before().queries, smem.q[at_q.before()], o, factor, row);
+    store_output<C>(p, queries_before(), smem.q[at_q.before()][head], o, factor, row);
     if (lane() == 0) ptx::bulk_wait_read();
     release(smem.q_empty[at_q.before()]);
   }

@@ -8,7 +8,8 @@
 
 namespace verbatim::cuda::sm90::fwd {
 
-/// Decoder warp: turns tickets into visits, a ticket being 64 rows of a unit's chains. It reads up
+/// Decoder warp: turns tickets into visits, a ticket being 64 rows of a unit's chains, or of those
+/// of two tasks in the sequence of a queue, whose heads have the same visits. It reads up
 /// to 32 runs at once, looks up to kBatch visits up at once, with a lane for each of their bands,
 /// and publishes them one after another.
 template <class C>
@@ -180,13 +181,17 @@ __device__ void decode_blocks(typename C::SharedStorage& smem, const PlanView& p
   };
 
   int32_t ticket = blockIdx.x;
-  while (ticket < C::kParts * plan.unit_count) {
+  while (ticket < C::kParts * (plan.unit_count / C::kHeads)) {
     // Asked for now, needed when this unit has been decoded.
     const int32_t next = lane == 0 ? gridDim.x + atomicAdd(next_ticket, 1) : 0;
     const int32_t unit = ticket / C::kParts;
-    const int32_t begin = plan.unit_begin ? plan.unit_begin[unit] : unit;
-    const int32_t end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
-    for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i], ticket % C::kParts);
+    if constexpr (C::kHeads > 1) {
+      decode_task(plan.placed[C::kHeads * unit], ticket % C::kParts);
+    } else {
+      const int32_t begin = plan.unit_begin ? plan.unit_begin[unit] : unit;
+      const int32_t end = plan.unit_begin ? plan.unit_begin[unit + 1] : unit + 1;
+      for (int32_t i = begin; i < end; ++i) decode_task(plan.placed[i], ticket % C::kParts);
+    }
     ticket = __shfl_sync(~0u, next, 0);
   }
   publish([&](Visit& visit) {

@@ -5,6 +5,9 @@
 //   1        loader: TMA of Q, and of halves of K and V tiles
 //   2, 3     leave at once
 //   4 .. 7   64 query rows                           200
+//
+// two_heads, two query heads of a group that see the same blocks, one CTA a multiprocessor:
+//   4 .. 11  64 query rows of each head              224
 #pragma once
 
 #include "backend/cuda/sm90/fwd/blocks/consumer.cuh"
@@ -22,7 +25,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtas)
   if (threadIdx.x == 0) {
     init(smem.visit_full, 1);
     init(smem.visit_empty, C::kConsumerWarps + 1);  // and the loader
-    init(smem.q_full, 1);
+    init(smem.q_full, C::kHeads);
     init(smem.q_empty, C::kConsumerWarps);
     init(smem.slot_full, 1);
     init(smem.slot_empty, C::kConsumerWarps);
@@ -37,7 +40,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtas)
     if (warp == 1 && threadIdx.x % 32 == 0) load_blocks<C>(smem, p);
   } else {
     ptx::registers_grow<C::kConsumerRegisters>();
-    BlockConsumer<C>(smem, p).run();
+    BlockConsumer<C>(smem, p, warp / 4 - 1).run();
   }
 }
 

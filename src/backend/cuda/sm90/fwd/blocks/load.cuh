@@ -35,8 +35,12 @@ __device__ void load_blocks(typename C::SharedStorage& smem, const Params& p) {
     ptx::mbarrier_arrive(&smem.visit_empty[visits.slot()]);
     if ((flags & BlockVisit::first) && !(flags & BlockVisit::stop)) {
       wait_empty(smem.q_empty, q);
-      fetch<C::kHeadDim>(p.map_q, smem.q_full[q.slot()], Hint::EVICT_FIRST, smem.q[q.slot()],
-                         C::kTileQ, queries.at, queries.q_head, queries.batch);
+#pragma unroll
+      for (int head = 0; head < C::kHeads; ++head) {
+        fetch<C::kHeadDim>(p.map_q, smem.q_full[q.slot()], Hint::EVICT_FIRST,
+                           smem.q[q.slot()][head], C::kTileQ, queries.at, queries.q_head + head,
+                           queries.batch);
+      }
       q.advance();
     }
     fill(p.map_k, k_at.x, queries);
