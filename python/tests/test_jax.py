@@ -303,7 +303,10 @@ def test_on_a_gpu(at):
     mapped = jax.jit(jax.vmap(functools.partial(attended, mask=masks.Causal())))(*stacked)
     check((x[1] for x in mapped), plain)
     wide = [x.astype(jnp.float32) for x in there[:3]]
-    refused(jax.errors.JaxRuntimeError, "nearest", vj.attention, *wide)
+    on_gpu = functools.partial(refused, jax.errors.JaxRuntimeError, "nearest")
+    on_gpu(
+        lambda: jax.block_until_ready(vj.attention(*wide))
+    )  # a GPU says so when it is waited for
 
 
 def refused(kind, part, call, *arguments, **how):
@@ -458,6 +461,26 @@ def test_an_old_jax_is_refused():
         _xla.require_jax("0.9.2")
     _xla.require_jax("0.10.0.dev1")
     _xla.require_jax("1.0")
+
+
+REFUSED = """
+import jax, numpy as np
+from verbatim_attn import _xla, jax as vj
+vj.build()
+_xla.register()
+q = np.zeros((1, 2, 3, 8), "f4")
+try:
+    jax.ffi.ffi_call("verbatim_forward", (q, q[..., 0]))(q, q, q)
+except jax.errors.JaxRuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_compiler_that_links_its_library_statically(tmp_path):
+    compiler = os.environ.get("CXX", "c++") + " -static-libstdc++ -static-libgcc"
+    how = {"CXX": compiler, "VERBATIM_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    said = subprocess.check_output([sys.executable, "-c", REFUSED], text=True, env=os.environ | how)
+    assert "expected 3 but got 0" in said  # which XLA's header says by way of a stream
 
 
 def test_building(monkeypatch, tmp_path, capsys):

@@ -18,6 +18,9 @@ from ._compiled import compile_file, file_of, source_file
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # of handlers: as XLA calls them
 _SOURCE = source_file("jax_call.cpp")
+# A C++ library that a compiler links statically stays inside: it must not share half its state with
+# the process's own.
+_OPTIONS = ("-Wl,--exclude-libs,ALL",)
 _lock = threading.Lock()
 _library_of_calls: Any = None  # once it is registered
 
@@ -36,7 +39,7 @@ require_jax(jax.__version__)
 
 def built_file() -> Path:
     """There or not. XLA's interface is C: one file serves every Python."""
-    return file_of("verbatim_jax", _SOURCE, jaxlib.__version__, (), ".so")
+    return file_of("verbatim_jax", _SOURCE, jaxlib.__version__, _OPTIONS, ".so")
 
 
 def build(folder: Path | None = None) -> Path:
@@ -51,7 +54,7 @@ def build(folder: Path | None = None) -> Path:
         file = folder / file.name
     if not file.exists():
         compile_file(
-            file, _SOURCE, [jax.ffi.include_dir()], (),
+            file, _SOURCE, [jax.ffi.include_dir()], _OPTIONS,
             "[jax] compiling failed; got {}, expected a C++20 compiler (nearest: "
             "verbatim_attn.attention(), which takes NumPy arrays without one)",
         )  # fmt: skip
