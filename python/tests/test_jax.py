@@ -3,60 +3,21 @@
 import functools
 import gc
 import os
-import shutil
 import subprocess
 import sys
 import threading
 
 import numpy as np
 import pytest
-from test_numpy import inputs, run, same_bits
-
-jax = pytest.importorskip("jax")
-jax.config.update("jax_num_cpu_devices", 2)
-CPUS = jax.devices("cpu")
-jax.config.update("jax_default_device", CPUS[0])
-import jax.numpy as jnp  # noqa: E402
-import verbatim_attn as va  # noqa: E402
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
-from verbatim_attn import _xla, masks  # noqa: E402
-from verbatim_attn import jax as vj  # noqa: E402
+import verbatim_attn as va
+from jax_cases import arrays, attended, check, example, jax, jnp, vj
+from test_numpy import run, same_bits
+from verbatim_attn import _xla, masks
 
 try:
     GPUS = jax.devices("cuda")
 except RuntimeError:
     GPUS = []
-if shutil.which(os.environ.get("CXX", "c++").split()[0]) is None:
-    pytest.skip("no compiler", allow_module_level=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built():
-    return vj.build()
-
-
-def example(seed=0, dtype="float32", **sizes):
-    """q, k, v and dout, NumPy arrays."""
-    drawn = inputs(np.random.default_rng(seed), **sizes)
-    return tuple(x.astype(jnp.dtype(dtype)) for x in drawn)
-
-
-def attended(q, k, v, dout, **how):
-    """(o, lse, dq, dk, dv)."""
-    o, gradients, lse = jax.vjp(
-        lambda *x: vj.attention(*x, return_lse=True, **how), q, k, v, has_aux=True
-    )
-    return o, lse, *gradients(dout)
-
-
-def arrays(made):
-    return [np.asarray(x) for x in made]
-
-
-def check(got, expected):
-    for name, x, y in zip(("o", "lse", "dq", "dk", "dv"), arrays(got), expected, strict=True):
-        assert x.dtype == y.dtype and x.shape == y.shape, name
-        assert x.tobytes() == y.tobytes(), name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -148,43 +109,6 @@ def test_vmap(how):
     got = shared(np.moveaxis(stacked[0], 0, -1), np.moveaxis(stacked[3], 0, -1))
     alone = [run(x[0], k, v, x[3], **how) for x in each]
     check(got, [np.stack(x) for x in zip(*alone, strict=True)])
-
-
-def test_devices_share_a_batch_or_heads():
-    tensors = example(4, batch=4)
-    expected = run(*tensors, mask=masks.Causal())
-    function = functools.partial(attended, mask=masks.Causal())
-    mesh = Mesh(np.array(CPUS), "x")
-    batch, heads = PartitionSpec("x"), PartitionSpec(None, None, "x")
-    for spec, of_lse in ((batch, batch), (heads, PartitionSpec(None, "x"))):
-        out_specs = (spec, of_lse, spec, spec, spec)
-        for check_vma in (True, False):
-            shared = jax.shard_map(
-                function, mesh=mesh, in_specs=spec, out_specs=out_specs, check_vma=check_vma
-            )
-            check(jax.jit(shared)(*tensors), expected)
-    for each in (mesh, jax.make_mesh((2,), ("x",), devices=CPUS)):  # XLA gathers what is sharded
-        with jax.set_mesh(each):
-            placed = jax.device_put(tensors, NamedSharding(each, batch))
-            check(function(*placed), expected)
-            check(jax.jit(function)(*placed), expected)
-
-
-def test_gradients_of_what_devices_share():
-    """Keys that every device has are gathered over entries that are not."""
-    q, k, v, dout = example(5, q_heads=2)
-    mesh = Mesh(np.array(CPUS), "x")
-
-    def loss(k, v, q, dout):
-        return (vj.attention(q, k, v) * dout).sum()
-
-    split, whole = PartitionSpec("x"), PartitionSpec()
-    shared = jax.shard_map(
-        jax.grad(loss, (0, 1)), mesh=mesh, in_specs=(whole, whole, split, split), out_specs=whole
-    )
-    got = jax.jit(shared)(k[:1], v[:1], q, dout)
-    entries = [run(q[i : i + 1], k[:1], v[:1], dout[i : i + 1])[3:] for i in range(2)]
-    assert same_bits(arrays(got), [a + b for a, b in zip(*entries, strict=True)])
 
 
 def test_seeds():

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxlib
+import numpy as np
+from jax.custom_batching import custom_vmap, sequential_vmap
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
 
 from . import _library
 from ._compiled import compile_file, file_of, source_file
@@ -96,26 +100,117 @@ def _registered(file: Path) -> Any:
 
 class How(NamedTuple):
     """All of an attention but its arrays: objects of JSON without sizes and device, which
-    csrc/jax_call.cpp adds."""
+    csrc/jax_call.cpp adds; and whether entries of the batch, or KV heads, differ by their arrays
+    alone, so that any number of them has the same bits."""
 
     problem: str
     mask: str
     options: str
-    vmap_method: str  # of jax.ffi.ffi_call
+    any_batch: bool
+    any_heads: bool
+
+
+# Axes of arrays and results, behind those of jax.vmap, which count as batch: queries i, keys j,
+# KV heads g with r query heads each.
+_AXES = {
+    "forward": (("b i gr d", "b j g d", "b j g e"), ("b i gr e", "b gr i")),
+    "backward": (
+        ("b i gr d", "b j g d", "b j g e", "b i gr e", "b i gr e", "b gr i"),
+        ("b i gr d", "b j g d", "b j g e"),
+    ),
+}
 
 
 def _call(name: str, how: How, like: Any, *arrays: Any) -> Any:
     """`like` makes what is like the results out of what is like the arrays, axes of a mesh along
     which they vary (jax.shard_map) included."""
     results = jax.eval_shape(like, *arrays)
-    call = jax.ffi.ffi_call(f"verbatim_{name}", results, vmap_method=how.vmap_method)
+    call = jax.ffi.ffi_call(
+        f"verbatim_{name}", results, vmap_method="broadcast_all" if how.any_batch else "sequential"
+    )
     return call(*arrays, problem=how.problem, mask=how.mask, options=how.options)
 
 
+def _call_in_parts(name: str, how: How, like: Any, *arrays: Any) -> Any:
+    """_call(). Under jit, devices that hold parts of the batch or of the KV heads compute these;
+    under jax.shard_map they have only these."""
+    in_shard_map = jax.sharding.get_abstract_mesh().manual_axes
+    if in_shard_map or not (how.any_batch or how.any_heads):
+        return _call(name, how, like, *arrays)
+    return _partitioned(name, how, like)(*arrays)
+
+
+@functools.lru_cache(maxsize=256)
+def _partitioned(name: str, how: How, like: Any) -> Any:
+    """_call() by JAX's custom_partitioning, which has no rule for jax.vmap: that is _call()'s."""
+    compute = functools.partial(_call, name, how, like)
+    partition = functools.partial(_partition, name, how, compute)
+    in_parts = custom_partitioning(compute)
+    in_parts.def_partition(
+        partition,
+        infer_sharding_from_operands=lambda *shapes: partition(*shapes)[2],  # before Shardy
+        sharding_rule=functools.partial(_sharding_rule, name),
+    )
+
+    def whole(*arrays: Any) -> Any:
+        return in_parts(*arrays)
+
+    def as_batch(size: int, are_mapped: Any, *arrays: Any) -> Any:
+        made = mapped(*(
+            x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))
+            for x, is_mapped in zip(arrays, are_mapped, strict=True)
+        ))  # fmt: skip
+        return made, (True,) * len(made)
+
+    if how.any_batch:
+        mapped: Any = custom_vmap(whole)
+        mapped.def_vmap(as_batch)
+    else:
+        mapped = sequential_vmap(whole)
+    return jax.jit(mapped, inline=True)  # traced once, where nothing else is compiled, too
+
+
+def _sharding_rule(name: str, _mesh: Any, values: Any, _results: Any) -> Any:
+    """Which axes are alike: for XLA's Shardy."""
+    q, k = (list(x.shape) for x in values[:2])
+    lead = [f"n{i}" for i in range(len(q) - 4)]
+    group = q[-2] // max(k[-2], 1)
+    heads = "g" if group == 1 else "r" if k[-2] == 1 else "(g r)"  # it takes no factor 1 in these
+
+    def written(axes: str) -> str:
+        return " ".join([*lead, *(heads if axis == "gr" else axis for axis in axes.split())])
+
+    operands, results = (", ".join(map(written, side)) for side in _AXES[name])
+    return f"{operands} -> {results}", {"r": group} if heads == "(g r)" else {}
+
+
+def _partition(
+    name: str, how: How, compute: Any, mesh: Any, arrays: Any, _results: Any
+) -> tuple[Any, ...]:
+    """Every device computes the entries and KV heads of q that it holds, whole groups of heads."""
+    q, k = arrays[:2]
+    spec = [*q.sharding.spec, *[None] * (len(q.shape) - len(q.sharding.spec))]
+    lead = spec[:-3] if how.any_batch else [None] * len(spec[:-3])
+    heads = spec[-2] if how.any_heads and k.shape[-2] % _parts(mesh, spec[-2]) == 0 else None
+
+    def sharded(axes: str) -> NamedSharding:
+        own = [heads if axis in ("g", "gr") else None for axis in axes.split()[1:]]
+        return NamedSharding(mesh, PartitionSpec(*lead, *own))
+
+    operands, results = (tuple(map(sharded, side)) for side in _AXES[name])
+    return mesh, compute, results, operands
+
+
+def _parts(mesh: Any, axes: Any) -> int:
+    """Into how many parts these axes of a mesh cut."""
+    names = axes if isinstance(axes, tuple) else () if axes is None else (axes,)
+    return int(np.prod([mesh.shape[name] for name in names], dtype=int))
+
+
 def _like_o_and_lse(q: Any, _k: Any, v: Any, *_seed: Any) -> tuple[Any, Any]:
-    rows = q[..., 0]
-    o = jnp.broadcast_to(rows[..., None], (*rows.shape, v.shape[3]))
-    return o, rows.transpose(0, 2, 1).astype(jnp.float32)
+    rows = q.sum(-1)
+    o = jnp.broadcast_to(rows[..., None], (*rows.shape, v.shape[-1]))
+    return o, rows.swapaxes(-1, -2).astype(jnp.float32)
 
 
 def _like_the_first_three(q: Any, k: Any, v: Any, *_: Any) -> tuple[Any, Any, Any]:
@@ -126,7 +221,7 @@ def _like_the_first_three(q: Any, k: Any, v: Any, *_: Any) -> tuple[Any, Any, An
 def _backward(
     how: How, q: Any, k: Any, v: Any, o: Any, dout: Any, lse: Any, *seed: Any
 ) -> tuple[Any, ...]:
-    return _call("backward", how, _like_the_first_three, q, k, v, o, dout, lse, *seed)
+    return _call_in_parts("backward", how, _like_the_first_three, q, k, v, o, dout, lse, *seed)
 
 
 def _refuse_second_derivatives(*_: Any) -> Any:
@@ -141,7 +236,7 @@ _backward.defvjp(_refuse_second_derivatives, _refuse_second_derivatives)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(how: How, q: Any, k: Any, v: Any, *seed: Any) -> tuple[Any, Any]:
-    return _call("forward", how, _like_o_and_lse, q, k, v, *seed)
+    return _call_in_parts("forward", how, _like_o_and_lse, q, k, v, *seed)
 
 
 def _attend_and_save(how: How, *inputs: Any) -> tuple[Any, Any]:

@@ -6,7 +6,8 @@
     python -m verbatim_attn.jax build      # once: compiles XLA's calls for the jaxlib at hand
     python -m verbatim_attn.jax            # says whether they are built, and the file
 
-Works under jit, grad, checkpoint, vmap, scan, and shard_map, by which devices share batch or heads.
+Works under jit, grad, checkpoint, vmap, scan and shard_map. Devices that share a batch or KV heads
+compute what they hold.
 """
 
 from __future__ import annotations
@@ -125,19 +126,23 @@ def _checked(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> tuple[_xl
     anywhere = {**options, "arithmetic": ""}  # a GPU's is not here
     handle = Handle(specification(problem, mask, options=anywhere))
     numbers = {name: getattr(problem, name) for name in ("scale", "softcap", "dropout", "seed")}
-    # A mapped axis is more batch, but where entries of the batch differ by more than their arrays.
-    is_folded = not problem.dropout and _fits_any_batch(problem, mask)
+    # Entries and heads that differ by their arrays alone may be mapped, or dealt to devices: not
+    # those that dropout counts, nor heads of which each has blocks of its own, drawn or listed.
+    counted, drawn = problem.dropout != 0, '"density"' in mask
+    more = {"q_heads": 2 * problem.q_heads, "kv_heads": 2 * problem.kv_heads}
     how = _xla.How(
         json_of(numbers, "", ""), mask, json_of(options, "", ""),
-        "broadcast_all" if is_folded else "sequential",
+        not counted and _fits(mask, problem, batch=problem.batch + 1),
+        not counted and not drawn and _fits(mask, problem, **more),
     )  # fmt: skip
     return how, handle
 
 
-def _fits_any_batch(problem: Any, mask: str) -> bool:
-    p = problem
+def _fits(mask: str, problem: Any, **other: int) -> bool:
+    """Whether the mask is one of a problem of other sizes, too."""
+    p = problem._replace(**other)
     try:
-        _library.mask_area(mask, p.batch + 1, p.q_heads, p.kv_heads, p.q_len, p.kv_len)
+        _library.mask_area(mask, p.batch, p.q_heads, p.kv_heads, p.q_len, p.kv_len)
     except ValueError:
         return False
     return True
