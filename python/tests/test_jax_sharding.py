@@ -121,11 +121,12 @@ def test_jit_shares_by_xlas_older_partitioner():
     assert gathered == 0
 
 
-def test_shard_map_of_one_axis_of_two():
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shard_map_of_one_axis_of_two(check_vma):
     tensors = example(22, batch=4, q_heads=8, kv_heads=4)
     mapped = jax.shard_map(
         attended, mesh=MESHES["auto"], in_specs=BATCH, out_specs=BATCH, axis_names={"x"},
-        check_vma=False,
+        check_vma=check_vma,
     )  # fmt: skip
     made, _ = sharded(jax.jit(mapped), tensors, MESHES["auto"], BOTH)
     check(made, run(*tensors))

@@ -124,7 +124,7 @@ _AXES = {
 def _call(name: str, how: How, like: Any, *arrays: Any) -> Any:
     """`like` makes what is like the results out of what is like the arrays, axes of a mesh along
     which they vary (jax.shard_map) included."""
-    results = jax.eval_shape(like, *arrays)
+    results = tuple(jax.make_jaxpr(like)(*arrays).out_avals)  # eval_shape() forgets such axes
     call = jax.ffi.ffi_call(
         f"verbatim_{name}", results, vmap_method="broadcast_all" if how.any_batch else "sequential"
     )
