@@ -13,22 +13,17 @@ const Chain* chain_of(const HeadOrder& order, size_t task) {
   return end - begin == 1 ? &order.chains[begin] : nullptr;
 }
 
-bool same_visits(const HeadOrder& order, const Chain& a, const Chain& b) {
+std::vector<RunView> visits_of(const HeadOrder& order, const Chain& chain) {
   std::vector<RunView> parts;
-  order.for_each_part(a, [&](int32_t, RunView runs) { parts.push_back(runs); });
-  size_t same = 0, of_b = 0;
-  order.for_each_part(b, [&](int32_t, RunView runs) {
-    same += of_b < parts.size() && parts[of_b] == runs;
-    ++of_b;
-  });
-  return of_b == parts.size() && same == of_b;
+  order.for_each_part(chain, [&](int32_t, RunView runs) { parts.push_back(runs); });
+  return parts;
 }
 
 bool is_in_pairs(const HeadOrder& order) {
   for (size_t task = 0; task < order.tasks.size(); task += 2) {
     const Chain *even = chain_of(order, task), *odd = chain_of(order, task + 1);
     if (!even || !odd || even->tile != odd->tile || even->q_head + 1 != odd->q_head ||
-        !same_visits(order, *even, *odd))
+        visits_of(order, *even) != visits_of(order, *odd))
       return false;
   }
   return true;
