@@ -34,9 +34,9 @@ bool is_in_pairs(const HeadOrder& order) {
 bool heads_in_pairs(const Plan& plan) {
   const std::vector<PlacedTask>& tasks = plan.placement.tasks.list();
   if (plan.pass != Pass::forward || !plan.placement.queue || tasks.size() % 2 != 0) return false;
-  for (size_t i = 0; i < tasks.size(); i += 2) {
+  for (size_t i = 0; i < tasks.size(); i += 2) {  // each task is once in it: so the first is even
     const auto [head, task] = tasks[i];
-    if (task % 2 != 0 || tasks[i + 1] != PlacedTask{head, task + 1}) return false;
+    if (tasks[i + 1] != PlacedTask{head, task + 1}) return false;
   }
   return std::ranges::all_of(plan.orders, [](const auto& order) { return is_in_pairs(*order); });
 }

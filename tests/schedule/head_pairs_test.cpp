@@ -12,13 +12,11 @@ struct Heads {
   int64_t batch, q_heads, kv_heads;
 };
 
-Plan plan_of(Heads heads, const Mask& mask, Pass pass = Pass::forward,
-             const std::string& placement = "auto") {
+Plan plan_of(Heads heads, const Mask& mask) {
   PlanOptions options;
   options.machine = make_machine("h200");
-  options.pass = pass;
+  options.pass = Pass::forward;
   options.order = "descending";
-  options.placement = placement;
   const Problem problem{.batch = heads.batch,
                         .q_heads = heads.q_heads,
                         .kv_heads = heads.kv_heads,
@@ -49,25 +47,47 @@ TEST(HeadPairs, AreThoseOfEvenGroups) {
 }
 
 TEST(HeadPairs, AreTheForwardsAndThoseOfAQueue) {
-  EXPECT_FALSE(heads_in_pairs(plan_of({1, 8, 2}, blocks(2), Pass::backward)));
-  Plan plan = plan_of({1, 8, 2}, blocks(2));
+  const Plan plan = plan_of({1, 8, 2}, blocks(2));
   ASSERT_TRUE(heads_in_pairs(plan));
-  plan.placement.queue = false;
-  EXPECT_FALSE(heads_in_pairs(plan));
+  Plan other = plan;
+  other.pass = Pass::backward;
+  EXPECT_FALSE(heads_in_pairs(other));
+  other = plan;
+  other.placement.queue = false;
+  EXPECT_FALSE(heads_in_pairs(other));
 }
 
-// Any two neighbours of the queue that change places leave a pair that is none.
+TEST(HeadPairs, AreHeadsOfATileWithTheSameVisits) {
+  const Plan plan = plan_of({1, 2, 1}, blocks(1, 1000));
+  ASSERT_TRUE(heads_in_pairs(plan));
+  const auto changed = [&](auto&& change) {
+    auto order = std::make_shared<HeadOrder>(*plan.orders[0]);
+    change(order->tasks[1], order->chains[order->tasks[1].chain_begin]);
+    Plan other = plan;
+    other.orders[0] = order;
+    return heads_in_pairs(other);
+  };
+  EXPECT_TRUE(changed([](Task&, Chain&) {}));
+  EXPECT_FALSE(changed([](Task& task, Chain&) { ++task.chain_end; }));
+  EXPECT_FALSE(changed([](Task&, Chain& chain) { --chain.run_end; }));
+  EXPECT_FALSE(changed([](Task&, Chain& chain) { ++chain.tile; }));
+  EXPECT_FALSE(changed([](Task&, Chain& chain) { ++chain.q_head; }));
+}
+
+// Any two neighbours of the queue that change places leave a pair that is none, and so do seconds.
 TEST(HeadPairs, AreNeighboursInTheQueue) {
   const Plan plan = plan_of({1, 4, 2}, blocks(2, 1000));
   ASSERT_TRUE(heads_in_pairs(plan));
   const std::vector<PlacedTask> tasks = plan.placement.tasks.list();
-  for (size_t i = 0; i + 1 < tasks.size(); ++i) {
-    std::vector<PlacedTask> swapped = tasks;
-    std::swap(swapped[i], swapped[i + 1]);
+  const auto swapped = [&](size_t i, size_t j) {
+    std::vector<PlacedTask> changed = tasks;
+    std::swap(changed[i], changed[j]);
     Plan other = plan;
-    other.placement.tasks = swapped;
-    EXPECT_FALSE(heads_in_pairs(other)) << i;
-  }
+    other.placement.tasks = changed;
+    return heads_in_pairs(other);
+  };
+  for (size_t i = 0; i + 1 < tasks.size(); ++i) EXPECT_FALSE(swapped(i, i + 1)) << i;
+  for (size_t i = 1; i + 2 < tasks.size(); i += 2) EXPECT_FALSE(swapped(i, i + 2)) << i;
 }
 
 }  // namespace
