@@ -228,9 +228,7 @@ def test_on_a_gpu(at):
     check((x[1] for x in mapped), plain)
     wide = [x.astype(jnp.float32) for x in there[:3]]
     on_gpu = functools.partial(refused, jax.errors.JaxRuntimeError, "nearest")
-    on_gpu(
-        lambda: jax.block_until_ready(vj.attention(*wide))
-    )  # a GPU says so when it is waited for
+    on_gpu(lambda: jax.block_until_ready(vj.attention(*wide)))  # said when it is waited for
 
 
 def refused(kind, part, call, *arguments, **how):

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "verbatim/schedule.h"
+#include "plans.h"
 
 namespace verbatim::test {
 namespace {
@@ -14,18 +14,9 @@ struct Heads {
 
 Plan plan_of(Heads heads, const Mask& mask) {
   PlanOptions options;
-  options.machine = make_machine("h200");
   options.pass = Pass::forward;
   options.order = "descending";
-  const Problem problem{.batch = heads.batch,
-                        .q_heads = heads.q_heads,
-                        .kv_heads = heads.kv_heads,
-                        .q_len = mask.q_len(),
-                        .kv_len = mask.kv_len(),
-                        .head_dim = 128,
-                        .head_dim_v = 128,
-                        .dtype = Dtype::bf16};
-  return make_plan(problem, mask, options);
+  return h200_plan(heads.batch, heads.q_heads, heads.kv_heads, mask, options);
 }
 
 Mask blocks(int64_t kv_heads, int64_t length = 4000) {

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "verbatim/schedule.h"
+#include "plans.h"
 
 namespace verbatim::test {
 namespace {
@@ -13,18 +13,9 @@ namespace {
 Plan plan_of(int64_t batch, int64_t q_heads, int64_t kv_heads, const Mask& mask,
              const std::string& order = "auto", const std::string& placement = "auto") {
   PlanOptions options;
-  options.machine = make_machine("h200");
   options.order = order;
   options.placement = placement;
-  const Problem problem{.batch = batch,
-                        .q_heads = q_heads,
-                        .kv_heads = kv_heads,
-                        .q_len = mask.q_len(),
-                        .kv_len = mask.kv_len(),
-                        .head_dim = 128,
-                        .head_dim_v = 128,
-                        .dtype = Dtype::bf16};
-  return make_plan(problem, mask, options);
+  return h200_plan(batch, q_heads, kv_heads, mask, options);
 }
 
 /// The least number of other tasks between the end of any head up to h - live and the start of h;
