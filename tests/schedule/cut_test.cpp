@@ -37,16 +37,6 @@ Sums sums_of(const HeadOrder& order) {
   return sums;
 }
 
-Problem problem_of(const Mask& mask, int64_t q_heads, int64_t kv_heads) {
-  return {.q_heads = q_heads,
-          .kv_heads = kv_heads,
-          .q_len = mask.q_len(),
-          .kv_len = mask.kv_len(),
-          .head_dim = 128,
-          .head_dim_v = 128,
-          .dtype = Dtype::bf16};
-}
-
 TEST(Cut, KeepsEverySumAndNeedsOneResident) {
   const std::vector<int64_t> documents{1024, 700, 1, 0, 323};
   for (const Mask& mask : {masks::full(2048, 2048), masks::full(1000, 500), masks::full(400, 3000),

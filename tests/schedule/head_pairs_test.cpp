@@ -14,9 +14,10 @@ struct Heads {
 
 Plan plan_of(Heads heads, const Mask& mask) {
   PlanOptions options;
+  options.machine = make_machine("h200");
   options.pass = Pass::forward;
   options.order = "descending";
-  return h200_plan(heads.batch, heads.q_heads, heads.kv_heads, mask, options);
+  return make_plan(problem_of(mask, heads.q_heads, heads.kv_heads, heads.batch), mask, options);
 }
 
 Mask blocks(int64_t kv_heads, int64_t length = 4000) {

@@ -13,9 +13,10 @@ namespace {
 Plan plan_of(int64_t batch, int64_t q_heads, int64_t kv_heads, const Mask& mask,
              const std::string& order = "auto", const std::string& placement = "auto") {
   PlanOptions options;
+  options.machine = make_machine("h200");
   options.order = order;
   options.placement = placement;
-  return h200_plan(batch, q_heads, kv_heads, mask, options);
+  return make_plan(problem_of(mask, q_heads, kv_heads, batch), mask, options);
 }
 
 /// The least number of other tasks between the end of any head up to h - live and the start of h;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "plans.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim::test {
@@ -23,14 +24,7 @@ double most_bytes_a_visit(int64_t group) {
   double most = 0;
   for (const auto [length, block, share] : kProblems) {
     const Mask mask = masks::uniform_block_sparse(length, length, block, block, share, 1, 1);
-    const Problem problem{.batch = 1,
-                          .q_heads = group,
-                          .kv_heads = 1,
-                          .q_len = length,
-                          .kv_len = length,
-                          .head_dim = 128,
-                          .head_dim_v = 128,
-                          .dtype = Dtype::bf16};
+    const Problem problem = problem_of(mask, group, 1);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       PlanOptions options;
       options.pass = pass;

@@ -33,19 +33,16 @@ inline Plan square_plan(bool causal, int32_t heads, int32_t n, std::string_view 
                  workers);
 }
 
-/// bf16 heads of 128 under a mask, for an H200.
-inline Plan h200_plan(int64_t batch, int64_t q_heads, int64_t kv_heads, const Mask& mask,
-                      PlanOptions options) {
-  options.machine = make_machine("h200");
-  const Problem problem{.batch = batch,
-                        .q_heads = q_heads,
-                        .kv_heads = kv_heads,
-                        .q_len = mask.q_len(),
-                        .kv_len = mask.kv_len(),
-                        .head_dim = 128,
-                        .head_dim_v = 128,
-                        .dtype = Dtype::bf16};
-  return make_plan(problem, mask, options);
+/// bf16 heads of 128.
+inline Problem problem_of(const Mask& mask, int64_t q_heads, int64_t kv_heads, int64_t batch = 1) {
+  return {.batch = batch,
+          .q_heads = q_heads,
+          .kv_heads = kv_heads,
+          .q_len = mask.q_len(),
+          .kv_len = mask.kv_len(),
+          .head_dim = 128,
+          .head_dim_v = 128,
+          .dtype = Dtype::bf16};
 }
 
 }  // namespace verbatim::test

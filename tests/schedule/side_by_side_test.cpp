@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/threads.h"
+#include "plans.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim::test {
@@ -43,15 +44,8 @@ std::vector<std::string> plans(const Mask& mask, const Problem& problem, Level l
 
 TEST(SideBySide, PlansAreThoseOfOneCore) {
   if (core_count() == 1) GTEST_SKIP() << "one core";
-  const Problem problem{.batch = 1,
-                        .q_heads = 16,
-                        .kv_heads = 8,
-                        .q_len = 4096,
-                        .kv_len = 4096,
-                        .head_dim = 128,
-                        .head_dim_v = 128,
-                        .dtype = Dtype::bf16};
   const Mask mask = masks::uniform_block_sparse(4096, 4096, 64, 64, 0.4, 3, 8);
+  const Problem problem = problem_of(mask, 16, 8);
   for (const Level level : {Level::invariant, Level::gpu_to_gpu}) {
     const std::vector<std::string> all = plans(mask, problem, level);
     const OneCore one;
