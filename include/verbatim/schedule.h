@@ -149,8 +149,8 @@ TileShape default_tile(const Problem& problem, Pass pass);
 Plan make_plan(const Problem& problem, const Mask& mask, const PlanOptions& options);
 
 /// make_plan() remembered: equal arguments get the plan made for them before, one object, so that
-/// a device finds it again too. The 64 last used are kept, as many as take 1 GiB of the host. Safe
-/// to call from several threads.
+/// a device finds it again too. The 64 last used are kept, as many as take 1 GiB of the host, and
+/// two of any size. Safe to call from several threads.
 std::shared_ptr<const Plan> cached_plan(const Problem& problem, const Mask& mask,
                                         const PlanOptions& options);
 

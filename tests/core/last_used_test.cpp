@@ -40,13 +40,14 @@ TEST_F(LastUsedTest, KeepsSoManyBytes) {
   EXPECT_FALSE(has(1));
 }
 
-TEST_F(LastUsedTest, KeepsOneOfAnySize) {
+TEST_F(LastUsedTest, KeepsTwoOfAnySize) {
   add({0, 1});
   add({1, 2 * kMostKeptBytes});
-  EXPECT_TRUE(has(1));
+  add({2, 2 * kMostKeptBytes});
+  EXPECT_TRUE(has(1) && has(2));
   EXPECT_FALSE(has(0));
-  add({2, 1});
-  EXPECT_TRUE(has(2));
+  add({3, 1});
+  EXPECT_TRUE(has(3) && has(2));
   EXPECT_FALSE(has(1));
 }
 

@@ -74,6 +74,18 @@ TEST(PlanCache, KeepsNoMoreThanAGibibyte) {
   EXPECT_EQ(stay, 6);  // beside the usual one, for each takes a little more than its name
 }
 
+// Whatever they take: a step asks for them in turn.
+TEST(PlanCache, KeepsBothPassesOfAMask) {
+  std::string name(int64_t{1} << 30, ' ');
+  const Mask mask(std::move(name), "{}", masks::full(64, 64).head(0, 0));
+  PlanOptions forward;
+  forward.pass = Pass::forward;
+  const auto one = cached_plan(problem_of(64), mask, forward);
+  const auto other = cached_plan(problem_of(64), mask, {});
+  EXPECT_EQ(cached_plan(problem_of(64), mask, forward), one);
+  EXPECT_EQ(cached_plan(problem_of(64), mask, {}), other);
+}
+
 TEST(PlanCache, ThreadsAgree) {
   std::vector<std::shared_ptr<const Plan>> plans(8);
   {
