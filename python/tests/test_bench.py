@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from benching import ROOT, bench, schema
@@ -356,9 +357,11 @@ def test_a_tiny_run(tmp_path):
     assert ours["status"] == "ok" and ours["bits"]["differing_words"] == 0
     assert ours["forward"]["ms"] > 0 and ours["check"]["error_ratio"] <= 2
     assert by_name["torch:math"]["status"] == "ok"
+    assert by_name["torch:math"]["provider_version"] == f"torch {version('torch')}"
+    assert ours["provider_version"] is None  # the header's
     assert by_name["torch:cudnn"]["status"] == "unsupported"
     assert by_name["flash_attn_3"]["status"] == "unsupported"  # on a CPU, installed or not
-    assert by_name["flash_attn_3"]["forward"] is None
+    assert by_name["flash_attn_3"]["forward"] is by_name["flash_attn_3"]["provider_version"] is None
     again = bench(*words)
     assert json.loads(json_file.read_text())["results"][0] == ours  # not measured twice
     assert "verbatim" not in again.stderr.replace("verbatim_attn", "")

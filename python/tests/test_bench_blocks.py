@@ -188,17 +188,19 @@ def test_what_flash_attention_2_lacks_with_blocks():
         assert provider.supports(_block_case(wide, 4, 2, 256, dim, "bf16"), "cuda") is None
 
 
-def test_flashinfer_gets_the_blocks_of_every_kv_head(monkeypatch):
+@pytest.mark.parametrize("version", ["older", "0.7.4"])
+def test_flashinfer_gets_the_blocks_of_every_kv_head(version, monkeypatch):
     """With its wrapper's interface in the place of its kernels: the forward of unequal blocks."""
     torch = pytest.importorskip("torch")
 
     class Wrapper:
+        room = 2**27
+
         def __init__(self, workspace):
             assert workspace.dtype == torch.uint8
 
-        def reset_workspace_buffer(self, workspace, integers, vector_sparse_indices_buffer):
+        def reset_workspace_buffer(self, workspace, integers):
             assert (workspace.dtype, integers.dtype) == (torch.uint8, torch.uint8)
-            self.room = len(vector_sparse_indices_buffer)
 
         def plan(self, shown, q_sizes, k_sizes, q_heads, kv_heads, head_dim, q_data_type):
             assert (shown.shape[0], q_sizes.shape[0], k_sizes.shape[0], head_dim) == (2, 2, 2, 16)
@@ -213,13 +215,23 @@ def test_flashinfer_gets_the_blocks_of_every_kv_head(monkeypatch):
                 q[None], k[None], v[None], self.rows[None], enable_gqa=True
             )[0]
 
+    class Older(Wrapper):  # it lists the keys in a buffer that callers may bring
+        room = 1
+
+        def reset_workspace_buffer(self, workspace, integers, vector_sparse_indices_buffer):
+            super().reset_workspace_buffer(workspace, integers)
+            self.room = len(vector_sparse_indices_buffer)
+
     module = types.ModuleType("flashinfer.sparse")
-    module.VariableBlockSparseAttentionWrapper = Wrapper
-    for made in (types.ModuleType("flashinfer"), module):
+    module.VariableBlockSparseAttentionWrapper = Older if version == "older" else Wrapper
+    package = types.ModuleType("flashinfer")
+    package.__version__ = version
+    for made in (package, module):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     mask = masks.VariableBlockSparse((0, 70, 130, 200), (0, 3, 100, 160, 200), density=0.6, seed=1)
     case = workloads.Case("given", mask.name, Problem(1, 4, 2, 200, 200, 16, 16, "bf16"), mask)
     provider = registry.known()["flashinfer:sparse"]
     assert provider.available() is None and provider.supports(case, "cuda") is None
+    assert provider.version() == f"flashinfer {version}"
     assert set(right_passes(provider, case).last) == {"o"}
     assert "no mask but blocks" in provider.supports(_block_case(masks.Causal(), 4, 2), "cuda")

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import masks
 from .._intervals import merged, turned
-from .providers import Attend, Provider, missing
+from .providers import Attend, Provider
 from .workloads import Case
 
 _MODULE = "interface_torch"
@@ -64,12 +64,11 @@ def _hidden(begins: Any, ends: Any, nowhere: int) -> tuple[Any, Any]:
 class FlashMask(Provider):
     """One mask for all heads, head dim 128."""
 
+    module = _MODULE
+
     def __init__(self, deterministic: bool):
         self.name = "flashmask" + (":deterministic" if deterministic else "")
         self.deterministic = deterministic
-
-    def available(self) -> str | None:
-        return missing("torch") or missing(_MODULE)
 
     def supports(self, case: Case, device: str) -> str | None:
         p = case.problem
@@ -103,11 +102,8 @@ class FlashMask(Provider):
 class FlashMaskBlocks(Provider):
     """Blocks of 128 that differ by KV head, head dim 128: without determinism alone."""
 
-    name = "flashmask:blocks"
+    name, module = "flashmask:blocks", _MODULE
     MOST, CHUNK = 2**17, 2**14  # keys
-
-    def available(self) -> str | None:
-        return missing("torch") or missing(_MODULE)
 
     def supports(self, case: Case, device: str) -> str | None:
         p, mask = case.problem, case.mask

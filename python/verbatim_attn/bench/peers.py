@@ -5,6 +5,7 @@ has been run in this repository's tests."""
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import json
 from typing import Any, ClassVar
@@ -45,9 +46,7 @@ class FlashAttention(Provider):
     def __init__(self, number: int, deterministic: bool):
         self.name = f"flash_attn_{number}" + (":deterministic" if deterministic else "")
         self.number, self.deterministic = number, deterministic
-
-    def available(self) -> str | None:
-        return missing("torch") or missing(self.MODULES[self.number])
+        self.module = self.MODULES[number]
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -55,7 +54,7 @@ class FlashAttention(Provider):
         return Packed.lacks(case)
 
     def make(self, case: Case, device: str) -> Attend:
-        module = importlib.import_module(self.MODULES[self.number])
+        module = importlib.import_module(self.module)
         terms = packed(case.mask)
         assert terms is not None
         none = None if self.number == 4 else -1
@@ -87,14 +86,12 @@ class FlashAttention(Provider):
 class FlashAttentionBlocks(Provider):
     """Blocks of multiples of 128 by FlashAttention-2, of the package block-sparse-attn."""
 
+    module = "block_sparse_attn"
     HEAD_DIMS, UNIT = (32, 64, 128), 128
 
     def __init__(self, deterministic: bool):
         self.name = "flash_attn_2:blocks" + (":deterministic" if deterministic else "")
         self.deterministic = deterministic
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("block_sparse_attn")
 
     def supports(self, case: Case, device: str) -> str | None:
         p, mask = case.problem, case.mask
@@ -134,12 +131,11 @@ class FlashAttentionBlocks(Provider):
 class Magi(Provider):
     """MagiAttention's flex_flash_attn_func: rectangles with causal corners."""
 
+    module = "magi_attention.api"
+
     def __init__(self, deterministic: bool):
         self.name = "magi" + (":deterministic" if deterministic else "")
         self.deterministic = deterministic
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("magi_attention.api")
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -197,14 +193,12 @@ class CudnnFlex(Provider):
     """cudnn.flex_attention of nvidia-cudnn-frontend: every query's keys as intervals, compiled for
     a case before it is timed, as our plans are."""
 
+    module = "cudnn.flex_attention"
     MOST_ENDPOINTS = 2**32  # bytes; masks of unequal blocks would take tens of GiB
 
     def __init__(self, deterministic: bool):
         self.name = "cudnn:flex" + (":deterministic" if deterministic else "")
         self.deterministic = deterministic
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("cudnn.flex_attention")
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -243,10 +237,7 @@ class CudnnBlocks(Provider):
     """cudnn.BSA of nvidia-cudnn-frontend: blocks of 64 or 128; a backward without groups, in bf16
     and of head dim 128."""
 
-    name = "cudnn:blocks"
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("cudnn.block_sparse_attention.api")
+    name, module = "cudnn:blocks", "cudnn.block_sparse_attention.api"
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -298,11 +289,8 @@ class CudnnBlocks(Provider):
 class FlashInfer(Provider):
     """FlashInfer's prefill: forward only."""
 
-    name = "flashinfer"
+    name, module = "flashinfer", "flashinfer"
     has_backward = False
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("flashinfer")
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -333,13 +321,10 @@ class FlashInfer(Provider):
 class FlashInferSparse(Provider):
     """FlashInfer's block-sparse attention, with other blocks for every KV head: forward only."""
 
-    name = "flashinfer:sparse"
+    name, module = "flashinfer:sparse", "flashinfer.sparse"
     has_backward = False
     heads_first = True
     WORKSPACE, INT_WORKSPACE = 2**27, 2**23  # bytes: as its documentation advises, and its own
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("flashinfer.sparse")
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu":
@@ -357,12 +342,15 @@ class FlashInferSparse(Provider):
         shown, *sizes = (torch.from_numpy(x).to(device) for x in blocks)
         workspace = torch.empty(self.WORKSPACE, dtype=torch.uint8, device=device)
         wrapper = VariableBlockSparseAttentionWrapper(workspace)
-        # Its plan names every key of every block: its own buffer holds 2^27 of them.
-        listed = int((shown.sum(1) * sizes[1]).sum()) + 1
+        buffers = {}
+        # Its plan names every key of every block; older ones in a buffer that they do not enlarge.
+        listing = "vector_sparse_indices_buffer"
+        if listing in inspect.signature(wrapper.reset_workspace_buffer).parameters:
+            listed = int((shown.sum(1) * sizes[1]).sum()) + 1
+            buffers[listing] = torch.empty(listed, dtype=torch.int32, device=device)
         wrapper.reset_workspace_buffer(
-            workspace, torch.empty(self.INT_WORKSPACE, dtype=torch.uint8, device=device),
-            vector_sparse_indices_buffer=torch.empty(listed, dtype=torch.int32, device=device),
-        )  # fmt: skip
+            workspace, torch.empty(self.INT_WORKSPACE, dtype=torch.uint8, device=device), **buffers
+        )
         wrapper.plan(
             shown, *(x.int().repeat(p.kv_heads, 1) for x in sizes),
             p.q_heads, p.kv_heads, p.head_dim,
@@ -377,6 +365,7 @@ class Vsa(Provider):
     """VSA's block-sparse attention of the package fastvideo-kernel: its kernels for Hopper, or its
     Triton form. Whole blocks of 64, as many KV heads as query heads."""
 
+    module = "fastvideo_kernel.block_sparse_attn"
     FUNCTIONS: ClassVar = {"sm90": "block_sparse_attn_sm90", "triton": "block_sparse_attn_triton"}
     COMPILED = "fastvideo_kernel._C.fastvideo_kernel_ops"
     heads_first = True
@@ -385,7 +374,7 @@ class Vsa(Provider):
         self.name, self.form = f"vsa:{form}", form
 
     def available(self) -> str | None:
-        if reason := missing("torch") or missing("fastvideo_kernel.block_sparse_attn"):
+        if reason := super().available():
             return reason
         if self.form == "triton":
             return None

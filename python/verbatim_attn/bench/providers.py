@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,6 +26,7 @@ class Provider:
     """One implementation in one mode."""
 
     name: str
+    module = "torch"  # that it needs
     deterministic = False  # in its deterministic mode
     ours = False  # its promise is ours: a differing bit is a failure, not a fact
     has_backward = True
@@ -31,7 +35,11 @@ class Provider:
 
     def available(self) -> str | None:
         """None, or why nothing can run."""
-        return missing("torch")
+        return missing("torch") or missing(self.module)
+
+    def version(self) -> str | None:
+        """What is installed of others, "NAME VERSION"; None: ours, or its installation has none."""
+        return None if self.ours else version_of(self.module)
 
     def supports(self, case: Case, device: str) -> str | None:
         """None, or why this case cannot run on a device of kind "cpu" or "cuda"."""
@@ -63,6 +71,20 @@ def missing(module: str) -> str | None:
     except Exception as error:  # a broken installation must not end a benchmark
         return f"cannot be imported: {error}"
     return None
+
+
+def version_of(module: str) -> str | None:
+    """The distributions that a module's package is from, or what it says itself."""
+    package = module.partition(".")[0]
+    if names := sorted(set(_distributions().get(package, ()))):
+        return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return f"{package} {version}" if version else None
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 class Verbatim(Provider):
@@ -313,12 +335,11 @@ def cumulative(lengths: Iterable[int], device: str) -> Any:
 class Varlen(Provider):
     """torch.nn.attention.varlen.varlen_attn: PyTorch's FlashAttention-2 over packed sequences."""
 
+    module = "torch.nn.attention.varlen"
+
     def __init__(self, deterministic: bool):
         self.name = "torch:varlen" + (":deterministic" if deterministic else "")
         self.deterministic = deterministic
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("torch.nn.attention.varlen")
 
     def supports(self, case: Case, device: str) -> str | None:
         return "runs on CUDA devices only" if device == "cpu" else Packed.lacks(case)
@@ -349,10 +370,7 @@ class Varlen(Provider):
 class Flex(Provider):
     """FlexAttention: compiled on CUDA; eager on the CPU, where it has no backward."""
 
-    name = "flex"
-
-    def available(self) -> str | None:
-        return missing("torch") or missing("torch.nn.attention.flex_attention")
+    name, module = "flex", "torch.nn.attention.flex_attention"
 
     def supports(self, case: Case, device: str) -> str | None:
         if device == "cpu" and case.area > 2**22:

@@ -90,8 +90,8 @@ class Bench:
     def row(self, provider: Provider) -> Row:
         case = self.case
         row: Row = {
-            "set": case.set, "name": case.name, "provider": provider.name, "status": "ok",
-            "reason": "", "problem": _described(case.problem),
+            "set": case.set, "name": case.name, "provider": provider.name,
+            "provider_version": None, "status": "ok", "reason": "", "problem": _described(case.problem),
             "mask": {"name": case.mask.name, "params": _params(case), "area": case.area,
                      "nominal_area": case.nominal_area},
             "sampling": case.sampling, "plan": None, "forward": None, "unordered": None,
@@ -120,6 +120,7 @@ class Bench:
             raise Stop("unsupported", reason)
         if reason := provider.available():
             raise Stop(reason.partition(":")[0] if "not installed" in reason else "error", reason)
+        row["provider_version"] = provider.version()
         if self._tensors is None:
             self._tensors = check.inputs(case, device.name)
         passes = Passes(provider, case, device.name, self._tensors, self.settings.backward)
