@@ -34,15 +34,17 @@ std::optional<Simulation> try_simulate(const Plan& plan, const Machine& machine)
 /// A plan, and what the machine makes of it.
 struct Found {
   Plan plan;
-  std::optional<Simulation> simulation;
+  std::optional<Simulation> simulation{};
   double plan_seconds = 0;
-  bool is_auto = false;  // among all orders: the bits that auto has
+  bool is_auto = false;          // among all orders: the bits that auto has
+  std::optional<Trial> ranks{};  // both passes, with the other one's order by rule
 };
 
 Json describe(const Found& found, const Machine& machine) {
   Json json = app::describe(found.plan, found.simulation.value_or(Simulation{}), machine,
                             found.plan_seconds);
   if (found.is_auto) json["auto"] = true;
+  if (found.ranks) json["ranks"] = app::describe(*found.ranks);
   if (!found.simulation)
     for (const char* time : {"makespan", "lower_bound", "work", "stall", "idle"}) json.erase(time);
   return json;
@@ -58,6 +60,8 @@ struct PlanCommand {
 
   int run() const;
   std::vector<Found> find(const Problem& sizes, const Mask& made, const PlanOptions& options) const;
+  std::vector<Found> find_for_ranks(const Problem& sizes, const Mask& made,
+                                    const PlanOptions& options, const Plan& beside) const;
   bool draws() const { return !gantt.empty() || !perfetto.empty() || !output.report.empty(); }
 };
 
@@ -81,15 +85,59 @@ std::vector<Found> find_all(const Problem& sizes, const Mask& made, const PlanOp
   return found;
 }
 
+Found find_one(const Problem& sizes, const Mask& made, const PlanOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  Found one{make_plan(sizes, made, options), {}};
+  one.plan_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  one.simulation = try_simulate(one.plan, options.machine);
+  return one;
+}
+
 std::vector<Found> PlanCommand::find(const Problem& sizes, const Mask& made,
                                      const PlanOptions& options) const {
   if (planning.order == "all") return find_all(sizes, made, options);
   std::vector<Found> found;
-  const auto start = std::chrono::steady_clock::now();
-  Found& one = found.emplace_back(Found{make_plan(sizes, made, options), {}});
-  one.plan_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  one.simulation = try_simulate(one.plan, options.machine);
+  found.push_back(find_one(sizes, made, options));
+  return found;
+}
+
+/// What ranks may take beside `auto`: chunks end chains that would cross ranks. Not parts of tiles,
+/// which one rank adds, and not orders that wait for most of a device's workers.
+std::vector<std::string> orders_for_ranks(const Problem& sizes, const PlanOptions& options) {
+  constexpr int64_t kLeastRows = 2048;
+  if (options.pass == Pass::forward) return {"descending", "ascending"};
+  std::vector<std::string> names{"descending", "right_to_left", "shift"};
+  for (int64_t rows = kLeastRows; rows < sizes.q_len; rows *= 2)
+    for (const char* name : {"descending", "right_to_left"})
+      names.push_back(fmt::format("{}/rows:{}", name, rows));
+  return names;
+}
+
+/// Fastest first, those that ranks cannot have last. `beside` is the plan of the other pass.
+std::vector<Found> PlanCommand::find_for_ranks(const Problem& sizes, const Mask& made,
+                                               const PlanOptions& options,
+                                               const Plan& beside) const {
+  const auto tried = [&](Found one) {
+    const bool backward = options.pass == Pass::backward;
+    one.ranks = try_world(world, backward ? beside : one.plan, backward ? one.plan : beside, made);
+    return one;
+  };
+  std::vector<Found> found;
+  found.push_back(tried(find_one(sizes, made, options)));
+  found.front().is_auto = true;
+  for (const std::string& name : orders_for_ranks(sizes, options)) {
+    PlanOptions named = options;
+    named.order = name;
+    Found one = find_one(sizes, made, named);
+    const bool known = std::ranges::any_of(found, [&](const Found& other) {
+      return other.plan.fingerprint() == one.plan.fingerprint();
+    });
+    if (!known) found.push_back(tried(std::move(one)));
+  }
+  std::ranges::stable_sort(found, {}, [](const Found& each) {
+    return std::pair(!each.ranks->refused.empty(), each.ranks->in_turn());
+  });
   return found;
 }
 
@@ -134,6 +182,36 @@ report::Table table_of(const std::vector<Found>& found, const Json& described) {
   return table;
 }
 
+/// Of find_for_ranks().
+report::Table table_of_ranks(const std::vector<Found>& found, const Json& described) {
+  using Align = report::Table::Align;
+  report::Table table({{"order"},
+                       {"one device", Align::right},
+                       {"strategy"},
+                       {"forward", Align::right},
+                       {"backward", Align::right},
+                       {"both", Align::right},
+                       {"overlapped", Align::right},
+                       {""}});
+  const auto own = std::ranges::find_if(found, &Found::is_auto);
+  const auto makespan = [](const Found& each) {
+    return each.simulation ? each.simulation->makespan : 0;
+  };
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Trial& t = *found[i].ranks;
+    const auto name = described[i]["order"].get<std::string>();
+    const auto ms = [&](double seconds) {
+      return t.refused.empty() ? report::milliseconds(seconds * 1e3) : "-";
+    };
+    table.row(
+        {found[i].is_auto ? name + " (auto)" : name,
+         makespan(*own) > 0 ? fmt::format("{:.3f}", makespan(found[i]) / makespan(*own)) : "-",
+         t.options.strategy, ms(t.forward.in_turn), ms(t.backward.in_turn), ms(t.in_turn()),
+         ms(t.forward.overlapped + t.backward.overlapped), t.refused});
+  }
+  return table;
+}
+
 /// Both names, also where one pass alone is planned.
 void require_orders(const PlanningOptions& planning) {
   const auto tiles = std::make_shared<const TileMap>(HeadMask{}, TileShape{1, 1});
@@ -156,7 +234,15 @@ int PlanCommand::run() const {
 
   Progress progress;
   progress.say("planning and simulating ...");
-  const std::vector<Found> found = find(sizes, made, options);
+  std::optional<Plan> beside;  // of the other pass
+  if (world.given()) {
+    if (!both) one.order = one.forward_order = "auto";
+    beside = make_plan(sizes, made,
+                       one.make(options.pass == Pass::forward ? Pass::backward : Pass::forward));
+  }
+  const bool for_ranks = all && world.given();
+  const std::vector<Found> found =
+      for_ranks ? find_for_ranks(sizes, made, options, *beside) : find(sizes, made, options);
   if (found.empty()) fail("no order keeps this level", {"--level", planning.level_name(), "", ""});
 
   Json result = new_result("plan");
@@ -172,12 +258,9 @@ int PlanCommand::run() const {
   const std::vector<Pass> passes{options.pass};
   if (world.given()) {
     progress.say("dealing to ranks ...");
-    const Pass other = options.pass == Pass::forward ? Pass::backward : Pass::forward;
-    if (!both) one.order = one.forward_order = "auto";
-    const Plan beside = make_plan(sizes, made, one.make(other));
     const Plan& own = found.front().plan;
-    const Plan &forward = other == Pass::forward ? beside : own,
-               &backward = other == Pass::forward ? own : beside;
+    const bool is_forward = options.pass == Pass::forward;
+    const Plan &forward = is_forward ? own : *beside, &backward = is_forward ? *beside : own;
     choice = choose(world, forward, backward, made);
     dealt.emplace(forward, backward, made, choice.options, world.engine());
     overlapped.emplace(forward, backward, made, overlapped_of(choice.options), world.engine());
@@ -215,6 +298,10 @@ int PlanCommand::run() const {
       "and idle: share of all workers' time.\n",
       headline(sizes, made), pass, planning.level_name(), options.machine.name,
       fastest.placement.workers, table_of(found, plans).str());
+  if (for_ranks)
+    fmt::print(
+        "\nOrders for {} ranks, simulated on {}; one device: of what auto's takes there:\n\n{}",
+        choice.options.world, world.on().name, table_of_ranks(found, plans).str());
   if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt)
     fmt::print("\n{}; {}\n\n{}\n{}", dealt->summary(), dealt->timing(), dealt->table(passes).str(),
@@ -232,7 +319,11 @@ void add_plan(Command root, Action& action) {
       "Example: verbatim plan --mask causal --seqlen 8192 --q-heads 16 --head-dim 128 --order all\n"
       "An order fixes the bits, a placement only the time. --order all puts every order that "
       "keeps\n"
-      "the level side by side and marks what auto takes; files then show the fastest. "
+      "the level side by side and marks what auto takes; files then show the fastest. With "
+      "--world\n"
+      "these are auto's, descending, right_to_left and shift, the former two also in chunks of "
+      "2,048\n"
+      "rows and more, by what both passes take on the ranks. "
       "'co-resident' is the number of "
       "workers\n"
       "that must run at once so that no wait can last forever.\n"

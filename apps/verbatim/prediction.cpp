@@ -62,17 +62,26 @@ Choice choose(const WorldOptions& asked, const Attention& attention) {
                 attention.mask());
 }
 
-void Choice::describe(Json& dist) const {
-  for (const Trial& trial : trials) {
-    Json one = {{"strategy", trial.options.strategy}, {"shard", trial.options.shard}};
-    if (trial.refused.empty()) {
-      one["forward"] = json_of(trial.forward);
-      one["backward"] = json_of(trial.backward);
-    } else {
-      one["refused"] = trial.refused;
-    }
-    dist["tried"].push_back(std::move(one));
+Trial try_world(const WorldOptions& asked, const Plan& forward, const Plan& backward,
+                const Mask& mask) {
+  const Choice choice = choose(asked, forward, backward, mask);
+  if (!choice.trials.empty()) return fastest(choice.trials);
+  return try_strategy(forward, backward, mask, choice.options, asked.on());
+}
+
+Json describe(const Trial& trial) {
+  Json json = {{"strategy", trial.options.strategy}, {"shard", trial.options.shard}};
+  if (trial.refused.empty()) {
+    json["forward"] = json_of(trial.forward);
+    json["backward"] = json_of(trial.backward);
+  } else {
+    json["refused"] = trial.refused;
   }
+  return json;
+}
+
+void Choice::describe(Json& dist) const {
+  for (const Trial& trial : trials) dist["tried"].push_back(app::describe(trial));
 }
 
 std::string Choice::text() const {

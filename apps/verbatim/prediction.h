@@ -28,6 +28,12 @@ Choice choose(const WorldOptions& asked, const Plan& forward, const Plan& backwa
               const Mask& mask);
 Choice choose(const WorldOptions& asked, const Attention& attention);
 
+/// --strategy on --cluster, or the fastest. Throws Error naming the option that is no such world or
+/// cluster.
+Trial try_world(const WorldOptions& asked, const Plan& forward, const Plan& backward,
+                const Mask& mask);
+Json describe(const Trial& trial);
+
 /// Times of a pass.
 struct Launches {
   LaunchTimes times;

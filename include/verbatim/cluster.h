@@ -79,8 +79,10 @@ struct Trial {
 
   double in_turn() const { return forward.in_turn + backward.in_turn; }
 };
+/// options.strategy, dealt and played. `forward` and `backward` are plans of the same problem.
+Trial try_strategy(const Plan& forward, const Plan& backward, const Mask& mask,
+                   const DistOptions& options, const Cluster& cluster);
 /// Every strategy, each with options.shard; sizes of groups and windows go to those that have them.
-/// `forward` and `backward` are plans of the same problem.
 std::vector<Trial> try_strategies(const Plan& forward, const Plan& backward, const Mask& mask,
                                   const DistOptions& options, const Cluster& cluster);
 /// The trial with the least time of both passes, transfers in turn; of equals the first.

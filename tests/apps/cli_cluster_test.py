@@ -93,6 +93,39 @@ class Cluster(Tool):
                 self.assertAlmostEqual(alone[way], one["backward"][way])
         self.assertIn("taken", self.call(*words, "auto").stdout)
 
+    def test_orders_for_ranks(self):
+        words = ["plan", "--mask", "causal_sliding_window", "--window", 512, "--seqlen", 16384]
+        words += ["--q-heads", 8, "--kv-heads", 2, "--head-dim", 128, "--world", "replay:4"]
+        result = self.result(*words, "--order", "all", "--strategy", "usp")
+        plans = result["plan"]
+        self.assertEqual(schema.check(result), [])
+        (own,) = (plan for plan in plans if "auto" in plan)
+        alone = self.result(*words, "--strategy", "usp")["plan"]
+        self.assertEqual(own["fingerprint"], alone["fingerprint"])
+        self.assertEqual(len({plan["fingerprint"] for plan in plans}), len(plans))
+        names = {plan["order"] for plan in plans}
+        self.assertGreaterEqual(
+            names, {f"right_to_left/rows:{rows}" for rows in (2048, 4096, 8192)} | {"shift"}
+        )
+        self.assertNotIn("right_to_left/rows:16384", names)
+        ranks = [plan["ranks"] for plan in plans]
+        both = [sum(each[name]["in_turn_ms"] for name in ("forward", "backward")) for each in ranks]
+        self.assertEqual(both, sorted(both))
+        self.assertLess(both[0], both[plans.index(own)])  # chunks end chains between ranks
+        self.assertIn("/rows:", plans[0]["order"])
+        dealt = result["dist"]["passes"][0]["simulated"]
+        self.assertEqual(dealt["in_turn_ms"], ranks[0]["backward"]["in_turn_ms"])
+        named = self.result(*words, "--order", plans[0]["order"], "--strategy", "usp")
+        self.assertEqual(named["dist"]["passes"][0]["simulated"], dealt)
+        forward = self.result(*words, "--order", "all", "--pass", "forward", "--strategy", "auto")
+        best = min(
+            (tried for tried in forward["dist"]["tried"] if "refused" not in tried),
+            key=lambda tried: tried["forward"]["in_turn_ms"] + tried["backward"]["in_turn_ms"],
+        )
+        self.assertEqual(forward["plan"][0]["ranks"], best)
+        error = self.refused(*words[:-1], "replay:3", "--order", "all", "--strategy", "ulysses")
+        self.assertIn("cannot be dealt to so many ranks", error)
+
     def test_measured_launches(self):
         world = ["--world", "replay:2", "--strategy", "usp", "--ulysses-size", 2]
         ran = self.result("run", *DOCUMENTS, *world)["dist"]["passes"]
