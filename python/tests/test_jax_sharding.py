@@ -121,6 +121,18 @@ def test_jit_shares_by_xlas_older_partitioner():
     assert gathered == 0
 
 
+@pytest.mark.parametrize("how", [{}, {"mask": DRAWN}, {"dropout": 0.2, "seed": 5}], ids=str)
+def test_two_gpus_have_the_bits_of_one(how):
+    gpus = np.array([one for one in jax.devices() if one.platform == "gpu"][:2])
+    if len(gpus) < 2:
+        pytest.skip("fewer than two GPUs")
+    tensors = example(23, "bfloat16", batch=2, q_heads=8, kv_heads=4, dim=64, dim_v=64)
+    function, mesh = functools.partial(attended, **how), Mesh(gpus, "x")
+    expected = arrays(jax.jit(function)(*jax.device_put(tensors, gpus[0])))
+    for spec in (PartitionSpec("x"), PartitionSpec(None, None, "x")):
+        check(sharded(function, tensors, mesh, spec)[0], expected)
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_shard_map_of_one_axis_of_two(check_vma):
     tensors = example(22, batch=4, q_heads=8, kv_heads=4)
