@@ -42,6 +42,9 @@ struct HeadMask {
   // Document boundaries on each axis, ascending; one comes twice, or stands at an end of the axis,
   // where a document is empty. n documents have n - 1.
   std::vector<int64_t> q_breaks, k_breaks;
+  // Rows and keys of padding before the first sequence, which with_lengths() knows and slices do
+  // not tell from a window: nothing of them is visible, and positions count from behind them.
+  int64_t q_padding = 0, k_padding = 0;
 
   bool contains(int64_t q, int64_t k) const;
   int64_t area() const;
@@ -55,9 +58,10 @@ struct HeadMask {
   bool operator==(const HeadMask&) const = default;
 };
 
-/// A sequence of a head: where it starts, and where its padding begins and ends. Padding is found
-/// from the visible positions: rows at an end that see no key, keys at an end that no row sees. So
-/// a sequence has the same tiles and orders alone, packed, and padded to any length.
+/// A sequence of a head: where it starts, and where its padding begins and ends. Padding is what
+/// the mask says (HeadMask::q_padding), and what is found from the visible positions: rows at an
+/// end that see no key, keys at an end that no row sees. So a sequence has the same tiles and
+/// orders alone, packed, and padded to any length.
 struct Sequence {
   int64_t q_begin = 0, k_begin = 0;  // in the plane
   /// Rows and keys between the padding. After the last visible position all is padding; before the
@@ -254,6 +258,7 @@ struct TileMap {
   std::vector<TileRun> rows;               // per query tile: runs of KV tiles, ascending
   std::vector<int32_t> slice_ids;          // lists referenced by runs
   std::vector<Sequence> sequences;         // the mask's, so that a plan knows them
+  int64_t q_padding = 0, k_padding = 0;    // the mask's; a part has none
 
   TileMap(const HeadMask& mask, TileShape shape)
       : TileMap(mask, shape, verbatim::sequences(mask)) {}

@@ -113,6 +113,8 @@ def test_activate_with_masks_and_unequal_lengths():
         )
         first = F.scaled_dot_product_attention(q, k, v, attn_mask=additive)
         assert torch.equal(first[0], got[0])
+        first = F.scaled_dot_product_attention(q, k, v, attn_mask=additive.clamp(min=-1e4))
+        assert torch.equal(first[0], got[0])  # as models of BERT's time hide keys
         with pytest.raises(NotImplementedError, match="scores take no bias"):
             F.scaled_dot_product_attention(q, k, v, attn_mask=additive.clamp(min=-1.0))
 
@@ -201,6 +203,36 @@ def test_llama_on_activated_sdpa(place):
         first, second = (step("sdpa", place, **batch) for _ in range(2))
     assert same_bits(first, second) and not same_bits(first, before)
     assert_close(first, eager, place)
+
+
+def test_entries_padded_on_the_left_are_decoded_as_alone(monkeypatch):
+    pytest.importorskip("transformers")
+    from verbatim_attn import huggingface
+
+    va.register_huggingface()
+    calls, attend = [], huggingface.attention
+
+    def recorded(q, k, v, **how):
+        calls.append((q, k, v, attend(q, k, v, **how)))
+        return calls[-1][-1]
+
+    monkeypatch.setattr(huggingface, "attention", recorded)
+    tokens = torch.randint(97, (2, 200), generator=torch.Generator().manual_seed(2))
+    shown = torch.ones_like(tokens)
+    shown[1, :100] = 0
+    how = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    llama("verbatim").eval().generate(tokens, attention_mask=shown, **how)
+    chunks = {q.shape[1] for q, *_ in calls}
+    assert chunks == {200, 1}
+    for q, k, v, o in calls:
+        for entry, padding in enumerate((0, 100)):
+            rows, keys = (
+                slice(max(q.shape[1] - k.shape[1] + padding, 0), None),
+                slice(padding, None),
+            )
+            alone = (q[entry : entry + 1, rows], *(x[entry : entry + 1, keys] for x in (k, v)))
+            expected = va.attention(*alone, mask=masks.Causal(), scale=q.shape[-1] ** -0.5)
+            assert torch.equal(o[entry : entry + 1, rows], expected)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -30,9 +30,24 @@ def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **ho
         q_length=q_length, kv_length=kv_length,
         allow_is_causal_skip=allow_is_causal_skip and q_length == kv_length, **how,
     )  # fmt: skip
-    if visible is None or not torch.is_grad_enabled():
+    if visible is None:
         return visible
-    return masks.from_additive(visible, q_length, kv_length)
+    if torch.is_grad_enabled():
+        return masks.from_additive(visible, q_length, kv_length)
+    if not torch.compiler.is_compiling():
+        visible._verbatim_left = _left_padding(q_length, kv_length, **how)
+    return visible
+
+
+def _left_padding(
+    q_length: int, kv_length: int, attention_mask: Any = None, kv_offset: int = 0, **_: Any
+) -> list[int] | None:
+    """Keys of padding before each entry of a chunk that continues a cache, which what it sees does
+    not tell from a window; None: there is no such padding."""
+    if attention_mask is None or attention_mask.ndim != 2 or kv_offset or q_length == kv_length:
+        return None
+    hidden = attention_mask[:, :kv_length] == 0
+    return hidden.int().cumprod(1).sum(1).tolist() if hidden[:, 0].any() else None
 
 
 def _attention(
@@ -68,5 +83,9 @@ def _attention(
 @untraced  # masks of later tokens are others, for which it would be compiled anew
 def _attention_under_tensor(q: Any, k: Any, v: Any, *, mask: Any, **how: Any) -> Any:
     group = q.shape[2] // k.shape[2]
-    mask = masks.from_additive(mask, q.shape[1], k.shape[1], group=group)
-    return attention(q, k, v, mask=mask, **how)
+    q_len, kv_len = q.shape[1], k.shape[1]
+    shown: masks.Mask = masks.from_additive(mask, q_len, kv_len, group=group)
+    if left := getattr(mask, "_verbatim_left", None):
+        keys = [kv_len - padding for padding in left]
+        shown = shown.padded([min(q_len, n) for n in keys], keys, side="left")
+    return attention(q, k, v, mask=shown, **how)

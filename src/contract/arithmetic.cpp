@@ -9,7 +9,7 @@
 
 namespace verbatim {
 
-const int32_t kContractVersion = 12;
+const int32_t kContractVersion = 13;
 
 namespace {
 

@@ -141,6 +141,8 @@ HeadMask HeadMask::crop(int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t
                  .nearest = ""});
   }
   HeadMask part{q_end - q_begin, k_end - k_begin, {}, {}, {}};
+  part.q_padding = std::clamp(q_padding, q_begin, q_end) - q_begin;
+  part.k_padding = std::clamp(k_padding, k_begin, k_end) - k_begin;
   for (const Slice& s : slices) {
     const auto inside = tighten(clip(s, {q_begin, q_end, k_begin, k_end}));
     if (inside) part.slices.push_back(shift(*inside, q_begin, k_begin));
@@ -173,6 +175,8 @@ HeadMask HeadMask::intersect(const HeadMask& other) const {
                  .nearest = ""});
   }
   HeadMask both{q_len, kv_len, {}, {}, {}};
+  both.q_padding = std::max(q_padding, other.q_padding);
+  both.k_padding = std::max(k_padding, other.k_padding);
   join_breaks(*this, other, both);
 
   // Slices enter in the order of their first row and meet the other mask's slices still alive.
@@ -206,15 +210,24 @@ void HeadMask::validate() const {
   const std::string lengths = fmt::format("0 to {}", kMaxLength);
   require(0 <= q_len && q_len <= kMaxLength, "q_len", fmt::to_string(q_len), lengths);
   require(0 <= kv_len && kv_len <= kMaxLength, "kv_len", fmt::to_string(kv_len), lengths);
+  require(0 <= q_padding && q_padding <= q_len, "q_padding", fmt::to_string(q_padding),
+          fmt::format("0 to {}", q_len));
+  require(0 <= k_padding && k_padding <= kv_len, "k_padding", fmt::to_string(k_padding),
+          fmt::format("0 to {}", kv_len));
   check_breaks(q_breaks, q_len, "q_breaks");
   check_breaks(k_breaks, kv_len, "k_breaks");
   for (const Slice& s : slices) {
     const bool inside = 0 <= s.q_begin && s.q_begin <= s.q_end && s.q_end <= q_len &&
                         0 <= s.k_begin && s.k_begin <= s.k_end && s.k_end <= kv_len;
     const bool band = s.lo >= Slice::kNoLow && s.hi <= Slice::kNoHigh && s.lo <= s.hi;
-    if (inside && band) continue;  // texts are made of the wrong ones only
+    const bool empty = s.q_begin == s.q_end || s.k_begin == s.k_end;
+    const bool padded = !empty && (s.q_begin < q_padding || s.k_begin < k_padding);
+    if (inside && band && !padded) continue;  // texts are made of the wrong ones only
     require(inside, "slices", to_string(s),
             fmt::format("a part of [0, {}) x [0, {})", q_len, kv_len));
+    require(
+        !padded, "slices", to_string(s),
+        fmt::format("nothing before row {} and key {}, where padding ends", q_padding, k_padding));
     require(band, "slices", to_string(s), "a band lo <= hi within [kNoLow, kNoHigh]");
   }
   check_disjoint(slices);

@@ -1,8 +1,8 @@
 // The JSON form of a mask:
 //   {"name", "params", "q_len", "kv_len", "batch", "kv_heads", "variant_of": [...],
 //    "variants": [{"slices": [[q_begin, q_end, k_begin, k_end, lo, hi], ...],
-//                  "q_breaks": [...], "k_breaks": [...]}, ...]}
-// An open band is null.
+//                  "q_breaks": [...], "k_breaks": [...], "q_padding", "k_padding"}, ...]}
+// An open band is null; no padding is left out.
 #include <fmt/format.h>
 
 #include "core/json.h"
@@ -59,8 +59,11 @@ std::string to_json(const Mask& mask) {
   for (const HeadMask& head : mask.variants()) {
     Json slices = Json::array();
     for (const Slice& s : head.slices) slices.push_back(to_json(s));
-    variants.push_back(
-        {{"slices", std::move(slices)}, {"q_breaks", head.q_breaks}, {"k_breaks", head.k_breaks}});
+    Json variant = {
+        {"slices", std::move(slices)}, {"q_breaks", head.q_breaks}, {"k_breaks", head.k_breaks}};
+    if (head.q_padding > 0) variant["q_padding"] = head.q_padding;
+    if (head.k_padding > 0) variant["k_padding"] = head.k_padding;
+    variants.push_back(std::move(variant));
   }
   std::vector<int32_t> variant_of;
   for (int64_t b = 0; b < mask.batch(); ++b) {
@@ -81,8 +84,11 @@ Mask mask_from_json(const std::string& text) {
   const int64_t q_len = integer(json, "q_len"), kv_len = integer(json, "kv_len");
   std::vector<HeadMask> variants;
   for (const auto& variant : list(json, "variants")) {
-    require_known_members(variant, {"slices", "q_breaks", "k_breaks"}, kOperation);
+    require_known_members(variant, {"slices", "q_breaks", "k_breaks", "q_padding", "k_padding"},
+                          kOperation);
     HeadMask head{q_len, kv_len, {}, integers(variant, "q_breaks"), integers(variant, "k_breaks")};
+    if (variant.contains("q_padding")) head.q_padding = integer(variant, "q_padding");
+    if (variant.contains("k_padding")) head.k_padding = integer(variant, "k_padding");
     for (const auto& s : list(variant, "slices")) head.slices.push_back(slice(s));
     variants.push_back(std::move(head));
   }

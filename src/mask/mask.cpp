@@ -78,6 +78,8 @@ Mask cut(const Mask& mask, std::span<const Interval> rows, std::span<const Inter
           if (inside) visible.push_back(*inside);
         }
         head.slices = std::move(visible);
+        head.q_padding = std::max(head.q_padding, rows[b].begin);
+        head.k_padding = std::max(head.k_padding, keys[b].begin);
         it->second = heads.id_of(std::move(head));
       }
       heads.variant_of.push_back(it->second);

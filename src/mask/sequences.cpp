@@ -35,22 +35,23 @@ bool measure(const HeadMask& mask, std::vector<Sequence>& sequences) {
   return true;
 }
 
-/// From the extents of what is visible to what is not padding; the sequence ends at (q_end, k_end).
-void cut_padding(Sequence& s, int64_t q_end, int64_t k_end) {
+/// From the extents of what is visible to what is not padding. Positions count from (q_first,
+/// k_first), the sequence ends at (q_end, k_end).
+void cut_padding(Sequence& s, int64_t q_first, int64_t k_first, int64_t q_end, int64_t k_end) {
   if (s.q.begin >= s.q.end) {
     s.q = {s.q_begin, q_end};
     s.k = {s.k_begin, k_end};
     s.core = s.q;
     return;
   }
-  const int64_t to_row = s.q_begin - s.k_begin;  // from a key to the row of the same position
+  const int64_t to_row = q_first - k_first;  // from a key to the row of the same position
   const Interval own{s.k.begin + to_row, s.k.end + to_row};
   if (s.q.begin <= own.begin && own.end <= s.q.end) {
     s.core = own;
     return;
   }
-  s.q.begin = s.q_begin;
-  s.k.begin = s.k_begin;
+  s.q.begin = q_first;
+  s.k.begin = k_first;
   s.core = s.q;
 }
 
@@ -67,8 +68,11 @@ std::vector<Sequence> sequences(const HeadMask& mask) {
   }
   for (size_t i = 0; i < found.size(); ++i) {
     const bool last = i + 1 == found.size();
-    cut_padding(found[i], last ? mask.q_len : found[i + 1].q_begin,
-                last ? mask.kv_len : found[i + 1].k_begin);
+    Sequence& s = found[i];
+    const int64_t q_end = last ? mask.q_len : found[i + 1].q_begin;
+    const int64_t k_end = last ? mask.kv_len : found[i + 1].k_begin;
+    cut_padding(s, std::clamp(mask.q_padding, s.q_begin, q_end),
+                std::clamp(mask.k_padding, s.k_begin, k_end), q_end, k_end);
   }
   return found;
 }

@@ -299,6 +299,8 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequenc
   }
   q_edges = cut(mask.q_len, shape.q,
                 edges_of_parts(mask.q_breaks, sequences, {&Sequence::q, &Sequence::core}));
+  q_padding = mask.q_padding;
+  k_padding = mask.k_padding;
   kv_edges = cut(mask.kv_len, shape.kv, edges_of_parts(mask.k_breaks, sequences, {&Sequence::k}));
   slice_ids.resize(slices().size());
   std::iota(slice_ids.begin(), slice_ids.end(), 0);

@@ -47,6 +47,7 @@ Json order_to_json(const HeadOrder& order) {
           {"kv_edges", tiles.kv_edges},
           {"slices", to_arrays(tiles.slices())},
           {"sequences", to_arrays(tiles.sequences)},
+          {"padding", {tiles.q_padding, tiles.k_padding}},
           {"runs", to_arrays(order.runs.all())},
           {"chains", to_arrays(order.chains)},
           {"tasks", to_arrays(order.tasks)},
@@ -143,6 +144,9 @@ std::shared_ptr<const TileMap> read_tiles(const JsonNode& node) {
     mask.q_breaks.push_back(read[i].q_begin);
     mask.k_breaks.push_back(read[i].k_begin);
   }
+  const auto [q_padding, k_padding] = node.member("padding").fields<int64_t, 2>();
+  mask.q_padding = q_padding;
+  mask.k_padding = k_padding;
   mask.validate();
   auto sequences = verbatim::sequences(mask);
   const auto same_start = [](const Sequence& a, const Sequence& b) {

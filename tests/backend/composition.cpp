@@ -37,9 +37,8 @@ struct Lengths {
   int64_t q, k;
 };
 
-Lengths draw_lengths(Draw& draw, const CompositionCaps& caps, bool square) {
+Lengths draw_lengths(Draw& draw, const CompositionCaps& caps) {
   const int64_t q = draw.one_in(10) ? 0 : draw.log_uniform(caps.q_len);
-  if (square) return {q, q};
   if (draw.one_in(10)) return {q, 0};
   if (draw.one_in(3)) return {q, q};
   const int64_t k = draw.log_uniform(caps.kv_len);
@@ -106,22 +105,26 @@ void arrange(Draw& draw, Composition& c) {
   }
   // Rows and keys beyond those of the longest, or behind the last document.
   const int64_t q_rest = draw.one_in(2) ? 0 : draw.log_uniform(300);
-  const bool square = c.arrangement == Arrangement::padded_left;
+  const bool left = c.arrangement == Arrangement::padded_left;
   p.q_len += q_rest;
-  p.kv_len += square ? q_rest : draw.one_in(2) ? 0 : draw.log_uniform(600);
+  p.kv_len += draw.one_in(2) ? 0 : draw.log_uniform(600);
   std::vector<HeadMask> heads;
   std::vector<int32_t> variant_of;
   int64_t q = 0, k = 0;
   for (auto& entry : c.entries) {
     entry.b = packed ? 0 : std::ssize(heads);
-    entry.q_begin = packed ? q : square ? p.q_len - entry.problem.q_len : 0;
-    entry.k_begin = packed ? k : square ? p.kv_len - entry.problem.kv_len : 0;
+    entry.q_begin = packed ? q : left ? p.q_len - entry.problem.q_len : 0;
+    entry.k_begin = packed ? k : left ? p.kv_len - entry.problem.kv_len : 0;
     if (!packed || heads.empty()) {
       variant_of.push_back(static_cast<int32_t>(heads.size()));
       heads.push_back({p.q_len, p.kv_len, {}, {}, {}});
     } else {
       heads.front().q_breaks.push_back(q);
       heads.front().k_breaks.push_back(k);
+    }
+    if (left) {
+      heads.back().q_padding = entry.q_begin;
+      heads.back().k_padding = entry.k_begin;
     }
     place(heads.back(), entry.mask.head(0, 0), entry.q_begin, entry.k_begin);
     q += entry.problem.q_len;
@@ -221,8 +224,7 @@ Composition Composition::draw(uint64_t seed, const CompositionCaps& caps) {
     return Entry{alone, draw_mask(draw, n), 0, 0, 0};
   };
   const int64_t count = draw.uniform(2, 8);
-  for (int64_t i = 0; i < count; ++i)
-    c.entries.push_back(make(draw_lengths(draw, caps, arrangement == Arrangement::padded_left)));
+  for (int64_t i = 0; i < count; ++i) c.entries.push_back(make(draw_lengths(draw, caps)));
   for (;;) {
     arrange(draw, c);
     double work = 0;

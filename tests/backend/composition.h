@@ -21,7 +21,7 @@ struct CompositionCaps {
 
 enum class Arrangement {
   padded_right,  // batch entries, real rows and keys first
-  padded_left,   // ... last; all entries have as many queries as keys
+  padded_left,   // ... last
   packed,        // one batch entry, documents one behind the other
 };
 

@@ -283,6 +283,17 @@ TEST(Sequences, KnowTheirPadding) {
     EXPECT_EQ(padded(mask, Side::right), sequence({0, 5}, {0, 5}, {0, 5})) << mask.name();
     EXPECT_EQ(padded(mask, Side::left), sequence({3, 8}, {3, 8}, {3, 8})) << mask.name();
   }
+  // Rows and keys that differ in number, padded on the left: a chunk that continues a cache counts
+  // from its own first key, which slices alone do not tell from a window.
+  const int64_t rows[] = {2}, keys[] = {5};
+  for (const Mask& mask : {masks::causal(3, 8), masks::causal_sliding_window(3, 8, 1)})
+    EXPECT_EQ(only(mask.with_lengths(rows, keys, Side::left).head(0, 0)),
+              sequence({1, 3}, {3, 8}, {1, 3}))
+        << mask.name();
+  EXPECT_EQ(only(masks::full(3, 8).with_lengths(rows, rows, Side::left).head(0, 0)),
+            sequence({1, 3}, {6, 8}, {1, 3}));
+  EXPECT_EQ(only(masks::causal(8, 3).with_lengths(keys, rows, Side::left).head(0, 0)),
+            sequence({3, 8}, {1, 3}, {3, 8}));
   // Hidden as keys only, behind and before the others: all rows are computed, five are the core.
   EXPECT_EQ(only(masks::causal(8, 8).with_key_lengths(n).head(0, 0)),
             sequence({0, 8}, {0, 5}, {0, 5}));
