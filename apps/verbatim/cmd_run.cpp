@@ -210,7 +210,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   const std::string mode = check_mode(sizes, made);
-  check_output_file(output_file, passes, output, input);
+  check_output_file(output_file, sizes.dtype, passes, output, input);
 
   Progress progress;
   progress.say("planning ...");
@@ -260,7 +260,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const Pass main_pass = passes == Passes::forward ? Pass::forward : Pass::backward;
   result["mask"] = app::describe(made, sizes, options.plan.tile);
   result["plan"] = plan_of(main_pass);
-  if (passes == Passes::both) result["forward_plan"] = plan_of(Pass::forward);
+  if (passes != Passes::forward) result["forward_plan"] = plan_of(Pass::forward);
 
   progress.say("comparing with the reference ...");
   const bool correct = check_outputs(mode, sizes, made, tensors, passes, result["check"]);
@@ -308,7 +308,7 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   InputFiles files(input, program.index);
   const Problem sizes = make_problem(files.complete(problem), mask);
   const Mask made = mask.make(sizes);
-  check_output_file(output_file, Passes::forward, output, input);
+  check_output_file(output_file, sizes.dtype, Passes::forward, output, input);
   const SelectedAttention attention(sizes, made,
                                     KernelOptions::runnable(program.file, device, planning),
                                     level_from_string(planning.level_name()), device);

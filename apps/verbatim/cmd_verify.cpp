@@ -30,9 +30,9 @@ struct VerifyCommand {
 };
 
 /// The hashes that an earlier verify saved. Throws Error unless it had this problem, mask and
-/// outputs: what then differs is the order, the machine or the version.
+/// outputs, and this plan's fingerprint: what then differs is the machine or the version.
 Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& mask,
-                    const Hashes& ours) {
+                    const Json& described, const std::string& fingerprint, const Hashes& ours) {
   const nlohmann::json saved = parse_json(read_text(path), path);
   const auto require = [&](const char* key, const nlohmann::json& got,
                            const nlohmann::json& expected) {
@@ -45,6 +45,8 @@ Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& ma
   const nlohmann::json& saved_mask = json_member(saved, "mask", path);
   require("mask", json_member(saved_mask, "name", path), mask.name());
   require("mask", json_member(saved_mask, "params", path), Json::parse(mask.params_json()));
+  require("mask", json_member(saved_mask, "area", path), described.at("area"));
+  require("fingerprint", json_member(saved, "fingerprint", path), fingerprint);
   Hashes found;
   for (const auto& [output, hash] : ours)
     found[output] = json_text(json_member(json_member(saved, "sha256", path), output.c_str(), path),
@@ -86,17 +88,19 @@ int VerifyCommand::run(dist::Processes* processes) const {
     (audit.*check)();
   }
   progress.say("");
-  if (!against.empty())
-    audit.against(against, saved_hashes(against, describe(sizes), made, audit.expected()));
-
   const Plan& plan = audit.attention().plan(Pass::backward);
+  const Json described = describe(made, sizes, options.plan.tile);
+  if (!against.empty())
+    audit.against(against, saved_hashes(against, describe(sizes), made, described,
+                                        plan.fingerprint(), audit.expected()));
+
   const bool good = std::all_of(audit.rows().begin(), audit.rows().end(),
                                 [](const Row& row) { return row.identical || !row.promised; });
   Json result = new_result("verify");
   result["device"] = device;
   result["level"] = planning.level_name();
   result["problem"] = describe(sizes);
-  result["mask"] = describe(made, sizes, options.plan.tile);
+  result["mask"] = described;
   result["order"] = plan.orders.empty() ? "none" : plan.orders.front()->name;
   result["fingerprint"] = plan.fingerprint();
   result["sha256"] = audit.expected();
@@ -147,7 +151,9 @@ void add_verify(Command root, Action& action) {
       "What the level does not promise may differ.\n"
       "With dropout, which numbers sequences and heads, the place in a batch and a head alone are\n"
       "left out.\n"
-      "--against compares the first run with one of another process, machine or version as well.\n"
+      "--against compares the first run with one of another process, machine or version by the "
+      "same "
+      "plan as well.\n"
       "--order none runs the backward without turns on a GPU, where repeats then differ: the "
       "audit\n"
       "holds it to run_to_run all the same. On a CPU every plan takes its turns, and repeats.\n"

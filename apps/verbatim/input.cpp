@@ -27,6 +27,12 @@ void settle(std::optional<int64_t>& option, int64_t value, const std::string& ar
   option = value;
 }
 
+TensorFile read_input(const std::string& path) try {
+  return read_tensor_file(path);
+} catch (const Error& error) {  // of one file among several
+  throw Error(error.code(), "--input " + path, error.what());
+}
+
 }  // namespace
 
 InputFiles::InputFiles(const std::vector<std::string>& files, std::string index)
@@ -39,7 +45,7 @@ InputFiles::InputFiles(const std::vector<std::string>& files, std::string index)
   for (const std::string& file : files) {
     const size_t equals = file.find('=');
     const std::string path = equals == std::string::npos ? file : file.substr(equals + 1);
-    files_.push_back(read_tensor_file(path));
+    files_.push_back(read_input(path));
     const bool npy = path.ends_with(".npy");
     for (const TensorFile::Entry& entry : files_.back().tensors) {
       const std::string name = equals != std::string::npos ? file.substr(0, equals)
@@ -170,11 +176,14 @@ std::string file_of(const std::string& path, const std::string& tensor) {
 
 }  // namespace
 
-void check_output_file(const std::string& path, Passes passes, const OutputOptions& beside,
-                       const std::vector<std::string>& input) {
+void check_output_file(const std::string& path, Dtype dtype, Passes passes,
+                       const OutputOptions& beside, const std::vector<std::string>& input) {
   // A file called ".safetensors" has no extension.
   if (path.empty() || std::filesystem::path(path).extension() == ".safetensors") return;
   if (path.ends_with(".npy")) {
+    if (dtype != Dtype::f32 && dtype != Dtype::f16)
+      fail(fmt::format("NumPy has no {}", to_string(dtype)),
+           {"--output", path, "FILE.safetensors", path.substr(0, path.size() - 3) + "safetensors"});
     std::vector<Given> outputs{{"--json", beside.json}, {"--report", beside.report}}, inputs;
     for (const std::string& name : output_names(passes)) {
       outputs.emplace_back("--output", file_of(path, name));

@@ -44,8 +44,8 @@ class InputFiles {
 
 /// Throws Error unless `path` is "" or one that save_outputs() can write, in files apart from those
 /// of `beside` and of --input.
-void check_output_file(const std::string& path, Passes passes, const OutputOptions& beside,
-                       const std::vector<std::string>& input);
+void check_output_file(const std::string& path, Dtype dtype, Passes passes,
+                       const OutputOptions& beside, const std::vector<std::string>& input);
 /// One .safetensors file, or path "x.npy" as x.o.npy, x.lse.npy, ...
 void save_outputs(const std::string& path, const Tensors& tensors, Passes passes);
 

@@ -172,6 +172,8 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.window_bounds(("3", 0), False), "window_size is a pair of integers; got ('3'"),
         (lambda: masks.from_additive(np.ones((4, 4)), 4, 4), "mask is no tensor of PyTorch; got nd"),
         (lambda: masks.Causal() & None, "[mask] not a mask; got NoneType"),
+        (lambda: masks.Causal() & masks.Causal, "one of verbatim_attn.masks (nearest: Causal(...))"),
+        (lambda: masks.Causal() & type("BlockMask", (), {})(), "nearest: from_block_mask(mask)"),
         (lambda: masks.Causal().dense(8.0), "lengths are integers; got 8.0 and 8.0, expected"),
         (lambda: masks.Causal().area(8, "9"), "lengths are integers; got 8 and '9'"),
         (lambda: masks.Causal().to_mask_mod(4.5), "lengths are integers; got 4.5"),

@@ -341,3 +341,28 @@ def test_plans_name_what_fixes_their_bits():
         va.attention(q, k, v, arithmetic="sm75")
     with pytest.raises(ValueError, match="there is no such arithmetic"):
         va.attention_backward(dout, q, k, v, o, lse, arithmetic="sm75")
+
+
+@pytest.mark.parametrize(
+    "rows, keys", [((1, 1), (130, 300)), ((3, 16), (250, 41)), ((9, 5), (7, 5))]
+)
+def test_a_chunk_padded_on_the_left_has_its_bits_alone(rows, keys):
+    rng = np.random.default_rng(3)
+    q, k, v, dout = inputs(rng, q_len=max(rows) + 2, kv_len=max(keys) + 1, dim=64, dim_v=64)
+    for mask in (masks.Causal(), masks.CausalSlidingWindow(40), masks.Full()):
+        padded = run(q, k, v, dout, mask=mask.padded(rows, keys, side="left"))
+        for b, (n, m) in enumerate(zip(rows, keys, strict=True)):
+            alone = run(q[b : b + 1, -n:], k[b : b + 1, -m:], v[b : b + 1, -m:],
+                        dout[b : b + 1, -n:], mask=mask)  # fmt: skip
+            o, lse, dq, dk, dv = (x[b : b + 1] for x in padded)
+            ours = o[:, -n:], lse[:, :, -n:], dq[:, -n:], dk[:, -m:], dv[:, -m:]
+            assert same_bits(ours, alone), (b, mask)
+
+
+def test_a_library_that_is_not_there_is_named():
+    done = subprocess.run(
+        [sys.executable, "-c", "import verbatim_attn"], capture_output=True, text=True, check=False,
+        env={**os.environ, "VERBATIM_LIBRARY": "/nowhere/libverbatim_c.so"},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "/nowhere/libverbatim_c.so" in done.stderr and "pip install ." in done.stderr

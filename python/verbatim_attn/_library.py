@@ -40,7 +40,13 @@ DTYPES = ("f32", "bf16", "f16", "e4m3")  # in the order of verbatim_dtype
 def _load() -> ctypes.CDLL:
     """The library beside this file, or the one that VERBATIM_LIBRARY names."""
     beside = Path(__file__).with_name("libverbatim_c.so")
-    return ctypes.CDLL(os.environ.get("VERBATIM_LIBRARY", str(beside)))
+    try:
+        return ctypes.CDLL(os.environ.get("VERBATIM_LIBRARY", str(beside)))
+    except OSError as error:
+        raise ImportError(
+            f"[verbatim_attn] the library cannot be loaded; got {error}, expected libverbatim_c.so "
+            "beside the package (nearest: pip install ., or VERBATIM_LIBRARY=build/libverbatim_c.so)"
+        ) from None
 
 
 def _function(name: str, *arguments: type) -> Callable[..., int]:

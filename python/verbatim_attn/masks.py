@@ -88,7 +88,9 @@ class Mask:
 
     def padded(self, q_lengths: Any, key_lengths: Any = None, side: str = "right") -> Mask:
         """Hides the padding of batch entries, queries and keys: entry b has q_lengths[b] and
-        key_lengths[b] (None: as many), the first ones or, with padding on the left, the last."""
+        key_lengths[b] (None: as many), the first ones or, with padding on the left, the last.
+        Nothing moves: a causal mask stays aligned with the last query and key of all entries, so
+        chunks whose caches differ in length are padded on the left."""
         # By name what has a default, for torch.compile: positions it takes to be one too many.
         keys = q_lengths if key_lengths is None else key_lengths
         return Padded(self, q_lengths, keys, side=side)
@@ -311,9 +313,13 @@ def spec_of(mask: Mask | None) -> str:
 
 
 def _no_mask(got: object, expected: str) -> ValueError:
+    nearest = "masks.from_dense(visible), of which True is seen"
+    if isinstance(got, type) and issubclass(got, Mask):
+        nearest = f"{got.__name__}(...)"
+    elif type(got).__name__ == "BlockMask":
+        nearest = "from_block_mask(mask)"
     return ValueError(
-        f"[mask] not a mask; got {type(got).__name__}, expected {expected} (nearest: "
-        "masks.from_dense(visible), of which True is seen)"
+        f"[mask] not a mask; got {type(got).__name__}, expected {expected} (nearest: {nearest})"
     )
 
 
@@ -455,10 +461,10 @@ def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
             "expected one (nearest: torch.from_numpy(mask), or masks.from_dense(mask == 0))"
         )
     visible = mask if mask.dtype.is_floating_point is False else mask == 0
-    if mask.dtype.is_floating_point and not ((mask == 0) | (mask < -1e4)).all():
+    if mask.dtype.is_floating_point and not ((mask == 0) | (mask <= -1e4)).all():
         raise NotImplementedError(
-            "[masks] scores take no bias; got a mask with other numbers than 0 and very negative "
-            "ones, expected a bool mask (nearest: softcap)"
+            "[masks] scores take no bias; got a mask with numbers between -10000 and 0, or above, "
+            "expected 0 where visible, and -10000 or less (nearest: a bool mask)"
         )
     if any(n not in (1, each) for n, each in zip(mask.shape[::-1], (kv_len, q_len), strict=False)):
         raise ValueError(

@@ -204,7 +204,7 @@ class BadInput(Tool):
         self.assertIn("'reference_tile_kv' is too small; got 0, expected 1", message)
         safetensors = self.path / "t.safetensors"
         safetensors.write_bytes(struct.pack("<Q", 2**40) + b"{}")
-        self.refused("run", "--input", safetensors)
+        self.assertIn(f"[--input {safetensors}]", self.refused("run", "--input", safetensors))
 
     def test_one_file_that_cannot_be_written_keeps_all_from_being_written(self):
         new = self.path / "new"
@@ -216,6 +216,11 @@ class BadInput(Tool):
             ["plan", "--gantt", new, "--dump", self.path / "old.json" / "x"],
         ):
             self.assertRegex(self.refused(*words), "No such file|is a directory|Not a directory")
+        words = ["run", "--seqlen", 8, "--dtype", "bf16", "--output", f"{new}.npy"]
+        error = self.refused(*words)
+        self.assertIn("--output: NumPy has no bf16", error)
+        self.assertIn(f"nearest: {new}.safetensors", error)
+        self.assertEqual(list(self.path.glob("new*")), [])
 
     def test_outputs_have_a_file_each(self):
         new, link, other = (self.path / name for name in ("new", "link", "other"))

@@ -59,13 +59,8 @@ class Verify(Tool):
 
     def test_padding_on_the_left(self):
         right, left = [("right", True)] * 2, [("left", True)] * 2
-        # Entries of unequal lengths, padded already; then what only the right can be.
-        self.assertEqual(
-            self.padding("--seqlen", 90, "--batch", 2, "--key-lengths", "61,90"), right + left
-        )
-        self.assertEqual(self.padding("--q-len", 40, "--kv-len", 90), right)
-        # Rows that see nothing before rows that see the first key are no padding on the left:
-        # nothing tells them from rows that continue a cache.
+        # Entries of unequal lengths, padded already; rows that continue a cache, and rows that do not
+        # see the first key or see nothing before others do: what a window could do as well.
         mask = {
             "name": "late",
             "params": {},
@@ -78,7 +73,13 @@ class Verify(Tool):
         }
         saved = self.path / "late.json"
         saved.write_text(json.dumps(mask))
-        self.assertEqual(self.padding("--mask", f"@{saved}"), right + [("left", False)] * 2)
+        for words in (
+            ["--seqlen", 90, "--batch", 2, "--key-lengths", "61,90"],
+            ["--q-len", 40, "--kv-len", 90],
+            ["--q-len", 40, "--kv-len", 500, "--mask", "causal_sliding_window", "--window", 30],
+            ["--mask", f"@{saved}"],
+        ):
+            self.assertEqual(self.padding(*words), right + left)
 
     def test_dropout_counts_in_documents(self):
         result = self.result("verify", *DOCUMENTS, "--dropout", 0.3, "--repeats", 1)
@@ -97,12 +98,20 @@ class Verify(Tool):
         result = self.result(*words, "--against", saved)
         self.assertEqual(result["audit"][-1]["check"], "saved")
         self.assertTrue(result["identical"])
-        # Another order adds in another order: the audit must find it and say so.
-        result = self.result(*words, "--order", "ascending", "--against", saved, code=1)
-        self.assertFalse(result["identical"])
-        self.assertEqual(
-            [row["check"] for row in result["audit"] if not row["identical"]], ["saved"]
-        )
+        # Another order has other bits by right.
+        error = self.refused(*words, "--order", "ascending", "--against", saved)
+        self.assertIn("the saved fingerprint is another", error)
+        mask = self.path / "mask.json"
+        for area, text in ((10, "[[0,4,0,4,null,0]]"), (16, "[[0,4,0,4,null,null]]")):
+            mask.write_text(
+                '{"name":"own","params":{},"q_len":4,"kv_len":4,"batch":1,"kv_heads":1,'
+                f'"variant_of":[0],"variants":[{{"slices":{text},"q_breaks":[],"k_breaks":[]}}]}}'
+            )
+            own = ["verify", "--mask", f"@{mask}", "--repeats", 1]
+            if area == 10:
+                self.call(*own, "--json", self.path / "own.json")
+        error = self.refused(*own, "--against", self.path / "own.json")
+        self.assertIn("the saved mask is another; got 10, expected 16", error)
         # One digit of one hash.
         text = json.loads(saved.read_text())
         digit = text["sha256"]["dk"][0]
