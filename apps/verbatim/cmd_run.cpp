@@ -409,7 +409,8 @@ void add_run(Command root, Action& action) {
       .type_name("FILE")
       .expected(1, 8);
   sub.add_option("--output", command->output_file,
-                 "Write o, lse, dq, dk, dv to a .safetensors file, or to FILE.o.npy, ...")
+                 "Write o, lse (batch, heads, length), dq, dk, dv to FILE.safetensors, or for "
+                 "FILE.npy to FILE.o.npy, ...")
       .group("Output")
       .type_name("FILE")
       .writes_file();

@@ -73,7 +73,10 @@ std::string KernelOptions::runnable(const std::string& file, const std::string& 
   }
   if (is_library(file))
     fail("a library runs on a GPU", {"--kernel", file, "TL code, or --device cuda", ""});
-  return read_text(file);
+  const std::string text = read_text(file);
+  const Level level = level_from_string(planning.level_name());
+  tl::examine_code(text, file, {.target = {}, .level = level}, "tl.kernel");  // by its file's name
+  return text;
 }
 
 std::vector<std::string> KernelOptions::read(const std::string& device,

@@ -267,7 +267,9 @@ def test_errors_name_what_is_wrong():
     refused(ValueError, "a divisor of q_heads", lambda: va.attention(q[:, :, :3], k, v))
     refused(ValueError, "nearest: shift", lambda: va.attention(q, k, v, order="shfit"))
     refused(ValueError, "deterministic=False", lambda: va.attention(q, k, v, order="none"))
-    refused(ValueError, "nearest: seed=0", lambda: va.attention(q, k, v, dropout=0.1))
+    refused(
+        ValueError, "nearest: attention(..., seed=0)", lambda: va.attention(q, k, v, dropout=0.1)
+    )
     refused(TypeError, "got list", lambda: va.attention(q.tolist(), k, v))
     for name in ("scale", "softcap", "dropout"):
         for number in (np.nan, np.inf):

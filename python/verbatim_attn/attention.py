@@ -119,6 +119,7 @@ def _numbers(scale: Any, softcap: Any, dropout: Any) -> tuple[float | None, floa
 def _numpy_seed(dropout: float, seed: int | None) -> int | None:
     if dropout and seed is None:
         raise ValueError(
-            "[attention] dropout needs a seed; got None, expected an integer (nearest: seed=0)"
+            "[attention] dropout needs a seed; got None, expected an integer (nearest: "
+            "attention(..., seed=0))"
         )
     return None if seed is None else int(seed_of(seed))

@@ -12,7 +12,8 @@ _NAME = "verbatim"
 
 
 def register() -> None:
-    """Makes attn_implementation="verbatim" known to transformers, with the masks it needs."""
+    """Makes attn_implementation="verbatim" known to transformers, with the masks it needs. Models
+    that do not ask transformers' interface for their attention (Bloom, DeBERTa) ignore the name."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(_NAME, _attention)

@@ -91,6 +91,11 @@ class Mask:
         key_lengths[b] (None: as many), the first ones or, with padding on the left, the last.
         Nothing moves: a causal mask stays aligned with the last query and key of all entries, so
         chunks whose caches differ in length are padded on the left."""
+        if getattr(q_lengths, "ndim", 1) != 1:
+            raise ValueError(
+                f"[mask.padded] q_lengths is one number an entry; got shape {list(q_lengths.shape)}, "
+                "expected (batch,) (nearest: of a mask that is 1 where tokens are, mask.sum(1))"
+            )
         # By name what has a default, for torch.compile: positions it takes to be one too many.
         keys = q_lengths if key_lengths is None else key_lengths
         return Padded(self, q_lengths, keys, side=side)

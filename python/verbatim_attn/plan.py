@@ -114,7 +114,8 @@ class Plan:
 
         q (batch, q_len, q_heads, head_dim), k (batch, kv_len, kv_heads, head_dim),
         v (batch, kv_len, kv_heads, head_dim_v); o (batch, q_len, q_heads, head_dim_v),
-        lse f32 (batch, q_heads, q_len). Rows without a visible key: o = 0, lse = -inf.
+        lse f32 (batch, q_heads, q_len). Rows without a visible key: o = 0, lse = -inf. Outside
+        autograd: attention() has gradients.
         `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
         read when the work runs; None: the problem's. Of e4m3, whose o is bfloat16: `scales` of q, k
         and v, each f32 (heads) beside its tensor, or None, which is 1.

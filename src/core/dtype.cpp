@@ -1,8 +1,11 @@
 #include "core/dtype.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "verbatim/error.h"
 
@@ -25,11 +28,14 @@ Dtype dtype_from_string(std::string_view name) {
   for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::e4m3}) {
     if (name == to_string(dtype)) return dtype;
   }
+  static constexpr std::array<std::pair<std::string_view, const char*>, 4> kLongNames{
+      {{"float32", "f32"}, {"bfloat16", "bf16"}, {"float16", "f16"}, {"float8_e4m3fn", "e4m3"}}};
+  const auto meant = std::ranges::find(kLongNames, name, &decltype(kLongNames)::value_type::first);
   throw Error(ErrorCode::invalid_argument, "dtype", "unknown dtype",
               {.argument = "dtype",
                .got = "'" + std::string(name) + "'",
                .expected = "f32, bf16, f16 or e4m3",
-               .nearest = ""});
+               .nearest = meant == kLongNames.end() ? "" : meant->second});
 }
 
 int64_t size_of(Dtype dtype) { return dtype == Dtype::f32 ? 4 : dtype == Dtype::e4m3 ? 1 : 2; }

@@ -141,7 +141,8 @@ const OrderInfo& order::find(Pass pass, std::string_view name) {
       {"order", std::string(name),
        fmt::format("{}, with or without /split{}", fmt::join(known, ", "),
                    pass == Pass::backward
-                       ? ", /split:N or (orders of KV tiles) /even:N, N >= 2, and then /rows:N"
+                       ? " or /split:N; ascending, descending, right_to_left and "
+                         "chunked_descending also with /even:N, N >= 2, and then with /rows:N"
                        : ""),
        nearest_name(without_suffix(name), known)});
 }
