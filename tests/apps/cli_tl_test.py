@@ -111,7 +111,7 @@ class Tl(Tool):
     def test_faults_of_a_program_name_its_file(self):
         program = self.reason("forward")
         program.write_text(program.read_text().replace("K^T", "K"))
-        self.assertIn(f"refused {program}:", self.refusal("run", *PROBLEM, "--kernel", program))
+        self.assertIn(f"refused\n{program}:", self.refusal("run", *PROBLEM, "--kernel", program))
 
     def test_a_pass_without_a_program_runs_as_ever(self):
         ours = self.result("run", *PROBLEM, "--repeats", 1)
