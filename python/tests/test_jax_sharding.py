@@ -125,7 +125,7 @@ def test_jit_shares_by_xlas_older_partitioner():
 def test_two_gpus_have_the_bits_of_one(how):
     gpus = np.array([one for one in jax.devices() if one.platform == "gpu"][:2])
     if len(gpus) < 2:
-        pytest.skip("fewer than two GPUs")
+        pytest.skip("fewer than two CUDA devices")
     tensors = example(23, "bfloat16", batch=2, q_heads=8, kv_heads=4, dim=64, dim_v=64)
     function, mesh = functools.partial(attended, **how), Mesh(gpus, "x")
     expected = arrays(jax.jit(function)(*jax.device_put(tensors, gpus[0])))
