@@ -31,8 +31,8 @@ struct VerifyCommand {
 
 /// The hashes that an earlier verify saved. Throws Error unless it had this problem, mask and
 /// outputs, and this plan's fingerprint: what then differs is the machine or the version.
-Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& mask,
-                    const Json& described, const std::string& fingerprint, const Hashes& ours) {
+Hashes saved_hashes(const std::string& path, const Json& problem, const Json& mask,
+                    const std::string& fingerprint, const Hashes& ours) {
   const nlohmann::json saved = parse_json(read_text(path), path);
   const auto require = [&](const char* key, const nlohmann::json& got,
                            const nlohmann::json& expected) {
@@ -43,9 +43,8 @@ Hashes saved_hashes(const std::string& path, const Json& problem, const Mask& ma
   require("command", json_member(saved, "command", path), "verify");
   require("problem", json_member(saved, "problem", path), problem);
   const nlohmann::json& saved_mask = json_member(saved, "mask", path);
-  require("mask", json_member(saved_mask, "name", path), mask.name());
-  require("mask", json_member(saved_mask, "params", path), Json::parse(mask.params_json()));
-  require("mask", json_member(saved_mask, "area", path), described.at("area"));
+  for (const char* member : {"name", "params", "area"})
+    require("mask", json_member(saved_mask, member, path), mask.at(member));
   require("fingerprint", json_member(saved, "fingerprint", path), fingerprint);
   Hashes found;
   for (const auto& [output, hash] : ours)
@@ -91,8 +90,8 @@ int VerifyCommand::run(dist::Processes* processes) const {
   const Plan& plan = audit.attention().plan(Pass::backward);
   const Json described = describe(made, sizes, options.plan.tile);
   if (!against.empty())
-    audit.against(against, saved_hashes(against, describe(sizes), made, described,
-                                        plan.fingerprint(), audit.expected()));
+    audit.against(against, saved_hashes(against, describe(sizes), described, plan.fingerprint(),
+                                        audit.expected()));
 
   const bool good = std::all_of(audit.rows().begin(), audit.rows().end(),
                                 [](const Row& row) { return row.identical || !row.promised; });
@@ -152,7 +151,7 @@ void add_verify(Command root, Action& action) {
       "With dropout, which numbers sequences and heads, the place in a batch and a head alone are\n"
       "left out.\n"
       "--against compares the first run with one of another process, machine or version by the "
-      "same "
+      "same\n"
       "plan as well.\n"
       "--order none runs the backward without turns on a GPU, where repeats then differ: the "
       "audit\n"

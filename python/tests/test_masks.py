@@ -172,6 +172,7 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
         (lambda: masks.window_bounds(("3", 0), False), "window_size is a pair of integers; got ('3'"),
         (lambda: masks.from_additive(np.ones((4, 4)), 4, 4), "mask is no tensor of PyTorch; got nd"),
         (lambda: masks.Causal().padded(np.ones((2, 9))), "got shape [2, 9], expected (batch,)"),
+        (lambda: masks.Full().with_key_lengths(np.ones((2, 9))), "key_lengths is one number an"),
         (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "bfloat16")), "(nearest: bf16)"),
         (lambda: masks.Causal() & None, "[mask] not a mask; got NoneType"),
         (lambda: masks.Causal() & masks.Causal, "one of verbatim_attn.masks (nearest: Causal(...))"),

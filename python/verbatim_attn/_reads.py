@@ -7,7 +7,8 @@ PyTorch changes. All layers of a training step, and its backward, so share one r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Set
+from operator import index
 from typing import Any
 
 # By storage, while it lives: its version, and what was read of that by function and layout.
@@ -62,3 +63,22 @@ def read_together(*vectors: Any) -> None:
     numbers = torch.cat(missing).tolist()
     for x in missing:
         _found(x)[_key(_to_list, x)], numbers = numbers[: len(x)], numbers[len(x) :]
+
+
+def plain(value: Any) -> Any:
+    """Lists, arrays and tensors as nested tuples of Python numbers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return index(value)  # torch.compile may have a symbol in its place
+    if hasattr(value, "tolist"):
+        value = numbers_of(value)
+    is_list = isinstance(value, Iterable) and not isinstance(value, (str, Mapping, Set))
+    return tuple(map(plain, value)) if is_list else value
+
+
+def one_each(name: str, lengths: Any) -> None:
+    """Refuses an array of lengths that is no vector."""
+    if getattr(lengths, "ndim", 1) != 1:
+        raise ValueError(
+            f"[mask] {name} is one number an entry; got shape {list(lengths.shape)}, expected "
+            "(batch,) (nearest: of a mask that is 1 where tokens are, mask.sum(1))"
+        )

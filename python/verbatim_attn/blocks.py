@@ -16,9 +16,9 @@ import numpy as np
 
 from . import _library
 from ._planes import host
-from ._reads import read_once
+from ._reads import plain, read_once
 from ._untraced import untraced
-from .masks import Explicit, _plain
+from .masks import Explicit
 
 Pair = tuple[Any, Any]
 
@@ -87,7 +87,7 @@ def from_block_map(
 ) -> Explicit:
     """Blocks by a map of what is not 0: (q_blocks, k_blocks), (kv_heads, ...) or (batch, kv_heads,
     ...); the rest as from_block_lists()."""
-    return read_once(_from_map, selected, *map(_plain, (block, lengths, edges)))
+    return read_once(_from_map, selected, *map(plain, (block, lengths, edges)))
 
 
 def _from_map(selected: Any, block: Pair | None, lengths: Pair | None, edges: Pair | None) -> Any:

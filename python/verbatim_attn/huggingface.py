@@ -33,11 +33,19 @@ def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **ho
     )  # fmt: skip
     if visible is None:
         return visible
-    if torch.is_grad_enabled():
-        return masks.from_additive(visible, q_length, kv_length)
     if not torch.compiler.is_compiling():
         visible._verbatim_left = _left_padding(q_length, kv_length, **how)
-    return visible
+    return _shown(visible, q_length, kv_length) if torch.is_grad_enabled() else visible
+
+
+def _shown(visible: Any, q_len: int, kv_len: int, **how: Any) -> masks.Mask:
+    """Our mask of the tensor that _mask() made."""
+    mask = masks.from_additive(visible, q_len, kv_len, **how)
+    left = getattr(visible, "_verbatim_left", None)
+    if left is None:
+        return mask
+    keys = [kv_len - padding for padding in left]
+    return mask.padded([min(q_len, n) for n in keys], keys, side="left")
 
 
 def _left_padding(
@@ -84,9 +92,5 @@ def _attention(
 @untraced  # masks of later tokens are others, for which it would be compiled anew
 def _attention_under_tensor(q: Any, k: Any, v: Any, *, mask: Any, **how: Any) -> Any:
     group = q.shape[2] // k.shape[2]
-    q_len, kv_len = q.shape[1], k.shape[1]
-    shown: masks.Mask = masks.from_additive(mask, q_len, kv_len, group=group)
-    if left := getattr(mask, "_verbatim_left", None):
-        keys = [kv_len - padding for padding in left]
-        shown = shown.padded([min(q_len, n) for n in keys], keys, side="left")
-    return attention(q, k, v, mask=shown, **how)
+    mask = _shown(mask, q.shape[1], k.shape[1], group=group)
+    return attention(q, k, v, mask=mask, **how)

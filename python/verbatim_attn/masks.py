@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 from typing import Any, ClassVar
@@ -19,21 +19,11 @@ import numpy as np
 from . import _library
 from ._json import json_of
 from ._planes import host, of_kv_heads
-from ._reads import numbers_of, read_once, read_together
+from ._reads import one_each, plain, read_once, read_together
 from ._untraced import untraced
 
 Ints = tuple[int, ...]
 Blocks = tuple[tuple[tuple[int, int], ...], ...]
-
-
-def _plain(value: Any) -> Any:
-    """Lists, arrays and tensors as nested tuples of Python numbers."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return index(value)  # torch.compile may have a symbol in its place
-    if hasattr(value, "tolist"):
-        value = numbers_of(value)
-    is_list = isinstance(value, Iterable) and not isinstance(value, (str, Mapping, Set))
-    return tuple(map(_plain, value)) if is_list else value
 
 
 def _lengths(q_len: Any, kv_len: Any) -> tuple[int, int]:
@@ -66,7 +56,7 @@ class Mask:
 
     def __post_init__(self) -> None:
         for name in self._parameters:
-            object.__setattr__(self, name, _plain(getattr(self, name)))
+            object.__setattr__(self, name, plain(getattr(self, name)))
         object.__setattr__(self, "spec", self._spec())
 
     def _spec(self) -> str:
@@ -84,6 +74,7 @@ class Mask:
 
     def with_key_lengths(self, key_lengths: Any) -> Mask:
         """Hides the keys from `key_lengths[b]` on in batch entry b (padding)."""
+        one_each("key_lengths", key_lengths)
         return KeyLengths(self, key_lengths)
 
     def padded(self, q_lengths: Any, key_lengths: Any = None, side: str = "right") -> Mask:
@@ -91,11 +82,8 @@ class Mask:
         key_lengths[b] (None: as many), the first ones or, with padding on the left, the last.
         Nothing moves: a causal mask stays aligned with the last query and key of all entries, so
         chunks whose caches differ in length are padded on the left."""
-        if getattr(q_lengths, "ndim", 1) != 1:
-            raise ValueError(
-                f"[mask.padded] q_lengths is one number an entry; got shape {list(q_lengths.shape)}, "
-                "expected (batch,) (nearest: of a mask that is 1 where tokens are, mask.sum(1))"
-            )
+        one_each("q_lengths", q_lengths)
+        one_each("key_lengths", key_lengths)
         # By name what has a default, for torch.compile: positions it takes to be one too many.
         keys = q_lengths if key_lengths is None else key_lengths
         return Padded(self, q_lengths, keys, side=side)
@@ -266,7 +254,7 @@ class PrefixLmDocument(Mask):
     prefix: Ints
 
     def __post_init__(self) -> None:
-        prefix = _plain(self.prefix)
+        prefix = plain(self.prefix)
         object.__setattr__(self, "prefix", prefix if isinstance(prefix, tuple) else (prefix,))
         super().__post_init__()
 
@@ -425,7 +413,7 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     position, None: all, aligned bottom-right in each sequence. A negative number hides the nearest
     keys too. (0, length) is one sequence."""
     read_together(cu_seqlens_q, cu_seqlens_k)
-    edges_q, edges_k = _plain(cu_seqlens_q), _plain(cu_seqlens_k)
+    edges_q, edges_k = plain(cu_seqlens_q), plain(cu_seqlens_k)
     count_q, count_k = (len(x) if isinstance(x, tuple) else 0 for x in (edges_q, edges_k))
     if count_q != count_k or count_q < 2:
         raise ValueError(

@@ -358,6 +358,7 @@ class Run(Tool):
         self.assertEqual(set(forward["bits"]["sha256"]), {"o", "lse"})
         self.assertEqual(forward["plan"]["pass"], "forward")
         backward = self.result("run", *DOCUMENTS, "--pass", "backward")
+        self.assertEqual(backward["forward_plan"]["pass"], "forward")  # of its O and LSE
         self.assertEqual(set(backward["bits"]["sha256"]), {"dq", "dk", "dv"})
         self.assertNotIn("forward", backward["time_ms"])
 

@@ -91,7 +91,8 @@ class Bench:
         case = self.case
         row: Row = {
             "set": case.set, "name": case.name, "provider": provider.name,
-            "provider_version": None, "status": "ok", "reason": "", "problem": _described(case.problem),
+            "provider_version": None, "status": "ok", "reason": "",
+            "problem": _described(case.problem),
             "mask": {"name": case.mask.name, "params": _params(case), "area": case.area,
                      "nominal_area": case.nominal_area},
             "sampling": case.sampling, "plan": None, "forward": None, "unordered": None,

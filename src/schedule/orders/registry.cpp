@@ -133,16 +133,19 @@ const OrderInfo& order::find(Pass pass, std::string_view name) {
   for (const OrderInfo& info : kInfos)
     if (info.pass == pass && without_suffix(name) == info.name && parts_asked(info, name))
       return info;
-  std::vector<std::string> known{"auto"};
-  for (const OrderInfo& info : kInfos)
-    if (info.pass == pass) known.emplace_back(info.name);
+  std::vector<std::string> known{"auto"}, of_columns;
+  for (const OrderInfo& info : kInfos) {
+    if (info.pass != pass) continue;
+    known.emplace_back(info.name);
+    if (takes_columns(info)) of_columns.emplace_back(info.name);
+  }
   throw Error(
       ErrorCode::invalid_argument, "schedule.make_order", "no such order",
       {"order", std::string(name),
        fmt::format("{}, with or without /split{}", fmt::join(known, ", "),
                    pass == Pass::backward
-                       ? " or /split:N; ascending, descending, right_to_left and "
-                         "chunked_descending also with /even:N, N >= 2, and then with /rows:N"
+                       ? fmt::format(" or /split:N; {} also with /even:N, N >= 2, and then /rows:N",
+                                     fmt::join(of_columns, ", "))
                        : ""),
        nearest_name(without_suffix(name), known)});
 }
