@@ -19,7 +19,7 @@ extern const int32_t kContractVersion;
 /// How kernels add up inside a tile. Those of one arithmetic give the same bits for the same plan
 /// on every device of one compute capability. Part of every fingerprint.
 struct ArithmeticInfo {
-  const char* id;      // "sm90.1": a family of kernels and the number of its present arithmetic
+  const char* id;      // "sm90.2": a family of kernels and the number of its present arithmetic
   const char* family;  // "cpu", "sm80" or "sm90", as options name it
   const char* summary;
 };

@@ -330,7 +330,7 @@ def test_waits():
 def test_plans_name_what_fixes_their_bits():
     plan = va.Plan(PROBLEM)
     assert plan.contract >= 2
-    assert plan.forward_pass.arithmetic == plan.backward_pass.arithmetic == "cpu.1"
+    assert plan.forward_pass.arithmetic == plan.backward_pass.arithmetic == "cpu.2"
     with pytest.raises(NotImplementedError, match="an arithmetic that is not here"):
         va.Plan(PROBLEM, arithmetic="sm80")
     with pytest.raises(ValueError, match="there is no such arithmetic"):

@@ -27,7 +27,7 @@ class PassPlan(NamedTuple):
     placement: str
     workers: int
     residency: int  # workers that must run at once
-    arithmetic: str  # what happens to a sum inside a tile: "cpu.1", "sm80.1", "sm90.1"
+    arithmetic: str  # what happens to a sum inside a tile: "cpu.2", "sm80.2", "sm90.2"
     fingerprint: str
     kernel: str
     workspace_bytes: int

@@ -31,9 +31,9 @@ inline constexpr int32_t kSplit = 32;
 /// Tasks that orders take to run at once.
 inline constexpr int32_t kWave = 128;
 
-inline constexpr const char* kCpu = "cpu.1";
-inline constexpr const char* kSm80 = "sm80.1";
-inline constexpr const char* kSm90 = "sm90.1";
+inline constexpr const char* kCpu = "cpu.2";
+inline constexpr const char* kSm80 = "sm80.2";
+inline constexpr const char* kSm90 = "sm90.2";
 /// Of programs in TL: in the interpreter, and translated, before a hash of what makes the bits.
 inline constexpr const char* kInterpretedTl = "tl.2:";
 inline constexpr const char* kTranslatedTl = "tl.1:";

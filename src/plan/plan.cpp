@@ -95,9 +95,9 @@ void add_tiles(Hash& hash, const TileMap& tiles) {
   }
 }
 
-// What dropout counts from; of a single sequence it follows from the slices.
+// What dropout counts from; of a single sequence without padding it follows from the slices.
 void add_origins(Hash& hash, const TileMap& tiles) {
-  if (tiles.sequences.size() == 1) return;
+  if (tiles.sequences.size() == 1 && tiles.q_padding == 0 && tiles.k_padding == 0) return;
   for (const Sequence& s : tiles.sequences)
     hash.add(std::array<int64_t, 3>{s.q_begin, s.core.begin, s.k.begin});
 }

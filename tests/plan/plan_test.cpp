@@ -24,7 +24,7 @@ Plan two_by_two() {
   order.tasks = {{0, 1}, {1, 2}};
   order.row_addends = {2, 2};
   Plan plan;
-  plan.arithmetic = "cpu.1";
+  plan.arithmetic = "cpu.2";
   plan.problem = {.q_len = 4, .kv_len = 4};
   plan.orders = {std::make_shared<const HeadOrder>(order)};
   plan.order_of_head = {0};
@@ -281,6 +281,21 @@ TEST(Fingerprint, SeesDocumentsUnderDropoutAlone) {
   EXPECT_EQ(with_breaks({2}, 0), with_breaks({}, 0));
   EXPECT_NE(with_breaks({2}, 0.3), with_breaks({}, 0.3));
   EXPECT_EQ(with_breaks({}, 0.3), with_breaks({}, 0));
+}
+
+// And behind the padding of the mask's own, which slices do not tell from a window.
+TEST(Fingerprint, SeesPaddingUnderDropoutAlone) {
+  const auto with_padding = [](int64_t keys, double dropout) {
+    Plan plan = broken([&](HeadOrder& o) {
+      HeadMask mask{4, 4, {{0, 4, 2, 4}}, {}, {}};
+      mask.k_padding = keys;
+      o.tiles = std::make_shared<const TileMap>(mask, TileShape{2, 2});
+    });
+    plan.problem.dropout = dropout;
+    return plan.fingerprint();
+  };
+  EXPECT_EQ(with_padding(2, 0), with_padding(0, 0));
+  EXPECT_NE(with_padding(2, 0.3), with_padding(0, 0.3));
 }
 
 /// FNV-1a, byte by byte, over the words that plan.h names.

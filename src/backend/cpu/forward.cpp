@@ -259,7 +259,7 @@ class ForwardWorker final : public Worker {
       } else if (std::isfinite(state.sum[r])) {
         lse[r] = static_cast<float>(static_cast<double>(state.max[r]) + log_fixed(state.sum[r]));
       } else {
-        lse[r] = state.sum[r];
+        lse[r] = std::isnan(state.sum[r]) ? std::numeric_limits<float>::quiet_NaN() : state.sum[r];
       }
     }
     float* o = tiles_.state.o;

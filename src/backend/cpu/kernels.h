@@ -131,7 +131,7 @@ struct KernelTable {
                    float* out);
 
   /// out = dtype((base ? base : 0) + x) * scale; `base` rows are `base_stride` apart and may be
-  /// out.
+  /// out. A sum of 0 is +0, and a NaN is the same one always.
   void (*add_rows)(const float* x, int64_t ld, int32_t rows, int32_t cols, const float* base,
                    int64_t base_stride, float scale, const RowsOut& out);
 };

@@ -1,6 +1,7 @@
 #include "backend/cuda/add_sums.h"
 
 #include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/device/result.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace verbatim::cuda {
@@ -27,8 +28,8 @@ __global__ void add_parts(const __grid_constant__ AddSums p, int32_t ctas) {
     const float2 next = part(i);
     sum = make_float2(sum.x + next.x, sum.y + next.y);
   }
-  store_pair(out.to.at<Element>(0, tile.row + row, tile.head) + at % out.dim, sum.x * out.scale,
-             sum.y * out.scale);
+  store_pair(out.to.at<Element>(0, tile.row + row, tile.head) + at % out.dim,
+             result_of(sum.x, out.scale), result_of(sum.y, out.scale));
 }
 
 }  // namespace

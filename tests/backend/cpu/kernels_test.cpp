@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "core/dtype.h"
@@ -127,6 +129,22 @@ TEST(Kernels, RowsKeepTheirValuesAndTellTaint) {
         kernels->add_rows(std::vector<float>(16, bad).data(), 16, 1, 1, nullptr, 0, 1, out);
         EXPECT_FALSE(kernels->load_rows(source.data(), dtype, 40, 9, cols, tile.data(), 64));
       }
+    }
+  }
+}
+
+TEST(Kernels, ResultsHaveOneZeroAndOneNan) {
+  const uint32_t nans[] = {0x7fc00000, 0xffc00000, 0x7fc00001, 0xffffffff};
+  for (const KernelTable* kernels : available_kernels()) {
+    for (const float scale : {1.0f, -2.0f}) {
+      float in[16] = {0.0f, -0.0f, -1e-45f, INFINITY, -INFINITY, -3}, out[16];
+      std::memcpy(in + 6, nans, sizeof(nans));
+      kernels->add_rows(in, 16, 1, 10, nullptr, 0, scale, {out, Dtype::f32, 16});
+      const float expected[] = {0,         0, -1e-45f * scale, INFINITY * scale, -INFINITY * scale,
+                                -3 * scale};
+      EXPECT_EQ(std::memcmp(out, expected, sizeof(expected)), 0) << kernels->name;
+      for (int i = 6; i < 10; ++i)
+        EXPECT_EQ(std::bit_cast<uint32_t>(out[i]), 0x7fc00000u) << kernels->name << ", " << i;
     }
   }
 }

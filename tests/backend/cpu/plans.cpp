@@ -104,7 +104,7 @@ template <class MakeOrder>
 Plan plan_of(Pass pass, const Problem& problem, const Mask& mask, TileShape tile,
              MakeOrder&& make_order) {
   Plan plan;
-  plan.arithmetic = "cpu.1";
+  plan.arithmetic = "cpu.2";
   plan.pass = pass;
   plan.problem = problem;
   for (const HeadMask& head : mask.variants())

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "backend/composition.h"
 #include "backend/cpu/passes.h"
@@ -28,9 +30,11 @@ HeadMask causal(int64_t q_len, int64_t kv_len, int64_t window) {
   return mask.head(0, 0);
 }
 
-void run(const Problem& problem, const Mask& mask, const HostTensors& tensors) {
+void run(const Problem& problem, const Mask& mask, const HostTensors& tensors,
+         const char* order = "auto") {
   PlanOptions options;
   options.pass = Pass::forward;
+  options.order = order;
   cpu::run_forward(make_plan(problem, mask, options), tensors.forward(), {}, cpu::kernels());
 }
 
@@ -54,7 +58,7 @@ struct Chunk {
 /// Rows of `training` that come out otherwise when the chunks, each behind a cache of all keys
 /// before it, are the entries of one batch.
 int64_t rows_that_differ(const Shape& s, const Problem& whole, const HostTensors& training,
-                         const std::vector<Chunk>& chunks) {
+                         const std::vector<Chunk>& chunks, const char* order = "auto") {
   Problem p = whole;
   p.batch = std::ssize(chunks);
   p.q_len = p.kv_len = 0;
@@ -76,7 +80,7 @@ int64_t rows_that_differ(const Shape& s, const Problem& whole, const HostTensors
     copy_rows(training.k.view(), 0, keys, decoded.k.view(), b);
     copy_rows(training.v.view(), 0, keys, decoded.v.view(), b);
   }
-  run(p, Mask("chunks", "{}", std::move(heads), std::move(variant_of), p.batch, 1), decoded);
+  run(p, Mask("chunks", "{}", std::move(heads), std::move(variant_of), p.batch, 1), decoded, order);
   int64_t differ = 0;
   for (size_t b = 0; b < chunks.size(); ++b)
     for (int64_t l = 0; l < chunks[b].rows; ++l)
@@ -131,6 +135,51 @@ TEST(Rows, AreTheSameInTrainingAndDecoded) {
                                {{0, third}, {third, 100}, {s.tokens - 1, 1}, {third, 1}, {0, 1}}),
               0);
   }
+}
+
+/// Training of one causal head and decoding of some of its rows; `change` makes its inputs.
+int64_t decoded_otherwise(int64_t head_dim, const char* order,
+                          const std::function<void(HostTensors&)>& change) {
+  const Shape s{300, 1, 1, head_dim, Dtype::f32, kNoWindow};
+  Problem p{.q_len = s.tokens, .kv_len = s.tokens, .head_dim = head_dim, .head_dim_v = head_dim};
+  HostTensors training(p);
+  uint64_t seed = 5;
+  for (const GuardedTensor* input : {&training.q, &training.k, &training.v})
+    fill_normal(input->view(), seed++);
+  change(training);
+  run(p, Mask("causal", "{}", causal(s.tokens, s.tokens, s.window)), training, order);
+  int64_t differ = 0;
+  for (const Chunk& chunk : {Chunk{1, 1}, Chunk{30, 1}, Chunk{59, 1}, Chunk{77, 223}})
+    differ += rows_that_differ(s, p, training, {chunk}, order);
+  return differ;
+}
+
+// The first key has nearly all weight, and 0 in V; the others' products are too small for f32, and
+// round to -0. Keys that a row does not see add zeros of their sign.
+TEST(Rows, SumsOfNothingArePositiveZeros) {
+  for (const int64_t dim : {64, 128}) {
+    const auto change = [&](HostTensors& t) {
+      for (int64_t l = 0; l < 300; ++l)
+        for (int64_t d = 0; d < dim; ++d) {
+          t.q.set(0, l, 0, d, d == 0 ? 87 * std::sqrt(static_cast<float>(dim)) : 0);
+          t.k.set(0, l, 0, d, l == 0 && d == 0 ? 1 : 0);
+          t.v.set(0, l, 0, d, l == 0 ? 0 : l < 60 ? -4e-8f : 1);
+        }
+    };
+    EXPECT_EQ(decoded_otherwise(dim, "auto", change), 0) << dim;
+  }
+}
+
+TEST(Rows, HaveOneNan) {
+  for (const int64_t dim : {64, 128})
+    for (const bool in_k : {false, true})
+      for (const int64_t key : {3, 40, 130}) {
+        const auto change = [&](HostTensors& t) {
+          (in_k ? t.k : t.v).set(0, key, 0, 0, NAN);
+          t.k.set(0, key + 9, 0, 1, INFINITY);
+        };
+        EXPECT_EQ(decoded_otherwise(dim, "ascending", change), 0) << dim << ", key " << key;
+      }
 }
 
 }  // namespace

@@ -74,6 +74,24 @@ class Sequence {
     }
   }
 
+  /// The first key gets nearly all weight, and 0 in V; products of the next sixty are too small for
+  /// f32 and negative, and those of all others, which rows of the first ones do not see, are not.
+  void make_zeros() {
+    for (int64_t l = 0; l < shape_.length; ++l) {
+      for (int64_t d = 0; d < shape_.dims.qk; ++d) {
+        for (int64_t h = 0; h < shape_.q_heads; ++h) q_.host.set(0, l, h, d, d == 0 ? 29 : 0);
+        for (int64_t h = 0; h < shape_.kv_heads; ++h) {
+          const float root = std::sqrt(static_cast<float>(shape_.dims.qk));
+          k_.host.set(0, l, h, d, l == 0 && d == 0 ? root : 0);  // at a scale of 3 / root
+        }
+      }
+      for (int64_t h = 0; h < shape_.kv_heads; ++h)
+        for (int64_t d = 0; d < shape_.dims.v; ++d)
+          v_.host.set(0, l, h, d, l == 0 ? 0 : l < 60 ? -4e-8f : 1);
+    }
+    for (GpuTensor* input : {&q_, &k_, &v_}) input->upload();
+  }
+
   /// O and LSE of queries [s, s + count) for each s of `starts`, of which each sees its own
   /// position and up to `window` before it: a batch of rows of unequal lengths, with NaN behind the
   /// keys of the shorter ones.
@@ -166,6 +184,17 @@ class Sequence {
 };
 
 class Rows : public testing::TestWithParam<std::string> {};  // of an arithmetic: sm80 or sm90
+
+TEST_P(Rows, SumsOfNothingArePositiveZeros) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  if (GetParam() == "sm90" && gpu()->arithmetic() != "sm90") GTEST_SKIP() << "no such device";
+  for (const HeadDims& dims : GetParam() == "sm90" ? hopper_head_dims() : every_head_dims()) {
+    Sequence sequence({dims, 2, 1, 700});
+    sequence.make_zeros();
+    EXPECT_EQ(sequence.differing(GetParam(), std::numeric_limits<int64_t>::max()), 0)
+        << to_string(dims);
+  }
+}
 
 TEST_P(Rows, EqualAtOnceInChunksAndDecoded) {
   if (!gpu()) GTEST_SKIP() << "no GPU";

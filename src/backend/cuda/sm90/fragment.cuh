@@ -40,8 +40,8 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
 /// `base` is the first element of the tile's row 0; rows at or beyond `rows` are left alone, and
 /// columns at or beyond `columns`, a multiple of 8.
 template <class T, int kBlocks, class Acc>
-__device__ __forceinline__ void store_rows(const Acc& acc, float scale, T* base, int64_t stride,
-                                           int row, int rows, int columns = 8 * kBlocks) {
+__device__ __forceinline__ void store_rows(const Acc& acc, T* base, int64_t stride, int row,
+                                           int rows, int columns = 8 * kBlocks) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_rows(const Acc& acc, float scale, T* base,
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = 4 * (block + i) + 2 * half;
-        words[i] = pack<T>(acc(at) * scale, acc(at + 1) * scale);
+        words[i] = pack<T>(acc(at), acc(at + 1));
       }
       transpose_quad(words, lane);
       if (r < rows && 8 * (block + lane) < columns) {

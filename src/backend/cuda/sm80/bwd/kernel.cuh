@@ -11,6 +11,7 @@
 #pragma once
 
 #include "backend/cuda/device/hand_off.cuh"
+#include "backend/cuda/device/result.cuh"
 #include "backend/cuda/device/score.cuh"
 #include "backend/cuda/device/steps.cuh"
 #include "backend/cuda/sm80/bwd/config.h"
@@ -294,7 +295,7 @@ class BackwardWorker {
         value = make_float2(before.x + value.x, before.y + value.y);
       }
       if (last) {
-        store_pair(out + col, value.x * scale, value.y * scale);
+        store_pair(out + col, result_of(value.x, scale), result_of(value.y, scale));
       } else {
         __stcg(at, value);
       }

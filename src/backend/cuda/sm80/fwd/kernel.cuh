@@ -9,6 +9,7 @@
 #pragma once
 
 #include "backend/cuda/device/hand_off.cuh"
+#include "backend/cuda/device/result.cuh"
 #include "backend/cuda/device/score.cuh"
 #include "backend/cuda/device/steps.cuh"
 #include "backend/cuda/sm80/fwd/config.h"
@@ -252,7 +253,7 @@ class ForwardWorker {
     }
     Element* out = p_.o.at<Element>(b_, row, h_);
     for_each_pair(o, i, [&](int col, float x, float y) {
-      store_pair(out + col, empty ? 0 : x * inverse, empty ? 0 : y * inverse);
+      store_pair(out + col, empty ? 0 : result_of(x, inverse), empty ? 0 : result_of(y, inverse));
     });
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/device/recorder.cuh"
+#include "backend/cuda/device/result.cuh"
 #include "backend/cuda/sm90/bwd/extras.cuh"
 #include "backend/cuda/sm90/bwd/key_sums.cuh"
 #include "backend/cuda/sm90/bwd/mask.cuh"
@@ -531,8 +532,9 @@ class Consumer {
     if (chain.addend + 1 != chain.addends) return;
     const auto store = [&](const TensorRef& tensor, const auto& acc, float scale, int columns) {
       Element* base = tensor.template at<Element>(chain.batch, chain.kv_at, chain.kv_head);
-      store_rows<Element, size(decltype(acc){}) / 4>(acc, scale, base, tensor.row, k_row(),
-                                                     chain.kv_rows, columns);
+      store_rows<Element, size(decltype(acc){}) / 4>(
+          [&](int i) { return result_of(acc(i), scale); }, base, tensor.row, k_row(), chain.kv_rows,
+          columns);
     };
     store(p.common.dk, tk, p.common.scalars.scale, p.common.sizes.head_dim);
     store(p.common.dv, tv, C::kExtras ? p.common.scalars.dropout.scale : 1.0f,

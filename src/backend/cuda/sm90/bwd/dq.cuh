@@ -4,6 +4,7 @@
 
 #include "backend/cuda/device/hand_off.cuh"
 #include "backend/cuda/device/recorder.cuh"
+#include "backend/cuda/device/result.cuh"
 #include "backend/cuda/sm90/bwd/config.h"
 #include "backend/cuda/sm90/bwd/params.h"
 #include "backend/cuda/sm90/fragment.cuh"
@@ -50,8 +51,8 @@ __device__ __forceinline__ void store_dq_rows(int half, Part part, float scale,
       acc[4 * i + 3] = four.w;
     }
     const int column = C::dq_column(half) + 8 * first;
-    store_rows<typename C::Element, kAtOnce>([&](int i) { return acc[i]; }, scale, base + column,
-                                             stride, row, rows, columns - column);
+    store_rows<typename C::Element, kAtOnce>([&](int i) { return result_of(acc[i], scale); },
+                                             base + column, stride, row, rows, columns - column);
   }
 }
 

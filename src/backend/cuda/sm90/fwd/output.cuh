@@ -1,6 +1,7 @@
 // The end of a chain of the sm90 forward: LSE and O.
 #pragma once
 
+#include "backend/cuda/device/result.cuh"
 #include "backend/cuda/sm90/fragment.cuh"
 #include "backend/cuda/sm90/fwd/config.h"
 #include "backend/cuda/sm90/fwd/params.h"
@@ -48,7 +49,7 @@ __device__ __forceinline__ void store_output(const Params& p, const QueryTile& t
     const auto word = [&](int i) {
       const float f = factor[i % 2];
       const int at = 4 * chunk + 2 * i;
-      return pack<Element>(f == 0 ? 0 : o(at) * f, f == 0 ? 0 : o(at + 1) * f);
+      return pack<Element>(f == 0 ? 0 : result_of(o(at), f), f == 0 ? 0 : result_of(o(at + 1), f));
     };
     ptx::store_matrices(ptx::smem_address(chunk_at(lane % 16, chunk + lane / 16)), word(0), word(1),
                         word(2), word(3));

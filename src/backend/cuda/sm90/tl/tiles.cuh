@@ -347,7 +347,7 @@ __device__ __forceinline__ void multiply_carefully(Sums& sums, const Factor& a, 
 template <class Element, class Sums>
 __device__ void copy_out(const Sums& sums, Element* target, int64_t stride, int32_t rows,
                          int group) {
-  store_rows<Element, size(Sums{}) / 4>(sums, 1.0f, target, stride, first_row(group), rows);
+  store_rows<Element, size(Sums{}) / 4>(sums, target, stride, first_row(group), rows);
 }
 /// One number a row, `apart` from the next.
 template <class Numbers>
