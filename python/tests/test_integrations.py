@@ -284,3 +284,37 @@ def test_a_compiled_llama_equals_itself():
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager")(TOKENS).logits
         assert same_bits([compiled], [model(TOKENS).logits])
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_a_source_padded_on_the_left_hides_no_target(training):
+    transformers = pytest.importorskip("transformers")
+    va.register_huggingface()
+    config = transformers.BartConfig(
+        vocab_size=97, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=48, decoder_ffn_dim=48,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    shown = torch.ones(2, 30, dtype=torch.long)
+    shown[1, :20] = 0  # fewer tokens than targets
+    how = {"attention_mask": shown, "decoder_input_ids": TOKENS[:, 30:47]}
+    made = []
+    for name in ("eager", "verbatim"):
+        torch.manual_seed(0)
+        config._attn_implementation = name
+        model = transformers.BartModel(config).eval()
+        with torch.set_grad_enabled(training):
+            made.append(model(TOKENS[:, :30], **how)[0])
+    torch.testing.assert_close(*made, rtol=1e-5, atol=1e-5)
+
+
+def test_models_that_attend_by_themselves_are_refused():
+    """Bloom adds what a mask is to its scores, and would take ours for one that hides nothing."""
+    transformers = pytest.importorskip("transformers")
+    va.register_huggingface()
+    config = transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=2)
+    model = transformers.BloomModel._from_config(config, attn_implementation="verbatim")
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled), pytest.raises(NotImplementedError) as refused:
+            model(TOKENS)
+        assert "for BloomConfig, expected a model that asks" in str(refused.value)

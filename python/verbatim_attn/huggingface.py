@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from . import masks
@@ -13,11 +14,22 @@ _NAME = "verbatim"
 
 def register() -> None:
     """Makes attn_implementation="verbatim" known to transformers, with the masks it needs. Models
-    that do not ask transformers' interface for their attention (Bloom, DeBERTa) ignore the name."""
+    that compute their attention themselves are refused where they ask transformers for a mask
+    (Bloom, MPNet); the few that ask for nothing (DeBERTa) ignore the name."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(_NAME, _attention)
     AttentionMaskInterface.register(_NAME, _mask)
+
+
+@functools.cache
+def _asks(config: type) -> bool:
+    """Whether models of that configuration ask transformers' interface for their attention."""
+    from transformers import MODEL_MAPPING
+
+    model = MODEL_MAPPING.get(config, None)
+    flags = ("_supports_sdpa", "_supports_attention_backend")
+    return not isinstance(model, type) or any(getattr(model, flag, True) for flag in flags)
 
 
 def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **how: Any) -> Any:
@@ -26,6 +38,13 @@ def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **ho
     import torch
     from transformers.masking_utils import sdpa_mask
 
+    config = how.get("config")
+    if config is not None and not _asks(type(config)):
+        raise NotImplementedError(
+            "[huggingface] this model computes its attention itself; got "
+            f'attn_implementation="{_NAME}" for {type(config).__name__}, expected a model that '
+            'asks transformers\' interface (nearest: attn_implementation="eager")'
+        )
     # transformers aligns skipped causal masks top-left: the same as ours for equal lengths only.
     visible = sdpa_mask(
         q_length=q_length, kv_length=kv_length,
@@ -44,19 +63,25 @@ def _shown(visible: Any, q_len: int, kv_len: int, **how: Any) -> masks.Mask:
     left = getattr(visible, "_verbatim_left", None)
     if left is None:
         return mask
-    keys = [kv_len - padding for padding in left]
-    return mask.padded([min(q_len, n) for n in keys], keys, side="left")
+    sees = visible.expand(-1, -1, q_len, -1).any(-1).any(1)  # (batch, q_len)
+    queries = [q_len - blank for blank in _leading(~sees)]
+    return mask.padded(queries, [kv_len - padding for padding in left], side="left")
 
 
 def _left_padding(
     q_length: int, kv_length: int, attention_mask: Any = None, kv_offset: int = 0, **_: Any
 ) -> list[int] | None:
-    """Keys of padding before each entry of a chunk that continues a cache, which what it sees does
-    not tell from a window; None: there is no such padding."""
+    """Keys of padding before each entry of a chunk that continues a cache or of a source, which what
+    rows see does not tell from a window; None: there is no such padding."""
     if attention_mask is None or attention_mask.ndim != 2 or kv_offset or q_length == kv_length:
         return None
     hidden = attention_mask[:, :kv_length] == 0
-    return hidden.int().cumprod(1).sum(1).tolist() if hidden[:, 0].any() else None
+    return _leading(hidden) if hidden[:, 0].any() else None
+
+
+def _leading(hidden: Any) -> list[int]:
+    """How many are hidden at the start of each row."""
+    return hidden.int().cumprod(1).sum(1).tolist()
 
 
 def _attention(
