@@ -77,6 +77,16 @@ def test_jit_leaves_groups_whole(heads):
     assert gathered > 0
 
 
+@pytest.mark.parametrize("heads", [(8, 2), (4, 2), (12, 6)], ids=str)
+def test_jit_of_more_devices_than_heads_divide(heads):
+    q, k, v, dout = example(24, q_heads=heads[0], kv_heads=heads[1])
+    whole, cut = PartitionSpec(), PartitionSpec(None, None, "x")
+    meshes = [Mesh(CPUS, "x"), jax.make_mesh((4,), ("x",), devices=list(CPUS))]
+    for mesh in meshes:
+        made, _ = sharded(attended, (q, k, v, dout), mesh, cut, whole, whole, cut)
+        check(made, run(q, k, v, dout))
+
+
 LENGTHS = masks.Causal().padded((70, 50, 60, 10), (90, 80, 70, 20))
 DRAWN = masks.UniformBlockSparse(32, 32, density=0.4, seed=3)
 
@@ -89,6 +99,8 @@ DRAWN = masks.UniformBlockSparse(32, 32, density=0.4, seed=3)
         ({"mask": masks.Causal() & DRAWN}, BATCH, BOTH),
         ({"dropout": 0.2, "seed": 5}, None, BATCH),
         ({"dropout": 0.2, "seed": 5}, None, HEADS),
+        ({"level": "gpu_to_gpu"}, None, BATCH),
+        ({"level": "run_to_run"}, None, HEADS),
     ],
     ids=lambda x: str(x)[:30],
 )
@@ -108,6 +120,14 @@ def test_jit_shares_a_mapped_axis():
     made, gathered = sharded(jax.vmap(attended), stacked, MESHES["auto"], PartitionSpec("x", "y"))
     check(made, [np.stack(x) for x in zip(*(run(*x) for x in each), strict=True)])
     assert gathered == 0
+
+
+def test_a_level_that_counts_heads_counts_mapped_ones_alone():
+    how = {"level": "gpu_to_gpu", "mask": masks.Causal()}
+    function = functools.partial(attended, **how)
+    each = [example(seed, batch=1, q_heads=8, kv_heads=2) for seed in (25, 26, 27, 28)]
+    made = jax.vmap(function)(*[np.stack(x) for x in zip(*each, strict=True)])
+    check(made, [np.stack(x) for x in zip(*(run(*x, **how) for x in each), strict=True)])
 
 
 def test_jit_shares_by_xlas_older_partitioner():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,12 +171,15 @@ def _partitioned(name: str, how: How, like: Any) -> Any:
     return jax.jit(mapped, inline=True)  # traced once, where nothing else is compiled, too
 
 
-def _sharding_rule(name: str, _mesh: Any, values: Any, _results: Any) -> Any:
+def _sharding_rule(name: str, mesh: Any, values: Any, _results: Any) -> Any:
     """Which axes are alike: for XLA's Shardy."""
     q, k = (list(x.shape) for x in values[:2])
     lead = [f"n{i}" for i in range(len(q) - 4)]
     group = q[-2] // max(k[-2], 1)
-    heads = "g" if group == 1 else "r" if k[-2] == 1 else "(g r)"  # it takes no factor 1 in these
+    # Shardy takes no factor 1 in "(g r)", and where an axis of the mesh cuts g only in part, it asks
+    # for a part of that axis, which custom_partitioning has no name for.
+    in_part = any(math.gcd(k[-2], size) not in (1, size) for size in mesh.shape.values())
+    heads = "g" if group == 1 else "r" if k[-2] == 1 or in_part else "(g r)"
 
     def written(axes: str) -> str:
         return " ".join([*lead, *(heads if axis == "gr" else axis for axis in axes.split())])

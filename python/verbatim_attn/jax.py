@@ -127,8 +127,9 @@ def _checked(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> tuple[_xl
     handle = Handle(specification(problem, mask, options=anywhere))
     numbers = {name: getattr(problem, name) for name in ("scale", "softcap", "dropout", "seed")}
     # Entries and heads that differ by their arrays alone may be mapped, or dealt to devices: not
-    # those that dropout counts, nor heads of which each has blocks of its own, drawn or listed.
-    counted, drawn = problem.dropout != 0, '"density"' in mask
+    # those that dropout or the level counts, nor heads each with its own blocks, drawn or listed.
+    counted = problem.dropout != 0 or options["level"] in ("run_to_run", "gpu_to_gpu")
+    drawn = '"density"' in mask
     more = {"q_heads": 2 * problem.q_heads, "kv_heads": 2 * problem.kv_heads}
     how = _xla.How(
         json_of(numbers, "", ""), mask, json_of(options, "", ""),
