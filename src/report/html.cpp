@@ -107,7 +107,7 @@ std::string cards(const json& result) {
     for (const auto& [name, ratio] : result["check"]["error_ratio"].items()) {
       worst = std::max(worst, ratio.get<double>());
     }
-    card(fmt::format("{:.2f}", worst), "largest error ratio, 2 allowed");
+    card(fmt::format("{:.2f}", worst), "largest error ratio of finite elements, 2 allowed");
   }
   if (result.contains("workspace_bytes")) {
     card(bytes(result["workspace_bytes"]), "workspace");
@@ -195,21 +195,25 @@ std::string bits_section(const json& result) {
   const json& bits = result.at("bits");
   const json none = json::object();
   const bool checked = result.contains("check");
-  const json& ratios = checked ? result["check"].at("error_ratio") : none;
+  const json& outputs = checked ? result["check"].at("outputs") : none;
   Grid grid({"output", "sha256 of its bytes", "error ratio"});
   for (const char* name : kOutputs) {
     if (!bits.at("sha256").contains(name)) continue;
     std::string ratio;
-    if (ratios.contains(name)) {
-      const double value = ratios[name];
-      ratio = verdict(value <= 2, fmt::format("{:.3f}", value), fmt::format("{:.3f}", value));
+    if (outputs.contains(name)) {
+      const double value = outputs[name].at("ratio");
+      const int64_t wrong = outputs[name].at("nonfinite_mismatches");
+      const std::string text = fmt::format("{:.3f}", value);
+      ratio = verdict(value <= 2 && wrong == 0, text,
+                      wrong == 0 ? text : fmt::format("{}, {} NaN or inf", text, count(wrong)));
     }
     grid.add({code(name), code(text_of(bits["sha256"][name])), ratio});
   }
   return section("The bits",
                  fmt::format("{} runs of the same plan, compared byte by byte. The error ratio is "
                              "our largest error over that of the plain computation in the same "
-                             "type, both against double precision; up to 2 passes.",
+                             "type, both against double precision, or over what rounding alone may "
+                             "do to the row, where that is more; up to 2 passes.",
                              bits.at("repeats").get<int64_t>()),
                  panel(grid.html()));
 }
@@ -240,7 +244,13 @@ std::string banner(const json& result) {
   if (!result.contains("bits")) return {};
   const bool same = result["bits"].at("identical");
   const auto runs = result["bits"].at("repeats").get<int64_t>();
-  return pill(same, fmt::format("{} runs, {}", runs, same ? "identical bits" : "bits differ"));
+  std::string pills =
+      pill(same, fmt::format("{} runs, {}", runs, same ? "identical bits" : "bits differ"));
+  if (result.contains("check") && result["check"].contains("correct")) {
+    const bool correct = result["check"]["correct"];
+    pills += pill(correct, correct ? "correct" : "WRONG");
+  }
+  return pills;
 }
 
 /// `text` with each {{name}} replaced by what `slots` hold.

@@ -97,6 +97,23 @@ class Tl(Tool):
         program.write_text(right.replace("K^T", "K").replace("Compute Mask S", "Compute Mask X"))
         self.assertIn("left by all edits", self.refusal("tl", "check", "--fix", program))
 
+    def test_what_emit_would_declare_twice_is_refused_with_its_line(self):
+        copy = "  Copy K (BN, HeadDim) in coordinate [L = i] from global to shared\n"
+        for name, line in (("forward", copy), ("forward", "  Wait V"), ("backward", "  Wait dO")):
+            program = self.reason(name)
+            text = program.read_text().replace(line, line.rstrip() + "\n" + line)
+            program.write_text(text)
+            place = f"{program}:{1 + text[: text.index(line)].count(chr(10)) + 1}:3: twice: "
+            for words in (["check"], ["emit", "--output", self.path / "none"]):
+                self.assertIn(place, self.refusal("tl", *words, program))
+
+    def test_an_unknown_target_is_said_before_any_fault(self):
+        program = self.path / "bad.tl"
+        program.write_text("no program")
+        message = self.refusal("tl", "check", program, "--target", "h20")
+        self.assertIn("nearest: h200", message)
+        self.assertNotIn("syntax", message)
+
     def test_run_and_verify_take_programs(self):
         forward, backward = self.reason("forward"), self.reason("backward")
         both = self.result("run", *PROBLEM, "--repeats", 2, "--kernel", forward, backward)
@@ -107,6 +124,19 @@ class Tl(Tool):
         one = self.result("run", *PROBLEM, "--repeats 1 --threads 1 --kernel", forward, backward)
         self.assertEqual(one["bits"]["sha256"], both["bits"]["sha256"])
         self.call("verify", *PROBLEM, "--repeats", 2, "--kernel", forward, backward)
+
+    def test_a_result_that_is_no_number_is_wrong_wherever_it_is_shown(self):
+        program, page = self.reason("forward"), self.path / "report.html"
+        program.write_text(program.read_text().replace("Fill O with 0", "Fill O with -inf"))
+        words = [*PROBLEM, "--pass", "forward", "--repeats", 1, "--kernel", program]
+        check = self.result("run", *words, "--report", page, code=1)["check"]
+        self.assertFalse(check["correct"])
+        self.assertLess(check["error_ratio"]["o"], 2)
+        wrong = check["outputs"]["o"]["nonfinite_mismatches"]
+        self.assertGreater(wrong, 0)
+        self.assertRegex(self.call("run", *words, code=1).stdout, r"o +0.000, [\d,]+ NaN or inf")
+        self.assertIn('<span class="verdict bad">WRONG</span>', page.read_text())
+        self.assertRegex(page.read_text(), r"bad[^<]*>0.000, [\d,]+ NaN or inf")
 
     def test_faults_of_a_program_name_its_file(self):
         program = self.reason("forward")

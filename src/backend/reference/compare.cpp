@@ -61,6 +61,12 @@ double largest(const std::vector<double>& values) {
   return largest;
 }
 
+double norm_of_row(const std::vector<double>& values, size_t row, int64_t dim) {
+  double squares = 0;
+  for (int64_t d = 0; d < dim; ++d) squares += values[row * dim + d] * values[row * dim + d];
+  return std::sqrt(squares);
+}
+
 Check check(const Problem& problem, const Mask& mask, const BackwardTensors& t,
             const Selection& selection, int threads) {
   const auto reference = [&](Arithmetic arithmetic) {
@@ -107,51 +113,67 @@ Floors rounding_floors(const Problem& problem, const TensorView& q, const Tensor
              u8 / 2 * largest(exact.product_norms);
   floors.lse = u32 * largest(exact.lse) + s;
   if (dout.data == nullptr) return floors;
-  const double w = exact.max_key_norm;
   const Largest dout_most = largest(dout);
-  const double e = z * dout_most.norm * v_most.norm * ((s + 3 * u) / root_v + u32);
-  floors.dv = result(exact.dv, rows) + w * s * z * dout_most.element;
-  floors.dq = result(exact.dq, problem.kv_len) + scale * e * k_most.element;
-  floors.dk = result(exact.dk, rows) + w * scale * e * q_most.element;
+  const double e = z * dout_most.norm * v_most.norm * (s + 3 * u) / root_v;
+  const double f = u32 * z * dout_most.norm * v_most.norm;
+  const double dq = result(exact.dq, problem.kv_len);
+  for (size_t i = 0; i < exact.row_norms.size(); ++i) {
+    const double g = u * z * dout_most.norm * norm_of_row(exact.o, i, problem.head_dim_v) / root_v;
+    floors.dq.push_back(dq + scale * (exact.row_norms[i] * e + f + g) * k_most.element);
+  }
+  const double dk = result(exact.dk, rows), dv = result(exact.dv, rows);
+  for (const double w : exact.key_norms) {
+    floors.dk.push_back(dk + w * scale * (e + f) * q_most.element);
+    floors.dv.push_back(dv + w * s * z * dout_most.element);
+  }
   return floors;
 }
 
 Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
                    std::span<const double> exact, std::span<const double> same_dtype,
-                   double floor) {
+                   std::span<const double> floors) {
   Comparison result;
-  result.floor = floor;
   const int64_t dim = got.shape[3];
   result.elements = std::ssize(rows) * dim;
+  const auto finite_error = [](double x, double expected) {
+    return std::isfinite(x) && std::isfinite(expected) ? std::abs(x - expected) : 0;
+  };
+  for (size_t i = 0; i < exact.size(); ++i)
+    result.baseline_error = std::max(result.baseline_error, finite_error(same_dtype[i], exact[i]));
   dispatch_dtype(got.dtype, [&]<class T>(T) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const T* row = got.row<T>(rows[i].b, rows[i].l, rows[i].h);
+      const double floor = floors[floors.size() == 1 ? 0 : i];
+      const double allowed = std::max(result.baseline_error, floor);
       for (int64_t d = 0; d < dim; ++d) {
         const double x = to_f32(row[d]), expected = exact[i * dim + d];
-        const double baseline = same_dtype[i * dim + d];
-        const bool finite = std::isfinite(x) && std::isfinite(expected);
         const bool same = x == expected || (std::isnan(x) && std::isnan(expected));
-        if (finite && std::isfinite(baseline))
-          result.baseline_error = std::max(result.baseline_error, std::abs(baseline - expected));
-        const bool mismatch = !finite && !same;
-        const double error = finite ? std::abs(x - expected) : 0;
-        const bool worse = mismatch ? result.nonfinite_mismatches == 0
-                                    : result.nonfinite_mismatches == 0 && error > result.error;
-        if (worse) {
+        const bool mismatch = !same && !(std::isfinite(x) && std::isfinite(expected));
+        const double error = finite_error(x, expected);
+        // Equal bits are no error even where the floor is 0.
+        const double ratio = error == 0    ? 0
+                             : allowed > 0 ? error / allowed
+                                           : std::numeric_limits<double>::infinity();
+        const bool first = i == 0 && d == 0;
+        if (result.nonfinite_mismatches == 0 && (first || mismatch || ratio > result.ratio)) {
           result.worst = {rows[i].b, rows[i].l, rows[i].h, d};
           result.got = x;
           result.expected = expected;
+          result.floor = floor;
         }
+        result.ratio = std::max(result.ratio, ratio);
         result.error = std::max(result.error, error);
         result.nonfinite_mismatches += mismatch;
       }
     }
   });
-  // Equal bits are no error even where the floor is 0.
-  const double allowed = std::max(result.baseline_error, floor);
-  if (result.error > 0)
-    result.ratio = allowed > 0 ? result.error / allowed : std::numeric_limits<double>::infinity();
   return result;
+}
+
+Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
+                   std::span<const double> exact, std::span<const double> same_dtype,
+                   double floor) {
+  return compare(got, rows, exact, same_dtype, std::span(&floor, 1));
 }
 
 Comparison compare(const RowView& got, std::span<const RowIndex> rows,

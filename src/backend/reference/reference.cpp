@@ -75,9 +75,8 @@ class Head {
         k_(k, b, kv_head),
         v_(v, b, kv_head) {}
 
-  /// `queries` and `keys` are this head's places in the selection. Returns the largest norm of a
-  /// key's column.
-  double run(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
+  /// `queries` and `keys` are this head's places in the selection.
+  void run(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
     key_slot_.assign(p_.kv_len, -1);
     for (size_t i = 0; i < keys.size(); ++i)
       key_slot_[selection_.keys[keys[i]].l] = static_cast<int64_t>(i);
@@ -104,9 +103,8 @@ class Head {
       for (int64_t d = 0; d < p_.head_dim_v; ++d)
         result_.dv[keys[i] * p_.head_dim_v + d] = round(dv_[i * p_.head_dim_v + d]);
     }
-    double largest = 0;  // a NaN is no norm and loses every comparison
-    for (Real squares : squares_) largest = std::max(largest, static_cast<double>(squares));
-    return std::sqrt(largest);
+    for (size_t i = 0; i < keys.size() && backward_; ++i)
+      result_.key_norms[keys[i]] = std::sqrt(static_cast<double>(squares_[i]));
   }
 
  private:
@@ -172,6 +170,9 @@ class Head {
     round_probabilities();
     if (slot < 0) return;
     result_.lse[slot] = lse;
+    double squares = 0;
+    for (const Real p : prob_) squares += static_cast<double>(p) * static_cast<double>(p);
+    result_.row_norms[slot] = std::sqrt(squares);
     std::vector<Real> o(p_.head_dim_v, 0);
     for (size_t j = 0; j < n; ++j) add_scaled(o, 0, dropped(j), v_.row(keys_[j]), p_.head_dim_v);
     for (int64_t d = 0; d < p_.head_dim_v; ++d) result_.o[slot * p_.head_dim_v + d] = round(o[d]);
@@ -271,11 +272,13 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
   Reference result;
   result.o.resize(selection.queries.size() * problem.head_dim_v);
   result.lse.resize(selection.queries.size());
+  result.row_norms.resize(selection.queries.size());
   if (problem.dtype == Dtype::e4m3) result.product_norms.resize(selection.queries.size());
   if (dout.data != nullptr) {
     result.dq.resize(selection.queries.size() * problem.head_dim);
     result.dk.resize(selection.keys.size() * problem.head_dim);
     result.dv.resize(selection.keys.size() * problem.head_dim_v);
+    result.key_norms.resize(selection.keys.size());
   }
 
   std::vector<int64_t> first_sequence(heads, 0);
@@ -285,12 +288,11 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
     first_sequence[head] = first_sequence[before] + std::ssize(sequences(mask_before));
   }
 
-  std::vector<double> norms(heads, 0);
   const auto run = [&]<class Real, class Storage>(int64_t head, Real, Storage) {
     if (queries[head].empty() && keys[head].empty()) return;
     Head<Real, Storage> one(problem, mask, q, k, v, dout, selection, result,
                             head / problem.kv_heads, head % problem.kv_heads, first_sequence[head]);
-    norms[head] = one.run(queries[head], keys[head]);
+    one.run(queries[head], keys[head]);
   };
   for_each_in_parallel(threads ? threads : core_count(), heads, [&](int64_t head) {
     if (arithmetic == Arithmetic::exact) {
@@ -299,7 +301,6 @@ Reference reference_attention(const Problem& problem, const Mask& mask, const Te
       dispatch_dtype(problem.dtype, [&](auto storage) { run(head, float{}, storage); });
     }
   });
-  for (double norm : norms) result.max_key_norm = std::max(result.max_key_norm, norm);
   return result;
 }
 

@@ -21,12 +21,13 @@ enum class Arithmetic {
 
 /// Results of the selected rows, in the order of the selection.
 struct Reference {
-  std::vector<double> o;    // [queries, head_dim_v]
-  std::vector<double> lse;  // [queries]
-  std::vector<double> dq;   // [queries, head_dim]
-  std::vector<double> dk;   // [keys, head_dim]
-  std::vector<double> dv;   // [keys, head_dim_v]
-  double max_key_norm = 0;  // max over selected keys of the norm of their column of P
+  std::vector<double> o;          // [queries, head_dim_v]
+  std::vector<double> lse;        // [queries]
+  std::vector<double> dq;         // [queries, head_dim]
+  std::vector<double> dk;         // [keys, head_dim]
+  std::vector<double> dv;         // [keys, head_dim_v]
+  std::vector<double> row_norms;  // [queries] of the row of P
+  std::vector<double> key_norms;  // [keys] of the column of P
   /// [queries], of e4m3: the largest norm of what an element of O sums, P V, without the largest P.
   std::vector<double> product_norms;
 };

@@ -33,6 +33,12 @@ TEST(Compare, RatioIsOverTheLargerOfBaselineAndFloor) {
   EXPECT_TRUE(std::isinf(compare(got.view(), kRows, exact, exact, 0).ratio));
   EXPECT_TRUE(by_baseline.within(2));
   EXPECT_FALSE(by_baseline.within(1.9));
+  const std::vector<double> floors{1, 1, 0.05};  // row 1 is further off, row 2 off by more
+  const Comparison by_row = compare(got.view(), kRows, exact, exact, floors);
+  EXPECT_EQ(by_row.ratio, 5);
+  EXPECT_EQ(by_row.error, 0.5);
+  EXPECT_EQ(by_row.floor, 0.05);
+  EXPECT_EQ(by_row.worst, (std::array<int64_t, 4>{0, 2, 0, 0}));
 }
 
 TEST(Floors, OfLseKnowHowProductsAreAdded) {
@@ -41,7 +47,8 @@ TEST(Floors, OfLseKnowHowProductsAreAdded) {
     GuardedTensor q(dtype, {1, 1, 1, dim}), k(dtype, {1, 1, 1, dim}), v(dtype, {1, 1, 1, dim});
     for (GuardedTensor* tensor : {&q, &k, &v})
       for (int64_t d = 0; d < dim; ++d) tensor->set(0, 0, 0, d, d == 1 ? 4 : 0);
-    const Reference exact{.lse = {2}};
+    Reference exact;
+    exact.lse = {2};
     return rounding_floors(problem, q.view(), k.view(), v.view(), {}, exact).lse;
   };
   EXPECT_DOUBLE_EQ(floor_of(Dtype::bf16), 0x1p-24 * (8 + 2 + 2));
@@ -104,52 +111,86 @@ TEST(Sha256Of, SeesElementsNotStrides) {
   EXPECT_NE(sha256_of(dense.view()), sha256_of(gapped.view()));
 }
 
-// The exact result rounded to the dtype passes; one wrong element is found.
-TEST(Check, FindsOneWrongElement) {
-  Problem problem{.batch = 1,
-                  .q_heads = 2,
-                  .kv_heads = 1,
-                  .q_len = 12,
-                  .kv_len = 12,
-                  .head_dim = 8,
-                  .head_dim_v = 8,
-                  .dtype = Dtype::bf16};
-  const Mask mask = masks::causal(12, 12);
-  GuardedTensor q(problem.dtype, {1, 12, 2, 8}), k(problem.dtype, {1, 12, 1, 8}),
-      v(problem.dtype, {1, 12, 1, 8}), dout(problem.dtype, {1, 12, 2, 8}),
-      o(problem.dtype, {1, 12, 2, 8}), dq(problem.dtype, {1, 12, 2, 8}),
-      dk(problem.dtype, {1, 12, 1, 8}), dv(problem.dtype, {1, 12, 1, 8}),
-      lse = GuardedTensor::rows({1, 2, 12});
-  uint64_t seed = 1;
-  for (GuardedTensor* tensor : {&q, &k, &v, &dout}) fill_normal(tensor->view(), seed++);
-  const Selection all = Selection::all(problem);
-  const Reference exact = reference_attention(problem, mask, q.view(), k.view(), v.view(),
-                                              dout.view(), Arithmetic::exact, all);
-  const auto store = [](GuardedTensor& tensor, const std::vector<RowIndex>& rows,
-                        const std::vector<double>& values) {
+// The exact result of a causal mask, rounded to bf16: 2 query heads, 1 KV head.
+class RoundedResult {
+ public:
+  explicit RoundedResult(int64_t length, int64_t dim = 8)
+      : problem_{.q_heads = 2,
+                 .kv_heads = 1,
+                 .q_len = length,
+                 .kv_len = length,
+                 .head_dim = dim,
+                 .head_dim_v = dim,
+                 .dtype = Dtype::bf16},
+        mask_(masks::causal(length, length)),
+        selection_(Selection::all(problem_)) {
+    uint64_t seed = 1;
+    for (GuardedTensor* tensor : {&q_, &k_, &v_, &dout_}) fill_normal(tensor->view(), seed++);
+    const Reference exact = reference_attention(problem_, mask_, q_.view(), k_.view(), v_.view(),
+                                                dout_.view(), Arithmetic::exact, selection_);
+    store(o_, selection_.queries, exact.o);
+    store(dq_, selection_.queries, exact.dq);
+    store(dk, selection_.keys, exact.dk);
+    store(dv_, selection_.keys, exact.dv);
+    for (size_t i = 0; i < selection_.queries.size(); ++i) {
+      const RowIndex& row = selection_.queries[i];
+      lse_.row_view().row(0, row.h)[row.l] = static_cast<float>(exact.lse[i]);
+    }
+  }
+
+  Check check() const {
+    return check_backward(problem_, mask_,
+                          {q_.view(), k_.view(), v_.view(), o_.view(), dout_.view(),
+                           lse_.row_view(), dq_.view(), dk.view(), dv_.view()},
+                          selection_);
+  }
+
+ private:
+  static void store(GuardedTensor& tensor, const std::vector<RowIndex>& rows,
+                    const std::vector<double>& values) {
     const int64_t dim = tensor.view().shape[3];
     for (size_t i = 0; i < rows.size(); ++i)
       for (int64_t d = 0; d < dim; ++d)
         tensor.set(rows[i].b, rows[i].l, rows[i].h, d, static_cast<float>(values[i * dim + d]));
-  };
-  store(o, all.queries, exact.o);
-  store(dq, all.queries, exact.dq);
-  store(dk, all.keys, exact.dk);
-  store(dv, all.keys, exact.dv);
-  for (size_t i = 0; i < all.queries.size(); ++i)
-    lse.row_view().row(0, all.queries[i].h)[all.queries[i].l] = static_cast<float>(exact.lse[i]);
+  }
+  GuardedTensor made(int64_t heads) const {
+    return {Dtype::bf16, {1, problem_.q_len, heads, problem_.head_dim}};
+  }
 
-  const BackwardTensors tensors{q.view(),       k.view(),  v.view(),  o.view(), dout.view(),
-                                lse.row_view(), dq.view(), dk.view(), dv.view()};
-  const Check good = check_backward(problem, mask, tensors, all);
+  Problem problem_;
+  Mask mask_;
+  Selection selection_;
+  GuardedTensor q_ = made(2), k_ = made(1), v_ = made(1), dout_ = made(2), o_ = made(2),
+                dq_ = made(2), dv_ = made(1), lse_ = GuardedTensor::rows({1, 2, problem_.q_len});
+
+ public:
+  GuardedTensor dk = made(1);
+};
+
+TEST(Check, FindsOneWrongElement) {
+  RoundedResult result(12);
+  const Check good = result.check();
   EXPECT_TRUE(good.within(1)) << good.worst_ratio();
   EXPECT_GT(good.worst_ratio(), 0);
 
-  dk.set(0, 5, 0, 6, dk.get(0, 5, 0, 6) + 0.5f);
-  const Check bad = check_backward(problem, mask, tensors, all);
+  result.dk.set(0, 5, 0, 6, result.dk.get(0, 5, 0, 6) + 0.5f);
+  const Check bad = result.check();
   EXPECT_FALSE(bad.within(2));
   EXPECT_EQ(bad.dk->worst, (std::array<int64_t, 4>{0, 5, 0, 6}));
   EXPECT_TRUE(bad.dq->within(1) && bad.dv->within(1) && bad.o.within(1));
+}
+
+// The first keys of a causal mask have large gradients and errors, which hide none of later keys.
+TEST(Check, FindsAnOffsetThatTheFirstKeysMayHave) {
+  RoundedResult result(400, 64);
+  EXPECT_TRUE(result.check().within(1)) << result.check().worst_ratio();
+  const float offset = 0.1f;
+  result.dk.set(0, 0, 0, 3, result.dk.get(0, 0, 0, 3) + offset);
+  EXPECT_TRUE(result.check().within(1)) << result.check().dk->ratio;
+  result.dk.set(0, 300, 0, 3, result.dk.get(0, 300, 0, 3) + offset);
+  const Check bad = result.check();
+  EXPECT_FALSE(bad.within(2)) << bad.dk->ratio;
+  EXPECT_EQ(bad.dk->worst, (std::array<int64_t, 4>{0, 300, 0, 3}));
 }
 
 }  // namespace

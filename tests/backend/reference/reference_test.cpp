@@ -122,7 +122,10 @@ TEST(Reference, ForwardByHand) {
   Reference result = inputs.run();
   EXPECT_NEAR(result.o[0], 10 * p + 20 * (1 - p), 1e-12);
   EXPECT_NEAR(result.lse[0], std::log(std::exp(2.0) + std::exp(0.5)), 1e-12);
-  EXPECT_NEAR(result.max_key_norm, p, 1e-12);
+  ASSERT_EQ(result.key_norms.size(), 2u);
+  EXPECT_NEAR(result.key_norms[0], p, 1e-12);
+  EXPECT_NEAR(result.key_norms[1], 1 - p, 1e-12);
+  EXPECT_NEAR(result.row_norms[0], std::hypot(p, 1 - p), 1e-12);
 
   inputs.problem.softcap = 3;
   const double s0 = 3 * std::tanh(2.0 / 3), s1 = 3 * std::tanh(0.5 / 3);
