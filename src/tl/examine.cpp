@@ -142,9 +142,7 @@ void Examiner::enter(const Loop& loop, const Statement& statement) {
            "one for ... end");
     return;
   }
-  if (loop.begin.number != 0 || loop.end.number)
-    report("loop", loop.begin.number != 0 ? loop.begin.at : loop.end.at,
-           "the plan says how many tiles a chain visits, and which", "0:N");
+  check_bounds(loop);
   std::vector<bool> before(states_.size());
   for (size_t v = 0; v < states_.size(); ++v) before[v] = states_[v].written;
   loop_ = &statement;
@@ -154,6 +152,21 @@ void Examiner::enter(const Loop& loop, const Statement& statement) {
   // A chain may have no visit: what only the loop writes is not there behind it.
   before.resize(states_.size());
   for (size_t v = 0; v < states_.size(); ++v) states_[v].written = before[v];
+}
+
+/// Of all visits: 0:N, in a backward, which visits tiles of M, also 0:M.
+void Examiner::check_bounds(const Loop& loop) {
+  const bool backward = kernel_.pass == Pass::backward;
+  const std::string right = backward ? "0:N or 0:M" : "0:N";
+  if (loop.begin.number != 0 || loop.end.number)
+    return report("loop", loop.begin.number != 0 ? loop.begin.at : loop.end.at,
+                  "the plan says how many tiles a chain visits, and which", right);
+  const std::string& end = loop.end.text;
+  if (end == "N" || (backward && end == "M")) return;
+  const std::string nearest = backward ? "M" : "N";
+  report("loop", loop.end.at,
+         fmt::format("the loop of a {} does not end at {}", to_string(kernel_.pass), end), right,
+         Edit{loop.end.at.begin, loop.end.at.end, nearest});
 }
 
 void Examiner::allocate(const Allocate& a) {
@@ -250,7 +263,13 @@ void Examiner::load(const Move& m, const Tensor& tensor, std::vector<Step>& step
                   Edit{m.to_at.begin, m.to_at.end, row ? "register" : "shared"});
   }
   check_block(m, tensor);
+  const int before = find(made.text, m.to);
+  if (before >= 0 && states_[before].loaded)
+    return report("twice", at_->at,
+                  fmt::format("a second Copy of a tensor to {} in {}", made.text, to_string(m.to)),
+                  "one Copy", removed(*at_));
   const int out = write(made.text, m.to, made.at, tensor.tile());
+  states_[out].loaded = true;
   if (m.to == Memory::shared) {
     kernel_.variables[out].staged = loop_ != nullptr;
     states_[out].arriving = target_ && !options_.sketch;
@@ -326,6 +345,14 @@ void Examiner::wait(const Wait& w, std::vector<Step>& steps) {
   if (v < 0 || !states_[v].written)
     return report("undefined", w.name.at, fmt::format("nothing copies {} to shared", w.name.text),
                   fmt::format("Copy {} from global to shared", w.name.text));
+  if (!states_[v].loaded)
+    return report("undefined", w.name.at,
+                  fmt::format("no Copy brings {} from global memory", w.name.text), "no Wait here",
+                  removed(*at_));
+  if (states_[v].awaited)
+    return report("twice", at_->at, fmt::format("a second Wait for {}", w.name.text),
+                  "one Wait for each Copy", removed(*at_));
+  states_[v].awaited = true;
   states_[v].arriving = false;
   steps.push_back({.kind = Step::Kind::wait, .a = v, .at = at_->at});
 }
@@ -357,6 +384,18 @@ Edit Examiner::replaced(const Statement& statement, const std::string& line) con
   return {statement.at.begin, statement.at.end, line};
 }
 
+Edit Examiner::removed(const Statement& statement) const {
+  constexpr const char* kBlanks = " \t\r";
+  const size_t before = text_.substr(0, statement.at.begin).find_last_not_of(kBlanks);
+  const size_t behind = std::min(text_.find_first_not_of(kBlanks, statement.at.end), text_.size());
+  const std::string_view rest = text_.substr(behind);
+  const bool alone = before != std::string_view::npos && text_[before] == '\n' &&
+                     (rest.empty() || rest.front() == '\n' || rest.starts_with("//"));
+  if (!alone) return {statement.at.begin, statement.at.end, ""};
+  const size_t end = std::min(text_.find('\n', behind), text_.size());
+  return {static_cast<int64_t>(before), static_cast<int64_t>(end), ""};
+}
+
 std::string hash_of(const Program& program) {
   Program bare = program;
   const auto strip = [](auto&& self, std::vector<Statement>& statements) -> void {
@@ -376,6 +415,7 @@ std::string hash_of(const Program& program) {
 }
 
 Examined examine(std::string_view text, const CheckOptions& options) {
+  if (!options.target.empty()) find_target(options.target);  // whatever the text is
   Parsed parsed = parse(text);
   if (parsed.fault) {
     Examined result;

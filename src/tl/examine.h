@@ -26,9 +26,12 @@ class Examiner {
   /// What is known of a variable at the current statement.
   struct State {
     Layout layout = Layout::product;
-    bool allocated = false, written = false, masked = false;
+    bool allocated = false, written = false;
+    bool masked = false;           // scores, -inf where they are hidden
     bool arriving = false;         // a copy in the background has not been waited for
     bool arrives_in_loop = false;  // ... and was started there
+    bool loaded = false;           // by a Copy from global memory
+    bool awaited = false;          // ... that has its Wait
   };
   using Key = std::pair<std::string, Memory>;
 
@@ -39,6 +42,7 @@ class Examiner {
   std::string word_parameter(const char* name, const std::vector<std::string>& known);
   void walk(const std::vector<Statement>& statements, std::vector<Step>& steps);
   void enter(const Loop& loop, const Statement& statement);
+  void check_bounds(const Loop& loop);
   void allocate(const Allocate& a);
   void allocate_global(const Allocate& a);
   void move(const Move& m, std::vector<Step>& steps);
@@ -100,6 +104,8 @@ class Examiner {
   Edit line_before(const Statement& statement, const std::string& line) const;
   Edit header_line(const std::string& line) const;
   Edit replaced(const Statement& statement, const std::string& line) const;
+  /// With its line, where nothing else is on it.
+  Edit removed(const Statement& statement) const;
 
   std::string_view text_;
   const Program& program_;

@@ -201,6 +201,11 @@ void Examiner::elementwise(const Compute& c, Operation operation, std::vector<St
              fmt::format("{}, or one number a row: ({})", shown(shape), shape[0]));
   }
   const bool masked = states_[step.a].masked;
+  if (masked && (operation == Operation::multiply || operation == Operation::divide))
+    report("mask", at_->at,
+           fmt::format("{} is masked, and by a number below 0 its -inf would become inf",
+                       c.operands[0].text),
+           "Mask behind the last scaling");
   step.out = result_of(c, step.a, shape);
   if (step.out < 0) return;
   states_[step.out].masked = masked;
@@ -287,7 +292,9 @@ void Examiner::softmax(const Compute& c, std::vector<Step>& steps) {
     return;
   }
   step.out = result_of(c, s, shape);
-  if (step.out >= 0) steps.push_back(std::move(step));
+  if (step.out < 0) return;
+  states_[step.out].masked = false;  // weights, 0 where they are hidden
+  steps.push_back(std::move(step));
 }
 
 /// A running value that the loop updates; reported, and written, when nothing started it.

@@ -63,9 +63,16 @@ std::vector<const Step*> Statements::loads() const {
   return all;
 }
 
+std::vector<const Step*> Statements::first_loads() const {
+  std::vector<const Step*> all;
+  for (const Step* load : loads())
+    if (std::ranges::find(all, load->tensor, &Step::tensor) == all.end()) all.push_back(load);
+  return all;
+}
+
 void Statements::define_maps() {
   std::string maps;
-  for (const Step* load : loads()) maps += (maps.empty() ? "" : ", ") + member(*load->tensor);
+  for (const Step* load : first_loads()) maps += (maps.empty() ? "" : ", ") + member(*load->tensor);
   line("/// What tiles are loaded by.");
   line("struct Maps {{");
   line("  CUtensorMap {};", maps);
@@ -74,7 +81,7 @@ void Statements::define_maps() {
 }
 
 void Statements::make_maps() {
-  for (const Step* load : loads()) {
+  for (const Step* load : first_loads()) {
     const std::string whose = load->tensor->queries ? "q" : "kv";
     const bool of_lists = by_index() && load->tensor->queries;
     line("  if (status == cudaSuccess)");

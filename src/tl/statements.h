@@ -34,6 +34,8 @@ class Statements : public Translation {
   static std::string reference(const Tensor& tensor);
   /// The loads of tiles, in front of the loop and in it.
   std::vector<const Step*> loads() const;
+  /// The first of each tensor, which has one map however many copies it has.
+  std::vector<const Step*> first_loads() const;
   /// A tensor's name in Maps.
   static std::string member(const Tensor& tensor) { return reference(tensor).substr(2); }
   /// struct Maps, of what TMA copies; and in `launch`, how they are made.

@@ -119,6 +119,32 @@ TEST(Check, WhatTheEditsRestoreIsTheProgram) {
   }
 }
 
+TEST(Check, WhatIsThereTwiceGoesAndALoopEndsAtItsAxis) {
+  const std::string text = code("forward");
+  const std::string wait = "  Wait V  // for its copy in the background\n";
+  const std::string copy = "  Copy V (BN, HeadDimV) in coordinate [L = i] from global to shared\n";
+  for (const std::string& line : {wait, copy})
+    EXPECT_EQ(tl::fix(replaced(text, line, line + line), {}), text);
+  const std::string early = "  Wait K  // for its copy in the background\n";  // read before it
+  const std::string product = "  Compute GEMM Q, K^T and get S\n";
+  EXPECT_EQ(tl::format(tl::fix(replaced(text, early + product, product + early), {}), "fixed"),
+            replaced(text, early, "  Wait K\n"));
+  EXPECT_EQ(tl::fix(replaced(text, wait, "  Wait V Wait V\n"), {}),
+            replaced(text, wait, "  Wait V \n"));
+  EXPECT_EQ(tl::fix(replaced(text, "0:N", "0:Zebra"), {}), text);
+  EXPECT_EQ(tl::fix(replaced(code("backward"), "0:N", "0:BM"), {}),
+            replaced(code("backward"), "0:N", "0:M"));
+  const std::string bare = sketch("forward"), load = "  Copy K from global to shared\n";
+  const std::string twice = replaced(bare, load, load + load);
+  EXPECT_EQ(found(twice, {.target = {}, .level = Level::invariant, .sketch = true}),
+            Found{"twice@" + std::to_string(line_of(twice, load + load) + 1)});
+}
+
+TEST(Check, AnUnknownTargetIsSaidOfAnyText) {
+  for (const std::string& text : {std::string("no program"), code("forward")})
+    EXPECT_THROW(tl::check(text, {.target = "NOSUCH"}), Error) << text;
+}
+
 TEST(Check, UnorderedSumsKeepNoLevel) {
   const std::string text = code("backward");
   for (const std::string of : {"dQ", "dK", "dV"}) {

@@ -154,14 +154,19 @@ TEST(Emit, ASketchIsRefused) {
 
 TEST(Emit, AWaitBehindTheLoopIsRefused) {
   const std::string divide = "Compute Divide O, l";
-  const std::string program = replaced(code("forward"), divide, "Wait Q\n" + divide);
+  const std::string copy =
+      "Copy Q (BM, HeadDim) in coordinate [L = block_idx] from global to shared";
+  const std::string tile = "Allocate Q in shared";
+  std::string program = replaced(code("forward"), copy, copy + " and get W\n" + copy);
+  program = replaced(program, tile, "Allocate W in shared (BM, HeadDim)\n" + tile);
+  program = replaced(program, divide, "Wait W\n" + divide);
   EXPECT_TRUE(found(program).empty());
   try {
     tl::emit(program, "f.tl", {});
     FAIL() << "its copies were counted to an end";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unsupported);
-    EXPECT_EQ(error.details().got, "Wait Q");
+    EXPECT_EQ(error.details().got, "Wait W");
   }
 }
 
