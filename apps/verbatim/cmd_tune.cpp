@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -16,6 +18,12 @@ namespace {
 
 constexpr double kWorthwhile = 0.99;  // of the time of auto: less than that is noise
 
+/// A row of the result, and "1 of 3": the lists of tasks that its placements are.
+struct Tuned {
+  Json row;
+  std::string lists;
+};
+
 struct TuneCommand {
   ProblemOptions problem;
   MaskOptions mask;
@@ -24,8 +32,8 @@ struct TuneCommand {
   std::string set, match = ".*", device = "cpu", memo, commit, given;
 
   int run() const;
-  Json tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
-            PlacementMemo& memo) const;
+  Tuned tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
+             PlacementMemo& memo) const;
 };
 
 /// Placements that any device can run: free workers take tasks from a list.
@@ -39,8 +47,39 @@ std::vector<std::string> candidates(const Problem& problem) {
   return names;
 }
 
-Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
-                       PlacementMemo& known) const {
+/// Whether two plans are one to the device: of a small problem most placements are one list.
+bool are_placed_alike(const Plan& a, const Plan& b) {
+  return a.placement.worker_begin == b.placement.worker_begin &&
+         a.placement.tasks.list() == b.placement.tasks.list();
+}
+
+/// Placements to time, each with the names of those that are the same list.
+struct Tried {
+  std::shared_ptr<const Plan> plan;
+  std::vector<std::string> names;
+};
+void add_to(std::vector<Tried>& all, const std::shared_ptr<const Plan>& plan,
+            const std::string& name) {
+  const auto same = std::ranges::find_if(
+      all, [&](const Tried& tried) { return are_placed_alike(*tried.plan, *plan); });
+  if (same == all.end())
+    all.push_back({plan, {name}});
+  else
+    same->names.push_back(name);
+}
+
+/// Of each placement, in turn.
+std::vector<bench::Timing> time_each(
+    const bench::Device& on, const std::vector<Tried>& all,
+    const std::function<void(const std::shared_ptr<const Plan>&)>& run) {
+  std::vector<std::function<void()>> calls;
+  for (const Tried& tried : all) calls.push_back([&run, &plan = tried.plan] { run(plan); });
+  for (const auto& call : calls) call();  // what only the first of a plan does
+  return bench::measure_in_turn(on, bench::Protocol::rested, calls);
+}
+
+Tuned TuneCommand::tune(const Backend& backend, const bench::Device& on, const Case& one, Pass pass,
+                        PlacementMemo& known) const {
   const auto [sizes, made] = parse_case(one.words);
   backend.check(sizes);
   PlanOptions options = planning.make(pass, device);
@@ -49,43 +88,43 @@ Json TuneCommand::tune(const Backend& backend, const bench::Device& on, const Ca
   const auto plan_of = [&](const PlanOptions& asked) {
     return std::make_shared<const Plan>(make_plan(sizes, made, asked));
   };
-  const auto time = [&](const std::shared_ptr<const Plan>& plan) {
-    return bench::measure(on, bench::Protocol::rested,
-                          [&] {
-                            if (pass == Pass::forward) {
-                              backend.forward(plan, tensors.forward, {});
-                            } else {
-                              backend.backward(plan, tensors.backward, {});
-                            }
-                          })
-        .ms;
+  const auto run = [&](const std::shared_ptr<const Plan>& plan) {
+    if (plan->pass == Pass::forward) {
+      backend.forward(plan, tensors.forward, {});
+    } else {
+      backend.backward(plan, tensors.backward, {});
+    }
   };
-  if (pass == Pass::backward) {  // which reads what the forward wrote
-    backend.forward(plan_of(planning.make(Pass::forward, device)), tensors.forward, {});
-  }
+  run(plan_of(planning.make(Pass::forward, device)));  // a backward reads what it writes
   const auto chosen = plan_of(options);
-  const double auto_ms = time(chosen);
-  std::string best = chosen->placement.name;
-  double best_ms = auto_ms * kWorthwhile;
-  Json tried = {{best, auto_ms}};
+  std::vector<Tried> all{{chosen, {chosen->placement.name}}};
   for (const std::string& name : candidates(sizes)) {
-    if (tried.contains(name)) continue;
+    if (name == chosen->placement.name) continue;
     options.placement = name;
     const auto plan = plan_of(options);
     if (plan->residency > 1) continue;  // might not fit beside another program's kernel
-    const double ms = tried[name] = time(plan);
-    if (ms >= best_ms) continue;
-    best = name;
-    best_ms = ms;
+    add_to(all, plan, name);
+  }
+
+  const std::vector<bench::Timing> timings = time_each(on, all, run);
+  std::string best = chosen->placement.name;
+  double best_ms = timings.front().ms * kWorthwhile;
+  Json ms;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const std::string& name : all[i].names) ms[name] = timings[i].ms;
+    if (timings[i].ms >= best_ms) continue;
+    best = all[i].names.front();
+    best_ms = timings[i].ms;
   }
   known.placements[memo_key(*chosen, options.workers)] = best;
-  return {{"name", one.name},
-          {"pass", to_string(pass)},
-          {"order", chosen->orders.empty() ? "none" : chosen->orders.front()->name},
-          {"fingerprint", chosen->fingerprint()},
-          {"auto", chosen->placement.name},
-          {"best", best},
-          {"ms", tried}};
+  return {{{"name", one.name},
+           {"pass", to_string(pass)},
+           {"order", chosen->orders.empty() ? "none" : chosen->orders.front()->name},
+           {"fingerprint", chosen->fingerprint()},
+           {"auto", chosen->placement.name},
+           {"best", best},
+           {"ms", ms}},
+          fmt::format("{} of {}", all.size(), ms.size())};
 }
 
 int TuneCommand::run() const {
@@ -110,15 +149,16 @@ int TuneCommand::run() const {
                        {"auto"},
                        {"ms", Align::right},
                        {"best"},
-                       {"ms", Align::right}});
+                       {"ms", Align::right},
+                       {"lists timed"}});
   for (const Case& one : cases) {
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       progress.say(fmt::format("{} ...", one.name));
-      Json row = tune(*backend, *on, one, pass, known);
+      auto [row, lists] = tune(*backend, *on, one, pass, known);
       const std::string usual = row["auto"], best = row["best"];
       table.row({one.name, row["pass"], row["order"], usual,
                  fmt::format("{:.3f}", row["ms"][usual].get<double>()), best,
-                 fmt::format("{:.3f}", row["ms"][best].get<double>())});
+                 fmt::format("{:.3f}", row["ms"][best].get<double>()), lists});
       result["results"].push_back(std::move(row));
       write_file(memo, to_json(known) + "\n");
       save(output, result);

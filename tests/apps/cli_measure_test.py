@@ -194,6 +194,14 @@ class Tune(Tool):
         other = self.result("run", "--seqlen", 64, "--memo", memo)  # a problem it does not know
         self.assertEqual(other["plan"]["placement"], "queue")
 
+    def test_placements_that_are_one_list_have_one_time(self):
+        words = ["tune --mask causal --seqlen 256 --memo", self.path / "memo.json"]
+        for row in self.result(*words)["results"]:
+            self.assertEqual({row["ms"][row["auto"]]}, set(row["ms"].values()))
+            self.assertGreater(len(row["ms"]), 2)
+            self.assertEqual(row["best"], row["auto"])
+        self.assertIn(" 1 of 3", self.call(*words).stdout)
+
     def test_the_commit_is_recorded(self):
         words = ["tune --seqlen 16 --memo", self.path / "memo.json", "--commit", "1234567"]
         self.assertEqual(self.result(*words)["commit"], "1234567")
