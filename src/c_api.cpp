@@ -2,6 +2,7 @@
 #include "c_api.h"
 
 #include <algorithm>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -298,7 +299,7 @@ TileShape tile_of(const nlohmann::json& json, const char* operation) {
 
 verbatim_status failed(const std::exception& error) noexcept {
   try {
-    last_error = error.what();
+    last_error = dynamic_cast<const std::bad_alloc*>(&error) ? "out of memory" : error.what();
   } catch (const std::exception&) {
     last_error = "out of memory";  // short enough to need none
   }

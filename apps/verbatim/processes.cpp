@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,7 +84,9 @@ bool is_first_process() {
 }
 
 int explain(const std::exception& error) {
-  if (is_first_process()) print(fmt::format("verbatim: {}", error.what()));
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (is_first_process())
+    print(fmt::format("verbatim: {}", memory ? "out of memory" : error.what()));
   return code_of(error);
 }
 

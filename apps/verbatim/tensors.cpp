@@ -1,7 +1,9 @@
 #include "tensors.h"
 
 #include <fmt/format.h>
+#include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -11,8 +13,33 @@
 #include "core/random.h"
 #include "core/sha256.h"
 #include "options.h"
+#include "report/format.h"
 
 namespace verbatim::app {
+namespace {
+
+/// The problem, of which this machine can hold the tensors: what it cannot, the system would kill
+/// where it is first touched, without a word.
+const Problem& held_here(const Problem& p) {
+  struct sysinfo machine {};
+  if (sysinfo(&machine) != 0) return p;
+  const double q_rows = 1.0 * p.batch * p.q_len * p.q_heads;  // in double: absurd ones overflow
+  const double k_rows = 1.0 * p.batch * p.kv_len * p.kv_heads;
+  const double inputs = q_rows * p.head_dim + k_rows * (p.head_dim + p.head_dim_v);
+  const double outputs = inputs + 2 * q_rows * p.head_dim_v;  // and dO
+  const double bytes =
+      inputs * size_of(p.dtype) + outputs * size_of(p.o_dtype()) + q_rows * sizeof(float);
+  const double most = 1.0 * (machine.totalram + machine.totalswap) * machine.mem_unit;
+  const auto shown = [](double x) {
+    return report::bytes(static_cast<int64_t>(std::min(x, 9e18)));
+  };
+  if (bytes > most)
+    fail("this machine has not the memory for the tensors",
+         {"--seqlen", shown(bytes), shown(most) + " at most", ""});
+  return p;
+}
+
+}  // namespace
 
 Tensor::Tensor(Dtype dtype, std::array<int64_t, 4> shape) {
   const int64_t elements = shape[0] * shape[1] * shape[2] * shape[3];
@@ -28,7 +55,7 @@ void Tensor::set_scales(std::vector<float> scales) {
 void Tensor::poison() { std::memset(bytes_.data(), 0xFF, bytes_.size()); }
 
 Tensors::Tensors(const Problem& p, uint64_t seed)
-    : q(p.dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}),
+    : q(held_here(p).dtype, {p.batch, p.q_len, p.q_heads, p.head_dim}),
       k(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim}),
       v(p.dtype, {p.batch, p.kv_len, p.kv_heads, p.head_dim_v}),
       dout(p.o_dtype(), {p.batch, p.q_len, p.q_heads, p.head_dim_v}),

@@ -32,8 +32,8 @@ typedef enum verbatim_dtype {
   verbatim_e4m3 /* of q, k and v of a forward, whose o is verbatim_bf16 */
 } verbatim_dtype;
 
-/* A strided tensor in (batch, length, heads, dim) layout, in host memory or on the plan's device:
- * TensorView of verbatim/tensor.h. Strides count elements. */
+/* A strided tensor in (batch, length, heads, dim) layout, in host memory or on the plan's device.
+ * Strides count elements. */
 typedef struct verbatim_tensor {
   void* data;
   verbatim_dtype dtype;
@@ -41,8 +41,9 @@ typedef struct verbatim_tensor {
   int64_t stride[4];
 } verbatim_tensor;
 
-/* ForwardTensors and BackwardTensors of verbatim/verbatim.h. What is written is memory that no
- * other tensor has. */
+/* Shapes: q and dq (batch, q_len, q_heads, head_dim), k and dk (batch, kv_len, kv_heads, head_dim),
+ * v and dv (batch, kv_len, kv_heads, head_dim_v), o and dout (batch, q_len, q_heads, head_dim_v),
+ * all of the problem's dtype. What is written is memory that no other tensor has. */
 typedef struct verbatim_forward_tensors {
   verbatim_tensor q, k, v; /* in */
   verbatim_tensor o;       /* out */
@@ -81,8 +82,14 @@ verbatim_status verbatim_info(const char** json);
 /* A problem under a mask on a device, each pass planned once. */
 typedef struct verbatim_attention verbatim_attention;
 
-/* `spec` is JSON with the members "problem" (as problem_from_json), "mask" (as masks::make) and
- * "options", an object with any of the members device, level, order, forward_order, placement,
+/* `spec` is JSON, such as
+ *   {"problem": {"batch": 1, "q_heads": 8, "kv_heads": 2, "q_len": 4096, "kv_len": 4096,
+ *                "head_dim": 128, "head_dim_v": 128, "dtype": "bf16", "softcap": 0, "dropout": 0,
+ *                "seed": 0},
+ *    "mask": {"name": "causal", "params": {}}, "options": {}}
+ * All these members are required; "problem" may have a scale, else it is 1 / sqrt(head_dim). A mask
+ * is a name of verbatim_info() with its parameters, or what the functions for masks below return.
+ * "options" is an object with any of the members device, level, order, forward_order, placement,
  * tile ([q, kv], 0: the usual one), workers, arithmetic ("cpu", "sm80", "sm90"; empty: the
  * device's), defer_backward (true: where nothing of it is named here, it is planned when it is
  * first needed) and kernels, a list that takes the place of the device's own, at most one a pass:

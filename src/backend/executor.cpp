@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -240,6 +241,9 @@ void Worker::record(TimelineEvent::Kind kind, Clock::time_point begin) {
 
 int thread_count(const Plan& plan, const RunOptions& run) {
   const int64_t tasks = static_cast<int64_t>(plan.placement.tasks.size());
+  if (run.threads < 0)
+    throw Error(ErrorCode::invalid_argument, "run", "threads is out of range",
+                {"threads", std::to_string(run.threads), "0, for all cores, or more", "0"});
   const int64_t asked = run.threads > 0 ? run.threads : core_count();
   return static_cast<int>(std::max<int64_t>(1, std::min(asked, tasks)));
 }

@@ -75,9 +75,9 @@ std::string message_of(const Error& error) {
 }
 
 /// The parts of an Error.
-Json verdict(std::string_view operation, const std::string& message,
+Json verdict(ErrorCode code, std::string_view operation, const std::string& message,
              const Error::Details& details = {}) {
-  return {operation, message, details.argument, details.got, details.expected};
+  return {operation, message, details.argument, details.got, details.expected, code};
 }
 
 /// Why these two cannot run together; null when they can.
@@ -94,7 +94,7 @@ Json verdict_on(const Json& first, const Json& other, int32_t rank) {
   std::ranges::replace(name, '/', '.');
   const Json::json_pointer at(path);
   return verdict(
-      kAgree, fmt::format("{} of rank {} is another", name, rank),
+      ErrorCode::invalid_argument, kAgree, fmt::format("{} of rank {} is another", name, rank),
       {name, shown(other, at), fmt::format("{}, as rank 0 has it", shown(first, at)), ""});
 }
 
@@ -113,8 +113,9 @@ Json judge(Transport& transport, int32_t world, const Json& own) {
 
 void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
            const Error* bad_input) {
-  const Json own = bad_input ? verdict(bad_input->operation(), message_of(*bad_input))
-                             : Json::parse(specification);
+  const Json own = bad_input
+                       ? verdict(bad_input->code(), bad_input->operation(), message_of(*bad_input))
+                       : Json::parse(specification);
   Json found;
   if (rank == 0) {
     found = judge(transport, world, own);
@@ -123,8 +124,7 @@ void agree(Transport& transport, int32_t rank, int32_t world, const std::string&
     found = Json::parse(receive_text(transport, 0));
   }
   if (found.is_null()) return;
-  throw Refused(ErrorCode::invalid_argument, found[0], found[1],
-                {found[2], found[3], found[4], ""});
+  throw Refused(found[5].get<ErrorCode>(), found[0], found[1], {found[2], found[3], found[4], ""});
 }
 
 void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const LocalTensors& home,

@@ -20,7 +20,7 @@ class Refused : public Error {
 /// Compares the whole specifications of all ranks, JSON objects: version, problem, mask, options.
 /// A fingerprint would not do, for it holds no scale, softcap or seed. Throws Refused at every rank
 /// when one differs, naming the first member that does and the rank. A rank whose input is bad
-/// gives that error instead; then all throw that.
+/// gives that error instead; then all throw that, of its code.
 void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
            const Error* bad_input = nullptr);
 

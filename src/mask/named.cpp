@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/json.h"
+#include "core/names.h"
 #include "mask/kept.h"
 #include "verbatim/error.h"
 #include "verbatim/mask.h"
@@ -157,9 +158,11 @@ Mask pattern(const std::string& name, Params& params, const Sizes& size) {
     };
     return windows(q, k, width("left"), width("right"));
   }
+  const std::vector<std::string> known(names().begin(), names().end());
   throw Error(ErrorCode::invalid_argument, kOperation, "there is no mask of this name",
-              {"name", "'" + name + "'", fmt::format("{}, cu_seqlens", fmt::join(names(), ", ")),
-               "the JSON of a mask, which has its slices"});
+              {"name", "'" + name + "'",
+               fmt::format("{}, cu_seqlens, or a mask's slices", fmt::join(known, ", ")),
+               nearest_name(name, known)});
 }
 
 Mask described(const Json& json, const Sizes& size);

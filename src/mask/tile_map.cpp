@@ -297,6 +297,11 @@ TileMap::TileMap(const HeadMask& mask, TileShape tile_shape, std::vector<Sequenc
                  .expected = "1 or more queries and keys",
                  .nearest = ""});
   }
+  // A slice outside the plane would be written outside the lists.
+  const auto is_outside = [&](const Slice& s) {
+    return s.q_begin < 0 || s.k_begin < 0 || s.q_end > mask.q_len || s.k_end > mask.kv_len;
+  };
+  if (std::ranges::any_of(slices(), is_outside)) mask.validate();
   q_edges = cut(mask.q_len, shape.q,
                 edges_of_parts(mask.q_breaks, sequences, {&Sequence::q, &Sequence::core}));
   q_padding = mask.q_padding;

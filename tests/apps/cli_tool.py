@@ -58,11 +58,11 @@ class Tool(unittest.TestCase):
         self.assertEqual(schema.check(result), [])
         return result
 
-    def refused(self, *words):
+    def refused(self, *words, code=2):
         """Bad input: exit code 2, a message on stderr, nothing on stdout, no file touched."""
         (self.path / "old.json").write_text("kept")
         before = {p: p.read_bytes() for p in self.path.iterdir()}
-        done = self.call(*words, "--json", self.path / "old.json", code=2)
+        done = self.call(*words, "--json", self.path / "old.json", code=code)
         self.assertEqual(done.stdout, "")
         self.assertTrue(done.stderr.startswith("verbatim: "), done.stderr)
         self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before)

@@ -121,7 +121,8 @@ class World(Tool):
             self.assertEqual(error.count("verbatim: "), 1, error)
 
     def test_on_a_gpu(self):
-        """Ranks take turns over the GPUs that there are; none is bad input of all of them."""
+        """Ranks take turns over the GPUs that there are; that there is none is told once, with the
+        exit code of one process."""
         words = [*DOCUMENTS, "--device", "cuda"]
         ranks = ["--world", "local:2", "--strategy", "usp"]
         devices = {one["name"]: one["state"] for one in self.result("info")["devices"]}
@@ -129,9 +130,11 @@ class World(Tool):
             result, alone = self.result("run", *words, *ranks), self.result("run", *words)
             self.assertEqual(result["bits"], alone["bits"])
             return
-        error = self.refused("run", *words, *ranks)
-        self.assertIn("cuda:0", error)
-        self.assertEqual(error.count("verbatim: "), 1, error)
+        code = 2 if "backend" in devices["cuda"] else 3  # not compiled, or not there
+        for asked in ([], ranks):
+            error = self.refused("run", *words, *asked, code=code)
+            self.assertIn("cuda:0", error)
+            self.assertEqual(error.count("verbatim: "), 1, error)
 
     def test_bad_input_of_one_rank(self):
         for words, part in (

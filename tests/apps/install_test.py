@@ -64,6 +64,11 @@ class Projects(unittest.TestCase):
         shutil.copy(Path(SOURCE) / "examples/01_first_run.cpp", self.folder / "user.cpp")
         self.configure(INSIDE, "-G", "Ninja", "-DVERBATIM_CUDA=OFF")
         ninja = "ninja", "-C", self.folder / "build"
+        commands = run(*ninja, "-t", "commands").splitlines()
+        (kernels,) = [line for line in commands if "kernels_avx512.cpp.o -c" in line]
+        self.assertIn(" -O3 ", kernels)  # whatever the project builds itself with
+        (user,) = [line for line in commands if "user.cpp.o -c" in line]
+        self.assertNotIn(" -O3 ", user)
         run(*ninja, "CMakeFiles/user.dir/user.cpp.o")
         self.assertIn("user", run(*ninja, "-n", "user"))  # every file is there
         self.assertNotIn("c_api_test", run(*ninja, "-t", "targets"))

@@ -145,9 +145,14 @@ TEST(DistWire, RanksThatDifferAreToldApart) {
 
 TEST(DistWire, BadInputOfOneRankIsToldToAll) {
   const auto errors = errors_of([](dist::Processes& p) {
-    const Error bad(ErrorCode::invalid_argument, "mask", "no such name",
+    const Error bad(ErrorCode::unsupported, "mask", "no such name",
                     {"mask", "causl", "a name", "causal"});
-    p.agree("{}", p.rank() == 1 ? &bad : nullptr);
+    try {
+      p.agree("{}", p.rank() == 1 ? &bad : nullptr);
+    } catch (const dist::Refused& told) {
+      EXPECT_EQ(told.code(), bad.code()) << "at rank " << p.rank();
+      throw;
+    }
   });
   for (const std::string& error : errors)
     EXPECT_EQ(error, "[mask] rank 1: no such name; got causl, expected a name (nearest: causal)");

@@ -193,6 +193,14 @@ TEST(Masks, WindowsShowKeysOnBothSides) {
             masks::from_cu_seqlens(cu_q, cu_k, true).head(0, 0));
 }
 
+TEST(Masks, MisspeltNamesGetTheNearest) {
+  const auto named = [](const std::string& name) {
+    return message_of([&] { masks::make(R"({"params": {}, "name": ")" + name + "\"}", 4, 4, 1); });
+  };
+  EXPECT_TRUE(holds(named("casual"), "(nearest: causal)"));
+  EXPECT_TRUE(holds(named("full_documents"), "(nearest: full_document)"));
+}
+
 TEST(Masks, TakeParametersBeyondThePlane) {
   const int64_t one[] = {0, 9};
   EXPECT_EQ(masks::windows(one, one, INT64_MAX, INT64_MAX).head(0, 0),

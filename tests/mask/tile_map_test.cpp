@@ -144,6 +144,12 @@ TEST(TileMap, CausalHasTwoRunsPerColumn) {
   EXPECT_EQ(map.column(1)[0].first, 2);
 }
 
+TEST(TileMap, RefusesSlicesOutsideThePlane) {
+  for (const Slice& s :
+       {Slice{0, 99, 0, 8}, Slice{0, 8, 0, 99}, Slice{-1, 8, 0, 8}, Slice{0, 8, -1, 8}})
+    EXPECT_THROW(TileMap(HeadMask{8, 8, {s}, {}, {}}, {4, 4}), Error);
+}
+
 TEST(TileMap, TilesRestartAtDocuments) {
   const int64_t lengths[] = {5, 0, 3, 9};
   const TileMap map(masks::full_document(lengths).head(0, 0), {4, 8});

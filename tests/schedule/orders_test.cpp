@@ -122,6 +122,12 @@ TEST(Orders, AreRefusedOnceAnyFieldIsWrong) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST(Orders, RefuseAGroupOfNoHeads) {
+  const auto tiles = std::make_shared<const TileMap>(masks::full(8, 8).head(0, 0), TileShape{4, 4});
+  for (const int32_t group : {0, -3})
+    EXPECT_THROW(make_order(Pass::backward, "ascending", tiles, group), Error);
+}
+
 TEST(Orders, NumberAddendsByTheirPermutation) {
   // The addend of a tile, found the slow way: how many tiles of its row come before it. Chunks
   // start anew in every sequence.

@@ -160,6 +160,9 @@ std::span<const OrderInfo> orders() { return kInfos; }
 std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group,
                                             int64_t visits) {
+  if (group < 1)
+    throw Error(ErrorCode::invalid_argument, "order", "a group has query heads",
+                {"group", fmt::to_string(group), "1 or more", "1"});
   return std::make_shared<const HeadOrder>(
       order::per_sequence(tiles, [&](const order::Tiles& part) {
         const std::string own =

@@ -42,6 +42,15 @@ TEST(Executor, RunsAStaticPlacementOnFewerThreadsThanWorkers) {
   }
 }
 
+TEST(Executor, RefusesThreadsBelowZero) {
+  const Problem p = one_head();
+  Case c(p, masks::full(kLength, kLength));
+  const Plan forward = forward_plan(p, c.mask, kTile);
+  RunOptions run;
+  run.threads = -1;
+  EXPECT_THROW(cpu::run_forward(forward, c.forward(), run, cpu::kernels()), Error);
+}
+
 TEST(Executor, RefusesACycleInsteadOfHanging) {
   const Problem p = one_head();
   Case c(p, masks::full(kLength, kLength));
