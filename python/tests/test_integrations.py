@@ -314,7 +314,9 @@ def test_models_that_attend_by_themselves_are_refused():
     va.register_huggingface()
     config = transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=2)
     model = transformers.BloomModel._from_config(config, attn_implementation="verbatim")
-    for enabled in (False, True):
+    for called, enabled in (
+        (model, False), (model, True), (torch.compile(model, backend="eager"), False),
+    ):  # fmt: skip
         with torch.set_grad_enabled(enabled), pytest.raises(NotImplementedError) as refused:
-            model(TOKENS)
+            called(TOKENS)
         assert "for BloomConfig, expected a model that asks" in str(refused.value)

@@ -22,6 +22,7 @@ def register() -> None:
     AttentionMaskInterface.register(_NAME, _mask)
 
 
+@untraced
 @functools.cache
 def _asks(config: type) -> bool:
     """Whether models of that configuration ask transformers' interface for their attention."""
@@ -38,11 +39,11 @@ def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **ho
     import torch
     from transformers.masking_utils import sdpa_mask
 
-    config = how.get("config")
-    if config is not None and not _asks(type(config)):
+    kind: Any = type(how.get("config"))
+    if not _asks(kind):
         raise NotImplementedError(
             "[huggingface] this model computes its attention itself; got "
-            f'attn_implementation="{_NAME}" for {type(config).__name__}, expected a model that '
+            f'attn_implementation="{_NAME}" for {kind.__name__}, expected a model that '
             'asks transformers\' interface (nearest: attn_implementation="eager")'
         )
     # transformers aligns skipped causal masks top-left: the same as ours for equal lengths only.
