@@ -308,6 +308,21 @@ def test_a_source_padded_on_the_left_hides_no_target(training):
     torch.testing.assert_close(*made, rtol=1e-5, atol=1e-5)
 
 
+def test_a_model_that_asks_without_saying_so_is_served():
+    transformers = pytest.importorskip("transformers")
+    va.register_huggingface()
+    config = transformers.SplinterConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=64,
+    )  # fmt: skip
+    made = []
+    for name in ("eager", "verbatim"):
+        torch.manual_seed(0)
+        model = transformers.SplinterModel._from_config(config, attn_implementation=name).eval()
+        made.append(model(TOKENS, attention_mask=PADDED)[0] * PADDED[..., None])
+    torch.testing.assert_close(*made, rtol=1e-5, atol=1e-5)
+
+
 def test_models_that_attend_by_themselves_are_refused():
     """Bloom adds what a mask is to its scores, and would take ours for one that hides nothing."""
     transformers = pytest.importorskip("transformers")

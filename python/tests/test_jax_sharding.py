@@ -87,6 +87,12 @@ def test_jit_of_more_devices_than_heads_divide(heads):
         check(made, run(q, k, v, dout))
 
 
+def test_axes_that_cut_heads_in_part_one_after_another():
+    in_part = vj._xla._is_cut_in_part
+    assert in_part(2, (4,)) and in_part(6, (4,)) and not in_part(8, (4,)) and not in_part(3, (4,))
+    assert in_part(4, (2, 4)) and not in_part(8, (2, 4)) and not in_part(2, (2, 3))
+
+
 LENGTHS = masks.Causal().padded((70, 50, 60, 10), (90, 80, 70, 20))
 DRAWN = masks.UniformBlockSparse(32, 32, density=0.4, seed=3)
 

@@ -178,7 +178,7 @@ def _sharding_rule(name: str, mesh: Any, values: Any, _results: Any) -> Any:
     group = q[-2] // max(k[-2], 1)
     # Shardy takes no factor 1 in "(g r)", and where an axis of the mesh cuts g only in part, it asks
     # for a part of that axis, which custom_partitioning has no name for.
-    in_part = any(math.gcd(k[-2], size) not in (1, size) for size in mesh.shape.values())
+    in_part = _is_cut_in_part(k[-2], tuple(mesh.shape.values()))
     heads = "g" if group == 1 else "r" if k[-2] == 1 or in_part else "(g r)"
 
     def written(axes: str) -> str:
@@ -186,6 +186,19 @@ def _sharding_rule(name: str, mesh: Any, values: Any, _results: Any) -> Any:
 
     operands, results = (", ".join(map(written, side)) for side in _AXES[name])
     return f"{operands} -> {results}", {"r": group} if heads == "(g r)" else {}
+
+
+@functools.lru_cache(maxsize=256)
+def _is_cut_in_part(heads: int, sizes: tuple[int, ...]) -> bool:
+    """Whether axes of these sizes, some of them and one after another, leave a number of heads that
+    another cuts only in part."""
+    if any(math.gcd(heads, size) not in (1, size) for size in sizes):
+        return True
+    return any(
+        _is_cut_in_part(heads // size, sizes[:i] + sizes[i + 1 :])
+        for i, size in enumerate(sizes)
+        if size > 1 and heads % size == 0
+    )
 
 
 def _partition(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from . import masks
@@ -30,7 +31,9 @@ def _asks(config: type) -> bool:
 
     model = MODEL_MAPPING.get(config, None)
     flags = ("_supports_sdpa", "_supports_attention_backend")
-    return not isinstance(model, type) or any(getattr(model, flag, True) for flag in flags)
+    if not isinstance(model, type) or any(getattr(model, flag, True) for flag in flags):
+        return True
+    return hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS")  # without a flag
 
 
 def _mask(q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **how: Any) -> Any:
