@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 
@@ -79,13 +78,8 @@ Repeats repeat(const RunPass& run, Tensors& tensors, Passes passes, int count, P
   return result;
 }
 
-/// Of an output that is wrong where nothing may be: JSON has no infinity.
-double ratio_of(const Comparison& c) {
-  return std::min(c.ratio, std::numeric_limits<double>::max());
-}
-
 Json describe(const Comparison& c) {
-  return {{"ratio", ratio_of(c)},
+  return {{"ratio", c.ratio},
           {"error", c.error},
           {"baseline_error", c.baseline_error},
           {"floor", c.floor},
@@ -109,7 +103,7 @@ bool check_outputs(const std::string& mode, const Problem& sizes, const Mask& ma
                           ? check_forward(sizes, made, tensors.forward(), selection)
                           : check_backward(sizes, made, tensors.backward(), selection);
   const auto add = [&](const char* name, const Comparison& c) {
-    json["error_ratio"][name] = ratio_of(c);
+    json["error_ratio"][name] = c.ratio;
     json["outputs"][name] = describe(c);
   };
   add("o", found.o);

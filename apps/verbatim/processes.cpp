@@ -35,6 +35,11 @@ void print(std::string_view line) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+void tell(const std::exception& error) {
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  print(fmt::format("verbatim: {}", memory ? "out of memory" : error.what()));
+}
+
 /// This command again, as every rank runs it.
 int start_processes(int32_t ranks) {
   if (ranks < 1 || ranks > kMostProcesses)
@@ -69,7 +74,7 @@ int in_mpi(double timeout, const InProcesses& command) {
   } catch (const dist::Refused& refusal) {
     code = explain(refusal);
   } catch (const std::exception& error) {
-    print(fmt::format("verbatim: {}", error.what()));
+    tell(error);
     mpi.abort(code_of(error));
   }
   mpi.stop();
@@ -84,9 +89,7 @@ bool is_first_process() {
 }
 
 int explain(const std::exception& error) {
-  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  if (is_first_process())
-    print(fmt::format("verbatim: {}", memory ? "out of memory" : error.what()));
+  if (is_first_process()) tell(error);
   return code_of(error);
 }
 

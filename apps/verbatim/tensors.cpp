@@ -35,7 +35,7 @@ const Problem& held_here(const Problem& p) {
   };
   if (bytes > most)
     fail("this machine has not the memory for the tensors",
-         {"--seqlen", shown(bytes), shown(most) + " at most", ""});
+         {"problem", shown(bytes), shown(most) + " at most", ""});
   return p;
 }
 

@@ -141,7 +141,7 @@ struct Plan {
   /// Of its tiles on the host, without slices, which are the mask's.
   int64_t tile_bytes() const;
   /// 16 hex digits over what fixes the order of every sum of the pass: contract, arithmetic, tile
-  /// edges, slices, distinct orders, group, head dims, dtype, under dropout where documents start.
+  /// edges, slices, distinct orders, group, head dims, dtype, under dropout where sequences start.
   /// Level, names, placement, batch, head counts, scale, softcap, dropout and seed are not in it:
   /// equal ones mean equal bits for the same problem above not_guaranteed (docs/glossary.md).
   std::string fingerprint() const;

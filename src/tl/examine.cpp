@@ -163,10 +163,9 @@ void Examiner::check_bounds(const Loop& loop) {
                   "the plan says how many tiles a chain visits, and which", right);
   const std::string& end = loop.end.text;
   if (end == "N" || (backward && end == "M")) return;
-  const std::string nearest = backward ? "M" : "N";
   report("loop", loop.end.at,
          fmt::format("the loop of a {} does not end at {}", to_string(kernel_.pass), end), right,
-         Edit{loop.end.at.begin, loop.end.at.end, nearest});
+         Edit{loop.end.at.begin, loop.end.at.end, "N"});
 }
 
 void Examiner::allocate(const Allocate& a) {

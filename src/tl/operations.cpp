@@ -200,11 +200,9 @@ void Examiner::elementwise(const Compute& c, Operation operation, std::vector<St
                          shown(of_b)),
              fmt::format("{}, or one number a row: ({})", shown(shape), shape[0]));
   }
-  const bool masked = states_[step.a].masked;
+  const bool masked = states_[step.a].masked || (step.b >= 0 && states_[step.b].masked);
   if (masked && (operation == Operation::multiply || operation == Operation::divide))
-    report("mask", at_->at,
-           fmt::format("{} is masked, and by a number below 0 its -inf would become inf",
-                       c.operands[0].text),
+    report("mask", at_->at, "scores are masked already: their -inf times a number below 0 is inf",
            "Mask behind the last scaling");
   step.out = result_of(c, step.a, shape);
   if (step.out < 0) return;

@@ -125,8 +125,9 @@ class BadInput(Tool):
             self.assertIn(part, self.refused(*words), words)
 
     def test_tensors_beyond_the_memory_are_refused_before_they_are_touched(self):
-        message = self.refused("run", "--seqlen", 20_000_000, "--q-heads", 64)
-        self.assertRegex(message, r"has not the memory .* got 2.4 TiB, expected [\d.]+ .iB at most")
+        words = ["--seqlen", 100_000_000, "--q-heads", 512, "--head-dim", 256]  # 373 TiB
+        message = self.refused("run", *words)
+        self.assertRegex(message, r"has not the memory .* got [\d.]+ TiB, expected .* at most")
 
     def test_numbers_are_decimal_and_in_range(self):
         for option, word in (

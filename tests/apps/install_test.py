@@ -2,6 +2,7 @@
 """What another project gets: an installed library that find_package() finds, and a folder that
 add_subdirectory() takes. install_test.py BUILD SOURCE CMAKE"""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -31,8 +32,12 @@ target_link_libraries(user PRIVATE verbatim::verbatim)
 """
 
 
+# As of a user who sets nothing.
+PLAIN = {k: v for k, v in os.environ.items() if k not in ("CMAKE_BUILD_TYPE", "CXXFLAGS")}
+
+
 def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=PLAIN)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -143,7 +143,8 @@ Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
   dispatch_dtype(got.dtype, [&]<class T>(T) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const T* row = got.row<T>(rows[i].b, rows[i].l, rows[i].h);
-      const double floor = floors[floors.size() == 1 ? 0 : i];
+      const double given = floors[floors.size() == 1 ? 0 : i];
+      const double floor = std::isfinite(given) ? given : 0;
       const double allowed = std::max(result.baseline_error, floor);
       for (int64_t d = 0; d < dim; ++d) {
         const double x = to_f32(row[d]), expected = exact[i * dim + d];
@@ -152,8 +153,8 @@ Comparison compare(const TensorView& got, std::span<const RowIndex> rows,
         const double error = finite_error(x, expected);
         // Equal bits are no error even where the floor is 0.
         const double ratio = error == 0    ? 0
-                             : allowed > 0 ? error / allowed
-                                           : std::numeric_limits<double>::infinity();
+                             : allowed > 0 ? std::min(error / allowed, kMostRatio)
+                                           : kMostRatio;
         const bool first = i == 0 && d == 0;
         if (result.nonfinite_mismatches == 0 && (first || mismatch || ratio > result.ratio)) {
           result.worst = {rows[i].b, rows[i].l, rows[i].h, d};

@@ -17,9 +17,11 @@ namespace verbatim {
 /// the same dtype"):
 ///   ratio = max |got - exact| / max(max |same_dtype - exact|, floor).
 /// The floor keeps small problems and rows of few keys honest, whose same-dtype error may be 0 by
-/// luck; see Floors. Where it is another for each row, so is the ratio, and the largest counts.
+/// luck; see Floors. Where it is another for each row, so is the ratio, and the largest counts. A
+/// floor that is no number, of a row with NaN, counts as 0.
+inline constexpr double kMostRatio = 1e9;  // of an error where none is allowed: JSON has no inf
 struct Comparison {
-  double ratio = 0;
+  double ratio = 0;                  // kMostRatio at most
   double error = 0;                  // max |got - exact|
   double baseline_error = 0;         // max |same_dtype - exact|
   double floor = 0;                  // of the row with the largest ratio

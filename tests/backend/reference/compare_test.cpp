@@ -30,7 +30,8 @@ TEST(Compare, RatioIsOverTheLargerOfBaselineAndFloor) {
   EXPECT_EQ(by_baseline.got, 4.5);
   EXPECT_EQ(by_baseline.expected, 4);
   EXPECT_EQ(compare(got.view(), kRows, exact, same, 1).ratio, 0.5);
-  EXPECT_TRUE(std::isinf(compare(got.view(), kRows, exact, exact, 0).ratio));
+  EXPECT_EQ(compare(got.view(), kRows, exact, exact, 0).ratio, kMostRatio);
+  EXPECT_EQ(compare(got.view(), kRows, exact, exact, NAN).floor, 0);
   EXPECT_TRUE(by_baseline.within(2));
   EXPECT_FALSE(by_baseline.within(1.9));
   const std::vector<double> floors{1, 1, 0.05};  // row 1 is further off, row 2 off by more
