@@ -51,6 +51,30 @@ TEST(Edge, RowsAndKeysThatNothingSees) {
   EXPECT_TRUE(padded.check().within(2));
 }
 
+// V and dO of zeros of either sign: so are all sums but those of LSE. A scale below 0 would turn
+// +0.
+TEST(Edge, ResultsThatAreZeroArePositive) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
+    for (const double scale : {0.2, -0.2}) {
+      Problem p = problem_of(60, 60, dtype);
+      p.scale = scale;
+      Case c(p, masks::causal(60, 60));
+      for (GuardedTensor* input : {&c.v, &c.dout})
+        for (int64_t l = 0; l < 60; ++l)
+          for (int64_t h = 0; h < input->view().shape[2]; ++h)
+            for (int64_t d = 0; d < 16; ++d)
+              input->set(0, l, h, d, (l + d) % 3 == 0 ? 0.0f : -0.0f);
+      run(c);
+      for (const GuardedTensor* output : {&c.o, &c.dq, &c.dk, &c.dv})
+        for (int64_t l = 0; l < 60; ++l)
+          for (int64_t h = 0; h < output->view().shape[2]; ++h)
+            for (int64_t d = 0; d < 16; ++d) {
+              const float x = output->get(0, l, h, d);
+              ASSERT_TRUE(x == 0 && !std::signbit(x)) << x << ", scale " << scale;
+            }
+    }
+}
+
 TEST(Edge, LengthsZeroAndOne) {
   for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 0}, {0, 5}, {5, 0}, {1, 1}, {1, 70}}) {
     Case c(problem_of(q, k), masks::full(q, k));

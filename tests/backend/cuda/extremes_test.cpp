@@ -64,6 +64,44 @@ TEST(Extremes, ScoresFarFromZero) {
   }
 }
 
+// V and dO of zeros of either sign: so are all sums but those of LSE. A scale below 0 would turn
+// +0.
+TEST(Extremes, ResultsThatAreZeroArePositive) {
+  if (!gpu()) GTEST_SKIP() << "no GPU";
+  const Mask mask = masks::causal(200, 200);
+  for (const std::string& arithmetic : {std::string("sm80"), gpu_arithmetic()})
+    for (const HeadDims& dims : every_head_dims())
+      for (const Dtype dtype : {Dtype::bf16, Dtype::f16})
+        for (const char* order : {"descending", "descending/split"})
+          for (const double scale : {0.2, -0.2}) {
+            Problem p = problem_of(mask, dims, 1);
+            p.dtype = dtype;
+            p.scale = scale;
+            GpuCase c(p, mask, 5);
+            for (GpuTensor* input : {&c.v, &c.dout}) {
+              const auto shape = input->host.view().shape;
+              for (int64_t l = 0; l < shape[1]; ++l)
+                for (int64_t h = 0; h < shape[2]; ++h)
+                  for (int64_t d = 0; d < shape[3]; ++d)
+                    input->host.set(0, l, h, d, (l + d) % 3 == 0 ? 0.0f : -0.0f);
+              input->upload();
+            }
+            c.run(*gpu(), c.plan(Pass::forward, "ascending", {0, 0}, "auto", 132, arithmetic),
+                  c.plan(Pass::backward, order, {0, 0}, "auto", 132, arithmetic));
+            for (GpuTensor* output : {&c.o, &c.dq, &c.dk, &c.dv}) {
+              const auto shape = output->host.view().shape;
+              for (int64_t l = 0; l < shape[1]; ++l)
+                for (int64_t h = 0; h < shape[2]; ++h)
+                  for (int64_t d = 0; d < shape[3]; ++d) {
+                    const float x = output->host.get(0, l, h, d);
+                    ASSERT_TRUE(x == 0 && !std::signbit(x))
+                        << fmt::format("{}, {}, head dims {}, scale {}: {} at {}, {}, {}",
+                                       arithmetic, order, to_string(dims), scale, x, l, h, d);
+                  }
+            }
+          }
+}
+
 int32_t tile_of(const std::vector<int64_t>& edges, int64_t position) {
   return static_cast<int32_t>(std::ranges::upper_bound(edges, position) - edges.begin()) - 1;
 }
