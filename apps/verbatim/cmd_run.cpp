@@ -115,13 +115,6 @@ bool check_outputs(const std::string& mode, const Problem& sizes, const Mask& ma
   return json["correct"];
 }
 
-/// An output's error ratio, and how many elements no ratio counts.
-std::string error_of(const Json& comparison) {
-  const auto wrong = comparison["nonfinite_mismatches"].get<int64_t>();
-  return fmt::format("{:.3f}{}", comparison["ratio"].get<double>(),
-                     wrong == 0 ? "" : fmt::format(", {} NaN or inf", report::count(wrong)));
-}
-
 void add_plan_rows(const Json& plan, report::Table& facts) {
   facts.row({"order", plan["order"],
              fmt::format("placement {}, {} workers, predicted {:.3f} of the lower bound",
@@ -172,8 +165,10 @@ void print(const Json& result, const Repeats& repeats, bool correct) {
   const Json& checked = result["check"]["outputs"];
   for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
     if (!repeats.hashes.contains(name)) continue;
-    outputs.row(
-        {name, checked.contains(name) ? error_of(checked[name]) : "-", repeats.hashes.at(name)});
+    std::string ratio = "-";
+    if (checked.contains(name))
+      ratio = report::error_ratio(checked[name]["ratio"], checked[name]["nonfinite_mismatches"]);
+    outputs.row({name, ratio, repeats.hashes.at(name)});
   }
   fmt::print("{}", outputs.str());
 }

@@ -131,7 +131,8 @@ def test_jit_shares_a_mapped_axis():
 def test_a_level_that_counts_heads_counts_mapped_ones_alone():
     how = {"level": "gpu_to_gpu", "mask": masks.Causal()}
     function = functools.partial(attended, **how)
-    each = [example(seed, batch=1, q_heads=8, kv_heads=2) for seed in (25, 26, 27, 28)]
+    sizes = {"batch": 1, "q_heads": 16, "kv_heads": 4, "q_len": 384, "kv_len": 384}
+    each = [example(seed, dim=64, dim_v=64, **sizes) for seed in (25, 26, 27, 28)]
     made = jax.vmap(function)(*[np.stack(x) for x in zip(*each, strict=True)])
     check(made, [np.stack(x) for x in zip(*(run(*x, **how) for x in each), strict=True)])
 

@@ -43,6 +43,13 @@ std::string cycles(double value) {
   return size < 1e18 ? count(std::llround(value)) : number(value);
 }
 
+std::string error_ratio(double ratio, int64_t nonfinite_mismatches) {
+  const std::string text = fmt::format("{:.3f}", ratio);
+  return nonfinite_mismatches == 0
+             ? text
+             : fmt::format("{}, {} NaN or inf", text, count(nonfinite_mismatches));
+}
+
 std::string percent(double fraction) {
   const double tenths = std::round(fraction * 1000);
   return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : tenths / 10);  // never "-0.0 %"

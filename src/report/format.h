@@ -17,6 +17,8 @@ std::string milliseconds(double ms);
 std::string number(double value);
 /// Four digits for cycles and the like, thousands separated when large.
 std::string cycles(double value);
+/// An output's error ratio, with the elements that no ratio counts: "0.402, 25,600 NaN or inf".
+std::string error_ratio(double ratio, int64_t nonfinite_mismatches);
 /// 0.4137 -> "41.4 %".
 std::string percent(double fraction);
 

@@ -203,9 +203,8 @@ std::string bits_section(const json& result) {
     if (outputs.contains(name)) {
       const double value = outputs[name].at("ratio");
       const int64_t wrong = outputs[name].at("nonfinite_mismatches");
-      const std::string text = fmt::format("{:.3f}", value);
-      ratio = verdict(value <= 2 && wrong == 0, text,
-                      wrong == 0 ? text : fmt::format("{}, {} NaN or inf", text, count(wrong)));
+      const std::string text = error_ratio(value, wrong);
+      ratio = verdict(value <= 2 && wrong == 0, text, text);
     }
     grid.add({code(name), code(text_of(bits["sha256"][name])), ratio});
   }

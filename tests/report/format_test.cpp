@@ -43,6 +43,11 @@ TEST(Table, AlignsByCodePointsAndRulesOffTheHeader) {
             "longer  1,234\n");
 }
 
+TEST(Format, AnErrorRatioSaysWhatItDoesNotCount) {
+  EXPECT_EQ(error_ratio(0.4021, 0), "0.402");
+  EXPECT_EQ(error_ratio(0.4021, 25600), "0.402, 25,600 NaN or inf");
+}
+
 TEST(Table, QuotesCellsOfOtherForms) {
   Table table({{"name"}, {"n", Table::Align::right}});
   table.row({"a|b", "1,234"});

@@ -12,6 +12,9 @@
 
 namespace verbatim {
 
+/// The ratio of an error where none is allowed: JSON has no infinity.
+inline constexpr double kMostRatio = 1e9;
+
 /// One output against the reference, by the rule of FlashAttention's tests (flash-attention
 /// tests/test_flash_attn.py: "the maximum error is at most twice that of a PyTorch computation in
 /// the same dtype"):
@@ -19,7 +22,6 @@ namespace verbatim {
 /// The floor keeps small problems and rows of few keys honest, whose same-dtype error may be 0 by
 /// luck; see Floors. Where it is another for each row, so is the ratio, and the largest counts. A
 /// floor that is no number, of a row with NaN, counts as 0.
-inline constexpr double kMostRatio = 1e9;  // of an error where none is allowed: JSON has no inf
 struct Comparison {
   double ratio = 0;                  // kMostRatio at most
   double error = 0;                  // max |got - exact|

@@ -51,8 +51,7 @@ TEST(Edge, RowsAndKeysThatNothingSees) {
   EXPECT_TRUE(padded.check().within(2));
 }
 
-// V and dO of zeros of either sign: so are all sums but those of LSE. A scale below 0 would turn
-// +0.
+// V and dO are zeros of either sign, and so is every sum; a scale below 0 would make -0 of +0.
 TEST(Edge, ResultsThatAreZeroArePositive) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
     for (const double scale : {0.2, -0.2}) {

@@ -64,8 +64,7 @@ TEST(Extremes, ScoresFarFromZero) {
   }
 }
 
-// V and dO of zeros of either sign: so are all sums but those of LSE. A scale below 0 would turn
-// +0.
+// V and dO are zeros of either sign, and so is every sum; a scale below 0 would make -0 of +0.
 TEST(Extremes, ResultsThatAreZeroArePositive) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   const Mask mask = masks::causal(200, 200);
