@@ -7,10 +7,6 @@
 #include <utility>
 
 #include "core/json.h"
-#include "mask/distinct.h"
-#include "mask/kept.h"
-#include "mask/row_intervals.h"
-#include "mask/slice.h"
 #include "verbatim/tl.h"
 
 namespace {
@@ -88,7 +84,7 @@ std::vector<std::string> kernels_of(const nlohmann::json& json, const AttentionO
 AttentionOptions options_of(const nlohmann::json& json) {
   constexpr const char* kOperation = "options";
   static const std::vector<std::string> kKnown{
-      "arithmetic", "device",        "level",   "order",     "tile",
+      "arithmetic", "device",        "level",   "order",     "tile",          "plans",
       "workers",    "forward_order", "kernels", "placement", "defer_backward"};
   require_known_members(json, kKnown, kOperation);
   const auto text = [&](const char* key, const char* otherwise) -> std::string {
@@ -108,6 +104,9 @@ AttentionOptions options_of(const nlohmann::json& json) {
   if (json.contains("defer_backward"))
     options.defer_backward = json_bool(json["defer_backward"], "defer_backward", kOperation);
   if (json.contains("kernels")) options.kernels = kernels_of(json["kernels"], options, kOperation);
+  if (json.contains("plans"))
+    for (const nlohmann::json& plan : json_list(json["plans"], "plans", kOperation))
+      options.plans.push_back(std::make_shared<const Plan>(plan_from_json(plan.dump())));
   return options;
 }
 
@@ -146,18 +145,6 @@ Json describe(const OrderInfo& order) {
           {"summary", order.summary}};
 }
 
-/// masks::make(), refused when a mask that knows its lengths has others.
-Mask mask_of_lengths(const char* operation, const char* text, int64_t q_len, int64_t kv_len,
-                     int64_t kv_heads) {
-  Mask mask = masks::make(text_of(text, "mask"), q_len, kv_len, kv_heads);
-  if (mask.q_len() != q_len || mask.kv_len() != kv_len) {
-    throw Error(ErrorCode::invalid_argument, operation, "the mask has other lengths",
-                {"q_len, kv_len", std::to_string(q_len) + ", " + std::to_string(kv_len),
-                 std::to_string(mask.q_len()) + ", " + std::to_string(mask.kv_len()), ""});
-  }
-  return mask;
-}
-
 std::string info() {
   Json json = {
       {"version", VERBATIM_VERSION}, {"contract", kContractVersion}, {"masks", masks::names()}};
@@ -172,105 +159,6 @@ std::string info() {
   for (const tl::Target& target : tl::targets()) {
     json["tl_targets"].push_back({{"name", target.name}, {"summary", target.summary}});
   }
-  return json.dump();
-}
-
-/// `size`. Throws Error naming the argument where it is out of range.
-int64_t in_range(const char* operation, const char* argument, int64_t size, int64_t least,
-                 int64_t most) {
-  if (least <= size && size <= most) return size;
-  throw Error(
-      ErrorCode::invalid_argument, operation, std::string(argument) + " is out of range",
-      {argument, std::to_string(size), std::to_string(least) + " to " + std::to_string(most),
-       std::to_string(size < least ? least : most)});
-}
-
-/// Entries of an array [batch, kv_heads, q_len, kv_len]. Throws Error naming the size at fault.
-int64_t entries(const char* operation, int64_t batch, int64_t kv_heads, int64_t q_len,
-                int64_t kv_len) {
-  int64_t count = in_range(operation, "q_len", q_len, 0, kMaxLength) *
-                  in_range(operation, "kv_len", kv_len, 0, kMaxLength);
-  const int64_t heads = in_range(operation, "batch", batch, 1, kMaxHeads) *
-                        in_range(operation, "kv_heads", kv_heads, 1, kMaxHeads);
-  if (__builtin_mul_overflow(count, heads, &count))
-    throw Error(ErrorCode::invalid_argument, operation, "no array has so many entries",
-                {"batch, kv_heads", std::to_string(batch) + ", " + std::to_string(kv_heads),
-                 "sizes whose product is below 2^63", ""});
-  return count;
-}
-
-/// One mask a head, as `mask_of(head)` makes it, each kept once.
-template <class F>
-Mask of_heads(int64_t batch, int64_t kv_heads, F&& mask_of) {
-  DistinctHeads heads;
-  for (int64_t head = 0; head < batch * kv_heads; ++head)
-    heads.variant_of.push_back(heads.id_of(mask_of(head).variants().front()));
-  return Mask("dense", "{}", std::move(heads.variants), std::move(heads.variant_of), batch,
-              kv_heads);
-}
-
-template <class T>
-std::span<const T> array_of(const char* operation, const T* values, int64_t count,
-                            const char* name) {
-  if (count < 0 || (!values && count > 0))
-    throw Error(ErrorCode::invalid_argument, operation, std::string(name) + " is missing",
-                {name, values ? std::to_string(count) + " entries" : "NULL",
-                 "an array and the number of its entries", ""});
-  return {values, static_cast<size_t>(count)};
-}
-
-Mask from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads, int64_t q_len,
-                int64_t kv_len) {
-  constexpr const char* kOperation = "mask.from_dense";
-  const auto all =
-      array_of(kOperation, dense, entries(kOperation, batch, kv_heads, q_len, kv_len), "dense");
-  const auto positions = static_cast<size_t>(q_len * kv_len);
-  return of_heads(batch, kv_heads, [&](int64_t head) {
-    const auto plane = all.subspan(static_cast<size_t>(head) * positions, positions);
-    return masks::from_dense(plane, q_len, kv_len);
-  });
-}
-
-Mask from_rows(const int64_t* row_begin, const int32_t* begins, const int32_t* ends, int64_t count,
-               int64_t batch, int64_t kv_heads, int64_t q_len, int64_t kv_len) {
-  constexpr const char* kOperation = "mask.from_rows";
-  const int64_t lists = entries(kOperation, batch, kv_heads, q_len, 1);
-  const auto rows = array_of(kOperation, row_begin, lists + 1, "row_begin");
-  const auto first = array_of(kOperation, begins, count, "begins");
-  const auto last = array_of(kOperation, ends, count, "ends");
-  return of_heads(batch, kv_heads, [&](int64_t head) {
-    const auto own = rows.subspan(head * q_len, static_cast<size_t>(q_len) + 1);
-    return masks::from_row_intervals({own, first, last}, kv_len);
-  });
-}
-
-Mask mask_of(const verbatim_blocks& b) {
-  constexpr const char* kOperation = "mask.from_blocks";
-  const masks::BlockLists lists{b.batch, b.kv_heads,
-                                array_of(kOperation, b.row_begin, b.row_begins, "row_begin"),
-                                array_of(kOperation, b.columns, b.column_count, "columns")};
-  if (!b.q_edges && !b.k_edges)
-    return masks::uniform_block_sparse(b.q_len, b.kv_len, b.block_q, b.block_k, lists);
-  const auto edges = [&](const int64_t* values, const char* name, int64_t blocks,
-                         const char* count) {
-    return array_of(kOperation, values, in_range(kOperation, count, blocks, 0, kMaxLength) + 1,
-                    name);
-  };
-  return masks::variable_block_sparse(edges(b.q_edges, "q_edges", b.q_blocks, "q_blocks"),
-                                      edges(b.k_edges, "k_edges", b.k_blocks, "k_blocks"), lists);
-}
-
-/// What the JSON of a mask calls the arrays that its blocks came from.
-std::string blocks_of(const nlohmann::json& mask) {
-  constexpr const char* kOperation = "mask.release";
-  return json_text(json_member(json_member(mask, "params", kOperation), "blocks", kOperation),
-                   "blocks", kOperation);
-}
-
-std::string from_blocks(const verbatim_blocks& blocks) {
-  const Mask mask = mask_of(blocks);
-  const Json json{{"name", mask.name()}, {"params", Json::parse(mask.params_json())}};
-  masks::own(blocks_of(json), mask);
   return json.dump();
 }
 
@@ -325,6 +213,15 @@ BackwardTensors tensors_of(const Problem& problem, const verbatim_backward_tenso
   return {view_of(t.q),  view_of(t.k),    view_of(t.v),
           view_of(t.o),  view_of(t.dout), rows_of(problem, t.lse),
           view_of(t.dq), view_of(t.dk),   view_of(t.dv)};
+}
+
+int64_t in_range(const char* operation, const char* argument, int64_t size, int64_t least,
+                 int64_t most) {
+  if (least <= size && size <= most) return size;
+  throw Error(
+      ErrorCode::invalid_argument, operation, std::string(argument) + " is out of range",
+      {argument, std::to_string(size), std::to_string(least) + " to " + std::to_string(most),
+       std::to_string(size < least ? least : most)});
 }
 
 RunOptions run_of(const verbatim_run_options* run) {
@@ -414,6 +311,12 @@ verbatim_status verbatim_attention_bytes(const verbatim_attention* handle, int64
   return guarded([&] { given(bytes, "bytes") = given(handle, "attention").attention.bytes(); });
 }
 
+verbatim_status verbatim_attention_plan(const verbatim_attention* attention, verbatim_pass pass,
+                                        const char** json) {
+  return answered(
+      json, [&] { return to_json(given(attention, "attention").attention.plan(pass_of(pass))); });
+}
+
 verbatim_status verbatim_check(const char* device) {
   return guarded([&] { check(text_of(device, "device")); });
 }
@@ -421,74 +324,6 @@ verbatim_status verbatim_check(const char* device) {
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention,
                                             const char** json) {
   return answered(json, [&] { return describe(given(attention, "attention")); });
-}
-
-verbatim_status verbatim_mask_json(const char* mask, int64_t q_len, int64_t kv_len,
-                                   int64_t kv_heads, const char** json) {
-  return answered(
-      json, [&] { return to_json(mask_of_lengths("mask.json", mask, q_len, kv_len, kv_heads)); });
-}
-
-verbatim_status verbatim_mask_mod(const char* mask, int64_t q_len, int64_t kv_len, int64_t kv_heads,
-                                  const char** python) {
-  return answered(python, [&] {
-    return to_mask_mod(mask_of_lengths("mask.mod", mask, q_len, kv_len, kv_heads));
-  });
-}
-
-verbatim_status verbatim_mask_to_dense(const char* text, int64_t batch, int64_t kv_heads,
-                                       int64_t q_len, int64_t kv_len, uint8_t* dense) {
-  return guarded([&] {
-    constexpr const char* kOperation = "mask.to_dense";
-    const int64_t positions = entries(kOperation, batch, kv_heads, q_len, kv_len);
-    const Mask mask = mask_of_lengths(kOperation, text, q_len, kv_len, kv_heads);
-    const auto fits = [](int64_t own, int64_t asked) { return own == 1 || own == asked; };
-    if (!fits(mask.batch(), batch) || !fits(mask.kv_heads(), kv_heads))
-      throw Error(ErrorCode::invalid_argument, kOperation,
-                  "the mask is for another batch or number of KV heads",
-                  {"batch, kv_heads", std::to_string(batch) + ", " + std::to_string(kv_heads),
-                   std::to_string(mask.batch()) + ", " + std::to_string(mask.kv_heads()) +
-                       " (1 fits any number)",
-                   ""});
-    if (positions > 0) given(dense, "dense");
-    for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t h = 0; h < kv_heads; ++h) {
-        const std::vector<uint8_t> plane = to_dense(mask.head(b, h));
-        dense = std::copy(plane.begin(), plane.end(), dense);
-      }
-    }
-  });
-}
-
-verbatim_status verbatim_mask_area(const char* text, int64_t batch, int64_t q_heads,
-                                   int64_t kv_heads, int64_t q_len, int64_t kv_len, int64_t* area) {
-  return guarded([&] {
-    given(area, "area") =
-        mask_of_lengths("mask.area", text, q_len, kv_len, kv_heads).area(batch, q_heads, kv_heads);
-  });
-}
-
-verbatim_status verbatim_mask_from_dense(const uint8_t* dense, int64_t batch, int64_t kv_heads,
-                                         int64_t q_len, int64_t kv_len, const char** json) {
-  return answered(json, [&] { return to_json(from_dense(dense, batch, kv_heads, q_len, kv_len)); });
-}
-
-verbatim_status verbatim_mask_from_rows(const int64_t* row_begin, const int32_t* begins,
-                                        const int32_t* ends, int64_t count, int64_t batch,
-                                        int64_t kv_heads, int64_t q_len, int64_t kv_len,
-                                        const char** json) {
-  return answered(json, [&] {
-    return to_json(from_rows(row_begin, begins, ends, count, batch, kv_heads, q_len, kv_len));
-  });
-}
-
-verbatim_status verbatim_mask_from_blocks(const verbatim_blocks* blocks, const char** json) {
-  return answered(json, [&] { return from_blocks(given(blocks, "blocks")); });
-}
-
-verbatim_status verbatim_mask_release(const char* mask) {
-  return guarded(
-      [&] { masks::disown(blocks_of(parse_json(text_of(mask, "mask"), "mask.release"))); });
 }
 
 }  // extern "C"

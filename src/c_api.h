@@ -54,6 +54,10 @@ verbatim_status answered(const char** text, Action action) {
 /// `text`. Throws Error naming the argument where it is NULL.
 const char* text_of(const char* text, const char* argument);
 
+/// `size`. Throws Error naming the argument where it is out of range.
+int64_t in_range(const char* operation, const char* argument, int64_t size, int64_t least,
+                 int64_t most);
+
 /// The two numbers of member "tile": queries and keys.
 TileShape tile_of(const nlohmann::json& json, const char* operation);
 

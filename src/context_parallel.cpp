@@ -85,6 +85,7 @@ std::string specification(const Dealt& dealt, const AttentionOptions& options) {
             {"overlapped", dist.overlapped}};
   for (const DistPlan* pass : {&dealt.forward, &dealt.backward})
     json["fingerprints"].push_back(pass->whole.fingerprint());
+  for (const auto& own : options.plans) json["plans"].push_back(sha256(to_json(*own)));
   return json.dump();
 }
 

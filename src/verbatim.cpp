@@ -1,10 +1,13 @@
 #include "verbatim/verbatim.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <mutex>
 #include <utility>
 
 #include "backend/backend.h"
+#include "plan/accept.h"
 
 namespace verbatim {
 
@@ -12,6 +15,7 @@ struct Attention::Impl {
   /// A pass, planned when first asked for. Safe to ask from several threads.
   struct Planned {
     PlanOptions options;
+    std::shared_ptr<const Plan> given;  // the caller's, in place of that by these options
     std::mutex mutex;
     std::shared_ptr<const Plan> plan;
     int64_t workspace = 0;  // that callers may bring
@@ -37,7 +41,7 @@ struct Attention::Impl {
     Planned& own = of(pass);
     const std::lock_guard lock(own.mutex);
     if (own.plan) return own;
-    auto plan = cached_plan(problem, mask, own.options);
+    auto plan = own.given ? own.given : cached_plan(problem, mask, own.options);
     if (pass == Pass::forward || has_backward) {
       backend->check_plan(*plan);
       own.workspace = backend->callers_workspace_bytes(*plan);
@@ -53,10 +57,31 @@ struct Attention::Impl {
     if (whole->residency <= 1) return whole;
     const int32_t available = backend->available(run);
     if (whole->residency <= available) return whole;
+    if (of(pass).given)
+      throw Error(ErrorCode::unsupported, "attention", "too few workers for the waits of the plan",
+                  {"plans", fmt::format("{} workers", available),
+                   fmt::format("{} or more, which run at once", whole->residency), ""});
     PlanOptions options = of(pass).options;
     options.workers = 0;  // which would stand for the workers that there are
     options.residents = available;
     return cached_plan(problem, mask, options);
+  }
+
+  /// A plan of the caller's, which runs in place of that by rule.
+  void take(const std::shared_ptr<const Plan>& plan) {
+    if (!plan)
+      throw Error(ErrorCode::invalid_argument, "attention", "there is no plan",
+                  {"plans", "null", "a plan", ""});
+    Planned& own = of(plan->pass);
+    const std::string pass(to_string(plan->pass));
+    if (own.given)
+      throw Error(ErrorCode::invalid_argument, "attention", "a pass has one plan",
+                  {"plans", "two of the " + pass, "at most one a pass", ""});
+    if (own.options.order != "auto")
+      throw Error(ErrorCode::invalid_argument, "attention", "the plan has an order of its own",
+                  {plan->pass == Pass::forward ? "forward_order" : "order", own.options.order,
+                   fmt::format("auto, where the {} has a plan", pass), "auto"});
+    own.given = std::make_shared<const Plan>(accept(*plan, problem, mask));
   }
 };
 
@@ -66,7 +91,8 @@ namespace {
 bool is_named(const AttentionOptions& options) {
   const PlanOptions& plan = options.plan;
   return plan.order != "auto" || plan.placement != "auto" || !plan.arithmetic.empty() ||
-         plan.tile != TileShape{0, 0} || plan.workers != 0 || !options.kernels.empty();
+         plan.tile != TileShape{0, 0} || plan.workers != 0 || !options.kernels.empty() ||
+         !options.plans.empty();
 }
 
 /// Whether `backend` runs a backward. Throws Error, unless nobody can have expected one.
@@ -99,8 +125,11 @@ Attention::Attention(const Problem& problem, Mask mask, const AttentionOptions& 
     complete(own, backend);
   }
   impl_->forward.options.order = options.forward_order;
+  for (const auto& plan : options.plans) impl_->take(plan);
   if (!options.defer_backward || is_named(options)) {
-    const auto backward = cached_plan(problem, impl_->mask, impl_->backward.options);
+    const auto backward = impl_->backward.given
+                              ? impl_->backward.given
+                              : cached_plan(problem, impl_->mask, impl_->backward.options);
     if (impl_->has_backward) impl_->has_backward = runs(backend, *backward);
     impl_->planned(Pass::backward);
   }

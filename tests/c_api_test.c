@@ -334,6 +334,8 @@ static void test_missing_addresses(const verbatim_attention* attention,
                  "bytes");
   expect_missing(verbatim_attention_bytes(NULL, &number), "attention");
   expect_missing(verbatim_attention_bytes(attention, NULL), "bytes");
+  expect_missing(verbatim_attention_plan(NULL, verbatim_forward_pass, &json), "attention");
+  expect_missing(verbatim_attention_plan(attention, verbatim_forward_pass, NULL), "result");
   expect_missing(verbatim_attention_describe(NULL, &json), "attention");
   expect_missing(verbatim_attention_describe(attention, NULL), "result");
   expect_missing(verbatim_mask_json(mask, 2, 2, 1, NULL), "result");
@@ -408,6 +410,19 @@ static void test_sizes(const verbatim_attention* attention,
          "no work is done by fewer threads than none");
 }
 
+static void test_own_plan(const verbatim_attention* attention) {
+  verbatim_attention* own = NULL;
+  const char *json = NULL, *options = strstr(kSpec, "\"options\"");
+  expect(verbatim_attention_plan(attention, verbatim_backward_pass, &json) == verbatim_ok, "dump");
+  char spec[4096];
+  snprintf(spec, sizeof spec, "%.*s\"options\": {\"plans\": [%s]}}", (int)(options - kSpec), kSpec,
+           json);
+  expect(!verbatim_attention_create(spec, &own) && !verbatim_attention_describe(own, &json) &&
+             strstr(json, "gpu_to_gpu") != NULL,
+         "a plan of one's own");
+  verbatim_attention_destroy(own);
+}
+
 int main(void) {
   float q[] = {1, 1}, k[] = {0, (float)log(3)}, v[] = {8, 4}, o[2], lse[2];
   float dout[] = {1, 1}, dq[2], dk[2], dv[2];
@@ -433,6 +448,7 @@ int main(void) {
   expect(fabs(dv[0] - 1.25) < 1e-6 && fabs(dv[1] - 0.75) < 1e-6, "dV sums the weights");
 
   test_ranks(&forward, dout);
+  test_own_plan(attention);
 
   const char* json = NULL;
   expect(verbatim_attention_describe(attention, &json) == verbatim_ok, "describe");

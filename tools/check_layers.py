@@ -39,12 +39,13 @@ SOURCES = {
     "bench": ["core", "schedule.h", "backend", "backend/reference", "verbatim"],
     "bench/cuda": ["core", "backend", "backend/cuda", "backend/cuda/device", "backend/cuda/sm90",
                    "bench"],
-    "c_api": ["core", "mask", "tl", "verbatim"],
+    "c_api": ["core", "tl", "verbatim"],
     "c_api_tl": ["core", "tl", "c_api"],
     "c_dist": ["core", "context_parallel", "c_api"],
+    "c_masks": ["core", "mask", "c_api"],
     "c_selected": ["core", "backend", "c_api"],
     "report": ["core", "mask"],
-    "apps": ["core", "mask", "tl", "backend", "backend/reference", "dist", "verbatim", "bench",
+    "apps": ["core", "mask", "plan", "tl", "backend", "backend/reference", "dist", "verbatim", "bench",
              "bench/cuda", "report"],
 }  # fmt: skip
 

@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "options.h"
+#include "plan/accept.h"
 #include "prediction.h"
 #include "processes.h"
 #include "report/format.h"
@@ -50,15 +51,20 @@ Json describe(const Found& found, const Machine& machine) {
   return json;
 }
 
+/// Plans of files.
+using Given = std::vector<std::shared_ptr<const Plan>>;
+
 struct PlanCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  PlanFiles plans;
   WorldOptions world;
   OutputOptions output;
   std::string pass = "backward", measured, gantt, perfetto, dump;
 
   int run() const;
+  void require_shown(const Given& given) const;
   std::vector<Found> find(const Problem& sizes, const Mask& made, const PlanOptions& options) const;
   std::vector<Found> find_for_ranks(const Problem& sizes, const Mask& made,
                                     const PlanOptions& options, const Plan& beside) const;
@@ -83,6 +89,20 @@ std::vector<Found> find_all(const Problem& sizes, const Mask& made, const PlanOp
   }
   own->is_auto = true;
   return found;
+}
+
+/// The one of a pass, or null.
+std::shared_ptr<const Plan> plan_of(const Given& given, Pass pass) {
+  const auto own =
+      std::ranges::find_if(given, [&](const auto& plan) { return plan->pass == pass; });
+  return own == given.end() ? nullptr : *own;
+}
+
+Found find_given(const Plan& plan, const Problem& sizes, const Mask& made,
+                 const PlanOptions& options) {
+  Found one{accept(plan, sizes, made), {}};
+  one.simulation = try_simulate(one.plan, options.machine);
+  return one;
 }
 
 Found find_one(const Problem& sizes, const Mask& made, const PlanOptions& options) {
@@ -219,9 +239,24 @@ void require_orders(const PlanningOptions& planning) {
   make_order(Pass::backward, planning.order, tiles, 1);
 }
 
+/// Of plans from files, the one of the pass that is shown, under no other name.
+void PlanCommand::require_shown(const Given& given) const {
+  if (given.empty()) return;
+  const Pass shown = given.front()->pass;
+  if (!plan_of(given, pass == "backward" ? Pass::backward : Pass::forward))
+    fail("no plan is of the pass", {"--pass", pass, std::string(to_string(shown)),
+                                    fmt::format("--pass {}", to_string(shown))});
+  for (const std::string& order : {planning.order, planning.forward_order})
+    if (order != "auto")
+      fail("a plan from a file has an order of its own",
+           {"--order", order, "--plan without it", "--order auto"});
+}
+
 int PlanCommand::run() const {
   require_one_of(pass, "--pass", {"forward", "backward"});
-  const Problem sizes = make_problem(problem, mask);
+  const Given given = plans.read();
+  require_shown(given);
+  const Problem sizes = make_problem(PlanFiles::complete(problem, given), mask);
   const Mask made = mask.make(sizes);
   const bool all = planning.order == "all";
   PlanningOptions one = planning;
@@ -236,22 +271,28 @@ int PlanCommand::run() const {
   progress.say("planning and simulating ...");
   std::optional<Plan> beside;  // of the other pass
   if (world.given()) {
+    const Pass other = options.pass == Pass::forward ? Pass::backward : Pass::forward;
     if (!both) one.order = one.forward_order = "auto";
-    beside = make_plan(sizes, made,
-                       one.make(options.pass == Pass::forward ? Pass::backward : Pass::forward));
+    const auto own = plan_of(given, other);
+    beside = own ? accept(*own, sizes, made) : make_plan(sizes, made, one.make(other));
   }
   const bool for_ranks = all && world.given();
-  const std::vector<Found> found =
-      for_ranks ? find_for_ranks(sizes, made, options, *beside) : find(sizes, made, options);
+  std::vector<Found> found;
+  if (const auto own = plan_of(given, options.pass)) {
+    found.push_back(find_given(*own, sizes, made, options));
+  } else {
+    found = for_ranks ? find_for_ranks(sizes, made, options, *beside) : find(sizes, made, options);
+  }
   if (found.empty()) fail("no order keeps this level", {"--level", planning.level_name(), "", ""});
 
   Json result = new_result("plan");
   result["problem"] = app::describe(sizes);
   result["mask"] = app::describe(made, sizes, options.tile);
-  Json plans = Json::array();
-  for (const Found& each : found) plans.push_back(describe(each, options.machine));
-  result["level"] = planning.level_name();
-  result["plan"] = all ? plans : plans[0];
+  Json described = Json::array();
+  for (const Found& each : found) described.push_back(describe(each, options.machine));
+  const std::string level(to_string(found.front().plan.level));
+  result["level"] = level;
+  result["plan"] = all ? described : described[0];
   std::optional<World> dealt, overlapped;
   std::optional<Prediction> predicted;
   Choice choice;
@@ -287,7 +328,7 @@ int PlanCommand::run() const {
     small = drawn(timelines, backward, result);
   }
   save(output, result);  // first: it refuses a page that cannot be made
-  const std::string title = headline(sizes, made) + ": " + plans[0]["order"].get<std::string>();
+  const std::string title = headline(sizes, made) + ": " + described[0]["order"].get<std::string>();
   if (!gantt.empty()) write_file(gantt, report::gantt_picture(small, backward).document(title));
   if (!perfetto.empty()) write_file(perfetto, to_perfetto_json(timelines));
   if (!dump.empty())
@@ -296,12 +337,12 @@ int PlanCommand::run() const {
   fmt::print(
       "{}, {}, level {}, {} x {} workers\n\n{}\nbound: work / workers or the longest task; stall "
       "and idle: share of all workers' time.\n",
-      headline(sizes, made), pass, planning.level_name(), options.machine.name,
-      fastest.placement.workers, table_of(found, plans).str());
+      headline(sizes, made), pass, level, options.machine.name, fastest.placement.workers,
+      table_of(found, described).str());
   if (for_ranks)
     fmt::print(
         "\nOrders for {} ranks, simulated on {}; one device: of what auto's takes there:\n\n{}",
-        choice.options.world, world.on().name, table_of_ranks(found, plans).str());
+        choice.options.world, world.on().name, table_of_ranks(found, described).str());
   if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt)
     fmt::print("\n{}; {}\n\n{}\n{}", dealt->summary(), dealt->timing(), dealt->table(passes).str(),
@@ -333,6 +374,7 @@ void add_plan(Command root, Action& action) {
   command->problem.add_to(sub);
   command->mask.add_to(sub);
   command->planning.add_to(sub, "h200");
+  command->plans.add_to(sub);
   command->world.add_to(sub, false);
   sub.add_option("--pass", command->pass, "Pass to plan: forward or backward")
       .group("Plan")

@@ -31,6 +31,7 @@ struct RunCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  PlanFiles plans;
   WorldOptions world;
   KernelOptions kernels;
   OutputOptions output;
@@ -208,7 +209,8 @@ int RunCommand::run(dist::Processes* processes) const {
     fail("blocks are selected for a program that has an index tensor",
          {"--selected", fmt::to_string(*selected), "a --kernel with `param sel = index`", ""});
   InputFiles files(input);
-  const Problem sizes = make_problem(files.complete(problem), mask);
+  const auto own_plans = plans.read();
+  const Problem sizes = make_problem(PlanFiles::complete(files.complete(problem), own_plans), mask);
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   const std::string mode = check_mode(sizes, made);
@@ -218,7 +220,8 @@ int RunCommand::run(dist::Processes* processes) const {
   progress.say("planning ...");
   world.check(!kernels.files.empty(), false);
   const std::string own_device = world.device_of(device);
-  const AttentionOptions options = kernels.options_for(own_device, planning);
+  AttentionOptions options = kernels.options_for(own_device, planning);
+  options.plans = own_plans;
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = seconds_since(start);
@@ -251,7 +254,8 @@ int RunCommand::run(dist::Processes* processes) const {
   Json result = new_result("run");
   result["device"] = device;
   result["threads"] = run_options.threads ? run_options.threads : core_count();
-  result["level"] = planning.level_name();
+  const Pass main_pass = passes == Passes::forward ? Pass::forward : Pass::backward;
+  result["level"] = to_string(attention.plan(main_pass).level);
   result["problem"] = app::describe(sizes);
   const Machine& machine = options.plan.machine;
   const auto plan_of = [&](Pass which) {
@@ -259,7 +263,6 @@ int RunCommand::run(dist::Processes* processes) const {
     return app::describe(plan, simulate(plan, machine), machine, plan_seconds);
   };
   progress.say("simulating ...");
-  const Pass main_pass = passes == Passes::forward ? Pass::forward : Pass::backward;
   result["mask"] = app::describe(made, sizes, options.plan.tile);
   result["plan"] = plan_of(main_pass);
   if (passes != Passes::forward) result["forward_plan"] = plan_of(Pass::forward);
@@ -302,6 +305,9 @@ int RunCommand::run_selected(const KernelOptions::Selected& program) const {
   if (pass != "forward")
     fail("a program whose blocks an index tensor names runs without a plan, forward",
          {"--pass", pass, "forward", "--pass forward"});
+  if (!plans.files.empty())
+    fail("a program whose blocks an index tensor names runs without a plan",
+         {"--plan", plans.files.front(), "--kernel without it", ""});
   if (world.given())
     fail("a program whose blocks an index tensor names runs on one device",
          {"--world", world.world, "--kernel without it", ""});
@@ -374,6 +380,7 @@ void add_run(Command root, Action& action) {
   command->problem.add_to(sub);
   command->mask.add_to(sub);
   command->planning.add_to(sub);
+  command->plans.add_to(sub);
   command->world.add_to(sub, true);
   const char* group = "Run";
   sub.add_option("--pass", command->pass, "forward, backward or both")

@@ -21,6 +21,7 @@ struct TraceCommand {
   ProblemOptions problem;
   MaskOptions mask;
   PlanningOptions planning;
+  PlanFiles plans;
   OutputOptions output;
   std::string pass = "backward", device = "cpu", gantt, perfetto;
   int threads = 0;
@@ -55,14 +56,16 @@ int TraceCommand::run() const {
   require_one_of(pass, "--pass", {"forward", "backward"});
   require_not_negative(threads, "--threads");
   const bool backward = pass == "backward";
-  const Problem sizes = make_problem(problem, mask);
+  const auto own_plans = plans.read();
+  const Problem sizes = make_problem(PlanFiles::complete(problem, own_plans), mask);
   const Mask made = mask.make(sizes);
   if (made.area(sizes.batch, sizes.q_heads, sizes.kv_heads) == 0)
     fail("there is nothing to trace",
          {"--seqlen",
           fmt::format("{} queries and {} keys of which none sees one", sizes.q_len, sizes.kv_len),
           "one visible position", "--seqlen 1024"});
-  const AttentionOptions options = planning.make_both(device);
+  AttentionOptions options = planning.make_both(device);
+  options.plans = own_plans;
   Progress progress;
   progress.say("running ...");
   const auto start = std::chrono::steady_clock::now();
@@ -138,6 +141,7 @@ void add_trace(Command root, Action& action) {
   command->problem.add_to(sub);
   command->mask.add_to(sub);
   command->planning.add_to(sub);
+  command->plans.add_to(sub);
   const auto add = [&](const char* group, const char* option, auto& value, const char* help,
                        const char* type) {
     return sub.add_option(option, value, help).group(group).type_name(type);

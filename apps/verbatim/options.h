@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -84,6 +85,18 @@ struct KernelOptions {
   std::vector<std::string> read(const std::string& device, const PlanningOptions& planning) const;
   /// make_both() with them.
   AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;
+};
+
+/// --plan: plans from files, at most one a pass, in place of those by rule.
+struct PlanFiles {
+  std::vector<std::string> files;
+
+  void add_to(Command command);
+  /// As AttentionOptions::plans. Throws Error naming the file.
+  std::vector<std::shared_ptr<const Plan>> read() const;
+  /// Sizes and scalars that were not given are those of `plans`.
+  static ProblemOptions complete(ProblemOptions given,
+                                 const std::vector<std::shared_ptr<const Plan>>& plans);
 };
 
 /// Where results go besides the terminal.

@@ -92,8 +92,9 @@ typedef struct verbatim_attention verbatim_attention;
  * "options" is an object with any of the members device, level, order, forward_order, placement,
  * tile ([q, kv], 0: the usual one), workers, arithmetic ("cpu", "sm80", "sm90"; empty: the
  * device's), defer_backward (true: where nothing of it is named here, it is planned when it is
- * first needed) and kernels, a list that takes the place of the device's own, at most one a pass:
- * on a CPU texts of TL code, on a GPU paths of libraries (docs/tl.md). */
+ * first needed), kernels, a list that takes the place of the device's own, at most one a pass: on
+ * a CPU texts of TL code, on a GPU paths of libraries (docs/tl.md), and plans, a list of plans in
+ * place of those by rule, at most one a pass (docs/own-orders.md). */
 verbatim_status verbatim_attention_create(const char* spec, verbatim_attention** attention);
 void verbatim_attention_destroy(verbatim_attention* attention);
 
@@ -119,6 +120,11 @@ verbatim_status verbatim_attention_bytes(const verbatim_attention* attention, in
  * replay of a graph. The next call on the device fails with the same; it is told once. Waits for
  * nothing: after a synchronization it has seen all that was before. */
 verbatim_status verbatim_check(const char* device);
+
+/* JSON: the whole plan of a pass, which "plans" of verbatim_attention_create() takes, edited or
+ * not. */
+verbatim_status verbatim_attention_plan(const verbatim_attention* attention, verbatim_pass pass,
+                                        const char** json);
 
 /* JSON: device, level, version of the contract, problem, mask, and for each pass its order, tile,
  * placement, arithmetic, fingerprint, kernel and bytes of workspace. */

@@ -151,8 +151,8 @@ struct Plan {
 /// every shared tile are 0..n-1, and that worker order + addend order has no cycle. Returns the
 /// residency that the proof needs. Throws Error(invalid_plan) naming the tile at fault.
 int32_t verify(const Plan& plan);
-
 std::string to_json(const Plan& plan);
+/// Proves what it reads. `fingerprint` and `residency` may be left out. Throws Error.
 Plan plan_from_json(const std::string& text);
 
 }  // namespace verbatim

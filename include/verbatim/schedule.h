@@ -119,7 +119,7 @@ struct PlacementMemo {
 /// What a placement was measured for: pass, fingerprint, number of heads and of workers.
 std::string memo_key(const Plan& plan, int32_t workers);
 std::string to_json(const PlacementMemo& memo);
-/// Throws Error naming the member that is missing or has another type.
+/// Throws Error naming the member that is missing, has another type or names no placement.
 PlacementMemo memo_from_json(const std::string& text);
 
 /// How a plan is asked for. Empty or zero means: choose.

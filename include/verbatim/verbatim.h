@@ -24,6 +24,11 @@ struct AttentionOptions {
   /// (verbatim/tl.h), which it interprets, on a GPU paths of libraries that tl::build() made. Their
   /// tiles are the plan's.
   std::vector<std::string> kernels{};
+  /// At most one a pass, in place of the plan that the options above describe: orders of your own,
+  /// as edited or read (plan_from_json). The constructor proves them again, and that they are of
+  /// the problem under the mask. What rules promise of other problems none of them does: their
+  /// level is at most gpu_to_gpu.
+  std::vector<std::shared_ptr<const Plan>> plans{};
   /// Plans the backward when it is first needed, not in the constructor, if all of it is by rule:
   /// of what is named by these options some might be refused.
   bool defer_backward = false;

@@ -144,7 +144,7 @@ def step(implementation, place=CPU, **batch):
     """Loss and gradients of one training step of a small random Llama."""
     model = llama(implementation).to(place.device, place.dtypes[0])
     batch = {"labels": batch["input_ids"], **batch}
-    batch = {name: x.to(place.device) for name, x in batch.items()}
+    batch = {name: x.to(place.device) if torch.is_tensor(x) else x for name, x in batch.items()}
     loss = model(**batch, use_cache=False).loss  # a cache hides from Hugging Face what is packed
     loss.backward()
     return [loss.detach(), *(p.grad for p in model.parameters())]
@@ -193,6 +193,19 @@ def test_llama_trains_as_with_eager_attention(batch, place):
     if batch is BATCHES["packed"] and place is CPU:  # documents do not see each other
         unpacked = step("verbatim", input_ids=batch["input_ids"])
         assert abs(first[0] - unpacked[0]) > 1e-4
+
+
+def test_documents_that_no_mask_tells_are_refused():
+    """FlashAttention's interface reads cu_seq_lens; transformers' masks come of position_ids."""
+    pytest.importorskip("transformers")
+    va.register_huggingface()
+    lengths = torch.tensor([0, 20, 50], dtype=torch.int32)
+    told = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 30,
+            "max_length_k": 30}  # fmt: skip
+    packed = BATCHES["packed"]
+    assert same_bits(step("verbatim", **packed, **told), step("verbatim", **packed))
+    with pytest.raises(NotImplementedError, match="cu_seq_lens_q of 2 documents and no mask"):
+        step("verbatim", input_ids=packed["input_ids"], **told)
 
 
 @needs_registry

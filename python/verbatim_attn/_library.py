@@ -118,6 +118,7 @@ _dist_record = _function("verbatim_dist_record", ctypes.c_void_p, _text)
 _dist_recorded = _function("verbatim_dist_recorded", ctypes.c_void_p, _text_out)
 _dist_describe = _function("verbatim_dist_describe", ctypes.c_void_p, _text_out)
 _check_waits = _function("verbatim_check", _text)
+_plan = _function("verbatim_attention_plan", ctypes.c_void_p, ctypes.c_int, _text_out)
 _describe = _function("verbatim_attention_describe", ctypes.c_void_p, _text_out)
 _info = _function("verbatim_info", _text_out)
 _mask_json = _function("verbatim_mask_json", _text, *_sizes, _text_out)
@@ -165,6 +166,11 @@ def info() -> dict[str, Any]:
 
 def check_waits(device: str) -> None:
     check(_check_waits(device.encode()))
+
+
+def plan_of(handle: ctypes.c_void_p, number: int) -> dict[str, Any]:
+    """Of the forward, 0, or the backward, 1."""
+    return json.loads(_answer(_plan, handle, number))
 
 
 def describe(handle: ctypes.c_void_p) -> dict[str, Any]:

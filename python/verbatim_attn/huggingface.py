@@ -110,12 +110,23 @@ def _attention(
             )
     mask = attention_mask
     if mask is None:
+        _refuse_hidden_documents(others.get("cu_seq_lens_q"))
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = masks.Causal() if causal else masks.Full()
     attend = attention if isinstance(mask, masks.Mask) else _attention_under_tensor
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     o = attend(q, k, v, mask=mask, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
     return o, None
+
+
+def _refuse_hidden_documents(cu_seq_lens: Any) -> None:
+    """transformers makes masks of documents from position_ids alone; FlashAttention reads these."""
+    if cu_seq_lens is not None and (documents := len(cu_seq_lens) - 1) > 1:
+        raise NotImplementedError(
+            f"[huggingface] documents are told by position_ids; got cu_seq_lens_q of {documents} "
+            "documents and no mask of them, expected position_ids that start anew in each "
+            "(nearest: DataCollatorWithFlattening(return_position_ids=True))"
+        )
 
 
 @untraced  # masks of later tokens are others, for which it would be compiled anew

@@ -18,6 +18,9 @@ from ._untraced import untraced
 from .masks import Mask, spec_of
 
 
+_PASSES = ("forward", "backward")  # in the order of verbatim_pass
+
+
 class PassPlan(NamedTuple):
     """How one pass runs. `fingerprint` is of the order of every sum (docs/glossary.md): scale, softcap,
     dropout and seed are not in it."""
@@ -40,7 +43,8 @@ class Plan:
     `verbatim_attn.orders()` lists the orders. `device` is "cpu", "cuda", "cuda:N" or a
     torch.device. `arithmetic` "sm80" takes the portable kernels on Hopper, too; "": the device's.
     `kernels` take the place of the device's own, at most one a pass: on a CPU texts of TL code, on
-    a GPU paths of libraries (docs/tl.md). `defer_backward`: the backward is planned when it is
+    a GPU paths of libraries (docs/tl.md). `plans` take the place of those by rule, at most one a
+    pass: what dump() returns, edited or not (docs/own-orders.md). `defer_backward`: the backward is planned when it is
     first needed, where nothing of it is named here. Plans are immutable and may be used by several
     threads; a copy is the plan itself, and a pickle plans again.
     """
@@ -58,6 +62,7 @@ class Plan:
         workers: int = 0,
         arithmetic: str = "",
         kernels: Sequence[str] = (),
+        plans: Sequence[dict[str, Any]] = (),
         device: Any = "cpu",
         defer_backward: bool = False,
     ) -> None:
@@ -71,6 +76,7 @@ class Plan:
             "arithmetic": arithmetic,
             # The library says that a text is no list; list() would make one of its letters.
             "kernels": kernels if isinstance(kernels, str) else list(kernels),
+            "plans": plans if isinstance(plans, dict) else list(plans),
             "device": str(device),  # a torch.device, too
             "defer_backward": defer_backward,
         }
@@ -173,6 +179,16 @@ class Plan:
     def description(self) -> dict[str, Any]:
         """Device, level, problem, mask (with its visible area) and both passes, as plain data."""
         return _library.describe(self._handle.pointer)
+
+    def dump(self, which: str = "backward") -> dict[str, Any]:
+        """The whole plan of a pass, "forward" or "backward", as plain data: its runs, chains, tasks
+        and placement (docs/own-orders.md)."""
+        if which not in _PASSES:
+            raise ValueError(
+                f"[plan] there is no such pass; got {which!r}, expected forward or backward "
+                "(nearest: backward)"
+            )
+        return _library.plan_of(self._handle.pointer, _PASSES.index(which))
 
     @property
     def level(self) -> str:

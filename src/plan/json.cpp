@@ -173,6 +173,10 @@ std::shared_ptr<const TileMap> read_tiles(const JsonNode& node) {
 }
 
 HeadOrder read_order(const JsonNode& node, Pass pass) {
+  require_known_members(node.value,
+                        {"name", "group", "tile", "q_edges", "kv_edges", "slices", "sequences",
+                         "padding", "runs", "chains", "tasks", "row_addends"},
+                        kOperation);
   HeadOrder order;
   order.pass = pass;
   order.name = node.member("name").text();
@@ -187,6 +191,8 @@ HeadOrder read_order(const JsonNode& node, Pass pass) {
 }
 
 Placement read_placement(const JsonNode& node) {
+  require_known_members(node.value, {"name", "queue", "workers", "worker_begin", "tasks"},
+                        kOperation);
   const JsonNode queue = node.member("queue");
   return {node.member("name").text(), queue.boolean(), read<int32_t>(node.member("workers")),
           list<int32_t>(node.member("worker_begin")), list<PlacedTask>(node.member("tasks"))};
@@ -255,6 +261,10 @@ std::string to_json(const Plan& plan) {
 
 Plan plan_from_json(const std::string& text) {
   const nlohmann::json json = parse_json(text, kOperation);
+  require_known_members(json,
+                        {"pass", "problem", "level", "contract", "arithmetic", "fingerprint",
+                         "residency", "orders", "order_of_head", "placement"},
+                        kOperation);
   const JsonNode root{json, "", kOperation};
   Plan plan;
   const std::string pass = root.member("pass").text();
@@ -273,6 +283,7 @@ Plan plan_from_json(const std::string& text) {
   plan.placement = read_placement(root.member("placement"));
   check_sizes(plan);
   plan.residency = verify(plan);
+  if (!json.contains("fingerprint")) return plan;
   const std::string fingerprint = root.member("fingerprint").text();
   if (fingerprint != plan.fingerprint())
     throw Error(ErrorCode::invalid_plan, kOperation, "the fingerprint is that of another plan",

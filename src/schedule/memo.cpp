@@ -27,7 +27,13 @@ PlacementMemo memo_from_json(const std::string& text) {
                 {"placements", placements.type_name(), "an object", "{}"});
   }
   for (const auto& [key, name] : placements.items()) {
-    memo.placements[key] = json_text(name, key, kOperation);
+    const std::string& known = memo.placements[key] = json_text(name, key, kOperation);
+    try {
+      make_placement(known, {}, 1);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::invalid_argument, kOperation, "there is no such placement",
+                  {key, known, error.details().expected, error.details().nearest});
+    }
   }
   return memo;
 }

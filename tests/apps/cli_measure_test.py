@@ -213,6 +213,7 @@ class Tune(Tool):
             "{}",
             '{"device": "a", "placements": []}',
             '{"device": "a", "placements": {"k": 1}}',
+            '{"device": "a", "placements": {"k": "fastest"}}',
         ):
             memo.write_text(text)
             self.refused("run", "--seqlen", 64, "--memo", memo)
