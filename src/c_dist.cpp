@@ -125,7 +125,9 @@ std::string describe(const verbatim_dist& handle) {
   for (int32_t r = 0; r < options.world; ++r) {
     const RankPlan& own = forward.ranks[r];
     const auto sizes = [r](const DistPlan& plan) -> Json {
-      return {{"predicted_bytes", sent_bytes(plan, r)}, {"memory_bytes", memory_bytes(plan, r)}};
+      return {{"predicted_bytes", sent_bytes(plan, r)},
+              {"memory_bytes", memory_bytes(plan, r)},
+              {"peak_bytes", peak_bytes(plan, r)}};
     };
     ranks.push_back({{"q", ranges_of(own.home_q)},
                      {"kv", ranges_of(own.home_kv)},

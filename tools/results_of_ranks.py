@@ -54,14 +54,19 @@ def ranks(name, by):
     ]
 
 
+def alone_ms(row, number):
+    """One device's time for a pass."""
+    of = [deal["passes"][number] for deal in row["dist"] if deal["world"] == 1]
+    return min(row[of[0]["pass"]]["ms"], statistics.median(one["compute_ms"] for one in of))
+
+
 def of_ranks(row, deal):
     """What a dealt case comes to, by pass: (compute of all ranks, share of one device's rate in
     simulated time), both over one device: its timed call, or the median of the worlds of one rank,
     whichever is faster."""
     found = {}
     for i, one in enumerate(deal["passes"]):
-        ones = [d["passes"][i]["compute_ms"] for d in row["dist"] if d["world"] == 1]
-        alone = min(row[one["pass"]]["ms"], statistics.median(ones))
+        alone = alone_ms(row, i)
         share = alone / one["simulated"]["in_turn_ms"] / deal["world"]
         found[one["pass"]] = one["compute_ms"] / alone, share
     return found
@@ -80,7 +85,7 @@ def replays(names, world):
             }
             for name, (work, share) in of_ranks(r, deal).items():
                 row |= {f"{name}, work": f"{work:.2f}", f"{name}, share": f"{share:.0%}"}
-            most = max(k["memory_bytes"] for one in deal["passes"] for k in one["ranks"])
+            most = max(k["peak_bytes"] for one in deal["passes"] for k in one["ranks"])
             rows.append({**row, "most MiB of a rank": f"{most / 2**20:,.0f}"})
     result = load(names[0])
     matmul = [rate for name in names for rate in load(name)["matmul_tflops"].values()]
@@ -208,6 +213,46 @@ def aims(rows):
                 line[f"over no order, {way}"] = f"{extent}; {reached} of {len(found)}"
             lines.append(line)
     return table(lines)
+
+
+def timed(case, world):
+    """What aims() takes, of launches that were timed: rows of the strategies that were played by
+    `auto`, by a named order and by none."""
+    played = {}
+    for kind in ("", "_named", "_none"):
+        (row,) = load(f"h200_replay_64k.{case}{kind}.json")["results"]
+        played[kind] = row, {
+            deal["strategy"]: {
+                one["pass"]: {**{way: one["simulated"][way] for way in WAYS.values()},
+                              "device_ms": alone_ms(row, i)}
+                for i, one in enumerate(deal["passes"])
+            }
+            for deal in row["dist"] if deal["world"] == world
+        }  # fmt: skip
+    (row, own), (other, named), (_, none) = played.values()
+    for strategy, passes in named.items():
+        for which, found in passes.items():
+            found["device_ms"] = min(found["device_ms"], own[strategy][which]["device_ms"])
+    return [
+        {"mask": row["mask"]["name"], **{key: row["problem"][key] for key in ("q_heads", "kv_heads", "head_dim")},
+         "world": world, "strategy": name, "order": row["plan"]["order"], **own[name],
+         "backward_none": none[name]["backward"],
+         "named": {other["plan"]["order"]: {
+             **named[name], "backward_none": none[name]["backward"],
+             "alone": alone_ms(other, 1) / alone_ms(row, 1)}}}
+        for name in none
+    ]  # fmt: skip
+
+
+def timed_aims(cases, world):
+    """The same verdict by launches that were timed."""
+    return [
+        "What was asked, by the launches that were timed: of one device's rate, and of every backward that"
+        " an order makes it at most 1.05 times as long as none; the least and the most found, and how many"
+        " reach it. The best is the faster of `auto`'s order and a named one, `right_to_left` in chunks of"
+        " 8,192 rows (full, window), 4,096 (causal) or 2,048 (documents):",
+        aims([row for case in cases for row in timed(case, world)]),
+    ]
 
 
 def shares(row):

@@ -11,7 +11,7 @@ import shlex
 import statistics
 
 from result_files import RESULTS, ROOT, load, table
-from results_of_ranks import bits, free_order, ranks, replayed_masks, replays, simulated_replays
+from results_of_ranks import bits, free_order, ranks, replayed_masks, replays, simulated_replays, timed_aims
 from verbatim_attn.bench import report
 
 FA3 = ("flash_attn_3", "flash_attn_3:deterministic")
@@ -259,7 +259,8 @@ def replayed(*cases):
 
 
 # 65,536 tokens: 64:8 heads of 128, and 32:32 of 64.
-REPLAYED_GROUPS = replayed("full", "causal", "documents", "window", "window_rows")
+GROUPS = ("full", "causal", "documents", "window")
+REPLAYED_GROUPS = replayed(*GROUPS, *(f"{case}_named" for case in GROUPS))
 REPLAYED_HEADS = replayed(
     *(f"hd64{mask}{rows}" for mask in ("full", "", "documents", "window") for rows in ("", "_rows"))
 )
@@ -366,6 +367,7 @@ PAGES = {
         " [lab](../lab/replay.md).",
         lambda: [
             bits([*REPLAYED_GROUPS, *REPLAYED_HEADS, "h200_replay_masks.json"]),
+            *timed_aims(GROUPS, 8),
             *replays(REPLAYED_GROUPS, 8),
             *replays(REPLAYED_HEADS, 8),
             *simulated_replays("h200_replay_simulated.json"),

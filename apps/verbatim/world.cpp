@@ -245,6 +245,13 @@ double World::Runs::compute_ms(int32_t rank) const {
   return median(times) * 1e3;
 }
 
+double World::Runs::exposed_ms(int32_t rank) const {
+  std::vector<double> times;
+  for (const auto& run : reports)
+    times.push_back(std::max(run[rank].seconds - run[rank].compute_seconds, 0.0));
+  return median(times) * 1e3;
+}
+
 Json World::describe(const std::vector<Pass>& passes) const {
   const DistOptions& options = forward_.options;
   Json json = {{"engine", engine_},
@@ -266,11 +273,13 @@ Json World::describe(const std::vector<Pass>& passes) const {
                    {"keys", own.home_kv.size()},
                    {"steps", dist::listed_steps(own)},
                    {"predicted_bytes", sent_bytes(plan(pass), r)},
-                   {"memory_bytes", memory_bytes(plan(pass), r)}};
+                   {"memory_bytes", memory_bytes(plan(pass), r)},
+                   {"peak_bytes", peak_bytes(plan(pass), r)}};
       if (runs != runs_.end()) {
         const double ms = runs->second.compute_ms(r);
         rank["sent_bytes"] = runs->second.reports.back()[r].sent_bytes;
         rank["compute_ms"] = ms;
+        if (engine_ != "replay") rank["exposed_ms"] = runs->second.exposed_ms(r);
         compute_ms += ms;
         largest_ms = std::max(largest_ms, ms);
         rank["launch_ms"] = Json::array();
@@ -298,6 +307,7 @@ report::Table World::table(const std::vector<Pass>& passes) const {
                        {"steps", Align::right},
                        {"sends", Align::right},
                        {"memory", Align::right},
+                       {"peak", Align::right},
                        {"computes", Align::right}});
   for (const Pass pass : passes) {
     const auto runs = runs_.find(pass);
@@ -307,6 +317,7 @@ report::Table World::table(const std::vector<Pass>& passes) const {
                  report::count(own.home_q.size()), report::count(own.home_kv.size()),
                  report::count(dist::listed_steps(own)), report::bytes(sent_bytes(plan(pass), r)),
                  report::bytes(memory_bytes(plan(pass), r)),
+                 report::bytes(peak_bytes(plan(pass), r)),
                  runs == runs_.end() ? "-" : report::milliseconds(runs->second.compute_ms(r))});
     }
   }

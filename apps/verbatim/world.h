@@ -90,6 +90,8 @@ class World {
     std::vector<std::vector<RankReport>> reports;  // by run and rank
     /// The median of what this rank computed.
     double compute_ms(int32_t rank) const;
+    /// ... and of the rest of its runs, where ranks are processes.
+    double exposed_ms(int32_t rank) const;
   };
   std::map<Pass, Runs> runs_;
 };

@@ -222,8 +222,8 @@ verbatim_status verbatim_dist_recorded(const verbatim_dist* dist, const char** j
 
 /* JSON: world, rank, strategy, shard, ulysses_size, ring_window as chosen; "ranks", for each what
  * it holds (q and kv, lists of [batch entry, first position, end]), bytes that it sends in each
- * pass (predicted_bytes, comparisons apart) and of its memory (memory_bytes); for each pass what
- * verbatim_attention_describe() has. */
+ * pass (predicted_bytes, comparisons apart) and of its memory (memory_bytes, at most peak_bytes);
+ * for each pass what verbatim_attention_describe() has. */
 verbatim_status verbatim_dist_describe(const verbatim_dist* dist, const char** json);
 
 /* The whole JSON of the mask that `mask` describes for these sizes (masks::make). */

@@ -326,6 +326,10 @@ int64_t sent_bytes(const DistPlan& plan, int32_t rank);
 /// Bytes of a rank's memory: its shard, its work space, its f32 sums, and where messages land that
 /// are expected; without other messages on the way and what launches need of the plan.
 int64_t memory_bytes(const DistPlan& plan, int32_t rank);
+/// The most that a rank of a GPU holds while it runs: memory_bytes(), and what is packed or taken
+/// apart by one copy, or what a launch has beside, whichever is more. At most: launches are taken
+/// to have as many rows as the rank's largest room, and 1 MiB for their turns.
+int64_t peak_bytes(const DistPlan& plan, int32_t rank);
 
 /// What a run moved and computed, by rank.
 struct RankReport {

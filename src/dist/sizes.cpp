@@ -159,6 +159,38 @@ int64_t rows_of_sums(const Plan& whole, const HeldRows& q) {
 
 }  // namespace
 
+namespace {
+
+/// The most bytes of messages that are packed, or taken apart, at once.
+int64_t largest_messages(const DistPlan& plan, int32_t rank) {
+  const std::vector<Step>& steps = plan.ranks[rank].steps;
+  const auto bytes_of = [&](const auto& message) {
+    return dist::aligned(dist::message_bytes(plan, message.boxes, message.sums));
+  };
+  int64_t largest = 0;
+  for (size_t s = 0; s < steps.size();) {
+    const size_t count = dist::copied_together(plan, steps, s);
+    int64_t bytes = 0;
+    for (size_t i = s; i < s + count; ++i)
+      bytes += std::holds_alternative<Send>(steps[i]) ? bytes_of(std::get<Send>(steps[i]))
+                                                      : bytes_of(std::get<Receive>(steps[i]));
+    largest = std::max(largest, bytes);
+    s += std::max<size_t>(count, 1);
+  }
+  return largest;
+}
+
+/// The most that a launch holds beside: numbers of each row and head, and turns of tiles.
+int64_t largest_launch(const RankPlan& rank) {
+  constexpr int64_t kOfARow = 16, kTurns = int64_t{1} << 20;
+  int64_t rows = 0;
+  for (const Room& room : rank.rooms)
+    rows = std::max(rows, room.q.size() * (room.heads.end - room.heads.begin));
+  return kOfARow * rows + kTurns;
+}
+
+}  // namespace
+
 int64_t sent_bytes(const DistPlan& plan, int32_t rank) {
   int64_t bytes = 0;
   for (const Step& step : plan.ranks[rank].steps)
@@ -190,6 +222,11 @@ int64_t memory_bytes(const DistPlan& plan, int32_t rank) {
     bytes += sum_rows * contract::head_dims_of(plan.whole.arithmetic, problem).qk *
              int64_t{sizeof(float)};
   return bytes + own.blocks * dist::block_floats(plan.whole) * int64_t{sizeof(float)};
+}
+
+int64_t peak_bytes(const DistPlan& plan, int32_t rank) {
+  return memory_bytes(plan, rank) +
+         std::max(largest_messages(plan, rank), largest_launch(plan.ranks[rank]));
 }
 
 }  // namespace verbatim

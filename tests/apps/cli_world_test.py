@@ -5,8 +5,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
+import time
 import unittest
 
 from cli_tool import DOCUMENTS, TOOL, Tool
@@ -15,9 +17,22 @@ LIBRARY = pathlib.Path(TOOL).with_name("libverbatim_mpi.so")
 SMALL = ["run", "--seqlen", "300", "--q-heads", "4", "--head-dim", "16", "--repeats", "1"]
 
 
+def processes_with(*variables):
+    """Numbers of the processes that have all of these in their environments."""
+    found = []
+    for each in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (each / "environ").read_bytes()
+        except OSError:  # it has ended, or is another user's
+            continue
+        if all(variable.encode() in environment for variable in variables):
+            found.append(int(each.name))
+    return found
+
+
 @unittest.skipUnless(LIBRARY.exists() and shutil.which("mpirun"), "built without MPI")
 class World(Tool):
-    def mpirun(self, *programs):
+    def mpirun(self, *programs, tool=TOOL):
         """The ranks of each program: a number of them, then its words."""
         words = ["mpirun"]
         for count, *program in programs:
@@ -25,7 +40,7 @@ class World(Tool):
                 *([":"] if len(words) > 1 else []),
                 "-n",
                 str(count),
-                TOOL,
+                str(tool),
                 *map(str, program),
             ]
         environment = dict(
@@ -57,6 +72,7 @@ class World(Tool):
         for ours, theirs in zip(result["dist"]["passes"], replayed["passes"], strict=True):
             for rank, other in zip(ours["ranks"], theirs["ranks"], strict=True):
                 self.assertEqual(rank["sent_bytes"], rank["predicted_bytes"])
+                self.assertGreater(rank.pop("exposed_ms"), 0)
                 for each in (rank, other):
                     self.assertLessEqual(
                         sum(each.pop("launch_ms")),  # the rest are additions
@@ -158,6 +174,25 @@ class World(Tool):
                 self.assertEqual(len(errors), 1, errors)
                 self.assertIn(part, errors[0])
 
+    def test_every_rank_ends_with_the_code_of_bad_input(self):
+        codes, file = self.path / "codes", self.path / "result.json"
+        wrapper = self.path / "wrapper.sh"  # else mpirun ends the others when one has failed
+        wrapper.write_text(f'#!/bin/sh\n"{TOOL}" "$@"\necho $? >> "{codes}"\n')
+        wrapper.chmod(0o755)
+        for words, part in (
+            (["--strategy", "ulysses"], "nearest: 2"),
+            (["--strategy", "usp", "--ulysses-size", 2], "the Ulysses group"),
+            (["--mask", "causal_document", "--doc-lengths", "100,100"], "doc-lengths"),
+            (["--softcap", -1], "softcap"),
+        ):
+            codes.unlink(missing_ok=True)
+            done = self.mpirun([3, *SMALL, "--world", "mpi", "--json", file, *words], tool=wrapper)
+            errors = [line for line in done.stderr.splitlines() if line.startswith("verbatim: ")]
+            self.assertEqual(len(errors), 1, done.stderr)
+            self.assertIn(part, errors[0])
+            self.assertEqual(codes.read_text().split(), ["2", "2", "2"], words)
+            self.assertFalse(file.exists())
+
     def test_other_tensors_of_one_rank(self):
         self.call(*SMALL, "--output", self.path / "x.npy")  # o and dq have the shape of q
         ranks = (
@@ -180,6 +215,34 @@ class World(Tool):
                 self.assertEqual(done.returncode, 3, done.stderr)
                 self.assertRegex(done.stderr, "No space left on device|Bad file descriptor")
 
+    def test_a_killed_rank_ends_all(self):
+        for rank in (0, 3):
+            mark, file = f"{self.path}/{rank}", self.path / "killed.json"
+            words = ["run --seqlen 4096 --q-heads 16 --head-dim 64 --repeats 1000 --check none",
+                     "--world local:4 --timeout 20 --json", file]  # fmt: skip
+            done = subprocess.Popen(
+                [TOOL, *(w for each in words for w in str(each).split())],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "VERBATIM_TEST_MARK": mark},
+            )
+            begun = time.monotonic()
+            while not (ranks := processes_with(mark, f"OMPI_COMM_WORLD_RANK={rank}")):
+                self.assertLess(time.monotonic(), begun + 60)
+                time.sleep(0.1)
+            time.sleep(1)  # among its messages
+            for process in ranks:
+                os.kill(process, signal.SIGKILL)
+            killed = time.monotonic()
+            out, message = done.communicate(timeout=60)
+            self.assertLess(time.monotonic(), killed + 20 + 10)  # --timeout
+            self.assertEqual((done.returncode, out), (3, ""), message)
+            (told,) = (line for line in message.splitlines() if line.startswith("verbatim: "))
+            self.assertRegex(told, rf"rank {rank}\b")
+            self.assertEqual(processes_with(mark), [])
+            self.assertFalse(file.exists())
+
     def test_a_message_is_written_at_once(self):
         """Else its end comes behind what another rank writes."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet a write
@@ -199,8 +262,10 @@ class World(Tool):
             )
             return self.messages(done)
 
-        self.assertIn("library for MPI", refused(VERBATIM_MPI="/nowhere/lib.so")[0])
-        self.assertIn("no mpirun on PATH", refused(PATH="/nowhere")[0])
+        (library,) = refused(VERBATIM_MPI="/nowhere/lib.so")
+        self.assertIn("library for MPI", library)
+        (launcher,) = refused(PATH="/nowhere")
+        self.assertIn("no mpirun on PATH", launcher)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,13 @@ TEST(ContextParallel, EveryRankNamesWhatDiffersAndWhere) {
          a.options.plan.tile = {16, 16};
        }},
       {"options.workers", [](Asked& a) { a.options.plan.workers = 5; }},
+      // Plans whose sums are those by rule, and that other workers make.
+      {"plans",
+       [](Asked& a) {
+         PlanOptions four;
+         four.workers = 4;
+         a.options.plans = {std::make_shared<const Plan>(make_plan(a.problem, a.mask, four))};
+       }},
       {"strategy", [](Asked& a) { a.dist.strategy = "allgather"; }},
       {"shard", [](Asked& a) { a.dist.shard = "zigzag"; }},
       {"joined_heads", [](Asked& a) { a.dist.joined_heads = 1; }},
@@ -147,6 +154,35 @@ TEST(ContextParallel, EveryRankNamesWhatDiffersAndWhere) {
   expect_all(errors_with(
                  2, [](Asked& a) { a.run.seed = 5; }, 0.2),
              "] seed of rank 2 is another; got 5, expected 0, as rank 0 has it");
+}
+
+/// Tells the others of another version than this library's.
+class OfAnotherVersion final : public Transport {
+ public:
+  explicit OfAnotherVersion(Transport& line) : line_(line) {}
+  void send(int32_t to, int64_t message, std::span<const std::byte> bytes) override {
+    std::vector<std::byte> sent(bytes.begin(), bytes.end());
+    const std::string_view text(reinterpret_cast<const char*>(sent.data()), sent.size());
+    constexpr std::string_view kMember = "\"version\":\"";
+    if (const size_t at = text.find(kMember); message < 0 && at != text.npos)
+      sent[at + kMember.size()] = std::byte{'9'};
+    line_.send(to, message, sent);
+  }
+  bool receive(int32_t from, int64_t message, std::span<std::byte> bytes) override {
+    return line_.receive(from, message, bytes);
+  }
+
+ private:
+  Transport& line_;
+};
+
+TEST(ContextParallel, RanksOfOtherVersionsAreRefused) {
+  const auto errors = errors_of_ranks(3, [&](int32_t rank, Transport& transport) {
+    OfAnotherVersion other(transport);
+    const Asked asked;
+    ContextParallel(asked.problem, asked.mask, asked.dist, rank, rank == 1 ? other : transport);
+  });
+  expect_all(errors, "] version of rank 1 is another; got 9.");
 }
 
 TEST(ContextParallel, DefaultsThatAreSpelledOutAreNoDifference) {

@@ -21,7 +21,7 @@ SharedPlan random_order(const GpuCase& c, Pass pass, const std::string& order, u
 TEST(OwnPlans, RandomOrdersAreRightAndRepeat) {
   if (!gpu()) GTEST_SKIP() << "no GPU";
   double worst = 0;
-  uint64_t seed = 1;
+  uint64_t seed = 1, number = 0;
   const auto try_both = [&](const std::string& name, const Problem& problem, const Mask& mask,
                             const std::string& arithmetic) {
     GpuCase c(problem, mask, 11);
@@ -36,13 +36,15 @@ TEST(OwnPlans, RandomOrdersAreRightAndRepeat) {
   };
   for (const std::string& arithmetic : {gpu_arithmetic(), std::string("sm80")})
     for (const HeadDims& dims : arithmetic == "sm80" ? every_head_dims() : hopper_head_dims())
-      for (const auto& [name, mask] : patterns(900, 2)) {
-        Problem p = problem_of(mask, dims);
+      for (const auto& [name, mask] : patterns(400, 2)) {
+        if (++number % 4 != 0) continue;  // so that each pattern meets some head dims
+        Problem p = problem_of(mask, dims, 1);
+        if (seed % 3 == 0) {
+          p.softcap = 1.5;
+          p.dropout = 0.3;
+          p.dtype = Dtype::f16;
+        }
         try_both(name, p, mask, arithmetic);
-        p.softcap = 1.5;
-        p.dropout = 0.3;
-        p.dtype = Dtype::f16;
-        if (seed % 3 == 0) try_both(name, p, mask, arithmetic);
       }
   fmt::print("{} random orders, worst error ratio {:.2f}\n", seed - 1, worst);
 }
