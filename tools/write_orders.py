@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes bench/results/papers/orders.json: the order that `auto` takes today of every problem that the
-papers' rows timed. Their cards are Hopper's; an order depends on nothing else of a card.
+papers' rows timed. Their cards are Hopper's; an order depends on nothing else of a card. What the file
+has of today's contract stays: the contract fixes it. Without the file all is planned.
 
 VERBATIM_LIBRARY=build/libverbatim_c.so VERBATIM_TOOL=build/verbatim PYTHONPATH=python \\
     python3 tools/write_orders.py
@@ -13,8 +14,10 @@ import tempfile
 from pathlib import Path
 
 from result_files import RESULTS
+from verbatim_attn import _library
 from verbatim_attn.papers import evidence, registry
 
+CONTRACT = _library.info()["contract"]
 _SIZES = ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim", "head_dim_v", "dtype")
 _OPTIONS = {"prefixes": "prefix", "global_": "global"}
 
@@ -31,7 +34,7 @@ def problems():
 
 
 def planned(row):
-    """The contract of the tool, and the order that it takes."""
+    """The order that the tool takes."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["plan", "--arithmetic", "sm90", "--placement", "queue", "--json", "plan.json"]
         for size in _SIZES:
@@ -47,12 +50,18 @@ def planned(row):
         tool = Path(os.environ["VERBATIM_TOOL"]).resolve()
         subprocess.run([tool, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         made = json.loads(Path(folder, "plan.json").read_text())
-    return made["contract"], made["plan"]["order"]
+    assert made["contract"] == CONTRACT, made["contract"]
+    return made["plan"]["order"]
+
+
+def known(path):
+    """What the file has, if it is of today's contract."""
+    has = json.loads(path.read_text()) if path.exists() else {"contract": 0}
+    return has["orders"] if has["contract"] == CONTRACT else {}
 
 
 if __name__ == "__main__":
-    orders = {key: planned(row) for key, row in problems().items()}
-    (contract,) = {contract for contract, _ in orders.values()}
-    written = {"contract": contract, "orders": {key: order for key, (_, order) in orders.items()}}
-    text = json.dumps(written, indent=0)
-    (RESULTS / "papers" / "orders.json").write_text(text + "\n")
+    path = RESULTS / "papers" / "orders.json"
+    before = known(path)
+    orders = {key: before.get(key) or planned(row) for key, row in problems().items()}
+    path.write_text(json.dumps({"contract": CONTRACT, "orders": orders}, indent=0) + "\n")

@@ -11,7 +11,15 @@ import shlex
 import statistics
 
 from result_files import RESULTS, ROOT, load, table
-from results_of_ranks import bits, free_order, ranks, replayed_masks, replays, simulated_replays, timed_aims
+from results_of_ranks import (
+    bits,
+    free_order,
+    ranks,
+    replayed_masks,
+    replays,
+    simulated_replays,
+    timed_aims,
+)
 from verbatim_attn.bench import report
 
 FA3 = ("flash_attn_3", "flash_attn_3:deterministic")

@@ -20,6 +20,9 @@
 namespace verbatim::app {
 namespace {
 
+/// Of one device's rate: ranks that have less may gain by another order.
+constexpr double kFair = 0.8;
+
 /// Larger plans are not simulated visit by visit: it would take minutes.
 constexpr int64_t kMostVisits = int64_t{1} << 28;
 
@@ -344,9 +347,14 @@ int PlanCommand::run() const {
         "\nOrders for {} ranks, simulated on {}; one device: of what auto's takes there:\n\n{}",
         choice.options.world, world.on().name, table_of_ranks(found, described).str());
   if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
-  if (dealt)
+  if (dealt) {
     fmt::print("\n{}; {}\n\n{}\n{}", dealt->summary(), dealt->timing(), dealt->table(passes).str(),
                predicted->text());
+    const Json& simulated = result["dist"]["passes"][0]["simulated"];
+    const bool by_rule = planning.order == "auto" && given.empty() && backward;
+    if (by_rule && simulated.value("in_turn_rate", 1.0) < kFair)
+      fmt::print("\n--order all plays orders in chunks of rows beside this one.\n");
+  }
   return 0;
 }
 

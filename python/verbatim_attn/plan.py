@@ -17,7 +17,6 @@ from ._handles import Handle, Problem, Settings, kept, problem_of, specification
 from ._untraced import untraced
 from .masks import Mask, spec_of
 
-
 _PASSES = ("forward", "backward")  # in the order of verbatim_pass
 
 

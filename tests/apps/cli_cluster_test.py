@@ -117,6 +117,11 @@ class Cluster(Tool):
         self.assertEqual(dealt["in_turn_ms"], ranks[0]["backward"]["in_turn_ms"])
         named = self.result(*words, "--order", plans[0]["order"], "--strategy", "usp")
         self.assertEqual(named["dist"]["passes"][0]["simulated"], dealt)
+        told = "--order all plays orders in chunks of rows"
+        self.assertIn(told, self.call(*words, "--strategy", "usp").stdout)
+        self.assertNotIn(told, self.call(*words, "--order", plans[0]["order"]).stdout)
+        full = ["plan --mask full --seqlen 65536 --q-heads 8 --head-dim 128 --world replay:4"]
+        self.assertNotIn(told, self.call(*full, "--strategy ulysses").stdout)
         forward = self.result(*words, "--order", "all", "--pass", "forward", "--strategy", "auto")
         best = min(
             (tried for tried in forward["dist"]["tried"] if "refused" not in tried),
