@@ -1,4 +1,6 @@
 // --plan: plans as `plan --dump` writes them, edited or not, in place of those by rule.
+#include <fmt/format.h>
+
 #include "core/file.h"
 #include "options.h"
 
@@ -19,6 +21,9 @@ std::vector<std::shared_ptr<const Plan>> PlanFiles::read() const {
   std::vector<std::shared_ptr<const Plan>> plans;
   for (const std::string& file : files)
     plans.push_back(std::make_shared<const Plan>(parse_file(file, plan_from_json)));
+  if (plans.size() == 2 && plans[0]->pass == plans[1]->pass)
+    fail("a pass has one plan",
+         {"--plan", fmt::format("two of the {}", to_string(plans[0]->pass)), "one a pass", ""});
   return plans;
 }
 

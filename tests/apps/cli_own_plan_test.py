@@ -67,6 +67,7 @@ class OwnPlans(Tool):
             (["run --plan", self.mine, "--seqlen 400"], "another q_len; got 500, expected 400"),
             (["run --plan", self.mine, "--order shift"], "an order of its own; got shift"),
             (["run --plan", self.mine, self.mine], "a pass has one plan"),
+            (["plan --plan", self.mine, self.mine], "a pass has one plan"),
             (["plan --plan", self.mine, "--order all"], "an order of its own; got all"),
             (["plan --pass forward --plan", self.mine], "nearest: --pass backward"),
             (["run --plan", broken], "broken.json"),
