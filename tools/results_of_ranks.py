@@ -2,7 +2,8 @@
 
 import statistics
 
-from result_files import load, table
+from result_files import RESULTS, load, table
+from verbatim_attn.papers import evidence, parallel, registry
 
 
 def ranks(name, by):
@@ -295,3 +296,30 @@ def simulated_replays(name):
         " most 1.05 times as long; the least and the most found, and how many reach it:",
         aims(rows),
     ]
+
+
+def clusters(*names):
+    """Simulated rates of entries of the papers, by devices: in turn and overlapped."""
+    parts = []
+    for name in names:
+        entry = registry.ENTRIES[name]
+        of = evidence.parts(entry, RESULTS)
+        contracts = {str(part["result"]["contract"]) for part in of}
+        rows = []
+        for which in entry.axes:
+            ways = [
+                {(p["provider"], p["problem"]["q_len"]): parallel.cell(p["y"])
+                 for p in parallel.points(of, which, way)}
+                for way in WAYS.values()
+            ]  # fmt: skip
+            for strategy in registry.STRATEGIES:
+                row = {"pass": which, "strategy": f"`{strategy}`"}
+                for devices in registry.DEVICES:
+                    both = [way.get((strategy, devices), "-") for way in ways]
+                    row[str(devices)] = ", ".join(dict.fromkeys(both))
+                rows.append(row)
+        parts += [
+            f"`{name}`, {entry.title}, dealt at contract {', '.join(contracts)}:",
+            table(rows),
+        ]
+    return parts

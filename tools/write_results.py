@@ -13,6 +13,7 @@ import statistics
 from result_files import RESULTS, ROOT, load, table
 from results_of_ranks import (
     bits,
+    clusters,
     free_order,
     ranks,
     replayed_masks,
@@ -381,6 +382,15 @@ PAGES = {
             *simulated_replays("h200_replay_simulated.json"),
             *replayed_masks("h200_replay_masks.json"),
         ],
+    ),
+    "clusters": (
+        "What is a device's rate on 8 to 96 of them, simulated?",
+        "LongCA-bench's figures of context parallelism: 8,192 tokens a device, 64:8 heads of 128, on"
+        " the cluster h200x8 ([clusters.md](../clusters.md)), with predicted launches. TFLOP/s of a"
+        " device by exact area, transfers in turn, then overlapped where that differs, each by the"
+        " order that suits the strategy best of `descending` and its chunks of 4,096 and 32,768 rows."
+        " Nothing of it is measured.",
+        lambda: clusters(*(f"longca:fig{number}" for number in (21, 22, 23, 24))),
     ),
     "free-order": (
         "What is the error of gradients over ranks, with an order and without?",

@@ -13,7 +13,7 @@ from .registry import DEVICES, RANK_TOKENS, STRATEGIES, Entry
 # Rates by devices
 
 
-def _points(of: list[Part], which: str, way: str) -> list[dict[str, Any]]:
+def points(of: list[Part], which: str, way: str) -> list[dict[str, Any]]:
     """A strategy on so many devices, under the order that suits it best: 10^12 operations a second
     and device."""
     best: dict[tuple[str, int], float] = {}
@@ -37,18 +37,19 @@ def rates_html(entry: Entry, of: list[Part]) -> str:
     charts, tables = [], []
     for which in entry.axes:
         for way, said in (("in_turn_ms", "in turn"), ("overlapped_ms", "overlapped")):
-            points = _points(of, which, way)
+            drawn = points(of, which, way)
             title = f"{which}, transfers {said}: simulated TFLOP/s a device, by devices"
-            charts.append(page.chart(title, points, colours, lambda point: point["y"]))
-            by = {(point["provider"], point["problem"]["q_len"]): point["y"] for point in points}
+            charts.append(page.chart(title, drawn, colours, lambda point: point["y"]))
+            by = {(point["provider"], point["problem"]["q_len"]): point["y"] for point in drawn}
             lines = [[f"{which}, {said}, {name}",
-                      *(_cell(by.get((name, devices), math.nan)) for devices in DEVICES)]
+                      *(cell(by.get((name, devices), math.nan)) for devices in DEVICES)]
                      for name in STRATEGIES]  # fmt: skip
             tables.append(page.numbers(["simulated", *map(str, DEVICES)], lines))
     return page.key(colours) + page.figures(charts) + "".join(tables)
 
 
-def _cell(y: float) -> str:
+def cell(y: float) -> str:
+    """A rate as tables show it."""
     return "does not divide" if math.isnan(y) else f"{y:.0f}"
 
 
@@ -57,12 +58,12 @@ def rates_line(entry: Entry, of: list[Part]) -> str:
     for which in entry.axes:
         most = max(part["result"]["dist"]["world"] for part in of)
         ways = [
-            {point["provider"]: point["y"] for point in _points(of, which, way)
+            {point["provider"]: point["y"] for point in points(of, which, way)
              if point["problem"]["q_len"] == most}
             for way in ("in_turn_ms", "overlapped_ms")
         ]  # fmt: skip
-        rates = (f"{name} {_cell(ways[0][name])}" + (
-                 f" ({_cell(ways[1][name])})" if not math.isnan(ways[0][name]) else "")
+        rates = (f"{name} {cell(ways[0][name])}" + (
+                 f" ({cell(ways[1][name])})" if not math.isnan(ways[0][name]) else "")
                  for name in ways[0])  # fmt: skip
         said.append(f"{which} on {most} devices: " + ", ".join(rates))
     clusters = {part["result"]["dist"]["passes"][0]["simulated"]["cluster"] for part in of}
