@@ -249,10 +249,15 @@ void PlanCommand::require_shown(const Given& given) const {
   if (!plan_of(given, pass == "backward" ? Pass::backward : Pass::forward))
     fail("no plan is of the pass", {"--pass", pass, std::string(to_string(shown)),
                                     fmt::format("--pass {}", to_string(shown))});
-  for (const std::string& order : {planning.order, planning.forward_order})
+  // --order is that of the pass; with --forward-order beside it, that of the backward.
+  const bool both = planning.forward_order != "auto";
+  const auto refuse = [](const char* option, const std::string& order) {
     if (order != "auto")
       fail("a plan from a file has an order of its own",
-           {"--order", order, "--plan without it", "--order auto"});
+           {option, order, "--plan without it", fmt::format("{} auto", option)});
+  };
+  if (!both || plan_of(given, Pass::backward)) refuse("--order", planning.order);
+  if (plan_of(given, Pass::forward)) refuse("--forward-order", planning.forward_order);
 }
 
 int PlanCommand::run() const {
@@ -290,7 +295,8 @@ int PlanCommand::run() const {
 
   Json result = new_result("plan");
   result["problem"] = app::describe(sizes);
-  result["mask"] = app::describe(made, sizes, options.tile);
+  result["mask"] =
+      app::describe(made, sizes, given.empty() ? options.tile : tile_of(found.front().plan));
   Json described = Json::array();
   for (const Found& each : found) described.push_back(describe(each, options.machine));
   const std::string level(to_string(found.front().plan.level));

@@ -263,7 +263,8 @@ int RunCommand::run(dist::Processes* processes) const {
     return app::describe(plan, simulate(plan, machine), machine, plan_seconds);
   };
   progress.say("simulating ...");
-  result["mask"] = app::describe(made, sizes, options.plan.tile);
+  result["mask"] = app::describe(
+      made, sizes, own_plans.empty() ? options.plan.tile : tile_of(attention.plan(main_pass)));
   result["plan"] = plan_of(main_pass);
   if (passes != Passes::forward) result["forward_plan"] = plan_of(Pass::forward);
 

@@ -87,8 +87,8 @@ int TraceCommand::run() const {
   Json result = new_result("trace");
   result["device"] = device;
   result["problem"] = describe(sizes);
-  result["mask"] = describe(made, sizes, options.plan.tile);
   const Plan& plan = attention.plan(backward ? Pass::backward : Pass::forward);
+  result["mask"] = describe(made, sizes, own_plans.empty() ? options.plan.tile : tile_of(plan));
   const Machine& machine = options.plan.machine;
   result["plan"] = describe(plan, simulate(plan, machine), machine, plan_seconds.count());
   result["summary"] = Json::array();

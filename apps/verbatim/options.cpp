@@ -170,8 +170,8 @@ Problem make_problem(const ProblemOptions& options, const MaskOptions& mask) {
   require_one_of(dtype, "--dtype", {"f32", "bf16", "f16", "e4m3"});
   problem.dtype = dtype_from_string(dtype);
   problem.scale = options.scale;
-  problem.softcap = options.softcap;
-  problem.dropout = options.dropout;
+  problem.softcap = options.softcap.value_or(0);
+  problem.dropout = options.dropout.value_or(0);
   problem.seed = options.seed;
   problem.validate();
   return problem;

@@ -21,8 +21,7 @@ using Action = std::function<int()>;
 struct ProblemOptions {
   std::optional<int64_t> batch, q_heads, kv_heads, head_dim, head_dim_v, seqlen, q_len, kv_len;
   std::optional<std::string> dtype;
-  std::optional<double> scale;
-  double softcap = 0, dropout = 0;
+  std::optional<double> scale, softcap, dropout;
   uint64_t seed = 0;
 
   void add_to(Command command);
@@ -86,6 +85,9 @@ struct KernelOptions {
   /// make_both() with them.
   AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;
 };
+
+/// That of the plan's first order; 0: it has none.
+TileShape tile_of(const Plan& plan);
 
 /// --plan: plans from files, at most one a pass, in place of those by rule.
 struct PlanFiles {

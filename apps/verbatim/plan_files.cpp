@@ -6,12 +6,17 @@
 
 namespace verbatim::app {
 
+TileShape tile_of(const Plan& plan) {
+  return plan.orders.empty() ? TileShape{0, 0} : plan.orders.front()->tiles->shape;
+}
+
 void PlanFiles::add_to(Command command) {
   command
       .add_option("--plan", files,
                   "Plans as plan --dump writes them, at most one a pass, in place of those by "
-                  "rule: an order of your own is proved before it runs. Sizes that are not given "
-                  "are theirs; the mask is named as ever")
+                  "rule: an order of your own is proved before it runs. Sizes and scalars that are "
+                  "not given are theirs, the mask is named as ever; what is said of tiles, "
+                  "placements, workers and levels is of a pass without one")
       .group("Plan")
       .type_name("JSON")
       .expected(1, 2);
@@ -41,8 +46,8 @@ ProblemOptions PlanFiles::complete(ProblemOptions given,
   settle(given.head_dim_v, sizes.head_dim_v);
   settle(given.dtype, std::string(to_string(sizes.dtype)));
   if (!given.scale) given.scale = sizes.scale;
-  if (given.softcap == 0) given.softcap = sizes.softcap;
-  if (given.dropout == 0) given.dropout = sizes.dropout;
+  settle(given.softcap, sizes.softcap);
+  settle(given.dropout, sizes.dropout);
   if (given.seqlen) return given;
   settle(given.q_len, sizes.q_len);
   settle(given.kv_len, sizes.kv_len);

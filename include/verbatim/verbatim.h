@@ -26,8 +26,8 @@ struct AttentionOptions {
   std::vector<std::string> kernels{};
   /// At most one a pass, in place of the plan that the options above describe: orders of your own,
   /// as edited or read (plan_from_json). The constructor proves them again, and that they are of
-  /// the problem under the mask. What rules promise of other problems none of them does: their
-  /// level is at most gpu_to_gpu.
+  /// the problem under the mask. What is named above is of passes without one. What rules promise
+  /// of other problems none of them does: their level is at most gpu_to_gpu.
   std::vector<std::shared_ptr<const Plan>> plans{};
   /// Plans the backward when it is first needed, not in the constructor, if all of it is by rule:
   /// of what is named by these options some might be refused.

@@ -157,10 +157,6 @@ int64_t rows_of_sums(const Plan& whole, const HeldRows& q) {
   return local_q_tiles(whole, q, whole.problem.batch) * whole.orders.front()->tiles->shape.q;
 }
 
-}  // namespace
-
-namespace {
-
 /// The most bytes of messages that are packed, or taken apart, at once.
 int64_t largest_messages(const DistPlan& plan, int32_t rank) {
   const std::vector<Step>& steps = plan.ranks[rank].steps;

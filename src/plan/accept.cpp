@@ -64,9 +64,31 @@ void check_tiles(const Plan& plan, const Mask& mask) {
 
 }  // namespace
 
+void check_sizes(const Plan& plan, const char* operation) {
+  const Problem& p = plan.problem;
+  const auto require = [&](const std::string& name, int64_t got, int64_t expected) {
+    if (got != expected)
+      throw Error(ErrorCode::invalid_plan, operation,
+                  fmt::format("{} is that of another problem", name),
+                  {name, fmt::to_string(got), fmt::to_string(expected), ""});
+  };
+  require("heads of order_of_head", std::ssize(plan.order_of_head), p.batch * p.kv_heads);
+  for (size_t i = 0; i < plan.orders.size(); ++i) {
+    const auto name = [&](const char* member) { return fmt::format("orders[{}].{}", i, member); };
+    if (!plan.orders[i] || !plan.orders[i]->tiles)
+      throw Error(ErrorCode::invalid_plan, operation, "there is no order",
+                  {name("tiles"), "null", "an order with its tiles", ""});
+    const HeadOrder& order = *plan.orders[i];
+    require(name("group"), order.group, p.group());
+    require(name("q_edges, the last"), order.tiles->q_edges.back(), p.q_len);
+    require(name("kv_edges, the last"), order.tiles->kv_edges.back(), p.kv_len);
+  }
+}
+
 Plan accept(Plan plan, const Problem& problem, const Mask& mask) {
-  plan.residency = verify(plan);
   check_problem(plan.problem, problem);
+  check_sizes(plan, kOperation);
+  plan.residency = verify(plan);
   check_tiles(plan, mask);
   plan.problem = problem;
   plan.level = std::min(plan.level, Level::gpu_to_gpu);

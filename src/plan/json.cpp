@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "plan/accept.h"
 #include "plan/whole_chains.h"
 #include "verbatim/error.h"
 #include "verbatim/plan.h"
@@ -198,24 +199,6 @@ Placement read_placement(const JsonNode& node) {
           list<int32_t>(node.member("worker_begin")), list<PlacedTask>(node.member("tasks"))};
 }
 
-void check_sizes(const Plan& plan) {
-  const Problem& p = plan.problem;
-  const auto require = [](const std::string& name, int64_t got, int64_t expected) {
-    if (got != expected)
-      throw Error(ErrorCode::invalid_plan, kOperation,
-                  fmt::format("{} is that of another problem", name),
-                  {name, fmt::to_string(got), fmt::to_string(expected), ""});
-  };
-  require("heads of order_of_head", std::ssize(plan.order_of_head), p.batch * p.kv_heads);
-  for (size_t i = 0; i < plan.orders.size(); ++i) {
-    const HeadOrder& order = *plan.orders[i];
-    const auto name = [&](const char* member) { return fmt::format("orders[{}].{}", i, member); };
-    require(name("group"), order.group, p.group());
-    require(name("q_edges, the last"), order.tiles->q_edges.back(), p.q_len);
-    require(name("kv_edges, the last"), order.tiles->kv_edges.back(), p.kv_len);
-  }
-}
-
 /// A plan of another version may have the bits that were meant then, but nobody knows.
 void check_contract(const JsonNode& node) {
   const auto version = read<int32_t>(node);
@@ -281,7 +264,7 @@ Plan plan_from_json(const std::string& text) {
     plan.orders.push_back(std::make_shared<const HeadOrder>(read_order(orders.item(i), plan.pass)));
   plan.order_of_head = list<int32_t>(root.member("order_of_head"));
   plan.placement = read_placement(root.member("placement"));
-  check_sizes(plan);
+  check_sizes(plan, kOperation);
   plan.residency = verify(plan);
   if (!json.contains("fingerprint")) return plan;
   const std::string fingerprint = root.member("fingerprint").text();

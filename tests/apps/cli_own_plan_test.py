@@ -54,6 +54,10 @@ class OwnPlans(Tool):
         mine, dumped = json.loads(self.mine.read_text()), json.loads(again.read_text())
         del dumped["fingerprint"], dumped["residency"]
         self.assertEqual(dumped, mine | {"level": "gpu_to_gpu"})
+        words = ["--forward-order descending --tile-q 16 --plan", self.mine]  # of the forward
+        for command in ("plan", "run"):
+            told = self.result(command, *words)
+            self.assertEqual(told["mask"]["tiles"]["q"], told["plan"]["tile"]["q"])
         traced = self.result("trace --plan", self.mine)
         self.assertEqual(traced["plan"]["fingerprint"], result["plan"]["fingerprint"])
 
@@ -70,6 +74,7 @@ class OwnPlans(Tool):
             (["plan --plan", self.mine, self.mine], "a pass has one plan"),
             (["plan --plan", self.mine, "--order all"], "an order of its own; got all"),
             (["plan --pass forward --plan", self.mine], "nearest: --pass backward"),
+            (["run --softcap 2 --plan", self.mine], "another softcap; got 0, expected 2"),
             (["run --plan", broken], "broken.json"),
             (["run --plan", self.path / "none.json"], "none.json"),
         ):

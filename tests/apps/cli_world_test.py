@@ -30,6 +30,19 @@ def processes_with(*variables):
     return found
 
 
+def kill_all(mark):
+    for process in processes_with(mark):
+        os.kill(process, signal.SIGKILL)
+
+
+def until(seconds, found):
+    """What found() returns once it is true, or after so long."""
+    end = time.monotonic() + seconds
+    while not (result := found()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return result
+
+
 @unittest.skipUnless(LIBRARY.exists() and shutil.which("mpirun"), "built without MPI")
 class World(Tool):
     def mpirun(self, *programs, tool=TOOL):
@@ -227,20 +240,20 @@ class World(Tool):
                 text=True,
                 env={**os.environ, "VERBATIM_TEST_MARK": mark},
             )
-            begun = time.monotonic()
-            while not (ranks := processes_with(mark, f"OMPI_COMM_WORLD_RANK={rank}")):
-                self.assertLess(time.monotonic(), begun + 60)
-                time.sleep(0.1)
-            time.sleep(1)  # among its messages
+            self.addCleanup(kill_all, mark)
+            ranks = until(60, lambda: processes_with(mark, f"OMPI_COMM_WORLD_RANK={rank}"))  # noqa: B023
+            self.assertTrue(ranks and done.poll() is None)
+            time.sleep(1)  # it plans, or is among its messages
             for process in ranks:
                 os.kill(process, signal.SIGKILL)
             killed = time.monotonic()
             out, message = done.communicate(timeout=60)
             self.assertLess(time.monotonic(), killed + 20 + 10)  # --timeout
             self.assertEqual((done.returncode, out), (3, ""), message)
-            (told,) = (line for line in message.splitlines() if line.startswith("verbatim: "))
-            self.assertRegex(told, rf"rank {rank}\b")
-            self.assertEqual(processes_with(mark), [])
+            told = [line for line in message.splitlines() if line.startswith("verbatim: ")]
+            self.assertEqual(len(told), 1, message)
+            self.assertRegex(told[0], rf"rank {rank}\b")
+            self.assertTrue(until(10, lambda: not processes_with(mark)))  # noqa: B023
             self.assertFalse(file.exists())
 
     def test_a_message_is_written_at_once(self):

@@ -83,7 +83,10 @@ TEST(OwnPlans, RunInTheirOrder) {
       AttentionOptions options;
       options.plans = {own(Pass::forward, "ascending"),
                        own(Pass::backward, seed % 2 ? "ascending" : "ascending/split")};
-      const Attention attention(p, mask, options), usual(p, mask);
+      AttentionOptions ascending;  // in the same tiles
+      ascending.plan.order = ascending.forward_order = "ascending";
+      ascending.plan.tile = {64, 64};
+      const Attention attention(p, mask, options), usual(p, mask, ascending);
       EXPECT_EQ(attention.plan(Pass::backward).fingerprint(), options.plans[1]->fingerprint());
       EXPECT_EQ(attention.plan(Pass::forward).level, Level::gpu_to_gpu);
       Tensors tensors(p);
@@ -166,6 +169,16 @@ TEST(OwnPlans, OthersAreRefused) {
   expect(changed([](Plan& plan) { plan.problem.dropout = 0.5; }), "dropout");
   expect(changed([](Plan& plan) { plan.problem.dtype = Dtype::bf16; }), "dtype");
   expect(changed([](Plan& plan) { plan.arithmetic = "sm90.2"; }), "sm90.2");
+  expect(changed([](Plan& plan) { plan.order_of_head = {0}; }),
+         "heads of order_of_head is that of another problem; got 1, expected 2");
+  expect(changed([](Plan& plan) { plan.order_of_head = {0, 0, 0}; }), "got 3, expected 2");
+  expect(changed([](Plan& plan) { plan.orders = {nullptr}; }), "there is no order");
+  expect(changed([](Plan& plan) {
+           auto order = std::make_shared<HeadOrder>(*plan.orders[0]);
+           order->group = 4;
+           plan.orders[0] = order;
+         }),
+         "orders[0].group is that of another problem; got 4, expected 2");
   expect(changed([](Plan& plan) {
            HeadOrder order = *plan.orders[0];
            order.runs.edit([](std::vector<verbatim::Run>& runs) { ++runs[0].addend; });
