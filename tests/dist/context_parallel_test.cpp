@@ -182,7 +182,7 @@ TEST(ContextParallel, RanksOfOtherVersionsAreRefused) {
     const Asked asked;
     ContextParallel(asked.problem, asked.mask, asked.dist, rank, rank == 1 ? other : transport);
   });
-  expect_all(errors, "] version of rank 1 is another; got 9.");
+  expect_all(errors, "] version of rank 1 is another; got \"9.");
 }
 
 TEST(ContextParallel, DefaultsThatAreSpelledOutAreNoDifference) {
