@@ -235,7 +235,8 @@ def timed(case, world):
         for which, found in passes.items():
             found["device_ms"] = min(found["device_ms"], own[strategy][which]["device_ms"])
     return [
-        {"mask": row["mask"]["name"], **{key: row["problem"][key] for key in ("q_heads", "kv_heads", "head_dim")},
+        {"mask": row["mask"]["name"],
+         **{key: row["problem"][key] for key in ("q_heads", "kv_heads", "head_dim")},
          "world": world, "strategy": name, "order": row["plan"]["order"], **own[name],
          "backward_none": none[name]["backward"],
          "named": {other["plan"]["order"]: {

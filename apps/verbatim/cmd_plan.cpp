@@ -101,9 +101,15 @@ std::shared_ptr<const Plan> plan_of(const Given& given, Pass pass) {
   return own == given.end() ? nullptr : *own;
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 Found find_given(const Plan& plan, const Problem& sizes, const Mask& made,
                  const PlanOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
   Found one{accept(plan, sizes, made), {}};
+  one.plan_seconds = seconds_since(start);  // of the proof
   one.simulation = try_simulate(one.plan, options.machine);
   return one;
 }
@@ -111,8 +117,7 @@ Found find_given(const Plan& plan, const Problem& sizes, const Mask& made,
 Found find_one(const Problem& sizes, const Mask& made, const PlanOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Found one{make_plan(sizes, made, options), {}};
-  one.plan_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  one.plan_seconds = seconds_since(start);
   one.simulation = try_simulate(one.plan, options.machine);
   return one;
 }

@@ -43,9 +43,10 @@ class Plan:
     torch.device. `arithmetic` "sm80" takes the portable kernels on Hopper, too; "": the device's.
     `kernels` take the place of the device's own, at most one a pass: on a CPU texts of TL code, on
     a GPU paths of libraries (docs/tl.md). `plans` take the place of those by rule, at most one a
-    pass: what dump() returns, edited or not (docs/own-orders.md); what is named is of the other. `defer_backward`: the backward is planned when it is
-    first needed, where nothing of it is named here. Plans are immutable and may be used by several
-    threads; a copy is the plan itself, and a pickle plans again.
+    pass: what dump() returns, edited or not (docs/own-orders.md); what is named is of the other.
+    `defer_backward`: the backward is planned when it is first needed, where nothing of it is named
+    here. Plans are immutable and may be used by several threads; a copy is the plan itself, and a
+    pickle plans again.
     """
 
     def __init__(
