@@ -57,9 +57,33 @@ int64_t longest_chain(const HeadOrder& head) {
   return longest;
 }
 
+/// Chains that walk chunks of rows. Short documents beside a long one have none.
+struct Chunks {
+  explicit Chunks(const HeadOrder& head) {
+    if (head.row_chunks.empty()) return;
+    std::vector<char> chunked(head.tiles->kv_tiles());
+    for (const TileMap::Part& part : head.tiles->parts()) {
+      const auto inside = [&](int32_t q) { return part.q.first <= q && q < part.q.last; };
+      if (std::ranges::any_of(head.row_chunks, inside))
+        std::fill(chunked.begin() + part.kv.first, chunked.begin() + part.kv.last, 1);
+    }
+    int64_t in_chunks = 0;
+    for (const Chain& chain : head.chains) {
+      if (!chunked[chain.tile]) continue;
+      const int64_t visits = head.visits(chain);
+      in_chunks += visits;
+      longest = std::max(longest, visits);
+    }
+    most = 3 * in_chunks >= 2 * head.tiles->count() * head.group;
+  }
+
+  int64_t longest = 0;  // visits; 0: there are none
+  bool most = false;    // of the head's visits, 2/3 or more, are theirs
+};
+
 /// Whether most visits are of chains that walk one query head of the group.
-bool walks_single_heads(const HeadOrder& head) {
-  if (head.group == 1 || !head.row_chunks.empty()) return false;
+bool walks_single_heads(const HeadOrder& head, const Chunks& chunks) {
+  if (head.group == 1 || chunks.most) return false;
   int64_t alone = 0, all = 0;
   for (const Chain& chain : head.chains) {
     const int64_t visits = head.visits(chain);
@@ -84,7 +108,8 @@ struct Heads {
         workers(all_workers),
         l2_bytes(l2),
         rows_bytes(static_cast<double>(bytes) / first.group),
-        packed(first.tiles->sequences.size() > 1) {
+        packed(first.tiles->sequences.size() > 1),
+        chunks(first) {
     // Where documents have different orders, their sections are those of descending ones.
     const std::string order = head.name == "none"
                                   ? contract::auto_order(Pass::backward, *head.tiles, head.group)
@@ -93,9 +118,8 @@ struct Heads {
     shifts = order.starts_with("shift");
     equal_parts = has("/split");
     splits = equal_parts || has("/even");
-    const bool waits =
-        !packed && !shifts && !shape.gaps && head.row_chunks.empty() && is_held_up(shape);
-    const bool together = shape.starts_together() && walks_single_heads(head);
+    const bool waits = !packed && !shifts && !shape.gaps && !chunks.most && is_held_up(shape);
+    const bool together = shape.starts_together() && walks_single_heads(head, chunks);
     held_up = waits && !together;
     // Chains of one query head that start together follow each other all the way where rows hold
     // them up, but not where some are long.
@@ -118,6 +142,7 @@ struct Heads {
   const int32_t workers;
   const double l2_bytes, rows_bytes;  // Q, dO and sums of dQ of one query head
   const bool packed;
+  const Chunks chunks;
   bool shifts, equal_parts, splits, held_up, uneven, staggers;
   bool among_many;   // few chains are longer than the rest, by more than rows are
   bool long_chains;  // these hold up heads whose chains start together
@@ -163,9 +188,10 @@ size_t side_by_side(const Heads& heads) {
     return std::clamp(static_cast<size_t>(value), low, std::max(low, high));
   };
   // Chains of a chunk of rows follow each other around it: three visits apart they seldom wait, or
-  // four where few of them are long.
-  if (!head.row_chunks.empty())
-    return (is_held_up(shape) ? 4 : 3) * workers / std::max<int64_t>(longest_chain(head), 1);
+  // four where few of them are long, or short documents lie beside.
+  const int64_t distance = heads.uneven || is_held_up(shape) ? 4 : 3;
+  const size_t around = heads.chunks.longest > 0 ? distance * workers / heads.chunks.longest : 0;
+  if (heads.chunks.most) return around;
   const auto columns = static_cast<int64_t>(shape.columns.size());
   // Pieces of up to two rounds of chains, so that no worker is idle at the end.
   if (heads.shifts)
@@ -185,7 +211,7 @@ size_t side_by_side(const Heads& heads) {
         static_cast<double>(shape.longest_column * columns) / static_cast<double>(visits);
     const double fit = std::round(fitting * (1 + std::clamp(spare - 1, 0.0, 1.0) / 3));
     // Of packed sequences one that is long holds up its head.
-    return between(heads.long_chains ? 4 : 2,
+    return between(heads.long_chains ? 4 : std::max<size_t>(around, 2),
                    heads.packed ? std::max(fit, std::round(1.5 * busy())) : fit, 2 * many);
   }
   if (shape.gaps || head.group == 1) return between(1, fitting, many);
@@ -202,7 +228,8 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
   if (!heads.held_up && !heads.uneven) return false;
-  const bool alone = walks_single_heads(head), few = heads.count <= 2;  // no others to start behind
+  const bool alone = walks_single_heads(head, heads.chunks);
+  const bool few = heads.count <= 2;  // no others to start behind
   const size_t tasks = head.tasks.size() * heads.count, round = heads.workers;
   const double filled = heads.filled();
   if (heads.packed) return filled <= 2 && (few || !alone);

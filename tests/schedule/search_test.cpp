@@ -253,6 +253,13 @@ TEST(Auto, PutsEnoughHeadsSideBySideThatChainsOfAChunkAreApart) {
   EXPECT_EQ(placement(32, masks::full_document(documents)), "head_swizzled:3");
   EXPECT_EQ(placement(64, masks::causal_document(uneven)), "staggered:2");  // few chains are long
   EXPECT_EQ(placement(64, masks::causal_blockwise(uneven)), "head_swizzled:2");
+  // Where short documents make most visits, theirs decide, but not for fewer heads.
+  const std::vector<int64_t> mixed{16384, 8192, 8192, 8192, 8192}, mostly{20000, 9000, 3000};
+  EXPECT_EQ(placement(64, masks::causal_document(mixed)), "staggered:3");
+  EXPECT_EQ(placement(32, masks::causal_document(mixed)), "staggered:4");
+  EXPECT_EQ(placement(64, masks::causal_document(mostly)), "staggered:2");
+  EXPECT_EQ(placement(32, masks::causal_document(mostly)),
+            "staggered:4");  // chains of chunks alone
 }
 
 // One long document among short ones holds up its head: L2 would hold two heads of these.

@@ -68,7 +68,7 @@ struct Named {
   std::string name;
   Mask mask;
 };
-/// All fourteen patterns at about `length` tokens.
+/// All fourteen patterns at about `length` tokens, more than 500.
 std::vector<Named> patterns(int64_t length, int64_t kv_heads);
 
 /// Head dims of Q and K, and of V.

@@ -36,7 +36,7 @@ TEST(OwnPlans, RandomOrdersAreRightAndRepeat) {
   };
   for (const std::string& arithmetic : {gpu_arithmetic(), std::string("sm80")})
     for (const HeadDims& dims : arithmetic == "sm80" ? every_head_dims() : hopper_head_dims())
-      for (const auto& [name, mask] : patterns(400, 2)) {
+      for (const auto& [name, mask] : patterns(600, 2)) {
         if (++number % 4 != 0) continue;  // so that each pattern meets some head dims
         Problem p = problem_of(mask, dims, 1);
         if (seed % 3 == 0) {
