@@ -142,7 +142,8 @@ void print(const Json& result, const Repeats& repeats, bool correct) {
   report::Table facts({{""}, {"", Align::right}, {""}});
   for (const auto& [name, ms] : result["time_ms"].items()) {
     facts.row({name, report::milliseconds(ms),
-               fmt::format("{} GFLOP/s by exact area", report::number(result["gflops"][name]))});
+               fmt::format("{} GFLOP/s by exact area{}", report::number(result["gflops"][name]),
+                           result["device"] == "cpu" ? "" : ", with copies to the GPU and back")});
   }
   facts.row({"workspace", report::bytes(result["workspace_bytes"]), "besides the tensors"});
   result.contains("plan") ? add_plan_rows(result["plan"], facts)
@@ -374,9 +375,10 @@ void add_run(Command root, Action& action) {
   sub.footer(
       "Example: verbatim run --mask causal_document --doc-lengths 900,124,1024 --q-heads 8 \\\n"
       "  --kv-heads 2 --dtype bf16 --report report.html\n"
-      "Times are medians of the repeats. The error ratio is the largest error over that of the\n"
-      "plain formula in the same dtype, both against double precision, or over what rounding\n"
-      "alone may do to that row, where this is more; more than 2 is wrong.\n"
+      "Times are medians of the repeats, on a GPU with copies of the tensors to it and back;\n"
+      "bench times kernels. The error ratio is the largest error over that of the plain formula\n"
+      "in the same dtype, both against double precision, or over what rounding alone may do to\n"
+      "that row, where this is more; more than 2 is wrong.\n"
       "Exit code 1: bits differ between repeats, or a result is wrong.");
   command->problem.add_to(sub);
   command->mask.add_to(sub);

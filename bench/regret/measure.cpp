@@ -63,7 +63,7 @@ std::string no_such_order(const std::string& name) {
 }
 
 std::vector<std::string> placement_names(int64_t heads) {
-  std::vector<std::string> names{"queue", "longest_first"};
+  std::vector<std::string> names{"queue", "longest_first", "spaced"};
   for (int64_t n = 2; n / 2 < heads; n *= 2) {
     names.push_back(fmt::format("head_swizzled:{}", n));
     names.push_back(fmt::format("staggered:{}", n));

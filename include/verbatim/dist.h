@@ -243,8 +243,9 @@ struct Compute {
   int32_t room = 0;  // of its query rows
 
   /// With each of their chains, as a backend runs it, of `whole`, the plan that is dealt: in the
-  /// sequence in which that places them; without groups, where nothing waits for what comes later
-  /// and it has less than half of the tasks, the longest first (docs/context-parallel.md).
+  /// sequence in which that places them. Where nothing waits for what comes later and it has less
+  /// than half of the tasks, the longest first without groups, and those of one or two heads of
+  /// groups spaced (docs/placements.md).
   Piece piece(const Plan& whole) const;
 };
 /// Ends the sums of `count` KV tiles from that of `sums` on, whose blocks hold the parts of the

@@ -8,6 +8,7 @@
 #include "dist/deal.h"
 #include "dist/passes.h"
 #include "plan/visits.h"
+#include "schedule/spaced.h"
 #include "verbatim/schedule.h"
 
 namespace verbatim {
@@ -142,6 +143,19 @@ std::vector<PlacedTask> longest_first(const std::vector<HeadPiece>& heads) {
   return tasks;
 }
 
+/// Of one or two heads: as placed, but spaced, for the others that lay between are on other ranks.
+std::vector<PlacedTask> spaced_apart(const std::vector<HeadPiece>& heads,
+                                     std::vector<PlacedTask> tasks) {
+  std::vector<std::shared_ptr<const HeadOrder>> orders;
+  for (const HeadPiece& head : heads) orders.push_back(head.order);
+  for (PlacedTask& task : tasks)
+    task.head =
+        static_cast<int32_t>(std::ranges::find(heads, task.head, &HeadPiece::head) - heads.begin());
+  tasks = spaced(orders, std::move(tasks), dist::kWorkers);
+  for (PlacedTask& task : tasks) task.head = heads[static_cast<size_t>(task.head)].head;
+  return tasks;
+}
+
 }  // namespace
 
 TileSums Add::tile(int32_t i) const {
@@ -169,10 +183,14 @@ Piece Compute::piece(const Plan& whole) const {
   for (const HeadPiece& head : piece.heads) tasks += head.order->tasks.size();
   // What is placed well for all tasks is so for half of them. Where no chain waits for one that
   // comes later, the longest first is such a sequence, too.
-  const bool few = 2 * tasks < whole.placement.tasks.size();
-  piece.tasks = few && whole.problem.group() == 1 && whole.residency == 1
-                    ? longest_first(piece.heads)
-                    : as_placed(whole, heads);
+  const bool few = 2 * tasks < whole.placement.tasks.size() && whole.residency == 1;
+  if (few && whole.problem.group() == 1) {
+    piece.tasks = longest_first(piece.heads);
+    return piece;
+  }
+  piece.tasks = as_placed(whole, heads);
+  if (few && whole.pass == Pass::backward && piece.heads.size() <= 2)
+    piece.tasks = spaced_apart(piece.heads, std::move(piece.tasks));
   return piece;
 }
 

@@ -218,6 +218,14 @@ size_t side_by_side(const Heads& heads) {
   return shape.full || heads.splits ? between(4, fitting, many) : 1;
 }
 
+/// Whether chains of one or two heads of packed sequences start apart: parts of a tile that end
+/// together wait for each other's additions (measured on an H200).
+bool goes_spaced(const Heads& heads) {
+  const HeadOrder& head = heads.head;
+  return heads.packed && heads.uneven && !heads.shape.gaps && heads.count <= 2 && head.group > 1 &&
+         walks_single_heads(head, heads.chunks);
+}
+
 /// Whether all parts go side by side, the longest first: where the end of the longest chains would
 /// be waited for, and where chains start apart; of packed sequences, whose chains are short, while
 /// twice L2 holds the rows of all heads, and of heads that few chains hold up, while four times L2
@@ -232,7 +240,7 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
   const bool few = heads.count <= 2;  // no others to start behind
   const size_t tasks = head.tasks.size() * heads.count, round = heads.workers;
   const double filled = heads.filled();
-  if (heads.packed) return filled <= 2 && (few || !alone);
+  if (heads.packed) return filled <= 2 && !alone;
   if (alone && few) return true;
   if (heads.held_up) {
     const bool rounds = tasks >= (heads.equal_parts ? 1 : 2) * round && tasks < 6 * round;
@@ -288,6 +296,7 @@ std::vector<std::string> auto_placements(const std::vector<std::shared_ptr<const
   const size_t sections = std::max<size_t>((all.count + more) / together, 1);
   const std::string name = fmt::format("{}:{}", all.staggers ? "staggered" : "head_swizzled",
                                        (all.count + sections - 1) / sections);
+  if (goes_spaced(all)) return {"spaced", name};
   if (goes_longest_first(all, sections)) return {"longest_first", name};
   return {name};
 }

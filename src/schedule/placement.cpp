@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/names.h"
+#include "schedule/spaced.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
@@ -28,6 +29,9 @@ constexpr std::array kInfos{
                   "head_swizzled:N:M: M tasks of each in turn"},
     PlacementInfo{"staggered",
                   "as head_swizzled, heads start one after another; staggered:N: at most N"},
+    PlacementInfo{"spaced",
+                  "as queue, but chains that follow each other through the same rows start two "
+                  "visits apart, others between them"},
     PlacementInfo{"static", "tasks are dealt to workers in turn, head after head (DASH's figures)"},
     PlacementInfo{"alternating", "as static, every second round dealt backwards: long meets short"},
     PlacementInfo{"persistent", "each worker has a contiguous share of equal work"},
@@ -301,6 +305,7 @@ Placement make_placement(std::string_view name, Heads heads, int32_t workers) {
     if (is("longest_first")) return queue(longest());
     if (is("head_swizzled")) return queue(swizzle());
     if (is("staggered")) return queue(staggered(heads, section("staggered")));
+    if (name == "spaced") return queue(spaced(heads, head_after_head(heads), workers));
     if (name == "static") return deal(heads, workers, Deal::same);
     if (name == "alternating") return deal(heads, workers, Deal::alternating);
     if (name == "persistent") return persistent(heads, workers);

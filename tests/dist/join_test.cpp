@@ -5,7 +5,9 @@
 #include <functional>
 #include <set>
 
+#include "dist/deal.h"
 #include "dist/dist_case.h"
+#include "schedule/spaced.h"
 #include "verbatim/cluster.h"
 
 namespace verbatim::test {
@@ -83,7 +85,7 @@ TEST(Joined, HeadsStartTogetherUnlessRanksWouldWaitForEachOther) {
 
 TEST(Joined, TasksAreInTheSequenceOfThePlan) {
   const Mask mask = masks::causal(200, 200);
-  const DistCase groups(problem_of(200, 24, 8), mask, kTile, "descending/split:2");
+  const DistCase groups(problem_of(200, 27, 9), mask, kTile, "descending/split:2");
   const DistCase half(problem_of(200, 4, 4), mask, kTile, "descending");  // of all tasks
   for (const auto& [kind, name] : {std::pair{&groups, "queue"},
                                    {&groups, "longest_first"},
@@ -96,18 +98,38 @@ TEST(Joined, TasksAreInTheSequenceOfThePlan) {
     std::vector<std::shared_ptr<const HeadOrder>> heads;
     for (const int32_t order : plan.order_of_head) heads.push_back(plan.orders[order]);
     plan.placement = make_placement(name, heads, 4);
-    const auto world = static_cast<int32_t>(heads.size() / 2);
+    const int32_t each = &c == &half ? 2 : 3;  // heads of a rank
+    const auto world = static_cast<int32_t>(heads.size()) / each;
     const DistOptions options{.world = world, .strategy = "ulysses"};
     const Sharding sharding = make_sharding(c.forward, plan, mask, options);
     const DistPlan dealt = make_dist_plan(plan, sharding, options);
-    std::vector<PlacedTask> expected;  // of rank 1, which has heads 2 and 3
+    std::vector<PlacedTask> expected;  // of rank 1
     for (const PlacedTask& task : plan.placement.tasks)
-      if (task.head == 2 || task.head == 3) expected.push_back(task);
+      if (task.head / each == 1) expected.push_back(task);
     if (!plan.placement.queue)
       std::ranges::sort(expected, {}, [](auto task) { return std::pair(task.head, task.task); });
     const auto launches = launches_of(dealt.ranks[1]);
     ASSERT_EQ(launches.size(), 1u);
     EXPECT_TRUE(launches[0]->piece(plan).tasks == expected) << name;
+  }
+}
+
+TEST(Joined, ChainsOfOneOrTwoHeadsOfGroupsStartApart) {
+  const std::vector<int64_t> documents{96, 160};
+  const Mask mask = masks::causal_document(documents);
+  for (const int32_t world : {2, 4, 8}) {
+    const DistCase c(problem_of(256, 24, 8), mask, kTile, "descending/split");
+    const DistPlan dealt = c.deal({.world = world, .strategy = "ulysses"}).backward;
+    const auto launches = launches_of(dealt.ranks[0]);
+    ASSERT_EQ(launches.size(), 1u);
+    const Piece piece = launches[0]->piece(dealt.whole);
+    std::vector<PlacedTask> placed;
+    for (const PlacedTask& task : dealt.whole.placement.tasks)
+      if (task.head < 8 / world) placed.push_back(task);
+    const std::vector<std::shared_ptr<const HeadOrder>> orders(
+        piece.heads.size(), dealt.whole.orders[dealt.whole.order_of_head[0]]);
+    if (world > 2) placed = spaced(orders, placed, dist::kWorkers);
+    EXPECT_TRUE(piece.tasks == placed) << world;
   }
 }
 

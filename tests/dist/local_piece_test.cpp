@@ -263,14 +263,19 @@ TEST(LocalPiece, NeedsNoMoreWorkersThanThePlanWhoseSequenceItHas) {
   EXPECT_GT(several, 0);
 }
 
-// Launches without groups have a sequence of their own: the longest task first.
+// Launches without groups, and of one or two heads of groups, have a sequence of their own.
 TEST(LocalPiece, NeedsOneWorkerWhereThePlanDoes) {
   int64_t launches = 0;
   for (const Mask& mask : every_mask(8))
-    for (const char* order : {"ascending", "descending", "right_to_left", "matched",
-                              "descending/split", "descending/rows:48", "right_to_left/rows:48"}) {
-      SCOPED_TRACE(fmt::format("{} {}", mask.name(), order));
-      const Problem problem = test::problem_of(200, 8, 8);
+    for (const auto& [q_heads, order] :
+         {std::pair{8, "ascending"}, std::pair{8, "descending"}, std::pair{8, "right_to_left"},
+          std::pair{8, "matched"}, std::pair{8, "descending/split"},
+          std::pair{8, "descending/rows:48"}, std::pair{8, "right_to_left/rows:48"},
+          std::pair{32, "descending"}, std::pair{32, "descending/split"},
+          std::pair{32, "descending/even:2"}, std::pair{32, "right_to_left/split:2"},
+          std::pair{32, "right_to_left/rows:48"}}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", mask.name(), q_heads, order));
+      const Problem problem = test::problem_of(200, q_heads, 8);
       PlanOptions options;
       options.tile = kTile;
       options.pass = Pass::forward;

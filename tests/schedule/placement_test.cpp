@@ -4,6 +4,7 @@
 #include <string>
 
 #include "schedule/orders/orders.h"
+#include "schedule/spaced.h"
 #include "verbatim/error.h"
 #include "verbatim/schedule.h"
 
@@ -59,7 +60,7 @@ TEST(Placement, LongestFirstGoesBySizeInSections) {
 
 // What a long task waits for is issued before it, however short: in right_to_left the KV tiles of
 // fewer rows come first, and with even parts a whole tile may wait for parts shorter than itself.
-TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
+TEST(Placement, LongestFirstAndSpacedLetNoTaskWaitForALaterOne) {
   const std::vector<int64_t> docs{30, 200, 90, 280, 40};
   const Mask masks[] = {masks::causal(640, 640),
                         masks::causal_document(docs),
@@ -80,6 +81,11 @@ TEST(Placement, LongestFirstNeverLetsATaskWaitForALaterOne) {
         options.tile = {16, 32};
         EXPECT_EQ(make_plan(problem, mask, options).residency, 1)
             << mask.name() << " " << options.order;
+        options.placement = "spaced";
+        for (options.workers = 1; options.workers < 100; options.workers *= 4)
+          EXPECT_EQ(make_plan(problem, mask, options).residency, 1)
+              << mask.name() << " " << options.order << " " << options.workers << " workers";
+        options.workers = 0;
         options.placement = "longest_first";
         const Plan plan = make_plan(problem, mask, options);
         EXPECT_EQ(plan.residency, 1) << mask.name() << " " << options.order;
@@ -169,6 +175,37 @@ TEST(Placement, StaggeredKeepsItsHeadsSideBySide) {
   EXPECT_EQ(std::vector(p.tasks.begin(), p.tasks.begin() + 12), begin);
   // Four tasks a head, eight workers: two heads side by side.
   EXPECT_EQ(make_placement("staggered", causal_heads(10, 16 * 4), 8).tasks.list(), p.tasks.list());
+}
+
+// Three tasks of 12, 8 and 4 visits for each of two query heads: the second starts between those of
+// the first, and where one worker has both, behind it.
+TEST(Placement, SpacedStartsOtherLinesBetween) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::causal(96, 96).variants().front(), TileShape{8, 32});
+  const Heads heads(1, make_order(Pass::backward, "descending/split", tiles, 2));
+  const auto placed = [&](int32_t workers) {
+    std::vector<int32_t> tasks;
+    for (const PlacedTask& task : make_placement("spaced", heads, workers).tasks)
+      tasks.push_back(task.task);
+    return tasks;
+  };
+  EXPECT_EQ(placed(1), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(placed(6), (std::vector<int32_t>{0, 3, 1, 4, 2, 5}));
+  // Of one query head and of the other's: where a task walks both, there is one line.
+  const Heads whole(1, make_order(Pass::backward, "descending", tiles, 2));
+  EXPECT_EQ(make_placement("spaced", whole, 6).tasks.list(),
+            make_placement("queue", whole, 6).tasks.list());
+}
+
+// An order of one's own, whose second part of every tile is added first.
+TEST(Placement, SpacedLeavesTasksWherePartsWouldWait) {
+  const auto tiles =
+      std::make_shared<const TileMap>(masks::causal(96, 96).variants().front(), TileShape{8, 32});
+  HeadOrder own = *make_order(Pass::backward, "descending/split", tiles, 2);
+  for (Chain& chain : own.chains) chain.addend = 1 - chain.addend;
+  const Heads heads(1, std::make_shared<const HeadOrder>(own));
+  const std::vector<PlacedTask> tasks{{0, 3}, {0, 4}, {0, 5}, {0, 0}, {0, 1}, {0, 2}};
+  EXPECT_EQ(spaced(heads, tasks, 6), tasks);
 }
 
 TEST(Placement, AlternatingDealsLongToShort) {

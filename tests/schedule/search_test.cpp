@@ -282,8 +282,10 @@ TEST(Auto, PutsPackedSequencesSideBySideWhereTheirRowsFit) {
   EXPECT_EQ(placement(64, 8, std::vector<int64_t>(8, 1024)), "longest_first");
   EXPECT_EQ(placement(64, 8, std::vector<int64_t>(16, 1024)), "staggered:8");
   EXPECT_EQ(placement(64, 8, {4096, 4096}), "staggered:8");
-  for (const int64_t kv_heads : {1, 2})  // no other heads to start behind
-    EXPECT_EQ(placement(8 * kv_heads, kv_heads, {4096, 4096}), "longest_first");
+  for (const int64_t kv_heads : {1, 2}) {  // no other heads to start behind
+    EXPECT_EQ(placement(8 * kv_heads, kv_heads, {4096, 4096}), "spaced");
+    EXPECT_EQ(placement(8 * kv_heads, kv_heads, {1024, 1024}), "longest_first");  // not alone
+  }
 }
 
 // One KV head or two have no others to start behind: their query heads run side by side.
