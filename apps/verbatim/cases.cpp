@@ -84,14 +84,15 @@ std::vector<Case> chosen_cases(const std::string& sets, const std::string& match
   return chosen;
 }
 
-CaseProblem parse_case(const std::string& words) {
+CaseProblem parse_case(const std::string& words,
+                       const std::vector<std::shared_ptr<const Plan>>& plans) {
   ProblemOptions problem;
   MaskOptions mask;
   parse_words(words, [&](Command command) {
     problem.add_to(command);
     mask.add_to(command);
   });
-  const Problem sizes = make_problem(problem, mask);
+  const Problem sizes = make_problem(PlanFiles::complete(problem, plans), mask);
   return {sizes, mask.make(sizes)};
 }
 

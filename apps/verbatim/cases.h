@@ -1,6 +1,7 @@
 // Named lists of problems: shapes and masks that others have published numbers for.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,13 @@ std::vector<Case> chosen_cases(const std::string& sets, const std::string& match
 /// the nearest set.
 std::vector<Case> cases_of(const std::string& sets);
 
-/// The problem and mask that `words` mean; throws Error when they are none.
+/// The problem and mask that `words` mean, where they name no size or scalar those of `plans`;
+/// throws Error when they are none.
 struct CaseProblem {
   Problem problem;
   Mask mask;
 };
-CaseProblem parse_case(const std::string& words);
+CaseProblem parse_case(const std::string& words,
+                       const std::vector<std::shared_ptr<const Plan>>& plans = {});
 
 }  // namespace verbatim::app

@@ -12,6 +12,7 @@
 #include "cases.h"
 #include "core/file.h"
 #include "options.h"
+#include "plan/accept.h"
 #include "processes.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -27,6 +28,7 @@ struct BenchCommand {
   PlanningOptions planning;
   WorldOptions world;
   KernelOptions kernels;
+  PlanFiles own_plans;
   OutputOptions output;
   std::string set, match = ".*", device = "cpu", protocol = "rested", check = "sampled", commit;
   std::string providers = "verbatim";
@@ -36,16 +38,21 @@ struct BenchCommand {
   std::string given, settings;  // options of the problem and of this command, as typed
 
   int run(dist::Processes* processes) const;
+  using SharedPlan = std::shared_ptr<const Plan>;
   struct Plans {
-    std::shared_ptr<const Plan> forward, backward;
-    double backward_ms, cached_us;  // to make it, and to find it again
+    SharedPlan forward, backward;
+    double backward_ms;               // to make it, or to prove one's own
+    std::optional<double> cached_us;  // to find it again
   };
+  using Own = std::vector<SharedPlan>;  // of --plan
+  Own read_own() const;
   PlanOptions options_of(const Backend& backend, Pass pass) const;
-  void check_cases(const Backend& backend, const std::vector<Case>& cases) const;
-  Plans plans_of(const Backend& backend, const CaseProblem& problem) const;
-  Json run_case(const Backend& backend, const bench::Device& on, const Case& one,
+  void check_cases(const Backend& backend, const std::vector<Case>& cases, const Own& own) const;
+  Plans plans_of(const Backend& backend, const CaseProblem& problem, const Own& own) const;
+  Json run_case(const Backend& backend, const bench::Device& on, const Case& one, const Own& own,
                 dist::Processes* processes) const;
-  Json run_peer(const std::string& provider, const bench::Device& on, const Case& one) const;
+  Json run_peer(const std::string& provider, const bench::Device& on, const Case& one,
+                const Own& own) const;
   Json describe(const Case& one, const CaseProblem& made) const;
   bench::Protocol timing() const {
     return protocol == "rested" ? bench::Protocol::rested : bench::Protocol::sustained;
@@ -81,11 +88,26 @@ PlanOptions BenchCommand::options_of(const Backend& backend, Pass pass) const {
   return chosen;
 }
 
+BenchCommand::Own BenchCommand::read_own() const {
+  Own own = own_plans.read();
+  if (own.empty()) return own;
+  if (!set.empty())
+    fail("the problems of a set have plans by rule",
+         {"--plan", own_plans.files.front(), "a problem without --set", ""});
+  for (const SharedPlan& plan : own)
+    if (const std::string order = planning.make(plan->pass, device).order; order != "auto")
+      fail("the plan has an order of its own",
+           {plan->pass == Pass::forward ? "--forward-order" : "--order", order,
+            fmt::format("auto, where the {} has a plan", to_string(plan->pass)), "auto"});
+  return own;
+}
+
 /// Refuses what cannot be planned, before the cases in front of it are measured and saved; the
 /// first has none.
-void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& cases) const {
+void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& cases,
+                               const Own& own) const {
   for (const Case& one : cases) {
-    const auto [sizes, made] = parse_case(one.words);
+    const auto [sizes, made] = parse_case(one.words, own);
     passes_from_string("both", sizes);
     backend.check(sizes);
     backend.check_mask(made);
@@ -96,29 +118,38 @@ void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& 
   }
 }
 
-BenchCommand::Plans BenchCommand::plans_of(const Backend& backend,
-                                           const CaseProblem& problem) const {
+BenchCommand::Plans BenchCommand::plans_of(const Backend& backend, const CaseProblem& problem,
+                                           const Own& own) const {
   const auto& [sizes, made] = problem;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
+  const auto own_of = [&](Pass pass) {
+    return std::ranges::find(own, pass, [](const SharedPlan& plan) { return plan->pass; });
+  };
   const auto plan = [&](Pass pass) {
-    return std::make_shared<const Plan>(make_plan(sizes, made, options_of(backend, pass)));
+    const auto mine = own_of(pass);
+    return std::make_shared<const Plan>(mine != own.end()
+                                            ? accept(**mine, sizes, made)
+                                            : make_plan(sizes, made, options_of(backend, pass)));
   };
   auto backward = plan(Pass::backward);
   const std::chrono::duration<double, std::milli> planned = Clock::now() - start;
-  const PlanOptions again = options_of(backend, Pass::backward);
-  cached_plan(sizes, made, again);
-  const auto asked = Clock::now();
-  cached_plan(sizes, made, again);
-  const std::chrono::duration<double, std::micro> found_again = Clock::now() - asked;
-  return {plan(Pass::forward), std::move(backward), planned.count(), found_again.count()};
+  std::optional<double> cached_us;
+  if (own_of(Pass::backward) == own.end()) {
+    const PlanOptions again = options_of(backend, Pass::backward);
+    cached_plan(sizes, made, again);
+    const auto asked = Clock::now();
+    cached_plan(sizes, made, again);
+    cached_us = std::chrono::duration<double, std::micro>(Clock::now() - asked).count();
+  }
+  return {plan(Pass::forward), std::move(backward), planned.count(), cached_us};
 }
 
 Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, const Case& one,
-                            dist::Processes* processes) const {
-  const CaseProblem problem = parse_case(one.words);
+                            const Own& own, dist::Processes* processes) const {
+  const CaseProblem problem = parse_case(one.words, own);
   const auto& [sizes, made] = problem;
-  const Plans plans = plans_of(backend, problem);
+  const Plans plans = plans_of(backend, problem, own);
   std::vector<Dealt> dealt;
   if (world.given())
     dealt = run_worlds(backend, on, {plans.forward, plans.backward, made},
@@ -142,7 +173,6 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
         {"residency", backward.residency},
         {"bytes", backward.bytes()},
         {"ms", plans.backward_ms},
-        {"cached_us", plans.cached_us},
         {"new_call_us", found.new_plan_us},
         {"known_call_us", found.known_plan_us}}},
       {"forward", describe_timing(found.forward, flops(sizes, made, Pass::forward))},
@@ -157,15 +187,16 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
         {"sha256", found.sha256}}},
       {"workspace_bytes", backend.workspace_bytes(backward)},
       {"memory_bytes", {{"forward", found.forward_bytes}, {"backward", found.backward_bytes}}}});
+  if (plans.cached_us) row["plan"]["cached_us"] = *plans.cached_us;
   for (const Dealt& one : dealt) row["dist"].push_back(app::describe(one, world, row));
   return row;
 }
 
 /// A row of cuDNN's, whose members that only a plan has are null; so are all that follow `status`
 /// where it did not run.
-Json BenchCommand::run_peer(const std::string& provider, const bench::Device& on,
-                            const Case& one) const {
-  const CaseProblem problem = parse_case(one.words);
+Json BenchCommand::run_peer(const std::string& provider, const bench::Device& on, const Case& one,
+                            const Own& own) const {
+  const CaseProblem problem = parse_case(one.words, own);
   const auto& [sizes, made] = problem;
   Json row = describe(one, problem);
   const auto end = [&](const char* status, const std::string& reason) {
@@ -260,15 +291,16 @@ int BenchCommand::run(dist::Processes* processes) const {
   require_not_negative(threads, "--threads");
   const std::vector<std::string> chosen_providers =
       parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
+  const Own own = read_own();
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
   world.check(!kernels.files.empty(), true);
   const std::string own_device = world.device_of(device);
   const auto backend = make_backend(own_device, kernels.read(own_device, planning),
                                     level_from_string(planning.level_name()));
   const auto on = bench::make_device(own_device);
-  check_cases(*backend, chosen);
+  check_cases(*backend, chosen, own);
   if (processes && processes->rank() != 0) {  // which rank 0 times
-    for (const Case& one : chosen) run_case(*backend, *on, one, processes);
+    for (const Case& one : chosen) run_case(*backend, *on, one, own, processes);
     return 0;
   }
 
@@ -301,7 +333,8 @@ int BenchCommand::run(dist::Processes* processes) const {
         fmt::format("{} ({} of {}) ...", one.name, result["results"].size() + 1, chosen.size()));
     for (const std::string& provider : chosen_providers) {
       const bool ours = provider == "verbatim";
-      Json row = ours ? run_case(*backend, *on, one, processes) : run_peer(provider, *on, one);
+      Json row =
+          ours ? run_case(*backend, *on, one, own, processes) : run_peer(provider, *on, one, own);
       if (ours) good &= row["bits"]["differing_words"] == 0 && row["check"]["correct"].get<bool>();
       for (const Json& dist : row.value("dist", Json::array()))
         good &= dist.value("differing_words", 0) == 0;
@@ -361,6 +394,7 @@ void add_bench(Command root, Action& action) {
   command->problem.add_to(sub);
   command->mask.add_to(sub);
   command->planning.add_to(sub);
+  command->own_plans.add_to(sub);
   command->world.add_to(sub, true);
   const auto add = [&](const char* group, const char* option, auto& value, const char* help,
                        const char* type) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plans from files: --plan of plan, run and trace."""
+"""Plans from files: --plan of plan, run, trace and bench."""
 
 import json
 import unittest
@@ -45,6 +45,16 @@ class OwnPlans(Tool):
         differ = [k for k in hashes["rule"] if hashes["rule"][k] != hashes["mine"][k]]
         self.assertEqual(sorted(differ), ["dk", "dv"])
 
+    def test_is_timed_as_it_is(self):
+        words = "--repeats 1 --check none --device cpu"
+        (row,) = self.result("bench", words, "--plan", self.mine, "--batch 1")["results"]
+        self.assertEqual(row["plan"]["order"], "bottom up")
+        self.assertNotIn("cached_us", row["plan"])  # such plans are in no cache
+        run = self.result("run --plan", self.mine)
+        self.assertEqual(row["plan"]["fingerprint"], run["plan"]["fingerprint"])
+        self.assertEqual(row["problem"], run["problem"])
+        self.assertIn(f"--plan {self.mine}", row["repro"])
+
     def test_is_simulated_drawn_and_dumped_as_it_is(self):
         again, drawn = self.path / "again.json", self.path / "mine.svg"
         result = self.result("plan --plan", self.mine, "--gantt", drawn, "--dump", again)
@@ -74,6 +84,8 @@ class OwnPlans(Tool):
             (["plan --plan", self.mine, self.mine], "a pass has one plan"),
             (["plan --plan", self.mine, "--order all"], "an order of its own; got all"),
             (["plan --pass forward --plan", self.mine], "nearest: --pass backward"),
+            (["bench --plan", self.mine, "--order shift"], "an order of its own; got shift"),
+            (["bench --set dense --plan", self.mine], "a problem without --set"),
             (["run --softcap 2 --plan", self.mine], "another softcap; got 0, expected 2"),
             (["run --plan", broken], "broken.json"),
             (["run --plan", self.path / "none.json"], "none.json"),
