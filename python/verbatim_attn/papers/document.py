@@ -38,8 +38,9 @@ checks than `NAME --commands` prints: their `arguments` say which.
 file holds them, and whose were not at all. A case that a peer's interface does not take counts as \
 tried, installed or not; else what was not installed was not tried. Cards differ from \
 the papers', so ratios are compared, not rates: each is of two rows of one file, or of the files \
-that the tool made of an entry at one commit, an order each. Where no file has both, the other's \
-rate or memory stands alone.
+that the tool made of an entry at one commit, an order each. Each card has its own line. Where no \
+file has both, the other's rate or memory stands alone. Rates of rows with a \
+time whose calls spread by more than a fifth of their median (`noise` above 0.2) are left out.
 
 "verbatim \N{DAGGER}" was timed with a backward in an order that `auto` no longer takes. Where that card has \
 the case under today's, it is left out, with all ratios over it. Forwards have no such order. \
@@ -103,9 +104,10 @@ def html(entry: Entry, of: list[evidence.Part]) -> str:
                       "one that was made: see the list")  # fmt: skip
     made = (code(" ".join(part["words"])) for part in of)
     benches = [part["result"] for part in of if part["result"].get("command") == "bench"]
+    said = escape(view.line(entry, of) or "no case to compare").replace("\n", "<br>")
     lead = (
         f"<p>{escape(PAPERS[entry.paper])}. The paper: {escape(entry.claim)}.</p>\n"
-        f"<p>Here: {escape(view.line(entry, of) or 'no case to compare')}.</p>\n"
+        f"<p>Here: {said}.</p>\n"
     )
     body = view.html(entry, of) + section("Made by", "", listed(made))
     if evidence.EARLIER in body:
@@ -133,7 +135,7 @@ def markdown(folder: Path) -> str:
                     ours,
                     verdict,
                 ]
-                out.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+                out.append("| " + " | ".join(map(_cell, cells)) + " |")
         out.append("")
     out += ["## What we hold to be wrong", ""]
     for one in judged["objections"]:
@@ -142,6 +144,10 @@ def markdown(folder: Path) -> str:
             "",
         ]
     return "\n".join(out).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", "<br>")
 
 
 def _needs(entry: Entry) -> str:

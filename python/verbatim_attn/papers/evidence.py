@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from .._errors import Refused
 from ..bench import __main__ as bench
 from ..bench import registry, report, workloads
-from .registry import GENERATED, Entry, Row
+from .generated import GENERATED
+from .registry import Entry, Row
 
 Part = dict[str, Any]
-_NOT_TRIED = ("error", "not installed")
+NOT_TRIED = ("error", "not installed")
 EARLIER = "verbatim \N{DAGGER}"  # timed under an order that `auto` no longer takes
 
 
@@ -41,15 +42,16 @@ def own_files(entry: Entry, folder: Path) -> list[Path]:
 
 
 def parts(entry: Entry, folder: Path) -> list[Part]:
-    """Every command's words and result; those of shared files are cut to the entry's cases."""
+    """Every command's words and result, cut to the entry's cases: a run may be of several entries."""
     own = own_files(entry, folder)
     orders = folder / "papers" / "orders.json"
     today = _read(orders)["orders"] if orders.exists() else {}
-    found = [part for path in own for part in _parts(path, today)]
-    for path in shared_files(entry, folder):
-        for part in _parts(path, today) if path not in own else ():
-            chosen = [row for row in part["result"]["results"] if entry.cases(row)]
-            if chosen:
+    found = []
+    for path in dict.fromkeys([*own, *shared_files(entry, folder)]):
+        for part in _parts(path, today):
+            if part["result"].get("command") != "bench":
+                found.append(part)
+            elif chosen := [row for row in part["result"]["results"] if entry.cases(row)]:
                 found.append({**part, "result": {**part["result"], "results": chosen}})
     return found
 
@@ -131,7 +133,7 @@ def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
         if result.get("command") == "bench":
             times = _last(words, "--repeats", "") if by_repeats else ""
             tried |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
-                      for r in report.rows_of([result]) if r["status"] not in _NOT_TRIED}  # fmt: skip
+                      for r in report.rows_of([result]) if r["status"] not in NOT_TRIED}  # fmt: skip
     has = wants = 0
     for command in entry.commands:
         words = list(itertools.takewhile(lambda word: word != "DEVICE", command))
@@ -145,7 +147,7 @@ def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
 def untried(entry: Entry, of: list[Part]) -> list[str]:
     """Whom the commands ask for, and no row tried."""
     asked = {name for command in entry.commands for name in _asked_names(command)}
-    tried = {row["provider"] for row in rows(of) if row["status"] not in _NOT_TRIED}
+    tried = {row["provider"] for row in rows(of) if row["status"] not in NOT_TRIED}
     return sorted(asked - tried)
 
 

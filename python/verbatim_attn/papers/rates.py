@@ -1,5 +1,5 @@
 """Rates and memory of an entry's cases, one axis after another: curves over the length, dots by case,
-tables as LongCA-bench prints them, blocks, and ratios in a line."""
+tables as LongCA-bench prints them, and blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .._page import section
 from ..bench import page
-from .evidence import EARLIER, Part, Run, dated, rows
+from .evidence import Part, Run, dated, rows
 from .registry import Entry, Row
 
 AXES = {
@@ -48,7 +48,7 @@ def of_case(row: Row) -> str:
     return f"{mask['name']}{share}{block}, {p['q_heads']}:{p['kv_heads']} heads of {p['head_dim']}"
 
 
-def _card(run: Run) -> str:
+def card_of(run: Run) -> str:
     return run.card.removeprefix("NVIDIA ")
 
 
@@ -99,19 +99,19 @@ def curves_html(entry: Entry, of: list[Part]) -> str:
     shown = {axis: dated(found, axis) for axis in entry.axes}
     colours = page.colours_of(_ours_first([row for drawn in shown.values() for row in drawn]))
     over_length = entry.view == "lines" and len({row["problem"]["q_len"] for row in found}) > 1
-    several = len({_card(row["run"]) for row in found}) > 1
+    several = len({card_of(row["run"]) for row in found}) > 1
     body = page.key(colours)
     for axis, drawn in shown.items():
         panels: dict[str, list[Row]] = {}
         lines: dict[tuple[str, int, Run], dict[str, Row]] = {}
         for row in drawn:
-            title = [of_case(row)] * over_length + [_card(row["run"])] * several
+            title = [of_case(row)] * over_length + [card_of(row["run"])] * several
             panels.setdefault(", ".join(title), []).append(row)
             key = of_case(row), row["problem"]["q_len"], row["run"]
             lines.setdefault(key, {})[row["provider"]] = row
         charts = [chart for title, members in panels.items()
                   for chart in _charts(title, members, colours, axis, over_length)]  # fmt: skip
-        named = {(case, str(length), f"{_card(run)}, {run.commit}", run.source): by
+        named = {(case, str(length), f"{card_of(run)}, {run.commit}", run.source): by
                  for (case, length, run), by in sorted(lines.items())}  # fmt: skip
         numbers = _numbers(("case", "length", "card, commit"), named, colours, axis)
         body += section(AXES[axis], _lead(axis), page.figures(charts) + numbers)
@@ -143,7 +143,7 @@ def sizes_html(entry: Entry, of: list[Part]) -> str:
         tables: dict[str, list[Row]] = {}
         for row in dated(rows(of), axis):
             heads = f"{row['problem']['q_heads']}:{row['problem']['kv_heads']} heads"
-            tables.setdefault(f"{AXES[axis]}, {heads}, {_card(row['run'])}", []).append(row)
+            tables.setdefault(f"{AXES[axis]}, {heads}, {card_of(row['run'])}", []).append(row)
         for title, members in sorted(tables.items()):
             body += section(title, _lead(axis), _sizes(members, axis))
     return body
@@ -160,58 +160,6 @@ def _sizes(members: list[Row], axis: str) -> str:
     named = {("variable" if block == math.inf else str(block), str(length), str(share), run.commit,
               run.source): by for (block, length, share, run), by in sorted(lines.items())}  # fmt: skip
     return _numbers(("blocks", "length", "share", "commit"), named, names, axis)
-
-
-# Ratios
-
-
-def compared(entry: Entry, of: list[Part]) -> str:
-    """On every axis, of each pair the first over the second, on cases that one run has of both: the
-    least, the greatest, the mean. Where no run has both, what the second reaches; where there is
-    nothing to compare, what ours does."""
-    found = rows(of)
-    return "; ".join(said for axis in entry.axes for said in _compared(entry, found, axis))
-
-
-def _compared(entry: Entry, found: list[Row], axis: str) -> list[str]:
-    cases: dict[tuple[Any, ...], dict[str, float]] = {}
-    for row in dated(found, axis):
-        if row["status"] == "ok" and not math.isnan(y := value(row, axis)):
-            model = row["name"] if entry.view == "blocks" else ""
-            key = (row["run"], of_case(row), row["problem"]["q_len"], model)
-            cases.setdefault(key, {})[row["provider"]] = y
-    memory = axis.startswith("memory")
-    which = f"{axis.removeprefix('memory ')} {'memory' if memory else 'rate'} of "
-    earlier = tuple((EARLIER, theirs) for mine, theirs in entry.over if mine == "verbatim")
-    said, before = list[str](), ""
-    met = set[str]()
-    for mine, theirs in entry.over + earlier:
-        pair = {mine, theirs}
-        ratios = [case[mine] / case[theirs] for case in cases.values() if pair <= case.keys()]
-        if ratios:
-            extent = _range(ratios, ".2f")
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            among = f", mean {mean:.2f}" if " to " in extent else ""
-            first = "" if mine == before else f"{which}{mine} "
-            said.append(f"{first}over {theirs} {extent}{among},"
-                        f" {cases_of(ratios)}")  # fmt: skip
-            before = mine
-            met.add(theirs)
-    rest = {theirs: None for _, theirs in entry.over if theirs not in met}
-    for name in () if axis == "block" else (*rest, *(["verbatim"] if not said else [])):
-        if reached := [case[name] for case in cases.values() if name in case]:
-            said.append(f"{which}{name} {_range(reached, '.3g')}"
-                        f" {'GiB' if memory else 'TFLOP/s'}, {cases_of(reached)}")  # fmt: skip
-    return said
-
-
-def _range(found: list[float], form: str) -> str:
-    least, most = format(min(found), form), format(max(found), form)
-    return least if least == most else f"{least} to {most}"
-
-
-def cases_of(found: list[float]) -> str:
-    return f"{len(found)} case" + "s" * (len(found) != 1)
 
 
 # A block and its parts

@@ -3,7 +3,7 @@
 An entry is made by commands: "bench.py" is python -m verbatim_attn.bench, "train" is
 python/examples/train_lm.py, "lengths" draws documents, "activations" is a formula, all others are
 the tool's. A last word DEVICE stands for --device and its value, where the command has one.
-Libraries (*.so) lie where it is called.
+Libraries (*.so) lie where it is called; --commands prints the lines that make them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bench import sampling
+from . import pairs
 
 PAPERS = {
     "dash": "DASH: Deterministic Attention Scheduling for High-throughput Reproducible LLM Training",
@@ -47,8 +48,10 @@ class Entry:
     files: tuple[str, ...] = ()  # of bench/results, patterns: measured for several entries
     cases: Callable[[Row], bool] = lambda row: True  # rows of those files that belong here
     view: str = ""  # of views.VIEWS
-    over: tuple[tuple[str, str], ...] = ()  # pairs: rate or memory of one over the other's
+    over: pairs.Pairs = ()  # rate or memory of one over the other's
     axes: tuple[str, ...] = ("backward",)  # of rates.AXES: what its pictures show
+    contrasts: tuple[pairs.Contrast, ...] = ()
+    split: str = ""  # of sizes: ratios are told apart by it
 
     @property
     def paper(self) -> str:
@@ -76,16 +79,6 @@ def _orders(mask: str, *orders: str) -> tuple[Command, ...]:
 
 def _bench(words: str, providers: str) -> Command:
     return tuple(f"bench.py {words} --providers {providers} --repeats 3 DEVICE".split())
-
-
-# Curves of the libraries in commands, which `verbatim tl build` has made of kernels/tl: for an H200,
-# but for those of a100.
-GENERATED = {
-    f"verbatim:{target}_{heads}.so": curve
-    for target, curve in (("forward", "verbatim TL"), ("a100", "verbatim TL for an A100"))
-    for heads in ("hd64", "hd128", "mla")
-} | {"verbatim:selected.so": "verbatim TL"}
-_SELECTED = (("verbatim TL", "torch:gather"),)
 
 
 def _selected(lengths: str) -> Command:
@@ -130,15 +123,20 @@ def _volumes() -> tuple[Command, ...]:
                  for name in STRATEGIES for which in ("forward", "backward"))  # fmt: skip
 
 
-def _of(row: Row, **wanted: Any) -> bool:
-    """Whether a row has what is wanted: one value, or one of several."""
+def sizes(row: Row) -> dict[str, Any]:
+    """What tells cases apart."""
     problem, params = row["problem"], row["mask"].get("params") or {}
-    has = {
+    return {
         "set": row["set"], "mask": row["mask"]["name"], "dim": problem["head_dim"],
         "heads": f"{problem['q_heads']}:{problem['kv_heads']}", "length": problem["q_len"],
         "block": "variable" if "q_edges" in params else params.get("block_q"),
-        "density": params.get("density"),
+        "density": params.get("density"), "batch": problem["batch"],
     }  # fmt: skip
+
+
+def _of(row: Row, **wanted: Any) -> bool:
+    """Whether a row has what is wanted: one value, or one of several."""
+    has = sizes(row)
     return all(has[key] in (value if isinstance(value, tuple) else (value,))
                for key, value in wanted.items())  # fmt: skip
 
@@ -157,29 +155,8 @@ SPARSE = (
     "verbatim,flex,cudnn:flex,cudnn:blocks,flashinfer:sparse,vsa:sm90,vsa:triton,flashmask:blocks,"
     "flash_attn_2:blocks"
 )
-_FLEX = (("verbatim", "flex"),)
-_MASKED = (
-    *_FLEX,
-    *(("verbatim", peer) for peer in ("cudnn:flex", "flashmask", "flash_attn_2", "flash_attn_3")),
-)
-_LENGTHS = (*_MASKED, ("verbatim", "torch:flash"), ("verbatim", "torch:varlen"))
-_MEMORY = (*_MASKED, *(("verbatim", f"torch:{peer}") for peer in ("varlen", "cudnn", "math")))
 _BOTH = ("forward", "backward")
 _MEMORY_OF_BOTH = ("memory forward", "memory backward")
-_SPARSE = (
-    *_FLEX,
-    *(
-        ("verbatim", peer)
-        for peer in (
-            "cudnn:blocks",
-            "vsa:sm90",
-            "vsa:triton",
-            "flashmask:blocks",
-            "flash_attn_2:blocks",
-            "flashinfer:sparse",
-        )
-    ),
-)
 STATIC = ("h200_peers_masks.json", "h200_peers_rest.json", "h200_peers_torch.json",
           "h200_peers_sdpa.json", "h200_cudnn_flex.json",
           "papers/longca_lengths.flashmask8k.json", "papers/longca_lengths.fa2_gqa_short.json")  # fmt: skip
@@ -217,9 +194,7 @@ _DASH = (
             (*_orders(mask, "ascending", "descending", best, "auto"),
              _bench(f"--set dense --match {mask}", f"verbatim,verbatim:unordered,{FA3}")),
             ("h200_peers.json", "h200_rested.json"), _where(set="dense", mask=mask), "lines",
-            (("verbatim", "flash_attn_3:deterministic"), ("verbatim " + best, "verbatim ascending"),
-             ("verbatim descending", "verbatim ascending"),
-             ("verbatim descending", "verbatim " + best)))
+            pairs.orders(best), split="dim")
       for number, mask, best in ((8, "full", "shift"), (9, "causal", "symmetric_shift"))),
     Entry("dash:fig10", "a transformer block", "a block gains a few percent, causal models most",
           "gpu",
@@ -227,8 +202,8 @@ _DASH = (
                 for preset in ("llama3-8b", "qwen2.5-7b", "mixtral-like", "llada-1b", "sam-vit-h",
                                "sd3.5-large", "sd3.5-medium")),
           ("h200_blocks.json",), view="blocks", axes=("block",),
-          over=(("verbatim", "torch:flash:deterministic"), ("verbatim",
-          "flash_attn_3:deterministic"))),
+          over=pairs.over("torch:flash:deterministic", "flash_attn_3:deterministic",
+                          "flash_attn_3"), split="mask"),
     Entry("dash:table1", "gradient deviation",
           "kernels without order differ from run to run, ordered"
           " ones do not", "gpu",
@@ -246,7 +221,7 @@ def _masked(number: int, masks: str) -> Entry:
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s --heads {heads}", MASKED)
               for name in names for heads in ("64:8", "64:64")),
-        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", _LENGTHS, _BOTH,
+        (*STATIC, *LENGTHS), _where(set="longca", mask=names), "lines", pairs.LENGTHS, _BOTH,
     )  # fmt: skip
 
 
@@ -256,7 +231,7 @@ def _memory(number: int, title: str, masks: tuple[str, ...]) -> Entry:
         "kernels hold alike forward and differ backward; naive ends early",
         "gpu",
         tuple(_bench(f"--set longca --match ^{name}\\s", MASKED + ",torch:math") for name in masks),
-        (*STATIC, *LENGTHS), _where(set="longca", mask=masks), "lines", _MEMORY, _MEMORY_OF_BOTH,
+        (*STATIC, *LENGTHS), _where(set="longca", mask=masks), "lines", pairs.MEMORY, _MEMORY_OF_BOTH,
     )  # fmt: skip
 
 
@@ -267,13 +242,15 @@ def _sparse(
     blocks: tuple[int | str, ...],
     heads: str,
     axes: tuple[str, ...],
+    *contrasts: pairs.Contrast,
 ) -> Entry:
     lengths = "16384" if heads.startswith("4:") else _LONG
     words = f"--match ^block\\s({'|'.join(map(str, blocks))})\\s --heads {heads} --seqlen {lengths}"
     return Entry(
         "longca:" + name, title, claim, "gpu", (_bench("--set sparse " + words, SPARSE),),
         BLOCKS, _where(block=blocks, heads=tuple(heads.split(","))),
-        "lines" if name.startswith("fig") else "sizes", _SPARSE, axes,
+        "lines" if name.startswith("fig") else "sizes", pairs.SPARSE, axes,
+        contrasts, split="block" if name in ("table4", "table5", "table6") else "",
     )  # fmt: skip
 
 
@@ -325,14 +302,14 @@ _LONGCA = (
             "FlashAttention-3 leads on what it takes; FlexAttention and FlashMask on the rest",
             "gpu",
             (_bench("--set longca --heads 64:8 --seqlen 8192", MASKED),), STATIC,
-            _where(set="longca", heads="64:8", length=8192), "dots", _MASKED, (which,))
+            _where(set="longca", heads="64:8", length=8192), "dots", pairs.MASKED, (which,))
       for number, which in ((3, "forward"), (8, "backward"))),
     *(Entry(f"longca:fig{number}", f"block-sparse, share 0.5, {card}",
             "dedicated kernels lead, general ones pay for their metadata",
             "gpu" if card == "H100" else "A800",
             (_bench(f"--set sparse --match 0.5 --seqlen {_LONG}", SPARSE),) if card == "H100" else (),
             BLOCKS if card == "H100" else (), _where(density=0.5),
-            view="lines" if card == "H100" else "", over=_SPARSE, axes=_BOTH)
+            view="lines" if card == "H100" else "", over=pairs.SPARSE, axes=_BOTH)
       for number, card in ((4, "H100"), (5, "A800"))),
     Entry("longca:fig7", "length distributions",
           "most documents are short, most tokens lie in long ones",
@@ -355,21 +332,23 @@ _LONGCA = (
         ("fig19", "block 64, MHA", "VSA leads; its rate falls with the length, most backward",
          (64,), "64:64", _BOTH),
         ("fig20", "peak memory, block 64, MHA", "FlashInfer's metadata grows with the share",
-         (64,), "64:64", _MEMORY_OF_BOTH),
-        ("table4", "64:8, forward", "blocks of 128 run at twice the rate of 64", _BLOCKS, "64:8", _BOTH),
+         (64,), "64:64", _MEMORY_OF_BOTH, pairs.MORE_SHOWN),
+        ("table4", "64:8, forward", "blocks of 128 run at twice the rate of 64", _BLOCKS, "64:8", _BOTH,
+         pairs.LARGER_BLOCKS),
         ("table5", "64:64, block 128, forward",
-         "FA2 Sparse is steady, FlashInfer runs out of memory", _LARGE, "64:64", _BOTH),
+         "FA2 Sparse is steady, FlashInfer runs out of memory", _LARGE, "64:64", _BOTH, pairs.MORE_SHOWN),
         ("table6", "FlexAttention at 16K, 4:1 and 4:4",
-         "blocks of 64 are several times slower than 128", _BLOCKS, "4:1,4:4", _BOTH),
+         "blocks of 64 are several times slower than 128", _BLOCKS, "4:1,4:4", _BOTH,
+         pairs.LARGER_BLOCKS),
         ("table7", "peak memory, 64:8, forward", "metadata per KV head is small with groups",
-         _BLOCKS, "64:8", _MEMORY_OF_BOTH),
+         _BLOCKS, "64:8", _MEMORY_OF_BOTH, pairs.MORE_SHOWN),
         ("table8", "peak memory, 64:64, block 128", "FlashInfer holds several times FA2 Sparse",
-         _LARGE, "64:64", _MEMORY_OF_BOTH),
+         _LARGE, "64:64", _MEMORY_OF_BOTH, pairs.MORE_SHOWN),
         ("table9", "peak memory of FlexAttention at 16K",
          "its masks cost memory when made, not when run", _BLOCKS, "4:1,4:4", _MEMORY_OF_BOTH),
     )),
     Entry("longca:table10", "NSA, forward", "Triton leads TileLang", "gpu",
-          (_selected("32768,65536,98304,131072"),), view="lines", over=_SELECTED, axes=("forward",)),
+          (_selected("32768,65536,98304,131072"),), view="lines", over=pairs.SELECTED, axes=("forward",)),
     Entry("longca:table11", "DSA", "FlashMLA leads TileLang forward", "tokens"),
     Entry("longca:table3", "communication volume per device",
           "ring forms send keys and values, Ulysses all four tensors", "cpu", _volumes(),
@@ -381,9 +360,6 @@ _LONGCA = (
       for number, title in _A800.items()),
 )  # fmt: skip
 
-_NAIVE = tuple(
-    ("verbatim", peer) for peer in ("torch:flash", "torch:math", "flash_attn_2", "flash_attn_3")
-)
 _MQA = "verbatim,torch:flash,torch:cudnn,torch:efficient,torch:math,flash_attn_2,flash_attn_3"
 
 
@@ -394,7 +370,7 @@ def _study(
     words = f"--set mqa --heads {heads} --match ({'|'.join(names)})"
     return Entry(
         f"re:fig{number}", title, claim, "gpu", (_bench(words, _MQA),), ("papers/re_table1*.json",),
-        _where(heads=heads, mask=names), "lines", _NAIVE, (axis,),
+        _where(heads=heads, mask=names), "lines", pairs.NAIVE, (axis,),
     )  # fmt: skip
 
 
@@ -417,7 +393,8 @@ _RE = (
            "memory backward", "16:16"),
     Entry("re:table1", "allocated and reserved memory", "MQA saves nearly half of what is allocated,"
           " little of what is reserved", "gpu", (_bench("--set mqa", _MQA),),
-          ("papers/re_table1*.json",), view="memory", over=_NAIVE, axes=("memory forward",)),
+          ("papers/re_table1*.json",), view="memory", over=pairs.NAIVE, axes=("memory forward",),
+          contrasts=(pairs.ONE_KV_HEAD,)),
     Entry("re:tuner", "section 2.4: the autotuner", "measured choices beat fixed ones", "gpu",
           tuple(_tool(f"tune --set {cases} DEVICE")
                 for cases in ("dense --match hd128.*4096", "gqa", "masks")),
@@ -425,9 +402,6 @@ _RE = (
 )  # fmt: skip
 
 _BASELINES = "verbatim,torch:cudnn,torch:flash,flex,torch:math"
-_GENERATED = (*(("verbatim TL", peer) for peer in ("torch:flash", "torch:cudnn", "flex", "verbatim")),
-              ("verbatim TL for an A100", "torch:flash"),
-              ("verbatim", "torch:flash"), ("verbatim", "torch:cudnn"), *_FLEX)  # fmt: skip
 
 
 def _generated(words: str, dims: str) -> Command:
@@ -452,16 +426,16 @@ _QIMENG = (
           " rate under full masks", "gpu",
           (*(_generated(f"--set dense --match hd{dim}", f"hd{dim}") for dim in (128, 64)),
            _grouped("(causal|full)", "16:4,16:1", 128), _grouped("(causal|full)", "32:8,32:1", 64)),
-          view="lines", over=_GENERATED, axes=("forward",)),
+          view="lines", over=pairs.GENERATED, axes=("forward",)),
     Entry("qimeng:table2", "MLA, causal, forward",
           "the generated kernel is twice cuDNN's rate: on an A100 1.43 to 2.15 times", "gpu",
           tuple(_generated(f"--set models --match deepseek --seqlen {length} --batch {16384 // length}",
                            "mla") for length in (512, 1024, 2048, 4096, 8192, 16384)), view="lines",
-          over=_GENERATED, axes=("forward",)),
+          over=pairs.GENERATED, axes=("forward",)),
     Entry("qimeng:table8", "sizes of real models",
           "the gain holds at their sizes: on an A100 0.92 to 1.13 times FlashAttention-2's rate,"
           " 0.98 to 1.22 times cuDNN's", "gpu",
-          (_grouped("causal", "32:32,64:8,128:8", 128),), view="lines", over=_GENERATED,
+          (_grouped("causal", "32:32,64:8,128:8", 128),), view="lines", over=pairs.GENERATED,
           axes=("forward",)),
     *(Entry(f"qimeng:table{number}", title, claim, needs) for number, title, claim, needs in (
         (3, "by language model", "all models tried gain by the language", "model"),
@@ -471,7 +445,7 @@ _QIMENG = (
         (7, "T4", "and older cards", "T4"))),
     Entry("qimeng:table9", "NSA, forward",
           "and for sparse attention, on an A100 1.24 to 1.33 times naive", "gpu",
-          (_selected("512,1024,2048,4096,8192,16384"),), view="lines", over=_SELECTED,
+          (_selected("512,1024,2048,4096,8192,16384"),), view="lines", over=pairs.SELECTED,
           axes=("forward",)),
 )  # fmt: skip
 

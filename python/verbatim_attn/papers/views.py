@@ -10,7 +10,8 @@ from .._page import escape
 from ..bench import page
 from . import parallel
 from .evidence import Part, rows
-from .rates import blocks_html, cases_of, compared, curves_html, of_case, sizes_html
+from .rates import blocks_html, curves_html, of_case, sizes_html
+from .ratios import cases_of, compared
 from .registry import Entry, Row
 
 _GRADIENTS = ("dq", "dk", "dv")

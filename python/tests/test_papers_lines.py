@@ -1,0 +1,112 @@
+"""What a line of the four papers' list says: ratios of steady times, a line a card, cases of one
+provider beside each other, verdicts without measured numbers. Needs neither PyTorch nor a GPU."""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+from paper_files import saved_cases
+from verbatim_attn.papers import evidence, pairs, ratios, registry
+
+RESULTS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"
+FULL = "--set dense --match hd64.full.512$"
+
+
+def entry(**of):
+    return registry.Entry("re:fig7", "", "", "gpu", **{"view": "lines", "over": pairs.FLEX, **of})
+
+
+def said(entry, folder):
+    return ratios.compared(entry, evidence.parts(entry, folder))
+
+
+def saved(folder, name, words, *rows, card="card", **of_row):
+    path = folder / "papers" / f"re_fig7.{name}.json"
+    saved_cases(path, words, *rows, **of_row)
+    made = json.loads(path.read_text())
+    made["device"]["name"] = card
+    path.write_text(json.dumps(made))
+    return path
+
+
+def timed(rate, noise=0.0):
+    return {"ms": 1.0, "tflops": rate, "noise": noise}
+
+
+def with_rates(path, **rates):
+    """Of every provider its rate."""
+    made = json.loads(path.read_text())
+    for row in made["results"]:
+        row["backward"] = timed(rates[row["provider"]])
+    path.write_text(json.dumps(made))
+
+
+def test_a_row_that_was_disturbed_is_in_no_ratio(tmp_path):
+    both = (0, "verbatim"), (0, "flex")
+    saved(tmp_path, "steady", FULL, *both, backward=timed(100, 0.2))
+    assert said(entry(), tmp_path) == "backward rate of verbatim over flex 1.00, 1 case"
+    saved(tmp_path, "noisy", FULL, *both, backward=timed(100, 0.21))
+    assert said(entry(), tmp_path).endswith("1.00, 1 case")
+    saved(tmp_path, "noisy", FULL, *both, backward=timed(100), forward=timed(9, 0.3))
+    assert said(entry(), tmp_path).endswith("1.00, 1 case")  # the other pass was
+    memory = {which: {"allocated": 2**30, "reserved": 0} for which in ("forward", "backward")}
+    saved(tmp_path, "noisy", FULL, *both, backward=timed(100, 0.3), peak_bytes=memory)
+    held = said(entry(axes=("memory backward",)), tmp_path)
+    assert held == "backward memory of verbatim over flex 1.00, 1 case"
+
+
+def test_each_card_has_its_line_that_with_most_rows_first(tmp_path):
+    both = (0, "verbatim"), (0, "flex")
+    with_rates(saved(tmp_path, "a", FULL, *both, card="NVIDIA A"), verbatim=2, flex=1)
+    assert said(entry(), tmp_path) == "backward rate of verbatim over flex 2.00, 1 case"
+    two = (*both, (1, "verbatim"), (1, "flex"))
+    words = "--set dense --match hd(64|128).full.512$"
+    with_rates(saved(tmp_path, "b", words, *two, card="NVIDIA B"), verbatim=3, flex=1)
+    assert said(entry(), tmp_path).splitlines() == [
+        "B: backward rate of verbatim over flex 3.00, 2 cases",
+        "A: backward rate of verbatim over flex 2.00, 1 case",
+    ]
+    assert said(entry(split="dim"), tmp_path).splitlines() == [
+        "B, head dim 64: backward rate of verbatim over flex 3.00, 1 case",
+        "B, head dim 128: backward rate of verbatim over flex 3.00, 1 case",
+        "A, head dim 64: backward rate of verbatim over flex 2.00, 1 case",
+    ]
+
+
+def test_cases_of_one_provider_are_beside_each_other_by_one_size(tmp_path):
+    words = "--set sparse --heads 64:8 --seqlen 16384 --match (64|128)\\s0.[28]\\s"
+    path = saved(
+        tmp_path, "a", words, *((n, name) for n in range(4) for name in ("verbatim", "vsa"))
+    )
+    made = json.loads(path.read_text())
+    for row in made["results"]:
+        of = registry.sizes(row)
+        row["backward"] = timed(of["block"] * of["density"] * (1 + (row["provider"] == "vsa")))
+    path.write_text(json.dumps(made))
+    of = entry(over=pairs.over("vsa"), contrasts=(pairs.LARGER_BLOCKS, pairs.MORE_SHOWN))
+    assert said(of, tmp_path).split("; ")[1:] == [
+        "backward rate, blocks of 128 over 64: verbatim 2.00, 2 cases", "vsa 2.00, 2 cases",
+        "backward rate, a share of 0.8 over 0.2: verbatim 4.00, 2 cases", "vsa 4.00, 2 cases",
+    ]  # fmt: skip
+    lines = said(dataclasses.replace(of, split="block"), tmp_path).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "blocks of 64", "blocks of 128", "backward rate, blocks of 128 over 64"
+    ]  # fmt: skip
+    assert "0.8 over 0.2: verbatim 4.00, 1 case" in lines[0] and "0.8" not in lines[2]
+
+
+def test_an_entry_shows_its_own_cases_of_its_own_files(tmp_path):
+    two = (0, "verbatim"), (1, "verbatim")
+    saved(tmp_path, "a", "--set dense --match hd(64|128).full.512$", *two)
+    assert said(entry(over=()), tmp_path).endswith("2 cases")
+    of = entry(over=(), cases=registry._where(dim=64))
+    assert said(of, tmp_path).endswith("512 TFLOP/s, 1 case")
+
+
+def test_verdicts_say_agrees_or_differs_and_type_no_measured_number():
+    judged = json.loads((RESULTS / "papers" / "judged.json").read_text())
+    for name, verdict in judged["entries"].items():
+        assert re.match(r"(agrees|differs|neither agrees nor differs)\b", verdict), name
+        shares = {"0.2", "0.5", "0.8"}  # the paper's
+        assert set(re.findall(r"\d+\.\d+", verdict)) <= shares and "%" not in verdict, name
