@@ -137,6 +137,25 @@ def test_options_of_a_trial_stand_in_place_of_the_commands_own(tool, tmp_path):
     assert row["problem"]["q_len"] == 64 and row["bits"]["repeats"] == 1
 
 
+def test_a_file_goes_on_with_its_own_card_and_commit(tool, tmp_path):
+    commands = tuple(("bench", "--repeats", n, "DEVICE") for n in "123")
+    entry = dataclasses.replace(registry.ENTRIES["re:tuner"], commands=commands[:1])
+    path, small = str(tmp_path / "x.json"), ["--seqlen", "16"]
+    run.make(entry, path, "cpu", "1234567", small)
+    assert run.make(entry, path, "cpu", "", small)["parts"]  # nothing is left to run
+    more = dataclasses.replace(entry, commands=commands[:2])
+    with pytest.raises(Refused, match="another commit.* of '1234567', expected .* '7654321'"):
+        run.make(more, path, "cpu", "7654321", small)
+    assert len(run.make(more, path, "cpu", "1234567", small)["parts"]) == 2
+    made = json.loads(pathlib.Path(path).read_text())
+    made["parts"][0]["result"]["device"]["name"] = "another"
+    pathlib.Path(path).write_text(json.dumps(made))
+    all_of_it = dataclasses.replace(entry, commands=commands)
+    with pytest.raises(Refused, match="another card.* of 'another'"):
+        run.make(all_of_it, path, "cpu", "1234567", small)
+    assert json.loads(pathlib.Path(path).read_text()) == made
+
+
 def test_results_of_the_tool_say_the_commit(tool, tmp_path):
     commands = (("bench", "--repeats", "1", "DEVICE"), ("tune", "DEVICE"))
     entry = dataclasses.replace(registry.ENTRIES["re:tuner"], commands=commands)
@@ -214,8 +233,8 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
     )
     saved_cases(tmp_path / "papers" / "re_fig3.cut0.json", both, (3, "flex"), status="unsupported")
     assert document.state(entry, tmp_path) == "3 of 4"
+    path = tmp_path / "papers" / "re_fig3.cut1.json"
     for status in ("error", "not installed"):  # neither was tried
-        path = tmp_path / "papers" / "re_fig3.cut1.json"
         saved_cases(path, both, (3, "verbatim"), status=status)
         assert document.state(entry, tmp_path) == "3 of 4"
     said = document.summary(entry, evidence.parts(entry, tmp_path))

@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from paper_files import saved_cases
-from verbatim_attn.papers import evidence, pairs, ratios, registry
+from verbatim_attn.papers import document, evidence, pairs, ratios, registry, views
 
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"
 FULL = "--set dense --match hd64.full.512$"
@@ -110,3 +110,40 @@ def test_verdicts_say_agrees_or_differs_and_type_no_measured_number():
         assert re.match(r"(agrees|differs|neither agrees nor differs)\b", verdict), name
         shares = {"0.2", "0.5", "0.8"}  # the paper's
         assert set(re.findall(r"\d+\.\d+", verdict)) <= shares and "%" not in verdict, name
+
+
+def test_what_an_adapter_of_ours_refused_was_not_tried(tmp_path):
+    words = "--set dense --match hd64.full.512$ --providers flashmask,torch:cudnn"
+    of = entry(commands=(("bench.py", *words.split(), "DEVICE"),))
+    reason = "its mask of 32768 x 32768 positions cannot be made dense"
+    rows = (0, "flashmask"), (0, "torch:cudnn")
+    saved(tmp_path, "a", FULL, *rows, status="unsupported", reason=reason)
+    assert document.state(of, tmp_path) == "1 of 2"  # PyTorch itself takes masks dense alone
+    assert evidence.untried(of, evidence.parts(of, tmp_path)) == ["flashmask"]
+    saved(tmp_path, "a", FULL, *rows, status="unsupported", reason="takes no mask but causal")
+    assert document.state(of, tmp_path) == "made"
+
+
+def test_a_support_matrix_has_the_best_of_all_runs_and_says_what_was_not_tried(tmp_path):
+    words = "--set dense --match hd64.(full|causal).512$"
+    of = entry(view="support")
+    saved(tmp_path, "a", words, (0, "flex"), (1, "flex"), (1, "verbatim"))
+    saved(tmp_path, "b", words, (0, "flex"), status="error", reason="a buffer is too small")
+    saved(tmp_path, "c", words, (0, "vsa"), (1, "vsa"), status="unsupported", reason="blocks")
+    saved(tmp_path, "d", words, (0, "slow"), status="not installed", reason="not installed")
+    found = evidence.parts(of, tmp_path)
+    assert views.VIEWS["support"].line(of, found) == (
+        "of 2 masks: flex 2, verbatim 1 (1 not tried), vsa 0, slow 0 (2 not tried)"
+    )
+    drawn = views.VIEWS["support"].html(of, found)
+    assert drawn.count("<td>not tried</td>") == 3 and drawn.count("<td>unsupported</td>") == 2
+
+
+def test_columns_of_the_list_stand_apart(tmp_path):
+    (tmp_path / "papers").mkdir()
+    lines = [line for line in document.listing(tmp_path).splitlines() if line.startswith("  ")]
+    assert len(lines) == len(registry.ENTRIES)
+    entries = [registry.ENTRIES[line.split()[0]] for line in lines]
+    places = {line.index(registry.NEEDS[of.needs]) for line, of in zip(lines, entries, strict=True)}
+    titles = {line.rindex("  " + of.title) for line, of in zip(lines, entries, strict=True)}
+    assert len(places) == len(titles) == 1

@@ -36,7 +36,8 @@ checks than `NAME --commands` prints: their `arguments` say which.
 
 "3 of 9 (none of flex):" says how many of the rows that the commands ask for were tried, whatever \
 file holds them, and whose were not at all. A case that a peer's interface does not take counts as \
-tried, installed or not; else what was not installed was not tried. Cards differ from \
+tried, installed or not; else what was not installed was not tried, nor what our adapter of it \
+refused. Cards differ from \
 the papers', so ratios are compared, not rates: each is of two rows of one file, or of the files \
 that the tool made of an entry at one commit, an order each. Each card has its own line. Where no \
 file has both, the other's rate or memory stands alone. Rates of rows with a \
@@ -86,13 +87,16 @@ def summary(entry: Entry, of: list[evidence.Part]) -> str:
 
 def listing(folder: Path) -> str:
     """For a terminal."""
+    cells = {entry: (entry.name, NEEDS[entry.needs], state(entry, folder))
+             for entry in ENTRIES.values()}  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*cells.values(), strict=True)]
     lines = []
     for paper, title in PAPERS.items():
         lines += ["", title]
-        for entry in ENTRIES.values():
+        for entry, of in cells.items():
             if entry.paper == paper:
-                lines.append(f"  {entry.name:<15} {NEEDS[entry.needs]:<33}"
-                             f"{state(entry, folder):<13}{entry.title}")  # fmt: skip
+                padded = (text.ljust(width) for text, width in zip(of, widths, strict=True))
+                lines.append("  " + "  ".join((*padded, entry.title)))
     return "\n".join(lines[1:])
 
 

@@ -24,7 +24,7 @@ from .generated import GENERATED
 from .registry import Entry, Row
 
 Part = dict[str, Any]
-NOT_TRIED = ("error", "not installed")
+_OUR_REFUSAL = "cannot be made dense"  # of FlashMask's earlier adapter, which wanted a dense mask
 EARLIER = "verbatim \N{DAGGER}"  # timed under an order that `auto` no longer takes
 
 
@@ -122,33 +122,37 @@ def dated(found: list[Row], axis: str) -> list[Row]:
     return kept
 
 
+def tried(row: Row) -> bool:
+    """Whether a row tells what its provider does with a case: a time, or that it does not take it."""
+    refused_here = row["provider"] == "flashmask" and _OUR_REFUSAL in row["reason"]
+    return row["status"] not in ("error", "not installed") and not refused_here
+
+
 def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
     """How much of an entry has been tried, and how much its commands ask for: a row of a benchmark
-    counts, and a whole other command. A row that says why it has no time was tried, but for an
-    error and for what was not installed."""
+    counts, and a whole other command."""
     by_repeats = entry.view == "deviation"  # whose rows differ by the number of passes alone
-    tried: set[Any] = set()
+    has_tried: set[Any] = set()
     for part in of:
         words, result = part["words"], part["result"]
         if result.get("command") == "bench":
             times = _last(words, "--repeats", "") if by_repeats else ""
-            tried |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
-                      for r in report.rows_of([result]) if r["status"] not in NOT_TRIED}  # fmt: skip
+            has_tried |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
+                          for r in report.rows_of([result]) if tried(r)}  # fmt: skip
     has = wants = 0
     for command in entry.commands:
         words = list(itertools.takewhile(lambda word: word != "DEVICE", command))
         asked = _asked(words, _last(words, "--repeats", "") if by_repeats else "")
         wants += len(asked) or 1
         whole = any(part["words"][: len(words)] == words for part in of)
-        has += len(asked & tried) if asked else whole
+        has += len(asked & has_tried) if asked else whole
     return has, wants
 
 
 def untried(entry: Entry, of: list[Part]) -> list[str]:
     """Whom the commands ask for, and no row tried."""
     asked = {name for command in entry.commands for name in _asked_names(command)}
-    tried = {row["provider"] for row in rows(of) if row["status"] not in NOT_TRIED}
-    return sorted(asked - tried)
+    return sorted(asked - {row["provider"] for row in rows(of) if tried(row)})
 
 
 def _asked(words: list[str], times: str) -> set[Any]:

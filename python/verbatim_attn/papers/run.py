@@ -1,7 +1,8 @@
 """Makes an entry: runs its commands one after another and keeps what each wrote.
 
 A result file is {"command": "papers", "entry", "parts": [{"words", "result"}]}. It is written after
-every command, so a run that was cut goes on with the next one; bench keeps its rows itself.
+every command, so a run that was cut goes on with the next one, on the same card and commit; bench
+keeps its rows itself.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) ->
         if tuple(words) in done:
             continue
         print(f"{number + 1} of {len(entry.commands)}: {' '.join(words)}", file=sys.stderr)
+        _refuse_another(found, "commit", commit, path)
         part = {"words": words, **_run(words, f"{path}.{number}.jsonl", commit)}
+        _refuse_another(found, "card", _measured(part, "card"), path)
         found["parts"].append(part)
         results.write("--json", path, json.dumps(found) + "\n")
     return found
@@ -60,6 +63,23 @@ def begun(entry: Entry, path: str) -> dict[str, Any]:
         raise Refused("the file is of another run", "--json", path,
                       f"a new file, or one of {entry.name}")  # fmt: skip
     return found
+
+
+def _measured(part: dict[str, Any], what: str) -> str | None:
+    """The card or commit of what measures."""
+    result = part["result"]
+    if result.get("command") not in ("bench", "tune"):
+        return None
+    found: str = result["device"]["name"] if what == "card" else result.get("commit", "")
+    return found
+
+
+def _refuse_another(found: dict[str, Any], what: str, now: str | None, path: str) -> None:
+    """A file is of one card and commit, for ratios are of the rows of a file."""
+    for before in (_measured(part, what) for part in found["parts"]):
+        if None not in (before, now) and before != now:
+            raise Refused(f"the file is of another {what}", "--json", f"{path}, of {before!r}",
+                          f"a new file for {now!r}")  # fmt: skip
 
 
 def shown(command: Command) -> list[str]:

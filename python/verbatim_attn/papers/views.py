@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .._page import escape
 from ..bench import page
 from . import parallel
-from .evidence import Part, rows
+from .evidence import Part, rows, tried
 from .rates import blocks_html, curves_html, of_case, sizes_html
 from .ratios import cases_of, compared
 from .registry import Entry, Row
@@ -147,33 +147,42 @@ def _activation_line(entry: Entry, of: list[Part]) -> str:
 # Support, deviation, memory, tuning
 
 
+_TAKES, _NOT_TRIED = ("yes", "forward only"), "not tried"
+_BEST_FIRST = (*_TAKES, "differs", "wrong", "unsupported", "out of memory", _NOT_TRIED)
+
+
 def _support(of: list[Part]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Of every case what each provider does with it: the best that any run showed."""
     found = rows(of)
     names = list(dict.fromkeys(row["provider"] for row in found))
     cases: dict[str, dict[str, str]] = {}
     for row in found:
-        text = "yes" if row["status"] == "ok" else row["status"]
-        if row["status"] == "ok" and not row["backward"]:
-            text = "forward only"
-        cases.setdefault(of_case(row), {})[row["provider"]] = text
+        has = cases.setdefault(of_case(row), dict.fromkeys(names, _NOT_TRIED))
+        name = row["provider"]
+        has[name] = min(has[name], _taken(row), key=_BEST_FIRST.index)
     return names, cases
+
+
+def _taken(row: Row) -> str:
+    if row["status"] == "ok":
+        return "yes" if row["backward"] else "forward only"
+    return row["status"] if tried(row) else _NOT_TRIED
 
 
 def _support_html(entry: Entry, of: list[Part]) -> str:
     names, cases = _support(of)
-    return page.numbers(["mask", *names], [[case, *(has.get(name, "-") for name in names)]
-                                    for case, has in cases.items()])  # fmt: skip
+    lines = [[case, *has.values()] for case, has in cases.items()]
+    return page.numbers(["mask", *names], lines)
 
 
 def _support_line(entry: Entry, of: list[Part]) -> str:
     names, cases = _support(of)
-    counts = {name: sum(has.get(name) in ("yes", "forward only") for has in cases.values())
-              for name in names}  # fmt: skip
-    return (
-        f"of {len(cases)} masks: " + ", ".join(f"{n} {c}" for n, c in counts.items())
-        if cases
-        else ""
-    )
+    said = []
+    for name in names:
+        texts = [has[name] for has in cases.values()]
+        untried = f" ({n} not tried)" if (n := texts.count(_NOT_TRIED)) else ""
+        said.append(f"{name} {sum(text in _TAKES for text in texts)}{untried}")
+    return f"of {len(cases)} masks: " + ", ".join(said) if cases else ""
 
 
 def _deviation_html(entry: Entry, of: list[Part]) -> str:
