@@ -16,7 +16,7 @@ from paper_files import saved_cases
 from verbatim_attn._errors import Refused
 from verbatim_attn.bench import __main__ as bench
 from verbatim_attn.bench import page as bench_page
-from verbatim_attn.papers import document, evidence, rates, ratios, registry, run, views
+from verbatim_attn.papers import document, evidence, generated, rates, ratios, registry, run, views
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -154,6 +154,44 @@ def test_a_file_goes_on_with_its_own_card_and_commit(tool, tmp_path):
     with pytest.raises(Refused, match="another card.* of 'another'"):
         run.make(all_of_it, path, "cpu", "1234567", small)
     assert json.loads(pathlib.Path(path).read_text()) == made
+
+
+def test_the_options_that_are_named_for_a_trial_work(tmp_path):
+    for entry in (entry for entry in registry.ENTRIES.values() if entry.needs == "gpu"):
+        with pytest.raises(Refused) as refused:
+            run.make(entry, str(tmp_path / "x.json"), "cpu", "", [])
+        (option,) = re.findall(r"--also '(--\w+) ", str(refused.value))
+        trial = [option, {"--match": ".", "--seqlen": "64"}[option]]
+        for kind, *words in (run._words(command, "cpu", trial) for command in entry.commands):
+            if kind == "bench.py":
+                assert bench.chosen_cases(bench.parser().parse_args(words)), (entry.name, words)
+            else:  # the tool refuses sizes beside a set
+                assert option == "--match" and "--set" in words, entry.name
+
+
+def test_the_lines_that_make_libraries_come_first_and_work(tool, tmp_path):
+    lines = [line for entry in registry.ENTRIES.values() for line in run.lines(entry)]
+    libraries = {name.removeprefix("verbatim:") for name in generated.GENERATED}
+    for line in lines:
+        for name in re.findall(r"verbatim:(\w+\.so)", line):
+            assert lines.index(line) > next(
+                i for i, of in enumerate(lines) if of.endswith(" " + name)
+            )
+    assert papers("longca:table10", "--commands").stdout.startswith("sed ")
+    # Without nvcc: emit stops before it.
+    (tmp_path / "kernels").symlink_to(ROOT / "kernels")
+    made = set()
+    for line in dict.fromkeys(line for line in lines if re.match("sed |verbatim tl |mv ", line)):
+        line = re.sub(r"tl build (\S+)( --arch \w+)?", r"tl emit \1", line)
+        line = re.sub(r"^verbatim ", os.environ["VERBATIM_TOOL"] + " ", line)
+        if line.startswith("mv "):
+            made.add(line.split()[2])
+            line = line.replace(".so ", ".cu ")
+        done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, line + done.stderr
+    assert made == libraries
+    text = (tmp_path / "selected.tl").read_text()
+    assert all(f"param {of}" in text for of in ("sel = query_index", "BM = 16", "BN = 64"))
 
 
 def test_results_of_the_tool_say_the_commit(tool, tmp_path):

@@ -23,7 +23,11 @@ def parser() -> argparse.ArgumentParser:
     add("entry", nargs="?", help="PAPER:figN or PAPER:tableN; without one: the list")
     add("--json", metavar="FILE", help="run what makes it, or what of it FILE lacks")
     add("--page", metavar="FILE", help="its picture or table, of --json's FILE or of the results")
-    add("--commands", action="store_true", help="print what would run, and stop")
+    add(
+        "--commands",
+        action="store_true",
+        help="print what would run, and stop: first what makes libraries",
+    )
     add("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     add("--commit", default="", help="recorded: what was built")
     add("--also", default="", metavar="WORDS", help="other options of what measures, for a trial")
@@ -54,7 +58,7 @@ def main() -> int:
             )
         entry = ENTRIES[a.entry]
         if a.commands:
-            print(*(shlex.join(run.shown(command)) for command in entry.commands), sep="\n")
+            print(*run.lines(entry), sep="\n")
             return 0
         if a.json:
             of = run.make(entry, a.json, a.device, a.commit, shlex.split(a.also))["parts"]

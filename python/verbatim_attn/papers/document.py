@@ -25,6 +25,8 @@ _HEAD = """# The four papers, table by table
 python -m verbatim_attn.papers                      # this list
 python -m verbatim_attn.papers NAME --json FILE     # makes one; again: goes on where it was cut
                                                     # on a GPU with --device cuda
+python -m verbatim_attn.papers NAME --commands      # what that runs, after the lines that make
+                                                    # libraries of TL, which come first by hand
 python -m verbatim_attn.papers NAME --page FILE     # its picture or table, from bench/results
 ```
 

@@ -3,6 +3,8 @@ called in the repository's root on a machine with nvcc."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _DIMS = {"hd64": "--head-dim 64", "hd128": "--head-dim 128",
          "mla": "--head-dim 192 --head-dim-v 128"}  # fmt: skip
 _SELECTED = "verbatim:selected.so"
@@ -15,9 +17,10 @@ GENERATED = {
 } | {_SELECTED: "verbatim TL"}
 
 
-def builds(names: str) -> list[str]:
+def builds(command: Sequence[str]) -> list[str]:
     """The lines that make the libraries among a command's providers."""
-    return [line for name in names.split(",") if name in GENERATED for line in _lines(name)]
+    names = [name for word in command for name in word.split(",")]
+    return [line for name in names if name in GENERATED for line in _lines(name)]
 
 
 def _lines(name: str) -> list[str]:

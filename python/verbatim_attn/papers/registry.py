@@ -191,7 +191,7 @@ _DASH = (
             f"{best} is the fastest deterministic order" if mask == "full" else
             f"descending and {best} beat FlashAttention-3's order everywhere; {best} leads at head dim"
             " 64, descending at 128", "gpu",
-            (*_orders(mask, "ascending", "descending", best, "auto"),
+            (*_orders(mask, "ascending", "descending", "shift", "symmetric_shift", "auto"),
              _bench(f"--set dense --match {mask}", f"verbatim,verbatim:unordered,{FA3}")),
             ("h200_peers.json", "h200_rested.json"), _where(set="dense", mask=mask), "lines",
             pairs.orders(best), split="dim")

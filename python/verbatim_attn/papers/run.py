@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 
 from .._errors import Refused
 from ..bench import results, sampling
+from . import generated
 from .registry import Command, Entry
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,7 +37,7 @@ def make(entry: Entry, path: str, device: str, commit: str, trial: list[str]) ->
                       "one that needs a CPU or one GPU", "dash:fig8")  # fmt: skip
     if entry.needs == "gpu" and device == "cpu" and not trial:
         raise Refused(f"{entry.name} needs a GPU", "--device", device,
-                      "cuda, or --also with smaller sizes for a trial", "--device cuda")  # fmt: skip
+                      f"cuda, or for a trial {_smaller(entry)}", "--device cuda")  # fmt: skip
     found = begun(entry, path)
     done = {tuple(part["words"]) for part in found["parts"]}
     for number, command in enumerate(entry.commands):
@@ -80,6 +82,22 @@ def _refuse_another(found: dict[str, Any], what: str, now: str | None, path: str
         if None not in (before, now) and before != now:
             raise Refused(f"the file is of another {what}", "--json", f"{path}, of {before!r}",
                           f"a new file for {now!r}")  # fmt: skip
+
+
+def _smaller(entry: Entry) -> str:
+    """Options that leave fewer or smaller cases: the tool takes no sizes beside a set, and names of
+    dense cases have them."""
+    named = any(command[0] in _OF_TOOL or "dense" in command for command in entry.commands)
+    return (
+        "--also '--match REGEX' of fewer cases" if named else "--also '--seqlen N', a smaller one"
+    )
+
+
+def lines(entry: Entry) -> list[str]:
+    """What makes it, as one would type it: first the libraries that its commands name."""
+    words = [shown(command) for command in entry.commands]
+    built = [line for command in entry.commands for line in generated.builds(command)]
+    return [*dict.fromkeys(built), *map(shlex.join, words)]
 
 
 def shown(command: Command) -> list[str]:
