@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from paper_files import saved_cases
-from verbatim_attn.papers import document, evidence, pairs, ratios, registry, views
+from verbatim_attn.papers import document, evidence, floors, pairs, ratios, registry, views
 
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"
 FULL = "--set dense --match hd64.full.512$"
@@ -147,3 +147,50 @@ def test_columns_of_the_list_stand_apart(tmp_path):
     places = {line.index(registry.NEEDS[of.needs]) for line, of in zip(lines, entries, strict=True)}
     titles = {line.rindex("  " + of.title) for line, of in zip(lines, entries, strict=True)}
     assert len(places) == len(titles) == 1
+
+
+def test_floors_are_met_where_every_case_of_both_passes_reaches_them(tmp_path):
+    def table(*times):
+        """With ours of so many times the others' forward and backward rates."""
+        words = "--set sparse --heads 64:64 --seqlen 16384 --match \\s64\\s0.[25]\\s"
+        rows = [(n, name) for n in range(2) for name in ("verbatim", "flex", "vsa:sm90")]
+        path = tmp_path / "papers" / "longca_table4.json"
+        saved_cases(path, words, *rows)
+        made = json.loads(path.read_text())
+        made["device"]["name"] = "NVIDIA H200"
+        for row in made["results"]:
+            ours = row["provider"] == "verbatim"
+            for which, rate in zip(("forward", "backward"), times, strict=True):
+                first = row["mask"]["params"]["density"] == 0.2
+                row[which] = timed((rate if first else 2.0) if ours else 1.0)
+        path.write_text(json.dumps(made))
+        lines = floors.table(tmp_path).splitlines()
+        flex, *_, vsa, dense = (line.strip("| ").split(" | ")[1:] for line in lines[2:])
+        assert dense == ["-", "-", "not met"]
+        return flex, vsa
+
+    both = "1.50 to 2.00, mean 1.73, 2 cases"
+    assert table(1.5, 1.5) == ([both, both, "met"],) * 2
+    flex, vsa = table(1.5, 1.2)
+    assert flex == [both, "1.20 to 2.00, mean 1.55, 2 cases, 1 below", "not met"]
+    assert vsa[2] == "met"
+
+
+def test_the_dense_rate_is_of_the_same_commit_heads_and_length(tmp_path):
+    def saved_rate(name, words, rate, commit):
+        path = tmp_path / "papers" / f"{name}.json"
+        saved_cases(path, words, (0, "verbatim"), forward=timed(rate), backward=timed(rate))
+        made = json.loads(path.read_text())
+        made["device"]["name"], made["commit"] = "NVIDIA H200", commit
+        path.write_text(json.dumps(made))
+
+    sparse = "--set sparse --heads 64:8 --seqlen {} --match \\s128\\s0.5\\s"
+    full = "--set longca --heads 64:{} --seqlen 16384 --match ^full\\s"
+    saved_rate("longca_table4", sparse.format(16384), 9, "a")
+    saved_rate("longca_table4.long", sparse.format(32768), 1, "a")
+    saved_rate("longca_fig9", full.format(8), 5, "a")
+    saved_rate("longca_lengths.again", full.format(8), 10, "a")
+    saved_rate("longca_lengths.heads", full.format(64), 90, "a")
+    saved_rate("longca_lengths.later", full.format(8), 90, "b")
+    dense = floors.table(tmp_path).splitlines()[-1]
+    assert dense.endswith(" | 0.90, 1 case | 0.90, 1 case | met |")

@@ -16,7 +16,7 @@ from .. import _page
 from .._errors import Refused
 from .._page import code, escape, listed, section
 from ..bench import page, report
-from . import evidence, views
+from . import evidence, floors, views
 from .registry import ENTRIES, NEEDS, PAPERS, Entry
 
 _HEAD = """# The four papers, table by table
@@ -51,6 +51,15 @@ the case under today's, it is left out, with all ratios over it. Forwards have n
 
 The last column is a person's, from `bench/results/papers/judged.json`. Commands are short for \
 `python -m verbatim_attn.papers NAME --json FILE` with `--device` where there is one.
+"""
+
+
+_FLOORS = """## What block-sparse masks were to reach
+
+Ours over others on an H200, head dim 128, all lengths, heads and shares that were timed. A floor is \
+met where every case of both passes reaches it. The dense rate is the best under a full mask of the \
+same commit, heads and length; that of all others is of the same run. How long a plan takes and how \
+large it is, no file of results says: [lab](lab/planning.md).
 """
 
 
@@ -143,7 +152,7 @@ def markdown(folder: Path) -> str:
                 ]
                 out.append("| " + " | ".join(map(_cell, cells)) + " |")
         out.append("")
-    out += ["## What we hold to be wrong", ""]
+    out += [_FLOORS, floors.table(folder), "", "## What we hold to be wrong", ""]
     for one in judged["objections"]:
         out += [
             f"**{PAPERS[one['paper']]}: {one['claim']}** {_filled(one['evidence'], folder)}",
