@@ -463,6 +463,7 @@ def test_every_figure_that_was_made_has_a_picture():
         if of:
             page = document.html(entry, of)
             assert "<svg" in page or ":fig" not in entry.name, entry.name
+            assert page.count("<br>") == document.line_of(entry, of).count("\n"), entry.name
             assert ("no longer takes" in page) == (
                 "<td>verbatim †" in page or ">verbatim †<" in page
             )

@@ -188,8 +188,8 @@ def test_the_dense_rate_is_of_the_same_commit_heads_and_length(tmp_path):
     full = "--set longca --heads 64:{} --seqlen 16384 --match ^full\\s"
     saved_rate("longca_table4", sparse.format(16384), 9, "a")
     saved_rate("longca_table4.long", sparse.format(32768), 1, "a")
-    saved_rate("longca_fig9", full.format(8), 5, "a")
-    saved_rate("longca_lengths.again", full.format(8), 10, "a")
+    saved_rate("longca_fig9", full.format(8), 10, "a")
+    saved_rate("longca_lengths.again", full.format(8), 5, "a")
     saved_rate("longca_lengths.heads", full.format(64), 90, "a")
     saved_rate("longca_lengths.later", full.format(8), 90, "b")
     dense = floors.table(tmp_path).splitlines()[-1]

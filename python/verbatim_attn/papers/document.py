@@ -119,7 +119,7 @@ def html(entry: Entry, of: list[evidence.Part]) -> str:
                       "one that was made: see the list")  # fmt: skip
     made = (code(" ".join(part["words"])) for part in of)
     benches = [part["result"] for part in of if part["result"].get("command") == "bench"]
-    said = escape(view.line(entry, of) or "no case to compare").replace("\n", "<br>")
+    said = "<br>".join(map(escape, view.line(entry, of).splitlines())) or "no case to compare"
     lead = (
         f"<p>{escape(PAPERS[entry.paper])}. The paper: {escape(entry.claim)}.</p>\n"
         f"<p>Here: {said}.</p>\n"
