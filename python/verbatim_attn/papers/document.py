@@ -46,7 +46,8 @@ file has both, the other's rate or memory stands alone. Rates of rows with a \
 time whose calls spread by more than a fifth of their median (`noise` above 0.2) are left out.
 
 "verbatim \N{DAGGER}" was timed with a backward in an order that `auto` no longer takes. Where that card has \
-the case under today's, it is left out, with all ratios over it. Forwards have no such order. \
+the case under today's, it is left out, with all ratios over it. Forwards have no such order, and \
+what earlier kernels took, of either pass, is not marked. \
 `tools/write_orders.py` writes the orders that `auto` takes, `papers/orders.json`.
 
 The last column is a person's, from `bench/results/papers/judged.json`. Commands are short for \
