@@ -102,8 +102,8 @@ BenchCommand::Own BenchCommand::read_own() const {
   return own;
 }
 
-/// Refuses what cannot be planned, before the cases in front of it are measured and saved; the
-/// first has none.
+/// Refuses what cannot be planned, before the cases in front of it are measured and saved: the
+/// first has none, but plans of one's own to prove.
 void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& cases,
                                const Own& own) const {
   for (const Case& one : cases) {
@@ -112,6 +112,7 @@ void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& 
     backend.check(sizes);
     backend.check_mask(made);
     check_worlds(world, sizes);
+    for (const SharedPlan& plan : own) backend.check_plan(accept(*plan, sizes, made));
     if (&one == &cases.front()) continue;
     for (const Pass pass : {Pass::forward, Pass::backward})
       make_plan(sizes, made, options_of(backend, pass));
@@ -292,6 +293,8 @@ int BenchCommand::run(dist::Processes* processes) const {
   const std::vector<std::string> chosen_providers =
       parse_names(providers, "--providers", {"verbatim", "cudnn", "cudnn:deterministic"});
   const Own own = read_own();
+  if (!own.empty() && std::ranges::find(chosen_providers, "verbatim") == chosen_providers.end())
+    fail("others have no plans", {"--plan", providers, "verbatim among --providers", "verbatim"});
   const std::vector<Case> chosen = chosen_cases(set, match, {"given", mask.name, given});
   world.check(!kernels.files.empty(), true);
   const std::string own_device = world.device_of(device);

@@ -244,8 +244,8 @@ struct Compute {
 
   /// With each of their chains, as a backend runs it, of `whole`, the plan that is dealt: in the
   /// sequence in which that places them. Where nothing waits for what comes later and it has less
-  /// than half of the tasks, the longest first without groups, and those of one or two heads of
-  /// groups spaced (docs/placements.md).
+  /// than half of the tasks, without groups the longest first, and in a backward of groups one or
+  /// two heads are spaced (docs/placements.md).
   Piece piece(const Plan& whole) const;
 };
 /// Ends the sums of `count` KV tiles from that of `sums` on, whose blocks hold the parts of the

@@ -87,13 +87,17 @@ std::shared_ptr<const HeadOrder> OrderPart::make() const {
 
 namespace {
 
+/// Whether chains are cut for few workers, which are together again in a launch: then they rotate.
+bool is_cut(const HeadOrder& order) {
+  return std::ranges::any_of(order.chains, [](const Chain& chain) { return chain.continues; });
+}
+
 /// Where each of the WholeChains of a head comes in the plan's placement. Of one that has no
-/// queue, or whose chains are cut for few workers and together again here, all come at once.
+/// queue, or whose chains are cut, all come at once.
 std::vector<size_t> places_of(const Plan& whole, int32_t head) {
   const HeadOrder& order = whole.order(head);
   std::vector<size_t> places(order.chains.size());
-  const auto cut = [](const Chain& chain) { return chain.continues; };
-  if (!whole.placement.queue || std::ranges::any_of(order.chains, cut)) return places;
+  if (!whole.placement.queue || is_cut(order)) return places;
   const PlacedTasks& tasks = whole.placement.tasks;
   for (size_t place = 0; place < tasks.size(); ++place) {
     if (tasks[place].head != head) continue;
@@ -189,7 +193,8 @@ Piece Compute::piece(const Plan& whole) const {
     return piece;
   }
   piece.tasks = as_placed(whole, heads);
-  if (few && whole.pass == Pass::backward && piece.heads.size() <= 2)
+  const auto cut = [&](const HeadPart& own) { return is_cut(whole.order(own.head)); };
+  if (few && whole.pass == Pass::backward && heads.size() <= 2 && std::ranges::none_of(heads, cut))
     piece.tasks = spaced_apart(piece.heads, std::move(piece.tasks));
   return piece;
 }

@@ -119,7 +119,8 @@ struct Heads {
     equal_parts = has("/split");
     splits = equal_parts || has("/even");
     const bool waits = !packed && !shifts && !shape.gaps && !chunks.most && is_held_up(shape);
-    const bool together = shape.starts_together() && walks_single_heads(head, chunks);
+    alone = walks_single_heads(head, chunks);
+    const bool together = shape.starts_together() && alone;
     held_up = waits && !together;
     // Chains of one query head that start together follow each other all the way where rows hold
     // them up, but not where some are long.
@@ -144,6 +145,7 @@ struct Heads {
   const bool packed;
   const Chunks chunks;
   bool shifts, equal_parts, splits, held_up, uneven, staggers;
+  bool alone;        // most chains walk one query head
   bool among_many;   // few chains are longer than the rest, by more than rows are
   bool long_chains;  // these hold up heads whose chains start together
 };
@@ -221,9 +223,7 @@ size_t side_by_side(const Heads& heads) {
 /// Whether chains of one or two heads of packed sequences start apart: parts of a tile that end
 /// together wait for each other's additions (measured on an H200).
 bool goes_spaced(const Heads& heads) {
-  const HeadOrder& head = heads.head;
-  return heads.packed && heads.uneven && !heads.shape.gaps && heads.count <= 2 && head.group > 1 &&
-         walks_single_heads(head, heads.chunks);
+  return heads.packed && heads.uneven && !heads.shape.gaps && heads.count <= 2 && heads.alone;
 }
 
 /// Whether all parts go side by side, the longest first: where the end of the longest chains would
@@ -236,12 +236,11 @@ bool goes_longest_first(const Heads& heads, size_t sections) {
   const contract::Shape& shape = heads.shape;
   if (head.group == 1 || shape.gaps || head.tiles->count() > kProvableVisits) return false;
   if (!heads.held_up && !heads.uneven) return false;
-  const bool alone = walks_single_heads(head, heads.chunks);
   const bool few = heads.count <= 2;  // no others to start behind
   const size_t tasks = head.tasks.size() * heads.count, round = heads.workers;
   const double filled = heads.filled();
-  if (heads.packed) return filled <= 2 && !alone;
-  if (alone && few) return true;
+  if (heads.packed) return filled <= 2 && !heads.alone;
+  if (heads.alone && few) return true;
   if (heads.held_up) {
     const bool rounds = tasks >= (heads.equal_parts ? 1 : 2) * round && tasks < 6 * round;
     const bool parts = heads.equal_parts || (heads.splits && shape.starts_together());

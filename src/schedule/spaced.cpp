@@ -1,6 +1,7 @@
 #include "schedule/spaced.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -57,24 +58,30 @@ std::vector<Line> lines_of(const HeadOrder& order, const std::vector<PlacedTask>
   return {{{}, tasks}};
 }
 
-/// Those of the first head, sequence by sequence, then of the next.
-std::vector<Line> lines_of(Heads heads, const std::vector<PlacedTask>& tasks) {
-  std::vector<Line> lines;
-  for (size_t h = 0; h < heads.size(); ++h) {
-    const HeadOrder& order = *heads[h];
-    std::vector<size_t> sequence_of;  // of each tile
-    const std::vector<TileMap::Part> parts = order.tiles->parts();
-    for (size_t p = 0; p < parts.size(); ++p)
-      sequence_of.resize(order.pass == Pass::backward ? parts[p].kv.last : parts[p].q.last, p);
-    std::vector<std::vector<PlacedTask>> of_sequence(parts.size());
-    for (const PlacedTask& placed : tasks) {
-      if (placed.head != static_cast<int32_t>(h)) continue;
-      const int32_t tile = chains_of(order, placed.task).front().tile;
-      of_sequence[sequence_of[tile]].push_back(placed);
-    }
-    for (const auto& own : of_sequence)
-      std::ranges::move(lines_of(order, own), std::back_inserter(lines));
+/// The sequence of a task: of its tiles, -1 where these are of several.
+int32_t sequence_of(const HeadOrder& order, int32_t task, const std::vector<int32_t>& of_tile) {
+  const std::span<const Chain> chains = chains_of(order, task);
+  const int32_t first = of_tile[chains.front().tile];
+  const auto same = [&](const Chain& chain) { return of_tile[chain.tile] == first; };
+  return std::ranges::all_of(chains, same) ? first : -1;
+}
+
+/// The lines of a head, sequence by sequence.
+std::vector<Line> lines_of_head(const HeadOrder& order, const std::vector<PlacedTask>& tasks) {
+  std::vector<int32_t> of_tile;
+  const std::vector<TileMap::Part> parts = order.tiles->parts();
+  for (size_t p = 0; p < parts.size(); ++p)
+    of_tile.resize(order.pass == Pass::backward ? parts[p].kv.last : parts[p].q.last,
+                   static_cast<int32_t>(p));
+  std::vector<std::vector<PlacedTask>> of_sequence(parts.size());
+  for (const PlacedTask& placed : tasks) {
+    const int32_t sequence = sequence_of(order, placed.task, of_tile);
+    if (sequence < 0) return {{{}, tasks}};
+    of_sequence[sequence].push_back(placed);
   }
+  std::vector<Line> lines;
+  for (const std::vector<PlacedTask>& own : of_sequence)
+    std::ranges::move(lines_of(order, own), std::back_inserter(lines));
   return lines;
 }
 
@@ -96,25 +103,26 @@ bool adds_in_turn(Heads heads, const std::vector<PlacedTask>& tasks) {
 std::vector<PlacedTask> spaced(Heads heads, std::vector<PlacedTask> tasks, int32_t workers) {
   constexpr int64_t kApart = 2, kTask = 4;  // visits; what a task's start and end take
   const size_t enough = 3 * static_cast<size_t>(workers);
-  std::vector<Line> lines = lines_of(heads, tasks);
+  std::vector<std::vector<PlacedTask>> of_head(heads.size());
+  for (const PlacedTask& placed : tasks) of_head[placed.head].push_back(placed);
+  std::deque<Line> lines;
+  for (size_t h = 0; h < heads.size(); ++h)
+    std::ranges::move(lines_of_head(*heads[h], of_head[h]), std::back_inserter(lines));
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free(
       {}, std::vector<int64_t>(static_cast<size_t>(workers)));
   std::vector<PlacedTask> found;
   found.reserve(tasks.size());
-  while (found.size() < tasks.size()) {
-    const int64_t now = free.top();
+  while (!lines.empty()) {
+    int64_t now = free.top();
     free.pop();
-    int64_t soonest = std::numeric_limits<int64_t>::max();
-    auto line = lines.begin();
-    size_t left = 0;  // tasks of the lines before
-    for (; line != lines.end() && line->ready > now && left < enough; ++line) {
-      soonest = std::min(soonest, line->ready);
-      left += line->left();
+    auto line = lines.begin();  // the first that is ready, or the one that will be soonest
+    size_t left = 0;            // tasks of the lines so far
+    for (auto next = lines.begin(); next != lines.end() && left < enough; ++next) {
+      if (next->ready < line->ready) line = next;
+      if (line->ready <= now) break;
+      left += next->left();
     }
-    if (line == lines.end() || left >= enough) {
-      free.push(soonest);
-      continue;
-    }
+    now = std::max(now, line->ready);
     found.push_back(line->tasks[line->next++]);
     free.push(now + kTask + visits(*heads[found.back().head], found.back().task));
     line->ready = now + kApart;

@@ -54,6 +54,11 @@ class OwnPlans(Tool):
         self.assertEqual(row["plan"]["fingerprint"], run["plan"]["fingerprint"])
         self.assertEqual(row["problem"], run["problem"])
         self.assertIn(f"--plan {self.mine}", row["repro"])
+        forward = self.path / "forward.json"
+        self.call("plan --pass forward", SIZES, "--forward-order ascending --dump", forward)
+        (both,) = self.result("bench", words, "--plan", self.mine, forward)["results"]
+        self.assertEqual(both["plan"], both["plan"] | {"order": "bottom up"})
+        self.assertNotEqual(both["bits"]["sha256"], row["bits"]["sha256"])  # of O and LSE
 
     def test_is_simulated_drawn_and_dumped_as_it_is(self):
         again, drawn = self.path / "again.json", self.path / "mine.svg"
@@ -86,6 +91,8 @@ class OwnPlans(Tool):
             (["plan --pass forward --plan", self.mine], "nearest: --pass backward"),
             (["bench --plan", self.mine, "--order shift"], "an order of its own; got shift"),
             (["bench --set dense --plan", self.mine], "a problem without --set"),
+            (["bench --mask full --plan", self.mine], "another mask"),
+            (["bench --providers cudnn --plan", self.mine], "others have no plans"),
             (["run --softcap 2 --plan", self.mine], "another softcap; got 0, expected 2"),
             (["run --plan", broken], "broken.json"),
             (["run --plan", self.path / "none.json"], "none.json"),

@@ -128,8 +128,34 @@ TEST(Joined, ChainsOfOneOrTwoHeadsOfGroupsStartApart) {
       if (task.head < 8 / world) placed.push_back(task);
     const std::vector<std::shared_ptr<const HeadOrder>> orders(
         piece.heads.size(), dealt.whole.orders[dealt.whole.order_of_head[0]]);
+    EXPECT_EQ(piece.tasks == placed, world == 2) << world;
     if (world > 2) placed = spaced(orders, placed, dist::kWorkers);
     EXPECT_TRUE(piece.tasks == placed) << world;
+  }
+}
+
+// Chains that rotate, cut for few workers, are whole again in a launch: two heads side by side
+// would need twice as many workers.
+TEST(Joined, HeadsWhoseChainsRotateStayBehindEachOther) {
+  const Mask mask = masks::full(200, 200);
+  const Problem problem = problem_of(200, 24, 8);
+  PlanOptions options;
+  options.tile = kTile;
+  options.pass = Pass::forward;
+  const Plan forward = make_plan(problem, mask, options);
+  options.pass = Pass::backward;
+  options.order = "shift";
+  options.residents = 4;
+  const Plan backward = make_plan(problem, mask, options);
+  const auto cut = [](const Chain& chain) { return chain.continues; };
+  ASSERT_TRUE(std::ranges::any_of(backward.orders[0]->chains, cut));
+  ASSERT_EQ(backward.residency, 1);
+  const DistOptions dealt{.world = 4, .strategy = "ulysses"};
+  const DistPlan plan =
+      make_dist_plan(backward, make_sharding(forward, backward, mask, dealt), dealt);
+  for (const Compute* launch : launches_of(plan.ranks[0])) {
+    const std::vector<PlacedTask> tasks = launch->piece(plan.whole).tasks;
+    EXPECT_TRUE(std::ranges::is_sorted(tasks, {}, &PlacedTask::head));
   }
 }
 
