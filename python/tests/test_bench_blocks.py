@@ -70,6 +70,28 @@ def test_peers_get_the_blocks(monkeypatch):
     assert providers.Flex._block_mask(grouped, "cpu", 2).shape == (1, 4, 256, 256)
 
 
+def test_flexattention_gets_the_tiles_of_unequal_blocks():
+    """As its own function finds them by asking for every position."""
+    torch = pytest.importorskip("torch")
+    from torch.nn.attention.flex_attention import create_block_mask
+    from verbatim_attn.bench import check
+
+    edges = (0, 130, 260, 400, 530), (0, 256, 300, 384, 390, 530)
+    for group in (1, 2):
+        mask = masks.VariableBlockSparse(*edges, density=0.6, seed=4)
+        case = _block_case(mask, 2 * group, 2, 530)
+        mod = check.mask_mod(case, "cpu", group)
+        found = providers.Flex._block_mask(case, "cpu", group)
+        asked = create_block_mask(mod, None, 2 * group, 530, 530, device="cpu")
+        assert found.shape[1:] == asked.shape[1:] and found.BLOCK_SIZE == asked.BLOCK_SIZE
+        for lists in ("kv", "full_kv", "q", "full_q"):
+            counts = getattr(asked, f"{lists}_num_blocks")
+            assert counts.sum() > 0 and torch.equal(getattr(found, f"{lists}_num_blocks"), counts)
+            first = torch.arange(5) < counts[..., None]  # what comes behind says nothing
+            ours, theirs = (getattr(x, f"{lists}_indices") for x in (found, asked))
+            assert torch.equal(ours[first], theirs[first])
+
+
 def test_what_vsa_takes():
     """Without the package: a case is refused with what the form lacks."""
     wide = masks.UniformBlockSparse(128, 128, density=0.5)

@@ -11,12 +11,12 @@ import json
 from typing import Any, ClassVar
 
 from .. import _cudnn_flex, masks
+from .block_lists import block_lists
 from .flashmask import FlashMask, FlashMaskBlocks
 from .providers import (
     Attend,
     Packed,
     Provider,
-    block_lists,
     cumulative,
     missing,
     packed,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from .. import masks
+from .block_lists import block_lists, tile_lists
 from .workloads import Case
 
 Attend = Callable[[Any, Any, Any], Any]
@@ -401,8 +402,9 @@ class Flex(Provider):
 
     @staticmethod
     def _block_mask(case: Case, device: str, group: int) -> Any:
-        """Of uniform blocks as lists of them, the form that costs least; of all else by asking for
-        every position."""
+        """Of uniform blocks as lists of them, the form that costs least; of other blocks as the
+        lists of tiles that create_block_mask() would find; of all else by asking for every
+        position."""
         import torch
         from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
@@ -416,23 +418,16 @@ class Flex(Provider):
                 BLOCK_SIZE=(case.mask.block_q, case.mask.block_k), mask_mod=mod,
                 seq_lengths=(p.q_len, p.kv_len),
             )  # fmt: skip
+        if case.blocks is not None:
+            partly, columns, wholly, whole_columns = tile_lists(case, device, group, 128)
+            return BlockMask.from_kv_blocks(partly, columns, wholly, whole_columns, mask_mod=mod,
+                                            seq_lengths=(p.q_len, p.kv_len))  # fmt: skip
         heads = p.q_heads if case.masks_differ_by_head else None
         # Compiling is slow, and only needed where a mask of all positions would take gigabytes.
         large = (heads or 1) * p.q_len * p.kv_len > 2**30
         return create_block_mask(
             mod, None, heads, p.q_len, p.kv_len, device=device, _compile=device != "cpu" and large
         )  # fmt: skip
-
-
-def block_lists(case: Case, device: str, group: int) -> tuple[Any, Any]:
-    """Of blocks, for every query head and row of them: int32 counts (1, heads, q_blocks) and
-    columns (1, heads, q_blocks, k_blocks), the visible ones first."""
-    import torch
-
-    assert case.blocks is not None
-    shown = torch.from_numpy(case.blocks.shown).to(device).repeat_interleave(group, dim=0)[None]
-    columns = shown.byte().sort(dim=-1, descending=True, stable=True).indices
-    return shown.sum(-1, dtype=torch.int32), columns.int()
 
 
 def too_large(case: Case, entry_bytes: int, what: str, device: str) -> str | None:
