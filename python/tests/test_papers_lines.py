@@ -194,3 +194,20 @@ def test_the_dense_rate_is_of_the_same_commit_heads_and_length(tmp_path):
     saved_rate("longca_lengths.later", full.format(8), 90, "b")
     dense = floors.table(tmp_path).splitlines()[-1]
     assert dense.endswith(" | 0.90, 1 case | 0.90, 1 case | met |")
+
+
+def test_rows_that_nobody_tried_are_named_by_whose_they_are(tmp_path):
+    words = "--set sparse --heads 4:1,4:4 --seqlen 16384"
+    one = registry.ENTRIES["longca:table6"]
+    asked = evidence.missing(one, [])
+    saved_cases(tmp_path / "papers" / "longca_table6.json", words, (0, "flex"), (1, "flex"))
+    missing = evidence.missing(one, evidence.parts(one, tmp_path))
+    assert {name: len(sizes) for name, sizes in missing.items()} == {
+        name: len(sizes) - 2 * (name == "flex") for name, sizes in asked.items()
+    }
+    assert document._extent(asked["vsa:sm90"]) == "18 (4:1, 4:4 heads, 16,384 tokens)"
+    for entry in registry.ENTRIES.values():
+        of = evidence.parts(entry, RESULTS)
+        has, wants = evidence.counts(entry, of)
+        rows = sum(map(len, evidence.missing(entry, of).values()))
+        assert rows == wants - has or not rows, entry.name  # commands that are whole have no rows

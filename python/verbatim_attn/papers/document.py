@@ -64,6 +64,13 @@ large it is, no file of results says: [lab](lab/planning.md).
 """
 
 
+_MISSING = """## What was not tried
+
+Rows that the commands ask for and no file has, by whose they are; an entry's cases are others' too. \
+Where the table above says no reason, they wait for time on a card.
+"""
+
+
 def state(entry: Entry, folder: Path) -> str:
     """In a few words: whether there is a result, and how much of it."""
     return state_of(entry, evidence.parts(entry, folder))
@@ -153,13 +160,33 @@ def markdown(folder: Path) -> str:
                 ]
                 out.append("| " + " | ".join(map(_cell, cells)) + " |")
         out.append("")
-    out += [_FLOORS, floors.table(folder), "", "## What we hold to be wrong", ""]
+    out += [_FLOORS, floors.table(folder), "", _MISSING, _missing_table(folder), ""]
+    out += ["## What we hold to be wrong", ""]
     for one in judged["objections"]:
         out += [
             f"**{PAPERS[one['paper']]}: {one['claim']}** {_filled(one['evidence'], folder)}",
             "",
         ]
     return "\n".join(out).rstrip() + "\n"
+
+
+def _missing_table(folder: Path) -> str:
+    lines = ["| | rows |", "|---|---|"]
+    for entry in ENTRIES.values():
+        of = evidence.parts(entry, folder)
+        if of and (missing := evidence.missing(entry, of)):
+            said = "; ".join(f"{name} {_extent(sizes)}" for name, sizes in missing.items())
+            lines.append(f"| `{entry.name}` | {said} |")
+    return "\n".join(lines)
+
+
+def _extent(sizes: list[evidence.Sizes]) -> str:
+    """How many, of which heads and lengths."""
+    heads = sorted({(of.q_heads, of.kv_heads) for of in sizes})
+    lengths = sorted({of.q_len for of in sizes})
+    named = ", ".join(f"{q}:{kv}" for q, kv in heads) if len(heads) < 4 else f"{len(heads)} shapes"
+    ends = " to ".join(f"{n:,}" for n in dict.fromkeys((lengths[0], lengths[-1])))
+    return f"{len(sizes)} ({named} heads, {ends} tokens)"
 
 
 def _cell(text: str) -> str:

@@ -36,6 +36,16 @@ class Run(NamedTuple):
     source: str  # a file; the files of an entry that the tool made, an order each
 
 
+class Sizes(NamedTuple):
+    """Of a row's problem."""
+
+    batch: int
+    q_heads: int
+    kv_heads: int
+    q_len: int
+    head_dim: int
+
+
 def own_files(entry: Entry, folder: Path) -> list[Path]:
     stem = entry.name.replace(":", "_")
     return sorted([*folder.glob(f"papers/{stem}.json"), *folder.glob(f"papers/{stem}.*.json")])
@@ -131,22 +141,46 @@ def tried(row: Row) -> bool:
 def counts(entry: Entry, of: list[Part]) -> tuple[int, int]:
     """How much of an entry has been tried, and how much its commands ask for: a row of a benchmark
     counts, and a whole other command."""
-    by_repeats = entry.view == "deviation"  # whose rows differ by the number of passes alone
-    has_tried: set[Any] = set()
-    for part in of:
-        words, result = part["words"], part["result"]
-        if result.get("command") == "bench":
-            times = _last(words, "--repeats", "") if by_repeats else ""
-            has_tried |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
-                          for r in report.rows_of([result]) if tried(r)}  # fmt: skip
+    has_tried = _tried(entry, of)
     has = wants = 0
-    for command in entry.commands:
-        words = list(itertools.takewhile(lambda word: word != "DEVICE", command))
-        asked = _asked(words, _last(words, "--repeats", "") if by_repeats else "")
+    for words, asked in _wanted(entry):
         wants += len(asked) or 1
         whole = any(part["words"][: len(words)] == words for part in of)
         has += len(asked & has_tried) if asked else whole
     return has, wants
+
+
+def missing(entry: Entry, of: list[Part]) -> dict[str, list[Sizes]]:
+    """The rows that its commands ask for and nobody tried: their sizes, by provider."""
+    asked = set().union(*(asked for _, asked in _wanted(entry)))
+    found: dict[str, list[Sizes]] = {}
+    for provider, _mask, _params, sizes, _times in sorted(asked - _tried(entry, of)):
+        found.setdefault(provider, []).append(Sizes(*sizes))
+    return found
+
+
+def _by_repeats(entry: Entry) -> bool:
+    """Whether its rows differ by the number of passes alone."""
+    return entry.view == "deviation"
+
+
+def _wanted(entry: Entry) -> list[tuple[list[str], set[Any]]]:
+    """The words of every command and the rows that it makes."""
+    commands = (itertools.takewhile(lambda word: word != "DEVICE", command)
+                for command in entry.commands)  # fmt: skip
+    return [(words, _asked(words, _last(words, "--repeats", "") if _by_repeats(entry) else ""))
+            for words in map(list, commands)]  # fmt: skip
+
+
+def _tried(entry: Entry, of: list[Part]) -> set[Any]:
+    found: set[Any] = set()
+    for part in of:
+        words, result = part["words"], part["result"]
+        if result.get("command") == "bench":
+            times = _last(words, "--repeats", "") if _by_repeats(entry) else ""
+            found |= {(*_kind(r["mask"], r["problem"], _named(r, words)), times)
+                      for r in report.rows_of([result]) if tried(r)}  # fmt: skip
+    return found
 
 
 def untried(entry: Entry, of: list[Part]) -> list[str]:
@@ -202,7 +236,7 @@ def _of_ours(words: Sequence[str]) -> str:
 
 def _kind(mask: dict[str, Any], problem: dict[str, Any], provider: str) -> tuple[Any, ...]:
     """What makes two rows the same measurement, whatever ran it."""
-    sizes = tuple(problem[k] for k in ("batch", "q_heads", "kv_heads", "q_len", "head_dim"))
+    sizes = tuple(problem[k] for k in Sizes._fields)
     return provider, mask["name"], json.dumps(mask.get("params")), sizes
 
 
