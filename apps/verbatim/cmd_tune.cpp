@@ -38,7 +38,7 @@ struct TuneCommand {
 
 /// Placements that any device can run: free workers take tasks from a list.
 std::vector<std::string> candidates(const Problem& problem) {
-  std::vector<std::string> names{"queue", "longest_first"};
+  std::vector<std::string> names{"queue", "longest_first", "spaced"};
   for (int64_t heads = 1; heads <= std::min<int64_t>(problem.batch * problem.kv_heads, 64);
        heads *= 2) {
     names.push_back(fmt::format("head_swizzled:{}", heads));

@@ -9,8 +9,8 @@
 namespace verbatim {
 namespace {
 
-constexpr std::array kPlacements{"queue", "head_swizzled", "head_swizzled:4", "staggered:8",
-                                 "longest_first"};
+constexpr std::array kPlacements{"queue",       "head_swizzled", "head_swizzled:4",
+                                 "staggered:8", "longest_first", "spaced"};
 
 /// The suffixes that make other plans than the plain order.
 std::vector<std::string> splits(const OrderInfo& info, const Plan& plain) {

@@ -200,7 +200,7 @@ class Tune(Tool):
             self.assertEqual({row["ms"][row["auto"]]}, set(row["ms"].values()))
             self.assertGreater(len(row["ms"]), 2)
             self.assertEqual(row["best"], row["auto"])
-        self.assertIn(" 1 of 3", self.call(*words).stdout)
+        self.assertIn(" 1 of 4", self.call(*words).stdout)
 
     def test_the_commit_is_recorded(self):
         words = ["tune --seqlen 16 --memo", self.path / "memo.json", "--commit", "1234567"]
