@@ -26,6 +26,7 @@ struct Cluster {
   int32_t ranks_per_node = 1;
   LinkSpeed inside, between;  // nodes
   double call_us = 0;  // of a rank's host, to ask ahead for a launch, copy, transfer or additions
+  double peer_call_us = 0;  // the same with Transfers::overlapped; in JSON as call_us if left out
   bool operator==(const Cluster&) const = default;
 };
 /// "h200x8", "h200x8-hdr" (docs/clusters.md), or "@file.json".

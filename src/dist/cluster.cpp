@@ -81,13 +81,15 @@ std::string to_json(const Cluster& cluster) {
   json["inside"] = to_json(cluster.inside);
   json["between"] = to_json(cluster.between);
   json["call_us"] = cluster.call_us;
+  json["peer_call_us"] = cluster.peer_call_us;
   return json.dump(2);
 }
 
 Cluster cluster_from_json(const std::string& text) {
   const Json json = parse_json(text, kOperation);
-  check_members(json, "cluster",
-                {"name", "machine", "ranks_per_node", "inside", "between", "call_us"});
+  check_members(
+      json, "cluster",
+      {"name", "machine", "ranks_per_node", "inside", "between", "call_us", "peer_call_us"});
   Cluster cluster;
   if (json.contains("name")) cluster.name = json_text(json["name"], "name", kOperation);
   if (json.contains("machine")) {
@@ -103,6 +105,8 @@ Cluster cluster_from_json(const std::string& text) {
   cluster.inside = link_from(json, "inside");
   cluster.between = link_from(json, "between");
   read(json, "call_us", cluster.call_us);
+  cluster.peer_call_us = cluster.call_us;
+  read(json, "peer_call_us", cluster.peer_call_us);
   return cluster;
 }
 

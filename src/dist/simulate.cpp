@@ -48,6 +48,7 @@ class Player {
         cluster_(cluster),
         launches_(launches),
         overlapped_(transfers == Transfers::overlapped),
+        call_us_(overlapped_ ? cluster.peer_call_us : cluster.call_us),
         timeline_(timeline),
         ranks_(plan.ranks.size()) {
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -74,7 +75,7 @@ class Player {
         const size_t together =
             rank.step < rank.copied ? 0 : dist::copied_together(plan_, steps, rank.step);
         const size_t calls = rank.calls + calls_at(steps, rank.step) + (together > 0 ? 1 : 0);
-        rank.asked = static_cast<double>(calls) * cluster_.call_us * 1e-6;
+        rank.asked = static_cast<double>(calls) * call_us_ * 1e-6;
         for (size_t s = rank.step; overlapped_ && s < rank.step + together; ++s)
           if (const auto* receive = std::get_if<Receive>(&steps[s])) ask(rank, receive->message);
         if (!std::visit([&](const auto& step) { return make(r, rank, step); }, steps[rank.step]))
@@ -322,6 +323,7 @@ class Player {
   const Cluster& cluster_;
   const LaunchTimes& launches_;
   bool overlapped_;
+  double call_us_;
   Timeline* timeline_;
   std::vector<Rank> ranks_;
   std::unordered_map<int64_t, UnderWay> under_way_;  // by message

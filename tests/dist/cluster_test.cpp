@@ -139,7 +139,10 @@ TEST(Cluster, NothingBeginsBeforeTheHostHasAskedForIt) {
   EXPECT_DOUBLE_EQ(idle, 8 * 8 + visits);
   cluster.call_us = 10e6;
   EXPECT_DOUBLE_EQ(dealt.on(cluster).makespan, 4 * 10 + idle);
-  EXPECT_DOUBLE_EQ(dealt.on(cluster, Transfers::overlapped).makespan, 4 * 10 + idle);
+  EXPECT_DOUBLE_EQ(dealt.on(cluster, Transfers::overlapped).makespan, idle);
+  cluster.peer_call_us = 3e6;
+  EXPECT_DOUBLE_EQ(dealt.on(cluster).makespan, 4 * 10 + idle);
+  EXPECT_DOUBLE_EQ(dealt.on(cluster, Transfers::overlapped).makespan, 4 * 3 + idle);
   // It asks ahead: of 24 calls for four heads, those for the first two, which come before a launch,
   // count alone.
   DistOptions options = contiguous(2, "ring");
@@ -300,7 +303,8 @@ TEST(Cluster, Files) {
     const Cluster cluster = make_cluster(name);
     EXPECT_EQ(cluster.name, name);
     EXPECT_EQ(cluster.machine, make_machine("h200"));
-    EXPECT_GT(cluster.call_us, 0);
+    EXPECT_GT(cluster.peer_call_us, 0);
+    EXPECT_GT(cluster.call_us, cluster.peer_call_us);
     EXPECT_EQ(cluster_from_json(to_json(cluster)), cluster);
   }
   const auto refused = [](const std::string& text) -> std::string {
@@ -318,6 +322,9 @@ TEST(Cluster, Files) {
   EXPECT_EQ(refused(R"({"between": {"latency_us": -1}})"), "0");
   EXPECT_EQ(refused(R"({"ranks_per_node": 0})"), "1");
   EXPECT_EQ(refused(R"({"call_us": -1})"), "0");
+  EXPECT_EQ(refused(R"({"peer_call_us": -1})"), "0");
+  EXPECT_EQ(cluster_from_json(R"({"call_us": 7})").peer_call_us, 7);
+  EXPECT_EQ(cluster_from_json(R"({"peer_call_us": 3})").call_us, 0);
   EXPECT_EQ(refused(R"({"call_us": 1e308})"), "1e9");  // times would add up to infinity
   EXPECT_EQ(refused(R"({"between": {"latency_us": 1e300}})"), "1e9");
   EXPECT_EQ(refused(R"({"between": {"gb_per_s": 1e-320}})"), "1e-9");
