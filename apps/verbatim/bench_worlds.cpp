@@ -98,8 +98,10 @@ Json describe(const Dealt& dealt, const WorldOptions& world, const Json& row) {
     const Pass which = pass["pass"] == "forward" ? Pass::forward : Pass::backward;
     const double ms = row[pass["pass"].get<std::string>()]["ms"];
     pass["of_one_device"] = pass["compute_ms"].get<double>() / ms;
-    for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // too many for all
-    if (!dealt.overlapped) continue;
+    if (!dealt.overlapped) {
+      for (Json& rank : pass["ranks"]) rank.erase("launch_ms");  // nobody plays them
+      continue;
+    }
     const LaunchTimes times = dealt.world->launches(which);
     Prediction(dealt.world->plan(which), dealt.overlapped->plan(which), world.on(),
                {times, true, ms * 1e-3})

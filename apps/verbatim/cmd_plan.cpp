@@ -400,8 +400,8 @@ void add_plan(Command root, Action& action) {
       .type_name("NAME")
       .capture_default_str();
   sub.add_option("--measured", command->measured,
-                 "A result of run --world with the same problem and dealing: its times of launches "
-                 "in place of predicted ones")
+                 "A result of run --world, or bench --world --cluster, with the same problem and "
+                 "dealing: its times of launches in place of predicted ones")
       .group("World")
       .type_name("JSON")
       .needs(sub.option("--world"));

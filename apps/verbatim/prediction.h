@@ -41,7 +41,8 @@ struct Launches {
   double device_seconds = 0;  // of one device that makes the whole pass; 0: not known
 };
 Launches predicted_launches(const DistPlan& plan, const Machine& machine);
-/// Of `path`, a result of run with the same plan and dealing. Throws Error naming what differs.
+/// Of `path`, a result of run, or of bench on a cluster, with the same plan and dealing. Throws
+/// Error naming what differs.
 Launches read_launches(const std::string& path, const DistPlan& plan);
 
 /// One pass of a dealt problem, in turn and DistOptions::overlapped, on a cluster. Both stay their

@@ -288,7 +288,9 @@ Json World::describe(const std::vector<Pass>& passes) const {
       }
       ranks.push_back(std::move(rank));
     }
-    Json one = {{"pass", to_string(pass)}, {"ranks", std::move(ranks)}};
+    Json one = {{"pass", to_string(pass)},
+                {"fingerprint", plan(pass).whole.fingerprint()},
+                {"ranks", std::move(ranks)}};
     if (runs != runs_.end())
       one.update({{"ms", median(runs->second.seconds) * 1e3},
                   {"compute_ms", compute_ms},

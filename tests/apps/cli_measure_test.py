@@ -70,6 +70,21 @@ class Bench(Tool):
                 self.assertAlmostEqual(simulated["device_ms"], row[each["pass"]]["ms"])
                 share = simulated["device_ms"] / simulated["in_turn_ms"] / dist["world"]
                 self.assertAlmostEqual(simulated["in_turn_rate"], share)
+        # The launches of one of them again, from the file.
+        measured = self.path / "measured.json"
+        (self.path / "result.json").rename(measured)
+        again = [*DOCUMENTS, "--cluster", "h200x8", "--measured", measured, "--world"]
+        for each in deals[3, "ring"]["passes"]:
+            words = ["replay:3", "--strategy", "ring", "--pass", each["pass"]]
+            (found,) = self.result("plan", *again, *words)["dist"]["passes"]
+            for name in ("in_turn_ms", "overlapped_ms", "device_ms", "overlapped_rate"):
+                self.assertAlmostEqual(found["simulated"][name], each["simulated"][name])
+        for wrong, part in (
+            (["replay:4", "--strategy", "ring"], "its world"),
+            (["replay:3", "--strategy", "usp"], "its strategy"),
+            (["replay:3", "--strategy", "ring", "--order", "descending/split"], "its fingerprint"),
+        ):
+            self.assertIn(part, self.refused("plan", *again, *wrong))
         # Who fits no world, or asks for what there is not, is refused whole.
         for wrong, part in (
             (["replay:3,5", "--strategy", "ulysses"], "got 3, expected a divisor"),
