@@ -390,7 +390,8 @@ PAGES = {
         " the cluster h200x8 ([clusters.md](../clusters.md)), with predicted launches. TFLOP/s of a"
         " device by exact area, transfers in turn, then overlapped where that differs, each by the"
         " order that suits the strategy best of `descending` and its chunks of 4,096 and 32,768 rows."
-        " Nothing of it is measured.",
+        " Nothing of it is measured. Today only ranks of one host overlap: from 16 on, the second"
+        " number is what they would have if nodes did, too.",
         lambda: clusters(*(f"longca:fig{number}" for number in (21, 22, 23, 24))),
     ),
     "free-order": (
