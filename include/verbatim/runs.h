@@ -28,6 +28,7 @@ struct RunStretch {
     int32_t q_head, more;
   };
   constexpr Place place(size_t i) const {
+    if (i - begin < size) return {first + (i - begin), q_head, 0};  // as most are: no division
     const size_t time = (i - begin) / of_one_time(), in = (i - begin) % of_one_time();
     return {first + in % size, q_head + static_cast<int32_t>(in / size),
             static_cast<int32_t>(time)};
@@ -48,6 +49,9 @@ class Runs {
   size_t size() const { return stretches_.empty() ? 0 : stretches_.back().end(); }
   bool empty() const { return stretches_.empty(); }
   Run operator[](size_t i) const;
+  /// The same. `near` is where one call leaves off, so that the next, of a run behind, need not
+  /// search; 0 at first.
+  Run at_near(size_t i, size_t& near) const;
   bool operator==(const Runs& other) const;
   /// All of them, one by one: what devices hold.
   std::vector<Run> all() const;
@@ -66,8 +70,7 @@ class Runs {
     });
   }
   /// The same with f(first query head, how many, RunView): heads behind each other that repeat one
-  /// another at once. `near` is where one call leaves off, so that the next, of the runs behind
-  /// those, need not search; 0 at first.
+  /// another at once. `near` as above.
   template <class F>
   void for_each_repeat(size_t begin, size_t end, size_t& near, F&& f) const;
 
@@ -94,6 +97,7 @@ class Runs {
   }
 
  private:
+  Run run_of(const RunStretch& stretch, size_t i) const;
   const RunStretch& stretch_at(size_t i) const;
   /// Its number, found at or behind `near`.
   size_t stretch_near(size_t i, size_t near) const;
@@ -112,18 +116,25 @@ inline const RunStretch& Runs::stretch_at(size_t i) const {
   return *std::prev(std::ranges::upper_bound(stretches_, i, {}, &RunStretch::begin));
 }
 
-inline Run Runs::operator[](size_t i) const {
-  const RunStretch::Place at = stretch_at(i).place(i);
+inline Run Runs::run_of(const RunStretch& stretch, size_t i) const {
+  const RunStretch::Place at = stretch.place(i);
   Run run = kept_[at.kept];
   run.addend += at.more;
   run.q_head = at.q_head;
   return run;
 }
 
+inline Run Runs::operator[](size_t i) const { return run_of(stretch_at(i), i); }
+
 inline size_t Runs::stretch_near(size_t i, size_t near) const {
   for (size_t s = near; s < std::min(near + 2, stretches_.size()); ++s)
     if (stretches_[s].begin <= i && i < stretches_[s].end()) return s;
   return static_cast<size_t>(&stretch_at(i) - stretches_.data());
+}
+
+inline Run Runs::at_near(size_t i, size_t& near) const {
+  near = stretch_near(i, near);
+  return run_of(stretches_[near], i);
 }
 
 template <class F>

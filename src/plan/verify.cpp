@@ -42,61 +42,54 @@ std::shared_ptr<const HeadOrder> first_query_head(const HeadOrder& order) {
   return first;
 }
 
-/// `order` with the tasks of query head 0 alone, where every chain visits one query head, and those
-/// of the others are the same, head after head, each behind that of the head before on its KV tile.
-/// Then tasks wait for others of their query head as here, and for those of the head before, which
-/// never wait for them. Null where that is not so.
-std::shared_ptr<const HeadOrder> first_part(const HeadOrder& order) {
+/// How many tasks query head 0 has, the first of `order`, where every chain visits one query head,
+/// and those of the others are the same, head after head, each behind that of the head before on
+/// its KV tile. Then tasks wait for others of their query head as those do, and for those of the
+/// head before, which never wait for them. 0 where that is not so.
+size_t tasks_of_part(const HeadOrder& order) {
   const auto group = static_cast<size_t>(order.group);
   const size_t tasks = order.tasks.size() / group, chains = order.chains.size() / group;
   if (group == 1 || tasks * group != order.tasks.size() || chains * group != order.chains.size())
-    return nullptr;
-  auto first = std::make_shared<HeadOrder>();
-  first->pass = order.pass;
-  first->tiles = order.tiles;
-  first->tasks.assign(order.tasks.begin(), order.tasks.begin() + static_cast<ptrdiff_t>(tasks));
+    return 0;
   for (size_t t = 0; t < order.tasks.size(); ++t) {
     const auto before = static_cast<int32_t>(t / tasks * chains);
-    const Task &task = order.tasks[t], &own = first->tasks[t % tasks];
+    const Task &task = order.tasks[t], &own = order.tasks[t % tasks];
     if (own.chain_end > static_cast<int32_t>(chains) ||
         task.chain_begin != own.chain_begin + before || task.chain_end != own.chain_end + before)
-      return nullptr;
+      return 0;
   }
   std::vector<RunView> views;
+  size_t near = 0;
   for (size_t c = 0; c < order.chains.size(); ++c) {
     const auto part = static_cast<int32_t>(c / chains);
     const Chain& chain = order.chains[c];
     RunView view;
     int32_t parts = 0, q_head = part;
-    order.for_each_part(chain, [&](int32_t visited, RunView runs) {
-      view = runs;
-      q_head = visited;
-      ++parts;
-    });
+    order.runs.for_each_repeat(chain.run_begin, chain.run_end, near,
+                               [&](int32_t visited, int32_t heads, RunView runs) {
+                                 view = runs;
+                                 q_head = visited;
+                                 parts += heads;
+                               });
     if (part == 0) views.push_back(view);
     if (parts > 1 || q_head != part || chain.continues || chain.addend != part ||
         chain.addends != order.group || chain.tile != order.chains[c % chains].tile ||
         view != views[c % chains])
-      return nullptr;
+      return 0;
   }
-  for (size_t c = 0; c < chains; ++c) {
-    Chain chain{.tile = order.chains[c].tile};
-    chain.run_begin = static_cast<int32_t>(first->runs.size());
-    for (const Run& run : views[c]) first->runs.push_back(run);
-    chain.run_end = static_cast<int32_t>(first->runs.size());
-    first->chains.push_back(chain);
-  }
-  return first;
+  return tasks;
 }
 
-/// Pairs (waiting, awaited) of tasks of `head`, which follows `order`: every visit is walked.
-OrderProof::Waits walk_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head) {
+/// Pairs (waiting, awaited) of the first `count` tasks of `head`, which follows `order` and of
+/// which these wait for no others: every visit of theirs is walked.
+OrderProof::Waits walk_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head,
+                             size_t count) {
   Plan plan;
   plan.pass = order->pass;
   plan.orders = {order};
   plan.order_of_head.resize(head + 1);  // what errors name is this head
   std::vector<PlacedTask> tasks;
-  for (size_t t = 0; t < order->tasks.size(); ++t) tasks.push_back({head, static_cast<int32_t>(t)});
+  for (size_t t = 0; t < count; ++t) tasks.push_back({head, static_cast<int32_t>(t)});
   std::vector<Walker> sequences;
   for (const PlacedTask& task : tasks) sequences.emplace_back(plan, std::span(&task, 1));
   std::vector<std::vector<int32_t>> awaited(tasks.size());  // by each task, many times over
@@ -111,24 +104,21 @@ OrderProof::Waits walk_waits(const std::shared_ptr<const HeadOrder>& order, int3
   return waits;
 }
 
-/// Those of all parts of `order`, of which the first is `part`.
-OrderProof::Waits waits_of_parts(const HeadOrder& order,
-                                 const std::shared_ptr<const HeadOrder>& part, int32_t head) {
+/// The same of all tasks, by as few visits as will do.
+OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head) {
+  const auto all = static_cast<int32_t>(order->tasks.size());
+  const auto part = static_cast<int32_t>(tasks_of_part(*order));
+  if (part == 0) {
+    const auto first = first_query_head(*order);
+    return walk_waits(first ? first : order, head, all);
+  }
+  const OrderProof::Waits own = walk_waits(order, head, part);
   OrderProof::Waits waits;
-  const OrderProof::Waits own = walk_waits(part, head);
-  const auto tasks = static_cast<int32_t>(part->tasks.size());
-  for (int32_t first = 0; first < std::ssize(order.tasks); first += tasks) {
+  for (int32_t first = 0; first < all; first += part) {
     for (const auto& [waiting, awaited] : own) waits.emplace_back(waiting + first, awaited + first);
-    for (int32_t t = first; first > 0 && t < first + tasks; ++t) waits.emplace_back(t, t - tasks);
+    for (int32_t t = first; first > 0 && t < first + part; ++t) waits.emplace_back(t, t - part);
   }
   return waits;
-}
-
-/// The same, of as few visits as will do.
-OrderProof::Waits find_waits(const std::shared_ptr<const HeadOrder>& order, int32_t head) {
-  if (const auto part = first_part(*order)) return waits_of_parts(*order, part, head);
-  const auto first = first_query_head(*order);
-  return walk_waits(first ? first : order, head);
 }
 
 bool counts_from_0(std::span<const int32_t> sequence) {

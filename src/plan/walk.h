@@ -37,7 +37,7 @@ class Walker {
 
   const PlacedTask& placed() const { return tasks_[task_]; }
   size_t task_index() const { return task_; }
-  const HeadOrder& order() const { return plan_->order(placed().head); }
+  const HeadOrder& order() const { return *order_; }
   const Chain& chain() const { return order().chains[chain_]; }
   const Run& run() const { return current_; }
   int32_t tile() const { return run().tile(visit_); }
@@ -64,6 +64,7 @@ class Walker {
  private:
   void open_task() {
     if (done()) return;
+    order_ = &plan_->order(placed().head);
     chain_ = order().tasks[placed().task].chain_begin;
     open_chain();
   }
@@ -74,12 +75,13 @@ class Walker {
     open_run();
   }
   void open_run() {
-    if (run_ < chain().run_end) current_ = order().runs[run_];
+    if (run_ < chain().run_end) current_ = order().runs.at_near(run_, near_);
   }
 
   const Plan* plan_ = nullptr;
+  const HeadOrder* order_ = nullptr;  // of the task, unless done
   std::span<const PlacedTask> tasks_;
-  size_t task_ = 0;
+  size_t task_ = 0, near_ = 0;
   int32_t chain_ = 0, run_ = 0, visit_ = 0;
   bool starts_ = false;
   Run current_;  // run_, where there is one
