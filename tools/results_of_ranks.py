@@ -73,17 +73,40 @@ def of_ranks(row, deal):
     return found
 
 
+def replayed_case(row):
+    """With the order, where it is not that of `auto`."""
+    p = row["problem"]
+    named = f", `{row['plan']['order']}`" if " --order " in row["repro"] else ""
+    return f"{row['mask']['name']} {p['q_heads']}:{p['kv_heads']} of {p['head_dim']}{named}"
+
+
+def work_aims(names, world):
+    """What was asked of the work of all ranks, and which strategies have more."""
+    rows = []
+    for r in (row for name in names for row in load(name)["results"]):
+        most = 1.05 if r["mask"]["name"] in ("full", "causal") else 1.10
+        found = {
+            deal["strategy"]: of_ranks(r, deal) for deal in r["dist"] if deal["world"] == world
+        }
+        line = {"case": replayed_case(r), "asked": f"{most:.2f}"}
+        for which in ("forward", "backward"):
+            work = {name: passes[which][0] for name, passes in found.items()}
+            above = ", ".join(f"`{name}`" for name, value in work.items() if value > most)
+            line[f"{which}, all"] = f"{min(work.values()):.2f} to {max(work.values()):.2f}"
+            line[f"{which}, more than asked"] = above
+        rows.append(line)
+    return [
+        f"What was asked of work, {world} ranks together over one device, and who has more:",
+        table(rows),
+    ]
+
+
 def replays(names, world):
     """A row a case and strategy of `verbatim bench --world replay:1,N`, for N ranks."""
     rows = []
     for r in (row for name in names for row in load(name)["results"]):
-        p = r["problem"]
         for deal in (deal for deal in r["dist"] if deal["world"] == world):
-            named = f", `{r['plan']['order']}`" if " --order " in r["repro"] else ""
-            row = {
-                "case": f"{r['mask']['name']} {p['q_heads']}:{p['kv_heads']} of {p['head_dim']}{named}",
-                "strategy": f"`{deal['strategy']}`",
-            }
+            row = {"case": replayed_case(r), "strategy": f"`{deal['strategy']}`"}
             for name, (work, share) in of_ranks(r, deal).items():
                 row |= {f"{name}, work": f"{work:.2f}", f"{name}, share": f"{share:.0%}"}
             most = max(k["peak_bytes"] for one in deal["passes"] for k in one["ranks"])

@@ -20,6 +20,7 @@ from results_of_ranks import (
     replays,
     simulated_replays,
     timed_aims,
+    work_aims,
 )
 from verbatim_attn.bench import report
 
@@ -378,6 +379,9 @@ PAGES = {
         lambda: [
             bits([*REPLAYED_GROUPS, *REPLAYED_HEADS, "h200_replay_masks.json"]),
             *timed_aims(GROUPS, 8),
+            *work_aims([*REPLAYED_GROUPS, *REPLAYED_HEADS], 8),
+            "Since then launches of one or two KV heads are spaced: documents' backwards of 64:8 heads"
+            " have 0.98 to 1.17 by `auto` ([lab](../lab/replay.md#launches-of-one-or-two-kv-heads)).",
             *replays(REPLAYED_GROUPS, 8),
             *replays(REPLAYED_HEADS, 8),
             *simulated_replays("h200_replay_simulated.json"),
@@ -392,7 +396,7 @@ PAGES = {
         " order that suits the strategy best of `descending` and its chunks of 4,096 and 32,768 rows."
         " Nothing of it is measured. Today only ranks of one host overlap: from 16 on, the second"
         " number is what they would have if nodes did, too.",
-        lambda: clusters(*(f"longca:fig{number}" for number in (21, 22, 23, 24))),
+        lambda: clusters(*(f"longca:fig{number}" for number in (6, 21, 22, 23, 24))),
     ),
     "free-order": (
         "What is the error of gradients over ranks, with an order and without?",
