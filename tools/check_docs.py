@@ -5,12 +5,12 @@ import pathlib
 import re
 import sys
 
-MOST_LINES = {"README.md": 120}  # of a page; of the others of the reference:
+MOST_LINES = {"README.md": 120, "docs/papers.md": 200}  # of a page; of the others of the reference:
 MOST_LINES_OF_REFERENCE = 150
 MOST_WORDS = 100  # of a paragraph, an item of a list or a cell of a table
 # Generated from the tool and from results, schemas that tests read, and what was tried.
-EXEMPT = ("docs/cli.md", "docs/schema.md", "docs/papers.md", "CHANGELOG.md")
-EXEMPT += ("docs/results/", "docs/lab/")
+EXEMPT = ("docs/cli.md", "docs/schema.md", "CHANGELOG.md")
+EXEMPT += ("docs/results/", "docs/papers/", "docs/lab/")
 
 SKIPPED = ("build", ".cache", ".git", "bench/results")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)

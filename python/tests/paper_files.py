@@ -3,6 +3,7 @@
 import json
 
 from verbatim_attn.bench import __main__ as bench
+from verbatim_attn.papers import document, evidence
 
 
 def saved_cases(path, words, *rows, **of_row):
@@ -17,3 +18,9 @@ def saved_cases(path, words, *rows, **of_row):
     result = {"command": "bench", "device": {"name": "card"}, "commit": "", "results": made}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**result, "arguments": words.split()}))
+
+
+def told(entry, folder):
+    """The lines of an entry's tables."""
+    tables = document.tables(entry, evidence.parts(entry, folder))
+    return [" | ".join(line) for table in tables for line in table.lines]

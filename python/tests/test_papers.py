@@ -12,11 +12,11 @@ import sys
 import numpy as np
 import pytest
 import verbatim_attn as va
-from paper_files import saved_cases
+from paper_files import saved_cases, told
 from verbatim_attn._errors import Refused
 from verbatim_attn.bench import __main__ as bench
 from verbatim_attn.bench import page as bench_page
-from verbatim_attn.papers import document, evidence, generated, rates, ratios, registry, run, views
+from verbatim_attn.papers import document, evidence, generated, lines, rates, registry, run, views
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -100,10 +100,6 @@ def test_cases_that_are_asked_for_are_the_entrys_own():
         assert {"128", "variable"} <= {name.split()[1] for name in names}
         lengths = {int(name.split()[-1]) for name in names}
         assert lengths == ({16384} if number in (6, 9) else {8192, *range(16384, 131073, 16384)})
-
-
-def test_the_page_of_all_is_current():
-    assert (ROOT / "docs" / "papers.md").read_text() == document.markdown(RESULTS)
 
 
 def test_plans_are_made_resumed_and_drawn(tool, tmp_path):
@@ -235,15 +231,18 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     saved("dash_fig1.json", "a", verbatim=2.0, flex=3.0)
     saved("dash_fig1.later.json", "b", flex=100.0)
     of = evidence.parts(entry, tmp_path)
-    assert ratios.compared(entry, of) == ("backward rate of verbatim over flex 1.50, 1 case")
-    assert "1.50" in document.line_of(entry, of) and "card, a, b" in document.line_of(entry, of)
+    assert (
+        lines.line(entry, of) == document.line(entry, of) == "backward rate over FlexAttention 1.50"
+    )
+    assert told(entry, tmp_path) == ["ours over FlexAttention | 1.50, 1 case"]
+    assert evidence.cards(of) == "card, a, b"
     saved("dash_fig1.same.json", "a", flex=100.0)  # of the commit, in another file
-    assert ratios.compared(entry, evidence.parts(entry, tmp_path)).endswith("1.50, 1 case")
+    assert told(entry, tmp_path) == ["ours over FlexAttention | 1.50, 1 case"]
     both = json.loads((tmp_path / "papers" / "dash_fig1.json").read_text())
     failed = [{**both["results"][0], "status": "error", "backward": None}, *both["results"]]
     again = tmp_path / "papers" / "dash_fig1.again.json"  # failed, then made
     again.write_text(json.dumps({**both, "results": failed}))
-    assert "1.50, 2 cases" in ratios.compared(entry, evidence.parts(entry, tmp_path))
+    assert told(entry, tmp_path) == ["ours over FlexAttention | 1.50, 2 cases"]
     again.unlink()
     saved("dash_fig1.tl.json", "a", **{"verbatim:forward_hd64.so": 8.0, "verbatim:f.so": 9.0})
     saved("dash_fig1.shift.json", "a", ["bench", "--order", "shift"], verbatim=4.0)
@@ -253,7 +252,9 @@ def test_results_of_one_run_are_compared_and_those_of_two_are_not(tmp_path):
     ]  # fmt: skip
     saved("dash_fig1.none.json", "a", ["bench", "--order", "none"], verbatim=1.0)
     orders = dataclasses.replace(entry, over=(("verbatim none", "verbatim shift"),))
-    assert "4.00, 1 case" in ratios.compared(orders, evidence.parts(orders, tmp_path))
+    assert told(orders, tmp_path)[0] == "none over shift | 4.00, 1 case"
+    of = evidence.parts(orders, tmp_path)
+    assert document.line(orders, of) == "backward rate of none over shift 4.00"
 
 
 def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_them(tmp_path):
@@ -266,9 +267,8 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
     both = "--set dense --match hd128.(full|causal).(512|1024)$"  # causal first, not the entry's
     saved_cases(tmp_path / "papers" / "a.json", both, (0, "flex"), (2, "flex"), (2, "verbatim"))
     assert document.state(entry, tmp_path) == "2 of 4"
-    assert "of verbatim 512 TFLOP/s, 1 case" in ratios.compared(
-        dataclasses.replace(entry, over=(("verbatim", "magi"),)), evidence.parts(entry, tmp_path)
-    )
+    other = dataclasses.replace(entry, over=(("verbatim", "magi"),))
+    assert told(other, tmp_path) == ["ours alone | 512 TFLOP/s, 1 case"]
     saved_cases(tmp_path / "papers" / "re_fig3.cut0.json", both, (3, "flex"), status="unsupported")
     assert document.state(entry, tmp_path) == "3 of 4"
     path = tmp_path / "papers" / "re_fig3.cut1.json"
@@ -276,12 +276,12 @@ def test_an_entry_is_made_when_all_of_its_rows_are_there_whatever_file_holds_the
         saved_cases(path, both, (3, "verbatim"), status=status)
         assert document.state(entry, tmp_path) == "3 of 4"
     said = document.summary(entry, evidence.parts(entry, tmp_path))
-    assert said.startswith("3 of 4: backward rate of verbatim 512")
+    assert said == "backward rate of ours 512 TFLOP/s, 1 case; 3 of 4 tried"
     more = (("bench.py", *words.replace("flex", "flex,flashmask").split(), "DEVICE"),)
     said = document.summary(
         dataclasses.replace(entry, commands=more), evidence.parts(entry, tmp_path)
     )
-    assert said.startswith("3 of 6 (none of flashmask): backward rate of verbatim 512")
+    assert said.endswith("; 3 of 6 tried")
     saved_cases(tmp_path / "b.json", both, (3, "verbatim"))
     assert document.state(entry, tmp_path) == "made"
 
@@ -323,10 +323,11 @@ def test_deviation_is_of_gradients_and_by_the_number_of_passes(tmp_path):
     saved_cases(tmp_path / "papers" / "re_fig6.1000.json", words + " 1000", (0, "verbatim"),
                 bits={"repeats": 1000, "deviation": {**deviation, "dk": 0.75}})  # fmt: skip
     assert document.state(entry, tmp_path) == "made"
-    said = document.line(entry, tmp_path)
-    assert "the average: verbatim 0.5 in 10, 0.75 in 1000 (card" in said
-    drawn = views.VIEWS["deviation"].html(entry, evidence.parts(entry, tmp_path))
-    assert drawn.count("0.75") == 1 and ">9<" not in drawn
+    saved_cases(tmp_path / "papers" / "re_fig6.again.json", words + " 10", (0, "verbatim"),
+                bits={"repeats": 10, "deviation": {**deviation, "dq": 0.25, "dv": 0.125}})  # fmt: skip
+    of = evidence.parts(entry, tmp_path)
+    assert document.line(entry, of).endswith("any of 1,000 passes: 0.75 of ours")
+    assert told(entry, tmp_path) == ["ours | 0.5, 0.25, 0.12 | 0.5, 0.75, 0"]
 
 
 def test_both_passes_and_both_counts_are_shown(tmp_path):
@@ -339,11 +340,11 @@ def test_both_passes_and_both_counts_are_shown(tmp_path):
                   for which, factor, half in (("forward", 512, 256), ("backward", 300, 300))}  # fmt: skip
         path = tmp_path / "papers" / f"longca_fig11.{name}.json"
         saved_cases(path, words, *((number, name) for number in range(4)), **passes)
-    said = ratios.compared(entry, evidence.parts(entry, tmp_path))
-    assert said == ("forward rate of flex 256 TFLOP/s, 4 cases; forward rate of verbatim 512 TFLOP/s,"
-                    " 4 cases; backward rate of flex 150 TFLOP/s, 4 cases; backward rate of verbatim"
-                    " 300 TFLOP/s, 4 cases")  # fmt: skip
-    drawn = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+    assert told(entry, tmp_path) == [
+        "FlexAttention alone | 256 TFLOP/s, 4 cases | 150 TFLOP/s, 4 cases",
+        "ours alone | 512 TFLOP/s, 4 cases | 300 TFLOP/s, 4 cases",
+    ]
+    drawn = views.VIEWS["lines"].pictures(entry, evidence.parts(entry, tmp_path))
     forward, backward = drawn.split("<h2>")[1:3]
     assert forward.startswith("forward") and backward.startswith("backward")
     assert (
@@ -364,7 +365,7 @@ def test_tables_of_blocks_have_a_line_a_size_length_and_share(tmp_path):
     words = "--set sparse --heads 64:8 --seqlen 16384 --match (64|variable)\\s0.[25]\\s"
     saved_cases(tmp_path / "papers" / "longca_table7.json", words,
                 *((number, "flex") for number in range(4)), peak_bytes=peak)  # fmt: skip
-    drawn = views.VIEWS["sizes"].html(entry, evidence.parts(entry, tmp_path))
+    drawn = views.VIEWS["sizes"].pictures(entry, evidence.parts(entry, tmp_path))
     forward, backward = drawn.split("<h2>")[1:3]
     assert forward.startswith("forward, peak GiB allocated, 64:8 heads, card")
     firsts = re.findall(r"<tr><td>(\w+)</td><td>16384</td><td>(0\.\d)</td>", forward)
@@ -389,22 +390,29 @@ def test_what_was_timed_under_an_earlier_order_is_not_shown_as_todays(tmp_path):
         return evidence.problem_key(row)
 
     key = made("a", "shift", 0.5)
-    of = evidence.parts(entry, tmp_path)
-    assert ratios.compared(entry, of).endswith("backward rate of verbatim over flex 2.00, 1 case")
+    once = ["ours over FlexAttention | 2.00, 1 case | 2.00, 1 case"]
+    assert told(entry, tmp_path) == once
     orders = {"contract": 1, "orders": {key: "descending"}}
     (tmp_path / "papers" / "orders.json").write_text(json.dumps(orders))
-    said = ratios.compared(entry, evidence.parts(entry, tmp_path))
-    assert "forward rate of verbatim over flex 2.00" in said  # which has no such order
-    assert said.endswith("backward rate of verbatim † over flex 2.00, 1 case")
-    assert "verbatim †" in views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+    assert told(entry, tmp_path) == [
+        "ours over FlexAttention | 2.00, 1 case | -",  # a forward has no such order
+        "ours † over FlexAttention | - | 2.00, 1 case",
+    ]
+    of = evidence.parts(entry, tmp_path)
+    assert "verbatim †" in views.VIEWS["lines"].pictures(entry, of)
+    assert lines.line(entry, of) == "forward rate over FlexAttention 2.00"
+    backward = dataclasses.replace(entry, axes=("backward",))
+    assert lines.line(backward, of) == "backward rate of ours † over FlexAttention 2.00"
     made("b", "descending", 0.25, "another card")
-    said = ratios.compared(entry, evidence.parts(entry, tmp_path))
-    assert "backward rate of verbatim over flex 4.00, 1 case" in said and "† over flex 2.00" in said
+    assert told(entry, tmp_path) == [
+        "ours over FlexAttention | 2.00, 1 case | 4.00, 1 case | - | 4.00, 1 case",
+        "ours † over FlexAttention | - | - | 2.00, 1 case | -",
+    ]
     made("c", "descending", 0.125)
-    said = ratios.compared(entry, evidence.parts(entry, tmp_path))
-    assert re.findall(r"backward rate of (\S.* over flex) (\S+), 1 case", said) == [
-        ("verbatim over flex", "8.00"), ("verbatim over flex", "4.00")
-    ]  # fmt: skip
+    assert told(entry, tmp_path) == [
+        "ours over FlexAttention | 2.00 to 8.00, mean 4.00, 2 cases | 4.00, 1 case | 8.00, 1 case"
+        " | 4.00, 1 case"
+    ]
 
 
 def test_orders_of_what_was_timed_are_those_of_today(tool):
@@ -429,6 +437,8 @@ def test_activations_are_those_of_the_papers_formula(tmp_path):
     assert kept["scores"] == 640
     said = document.summary(entry, of)
     assert "2 heads of 4" in said and f"{1472 / 2**30:.3g} ({832 / 2**30:.3g}) at 8, " in said
+    (table,) = document.tables(entry, of)
+    assert table.lines[0] == ["8", f"{1472 / 2**30:.3g}", f"{832 / 2**30:.3g}"]
     assert document.html(entry, of).count("<circle") == 4
 
 
@@ -439,7 +449,7 @@ def test_cases_of_one_length_share_a_picture_and_lengths_make_curves(tmp_path):
         words = f"--set dense --match hd.*{lengths}$"
         rows = [(number, "flex") for number in range(8 if "|" in lengths else 4)]
         saved_cases(tmp_path / "papers" / "re_fig7.json", words, *rows)
-        drawn[lengths] = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
+        drawn[lengths] = views.VIEWS["lines"].pictures(entry, evidence.parts(entry, tmp_path))
     one, two = drawn.values()
     assert one.count("<svg") == 1 and "polyline" not in one and one.count("<circle") == 4
     assert two.count("<svg") == 4 and two.count("polyline") == 4 and two.count("<circle") == 8
@@ -452,9 +462,9 @@ def test_a_picture_and_a_line_of_numbers_are_of_one_card(tmp_path):
     other = json.loads(path.read_text())
     other["device"]["name"] = "NVIDIA H100 80GB HBM3"
     (tmp_path / "papers" / "re_fig7.h100.json").write_text(json.dumps(other))
-    drawn = views.VIEWS["lines"].html(entry, evidence.parts(entry, tmp_path))
-    assert drawn.count("<svg") == 2 and "H100 80GB HBM3, by either count" in drawn
-    assert drawn.count("<td>H100 80GB HBM3, ") == 4
+    drawn = views.VIEWS["lines"].pictures(entry, evidence.parts(entry, tmp_path))
+    assert drawn.count("<svg") == 2 and "H100, by either count" in drawn
+    assert drawn.count("<td>H100, ") == 4
 
 
 def test_every_figure_that_was_made_has_a_picture():
@@ -463,7 +473,6 @@ def test_every_figure_that_was_made_has_a_picture():
         if of:
             page = document.html(entry, of)
             assert "<svg" in page or ":fig" not in entry.name, entry.name
-            assert page.count("<br>") == document.line_of(entry, of).count("\n"), entry.name
             assert ("no longer takes" in page) == (
                 "<td>verbatim †" in page or ">verbatim †<" in page
             )

@@ -1,13 +1,23 @@
-"""What a line of the four papers' list says: ratios of steady times, a line a card, cases of one
-provider beside each other, verdicts without measured numbers. Needs neither PyTorch nor a GPU."""
+"""What the four papers' list says of ratios: of steady times, by card, cases of one provider beside
+each other, the first pairs and those that lead ours in a line. Needs neither PyTorch nor a GPU."""
 
 import dataclasses
 import json
 import pathlib
 import re
 
-from paper_files import saved_cases
-from verbatim_attn.papers import document, evidence, floors, pairs, ratios, registry, views
+from paper_files import saved_cases, told
+from verbatim_attn.papers import (
+    document,
+    evidence,
+    floors,
+    lines,
+    pages,
+    pairs,
+    registry,
+    tables,
+    views,
+)
 
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"
 FULL = "--set dense --match hd64.full.512$"
@@ -18,7 +28,7 @@ def entry(**of):
 
 
 def said(entry, folder):
-    return ratios.compared(entry, evidence.parts(entry, folder))
+    return lines.line(entry, evidence.parts(entry, folder))
 
 
 def saved(folder, name, words, *rows, card="card", **of_row):
@@ -42,36 +52,113 @@ def with_rates(path, **rates):
     path.write_text(json.dumps(made))
 
 
+ONE = ["ours over FlexAttention | 1.00, 1 case"]
+
+
 def test_a_row_that_was_disturbed_is_in_no_ratio(tmp_path):
     both = (0, "verbatim"), (0, "flex")
     saved(tmp_path, "steady", FULL, *both, backward=timed(100, 0.2))
-    assert said(entry(), tmp_path) == "backward rate of verbatim over flex 1.00, 1 case"
+    assert told(entry(), tmp_path) == ONE
     saved(tmp_path, "noisy", FULL, *both, backward=timed(100, 0.21))
-    assert said(entry(), tmp_path).endswith("1.00, 1 case")
+    assert told(entry(), tmp_path) == ONE
     saved(tmp_path, "noisy", FULL, *both, backward=timed(100), forward=timed(9, 0.3))
-    assert said(entry(), tmp_path).endswith("1.00, 1 case")  # the other pass was
+    assert told(entry(), tmp_path) == ONE  # the other pass was
     memory = {which: {"allocated": 2**30, "reserved": 0} for which in ("forward", "backward")}
     saved(tmp_path, "noisy", FULL, *both, backward=timed(100, 0.3), peak_bytes=memory)
-    held = said(entry(axes=("memory backward",)), tmp_path)
-    assert held == "backward memory of verbatim over flex 1.00, 1 case"
+    of = entry(axes=("memory backward",))
+    assert told(of, tmp_path) == ONE
+    assert said(of, tmp_path) == "backward memory over FlexAttention 1.00"
 
 
-def test_each_card_has_its_line_that_with_most_rows_first(tmp_path):
+def test_tables_tell_cards_apart_and_lines_do_not(tmp_path):
     both = (0, "verbatim"), (0, "flex")
     with_rates(saved(tmp_path, "a", FULL, *both, card="NVIDIA A"), verbatim=2, flex=1)
-    assert said(entry(), tmp_path) == "backward rate of verbatim over flex 2.00, 1 case"
     two = (*both, (1, "verbatim"), (1, "flex"))
     words = "--set dense --match hd(64|128).full.512$"
-    with_rates(saved(tmp_path, "b", words, *two, card="NVIDIA B"), verbatim=3, flex=1)
-    assert said(entry(), tmp_path).splitlines() == [
-        "B: backward rate of verbatim over flex 3.00, 2 cases",
-        "A: backward rate of verbatim over flex 2.00, 1 case",
+    with_rates(saved(tmp_path, "b", words, *two, card="NVIDIA B"), verbatim=4, flex=1)
+    of = evidence.parts(entry(), tmp_path)
+    (table,) = document.tables(entry(), of)
+    assert table.titles == ["", "backward rate, B", "backward rate, A"]  # most rows first
+    assert table.lines == [["ours over FlexAttention", "4.00, 2 cases", "2.00, 1 case"]]
+    assert said(entry(), tmp_path) == "backward rate over FlexAttention 3.17 (2.00 to 4.00)"
+    (table,) = document.tables(entry(split="dim"), of)
+    assert table.titles[1:] == [
+        "backward rate, B, head dim 64", "backward rate, B, head dim 128",
+        "backward rate, A, head dim 64",
+    ]  # fmt: skip
+    assert said(entry(split="dim"), tmp_path) == (
+        "backward rate, head dim 64 / 128: over FlexAttention 2.83 / 4.00 (2.00 to 4.00)"
+    )
+
+
+def test_a_table_has_four_columns_and_more_of_a_kind_in_lines(tmp_path):
+    words = "--set sparse --heads 64:8 --seqlen 16384 --match (64|128|variable)\\s0.5\\s"
+    rows = [(n, name) for n in range(3) for name in ("verbatim", "flex")]
+    of = entry(split="block", axes=("forward", "backward"), over=pairs.over("flex", "vsa"))
+    for card, more in (("A", [(0, "vsa")]), ("B", [(0, "magi"), (1, "magi")])):
+        saved(tmp_path, card, words, *rows, *more, card=card, forward=timed(1))
+    (table,) = document.tables(of, evidence.parts(of, tmp_path))
+    assert table.titles == ["cases", "", "forward rate, B", "forward rate, A", "backward rate, B",
+                            "backward rate, A"]  # fmt: skip
+    assert [line[0] for line in table.lines] == [
+        "blocks of 64", "blocks of 64", "blocks of 128", "unequal blocks"
+    ]  # fmt: skip
+    assert table.markdown().splitlines()[2:4] == [
+        "| blocks of 64 | ours over FlexAttention |" + " 1.00, 1 case |" * 4,
+        "| blocks of 64 | ours over vsa | - | 1.00, 1 case | - | 1.00, 1 case |",
     ]
-    assert said(entry(split="dim"), tmp_path).splitlines() == [
-        "B, head dim 64: backward rate of verbatim over flex 3.00, 1 case",
-        "B, head dim 128: backward rate of verbatim over flex 3.00, 1 case",
-        "A, head dim 64: backward rate of verbatim over flex 2.00, 1 case",
-    ]
+    of = entry(split="block", over=pairs.over("flex", "vsa"))
+    assert said(of, tmp_path) == (
+        "backward rate, blocks of 64 / 128 / variable: over FlexAttention 1.00 / 1.00 / 1.00,"
+        " vsa 1.00 / - / -"
+    )
+    assert tables.line(["a|b", "c\nd"]) == "| a\\|b | c<br>d |"
+
+
+def rated(folder, memory=False, **rates):
+    """Cases of these rates, or of so many GiB, of ours and of peers, by their names' first word."""
+    words = "--set dense --match hd(64|128).full.512$"
+    peers = {"fa3": "flash_attn_3", "fa2": "flash_attn_2"}
+    path = saved(
+        folder, "a", words, *((n, name) for n in range(2) for name in ("verbatim", *rates))
+    )
+    made = json.loads(path.read_text())
+    for number, row in enumerate(made["results"]):
+        y = {"verbatim": (1.0, 1.0), **rates}[row["provider"]][number // (1 + len(rates))]
+        row["provider"] = peers.get(row["provider"], row["provider"])
+        row["backward"] = timed(y)
+        row["peak_bytes"] = {"backward": {"allocated": y * 2**30, "reserved": 0}}
+    path.write_text(json.dumps(made))
+    over = pairs.over(*(peers.get(name, name) for name in rates))
+    return entry(over=over, axes=("memory backward",) if memory else ("backward",))
+
+
+def test_a_line_names_the_first_pairs_and_whoever_leads_ours(tmp_path):
+    slow = dict.fromkeys(("flex", "vsa", "fa3", "fa2"), (0.5, 0.5))
+    of = rated(tmp_path, **slow, flashmask=(0.5, 0.5), magi=(1.25, 1.0))
+    assert said(of, tmp_path) == (
+        "backward rate over FlexAttention 2.00, vsa 2.00, FA3 2.00, FA2 2.00,"
+        " magi 0.89 (0.80 to 1.00)"
+    )
+    of = rated(tmp_path, **slow, flashmask=(1.25, 0.5), magi=(1.2, 0.5))  # neither in the mean
+    assert said(of, tmp_path).endswith("FA2 2.00, at worst FlashMask 0.80")
+    of = rated(tmp_path, **{**slow, "flex": (2.0, 0.25)}, flashmask=(1.25, 0.5))
+    assert said(of, tmp_path).endswith("FA2 2.00")  # one that is named leads by more
+    unordered = {"verbatim:unordered": (2.0, 0.25)}  # no peer
+    of = rated(tmp_path, **unordered, **slow, flashmask=(1.25, 0.5))
+    assert said(of, tmp_path).endswith("FA3 2.00, at worst FlashMask 0.80")
+    of = rated(tmp_path, **slow, flashmask=(1.04, 0.5))  # hardly
+    assert said(of, tmp_path).endswith("FA2 2.00")
+
+
+def test_memory_is_better_below_one(tmp_path):
+    more = dict.fromkeys(("flex", "vsa", "fa3", "fa2"), (2.0, 2.0))
+    of = rated(tmp_path, memory=True, **more, flashmask=(0.8, 0.8), magi=(2.0, 2.0))
+    assert said(of, tmp_path) == (
+        "backward memory over FlexAttention 0.50, vsa 0.50, FA3 0.50, FA2 0.50, FlashMask 1.25"
+    )
+    of = rated(tmp_path, memory=True, **more, flashmask=(0.8, 4.0))
+    assert said(of, tmp_path).endswith("FA2 0.50, at worst FlashMask 1.25")
 
 
 def test_cases_of_one_provider_are_beside_each_other_by_one_size(tmp_path):
@@ -85,15 +172,24 @@ def test_cases_of_one_provider_are_beside_each_other_by_one_size(tmp_path):
         row["backward"] = timed(of["block"] * of["density"] * (1 + (row["provider"] == "vsa")))
     path.write_text(json.dumps(made))
     of = entry(over=pairs.over("vsa"), contrasts=(pairs.LARGER_BLOCKS, pairs.MORE_SHOWN))
-    assert said(of, tmp_path).split("; ")[1:] == [
-        "backward rate, blocks of 128 over 64: verbatim 2.00, 2 cases", "vsa 2.00, 2 cases",
-        "backward rate, a share of 0.8 over 0.2: verbatim 4.00, 2 cases", "vsa 4.00, 2 cases",
+    pair, *contrasts = document.tables(of, evidence.parts(of, tmp_path))
+    assert pair.lines == [["ours over vsa", "0.50, 4 cases"]]
+    assert [table.titles[0] for table in contrasts] == [
+        "blocks of 128 over 64", "a share of 0.8 over 0.2"
     ]  # fmt: skip
-    lines = said(dataclasses.replace(of, split="block"), tmp_path).splitlines()
-    assert [line.partition(":")[0] for line in lines] == [
-        "blocks of 64", "blocks of 128", "backward rate, blocks of 128 over 64"
-    ]  # fmt: skip
-    assert "0.8 over 0.2: verbatim 4.00, 1 case" in lines[0] and "0.8" not in lines[2]
+    assert [table.lines for table in contrasts] == [
+        [["ours", f"{ratio}, 2 cases"], ["vsa", f"{ratio}, 2 cases"]] for ratio in ("2.00", "4.00")
+    ]
+    assert said(of, tmp_path) == (
+        "backward rate, blocks of 128 over 64: ours 2.00, vsa 2.00;"
+        " backward rate, a share of 0.8 over 0.2: ours 4.00, vsa 4.00; over vsa 0.50"
+    )
+    of = dataclasses.replace(of, split="block")
+    pair, larger, shown = document.tables(of, evidence.parts(of, tmp_path))
+    assert pair.titles[1:] == [f"backward rate, card, blocks of {n}" for n in (64, 128)]
+    assert shown.titles[1:] == pair.titles[1:] and larger.titles[1:] == ["backward rate, card"]
+    assert shown.lines[0] == ["ours", "4.00, 1 case", "4.00, 1 case"]
+    assert "128 over 64" in said(of, tmp_path) and "0.8" not in said(of, tmp_path)
 
 
 def test_an_entry_shows_its_own_cases_of_its_own_files(tmp_path):
@@ -109,7 +205,8 @@ def test_verdicts_say_agrees_or_differs_and_type_no_measured_number():
     for name, verdict in judged["entries"].items():
         assert re.match(r"(agrees|differs|neither agrees nor differs)\b", verdict), name
         shares = {"0.2", "0.5", "0.8"}  # the paper's
-        assert set(re.findall(r"\d+\.\d+", verdict)) <= shares and "%" not in verdict, name
+        for text in (verdict, judged["why"].get(name, "")):
+            assert set(re.findall(r"\d+\.\d+", text)) <= shares and "%" not in text, name
 
 
 def test_what_an_adapter_of_ours_refused_was_not_tried(tmp_path):
@@ -133,10 +230,12 @@ def test_a_support_matrix_has_the_best_of_all_runs_and_says_what_was_not_tried(t
     saved(tmp_path, "d", words, (0, "slow"), status="not installed", reason="not installed")
     found = evidence.parts(of, tmp_path)
     assert views.VIEWS["support"].line(of, found) == (
-        "of 2 masks: flex 2, verbatim 1 (1 not tried), vsa 0, slow 0 (2 not tried)"
+        "of 2 masks, 2 by FlexAttention; 1 (1 not tried) by ours; 0 by vsa; 0 (2 not tried) by slow"
     )
-    drawn = views.VIEWS["support"].html(of, found)
-    assert drawn.count("<td>not tried</td>") == 3 and drawn.count("<td>unsupported</td>") == 2
+    counts, matrix = views.VIEWS["support"].tables(of, found)
+    assert counts.lines[1] == ["ours", "1", "1"]
+    cells = [cell for line in matrix.lines for cell in line]
+    assert cells.count("not tried") == 3 and cells.count("unsupported") == 2
 
 
 def test_columns_of_the_list_stand_apart(tmp_path):
@@ -205,7 +304,7 @@ def test_rows_that_nobody_tried_are_named_by_whose_they_are(tmp_path):
     assert {name: len(sizes) for name, sizes in missing.items()} == {
         name: len(sizes) - 2 * (name == "flex") for name, sizes in asked.items()
     }
-    assert document._extent(asked["vsa:sm90"]) == "18 (4:1, 4:4 heads, 16,384 tokens)"
+    assert pages._extent(asked["vsa:sm90"]) == "18 (4:1, 4:4 heads, 16,384 tokens)"
     for entry in registry.ENTRIES.values():
         of = evidence.parts(entry, RESULTS)
         has, wants = evidence.counts(entry, of)

@@ -4,5 +4,5 @@
     python -m verbatim_attn.papers dash:fig8 --device cuda --json dash_fig8.json --page fig8.html
 
 It runs the commands that measure (bench, plan, tune, train_lm) and times nothing itself. What was
-made is docs/papers.md.
+made is docs/papers.md; docs/papers has the numbers behind its lines.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from .._errors import Refused
 from .._errors import run as run_command
 from ..bench import results
-from . import document, evidence, run
+from . import document, evidence, pages, run
 from .registry import ENTRIES
 
 _RESULTS = Path(__file__).parents[3] / "bench" / "results"
@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     add("--also", default="", metavar="WORDS", help="other options of what measures, for a trial")
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER",
         help="what was measured (default: bench/results)")  # fmt: skip
-    add("--markdown", metavar="FILE", help="write docs/papers.md")
+    add("--markdown", metavar="FILE",
+        help="write docs/papers.md, and in a folder of its name a page for each paper")  # fmt: skip
     return p
 
 
@@ -46,7 +47,9 @@ def main() -> int:
             if path := getattr(a, name):
                 results.try_to_write(f"--{name}", path)
         if a.markdown:
-            results.write("--markdown", a.markdown, document.markdown(a.results))
+            for path, text in pages.pages(a.results, Path(a.markdown)).items():
+                path.parent.mkdir(exist_ok=True)
+                results.write("--markdown", str(path), text)
         if a.entry is None:
             if not a.markdown:
                 print(document.listing(a.results))
@@ -67,6 +70,7 @@ def main() -> int:
         if a.page:
             results.write("--page", a.page, document.html(entry, of))
         print(f"{entry.name}: {entry.title}. {document.summary(entry, of)}")
+        print(*(f"\n{table.markdown()}" for table in document.tables(entry, of)), sep="\n", end="")
     except Refused as error:
         print(f"verbatim_attn.papers: {error}", file=sys.stderr)
         return 2

@@ -25,7 +25,8 @@ from .registry import Entry, Row
 
 Part = dict[str, Any]
 _OUR_REFUSAL = "cannot be made dense"  # of FlashMask's earlier adapter, which wanted a dense mask
-EARLIER = "verbatim \N{DAGGER}"  # timed under an order that `auto` no longer takes
+DAGGER = "\N{DAGGER}"
+EARLIER = f"verbatim {DAGGER}"  # timed under an order that `auto` no longer takes
 
 
 class Run(NamedTuple):
@@ -46,28 +47,28 @@ class Sizes(NamedTuple):
     head_dim: int
 
 
-def own_files(entry: Entry, folder: Path) -> list[Path]:
-    stem = entry.name.replace(":", "_")
-    return sorted([*folder.glob(f"papers/{stem}.json"), *folder.glob(f"papers/{stem}.*.json")])
+def patterns(entry: Entry) -> tuple[str, ...]:
+    """Of its own files and of those that it shares, in bench/results."""
+    return (f"papers/{entry.name.replace(':', '_')}.*json", *entry.files)
 
 
 def parts(entry: Entry, folder: Path) -> list[Part]:
     """Every command's words and result, cut to the entry's cases: a run may be of several entries."""
-    own = own_files(entry, folder)
     orders = folder / "papers" / "orders.json"
     today = _read(orders)["orders"] if orders.exists() else {}
     found = []
-    for path in dict.fromkeys([*own, *shared_files(entry, folder)]):
+    paths: dict[Path, str] = {}
+    for pattern in patterns(entry):
+        for path in sorted(folder.glob(pattern)):
+            paths.setdefault(path, pattern)
+    for path in paths:
         for part in _parts(path, today):
+            part["pattern"] = paths[path]
             if part["result"].get("command") != "bench":
                 found.append(part)
             elif chosen := [row for row in part["result"]["results"] if entry.cases(row)]:
                 found.append({**part, "result": {**part["result"], "results": chosen}})
     return found
-
-
-def shared_files(entry: Entry, folder: Path) -> list[Path]:
-    return list(dict.fromkeys(path for name in entry.files for path in sorted(folder.glob(name))))
 
 
 def _parts(path: Path, today: dict[str, str]) -> list[Part]:
@@ -243,6 +244,11 @@ def _kind(mask: dict[str, Any], problem: dict[str, Any], provider: str) -> tuple
 def _run(part: Part) -> Run:
     result = part["result"]
     return Run(result["device"]["name"], result.get("commit", ""), part.get("source", ""))
+
+
+def read_from(of: list[Part]) -> list[str]:
+    """The patterns of files that have parts."""
+    return list(dict.fromkeys(part["pattern"] for part in of))
 
 
 def cards(of: list[Part]) -> str:

@@ -4,11 +4,15 @@ them. Bytes are counted, times are simulated and said to be."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from ..bench import page
 from .evidence import Part
 from .registry import DEVICES, RANK_TOKENS, STRATEGIES, Entry
+from .tables import Table
+
+_WAYS = {"in_turn_ms": "in turn", "overlapped_ms": "overlapped"}
 
 # Rates by devices
 
@@ -34,18 +38,26 @@ def points(of: list[Part], which: str, way: str) -> list[dict[str, Any]]:
 
 def rates_html(entry: Entry, of: list[Part]) -> str:
     colours = page.colours_of(STRATEGIES)
-    charts, tables = [], []
+    charts = [page.chart(f"{which}, transfers {said}: simulated TFLOP/s a device, by devices",
+                         points(of, which, way), colours, lambda point: point["y"])
+              for which in entry.axes for way, said in _WAYS.items()]  # fmt: skip
+    return page.key(colours) + page.figures(charts)
+
+
+def rates_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    lines = []
     for which in entry.axes:
-        for way, said in (("in_turn_ms", "in turn"), ("overlapped_ms", "overlapped")):
-            drawn = points(of, which, way)
-            title = f"{which}, transfers {said}: simulated TFLOP/s a device, by devices"
-            charts.append(page.chart(title, drawn, colours, lambda point: point["y"]))
-            by = {(point["provider"], point["problem"]["q_len"]): point["y"] for point in drawn}
-            lines = [[f"{which}, {said}, {name}",
-                      *(cell(by.get((name, devices), math.nan)) for devices in DEVICES)]
-                     for name in STRATEGIES]  # fmt: skip
-            tables.append(page.numbers(["simulated", *map(str, DEVICES)], lines))
-    return page.key(colours) + page.figures(charts) + "".join(tables)
+        for way, said in _WAYS.items():
+            by = {(point["provider"], point["problem"]["q_len"]): point["y"]
+                  for point in points(of, which, way)}  # fmt: skip
+            lines += [[f"{which}, {said}, {name}",
+                       *(cell(by.get((name, devices), math.nan)) for devices in DEVICES)]
+                      for name in STRATEGIES]  # fmt: skip
+    clusters = {part["result"]["dist"]["passes"][0]["simulated"]["cluster"] for part in of}
+    orders = dict.fromkeys(part["words"][part["words"].index("--order") + 1] for part in of)
+    title = f"TFLOP/s a device, simulated on {', '.join(sorted(clusters))}"
+    title += f" by the best of {', '.join(orders)}"
+    return [Table([title, *(f"{devices} devices" for devices in DEVICES)], lines)]
 
 
 def cell(y: float) -> str:
@@ -54,24 +66,22 @@ def cell(y: float) -> str:
 
 
 def rates_line(entry: Entry, of: list[Part]) -> str:
-    said = []
+    """Of the most devices, those that lead first."""
+    most = max(part["result"]["dist"]["world"] for part in of)
+    by: dict[str, list[float]] = {}
     for which in entry.axes:
-        most = max(part["result"]["dist"]["world"] for part in of)
-        ways = [
-            {point["provider"]: point["y"] for point in points(of, which, way)
-             if point["problem"]["q_len"] == most}
-            for way in ("in_turn_ms", "overlapped_ms")
-        ]  # fmt: skip
-        rates = (f"{name} {cell(ways[0][name])}" + (
-                 f" ({cell(ways[1][name])})" if not math.isnan(ways[0][name]) else "")
-                 for name in ways[0])  # fmt: skip
-        said.append(f"{which} on {most} devices: " + ", ".join(rates))
-    clusters = {part["result"]["dist"]["passes"][0]["simulated"]["cluster"] for part in of}
-    orders = dict.fromkeys(part["words"][part["words"].index("--order") + 1] for part in of)
-    return (
-        f"simulated on {', '.join(sorted(clusters))}, TFLOP/s a device by the best of"
-        f" {', '.join(orders)}, transfers in turn (overlapped): {'; '.join(said)}"
-    )
+        for point in points(of, which, "in_turn_ms"):
+            if point["problem"]["q_len"] == most:
+                by.setdefault(point["provider"], []).append(point["y"])
+    rates = sorted(by.items(), key=lambda of: (math.isnan(of[1][0]), -of[1][0]))
+    said = ", ".join(f"{name} {_slashed(map(cell, of))}" for name, of in rates)
+    return f"simulated TFLOP/s a device on {most}, {' / '.join(entry.axes)}: {said}"
+
+
+def _slashed(cells: Iterable[str]) -> str:
+    """Of passes; what has no number once."""
+    told = list(cells)
+    return " / ".join(told) if any(map(str.isdigit, told)) else told[0]
 
 
 # Volume
@@ -109,14 +119,17 @@ def _mib(value: float) -> str:
     return "-" if math.isnan(value) else f"{value / 2**20:.0f}"
 
 
-def volumes_html(entry: Entry, of: list[Part]) -> str:
-    lines = [
-        [name, which, _mib(sent), _mib(formula)] for name, which, sent, formula in _volumes(of)
-    ]
-    return page.numbers(["strategy", "pass", "MiB a device sends", "by the paper's A.8"], lines)
+def volumes_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    return [Table(["strategy", "pass", "MiB a device sends", "by the paper's A.8"],
+                  [[name, which, _mib(sent), _mib(formula)]
+                   for name, which, sent, formula in _volumes(of)])]  # fmt: skip
 
 
 def volumes_line(entry: Entry, of: list[Part]) -> str:
-    said = (f"{name} {which} {_mib(sent)} ({_mib(formula)})"
-            for name, which, sent, formula in _volumes(of))  # fmt: skip
-    return "MiB a device sends, full (by A.8): " + ", ".join(said)
+    by: dict[str, list[tuple[float, float]]] = {}
+    for name, _, sent, formula in _volumes(of):
+        by.setdefault(name, []).append((sent, formula))
+    said = (f"{name} {_slashed(_mib(sent) for sent, _ in passes)}"
+            f" ({_slashed(_mib(formula) for _, formula in passes)})"
+            for name, passes in by.items())  # fmt: skip
+    return "MiB a device sends, forward / backward (by A.8): " + ", ".join(said)

@@ -49,7 +49,7 @@ def of_case(row: Row) -> str:
 
 
 def card_of(run: Run) -> str:
-    return run.card.removeprefix("NVIDIA ")
+    return run.card.removeprefix("NVIDIA ").removesuffix(" 80GB HBM3")
 
 
 def _cell(row: Row | None, axis: str) -> str:

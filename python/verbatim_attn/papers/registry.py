@@ -48,7 +48,7 @@ class Entry:
     files: tuple[str, ...] = ()  # of bench/results, patterns: measured for several entries
     cases: Callable[[Row], bool] = lambda row: True  # rows of those files that belong here
     view: str = ""  # of views.VIEWS
-    over: pairs.Pairs = ()  # rate or memory of one over the other's
+    over: pairs.Pairs = ()  # rate or memory of one over the other's; a line names the first
     axes: tuple[str, ...] = ("backward",)  # of rates.AXES: what its pictures show
     contrasts: tuple[pairs.Contrast, ...] = ()
     split: str = ""  # of sizes: ratios are told apart by it
@@ -202,8 +202,8 @@ _DASH = (
                 for preset in ("llama3-8b", "qwen2.5-7b", "mixtral-like", "llada-1b", "sam-vit-h",
                                "sd3.5-large", "sd3.5-medium")),
           ("h200_blocks.json",), view="blocks", axes=("block",),
-          over=pairs.over("torch:flash:deterministic", "flash_attn_3:deterministic",
-                          "flash_attn_3"), split="mask"),
+          over=pairs.over("flash_attn_3:deterministic", "flash_attn_3",
+                          "torch:flash:deterministic"), split="mask"),
     Entry("dash:table1", "gradient deviation",
           "kernels without order differ from run to run, ordered"
           " ones do not", "gpu",
@@ -242,6 +242,7 @@ def _sparse(
     blocks: tuple[int | str, ...],
     heads: str,
     axes: tuple[str, ...],
+    first: str,
     *contrasts: pairs.Contrast,
 ) -> Entry:
     lengths = "16384" if heads.startswith("4:") else _LONG
@@ -249,8 +250,8 @@ def _sparse(
     return Entry(
         "longca:" + name, title, claim, "gpu", (_bench("--set sparse " + words, SPARSE),),
         BLOCKS, _where(block=blocks, heads=tuple(heads.split(","))),
-        "lines" if name.startswith("fig") else "sizes", pairs.SPARSE, axes,
-        contrasts, split="block" if name in ("table4", "table5", "table6") else "",
+        "lines" if name.startswith("fig") else "sizes", pairs.sparse(*first.split()), axes,
+        contrasts, split="block" if name in ("table4", "table5", "table6", "table8") else "",
     )  # fmt: skip
 
 
@@ -309,7 +310,8 @@ _LONGCA = (
             "gpu" if card == "H100" else "A800",
             (_bench(f"--set sparse --match 0.5 --seqlen {_LONG}", SPARSE),) if card == "H100" else (),
             BLOCKS if card == "H100" else (), _where(density=0.5),
-            view="lines" if card == "H100" else "", over=pairs.SPARSE, axes=_BOTH)
+            view="lines" if card == "H100" else "",
+            over=pairs.sparse("vsa:sm90", "cudnn:blocks"), axes=_BOTH)
       for number, card in ((4, "H100"), (5, "A800"))),
     Entry("longca:fig7", "length distributions",
           "most documents are short, most tokens lie in long ones",
@@ -330,22 +332,25 @@ _LONGCA = (
     _memory(18, "peak memory, heterogeneous masks", _HETEROGENEOUS),
     *(_sparse(*words) for words in (
         ("fig19", "block 64, MHA", "VSA leads; its rate falls with the length, most backward",
-         (64,), "64:64", _BOTH),
+         (64,), "64:64", _BOTH, "vsa:sm90 cudnn:blocks"),
         ("fig20", "peak memory, block 64, MHA", "FlashInfer's metadata grows with the share",
-         (64,), "64:64", _MEMORY_OF_BOTH, pairs.MORE_SHOWN),
+         (64,), "64:64", _MEMORY_OF_BOTH, "flashinfer:sparse", pairs.MORE_SHOWN),
         ("table4", "64:8, forward", "blocks of 128 run at twice the rate of 64", _BLOCKS, "64:8", _BOTH,
-         pairs.LARGER_BLOCKS),
+         "flashinfer:sparse flex", pairs.LARGER_BLOCKS),
         ("table5", "64:64, block 128, forward",
-         "FA2 Sparse is steady, FlashInfer runs out of memory", _LARGE, "64:64", _BOTH, pairs.MORE_SHOWN),
+         "FA2 Sparse is steady, FlashInfer runs out of memory", _LARGE, "64:64", _BOTH,
+         "flash_attn_2:blocks flashinfer:sparse", pairs.MORE_SHOWN),
         ("table6", "FlexAttention at 16K, 4:1 and 4:4",
          "blocks of 64 are several times slower than 128", _BLOCKS, "4:1,4:4", _BOTH,
-         pairs.LARGER_BLOCKS),
+         "flex", pairs.LARGER_BLOCKS),
         ("table7", "peak memory, 64:8, forward", "metadata per KV head is small with groups",
-         _BLOCKS, "64:8", _MEMORY_OF_BOTH, pairs.MORE_SHOWN),
+         _BLOCKS, "64:8", _MEMORY_OF_BOTH, "flashinfer:sparse", pairs.MORE_SHOWN),
         ("table8", "peak memory, 64:64, block 128", "FlashInfer holds several times FA2 Sparse",
-         _LARGE, "64:64", _MEMORY_OF_BOTH, pairs.MORE_SHOWN),
+         _LARGE, "64:64", _MEMORY_OF_BOTH, "flashinfer:sparse flash_attn_2:blocks",
+         pairs.MORE_SHOWN),
         ("table9", "peak memory of FlexAttention at 16K",
-         "its masks cost memory when made, not when run", _BLOCKS, "4:1,4:4", _MEMORY_OF_BOTH),
+         "its masks cost memory when made, not when run", _BLOCKS, "4:1,4:4", _MEMORY_OF_BOTH,
+         "flex"),
     )),
     Entry("longca:table10", "NSA, forward", "Triton leads TileLang", "gpu",
           (_selected("32768,65536,98304,131072"),), view="lines", over=pairs.SELECTED, axes=("forward",)),
@@ -393,7 +398,8 @@ _RE = (
            "memory backward", "16:16"),
     Entry("re:table1", "allocated and reserved memory", "MQA saves nearly half of what is allocated,"
           " little of what is reserved", "gpu", (_bench("--set mqa", _MQA),),
-          ("papers/re_table1*.json",), view="memory", over=pairs.NAIVE, axes=("memory forward",),
+          ("papers/re_table1*.json",), view="memory", axes=_MEMORY_OF_BOTH,
+          over=pairs.over("torch:flash", "torch:math", "flash_attn_2", "flash_attn_3"),
           contrasts=(pairs.ONE_KV_HEAD,)),
     Entry("re:tuner", "section 2.4: the autotuner", "measured choices beat fixed ones", "gpu",
           tuple(_tool(f"tune --set {cases} DEVICE")

@@ -1,26 +1,37 @@
-"""What an entry shows: a picture or table in the paper's axes, and its result in a line."""
+"""What an entry shows: a picture in the paper's axes, its result in a line, and in tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .._page import escape
 from ..bench import page
-from . import parallel
+from . import lines, parallel
 from .evidence import Part, rows, tried
+from .pairs import named
 from .rates import blocks_html, curves_html, of_case, sizes_html
-from .ratios import cases_of, compared
+from .ratios import cases_of
 from .registry import Entry, Row
+from .tables import Table
 
 _GRADIENTS = ("dq", "dk", "dv")
 _MODEL = {"plan": (2, 3.0, 1.0)}  # heads, compute and reduction of a visit in registry._plan
 
 
 class View(NamedTuple):
-    html: Callable[[Entry, list[Part]], str]
+    pictures: Callable[[Entry, list[Part]], str]
     line: Callable[[Entry, list[Part]], str]  # "" without a result
+    tables: Callable[[Entry, list[Part]], list[Table]]  # all that the line is of
+
+
+def _nothing(entry: Entry, of: list[Part]) -> str:
+    return ""
+
+
+def _no_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    return []
 
 
 # Plans, masks, lengths, perplexity
@@ -72,10 +83,16 @@ def _length_html(entry: Entry, of: list[Part]) -> str:
                    "y": result[f"share_of_{kind}"][str(n)]} for result, n in shares]  # fmt: skip
         title = f"share of {kind}, by length from n to 2 n - 1 tokens"
         charts.append(page.chart(title, points, colours, lambda point: point["y"]))
-    lines = [[result["source"], str(2**n), f"{result['share_of_documents'][str(n)]:.4f}",
-              f"{result['share_of_tokens'][str(n)]:.4f}"] for result, n in shares]  # fmt: skip
-    columns = ["distribution", "tokens from", "share of documents", "share of tokens"]
-    return page.key(colours) + page.figures(charts) + page.numbers(columns, lines)
+    return page.key(colours) + page.figures(charts)
+
+
+def _length_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    columns = ["distribution", "packed to", "tokens from", "share of documents", "share of tokens"]
+    return [Table(columns, [
+        [r["source"], f"{r['total']:,}", f"{2 ** int(n):,}", f"{r['share_of_documents'][n]:.4f}",
+         f"{r['share_of_tokens'][n]:.4f}"]
+        for part in of for r in [part["result"]] for n in r["share_of_documents"]
+    ])]  # fmt: skip
 
 
 def _length_line(entry: Entry, of: list[Part]) -> str:
@@ -84,9 +101,8 @@ def _length_line(entry: Entry, of: list[Part]) -> str:
         r = part["result"]
         short = sum(share for n, share in r["share_of_documents"].items() if int(n) < 13)
         long = sum(share for n, share in r["share_of_tokens"].items() if int(n) >= 13)
-        said.append(f"{r['source']} to {r['total']}: {short:.1%} of documents below 8,192 tokens,"
-                    f" {long:.0%} of tokens in longer ones")  # fmt: skip
-    return "; ".join(said)
+        said.append(f"{r['source']} {short:.1%} ({long:.0%})")
+    return "documents below 8,192 tokens (tokens in longer ones): " + ", ".join(said)
 
 
 def _epochs(of: list[Part]) -> dict[str, list[float]]:
@@ -98,15 +114,23 @@ def _epoch_html(entry: Entry, of: list[Part]) -> str:
     points = [{"provider": name, "problem": {"q_len": epoch + 1}, "y": y}
               for name, curve in curves.items() for epoch, y in enumerate(curve)]  # fmt: skip
     colours = page.colours_of(curves)
-    lines = [[str(epoch + 1), *(f"{curve[epoch]:.4f}" for curve in curves.values())]
-             for epoch in range(max(map(len, curves.values()), default=0))]  # fmt: skip
     drawn = page.chart("validation perplexity by epoch", points, colours, lambda point: point["y"])
-    return page.key(colours) + page.figures([drawn]) + page.numbers(["epoch", *curves], lines)
+    return page.key(colours) + page.figures([drawn])
+
+
+def _epoch_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    curves = _epochs(of)
+    epochs = range(max(map(len, curves.values()), default=0))
+    return [Table(["epoch", *curves],
+                  [[str(epoch + 1), *(f"{curve[epoch]:.4f}" for curve in curves.values())]
+                   for epoch in epochs])]  # fmt: skip
 
 
 def _epoch_line(entry: Entry, of: list[Part]) -> str:
     said = [
-        f"{name} {curve[0]:.3f} to {curve[-1]:.3f}" for name, curve in _epochs(of).items() if curve
+        f"{named(name)} {curve[0]:.3f} to {curve[-1]:.3f}"
+        for name, curve in _epochs(of).items()
+        if curve
     ]
     return "perplexity a byte, first to last epoch: " + ", ".join(said) if said else ""
 
@@ -131,15 +155,19 @@ def _activation_html(entry: Entry, of: list[Part]) -> str:
     colours = page.colours_of((_WITH, _WITHOUT))
     drawn = page.chart("GiB kept for the backward, by the formula", points, colours,
                        lambda point: point["y"])  # fmt: skip
-    lines = [[str(length), *(f"{y:.3g}" for y in by.values())] for length, by in kept.items()]
-    return (
-        page.key(colours) + page.figures([drawn]) + page.numbers(["length", _WITH, _WITHOUT], lines)
-    )
+    return page.key(colours) + page.figures([drawn])
+
+
+def _activation_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    return [Table(["tokens", f"GiB {_WITH}", f"GiB {_WITHOUT}"],
+                  [[f"{length:,}", *(f"{y:.3g}" for y in by.values())]
+                   for length, by in _activations(of).items()])]  # fmt: skip
 
 
 def _activation_line(entry: Entry, of: list[Part]) -> str:
-    said = (f"{by[_WITH]:.3g} ({by[_WITHOUT]:.3g}) at {length:,}"
-            for length, by in _activations(of).items())  # fmt: skip
+    kept = _activations(of)
+    said = (f"{kept[length][_WITH]:.3g} ({kept[length][_WITHOUT]:.3g}) at {length:,}"
+            for length in dict.fromkeys((min(kept), max(kept))))  # fmt: skip
     heads = {f"{part['result']['q_heads']} heads of {part['result']['head_dim']}" for part in of}
     return f"GiB of {', '.join(heads)} with scores (without), by tokens: " + ", ".join(said)
 
@@ -169,51 +197,74 @@ def _taken(row: Row) -> str:
     return row["status"] if tried(row) else _NOT_TRIED
 
 
-def _support_html(entry: Entry, of: list[Part]) -> str:
+def _support_tables(entry: Entry, of: list[Part]) -> list[Table]:
     names, cases = _support(of)
-    lines = [[case, *has.values()] for case, has in cases.items()]
-    return page.numbers(["mask", *names], lines)
+    counts = []
+    for name in names:
+        texts = [has[name] for has in cases.values()]
+        takes = sum(text in _TAKES for text in texts)
+        counts.append([named(name), str(takes), str(texts.count(_NOT_TRIED))])
+    return [Table(["", f"takes, of {len(cases)} masks", _NOT_TRIED], counts),
+            Table(["mask", *map(named, names)],
+                  [[case, *has.values()] for case, has in cases.items()])]  # fmt: skip
 
 
 def _support_line(entry: Entry, of: list[Part]) -> str:
+    """Who takes how many; a mode that takes as many as its provider is not named."""
     names, cases = _support(of)
-    said = []
+    takes = {}
     for name in names:
         texts = [has[name] for has in cases.values()]
         untried = f" ({n} not tried)" if (n := texts.count(_NOT_TRIED)) else ""
-        said.append(f"{name} {sum(text in _TAKES for text in texts)}{untried}")
-    return f"of {len(cases)} masks: " + ", ".join(said) if cases else ""
+        takes[name] = f"{sum(text in _TAKES for text in texts)}{untried}"
+    told = {
+        name: said for name, said in takes.items() if takes.get(name.rpartition(":")[0]) != said
+    }
+    said = _by_value(sorted(told.items(), key=lambda of: -int(of[1].split()[0])), "by")
+    return f"of {len(cases)} masks, {said}" if cases else ""
 
 
-def _deviation_html(entry: Entry, of: list[Part]) -> str:
-    lines = []
+def _by_value(said: Iterable[tuple[str, str]], word: str) -> str:
+    """Providers beside those of the same value."""
+    names: dict[str, list[str]] = {}
+    for name, value in said:
+        names.setdefault(value, []).append(named(name))
+    return "; ".join(f"{value} {word} {', '.join(of)}" for value, of in names.items())
+
+
+def _deviation_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    """Of every provider the largest of dQ, dK and dV, by case and number of passes."""
+    found: dict[str, dict[tuple[int, str], list[float]]] = {}
     for part in of:
         for row in part["result"]["results"]:
             if bits := row.get("bits"):
-                lines.append(
-                    [
-                        row["name"],
-                        row["provider"],
-                        str(bits["repeats"]),
-                        *(f"{bits['deviation'].get(g, math.nan):.2g}" for g in _GRADIENTS),
-                    ]
-                )
-    return page.numbers(["case", "provider", "passes", "dQ", "dK", "dV"], lines)
+                new = [bits["deviation"].get(gradient, math.nan) for gradient in _GRADIENTS]
+                by = found.setdefault(named(row["provider"]), {})
+                key = bits["repeats"], row["name"]
+                by[key] = list(map(max, new, by.get(key, new)))
+    columns = sorted({key for by in found.values() for key in by})
+    titles = [f"{case}, {n:,} passes: dQ, dK, dV" for n, case in columns]
+    return [Table(["", *titles], [
+        [name, *(", ".join(f"{y:.2g}" for y in by[key]) if key in by else "-" for key in columns)]
+        for name, by in found.items()
+    ])]  # fmt: skip
 
 
 def _deviation_line(entry: Entry, of: list[Part]) -> str:
-    """Of every provider its gradients' largest in any pass, by the number of passes."""
-    most: dict[str, dict[int, float]] = {}
-    for part in of:
-        for row in part["result"]["results"]:
-            if (bits := row.get("bits")) and row["status"] == "ok":
-                largest = max(bits["deviation"][gradient] for gradient in _GRADIENTS)
-                found = most.setdefault(row["provider"], {})
-                found[bits["repeats"]] = max(found.get(bits["repeats"], 0.0), largest)
-    said = (name + " " + ", ".join(f"{x:.2g} in {n}" for n, x in sorted(found.items()))
-            for name, found in most.items())  # fmt: skip
-    head = "largest of a gradient in any of so many passes, of which the paper has the average: "
-    return head + "; ".join(said) if most else ""
+    """Of every provider its gradients' largest in any pass, of the most passes that it made."""
+    found = [(row["bits"]["repeats"], row) for part in of for row in part["result"]["results"]
+             if row.get("bits") and row["status"] == "ok"]  # fmt: skip
+    if not found:
+        return ""
+    passes = max(n for n, _ in found)
+    most: dict[str, float] = {}
+    for n, row in found:
+        if n == passes:
+            largest = max(row["bits"]["deviation"][gradient] for gradient in _GRADIENTS)
+            most[row["provider"]] = max(most.get(row["provider"], 0.0), largest)
+    said = sorted(most.items(), key=lambda of: of[1])
+    told = _by_value(((name, f"{x:.2g}") for name, x in said), "of")
+    return f"a gradient's largest in any of {passes:,} passes: {told}"
 
 
 def _memory_html(entry: Entry, of: list[Part]) -> str:
@@ -231,10 +282,11 @@ def _tuned(of: list[Part]) -> list[Row]:
     return [row for part in of for row in part["result"]["results"]]
 
 
-def _tuned_html(entry: Entry, of: list[Part]) -> str:
-    lines = [[row["name"], row["pass"], str(len(row["ms"])), row["auto"], row["best"],
-              f"{row['ms'][row['auto']] / row['ms'][row['best']]:.3f}"] for row in _tuned(of)]  # fmt: skip
-    return page.numbers(["problem", "pass", "tried", "auto", "best", "gain"], lines)
+def _tuned_tables(entry: Entry, of: list[Part]) -> list[Table]:
+    return [Table(["problem", "pass", "tried", "auto", "best", "gain"], [
+        [row["name"], row["pass"], str(len(row["ms"])), row["auto"], row["best"],
+         f"{row['ms'][row['auto']] / row['ms'][row['best']]:.3f}"] for row in _tuned(of)
+    ])]  # fmt: skip
 
 
 def _tuned_line(entry: Entry, of: list[Part]) -> str:
@@ -246,19 +298,19 @@ def _tuned_line(entry: Entry, of: list[Part]) -> str:
 
 
 VIEWS = {
-    "lines": View(curves_html, compared),
-    "dots": View(curves_html, compared),
-    "sizes": View(sizes_html, compared),
-    "blocks": View(blocks_html, compared),
-    "plans": View(_drawn, _plan_line),
-    "masks": View(_drawn, _mask_line),
-    "lengths": View(_length_html, _length_line),
-    "perplexity": View(_epoch_html, _epoch_line),
-    "activations": View(_activation_html, _activation_line),
-    "support": View(_support_html, _support_line),
-    "deviation": View(_deviation_html, _deviation_line),
-    "memory": View(_memory_html, compared),
-    "tuned": View(_tuned_html, _tuned_line),
-    "devices": View(parallel.rates_html, parallel.rates_line),
-    "volumes": View(parallel.volumes_html, parallel.volumes_line),
+    "lines": View(curves_html, lines.line, lines.tables),
+    "dots": View(curves_html, lines.line, lines.tables),
+    "sizes": View(sizes_html, lines.line, lines.tables),
+    "blocks": View(blocks_html, lines.line, lines.tables),
+    "plans": View(_drawn, _plan_line, _no_tables),
+    "masks": View(_drawn, _mask_line, _no_tables),
+    "lengths": View(_length_html, _length_line, _length_tables),
+    "perplexity": View(_epoch_html, _epoch_line, _epoch_tables),
+    "activations": View(_activation_html, _activation_line, _activation_tables),
+    "support": View(_nothing, _support_line, _support_tables),
+    "deviation": View(_nothing, _deviation_line, _deviation_tables),
+    "memory": View(_memory_html, lines.line, lines.tables),
+    "tuned": View(_nothing, _tuned_line, _tuned_tables),
+    "devices": View(parallel.rates_html, parallel.rates_line, parallel.rates_tables),
+    "volumes": View(_nothing, parallel.volumes_line, parallel.volumes_tables),
 }
