@@ -147,10 +147,15 @@ struct Plan {
   std::string fingerprint() const;
 };
 
+/// The tile shape of the plan's first order, which all share as made; of a plan without orders that
+/// of contract and problem (default_tile() of verbatim/schedule.h).
+TileShape tile_of(const Plan& plan);
+
 /// Proves that every non-empty tile is visited exactly once, that the addends of every row and of
 /// every shared tile are 0..n-1, and that worker order + addend order has no cycle. Returns the
 /// residency that the proof needs. Throws Error(invalid_plan) naming the tile at fault.
 int32_t verify(const Plan& plan);
+
 std::string to_json(const Plan& plan);
 /// Proves what it reads. `fingerprint` and `residency` may be left out. Throws Error.
 Plan plan_from_json(const std::string& text);
