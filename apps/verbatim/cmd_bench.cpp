@@ -110,6 +110,7 @@ void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& 
     const auto [sizes, made] = parse_case(one.words, own);
     passes_from_string("both", sizes);
     backend.check(sizes);
+    if (device == "cpu") require_memory(sizes);
     backend.check_mask(made);
     check_worlds(world, sizes);
     for (const SharedPlan& plan : own) backend.check_plan(accept(*plan, sizes, made));
