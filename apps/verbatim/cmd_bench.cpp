@@ -167,7 +167,7 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
   Json row = describe(one, problem);
   row.update(Json{
       {"plan",
-       {{"order", backward.orders.empty() ? "none" : backward.orders.front()->name},
+       {{"order", backward.orders.front()->name},
         {"placement", backward.placement.name},
         {"level", to_string(backward.level)},
         {"arithmetic", backward.arithmetic},

@@ -121,7 +121,7 @@ Tuned TuneCommand::tune(const Backend& backend, const bench::Device& on, const C
   known.placements[memo_key(*chosen, options.workers)] = best;
   return {{{"name", one.name},
            {"pass", to_string(pass)},
-           {"order", chosen->orders.empty() ? "none" : chosen->orders.front()->name},
+           {"order", chosen->orders.front()->name},
            {"fingerprint", chosen->fingerprint()},
            {"auto", chosen->placement.name},
            {"best", best},

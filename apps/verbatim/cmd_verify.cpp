@@ -101,7 +101,7 @@ int VerifyCommand::run(dist::Processes* processes) const {
   result["level"] = planning.level_name();
   result["problem"] = describe(sizes);
   result["mask"] = described;
-  result["order"] = plan.orders.empty() ? "none" : plan.orders.front()->name;
+  result["order"] = plan.orders.front()->name;
   result["fingerprint"] = plan.fingerprint();
   result["sha256"] = audit.expected();
   result["identical"] = good;
