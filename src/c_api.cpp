@@ -246,8 +246,7 @@ Asked asked_of(const nlohmann::json& spec, const char* operation) {
 
 Json describe_pass(const Attention& attention, Pass pass) {
   const Plan& plan = attention.plan(pass);
-  const TileShape tile =
-      plan.orders.empty() ? default_tile(plan.problem, pass) : plan.orders.front()->tiles->shape;
+  const TileShape tile = tile_of(plan);
   return {{"orders", order_names(plan)},
           {"tile", {tile.q, tile.kv}},
           {"placement", plan.placement.name},

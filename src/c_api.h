@@ -4,7 +4,6 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "verbatim/c.h"
 #include "verbatim/verbatim.h"

@@ -46,14 +46,16 @@ std::regex pattern_of(const std::string& match) {
   }
 }
 
-}  // namespace
-
+/// The problems of sets of bench/workloads.json, whose names commas separate. Throws Error naming
+/// the nearest set.
 std::vector<Case> cases_of(const std::string& sets) {
   std::vector<Case> all;
   for (const std::string& set : parse_names(sets, "--set", bench::set_names()))
     for (const bench::Workload& one : bench::workloads(set)) all.push_back(case_of(set, one));
   return all;
 }
+
+}  // namespace
 
 void add_case_options(Command command, std::string& sets, std::string& match) {
   command

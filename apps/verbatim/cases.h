@@ -20,9 +20,6 @@ void add_case_options(Command command, std::string& sets, std::string& match);
 /// when `given` says something beside a set.
 std::vector<Case> chosen_cases(const std::string& sets, const std::string& match,
                                const Case& given);
-/// The problems of sets of bench/workloads.json, whose names commas separate. Throws Error naming
-/// the nearest set.
-std::vector<Case> cases_of(const std::string& sets);
 
 /// The problem and mask that `words` mean, where they name no size or scalar those of `plans`;
 /// throws Error when they are none.

@@ -110,6 +110,7 @@ void BenchCommand::check_cases(const Backend& backend, const std::vector<Case>& 
     const auto [sizes, made] = parse_case(one.words, own);
     passes_from_string("both", sizes);
     backend.check(sizes);
+    if (device == "cpu") require_memory(sizes);
     backend.check_mask(made);
     check_worlds(world, sizes);
     for (const SharedPlan& plan : own) backend.check_plan(accept(*plan, sizes, made));
@@ -166,7 +167,7 @@ Json BenchCommand::run_case(const Backend& backend, const bench::Device& on, con
   Json row = describe(one, problem);
   row.update(Json{
       {"plan",
-       {{"order", backward.orders.empty() ? "none" : backward.orders.front()->name},
+       {{"order", backward.orders.front()->name},
         {"placement", backward.placement.name},
         {"level", to_string(backward.level)},
         {"arithmetic", backward.arithmetic},

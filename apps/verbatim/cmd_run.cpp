@@ -223,6 +223,7 @@ int RunCommand::run(dist::Processes* processes) const {
   const std::string own_device = world.device_of(device);
   AttentionOptions options = kernels.options_for(own_device, planning);
   options.plans = own_plans;
+  require_memory(sizes);  // before plans, which take their time
   const auto start = Clock::now();
   const Attention attention(sizes, made, options);
   const double plan_seconds = seconds_since(start);

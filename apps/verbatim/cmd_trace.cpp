@@ -64,6 +64,7 @@ int TraceCommand::run() const {
          {"--seqlen",
           fmt::format("{} queries and {} keys of which none sees one", sizes.q_len, sizes.kv_len),
           "one visible position", "--seqlen 1024"});
+  require_memory(sizes);  // before plans, which take their time
   AttentionOptions options = planning.make_both(device);
   options.plans = own_plans;
   Progress progress;

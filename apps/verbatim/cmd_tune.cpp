@@ -12,6 +12,7 @@
 #include "options.h"
 #include "report/table.h"
 #include "result.h"
+#include "tensors.h"
 
 namespace verbatim::app {
 namespace {
@@ -82,6 +83,7 @@ Tuned TuneCommand::tune(const Backend& backend, const bench::Device& on, const C
                         PlacementMemo& known) const {
   const auto [sizes, made] = parse_case(one.words);
   backend.check(sizes);
+  if (device == "cpu") require_memory(sizes);
   PlanOptions options = planning.make(pass, device);
   if (options.workers == 0) options.workers = on.facts().workers;
   const bench::Tensors tensors(on, sizes);
@@ -119,7 +121,7 @@ Tuned TuneCommand::tune(const Backend& backend, const bench::Device& on, const C
   known.placements[memo_key(*chosen, options.workers)] = best;
   return {{{"name", one.name},
            {"pass", to_string(pass)},
-           {"order", chosen->orders.empty() ? "none" : chosen->orders.front()->name},
+           {"order", chosen->orders.front()->name},
            {"fingerprint", chosen->fingerprint()},
            {"auto", chosen->placement.name},
            {"best", best},

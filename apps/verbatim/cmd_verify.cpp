@@ -61,6 +61,7 @@ int VerifyCommand::run(dist::Processes* processes) const {
   const Passes passes = passes_from_string(pass, sizes);
   const Mask made = mask.make(sizes);
   world.check(!kernels.files.empty(), false);
+  require_memory(sizes);  // before plans, which take their time
   const std::string own_device = world.device_of(device);
   const AttentionOptions options = kernels.options_for(own_device, planning);
   if (processes && processes->rank() != 0) {  // rank 0 audits
@@ -100,7 +101,7 @@ int VerifyCommand::run(dist::Processes* processes) const {
   result["level"] = planning.level_name();
   result["problem"] = describe(sizes);
   result["mask"] = described;
-  result["order"] = plan.orders.empty() ? "none" : plan.orders.front()->name;
+  result["order"] = plan.orders.front()->name;
   result["fingerprint"] = plan.fingerprint();
   result["sha256"] = audit.expected();
   result["identical"] = good;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -124,5 +125,6 @@ int main_program(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   verbatim::app::occupy_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of its write, as any is
   return verbatim::app::flush_stdout(verbatim::app::main_program(argc, argv));
 }

@@ -86,9 +86,6 @@ struct KernelOptions {
   AttentionOptions options_for(const std::string& device, const PlanningOptions& planning) const;
 };
 
-/// That of the plan's first order; 0: it has none.
-TileShape tile_of(const Plan& plan);
-
 /// --plan: plans from files, at most one a pass, in place of those by rule.
 struct PlanFiles {
   std::vector<std::string> files;

@@ -6,10 +6,6 @@
 
 namespace verbatim::app {
 
-TileShape tile_of(const Plan& plan) {
-  return plan.orders.empty() ? TileShape{0, 0} : plan.orders.front()->tiles->shape;
-}
-
 void PlanFiles::add_to(Command command) {
   command
       .add_option("--plan", files,

@@ -4,7 +4,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "dist/processes.h"
 #include "world.h"

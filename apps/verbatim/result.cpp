@@ -68,13 +68,11 @@ Json describe(const Mask& mask, const Problem& problem, TileShape tile) {
 
 Json describe(const Plan& plan, const Simulation& simulation, const Machine& machine,
               double plan_seconds) {
-  const std::string order = plan.orders.empty() ? "none" : plan.orders.front()->name;
-  const TileShape tile = plan.orders.empty() ? default_tile(plan.problem, plan.pass)
-                                             : plan.orders.front()->tiles->shape;
+  const TileShape tile = tile_of(plan);
   // Sums of rounded differences: what is left of nothing is nothing.
   const auto time = [&](double t) { return std::abs(t) < 1e-9 * simulation.work ? 0.0 : t; };
   return {{"pass", to_string(plan.pass)},
-          {"order", order},
+          {"order", plan.orders.front()->name},
           {"placement", plan.placement.name},
           {"level", to_string(plan.level)},
           {"arithmetic", plan.arithmetic},

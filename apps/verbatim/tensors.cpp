@@ -1,7 +1,6 @@
 #include "tensors.h"
 
 #include <fmt/format.h>
-#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,36 +9,39 @@
 
 #include "backend/reference/compare.h"
 #include "core/dtype.h"
+#include "core/host_memory.h"
 #include "core/random.h"
 #include "core/sha256.h"
+#include "dist/mpi.h"
 #include "options.h"
 #include "report/format.h"
 
 namespace verbatim::app {
 namespace {
 
-/// The problem, of which this machine can hold the tensors: what it cannot, the system would kill
-/// where it is first touched, without a word.
 const Problem& held_here(const Problem& p) {
-  struct sysinfo machine {};
-  if (sysinfo(&machine) != 0) return p;
-  const double q_rows = 1.0 * p.batch * p.q_len * p.q_heads;  // in double: absurd ones overflow
-  const double k_rows = 1.0 * p.batch * p.kv_len * p.kv_heads;
-  const double inputs = q_rows * p.head_dim + k_rows * (p.head_dim + p.head_dim_v);
-  const double outputs = inputs + 2 * q_rows * p.head_dim_v;  // and dO
-  const double bytes =
-      inputs * size_of(p.dtype) + outputs * size_of(p.o_dtype()) + q_rows * sizeof(float);
-  const double most = 1.0 * (machine.totalram + machine.totalswap) * machine.mem_unit;
-  const auto shown = [](double x) {
-    return report::bytes(static_cast<int64_t>(std::min(x, 9e18)));
-  };
-  if (bytes > most)
-    fail("this machine has not the memory for the tensors",
-         {"problem", shown(bytes), shown(most) + " at most", ""});
+  require_memory(p);
   return p;
 }
 
 }  // namespace
+
+void require_memory(const Problem& p) {
+  const auto launched = dist::launched();
+  const int32_t processes = launched ? launched->beside : 1;
+  const double q_rows = 1.0 * p.batch * p.q_len * p.q_heads;  // in double: absurd ones overflow
+  const double k_rows = 1.0 * p.batch * p.kv_len * p.kv_heads;
+  const double inputs = q_rows * p.head_dim + k_rows * (p.head_dim + p.head_dim_v);
+  const double outputs = inputs + 2 * q_rows * p.head_dim_v;  // and dO
+  const double bytes = processes * (inputs * size_of(p.dtype) + outputs * size_of(p.o_dtype()) +
+                                    q_rows * sizeof(float));
+  const int64_t most = host_memory();
+  if (bytes <= most) return;
+  std::string got = report::bytes(static_cast<int64_t>(std::min(bytes, 9e18)));
+  if (processes > 1) got += fmt::format(" in {} processes", processes);
+  fail("this machine has not the memory for the tensors",
+       {"problem", got, report::bytes(most) + " at most", ""});
+}
 
 Tensor::Tensor(Dtype dtype, std::array<int64_t, 4> shape) {
   const int64_t elements = shape[0] * shape[1] * shape[2] * shape[3];

@@ -16,6 +16,10 @@ Passes passes_from_string(const std::string& name, const Problem& problem);
 /// The outputs of `passes` in the order of reports: o, lse, dq, dk, dv.
 std::vector<std::string> output_names(Passes passes);
 
+/// Throws Error unless this machine can hold the Tensors of every process of this world that is on
+/// it: what it cannot, the system would kill where it is first touched, without a word.
+void require_memory(const Problem& problem);
+
 /// A dense tensor that owns its memory.
 class Tensor {
  public:
@@ -50,7 +54,7 @@ struct Tensors {
   std::vector<float> lse;
   RowView lse_view;
 
-  /// Inputs from the normal distribution N(0, 1) of `seed`.
+  /// Inputs from the normal distribution N(0, 1) of `seed`. As require_memory().
   Tensors(const Problem& problem, uint64_t seed);
   /// Inputs of NaN, infinities and large numbers.
   static Tensors garbage(const Problem& problem);

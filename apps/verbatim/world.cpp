@@ -185,10 +185,9 @@ std::string World::specification(const Mask& mask, const Tensors* tensors,
                                  const Json& command) const {
   const auto pass = [&](Pass which) -> Json {
     const Plan& whole = plan(which).whole;
-    const HeadOrder* first = whole.orders.empty() ? nullptr : whole.orders.front().get();
-    return {{"order", first ? first->name : "none"}, {"placement", whole.placement.name},
-            {"workers", whole.placement.workers},    {"level", to_string(whole.level)},
-            {"arithmetic", whole.arithmetic},        {"fingerprint", whole.fingerprint()}};
+    return {{"order", whole.orders.front()->name}, {"placement", whole.placement.name},
+            {"workers", whole.placement.workers},  {"level", to_string(whole.level)},
+            {"arithmetic", whole.arithmetic},      {"fingerprint", whole.fingerprint()}};
   };
   const DistOptions& options = forward_.options;
   Json json = {{"version", VERBATIM_VERSION}, {"contract", kContractVersion}};

@@ -33,7 +33,7 @@ typedef enum verbatim_dtype {
 } verbatim_dtype;
 
 /* A strided tensor in (batch, length, heads, dim) layout, in host memory or on the plan's device.
- * Strides count elements. */
+ * Strides count elements, and are 1 in the last dimension; those of inputs may be 0. */
 typedef struct verbatim_tensor {
   void* data;
   verbatim_dtype dtype;
@@ -47,7 +47,7 @@ typedef struct verbatim_tensor {
 typedef struct verbatim_forward_tensors {
   verbatim_tensor q, k, v; /* in */
   verbatim_tensor o;       /* out */
-  float* lse;              /* out (batch, q_heads, q_len), dense */
+  float* lse;              /* out (batch, q_heads, q_len), dense: natural log */
   /* Of verbatim_e4m3, in the memory of q, k and v, one a head; NULL: 1. */
   const float *q_scales, *k_scales, *v_scales;
 } verbatim_forward_tensors;
@@ -126,8 +126,9 @@ verbatim_status verbatim_check(const char* device);
 verbatim_status verbatim_attention_plan(const verbatim_attention* attention, verbatim_pass pass,
                                         const char** json);
 
-/* JSON: device, level, version of the contract, problem, mask, and for each pass its order, tile,
- * placement, arithmetic, fingerprint, kernel and bytes of workspace. */
+/* JSON: device, level, version of the contract, problem, mask (name, params, area), and for each
+ * pass the names of its orders, tile, placement, workers, residency, fingerprint, arithmetic,
+ * kernel and workspace_bytes; "backward" is null where there is none. */
 verbatim_status verbatim_attention_describe(const verbatim_attention* attention, const char** json);
 
 /* How bytes get from rank to rank: functions of the caller. Each returns NULL, or what went wrong

@@ -47,11 +47,14 @@ struct HeadMask {
   int64_t q_padding = 0, k_padding = 0;
 
   bool contains(int64_t q, int64_t k) const;
+  /// Number of visible positions.
   int64_t area() const;
   /// Visible keys of row q as disjoint sorted intervals.
   std::vector<Interval> row(int64_t q) const;
   /// The part inside [q_begin, q_end) x [k_begin, k_end), in the rectangle's own coordinates.
+  /// Throws Error when that leaves the plane.
   HeadMask crop(int64_t q_begin, int64_t q_end, int64_t k_begin, int64_t k_end) const;
+  /// What both show. Throws Error when the planes differ in size.
   HeadMask intersect(const HeadMask& other) const;
   /// Throws Error naming two overlapping slices, or a slice or break outside the plane.
   void validate() const;
@@ -87,7 +90,8 @@ enum class Side { right, left };
 /// (batch, KV head). Query heads of a group share their KV head's mask.
 class Mask {
  public:
-  /// The same head mask for every batch entry and head.
+  /// The same head mask for every batch entry and head. Both throw Error naming the argument that
+  /// is out of range, or as HeadMask::validate().
   Mask(std::string name, std::string params_json, HeadMask head);
   /// `variant_of[b * kv_heads + h]` picks from `variants`; a dimension of size 1 is broadcast.
   Mask(std::string name, std::string params_json, std::vector<HeadMask> variants,
@@ -103,6 +107,7 @@ class Mask {
 
   /// Distinct head masks; kernels and plans are built once for each.
   const std::vector<HeadMask>& variants() const { return content_->variants; }
+  /// Throws Error when there is no such batch entry or head.
   int32_t variant(int64_t b, int64_t kv_head) const;
   const HeadMask& head(int64_t b, int64_t kv_head) const { return variants()[variant(b, kv_head)]; }
   /// Slices of one of variants(), which whoever has them shares with the mask.
@@ -110,15 +115,18 @@ class Mask {
   /// On the host, most of it slices.
   int64_t bytes() const;
 
-  /// Visible positions summed over `batch` and `q_heads` (FLOPs = 4 * area * head dim forward).
+  /// Visible positions summed over `batch` and `q_heads`. FLOPs of a forward are
+  /// 2 * area * (head_dim + head_dim_v), of a backward 2.5 times that.
   int64_t area(int64_t batch, int64_t q_heads, int64_t kv_heads) const;
 
+  /// What both show. Throws Error when lengths, or batches or KV heads that are not 1, differ.
   Mask intersect(const Mask& other) const;
   /// Keys at or beyond key_lengths[b] are hidden (one length per batch entry). Rows beside those of
   /// the keys still see them: with_lengths() hides both.
   Mask with_key_lengths(std::span<const int64_t> key_lengths) const;
   /// Batch entry b shows q_lengths[b] rows and key_lengths[b] keys: the first ones, or with padding
   /// on the left the last ones. Rows beyond see nothing: O = 0, LSE = -inf, dQ = 0.
+  /// As with_key_lengths(), throws Error naming the length that is out of range.
   Mask with_lengths(std::span<const int64_t> q_lengths, std::span<const int64_t> key_lengths,
                     Side side = Side::right) const;
   bool operator==(const Mask& other) const {
@@ -137,7 +145,8 @@ class Mask {
 };
 
 /// The patterns (predicates: docs/masks.md). Lengths are positions; causal masks are aligned
-/// bottom-right when q_len != kv_len; document lengths may be 0 and sum to the length.
+/// bottom-right when q_len != kv_len; document lengths may be 0 and sum to the length. All throw
+/// Error(invalid_argument) naming the parameter that is out of range.
 namespace masks {
 using Lengths = std::span<const int64_t>;
 
@@ -158,8 +167,12 @@ Mask block_causal_document(Lengths doc_lengths, int64_t block);
 struct Block {
   int64_t q_block, k_block;
 };
+/// Blocks of block_q x block_k positions, the last ones shorter. From a density, of 0 to 1, each
+/// query block selects that share of the key blocks, one at least, by scores that follow from
+/// `seed`, KV head and block (docs/masks.md).
 Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
                           double density, uint64_t seed, int64_t kv_heads);
+/// From lists, in any sequence, each block once; one list for each KV head.
 Mask uniform_block_sparse(int64_t q_len, int64_t kv_len, int64_t block_q, int64_t block_k,
                           std::span<const std::vector<Block>> blocks_per_kv_head);
 /// Edges run from 0 to the length, strictly increasing.
@@ -211,7 +224,8 @@ std::span<const char* const> names();
 
 /// Row-major 0/1 matrix; Error above 2^28 positions.
 std::vector<uint8_t> to_dense(const HeadMask& mask);
-/// nullopt when some column hides more than two row intervals.
+/// As from_column_intervals() takes them; nullopt when some column hides more than two intervals of
+/// rows.
 std::optional<masks::ColumnIntervals> to_column_intervals(const HeadMask& mask);
 /// nullopt unless the mask is a chain of full or bottom-right causal documents.
 struct CuSeqlens {
@@ -221,7 +235,9 @@ struct CuSeqlens {
 std::optional<CuSeqlens> to_cu_seqlens(const HeadMask& mask);
 /// A Python function `def mask_mod(b, h, q_idx, kv_idx)` in FlexAttention's vocabulary.
 std::string to_mask_mod(const Mask& mask);
+/// The whole mask, slices among it (docs/masks.md).
 std::string to_json(const Mask& mask);
+/// What to_json() wrote. Throws Error naming the member at fault, or as HeadMask::validate().
 Mask mask_from_json(const std::string& text);
 
 /// Rows and columns of a tiling, cut anew at every break and where padding begins and ends. Edges:

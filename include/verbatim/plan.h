@@ -26,7 +26,9 @@ enum class Level {
   invariant,   // ... of one KV head's mask and group, tile shape, head dims, dtype, softmax scale
                // (which chooses the arithmetic) and order name only
 };
+/// The name above: "invariant".
 std::string_view to_string(Level level);
+/// Throws Error when there is no such level.
 Level level_from_string(std::string_view name);
 
 /// Visits during which one tile stays in registers: a KV tile with dK and dV in the backward, the
@@ -69,6 +71,7 @@ struct HeadOrder {
   // begin.
   std::vector<int32_t> row_chunks;
 
+  /// Tiles that all chains visit, or one; those of every query head count.
   int64_t visits() const;
   int64_t visits(const Chain& chain) const;
   /// Of the host's: a device holds the runs one by one.
@@ -147,10 +150,16 @@ struct Plan {
   std::string fingerprint() const;
 };
 
+/// The tile shape of the plan's first order, which all share as made; of a plan without orders that
+/// of contract and problem (default_tile() of verbatim/schedule.h).
+TileShape tile_of(const Plan& plan);
+
 /// Proves that every non-empty tile is visited exactly once, that the addends of every row and of
 /// every shared tile are 0..n-1, and that worker order + addend order has no cycle. Returns the
 /// residency that the proof needs. Throws Error(invalid_plan) naming the tile at fault.
 int32_t verify(const Plan& plan);
+
+/// The whole plan (docs/own-orders.md), which plan_from_json() reads.
 std::string to_json(const Plan& plan);
 /// Proves what it reads. `fingerprint` and `residency` may be left out. Throws Error.
 Plan plan_from_json(const std::string& text);

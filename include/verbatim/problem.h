@@ -11,10 +11,13 @@
 namespace verbatim {
 
 enum class Pass { forward, backward };
+/// "forward" or "backward".
 std::string_view to_string(Pass pass);
 
-/// One attention problem. For batch b, query head h and its KV head h / group():
-///   S = softcap(scale * Q K^T),  P = softmax(S over visible keys),  O = dropout(P) V.
+/// One attention problem (Vaswani et al. 2017, equation 1). For batch b, query head h and its KV
+/// head h / group():
+///   S = softcap(scale * Q K^T),  P = softmax(S over visible keys),  O = dropout(P) V,
+///   LSE = log of the sum of exp(S) over visible keys.
 struct Problem {
   int64_t batch = 1;
   int64_t q_heads = 1;
@@ -28,7 +31,7 @@ struct Problem {
   std::optional<double> scale{};  // of the scores; without: 1 / sqrt(head_dim)
   double softcap = 0;             // 0: none; else S = softcap * tanh(scale * QK^T / softcap)
   double dropout = 0;             // probability that an element of P is dropped, in [0, 1)
-  uint64_t seed = 0;              // key of the dropout generator (core/dropout.h)
+  uint64_t seed = 0;              // key of the dropout generator (docs/determinism.md)
 
   int64_t group() const { return q_heads / kv_heads; }
   /// The dtype of O and of gradients: bf16 where the inputs are e4m3.
@@ -41,7 +44,10 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+/// A JSON object with the names above; `scale` is softmax_scale().
 std::string to_json(const Problem& problem);
+/// Every member but `scale` is required. Throws Error naming the one that is missing, unknown, of
+/// another type or refused by validate().
 Problem problem_from_json(const std::string& text);
 
 }  // namespace verbatim

@@ -18,13 +18,18 @@ struct ForwardTensors {
   RowView lse;   // out [batch, q_heads, q_len], natural log; rows without a key: -inf
 };
 
-/// Tensors of a backward pass. o and lse are the forward's.
+/// Tensors of a backward pass; o and lse are the forward's. It is that of FlashAttention-2 (Dao
+/// 2023, algorithm 2), with dropout as the forward has it and S' the slope of softcap (1 without):
+///   delta = rowsum(dO * O),  dP = dropout(dO V^T),  dS = P * (dP - delta) * S',
+///   dQ = scale * dS K,  dK = scale * dS^T Q,  dV = dropout(P)^T dO;
+/// dK and dV add up over the query heads of a group.
 struct BackwardTensors {
   TensorView q, k, v, o, dout;  // shapes as in ForwardTensors; dout like o
   RowView lse;
   TensorView dq, dk, dv;  // out, shaped like q, k, v; written whole, whatever they held
 };
 
+/// How one call runs; none of it but the seed changes a bit.
 struct RunOptions {
   int threads = 0;                 // CPU: at most so many, 0: all cores; a small call takes
                                    // fewer. Never changes the result

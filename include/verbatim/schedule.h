@@ -25,7 +25,7 @@ std::span<const OrderInfo> orders();
 
 /// The order `name` of `pass` for one KV head whose group has `group` query heads. Suffixes make
 /// more and shorter tasks (docs/scheduling.md): in the backward "/split" one chain per query head
-/// of the group, "/split:N" N chains of equal shares of it; in the forward "/split" one per kSplit
+/// of the group, "/split:N" N chains of equal shares of it; in the forward "/split" one per 32
 /// KV tiles of a row. Orders that take one KV tile after another have "/even:N" (N chains of tiles
 /// that most rows see, of others as few as are not longer) and, last, "/rows:N" (chains of their
 /// own for each N query positions). "auto" chooses for each sequence of the mask by
@@ -36,13 +36,15 @@ std::shared_ptr<const HeadOrder> make_order(Pass pass, std::string_view name,
                                             std::shared_ptr<const TileMap> tiles, int32_t group,
                                             int64_t visits = 0);
 
+/// A named way to deal tasks to workers (docs/placements.md).
 struct PlacementInfo {
   const char* name;
   const char* summary;
 };
 std::span<const PlacementInfo> placements();
-/// `heads[h]` is the order of head h = b * kv_heads + kv_head. Throws Error naming the nearest
-/// placement when the name is unknown, or when there are not 1 to 2^20 workers.
+/// Who does the tasks of all heads, and when. `heads[h]` is the order of head h = b * kv_heads +
+/// kv_head. Throws Error naming the nearest placement when the name is unknown, or when there are
+/// not 1 to 2^20 workers.
 Placement make_placement(std::string_view name,
                          std::span<const std::shared_ptr<const HeadOrder>> heads, int32_t workers);
 
@@ -50,9 +52,9 @@ Placement make_placement(std::string_view name,
 struct Machine {
   std::string name;
   int32_t workers = 1;  // resident workers by default
-  // The paper's model: every visit computes for `compute` cycles, then reduces for `reduce`.
-  // A calibrated machine leaves `overlap` true: the reduction of a visit runs behind the next
-  // visits' compute as long as one of `buffers` is free.
+  // DASH's model (docs/machines.md): every visit computes for `compute` cycles, then reduces for
+  // `reduce`. A calibrated machine has `overlap` true: the reduction of a visit runs behind the
+  // next visits' compute as long as one of `buffers` is free.
   bool overlap = false;
   bool ordered = true;         // false: addends enter as they come, as non-deterministic kernels do
   double compute = 1;          // a full tile of the reference shape, backward
@@ -74,14 +76,16 @@ struct Machine {
   double bandwidth = 0;  // bytes per cycle to memory, shared by all workers: rows not in L2 wait
   double clock_ghz = 1;
 
+  /// DASH's model with these costs, and nothing else that takes time.
   static Machine paper(double compute, double reduce, int32_t workers);
   bool operator==(const Machine&) const = default;
 };
-/// "h200", "h200:WORKERS", "h200:WORKERS,GHZ", "cpu", "paper:C,R", or "@file.json".
+/// "h200", "h200:WORKERS", "h200:WORKERS,GHZ", "cpu", "paper:C,R", or "@file.json". Throws Error
+/// naming the nearest for another, and as machine_from_json().
 Machine make_machine(std::string_view spec);
 std::string to_json(const Machine& machine);
 /// Fields that are left out keep their default. Throws Error naming a field that is unknown, of
-/// another type or too small.
+/// another type, too small or too large.
 Machine machine_from_json(const std::string& text);
 
 /// What simulate() found. Times are cycles of the machine.
@@ -160,7 +164,8 @@ struct Candidate {
   Simulation simulation;
   double plan_seconds = 0;  // time to build the plan, without the simulation
 };
-/// Every order that keeps options.level (placement: the best for each), fastest first.
+/// Every order that keeps options.level (placement: the best for each), fastest first. Throws Error
+/// as make_plan().
 std::vector<Candidate> search(const Problem& problem, const Mask& mask, const PlanOptions& options);
 
 }  // namespace verbatim

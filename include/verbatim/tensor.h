@@ -11,6 +11,7 @@ namespace verbatim {
 /// infinities. Inputs of a forward only.
 enum class Dtype { f32, bf16, f16, e4m3 };
 
+/// "f32", "bf16", "f16" or "e4m3".
 std::string_view to_string(Dtype dtype);
 /// Throws Error when `name` is none of "f32", "bf16", "f16", "e4m3".
 Dtype dtype_from_string(std::string_view name);
@@ -28,7 +29,7 @@ struct TensorView {
   /// Null: 1.
   const float* scales = nullptr;
 
-  /// A dense view of `data`: strides follow from the shape.
+  /// A dense view of `data`: strides follow from the shape, [batch, length, heads, dim].
   static TensorView dense(void* data, Dtype dtype, std::array<int64_t, 4> shape);
 
   int64_t offset(int64_t b, int64_t l, int64_t h) const {

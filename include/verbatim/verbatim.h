@@ -16,6 +16,7 @@
 
 namespace verbatim {
 
+/// How an Attention is planned, and on what it runs.
 struct AttentionOptions {
   PlanOptions plan;  // plan.pass is set for each pass
   std::string forward_order = "auto";
@@ -48,11 +49,16 @@ void check(std::string_view device);
 /// starts.
 class Attention {
  public:
+  /// Throws Error as make_plan(), and Error(unsupported), naming the nearest that runs, for what no
+  /// kernel of the device does.
   Attention(const Problem& problem, Mask mask, const AttentionOptions& options = {});
   ~Attention();
   Attention(Attention&&) noexcept;
   Attention& operator=(Attention&&) noexcept;
 
+  /// Throw Error naming the tensor, what it is and what it has to be. On a GPU, tensors in its
+  /// memory are read and written in sequence with the work on run.stream, which no call waits for;
+  /// those of the host are copied there and back before a call returns.
   void forward(const ForwardTensors& tensors, const RunOptions& run = {}) const;
   void backward(const BackwardTensors& tensors, const RunOptions& run = {}) const;
 

@@ -10,10 +10,6 @@
 
 namespace verbatim::bench {
 
-std::string_view to_string(Protocol protocol) {
-  return protocol == Protocol::rested ? "rested" : "sustained";
-}
-
 namespace {
 
 /// Of values in ascending order.

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "bench/device.h"
@@ -15,7 +14,6 @@ enum class Protocol {
   rested,     // idle, calls to warm up, then the median of some calls
   sustained,  // the same work for a while, then the median over some time
 };
-std::string_view to_string(Protocol protocol);
 
 struct Timing {
   double ms = 0;         // median

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "contract/head_dims.h"
 #include "verbatim/error.h"

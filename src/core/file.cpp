@@ -79,9 +79,13 @@ void write_stream(const std::string& target, const fs::path& path, std::ios::ope
                   const std::function<void(std::ostream&)>& write) {
   std::ofstream stream(target, std::ios::binary | mode);
   if (!stream) fail(kWriteFile, path, std::strerror(errno));
-  write(stream);
-  stream.close();
-  if (!stream) fail(kWriteFile, path, "could not write all of it (is the disk full?)");
+  stream.exceptions(std::ios::badbit | std::ios::failbit);  // at once, while errno says why
+  try {
+    write(stream);
+    stream.close();
+  } catch (const std::ios_base::failure&) {
+    fail(kWriteFile, path, fmt::format("could not write all of it: {}", std::strerror(errno)));
+  }
 }
 
 /// Where `path` is what this process prints to: behind what was printed, before what will be.

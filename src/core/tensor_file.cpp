@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <ostream>
 
 #include "core/file.h"
 #include "core/tensor_file_formats.h"
@@ -18,6 +19,24 @@ namespace {
   throw Error(ErrorCode::unsupported, operation, "cannot tell the format of the file",
               {path.string(), "'" + path.extension().string() + "'", ".npy or .safetensors",
                ".safetensors"});
+}
+
+/// The elements in row-major order, whatever the strides.
+void write_elements(std::ostream& out, const NamedTensor& tensor) {
+  const int64_t size = size_of(tensor.dtype), rank = std::ssize(tensor.shape);
+  if (std::ranges::count(tensor.shape, 0) > 0) return;
+  std::vector<int64_t> index(tensor.shape.size(), 0);
+  int64_t axis = 0;
+  while (axis >= 0) {
+    int64_t offset = 0;
+    for (int64_t i = 0; i < rank; ++i) offset += index[i] * tensor.stride[i];
+    out.write(static_cast<const char*>(tensor.data) + offset * size, tensor.shape.back() * size);
+    // The next row, in row-major order: the last dimension is written whole.
+    for (axis = rank - 2; axis >= 0; --axis) {
+      if (++index[axis] < tensor.shape[axis]) break;
+      index[axis] = 0;
+    }
+  }
 }
 
 }  // namespace
@@ -115,23 +134,6 @@ int64_t byte_count(std::span<const int64_t> shape, int64_t element_bytes, const 
                    "extents of at least 0 with a product below 2^63", ""});
   }
   return bytes;
-}
-
-void write_elements(std::ostream& out, const NamedTensor& tensor) {
-  const int64_t size = size_of(tensor.dtype), rank = std::ssize(tensor.shape);
-  if (std::ranges::count(tensor.shape, 0) > 0) return;
-  std::vector<int64_t> index(tensor.shape.size(), 0);
-  int64_t axis = 0;
-  while (axis >= 0) {
-    int64_t offset = 0;
-    for (int64_t i = 0; i < rank; ++i) offset += index[i] * tensor.stride[i];
-    out.write(static_cast<const char*>(tensor.data) + offset * size, tensor.shape.back() * size);
-    // The next row, in row-major order: the last dimension is written whole.
-    for (axis = rank - 2; axis >= 0; --axis) {
-      if (++index[axis] < tensor.shape[axis]) break;
-      index[axis] = 0;
-    }
-  }
 }
 
 }  // namespace verbatim

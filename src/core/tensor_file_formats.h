@@ -1,7 +1,6 @@
 // What the two file formats share; used by tensor_file.cpp, npy.cpp and safetensors.cpp only.
 #pragma once
 
-#include <ostream>
 #include <span>
 #include <string>
 
@@ -17,8 +16,5 @@ std::string safetensors_header(std::span<const NamedTensor> tensors);
 
 /// Bytes of a dense tensor; throws Error in the name of `operation` when they overflow.
 int64_t byte_count(std::span<const int64_t> shape, int64_t element_bytes, const char* operation);
-
-/// The elements in row-major order, whatever the strides.
-void write_elements(std::ostream& out, const NamedTensor& tensor);
 
 }  // namespace verbatim

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
-#include <tuple>
 #include <utility>
 
 namespace verbatim::dist {

@@ -154,7 +154,7 @@ namespace {
 /// tiles, one for each gap among them.
 int64_t rows_of_sums(const Plan& whole, const HeldRows& q) {
   if (whole.arithmetic != contract::kSm90 || whole.orders.empty()) return q.size();
-  return local_q_tiles(whole, q, whole.problem.batch) * whole.orders.front()->tiles->shape.q;
+  return local_q_tiles(whole, q, whole.problem.batch) * tile_of(whole).q;
 }
 
 /// The most bytes of messages that are packed, or taken apart, at once.

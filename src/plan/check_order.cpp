@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <ranges>
-#include <utility>
 
 #include "plan/check_visits.h"
 #include "plan/row_counters.h"

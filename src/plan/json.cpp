@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "plan/accept.h"
 #include "plan/whole_chains.h"

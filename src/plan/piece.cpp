@@ -1,7 +1,6 @@
 #include "verbatim/piece.h"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 
 namespace verbatim {

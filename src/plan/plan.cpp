@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 
+#include "contract/contract.h"
 #include "plan/whole_chains.h"
 #include "verbatim/error.h"
 
@@ -180,6 +180,11 @@ std::string Plan::fingerprint() const {
     if (problem.dropout > 0) add_origins(hash, *order->tiles);
   }
   return fmt::format("{:016x}", hash.value());
+}
+
+TileShape tile_of(const Plan& plan) {
+  return plan.orders.empty() ? contract::tile(plan.pass, plan.problem)
+                             : plan.orders.front()->tiles->shape;
 }
 
 }  // namespace verbatim

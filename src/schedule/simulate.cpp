@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <queue>
 #include <unordered_map>
 
@@ -121,8 +120,7 @@ class Simulator {
     const contract::HeadDims dims = contract::head_dims_of(plan.arithmetic, plan.problem);
     const auto size = static_cast<double>(size_of(plan.problem.dtype));
     const auto dim = static_cast<double>(dims.qk), dim_v = static_cast<double>(dims.v);
-    return static_cast<double>(plan.orders[0]->tiles->shape.q) *
-           (dim * (4 * dq_moves + size) + dim_v * size);
+    return static_cast<double>(tile_of(plan).q) * (dim * (4 * dq_moves + size) + dim_v * size);
   }
 
   void give(int32_t w, std::span<const PlacedTask> tasks) {
@@ -332,7 +330,7 @@ class Simulator {
 Costs::Costs(const Plan& plan, const Machine& machine) : machine_(machine) {
   double area = 1, rows = 1;
   if (machine.reference_tile.q > 0 && !plan.orders.empty()) {
-    const TileShape shape = plan.orders[0]->tiles->shape;
+    const TileShape shape = tile_of(plan);
     rows = static_cast<double>(shape.q) / static_cast<double>(machine.reference_tile.q);
     area = rows * static_cast<double>(shape.kv) / static_cast<double>(machine.reference_tile.kv);
   }

@@ -1,7 +1,6 @@
 #include "tl/roles.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace verbatim::tl {
 namespace {

@@ -126,8 +126,15 @@ class BadInput(Tool):
 
     def test_tensors_beyond_the_memory_are_refused_before_they_are_touched(self):
         words = ["--seqlen", 100_000_000, "--q-heads", 512, "--head-dim", 256]  # 373 TiB
-        message = self.refused("run", *words)
-        self.assertRegex(message, r"has not the memory .* got [\d.]+ TiB, expected .* at most")
+        for command in ("run", "verify", "trace", "bench"):
+            message = self.refused(command, *words)
+            self.assertRegex(message, r"has not the memory .* got [\d.]+ TiB, expected .* at most")
+
+    def test_processes_of_a_machine_share_its_memory(self):
+        ranks = {"SIZE": 2**30, "LOCAL_SIZE": 2**30, "RANK": 0, "LOCAL_RANK": 0}
+        env = {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in ranks.items()}
+        done = self.call("run --seqlen 1024 --head-dim 64", code=2, env=env)  # 2.5 MiB each
+        self.assertRegex(done.stderr, r"got [\d.]+ TiB in 1073741824 processes, expected .* at most")
 
     def test_numbers_are_decimal_and_in_range(self):
         for option, word in (

@@ -2,6 +2,7 @@
 """What becomes of output that has no place: on stdout, in files."""
 
 import json
+import resource
 import subprocess
 import unittest
 
@@ -58,7 +59,51 @@ class Output(Tool):
             ["report", saved, "--output /dev/full"],
             [f"tl reason {SKETCH} --target a100 --dtype bf16 --output /dev/full"],
         ):
-            self.assertIn("is the disk full?", self.call(*words, code=3).stderr)
+            message = self.call(*words, code=3).stderr
+            self.assertIn("'/dev/full': could not write all of it: No space left", message)
+
+    def test_files_are_whole_or_not_there(self):
+        program, sketch = self.path / "program.tl", self.path / "sketch.tl"
+        self.call(f"tl reason {SKETCH} --target a100 --dtype bf16 --output", program)
+        sketch.write_text("\n\n" + SKETCH.read_text())
+        saved = self.path / "r.json"
+        self.call("run --seqlen 8 --json", saved)
+        for words, name in (
+            ("run --seqlen 64 --json", "result.json"),
+            ("run --seqlen 64 --report", "page.html"),
+            ("run --seqlen 64 --output", "x.safetensors"),
+            ("run --seqlen 64 --output", "x.npy"),
+            ("mask --seqlen 4096 --svg", "mask.svg"),
+            ("mask --seqlen 256 --to dense --to-file", "dense.txt"),
+            ("plan --seqlen 1024 --dump", "plan.json"),
+            ("plan --seqlen 1024 --gantt", "chart.svg"),
+            ("plan --seqlen 1024 --perfetto", "trace.json"),
+            ("trace --seqlen 256 --gantt", "chart.svg"),
+            ("trace --seqlen 256 --perfetto", "trace.json"),
+            ("tune --seqlen 256 --memo", "memo.json"),
+            (f"report {saved} --output", "page.html"),
+            (f"tl reason {SKETCH} --target a100 --dtype bf16 --output", "new.tl"),
+            (f"tl emit {program} --output", ""),
+            ("tl fmt --write", "sketch.tl"),
+        ):
+            self.full(words.split(), self.path / name)
+
+    def full(self, words, file):
+        """Where a file holds 100 bytes: nothing but an error, of which one is told."""
+        before = {p: p.read_bytes() for p in self.path.iterdir()}
+        done = subprocess.run(
+            [TOOL, *words, file],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        )
+        self.assertEqual(done.returncode, 3, (words, done.stderr))
+        self.assertEqual(done.stdout, "")
+        written = file.with_name("x.o.npy") if file.suffix == ".npy" else file
+        self.assertIn(f"'{written}", done.stderr)
+        self.assertIn("could not write all of it: File too large", done.stderr)
+        self.assertEqual({p: p.read_bytes() for p in self.path.iterdir()}, before, words)
 
     def test_files_are_none_of_a_closed_stdout(self):
         file = self.path / "result.json"

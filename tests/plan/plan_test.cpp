@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "contract/contract.h"
 #include "support/corpus.h"
 #include "verbatim/error.h"
 
@@ -47,6 +48,16 @@ void expect_fault(const Plan& plan, const std::string& text) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::invalid_plan);
     EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+  }
+}
+
+TEST(TileOf, IsTheFirstOrdersElseTheContracts) {
+  Plan plan = two_by_two();
+  EXPECT_EQ(tile_of(plan), (TileShape{2, 2}));
+  plan.orders.clear();
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    plan.pass = pass;
+    EXPECT_EQ(tile_of(plan), contract::tile(pass, plan.problem));
   }
 }
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "backend/cpu/passes.h"

@@ -3,7 +3,6 @@
 // one column per query, so that maxima and sums need no horizontal step.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>

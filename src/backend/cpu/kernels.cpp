@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "verbatim/error.h"
 

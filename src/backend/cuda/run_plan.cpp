@@ -104,10 +104,6 @@ class Launch {
 
 }  // namespace
 
-TileShape tile_of(const Plan& plan) {
-  return plan.orders.empty() ? TileShape{} : plan.orders.front()->tiles->shape;
-}
-
 std::pair<int32_t, int32_t> extent_of(const Plan& plan) {
   int32_t q_tiles = 0, kv_tiles = 0;
   for (const auto& order : plan.orders) {

@@ -15,8 +15,6 @@
 
 namespace verbatim::cuda {
 
-/// The tile shape of a plan's orders, which is one.
-TileShape tile_of(const Plan& plan);
 /// Most query and KV tiles of any order.
 std::pair<int32_t, int32_t> extent_of(const Plan& plan);
 PlanCounts counts_of(const Plan& plan);

@@ -1,17 +1,11 @@
 #include "backend/reference/compare.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "core/dropout.h"
 #include "core/dtype.h"
 #include "core/sha256.h"
-#include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
@@ -215,29 +209,6 @@ Check check_forward(const Problem& problem, const Mask& mask, const ForwardTenso
 Check check_backward(const Problem& problem, const Mask& mask, const BackwardTensors& tensors,
                      const Selection& selection, int threads) {
   return check(problem, mask, tensors, selection, threads);
-}
-
-BitDifference compare_bits(const TensorView& a, const TensorView& b) {
-  if (a.shape != b.shape || a.dtype != b.dtype)
-    throw Error(ErrorCode::invalid_argument, "compare_bits", "the tensors differ in shape or dtype",
-                {"b", fmt::format("{} [{}]", to_string(b.dtype), fmt::join(b.shape, ", ")),
-                 fmt::format("{} [{}]", to_string(a.dtype), fmt::join(a.shape, ", ")), ""});
-  BitDifference difference;
-  dispatch_dtype(a.dtype, [&]<class T>(T) {
-    for_each_row(a.shape, [&](int64_t batch, int64_t l, int64_t h) {
-      const T *x = a.row<T>(batch, l, h), *y = b.row<T>(batch, l, h);
-      if (std::memcmp(x, y, a.shape[3] * sizeof(T)) == 0) return;
-      for (int64_t d = 0; d < a.shape[3]; ++d) {
-        if (std::memcmp(x + d, y + d, sizeof(T)) == 0) continue;
-        if (difference.count++ == 0) difference.first = {batch, l, h, d};
-      }
-    });
-  });
-  return difference;
-}
-
-BitDifference compare_bits(const RowView& a, const RowView& b) {
-  return compare_bits(as_tensor(a), as_tensor(b));
 }
 
 std::string sha256_of(const TensorView& tensor) {

@@ -87,17 +87,6 @@ Check check_forward(const Problem& problem, const Mask& mask, const ForwardTenso
 Check check_backward(const Problem& problem, const Mask& mask, const BackwardTensors& tensors,
                      const Selection& selection, int threads = 0);
 
-/// Elements whose bytes differ (+0 is not -0, NaNs are equal when their bits are).
-struct BitDifference {
-  int64_t count = 0;
-  std::array<int64_t, 4> first{};  // [b, l, h, d] of the first one in row-major order; rows: d = 0
-
-  explicit operator bool() const { return count != 0; }
-};
-/// Throws Error when the shapes or dtypes differ. Strides may differ.
-BitDifference compare_bits(const TensorView& a, const TensorView& b);
-BitDifference compare_bits(const RowView& a, const RowView& b);
-
 /// SHA-256 of the elements in row-major order, little-endian: strides do not matter.
 std::string sha256_of(const TensorView& tensor);
 std::string sha256_of(const RowView& rows);

@@ -1,6 +1,5 @@
 #include "schedule/orders/cut.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>

@@ -1,7 +1,9 @@
 // Orders in which all dQ rows share one permutation of the KV tiles.
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "contract/rules.h"
 #include "plan/row_counters.h"
@@ -9,6 +11,13 @@
 
 namespace verbatim::order {
 namespace {
+
+/// Query tiles from `first` on, up to the next chunk.
+struct RowChunk {
+  int32_t first;
+  int64_t number;  // from 0, or kBesideCore
+};
+constexpr int64_t kBesideCore = -1;
 
 Run upwards(const Stair& stair, const TileRun& tiles) {
   return {.first = stair.begin,
@@ -86,14 +95,8 @@ int64_t core_visits(std::span<const TileRun> column, TileRange core) {
   return visits;
 }
 
-}  // namespace
-
-int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
-  const int32_t parts = count == 0 || count > group ? group : count;
-  if (!even) return parts;
-  return static_cast<int32_t>(contract::even_parts(group, parts, visits, most));
-}
-
+/// Chunks of `rows` positions of a sequence (0: one has all), then the end. They count from the
+/// first row of the core, and what is beside it is in none of them: padding moves nothing.
 std::vector<RowChunk> row_chunks(const TileMap& tiles, int32_t rows) {
   if (rows == 0) return {{0, 0}, {tiles.q_tiles(), kBesideCore}};
   std::vector<RowChunk> chunks;
@@ -107,6 +110,14 @@ std::vector<RowChunk> row_chunks(const TileMap& tiles, int32_t rows) {
   return chunks;
 }
 
+/// 0, 1, ..., tiles.kv_tiles() - 1.
+std::vector<int32_t> left_to_right(const TileMap& tiles) {
+  std::vector<int32_t> kv_tiles(tiles.kv_tiles());
+  std::iota(kv_tiles.begin(), kv_tiles.end(), 0);
+  return kv_tiles;
+}
+
+/// Tasks and addends in the sequence of `kv_tiles`.
 HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
                    std::span<const int32_t> kv_tiles) {
   HeadOrder order;
@@ -180,10 +191,12 @@ HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
   return order;
 }
 
-std::vector<int32_t> left_to_right(const TileMap& tiles) {
-  std::vector<int32_t> kv_tiles(tiles.kv_tiles());
-  std::iota(kv_tiles.begin(), kv_tiles.end(), 0);
-  return kv_tiles;
+}  // namespace
+
+int32_t Parts::of(int32_t group, int64_t visits, int64_t most) const {
+  const int32_t parts = count == 0 || count > group ? group : count;
+  if (!even) return parts;
+  return static_cast<int32_t>(contract::even_parts(group, parts, visits, most));
 }
 
 HeadOrder ascending(const Tiles& tiles, int32_t group, Parts parts) {

@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "contract/contract.h"
 #include "verbatim/schedule.h"
@@ -40,25 +39,12 @@ constexpr int32_t first_head(int32_t group, int32_t part, int32_t parts) {
 using contract::kChunk;
 using contract::kSplit;
 using contract::kWave;
+
 /// From the first query tile of a column to the last, or back.
 enum class Rows { up, down };
 
-/// One permutation of the KV tiles for every dQ row: tasks are issued and addends numbered in the
-/// sequence of `kv_tiles`. No task waits for a later one, so any number of workers can run it.
-HeadOrder kv_major(const Tiles& tiles, int32_t group, Parts parts, Rows rows,
-                   std::span<const int32_t> kv_tiles);
-/// Query tiles from `first` on, up to the next chunk.
-struct RowChunk {
-  int32_t first;
-  int64_t number;  // from 0, or kBesideCore
-};
-inline constexpr int64_t kBesideCore = -1;
-/// Chunks of `rows` positions of a sequence (0: one has all), then the end. They count from the
-/// first row of the core, and what is beside it is in none of them: padding moves nothing.
-std::vector<RowChunk> row_chunks(const TileMap& tiles, int32_t rows);
-/// 0, 1, ..., tiles.kv_tiles() - 1.
-std::vector<int32_t> left_to_right(const TileMap& tiles);
-
+/// One permutation of the KV tiles for every dQ row: tasks are issued and addends numbered in its
+/// sequence. No task waits for a later one, so any number of workers can run it.
 HeadOrder ascending(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder descending(const Tiles& tiles, int32_t group, Parts parts);
 HeadOrder right_to_left(const Tiles& tiles, int32_t group, Parts parts);

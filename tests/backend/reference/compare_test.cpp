@@ -7,7 +7,6 @@
 
 #include "core/random.h"
 #include "support/guarded_tensor.h"
-#include "verbatim/error.h"
 
 namespace verbatim {
 namespace {
@@ -84,23 +83,6 @@ TEST(Compare, RowStatisticsAreIndexedByBatchLengthHead) {
   const Comparison comparison = compare(RowView{lse.data(), {1, 2, 3}}, rows, exact, exact, 1);
   EXPECT_EQ(comparison.error, 0.5);
   EXPECT_EQ(comparison.worst, (std::array<int64_t, 4>{0, 0, 0, 0}));
-}
-
-TEST(CompareBits, SignedZerosDifferAndNansAreBytes) {
-  GuardedTensor a(Dtype::bf16, {1, 2, 1, 3}), b(Dtype::bf16, {1, 2, 1, 3}, {99, 20, 5, 1});
-  fill_normal(a.view(), 1);
-  fill_normal(b.view(), 1);
-  EXPECT_FALSE(compare_bits(a.view(), b.view()));
-  a.set(0, 1, 0, 0, NAN);
-  b.set(0, 1, 0, 0, NAN);
-  EXPECT_FALSE(compare_bits(a.view(), b.view()));
-  a.set(0, 1, 0, 1, 0.0f);
-  b.set(0, 1, 0, 1, -0.0f);
-  b.set(0, 1, 0, 2, 77);
-  const BitDifference difference = compare_bits(a.view(), b.view());
-  EXPECT_EQ(difference.count, 2);
-  EXPECT_EQ(difference.first, (std::array<int64_t, 4>{0, 1, 0, 1}));
-  EXPECT_THROW(compare_bits(a.view(), GuardedTensor(Dtype::f16, {1, 2, 1, 3}).view()), Error);
 }
 
 TEST(Sha256Of, SeesElementsNotStrides) {
