@@ -24,6 +24,18 @@ def test_compile_keeps_the_bits(name, backend, place):
     assert same_bits((compiled, *gradients(compiled, q, k, v)), (eager, *gradients(eager, q, k, v)))
 
 
+def test_compile_with_a_seed_that_changes(place):
+    """From the second on it is a variable of the compiled code."""
+    q, k, v = inputs(place, grad=False)
+
+    def dropped(seed):
+        return va.attention(q, k, v, dropout=0.2, seed=seed)
+
+    compiled = torch.compile(dropped, fullgraph=True)
+    for seed in (7, 8, -(2**63)):
+        assert same_bits([compiled(seed)], [dropped(seed)])
+
+
 MADE_INSIDE = [
     masks.Causal,
     lambda: masks.Causal() & masks.FullSlidingWindow(3),

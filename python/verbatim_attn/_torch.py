@@ -42,8 +42,8 @@ def attention(
     elif seed is None:
         # A tensor, so that neither a graph break nor a wait for the GPU is needed.
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
-    elif not isinstance(seed := seed_of(seed), Tensor):
-        seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
+    else:
+        seed = _seed_tensor(seed)
     if not is_dynamo_compiling() and _native.module is not None:
         made = _native.module.attention(q, k, v, seed, mask, settings, return_lse)
         if made is not None:  # nobody observes
@@ -69,6 +69,14 @@ def attention(
         )
     o, lse = torch.ops.verbatim.forward(q, k, v, seed, mask, *settings)
     return (o, lse) if return_lse else o
+
+
+def _seed_tensor(seed: Any) -> Tensor:
+    if isinstance(seed := seed_of(seed), Tensor):
+        return seed
+    # By a branch: compiled code has no number of more bits, for the % of a seed that changes.
+    seed = seed - 2**64 if seed >= 2**63 else seed
+    return torch.tensor(seed, dtype=torch.int64, device="cpu")
 
 
 def _refuse_tangents(*tensors: Tensor) -> None:
