@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import operator
 import struct
 import sys
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 from . import _library
 from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
 from ._calls import Call
-from ._handles import Handle, Problem, Settings, kept, problem_of, specification
+from ._handles import Handle, Problem, Settings, kept, named, problem_of, specification
 from ._untraced import untraced
 from .masks import Mask, spec_of
 
 _PASSES = ("forward", "backward")  # in the order of verbatim_pass
+_numbers = itertools.count()
 
 
 class PassPlan(NamedTuple):
@@ -46,7 +48,7 @@ class Plan:
     pass: what dump() returns, edited or not (docs/own-orders.md); what is named is of the other.
     `defer_backward`: the backward is planned when it is first needed, where nothing of it is named
     here. Plans are immutable and may be used by several threads; a copy is the plan itself, and a
-    pickle plans again.
+    pickle plans again. torch.compile takes one for a constant of its graph.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class Plan:
         self._shapes = q, k, (*k[:3], p.head_dim_v)
         dtype = _library.DTYPES.index(p.dtype)
         index = -1 if device == "cpu" else int(self._device.rpartition(":")[2])
+        self._name = str(next(_numbers))  # a text, of which torch.compile makes no variable
+        named[self._name] = self
         # For _native.py, in the order of PlannedTensors in csrc/torch_call.cpp.
         self._native = (
             self._handle.pointer.value,
@@ -124,7 +128,8 @@ class Plan:
         autograd: attention() has gradients.
         `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
         read when the work runs; None: the problem's. Of e4m3, whose o is bfloat16: `scales` of q, k
-        and v, each f32 (heads) beside its tensor, or None, which is 1.
+        and v, each f32 (heads) beside its tensor, or None, which is 1; they break torch.compile's
+        graph.
         """
         tensors = (q, k, v)
         if scales is None:
@@ -159,6 +164,10 @@ class Plan:
     def _run(self, tensors: tuple[Any, ...], seed: Any, threads: int) -> tuple[Any, ...]:
         arrays = arrays_of(tensors[0])
         threads = _threads(threads)
+        if arrays.are_traced():
+            from . import _traced
+
+            return _traced.run_plan(self._name, tensors, seed, threads)
         made = arrays.run_native(*self._native, tensors, seed, threads)
         return made or kept(Plan.prepare, self, arrays, arrays.keys(tensors))(
             tensors, seed, threads
