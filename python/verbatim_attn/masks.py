@@ -415,10 +415,10 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     read_together(cu_seqlens_q, cu_seqlens_k)
     edges_q, edges_k = plain(cu_seqlens_q), plain(cu_seqlens_k)
     count_q, count_k = (len(x) if isinstance(x, tuple) else 0 for x in (edges_q, edges_k))
-    if count_q != count_k or count_q < 2:
+    if count_q != count_k or not count_q:
         raise ValueError(
             "[masks.windows] cumulative lengths of queries and keys are one more than sequences; "
-            f"got {count_q} and {count_k}, expected as many of both, 2 or more "
+            f"got {count_q} and {count_k}, expected as many of both, 1 or more "
             "(nearest: (0, length) is one sequence)"
         )
     if left is None and right in (None, 0):
@@ -493,4 +493,6 @@ def _from_dense(visible: Any) -> Explicit:
         )
     batch, kv_heads = (*plane.shape[:-2], 1, 1)[:2]
     q_len, kv_len = plane.shape[-2:]
+    if not batch:  # of which any mask will do
+        return _from_dense(np.ones((q_len, kv_len), np.bool_))
     return Explicit(_library.mask_from_dense(plane.ctypes.data, batch, kv_heads, q_len, kv_len))

@@ -283,10 +283,48 @@ def _plan_for(
     return Plan(problem, _Text(mask), device=arrays.device, **options)
 
 
-def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan:
+class _Nothing:
+    """Plan and calls of an empty batch, whose results have no elements: the library has none."""
+
+    def forward(self, q: Any, k: Any, v: Any, **_: Any) -> tuple[Any, ...]:
+        return self((q, k, v))
+
+    def backward(self, dout: Any, *tensors: Any, **_: Any) -> tuple[Any, ...]:
+        return self((*tensors[:4], dout, *tensors[4:]))
+
+    @untraced
+    def __call__(self, tensors: Sequence[Any], *_: Any) -> tuple[Any, ...]:
+        """As a Call's."""
+        arrays = arrays_of(tensors[0])
+        keys = arrays.keys(tensors)
+        for name, key in zip(NAMES[:3], keys, strict=False):
+            check_dimensions(name, key)
+        q, k, v = (tuple(key[0]) for key in keys[:3])
+        for name, got, expected in (("k", k, (0, *k[1:3], q[3])), ("v", v, (0, *k[1:3], v[3]))):
+            if got != expected:
+                raise ValueError(
+                    f"[tensors] wrong shape of {name}; got {list(got)}, expected {list(expected)}"
+                )
+        arrays.dtype(dtype := keys[0][2])
+        if len(keys) > 3:
+            return tuple(arrays.maker(shape, dtype)() for shape in (q, k, v))
+        lse = arrays.maker((0, q[2], q[1]), arrays.rows_dtype)
+        return arrays.maker((*q[:3], v[3]), dtype)(), lse()
+
+
+_NOTHING = _Nothing()
+
+
+def _is_empty(keys: Sequence[Key]) -> bool:
+    return keys[0][0][:1] == (0,)
+
+
+def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan | _Nothing:
     """The plan for these tensors."""
     arrays = arrays_of(q)
     keys = arrays.keys((q, k, v))
+    if _is_empty(keys):
+        return _NOTHING
     return kept(_plan_for, arrays, keys, mask, settings, _any_order_is_allowed())
 
 
@@ -297,8 +335,10 @@ def _prepare(
 
 
 @untraced
-def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
+def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call | _Nothing:
     """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
     arrays = arrays_of(tensors[0])
     keys = arrays.keys(tensors)
+    if _is_empty(keys):
+        return _NOTHING
     return kept(_prepare, arrays, keys, mask, settings, _any_order_is_allowed())
