@@ -114,7 +114,9 @@ class Arguments {
 /// Selected blocks per KV head, from JSON [[q, k], ...] for all heads or one such list per head.
 std::vector<std::vector<masks::Block>> read_blocks(const std::string& text, int64_t kv_heads) {
   if (!text.starts_with('@')) {
-    fail("blocks come from a file", {kBlockList.option, text, "@file.json", "@" + text});
+    const bool is_json = text.starts_with('[');
+    fail("blocks come from a file", {kBlockList.option, text, "@file.json",
+                                     is_json ? "@file.json that holds it" : "@" + text});
   }
   const nlohmann::json value = parse_json(read_text(text.substr(1)), kBlockList.option);
   const auto is_pair = [](const nlohmann::json& v) {
@@ -273,8 +275,9 @@ Mask named_mask(const MaskOptions& options, const Problem& problem) {
   if (name == "variable_block_sparse") return block_sparse(options, problem, false);
   if (name == "windows") return windows(options, problem);
   std::vector<std::string> known(masks::names().begin(), masks::names().end());
-  fail("there is no such mask", {"--mask", name, fmt::format("one of {}", fmt::join(known, ", ")),
-                                 nearest_name(name, known)});
+  fail("there is no such mask",
+       {"--mask", name, fmt::format("one of {}, or @file.json", fmt::join(known, ", ")),
+        name.ends_with(".json") ? "@" + name : nearest_name(name, known)});
 }
 
 /// One length for each batch entry.

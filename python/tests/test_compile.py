@@ -24,6 +24,18 @@ def test_compile_keeps_the_bits(name, backend, place):
     assert same_bits((compiled, *gradients(compiled, q, k, v)), (eager, *gradients(eager, q, k, v)))
 
 
+def test_compile_with_a_seed_that_changes(place):
+    """From the second on it is a variable of the compiled code."""
+    q, k, v = inputs(place, grad=False)
+
+    def dropped(seed):
+        return va.attention(q, k, v, dropout=0.2, seed=seed)
+
+    compiled = torch.compile(dropped, fullgraph=True)
+    for seed in (7, 8, -(2**63)):
+        assert same_bits([compiled(seed)], [dropped(seed)])
+
+
 MADE_INSIDE = [
     masks.Causal,
     lambda: masks.Causal() & masks.FullSlidingWindow(3),
@@ -112,3 +124,53 @@ def test_compile_with_dynamic_lengths(place):
     for length in (20, 33, 48):
         q, k, v = inputs(place, q_len=length, kv_len=length)
         assert same_bits([compiled(q, k, v)], [block(q, k, v)])
+
+
+def plan_of(q, k, v, **how):
+    dtype = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[q.dtype]
+    problem = va.Problem(q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3],
+                         v.shape[3], dtype, **how)  # fmt: skip
+    return va.Plan(problem, masks.Causal(), device=q.device)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_with_passes_of_a_plan(backend, place):
+    """Inside the graph, outside autograd."""
+    q, k, v = inputs(place)
+    plan = plan_of(q, k, v, dropout=0.2)
+
+    def passes(q, k, v, seed):
+        o, lse = plan.forward(q * 2, k, v, seed=seed)
+        return o, lse, *plan.backward(o + 1, q * 2, k, v, o, lse, seed=seed)
+
+    compiled = torch.compile(passes, fullgraph=True, backend=backend)
+    for seed in (None, 7, torch.tensor(7, device=place.device)):
+        found = compiled(q, k, v, seed)
+        assert same_bits(found, passes(q, k, v, seed))
+        assert not any(x.requires_grad for x in found)
+
+
+def test_compile_with_one_plan_after_another():
+    """A compiled function takes the plan that it is called with, not one of before."""
+    q, k, v = inputs(grad=False)
+
+    def forward(plan):
+        return plan.forward(q, k, v)
+
+    compiled = torch.compile(forward, fullgraph=True, backend="aot_eager")
+    for scale in (1.0, 0.5, 0.25):  # each plan ends before the next begins
+        assert same_bits(
+            compiled(plan_of(q, k, v, scale=scale)),
+            va.attention(q, k, v, mask=masks.Causal(), scale=scale, return_lse=True),
+        )
+
+
+def test_compile_says_what_is_refused():
+    q, k, v = inputs(grad=False)
+    plan = plan_of(q, k, v)
+    for call in (plan.forward, va.attention):
+        compiled = torch.compile(lambda *x, call=call: call(*x), fullgraph=True, backend="eager")
+        with pytest.raises(ValueError, match="wrong shape of [kv]"):
+            compiled(q, k[..., :8], v)
+        with pytest.raises(Exception, match=r"dimensions of k; got shape .* expected \(batch"):
+            compiled(q, k[0], v)

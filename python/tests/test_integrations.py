@@ -195,19 +195,6 @@ def test_llama_trains_as_with_eager_attention(batch, place):
         assert abs(first[0] - unpacked[0]) > 1e-4
 
 
-def test_documents_that_no_mask_tells_are_refused():
-    """FlashAttention's interface reads cu_seq_lens; transformers' masks come of position_ids."""
-    pytest.importorskip("transformers")
-    va.register_huggingface()
-    lengths = torch.tensor([0, 20, 50], dtype=torch.int32)
-    told = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 30,
-            "max_length_k": 30}  # fmt: skip
-    packed = BATCHES["packed"]
-    assert same_bits(step("verbatim", **packed, **told), step("verbatim", **packed))
-    with pytest.raises(NotImplementedError, match="cu_seq_lens_q of 2 documents and no mask"):
-        step("verbatim", input_ids=packed["input_ids"], **told)
-
-
 @needs_registry
 def test_llama_on_activated_sdpa(place):
     batch = BATCHES["causal"]

@@ -161,7 +161,10 @@ def test_random_blocks_depend_on_the_seed_and_head_only():
             lambda: masks.from_dense(np.where(np.tri(4), 0, -np.inf)),
             "got -inf, expected bool, or 1 where visible",
         ),
-        (lambda: masks.from_dense([[1, 2]]), "nearest: masks.from_additive(mask, q_len, kv_len)"),
+        (lambda: masks.from_dense(np.where(np.tri(4), 0, -np.inf)),
+         "nearest: masks.from_additive(mask, q_len, kv_len)"),
+        (lambda: masks.from_dense([[1, 2]]), "nearest: a bool array"),
+        (lambda: masks.from_dense([[0.0, -1.5]]), "nearest: a bool array"),
         (lambda: masks.from_dense(np.ones(3)), "expected (batch, kv_heads, q_len, kv_len)"),
         (lambda: Plan(Problem(1, 1, 1, 9, 9, 8, 8, "f32"), masks.FullDocument((3, 4))),
          "expected 9 queries, 9 keys"),
@@ -196,6 +199,24 @@ def test_errors_name_what_is_wrong(make, part):
     with pytest.raises(ValueError) as error:
         make()
     assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given, nearest",
+    [
+        ("causal", "masks.Causal()"),
+        ("sliding_windw", "masks.FullSlidingWindow(window)"),
+        ('{"name": "causal", "params": {}}', "masks.Explicit(mask)"),
+        ({"name": "causal", "params": {}}, "masks.Explicit(json.dumps(mask))"),
+        (np.tri(4), "masks.from_dense(visible), of which True is seen"),
+        (lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, "from_mask_mod(mask, length)"),
+        (True, "masks.Causal()"),
+    ],
+)
+def test_what_is_no_mask_is_told_the_nearest(given, nearest):
+    with pytest.raises(ValueError) as error:
+        masks.spec_of(given)
+    assert str(error.value).endswith(f"(nearest: {nearest})")
 
 
 def test_a_dense_mask_of_more_than_2_to_the_28_positions():

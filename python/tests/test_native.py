@@ -301,7 +301,7 @@ ERRORS = {
     "unordered": lambda q, k, v: va.attention(q, k, v, order="none"),
     "level": lambda q, k, v: va.attention(q, k, v, order="right_to_left_tail"),
     "mask": lambda q, k, v: va.attention(q, k, v, mask=masks.CausalDocument((1, 2))),
-    "empty": lambda q, k, v: va.attention(q[:0], k[:0], v[:0]),
+    "no heads": lambda q, k, v: va.attention(*(x[:, :, :0] for x in (q, k, v))),
 }
 ERRORS_BEFORE = {
     "number": lambda q, k, v: va.attention(q, k, v, scale=[1.0]),

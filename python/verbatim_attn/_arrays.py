@@ -29,6 +29,10 @@ class Arrays:
     key: Callable[[Any], Key]
     stream: Callable[[], int]  # the current one's address
 
+    def are_traced(self) -> bool:
+        """Whether torch.compile follows the call."""
+        return False
+
     def run_native(self, *_call: Any) -> tuple[Any, ...] | None:
         """A plan's pass as _native.py's module does it (address, tensors of the plan, tensors, seed,
         threads); None where it is not built, or leaves the call to Python."""
@@ -194,6 +198,9 @@ class TorchTensors(Arrays):
 
     def result_dtype(self, dtype: Any) -> Any:
         return self._torch.bfloat16 if dtype == self._torch.float8_e4m3fn else dtype
+
+    def are_traced(self) -> bool:
+        return self._torch.compiler.is_dynamo_compiling()
 
     def run_native(self, *call: Any) -> tuple[Any, ...] | None:
         module = self._native.module

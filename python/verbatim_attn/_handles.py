@@ -97,6 +97,10 @@ def specification(problem: Problem, mask: str, **members: Any) -> str:
     return f'{{"mask": {mask}, {json_of(described, "", "")[1:]}'
 
 
+# Plans while they live, by the names that operators in compiled code have for them.
+named: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
 class Handle:
     """Owns a verbatim_attention, for the plans and calls that share it."""
 

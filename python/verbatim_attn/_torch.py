@@ -16,8 +16,9 @@ from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from . import _native
-from ._arrays import different_devices, not_of_one_kind, seed_of
+from ._arrays import not_of_one_kind
 from ._handles import Settings
+from ._traced import backward_fake, forward_fake, seed_for, seed_tensor
 from .plan import call_of
 
 SETTINGS = (
@@ -42,8 +43,8 @@ def attention(
     elif seed is None:
         # A tensor, so that neither a graph break nor a wait for the GPU is needed.
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device)
-    elif not isinstance(seed := seed_of(seed), Tensor):
-        seed = torch.tensor((seed + 2**63) % 2**64 - 2**63, dtype=torch.int64, device="cpu")
+    else:
+        seed = seed_tensor(seed)
     if not is_dynamo_compiling() and _native.module is not None:
         made = _native.module.attention(q, k, v, seed, mask, settings, return_lse)
         if made is not None:  # nobody observes
@@ -82,8 +83,7 @@ def _refuse_tangents(*tensors: Tensor) -> None:
 
 def _run(tensors: tuple[Tensor, ...], seed: Any, mask: str, settings: Settings) -> Any:
     """The forward of (q, k, v), the backward of (q, k, v, o, dout, lse)."""
-    if seed is not None and seed_of(seed).device != tensors[0].device:
-        seed = int(seed) % 2**64  # a GPU reads a seed of its own when it runs
+    seed = seed_for(tensors[0], seed)
     return call_of(tensors, mask, settings)(tensors, seed, torch.get_num_threads())
 
 
@@ -98,19 +98,6 @@ def _backward(
     mask: str, *settings: Any,
 ) -> Any:  # fmt: skip
     return _run((q, k, v, o, dout, lse), seed, mask, settings)
-
-
-def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
-    for x in (k, v):
-        if x.device != q.device:  # one of them is "meta"
-            raise ValueError(different_devices(x.device, q.device))
-    batch, length, heads, _dim = q.shape
-    o = q.new_empty((batch, length, heads, v.shape[-1]))
-    return o, q.new_empty((batch, heads, length), dtype=torch.float32)
-
-
-def _backward_fake(_dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Any:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -148,7 +135,7 @@ for _device in ("CPU", "CUDA"):
     _library.impl("forward", _forward, _device)
     _library.impl("backward", _backward, _device)
     _library.impl("forward", _autocast, f"Autocast{_device}")
-torch.library.register_fake("verbatim::forward", _forward_fake, lib=_library)
-torch.library.register_fake("verbatim::backward", _backward_fake, lib=_library)
+torch.library.register_fake("verbatim::forward", forward_fake, lib=_library)
+torch.library.register_fake("verbatim::backward", backward_fake, lib=_library)
 torch.library.register_autograd("verbatim::forward", _gradients, setup_context=_save, lib=_library)
 torch.library.register_autograd("verbatim::backward", _refuse_second_derivatives, lib=_library)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import masks
-from .plan import Plan, plan_of
+from .plan import plan_of
 
 _NAME = "VERBATIM"
 
@@ -87,7 +87,7 @@ def activate() -> Activation:
     return Activation()
 
 
-def _plan(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask, scale: Any, dropout: float) -> Plan:
+def _plan(q: Tensor, k: Tensor, v: Tensor, mask: masks.Mask, scale: Any, dropout: float) -> Any:
     """For (batch, length, heads, dim) tensors, always deterministic."""
     settings = (scale, 0.0, dropout, "auto", "auto", "invariant", True, "")
     return plan_of(q, k, v, mask.spec, settings)

@@ -110,27 +110,55 @@ def _attention(
             )
     mask = attention_mask
     if mask is None:
-        _refuse_hidden_documents(others.get("cu_seq_lens_q"))
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = masks.Causal() if causal else masks.Full()
-    attend = attention if isinstance(mask, masks.Mask) else _attention_under_tensor
+    documents = _documents(query, key, others.get("cu_seq_lens_q"), others.get("cu_seq_lens_k"))
+    how: dict[str, Any] = {"scale": scaling, "softcap": softcap or 0.0, "dropout": dropout}
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    o = attend(q, k, v, mask=mask, scale=scaling, softcap=softcap or 0.0, dropout=dropout)
-    return o, None
+    if not isinstance(mask, masks.Mask):
+        return _attention_under_tensor(q, k, v, mask, documents, **how), None
+    return attention(q, k, v, mask=_within(documents, mask), **how), None
 
 
-def _refuse_hidden_documents(cu_seq_lens: Any) -> None:
-    """transformers makes masks of documents from position_ids alone; FlashAttention reads these."""
-    if cu_seq_lens is not None and (documents := len(cu_seq_lens) - 1) > 1:
+def _documents(query: Any, key: Any, cu_seq_lens_q: Any, cu_seq_lens_k: Any) -> masks.Mask | None:
+    """Those that FlashAttention's arguments tell: transformers' masks come of position_ids alone.
+    None: there is one at most."""
+    if cu_seq_lens_q is None and cu_seq_lens_k is None:
+        return None
+    told = masks.from_cu_seqlens(
+        cu_seq_lens_k if cu_seq_lens_q is None else cu_seq_lens_q, cu_seq_lens_k
+    )
+    (batch, _, q_len, _), kv_len = query.shape, key.shape[2]  # key (batch, kv_heads, kv_len, dim)
+    edges_q, edges_k = told.cu_seqlens_q, told.cu_seqlens_k
+    if batch > 1:
         raise NotImplementedError(
-            f"[huggingface] documents are told by position_ids; got cu_seq_lens_q of {documents} "
-            "documents and no mask of them, expected position_ids that start anew in each "
-            "(nearest: DataCollatorWithFlattening(return_position_ids=True))"
+            f"[huggingface] cu_seq_lens_q is of one row; got {batch} rows, expected all documents "
+            "in one (nearest: DataCollatorWithFlattening(return_flash_attn_kwargs=True))"
         )
+    if (edges_q, edges_k) == ((0, q_len), (0, kv_len)):
+        return None
+    if edges_q != edges_k:
+        raise NotImplementedError(
+            "[huggingface] queries and keys are of the same documents; got a cu_seq_lens_k that "
+            "differs from cu_seq_lens_q, expected equal ones (nearest: "
+            "cu_seq_lens_k=cu_seq_lens_q, and no cache of earlier tokens)"
+        )
+    if not edges_q[-1] == q_len == kv_len:
+        raise ValueError(
+            f"[huggingface] documents fill the row; got cu_seq_lens_q that ends at {edges_q[-1]} for "
+            f"{q_len} queries and {kv_len} keys, expected the length of both (nearest: padding "
+            "as a last document, with labels of -100)"
+        )
+    return told
+
+
+def _within(documents: masks.Mask | None, mask: masks.Mask) -> masks.Mask:
+    return mask if documents is None else mask & documents
 
 
 @untraced  # masks of later tokens are others, for which it would be compiled anew
-def _attention_under_tensor(q: Any, k: Any, v: Any, *, mask: Any, **how: Any) -> Any:
-    group = q.shape[2] // k.shape[2]
-    mask = _shown(mask, q.shape[1], k.shape[1], group=group)
-    return attention(q, k, v, mask=mask, **how)
+def _attention_under_tensor(
+    q: Any, k: Any, v: Any, visible: Any, documents: masks.Mask | None, **how: Any
+) -> Any:
+    mask = _shown(visible, q.shape[1], k.shape[1], group=q.shape[2] // k.shape[2])
+    return attention(q, k, v, mask=_within(documents, mask), **how)

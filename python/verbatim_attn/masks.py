@@ -18,12 +18,15 @@ import numpy as np
 
 from . import _library
 from ._json import json_of
+from ._meant import meant
 from ._planes import host, of_kv_heads
 from ._reads import one_each, plain, read_once, read_together
 from ._untraced import untraced
 
 Ints = tuple[int, ...]
 Blocks = tuple[tuple[tuple[int, int], ...], ...]
+
+_HIDES = -1e4  # what a mask that adds to scores has where it hides, or less
 
 
 def _lengths(q_len: Any, kv_len: Any) -> tuple[int, int]:
@@ -306,13 +309,8 @@ def spec_of(mask: Mask | None) -> str:
 
 
 def _no_mask(got: object, expected: str) -> ValueError:
-    nearest = "masks.from_dense(visible), of which True is seen"
-    if isinstance(got, type) and issubclass(got, Mask):
-        nearest = f"{got.__name__}(...)"
-    elif type(got).__name__ == "BlockMask":
-        nearest = "from_block_mask(mask)"
     return ValueError(
-        f"[mask] not a mask; got {type(got).__name__}, expected {expected} (nearest: {nearest})"
+        f"[mask] not a mask; got {type(got).__name__}, expected {expected} (nearest: {meant(got, Mask)})"
     )
 
 
@@ -415,10 +413,10 @@ def windows(cu_seqlens_q: Any, cu_seqlens_k: Any, left: int | None, right: int |
     read_together(cu_seqlens_q, cu_seqlens_k)
     edges_q, edges_k = plain(cu_seqlens_q), plain(cu_seqlens_k)
     count_q, count_k = (len(x) if isinstance(x, tuple) else 0 for x in (edges_q, edges_k))
-    if count_q != count_k or count_q < 2:
+    if count_q != count_k or not count_q:
         raise ValueError(
             "[masks.windows] cumulative lengths of queries and keys are one more than sequences; "
-            f"got {count_q} and {count_k}, expected as many of both, 2 or more "
+            f"got {count_q} and {count_k}, expected as many of both, 1 or more "
             "(nearest: (0, length) is one sequence)"
         )
     if left is None and right in (None, 0):
@@ -454,7 +452,7 @@ def _from_additive(mask: Any, q_len: int, kv_len: int, group: int) -> Explicit:
             "expected one (nearest: torch.from_numpy(mask), or masks.from_dense(mask == 0))"
         )
     visible = mask if mask.dtype.is_floating_point is False else mask == 0
-    if mask.dtype.is_floating_point and not ((mask == 0) | (mask <= -1e4)).all():
+    if mask.dtype.is_floating_point and not ((mask == 0) | (mask <= _HIDES)).all():
         raise NotImplementedError(
             "[masks] scores take no bias; got a mask with numbers between -10000 and 0, or above, "
             "expected 0 where visible, and -10000 or less (nearest: a bool mask)"
@@ -480,10 +478,12 @@ def from_dense(visible: Any) -> Explicit:
 def _from_dense(visible: Any) -> Explicit:
     given = host(visible)
     if given.dtype != np.bool_ and (other := given[(given != 0) & (given != 1)]).size:
+        adds = given.dtype.kind == "f" and ((given == 0) | (given <= _HIDES)).all()
+        nearest = "masks.from_additive(mask, q_len, kv_len), where 0 is visible"
         raise ValueError(
             f"[mask.from_dense] positions are visible or not; got {other[0]}, expected bool, or 1 "
-            "where visible and 0 where hidden (nearest: masks.from_additive(mask, q_len, kv_len), "
-            "where 0 is visible)"
+            "where visible and 0 where hidden (nearest: "
+            f"{nearest if adds else 'a bool array, of which True is seen'})"
         )
     plane = np.ascontiguousarray(given, np.bool_)
     if not 2 <= plane.ndim <= 4:
@@ -493,4 +493,6 @@ def _from_dense(visible: Any) -> Explicit:
         )
     batch, kv_heads = (*plane.shape[:-2], 1, 1)[:2]
     q_len, kv_len = plane.shape[-2:]
+    if not batch:  # of which any mask will do
+        return _from_dense(np.ones((q_len, kv_len), np.bool_))
     return Explicit(_library.mask_from_dense(plane.ctypes.data, batch, kv_heads, q_len, kv_len))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import operator
 import struct
 import sys
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 from . import _library
 from ._arrays import NAMES, Arrays, Key, arrays_of, check_dimensions
 from ._calls import Call
-from ._handles import Handle, Problem, Settings, kept, problem_of, specification
+from ._handles import Handle, Problem, Settings, kept, named, problem_of, specification
 from ._untraced import untraced
 from .masks import Mask, spec_of
 
 _PASSES = ("forward", "backward")  # in the order of verbatim_pass
+_numbers = itertools.count()
 
 
 class PassPlan(NamedTuple):
@@ -46,7 +48,7 @@ class Plan:
     pass: what dump() returns, edited or not (docs/own-orders.md); what is named is of the other.
     `defer_backward`: the backward is planned when it is first needed, where nothing of it is named
     here. Plans are immutable and may be used by several threads; a copy is the plan itself, and a
-    pickle plans again.
+    pickle plans again. torch.compile takes one for a constant of its graph.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class Plan:
         self._shapes = q, k, (*k[:3], p.head_dim_v)
         dtype = _library.DTYPES.index(p.dtype)
         index = -1 if device == "cpu" else int(self._device.rpartition(":")[2])
+        self._name = str(next(_numbers))  # a text, of which torch.compile makes no variable
+        named[self._name] = self
         # For _native.py, in the order of PlannedTensors in csrc/torch_call.cpp.
         self._native = (
             self._handle.pointer.value,
@@ -124,7 +128,8 @@ class Plan:
         autograd: attention() has gradients.
         `seed` of the dropout: an integer, or a tensor of one int64 on the plan's device, which is
         read when the work runs; None: the problem's. Of e4m3, whose o is bfloat16: `scales` of q, k
-        and v, each f32 (heads) beside its tensor, or None, which is 1.
+        and v, each f32 (heads) beside its tensor, or None, which is 1; they break torch.compile's
+        graph.
         """
         tensors = (q, k, v)
         if scales is None:
@@ -159,6 +164,10 @@ class Plan:
     def _run(self, tensors: tuple[Any, ...], seed: Any, threads: int) -> tuple[Any, ...]:
         arrays = arrays_of(tensors[0])
         threads = _threads(threads)
+        if arrays.are_traced():
+            from . import _traced
+
+            return _traced.run_plan(self._name, tensors, seed, threads)
         made = arrays.run_native(*self._native, tensors, seed, threads)
         return made or kept(Plan.prepare, self, arrays, arrays.keys(tensors))(
             tensors, seed, threads
@@ -274,10 +283,48 @@ def _plan_for(
     return Plan(problem, _Text(mask), device=arrays.device, **options)
 
 
-def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan:
+class _Nothing:
+    """Plan and calls of an empty batch, whose results have no elements: the library has none."""
+
+    def forward(self, q: Any, k: Any, v: Any, **_: Any) -> tuple[Any, ...]:
+        return self((q, k, v))
+
+    def backward(self, dout: Any, *tensors: Any, **_: Any) -> tuple[Any, ...]:
+        return self((*tensors[:4], dout, *tensors[4:]))
+
+    @untraced
+    def __call__(self, tensors: Sequence[Any], *_: Any) -> tuple[Any, ...]:
+        """As a Call's."""
+        arrays = arrays_of(tensors[0])
+        keys = arrays.keys(tensors)
+        for name, key in zip(NAMES[:3], keys, strict=False):
+            check_dimensions(name, key)
+        q, k, v = (tuple(key[0]) for key in keys[:3])
+        for name, got, expected in (("k", k, (0, *k[1:3], q[3])), ("v", v, (0, *k[1:3], v[3]))):
+            if got != expected:
+                raise ValueError(
+                    f"[tensors] wrong shape of {name}; got {list(got)}, expected {list(expected)}"
+                )
+        arrays.dtype(dtype := keys[0][2])
+        if len(keys) > 3:
+            return tuple(arrays.maker(shape, dtype)() for shape in (q, k, v))
+        lse = arrays.maker((0, q[2], q[1]), arrays.rows_dtype)
+        return arrays.maker((*q[:3], v[3]), dtype)(), lse()
+
+
+_NOTHING = _Nothing()
+
+
+def _is_empty(keys: Sequence[Key]) -> bool:
+    return keys[0][0][:1] == (0,)
+
+
+def plan_of(q: Any, k: Any, v: Any, mask: str, settings: Settings) -> Plan | _Nothing:
     """The plan for these tensors."""
     arrays = arrays_of(q)
     keys = arrays.keys((q, k, v))
+    if _is_empty(keys):
+        return _NOTHING
     return kept(_plan_for, arrays, keys, mask, settings, _any_order_is_allowed())
 
 
@@ -288,8 +335,10 @@ def _prepare(
 
 
 @untraced
-def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call:
+def call_of(tensors: tuple[Any, ...], mask: str, settings: Settings) -> Call | _Nothing:
     """The prepared call of a forward for (q, k, v), of a backward for (q, k, v, o, dout, lse)."""
     arrays = arrays_of(tensors[0])
     keys = arrays.keys(tensors)
+    if _is_empty(keys):
+        return _NOTHING
     return kept(_prepare, arrays, keys, mask, settings, _any_order_is_allowed())

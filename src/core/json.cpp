@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -77,11 +78,14 @@ void require_known_members(const json& value, const std::vector<std::string>& kn
                            std::string_view operation) {
   if (!value.is_object())
     fail(operation, "no object to hold the members",
-         {"json", excerpt(value), fmt::format("an object of {}", fmt::join(known, ", ")), "{}"});
+         {"json", excerpt(value), fmt::format("an object of {}", fmt::join(known, ", ")), ""});
+  std::vector<std::string> free;  // a member that is there cannot be meant
+  std::ranges::copy_if(known, std::back_inserter(free),
+                       [&](const std::string& name) { return !value.contains(name); });
   for (const auto& [key, unused] : value.items())
     if (std::ranges::find(known, key) == known.end())
       fail(operation, fmt::format("there is no member '{}'", key),
-           {key, key, fmt::format("{}", fmt::join(known, ", ")), nearest_name(key, known)});
+           {key, key, fmt::format("{}", fmt::join(known, ", ")), nearest_name(key, free)});
 }
 
 const json& json_object(const json& value, std::string_view argument, std::string_view operation) {

@@ -56,6 +56,8 @@ class Params {
       std::vector<Block>& head = heads.emplace_back();
       if (!pairs.is_array()) wrong(key, pairs, "a list of [q_block, k_block] per KV head");
       for (const Json& pair : pairs) {
+        if (pair.is_number())
+          wrong(key, pair, "a list of [q_block, k_block] per KV head", "[[[0, 0]]] of one block");
         if (!pair.is_array() || pair.size() != 2) wrong(key, pair, "[q_block, k_block]");
         head.push_back({json_int(pair[0], key, operation_), json_int(pair[1], key, operation_)});
       }
@@ -83,9 +85,10 @@ class Params {
              return json_.contains(item.key()) && json_[item.key()] == item.value();
            });
   }
-  [[noreturn]] void wrong(const char* key, const Json& got, const char* expected) const {
+  [[noreturn]] void wrong(const char* key, const Json& got, const char* expected,
+                          const char* nearest = "") const {
     throw Error(ErrorCode::invalid_argument, operation_, fmt::format("'{}' is malformed", key),
-                {key, got.type_name(), expected, ""});
+                {key, got.type_name(), expected, nearest});
   }
 
   std::string mask_, operation_;
@@ -188,7 +191,7 @@ Side side_of(Params& params) {
 }
 
 Mask described(const Json& json, const Sizes& size) {
-  if (json.contains("variants")) return mask_from_json(json.dump());
+  if (json.contains("variants") || json.contains("variant_of")) return mask_from_json(json.dump());
   require_known_members(json, {"name", "params"}, kOperation);
   const std::string name = json_text(json_member(json, "name", kOperation), "name", kOperation);
   Params params(name, json_member(json, "params", kOperation));

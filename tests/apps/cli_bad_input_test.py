@@ -15,6 +15,7 @@ class BadInput(Tool):
         for words, nearest in (
             (["--mask", "casual"], "causal"),
             (["--mask", "CAUSAL"], "causal"),
+            (["--mask", "mask.json"], "@mask.json"),
             (["--order", "ascendng"], "ascending"),
             (["--placement", "que"], "queue"),
             (["--dtype", "bf61"], "bf16"),

@@ -92,6 +92,19 @@ TEST(MaskJson, UnknownNamesAndParametersAreRefused) {
                         "params": {"block_q": 2, "block_k": 2, "blocks": [[[0, 0, 0]]]}})")
                 .find("[q_block, k_block]"),
             std::string::npos);
+  // A hint is followed: what it says is not refused again.
+  EXPECT_EQ(message("[]").find("nearest"), std::string::npos);
+  EXPECT_NE(message(R"({"name": "causal", "window": 3})").find("nearest: params"),
+            std::string::npos);
+  EXPECT_EQ(message(R"({"name": "causal", "params": {}, "window": 3})").find("nearest"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"name": "causal", "params": {}, "q_len": 4, "variant_of": [0]})")
+                .find("'kv_len' is missing"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"name": "uniform_block_sparse",
+                        "params": {"block_q": 2, "block_k": 2, "blocks": [[0, 0]]}})")
+                .find("nearest: [[[0, 0]]]"),
+            std::string::npos);
   EXPECT_NE(message(R"({"name": "causal", "params": []})").find("expected an object"),
             std::string::npos);
 }
@@ -132,7 +145,10 @@ TEST(MaskJson, NamesWhatIsWrong) {
   expect("one variant per", [&](auto& json) { json["batch"] = 2; });
   // What only a mask by name has would hide nothing here.
   expect("there is no member 'key_lengths'", [&](auto& json) { json["key_lengths"] = {2}; });
-  expect("nearest: k_breaks", [&](auto& json) { json["variants"][0]["kv_breaks"] = {2}; });
+  expect("nearest: k_breaks", [&](auto& json) {
+    json["variants"][0].erase("k_breaks");
+    json["variants"][0]["kv_breaks"] = {2};
+  });
   EXPECT_NE(message([&](auto& json) { json["variants"] = nlohmann::json::array(); }), "");
 }
 

@@ -86,7 +86,8 @@ bool is_plain(const Tensor& x, c10::Device device) {
 
 bool has_kernel(const Tensor& x) {
   const auto dtype = x.scalar_type();
-  return x.dim() == 4 && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
+  return x.dim() == 4 && x.size(0) > 0 &&
+         (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
 }
 
 // Whether the library can read x's rows where they lie.
