@@ -264,6 +264,21 @@ class World(Tool):
         ours.close()
         theirs.close()
 
+    def test_a_launcher_that_starts_no_ranks(self):
+        (self.path / "mpirun").touch(mode=0o755)
+        path = f"{self.path}:{os.environ['PATH']}"
+        for script, code, got in (
+            ("exit 0", 3, "with code 0"),
+            ("echo Use another launcher >&2", 3, "with code 0"),
+            ("while [ $1 != run ]; do tool=$1; shift; done; exec $tool $@", 2, "is no rank"),
+        ):
+            (self.path / "mpirun").write_text(f"#!/bin/sh\n{script}\n")
+            words = [*SMALL, "--world", "local:2", "--json", self.path / "result.json"]
+            (told,) = self.messages(self.call(*words, code=code, env={"PATH": path}), code)
+            self.assertIn(f"{self.path}/mpirun starts no ranks of Open MPI; got ", told)
+            self.assertIn(got, told)
+            self.assertFalse((self.path / "result.json").exists())
+
     def test_without_library_or_launcher(self):
         def refused(**changed):
             done = subprocess.run(

@@ -49,6 +49,7 @@ int run_rank(const std::string& fault) {
       c.run_in(processes, {.world = processes.size(), .strategy = "ring"});
     }
     mpi.stop();
+    if (code == 0 && mpi.rank() == 0) fmt::print(stderr, "{}\n", dist::kDone);
     return code;
   } catch (const Error& error) {
     fmt::print(stderr, "verbatim: {}\n", error.what());
