@@ -20,7 +20,8 @@ const VerbatimMpi& load_mpi();
 /// The ranks that mpirun started. One object a process.
 class Mpi final : public Wire {
  public:
-  /// Throws as load_mpi() does.
+  /// Throws as load_mpi() does, and where MPI has other ranks than mpirun told, as where these are
+  /// of two installations and each process is alone.
   Mpi();
   int32_t rank() const override { return rank_; }
   int32_t size() const override { return size_; }

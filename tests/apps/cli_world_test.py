@@ -279,6 +279,13 @@ class World(Tool):
             self.assertIn(got, told)
             self.assertFalse((self.path / "result.json").exists())
 
+    def test_a_library_of_another_mpi_than_the_launcher(self):
+        """Each process is then alone, and told that it is one of several."""
+        alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+        for world in ("local:2", "mpi"):
+            (told,) = self.messages(self.call(*SMALL, "--world", world, code=2, env=alone))
+            self.assertIn("got rank 0 of 1 by the library, expected rank 0 of 2", told)
+
     def test_without_library_or_launcher(self):
         def refused(**changed):
             done = subprocess.run(
