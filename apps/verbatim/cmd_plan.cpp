@@ -355,7 +355,9 @@ int PlanCommand::run() const {
       table_of(found, described).str());
   if (for_ranks)
     fmt::print(
-        "\nOrders for {} ranks, simulated on {}; one device: of what auto's takes there:\n\n{}",
+        "\nOrders for {} ranks, simulated on {} with predicted launches; one device: of what "
+        "auto's "
+        "takes there:\n\n{}",
         choice.options.world, world.on().name, table_of_ranks(found, described).str());
   if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt) {

@@ -148,7 +148,9 @@ std::string Choice::text() const {
                report::milliseconds(trial.in_turn() * 1e3),
                trial.options == options ? "taken" : ""});
   }
-  return fmt::format("Strategies, simulated on {}, transfers in turn:\n\n{}", cluster, table.str());
+  return fmt::format(
+      "Strategies, simulated on {} with predicted launches, transfers in turn:\n\n{}", cluster,
+      table.str());
 }
 
 Launches predicted_launches(const DistPlan& plan, const Machine& machine) {

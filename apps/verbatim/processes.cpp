@@ -78,6 +78,7 @@ int in_mpi(double timeout, const InProcesses& command) {
     mpi.abort(code_of(error));
   }
   mpi.stop();
+  if (code == 0 && mpi.rank() == 0 && dist::launcher_reads()) print(dist::kDone);
   return code;
 }
 

@@ -23,6 +23,7 @@ namespace {
 
 constexpr const char* kOperation = "dist.launch";
 constexpr int kFailed = 3;
+constexpr const char* kLaunched = "VERBATIM_LAUNCHED";  // by launch(): set in the environment
 
 std::string find_launcher() {
   if (std::string mpirun = find_program("mpirun"); !mpirun.empty()) return mpirun;
@@ -31,8 +32,16 @@ std::string find_launcher() {
       {"world", "no mpirun on PATH", "Open MPI's (the package openmpi-bin)", "the engine replay"});
 }
 
-std::vector<std::string> command_line(int32_t ranks, std::span<const std::string> command) {
-  std::vector<std::string> words{find_launcher(), "-n", fmt::to_string(ranks)};
+/// A launcher that starts no ranks, as `got` tells.
+[[noreturn]] void refuse_launcher(ErrorCode code, const std::string& launcher, const char* got) {
+  throw Error(code, kOperation, launcher + " starts no ranks of Open MPI",
+              {"world", got, "the mpirun of Open MPI first on PATH (the package openmpi-bin)",
+               "the engine replay"});
+}
+
+std::vector<std::string> command_line(const std::string& launcher, int32_t ranks,
+                                      std::span<const std::string> command) {
+  std::vector<std::string> words{launcher, "-n", fmt::to_string(ranks)};
   // More ranks than cores; no other machine; and no reads of another process's memory, which
   // containers forbid.
   for (const char* word :
@@ -68,6 +77,7 @@ Child start(std::vector<std::string> words) {
     dup2(output[1], STDOUT_FILENO);
     dup2(errors[1], STDERR_FILENO);
     for (const int file : {output[0], output[1], errors[0], errors[1]}) close(file);
+    setenv(kLaunched, "1", 1);
     execv(arguments[0], arguments.data());
     _exit(kFailed);
   }
@@ -94,19 +104,22 @@ class Errors {
     if (!line_.empty()) take(std::exchange(line_, {}));
   }
   bool said() const { return said_; }
+  bool done() const { return done_; }
   const std::string& rest() const { return rest_; }
 
  private:
   void take(const std::string& line) {
     if (line.starts_with("verbatim: ")) {
       if (!std::exchange(said_, true)) say_(line);  // others follow from the first
+    } else if (line.find(kDone) != std::string::npos) {
+      done_ = true;
     } else {
       rest_ += line + "\n";
     }
   }
 
   Say say_;
-  bool said_ = false;
+  bool said_ = false, done_ = false;
   std::string line_, rest_;
 };
 
@@ -162,9 +175,14 @@ int wait_for_all(pid_t launcher) {
 
 }  // namespace
 
+bool launcher_reads() { return std::getenv(kLaunched) != nullptr; }
+
 int launch(int32_t ranks, std::span<const std::string> command, const Say& print, const Say& say) {
   load_mpi();
-  const Child child = start(command_line(ranks, command));
+  const std::string launcher = find_launcher();
+  if (launcher_reads())  // else this would start processes, and each of them others
+    refuse_launcher(ErrorCode::unsupported, launcher, "a process that is no rank");
+  const Child child = start(command_line(launcher, ranks, command));
   Errors errors(say);
   read_all(child, print, [&](std::string_view text) { errors.add(text); });
   errors.end();
@@ -173,6 +191,8 @@ int launch(int32_t ranks, std::span<const std::string> command, const Say& print
   // 1 and 2 are the ranks' own, unless mpirun says them of itself.
   const bool of_ranks =
       errors.said() || errors.rest().find("exited with non-zero status") != std::string::npos;
+  if (code == 0 && !errors.done())
+    refuse_launcher(ErrorCode::device, launcher, "its end, with code 0, and nothing of rank 0");
   if (code == 0 || ((code == 1 || code == 2) && of_ranks)) return code;
   const std::string killed = killed_rank(errors.rest());
   if (!killed.empty()) {

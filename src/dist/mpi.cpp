@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -47,7 +48,17 @@ const VerbatimMpi& load_mpi() {
   return *library;
 }
 
-Mpi::Mpi() : library_(load_mpi()) { library_.start(&rank_, &size_); }
+Mpi::Mpi() : library_(load_mpi()) {
+  library_.start(&rank_, &size_);
+  const auto told = launched();
+  if (!told || (told->rank == rank_ && told->size == size_)) return;
+  library_.stop();
+  throw Error(ErrorCode::unsupported, kOperation, "mpirun and the library for MPI do not agree",
+              {"world", fmt::format("rank {} of {} by the library", rank_, size_),
+               fmt::format("rank {} of {}, as OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE say",
+                           told->rank, told->size),
+               "the mpirun of that library's Open MPI"});
+}
 
 void Mpi::send(int32_t to, Words frame) {
   if (std::ssize(frame) > std::numeric_limits<int32_t>::max())
@@ -94,7 +105,7 @@ void Mpi::abort(int code) {
 
 std::optional<Launched> launched() {
   const Launched found{number_in("OMPI_COMM_WORLD_RANK"), number_in("OMPI_COMM_WORLD_SIZE"),
-                       number_in("OMPI_COMM_WORLD_LOCAL_SIZE"),
+                       std::max(1, number_in("OMPI_COMM_WORLD_LOCAL_SIZE")),
                        number_in("OMPI_COMM_WORLD_LOCAL_RANK")};
   return found.size > 0 ? std::optional(found) : std::nullopt;
 }

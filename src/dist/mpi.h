@@ -20,7 +20,8 @@ const VerbatimMpi& load_mpi();
 /// The ranks that mpirun started. One object a process.
 class Mpi final : public Wire {
  public:
-  /// Throws as load_mpi() does.
+  /// Throws as load_mpi() does, and where MPI has other ranks than mpirun told, as where these are
+  /// of two installations and each process is alone.
   Mpi();
   int32_t rank() const override { return rank_; }
   int32_t size() const override { return size_; }
@@ -53,6 +54,11 @@ struct Launched {
 };
 std::optional<Launched> launched();
 
+/// What rank 0 writes to stderr when it has done all that its command asks for, where launch()
+/// started it and reads that.
+constexpr std::string_view kDone = "verbatim.done";
+bool launcher_reads();
+
 using Say = std::function<void(std::string_view)>;
 
 /// Runs `command` as `ranks` processes on this machine by mpirun, which must be on PATH, and waits
@@ -60,7 +66,8 @@ using Say = std::function<void(std::string_view)>;
 /// print, as it comes, and `say` once if anything fails: with the first line of a rank that starts
 /// with "verbatim: ", else with what mpirun tells, as which rank was killed. Returns the exit code
 /// of the ranks, or 3 when processes failed. Throws Error(unsupported) when there is no launcher or
-/// no library.
+/// no library, or in a process that launch() started, which then is no rank; Error(device) when
+/// mpirun ended well and rank 0 has not written kDone.
 int launch(int32_t ranks, std::span<const std::string> command, const Say& print, const Say& say);
 
 }  // namespace verbatim::dist

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dist/ranks.h"
 #include "verbatim/error.h"
 
 namespace verbatim::dist {
@@ -139,10 +140,9 @@ Peers::Head Peers::read_head(int32_t from, int64_t message, std::span<std::byte>
   Head head{};
   read(from, message, std::as_writable_bytes(std::span(&head, 1)));
   if (head.message != message || head.bytes != std::ssize(bytes))
-    fail(
-        fmt::format("message {} of rank {} with {} bytes came to rank {}, which expected message "
-                    "{} with {} bytes",
-                    head.message, from, head.bytes, board_.rank(), message, bytes.size()));
+    fail(fmt::format("{} with {} bytes came to rank {}, which expected {} with {} bytes",
+                     name_of_message(head.message, from), head.bytes, board_.rank(),
+                     name_of_message(message, from), bytes.size()));
   return head;
 }
 
@@ -172,7 +172,7 @@ void Peers::came(int32_t from, int64_t message) {
 PeerDevice::Pull Peers::next(int32_t from, int64_t message, std::span<std::byte> bytes) {
   const Head head = read_head(from, message, bytes);
   if (head.number != ++received_[from])
-    fail(fmt::format("message {} of rank {} is its number {}; number {} is lost", message, from,
+    fail(fmt::format("{} is its number {}; number {} is lost", name_of_message(message, from),
                      head.number, received_[from]));
   waits(ready_from(from), head.number, message);
   PeerDevice::Pull pull{.from = from,
@@ -213,7 +213,7 @@ void Peers::read(int32_t from, int64_t message, std::span<std::byte> bytes) {
 }
 
 std::string Peers::missed(int64_t message, int32_t from, std::string_view why) const {
-  return fmt::format("message {} of rank {} did not come to rank {}; {}", message, from,
+  return fmt::format("{} did not come to rank {}; {}", name_of_message(message, from),
                      board_.rank(), why);
 }
 

@@ -127,6 +127,13 @@ void agree(Transport& transport, int32_t rank, int32_t world, const std::string&
   throw Refused(found[5].get<ErrorCode>(), found[0], found[1], {found[2], found[3], found[4], ""});
 }
 
+std::string name_of_message(int64_t message, int32_t from) {
+  if (message >= 0) return fmt::format("message {} of rank {}", message, from);
+  return fmt::format(
+      "the answer of rank {}, as {},", from,
+      message > kReport ? "ranks compare what they were asked" : "rank 0 gathers what ranks made");
+}
+
 void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const LocalTensors& home,
               const RunOptions& run, Transport& transport, const RankRun& asked) {
   RankExecutor executor(plan, rank, backend, home, run, asked);

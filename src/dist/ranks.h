@@ -24,6 +24,10 @@ class Refused : public Error {
 void agree(Transport& transport, int32_t rank, int32_t world, const std::string& specification,
            const Error* bad_input = nullptr);
 
+/// A message of a plan or of these calls, as errors name it: "message 3 of rank 1", or what rank 1
+/// answers to which call.
+std::string name_of_message(int64_t message, int32_t from);
+
 /// Runs all steps of a rank. `home` are the tensors of its shard. An Error that a transfer raises
 /// names rank and step.
 void run_rank(const DistPlan& plan, int32_t rank, const Backend& backend, const LocalTensors& home,

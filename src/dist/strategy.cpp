@@ -110,9 +110,13 @@ Grid make_grid(const Problem& problem, DistOptions& options) {
   std::vector<std::string> names;
   for (const StrategyInfo& info : kStrategies) names.emplace_back(info.name);
   if (std::ranges::find(names, options.strategy) == names.end())
-    throw Error(ErrorCode::invalid_argument, "dist", "no such strategy",
-                {"strategy", "'" + options.strategy + "'",
-                 fmt::format("{}", fmt::join(names, ", ")), nearest_name(options.strategy, names)});
+    throw Error(
+        ErrorCode::invalid_argument, "dist", "no such strategy",
+        {"strategy", "'" + options.strategy + "'", fmt::format("{}", fmt::join(names, ", ")),
+         options.strategy == "auto"
+             ? fmt::format("what verbatim plan --world replay:{} --strategy auto takes",
+                           options.world)
+             : nearest_name(options.strategy, names)});
   Grid grid;
   grid.inner = inner_size(problem, options);
   grid.outer = options.world / grid.inner;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "dist/ranks.h"
 #include "verbatim/error.h"
 
 namespace verbatim::dist {
@@ -36,6 +37,12 @@ class Patience {
  private:
   int times_ = 0;
 };
+
+std::string name_of(int64_t message, int32_t from) {
+  return message == kMeeting   ? fmt::format("the answer of rank {}, as ranks meet,", from)
+         : message == kWaiting ? fmt::format("what rank {} tells of its waiting", from)
+                               : name_of_message(message, from);
+}
 
 }  // namespace
 
@@ -81,12 +88,6 @@ void Courier::sort_in(Wire::Arrival arrival) {
   if (!fresh) fail(name_of(header.message, from) + " was sent twice");
 }
 
-std::string Courier::name_of(int64_t message, int32_t from) const {
-  return message == kMeeting   ? fmt::format("the meeting of rank {} with rank {}", from, rank())
-         : message == kWaiting ? fmt::format("what rank {} tells of its waiting", from)
-                               : fmt::format("message {} of rank {}", message, from);
-}
-
 void Courier::tell_waiting(int32_t from) {
   const int64_t awaited = from;
   for (int32_t r = 0; r < wire_.size(); ++r)
@@ -130,8 +131,8 @@ bool Courier::receive(int32_t from, int64_t message, std::span<std::byte> bytes)
     }
     const auto waited = Clock::now() - begin;
     if (waited > timeout)
-      fail(fmt::format("{} did not come in {} s{}", name_of(message, from), timeout_,
-                       waits_of(from)));
+      fail(fmt::format("{} did not come to rank {} in {} s{}", name_of(message, from), rank(),
+                       timeout_, waits_of(from)));
     if (waited > timeout / 2 && !std::exchange(told, true)) tell_waiting(from);
     patience.wait();
   }

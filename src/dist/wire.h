@@ -54,7 +54,6 @@ class Courier final : public Transport {
   int32_t rank() const { return wire_.rank(); }
   void sort_in(Wire::Arrival arrival);
   void tell_waiting(int32_t from);
-  std::string name_of(int64_t message, int32_t from) const;
   /// Who waits for whom, from that rank on.
   std::string waits_of(int32_t rank) const;
 

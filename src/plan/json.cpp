@@ -243,6 +243,11 @@ std::string to_json(const Plan& plan) {
 
 Plan plan_from_json(const std::string& text) {
   const nlohmann::json json = parse_json(text, kOperation);
+  if (json.is_object() && json.contains("whole") && json.contains("ranks"))
+    throw Error(ErrorCode::invalid_argument, kOperation, "this is a distributed plan",
+                {"plan", "the steps of every rank, as plan --world --dump writes them",
+                 "the plan of one device, as plan --dump writes it without --world",
+                 "its member whole, which is that plan"});
   require_known_members(json,
                         {"pass", "problem", "level", "contract", "arithmetic", "fingerprint",
                          "residency", "orders", "order_of_head", "placement"},

@@ -145,6 +145,15 @@ class Cluster(Tool):
                 self.assertGreaterEqual(
                     rank["simulated"]["compute_ms"], sum(before["launch_ms"]) * (1 - 1e-9)
                 )
+        words = [*DOCUMENTS, "--world replay:2 --strategy auto"]
+        self.result("run", *words)
+        text = self.call("plan", *words, "--order all --measured", self.path / "result.json").stdout
+        for line in (
+            "simulated on h200x8 with predicted launches; one device",
+            "Strategies, simulated on h200x8 with predicted launches, transfers in turn:",
+            "Simulated on h200x8, measured times of launches:",
+        ):
+            self.assertIn(line, text)
         for words, part in (
             (["--world", "replay:3"], "world"),
             (["--world", "replay:2", "--strategy", "ring"], "strategy"),

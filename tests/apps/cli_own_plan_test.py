@@ -81,7 +81,12 @@ class OwnPlans(Tool):
         plan = json.loads(self.mine.read_text())
         plan["orders"][0]["row_addends"][0] += 1
         broken.write_text(json.dumps(plan))
+        ranks = self.path / "ranks.json"
+        self.call("plan", SIZES, "--world replay:2 --dump", ranks)
+        (self.path / "whole.json").write_text(json.dumps(json.loads(ranks.read_text())["whole"]))
+        self.call("plan --plan", self.path / "whole.json")
         for words, message in (
+            (["run --plan", ranks], f"{ranks}] this is a distributed plan"),
             (["run --plan", self.mine, "--mask full"], "another mask"),
             (["run --plan", self.mine, "--seqlen 400"], "another q_len; got 500, expected 400"),
             (["run --plan", self.mine, "--order shift"], "an order of its own; got shift"),

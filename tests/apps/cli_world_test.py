@@ -264,6 +264,28 @@ class World(Tool):
         ours.close()
         theirs.close()
 
+    def test_a_launcher_that_starts_no_ranks(self):
+        (self.path / "mpirun").touch(mode=0o755)
+        path = f"{self.path}:{os.environ['PATH']}"
+        for script, code, got in (
+            ("exit 0", 3, "with code 0"),
+            ("echo Use another launcher >&2", 3, "with code 0"),
+            ("while [ $1 != run ]; do tool=$1; shift; done; exec $tool $@", 2, "is no rank"),
+        ):
+            (self.path / "mpirun").write_text(f"#!/bin/sh\n{script}\n")
+            words = [*SMALL, "--world", "local:2", "--json", self.path / "result.json"]
+            (told,) = self.messages(self.call(*words, code=code, env={"PATH": path}), code)
+            self.assertIn(f"{self.path}/mpirun starts no ranks of Open MPI; got ", told)
+            self.assertIn(got, told)
+            self.assertFalse((self.path / "result.json").exists())
+
+    def test_a_library_of_another_mpi_than_the_launcher(self):
+        """Each process is then alone, and told that it is one of several."""
+        alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+        for world in ("local:2", "mpi"):
+            (told,) = self.messages(self.call(*SMALL, "--world", world, code=2, env=alone))
+            self.assertIn("got rank 0 of 1 by the library, expected rank 0 of 2", told)
+
     def test_without_library_or_launcher(self):
         def refused(**changed):
             done = subprocess.run(

@@ -49,6 +49,7 @@ int run_rank(const std::string& fault) {
       c.run_in(processes, {.world = processes.size(), .strategy = "ring"});
     }
     mpi.stop();
+    if (code == 0 && mpi.rank() == 0) fmt::print(stderr, "{}\n", dist::kDone);
     return code;
   } catch (const Error& error) {
     fmt::print(stderr, "verbatim: {}\n", error.what());
@@ -76,10 +77,10 @@ int start(std::vector<std::string> words, const std::string& fault) {
   const char* const expected = fault == "doubled"                      ? "of rank 1 came twice"
                                : fault == "killed"                     ? "exited on signal 9"
                                : fault == "lost" || fault == "swapped" ? "lost or comes out of turn"
-                                                                       : "did not come in 2 s";
+                                                                       : " in 2 s";
   // A rank that has done its steps notices when ranks meet.
   const bool has_step = fault == "killed" || told.find("at step") != std::string::npos ||
-                        told.find("the meeting of rank") != std::string::npos;
+                        told.find("as ranks meet") != std::string::npos;
   const bool good = code == 3 && told.find(expected) != std::string::npos &&
                     told.find("rank 1") != std::string::npos && has_step &&
                     took.count() < kTimeout + 10;

@@ -200,9 +200,12 @@ TEST(Peers, ARankThatEndsIsNotWaitedFor) {
   const auto errors = errors_of(3, 600, [](int32_t rank, Peers& peers) {
     std::byte byte{};
     if (rank == 0) throw std::runtime_error("ends");
-    peers.receive(rank - 1, 3, {&byte, 1});
+    if (rank == 1) dist::agree(peers, rank, 3, "{}");
+    peers.receive(1, 3, {&byte, 1});
   });
-  EXPECT_EQ(errors[1], "[peers.transfer] message 3 of rank 0 did not come to rank 1; it has ended");
+  EXPECT_EQ(errors[1],
+            "[peers.transfer] the answer of rank 0, as ranks compare what they were asked, did not "
+            "come to rank 1; it has ended");
   EXPECT_EQ(errors[2], "[peers.transfer] message 3 of rank 1 did not come to rank 2; it has ended");
 }
 

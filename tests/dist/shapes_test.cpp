@@ -324,6 +324,8 @@ TEST(Dist, WhatDoesNotFitIsRefusedWithTheNearest) {
     }
     return "nothing";
   };
+  EXPECT_EQ(nearest({.world = 4, .strategy = "auto"}),
+            "strategy what verbatim plan --world replay:4 --strategy auto takes");
   EXPECT_EQ(nearest({.world = 0}), "world 1");
   EXPECT_EQ(nearest({.world = 5000}), "world 4096");
   EXPECT_EQ(nearest({.world = 4, .strategy = "ulysses"}), "world 3");

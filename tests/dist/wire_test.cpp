@@ -68,11 +68,13 @@ class Ranks {
   void run(dist::Processes& processes) { cases_[processes.rank()]->run_in(processes, options_); }
   /// Whether rank 0 has the bits of one device.
   bool same() const { return cases_[0]->tensors.hashes() == cases_[0]->expected; }
-  int64_t sends(int32_t rank) const {
+  /// Those that rank 1 sends before the last meeting. It meets the two others before and after each
+  /// pass, and what the forward made is gathered in four: a report in two, O and LSE.
+  int64_t frames() const {
     const DistCase::Dealt dealt = cases_[0]->deal(options_);
-    int64_t count = 0;
+    int64_t count = 3 * (kRanks - 1) + 4;
     for (const DistPlan* plan : {&dealt.forward, &dealt.backward})
-      for (const Step& step : plan->ranks[rank].steps) count += std::holds_alternative<Send>(step);
+      for (const Step& step : plan->ranks[1].steps) count += std::holds_alternative<Send>(step);
     return count;
   }
 
@@ -97,9 +99,7 @@ class EveryTransfer : public testing::TestWithParam<const char*> {};
 TEST_P(EveryTransfer, IsMissedWhenItGoesWrong) {
   const std::string kind = GetParam();
   Ranks ranks("ulysses");
-  // A rank meets the two others before and after each pass, and what the forward made is gathered
-  // in three frames. Behind the last meeting ranks may listen no more.
-  const int64_t frames = ranks.sends(1) + 3 * (kRanks - 1) + 3;
+  const int64_t frames = ranks.frames();  // behind the last meeting ranks may listen no more
   // What is not doubled shows only when a rank has waited for half of its timeout: fewer of these.
   for (int64_t at = kind == "doubled" ? 0 : 3; at < frames; at += kind == "doubled" ? 1 : 7) {
     std::string all;
@@ -122,8 +122,26 @@ TEST(DistWire, ATransferThatNeverComesNamesRankAndStep) {
        errors_of([&](auto& processes) { ranks.run(processes); }, {"held", 2}, 5))
     all += error + "\n";
   EXPECT_NE(all.find("at step"), std::string::npos) << all;
-  EXPECT_NE(all.find("did not come in 5 s"), std::string::npos) << all;
+  EXPECT_NE(all.find(" in 5 s"), std::string::npos) << all;
   EXPECT_NE(all.find("rank 1"), std::string::npos) << all;
+}
+
+TEST(DistWire, ATransferThatNeverComesNamesTheCall) {
+  Ranks ranks("ring");
+  const auto agree = [](dist::Processes& processes) { processes.agree("{}"); };
+  const auto run = [&](dist::Processes& processes) { ranks.run(processes); };
+  const auto expect = [](const auto& calls, int64_t at, const std::string& call) {
+    std::string all;  // the first to give up is any of those that wait
+    for (const std::string& error : errors_of(calls, {"held", at}, 2)) all += error + "\n";
+    EXPECT_NE(all.find(", as " + call + ", did not come to rank "), std::string::npos) << all;
+    EXPECT_NE(all.find(" in 2 s"), std::string::npos) << all;
+    EXPECT_NE(all.find("rank 1"), std::string::npos) << all;
+    EXPECT_EQ(all.find("message"), std::string::npos) << all;
+  };
+  expect(agree, 0, "ranks compare what they were asked");
+  expect(run, 0, "ranks meet");
+  expect(run, ranks.frames() + kRanks - 1,
+         "rank 0 gathers what ranks made");  // behind all meetings
 }
 
 TEST(DistWire, RanksThatDifferAreToldApart) {
