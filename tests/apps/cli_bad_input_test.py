@@ -135,7 +135,9 @@ class BadInput(Tool):
         ranks = {"SIZE": 2**30, "LOCAL_SIZE": 2**30, "RANK": 0, "LOCAL_RANK": 0}
         env = {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in ranks.items()}
         done = self.call("run --seqlen 1024 --head-dim 64", code=2, env=env)  # 2.5 MiB each
-        self.assertRegex(done.stderr, r"got [\d.]+ TiB in 1073741824 processes, expected .* at most")
+        self.assertRegex(
+            done.stderr, r"got [\d.]+ TiB in 1073741824 processes, expected .* at most"
+        )
 
     def test_numbers_are_decimal_and_in_range(self):
         for option, word in (
