@@ -35,9 +35,17 @@ void print(std::string_view line) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-void tell(const std::exception& error) {
+std::string message_of(const std::exception& error) {
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  print(fmt::format("verbatim: {}", memory ? "out of memory" : error.what()));
+  return memory ? "out of memory" : error.what();
+}
+
+void tell(const std::string& message) { print(fmt::format("verbatim: {}", message)); }
+
+bool asks_for_world() {
+  return std::ranges::any_of(arguments(), [](const std::string& word) {
+    return word == "--world" || word.starts_with("--world=");
+  });
 }
 
 /// This command again, as every rank runs it.
@@ -74,7 +82,8 @@ int in_mpi(double timeout, const InProcesses& command) {
   } catch (const dist::Refused& refusal) {
     code = explain(refusal);
   } catch (const std::exception& error) {
-    tell(error);
+    const std::string message = message_of(error), own = fmt::format("rank {}", mpi.rank());
+    tell(message.find(own) == std::string::npos ? own + ": " + message : message);
     mpi.abort(code_of(error));
   }
   mpi.stop();
@@ -90,15 +99,12 @@ bool is_first_process() {
 }
 
 int explain(const std::exception& error) {
-  if (is_first_process()) tell(error);
+  if (is_first_process() || !asks_for_world()) tell(message_of(error));
   return code_of(error);
 }
 
 int refuse_usage(const Error& error) {
-  const bool world = std::ranges::any_of(arguments(), [](const std::string& word) {
-    return word == "--world" || word.starts_with("--world=");
-  });
-  if (!world || !dist::launched()) return explain(error);
+  if (!asks_for_world() || !dist::launched()) return explain(error);
   try {
     return in_mpi(kDefaultTimeout, [&](dist::Processes*) -> int { throw error; });
   } catch (const Error& no_mpi) {

@@ -16,7 +16,7 @@ constexpr int kBadInput = 2, kBroken = 3;
 /// Whether this process prints and saves: of those that mpirun started only rank 0 does.
 bool is_first_process();
 
-/// Prints an error, if this is the first process; returns the exit code.
+/// Prints an error, if this is the first process of a world; returns the exit code.
 int explain(const std::exception& error);
 /// The same for a line that cannot be parsed, also when only one rank of a world was given it.
 int refuse_usage(const Error& error);

@@ -316,6 +316,17 @@ def test_the_host_waits_for_no_transfer_of_a_stream(monkeypatch):
     wire.finish()  # it is told once
 
 
+def test_who_does_not_take_what():
+    from verbatim_attn._ranks import _SHARD, Wire
+
+    wire = object.__new__(Wire)
+    wire.rank, wire._in_stream, wire._timeout = 0, False, timedelta()
+    for message, what in ((5, "message 5"), (-1, "the answer"), (_SHARD, "a shard")):
+        wire._sent = [(1, message, Endless(), None)]
+        with pytest.raises(RuntimeError, match=f"rank 1 did not take {what} of rank 0; got no tr"):
+            wire._await_sent()
+
+
 def misused(rank):
     parallel = parallel_of(Case())
     q, k, v, _ = Case().tensors()

@@ -23,6 +23,7 @@ from ._handles import end
 
 _FIRST_TAG = 1 << 30  # tags below are the user's
 _SHARD, _FIRST = -100, -101  # messages of gather() and _meet(); the library's own are above
+_NAMES = {_SHARD: "a shard", _FIRST: "the first message"}
 _POLL, _OPENING = 1e-4, 60.0  # seconds
 
 
@@ -198,7 +199,8 @@ class Wire:
     def _await_sent(self) -> None:
         sent, self._sent = self._sent, []
         for to, message, work, _copy in sent:
-            missed = f"rank {to} did not take message {message} of rank {self.rank}"
+            what = f"message {message}" if message >= 0 else _NAMES.get(message, "the answer")
+            missed = f"rank {to} did not take {what} of rank {self.rank}"
             if self._in_stream:
                 self._follow(missed, work)
                 continue

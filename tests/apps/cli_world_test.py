@@ -215,6 +215,14 @@ class World(Tool):
         (error,) = self.messages(self.mpirun(*ranks))
         self.assertIn("inputs.q of rank 2", error)
 
+    def test_what_fails_at_one_rank_names_it(self):
+        told = self.call(*SMALL, "--world local:2 --json /dev/full", code=3).stderr
+        self.assertTrue(told.startswith("verbatim: rank 0: [file.write] '/dev/full'"), told)
+
+    def test_without_a_world_each_process_tells_its_error(self):
+        done = self.mpirun([1, *SMALL], [1, *SMALL, "--softcap", -1])
+        self.assertIn("verbatim: [problem] softcap", done.stderr)
+
     def test_what_ranks_print_and_is_lost_is_a_failure(self):
         for ranks in (2, 16):  # of these the tables are more than a buffer holds
             for redirection in (">/dev/full", ">&-"):
