@@ -12,7 +12,7 @@ MOST_WORDS = 100  # of a paragraph, an item of a list or a cell of a table
 EXEMPT = ("docs/cli.md", "docs/schema.md", "CHANGELOG.md")
 EXEMPT += ("docs/results/", "docs/papers/", "docs/lab/")
 
-SKIPPED = ("build", ".cache", ".git", "bench/results")
+SKIPPED = ("build", ".cache", ".venv", ".git", "bench/results")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 COMMIT = re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")
