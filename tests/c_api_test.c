@@ -120,7 +120,7 @@ static void test_ranks(const verbatim_forward_tensors* forward, float* dout) {
   expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: strategy") != NULL,
          "an unknown option, and the nearest");
-  snprintf(spec, sizeof spec, "{\"dits\": {}, \"dist\": {}, %s", kSpec + 1);
+  snprintf(spec, sizeof spec, "{\"dits\": {}, %s", kSpec + 1);
   expect(verbatim_dist_create(spec, 1, 0, &transport, &dist) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: dist") != NULL,
          "an unknown member, and the nearest");
@@ -430,7 +430,8 @@ int main(void) {
   expect(verbatim_attention_create(kSpec, &attention) == verbatim_ok, "create");
 
   char misspelt[1024];
-  snprintf(misspelt, sizeof misspelt, "{\"optoins\": {}, %s", kSpec + 1);
+  snprintf(misspelt, sizeof misspelt, "%s", kSpec);
+  memcpy(strstr(misspelt, "options"), "optoins", strlen("optoins"));
   verbatim_attention* none = NULL;
   expect(verbatim_attention_create(misspelt, &none) == verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: options") != NULL,
@@ -479,8 +480,8 @@ int main(void) {
          "an unknown mask is an invalid argument");
   expect(strstr(verbatim_last_error(), "causal_document") != NULL, "which lists the masks");
 
-  expect(verbatim_mask_json("{\"name\": \"causal\", \"params\": {}, \"parms\": {}}", 2, 2, 1,
-                            &json) == verbatim_invalid_argument &&
+  expect(verbatim_mask_json("{\"name\": \"causal\", \"parms\": {}}", 2, 2, 1, &json) ==
+                 verbatim_invalid_argument &&
              strstr(verbatim_last_error(), "nearest: params") != NULL,
          "a misspelt member of a mask, and the nearest");
 

@@ -53,9 +53,9 @@ def test_an_edited_plan_runs_in_its_order():
 
 def test_what_is_no_plan_of_the_problem_is_refused():
     plan = va.Plan(PROBLEM, MASK, order="ascending").dump()
-    with pytest.raises(RuntimeError, match="the plan is of another mask"):
+    with pytest.raises(ValueError, match="the plan is of another mask"):
         va.Plan(PROBLEM, masks.CausalSlidingWindow(100), plans=[plan])
-    with pytest.raises(RuntimeError, match="the plan is of another head_dim; got 32, expected 64"):
+    with pytest.raises(ValueError, match="the plan is of another head_dim; got 32, expected 64"):
         va.Plan(PROBLEM._replace(head_dim=64), MASK, plans=[plan])
     with pytest.raises(ValueError, match="the plan has an order of its own; got descending"):
         va.Plan(PROBLEM, MASK, order="descending", plans=[plan])
@@ -65,5 +65,5 @@ def test_what_is_no_plan_of_the_problem_is_refused():
         va.Plan(PROBLEM, MASK).dump("both")
     twice = bottom_up(plan)
     twice["orders"][0]["runs"][0][1] += 1
-    with pytest.raises(RuntimeError, match="run 0 of head 0 is out of range"):
+    with pytest.raises(ValueError, match="run 0 of head 0 is out of range"):
         va.Plan(PROBLEM, MASK, plans=[twice])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _EXCEPTIONS: tuple[type[Exception], ...] = (
     ValueError,
     NotImplementedError,
-    RuntimeError,  # an invalid plan
+    ValueError,  # a plan that cannot be, which the caller gave
     RuntimeError,  # the device
     OSError,
     RuntimeError,
