@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     add("--results", type=Path, default=_RESULTS, metavar="FOLDER",
         help="what was measured (default: bench/results)")  # fmt: skip
     add("--markdown", metavar="FILE",
-        help="write docs/papers.md, and in a folder of its name a page for each paper")  # fmt: skip
+        help="write docs/papers.md, and beside NAME.md in a folder NAME a page for each paper")  # fmt: skip
     return p
 
 

@@ -103,9 +103,12 @@ made](../papers.md#how-ratios-are-made), [who is who](../papers.md#who-is-who).
 
 
 def pages(folder: Path, path: Path) -> dict[Path, str]:
-    """The list at `path`, and the papers' pages in a folder of its name."""
+    """The list at `path`, and the papers' pages in a folder of its name if that is NAME.md: of what
+    is no such file, as /dev/stdout, the list alone."""
     judged = _judged(folder)
     of = {entry: evidence.parts(entry, folder) for entry in ENTRIES.values()}
+    if path.suffix != ".md":
+        return {path: _list(judged, of, folder, "papers")}
     found = {path: _list(judged, of, folder, path.stem)}
     for paper in PAPERS:
         found[path.with_suffix("") / f"{paper}.md"] = _paper(judged, of, paper)
