@@ -356,8 +356,7 @@ int PlanCommand::run() const {
   if (for_ranks)
     fmt::print(
         "\nOrders for {} ranks, simulated on {} with predicted launches; one device: of what "
-        "auto's "
-        "takes there:\n\n{}",
+        "auto's takes there:\n\n{}",
         choice.options.world, world.on().name, table_of_ranks(found, described).str());
   if (!choice.trials.empty()) fmt::print("\n{}", choice.text());
   if (dealt) {

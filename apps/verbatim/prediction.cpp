@@ -59,10 +59,9 @@ std::vector<Json> deals_of(const Json& result) {
   return deals;
 }
 
-/// What makes a deal another than that of `plan`, with the pass if nothing does. The later in the
-/// list, the more is the same.
+/// How much of a deal is as in `plan`, what is not, and where nothing is, its pass.
 struct Found {
-  size_t same = 0;
+  int same = 0;
   const char* other = "command";
   const Json* pass = nullptr;
 };
@@ -75,17 +74,18 @@ Found compare(const Json& dist, const DistPlan& plan) {
       {"shard", "sharding", plan.shard},
       {"ulysses_size", "Ulysses group", options.ulysses_size},
       {"ring_window", "ring window", options.ring_window}};
-  size_t same = 0;
+  int same = 1;
   for (const auto& [member, what, expected] : members) {
-    ++same;
     if (dist.at(member) != expected) return {same, what};
+    ++same;
   }
   for (const Json& pass : dist.at("passes")) {
     if (pass.at("pass") != to_string(plan.whole.pass)) continue;
-    if (pass.at("fingerprint") != plan.whole.fingerprint()) return {same + 1, "fingerprint"};
-    return {same + 2, nullptr, &pass};
+    if (pass.at("fingerprint") != plan.whole.fingerprint()) return {same, "fingerprint"};
+    if (pass.at("ranks").size() != plan.ranks.size()) return {same, "list of ranks"};
+    return {same + 1, nullptr, &pass};
   }
-  return {same + 1, "pass"};
+  return {same, "pass"};
 }
 
 }  // namespace

@@ -169,6 +169,11 @@ class Cluster(Tool):
             broken.write_text(json.dumps(result))
             error = self.refused("plan", *DOCUMENTS, *world, "--measured", broken)
             self.assertIn("a launch takes no such time", error)
+        result = json.loads(measured.read_text())
+        result["dist"]["passes"][-1]["ranks"].pop()
+        broken.write_text(json.dumps(result))
+        error = self.refused("plan", *DOCUMENTS, *world, "--measured", broken)
+        self.assertIn("its list of ranks is another", error)
         for text in (
             "{",
             "[]",
